@@ -1,0 +1,1 @@
+//! Whether all promises fit together, exactly.

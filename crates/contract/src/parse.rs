@@ -1,0 +1,1 @@
+//! TOML to contracts, with errors that point at file, line and key.

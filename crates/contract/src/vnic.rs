@@ -1,0 +1,150 @@
+//! The contract of one vNIC. Directions are the VM's: tx is what it sends.
+
+use crate::{Bytes, Mac, Nanos, Prefix, Rate, Segment};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The contract of one virtual NIC, checked: whoever holds one may rely on the
+/// rules [`crate::parse`] enforces (`tx.min <= tx.max`, a deadline has its
+/// envelope and its `to`, and so on).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vnic {
+    /// Unique on the host: 1 to 63 of `[a-zA-Z0-9._-]`, first alphanumeric.
+    pub name: String,
+    /// Where the VM is connected.
+    pub attach: Attach,
+    /// The vNIC's own MAC; always unicast.
+    pub mac: Mac,
+    /// Tenant network; frames never cross segments.
+    pub segment: Segment,
+    /// What the VM sends.
+    pub tx: Tx,
+    /// What the VM receives.
+    pub rx: Rx,
+    /// Share of what is left over once guarantees are met: 1 to 1000.
+    pub weight: u32,
+    /// Bound of Tr - Ts; present on real-time vNICs only. 10 us to 10 s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Nanos>,
+    /// Where `tx.min` and the deadline hold: names of vNICs, or `uplink`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<String>,
+    /// What it may send besides its own MAC.
+    #[serde(default)]
+    pub allowed: Allowed,
+    /// Largest IP packet, bytes: 68 to 65535; 1500 unless said otherwise.
+    pub mtu: u16,
+    /// Queue pairs: 1 to 64.
+    pub queues: u16,
+}
+
+/// The kinds of connection a contract can name; one key each in TOML.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Attach {
+    /// A vhost-user port of our switch.
+    VhostUser {
+        /// The Unix socket, absolute, at most 107 bytes.
+        path: PathBuf,
+        /// Who listens: `server` (we do, default) or `client` (the front end does).
+        mode: SocketMode,
+        /// Owner, group and mode of a socket we listen on.
+        owner: SocketOwner,
+    },
+    /// A tap made and owned by our switch.
+    Tap {
+        /// Interface name, 1 to 15 bytes.
+        name: String,
+        /// Network namespace to make it in, as a path such as `/run/netns/web`; the host's otherwise.
+        netns: Option<PathBuf>,
+    },
+    /// A kernel device that is already there.
+    Netdev {
+        /// Interface name, 1 to 15 bytes.
+        name: String,
+    },
+    /// An SR-IOV virtual function.
+    Vf {
+        /// The physical function's interface name.
+        pf: String,
+        /// Index of the virtual function.
+        index: u16,
+    },
+}
+
+/// Which end of a vhost-user socket listens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SocketMode {
+    /// We listen, the front end connects.
+    #[default]
+    Server,
+    /// The front end listens, we connect and reconnect.
+    Client,
+}
+
+/// Ownership of a listening socket; what is absent is left as the process makes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SocketOwner {
+    /// User name or number.
+    pub user: Option<String>,
+    /// Group name or number.
+    pub group: Option<String>,
+    /// Permission bits, `0o660` unless said otherwise.
+    pub mode: Option<u32>,
+}
+
+/// What the VM sends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tx {
+    /// The host's hard limit.
+    pub max: Option<Rate>,
+    /// Guaranteed rate towards `to`.
+    pub min: Option<Rate>,
+    /// Token bucket depth. Defaulted by [`Tx::burst_or_default`].
+    pub burst: Option<Bytes>,
+}
+
+/// What the VM receives.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rx {
+    /// Hard limit, and the capacity C that admission counts with.
+    pub max: Option<Rate>,
+    /// Token bucket depth; defaulted like `tx.burst`.
+    pub burst: Option<Bytes>,
+    /// Order in which waiting frames leave: `contract` (EDF, minima, weights) or `fifo`.
+    pub discipline: Discipline,
+    /// Most bytes that may wait for this vNIC; with `fifo` the tail-drop limit.
+    pub queue: Option<Bytes>,
+}
+
+/// The order in which frames that wait for a vNIC are delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Discipline {
+    /// Real-time frames by deadline, then minima, then shares by weight.
+    #[default]
+    Contract,
+    /// First come, first served, tail drop: what a plain interface does. Keeps
+    /// no promise, so admission refuses every promise towards it. There to
+    /// compare with.
+    Fifo,
+}
+
+/// What a vNIC may send besides frames from its own MAC.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Allowed {
+    /// Further source MACs.
+    pub macs: Vec<Mac>,
+    /// `macs = "any"`: a bridge or router lives behind it; its MACs are learned.
+    pub any_mac: bool,
+    /// Source IP prefixes; empty means any.
+    pub prefixes: Vec<Prefix>,
+    /// VLAN ids of a trunk, 1 to 4094; empty means untagged frames only.
+    pub vlans: Vec<u16>,
+}

@@ -1,0 +1,2 @@
+//! A guest without a virtual machine: a vhost-user front end with its own
+//! memory and the driver's side of the virtqueues, for tests and benchmarks.

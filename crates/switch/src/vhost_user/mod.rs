@@ -1,0 +1,58 @@
+//! The vhost-user protocol: one thread per port, between a front end's socket
+//! and the workers.
+//!
+//! ```text
+//!  QEMU ──socket──▶ connection (messages, checked) ──PortControl──▶ workers
+//!                        ▲ listener: accept, refuse a second front end, reconnect
+//! ```
+
+use crate::virtio::memory::GuestMemory;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What it takes to start one virtqueue. Addresses are the front end's
+/// (user) addresses, to be translated by [`GuestMemory`].
+#[derive(Debug)]
+pub struct VringSetup {
+    /// Entries; a power of two, 1 to 32768 (virtio 1.2, 2.7).
+    pub size: u16,
+    /// Descriptor table.
+    pub desc: u64,
+    /// Available (driver) ring.
+    pub avail: u64,
+    /// Used (device) ring.
+    pub used: u64,
+    /// First available index to be read.
+    pub base: u16,
+    /// The driver's notification; `None` means the ring is polled.
+    pub kick: Option<OwnedFd>,
+    /// Our notification; `None` means the driver polls.
+    pub call: Option<OwnedFd>,
+}
+
+/// What a connection asks of the data plane. Every call returns only once the
+/// workers obey it, so a reply sent afterwards is true.
+///
+/// Queue indices are the protocol's: even is the driver's receive queue (rx in
+/// the VM's view), odd its transmit queue.
+pub trait PortControl {
+    /// The negotiated virtio features. Called before any queue starts.
+    fn set_features(&mut self, features: u64);
+    /// A new memory table: frames in flight from this port are dropped before
+    /// this returns, running queues go on in the new table (their addresses are
+    /// translated again). `Err` says which ring no longer fits.
+    fn set_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), String>;
+    /// Starts a queue; it carries frames once enabled.
+    fn start_queue(&mut self, index: u16, setup: VringSetup) -> Result<(), String>;
+    /// Stops a queue, having dropped its frames in flight; returns the next
+    /// available index it would have read.
+    fn stop_queue(&mut self, index: u16) -> Option<u16>;
+    /// SET_VRING_ENABLE.
+    fn enable_queue(&mut self, index: u16, enabled: bool);
+    /// Replaces our notification of a running queue.
+    fn set_call(&mut self, index: u16, call: Option<OwnedFd>);
+    /// Replaces the driver's notification of a running queue.
+    fn set_kick(&mut self, index: u16, kick: Option<OwnedFd>);
+    /// The front end went away (or is thrown out): all queues stop, memory is released.
+    fn disconnect(&mut self, reason: &str);
+}
