@@ -23,11 +23,7 @@ pub struct Nanos(u64);
 impl Rate {
     /// `bits` per second; `None` outside 1 to 400 Gbit/s.
     pub const fn from_bits(bits: u64) -> Option<Self> {
-        if bits >= 1 && bits <= 400_000_000_000 {
-            Some(Self(bits))
-        } else {
-            None
-        }
+        if bits >= 1 && bits <= 400_000_000_000 { Some(Self(bits)) } else { None }
     }
     /// Bits per second.
     pub const fn bits(self) -> u64 {

@@ -1,1 +1,29 @@
-//! (to be written)
+//! Counters and histograms in shared memory.
+//!
+//! ```text
+//!  worker ──plain stores──▶ memfd: Header │ WorkerSlot × 64 │ VnicSlot × 1024
+//!                             │  mapped read-only
+//!                             ▼
+//!                 agent, top: Reader::snapshot ──▶ VnicStats, WorkerStats
+//! ```
+//!
+//! One writer per value: a vNIC's slot is written by the worker that owns the
+//! vNIC, so counting is a load, an add and a store, and a reader in another
+//! process costs the worker nothing.
+//!
+//! - [`layout`]: what stands where in the shared memory
+//! - [`histogram`]: log-linear buckets, 3 % wide
+//! - [`reason`]: why a frame was dropped or missed its deadline
+//! - [`writer`]: the switch's side
+//! - [`reader`]: everybody else's side
+
+pub mod histogram;
+pub mod layout;
+pub mod reader;
+pub mod reason;
+pub mod writer;
+
+pub use histogram::Histogram;
+pub use reader::{Delay, Miss, Reader, Traffic, VnicStats, WorkerStats};
+pub use reason::{DropReason, MissCause};
+pub use writer::Region;

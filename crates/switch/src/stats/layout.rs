@@ -1,0 +1,154 @@
+//! What stands where in the shared memory. Changing anything here changes
+//! [`VERSION`], so a reader never misreads another version's region.
+
+use super::histogram::SharedHistogram;
+use super::reason::{DropReason, MissCause};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+
+/// `tgstats` and a NUL, big-endian.
+pub const MAGIC: u64 = 0x7467_7374_6174_7300;
+/// Version of this layout.
+pub const VERSION: u64 = 1;
+/// Most vNICs of one switch.
+pub const VNICS: usize = 1024;
+/// Most workers of one switch.
+pub const WORKERS: usize = 64;
+/// Misses remembered per vNIC.
+pub const MISSES: usize = 32;
+/// Longest vNIC name, bytes.
+pub const NAME: usize = 64;
+/// In [`MissRecord::behind`]: behind nobody in particular.
+pub const NOBODY: u64 = u64::MAX;
+
+/// A counter with one writer and any number of readers.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds; only the slot's owner may call this.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Replaces the value.
+    #[inline]
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+
+    /// Raises the value to `n` if it is lower.
+    #[inline]
+    pub fn raise(&self, n: u64) {
+        if n > self.get() {
+            self.set(n);
+        }
+    }
+
+    /// The value.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// The region: `/proc/PID/fd` of the switch or the descriptor from `hello`.
+#[repr(C, align(4096))]
+pub struct Layout {
+    /// [`MAGIC`].
+    pub magic: Counter,
+    /// [`VERSION`].
+    pub version: Counter,
+    /// Workers running.
+    pub workers_used: Counter,
+    /// One per worker.
+    pub workers: [WorkerSlot; WORKERS],
+    /// One per vNIC, at the port's index.
+    pub vnics: [VnicSlot; VNICS],
+}
+
+/// One worker's account of itself.
+#[repr(C, align(64))]
+pub struct WorkerSlot {
+    /// Loops that found work.
+    pub loops: Counter,
+    /// Loops longer than the host budget H.
+    pub loops_over_budget: Counter,
+    /// The longest loop, ns.
+    pub longest_loop: Counter,
+    /// Times it slept.
+    pub sleeps: Counter,
+    /// Time asleep, ns.
+    pub asleep: Counter,
+}
+
+/// Frames and bytes one way.
+#[repr(C)]
+pub struct TrafficSlot {
+    /// Frames as the guest hands them over: a super-frame is one.
+    pub frames: Counter,
+    /// Frames on the wire: a super-frame counts its segments.
+    pub wire_frames: Counter,
+    /// Wire bytes, headers of every segment included.
+    pub wire_bytes: Counter,
+    /// Frames dropped, by reason.
+    pub dropped: [Counter; DropReason::COUNT],
+}
+
+/// One vNIC.
+#[repr(C, align(64))]
+pub struct VnicSlot {
+    /// Odd while the slot changes hands, 0 while free.
+    pub generation: AtomicU64,
+    /// The vNIC's name, NUL padded.
+    pub name: [AtomicU8; NAME],
+    /// What the VM sent.
+    pub tx: TrafficSlot,
+    /// What the VM received.
+    pub rx: TrafficSlot,
+    /// Time during which the VM had frames waiting for tokens, ns.
+    pub throttled: Counter,
+    /// 1 while it waits for tokens.
+    pub throttled_now: Counter,
+    /// Tr - Ts of frames it sent and that were delivered, ns.
+    pub delay: SharedHistogram,
+    /// Real-time frames delivered, in time or late.
+    pub realtime_delivered: Counter,
+    /// Deadline misses by cause.
+    pub misses: [Counter; MissCause::COUNT],
+    /// Misses so far; the next goes to `misses_seen % MISSES`.
+    pub misses_seen: Counter,
+    /// The latest misses.
+    pub miss_log: [MissRecord; MISSES],
+}
+
+/// One miss. Read without a lock: a record that is overwritten while it is
+/// read is recognised by `number`.
+#[repr(C)]
+pub struct MissRecord {
+    /// Which miss this is, counting from 1; written last.
+    pub number: Counter,
+    /// When, ns since the epoch.
+    pub at: Counter,
+    /// Port index it was sent to.
+    pub egress: Counter,
+    /// [`MissCause`] as a number.
+    pub cause: Counter,
+    /// [`DropReason`] as a number, or [`NOBODY`] where it was delivered late.
+    pub dropped: Counter,
+    /// Port index of the vNIC it waited behind, or [`NOBODY`].
+    pub behind: Counter,
+    /// Tr - Ts, ns.
+    pub delay: Counter,
+    /// Td, ns.
+    pub deadline: Counter,
+    /// Waited before its deadline's clock started, for its envelope, ns.
+    pub tokens: Counter,
+    /// Waited before a worker looked, ns.
+    pub worker: Counter,
+    /// Waited in the queue, ns.
+    pub queue: Counter,
+    /// Waited for receive buffers, ns.
+    pub buffers: Counter,
+}

@@ -1,0 +1,318 @@
+//! Everybody else's side of the shared memory: read-only snapshots.
+
+use super::histogram::Histogram;
+use super::layout::{Layout, MAGIC, MISSES, MissRecord, NOBODY, TrafficSlot, VERSION, VnicSlot};
+use super::reason::{DropReason, MissCause};
+use rustix::mm::{MapFlags, ProtFlags};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// A read-only view of a switch's region.
+pub struct Reader {
+    layout: *const Layout,
+}
+
+// SAFETY: the region consists of atomics only and is only read through this type.
+unsafe impl Send for Reader {}
+// SAFETY: as above.
+unsafe impl Sync for Reader {}
+
+/// Frames and bytes one way, since the port was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Frames as the guest hands them over: a super-frame is one.
+    pub frames: u64,
+    /// Frames on the wire: a super-frame counts its segments.
+    pub wire_frames: u64,
+    /// Bytes on the wire, headers of every segment included.
+    pub wire_bytes: u64,
+    /// Frames dropped, by [`DropReason::label`]; reasons that never occurred are left out.
+    pub dropped: BTreeMap<String, u64>,
+}
+
+/// Tr - Ts of the frames a vNIC sent, in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delay {
+    /// Frames delivered.
+    pub count: u64,
+    /// Median.
+    pub p50: u64,
+    /// 99 % of frames took no longer.
+    pub p99: u64,
+    /// 99.9 % of frames took no longer.
+    pub p999: u64,
+    /// The worst, exactly.
+    pub max: u64,
+    /// Non-empty buckets: (largest value, frames).
+    pub buckets: Vec<(u64, u64)>,
+}
+
+impl From<&Histogram> for Delay {
+    fn from(h: &Histogram) -> Self {
+        Self {
+            count: h.count(),
+            p50: h.quantile(0.5),
+            p99: h.quantile(0.99),
+            p999: h.quantile(0.999),
+            max: h.max(),
+            buckets: h.occupied().collect(),
+        }
+    }
+}
+
+/// One deadline miss.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Miss {
+    /// Which miss of this vNIC, counting from 1.
+    pub number: u64,
+    /// When, nanoseconds since the epoch.
+    pub at: u64,
+    /// The vNIC it was sent to.
+    pub egress: String,
+    /// [`MissCause::label`].
+    pub cause: String,
+    /// [`DropReason::label`] where it was dropped.
+    pub dropped: Option<String>,
+    /// The vNIC whose frames were ahead of it.
+    pub behind: Option<String>,
+    /// Tr - Ts, ns.
+    pub delay: u64,
+    /// Td, ns.
+    pub deadline: u64,
+    /// Waited for its own envelope before the clock started, ns.
+    pub tokens: u64,
+    /// Waited before a worker looked, ns.
+    pub worker: u64,
+    /// Waited in the queue, ns.
+    pub queue: u64,
+    /// Waited for receive buffers, ns.
+    pub buffers: u64,
+}
+
+/// One vNIC's counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VnicStats {
+    /// The vNIC.
+    pub name: String,
+    /// Its index in the region.
+    pub index: usize,
+    /// What the VM sent.
+    pub tx: Traffic,
+    /// What the VM received.
+    pub rx: Traffic,
+    /// Time with frames waiting for tokens, ns.
+    pub throttled_ns: u64,
+    /// Waiting for tokens now.
+    pub throttled: bool,
+    /// Tr - Ts of what it sent.
+    pub delay: Delay,
+    /// Real-time frames delivered.
+    pub realtime_delivered: u64,
+    /// Deadline misses by [`MissCause::label`]; causes that never occurred are left out.
+    pub misses: BTreeMap<String, u64>,
+}
+
+/// One worker's account of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerStats {
+    /// Loops that found work.
+    pub loops: u64,
+    /// Loops longer than the host budget.
+    pub loops_over_budget: u64,
+    /// The longest loop, ns.
+    pub longest_loop_ns: u64,
+    /// Times it slept.
+    pub sleeps: u64,
+    /// Time asleep, ns.
+    pub asleep_ns: u64,
+}
+
+impl Reader {
+    /// Maps a region.
+    ///
+    /// # Errors
+    /// The descriptor cannot be mapped, is too small, or is of another version.
+    pub fn open(file: impl AsFd) -> io::Result<Self> {
+        let size = size_of::<Layout>();
+        if rustix::fs::fstat(&file)?.st_size < size as i64 {
+            return Err(io::Error::other("statistics region is smaller than this version's layout"));
+        }
+        // SAFETY: a fresh read-only mapping within the file's size.
+        let start = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), size, ProtFlags::READ, MapFlags::SHARED, &file, 0)?
+        };
+        let reader = Self { layout: start.cast() };
+        let (magic, version) = (reader.layout().magic.get(), reader.layout().version.get());
+        if magic != MAGIC || version != VERSION {
+            return Err(io::Error::other(format!(
+                "statistics region has layout version {version}, this program reads version {VERSION}: \
+                 switch and agent must be of one release"
+            )));
+        }
+        Ok(reader)
+    }
+
+    fn layout(&self) -> &Layout {
+        // SAFETY: mapped in `open` with the size of Layout, unmapped only in drop; atomics only.
+        unsafe { &*self.layout }
+    }
+
+    /// All vNICs' counters.
+    pub fn vnics(&self) -> Vec<VnicStats> {
+        (0..self.layout().vnics.len()).filter_map(|index| self.vnic_at(index)).collect()
+    }
+
+    /// One vNIC's counters.
+    pub fn vnic(&self, name: &str) -> Option<VnicStats> {
+        self.vnic_at(self.find(name)?)
+    }
+
+    /// One vNIC's delay histogram.
+    pub fn delay(&self, name: &str) -> Option<Histogram> {
+        Some(self.layout().vnics[self.find(name)?].delay.read())
+    }
+
+    /// The latest misses of a vNIC, oldest first.
+    pub fn misses(&self, name: &str) -> Vec<Miss> {
+        let Some(index) = self.find(name) else { return Vec::new() };
+        let slot = &self.layout().vnics[index];
+        let seen = slot.misses_seen.get();
+        (seen.saturating_sub(MISSES as u64)..seen)
+            .filter_map(|n| self.miss(&slot.miss_log[n as usize % MISSES], n + 1))
+            .collect()
+    }
+
+    /// All workers' accounts.
+    pub fn workers(&self) -> Vec<WorkerStats> {
+        let layout = self.layout();
+        let used = (layout.workers_used.get() as usize).min(layout.workers.len());
+        layout.workers[..used]
+            .iter()
+            .map(|w| WorkerStats {
+                loops: w.loops.get(),
+                loops_over_budget: w.loops_over_budget.get(),
+                longest_loop_ns: w.longest_loop.get(),
+                sleeps: w.sleeps.get(),
+                asleep_ns: w.asleep.get(),
+            })
+            .collect()
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        (0..self.layout().vnics.len()).find(|i| self.name_at(*i).as_deref() == Some(name))
+    }
+
+    fn name_at(&self, index: usize) -> Option<String> {
+        let slot = self.layout().vnics.get(index)?;
+        if slot.generation.load(Acquire) % 2 == 1 {
+            return None;
+        }
+        let bytes: Vec<u8> = slot.name.iter().map(|c| c.load(Relaxed)).take_while(|b| *b != 0).collect();
+        if bytes.is_empty() { None } else { String::from_utf8(bytes).ok() }
+    }
+
+    fn vnic_at(&self, index: usize) -> Option<VnicStats> {
+        let slot = &self.layout().vnics[index];
+        let generation = slot.generation.load(Acquire);
+        let name = self.name_at(index)?;
+        let stats = snapshot(slot, name, index);
+        (slot.generation.load(Acquire) == generation).then_some(stats)
+    }
+
+    fn miss(&self, record: &MissRecord, number: u64) -> Option<Miss> {
+        let cause = *MissCause::ALL.get(record.cause.get() as usize)?;
+        let dropped = record.dropped.get();
+        let behind = record.behind.get();
+        let miss = Miss {
+            number,
+            at: record.at.get(),
+            egress: self.name_at(record.egress.get() as usize).unwrap_or_else(|| "(gone)".into()),
+            cause: cause.label().into(),
+            dropped: (dropped != NOBODY)
+                .then(|| DropReason::ALL.get(dropped as usize).map(|r| r.label().into()))
+                .flatten(),
+            behind: (behind != NOBODY).then(|| self.name_at(behind as usize)).flatten(),
+            delay: record.delay.get(),
+            deadline: record.deadline.get(),
+            tokens: record.tokens.get(),
+            worker: record.worker.get(),
+            queue: record.queue.get(),
+            buffers: record.buffers.get(),
+        };
+        (record.number.get() == number).then_some(miss)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `open`; no reference into it outlives `self`.
+        let _ = unsafe { rustix::mm::munmap(self.layout.cast_mut().cast(), size_of::<Layout>()) };
+    }
+}
+
+fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
+    VnicStats {
+        name,
+        index,
+        tx: traffic(&slot.tx),
+        rx: traffic(&slot.rx),
+        throttled_ns: slot.throttled.get(),
+        throttled: slot.throttled_now.get() != 0,
+        delay: Delay::from(&slot.delay.read()),
+        realtime_delivered: slot.realtime_delivered.get(),
+        misses: MissCause::ALL
+            .iter()
+            .map(|c| (c.label().to_owned(), slot.misses[*c as usize].get()))
+            .filter(|(_, n)| *n > 0)
+            .collect(),
+    }
+}
+
+fn traffic(slot: &TrafficSlot) -> Traffic {
+    Traffic {
+        frames: slot.frames.get(),
+        wire_frames: slot.wire_frames.get(),
+        wire_bytes: slot.wire_bytes.get(),
+        dropped: DropReason::ALL
+            .iter()
+            .map(|r| (r.label().to_owned(), slot.dropped[*r as usize].get()))
+            .filter(|(_, n)| *n > 0)
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Region;
+
+    #[test]
+    fn a_reader_sees_what_was_counted() {
+        let region = Region::create().unwrap();
+        let slot = region.claim(7, "plc1");
+        slot.tx.frames.add(3);
+        slot.tx.dropped[DropReason::SourceMac as usize].add(2);
+        slot.misses[MissCause::Queue as usize].add(1);
+        slot.delay.record(5_000);
+        let reader = Reader::open(region.file()).unwrap();
+        let stats = reader.vnic("plc1").unwrap();
+        assert_eq!((stats.index, stats.tx.frames, stats.delay.max), (7, 3, 5_000));
+        assert_eq!(stats.tx.dropped, BTreeMap::from([("source_mac".to_owned(), 2)]));
+        assert_eq!(stats.misses, BTreeMap::from([("queue".to_owned(), 1)]));
+
+        region.release(7);
+        assert!(reader.vnic("plc1").is_none());
+        region.claim(7, "plc2");
+        assert_eq!(reader.vnic("plc2").unwrap().tx.frames, 0);
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        let region = Region::create().unwrap();
+        region.layout().version.set(VERSION + 1);
+        assert!(Reader::open(region.file()).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! Why a frame was dropped, and why a real-time frame missed its deadline.
+
+/// Defines an enum whose variants are counter indices with a label each.
+macro_rules! reasons {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $label:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$vdoc])* $variant,)+ }
+
+        impl $name {
+            /// Every value, in the order of the counters.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+            /// How many there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The label used in metrics, JSON and tables.
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$variant => $label,)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Why a frame was dropped. Counted at the sender (tx) or the receiver (rx).
+    DropReason {
+        /// Headers or offload request that make no sense.
+        Malformed = "malformed",
+        /// More scattered than a frame may be.
+        TooScattered = "too_scattered",
+        /// Longer than the sender's MTU allows.
+        TooLong = "too_long",
+        /// Source MAC not its own and not allowed.
+        SourceMac = "source_mac",
+        /// Source IP (or ARP sender) outside the allowed prefixes.
+        SourcePrefix = "source_prefix",
+        /// A VLAN the vNIC is not a member of.
+        Vlan = "vlan",
+        /// Nobody in the segment to send it to.
+        NoReceiver = "no_receiver",
+        /// Over the cap on broadcast, multicast and unknown unicast.
+        FloodCap = "flood_cap",
+        /// The queue towards the receiver is full.
+        QueueFull = "queue_full",
+        /// A tap sender over its limit whose byte pool is full.
+        PoolFull = "pool_full",
+        /// Half the sender's ring is in flight.
+        RingShare = "ring_share",
+        /// Held as long as a reference may be.
+        HeldTooLong = "held_too_long",
+        /// A real-time frame that could no longer arrive in time.
+        Late = "late",
+        /// The receiver cannot take a frame of this kind or length.
+        Unacceptable = "unacceptable",
+        /// The receiver's port went down.
+        ReceiverDown = "receiver_down",
+        /// The sender's port was reset with frames in flight.
+        SenderReset = "sender_reset",
+        /// The tap refused the frame.
+        TapRefused = "tap_refused",
+    }
+}
+
+reasons! {
+    /// What a real-time frame that missed its deadline had waited for.
+    MissCause {
+        /// Tokens of its own envelope.
+        Tokens = "tokens",
+        /// Frames ahead of it in the egress queue.
+        Queue = "queue",
+        /// Receive buffers of the destination.
+        Buffers = "buffers",
+        /// The worker: a loop longer than the host budget.
+        Worker = "worker",
+        /// The network between hosts.
+        Network = "network",
+        /// It was dropped.
+        Dropped = "dropped",
+    }
+}

@@ -1,0 +1,90 @@
+//! The switch's side of the shared memory.
+
+use super::layout::{Layout, MAGIC, NAME, VERSION, VnicSlot};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+/// The shared region, mapped for writing. Never unmapped: workers keep
+/// references into it for as long as the process lives.
+pub struct Region {
+    layout: &'static Layout,
+    file: OwnedFd,
+}
+
+impl Region {
+    /// A new region, all zero, in a sealed memfd (its size can never change, so no
+    /// reader is ever hit by SIGBUS).
+    pub fn create() -> io::Result<Self> {
+        let size = size_of::<Layout>();
+        let file =
+            rustix::fs::memfd_create("tidegate-stats", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, size as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // SAFETY: a fresh mapping of a file of exactly this size; nothing else is mapped there.
+        let start = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                size,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )?
+        };
+        // SAFETY: page-aligned, large enough, zero is a valid value of every field,
+        // all fields are atomics, and the mapping is never removed.
+        let layout: &'static Layout = unsafe { &*start.cast::<Layout>() };
+        layout.version.set(VERSION);
+        layout.magic.set(MAGIC);
+        Ok(Self { layout, file })
+    }
+
+    /// What is in the region.
+    pub fn layout(&self) -> &'static Layout {
+        self.layout
+    }
+
+    /// The memfd, to hand to readers.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Gives slot `index` to vNIC `name`, with all counters at zero.
+    pub fn claim(&self, index: usize, name: &str) -> &'static VnicSlot {
+        let slot = &self.layout.vnics[index];
+        let generation = slot.generation.load(Relaxed);
+        slot.generation.store(generation | 1, Release);
+        clear(slot);
+        for (i, cell) in slot.name.iter().enumerate() {
+            let byte = if i < NAME - 1 { name.as_bytes().get(i).copied() } else { None };
+            cell.store(byte.unwrap_or(0), Relaxed);
+        }
+        slot.generation.store((generation | 1) + 1, Release);
+        slot
+    }
+
+    /// Frees slot `index`: readers see an empty name.
+    pub fn release(&self, index: usize) {
+        let slot = &self.layout.vnics[index];
+        slot.name[0].store(0, Release);
+    }
+}
+
+fn clear(slot: &VnicSlot) {
+    for traffic in [&slot.tx, &slot.rx] {
+        traffic.frames.set(0);
+        traffic.wire_frames.set(0);
+        traffic.wire_bytes.set(0);
+        traffic.dropped.iter().for_each(|c| c.set(0));
+    }
+    slot.throttled.set(0);
+    slot.throttled_now.set(0);
+    slot.delay.reset();
+    slot.realtime_delivered.set(0);
+    slot.misses.iter().for_each(|c| c.set(0));
+    slot.misses_seen.set(0);
+    slot.miss_log.iter().for_each(|m| m.number.set(0));
+}
