@@ -2,9 +2,9 @@
 //! guaranteed, and by when its frames arrive.
 //!
 //! ```text
-//!  /etc/tidegate/*.toml ──▶ parse ──▶ Vnic, Host ──▶ admission ──▶ Admission (delay bounds)
-//!  API body (TOML)            │          (checked types)    │
-//!                             └─▶ errors with file:line     └─▶ Refusal: egress and numbers
+//!  /etc/tidegate/*.toml ──▶ parse ──▶ Vnic, Host ──▶ admit ──▶ Admission (delay bounds)
+//!  API body (TOML)            │        (checked types)   │
+//!                             └─▶ Errors: file:line:col  └─▶ Refusal: egress and numbers
 //! ```
 //!
 //! Pure: no I/O, no clock, no global state. Everything else in the workspace
@@ -14,17 +14,31 @@
 //! - [`address`]: MAC addresses, IP prefixes, segments
 //! - [`vnic`]: the contract itself
 //! - [`host`]: what the host declares about itself
-//! - [`parse`]: TOML to contracts, with errors that point at the line
+//! - [`error`]: what is wrong with a contract, and where
+//! - [`check`]: the rules, of one contract and between contracts
+//! - [`mod@parse`]: TOML to contracts, with errors that point at the line
+//! - [`write`]: contracts to TOML, and changes to single keys
 //! - [`admission`]: whether all promises fit together, exactly
 
 pub mod address;
 pub mod admission;
+pub mod check;
+pub mod error;
 pub mod host;
 pub mod parse;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
 pub mod units;
 pub mod vnic;
+pub mod write;
 
 pub use address::{Mac, Prefix, Segment};
+
+pub use check::{Problem, check_set, merge};
+pub use error::{Error, Errors, Located};
 pub use host::Host;
+pub use parse::{Document, parse};
 pub use units::{Bytes, Nanos, Rate};
-pub use vnic::{Allowed, Attach, Discipline, Rx, SocketMode, SocketOwner, Tx, Vnic};
+pub use vnic::{Allowed, Attach, Discipline, Rx, SocketMode, SocketOwner, Tx, UPLINK, Vnic};
+pub use write::set_key;

@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// The contract of one virtual NIC, checked: whoever holds one may rely on the
-/// rules [`crate::parse`] enforces (`tx.min <= tx.max`, a deadline has its
-/// envelope and its `to`, and so on).
+/// rules [`crate::parse()`] enforces (`tx.min <= tx.max`, a deadline has its
+/// envelope and its `to`, and so on). One that came by serde is checked with
+/// [`Vnic::check`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vnic {
@@ -48,8 +49,10 @@ pub enum Attach {
         /// The Unix socket, absolute, at most 107 bytes.
         path: PathBuf,
         /// Who listens: `server` (we do, default) or `client` (the front end does).
+        #[serde(default)]
         mode: SocketMode,
         /// Owner, group and mode of a socket we listen on.
+        #[serde(default)]
         owner: SocketOwner,
     },
     /// A tap made and owned by our switch.
@@ -57,6 +60,7 @@ pub enum Attach {
         /// Interface name, 1 to 15 bytes.
         name: String,
         /// Network namespace to make it in, as a path such as `/run/netns/web`; the host's otherwise.
+        #[serde(default)]
         netns: Option<PathBuf>,
     },
     /// A kernel device that is already there.
@@ -147,4 +151,64 @@ pub struct Allowed {
     pub prefixes: Vec<Prefix>,
     /// VLAN ids of a trunk, 1 to 4094; empty means untagged frames only.
     pub vlans: Vec<u16>,
+}
+
+/// The name that stands for the uplink in [`Vnic::to`].
+pub const UPLINK: &str = "uplink";
+
+/// Largest super-frame a guest hands over in one piece (64 KiB).
+const SUPER_FRAME: u64 = 65_536;
+
+/// Ethernet header (14 bytes) and one VLAN tag (4 bytes), around an IP packet of `mtu` bytes.
+const L2_HEADERS: u64 = 18;
+
+impl Vnic {
+    /// Whether it has a deadline: its frames then go first, earliest deadline
+    /// before others, and are held to the envelope `tx.max`, `tx.burst`.
+    pub const fn is_realtime(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    /// Largest Ethernet frame on the wire, bytes without FCS: `mtu`, header and VLAN tag.
+    pub fn largest_frame(&self) -> u64 {
+        u64::from(self.mtu) + L2_HEADERS
+    }
+}
+
+impl Tx {
+    /// `burst`, or where none is given one 64 KiB super-frame or 1 ms at `rate`
+    /// (the limit in force), whichever is larger. A real-time vNIC always states its own.
+    pub fn burst_or_default(&self, rate: Rate) -> Bytes {
+        self.burst.unwrap_or_else(|| default_burst(rate))
+    }
+}
+
+impl Rx {
+    /// As [`Tx::burst_or_default`].
+    pub fn burst_or_default(&self, rate: Rate) -> Bytes {
+        self.burst.unwrap_or_else(|| default_burst(rate))
+    }
+}
+
+/// Less than one super-frame would turn every full-size send into a debt; less
+/// than a millisecond would make the rate depend on how often tokens are looked at.
+fn default_burst(rate: Rate) -> Bytes {
+    Bytes::new(SUPER_FRAME.max(rate.bits() / 8 / 1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_burst_is_a_super_frame_or_a_millisecond() {
+        let rate = |bits| Rate::from_bits(bits).expect("a rate");
+        let tx = Tx::default();
+        assert_eq!(tx.burst_or_default(rate(1_000)).get(), 65_536);
+        assert_eq!(tx.burst_or_default(rate(524_288_000)).get(), 65_536);
+        assert_eq!(tx.burst_or_default(rate(10_000_000_000)).get(), 1_250_000);
+        let rx = Rx { burst: Some(Bytes::new(9)), ..Rx::default() };
+        assert_eq!(rx.burst_or_default(rate(1_000)).get(), 9);
+        assert_eq!(Rx::default().burst_or_default(rate(1_000)).get(), 65_536);
+    }
 }

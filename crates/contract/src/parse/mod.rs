@@ -1,1 +1,97 @@
 //! TOML to contracts, with errors that point at file, line and key.
+//!
+//! ```text
+//!  text ──▶ toml_edit ──▶ reader: typed values, unknown keys ──▶ vnic, host ──▶ check ──▶ Document
+//!              │             │                                                   │
+//!              └─ syntax ────┴───────────── source: line, column, excerpt ◀──────┘──▶ Errors
+//! ```
+//!
+//! Everything wrong in a text is reported at once, except that a syntax error
+//! hides what it makes unreadable.
+
+pub(crate) mod keys;
+mod reader;
+mod source;
+mod suggest;
+mod vnic;
+
+pub(crate) use suggest::did_you_mean;
+
+use crate::{Errors, Host, Located, Vnic};
+use reader::{Reader, Table};
+use serde::{Deserialize, Serialize};
+use source::Source;
+
+/// What one file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Document {
+    /// The `[host]` table.
+    pub host: Option<Located<Host>>,
+    /// The `[vnic.NAME]` tables, in the order of the file.
+    pub vnics: Vec<Located<Vnic>>,
+}
+
+/// Reads contracts; `origin` is the file's name, for errors.
+///
+/// Each contract is checked by itself. Rules between contracts are
+/// [`crate::check_set`]'s, because they may stand in several files.
+///
+/// # Errors
+/// Everything that is wrong, in the order of the text.
+pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
+    let source = Source::new(text, origin);
+    if text.trim().is_empty() {
+        // What a crash between creating and writing a file leaves behind must
+        // not silently take every contract in it out of force.
+        return Err(Errors(vec![source.error(
+            0..0,
+            "",
+            "the file is empty: was it written completely? Remove it, or put a comment in it".into(),
+        )]));
+    }
+    let document = toml_edit::Document::parse(text).map_err(|error| {
+        let span = error.span().unwrap_or(text.len()..text.len());
+        let mut message = error.message().trim_end().to_owned();
+        if span.end >= text.trim_end().len() {
+            message.push_str("; the text ends in the middle of it: was the file written completely?");
+        }
+        Errors(vec![source.error(span, "", message)])
+    })?;
+    let reader = Reader::new(&source);
+    let root = Table::root(&reader, document.as_table());
+    root.known(keys::ROOT);
+    let host = root.table("host").map(|table| Located {
+        value: read_host(&table),
+        file: origin.into(),
+        line: source.line(&table.key_span),
+    });
+    let vnics = root.table("vnic").map_or_else(Vec::new, |vnics| {
+        let named = |(name, table): (String, Table<'_>)| Located {
+            line: source.line(&table.key_span),
+            value: vnic::read(&table, name),
+            file: origin.into(),
+        };
+        vnics.tables().into_iter().map(named).collect()
+    });
+    Errors::unless_empty(reader.into_errors(), Document { host, vnics })
+}
+
+fn read_host(table: &Table<'_>) -> Host {
+    table.known(keys::HOST);
+    let default = Host::default();
+    let host = Host {
+        host_latency: table
+            .either("host-latency", "host_latency", "a duration such as \"250us\"", default.host_latency)
+            .unwrap_or(default.host_latency),
+        uplink: table.text("uplink", "a rate such as \"10gbit\"", crate::Rate::MAX),
+        flood: table.text("flood", "a rate such as \"10mbit\"", default.flood).unwrap_or(default.flood),
+        flood_burst: table
+            .either("flood-burst", "flood_burst", "a size such as \"100kB\"", default.flood_burst)
+            .unwrap_or(default.flood_burst),
+    };
+    table.problems(crate::check::check_host(&host));
+    host
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,13 @@
+//! The rules of contracts.
+//!
+//! ```text
+//!  Vnic ─────────▶ vnic: limits, envelope, names ──▶ Problem (key, message)
+//!  all the vNICs ▶ set:  one MAC, one socket, `to` ─▶ Errors (both places)
+//! ```
+
+mod set;
+mod vnic;
+
+pub use set::{check_set, merge};
+pub use vnic::Problem;
+pub(crate) use vnic::{MTU, QUEUES, VLAN, WEIGHT, check_host};

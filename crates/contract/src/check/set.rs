@@ -1,0 +1,253 @@
+//! The rules contracts keep between each other.
+
+use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, UPLINK, Vnic};
+use std::{collections::HashMap, hash::Hash};
+
+/// Checks the rules between vNICs: unique names; in one segment no MAC twice,
+/// `allowed` ones included; no socket, tap, netdev or VF twice; `to` names a
+/// vNIC of the same segment.
+///
+/// # Errors
+/// Every rule that is broken; each error stands at the later of two vNICs and names the earlier one's place.
+pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
+    let mut errors = Vec::new();
+    let mut names = Taken::default();
+    let mut macs = Taken::default();
+    let mut attachments = Taken::default();
+    for vnic in vnics {
+        let Vnic { name, attach, mac, segment, allowed, .. } = &vnic.value;
+        if let Some(first) = names.take(name.as_str(), vnic) {
+            errors.push(at(vnic, "", format!("vNIC {name} is already defined at {}", first.place())));
+        }
+        let own = std::iter::once(("mac", *mac));
+        for (key, mac) in own.chain(allowed.macs.iter().map(|mac| ("allowed.macs", *mac))) {
+            if let Some(first) = macs.take((*segment, mac), vnic).filter(|f| f.value.name != *name) {
+                errors.push(at(vnic, key, mac_taken(mac, *segment, first)));
+            }
+        }
+        let (key, what) = claim(attach);
+        if let Some(first) = attachments.take(what.clone(), vnic).filter(|f| f.value.name != *name) {
+            let message = format!("{what} already belongs to vNIC {} at {}", first.value.name, first.place());
+            errors.push(at(vnic, key, message));
+        }
+    }
+    for vnic in vnics {
+        for to in vnic.value.to.iter().filter(|to| *to != UPLINK) {
+            match names.0.get(to.as_str()) {
+                None => {
+                    let known = vnics.iter().map(|v| v.value.name.as_str()).filter(|n| *n != vnic.value.name);
+                    let hint = crate::parse::did_you_mean(to, known);
+                    errors.push(at(vnic, "to", format!("there is no vNIC {to:?}{hint}")));
+                }
+                Some(other) if other.value.segment != vnic.value.segment => {
+                    let message = format!(
+                        "{to} is in segment {} and this vNIC in segment {}; frames never cross segments",
+                        other.value.segment, vnic.value.segment
+                    );
+                    errors.push(at(vnic, "to", message));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    Errors::unless_empty(errors, ())
+}
+
+/// Joins the documents of several files and checks the rules between them: those of
+/// [`check_set`], and that the `[host]` table stands in one file only.
+///
+/// # Errors
+/// As [`check_set`].
+pub fn merge(documents: Vec<Document>) -> Result<Document, Errors> {
+    let mut all = Document::default();
+    let mut errors = Vec::new();
+    for document in documents {
+        all.vnics.extend(document.vnics);
+        match (&all.host, document.host) {
+            (Some(first), Some(host)) => errors.push(Error {
+                file: host.file,
+                line: host.line,
+                column: 0,
+                key: "host".into(),
+                message: format!("[host] already stands at {}; keep one of them", first.place()),
+                excerpt: None,
+            }),
+            (None, Some(host)) => all.host = Some(host),
+            (_, None) => {}
+        }
+    }
+    if let Err(Errors(more)) = check_set(&all.vnics) {
+        errors.extend(more);
+    }
+    Errors::unless_empty(errors, all)
+}
+
+/// Who came first, by what only one may have.
+struct Taken<'a, K>(HashMap<K, &'a Located<Vnic>>);
+
+impl<K> Default for Taken<'_, K> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<'a, K: Eq + Hash> Taken<'a, K> {
+    /// Who already has `key`; otherwise `vnic` has it from now on.
+    fn take(&mut self, key: K, vnic: &'a Located<Vnic>) -> Option<&'a Located<Vnic>> {
+        match self.0.entry(key) {
+            std::collections::hash_map::Entry::Occupied(first) => Some(first.get()),
+            std::collections::hash_map::Entry::Vacant(free) => {
+                free.insert(vnic);
+                None
+            }
+        }
+    }
+}
+
+fn mac_taken(mac: Mac, segment: Segment, first: &Located<Vnic>) -> String {
+    format!(
+        "{mac} is already taken in segment {segment}, by vNIC {} at {}; a MAC may appear once in a segment",
+        first.value.name,
+        first.place()
+    )
+}
+
+/// What an attachment takes for itself, as the error names it.
+fn claim(attach: &Attach) -> (&'static str, String) {
+    match attach {
+        Attach::VhostUser { path, .. } => ("attach.vhost-user", format!("socket {}", path.display())),
+        Attach::Tap { name, netns: None } => ("attach.tap", format!("interface {name}")),
+        Attach::Tap { name, netns: Some(netns) } => {
+            ("attach.tap", format!("interface {name} in {}", netns.display()))
+        }
+        Attach::Netdev { name } => ("attach.netdev", format!("interface {name}")),
+        Attach::Vf { pf, index } => ("attach.vf", format!("VF {index} of {pf}")),
+    }
+}
+
+fn at(vnic: &Located<Vnic>, key: &str, message: String) -> Error {
+    let separator = if key.is_empty() { "" } else { "." };
+    Error {
+        file: vnic.file.clone(),
+        line: vnic.line,
+        column: 0,
+        key: format!("vnic.{}{separator}{key}", vnic.value.name),
+        message,
+        excerpt: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{parse, testing};
+
+    fn placed(vnics: Vec<Vnic>) -> Vec<Located<Vnic>> {
+        let place = |(i, value)| Located { value, file: "t.toml".into(), line: i * 10 + 1 };
+        vnics.into_iter().enumerate().map(place).collect()
+    }
+
+    fn refused(change: impl Fn(&mut Vnic, &mut Vnic)) -> String {
+        let (mut a, mut b) = (testing::vnic("alpha"), testing::vnic("beta"));
+        assert_eq!(check_set(&placed(vec![a.clone(), b.clone()])), Ok(()));
+        change(&mut a, &mut b);
+        check_set(&placed(vec![a, b])).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn what_two_vnics_may_not_share() {
+        let mac = "02:00:00:00:00:01".parse().expect("a MAC");
+        assert_eq!(
+            refused(|a, b| b.name = a.name.clone()),
+            "t.toml:11: vnic.alpha: vNIC alpha is already defined at t.toml:1"
+        );
+        let taken = "02:00:00:00:00:01 is already taken in segment 1, by vNIC alpha at t.toml:1; a MAC may appear once in a segment";
+        assert_eq!(refused(|a, b| (a.mac, b.mac) = (mac, mac)), format!("t.toml:11: vnic.beta.mac: {taken}"));
+        assert_eq!(
+            refused(|a, b| {
+                a.mac = mac;
+                b.allowed.macs = vec![mac];
+            }),
+            format!("t.toml:11: vnic.beta.allowed.macs: {taken}")
+        );
+        assert_eq!(
+            refused(|a, b| {
+                a.allowed.macs = vec![mac];
+                b.mac = mac;
+            }),
+            format!("t.toml:11: vnic.beta.mac: {taken}")
+        );
+        assert_eq!(
+            refused(|a, b| b.attach = a.attach.clone()),
+            "t.toml:11: vnic.beta.attach.vhost-user: socket /run/tidegate/alpha.sock already belongs to vNIC alpha at t.toml:1"
+        );
+        let tap = |netns: Option<&str>| Attach::Tap { name: "t0".into(), netns: netns.map(Into::into) };
+        assert_eq!(
+            refused(|a, b| (a.attach, b.attach) = (tap(None), Attach::Netdev { name: "t0".into() })),
+            "t.toml:11: vnic.beta.attach.netdev: interface t0 already belongs to vNIC alpha at t.toml:1"
+        );
+        assert_eq!(
+            refused(|a, b| (a.attach, b.attach) = (tap(Some("/run/netns/x")), tap(Some("/run/netns/x")))),
+            "t.toml:11: vnic.beta.attach.tap: interface t0 in /run/netns/x already belongs to vNIC alpha at t.toml:1"
+        );
+        let vf = Attach::Vf { pf: "enp3s0f0".into(), index: 2 };
+        assert_eq!(
+            refused(|a, b| (a.attach, b.attach) = (vf.clone(), vf.clone())),
+            "t.toml:11: vnic.beta.attach.vf: VF 2 of enp3s0f0 already belongs to vNIC alpha at t.toml:1"
+        );
+    }
+
+    #[test]
+    fn where_promises_may_lead() {
+        assert_eq!(
+            refused(|a, _| a.to = vec!["betta".into()]),
+            "t.toml:1: vnic.alpha.to: there is no vNIC \"betta\"; did you mean \"beta\"?"
+        );
+        assert_eq!(
+            refused(|a, b| {
+                a.to = vec!["beta".into()];
+                b.segment = Segment::new(2).expect("in range");
+            }),
+            "t.toml:1: vnic.alpha.to: beta is in segment 2 and this vNIC in segment 1; frames never cross segments"
+        );
+    }
+
+    #[test]
+    fn what_two_vnics_may_share() {
+        let (mut a, mut b) = (testing::vnic("alpha"), testing::vnic("beta"));
+        (a.to, b.to) = (vec!["beta".into(), "uplink".into()], vec!["alpha".into()]);
+        a.attach = Attach::Tap { name: "t0".into(), netns: Some("/run/netns/x".into()) };
+        b.attach = Attach::Tap { name: "t0".into(), netns: None };
+        assert_eq!(check_set(&placed(vec![a.clone(), b.clone()])), Ok(()), "one name in two namespaces");
+        (a.to, b.to) = (Vec::new(), Vec::new());
+        b.mac = a.mac;
+        b.segment = Segment::new(2).expect("in range");
+        assert_eq!(check_set(&placed(vec![a, b])), Ok(()), "one MAC in two segments");
+    }
+
+    #[test]
+    fn files_are_joined_and_checked_together() {
+        let file = |name: &str, host: &str| {
+            let text = format!("{host}\n{}", testing::vnic(name).to_toml());
+            parse(&text, &format!("{name}.toml")).expect("valid")
+        };
+        let host = "[host]\nuplink = \"1gbit\"";
+        let both = merge(vec![file("alpha", host), file("beta", "")]).expect("one host");
+        assert_eq!((both.vnics.len(), both.host.expect("a host").place().as_str()), (2, "alpha.toml:1"));
+        let errors = merge(vec![file("alpha", host), file("beta", host)]).expect_err("two hosts");
+        assert_eq!(
+            errors.to_string(),
+            "beta.toml:1: host: [host] already stands at alpha.toml:1; keep one of them"
+        );
+        let errors = merge(vec![file("alpha", ""), file("alpha", "")]).expect_err("one name twice");
+        assert!(
+            errors
+                .to_string()
+                .starts_with("alpha.toml:2: vnic.alpha: vNIC alpha is already defined at alpha.toml:2"),
+            "{errors}"
+        );
+        let api = Located::without_line(testing::vnic("alpha"), "API");
+        let errors = check_set(&[api.clone(), api]).expect_err("one name twice");
+        assert_eq!(errors.to_string(), "API: vnic.alpha: vNIC alpha is already defined at API");
+    }
+}

@@ -1,0 +1,253 @@
+//! The rules one contract keeps by itself.
+
+use crate::{Allowed, Attach, Bytes, Host, Nanos, SocketMode, UPLINK, Vnic};
+use serde::{Deserialize, Serialize};
+use std::{fmt, ops::RangeInclusive, path::Path};
+
+/// A rule that a contract breaks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{key}: {message}")]
+pub struct Problem {
+    /// The key, from the contract's table on, such as `tx.min`.
+    pub key: String,
+    /// What was wrong, what was expected, what to do.
+    pub message: String,
+}
+
+pub(crate) const WEIGHT: RangeInclusive<u32> = 1..=1000;
+pub(crate) const MTU: RangeInclusive<u16> = 68..=u16::MAX;
+pub(crate) const QUEUES: RangeInclusive<u16> = 1..=64;
+pub(crate) const VLAN: RangeInclusive<u16> = 1..=4094;
+/// Shortest deadline: below it, reading the clock would be a good part of it.
+const DEADLINE: RangeInclusive<Nanos> = Nanos::new(10_000)..=Nanos::new(10_000_000_000);
+/// Keeps token arithmetic in bits times nanoseconds within 64 bits.
+const SIZE: RangeInclusive<Bytes> = Bytes::new(1)..=Bytes::new(1_000_000_000);
+
+impl Vnic {
+    /// Checks the rules one contract keeps by itself, all of them.
+    ///
+    /// # Errors
+    /// Every rule that is broken, with its key.
+    pub fn check(&self) -> Result<(), Vec<Problem>> {
+        let mut rules = Rules::default();
+        if let Err(message) = vnic_name(&self.name) {
+            rules.broken("name", message);
+        }
+        attach(&mut rules, &self.attach);
+        if let Err(error) = self.mac.as_source() {
+            rules.broken("mac", error);
+        }
+        rates(&mut rules, self);
+        promises(&mut rules, self);
+        allowed(&mut rules, &self.allowed);
+        rules.within("weight", self.weight, WEIGHT);
+        rules.within("mtu", self.mtu, MTU);
+        rules.within("queues", self.queues, QUEUES);
+        rules.result()
+    }
+}
+
+/// Checks the `[host]` table; keys as written there.
+pub(crate) fn check_host(host: &Host) -> Result<(), Vec<Problem>> {
+    let mut rules = Rules::default();
+    rules.within("host-latency", host.host_latency, Nanos::new(1)..=*DEADLINE.end());
+    rules.within("flood-burst", host.flood_burst, SIZE);
+    rules.result()
+}
+
+#[derive(Default)]
+struct Rules(Vec<Problem>);
+
+impl Rules {
+    fn broken(&mut self, key: &str, message: impl ToString) {
+        self.0.push(Problem { key: key.into(), message: message.to_string() });
+    }
+
+    fn within<T: PartialOrd + fmt::Display>(&mut self, key: &str, value: T, range: RangeInclusive<T>) {
+        if !range.contains(&value) {
+            let (min, max) = (range.start(), range.end());
+            self.broken(key, format!("{value} is out of range; {min} to {max}"));
+        }
+    }
+
+    fn distinct<T: PartialEq + fmt::Display>(&mut self, key: &str, items: &[T]) {
+        for (i, item) in items.iter().enumerate() {
+            if items[..i].contains(item) {
+                self.broken(key, format!("{item} is listed twice"));
+            }
+        }
+    }
+
+    fn result(self) -> Result<(), Vec<Problem>> {
+        if self.0.is_empty() { Ok(()) } else { Err(self.0) }
+    }
+}
+
+fn attach(rules: &mut Rules, attach: &Attach) {
+    match attach {
+        Attach::VhostUser { path, mode, owner } => {
+            if let Err(message) = socket_path(path) {
+                rules.broken("attach.vhost-user", message);
+            }
+            if *mode == SocketMode::Client {
+                let set = [
+                    ("attach.owner", owner.user.is_some()),
+                    ("attach.group", owner.group.is_some()),
+                    ("attach.socket-mode", owner.mode.is_some()),
+                ];
+                for (key, _) in set.iter().filter(|(_, set)| *set) {
+                    rules.broken(
+                        key,
+                        "with mode = \"client\" the front end makes the socket, so its ownership is not ours to set; \
+                         remove this key or the mode",
+                    );
+                }
+            }
+            for (key, name) in [("attach.owner", &owner.user), ("attach.group", &owner.group)] {
+                if name.as_ref().is_some_and(|n| n.is_empty() || n.contains(['\0', ':'])) {
+                    rules.broken(key, "expected the name or number of a user or group");
+                }
+            }
+            if let Some(mode) = owner.mode.filter(|mode| *mode > 0o777) {
+                rules.broken(
+                    "attach.socket-mode",
+                    format!("{mode:o} is out of range; permission bits 0000 to 0777"),
+                );
+            }
+        }
+        Attach::Tap { name, netns } => {
+            if let Err(message) = interface_name(name) {
+                rules.broken("attach.tap", message);
+            }
+            if netns.as_ref().is_some_and(|path| !path.is_absolute()) {
+                rules.broken("attach.netns", "expected an absolute path such as \"/run/netns/web\"");
+            }
+        }
+        Attach::Netdev { name } => {
+            if let Err(message) = interface_name(name) {
+                rules.broken("attach.netdev", message);
+            }
+        }
+        Attach::Vf { pf, .. } => {
+            if let Err(message) = interface_name(pf) {
+                rules.broken("attach.vf", message);
+            }
+        }
+    }
+}
+
+fn rates(rules: &mut Rules, vnic: &Vnic) {
+    if let (Some(min), Some(max)) = (vnic.tx.min, vnic.tx.max)
+        && min > max
+    {
+        rules.broken("tx.min", format!("min {min} is over max {max}; a guarantee cannot exceed the limit"));
+    }
+    let sizes = [("tx.burst", vnic.tx.burst), ("rx.burst", vnic.rx.burst), ("rx.queue", vnic.rx.queue)];
+    for (key, size) in sizes {
+        if let Some(size) = size {
+            rules.within(key, size, SIZE);
+        }
+    }
+}
+
+fn promises(rules: &mut Rules, vnic: &Vnic) {
+    if let Some(deadline) = vnic.deadline {
+        rules.within("deadline", deadline, DEADLINE);
+        if vnic.tx.max.is_none() {
+            rules.broken("deadline", "a deadline needs `tx.max`: the bound holds for a declared rate only");
+        }
+        match vnic.tx.burst {
+            None => rules
+                .broken("deadline", "a deadline needs `tx.burst`: the bound holds for a declared burst only"),
+            Some(burst) if burst.get() < vnic.largest_frame() => rules.broken(
+                "tx.burst",
+                format!(
+                    "{burst} cannot hold one frame of {} bytes (mtu {} + 14 header + 4 VLAN tag); \
+                     raise tx.burst or lower mtu",
+                    vnic.largest_frame(),
+                    vnic.mtu
+                ),
+            ),
+            Some(_) => {}
+        }
+        if vnic.to.is_empty() {
+            rules.broken(
+                "deadline",
+                "a deadline needs `to`: name the vNICs, or \"uplink\", towards which it holds",
+            );
+        }
+    } else if vnic.tx.min.is_some() && vnic.to.is_empty() {
+        rules.broken(
+            "tx.min",
+            "a guarantee needs `to`: name the vNICs, or \"uplink\", towards which it holds",
+        );
+    }
+    for name in &vnic.to {
+        if *name == vnic.name {
+            rules.broken("to", format!("{name} is this vNIC itself"));
+        } else if name != UPLINK
+            && let Err(message) = vnic_name(name)
+        {
+            rules.broken("to", message);
+        }
+    }
+    rules.distinct("to", &vnic.to);
+}
+
+fn allowed(rules: &mut Rules, allowed: &Allowed) {
+    if allowed.any_mac && !allowed.macs.is_empty() {
+        rules.broken("allowed.macs", "\"any\" already allows every MAC; give \"any\" or a list, not both");
+    }
+    for mac in &allowed.macs {
+        if let Err(error) = mac.as_source() {
+            rules.broken("allowed.macs", error);
+        }
+    }
+    for vlan in &allowed.vlans {
+        rules.within("allowed.vlans", *vlan, VLAN);
+    }
+    rules.distinct("allowed.macs", &allowed.macs);
+    rules.distinct("allowed.prefixes", &allowed.prefixes);
+    rules.distinct("allowed.vlans", &allowed.vlans);
+}
+
+/// A vNIC's name: 1 to 63 of `[a-zA-Z0-9._-]`, first alphanumeric, not reserved.
+fn vnic_name(name: &str) -> Result<(), String> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    if name == UPLINK || name == "host" {
+        return Err(format!("the name {name:?} is reserved; choose another"));
+    }
+    if !(1..=63).contains(&name.len())
+        || !name.bytes().all(allowed)
+        || !name.as_bytes()[0].is_ascii_alphanumeric()
+    {
+        return Err(format!(
+            "{name:?} is no name of a vNIC; 1 to 63 of letters, digits, '.', '_' and '-', first a letter or digit"
+        ));
+    }
+    Ok(())
+}
+
+/// A network interface's name as Linux takes it: 1 to 15 bytes without '/', ':' and space.
+fn interface_name(name: &str) -> Result<(), String> {
+    if name.len() > 15 {
+        return Err(format!("interface name {name:?} has {} bytes; Linux takes at most 15", name.len()));
+    }
+    let bad = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
+    if name.is_empty() || name == "." || name == ".." || name.contains(bad) {
+        return Err(format!("{name:?} is no interface name; 1 to 15 bytes without '/', ':', '%' and spaces"));
+    }
+    Ok(())
+}
+
+/// A Unix socket's path: absolute, and short enough for `sun_path` (108 bytes with its NUL, unix(7)).
+fn socket_path(path: &Path) -> Result<(), String> {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    if bytes.len() > 107 {
+        return Err(format!("the socket path has {} bytes; a Unix socket's takes at most 107", bytes.len()));
+    }
+    if !path.is_absolute() || bytes.ends_with(b"/") || bytes.contains(&0) {
+        return Err("expected the absolute path of a socket, such as \"/run/tidegate/plc1.sock\"".into());
+    }
+    Ok(())
+}

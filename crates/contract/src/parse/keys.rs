@@ -1,0 +1,33 @@
+//! The keys a contract may have, per table.
+
+pub(crate) const ROOT: &[&str] = &["host", "vnic"];
+pub(crate) const HOST: &[&str] =
+    &["host-latency", "host_latency", "uplink", "flood", "flood-burst", "flood_burst"];
+pub(crate) const VNIC: &[&str] =
+    &["attach", "mac", "segment", "tx", "rx", "weight", "deadline", "to", "allowed", "mtu", "queues"];
+pub(crate) const TX: &[&str] = &["max", "min", "burst"];
+pub(crate) const RX: &[&str] = &["max", "burst", "discipline", "queue"];
+pub(crate) const ALLOWED: &[&str] = &["macs", "prefixes", "vlans"];
+/// The kinds of attachment; exactly one of them is given.
+pub(crate) const ATTACH_KINDS: &[&str] = &["vhost-user", "tap", "netdev", "vf"];
+/// Keys beside the kind: which kind each belongs to.
+pub(crate) const ATTACH_OPTIONS: &[(&str, &str)] = &[
+    ("mode", "vhost-user"),
+    ("owner", "vhost-user"),
+    ("group", "vhost-user"),
+    ("socket-mode", "vhost-user"),
+    ("netns", "tap"),
+];
+
+/// Every key of a vNIC, dotted.
+pub(crate) fn vnic_keys() -> Vec<String> {
+    let below = |table: &str, keys: &[&str]| keys.iter().map(|k| format!("{table}.{k}")).collect::<Vec<_>>();
+    let options: Vec<&str> = ATTACH_OPTIONS.iter().map(|(key, _)| *key).collect();
+    let mut all: Vec<String> = VNIC.iter().map(|key| (*key).into()).collect();
+    for (table, keys) in
+        [("tx", TX), ("rx", RX), ("allowed", ALLOWED), ("attach", ATTACH_KINDS), ("attach", &options)]
+    {
+        all.extend(below(table, keys));
+    }
+    all
+}

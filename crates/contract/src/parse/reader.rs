@@ -1,0 +1,229 @@
+//! A TOML table read key by key, noting everything that is wrong.
+//!
+//! Every reading function returns `None` for a key that is absent, and a
+//! stand-in for one whose value cannot be read: the error is noted, and rules
+//! about the key's presence do not report it a second time.
+
+use super::{did_you_mean, source::Source};
+use crate::{Error, check::Problem};
+use std::{cell::RefCell, fmt::Display, ops::Range, ops::RangeInclusive, str::FromStr};
+use toml_edit::{Item, TableLike, Value};
+
+/// Collects the errors of one text.
+pub(super) struct Reader<'a> {
+    source: &'a Source<'a>,
+    errors: RefCell<Vec<Error>>,
+}
+
+/// One table of the text.
+pub(super) struct Table<'a> {
+    reader: &'a Reader<'a>,
+    /// The table's key, such as `vnic.plc1.tx`.
+    path: String,
+    /// Where that key stands.
+    pub key_span: Range<usize>,
+    items: &'a dyn TableLike,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(source: &'a Source<'a>) -> Self {
+        Self { source, errors: RefCell::default() }
+    }
+
+    /// What was noted, in the order of the text.
+    pub(super) fn into_errors(self) -> Vec<Error> {
+        let mut errors = self.errors.into_inner();
+        errors.sort_by_key(|error| (error.line, error.column));
+        errors
+    }
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn root(reader: &'a Reader<'a>, items: &'a toml_edit::Table) -> Self {
+        Self { reader, path: String::new(), key_span: 0..0, items }
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        match (self.path.as_str(), key) {
+            (path, "") => path.into(),
+            ("", key) => key.into(),
+            (path, key) => format!("{path}.{key}"),
+        }
+    }
+
+    /// Where the value of `key`, a dotted path from this table on, stands: of
+    /// its nearest parent if it is absent.
+    fn span_of(&self, key: &str) -> Range<usize> {
+        let mut items = self.items;
+        let mut span = self.key_span.clone();
+        for part in key.split('.') {
+            let Some((name, item)) = items.get_key_value(part) else {
+                break;
+            };
+            let value = item.as_value().and_then(Value::span);
+            span = value.or_else(|| name.span()).unwrap_or(span);
+            let Some(inner) = item.as_table_like() else {
+                break;
+            };
+            items = inner;
+        }
+        span
+    }
+
+    /// Notes that the value of `key` is wrong; this table itself where `key` is empty.
+    pub(super) fn wrong(&self, key: &str, message: impl Display) {
+        self.wrong_at(self.span_of(key), key, message);
+    }
+
+    fn wrong_at(&self, span: Range<usize>, key: &str, message: impl Display) {
+        let error = self.reader.source.error(span, &self.path_of(key), message.to_string());
+        self.reader.errors.borrow_mut().push(error);
+    }
+
+    /// Notes the rules that what was read from this table breaks.
+    pub(super) fn problems(&self, checked: Result<(), Vec<Problem>>) {
+        for Problem { key, message } in checked.err().into_iter().flatten() {
+            self.wrong(&key, message);
+        }
+    }
+
+    /// Notes every key that is none of `keys`.
+    pub(super) fn known(&self, keys: &[&str]) {
+        for (key, _) in self.items.iter().filter(|(key, _)| !keys.contains(key)) {
+            let span = self.items.key(key).and_then(|k| k.span()).unwrap_or(self.key_span.clone());
+            let hint = match did_you_mean(key, keys.iter().copied()) {
+                none if none.is_empty() => format!("; known here: {}", keys.join(", ")),
+                hint => hint,
+            };
+            self.wrong_at(span, key, format!("unknown key{hint}"));
+        }
+    }
+
+    /// Notes that a required `key` is missing.
+    pub(super) fn missing(&self, key: &str, example: &str) {
+        self.wrong_at(self.key_span.clone(), key, format!("missing; write {example}"));
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.items.contains_key(key)
+    }
+
+    /// The table at `key`, inline or not.
+    pub(super) fn table(&self, key: &str) -> Option<Table<'a>> {
+        let (name, item) = self.items.get_key_value(key)?;
+        let Some(items) = item.as_table_like() else {
+            self.wrong(key, format!("expected a table, found {}", item.type_name()));
+            return None;
+        };
+        let key_span = name.span().unwrap_or(self.key_span.clone());
+        Some(Table { reader: self.reader, path: self.path_of(key), key_span, items })
+    }
+
+    /// Every table in this one, with its key.
+    pub(super) fn tables(&self) -> Vec<(String, Table<'a>)> {
+        let keys = self.items.iter().map(|(key, _)| key.to_owned());
+        keys.filter_map(|key| self.table(&key).map(|table| (key, table))).collect()
+    }
+
+    /// A value written as a string.
+    pub(super) fn text<T: FromStr<Err: Display>>(&self, key: &str, expected: &str, stand_in: T) -> Option<T> {
+        let item = self.items.get(key)?;
+        Some(self.convert(key, item.as_value(), expected).unwrap_or(stand_in))
+    }
+
+    /// As [`Table::text`], for a key with two spellings.
+    pub(super) fn either<T: FromStr<Err: Display>>(
+        &self,
+        key: &str,
+        alias: &str,
+        expected: &str,
+        stand_in: T,
+    ) -> Option<T> {
+        if self.has(key) && self.has(alias) {
+            self.wrong(alias, format!("{key} is given too, and means the same; keep one of them"));
+        }
+        let key = if self.has(key) { key } else { alias };
+        self.text(key, expected, stand_in)
+    }
+
+    /// A whole number in `range`.
+    pub(super) fn integer<T>(&self, key: &str, range: &RangeInclusive<T>) -> Option<T>
+    where
+        T: TryFrom<i64> + PartialOrd + Display + Copy,
+    {
+        let item = self.items.get(key)?;
+        Some(self.number(key, item.as_value(), range).unwrap_or(*range.start()))
+    }
+
+    /// A list of values written as strings.
+    pub(super) fn texts<T: FromStr<Err: Display>>(&self, key: &str, expected: &str) -> Vec<T> {
+        self.list(key).iter().filter_map(|value| self.convert(key, Some(value), expected)).collect()
+    }
+
+    /// A list of whole numbers in `range`.
+    pub(super) fn integers<T>(&self, key: &str, range: &RangeInclusive<T>) -> Vec<T>
+    where
+        T: TryFrom<i64> + PartialOrd + Display + Copy,
+    {
+        self.list(key).iter().filter_map(|value| self.number(key, Some(value), range)).collect()
+    }
+
+    /// The string at `key`, if that is what stands there.
+    pub(super) fn as_str(&self, key: &str) -> Option<&'a str> {
+        self.items.get(key).and_then(Item::as_str)
+    }
+
+    fn list(&self, key: &str) -> Vec<&'a Value> {
+        match self.items.get(key) {
+            None => Vec::new(),
+            Some(item) => match item.as_array() {
+                Some(array) => array.iter().collect(),
+                None => {
+                    self.wrong(key, format!("expected a list, [\"…\", …], found {}", item.type_name()));
+                    Vec::new()
+                }
+            },
+        }
+    }
+
+    fn convert<T: FromStr<Err: Display>>(
+        &self,
+        key: &str,
+        value: Option<&Value>,
+        expected: &str,
+    ) -> Option<T> {
+        let span = value.and_then(Value::span).unwrap_or_else(|| self.span_of(key));
+        let parsed = match value {
+            Some(Value::String(text)) => text.value().parse().map_err(|error: T::Err| error.to_string()),
+            // A bare number lacks its unit, and what reads the quantity says so best.
+            Some(Value::Integer(_) | Value::Float(_)) => {
+                match self.reader.source.text[span.clone()].parse::<T>() {
+                    Err(error) => Err(error.to_string()),
+                    Ok(_) => Err(format!("expected {expected}, found a bare number; put it in quotes")),
+                }
+            }
+            other => Err(format!("expected {expected}, found {}", other.map_or("table", Value::type_name))),
+        };
+        parsed.map_err(|message| self.wrong_at(span, key, message)).ok()
+    }
+
+    fn number<T>(&self, key: &str, value: Option<&Value>, range: &RangeInclusive<T>) -> Option<T>
+    where
+        T: TryFrom<i64> + PartialOrd + Display + Copy,
+    {
+        let span = value.and_then(Value::span).unwrap_or_else(|| self.span_of(key));
+        let (min, max) = (range.start(), range.end());
+        let Some(Value::Integer(number)) = value else {
+            let found = value.map_or("table", Value::type_name);
+            self.wrong_at(span, key, format!("expected a whole number, {min} to {max}, found {found}"));
+            return None;
+        };
+        match T::try_from(*number.value()) {
+            Ok(number) if range.contains(&number) => Some(number),
+            _ => {
+                self.wrong_at(span, key, format!("{} is out of range; {min} to {max}", number.value()));
+                None
+            }
+        }
+    }
+}
