@@ -17,7 +17,7 @@
 //! - [`error`]: what is wrong with a contract, and where
 //! - [`check`]: the rules, of one contract and between contracts
 //! - [`mod@parse`]: TOML to contracts, with errors that point at the line
-//! - [`write`]: contracts to TOML, and changes to single keys
+//! - [`mod@write`]: contracts to TOML, and changes to single keys
 //! - [`admission`]: whether all promises fit together, exactly
 
 pub mod address;
@@ -34,6 +34,7 @@ pub mod vnic;
 pub mod write;
 
 pub use address::{Mac, Prefix, Segment};
+pub use admission::{Admission, Refusal, admit};
 
 pub use check::{Problem, check_set, merge};
 pub use error::{Error, Errors, Located};

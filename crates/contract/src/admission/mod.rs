@@ -1,1 +1,244 @@
 //! Whether all promises fit together, exactly.
+//!
+//! ```text
+//!  Vnic, Vnic, … ─┐  per egress named in a `to`     all t >= min d:
+//!                 ├─▶ C, L, H, (b, r, d), minima ─▶ demand(t) + L <= C (t - H) ─▶ Admission: delay bounds
+//!  Host ──────────┘                                 sum r + sum min <= C       ─▶ Refusal: the numbers,
+//!                                                                                 and what would fit
+//! ```
+//!
+//! For each egress, with (b, r, d) the burst, rate and deadline of every
+//! real-time vNIC that names it:
+//!
+//! - C: its capacity, the receiver's `rx.max` or the host's `uplink`.
+//! - H: the host's latency budget, `host-latency`.
+//! - L: the largest frame that can be under way when a more urgent one arrives:
+//!   the largest `mtu` + 18 bytes of all vNICs that can send there. That is one
+//!   frame and not a 64 KiB super-frame, because on an uplink super-frames are
+//!   cut so that they block for one MTU frame only, and on a virtual egress a
+//!   super-frame costs one copy, which H covers.
+//!   The scheduler owes the arithmetic this: at an uplink a real-time
+//!   super-frame, too, lets a more urgent frame in after each MTU frame.
+//!
+//! A real-time vNIC counts with its rate `tx.max`, whatever its `tx.min`: the
+//! envelope already includes the guarantee. A vNIC that names several places
+//! counts in full at each. Frames that come in over the uplink are not counted:
+//! only this host's vNICs are known here.
+//!
+//! The arithmetic is in integers throughout: a sum that fits by one bit fits.
+
+mod edf;
+mod refusal;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+
+pub use refusal::{Fit, Refusal, Relation};
+
+use crate::{Bytes, Discipline, Host, Nanos, Rate, UPLINK, Vnic};
+use edf::{Egress, Source};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeSet, fmt};
+
+/// Every promise fits: what follows from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Admission {
+    /// One per real-time vNIC and egress, by egress, then in the order of the vNICs.
+    pub bounds: Vec<DelayBound>,
+    /// One per egress that promises lead to, by name.
+    pub egresses: Vec<EgressSummary>,
+}
+
+/// How late a real-time vNIC's frames can be at one egress, and why.
+///
+/// The bound is B = d - min over t >= d of slack(t) / C, with slack(t) =
+/// C (t - H) - demand(t) - L and demand(t) = sum over d_i <= t of
+/// (b_i + r_i (t - d_i)), rounded up to a nanosecond.
+///
+/// Why it bounds the delay: take a frame that conforms at `a` and must be out
+/// by D = a + d. Let t0 be the last moment up to `a` before which no frame due
+/// by D waited. From t0 until our frame is out, EDF sends only frames due by D
+/// that conformed from t0 on, which are at most demand(D - t0), after at most one
+/// frame (L) that was already under way and the host's own latency (H). So it is out by
+/// t0 + H + (L + demand(D - t0)) / C = D - slack(D - t0) / C. As t0 <= a, the
+/// interval D - t0 is at least d, hence the minimum over t >= d. It is attained
+/// at a deadline, because between two deadlines the slack never falls while the
+/// rates' sum is at most C.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DelayBound {
+    /// The sender.
+    pub vnic: String,
+    /// Where its frames go.
+    pub egress: String,
+    /// d, as promised.
+    pub deadline: Nanos,
+    /// B, the proven bound; at most `deadline`.
+    pub bound: Nanos,
+    /// The interval t at which the slack is least.
+    pub critical_t: Nanos,
+    /// demand(t) there, rounded up to a byte.
+    pub demand: Bytes,
+    /// C.
+    pub capacity: Rate,
+    /// L.
+    pub blocking: Bytes,
+    /// H.
+    pub host_latency: Nanos,
+}
+
+/// What an egress has promised, and what it can still promise. Rates in bit/s.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressSummary {
+    /// A vNIC's name, or `uplink`.
+    pub egress: String,
+    /// C.
+    pub capacity: Rate,
+    /// Sum of `tx.max` of the real-time vNICs.
+    pub realtime_bits: u64,
+    /// Sum of `tx.min` of the others.
+    pub guaranteed_bits: u64,
+    /// What is not promised.
+    pub remaining_bits: u64,
+    /// Who was promised it, in the order of the vNICs.
+    pub vnics: Vec<String>,
+}
+
+impl Admission {
+    /// The delay bounds of one vNIC, one per egress.
+    pub fn bounds_of<'a>(&'a self, vnic: &'a str) -> impl Iterator<Item = &'a DelayBound> {
+        self.bounds.iter().filter(move |bound| bound.vnic == vnic)
+    }
+
+    /// The summary of one egress; `None` where no promise leads to it.
+    pub fn egress(&self, name: &str) -> Option<&EgressSummary> {
+        self.egresses.iter().find(|egress| egress.egress == name)
+    }
+}
+
+impl DelayBound {
+    /// What is left of the deadline at worst.
+    pub fn margin(&self) -> Nanos {
+        Nanos::new(self.deadline.get() - self.bound.get())
+    }
+}
+
+/// The derivation, as `vnic show` prints it.
+impl fmt::Display for DelayBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vnic, egress, deadline, bound, critical_t, demand, capacity, blocking, host_latency } =
+            self;
+        writeln!(f, "{vnic} to {egress}: at most {bound} of {deadline}, margin {}", self.margin())?;
+        let mut line = |name: &str, value: &dyn fmt::Display, meaning: &str| {
+            writeln!(f, "  {name:<6} = {value:<10} {meaning}")
+        };
+        line("t", critical_t, "the interval in which it is tightest")?;
+        line("demand", demand, "real-time traffic that may be due within t")?;
+        line("L", blocking, "the largest frame that may be under way")?;
+        line("C", capacity, "the capacity of the egress")?;
+        line("H", host_latency, "the host's latency budget")?;
+        write!(f, "  bound  = deadline - (t - H - (demand + L) / C)")
+    }
+}
+
+/// Whether `host` can keep every promise of `vnics`, and what follows.
+///
+/// # Errors
+/// Every egress that cannot keep what leads to it, with the numbers.
+pub fn admit(host: &Host, vnics: &[Vnic]) -> Result<Admission, Vec<Refusal>> {
+    let promising = |v: &&Vnic| v.is_realtime() || v.tx.min.is_some();
+    let egresses: BTreeSet<&str> =
+        vnics.iter().filter(promising).flat_map(|v| v.to.iter().map(String::as_str)).collect();
+    let mut admission = Admission::default();
+    let mut refusals = Vec::new();
+    for name in egresses {
+        let senders: Vec<&Vnic> =
+            vnics.iter().filter(promising).filter(|v| v.to.iter().any(|to| to == name)).collect();
+        match egress(name, host, vnics, &senders) {
+            Ok(egress) => match refusal::refusals(&egress) {
+                none if none.is_empty() => {
+                    admission.bounds.extend(bounds(&egress));
+                    admission.egresses.push(summary(&egress, &senders));
+                }
+                some => refusals.extend(some),
+            },
+            Err(refusal) => refusals.push(*refusal),
+        }
+    }
+    if refusals.is_empty() { Ok(admission) } else { Err(refusals) }
+}
+
+/// The numbers of one egress.
+fn egress(name: &str, host: &Host, vnics: &[Vnic], senders: &[&Vnic]) -> Result<Egress, Box<Refusal>> {
+    let names = || senders.iter().map(|v| v.name.clone()).collect::<Vec<_>>();
+    let receiver = vnics.iter().find(|v| v.name == name);
+    let (capacity, key) = match receiver {
+        None if name == UPLINK => (host.uplink, "host.uplink".to_owned()),
+        None => {
+            return Err(Box::new(Refusal::UnknownEgress { egress: name.into(), vnics: names() }));
+        }
+        Some(receiver) if receiver.rx.discipline == Discipline::Fifo => {
+            return Err(Box::new(Refusal::Fifo { egress: name.into(), vnics: names() }));
+        }
+        Some(receiver) => (receiver.rx.max, format!("vnic.{name}.rx.max")),
+    };
+    let Some(capacity) = capacity else {
+        return Err(Box::new(Refusal::NoCapacity { egress: name.into(), vnics: names(), key }));
+    };
+    // Every segment leaves through the one uplink; a vNIC hears its own only, and not itself.
+    let reaches = |v: &&Vnic| receiver.is_none_or(|r| v.segment == r.segment && v.name != r.name);
+    let source = |v: &&&Vnic| {
+        Some(Source {
+            name: v.name.clone(),
+            burst: u128::from(v.tx.burst?.get()) * 8,
+            rate: v.tx.max?.bits(),
+            deadline: v.deadline?.get(),
+            smallest_rate: v.tx.min.map_or(1, Rate::bits),
+            smallest_burst: v.largest_frame(),
+        })
+    };
+    let realtime: Vec<&&Vnic> = senders.iter().filter(|v| v.is_realtime()).collect();
+    let sources: Vec<Source> = realtime.iter().filter_map(source).collect();
+    if sources.len() < realtime.len() {
+        let without = realtime.iter().filter(|v| source(v).is_none()).map(|v| v.name.clone());
+        return Err(Box::new(Refusal::NoEnvelope { egress: name.into(), vnics: without.collect() }));
+    }
+    let minima = senders.iter().filter(|v| !v.is_realtime());
+    Ok(Egress {
+        name: name.into(),
+        capacity_key: key,
+        capacity: capacity.bits(),
+        blocking: vnics.iter().filter(reaches).map(Vnic::largest_frame).max().unwrap_or(0) * 8,
+        host_latency: host.host_latency.get(),
+        sources,
+        minima: minima.filter_map(|v| Some((v.name.clone(), v.tx.min?.bits()))).collect(),
+    })
+}
+
+fn bounds(egress: &Egress) -> Vec<DelayBound> {
+    let bound = |(source, (bound, critical)): (&Source, (u64, edf::Point))| DelayBound {
+        vnic: source.name.clone(),
+        egress: egress.name.clone(),
+        deadline: Nanos::new(source.deadline),
+        bound: Nanos::new(bound),
+        critical_t: Nanos::new(critical.t),
+        demand: edf::bytes_up(critical.demand),
+        capacity: edf::rate(egress.capacity),
+        blocking: Bytes::new(egress.blocking / 8),
+        host_latency: Nanos::new(egress.host_latency),
+    };
+    egress.sources.iter().zip(egress.bounds()).map(bound).collect()
+}
+
+fn summary(egress: &Egress, senders: &[&Vnic]) -> EgressSummary {
+    let realtime_bits = egress.sources.iter().map(|s| s.rate).sum();
+    let guaranteed_bits = egress.minima.iter().map(|(_, min)| min).sum();
+    EgressSummary {
+        egress: egress.name.clone(),
+        capacity: edf::rate(egress.capacity),
+        realtime_bits,
+        guaranteed_bits,
+        remaining_bits: egress.capacity - realtime_bits - guaranteed_bits,
+        vnics: senders.iter().map(|v| v.name.clone()).collect(),
+    }
+}

@@ -1,0 +1,292 @@
+//! Why promises do not fit, and what would make them fit.
+
+use super::edf::{self, Egress};
+use crate::{Bytes, Nanos, Rate};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Suggestions are made for the vNICs that ask for most, at most this many.
+const SUGGESTED_VNICS: usize = 3;
+/// Suggested deadlines are whole microseconds, suggested rates whole kbit/s: exact enough, and readable.
+const MICROSECOND: u64 = 1_000;
+const KBIT: u64 = 1_000;
+/// The longest deadline a contract may have, ns.
+const LONGEST_DEADLINE: u64 = 10_000_000_000;
+
+/// A promise that cannot be kept: where, whose, the numbers, and what would fit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "kebab-case")]
+#[allow(
+    missing_docs,
+    reason = "each variant's text names its fields; egress, vnics and fits have their methods"
+)]
+pub enum Refusal {
+    /// `egress` is neither a vNIC nor the uplink.
+    UnknownEgress { egress: String, vnics: Vec<String> },
+    /// The capacity of `egress` is not known: `key` sets it.
+    NoCapacity { egress: String, vnics: Vec<String>, key: String },
+    /// `egress` serves first come, first served.
+    Fifo { egress: String, vnics: Vec<String> },
+    /// A deadline without `tx.max` and `tx.burst`, which [`crate::Vnic::check`] refuses as well.
+    NoEnvelope { egress: String, vnics: Vec<String> },
+    /// More is promised (`needed_bits`, bit/s) than `egress` carries (`available`).
+    Rate { egress: String, vnics: Vec<String>, needed_bits: u64, available: Rate, fits: Vec<Fit> },
+    /// Within `t`, `needed` bytes may be due (real-time `demand` and the frame under way,
+    /// `blocking`), but only `available` can be sent at `capacity` once `host_latency` has passed.
+    Deadline {
+        egress: String,
+        vnics: Vec<String>,
+        t: Nanos,
+        needed: Bytes,
+        available: Bytes,
+        demand: Bytes,
+        blocking: Bytes,
+        capacity: Rate,
+        host_latency: Nanos,
+        fits: Vec<Fit>,
+    },
+}
+
+/// One change that, made alone, removes a refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fit {
+    /// The key, such as `vnic.plc1.tx.max`.
+    pub key: String,
+    /// On which side of `value` it must lie.
+    pub relation: Relation,
+    /// The largest or smallest value, as it is written.
+    pub value: String,
+}
+
+/// On which side of a value a key must lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Relation {
+    /// Not above it.
+    AtMost,
+    /// Not below it.
+    AtLeast,
+}
+
+impl Refusal {
+    /// The egress that refuses.
+    pub fn egress(&self) -> &str {
+        match self {
+            Self::UnknownEgress { egress, .. }
+            | Self::NoCapacity { egress, .. }
+            | Self::Fifo { egress, .. }
+            | Self::NoEnvelope { egress, .. }
+            | Self::Rate { egress, .. }
+            | Self::Deadline { egress, .. } => egress,
+        }
+    }
+
+    /// The vNICs whose promises do not fit.
+    pub fn vnics(&self) -> &[String] {
+        match self {
+            Self::UnknownEgress { vnics, .. }
+            | Self::NoCapacity { vnics, .. }
+            | Self::Fifo { vnics, .. }
+            | Self::NoEnvelope { vnics, .. }
+            | Self::Rate { vnics, .. }
+            | Self::Deadline { vnics, .. } => vnics,
+        }
+    }
+
+    /// Changes each of which would make it fit; may be empty.
+    pub fn fits(&self) -> &[Fit] {
+        match self {
+            Self::Rate { fits, .. } | Self::Deadline { fits, .. } => fits,
+            _ => &[],
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let vnics = self.vnics().join(", ");
+        write!(f, "egress {} refuses {vnics}: ", self.egress())?;
+        match self {
+            Self::UnknownEgress { .. } => {
+                write!(f, "there is no such vNIC; name one, or \"uplink\"")
+            }
+            Self::NoCapacity { key, .. } => {
+                write!(f, "its capacity is not known, so nothing can be promised there; set {key}")
+            }
+            Self::Fifo { egress, .. } => write!(
+                f,
+                "its discipline is fifo, which keeps no promise; remove vnic.{egress}.rx.discipline, or the promises"
+            ),
+            Self::NoEnvelope { .. } => {
+                write!(f, "a deadline holds for a declared envelope only; set tx.max and tx.burst")
+            }
+            Self::Rate { needed_bits, available, .. } => {
+                write!(
+                    f,
+                    "{needed_bits} bit/s are promised, {} bit/s ({available}) are available",
+                    available.bits()
+                )
+            }
+            Self::Deadline { t, needed, available, demand, blocking, capacity, host_latency, .. } => write!(
+                f,
+                "within {t}, {needed} may be due ({demand} real-time, {blocking} already under way), but {available} \
+                 can be sent at {capacity} after {host_latency} of host latency"
+            ),
+        }?;
+        for (i, fit) in self.fits().iter().enumerate() {
+            write!(f, "{}{fit}", if i == 0 { "; it would fit with " } else { ", or " })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl fmt::Display for Fit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let relation = match self.relation {
+            Relation::AtMost => "at most",
+            Relation::AtLeast => "at least",
+        };
+        write!(f, "{} {relation} {}", self.key, self.value)
+    }
+}
+
+/// What `egress` cannot keep; empty where everything fits.
+pub(super) fn refusals(egress: &Egress) -> Vec<Refusal> {
+    let realtime: u128 = egress.sources.iter().map(|s| u128::from(s.rate)).sum();
+    let mut refusals = Vec::new();
+    if egress.promised() > u128::from(egress.capacity) {
+        refusals.push(rate(egress));
+    }
+    // Over capacity in real-time traffic alone, the slack falls for ever and has no worst point.
+    if realtime <= u128::from(egress.capacity) {
+        refusals.extend(deadline(egress));
+    }
+    refusals
+}
+
+fn rate(egress: &Egress) -> Refusal {
+    let capacity = u128::from(egress.capacity);
+    let needed_bits = egress.promised();
+    let realtime = egress.sources.iter().map(|s| (&s.name, "tx.max", s.rate, s.smallest_rate));
+    let minima = egress.minima.iter().map(|(name, min)| (name, "tx.min", *min, 1));
+    let mut shares: Vec<_> = realtime.chain(minima).collect();
+    let vnics = shares.iter().map(|(name, ..)| (*name).clone()).collect();
+    shares.sort_by_key(|(_, _, share, _)| std::cmp::Reverse(*share));
+    let mut fits = Vec::new();
+    for (name, key, share, smallest) in shares.into_iter().take(SUGGESTED_VNICS) {
+        let left = capacity.saturating_sub(needed_bits - u128::from(share));
+        let left = u64::try_from(left).expect("at most the capacity");
+        fits.extend(at_most_rate(format!("vnic.{name}.{key}"), left, smallest));
+    }
+    fits.extend(capacity_fit(egress));
+    Refusal::Rate {
+        egress: egress.name.clone(),
+        vnics,
+        needed_bits: u64::try_from(needed_bits).unwrap_or(u64::MAX),
+        available: edf::rate(egress.capacity),
+        fits,
+    }
+}
+
+fn deadline(egress: &Egress) -> Option<Refusal> {
+    let worst = egress.points().into_iter().filter(|p| p.slack < 0).min_by_key(|p| p.slack)?;
+    let due: Vec<usize> =
+        (0..egress.sources.len()).filter(|i| egress.sources[*i].deadline <= worst.t).collect();
+    let vnics = due.iter().map(|i| egress.sources[*i].name.clone()).collect();
+    let mut largest = due;
+    largest.sort_by_key(|i| {
+        let source = &egress.sources[*i];
+        let since = u128::from(worst.t - source.deadline);
+        std::cmp::Reverse(source.burst * 1_000_000_000 + u128::from(source.rate) * since)
+    });
+    let mut fits = Vec::new();
+    for i in largest.into_iter().take(SUGGESTED_VNICS) {
+        fits.extend(source_fits(egress, i));
+    }
+    fits.extend(capacity_fit(egress));
+    Some(Refusal::Deadline {
+        egress: egress.name.clone(),
+        vnics,
+        t: Nanos::new(worst.t),
+        needed: edf::bytes_up(worst.demand + egress.blocked()),
+        available: edf::bytes_down(egress.served(worst.t)),
+        demand: edf::bytes_up(worst.demand),
+        blocking: Bytes::new(egress.blocking / 8),
+        capacity: edf::rate(egress.capacity),
+        host_latency: Nanos::new(egress.host_latency),
+        fits,
+    })
+}
+
+/// What source `i` alone could change. The demand falls at every t when its
+/// deadline grows, its rate falls or its burst falls, so each has one boundary.
+fn source_fits(egress: &Egress, i: usize) -> Vec<Fit> {
+    let mut changed = egress.clone();
+    let source = egress.sources[i].clone();
+    let key = |key: &str| format!("vnic.{}.{key}", source.name);
+    let mut fits = Vec::new();
+
+    let mut fits_with_deadline = |us: u64| {
+        changed.sources[i].deadline = us * MICROSECOND;
+        changed.fits()
+    };
+    let from = source.deadline / MICROSECOND;
+    if let Some(us) = smallest(from, LONGEST_DEADLINE / MICROSECOND, &mut fits_with_deadline) {
+        let value = Nanos::new(us * MICROSECOND).to_string();
+        fits.push(Fit { key: key("deadline"), relation: Relation::AtLeast, value });
+    }
+
+    changed.sources[i] = source.clone();
+    let mut over_with_rate = |kbit: u64| {
+        changed.sources[i].rate = kbit * KBIT;
+        !changed.fits()
+    };
+    let boundary = smallest(1, source.rate / KBIT + 1, &mut over_with_rate);
+    if let Some(kbit) = boundary.filter(|kbit| *kbit > 1) {
+        fits.extend(at_most_rate(key("tx.max"), (kbit - 1) * KBIT, source.smallest_rate));
+    }
+
+    changed.sources[i] = source.clone();
+    let mut over_with_burst = |bytes: u64| {
+        changed.sources[i].burst = u128::from(bytes) * 8;
+        !changed.fits()
+    };
+    let current = u64::try_from(source.burst / 8).expect("taken from a size");
+    let boundary = smallest(source.smallest_burst, current, &mut over_with_burst);
+    if let Some(bytes) = boundary.filter(|bytes| *bytes > source.smallest_burst) {
+        let value = Bytes::new(bytes - 1).to_string();
+        fits.push(Fit { key: key("tx.burst"), relation: Relation::AtMost, value });
+    }
+    fits
+}
+
+fn capacity_fit(egress: &Egress) -> Option<Fit> {
+    let bits = u64::try_from(egress.least_capacity()?).ok()?;
+    let value = Rate::from_bits(bits.next_multiple_of(KBIT))?.to_string();
+    Some(Fit { key: egress.capacity_key.clone(), relation: Relation::AtLeast, value })
+}
+
+/// Rounded down to whole kbit/s; nothing where that leaves less than `smallest`.
+fn at_most_rate(key: String, bits: u64, smallest: u64) -> Option<Fit> {
+    let bits = Some(bits - bits % KBIT).filter(|bits| *bits >= smallest)?;
+    let value = Rate::from_bits(bits)?.to_string();
+    Some(Fit { key, relation: Relation::AtMost, value })
+}
+
+/// The smallest of `low..=high` for which `holds`, which holds from some value on.
+fn smallest(mut low: u64, mut high: u64, holds: &mut impl FnMut(u64) -> bool) -> Option<u64> {
+    if low > high || !holds(high) {
+        return None;
+    }
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    Some(low)
+}

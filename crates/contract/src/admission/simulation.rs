@@ -1,0 +1,147 @@
+//! The bounds against packets: an EDF server, conforming senders, and a host as slow as it may be.
+
+use super::edf::{Egress, Source};
+use proptest::{collection::vec, prelude::*};
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+/// Largest frame, bytes; also what blocks.
+const LARGEST: u64 = 1518;
+
+struct Arrival {
+    at: u64,
+    source: usize,
+    bytes: u64,
+}
+
+/// How one source sends.
+#[derive(Clone, Debug)]
+struct Sender {
+    start: u64,
+    /// Frame sizes, bytes, repeated.
+    sizes: Vec<u64>,
+    /// Waits besides those for tokens, ns, repeated. Empty: greedy, every frame as early as it conforms.
+    gaps: Vec<u64>,
+    frames: usize,
+}
+
+/// The frames of `sender` at the earliest times its token bucket allows.
+fn arrivals(i: usize, source: &Source, sender: &Sender) -> Vec<Arrival> {
+    let nano = 1_000_000_000u128;
+    let depth = source.burst * nano;
+    let (mut tokens, mut now) = (depth, sender.start);
+    let mut arrivals = Vec::new();
+    for n in 0..sender.frames {
+        let gap = if sender.gaps.is_empty() { 0 } else { sender.gaps[n % sender.gaps.len()] };
+        let bytes = sender.sizes[n % sender.sizes.len()];
+        let needed = u128::from(bytes) * 8 * nano;
+        tokens = depth.min(tokens + u128::from(source.rate) * u128::from(gap));
+        let wait = needed.saturating_sub(tokens).div_ceil(u128::from(source.rate));
+        tokens = depth.min(tokens + u128::from(source.rate) * wait) - needed;
+        now += gap + u64::try_from(wait).expect("small");
+        arrivals.push(Arrival { at: now, source: i, bytes });
+    }
+    arrivals
+}
+
+/// The worst delay of each source. Whenever real-time traffic arrives at a
+/// server that has none, a best-effort frame has just begun (its length by
+/// turns from `blockers`, bytes), and the host then sleeps for all of its budget.
+fn worst_delays(egress: &Egress, senders: &[Sender], blockers: &[u64]) -> Vec<u64> {
+    let bits_per_ns = egress.capacity / 1_000_000_000;
+    let mut all: Vec<Arrival> = Vec::new();
+    for (i, sender) in senders.iter().enumerate() {
+        all.extend(arrivals(i, &egress.sources[i], sender));
+    }
+    all.sort_by_key(|arrival| arrival.at);
+    let mut worst = vec![0; egress.sources.len()];
+    let mut waiting = BinaryHeap::new();
+    let (mut now, mut next, mut idle) = (0u64, 0, 0);
+    while next < all.len() || !waiting.is_empty() {
+        if waiting.is_empty() && all[next].at >= now {
+            now = all[next].at + blockers[idle % blockers.len()] * 8 / bits_per_ns + egress.host_latency;
+            idle += 1;
+        }
+        while next < all.len() && all[next].at <= now {
+            let deadline = all[next].at + egress.sources[all[next].source].deadline;
+            waiting.push(Reverse((deadline, next)));
+            next += 1;
+        }
+        let Some(Reverse((_, n))) = waiting.pop() else {
+            continue;
+        };
+        let Arrival { at, source, bytes } = all[n];
+        now += bytes * 8 / bits_per_ns;
+        worst[source] = worst[source].max(now - at);
+    }
+    worst
+}
+
+prop_compose! {
+    fn any_sender()(
+        start in prop_oneof![Just(0u64), 0u64..300_000],
+        sizes in prop_oneof![Just(vec![LARGEST]), vec(64..=LARGEST, 1..8)],
+        gaps in prop_oneof![Just(Vec::new()), vec(prop_oneof![Just(0u64), 0u64..200_000], 1..8)],
+        frames in 1usize..120,
+    ) -> Sender {
+        Sender { start, sizes, gaps, frames }
+    }
+}
+
+prop_compose! {
+    /// An egress that fits: deadlines are raised until it does.
+    fn fitting_egress()(
+        // Whole bits per nanosecond, so that the server keeps exact time.
+        gbits in prop_oneof![Just(1u64), Just(2), Just(4), Just(8)],
+        host_latency in prop_oneof![Just(0u64), 0u64..100_000],
+        envelopes in vec((1_000_000u64..330_000_000, LARGEST..20_000, 10_000u64..400_000), 1..6),
+    ) -> Egress {
+        let source = |(i, (rate, burst, deadline)): (usize, (u64, u64, u64))| Source {
+            name: format!("rt{i}"), burst: u128::from(burst) * 8, rate, deadline, smallest_rate: 1, smallest_burst: LARGEST,
+        };
+        let mut egress = Egress {
+            name: "sink".into(), capacity_key: String::new(), capacity: gbits * 1_000_000_000,
+            blocking: LARGEST * 8, host_latency,
+            sources: envelopes.into_iter().enumerate().map(source).collect(), minima: Vec::new(),
+        };
+        while egress.promised() > u128::from(egress.capacity) {
+            egress.sources.pop();
+        }
+        // In small steps, so that it ends up near the limit, where a wrong bound would show.
+        while !egress.fits() {
+            for source in &mut egress.sources {
+                source.deadline += source.deadline / 64;
+            }
+        }
+        egress
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn no_frame_is_later_than_its_bound(
+        egress in fitting_egress(), senders in vec(any_sender(), 5),
+        blockers in prop_oneof![Just(vec![LARGEST]), vec(0..=LARGEST, 1..8)],
+    ) {
+        let worst = worst_delays(&egress, &senders[..egress.sources.len()], &blockers);
+        for ((source, (bound, _)), worst) in egress.sources.iter().zip(egress.bounds()).zip(worst) {
+            prop_assert!(bound <= source.deadline);
+            prop_assert!(worst <= bound, "{}: {} ns, bound {} ns", source.name, worst, bound);
+        }
+    }
+
+    /// Alone, the bound is not only safe but reached: by the last frame of a burst.
+    #[test]
+    fn a_lone_burst_takes_exactly_its_bound(
+        mut egress in fitting_egress(), frames in 2u64..20, bytes in 760..=LARGEST,
+    ) {
+        egress.sources.truncate(1);
+        egress.sources[0].burst = u128::from(frames * bytes * 8);
+        egress.sources[0].deadline = 10_000_000;
+        prop_assert!(egress.fits());
+        let sender = Sender { start: 0, sizes: vec![bytes], gaps: Vec::new(), frames: 60 };
+        let (bound, _) = egress.bounds()[0];
+        prop_assert_eq!(worst_delays(&egress, &[sender], &[LARGEST]), [bound]);
+    }
+}
