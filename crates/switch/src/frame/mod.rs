@@ -1,1 +1,49 @@
-//! (to be written)
+//! What the bytes of an Ethernet frame say, and how to change them. Pure: no
+//! I/O, no clock, no allocation per frame, and no panic on any input, because a
+//! guest wrote it.
+//!
+//! ```text
+//!            ┌ vnet_hdr ─────────────┐
+//!  guest ──▶ │ head: first ≤ 192 B,  │──▶ parse
+//!            │ copied once           │      │   └──▶ offload   what is asked of us? wire_bytes
+//!            └───────────────────────┘      ▼                        │
+//!            ┌ payload ──────────────┐    dscp                       ▼
+//!            │ Spans: still guest's, │──────────────────▶ segment, finish ──▶ head' + part of payload
+//!            │ may change any time   │                   (checksum)          for one receiver
+//!            └───────────────────────┘
+//! ```
+//!
+//! Every decision is made on the copied head, and the copied head is delivered.
+//! Guest memory supplies payload only.
+//!
+//! - [`vnet_hdr`]: the virtio header in front of every frame
+//! - [`headers`]: Ethernet, VLAN, IP, ARP, TCP and UDP: where they are, what they say
+//! - [`mod@parse`]: how they are read out of the bytes
+//! - [`offload`]: what a guest asks of us, checked; how many bytes that is on a wire
+//! - [`payload`]: guest memory as a scatter list that is never a slice
+//! - [`checksum`]: the Internet checksum
+//! - [`finish`]: the checksum a receiver will not compute
+//! - [`segment`]: super-frames cut to frames, or to smaller super-frames
+//! - [`dscp`]: priority marks
+
+pub mod checksum;
+pub mod dscp;
+pub mod finish;
+pub mod headers;
+pub mod offload;
+pub mod parse;
+pub mod payload;
+pub mod segment;
+pub mod vnet_hdr;
+
+#[cfg(test)]
+mod testing;
+
+pub use dscp::{clear_realtime_marks, set_dscp};
+pub use finish::finish_checksum;
+pub use headers::{FRAME_MAX, HEADER_MAX, Headers, L3, L4};
+pub use offload::{Malformed, Offload, segments, wire_bytes};
+pub use parse::{ParseError, parse};
+pub use payload::{Payload, Span};
+pub use segment::{SegmentPart, Segmenter};
+pub use vnet_hdr::VnetHdr;
