@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!            ┌ vnet_hdr ─────────────┐
-//!  guest ──▶ │ head: first ≤ 192 B,  │──▶ parse
+//!  guest ──▶ │ head: first ≤ 192 B,  │──▶ parse ──▶ policy    may it send this?
 //!            │ copied once           │      │   └──▶ offload   what is asked of us? wire_bytes
 //!            └───────────────────────┘      ▼                        │
 //!            ┌ payload ──────────────┐    dscp                       ▼
@@ -25,6 +25,7 @@
 //! - [`finish`]: the checksum a receiver will not compute
 //! - [`segment`]: super-frames cut to frames, or to smaller super-frames
 //! - [`dscp`]: priority marks
+//! - [`policy`]: whether a vNIC may send a frame (anti-spoofing)
 
 pub mod checksum;
 pub mod dscp;
@@ -33,6 +34,7 @@ pub mod headers;
 pub mod offload;
 pub mod parse;
 pub mod payload;
+pub mod policy;
 pub mod segment;
 pub mod vnet_hdr;
 
@@ -45,5 +47,6 @@ pub use headers::{FRAME_MAX, HEADER_MAX, Headers, L3, L4};
 pub use offload::{Malformed, Offload, segments, wire_bytes};
 pub use parse::{ParseError, parse};
 pub use payload::{Payload, Span};
+pub use policy::{Policy, Reason, Verdict};
 pub use segment::{SegmentPart, Segmenter};
 pub use vnet_hdr::VnetHdr;
