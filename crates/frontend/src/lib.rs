@@ -1,2 +1,5 @@
 //! A guest without a virtual machine: a vhost-user front end with its own
 //! memory and the driver's side of the virtqueues, for tests and benchmarks.
+
+pub mod driver;
+pub mod memory;

@@ -1,0 +1,200 @@
+//! The memory of a guest without a virtual machine: a memfd, mapped here and
+//! handed to the device.
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+/// One region of shared guest memory with an allocator that never frees.
+///
+/// Every access is checked and panics outside the region: a test that lies to the device does
+/// so in what it writes, not in how. The device may read and write at the same time.
+#[derive(Debug)]
+pub struct SharedMemory {
+    fd: OwnedFd,
+    start: *mut u8,
+    size: usize,
+    guest_addr: u64,
+    allocated: AtomicU64,
+}
+
+// SAFETY: a shared mapping that no thread owns, valid as long as the value; racing accesses are
+// what guest memory is for.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above; the allocator is atomic.
+unsafe impl Sync for SharedMemory {}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: exactly what mmap returned, owned by this value alone.
+        let _ = unsafe { munmap(self.start.cast(), self.size) };
+    }
+}
+
+impl SharedMemory {
+    /// `size` bytes (whole pages) at guest physical address `guest_addr`, all zero.
+    ///
+    /// # Errors
+    /// When the kernel cannot make or map a memfd of that size.
+    pub fn new(guest_addr: u64, size: usize) -> io::Result<Self> {
+        let fd = memfd_create("tidegate-guest", MemfdFlags::CLOEXEC)?;
+        ftruncate(&fd, size as u64)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address the kernel chooses.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                size,
+                protection,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )
+        }?;
+        Ok(Self {
+            fd,
+            start: start.cast(),
+            size,
+            guest_addr,
+            allocated: AtomicU64::new(0),
+        })
+    }
+
+    /// The memory, to be passed to the device.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Guest physical address of the first byte.
+    pub fn guest_addr(&self) -> u64 {
+        self.guest_addr
+    }
+
+    /// Address of the first byte in this process: the front end's "user address".
+    pub fn user_addr(&self) -> u64 {
+        self.start.addr() as u64
+    }
+
+    /// Length in bytes.
+    pub fn size(&self) -> u64 {
+        self.size as u64
+    }
+
+    /// The user address of guest address `gpa`.
+    pub fn to_user(&self, gpa: u64) -> u64 {
+        self.ptr(gpa, 0).addr() as u64
+    }
+
+    /// Takes `len` bytes, aligned to `align` (a power of two); returns their guest address.
+    ///
+    /// # Panics
+    /// When the region is full.
+    pub fn alloc(&self, len: u64, align: u64) -> u64 {
+        let take = |used: u64| {
+            let start = (self.guest_addr + used).next_multiple_of(align) - self.guest_addr;
+            Some(start + len)
+                .filter(|&end| end <= self.size())
+                .map(|end| (start, end))
+        };
+        let before = self
+            .allocated
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                take(used).map(|(_, end)| end)
+            })
+            .unwrap_or_else(|used| {
+                panic!("{len} bytes do not fit: {used} of {} are taken", self.size)
+            });
+        self.guest_addr + take(before).expect("it just fitted").0
+    }
+
+    /// Copies `bytes` to guest address `gpa`.
+    ///
+    /// # Panics
+    /// Outside the region, as all accesses do.
+    #[inline]
+    pub fn write(&self, gpa: u64, bytes: &[u8]) {
+        let to = self.ptr(gpa, bytes.len());
+        // SAFETY: in the mapping for its length; a slice of ours is not in it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+    }
+
+    /// Copies from guest address `gpa` into `bytes`.
+    #[inline]
+    pub fn read(&self, gpa: u64, bytes: &mut [u8]) {
+        let from = self.ptr(gpa, bytes.len());
+        // SAFETY: in the mapping for its length; a slice of ours is not in it.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// The `len` bytes at guest address `gpa`.
+    pub fn bytes(&self, gpa: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.read(gpa, &mut bytes);
+        bytes
+    }
+
+    /// The 16-bit word at guest address `gpa`, for the indices both sides use at once.
+    ///
+    /// # Panics
+    /// Outside the region or at an odd address.
+    #[inline]
+    pub fn word(&self, gpa: u64) -> &AtomicU16 {
+        let ptr = self.ptr(gpa, 2).cast::<u16>();
+        assert!(ptr.is_aligned(), "a word at odd guest address {gpa:#x}");
+        // SAFETY: two mapped, aligned bytes; the mapping lives as long as the borrow of `self`.
+        unsafe { AtomicU16::from_ptr(ptr) }
+    }
+
+    #[inline]
+    fn ptr(&self, gpa: u64, len: usize) -> *mut u8 {
+        let offset = gpa.wrapping_sub(self.guest_addr);
+        assert!(
+            offset <= self.size() && len as u64 <= self.size() - offset,
+            "{len} bytes at guest address {gpa:#x} are not in the region"
+        );
+        self.start.wrapping_add(offset as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_the_file_is_the_memory() {
+        let memory = SharedMemory::new(0x10_0000, 0x2000).unwrap();
+        memory.write(0x10_1ffc, b"last");
+        assert_eq!(memory.bytes(0x10_1ffc, 4), b"last");
+        let mut file = [0; 4];
+        assert_eq!(
+            rustix::io::pread(memory.fd(), &mut file, 0x1ffc).unwrap(),
+            4
+        );
+        assert_eq!(&file, b"last");
+        assert_eq!(memory.to_user(0x10_0010), memory.user_addr() + 0x10);
+    }
+
+    #[test]
+    fn allocations_are_aligned_in_guest_addresses_and_disjoint() {
+        let memory = SharedMemory::new(0x1008, 0x1000).unwrap();
+        assert_eq!(memory.alloc(3, 1), 0x1008);
+        assert_eq!(memory.alloc(1, 64), 0x1040);
+        assert_eq!(memory.alloc(2, 2), 0x1042);
+    }
+
+    #[test]
+    #[should_panic(expected = "do not fit")]
+    fn a_full_region_is_said_to_be_full() {
+        SharedMemory::new(0, 0x1000).unwrap().alloc(0x1001, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "not in the region")]
+    fn an_access_past_the_end_panics() {
+        SharedMemory::new(0x1000, 0x1000)
+            .unwrap()
+            .write(0x1fff, &[1, 2]);
+    }
+}
