@@ -1,7 +1,27 @@
 //! A guest's memory, mapped into this process and reached only through
 //! bounds-checked translation.
+//!
+//! ```text
+//!   guest physical   ┌────────┐      ┌─────────────┐
+//!                    │region 0│      │  region 1   │   sorted, disjoint
+//!                    └───┬────┘      └──────┬──────┘
+//!   this process     mmap of its file   mmap of its file
+//! ```
+//!
+//! A file may be cut short after it was mapped, and touching the lost pages then raises SIGBUS.
+//! A guest cannot do that; a front end can, unless the file is sealed (F_SEAL_SHRINK, QEMU's
+//! default for memory-backend-memfd). What can be checked is checked when mapping.
 
+use super::Span;
+use rustix::fs::{FileType, fstat, fstatfs};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
 use std::os::fd::OwnedFd;
+
+/// Most regions of one table. QEMU has at most 509 memory slots, and uses 2 or 3.
+pub const MAX_REGIONS: usize = 64;
 
 /// One region of a vhost-user memory table (vhost-user, "Memory region description").
 #[derive(Debug)]
@@ -18,6 +38,312 @@ pub struct RegionSpec {
     pub fd: OwnedFd,
 }
 
+/// Why a memory table cannot be used. Regions are numbered as the front end sent them.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// The table is empty, as QEMU sends it when no memory is shared.
+    #[error(
+        "guest memory is not shared: the front end sent no memory region; give QEMU \
+         `-object memory-backend-memfd,id=mem,size=SIZE,share=on -machine memory-backend=mem` \
+         with SIZE the guest's memory (-m)"
+    )]
+    NoRegions,
+    /// More than [`MAX_REGIONS`].
+    #[error("a memory table of {0} regions: at most {MAX_REGIONS} are supported")]
+    TooManyRegions(usize),
+    /// A region of no bytes.
+    #[error("memory region {0} is empty")]
+    Empty(usize),
+    /// Address or offset plus size leaves 64 bits.
+    #[error("memory region {0}: its address or file offset plus its size overflows")]
+    Overflow(usize),
+    /// Two regions claim the same guest addresses.
+    #[error("memory regions {0} and {1} overlap in guest addresses")]
+    Overlap(usize, usize),
+    /// Not something whose length can be known.
+    #[error("memory region {0}: not a file (use memory-backend-memfd or memory-backend-file)")]
+    NotAFile(usize),
+    /// The file ends before the region does; reading there would raise SIGBUS.
+    #[error("memory region {region} ends at byte {end} of its file, which has {file} bytes")]
+    FileTooSmall {
+        /// Which region.
+        region: usize,
+        /// File offset after its last byte.
+        end: u64,
+        /// Length of the file.
+        file: u64,
+    },
+    /// The kernel refused.
+    #[error("memory region {region}: {call} failed: {errno}")]
+    System {
+        /// Which region.
+        region: usize,
+        /// The call that failed.
+        call: &'static str,
+        /// Its error.
+        errno: Errno,
+    },
+}
+
+/// A region as translation needs it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Region {
+    guest_addr: u64,
+    size: u64,
+    host: *mut u8,
+}
+
+impl Region {
+    /// Contains nothing.
+    pub(super) const NONE: Self = Self {
+        guest_addr: 0,
+        size: 0,
+        host: std::ptr::null_mut(),
+    };
+
+    /// Where `len` bytes at guest address `addr` are in this process, if all are in this region.
+    #[inline]
+    pub(super) fn translate(&self, addr: u64, len: u64) -> Option<*mut u8> {
+        let offset = addr.wrapping_sub(self.guest_addr);
+        // The second half cannot underflow because of the first.
+        if offset < self.size && len <= self.size - offset {
+            Some(self.host.wrapping_add(offset as usize))
+        } else {
+            None
+        }
+    }
+}
+
+/// One mmap; unmapped on drop.
+#[derive(Debug)]
+struct Mapping {
+    start: *mut c_void,
+    len: usize,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what mmap returned, owned by this value alone; users of the pointers
+        // hold the GuestMemory, or answer for not using them any more (see `Span`).
+        let _ = unsafe { munmap(self.start, self.len) };
+    }
+}
+
 /// A guest's memory table, mapped. Unmapped on drop.
 #[derive(Debug)]
-pub struct GuestMemory {}
+pub struct GuestMemory {
+    /// Sorted by guest address, disjoint.
+    regions: Vec<Region>,
+    /// Front end's address of each of `regions`.
+    user_addrs: Vec<u64>,
+    preallocated: bool,
+    _mappings: Vec<Mapping>,
+}
+
+// SAFETY: the pointers lead into shared mappings that live as long as the value, and belong to
+// no thread.
+unsafe impl Send for GuestMemory {}
+// SAFETY: a shared reference only computes addresses; nothing is changed after `map`.
+unsafe impl Sync for GuestMemory {}
+
+impl GuestMemory {
+    /// Maps a memory table. The descriptors are closed, the mappings stay.
+    ///
+    /// Memory whose every page is there already is also entered into this process's page
+    /// tables, so that no worker ever waits for a page fault in it.
+    ///
+    /// # Errors
+    /// What a front end can get wrong, see [`MapError`]. Nothing stays mapped then.
+    pub fn map(specs: Vec<RegionSpec>) -> Result<Self, MapError> {
+        check_table(&specs)?;
+
+        let mut order: Vec<usize> = (0..specs.len()).collect();
+        order.sort_by_key(|&i| specs[i].guest_addr);
+        for pair in order.windows(2) {
+            let (low, high) = (&specs[pair[0]], &specs[pair[1]]);
+            if high.guest_addr - low.guest_addr < low.size {
+                return Err(MapError::Overlap(
+                    pair[0].min(pair[1]),
+                    pair[0].max(pair[1]),
+                ));
+            }
+        }
+
+        let mut memory = Self {
+            regions: Vec::with_capacity(specs.len()),
+            user_addrs: Vec::with_capacity(specs.len()),
+            preallocated: false,
+            _mappings: Vec::with_capacity(specs.len()),
+        };
+        // Bytes wanted of and present in each file. QEMU cuts one file into several regions.
+        let mut files: BTreeMap<(u64, u64), (u64, u64)> = BTreeMap::new();
+        for &i in &order {
+            let spec = &specs[i];
+            let stat = fstat(&spec.fd).map_err(|errno| system(i, "fstat", errno))?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                return Err(MapError::NotAFile(i));
+            }
+            let (file, end) = (stat.st_size as u64, spec.mmap_offset + spec.size);
+            if end > file {
+                return Err(MapError::FileTooSmall {
+                    region: i,
+                    end,
+                    file,
+                });
+            }
+            let present = (stat.st_blocks as u64).saturating_mul(512);
+            files
+                .entry((stat.st_dev, stat.st_ino))
+                .or_insert((0, present))
+                .0 += spec.size;
+
+            let (mapping, host) = map_region(i, spec)?;
+            memory.regions.push(Region {
+                guest_addr: spec.guest_addr,
+                size: spec.size,
+                host,
+            });
+            memory.user_addrs.push(spec.user_addr);
+            memory._mappings.push(mapping);
+        }
+        memory.preallocated = files.values().all(|&(wanted, present)| wanted <= present);
+        if memory.preallocated {
+            memory.populate();
+        }
+        Ok(memory)
+    }
+
+    /// Where `len` bytes at guest physical address `gpa` are in this process; `None` unless
+    /// all of them are in one region.
+    #[inline]
+    pub fn translate(&self, gpa: u64, len: u64) -> Option<*mut u8> {
+        self.region(gpa)?.translate(gpa, len)
+    }
+
+    /// The region that contains `gpa`. Callers with locality keep it and ask it first.
+    #[inline]
+    pub(super) fn region(&self, gpa: u64) -> Option<&Region> {
+        self.regions
+            .iter()
+            .find(|region| gpa.wrapping_sub(region.guest_addr) < region.size)
+    }
+
+    /// Like [`translate`](Self::translate), for an address of the front end, as vrings have.
+    pub fn translate_user(&self, addr: u64, len: u64) -> Option<*mut u8> {
+        self.regions
+            .iter()
+            .zip(&self.user_addrs)
+            .find_map(|(region, &user_addr)| {
+                let offset = addr
+                    .checked_sub(user_addr)
+                    .filter(|&offset| offset < region.size)?;
+                region.translate(region.guest_addr + offset, len)
+            })
+    }
+
+    /// Hands `each` the pieces of `len` bytes at guest physical address `gpa`, in order: more
+    /// than one where they cross from one region into the next.
+    ///
+    /// Returns whether all of them are mapped; if not, `each` has seen those before the gap.
+    /// Stops at the first error of `each` and returns it.
+    pub fn translate_spans<E>(
+        &self,
+        mut gpa: u64,
+        mut len: u32,
+        mut each: impl FnMut(Span) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        while len > 0 {
+            let Some(region) = self.region(gpa) else {
+                return Ok(false);
+            };
+            let offset = gpa - region.guest_addr;
+            let piece = u64::from(len).min(region.size - offset) as u32;
+            each(Span {
+                ptr: region.host.wrapping_add(offset as usize),
+                len: piece,
+            })?;
+            len -= piece;
+            // No region ends at 2^64, so this does not wrap.
+            gpa += u64::from(piece);
+        }
+        Ok(true)
+    }
+
+    /// Whether every page was there when the table was mapped. If not, whoever touches a page
+    /// first waits for the kernel to make it: a worker, perhaps, and all its ports with it.
+    pub fn preallocated(&self) -> bool {
+        self.preallocated
+    }
+
+    /// Enters all pages into our page tables. Best effort: kernels before 5.14 cannot.
+    fn populate(&self) {
+        for mapping in &self._mappings {
+            // SAFETY: our own mapping; populating changes no byte of it.
+            let _ = unsafe { madvise(mapping.start, mapping.len, Advice::LinuxPopulateWrite) };
+        }
+    }
+}
+
+/// What can be said of a table before its files are looked at.
+fn check_table(specs: &[RegionSpec]) -> Result<(), MapError> {
+    if specs.is_empty() {
+        return Err(MapError::NoRegions);
+    }
+    if specs.len() > MAX_REGIONS {
+        return Err(MapError::TooManyRegions(specs.len()));
+    }
+    for (i, spec) in specs.iter().enumerate() {
+        if spec.size == 0 {
+            return Err(MapError::Empty(i));
+        }
+        let ends =
+            [spec.guest_addr, spec.user_addr, spec.mmap_offset].map(|a| a.checked_add(spec.size));
+        let file_end_fits = ends[2].is_some_and(|end| i64::try_from(end).is_ok());
+        if ends.contains(&None) || !file_end_fits {
+            return Err(MapError::Overflow(i));
+        }
+    }
+    Ok(())
+}
+
+/// Maps the pages that hold the region; returns the mapping and the region's first byte in it.
+fn map_region(i: usize, spec: &RegionSpec) -> Result<(Mapping, *mut u8), MapError> {
+    const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
+    let fs = fstatfs(&spec.fd).map_err(|errno| system(i, "fstatfs", errno))?;
+    // Files of huge pages are mapped and unmapped in whole huge pages.
+    let page = match fs.f_type as u32 {
+        HUGETLBFS_MAGIC => fs.f_bsize as u64,
+        _ => rustix::param::page_size() as u64,
+    };
+    let offset = spec.mmap_offset / page * page;
+    let before = spec.mmap_offset - offset;
+    // Fits: the caller made sure that offset + size is at most the length of a file.
+    let len = (before + spec.size).next_multiple_of(page) as usize;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address the kernel chooses; nothing existing is touched.
+    let start = unsafe {
+        mmap(
+            std::ptr::null_mut(),
+            len,
+            protection,
+            MapFlags::SHARED,
+            &spec.fd,
+            offset,
+        )
+    }
+    .map_err(|errno| system(i, "mmap", errno))?;
+    let mapping = Mapping { start, len };
+    // A guest's memory has no place in a core dump of ours; not worth failing for.
+    // SAFETY: our own mapping, made above; no byte of it changes.
+    let _ = unsafe { madvise(start, len, Advice::LinuxDontDump) };
+    let host = start.cast::<u8>().wrapping_add(before as usize);
+    Ok((mapping, host))
+}
+
+fn system(region: usize, call: &'static str, errno: Errno) -> MapError {
+    MapError::System {
+        region,
+        call,
+        errno,
+    }
+}

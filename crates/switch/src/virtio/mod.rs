@@ -1,9 +1,36 @@
 //! Guest memory and virtqueues, as the device sees them.
 //!
 //! ```text
-//!  SET_MEM_TABLE ─▶ memory: map, translate     SET_VRING_* ─▶ split: pop, complete, publish
-//!                        ▲                                        │
-//!                        └──────────── every address ─────────────┘
+//!  SET_MEM_TABLE ─▶ memory: map, translate      SET_VRING_* ─▶ split: rings
+//!                        ▲                          │
+//!                        └────── every address ─────┤
+//!                                                   ▼
+//!   VM tx: available ─▶ pop_readable ─▶ Chain ─▶ header, payload spans
+//!   VM rx: available ─▶ pop_writable ─▶ Chain ─▶ writer: header + payload, one copy
+//!                                                   │
+//!          interrupt? ◀─ publish ◀─ complete ◀──────┘
 //! ```
+//!
+//! The guest is hostile until proven otherwise, and never proven otherwise:
+//!
+//! - Only [`memory`] makes pointers out of addresses, and only inside a mapped region.
+//! - What is read from the rings is read once into a local copy, then checked, then used.
+//! - A lie of the driver is a [`RingError`] naming it; its port loses the connection,
+//!   the process loses nothing.
+//!
+//! Payload may change under our hands at any time; whoever decides on bytes copies them first.
 
+mod error;
 pub mod memory;
+mod span;
+mod split;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{RingError, RingPart};
+pub use memory::GuestMemory;
+pub use span::{Chain, MAX_CHAIN_BYTES, MAX_SPANS, Span};
+pub use split::{Features, RingLayout, SplitQueue};
+pub use writer::SpanWriter;

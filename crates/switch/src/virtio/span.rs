@@ -1,0 +1,126 @@
+//! Pieces of guest memory, as this process addresses them.
+
+use super::RingError;
+
+/// Most pieces one chain may have.
+///
+/// Linux sends at most 17 fragments plus header and linear part, DPDK's default is below that;
+/// 64 leaves room for guests that split at 1 KiB.
+pub const MAX_SPANS: usize = 64;
+
+/// Most bytes one chain may have.
+///
+/// The largest frame is 64 KiB plus headers; receive buffers of a driver without mergeable
+/// buffers are 19 pages, which is 1.2 MiB where pages are 64 KiB.
+pub const MAX_CHAIN_BYTES: u32 = 2 << 20;
+
+/// A piece of guest memory: valid as long as the [`GuestMemory`](super::GuestMemory) it was
+/// translated by is mapped. The guest may change the bytes at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Span {
+    /// First byte, in this process.
+    pub ptr: *mut u8,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+impl Span {
+    /// No bytes.
+    pub const EMPTY: Self = Self {
+        ptr: std::ptr::null_mut(),
+        len: 0,
+    };
+
+    /// Asks the processor to fetch the first cache line, so that a copy soon after does not wait.
+    #[inline]
+    pub fn prefetch(&self) {
+        prefetch(self.ptr);
+    }
+}
+
+/// Hints that the cache line of `ptr` is read soon. Any address will do, mapped or not.
+#[inline]
+pub(super) fn prefetch(ptr: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint; it neither faults nor reads in the sense of the language.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(ptr.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = ptr;
+}
+
+/// The buffers of one descriptor chain, in order (virtio 1.2, 2.7.4).
+///
+/// About 1 KiB: made once and filled again and again.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    spans: [Span; MAX_SPANS],
+    count: u16,
+    head: u16,
+    bytes: u32,
+}
+
+// SAFETY: the pointers lead into shared mappings, which no thread owns; whoever dereferences
+// them answers for the mapping being there (see `Span`).
+unsafe impl Send for Chain {}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Chain {
+    /// An empty chain.
+    pub const fn new() -> Self {
+        Self {
+            spans: [Span::EMPTY; MAX_SPANS],
+            count: 0,
+            head: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Index of the chain's first descriptor: what
+    /// [`SplitQueue::complete`](super::SplitQueue::complete) wants back.
+    #[inline]
+    pub fn head(&self) -> u16 {
+        self.head
+    }
+
+    /// The buffers, none of them empty.
+    #[inline]
+    pub fn spans(&self) -> &[Span] {
+        &self.spans[..usize::from(self.count)]
+    }
+
+    /// Sum of the buffers' lengths, at most [`MAX_CHAIN_BYTES`].
+    #[inline]
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    #[inline]
+    pub(super) fn reset(&mut self, head: u16) {
+        self.head = head;
+        self.count = 0;
+        self.bytes = 0;
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, span: Span) -> Result<(), RingError> {
+        let Some(slot) = self.spans.get_mut(usize::from(self.count)) else {
+            return Err(RingError::TooManySpans { head: self.head });
+        };
+        if span.len > MAX_CHAIN_BYTES - self.bytes {
+            return Err(RingError::TooManyBytes { head: self.head });
+        }
+        *slot = span;
+        self.count += 1;
+        self.bytes += span.len;
+        Ok(())
+    }
+}

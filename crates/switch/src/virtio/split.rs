@@ -1,0 +1,552 @@
+//! The device's side of a split virtqueue (virtio 1.2, 2.7).
+//!
+//! ```text
+//!              seen: what `available` last saw of the driver's index
+//!                │
+//!   available  ┌─▼────────────┬──────────────────┐
+//!   entries    │ not popped   │ popped: a Chain  │   complete, in any order
+//!              └──────────────┴──────────────────┘          │
+//!                             ▲ next_avail                  ▼
+//!   used entries                              next_used, then published
+//! ```
+//!
+//! Indices count modulo 2^16 and the size divides 2^16, so that an index masked is a slot.
+//! One thread at a time may call a queue: the worker that owns its port.
+
+use super::memory::{GuestMemory, Region};
+use super::span::prefetch;
+use super::{Chain, RingError, RingPart, Span};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
+
+/// Descriptor flag: the chain goes on at `next` (virtio 1.2, 2.7.5).
+const DESC_NEXT: u16 = 1;
+/// Descriptor flag: the device writes this buffer; without it, it reads.
+const DESC_WRITE: u16 = 2;
+/// Descriptor flag: the buffer holds a table of descriptors (virtio 1.2, 2.7.5.3).
+const DESC_INDIRECT: u16 = 4;
+/// Available ring flag: the driver wants no interrupts (virtio 1.2, 2.7.6).
+const AVAIL_NO_INTERRUPT: u16 = 1;
+/// Used ring flag: the device wants no kicks (virtio 1.2, 2.7.8).
+const USED_NO_NOTIFY: u16 = 1;
+/// Bytes of a descriptor.
+const DESC_BYTES: u32 = 16;
+
+/// The negotiated features that change what the rings mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// VIRTIO_F_EVENT_IDX: notifications are asked for by index.
+    pub event_idx: bool,
+    /// VIRTIO_F_INDIRECT_DESC: chains may continue in a table of their own.
+    pub indirect: bool,
+}
+
+/// Size of a virtqueue and where its parts are, in the front end's (user) addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingLayout {
+    /// Entries: a power of two, 1 to 32768.
+    pub size: u16,
+    /// Descriptor table, aligned to 16 bytes.
+    pub desc: u64,
+    /// Available (driver) ring, aligned to 2 bytes.
+    pub avail: u64,
+    /// Used (device) ring, aligned to 4 bytes.
+    pub used: u64,
+}
+
+/// The rings in this process. Aligned and mapped for their whole length as long as the
+/// `GuestMemory` they were translated by lives.
+#[derive(Clone, Copy, Debug)]
+struct Rings {
+    /// 16 bytes each: address, length, flags, next.
+    desc: *mut u8,
+    /// Flags, index, `size` heads, used_event; 2 bytes each.
+    avail: *mut u16,
+    /// Flags, index (2 bytes each), `size` times head and length (4 bytes each), avail_event.
+    used: *mut u16,
+}
+
+impl Rings {
+    fn translate(memory: &GuestMemory, layout: &RingLayout) -> Result<Self, RingError> {
+        let size = u64::from(layout.size);
+        let locate = |part, addr, len, align: u64| {
+            let ptr = memory
+                .translate_user(addr, len)
+                .ok_or(RingError::PartUnmapped { part, addr, len })?;
+            // A front end's page offsets need not be ours, so both addresses are looked at.
+            if !addr.is_multiple_of(align) || !ptr.addr().is_multiple_of(align as usize) {
+                return Err(RingError::PartUnaligned { part, addr, align });
+            }
+            Ok(ptr)
+        };
+        Ok(Self {
+            desc: locate(RingPart::Descriptors, layout.desc, 16 * size, 16)?,
+            avail: locate(RingPart::Available, layout.avail, 6 + 2 * size, 2)?.cast(),
+            used: locate(RingPart::Used, layout.used, 6 + 8 * size, 4)?.cast(),
+        })
+    }
+}
+
+/// A descriptor, read once.
+#[derive(Clone, Copy)]
+struct Descriptor {
+    addr: u64,
+    len: u32,
+    flags: u16,
+    next: u16,
+}
+
+impl Descriptor {
+    /// Reads each byte once: the driver may change it between two looks.
+    ///
+    /// # Safety
+    /// 16 bytes at `ptr` are mapped.
+    #[inline]
+    unsafe fn read(ptr: *const u8) -> Self {
+        let [addr, rest] = if ptr.cast::<u64>().is_aligned() {
+            let words = ptr.cast::<u64>();
+            // SAFETY: mapped by contract, aligned as just seen.
+            unsafe { [words.read_volatile(), words.add(1).read_volatile()] }
+        } else {
+            // Only an indirect table can be here; nothing in the standard aligns it.
+            // SAFETY: mapped by contract; bytes need no alignment.
+            let byte = |i: usize| unsafe { ptr.add(i).read_volatile() };
+            [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|i| byte(at + i))))
+        };
+        // Virtio 1.x rings are little-endian on every machine.
+        let rest = u64::from_le(rest);
+        Self {
+            addr: u64::from_le(addr),
+            len: rest as u32,
+            flags: (rest >> 32) as u16,
+            next: (rest >> 48) as u16,
+        }
+    }
+}
+
+/// Whether the step from index `old` to `new` crosses the other side's `event`
+/// (virtio 1.2, 2.7.10: vring_need_event).
+#[inline]
+pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+/// The device's side of one split virtqueue.
+#[derive(Debug)]
+pub struct SplitQueue {
+    rings: Rings,
+    size: u16,
+    features: Features,
+    /// Driver's index as `available` last saw it.
+    seen: u16,
+    /// Next entry to pop.
+    next_avail: u16,
+    /// Next used entry to write.
+    next_used: u16,
+    /// Used index the driver was told.
+    published: u16,
+    /// Nothing was published yet, and our predecessor may owe the driver an interrupt.
+    interrupt_due: bool,
+    /// Region of the last buffer; the next one is mostly in it as well.
+    region: Region,
+    layout: RingLayout,
+    memory: Arc<GuestMemory>,
+}
+
+// SAFETY: the pointers lead into shared mappings kept alive by `memory`; no thread owns them.
+unsafe impl Send for SplitQueue {}
+
+impl SplitQueue {
+    /// Takes a queue into service. `base` is the first available index to be read
+    /// (vhost-user, VHOST_USER_SET_VRING_BASE); the used index goes on where the ring says.
+    ///
+    /// # Errors
+    /// [`RingError::Size`], [`RingError::PartUnmapped`], [`RingError::PartUnaligned`],
+    /// [`RingError::Base`].
+    pub fn new(
+        memory: Arc<GuestMemory>,
+        layout: RingLayout,
+        base: u16,
+        features: Features,
+    ) -> Result<Self, RingError> {
+        let size = layout.size;
+        if !size.is_power_of_two() {
+            return Err(RingError::Size(size));
+        }
+        let rings = Rings::translate(&memory, &layout)?;
+        let mut queue = Self {
+            rings,
+            size,
+            features,
+            seen: base,
+            next_avail: base,
+            next_used: 0,
+            published: 0,
+            interrupt_due: true,
+            region: Region::NONE,
+            layout,
+            memory,
+        };
+        let used = u16::from_le(queue.used_idx().load(Ordering::Relaxed));
+        if base.wrapping_sub(used) > size {
+            return Err(RingError::Base { base, used, size });
+        }
+        queue.next_used = used;
+        queue.published = used;
+        Ok(queue)
+    }
+
+    /// Looks at the driver's index; returns how many entries can be popped. This is the only
+    /// look: entries added later are popped after the next call.
+    ///
+    /// # Errors
+    /// [`RingError::AvailableIndex`]: more entries than the driver has. As every entry
+    /// available or in flight is one of the ring's, those in flight are never more than its size.
+    #[inline]
+    pub fn available(&mut self) -> Result<u16, RingError> {
+        // Acquire: entries and descriptors are read after the index that covers them.
+        let avail = u16::from_le(self.avail_idx().load(Ordering::Acquire));
+        let (used, size) = (self.published, self.size);
+        // Both halves: an index that runs backwards past what was popped is a lie as well.
+        if avail.wrapping_sub(used) > size || avail.wrapping_sub(self.next_avail) > size {
+            return Err(RingError::AvailableIndex { avail, used, size });
+        }
+        self.seen = avail;
+        Ok(self.pending())
+    }
+
+    /// Entries that can be popped without another look at the driver's index.
+    #[inline]
+    pub fn pending(&self) -> u16 {
+        self.seen.wrapping_sub(self.next_avail)
+    }
+
+    /// Entries popped and not completed.
+    #[inline]
+    pub fn in_flight(&self) -> u16 {
+        self.next_avail.wrapping_sub(self.next_used)
+    }
+
+    /// Entries of the ring.
+    #[inline]
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// Pops the next chain of a transmit queue: buffers for the device to read. `false` if none
+    /// is [`pending`](Self::pending).
+    ///
+    /// # Errors
+    /// What the driver got wrong. If it [is fatal](RingError::is_fatal), nothing was popped;
+    /// otherwise the chain was popped and [`Chain::head`] is to be completed with length 0.
+    #[inline]
+    pub fn pop_readable(&mut self, chain: &mut Chain) -> Result<bool, RingError> {
+        self.pop::<false>(chain)
+    }
+
+    /// Pops the next chain of a receive queue: buffers for the device to write. `false` if none
+    /// is [`pending`](Self::pending).
+    ///
+    /// # Errors
+    /// As for [`pop_readable`](Self::pop_readable).
+    #[inline]
+    pub fn pop_writable(&mut self, chain: &mut Chain) -> Result<bool, RingError> {
+        self.pop::<true>(chain)
+    }
+
+    /// Puts the last `n` popped chains back, for the next pops to find again: receive buffers
+    /// that were too few for a frame.
+    ///
+    /// # Panics
+    /// If fewer than `n` are in flight. Chains popped since must not have been completed.
+    #[inline]
+    pub fn rewind(&mut self, n: u16) {
+        assert!(
+            n <= self.in_flight(),
+            "rewinding {n} chains of {} in flight",
+            self.in_flight()
+        );
+        self.next_avail = self.next_avail.wrapping_sub(n);
+    }
+
+    /// Fetches the descriptors of the next `n` pending entries, from the `skip`th on, ahead of
+    /// their pop.
+    #[inline]
+    pub fn prefetch(&self, skip: u16, n: u16) {
+        for i in skip..self.pending().min(skip.saturating_add(n)) {
+            let head = self.avail_entry(self.next_avail.wrapping_add(i));
+            // A head beyond the table is refused when popped; here it is only a hint.
+            prefetch(
+                self.rings
+                    .desc
+                    .wrapping_add(usize::from(head) * DESC_BYTES as usize),
+            );
+        }
+    }
+
+    /// Gives a popped chain back, `len` bytes of it written (0 in a transmit queue). Chains may
+    /// be completed in any order. The driver sees it after [`publish`](Self::publish).
+    #[inline]
+    pub fn complete(&mut self, head: u16, len: u32) {
+        debug_assert!(
+            self.in_flight() > 0,
+            "completing chain {head}, but none is in flight"
+        );
+        let slot = usize::from(self.next_used & (self.size - 1));
+        // SAFETY: flags and index are 4 bytes, the masked slot is below the size, and the used
+        // ring is aligned to 4 and mapped for all its entries.
+        let entry = unsafe { self.rings.used.cast::<u32>().add(1 + 2 * slot) };
+        // SAFETY: as above; a driver reading meanwhile is no conflict, the accesses are atomic.
+        let (id, length) = unsafe {
+            (
+                AtomicU32::from_ptr(entry),
+                AtomicU32::from_ptr(entry.add(1)),
+            )
+        };
+        id.store(u32::from(head).to_le(), Ordering::Relaxed);
+        length.store(len.to_le(), Ordering::Relaxed);
+        self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    /// Shows the driver what was completed; returns whether it wants an interrupt
+    /// (virtio 1.2, 2.7.7 and 2.7.8). Once per batch, not per chain: it is a full fence.
+    ///
+    /// The first call always returns `true`, completions or not: a device that served the ring
+    /// before us may have been killed between a completion and its interrupt.
+    #[inline]
+    #[must_use = "a driver that asked for an interrupt waits for it"]
+    pub fn publish(&mut self) -> bool {
+        let (old, new) = (self.published, self.next_used);
+        let due = std::mem::take(&mut self.interrupt_due);
+        if old == new {
+            return due;
+        }
+        // Release: the entries are written before the index that covers them.
+        self.used_idx().store(new.to_le(), Ordering::Release);
+        self.published = new;
+        // The driver asks for an interrupt, then looks at our index; we move the index, then
+        // look whether it asked. Without the fence both could miss the other.
+        fence(Ordering::SeqCst);
+        let wanted = if self.features.event_idx {
+            need_event(self.avail_word(2 + usize::from(self.size)), new, old)
+        } else {
+            self.avail_word(0) & AVAIL_NO_INTERRUPT == 0
+        };
+        due || wanted
+    }
+
+    /// Tells the driver not to kick: this queue is polled. A hint; kicks may still come.
+    pub fn suppress_kicks(&mut self) {
+        if self.features.event_idx {
+            // An index just behind the driver's: it is reached again after 2^16 entries.
+            self.set_avail_event(self.seen.wrapping_sub(1));
+        } else {
+            self.set_used_flags(USED_NO_NOTIFY);
+        }
+    }
+
+    /// Asks the driver to kick when it adds an entry that [`available`](Self::available) has
+    /// not seen. Returns whether there is one already: poll again then, a kick may not come.
+    #[must_use = "sleeping although entries arrived may be for ever"]
+    pub fn request_kicks(&mut self) -> bool {
+        if self.features.event_idx {
+            self.set_avail_event(self.seen);
+        } else {
+            self.set_used_flags(0);
+        }
+        // The mirror image of the fence in `publish`.
+        fence(Ordering::SeqCst);
+        u16::from_le(self.avail_idx().load(Ordering::Relaxed)) != self.seen
+    }
+
+    /// The next available index that would be popped (vhost-user, VHOST_USER_GET_VRING_BASE).
+    #[inline]
+    pub fn next_avail(&self) -> u16 {
+        self.next_avail
+    }
+
+    /// Goes on in a new memory table, at the same user addresses. Spans popped before lead into
+    /// the old one, which the caller keeps until they are dropped.
+    ///
+    /// # Errors
+    /// [`RingError::PartUnmapped`] or [`RingError::PartUnaligned`]; the queue then still works
+    /// in the old table.
+    pub fn remap(&mut self, memory: Arc<GuestMemory>) -> Result<(), RingError> {
+        self.rings = Rings::translate(&memory, &self.layout)?;
+        self.region = Region::NONE;
+        self.memory = memory;
+        Ok(())
+    }
+
+    #[inline]
+    fn pop<const WRITE: bool>(&mut self, chain: &mut Chain) -> Result<bool, RingError> {
+        if self.next_avail == self.seen {
+            return Ok(false);
+        }
+        let head = self.avail_entry(self.next_avail);
+        chain.reset(head);
+        if head >= self.size {
+            return Err(RingError::Head {
+                entry: self.next_avail,
+                head,
+                size: self.size,
+            });
+        }
+        let walked = self.walk::<WRITE>(head, chain);
+        if !matches!(walked, Err(error) if error.is_fatal()) {
+            self.next_avail = self.next_avail.wrapping_add(1);
+        }
+        if walked.is_err() {
+            chain.reset(head);
+        }
+        walked.map(|()| true)
+    }
+
+    /// Collects the buffers of the chain that starts at descriptor `head`, which is below the size.
+    #[inline]
+    fn walk<const WRITE: bool>(&mut self, head: u16, chain: &mut Chain) -> Result<(), RingError> {
+        let mut table = self.rings.desc;
+        let mut entries = u32::from(self.size);
+        let mut indirect = false;
+        let mut index = head;
+        // "A driver MUST NOT create a descriptor chain longer than the Queue Size" (2.7.5.3.1),
+        // and a loop is infinitely long.
+        for _ in 0..self.size {
+            // SAFETY: `table` has `entries` mapped descriptors; `index` is below that.
+            let mut desc =
+                unsafe { Descriptor::read(table.add(usize::from(index) * DESC_BYTES as usize)) };
+            if desc.flags & DESC_INDIRECT != 0 {
+                if indirect {
+                    return Err(RingError::IndirectNested { head });
+                }
+                (table, entries) = self.indirect_table(head, desc)?;
+                indirect = true;
+                // SAFETY: a table has at least one entry, and all are mapped.
+                desc = unsafe { Descriptor::read(table) };
+                if desc.flags & DESC_INDIRECT != 0 {
+                    return Err(RingError::IndirectNested { head });
+                }
+            }
+            match (WRITE, desc.flags & DESC_WRITE != 0) {
+                (true, false) => return Err(RingError::ReadableInReceive { head }),
+                (false, true) => return Err(RingError::WritableInTransmit { head }),
+                _ => {}
+            }
+            // An empty buffer is odd, but nothing forbids it.
+            if desc.len != 0 {
+                self.push(desc, chain)?;
+            }
+            if desc.flags & DESC_NEXT == 0 {
+                return Ok(());
+            }
+            if u32::from(desc.next) >= entries {
+                return Err(RingError::Next {
+                    head,
+                    next: desc.next,
+                    entries,
+                });
+            }
+            index = desc.next;
+        }
+        Err(RingError::Loop {
+            head,
+            size: self.size,
+        })
+    }
+
+    /// Checks and translates the table an indirect descriptor refers to. It may end a chain of
+    /// plain ones (2.7.5.3.2); WRITE in it means nothing.
+    fn indirect_table(&mut self, head: u16, desc: Descriptor) -> Result<(*mut u8, u32), RingError> {
+        let Descriptor {
+            addr, len, flags, ..
+        } = desc;
+        if !self.features.indirect {
+            return Err(RingError::IndirectNotNegotiated { head });
+        }
+        if flags & DESC_NEXT != 0 {
+            return Err(RingError::IndirectNext { head });
+        }
+        if len == 0 || !len.is_multiple_of(DESC_BYTES) {
+            return Err(RingError::IndirectLength { head, len });
+        }
+        let table = self
+            .translate(addr, len)
+            .ok_or(RingError::Unmapped { head, addr, len })?;
+        Ok((table, len / DESC_BYTES))
+    }
+
+    /// Translates a buffer and appends it.
+    #[inline]
+    fn push(&mut self, desc: Descriptor, chain: &mut Chain) -> Result<(), RingError> {
+        let Descriptor { addr, len, .. } = desc;
+        if let Some(ptr) = self.translate(addr, len) {
+            return chain.push(Span { ptr, len });
+        }
+        self.push_crossing(addr, len, chain)
+    }
+
+    #[cold]
+    fn push_crossing(&self, addr: u64, len: u32, chain: &mut Chain) -> Result<(), RingError> {
+        let head = chain.head();
+        match self
+            .memory
+            .translate_spans(addr, len, |span| chain.push(span))?
+        {
+            true => Ok(()),
+            false => Err(RingError::Unmapped { head, addr, len }),
+        }
+    }
+
+    #[inline]
+    fn translate(&mut self, addr: u64, len: u32) -> Option<*mut u8> {
+        let len = u64::from(len);
+        if let Some(ptr) = self.region.translate(addr, len) {
+            return Some(ptr);
+        }
+        self.region = *self.memory.region(addr)?;
+        self.region.translate(addr, len)
+    }
+
+    #[inline]
+    fn avail_idx(&self) -> &AtomicU16 {
+        // SAFETY: second word of the available ring, mapped and aligned to 2 as long as `self`
+        // holds `memory`.
+        unsafe { AtomicU16::from_ptr(self.rings.avail.add(1)) }
+    }
+
+    #[inline]
+    fn used_idx(&self) -> &AtomicU16 {
+        // SAFETY: second word of the used ring, mapped and aligned to 4 as long as `self` holds
+        // `memory`.
+        unsafe { AtomicU16::from_ptr(self.rings.used.add(1)) }
+    }
+
+    /// The `i`th 2-byte word of the available ring: flags, index, heads, used_event.
+    #[inline]
+    fn avail_word(&self, i: usize) -> u16 {
+        debug_assert!(i < 3 + usize::from(self.size));
+        // SAFETY: the ring has 3 + size words, mapped and aligned to 2 as long as `self` holds
+        // `memory`; callers stay below.
+        u16::from_le(
+            unsafe { AtomicU16::from_ptr(self.rings.avail.add(i)) }.load(Ordering::Relaxed),
+        )
+    }
+
+    /// The head in the slot of available index `index`.
+    #[inline]
+    fn avail_entry(&self, index: u16) -> u16 {
+        self.avail_word(2 + usize::from(index & (self.size - 1)))
+    }
+
+    fn set_used_flags(&self, flags: u16) {
+        // SAFETY: first word of the used ring, mapped and aligned as long as `self` holds `memory`.
+        unsafe { AtomicU16::from_ptr(self.rings.used) }.store(flags.to_le(), Ordering::Relaxed);
+    }
+
+    fn set_avail_event(&self, event: u16) {
+        let after_entries = 2 + 4 * usize::from(self.size);
+        // SAFETY: the word after the used entries, which the ring's mapped length includes.
+        unsafe { AtomicU16::from_ptr(self.rings.used.add(after_entries)) }
+            .store(event.to_le(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,238 @@
+//! Driver and device in two threads, each asleep unless woken: a lost wake-up
+//! or a reordered index stops or breaks them.
+
+use super::super::{Chain, Features};
+use super::{GUEST_ADDR, Guest};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+use tidegate_frontend::driver::Buffer;
+
+const CHAINS: u32 = 60_000;
+
+/// Like an eventfd: any number of signals wake once.
+struct Bell(SyncSender<()>);
+
+impl Bell {
+    fn new() -> (Self, Receiver<()>) {
+        let (sender, receiver) = sync_channel(1);
+        (Self(sender), receiver)
+    }
+
+    fn ring(&self) {
+        let _ = self.0.try_send(());
+    }
+}
+
+/// Nobody sleeps this long unless forgotten, on however slow a machine.
+fn sleep(bell: &Receiver<()>, who: &str) {
+    assert!(
+        bell.recv_timeout(Duration::from_secs(120)).is_ok(),
+        "the {who} was not woken"
+    );
+}
+
+/// Small numbers that differ, the same in every run.
+fn small(state: &mut u32) -> u16 {
+    *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+    1 + (*state >> 28) as u16
+}
+
+fn stress(features: Features) {
+    const SIZE: u16 = 16;
+    let Guest {
+        memory,
+        map,
+        mut driver,
+        mut device,
+    } = Guest::starting_at(SIZE, features, 65_000);
+    let (kick, kicked) = Bell::new();
+    let (call, called) = Bell::new();
+
+    let guest = std::thread::spawn(move || {
+        let slot_addr = |slot: u32| GUEST_ADDR + 0x8_0000 + u64::from(slot) * 64;
+        // The slot of each chain in flight, by head.
+        let mut slots = [0; SIZE as usize];
+        let mut free_slots: Vec<u32> = (0..u32::from(SIZE)).collect();
+        let (mut sent, mut back, mut seed) = (0u32, 0u32, 1);
+        let mut answered = vec![false; CHAINS as usize];
+        while back < CHAINS {
+            for _ in 0..small(&mut seed) {
+                if sent == CHAINS || free_slots.is_empty() || driver.free() < 2 {
+                    break;
+                }
+                let slot = free_slots.pop().unwrap();
+                memory.write(slot_addr(slot), &sent.to_le_bytes());
+                // Its number in two pieces.
+                let pieces = [
+                    Buffer::readable(slot_addr(slot), 1),
+                    Buffer::readable(slot_addr(slot) + 1, 3),
+                ];
+                let head = if features.indirect {
+                    driver.add_indirect(&pieces)
+                } else {
+                    driver.add(&pieces)
+                };
+                slots[usize::from(head.unwrap())] = slot;
+                sent += 1;
+            }
+            if driver.publish() {
+                kick.ring();
+            }
+            let before = back;
+            while let Some(used) = driver.reap() {
+                // The device answers with the number; each is answered once, in any order.
+                assert!(
+                    !std::mem::replace(&mut answered[used.len as usize], true),
+                    "{} twice",
+                    used.len
+                );
+                let mut number = [0; 4];
+                memory.read(slot_addr(slots[usize::from(used.head)]), &mut number);
+                assert_eq!(u32::from_le_bytes(number), used.len);
+                free_slots.push(slots[usize::from(used.head)]);
+                back += 1;
+            }
+            if back == before
+                && back < CHAINS
+                && (sent == CHAINS || driver.free() < 2 || free_slots.is_empty())
+            {
+                if !driver.enable_interrupts() {
+                    sleep(&called, "driver");
+                }
+                driver.disable_interrupts();
+            }
+        }
+    });
+
+    let (mut chain, mut seen, mut seed) = (Chain::new(), 0u32, 2);
+    let mut open: Vec<(u16, u32)> = Vec::new();
+    let mut completed = 0;
+    while completed < CHAINS {
+        let available = device.available().unwrap();
+        for _ in 0..available.min(small(&mut seed)) {
+            assert_eq!(device.pop_readable(&mut chain), Ok(true));
+            let mut number = Vec::new();
+            for span in chain.spans() {
+                // SAFETY: popped from a queue whose memory `map` keeps.
+                number.extend(
+                    (0..span.len as usize).map(|i| unsafe { span.ptr.add(i).read_volatile() }),
+                );
+            }
+            let number = u32::from_le_bytes(number.try_into().unwrap());
+            assert_eq!(
+                number, seen,
+                "in order, and what was written before the index moved"
+            );
+            open.push((chain.head(), number));
+            seen += 1;
+        }
+        // Out of order: the last first.
+        for _ in 0..small(&mut seed) {
+            let Some((head, number)) = open.pop() else {
+                break;
+            };
+            device.complete(head, number);
+            completed += 1;
+        }
+        if device.publish() {
+            call.ring();
+        }
+        if device.pending() == 0 && open.is_empty() && completed < CHAINS {
+            if !device.request_kicks() {
+                sleep(&kicked, "device");
+            }
+            device.suppress_kicks();
+        }
+    }
+    guest.join().unwrap();
+    drop(map);
+    assert_eq!(device.next_avail(), 65_000u16.wrapping_add(CHAINS as u16));
+}
+
+#[test]
+fn nobody_sleeps_for_ever_with_flags() {
+    stress(Features {
+        event_idx: false,
+        indirect: false,
+    });
+}
+
+#[test]
+fn nobody_sleeps_for_ever_with_event_indices() {
+    stress(Features {
+        event_idx: true,
+        indirect: true,
+    });
+}
+
+/// A guest that rewrites descriptors while they are read gets errors or its own memory,
+/// never anything else.
+#[test]
+fn descriptors_may_change_while_they_are_read() {
+    let mut guest = Guest::new(
+        4,
+        Features {
+            event_idx: false,
+            indirect: true,
+        },
+    );
+    let start = guest.map.translate(GUEST_ADDR, 1 << 20).unwrap().addr();
+    let memory = std::sync::Arc::clone(&guest.memory);
+    let desc = guest.driver.desc_addr();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = std::sync::Arc::clone(&stop);
+    let table = GUEST_ADDR + 0x8_0000;
+    let liar = std::thread::spawn(move || {
+        // (address, length and flags and next): right and wrong halves in every mixture.
+        let words =
+            |addr: u64, len: u64, flags: u64, next: u64| [addr, len | flags << 32 | next << 48];
+        let all = [
+            words(GUEST_ADDR, 64, 0, 0),
+            words(GUEST_ADDR + (1 << 20) - 1, 1, 1, 1),
+            words(u64::MAX, u64::from(u32::MAX), 0, 0),
+            words(table, 32, 4, 0),
+            words(GUEST_ADDR - 16, 16, 1, 77),
+        ];
+        let mut i = 0;
+        while !stopped.load(Ordering::Relaxed) {
+            let [addr, rest] = all[i % all.len()];
+            for place in [desc, desc + 16, table, table + 16] {
+                memory.write(place, &addr.to_le_bytes());
+                memory.write(place + 8, &rest.to_le_bytes());
+            }
+            i += 1;
+        }
+    });
+    let mut chain = Chain::new();
+    let avail = guest.memory.word(guest.driver.avail_addr() + 2);
+    let (mut good, mut bad, mut index) = (0, 0, 0u16);
+    while (good < 2000 || bad < 2000) && good + bad < 10_000_000 {
+        if guest.device.pending() == 0 {
+            index = index.wrapping_add(1);
+            avail.store(index, Ordering::Release);
+            assert_eq!(guest.device.available(), Ok(1));
+        }
+        match guest.device.pop_readable(&mut chain) {
+            Ok(true) => {
+                for span in chain.spans() {
+                    assert!(
+                        span.ptr.addr() >= start
+                            && span.ptr.addr() + span.len as usize <= start + (1 << 20)
+                    );
+                }
+                guest.device.complete(chain.head(), 0);
+                let _ = guest.device.publish();
+                good += 1;
+            }
+            Ok(false) => panic!("one is pending"),
+            Err(_) => bad += 1,
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    liar.join().unwrap();
+    assert!(
+        good > 0 && bad > 0,
+        "{good} good, {bad} bad: the two did not race"
+    );
+}

@@ -1,0 +1,84 @@
+//! Driver and device on one memory: the driver is `tidegate_frontend`'s.
+
+mod concurrent;
+mod hostile;
+mod memory;
+mod model;
+mod split;
+mod writer;
+
+use super::memory::RegionSpec;
+use super::{Features, GuestMemory, RingLayout, SplitQueue};
+use std::sync::Arc;
+use tidegate_frontend::driver::{DriverFeatures, DriverQueue};
+use tidegate_frontend::memory::SharedMemory;
+
+/// Where test guests have their memory.
+const GUEST_ADDR: u64 = 0x4000_0000;
+
+/// The table entry that hands all of `memory` to the device.
+fn spec(memory: &SharedMemory) -> RegionSpec {
+    RegionSpec {
+        guest_addr: memory.guest_addr(),
+        user_addr: memory.user_addr(),
+        size: memory.size(),
+        mmap_offset: 0,
+        fd: memory.fd().try_clone_to_owned().unwrap(),
+    }
+}
+
+fn layout(driver: &DriverQueue, memory: &SharedMemory) -> RingLayout {
+    RingLayout {
+        size: driver.size(),
+        desc: memory.to_user(driver.desc_addr()),
+        avail: memory.to_user(driver.avail_addr()),
+        used: memory.to_user(driver.used_addr()),
+    }
+}
+
+/// A queue seen from both sides.
+struct Guest {
+    memory: Arc<SharedMemory>,
+    map: Arc<GuestMemory>,
+    driver: DriverQueue,
+    device: SplitQueue,
+}
+
+impl Guest {
+    fn new(size: u16, features: Features) -> Self {
+        Self::starting_at(size, features, 0)
+    }
+
+    fn starting_at(size: u16, features: Features, base: u16) -> Self {
+        let memory = Arc::new(SharedMemory::new(GUEST_ADDR, 1 << 20).unwrap());
+        let map = Arc::new(GuestMemory::map(vec![spec(&memory)]).unwrap());
+        let Features {
+            event_idx,
+            indirect,
+        } = features;
+        let driver = DriverQueue::starting_at(
+            &memory,
+            size,
+            DriverFeatures {
+                event_idx,
+                indirect,
+            },
+            base,
+        );
+        let device =
+            SplitQueue::new(Arc::clone(&map), layout(&driver, &memory), base, features).unwrap();
+        Self {
+            memory,
+            map,
+            driver,
+            device,
+        }
+    }
+
+    /// `len` bytes of guest memory with this content; returns their guest address.
+    fn place(&self, bytes: &[u8]) -> u64 {
+        let addr = self.memory.alloc(bytes.len() as u64, 1);
+        self.memory.write(addr, bytes);
+        addr
+    }
+}
