@@ -54,13 +54,15 @@ pub(super) fn prefetch(ptr: *const u8) {
 
 /// The buffers of one descriptor chain, in order (virtio 1.2, 2.7.4).
 ///
-/// About 1 KiB: made once and filled again and again.
+/// About 1 KiB: made once and filled again and again. What most chains need of it, all but the
+/// fourth buffer and later, is in the first cache line.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub struct Chain {
-    spans: [Span; MAX_SPANS],
-    count: u16,
-    head: u16,
     bytes: u32,
+    head: u16,
+    count: u16,
+    spans: [Span; MAX_SPANS],
 }
 
 // SAFETY: the pointers lead into shared mappings, which no thread owns; whoever dereferences
@@ -77,10 +79,10 @@ impl Chain {
     /// An empty chain.
     pub const fn new() -> Self {
         Self {
-            spans: [Span::EMPTY; MAX_SPANS],
-            count: 0,
-            head: 0,
             bytes: 0,
+            head: 0,
+            count: 0,
+            spans: [Span::EMPTY; MAX_SPANS],
         }
     }
 

@@ -85,7 +85,25 @@ impl<'a> SpanWriter<'a> {
     /// # Safety
     /// `len` bytes at `from` are readable.
     #[inline]
-    unsafe fn write_raw(&mut self, mut from: *const u8, len: usize) -> usize {
+    unsafe fn write_raw(&mut self, from: *const u8, len: usize) -> usize {
+        // Mostly it fits the span; and where `len` is a constant, as for a header, the copy is
+        // a few moves instead of a call.
+        if self.rest.len == 0 {
+            self.next_span();
+        }
+        if len <= self.rest.len as usize {
+            // SAFETY: as in `write_pieces`.
+            unsafe { std::ptr::copy(from, self.rest.ptr, len) };
+            self.advance(len);
+            return len;
+        }
+        // SAFETY: readable by contract.
+        unsafe { self.write_pieces(from, len) }
+    }
+
+    /// # Safety
+    /// `len` bytes at `from` are readable.
+    unsafe fn write_pieces(&mut self, mut from: *const u8, len: usize) -> usize {
         let mut left = len;
         while left > 0 {
             if self.rest.len == 0 && !self.next_span() {
@@ -99,12 +117,16 @@ impl<'a> SpanWriter<'a> {
             unsafe { std::ptr::copy(from, self.rest.ptr, piece) };
             from = from.wrapping_add(piece);
             left -= piece;
-            self.rest.ptr = self.rest.ptr.wrapping_add(piece);
-            self.rest.len -= piece as u32;
+            self.advance(piece);
         }
-        let written = len - left;
-        self.written += written as u32;
-        written
+        len - left
+    }
+
+    #[inline]
+    fn advance(&mut self, n: usize) {
+        self.rest.ptr = self.rest.ptr.wrapping_add(n);
+        self.rest.len -= n as u32;
+        self.written += n as u32;
     }
 
     /// Takes the next span of the chains into `rest`; `false` at the end.

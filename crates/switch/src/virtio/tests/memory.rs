@@ -197,11 +197,10 @@ fn a_region_may_start_anywhere_in_its_file() {
         map.translate(0x9000, PAGE),
         map.translate_user(0x1_0000, PAGE),
     ] {
+        let first = ptr.unwrap().cast::<[u8; 4]>();
         // SAFETY: four of the bytes just translated.
-        assert_eq!(
-            &unsafe { ptr.unwrap().cast::<[u8; 4]>().read_volatile() },
-            b"here"
-        );
+        let first = unsafe { first.read_volatile() };
+        assert_eq!(&first, b"here");
     }
 }
 
