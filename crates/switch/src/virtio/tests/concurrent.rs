@@ -3,7 +3,8 @@
 
 use super::super::{Chain, Features};
 use super::{GUEST_ADDR, Guest};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use tidegate_frontend::driver::Buffer;
@@ -166,6 +167,90 @@ fn nobody_sleeps_for_ever_with_event_indices() {
     });
 }
 
+/// Two threads that go on only together.
+struct Gate(AtomicU32);
+
+impl Gate {
+    /// Returns when both have come here `round` times, `delay` turns later.
+    fn pass(&self, round: u32, delay: u32) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        let mut turns = 0u32;
+        while self.0.load(Ordering::Acquire) < 2 * round {
+            turns += 1;
+            match turns.is_multiple_of(1000) {
+                true => std::thread::yield_now(),
+                false => std::hint::spin_loop(),
+            }
+        }
+        (0..delay).for_each(|_| std::hint::spin_loop());
+    }
+}
+
+/// One side moves its index while the other asks to be notified, again and again at the same
+/// moment: one of the two must notice. Fails without the fences, if there are two processors.
+fn race(features: Features) {
+    const ROUNDS: u32 = 50_000;
+    let Guest {
+        memory: _memory,
+        map: _map,
+        mut driver,
+        mut device,
+    } = Guest::new(4, features);
+    let gate = Arc::new(Gate(AtomicU32::new(0)));
+    // What the driver saw of the round: kick wanted, chains back.
+    let seen = Arc::new((AtomicBool::new(false), AtomicBool::new(false)));
+    let (theirs, driver_saw) = (Arc::clone(&gate), Arc::clone(&seen));
+    let guest = std::thread::spawn(move || {
+        for round in 0..ROUNDS {
+            driver.add(&[Buffer::readable(GUEST_ADDR, 64)]).unwrap();
+            driver.disable_interrupts();
+            theirs.pass(4 * round + 1, round % 7);
+            driver_saw.0.store(driver.publish(), Ordering::Relaxed);
+            theirs.pass(4 * round + 2, 0);
+            theirs.pass(4 * round + 3, round % 5);
+            driver_saw
+                .1
+                .store(driver.enable_interrupts(), Ordering::Relaxed);
+            theirs.pass(4 * round + 4, 0);
+            driver.reap().unwrap();
+        }
+    });
+    let mut chain = Chain::new();
+    let (mut lost_kicks, mut lost_interrupts) = (0, 0);
+    for round in 0..ROUNDS {
+        device.suppress_kicks();
+        gate.pass(4 * round + 1, round % 5);
+        let arrived = device.request_kicks();
+        gate.pass(4 * round + 2, 0);
+        lost_kicks += u32::from(!arrived && !seen.0.load(Ordering::Relaxed));
+        assert_eq!(device.available(), Ok(1));
+        assert_eq!(device.pop_readable(&mut chain), Ok(true));
+        device.complete(chain.head(), 0);
+        gate.pass(4 * round + 3, round % 7);
+        let interrupt = device.publish();
+        gate.pass(4 * round + 4, 0);
+        lost_interrupts += u32::from(!interrupt && !seen.1.load(Ordering::Relaxed));
+    }
+    guest.join().unwrap();
+    assert_eq!((lost_kicks, lost_interrupts), (0, 0));
+}
+
+#[test]
+fn asking_and_moving_at_once_is_noticed_with_flags() {
+    race(Features {
+        event_idx: false,
+        indirect: false,
+    });
+}
+
+#[test]
+fn asking_and_moving_at_once_is_noticed_with_event_indices() {
+    race(Features {
+        event_idx: true,
+        indirect: false,
+    });
+}
+
 /// A guest that rewrites descriptors while they are read gets errors or its own memory,
 /// never anything else.
 #[test]
@@ -178,10 +263,10 @@ fn descriptors_may_change_while_they_are_read() {
         },
     );
     let start = guest.map.translate(GUEST_ADDR, 1 << 20).unwrap().addr();
-    let memory = std::sync::Arc::clone(&guest.memory);
+    let memory = Arc::clone(&guest.memory);
     let desc = guest.driver.desc_addr();
-    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let stopped = std::sync::Arc::clone(&stop);
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
     let table = GUEST_ADDR + 0x8_0000;
     let liar = std::thread::spawn(move || {
         // (address, length and flags and next): right and wrong halves in every mixture.
