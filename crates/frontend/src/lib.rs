@@ -2,4 +2,6 @@
 //! memory and the driver's side of the virtqueues, for tests and benchmarks.
 
 pub mod driver;
+pub mod front_end;
 pub mod memory;
+mod queue;

@@ -1,0 +1,102 @@
+//! A virtqueue with a buffer for every entry.
+
+use crate::driver::{Buffer, DriverFeatures, DriverQueue};
+use crate::memory::SharedMemory;
+use std::io;
+use std::sync::Arc;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+/// One virtqueue and its buffers.
+pub struct Queue {
+    /// The rings.
+    pub ring: DriverQueue,
+    /// Guest address of buffer 0.
+    buffers: u64,
+    buffer_size: u32,
+    /// Buffers not in use.
+    pub free: Vec<u16>,
+    /// The buffer under each head.
+    pub buffer_of: Vec<u16>,
+    /// Ours, for the device.
+    pub kick: EventFd,
+    /// The device's, for us.
+    pub call: EventFd,
+}
+
+impl Queue {
+    /// An empty queue with a buffer for every entry.
+    pub fn new(
+        memory: &Arc<SharedMemory>,
+        size: u16,
+        features: DriverFeatures,
+        buffer_size: u32,
+    ) -> io::Result<Self> {
+        let mut ring = DriverQueue::new(memory, size, features);
+        ring.disable_interrupts();
+        Ok(Self {
+            ring,
+            buffers: memory.alloc(u64::from(size) * u64::from(buffer_size), 64),
+            buffer_size,
+            free: (0..size).rev().collect(),
+            buffer_of: vec![0; usize::from(size)],
+            kick: EventFd::new(EFD_NONBLOCK)?,
+            call: EventFd::new(EFD_NONBLOCK)?,
+        })
+    }
+
+    /// Guest address of a buffer.
+    #[inline]
+    pub fn addr(&self, buffer: u16) -> u64 {
+        self.buffers + u64::from(buffer) * u64::from(self.buffer_size)
+    }
+
+    /// A buffer nobody uses; looks for completed ones only if there is none.
+    #[inline]
+    pub fn take_buffer(&mut self) -> Option<u16> {
+        if self.free.is_empty() {
+            self.reap_all();
+        }
+        self.free.pop()
+    }
+
+    /// Takes back what the device completed.
+    pub fn reap_all(&mut self) {
+        while let Some(used) = self.ring.reap() {
+            self.free.push(self.buffer_of[usize::from(used.head)]);
+        }
+    }
+
+    /// Adds a chain that uses `buffer`. False if descriptors ran out, which raw
+    /// chains can cause.
+    #[inline]
+    pub fn add(&mut self, buffer: u16, chain: &[Buffer]) -> bool {
+        match self.ring.add(chain) {
+            Some(head) => {
+                self.buffer_of[usize::from(head)] = buffer;
+                true
+            }
+            None => {
+                self.free.push(buffer);
+                false
+            }
+        }
+    }
+
+    /// Gives the device a free buffer to write to; false if there is none.
+    pub fn give_buffer(&mut self) -> bool {
+        let Some(buffer) = self.free.pop() else {
+            return false;
+        };
+        let chain = [Buffer::writable(self.addr(buffer), self.buffer_size)];
+        self.add(buffer, &chain)
+    }
+
+    /// Shows the device what was added, and kicks it if it asked for that.
+    #[inline]
+    pub fn show(&mut self) {
+        if self.ring.publish() {
+            // A full counter means it is signalled already.
+            let _ = self.kick.write(1);
+        }
+    }
+}
