@@ -5,6 +5,20 @@
 //!  QEMU ──socket──▶ connection (messages, checked) ──PortControl──▶ workers
 //!                        ▲ listener: accept, refuse a second front end, reconnect
 //! ```
+//!
+//! - [`listener`]: the port's thread: who may speak, and when
+//! - [`connection`]: what a front end may say, and what it means
+//! - [`features`]: the feature bits, offered and named
+//! - [`status`]: what is known about the connection, for others to read
+
+pub mod connection;
+pub mod features;
+pub mod listener;
+mod shared;
+pub mod status;
+#[cfg(test)]
+mod tests;
+mod wire;
 
 use crate::virtio::memory::GuestMemory;
 use std::os::fd::OwnedFd;

@@ -1,0 +1,529 @@
+//! What one front end said, checked, and turned into calls of [`PortControl`].
+//!
+//! ```text
+//!  GET/SET_FEATURES ── SET_MEM_TABLE ── SET_VRING_NUM, BASE, ADDR ── SET_VRING_KICK
+//!        │                  │                    (kept)                   │
+//!   set_features        set_memory                                  start_queue
+//!
+//!  SET_VRING_ENABLE: kept while the queue is stopped, else enable_queue
+//!  GET_VRING_BASE: stop_queue
+//! ```
+//!
+//! A queue starts at SET_VRING_KICK: front ends send it last, and a queue that
+//! is polled for a moment too early finds nothing in its ring.
+
+use super::features::{self, VHOST_USER_F_PROTOCOL_FEATURES};
+use super::shared;
+use super::status::{ConnectionStatus, State};
+use super::{PortControl, VringSetup};
+use crate::virtio::memory::{GuestMemory, RegionSpec};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserShMemConfig, VhostUserSharedMsg,
+    VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{
+    Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures,
+};
+
+/// What to tell whoever started a VM whose memory nobody else can see.
+pub const NOT_SHARED: &str = "guest memory is not shared; add share=on: \
+    `-object memory-backend-memfd,id=mem,size=...,share=on -machine memory-backend=mem`, \
+    in libvirt's XML `<memoryBacking><access mode='shared'/></memoryBacking>`";
+
+/// Regions a memory table may have; also the most descriptors one message can carry.
+const MAX_REGIONS: usize = 32;
+
+/// Largest ring (virtio 1.2, 2.7).
+const MAX_RING: u32 = 32768;
+
+/// One virtqueue, as far as the front end has described it.
+#[derive(Debug, Default)]
+struct Vring {
+    size: Option<u16>,
+    addresses: Option<Addresses>,
+    base: u16,
+    call: Option<OwnedFd>,
+    err: Option<OwnedFd>,
+    enabled: bool,
+    running: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Addresses {
+    desc: u64,
+    avail: u64,
+    used: u64,
+}
+
+/// A front end's side of a port, from its first message to its last.
+pub struct Connection<'a> {
+    control: &'a mut (dyn PortControl + Send),
+    status: &'a ConnectionStatus,
+    queue_pairs: u16,
+    /// `None` until SET_FEATURES.
+    features: Option<u64>,
+    protocol_features: u64,
+    /// The table as it was sent: ADD_MEM_REG and REM_MEM_REG change it.
+    regions: Vec<RegionSpec>,
+    has_memory: bool,
+    /// Something of the guest's was found in it.
+    memory_is_alive: bool,
+    vrings: Vec<Vring>,
+}
+
+/// A message that is refused, with the reason; ends the connection.
+fn refuse<T>(reason: impl Into<String>) -> Result<T> {
+    Err(Error::ReqHandlerError(io::Error::other(reason.into())))
+}
+
+/// A message that cannot come, because what it needs was not offered.
+fn not_offered<T>(what: &'static str) -> Result<T> {
+    Err(Error::InvalidOperation(what))
+}
+
+impl<'a> Connection<'a> {
+    /// A front end that has said nothing yet, on a port of that many queue pairs.
+    pub fn new(
+        control: &'a mut (dyn PortControl + Send),
+        status: &'a ConnectionStatus,
+        queue_pairs: u16,
+    ) -> Self {
+        let vrings = (0..queue_pairs * 2).map(|_| Vring::default()).collect();
+        Self {
+            control,
+            status,
+            queue_pairs,
+            features: None,
+            protocol_features: 0,
+            regions: Vec::new(),
+            has_memory: false,
+            memory_is_alive: false,
+            vrings,
+        }
+    }
+
+    /// SET_FEATURES has been seen.
+    pub fn has_features(&self) -> bool {
+        self.features.is_some()
+    }
+
+    /// The front end may ask for acknowledgements.
+    pub fn acknowledges(&self) -> bool {
+        self.protocol_features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
+    }
+
+    /// The connection is over. If the front end is to blame, its error
+    /// descriptors (SET_VRING_ERR) are signalled.
+    pub fn close(&mut self, reason: &str, blame: bool) {
+        self.control.disconnect(reason);
+        if blame {
+            for err in self.vrings.iter().filter_map(|vring| vring.err.as_ref()) {
+                // Nobody has to listen: a full or closed descriptor is fine.
+                let _ = rustix::io::write(err, &1u64.to_ne_bytes());
+            }
+        }
+        self.vrings.clear();
+        self.regions.clear();
+    }
+
+    /// SET_VRING_ENABLE, which QEMU also sends before SET_FEATURES.
+    ///
+    /// # Errors
+    /// No such queue.
+    pub fn enable(&mut self, index: u32, enabled: bool) -> Result<()> {
+        let (index, vring) = self.vring("SET_VRING_ENABLE", index)?;
+        vring.enabled = enabled;
+        if vring.running {
+            self.control.enable_queue(index, enabled);
+        }
+        self.publish();
+        Ok(())
+    }
+
+    fn vring(&mut self, message: &str, index: u32) -> Result<(u16, &mut Vring)> {
+        let pairs = self.queue_pairs;
+        match self.vrings.get_mut(index as usize) {
+            Some(vring) => Ok((index as u16, vring)),
+            None => refuse(format!(
+                "{message}: queue index {index}, but the port has {pairs} queue pairs \
+                 (0 to {}); raise `queues` in the contract or lower it in the VM",
+                pairs * 2 - 1
+            )),
+        }
+    }
+
+    /// Rings are enabled only by message, if protocol features were negotiated
+    /// (vhost-user, "Ring states").
+    fn starts_enabled(&self) -> bool {
+        self.features.unwrap_or(0) & VHOST_USER_F_PROTOCOL_FEATURES == 0
+    }
+
+    fn start(&mut self, index: u16, kick: Option<OwnedFd>) -> Result<()> {
+        let missing =
+            |what: &str| refuse(format!("SET_VRING_KICK for queue {index} before {what}"));
+        if self.features.is_none() {
+            return missing("SET_FEATURES");
+        }
+        if !self.has_memory {
+            return missing(&format!("any memory: {NOT_SHARED}"));
+        }
+        let starts_enabled = self.starts_enabled();
+        let vring = &mut self.vrings[usize::from(index)];
+        let Some(size) = vring.size else {
+            return missing("SET_VRING_NUM");
+        };
+        let Some(Addresses { desc, avail, used }) = vring.addresses else {
+            return missing("SET_VRING_ADDR");
+        };
+        let entries = u64::from(size);
+        let parts = [
+            (desc, 16 * entries),
+            (avail, 6 + 2 * entries),
+            (used, 6 + 8 * entries),
+        ];
+        if !self.memory_is_alive && shared::is_blank(&self.regions, &parts) {
+            return refuse(format!(
+                "SET_VRING_KICK for queue {index}, but guest memory is all zeros here: {NOT_SHARED}"
+            ));
+        }
+        self.memory_is_alive = true;
+        // Kept here too: a front end may restart the queue without sending it again.
+        let call = vring.call.as_ref().map(OwnedFd::try_clone).transpose();
+        let setup = VringSetup {
+            size,
+            desc,
+            avail,
+            used,
+            base: vring.base,
+            kick,
+            call: call.map_err(Error::ReqHandlerError)?,
+        };
+        if let Err(reason) = self.control.start_queue(index, setup) {
+            return refuse(format!("queue {index} cannot start: {reason}"));
+        }
+        vring.running = true;
+        vring.enabled |= starts_enabled;
+        if vring.enabled {
+            self.control.enable_queue(index, true);
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Maps `regions` and gives them to the workers.
+    fn set_regions(&mut self, message: &str, regions: Vec<RegionSpec>) -> Result<()> {
+        let copies = regions
+            .iter()
+            .map(|region| {
+                Ok(RegionSpec {
+                    fd: region.fd.try_clone()?,
+                    ..*region
+                })
+            })
+            .collect::<io::Result<Vec<_>>>();
+        let memory = match GuestMemory::map(copies.map_err(Error::ReqHandlerError)?) {
+            Ok(memory) => Arc::new(memory),
+            Err(e) => return refuse(format!("{message}: {e}")),
+        };
+        let preallocated = memory.preallocated();
+        if let Err(reason) = self.control.set_memory(memory) {
+            return refuse(format!("{message}: {reason}"));
+        }
+        self.regions = regions;
+        self.has_memory = true;
+        self.status
+            .update(|now| now.memory_preallocated = Some(preallocated));
+        Ok(())
+    }
+
+    fn publish(&self) {
+        let carries = |vring: &Vring| vring.running && vring.enabled;
+        let pairs = self
+            .vrings
+            .chunks(2)
+            .filter(|pair| pair.iter().all(carries))
+            .count() as u16;
+        self.status.update(|now| {
+            now.queue_pairs = pairs;
+            now.state = if pairs > 0 {
+                State::Ready
+            } else {
+                State::Connected
+            };
+        });
+    }
+}
+
+fn region_spec(region: &VhostUserMemoryRegion, file: File) -> RegionSpec {
+    RegionSpec {
+        guest_addr: region.guest_phys_addr,
+        user_addr: region.user_addr,
+        size: region.memory_size,
+        mmap_offset: region.mmap_offset,
+        fd: file.into(),
+    }
+}
+
+impl VhostUserBackendReqHandlerMut for Connection<'_> {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// No longer used by the protocol, which leaves to "disable all rings" at most.
+    fn reset_owner(&mut self) -> Result<()> {
+        for index in 0..self.vrings.len() {
+            self.enable(index as u32, false)?;
+        }
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(features::offered(self.queue_pairs))
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        let excess = features & !features::offered(self.queue_pairs);
+        if excess != 0 {
+            return refuse(format!(
+                "SET_FEATURES: {} not offered",
+                features::names(excess).join(", ")
+            ));
+        }
+        if self.features == Some(features) {
+            return Ok(());
+        }
+        if let Some(index) = self.vrings.iter().position(|vring| vring.running) {
+            return refuse(format!(
+                "SET_FEATURES: other features while queue {index} is running"
+            ));
+        }
+        self.features = Some(features);
+        let virtio = features & !VHOST_USER_F_PROTOCOL_FEATURES;
+        self.control.set_features(virtio);
+        self.status.update(|now| now.features = virtio);
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(features::offered_protocol())
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        let excess = features & !features::offered_protocol().bits();
+        if excess != 0 {
+            return refuse(format!("SET_PROTOCOL_FEATURES: {excess:#x} not offered"));
+        }
+        self.protocol_features = features;
+        self.status.update(|now| now.protocol_features = features);
+        Ok(())
+    }
+
+    /// In virtqueues, two for a pair. QEMU compares it with its queue pairs, and
+    /// so lets a VM with too many of them start; its first message for one of
+    /// those is then refused.
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.vrings.len() as u64)
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<Vec<u64>>> {
+        let regions = regions.iter().zip(files);
+        let specs = regions.map(|(region, file)| region_spec(region, file));
+        self.set_regions("SET_MEM_TABLE", specs.collect())?;
+        Ok(None)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(MAX_REGIONS as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<u64>> {
+        let mut regions = std::mem::take(&mut self.regions);
+        if regions.len() == MAX_REGIONS {
+            return refuse(format!("ADD_MEM_REG: more than {MAX_REGIONS} regions"));
+        }
+        regions.push(region_spec(region, file));
+        self.set_regions("ADD_MEM_REG", regions)?;
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let mut regions = std::mem::take(&mut self.regions);
+        let (guest, user, size) = (region.guest_phys_addr, region.user_addr, region.memory_size);
+        let gone = regions
+            .iter()
+            .position(|r| (r.guest_addr, r.user_addr, r.size) == (guest, user, size));
+        let Some(gone) = gone else {
+            return refuse(format!(
+                "REM_MEM_REG: no region of {size} bytes at guest address {guest:#x}"
+            ));
+        };
+        regions.remove(gone);
+        if regions.is_empty() {
+            // An empty table cannot be mapped. The workers keep the old one, unused,
+            // until there is a new one.
+            if let Some(index) = self.vrings.iter().position(|vring| vring.running) {
+                return refuse(format!(
+                    "REM_MEM_REG: the last region, while queue {index} is running"
+                ));
+            }
+            self.has_memory = false;
+            self.status.update(|now| now.memory_preallocated = None);
+            return Ok(());
+        }
+        self.set_regions("REM_MEM_REG", regions)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let (index, vring) = self.vring("SET_VRING_NUM", index)?;
+        if !num.is_power_of_two() || num > MAX_RING {
+            return refuse(format!(
+                "SET_VRING_NUM: {num} entries for queue {index}, expected a power of two up to {MAX_RING}"
+            ));
+        }
+        let size = Some(num as u16);
+        if vring.running && vring.size != size {
+            return refuse(format!("SET_VRING_NUM: queue {index} is running"));
+        }
+        vring.size = size;
+        Ok(())
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        desc: u64,
+        used: u64,
+        avail: u64,
+        _log: u64,
+    ) -> Result<()> {
+        let (index, vring) = self.vring("SET_VRING_ADDR", index)?;
+        let addresses = Some(Addresses { desc, avail, used });
+        if vring.running && vring.addresses != addresses {
+            return refuse(format!("SET_VRING_ADDR: queue {index} is running"));
+        }
+        vring.addresses = addresses;
+        Ok(())
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        let (index, vring) = self.vring("SET_VRING_BASE", index)?;
+        let Ok(base) = u16::try_from(base) else {
+            return refuse(format!(
+                "SET_VRING_BASE: index {base} for queue {index}, expected at most 65535"
+            ));
+        };
+        if vring.running {
+            return refuse(format!("SET_VRING_BASE: queue {index} is running"));
+        }
+        vring.base = base;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let (index, vring) = self.vring("GET_VRING_BASE", index)?;
+        if std::mem::take(&mut vring.running)
+            && let Some(next) = self.control.stop_queue(index)
+        {
+            self.vrings[usize::from(index)].base = next;
+        }
+        self.publish();
+        let base = self.vrings[usize::from(index)].base;
+        Ok(VhostUserVringState::new(index.into(), base.into()))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let (index, vring) = self.vring("SET_VRING_KICK", index.into())?;
+        let kick = file.map(OwnedFd::from);
+        if vring.running {
+            self.control.set_kick(index, kick);
+            return Ok(());
+        }
+        self.start(index, kick)
+    }
+
+    fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let (index, vring) = self.vring("SET_VRING_CALL", index.into())?;
+        vring.call = file.map(OwnedFd::from);
+        if vring.running {
+            let call = vring.call.as_ref().map(OwnedFd::try_clone).transpose();
+            self.control
+                .set_call(index, call.map_err(Error::ReqHandlerError)?);
+        }
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let (_, vring) = self.vring("SET_VRING_ERR", index.into())?;
+        vring.err = file.map(OwnedFd::from);
+        Ok(())
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        self.enable(index, enable)
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        not_offered("RESET_DEVICE")
+    }
+
+    fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        not_offered("CONFIG")
+    }
+
+    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
+        not_offered("CONFIG")
+    }
+
+    fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
+        not_offered("GPU")
+    }
+
+    fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {
+        not_offered("SHARED_OBJECT")
+    }
+
+    fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        not_offered("INFLIGHT_SHMFD")
+    }
+
+    fn set_inflight_fd(&mut self, _: &VhostUserInflight, _: File) -> Result<()> {
+        not_offered("INFLIGHT_SHMFD")
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _: VhostTransferStateDirection,
+        _: VhostTransferStatePhase,
+        _: File,
+    ) -> Result<Option<File>> {
+        not_offered("DEVICE_STATE")
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        not_offered("DEVICE_STATE")
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        not_offered("SHMEM")
+    }
+
+    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
+        not_offered("LOG_SHMFD")
+    }
+}

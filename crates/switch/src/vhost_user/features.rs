@@ -1,0 +1,144 @@
+//! The feature bits offered to front ends (virtio 1.2, 5.1.3 and 6; vhost-user,
+//! "Protocol features").
+//!
+//! Not offered, and why:
+//! - CTRL_VQ and what hangs on it: the front end runs the control queue itself.
+//! - IN_ORDER: frames of one ring leave towards several receivers, in any order.
+//! - LOG_ALL, PAGEFAULT: writes are not logged, and post-copy would stall the
+//!   worker, and with it every other port.
+//! - ACCESS_PLATFORM: there is no IOTLB; rings hold guest physical addresses.
+
+use vhost::vhost_user::VhostUserProtocolFeatures;
+
+/// The guest may leave checksums of what it sends to us.
+pub const NET_F_CSUM: u64 = 1 << 0;
+/// The guest takes frames with unfinished checksums.
+pub const NET_F_GUEST_CSUM: u64 = 1 << 1;
+/// The guest takes TCP super-frames over IPv4.
+pub const NET_F_GUEST_TSO4: u64 = 1 << 7;
+/// The guest takes TCP super-frames over IPv6.
+pub const NET_F_GUEST_TSO6: u64 = 1 << 8;
+/// The guest takes TCP super-frames with ECN's CWR set.
+pub const NET_F_GUEST_ECN: u64 = 1 << 9;
+/// The guest may send TCP super-frames over IPv4.
+pub const NET_F_HOST_TSO4: u64 = 1 << 11;
+/// The guest may send TCP super-frames over IPv6.
+pub const NET_F_HOST_TSO6: u64 = 1 << 12;
+/// The guest may send TCP super-frames with ECN's CWR set.
+pub const NET_F_HOST_ECN: u64 = 1 << 13;
+/// A received frame may span several of the guest's buffers.
+pub const NET_F_MRG_RXBUF: u64 = 1 << 15;
+/// The guest announces itself when told to. The telling goes through the
+/// front end's control queue; QEMU shows this bit to its guest only if the
+/// back end offers it too, and takes it as "no RARP needed after a migration".
+pub const NET_F_GUEST_ANNOUNCE: u64 = 1 << 21;
+/// More than one queue pair.
+pub const NET_F_MQ: u64 = 1 << 22;
+/// The guest takes UDP super-frames over IPv4.
+pub const NET_F_GUEST_USO4: u64 = 1 << 54;
+/// The guest takes UDP super-frames over IPv6.
+pub const NET_F_GUEST_USO6: u64 = 1 << 55;
+/// The guest may send UDP super-frames.
+pub const NET_F_HOST_USO: u64 = 1 << 56;
+/// Legacy drivers: the header need not be in a descriptor of its own.
+pub const F_ANY_LAYOUT: u64 = 1 << 27;
+/// A descriptor may refer to a table of descriptors.
+pub const F_INDIRECT_DESC: u64 = 1 << 28;
+/// Notifications are asked for by index.
+pub const F_EVENT_IDX: u64 = 1 << 29;
+/// Virtio 1.0 or later; the header is then always 12 bytes.
+pub const F_VERSION_1: u64 = 1 << 32;
+/// vhost-user's own bit: protocol features follow, and rings start disabled.
+pub const VHOST_USER_F_PROTOCOL_FEATURES: u64 = 1 << 30;
+
+const NAMES: [(u64, &str); 19] = [
+    (NET_F_CSUM, "CSUM"),
+    (NET_F_GUEST_CSUM, "GUEST_CSUM"),
+    (NET_F_GUEST_TSO4, "GUEST_TSO4"),
+    (NET_F_GUEST_TSO6, "GUEST_TSO6"),
+    (NET_F_GUEST_ECN, "GUEST_ECN"),
+    (NET_F_HOST_TSO4, "HOST_TSO4"),
+    (NET_F_HOST_TSO6, "HOST_TSO6"),
+    (NET_F_HOST_ECN, "HOST_ECN"),
+    (NET_F_MRG_RXBUF, "MRG_RXBUF"),
+    (NET_F_GUEST_ANNOUNCE, "GUEST_ANNOUNCE"),
+    (NET_F_MQ, "MQ"),
+    (NET_F_GUEST_USO4, "GUEST_USO4"),
+    (NET_F_GUEST_USO6, "GUEST_USO6"),
+    (NET_F_HOST_USO, "HOST_USO"),
+    (F_ANY_LAYOUT, "ANY_LAYOUT"),
+    (F_INDIRECT_DESC, "INDIRECT_DESC"),
+    (F_EVENT_IDX, "EVENT_IDX"),
+    (F_VERSION_1, "VERSION_1"),
+    (VHOST_USER_F_PROTOCOL_FEATURES, "PROTOCOL_FEATURES"),
+];
+
+/// The virtio features of a port with that many queue pairs.
+pub fn offered(queue_pairs: u16) -> u64 {
+    let all = NAMES.iter().fold(0, |bits, (bit, _)| bits | bit);
+    if queue_pairs > 1 {
+        all
+    } else {
+        all & !NET_F_MQ
+    }
+}
+
+/// The protocol features of every port.
+pub fn offered_protocol() -> VhostUserProtocolFeatures {
+    VhostUserProtocolFeatures::MQ
+        | VhostUserProtocolFeatures::REPLY_ACK
+        | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+}
+
+/// The bits by name, for people; `bit N` where there is none.
+pub fn names(features: u64) -> Vec<String> {
+    (0..u64::BITS)
+        .filter(|n| features & (1 << n) != 0)
+        .map(|n| {
+            let known = NAMES.iter().find(|(bit, _)| *bit == 1 << n);
+            known.map_or_else(|| format!("bit {n}"), |(_, name)| (*name).to_string())
+        })
+        .collect()
+}
+
+/// Length of the virtio_net_hdr in front of every frame (virtio 1.2, 5.1.6.1):
+/// 12 bytes with VERSION_1 or MRG_RXBUF, else 10.
+pub fn header_len(features: u64) -> usize {
+    if features & (F_VERSION_1 | NET_F_MRG_RXBUF) != 0 {
+        12
+    } else {
+        10
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Compared with the numbers of the standard, written out a second time.
+    #[test]
+    fn offers_the_bits_of_the_standard() {
+        let expected = [
+            0, 1, 7, 8, 9, 11, 12, 13, 15, 21, 22, 27, 28, 29, 30, 32, 54, 55, 56,
+        ];
+        let bits = expected.iter().fold(0u64, |bits, n| bits | 1 << n);
+        assert_eq!(offered(4), bits);
+        assert_eq!(offered(1), bits & !(1 << 22));
+        assert_eq!(offered_protocol().bits(), 1 | 1 << 3 | 1 << 15);
+    }
+
+    #[test]
+    fn header_is_ten_bytes_only_for_plain_legacy_drivers() {
+        assert_eq!(header_len(0), 10);
+        assert_eq!(header_len(NET_F_MRG_RXBUF), 12);
+        assert_eq!(header_len(F_VERSION_1), 12);
+    }
+
+    #[test]
+    fn names_bits() {
+        assert_eq!(
+            names(NET_F_CSUM | 1 << 17 | F_VERSION_1),
+            ["CSUM", "bit 17", "VERSION_1"]
+        );
+    }
+}

@@ -1,0 +1,184 @@
+//! A device for tests: writes down what it is asked, and sends what a queue
+//! pair transmits back on the same pair.
+
+use crate::vhost_user::features::{F_EVENT_IDX, F_INDIRECT_DESC, NET_F_MRG_RXBUF, header_len};
+use crate::vhost_user::{PortControl, VringSetup};
+use crate::virtio::{Chain, Features, GuestMemory, RingLayout, SpanWriter, SplitQueue};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+#[derive(Default)]
+pub struct Device {
+    pub events: Vec<String>,
+    /// Said instead of starting a queue.
+    pub refuse_start: Option<String>,
+    features: u64,
+    memory: Option<Arc<GuestMemory>>,
+    queues: BTreeMap<u16, Queue>,
+}
+
+struct Queue {
+    ring: SplitQueue,
+    call: Option<OwnedFd>,
+    enabled: bool,
+}
+
+impl Queue {
+    fn publish(&mut self) {
+        if self.ring.publish()
+            && let Some(call) = &self.call
+        {
+            rustix::io::write(call, &1u64.to_ne_bytes()).unwrap();
+        }
+    }
+}
+
+impl Device {
+    /// Sends back what enabled pairs transmitted; returns how many frames.
+    pub fn reflect(&mut self) -> usize {
+        let header = header_len(self.features);
+        let mergeable = self.features & NET_F_MRG_RXBUF != 0;
+        let pairs = self.queues.keys().copied().filter(|index| index % 2 == 1);
+        let mut count = 0;
+        for transmit in pairs.collect::<Vec<_>>() {
+            let mut frames = Vec::new();
+            let queue = self.queues.get_mut(&transmit).unwrap();
+            if !queue.enabled {
+                continue;
+            }
+            queue.ring.available().unwrap();
+            let mut chain = Chain::new();
+            while queue.ring.pop_readable(&mut chain).unwrap() {
+                frames.push(read(&chain));
+                queue.ring.complete(chain.head(), 0);
+            }
+            queue.publish();
+            let queue = self.queues.get_mut(&(transmit - 1)).unwrap();
+            for mut frame in frames {
+                queue.ring.available().unwrap();
+                let mut chains = Vec::new();
+                while chains.iter().map(Chain::bytes).sum::<u32>() < frame.len() as u32 {
+                    let mut chain = Chain::new();
+                    assert!(queue.ring.pop_writable(&mut chain).unwrap(), "rx buffers");
+                    chains.push(chain);
+                }
+                if mergeable {
+                    frame[header - 2..header].copy_from_slice(&(chains.len() as u16).to_le_bytes());
+                }
+                // SAFETY: the queue keeps its memory mapped, and nothing is completed yet.
+                let mut writer = unsafe { SpanWriter::new(&chains) };
+                writer.write(&frame);
+                for (head, len) in writer.used() {
+                    queue.ring.complete(head, len);
+                }
+                count += 1;
+            }
+            queue.publish();
+        }
+        count
+    }
+}
+
+fn read(chain: &Chain) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for span in chain.spans() {
+        let start = bytes.len();
+        bytes.resize(start + span.len as usize, 0);
+        // SAFETY: a span is mapped for its length while its queue lives, which the caller holds.
+        unsafe {
+            span.ptr
+                .copy_to_nonoverlapping(bytes[start..].as_mut_ptr(), span.len as usize)
+        };
+    }
+    bytes
+}
+
+impl PortControl for Arc<Mutex<Device>> {
+    fn set_features(&mut self, features: u64) {
+        let mut device = self.lock().unwrap();
+        device.features = features;
+        device.events.push(format!("features {features:#x}"));
+    }
+
+    fn set_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), String> {
+        let mut device = self.lock().unwrap();
+        device.events.push("memory".into());
+        for (index, queue) in &mut device.queues {
+            let remapped = queue.ring.remap(memory.clone());
+            remapped.map_err(|e| format!("queue {index}: {e}"))?;
+        }
+        device.memory = Some(memory);
+        Ok(())
+    }
+
+    fn start_queue(&mut self, index: u16, setup: VringSetup) -> Result<(), String> {
+        let mut device = self.lock().unwrap();
+        if let Some(reason) = &device.refuse_start {
+            return Err(reason.clone());
+        }
+        device.events.push(format!(
+            "start {index} size {} base {} kick {} call {}",
+            setup.size,
+            setup.base,
+            setup.kick.is_some(),
+            setup.call.is_some()
+        ));
+        let layout = RingLayout {
+            size: setup.size,
+            desc: setup.desc,
+            avail: setup.avail,
+            used: setup.used,
+        };
+        let features = Features {
+            event_idx: device.features & F_EVENT_IDX != 0,
+            indirect: device.features & F_INDIRECT_DESC != 0,
+        };
+        let memory = device.memory.clone().ok_or("no memory")?;
+        let ring = SplitQueue::new(memory, layout, setup.base, features);
+        let queue = Queue {
+            ring: ring.map_err(|e| e.to_string())?,
+            call: setup.call,
+            enabled: false,
+        };
+        device.queues.insert(index, queue);
+        Ok(())
+    }
+
+    fn stop_queue(&mut self, index: u16) -> Option<u16> {
+        let mut device = self.lock().unwrap();
+        device.events.push(format!("stop {index}"));
+        device
+            .queues
+            .remove(&index)
+            .map(|queue| queue.ring.next_avail())
+    }
+
+    fn enable_queue(&mut self, index: u16, enabled: bool) {
+        let mut device = self.lock().unwrap();
+        device.events.push(format!("enable {index} {enabled}"));
+        device.queues.get_mut(&index).unwrap().enabled = enabled;
+    }
+
+    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+        let mut device = self.lock().unwrap();
+        device
+            .events
+            .push(format!("call {index} {}", call.is_some()));
+        device.queues.get_mut(&index).unwrap().call = call;
+    }
+
+    fn set_kick(&mut self, index: u16, kick: Option<OwnedFd>) {
+        let mut device = self.lock().unwrap();
+        device
+            .events
+            .push(format!("kick {index} {}", kick.is_some()));
+    }
+
+    fn disconnect(&mut self, reason: &str) {
+        let mut device = self.lock().unwrap();
+        device.events.push(format!("disconnect: {reason}"));
+        device.queues.clear();
+        device.memory = None;
+    }
+}

@@ -1,0 +1,527 @@
+//! What a front end may not do, and what it costs: its connection, nothing more.
+
+use super::*;
+use proptest::prelude::*;
+use std::os::fd::AsFd;
+use std::sync::mpsc;
+use tidegate_frontend::front_end::{PROTOCOL_FEATURES, VERSION_1};
+
+/// The port serves the next front end as if nothing had been.
+fn assert_serves(port: &Port) {
+    let before = port.status.snapshot().connects;
+    let guest = port.connect(one_pair());
+    assert_eq!(port.wait(|now| now.state == State::Ready).queue_pairs, 1);
+    drop(guest);
+    port.wait_gone(before + 1);
+}
+
+/// Waits until the `n`th front end was thrown out; why.
+fn thrown_out(port: &Port, n: u64) -> String {
+    let now = port.wait(|now| now.protocol_errors == n && now.state == State::Waiting);
+    let reason = now.last_error.unwrap();
+    let last = port.events().pop().unwrap();
+    assert_eq!(last, format!("disconnect: {reason}"));
+    reason
+}
+
+#[test]
+fn garbage_ends_the_connection_and_is_named() {
+    let port = Port::server(1);
+    let mut raw = port.dial();
+    raw.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .unwrap();
+    let reason = thrown_out(&port, 1);
+    assert!(
+        reason.contains("is not of the vhost-user protocol"),
+        "{reason}"
+    );
+    assert!(matches!(raw.read(&mut [0]), Ok(0) | Err(_)));
+    assert_serves(&port);
+    // The reason stays until there is a better one.
+    assert_eq!(port.status.snapshot().last_error, Some(reason));
+}
+
+#[test]
+fn a_half_message_stops_nobody_from_stopping() {
+    for bytes in [
+        &[1u8, 0, 0][..],
+        &message(FrontendReq::SET_FEATURES, 1, &[0; 8])[..15],
+    ] {
+        let port = Port::server(1);
+        let mut raw = port.dial();
+        raw.write_all(bytes).unwrap();
+        port.wait(|now| now.connects == 1);
+        // Others are turned away meanwhile.
+        assert_eq!(port.dial().read(&mut [0]).unwrap(), 0);
+        port.wait(|now| now.refused == 1);
+        let (done, stopped) = mpsc::channel();
+        let thread = port.thread;
+        std::thread::spawn(move || {
+            thread.stop();
+            done.send(()).unwrap();
+        });
+        // The message itself has PATIENCE to complete.
+        stopped.recv_timeout(PATIENCE / 2).expect("stopped");
+    }
+}
+
+#[test]
+fn a_half_message_is_waited_for_and_not_for_ever() {
+    let port = Port::server_with(PortConfig {
+        message_timeout: Duration::from_millis(30),
+        ..PortConfig::new("test", 1)
+    });
+    let mut raw = port.dial();
+    raw.write_all(&[3, 0, 0]).unwrap();
+    let reason = thrown_out(&port, 1);
+    assert!(
+        reason.contains("stalled in the middle of a message"),
+        "{reason}"
+    );
+    assert_serves(&port);
+}
+
+#[test]
+fn a_message_may_come_byte_by_byte() {
+    let port = Port::server(1);
+    let mut raw = port.dial();
+    for byte in message(FrontendReq::GET_FEATURES, 1, &[]) {
+        raw.write_all(&[byte]).unwrap();
+        std::thread::yield_now();
+    }
+    reply(&mut raw);
+    let bytes = message(FrontendReq::SET_FEATURES, 1, &VERSION_1.to_ne_bytes());
+    raw.write_all(&bytes[..13]).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    raw.write_all(&bytes[13..]).unwrap();
+    port.wait(|now| now.features == VERSION_1);
+}
+
+#[test]
+fn closing_in_the_middle_of_a_message_is_an_error() {
+    let port = Port::server(1);
+    let mut raw = port.dial();
+    raw.write_all(&[3, 0, 0]).unwrap();
+    drop(raw);
+    assert_eq!(thrown_out(&port, 1), "closed in the middle of a message");
+    assert_serves(&port);
+}
+
+#[test]
+fn a_front_end_that_reads_no_replies_keeps_nobody_waiting() {
+    let port = Port::server_with(PortConfig {
+        message_timeout: Duration::from_millis(30),
+        ..PortConfig::new("test", 1)
+    });
+    let mut raw = port.dial();
+    let many = message(FrontendReq::GET_FEATURES, 1, &[]).repeat(100);
+    // Ends because the port closes the connection.
+    while raw.write_all(&many).is_ok() {}
+    let reason = thrown_out(&port, 1);
+    assert!(reason.contains("or of reading its reply"), "{reason}");
+    assert_serves(&port);
+}
+
+#[test]
+fn memory_that_is_not_shared_is_explained() {
+    let port = Port::server(1);
+    let guest = FrontEnd::connect(
+        &port.path,
+        Options {
+            share: false,
+            ..one_pair()
+        },
+    );
+    assert!(guest.is_err());
+    let reason = thrown_out(&port, 1);
+    assert!(
+        reason.contains("guest memory is not shared; add share=on: `-object memory-backend-memfd,id=mem,size=...,share=on -machine memory-backend=mem`")
+            && reason.contains("`<memoryBacking><access mode='shared'/></memoryBacking>`"),
+        "{reason}"
+    );
+    // As QEMU does it: no table at all, but rings.
+    let mut raw = port.dial();
+    prepare(&mut raw);
+    let kick = eventfd(0, EventfdFlags::empty()).unwrap();
+    let bytes = message(FrontendReq::SET_VRING_KICK, 1, &words(&[0, 0]));
+    send_fds(&raw, &bytes, &[kick.as_fd()]);
+    let reason = thrown_out(&port, 2);
+    assert!(
+        reason.contains("before any memory: guest memory is not shared"),
+        "{reason}"
+    );
+    // With share=off on a file of its own: the file is passed, and stays empty.
+    let mut raw = port.dial();
+    prepare(&mut raw);
+    let memory = SharedMemory::new(0, 0x1_0000).unwrap();
+    send_memory(&raw, &memory);
+    assert_eq!(reply(&mut raw), [0; 8]);
+    memory.write(0xffff, &[0]);
+    for bytes in [
+        message(FrontendReq::SET_VRING_NUM, 1, &words(&[1, 4])),
+        ring_addresses(1, &memory, 0),
+        message(FrontendReq::SET_VRING_KICK, 1, &0x101u64.to_ne_bytes()),
+    ] {
+        raw.write_all(&bytes).unwrap();
+    }
+    let reason = thrown_out(&port, 3);
+    assert!(
+        reason.contains("all zeros here: guest memory is not shared"),
+        "{reason}"
+    );
+    assert_serves(&port);
+}
+
+/// Negotiates, so that everything is allowed.
+fn prepare(raw: &mut UnixStream) {
+    for bytes in [
+        message(FrontendReq::GET_FEATURES, 1, &[]),
+        message(FrontendReq::GET_PROTOCOL_FEATURES, 1, &[]),
+    ] {
+        raw.write_all(&bytes).unwrap();
+        reply(raw);
+    }
+    let protocol = 1u64 | 1 << 3 | 1 << 15;
+    let features = VERSION_1 | PROTOCOL_FEATURES;
+    for (code, value) in [
+        (FrontendReq::SET_PROTOCOL_FEATURES, protocol),
+        (FrontendReq::SET_FEATURES, features),
+    ] {
+        raw.write_all(&message(code, 9, &value.to_ne_bytes()))
+            .unwrap();
+        assert_eq!(reply(raw), [0; 8]);
+    }
+}
+
+#[test]
+fn every_wrong_message_is_named_and_ends_its_connection_only() {
+    use FrontendReq::*;
+    let port = Port::server(1);
+    let memory = SharedMemory::new(0, 0x1_0000).unwrap();
+    let unaligned = ring_addresses(0, &memory, 0x8);
+    let u64s =
+        |values: &[u64]| -> Vec<u8> { values.iter().flat_map(|v| v.to_ne_bytes()).collect() };
+    let no_fd = 0x100u64.to_ne_bytes();
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        (
+            message(SET_VRING_NUM, 1, &words(&[2, 256])),
+            "SET_VRING_NUM: queue index 2, but the port has 1 queue pairs (0 to 1)",
+        ),
+        (
+            message(SET_VRING_ENABLE, 1, &words(&[9, 1])),
+            "SET_VRING_ENABLE: queue index 9",
+        ),
+        (
+            message(SET_VRING_ENABLE, 1, &words(&[0, 2])),
+            "SET_VRING_ENABLE: ",
+        ),
+        (
+            message(GET_VRING_BASE, 1, &words(&[u32::MAX, 0])),
+            "GET_VRING_BASE: queue index 4294967295",
+        ),
+        (
+            message(SET_VRING_NUM, 1, &words(&[0, 3])),
+            "SET_VRING_NUM: 3 entries for queue 0, expected a power of two",
+        ),
+        (
+            message(SET_VRING_NUM, 1, &words(&[0, 0])),
+            "SET_VRING_NUM: 0 entries",
+        ),
+        (
+            message(SET_VRING_NUM, 1, &words(&[0, 65536])),
+            "SET_VRING_NUM: 65536 entries",
+        ),
+        (
+            message(SET_VRING_NUM, 1, &words(&[1, 4])),
+            "SET_VRING_NUM: queue 1 is running",
+        ),
+        (
+            message(SET_VRING_NUM, 1, &[0; 4]),
+            "SET_VRING_NUM: wrong size",
+        ),
+        (
+            message(SET_VRING_BASE, 1, &words(&[0, 65536])),
+            "SET_VRING_BASE: index 65536 for queue 0",
+        ),
+        (
+            message(SET_VRING_BASE, 1, &words(&[1, 1])),
+            "SET_VRING_BASE: queue 1 is running",
+        ),
+        (unaligned, "a ring that is not aligned"),
+        (
+            ring_addresses(1, &memory, 0x4000),
+            "SET_VRING_ADDR: queue 1 is running",
+        ),
+        (
+            message(SET_VRING_KICK, 1, &no_fd),
+            "SET_VRING_KICK for queue 0 before SET_VRING_NUM",
+        ),
+        (
+            message(SET_VRING_KICK, 1, &[0; 8]),
+            "SET_VRING_KICK: wrong size, values or file descriptors",
+        ),
+        (
+            message(SET_FEATURES, 1, &u64s(&[1 << 17])),
+            "SET_FEATURES: bit 17 not offered",
+        ),
+        (
+            message(SET_FEATURES, 1, &u64s(&[VERSION_1])),
+            "SET_FEATURES: other features while queue 1 is running",
+        ),
+        (
+            message(SET_PROTOCOL_FEATURES, 1, &u64s(&[1 << 8])),
+            "SET_PROTOCOL_FEATURES: 0x100 not offered",
+        ),
+        (
+            message(SET_MEM_TABLE, 1, &words(&[0, 0])),
+            "guest memory is not shared",
+        ),
+        (
+            message(ADD_MEM_REG, 1, &[0; 40]),
+            "guest memory is not shared",
+        ),
+        (
+            message(REM_MEM_REG, 1, &u64s(&[0, 7, 8, 9, 0])),
+            "REM_MEM_REG: no region of 8 bytes at guest address 0x7",
+        ),
+        (
+            message(NET_SET_MTU, 1, &u64s(&[1500])),
+            "NET_SET_MTU: not supported",
+        ),
+        (
+            message(SEND_RARP, 1, &u64s(&[0])),
+            "SEND_RARP: not supported",
+        ),
+        (message(IOTLB_MSG, 1, &[0; 40]), "IOTLB_MSG: not supported"),
+        (
+            message(SET_STATUS, 1, &u64s(&[15])),
+            "SET_STATUS: not supported",
+        ),
+        (
+            message(POSTCOPY_ADVISE, 1, &[]),
+            "POSTCOPY_ADVISE: not supported",
+        ),
+        (
+            message(GET_CONFIG, 1, &words(&[0, 4, 0, 0])),
+            "GET_CONFIG: not supported, nor offered",
+        ),
+        (
+            message(GET_INFLIGHT_FD, 1, &[0; 24]),
+            "GET_INFLIGHT_FD: not supported",
+        ),
+        (
+            message(CHECK_DEVICE_STATE, 1, &[]),
+            "CHECK_DEVICE_STATE: not supported",
+        ),
+        (message(RESET_DEVICE, 1, &[]), "RESET_DEVICE: not supported"),
+        (message(GET_FEATURES, 1, &[1]), "GET_FEATURES: wrong size"),
+        (message(SET_OWNER, 5, &[]), "SET_OWNER: a reply to nothing"),
+        (message(SET_OWNER, 2, &[]), "SET_OWNER: flags 0x2"),
+        (
+            message(SET_OWNER, 1, &[0; 4097]),
+            "SET_OWNER: 4097 bytes of payload",
+        ),
+    ];
+    let mut n = 0;
+    for (bytes, expected) in cases {
+        n += 1;
+        let mut raw = port.dial();
+        prepare(&mut raw);
+        // Queue 1 runs, queue 0 is not described.
+        send_memory(&raw, &memory);
+        assert_eq!(reply(&mut raw), [0; 8]);
+        run_queue_1(&mut raw, &memory);
+        raw.write_all(&bytes).unwrap();
+        let reason = thrown_out(&port, n);
+        assert!(
+            reason.contains(expected),
+            "{reason:?}, expected {expected:?}"
+        );
+    }
+    assert_serves(&port);
+}
+
+fn run_queue_1(raw: &mut UnixStream, memory: &SharedMemory) {
+    let num = message(FrontendReq::SET_VRING_NUM, 9, &words(&[1, 8]));
+    let kick = message(FrontendReq::SET_VRING_KICK, 9, &0x101u64.to_ne_bytes());
+    for bytes in [num, ring_addresses(1, memory, 0), kick] {
+        raw.write_all(&bytes).unwrap();
+        assert_eq!(reply(raw), [0; 8]);
+    }
+}
+
+#[test]
+fn what_was_not_negotiated_is_not_obeyed() {
+    let port = Port::server(1);
+    for (n, (code, payload, expected)) in [
+        (
+            FrontendReq::GET_QUEUE_NUM,
+            vec![],
+            "GET_QUEUE_NUM: protocol feature",
+        ),
+        (
+            FrontendReq::REM_MEM_REG,
+            vec![0; 40],
+            "REM_MEM_REG: protocol feature",
+        ),
+        (
+            FrontendReq::SET_VRING_ENABLE,
+            words(&[0, 1]),
+            "SET_VRING_ENABLE: PROTOCOL_FEATURES was not negotiated",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut raw = port.dial();
+        raw.write_all(&message(
+            FrontendReq::SET_FEATURES,
+            1,
+            &VERSION_1.to_ne_bytes(),
+        ))
+        .unwrap();
+        raw.write_all(&message(code, 1, &payload)).unwrap();
+        let reason = thrown_out(&port, n as u64 + 1);
+        assert!(reason.contains(expected), "{reason}");
+    }
+    // Early SET_VRING_ENABLE is checked like any other.
+    for (n, (payload, expected)) in [
+        (words(&[2, 1]), "SET_VRING_ENABLE: queue index 2"),
+        (words(&[0, 7]), "SET_VRING_ENABLE: invalid parameters"),
+        (words(&[0]), "SET_VRING_ENABLE: wrong size"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut raw = port.dial();
+        raw.write_all(&message(FrontendReq::SET_VRING_ENABLE, 1, &payload))
+            .unwrap();
+        let reason = thrown_out(&port, n as u64 + 4);
+        assert!(reason.contains(expected), "{reason}");
+    }
+}
+
+#[test]
+fn rings_outside_the_memory_are_refused_by_the_device() {
+    let port = Port::server(1);
+    let mut raw = port.dial();
+    prepare(&mut raw);
+    let memory = SharedMemory::new(0, 0x1_0000).unwrap();
+    let elsewhere = SharedMemory::new(0, 0x1_0000).unwrap();
+    send_memory(&raw, &memory);
+    assert_eq!(reply(&mut raw), [0; 8]);
+    for bytes in [
+        message(FrontendReq::SET_VRING_NUM, 1, &words(&[0, 4])),
+        message(FrontendReq::SET_VRING_BASE, 1, &words(&[0, 0])),
+        ring_addresses(0, &elsewhere, 0),
+        message(FrontendReq::SET_VRING_KICK, 1, &0x100u64.to_ne_bytes()),
+    ] {
+        raw.write_all(&bytes).unwrap();
+    }
+    let reason = thrown_out(&port, 1);
+    assert!(
+        reason.contains("queue 0 cannot start: the descriptor table"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn a_new_table_without_a_running_ring_is_refused() {
+    let port = Port::server(1);
+    let mut guest = port.connect(one_pair());
+    let elsewhere = SharedMemory::new(0, 0x1_0000).unwrap();
+    let table = [region(&elsewhere)];
+    use vhost::VhostBackend;
+    guest.protocol().unwrap().set_mem_table(&table).unwrap_err();
+    let reason = thrown_out(&port, 1);
+    assert!(reason.starts_with("SET_MEM_TABLE: queue 0: "), "{reason}");
+}
+
+#[test]
+fn a_device_that_refuses_is_heard() {
+    let port = Port::server(1);
+    port.device().refuse_start = Some("deadlines need preallocated memory".into());
+    assert!(FrontEnd::connect(&port.path, one_pair()).is_err());
+    assert_eq!(
+        thrown_out(&port, 1),
+        "queue 0 cannot start: deadlines need preallocated memory"
+    );
+}
+
+#[test]
+fn error_descriptors_are_signalled_to_those_to_blame() {
+    let port = Port::server(1);
+    for blame in [true, false] {
+        let raw = port.dial();
+        let err = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let bytes = message(FrontendReq::SET_VRING_ERR, 1, &words(&[0, 0]));
+        send_fds(&raw, &bytes, &[err.as_fd()]);
+        if blame {
+            (&raw).write_all(b"garbage, and enough of it").unwrap();
+            thrown_out(&port, 1);
+        } else {
+            drop(raw);
+            port.wait_gone(2);
+        }
+        assert_eq!(rustix::io::read(&err, &mut [0u8; 8]).is_ok(), blame);
+    }
+}
+
+/// Codes of the protocol and a few beyond, mostly with the right flags.
+fn any_message() -> impl Strategy<Value = Vec<u8>> {
+    let flags = prop_oneof![8 => Just(1u32), 4 => Just(9u32), 1 => any::<u32>()];
+    let payload = prop_oneof![
+        4 => Just(8usize),
+        1 => Just(40usize),
+        1 => 0usize..64,
+    ]
+    .prop_flat_map(|len| {
+        let byte = prop_oneof![3 => Just(0u8), 2 => Just(1u8), 1 => any::<u8>()];
+        proptest::collection::vec(byte, len)
+    });
+    (0u32..48, flags, payload, -3i32..4).prop_map(|(code, flags, payload, lie)| {
+        // The size is mostly true.
+        let size = payload.len() as u32;
+        let size = if lie == 3 { size.wrapping_add(1) } else { size };
+        let mut bytes = words(&[code, flags, size]);
+        bytes.extend(payload);
+        bytes
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever is said, with descriptors or without: the port serves the next.
+    #[test]
+    fn nothing_that_can_be_sent_ends_the_port(
+        messages in proptest::collection::vec((any_message(), 0usize..3), 1..12),
+        negotiated in any::<bool>(),
+    ) {
+        let port = Port::server_with(PortConfig {
+            message_timeout: Duration::from_millis(20),
+            ..PortConfig::new("test", 1)
+        });
+        let mut raw = port.dial();
+        let memory = SharedMemory::new(0, 0x1_0000).unwrap();
+        if negotiated {
+            prepare(&mut raw);
+            set_up_rings(&mut raw, &memory, 2);
+        }
+        let fds = [memory.fd(), memory.fd()];
+        for (bytes, count) in &messages {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if *count > 0 {
+                control.push(SendAncillaryMessage::ScmRights(&fds[..*count]));
+            }
+            let bytes = [IoSlice::new(bytes)];
+            if sendmsg(&raw, &bytes, &mut control, SendFlags::NOSIGNAL).is_err() {
+                break;
+            }
+        }
+        drop(raw);
+        port.wait_gone(1);
+        assert_serves(&port);
+    }
+}

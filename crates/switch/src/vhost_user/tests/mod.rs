@@ -1,0 +1,194 @@
+//! Real sockets between a synthetic front end and a port's thread.
+
+mod device;
+mod hostile;
+mod protocol;
+
+use super::listener::{PortConfig, PortThread, SocketEnd};
+use super::status::{ConnectionStatus, Snapshot, State};
+use device::Device;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tempfile::TempDir;
+use tidegate_frontend::front_end::{FrontEnd, Options};
+use tidegate_frontend::memory::SharedMemory;
+use vhost::VhostUserMemoryRegionInfo;
+use vhost::vhost_user::message::FrontendReq;
+
+/// Only a test that fails waits this long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A port over a device that records what it is asked.
+struct Port {
+    thread: PortThread,
+    status: Arc<ConnectionStatus>,
+    device: Arc<Mutex<Device>>,
+    path: PathBuf,
+    _dir: TempDir,
+}
+
+impl Port {
+    fn server(queue_pairs: u16) -> Self {
+        Self::server_with(PortConfig {
+            message_timeout: PATIENCE,
+            ..PortConfig::new("test", queue_pairs)
+        })
+    }
+
+    fn server_with(config: PortConfig) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("port.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        Self::spawn(dir, path, config, SocketEnd::Listener(listener.into()))
+    }
+
+    /// A port in client mode, and the front end's end of its first stream.
+    fn client() -> (Self, UnixStream) {
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let config = PortConfig::new("test", 1);
+        let port = Self::spawn(dir, PathBuf::new(), config, SocketEnd::Stream(ours.into()));
+        (port, theirs)
+    }
+
+    fn spawn(dir: TempDir, path: PathBuf, config: PortConfig, end: SocketEnd) -> Self {
+        let status = Arc::new(ConnectionStatus::default());
+        let device = Arc::new(Mutex::new(Device::default()));
+        let control = Box::new(device.clone());
+        let thread = PortThread::spawn(config, end, control, status.clone()).unwrap();
+        Self {
+            thread,
+            status,
+            device,
+            path,
+            _dir: dir,
+        }
+    }
+
+    fn connect(&self, options: Options) -> FrontEnd {
+        FrontEnd::connect(&self.path, options).unwrap()
+    }
+
+    fn dial(&self) -> UnixStream {
+        UnixStream::connect(&self.path).unwrap()
+    }
+
+    fn device(&self) -> MutexGuard<'_, Device> {
+        self.device.lock().unwrap()
+    }
+
+    /// What the device was asked since the last look.
+    fn events(&self) -> Vec<String> {
+        std::mem::take(&mut self.device().events)
+    }
+
+    fn wait(&self, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        self.status.wait(PATIENCE, wanted).unwrap_or_else(|| {
+            panic!("not reached; now {:?}", self.status.snapshot());
+        })
+    }
+
+    /// Waits until the `n`th front end is gone.
+    fn wait_gone(&self, n: u64) -> Snapshot {
+        self.wait(|now| now.connects == n && now.state == State::Waiting)
+    }
+}
+
+fn two_pairs() -> Options {
+    Options {
+        queue_pairs: 2,
+        queue_size: 64,
+        ..Options::default()
+    }
+}
+
+fn one_pair() -> Options {
+    Options {
+        queue_size: 64,
+        ..Options::default()
+    }
+}
+
+/// A message as it is on the socket. Flags: 1 is the version, 8 asks for an acknowledgement.
+fn message(code: FrontendReq, flags: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = words(&[code.into(), flags, payload.len() as u32]);
+    bytes.extend(payload);
+    bytes
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// The payload of a reply of 8 bytes.
+fn reply(stream: &mut impl Read) -> [u8; 8] {
+    let mut bytes = [0; 20];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes[4..12], words(&[5, 8]));
+    bytes[12..].try_into().unwrap()
+}
+
+fn send_fds(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    let bytes = [IoSlice::new(bytes)];
+    sendmsg(stream, &bytes, &mut control, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// SET_MEM_TABLE of one region, in which the guest has been.
+fn send_memory(stream: &UnixStream, memory: &SharedMemory) {
+    memory.write(memory.guest_addr() + memory.size() - 1, &[1]);
+    let numbers = [memory.guest_addr(), memory.size(), memory.user_addr(), 0];
+    let mut payload = words(&[1, 0]);
+    payload.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
+    let bytes = message(FrontendReq::SET_MEM_TABLE, 9, &payload);
+    send_fds(stream, &bytes, &[memory.fd()]);
+}
+
+/// SET_VRING_ADDR of a ring of 4 entries at guest address `at`.
+fn ring_addresses(index: u32, memory: &SharedMemory, at: u64) -> Vec<u8> {
+    let mut payload = words(&[index, 0]);
+    let at = memory.to_user(memory.guest_addr() + at);
+    for address in [at, at + 0x200, at + 0x100, 0] {
+        payload.extend(address.to_ne_bytes());
+    }
+    message(FrontendReq::SET_VRING_ADDR, 9, &payload)
+}
+
+/// Memory and `count` queues of 4 entries, all acknowledged.
+fn set_up_rings(stream: &mut UnixStream, memory: &SharedMemory, count: u32) {
+    send_memory(stream, memory);
+    assert_eq!(reply(stream), [0; 8]);
+    for index in 0..count {
+        let num = message(FrontendReq::SET_VRING_NUM, 9, &words(&[index, 4]));
+        let addresses = ring_addresses(index, memory, u64::from(index) * 0x1000);
+        for bytes in [num, addresses] {
+            stream.write_all(&bytes).unwrap();
+            assert_eq!(reply(stream), [0; 8]);
+        }
+        let kick = eventfd(0, EventfdFlags::empty()).unwrap();
+        let bytes = message(FrontendReq::SET_VRING_KICK, 9, &words(&[index, 0]));
+        send_fds(stream, &bytes, &[kick.as_fd()]);
+        assert_eq!(reply(stream), [0; 8]);
+    }
+}
+
+fn region(memory: &SharedMemory) -> VhostUserMemoryRegionInfo {
+    VhostUserMemoryRegionInfo {
+        guest_phys_addr: memory.guest_addr(),
+        memory_size: memory.size(),
+        userspace_addr: memory.user_addr(),
+        mmap_offset: 0,
+        mmap_handle: memory.fd().as_raw_fd(),
+    }
+}
