@@ -1,1 +1,171 @@
-//! (to be written)
+//! In which order, and when, frames leave one egress.
+//!
+//! ```text
+//!              set_source: deadline, min, weight, caps
+//!                               │
+//!              ┌────────────────▼───────────────────┐
+//!  enqueue ───▶│ source 1 ▤▤▤   1 real-time: EDF    │
+//!  (source,    │ source 2 ▤     2 minima: due first │──▶ head ──▶ take
+//!   frame)     │ source 3 ▤▤▤▤  3 shares: by weight │    Ready, WaitUntil, Empty
+//!      │       └──────────┬──────────────▲──────────┘
+//!      ▼                  ▼              │
+//!  Full: a cap      expire, clear    egress rate and burst
+//!                                    (tiers 2 and 3 wait for it)
+//! ```
+//!
+//! A source is one vNIC's traffic to this egress. The frame itself is an opaque
+//! handle; the scheduler knows its size on the wire, its deadline and since when
+//! it waits. It does no I/O and has no clock: `now` is an argument, nanoseconds
+//! of any monotonic clock. The same calls give the same order, always.
+//!
+//! 1. **Real-time** sources ([`SourceConfig::deadline`]): earliest deadline first.
+//!    They are charged to the egress rate, and never wait for it.
+//! 2. Sources that hold credit of their **minimum** ([`SourceConfig::min`]): of
+//!    these the one due first.
+//! 3. All sources that are not real-time, by **weight**.
+//!
+//! A frame goes in the highest tier that its source has a right to at that
+//! moment, and is charged to that tier alone.
+//!
+//! - [`token_bucket`]: rate and burst, exact
+//! - `heap`, `arena`: sources in order; frames in memory
+//! - `edf`, `minima`, `shares`: the three tiers, each with its reasoning
+//! - `fifo`: the discipline without tiers, to compare with
+//! - [`hold`]: how long a frame may be held
+//! - [`scheduler`]: what puts them together
+
+mod arena;
+mod edf;
+mod fifo;
+mod heap;
+pub mod hold;
+mod minima;
+pub mod scheduler;
+mod shares;
+pub mod token_bucket;
+
+#[cfg(test)]
+mod model;
+
+pub use hold::hold_limit;
+pub use scheduler::Scheduler;
+pub use token_bucket::TokenBucket;
+
+use tidegate_contract::{Bytes, Discipline, Rate};
+
+/// A source of one egress: small numbers, given by the caller. Memory grows with
+/// the largest in use.
+pub type SourceId = u16;
+
+/// What an egress may carry, and in which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EgressConfig {
+    /// Rate limit; `None`: as fast as frames are taken.
+    pub rate: Option<Rate>,
+    /// Burst of `rate`.
+    pub burst: Bytes,
+    /// The three tiers, or plain FIFO.
+    pub discipline: Discipline,
+    /// Most bytes that may wait.
+    ///
+    /// With [`Discipline::Fifo`] of all frames: the tail-drop limit. With
+    /// [`Discipline::Contract`] of the sources without a promise, that is
+    /// without deadline and without `min`. Those with one are bounded by their own
+    /// caps, so that no one else's flood costs them a frame.
+    pub queue: u64,
+}
+
+/// What one source was promised at this egress, and how much of it may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceConfig {
+    /// Relative deadline in nanoseconds: makes the source real-time.
+    pub deadline: Option<u64>,
+    /// Guaranteed rate; without effect on a real-time source.
+    pub min: Option<Rate>,
+    /// Credit, in bytes, that an idle source keeps of its `min`.
+    pub min_burst: u64,
+    /// Share of what is left over; 0 counts as 1.
+    pub weight: u32,
+    /// Most bytes of this source that may wait.
+    pub cap_bytes: u64,
+    /// Most frames of this source that may wait.
+    pub cap_frames: u32,
+}
+
+impl SourceConfig {
+    /// Whether anything is promised beyond a share of the rest.
+    pub(crate) fn promised(&self) -> bool {
+        self.deadline.is_some() || self.min.is_some()
+    }
+}
+
+/// A frame that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queued<F> {
+    /// The caller's handle.
+    pub frame: F,
+    /// Size on the wire, bytes; of a super-frame, all its segments.
+    pub bytes: u32,
+    /// When it is due, ns; `u64::MAX` without a deadline. Must not decrease
+    /// from frame to frame of one source.
+    pub deadline: u64,
+    /// Since when it waits, ns. Must not decrease from frame to frame of one source.
+    pub enqueued: u64,
+}
+
+/// Why a frame was given its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// Its deadline was the earliest.
+    RealTime,
+    /// Its source held credit of its `min`.
+    Minimum,
+    /// Its source's share of what is left over.
+    Share,
+    /// It arrived first ([`Discipline::Fifo`]).
+    Fifo,
+}
+
+/// What an egress has to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head<F> {
+    /// This frame, now.
+    Ready {
+        /// Whose it is.
+        source: SourceId,
+        /// Why it is its turn.
+        tier: Tier,
+        /// The frame.
+        queued: Queued<F>,
+    },
+    /// Nothing before this time, ns, unless something is enqueued. Ask again then.
+    WaitUntil(u64),
+    /// Nothing waits.
+    Empty,
+}
+
+/// A frame was not accepted: the cap that it would have exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// [`SourceConfig::cap_bytes`].
+    #[error("the source has as many bytes waiting as it may")]
+    SourceBytes,
+    /// [`SourceConfig::cap_frames`].
+    #[error("the source has as many frames waiting as it may")]
+    SourceFrames,
+    /// [`EgressConfig::queue`].
+    #[error("the egress has as many bytes waiting as it may")]
+    EgressBytes,
+    /// The source was never set, or was removed.
+    #[error("the egress has no such source")]
+    NoSource,
+}
+
+/// How much waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Frames.
+    pub frames: u32,
+    /// Their bytes.
+    pub bytes: u64,
+}

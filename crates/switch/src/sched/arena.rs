@@ -1,0 +1,176 @@
+//! Where waiting frames are kept: one arena of nodes per egress, and per source
+//! a doubly linked list through it.
+//!
+//! ```text
+//!   nodes  [ a1 | b1 | -- | a2 | c1 | -- | a3 ]      source a: a1 ⇄ a2 ⇄ a3
+//!                      └──── free ────┘
+//! ```
+//!
+//! A node that becomes free is the next to be used, so the arena stays as
+//! small, and as warm in the cache, as the queues are. It grows by doubling when
+//! more frames wait than ever before, and never shrinks.
+
+use super::Queued;
+
+const NIL: u32 = u32::MAX;
+/// Nodes there is room for from the start.
+const ROOM: usize = 1024;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node<F> {
+    pub(super) queued: Queued<F>,
+    /// Number of the frame in order of arrival over all sources.
+    pub(super) arrival: u64,
+    next: u32,
+    prev: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Arena<F> {
+    nodes: Vec<Node<F>>,
+    /// First free node; the free ones are linked by `next`.
+    free: u32,
+}
+
+/// The frames of one source, oldest first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct List {
+    head: u32,
+    tail: u32,
+    pub(super) frames: u32,
+    pub(super) bytes: u64,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self {
+            head: NIL,
+            tail: NIL,
+            frames: 0,
+            bytes: 0,
+        }
+    }
+}
+
+impl List {
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames == 0
+    }
+}
+
+impl<F: Copy> Arena<F> {
+    pub(super) fn new() -> Self {
+        Self {
+            nodes: Vec::with_capacity(ROOM),
+            free: NIL,
+        }
+    }
+
+    pub(super) fn front(&self, list: &List) -> Option<&Node<F>> {
+        self.nodes.get(list.head as usize)
+    }
+
+    /// # Panics
+    /// With 2^32 - 1 frames waiting; memory ends long before.
+    pub(super) fn push_back(&mut self, list: &mut List, queued: Queued<F>, arrival: u64) {
+        let node = Node {
+            queued,
+            arrival,
+            next: NIL,
+            prev: list.tail,
+        };
+        let at = self.free;
+        let at = if at != NIL {
+            self.free = self.nodes[at as usize].next;
+            self.nodes[at as usize] = node;
+            at
+        } else {
+            let at = self.nodes.len() as u32;
+            assert!(at != NIL, "arena of an egress is full");
+            self.nodes.push(node);
+            at
+        };
+        match list.tail {
+            NIL => list.head = at,
+            tail => self.nodes[tail as usize].next = at,
+        }
+        list.tail = at;
+        list.frames += 1;
+        list.bytes += u64::from(queued.bytes);
+    }
+
+    pub(super) fn pop_front(&mut self, list: &mut List) -> Option<Queued<F>> {
+        let at = list.head;
+        let node = *self.nodes.get(at as usize)?;
+        list.head = node.next;
+        match node.next {
+            NIL => list.tail = NIL,
+            next => self.nodes[next as usize].prev = NIL,
+        }
+        Some(self.release(list, at))
+    }
+
+    pub(super) fn pop_back(&mut self, list: &mut List) -> Option<Queued<F>> {
+        let at = list.tail;
+        let node = *self.nodes.get(at as usize)?;
+        list.tail = node.prev;
+        match node.prev {
+            NIL => list.head = NIL,
+            prev => self.nodes[prev as usize].next = NIL,
+        }
+        Some(self.release(list, at))
+    }
+
+    fn release(&mut self, list: &mut List, at: u32) -> Queued<F> {
+        let node = &mut self.nodes[at as usize];
+        node.next = self.free;
+        self.free = at;
+        list.frames -= 1;
+        list.bytes -= u64::from(node.queued.bytes);
+        node.queued
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    fn queued(frame: u32) -> Queued<u32> {
+        Queued {
+            frame,
+            bytes: frame * 7,
+            deadline: u64::MAX,
+            enqueued: 0,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn lists_agree_with_deques_and_nodes_are_used_again(
+            steps in prop::collection::vec((0..3usize, 0..5u8), 1..400),
+        ) {
+            let mut arena = Arena::new();
+            let mut lists = [List::default(); 3];
+            let mut model: [VecDeque<u32>; 3] = Default::default();
+            let (mut number, mut most) = (0, 0);
+            for (i, what) in steps {
+                match what {
+                    0 => prop_assert_eq!(arena.pop_front(&mut lists[i]).map(|q| q.frame), model[i].pop_front()),
+                    1 => prop_assert_eq!(arena.pop_back(&mut lists[i]).map(|q| q.frame), model[i].pop_back()),
+                    _ => {
+                        number += 1;
+                        arena.push_back(&mut lists[i], queued(number), u64::from(number));
+                        model[i].push_back(number);
+                    }
+                }
+                prop_assert_eq!(arena.front(&lists[i]).map(|n| n.queued.frame), model[i].front().copied());
+                prop_assert_eq!(lists[i].frames as usize, model[i].len());
+                prop_assert_eq!(lists[i].bytes, model[i].iter().map(|&f| u64::from(f) * 7).sum::<u64>());
+                most = most.max(model.iter().map(VecDeque::len).sum());
+                prop_assert_eq!(arena.nodes.len(), most);
+            }
+        }
+    }
+}

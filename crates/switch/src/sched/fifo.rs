@@ -1,0 +1,37 @@
+//! The other discipline: first come, first served over all sources.
+//!
+//! This is what a plain interface does; it is there to compare with. Frames
+//! stay in the list of their source, so everything that is asked about one source
+//! works alike in both disciplines. They are numbered as they arrive, and the
+//! first of all is the lowest number among the heads.
+
+use super::SourceId;
+use super::heap::SourceHeap;
+
+#[derive(Debug, Default)]
+pub(super) struct Fifo {
+    heads: SourceHeap<u64>,
+}
+
+impl Fifo {
+    pub(super) fn reserve(&mut self, source: SourceId) {
+        self.heads.reserve(source);
+    }
+
+    /// The source whose head arrived first.
+    pub(super) fn first(&self) -> Option<SourceId> {
+        self.heads.peek().map(|(_, source)| source)
+    }
+
+    pub(super) fn set(&mut self, source: SourceId, arrival: u64) {
+        self.heads.set(source, arrival);
+    }
+
+    pub(super) fn remove(&mut self, source: SourceId) {
+        self.heads.remove(source);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.heads.clear();
+    }
+}

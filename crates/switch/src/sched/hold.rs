@@ -1,0 +1,99 @@
+//! How long a frame may be held: it lies in its sender's memory, and the sender
+//! cannot use that buffer again until the frame has left or was dropped.
+
+use super::SourceId;
+use super::heap::SourceHeap;
+use tidegate_contract::Rate;
+
+/// What frames are held for where the egress is fast enough: 10 ms.
+const HOLD: u64 = 10_000_000;
+/// The largest TCP or UDP super-frame a guest sends.
+const SUPER_FRAME: u64 = 65_536;
+
+/// The longest, in nanoseconds, that a frame without a deadline waits for an
+/// egress before it is dropped.
+///
+/// 10 ms, or where that is longer the time four 64 KB super-frames take at the
+/// rate of the egress. Without the second rule a slow egress would carry no TCP
+/// at all: at 10 Mbit/s one super-frame takes 52 ms, so whatever waits behind it
+/// would always be dropped. Four let two senders each have one on its way
+/// and one waiting.
+pub fn hold_limit(egress: Option<Rate>) -> u64 {
+    let Some(rate) = egress else { return HOLD };
+    let four = 4 * SUPER_FRAME * 8 * 1_000_000_000;
+    HOLD.max(four.div_ceil(rate.bits()))
+}
+
+/// Sources by a lower bound of when their head frame was enqueued.
+///
+/// Whatever leaves a source's queue makes its head younger, so an old bound
+/// stays a bound and nothing needs to be done when a frame is sent: a source is
+/// looked at again only when its bound comes due. That makes watching for
+/// overdue frames nearly free while they keep moving.
+#[derive(Debug, Default)]
+pub(super) struct Oldest {
+    bounds: SourceHeap<u64>,
+}
+
+impl Oldest {
+    pub(super) fn reserve(&mut self, source: SourceId) {
+        self.bounds.reserve(source);
+    }
+
+    /// The queue of `source` was empty and now begins with a frame enqueued then.
+    pub(super) fn activate(&mut self, source: SourceId, enqueued: u64) {
+        if !self.bounds.contains(source) {
+            self.bounds.set(source, enqueued);
+        }
+    }
+
+    /// A source whose bound is at least `hold` old.
+    pub(super) fn due(&self, now: u64, hold: u64) -> Option<SourceId> {
+        let (enqueued, source) = self.bounds.peek()?;
+        overdue(enqueued, hold, now).then_some(source)
+    }
+
+    pub(super) fn set(&mut self, source: SourceId, enqueued: u64) {
+        self.bounds.set(source, enqueued);
+    }
+
+    pub(super) fn remove(&mut self, source: SourceId) {
+        self.bounds.remove(source);
+    }
+}
+
+/// Whether a frame enqueued then has been held for `hold` or longer.
+pub(super) fn overdue(enqueued: u64, hold: u64, now: u64) -> bool {
+    now.checked_sub(enqueued).is_some_and(|age| age >= hold)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_milliseconds_or_four_super_frames() {
+        let at = |bits| hold_limit(Rate::from_bits(bits));
+        assert_eq!(hold_limit(None), 10_000_000);
+        assert_eq!(at(1_000_000_000), 10_000_000);
+        assert_eq!(at(10_000_000), 209_715_200);
+        assert_eq!(at(1), 2_097_152_000_000_000);
+        // The two rules meet where four super-frames take 10 ms.
+        assert_eq!(at(209_715_200), 10_000_000);
+        assert_eq!(at(209_715_199), 10_000_001);
+    }
+
+    #[test]
+    fn a_bound_is_kept_until_it_is_due() {
+        let mut oldest = Oldest::default();
+        oldest.reserve(3);
+        oldest.activate(3, 100);
+        oldest.activate(3, 500); // drained and refilled meanwhile
+        assert_eq!(oldest.due(599, 500), None);
+        assert_eq!(oldest.due(600, 500), Some(3));
+        oldest.set(3, 500);
+        assert_eq!(oldest.due(600, 500), None);
+        assert_eq!(oldest.due(50, 500), None);
+        assert_eq!(oldest.due(u64::MAX - 1, u64::MAX), None);
+    }
+}

@@ -1,0 +1,460 @@
+//! The scheduler once more, slowly: every question is answered by looking at all
+//! sources and all they did. No heap, no arena, no state that could go stale.
+//! Random sequences of every operation must agree with it step by step.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, VecDeque};
+
+const PER_BYTE: i128 = 8_000_000_000;
+const SCALE: u128 = 1 << 20;
+
+struct Model {
+    config: EgressConfig,
+    bucket: Option<TokenBucket>,
+    sources: BTreeMap<SourceId, Source>,
+    arrivals: u64,
+    virtual_time: u128,
+    furthest: u128,
+}
+
+struct Source {
+    config: SourceConfig,
+    frames: VecDeque<(Queued<u32>, u64)>,
+    /// Tier 3: tag and weight at some time, and bytes served since.
+    tag: u128,
+    weight: u128,
+    served: u128,
+    sharing: bool,
+    /// Tier 2: units ahead at some time, and units charged since.
+    since: u64,
+    ahead: i128,
+    charged: i128,
+}
+
+impl Source {
+    fn start_tag(&self) -> u128 {
+        self.tag + self.served * SCALE / self.weight
+    }
+    fn ahead(&self, now: u64) -> i128 {
+        let rate = self.config.min.map_or(0, Rate::bits);
+        self.ahead + self.charged - i128::from(now - self.since) * i128::from(rate)
+    }
+    fn restart(&mut self, now: u64, ahead: i128) {
+        (self.since, self.ahead, self.charged) = (now, ahead, 0);
+    }
+    fn head_bytes(&self) -> i128 {
+        i128::from(self.frames[0].0.bytes)
+    }
+    fn eligible(&self, now: u64) -> bool {
+        let burst = i128::from(self.config.min_burst);
+        let credit = burst * PER_BYTE - self.ahead(now);
+        self.config.min.is_some() && credit >= self.head_bytes().min(burst) * PER_BYTE
+    }
+    /// First whole nanosecond by which the ideal line is through with the head.
+    fn due(&self) -> i128 {
+        let rate = i128::from(self.config.min.map_or(1, Rate::bits));
+        let units = self.ahead + self.charged + self.head_bytes() * PER_BYTE;
+        i128::from(self.since) + units.div_euclid(rate) + i128::from(units.rem_euclid(rate) > 0)
+    }
+    fn deadline(&self) -> u64 {
+        let head = self.frames[0].0;
+        match head.deadline {
+            u64::MAX => head.enqueued + self.config.deadline.unwrap_or(0),
+            deadline => deadline,
+        }
+    }
+    fn bytes(&self) -> u64 {
+        self.frames.iter().map(|(q, _)| u64::from(q.bytes)).sum()
+    }
+}
+
+impl Model {
+    fn new(config: EgressConfig) -> Self {
+        Self {
+            config,
+            bucket: config.rate.map(|r| TokenBucket::new(r, config.burst)),
+            sources: BTreeMap::new(),
+            arrivals: 0,
+            virtual_time: 0,
+            furthest: 0,
+        }
+    }
+
+    fn contract(&self) -> bool {
+        self.config.discipline == Discipline::Contract
+    }
+
+    fn reconfigure(&mut self, now: u64, config: EgressConfig) {
+        self.bucket = config.rate.map(|rate| {
+            let fresh = TokenBucket::new(rate, config.burst);
+            self.bucket.take().map_or(fresh, |mut b| {
+                b.set(now, rate, config.burst);
+                b
+            })
+        });
+        let reordered = config.discipline != self.config.discipline;
+        self.config = config;
+        if reordered {
+            self.sources.values_mut().for_each(|s| s.sharing = false);
+            let ids: Vec<_> = self.sources.keys().copied().collect();
+            ids.into_iter().for_each(|id| self.begins(now, id));
+        }
+    }
+
+    fn set_source(&mut self, now: u64, id: SourceId, config: SourceConfig) {
+        let source = self.sources.entry(id).or_insert_with(|| Source {
+            config,
+            frames: VecDeque::new(),
+            tag: 0,
+            weight: u128::from(config.weight.max(1)),
+            served: 0,
+            sharing: false,
+            since: now,
+            ahead: 0,
+            charged: 0,
+        });
+        let was = source.config;
+        if source.weight != u128::from(config.weight.max(1)) {
+            (source.tag, source.served) = (source.start_tag(), 0);
+            source.weight = u128::from(config.weight.max(1));
+        }
+        let mut ahead = source.ahead(now);
+        if was.min.is_none() {
+            ahead = 0;
+        } else if source.frames.is_empty() {
+            ahead = ahead.max(0);
+        }
+        source.restart(now, ahead);
+        source.config = config;
+        if was.deadline.is_some() != config.deadline.is_some() {
+            source.sharing = false;
+            self.begins(now, id);
+        }
+    }
+
+    /// `id` may have frames, and is new to its tier.
+    fn begins(&mut self, now: u64, id: SourceId) {
+        let contract = self.contract();
+        let nobody = !self.sources.values().any(|s| s.sharing);
+        let Some(source) = self.sources.get_mut(&id) else {
+            return;
+        };
+        if source.frames.is_empty() || source.config.deadline.is_some() || !contract {
+            return;
+        }
+        source.restart(now, source.ahead(now).max(0));
+        if nobody {
+            self.virtual_time = self.virtual_time.max(self.furthest);
+        }
+        if source.start_tag() < self.virtual_time {
+            (source.tag, source.served) = (self.virtual_time, 0);
+        }
+        source.sharing = true;
+    }
+
+    fn enqueue(&mut self, now: u64, id: SourceId, queued: Queued<u32>) -> Result<(), Full> {
+        let limited: u64 = self
+            .sources
+            .values()
+            .filter(|s| !self.contract() || !s.config.promised())
+            .map(Source::bytes)
+            .sum();
+        let contract = self.contract();
+        let source = self.sources.get_mut(&id).ok_or(Full::NoSource)?;
+        let bytes = u64::from(queued.bytes);
+        if source.frames.len() as u32 >= source.config.cap_frames {
+            return Err(Full::SourceFrames);
+        }
+        if source.bytes() + bytes > source.config.cap_bytes {
+            return Err(Full::SourceBytes);
+        }
+        if !(contract && source.config.promised()) && limited + bytes > self.config.queue {
+            return Err(Full::EgressBytes);
+        }
+        source.frames.push_back((queued, self.arrivals));
+        self.arrivals += 1;
+        if source.frames.len() == 1 {
+            self.begins(now, id);
+        }
+        Ok(())
+    }
+
+    fn turn(&self, now: u64) -> Option<(SourceId, Tier)> {
+        let busy = || self.sources.iter().filter(|(_, s)| !s.frames.is_empty());
+        if !self.contract() {
+            let first = busy().min_by_key(|(_, s)| s.frames[0].1)?;
+            return Some((*first.0, Tier::Fifo));
+        }
+        let real_time = busy().filter(|(_, s)| s.config.deadline.is_some());
+        if let Some((&id, _)) = real_time.min_by_key(|(id, s)| (s.deadline(), **id)) {
+            return Some((id, Tier::RealTime));
+        }
+        let eligible = busy().filter(|(_, s)| s.eligible(now));
+        if let Some((&id, _)) = eligible.min_by_key(|(id, s)| (s.due(), **id)) {
+            return Some((id, Tier::Minimum));
+        }
+        let (&id, _) = busy().min_by_key(|(id, s)| (s.start_tag(), **id))?;
+        Some((id, Tier::Share))
+    }
+
+    /// The head, or `Err(true)` if it has to wait for the rate.
+    fn head(&self, now: u64) -> Result<(SourceId, Tier, Queued<u32>), bool> {
+        let (id, tier) = self.turn(now).ok_or(false)?;
+        let queued = self.sources[&id].frames[0].0;
+        match &self.bucket {
+            Some(b) if tier != Tier::RealTime && b.conforms_at(now, queued.bytes.into()) > now => {
+                Err(true)
+            }
+            _ => Ok((id, tier, queued)),
+        }
+    }
+
+    fn take(&mut self, now: u64) -> Option<(SourceId, Tier, Queued<u32>)> {
+        let (id, tier, queued) = self.head(now).ok()?;
+        if let Some(bucket) = &mut self.bucket {
+            bucket.charge(now, queued.bytes.into());
+        }
+        let patience = hold_limit(self.config.rate);
+        let source = self.sources.get_mut(&id)?;
+        match tier {
+            Tier::Minimum => {
+                source.charged += i128::from(queued.bytes) * PER_BYTE;
+                let rate = source.config.min.map_or(0, Rate::bits);
+                let most = i128::from(patience) * i128::from(rate);
+                if source.ahead(now) < -most {
+                    source.restart(now, -most);
+                }
+            }
+            Tier::Share => {
+                self.virtual_time = self.virtual_time.max(source.start_tag());
+                source.served += u128::from(queued.bytes);
+                self.furthest = self.furthest.max(source.start_tag());
+            }
+            _ => {}
+        }
+        self.drop_one(id, VecDeque::pop_front);
+        Some((id, tier, queued))
+    }
+
+    fn drop_one(
+        &mut self,
+        id: SourceId,
+        pop: impl FnOnce(&mut VecDeque<(Queued<u32>, u64)>) -> Option<(Queued<u32>, u64)>,
+    ) -> Option<Queued<u32>> {
+        let source = self.sources.get_mut(&id)?;
+        let popped = pop(&mut source.frames)?;
+        source.sharing &= !source.frames.is_empty();
+        Some(popped.0)
+    }
+
+    fn expire(&mut self, now: u64, hold: u64) -> Vec<(SourceId, Queued<u32>)> {
+        let mut dropped = Vec::new();
+        let contract = self.contract();
+        for (&id, source) in &mut self.sources {
+            while !source.frames.is_empty() {
+                let late = if contract && source.config.deadline.is_some() {
+                    source.deadline() < now
+                } else {
+                    now - source.frames[0].0.enqueued >= hold
+                };
+                if !late {
+                    break;
+                }
+                dropped.extend(source.frames.pop_front().map(|(q, _)| (id, q)));
+            }
+            source.sharing &= !source.frames.is_empty();
+        }
+        dropped
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Enqueue(SourceId, u32),
+    Take,
+    /// Time passes.
+    Pass(u64),
+    /// Time passes up to what `WaitUntil` said.
+    Wait,
+    Expire(u64),
+    DropTail(SourceId),
+    Clear(SourceId),
+    Remove(SourceId),
+    Set(SourceId, SourceConfig),
+    Reconfigure(EgressConfig),
+}
+
+const SOURCES: SourceId = 7;
+
+fn rate() -> impl Strategy<Value = Rate> {
+    prop_oneof![
+        1_000..1_000_000u64,
+        1_000_000..1_000_000_000u64,
+        Just(400_000_000_000)
+    ]
+    .prop_map(|bits| Rate::from_bits(bits).expect("in range"))
+}
+
+fn size() -> impl Strategy<Value = u32> {
+    prop_oneof![3 => 60..1515u32, 1 => 1515..65_550u32]
+}
+
+fn source_config() -> impl Strategy<Value = SourceConfig> {
+    (
+        prop::option::weighted(0.3, 1_000..20_000_000u64),
+        prop::option::weighted(0.6, rate()),
+        prop_oneof![Just(0u64), 60..100_000u64],
+        prop_oneof![0..4u32, 0..1001u32],
+        prop_oneof![1 => 0..200_000u64, 3 => Just(10_000_000)],
+        prop_oneof![1 => 0..20u32, 3 => Just(1000)],
+    )
+        .prop_map(
+            |(deadline, min, min_burst, weight, cap_bytes, cap_frames)| SourceConfig {
+                deadline,
+                min,
+                min_burst,
+                weight,
+                cap_bytes,
+                cap_frames,
+            },
+        )
+}
+
+fn egress_config() -> impl Strategy<Value = EgressConfig> {
+    (
+        prop::option::weighted(0.8, rate()),
+        0..100_000u64,
+        prop::bool::weighted(0.2),
+        prop_oneof![1 => 0..400_000u64, 2 => Just(u64::MAX)],
+    )
+        .prop_map(|(rate, burst, fifo, queue)| EgressConfig {
+            rate,
+            burst: Bytes::new(burst),
+            discipline: if fifo {
+                Discipline::Fifo
+            } else {
+                Discipline::Contract
+            },
+            queue,
+        })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let id = || 0..SOURCES + 1; // the last is never set
+    prop_oneof![
+        40 => (id(), size()).prop_map(|(id, bytes)| Step::Enqueue(id, bytes)),
+        30 => Just(Step::Take),
+        10 => prop_oneof![0..100u64, 0..100_000u64, 0..5_000_000u64, 0..10_000_000_000u64].prop_map(Step::Pass),
+        15 => Just(Step::Wait),
+        3 => prop_oneof![Just(0u64), 0..20_000_000u64, Just(u64::MAX)].prop_map(Step::Expire),
+        3 => id().prop_map(Step::DropTail),
+        1 => id().prop_map(Step::Clear),
+        1 => id().prop_map(Step::Remove),
+        4 => (0..SOURCES, source_config()).prop_map(|(id, config)| Step::Set(id, config)),
+        1 => egress_config().prop_map(Step::Reconfigure),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn agrees_with_the_model_at_every_step(
+        egress in egress_config(),
+        sources in prop::collection::vec(source_config(), SOURCES as usize),
+        steps in prop::collection::vec(step(), 1..300),
+    ) {
+        let mut now = 1_000_000_000_000;
+        let mut sched = Scheduler::new(egress);
+        let mut model = Model::new(egress);
+        for (id, config) in (0..).zip(sources) {
+            sched.set_source(now, id, config);
+            model.set_source(now, id, config);
+        }
+        let mut number = 0;
+        let (mut entered, mut left) = (0, 0);
+        for step in steps {
+            let mut gone = Vec::new();
+            match step {
+                Step::Enqueue(id, bytes) => {
+                    number += 1;
+                    let relative = model.sources.get(&id).and_then(|s| s.config.deadline);
+                    let queued = Queued {
+                        frame: number,
+                        bytes,
+                        deadline: relative.map_or(u64::MAX, |d| now + d),
+                        enqueued: now,
+                    };
+                    let said = sched.enqueue(now, id, queued);
+                    prop_assert_eq!(said, model.enqueue(now, id, queued));
+                    entered += u64::from(said.is_ok());
+                }
+                Step::Take => {
+                    let taken = sched.take(now);
+                    prop_assert_eq!(taken, model.take(now));
+                    left += u64::from(taken.is_some());
+                }
+                Step::Pass(ns) => now += ns,
+                Step::Wait => {
+                    if let Head::WaitUntil(t) = sched.head(now) {
+                        prop_assert!(t > now);
+                        // Nothing was ready any earlier.
+                        prop_assert_eq!(model.head(t - 1), Err(true));
+                        now = t;
+                    }
+                }
+                Step::Expire(hold) => {
+                    sched.expire(now, hold, |id, queued| gone.push((id, queued)));
+                    left += gone.len() as u64;
+                    gone.sort_by_key(|(id, q)| (*id, q.frame));
+                    prop_assert_eq!(gone, model.expire(now, hold));
+                }
+                Step::DropTail(id) => {
+                    let dropped = sched.drop_tail(id);
+                    prop_assert_eq!(dropped, model.drop_one(id, VecDeque::pop_back));
+                    left += u64::from(dropped.is_some());
+                }
+                Step::Clear(id) | Step::Remove(id) => {
+                    if matches!(step, Step::Remove(_)) {
+                        sched.remove_source(id, |queued| gone.push((id, queued)));
+                    } else {
+                        sched.clear_source(id, |queued| gone.push((id, queued)));
+                    }
+                    left += gone.len() as u64;
+                    for (id, queued) in gone {
+                        prop_assert_eq!(Some(queued), model.drop_one(id, VecDeque::pop_front));
+                    }
+                    prop_assert_eq!(sched.backlog(id), Backlog::default());
+                    if matches!(step, Step::Remove(_)) {
+                        model.sources.remove(&id);
+                    }
+                }
+                Step::Set(id, config) => {
+                    sched.set_source(now, id, config);
+                    model.set_source(now, id, config);
+                }
+                Step::Reconfigure(config) => {
+                    sched.reconfigure(now, config);
+                    model.reconfigure(now, config);
+                }
+            }
+
+            let head = sched.head(now);
+            prop_assert_eq!(head, sched.head(now), "asking changes nothing");
+            match model.head(now) {
+                Ok((source, tier, queued)) => prop_assert_eq!(head, Head::Ready { source, tier, queued }),
+                Err(true) => prop_assert!(matches!(head, Head::WaitUntil(_)), "{head:?}"),
+                Err(false) => prop_assert_eq!(head, Head::Empty),
+            }
+            for id in 0..=SOURCES {
+                let waiting = model.sources.get(&id);
+                let frames = waiting.map_or(0, |s| s.frames.len() as u32);
+                let bytes = waiting.map_or(0, Source::bytes);
+                prop_assert_eq!(sched.backlog(id), Backlog { frames, bytes });
+            }
+            // No frame is lost and none comes twice.
+            prop_assert_eq!(u64::from(sched.backlog_total().frames), entered - left);
+        }
+    }
+}

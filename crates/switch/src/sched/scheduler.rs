@@ -1,0 +1,398 @@
+//! The scheduler of one egress: sources, their queues, and the tiers over them.
+
+use super::arena::{Arena, List};
+use super::edf::Edf;
+use super::fifo::Fifo;
+use super::hold::{Oldest, hold_limit, overdue};
+use super::minima::{Credit, Minima};
+use super::shares::{Share, Shares};
+use super::{Backlog, EgressConfig, Full, Head, Queued, SourceConfig, SourceId, Tier, TokenBucket};
+use tidegate_contract::Discipline;
+
+/// Decides which frame leaves an egress next, and when. See the [module](super).
+///
+/// Every operation costs O(log n) in the n sources that have frames; sources
+/// without frames cost nothing. Memory is taken when a source is set, and by
+/// doubling when more frames wait than ever did; not per frame.
+#[derive(Debug)]
+pub struct Scheduler<F> {
+    config: EgressConfig,
+    bucket: Option<TokenBucket>,
+    sources: Vec<Option<Source>>,
+    arena: Arena<F>,
+    total: Backlog,
+    /// Bytes waiting of sources without a promise.
+    unpromised: u64,
+    /// Number of the next frame to arrive.
+    arrivals: u64,
+    /// What `head` said, so that `take` takes that.
+    picked: Option<(SourceId, Tier)>,
+    edf: Edf,
+    minima: Minima,
+    shares: Shares,
+    fifo: Fifo,
+    oldest: Oldest,
+}
+
+#[derive(Debug)]
+struct Source {
+    config: SourceConfig,
+    list: List,
+    /// Present if it has a `min`.
+    credit: Option<Credit>,
+    share: Share,
+}
+
+impl<F: Copy> Scheduler<F> {
+    /// An egress without sources; its bucket is full.
+    pub fn new(config: EgressConfig) -> Self {
+        Self {
+            config,
+            bucket: config.rate.map(|rate| TokenBucket::new(rate, config.burst)),
+            sources: Vec::new(),
+            arena: Arena::new(),
+            total: Backlog::default(),
+            unpromised: 0,
+            arrivals: 0,
+            picked: None,
+            edf: Edf::default(),
+            minima: Minima::default(),
+            shares: Shares::default(),
+            fifo: Fifo::default(),
+            oldest: Oldest::default(),
+        }
+    }
+
+    /// Changes the egress and keeps all that waits, even above a smaller `queue`.
+    /// Where there was no rate before, the bucket starts full.
+    pub fn reconfigure(&mut self, now: u64, config: EgressConfig) {
+        self.picked = None;
+        self.bucket = config.rate.map(|rate| match self.bucket.take() {
+            Some(mut bucket) => {
+                bucket.set(now, rate, config.burst);
+                bucket
+            }
+            None => TokenBucket::new(rate, config.burst),
+        });
+        let reordered = self.config.discipline != config.discipline;
+        self.config = config;
+        if reordered {
+            self.edf.clear();
+            self.minima.clear();
+            self.shares.clear();
+            self.fifo.clear();
+            for id in 0..self.sources.len() {
+                self.activate(now, id as SourceId);
+            }
+        }
+    }
+
+    /// Adds a source, or changes one and keeps its frames, even above smaller caps.
+    pub fn set_source(&mut self, now: u64, id: SourceId, config: SourceConfig) {
+        self.picked = None;
+        let index = usize::from(id);
+        if self.sources.len() <= index {
+            self.sources.resize_with(index + 1, || None);
+        }
+        self.edf.reserve(id);
+        self.minima.reserve(id);
+        self.shares.reserve(id);
+        self.fifo.reserve(id);
+        self.oldest.reserve(id);
+
+        let source = self.sources[index].get_or_insert_with(|| Source {
+            config,
+            list: List::default(),
+            credit: None,
+            share: Share::new(config.weight),
+        });
+        let was = source.config;
+        let busy = !source.list.is_empty();
+        source.config = config;
+        source.share.set_weight(config.weight);
+        source.credit = config.min.map(|min| match source.credit.take() {
+            Some(mut credit) => {
+                credit.set(now, min, config.min_burst, busy);
+                credit
+            }
+            None => Credit::new(now, min, config.min_burst),
+        });
+        if was.promised() != config.promised() {
+            if config.promised() {
+                self.unpromised -= source.list.bytes;
+            } else {
+                self.unpromised += source.list.bytes;
+            }
+        }
+        if was.deadline.is_some() != config.deadline.is_some() {
+            self.deactivate(id);
+            self.activate(now, id);
+        } else {
+            self.minima.remove(id);
+            self.refresh(id);
+        }
+    }
+
+    /// Removes a source; its frames, oldest first, go to `dropped`.
+    pub fn remove_source(&mut self, id: SourceId, dropped: impl FnMut(Queued<F>)) {
+        self.clear_source(id, dropped);
+        if let Some(source) = self.sources.get_mut(usize::from(id)) {
+            *source = None;
+            self.oldest.remove(id);
+        }
+    }
+
+    /// Drops all frames of a source; they go, oldest first, to `dropped`.
+    pub fn clear_source(&mut self, id: SourceId, mut dropped: impl FnMut(Queued<F>)) {
+        while let Some(queued) = self.drop_head(id) {
+            dropped(queued);
+        }
+    }
+
+    /// Drops the newest frame of a source.
+    pub fn drop_tail(&mut self, id: SourceId) -> Option<Queued<F>> {
+        let source = self.sources.get_mut(usize::from(id))?.as_mut()?;
+        let queued = self.arena.pop_back(&mut source.list)?;
+        self.removed(id, queued.bytes);
+        Some(queued)
+    }
+
+    /// Accepts a frame.
+    ///
+    /// # Errors
+    /// The cap that it would exceed; of several, the source's own come first.
+    pub fn enqueue(&mut self, now: u64, id: SourceId, queued: Queued<F>) -> Result<(), Full> {
+        let source = self.sources.get_mut(usize::from(id));
+        let source = source.and_then(Option::as_mut).ok_or(Full::NoSource)?;
+        let bytes = u64::from(queued.bytes);
+        if source.list.frames >= source.config.cap_frames {
+            return Err(Full::SourceFrames);
+        }
+        if source.list.bytes + bytes > source.config.cap_bytes {
+            return Err(Full::SourceBytes);
+        }
+        let promised = source.config.promised();
+        let room = match self.config.discipline {
+            Discipline::Contract if promised => u64::MAX,
+            Discipline::Contract => self.config.queue.saturating_sub(self.unpromised),
+            Discipline::Fifo => self.config.queue.saturating_sub(self.total.bytes),
+        };
+        if bytes > room {
+            return Err(Full::EgressBytes);
+        }
+
+        let idle = source.list.is_empty();
+        self.arena
+            .push_back(&mut source.list, queued, self.arrivals);
+        self.arrivals += 1;
+        self.total.frames += 1;
+        self.total.bytes += bytes;
+        if !promised {
+            self.unpromised += bytes;
+        }
+        self.picked = None;
+        if idle {
+            self.activate(now, id);
+        }
+        Ok(())
+    }
+
+    /// What to send next. Changes nothing: asked again at the same `now` with
+    /// nothing done in between, it says the same.
+    pub fn head(&mut self, now: u64) -> Head<F> {
+        self.picked = None;
+        let Some((source, tier)) = self.pick(now) else {
+            return Head::Empty;
+        };
+        let queued = self.front(source);
+        if tier != Tier::RealTime
+            && let Some(bucket) = &self.bucket
+        {
+            let at = bucket.conforms_at(now, queued.bytes.into());
+            if at > now {
+                // Whoever becomes eligible first may be smaller and go earlier.
+                let eligible = self.minima.next_eligible().unwrap_or(u64::MAX);
+                return Head::WaitUntil(at.min(eligible));
+            }
+        }
+        self.picked = Some((source, tier));
+        Head::Ready {
+            source,
+            tier,
+            queued,
+        }
+    }
+
+    /// Takes out the frame that [`head`](Self::head) last said is ready, and
+    /// charges it; without such an answer, or after a change, asks first. `None`
+    /// if nothing is ready.
+    pub fn take(&mut self, now: u64) -> Option<(SourceId, Tier, Queued<F>)> {
+        if self.picked.is_none() {
+            self.head(now);
+        }
+        let (id, tier) = self.picked.take()?;
+        let source = self.sources[usize::from(id)].as_mut()?;
+        let queued = self.arena.pop_front(&mut source.list)?;
+        match (tier, &mut source.credit) {
+            (Tier::Minimum, Some(credit)) => {
+                credit.charge(now, queued.bytes, hold_limit(self.config.rate));
+            }
+            (Tier::Share, _) => self.shares.charge(&mut source.share, queued.bytes),
+            _ => {}
+        }
+        if let Some(bucket) = &mut self.bucket {
+            bucket.charge(now, queued.bytes.into());
+        }
+        self.removed(id, queued.bytes);
+        Some((id, tier, queued))
+    }
+
+    /// Drops what was held too long; it goes to `dropped`.
+    ///
+    /// Frames of real-time sources: those whose deadline has passed (one that is
+    /// due at `now` is still in time). All others, and with
+    /// [`Discipline::Fifo`], which knows no deadlines, all: those that have
+    /// waited for `hold` ns. Nearly free when there are none.
+    pub fn expire(&mut self, now: u64, hold: u64, mut dropped: impl FnMut(SourceId, Queued<F>)) {
+        while let Some((due, id)) = self.edf.first()
+            && due < now
+            && let Some(queued) = self.drop_head(id)
+        {
+            dropped(id, queued);
+        }
+        while let Some(id) = self.oldest.due(now, hold) {
+            match self.held_head(id) {
+                None => self.oldest.remove(id),
+                Some(head) if overdue(head.enqueued, hold, now) => {
+                    if let Some(queued) = self.drop_head(id) {
+                        dropped(id, queued);
+                    }
+                }
+                Some(head) => self.oldest.set(id, head.enqueued),
+            }
+        }
+    }
+
+    /// What waits of one source.
+    pub fn backlog(&self, id: SourceId) -> Backlog {
+        match self.sources.get(usize::from(id)) {
+            Some(Some(source)) => Backlog {
+                frames: source.list.frames,
+                bytes: source.list.bytes,
+            },
+            _ => Backlog::default(),
+        }
+    }
+
+    /// What waits of all sources.
+    pub fn backlog_total(&self) -> Backlog {
+        self.total
+    }
+
+    /// Whose turn it is, the egress rate aside.
+    fn pick(&mut self, now: u64) -> Option<(SourceId, Tier)> {
+        if self.config.discipline == Discipline::Fifo {
+            return self.fifo.first().map(|id| (id, Tier::Fifo));
+        }
+        if let Some((_, id)) = self.edf.first() {
+            return Some((id, Tier::RealTime));
+        }
+        if let Some(id) = self.minima.first(now) {
+            return Some((id, Tier::Minimum));
+        }
+        self.shares.first().map(|id| (id, Tier::Share))
+    }
+
+    /// The head of a source that a tier holds, and that therefore has one.
+    fn front(&self, id: SourceId) -> Queued<F> {
+        let source = self.sources[usize::from(id)].as_ref();
+        let head = source.and_then(|source| self.arena.front(&source.list));
+        head.expect("a source in a tier has frames").queued
+    }
+
+    /// The head of a source whose frames are held for a fixed time.
+    fn held_head(&self, id: SourceId) -> Option<Queued<F>> {
+        let source = self.sources[usize::from(id)].as_ref()?;
+        let timed =
+            self.config.discipline == Discipline::Contract && source.config.deadline.is_some();
+        if timed {
+            return None;
+        }
+        self.arena.front(&source.list).map(|node| node.queued)
+    }
+
+    fn drop_head(&mut self, id: SourceId) -> Option<Queued<F>> {
+        let source = self.sources.get_mut(usize::from(id))?.as_mut()?;
+        let queued = self.arena.pop_front(&mut source.list)?;
+        self.removed(id, queued.bytes);
+        Some(queued)
+    }
+
+    /// A frame of `bytes` has left the list of `id`.
+    fn removed(&mut self, id: SourceId, bytes: u32) {
+        self.picked = None;
+        self.total.frames -= 1;
+        self.total.bytes -= u64::from(bytes);
+        let Some(source) = &self.sources[usize::from(id)] else {
+            return;
+        };
+        if !source.config.promised() {
+            self.unpromised -= u64::from(bytes);
+        }
+        if source.list.is_empty() {
+            self.deactivate(id);
+        } else {
+            self.refresh(id);
+        }
+    }
+
+    /// `id` has frames and is in no tier: it takes up where its tier says.
+    fn activate(&mut self, now: u64, id: SourceId) {
+        let Some(source) = &mut self.sources[usize::from(id)] else {
+            return;
+        };
+        let Some(head) = self.arena.front(&source.list) else {
+            return;
+        };
+        let contract = self.config.discipline == Discipline::Contract;
+        let real_time = source.config.deadline.is_some();
+        if contract && !real_time {
+            if let Some(credit) = &mut source.credit {
+                credit.activate(now);
+            }
+            self.shares.activate(&mut source.share);
+        }
+        if !contract || !real_time {
+            self.oldest.activate(id, head.queued.enqueued);
+        }
+        self.refresh(id);
+    }
+
+    /// The head, or what is known of the source, may have changed.
+    fn refresh(&mut self, id: SourceId) {
+        let Some(source) = &self.sources[usize::from(id)] else {
+            return;
+        };
+        let Some(head) = self.arena.front(&source.list) else {
+            return;
+        };
+        if self.config.discipline == Discipline::Fifo {
+            self.fifo.set(id, head.arrival);
+        } else if let Some(relative) = source.config.deadline {
+            self.edf.set(id, &head.queued, relative);
+        } else {
+            if let Some(credit) = &source.credit {
+                self.minima.set(id, credit, head.queued.bytes);
+            }
+            self.shares.set(id, &source.share);
+        }
+    }
+
+    /// `id` has no frames left, or changes tiers.
+    fn deactivate(&mut self, id: SourceId) {
+        self.edf.remove(id);
+        self.minima.remove(id);
+        self.shares.remove(id);
+        self.fifo.remove(id);
+    }
+}
