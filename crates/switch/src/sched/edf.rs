@@ -14,7 +14,7 @@ use super::{Queued, SourceId};
 
 #[derive(Debug, Default)]
 pub(super) struct Edf {
-    heads: SourceHeap<u64>,
+    heads: SourceHeap,
 }
 
 impl Edf {
@@ -22,13 +22,18 @@ impl Edf {
         self.heads.reserve(source);
     }
 
-    /// The source whose head is due first, and when.
-    pub(super) fn first(&self) -> Option<(u64, SourceId)> {
-        self.heads.peek()
+    /// The source whose head is due first.
+    pub(super) fn first(&self) -> Option<SourceId> {
+        self.heads.first()
+    }
+
+    /// When it is due.
+    pub(super) fn first_due(&self) -> Option<u64> {
+        self.heads.first_key()
     }
 
     pub(super) fn set<F>(&mut self, source: SourceId, head: &Queued<F>, relative: u64) {
-        self.heads.set(source, due(head, relative));
+        self.heads.set(source, due(head, relative).into());
     }
 
     pub(super) fn remove(&mut self, source: SourceId) {
@@ -70,10 +75,10 @@ mod tests {
         edf.set(4, &head(500), 50);
         edf.set(9, &head(300), 50);
         edf.set(2, &head(500), 50);
-        assert_eq!(edf.first(), Some((300, 9)));
+        assert_eq!((edf.first(), edf.first_due()), (Some(9), Some(300)));
         edf.set(9, &head(600), 50);
-        assert_eq!(edf.first(), Some((500, 2)));
+        assert_eq!((edf.first(), edf.first_due()), (Some(2), Some(500)));
         edf.set(9, &head(u64::MAX), 50); // queued before the source was real-time
-        assert_eq!(edf.first(), Some((150, 9)));
+        assert_eq!((edf.first(), edf.first_due()), (Some(9), Some(150)));
     }
 }

@@ -10,7 +10,7 @@ use super::heap::SourceHeap;
 
 #[derive(Debug, Default)]
 pub(super) struct Fifo {
-    heads: SourceHeap<u64>,
+    heads: SourceHeap,
 }
 
 impl Fifo {
@@ -20,11 +20,11 @@ impl Fifo {
 
     /// The source whose head arrived first.
     pub(super) fn first(&self) -> Option<SourceId> {
-        self.heads.peek().map(|(_, source)| source)
+        self.heads.first()
     }
 
     pub(super) fn set(&mut self, source: SourceId, arrival: u64) {
-        self.heads.set(source, arrival);
+        self.heads.set(source, arrival.into());
     }
 
     pub(super) fn remove(&mut self, source: SourceId) {

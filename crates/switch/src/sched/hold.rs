@@ -32,7 +32,7 @@ pub fn hold_limit(egress: Option<Rate>) -> u64 {
 /// overdue frames nearly free while they keep moving.
 #[derive(Debug, Default)]
 pub(super) struct Oldest {
-    bounds: SourceHeap<u64>,
+    bounds: SourceHeap,
 }
 
 impl Oldest {
@@ -43,18 +43,18 @@ impl Oldest {
     /// The queue of `source` was empty and now begins with a frame enqueued then.
     pub(super) fn activate(&mut self, source: SourceId, enqueued: u64) {
         if !self.bounds.contains(source) {
-            self.bounds.set(source, enqueued);
+            self.bounds.set(source, enqueued.into());
         }
     }
 
     /// A source whose bound is at least `hold` old.
     pub(super) fn due(&self, now: u64, hold: u64) -> Option<SourceId> {
-        let (enqueued, source) = self.bounds.peek()?;
-        overdue(enqueued, hold, now).then_some(source)
+        let source = self.bounds.first()?;
+        overdue(self.bounds.first_key()?, hold, now).then_some(source)
     }
 
     pub(super) fn set(&mut self, source: SourceId, enqueued: u64) {
-        self.bounds.set(source, enqueued);
+        self.bounds.set(source, enqueued.into());
     }
 
     pub(super) fn remove(&mut self, source: SourceId) {

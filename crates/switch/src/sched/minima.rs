@@ -125,9 +125,9 @@ impl Credit {
 #[derive(Debug, Default)]
 pub(super) struct Minima {
     /// By the time they become eligible.
-    waiting: SourceHeap<u64>,
+    waiting: SourceHeap,
     /// By the time they are due.
-    eligible: SourceHeap<u64>,
+    eligible: SourceHeap,
     /// Due times of those that wait.
     due: Vec<u64>,
     /// Everything eligible by then is in `eligible`.
@@ -147,18 +147,19 @@ impl Minima {
     /// The eligible source that is due first.
     pub(super) fn first(&mut self, now: u64) -> Option<SourceId> {
         self.seen = self.seen.max(now);
-        while let Some((at, source)) = self.waiting.peek()
-            && at <= self.seen
+        while let Some(source) = self.waiting.first()
+            && self.next_eligible() <= Some(self.seen)
         {
             self.waiting.remove(source);
-            self.eligible.set(source, self.due[usize::from(source)]);
+            let due = self.due[usize::from(source)];
+            self.eligible.set(source, due.into());
         }
-        self.eligible.peek().map(|(_, source)| source)
+        self.eligible.first()
     }
 
     /// When the next source becomes eligible.
     pub(super) fn next_eligible(&self) -> Option<u64> {
-        self.waiting.peek().map(|(at, _)| at)
+        self.waiting.first_key()
     }
 
     /// The head of `source` is now one of `bytes`.
@@ -167,11 +168,11 @@ impl Minima {
         let at = credit.eligible_at(bytes);
         if at <= self.seen {
             self.waiting.remove(source);
-            self.eligible.set(source, due);
+            self.eligible.set(source, due.into());
         } else {
             self.eligible.remove(source);
             self.due[usize::from(source)] = due;
-            self.waiting.set(source, at);
+            self.waiting.set(source, at.into());
         }
     }
 

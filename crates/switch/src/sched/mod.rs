@@ -46,6 +46,8 @@ pub mod token_bucket;
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod promises;
 
 pub use hold::hold_limit;
 pub use scheduler::Scheduler;

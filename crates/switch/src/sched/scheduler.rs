@@ -254,8 +254,8 @@ impl<F: Copy> Scheduler<F> {
     /// [`Discipline::Fifo`], which knows no deadlines, all: those that have
     /// waited for `hold` ns. Nearly free when there are none.
     pub fn expire(&mut self, now: u64, hold: u64, mut dropped: impl FnMut(SourceId, Queued<F>)) {
-        while let Some((due, id)) = self.edf.first()
-            && due < now
+        while let Some(id) = self.edf.first()
+            && self.edf.first_due() < Some(now)
             && let Some(queued) = self.drop_head(id)
         {
             dropped(id, queued);
@@ -294,7 +294,7 @@ impl<F: Copy> Scheduler<F> {
         if self.config.discipline == Discipline::Fifo {
             return self.fifo.first().map(|id| (id, Tier::Fifo));
         }
-        if let Some((_, id)) = self.edf.first() {
+        if let Some(id) = self.edf.first() {
             return Some((id, Tier::RealTime));
         }
         if let Some(id) = self.minima.first(now) {

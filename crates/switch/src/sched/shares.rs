@@ -17,8 +17,8 @@
 //!   weights: 60-byte frames hold their own against super-frames of 64 KB.
 //!
 //! Tags are integers with 20 fractional bits and the remainder of the division is
-//! carried to the next frame, so shares do not drift. 128 bits last forever:
-//! 64 would wrap within minutes.
+//! carried to the next frame, so shares do not drift. Of 128 bits the heap orders
+//! by the lower 112, and those last forever; 64 would wrap within minutes.
 
 use super::SourceId;
 use super::heap::SourceHeap;
@@ -58,7 +58,7 @@ impl Share {
 /// The sources that have frames and are not real-time.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    heads: SourceHeap<u128>,
+    heads: SourceHeap,
     virtual_time: u128,
     /// The greatest tag that any service led to.
     furthest: u128,
@@ -70,7 +70,7 @@ impl Shares {
     }
 
     pub(super) fn first(&self) -> Option<SourceId> {
-        self.heads.peek().map(|(_, source)| source)
+        self.heads.first()
     }
 
     /// `source` has a frame again.
