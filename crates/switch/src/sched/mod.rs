@@ -48,6 +48,10 @@ pub mod token_bucket;
 mod model;
 #[cfg(test)]
 mod promises;
+#[cfg(test)]
+mod scenarios;
+#[cfg(test)]
+mod sim;
 
 pub use hold::hold_limit;
 pub use scheduler::Scheduler;

@@ -1,0 +1,157 @@
+//! A simulated egress to test promises on.
+//!
+//! The link sends 1 Gbit/s, so that a byte takes exactly 8 ns, and one frame at a
+//! time, to its end.
+
+pub(super) use super::*;
+use std::collections::{BTreeMap, VecDeque};
+
+pub(super) const LINK: u64 = 1_000_000_000;
+pub(super) const NS_PER_BYTE: u64 = 8;
+
+pub(super) fn rate(bits: u64) -> Rate {
+    Rate::from_bits(bits).expect("in range")
+}
+
+pub(super) fn egress(bits: Option<u64>, burst: u64) -> EgressConfig {
+    EgressConfig {
+        rate: bits.map(rate),
+        burst: Bytes::new(burst),
+        discipline: Discipline::Contract,
+        queue: u64::MAX,
+    }
+}
+
+pub(super) fn share(weight: u32) -> SourceConfig {
+    SourceConfig {
+        deadline: None,
+        min: None,
+        min_burst: 0,
+        weight,
+        cap_bytes: u64::MAX,
+        cap_frames: u32::MAX,
+    }
+}
+
+pub(super) fn minimum(bits: u64, min_burst: u64) -> SourceConfig {
+    SourceConfig {
+        min: Some(rate(bits)),
+        min_burst,
+        ..share(1)
+    }
+}
+
+pub(super) fn real_time(deadline: u64) -> SourceConfig {
+    SourceConfig {
+        deadline: Some(deadline),
+        ..share(1)
+    }
+}
+
+pub(super) fn frame(now: u64, bytes: u32, deadline: Option<u64>) -> Queued<()> {
+    Queued {
+        frame: (),
+        bytes,
+        deadline: deadline.map_or(u64::MAX, |d| now + d),
+        enqueued: now,
+    }
+}
+
+/// One frame that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) source: SourceId,
+    pub(super) tier: Tier,
+    pub(super) queued: Queued<()>,
+}
+
+/// An egress, the link behind it, and who sends to it.
+pub(super) struct Sim {
+    pub(super) sched: Scheduler<()>,
+    pub(super) now: u64,
+    /// Frames still to come: time, source, bytes, relative deadline; in order.
+    pub(super) arrivals: VecDeque<(u64, SourceId, u32, Option<u64>)>,
+    /// Always have a frame waiting; the sizes go round.
+    pub(super) greedy: BTreeMap<SourceId, Vec<u32>>,
+    /// Whether frames take time on the link.
+    pub(super) link: bool,
+    pub(super) sent: Vec<Sent>,
+}
+
+impl Sim {
+    pub(super) fn new(config: EgressConfig) -> Self {
+        Self {
+            sched: Scheduler::new(config),
+            now: 1_000_000_000,
+            arrivals: VecDeque::new(),
+            greedy: BTreeMap::new(),
+            link: true,
+            sent: Vec::new(),
+        }
+    }
+
+    pub(super) fn greedy(&mut self, source: SourceId, config: SourceConfig, sizes: &[u32]) {
+        self.sched.set_source(self.now, source, config);
+        self.greedy.insert(source, sizes.to_vec());
+        self.feed(source);
+        self.feed(source);
+    }
+
+    pub(super) fn feed(&mut self, source: SourceId) {
+        if let Some(sizes) = self.greedy.get_mut(&source) {
+            let queued = frame(self.now, sizes[0], None);
+            sizes.rotate_left(1);
+            assert_eq!(self.sched.enqueue(self.now, source, queued), Ok(()));
+        }
+    }
+
+    pub(super) fn arrive(&mut self) {
+        while let Some(&(at, source, bytes, deadline)) = self.arrivals.front()
+            && at <= self.now
+        {
+            self.arrivals.pop_front();
+            let queued = frame(at, bytes, deadline);
+            assert_eq!(self.sched.enqueue(at, source, queued), Ok(()));
+        }
+    }
+
+    /// Runs until `end`, or until nothing is left to happen.
+    pub(super) fn run(&mut self, end: u64) {
+        while self.now < end {
+            self.arrive();
+            let next = self.arrivals.front().map(|a| a.0);
+            match self.sched.head(self.now) {
+                Head::Ready { .. } => {
+                    let (source, tier, queued) = self.sched.take(self.now).expect("is ready");
+                    let start = self.now;
+                    self.feed(source);
+                    if self.link {
+                        self.now += u64::from(queued.bytes) * NS_PER_BYTE;
+                    }
+                    self.sent.push(Sent {
+                        start,
+                        end: self.now,
+                        source,
+                        tier,
+                        queued,
+                    });
+                }
+                Head::WaitUntil(t) => {
+                    assert!(t > self.now, "time goes on");
+                    self.now = t.min(next.unwrap_or(u64::MAX));
+                }
+                Head::Empty => match next {
+                    Some(t) => self.now = t,
+                    None => return,
+                },
+            }
+        }
+    }
+
+    pub(super) fn bytes_of(&self, source: SourceId) -> u64 {
+        let own = self.sent.iter().filter(|s| s.source == source);
+        own.map(|s| u64::from(s.queued.bytes)).sum()
+    }
+}
