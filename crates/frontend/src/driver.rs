@@ -42,20 +42,12 @@ pub struct Buffer {
 impl Buffer {
     /// A buffer the device reads.
     pub fn readable(addr: u64, len: u32) -> Self {
-        Self {
-            addr,
-            len,
-            writable: false,
-        }
+        Self { addr, len, writable: false }
     }
 
     /// A buffer the device writes.
     pub fn writable(addr: u64, len: u32) -> Self {
-        Self {
-            addr,
-            len,
-            writable: true,
-        }
+        Self { addr, len, writable: true }
     }
 }
 
@@ -101,22 +93,13 @@ impl DriverQueue {
     }
 
     /// As [`new`](Self::new), with all indices at `base`, as after a reconnection.
-    pub fn starting_at(
-        memory: &Arc<SharedMemory>,
-        size: u16,
-        features: DriverFeatures,
-        base: u16,
-    ) -> Self {
+    pub fn starting_at(memory: &Arc<SharedMemory>, size: u16, features: DriverFeatures, base: u16) -> Self {
         assert!(size.is_power_of_two(), "a ring of {size} entries");
         let entries = u64::from(size);
         let desc = memory.alloc(16 * entries, 16);
         let avail = memory.alloc(6 + 2 * entries, 64);
         let used = memory.alloc(6 + 8 * entries, 64);
-        let tables = if features.indirect {
-            memory.alloc(entries * 16 * MAX_INDIRECT as u64, 16)
-        } else {
-            0
-        };
+        let tables = if features.indirect { memory.alloc(entries * 16 * MAX_INDIRECT as u64, 16) } else { 0 };
         let queue = Self {
             memory: Arc::clone(memory),
             size,
@@ -133,22 +116,10 @@ impl DriverQueue {
             published: base,
             next_used: base,
         };
-        queue
-            .memory
-            .word(avail + 2)
-            .store(base.to_le(), Ordering::Relaxed);
-        queue
-            .memory
-            .word(used + 2)
-            .store(base.to_le(), Ordering::Relaxed);
-        queue
-            .memory
-            .word(queue.used_event())
-            .store(base.to_le(), Ordering::Relaxed);
-        queue
-            .memory
-            .word(queue.avail_event())
-            .store(base.to_le(), Ordering::Relaxed);
+        queue.memory.word(avail + 2).store(base.to_le(), Ordering::Relaxed);
+        queue.memory.word(used + 2).store(base.to_le(), Ordering::Relaxed);
+        queue.memory.word(queue.used_event()).store(base.to_le(), Ordering::Relaxed);
+        queue.memory.word(queue.avail_event()).store(base.to_le(), Ordering::Relaxed);
         queue
     }
 
@@ -192,12 +163,7 @@ impl DriverQueue {
         for (i, buffer) in buffers.iter().enumerate() {
             let next = self.next[usize::from(index)];
             let last = i + 1 == buffers.len();
-            self.write_desc(
-                self.desc,
-                index,
-                *buffer,
-                if last { None } else { Some(next) },
-            );
+            self.write_desc(self.desc, index, *buffer, if last { None } else { Some(next) });
             index = next;
         }
         self.take(head, index, buffers.len() as u16);
@@ -209,15 +175,8 @@ impl DriverQueue {
     /// # Panics
     /// Without the feature, without buffers, or with more than [`MAX_INDIRECT`].
     pub fn add_indirect(&mut self, buffers: &[Buffer]) -> Option<u16> {
-        assert!(
-            self.features.indirect,
-            "indirect descriptors were not negotiated"
-        );
-        assert!(
-            (1..=MAX_INDIRECT).contains(&buffers.len()),
-            "a table of {} buffers",
-            buffers.len()
-        );
+        assert!(self.features.indirect, "indirect descriptors were not negotiated");
+        assert!((1..=MAX_INDIRECT).contains(&buffers.len()), "a table of {} buffers", buffers.len());
         if self.free == 0 {
             return None;
         }
@@ -227,14 +186,7 @@ impl DriverQueue {
             let last = usize::from(i) + 1 == buffers.len();
             self.write_desc(table, i, *buffer, if last { None } else { Some(i + 1) });
         }
-        self.write_raw_desc(
-            self.desc,
-            head,
-            table,
-            16 * buffers.len() as u32,
-            INDIRECT,
-            0,
-        );
+        self.write_raw_desc(self.desc, head, table, 16 * buffers.len() as u32, INDIRECT, 0);
         self.take(head, self.next[usize::from(head)], 1);
         Some(head)
     }
@@ -246,9 +198,7 @@ impl DriverQueue {
         if old == new {
             return false;
         }
-        self.memory
-            .word(self.avail + 2)
-            .store(new.to_le(), Ordering::Release);
+        self.memory.word(self.avail + 2).store(new.to_le(), Ordering::Release);
         self.published = new;
         // The device asks for a kick, then looks at our index; we move it, then look whether it asked.
         fence(Ordering::SeqCst);
@@ -270,17 +220,10 @@ impl DriverQueue {
             return None;
         }
         let mut entry = [0; 8];
-        self.memory.read(
-            self.used + 4 + 8 * u64::from(self.next_used & (self.size - 1)),
-            &mut entry,
-        );
-        let [head, len] =
-            [0, 4].map(|at| u32::from_le_bytes(std::array::from_fn(|i| entry[at + i])));
+        self.memory.read(self.used + 4 + 8 * u64::from(self.next_used & (self.size - 1)), &mut entry);
+        let [head, len] = [0, 4].map(|at| u32::from_le_bytes(std::array::from_fn(|i| entry[at + i])));
         let count = self.chain_len.get(head as usize).copied().unwrap_or(0);
-        assert!(
-            count > 0,
-            "the device completed chain {head}, which is not in flight"
-        );
+        assert!(count > 0, "the device completed chain {head}, which is not in flight");
         let head = head as u16;
         self.chain_len[usize::from(head)] = 0;
         // The chain is still linked through `next`; put it before the free ones.
@@ -299,13 +242,9 @@ impl DriverQueue {
     pub fn disable_interrupts(&mut self) {
         if self.features.event_idx {
             let behind = self.next_used.wrapping_sub(1);
-            self.memory
-                .word(self.used_event())
-                .store(behind.to_le(), Ordering::Relaxed);
+            self.memory.word(self.used_event()).store(behind.to_le(), Ordering::Relaxed);
         } else {
-            self.memory
-                .word(self.avail)
-                .store(NO_INTERRUPT.to_le(), Ordering::Relaxed);
+            self.memory.word(self.avail).store(NO_INTERRUPT.to_le(), Ordering::Relaxed);
         }
     }
 
@@ -314,9 +253,7 @@ impl DriverQueue {
     #[must_use = "sleeping although chains came back may be for ever"]
     pub fn enable_interrupts(&mut self) -> bool {
         if self.features.event_idx {
-            self.memory
-                .word(self.used_event())
-                .store(self.next_used.to_le(), Ordering::Relaxed);
+            self.memory.word(self.used_event()).store(self.next_used.to_le(), Ordering::Relaxed);
         } else {
             self.memory.word(self.avail).store(0, Ordering::Relaxed);
         }
@@ -326,15 +263,7 @@ impl DriverQueue {
 
     /// Writes a descriptor as it is, right or wrong, at `index` of the table at guest address
     /// `table`: for tests that lie.
-    pub fn write_raw_desc(
-        &self,
-        table: u64,
-        index: u16,
-        addr: u64,
-        len: u32,
-        flags: u16,
-        next: u16,
-    ) {
+    pub fn write_raw_desc(&self, table: u64, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&addr.to_le_bytes());
         bytes[8..12].copy_from_slice(&len.to_le_bytes());
@@ -345,14 +274,7 @@ impl DriverQueue {
 
     fn write_desc(&self, table: u64, index: u16, buffer: Buffer, next: Option<u16>) {
         let flags = if buffer.writable { WRITE } else { 0 } | if next.is_some() { NEXT } else { 0 };
-        self.write_raw_desc(
-            table,
-            index,
-            buffer.addr,
-            buffer.len,
-            flags,
-            next.unwrap_or(0),
-        );
+        self.write_raw_desc(table, index, buffer.addr, buffer.len, flags, next.unwrap_or(0));
     }
 
     /// Makes the first `count` free descriptors, from `head` to before `rest`, an available chain.
@@ -361,9 +283,7 @@ impl DriverQueue {
         self.first_free = rest;
         self.free -= count;
         let slot = self.next_avail & (self.size - 1);
-        self.memory
-            .word(self.avail + 4 + 2 * u64::from(slot))
-            .store(head.to_le(), Ordering::Relaxed);
+        self.memory.word(self.avail + 4 + 2 * u64::from(slot)).store(head.to_le(), Ordering::Relaxed);
         self.next_avail = self.next_avail.wrapping_add(1);
     }
 
@@ -389,22 +309,15 @@ mod tests {
     /// Completes as a device would, without its checks.
     fn complete(memory: &SharedMemory, queue: &DriverQueue, index: u16, head: u16, len: u32) {
         let slot = u64::from(index & (queue.size() - 1));
-        memory.write(
-            queue.used_addr() + 4 + 8 * slot,
-            &u32::from(head).to_le_bytes(),
-        );
+        memory.write(queue.used_addr() + 4 + 8 * slot, &u32::from(head).to_le_bytes());
         memory.write(queue.used_addr() + 8 + 8 * slot, &len.to_le_bytes());
-        memory
-            .word(queue.used_addr() + 2)
-            .store(index.wrapping_add(1), Ordering::Release);
+        memory.word(queue.used_addr() + 2).store(index.wrapping_add(1), Ordering::Release);
     }
 
     #[test]
     fn a_chain_is_laid_out_as_the_standard_says() {
         let (memory, mut queue) = queue(4);
-        let head = queue
-            .add(&[Buffer::readable(0x1122, 12), Buffer::writable(0x3344, 5)])
-            .unwrap();
+        let head = queue.add(&[Buffer::readable(0x1122, 12), Buffer::writable(0x3344, 5)]).unwrap();
         assert_eq!(
             memory.bytes(queue.desc_addr(), 16),
             [0x22, 0x11, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 1, 0, 1, 0]
@@ -413,16 +326,9 @@ mod tests {
             memory.bytes(queue.desc_addr() + 16, 14),
             [0x44, 0x33, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 2, 0]
         );
-        assert_eq!(
-            memory.bytes(queue.avail_addr(), 6),
-            [0, 0, 0, 0, 0, 0],
-            "not published yet"
-        );
+        assert_eq!(memory.bytes(queue.avail_addr(), 6), [0, 0, 0, 0, 0, 0], "not published yet");
         assert!(queue.publish(), "the device did not say it polls");
-        assert_eq!(
-            memory.bytes(queue.avail_addr(), 6),
-            [0, 0, 1, 0, head as u8, 0]
-        );
+        assert_eq!(memory.bytes(queue.avail_addr(), 6), [0, 0, 1, 0, head as u8, 0]);
     }
 
     #[test]

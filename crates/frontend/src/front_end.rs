@@ -200,10 +200,7 @@ impl FrontEnd {
     /// As there.
     pub fn attach(&mut self, stream: UnixStream) -> Result<()> {
         let vrings = u64::from(self.options.queue_pairs) * 2;
-        self.link = Some(Link {
-            protocol: Frontend::from_stream(stream.try_clone()?, vrings),
-            stream,
-        });
+        self.link = Some(Link { protocol: Frontend::from_stream(stream.try_clone()?, vrings), stream });
         self.negotiate(vrings)?;
         self.share_memory()?;
         if self.queues.is_empty() {
@@ -227,11 +224,7 @@ impl FrontEnd {
     /// Bytes of virtio_net_hdr in front of each frame: 12, or 10 for a legacy
     /// driver without MRG_RXBUF.
     pub fn header_len(&self) -> usize {
-        if self.features & (VERSION_1 | MRG_RXBUF) != 0 {
-            12
-        } else {
-            10
-        }
+        if self.features & (VERSION_1 | MRG_RXBUF) != 0 { 12 } else { 10 }
     }
 
     /// The guest's memory, for raw access.
@@ -285,9 +278,7 @@ impl FrontEnd {
         if self.features & PROTOCOL_FEATURES == 0 {
             return Ok(());
         }
-        self.protocol()?
-            .set_vring_enable(index, enabled)
-            .step("SET_VRING_ENABLE")
+        self.protocol()?.set_vring_enable(index, enabled).step("SET_VRING_ENABLE")
     }
 
     /// GET_VRING_BASE: stops virtqueue `index`; returns the next available
@@ -296,9 +287,7 @@ impl FrontEnd {
     /// # Errors
     /// The back end refused.
     pub fn stop_queue(&mut self, index: usize) -> Result<u32> {
-        self.protocol()?
-            .get_vring_base(index)
-            .step("GET_VRING_BASE")
+        self.protocol()?.get_vring_base(index).step("GET_VRING_BASE")
     }
 
     /// Describes virtqueue `index` to the back end and starts it at its used index.
@@ -320,21 +309,11 @@ impl FrontEnd {
             avail_ring_addr: self.memory.to_user(ring.avail_addr()),
             log_addr: None,
         };
-        protocol
-            .set_vring_num(index, ring.size())
-            .step("SET_VRING_NUM")?;
-        protocol
-            .set_vring_base(index, base)
-            .step("SET_VRING_BASE")?;
-        protocol
-            .set_vring_addr(index, &config)
-            .step("SET_VRING_ADDR")?;
-        protocol
-            .set_vring_call(index, &queue.call)
-            .step("SET_VRING_CALL")?;
-        protocol
-            .set_vring_kick(index, &queue.kick)
-            .step("SET_VRING_KICK")
+        protocol.set_vring_num(index, ring.size()).step("SET_VRING_NUM")?;
+        protocol.set_vring_base(index, base).step("SET_VRING_BASE")?;
+        protocol.set_vring_addr(index, &config).step("SET_VRING_ADDR")?;
+        protocol.set_vring_call(index, &queue.call).step("SET_VRING_CALL")?;
+        protocol.set_vring_kick(index, &queue.kick).step("SET_VRING_KICK")
     }
 
     /// Passes the memory to the back end, again if it was before.
@@ -351,8 +330,7 @@ impl FrontEnd {
         };
         let (share, slots) = (
             self.options.share,
-            self.protocol_features
-                .contains(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS),
+            self.protocol_features.contains(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS),
         );
         let link = self.link.as_mut().ok_or(FrontEndError::NotConnected)?;
         if !share {
@@ -364,9 +342,7 @@ impl FrontEnd {
         if slots {
             link.protocol.add_mem_region(&region).step("ADD_MEM_REG")?;
         } else {
-            link.protocol
-                .set_mem_table(&[region])
-                .step("SET_MEM_TABLE")?;
+            link.protocol.set_mem_table(&[region]).step("SET_MEM_TABLE")?;
         }
         Ok(())
     }
@@ -378,13 +354,9 @@ impl FrontEnd {
         let features = protocol.get_features().step("GET_FEATURES")? & wanted;
         let mut protocol_features = VhostUserProtocolFeatures::empty();
         if features & PROTOCOL_FEATURES != 0 {
-            let offered = protocol
-                .get_protocol_features()
-                .step("GET_PROTOCOL_FEATURES")?;
+            let offered = protocol.get_protocol_features().step("GET_PROTOCOL_FEATURES")?;
             protocol_features = offered & wanted_protocol;
-            protocol
-                .set_protocol_features(protocol_features)
-                .step("SET_PROTOCOL_FEATURES")?;
+            protocol.set_protocol_features(protocol_features).step("SET_PROTOCOL_FEATURES")?;
             if protocol_features.contains(VhostUserProtocolFeatures::REPLY_ACK) {
                 protocol.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
             }
@@ -460,15 +432,8 @@ impl FrontEnd {
     ///
     /// # Panics
     /// If a frame is longer than a buffer.
-    pub fn send_batch<'f>(
-        &mut self,
-        pair: usize,
-        frames: impl IntoIterator<Item = &'f [u8]>,
-    ) -> usize {
-        let sent = frames
-            .into_iter()
-            .take_while(|frame| self.push(pair, frame))
-            .count();
+    pub fn send_batch<'f>(&mut self, pair: usize, frames: impl IntoIterator<Item = &'f [u8]>) -> usize {
+        let sent = frames.into_iter().take_while(|frame| self.push(pair, frame)).count();
         self.flush(pair);
         sent
     }
@@ -497,11 +462,7 @@ impl FrontEnd {
                 assert_eq!(got, 0, "a frame of {wanted} buffers, of which {got} came");
                 return false;
             };
-            assert!(
-                used.len <= buffer_size,
-                "{} bytes in {buffer_size}",
-                used.len
-            );
+            assert!(used.len <= buffer_size, "{} bytes in {buffer_size}", used.len);
             let buffer = queue.buffer_of[usize::from(used.head)];
             let start = frame.len();
             frame.resize(start + used.len as usize, 0);
@@ -549,10 +510,7 @@ impl FrontEnd {
                 unsafe { BorrowedFd::borrow_raw(queue.call.as_raw_fd()) }
             });
             let calls: Vec<_> = calls.collect();
-            let mut fds: Vec<_> = calls
-                .iter()
-                .map(|call| PollFd::new(call, PollFlags::IN))
-                .collect();
+            let mut fds: Vec<_> = calls.iter().map(|call| PollFd::new(call, PollFlags::IN)).collect();
             let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
             ready = poll(&mut fds, Some(&timeout))? > 0;
         }

@@ -43,23 +43,8 @@ impl SharedMemory {
         ftruncate(&fd, size as u64)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address the kernel chooses.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                size,
-                protection,
-                MapFlags::SHARED,
-                &fd,
-                0,
-            )
-        }?;
-        Ok(Self {
-            fd,
-            start: start.cast(),
-            size,
-            guest_addr,
-            allocated: AtomicU64::new(0),
-        })
+        let start = unsafe { mmap(std::ptr::null_mut(), size, protection, MapFlags::SHARED, &fd, 0) }?;
+        Ok(Self { fd, start: start.cast(), size, guest_addr, allocated: AtomicU64::new(0) })
     }
 
     /// The memory, to be passed to the device.
@@ -94,18 +79,12 @@ impl SharedMemory {
     pub fn alloc(&self, len: u64, align: u64) -> u64 {
         let take = |used: u64| {
             let start = (self.guest_addr + used).next_multiple_of(align) - self.guest_addr;
-            Some(start + len)
-                .filter(|&end| end <= self.size())
-                .map(|end| (start, end))
+            Some(start + len).filter(|&end| end <= self.size()).map(|end| (start, end))
         };
         let before = self
             .allocated
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                take(used).map(|(_, end)| end)
-            })
-            .unwrap_or_else(|used| {
-                panic!("{len} bytes do not fit: {used} of {} are taken", self.size)
-            });
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| take(used).map(|(_, end)| end))
+            .unwrap_or_else(|used| panic!("{len} bytes do not fit: {used} of {} are taken", self.size));
         self.guest_addr + take(before).expect("it just fitted").0
     }
 
@@ -168,10 +147,7 @@ mod tests {
         memory.write(0x10_1ffc, b"last");
         assert_eq!(memory.bytes(0x10_1ffc, 4), b"last");
         let mut file = [0; 4];
-        assert_eq!(
-            rustix::io::pread(memory.fd(), &mut file, 0x1ffc).unwrap(),
-            4
-        );
+        assert_eq!(rustix::io::pread(memory.fd(), &mut file, 0x1ffc).unwrap(), 4);
         assert_eq!(&file, b"last");
         assert_eq!(memory.to_user(0x10_0010), memory.user_addr() + 0x10);
     }
@@ -193,8 +169,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "not in the region")]
     fn an_access_past_the_end_panics() {
-        SharedMemory::new(0x1000, 0x1000)
-            .unwrap()
-            .write(0x1fff, &[1, 2]);
+        SharedMemory::new(0x1000, 0x1000).unwrap().write(0x1fff, &[1, 2]);
     }
 }

@@ -1,23 +1,38 @@
 //! The host switch: frames of virtual machines, carried under contract.
 //!
 //! ```text
-//!  agent ──control──▶ ports, contracts            stats (shared memory) ──▶ agent, top
-//!                          │                         ▲
+//!  agent ──control──▶ server: table of ports      stats (shared memory) ──▶ agent, top
+//!                          │ calls                   ▲
 //!  VM A tx ring ─┐         ▼                         │
 //!  VM B tx ring ─┼─ worker: ingress ─▶ sched ─▶ egress ──▶ VM C rx ring, tap
 //!  tap ──────────┘   (frame, fdb)   (EDF, min, share)   (offloads, misses)
 //! ```
 //!
+//! One payload copy, no payload buffer: a frame stays in its sender's memory,
+//! as a reference, until it is copied straight into its receiver's.
+//!
 //! - [`frame`]: what the bytes of a frame say: headers, offloads, checksums; pure
 //! - [`sched`]: in which order and when frames leave: token buckets, EDF, minima, shares; pure
+//! - [`fdb`]: which port a MAC lives behind
 //! - [`virtio`]: guest memory and virtqueues
 //! - [`vhost_user`]: the protocol that hands us guest memory and virtqueues
+//! - [`port`]: where a vNIC is connected, with its contract
+//! - [`worker`]: the threads that carry frames
 //! - [`stats`]: counters and histograms in shared memory
+//! - [`capture`]: copies of frames, as pcapng
 //! - [`control`]: what the agent asks of the switch
+//! - [`server`]: the process: workers, ports, the control socket
 
+pub mod capture;
 pub mod control;
+pub mod fdb;
 pub mod frame;
+pub mod port;
 pub mod sched;
+pub mod server;
 pub mod stats;
 pub mod vhost_user;
 pub mod virtio;
+pub mod worker;
+
+pub use server::{Error, Options, run};

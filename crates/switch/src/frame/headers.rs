@@ -112,6 +112,22 @@ pub(super) fn put<const N: usize>(head: &mut [u8], at: usize, bytes: [u8; N]) ->
 }
 
 impl Headers {
+    /// Of a frame that was not looked at yet.
+    pub const NONE: Self = Self {
+        dst: Mac([0; 6]),
+        src: Mac([0; 6]),
+        vlan: None,
+        ethertype: 0,
+        end: 0,
+        l3: L3::None,
+        l4: L4::None,
+        l3_offset: 0,
+        l4_offset: 0,
+        len: 0,
+        dscp: 0,
+        protocol: 0,
+    };
+
     /// Whether the walk over IPv6 extension headers ended in one of them, so
     /// that what they lead to is not known. Fragment headers do not count.
     #[inline]

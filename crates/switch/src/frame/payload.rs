@@ -10,15 +10,7 @@
 //! bytes are copied out through raw pointers and looked at afterwards.
 
 use crate::frame::checksum;
-
-/// A contiguous piece of guest memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// Its first byte in this process.
-    pub ptr: *mut u8,
-    /// Bytes.
-    pub len: u32,
-}
+pub use crate::virtio::Span;
 
 /// Bytes scattered over guest memory, to be read only.
 #[derive(Clone, Copy, Debug)]

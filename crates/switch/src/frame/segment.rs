@@ -85,6 +85,14 @@ impl<'a> Segmenter<'a> {
         self
     }
 
+    /// Goes on `payload_offset` bytes after the super-frame's headers, where an
+    /// earlier part ended.
+    #[inline]
+    pub fn starting_at(mut self, payload_offset: usize) -> Self {
+        self.offset = u32::try_from(payload_offset).unwrap_or(u32::MAX);
+        self
+    }
+
     /// Writes the headers of the next part to the start of `out`; `None` after the last.
     #[inline]
     #[allow(clippy::should_implement_trait)] // an Iterator cannot borrow the caller's buffer

@@ -43,12 +43,7 @@ pub(super) struct List {
 
 impl Default for List {
     fn default() -> Self {
-        Self {
-            head: NIL,
-            tail: NIL,
-            frames: 0,
-            bytes: 0,
-        }
+        Self { head: NIL, tail: NIL, frames: 0, bytes: 0 }
     }
 }
 
@@ -60,10 +55,7 @@ impl List {
 
 impl<F: Copy> Arena<F> {
     pub(super) fn new() -> Self {
-        Self {
-            nodes: Vec::with_capacity(ROOM),
-            free: NIL,
-        }
+        Self { nodes: Vec::with_capacity(ROOM), free: NIL }
     }
 
     pub(super) fn front(&self, list: &List) -> Option<&Node<F>> {
@@ -73,12 +65,7 @@ impl<F: Copy> Arena<F> {
     /// # Panics
     /// With 2^32 - 1 frames waiting; memory ends long before.
     pub(super) fn push_back(&mut self, list: &mut List, queued: Queued<F>, arrival: u64) {
-        let node = Node {
-            queued,
-            arrival,
-            next: NIL,
-            prev: list.tail,
-        };
+        let node = Node { queued, arrival, next: NIL, prev: list.tail };
         let at = self.free;
         let at = if at != NIL {
             self.free = self.nodes[at as usize].next;
@@ -138,12 +125,7 @@ mod tests {
     use std::collections::VecDeque;
 
     fn queued(frame: u32) -> Queued<u32> {
-        Queued {
-            frame,
-            bytes: frame * 7,
-            deadline: u64::MAX,
-            enqueued: 0,
-        }
+        Queued { frame, bytes: frame * 7, deadline: u64::MAX, enqueued: 0 }
     }
 
     proptest! {

@@ -60,12 +60,7 @@ mod tests {
     use super::*;
 
     fn head(deadline: u64) -> Queued<()> {
-        Queued {
-            frame: (),
-            bytes: 64,
-            deadline,
-            enqueued: 100,
-        }
+        Queued { frame: (), bytes: 64, deadline, enqueued: 100 }
     }
 
     #[test]

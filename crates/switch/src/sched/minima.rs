@@ -55,12 +55,7 @@ pub(super) struct Credit {
 impl Credit {
     /// Full: `min_burst`.
     pub(super) fn new(now: u64, min: Rate, min_burst: u64) -> Self {
-        Self {
-            rate: min.bits(),
-            burst: min_burst,
-            ahead: 0,
-            at: now,
-        }
+        Self { rate: min.bits(), burst: min_burst, ahead: 0, at: now }
     }
 
     /// The source has a frame again. While it idled credit grew to `min_burst`
@@ -113,8 +108,7 @@ impl Credit {
         let rate = u128::from(self.rate);
         let time = |units: u128| u64::try_from(units / rate).unwrap_or(u64::MAX);
         if units > 0 {
-            self.at
-                .saturating_add(time(units.unsigned_abs() + rate - 1))
+            self.at.saturating_add(time(units.unsigned_abs() + rate - 1))
         } else {
             self.at.saturating_sub(time(units.unsigned_abs()))
         }

@@ -203,9 +203,7 @@ impl Model {
         let (id, tier) = self.turn(now).ok_or(false)?;
         let queued = self.sources[&id].frames[0].0;
         match &self.bucket {
-            Some(b) if tier != Tier::RealTime && b.conforms_at(now, queued.bytes.into()) > now => {
-                Err(true)
-            }
+            Some(b) if tier != Tier::RealTime && b.conforms_at(now, queued.bytes.into()) > now => Err(true),
             _ => Ok((id, tier, queued)),
         }
     }
@@ -288,12 +286,8 @@ enum Step {
 const SOURCES: SourceId = 7;
 
 fn rate() -> impl Strategy<Value = Rate> {
-    prop_oneof![
-        1_000..1_000_000u64,
-        1_000_000..1_000_000_000u64,
-        Just(400_000_000_000)
-    ]
-    .prop_map(|bits| Rate::from_bits(bits).expect("in range"))
+    prop_oneof![1_000..1_000_000u64, 1_000_000..1_000_000_000u64, Just(400_000_000_000)]
+        .prop_map(|bits| Rate::from_bits(bits).expect("in range"))
 }
 
 fn size() -> impl Strategy<Value = u32> {
@@ -309,16 +303,14 @@ fn source_config() -> impl Strategy<Value = SourceConfig> {
         prop_oneof![1 => 0..200_000u64, 3 => Just(10_000_000)],
         prop_oneof![1 => 0..20u32, 3 => Just(1000)],
     )
-        .prop_map(
-            |(deadline, min, min_burst, weight, cap_bytes, cap_frames)| SourceConfig {
-                deadline,
-                min,
-                min_burst,
-                weight,
-                cap_bytes,
-                cap_frames,
-            },
-        )
+        .prop_map(|(deadline, min, min_burst, weight, cap_bytes, cap_frames)| SourceConfig {
+            deadline,
+            min,
+            min_burst,
+            weight,
+            cap_bytes,
+            cap_frames,
+        })
 }
 
 fn egress_config() -> impl Strategy<Value = EgressConfig> {
@@ -331,11 +323,7 @@ fn egress_config() -> impl Strategy<Value = EgressConfig> {
         .prop_map(|(rate, burst, fifo, queue)| EgressConfig {
             rate,
             burst: Bytes::new(burst),
-            discipline: if fifo {
-                Discipline::Fifo
-            } else {
-                Discipline::Contract
-            },
+            discipline: if fifo { Discipline::Fifo } else { Discipline::Contract },
             queue,
         })
 }

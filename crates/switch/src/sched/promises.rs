@@ -43,19 +43,15 @@ impl Flow {
 
 fn flow() -> impl Strategy<Value = Flow> {
     let pause = prop_oneof![5 => Just(0u64), 1 => 0..3_000_000u64];
-    (
-        60..1515u32,
-        1..10u64,
-        1_000_000..400_000_000u64,
-        prop::collection::vec(pause, 1..60),
-    )
-        .prop_map(|(bytes, frames, bits, pauses)| Flow {
+    (60..1515u32, 1..10u64, 1_000_000..400_000_000u64, prop::collection::vec(pause, 1..60)).prop_map(
+        |(bytes, frames, bits, pauses)| Flow {
             bytes,
             burst: frames * u64::from(bytes),
             bits,
             deadline: 0,
             pauses,
-        })
+        },
+    )
 }
 
 /// Bytes that `flows` may demand within `t` ns of an instant, plus `blocking`:

@@ -14,10 +14,7 @@ fn weights_hold_for_mixed_frame_sizes() {
     let total: u64 = (1..=4).map(|id| sim.bytes_of(id)).sum();
     for (id, weight) in [(1, 1), (2, 2), (3, 4), (4, 8)] {
         let part = sim.bytes_of(id) as f64 / total as f64 * 15.0 / f64::from(weight);
-        assert!(
-            (part - 1.0).abs() < 0.01,
-            "source {id} has {part} of its share"
-        );
+        assert!((part - 1.0).abs() < 0.01, "source {id} has {part} of its share");
     }
     // And the rate is used: 4 s at 500 Mbit/s.
     assert!(total.abs_diff(250_000_000) <= 10_000 + 65_536, "{total}");
@@ -60,11 +57,7 @@ fn a_fast_minimum_does_not_wait_for_many_slow_ones() {
     let own = sim.sent.iter().filter(|s| s.source == 500);
     for (n, s) in own.enumerate() {
         let due = start + (n as u64 + 1) * 2 * 1514 * NS_PER_BYTE;
-        assert!(
-            s.end <= due + 1514 * NS_PER_BYTE,
-            "frame {n}: {} late",
-            s.end - due
-        );
+        assert!(s.end <= due + 1514 * NS_PER_BYTE, "frame {n}: {} late", s.end - due);
     }
 }
 
@@ -81,58 +74,32 @@ fn a_stalled_receiver_does_not_shut_tier_three_out_afterwards() {
     let first = sim.sent.iter().find(|s| s.source == 2).expect("is served");
     // Owed for 10 ms at half the link: made up for in another 10 ms.
     assert!(first.start - resumed <= 10_000_000 + 3 * 1514 * NS_PER_BYTE);
-    assert!(
-        first.start - resumed > 9_000_000,
-        "what is owed is made up for"
-    );
+    assert!(first.start - resumed > 9_000_000, "what is owed is made up for");
 }
 
 #[test]
 fn no_flood_costs_a_promise_its_place_in_the_queue() {
-    let mut sched = Scheduler::new(EgressConfig {
-        queue: 3000,
-        ..egress(Some(1_000_000), 1500)
-    });
+    let mut sched = Scheduler::new(EgressConfig { queue: 3000, ..egress(Some(1_000_000), 1500) });
     sched.set_source(0, 1, share(1000));
     sched.set_source(0, 2, minimum(100_000, 1500));
     sched.set_source(0, 3, real_time(1_000_000));
-    sched.set_source(
-        0,
-        4,
-        SourceConfig {
-            cap_bytes: 2000,
-            cap_frames: 3,
-            ..share(1)
-        },
-    );
+    sched.set_source(0, 4, SourceConfig { cap_bytes: 2000, cap_frames: 3, ..share(1) });
     for _ in 0..2 {
         assert_eq!(sched.enqueue(0, 1, frame(0, 1500, None)), Ok(()));
     }
-    assert_eq!(
-        sched.enqueue(0, 1, frame(0, 60, None)),
-        Err(Full::EgressBytes)
-    );
+    assert_eq!(sched.enqueue(0, 1, frame(0, 60, None)), Err(Full::EgressBytes));
     assert_eq!(sched.enqueue(0, 2, frame(0, 1500, None)), Ok(()));
     assert_eq!(sched.enqueue(0, 3, frame(0, 1500, Some(1_000_000))), Ok(()));
-    assert_eq!(
-        sched.enqueue(0, 4, frame(0, 2001, None)),
-        Err(Full::SourceBytes)
-    );
+    assert_eq!(sched.enqueue(0, 4, frame(0, 2001, None)), Err(Full::SourceBytes));
     assert_eq!(sched.enqueue(0, 5, frame(0, 60, None)), Err(Full::NoSource));
     sched.clear_source(1, |_| {});
     for _ in 0..3 {
         assert_eq!(sched.enqueue(0, 4, frame(0, 60, None)), Ok(()));
     }
-    assert_eq!(
-        sched.enqueue(0, 4, frame(0, 60, None)),
-        Err(Full::SourceFrames)
-    );
+    assert_eq!(sched.enqueue(0, 4, frame(0, 60, None)), Err(Full::SourceFrames));
     // Giving up the promise gives up the place.
     sched.set_source(0, 2, share(1));
-    assert_eq!(
-        sched.enqueue(0, 1, frame(0, 1500, None)),
-        Err(Full::EgressBytes)
-    );
+    assert_eq!(sched.enqueue(0, 1, frame(0, 1500, None)), Err(Full::EgressBytes));
     assert_eq!(sched.enqueue(0, 1, frame(0, 1320, None)), Ok(()));
 }
 
@@ -146,20 +113,12 @@ fn fifo_is_in_order_of_arrival_drops_its_tail_and_holds_real_time_to_the_rate() 
     sched.set_source(0, 1, share(1));
     sched.set_source(0, 2, real_time(1_000));
     for (at, id) in [(0, 1), (1, 2), (2, 1)] {
-        assert_eq!(
-            sched.enqueue(at, id, frame(at, 1500, (id == 2).then_some(1_000))),
-            Ok(())
-        );
+        assert_eq!(sched.enqueue(at, id, frame(at, 1500, (id == 2).then_some(1_000))), Ok(()));
     }
-    assert_eq!(
-        sched.enqueue(3, 2, frame(3, 60, Some(1_000))),
-        Err(Full::EgressBytes)
-    );
+    assert_eq!(sched.enqueue(3, 2, frame(3, 60, Some(1_000))), Err(Full::EgressBytes));
     assert!(matches!(sched.take(3), Some((1, Tier::Fifo, _))));
     assert_eq!(sched.head(3), Head::WaitUntil(1_500_003));
-    sched.expire(1_500_003, u64::MAX, |_, _| {
-        panic!("a FIFO knows no deadlines")
-    });
+    sched.expire(1_500_003, u64::MAX, |_, _| panic!("a FIFO knows no deadlines"));
     assert!(matches!(sched.take(1_500_003), Some((2, Tier::Fifo, _))));
     assert!(sched.take(2_999_999).is_none());
     assert!(matches!(sched.take(3_000_003), Some((1, Tier::Fifo, _))));
@@ -188,10 +147,7 @@ fn a_live_change_keeps_frames_and_takes_effect_at_once() {
     assert!(one.abs_diff(3 * two) <= 3 * 3000, "{one} {two}");
 
     // To FIFO and back: every frame is still there, once.
-    let fifo = EgressConfig {
-        discipline: Discipline::Fifo,
-        ..egress(None, 0)
-    };
+    let fifo = EgressConfig { discipline: Discipline::Fifo, ..egress(None, 0) };
     sim.sched.reconfigure(sim.now, fifo);
     sim.sched.reconfigure(sim.now, egress(None, 0));
     assert_eq!(sim.sched.backlog_total(), waiting);
@@ -216,10 +172,7 @@ fn take_takes_what_head_said_even_later() {
     };
     assert_eq!(tier, Tier::Share);
     // By then source 1 is eligible in tier 2.
-    assert_eq!(
-        sched.take(200_000).map(|t| (t.0, t.1)),
-        Some((source, Tier::Share))
-    );
+    assert_eq!(sched.take(200_000).map(|t| (t.0, t.1)), Some((source, Tier::Share)));
 }
 
 #[test]

@@ -182,8 +182,7 @@ impl<F: Copy> Scheduler<F> {
         }
 
         let idle = source.list.is_empty();
-        self.arena
-            .push_back(&mut source.list, queued, self.arrivals);
+        self.arena.push_back(&mut source.list, queued, self.arrivals);
         self.arrivals += 1;
         self.total.frames += 1;
         self.total.bytes += bytes;
@@ -216,11 +215,7 @@ impl<F: Copy> Scheduler<F> {
             }
         }
         self.picked = Some((source, tier));
-        Head::Ready {
-            source,
-            tier,
-            queued,
-        }
+        Head::Ready { source, tier, queued }
     }
 
     /// Takes out the frame that [`head`](Self::head) last said is ready, and
@@ -276,10 +271,7 @@ impl<F: Copy> Scheduler<F> {
     /// What waits of one source.
     pub fn backlog(&self, id: SourceId) -> Backlog {
         match self.sources.get(usize::from(id)) {
-            Some(Some(source)) => Backlog {
-                frames: source.list.frames,
-                bytes: source.list.bytes,
-            },
+            Some(Some(source)) => Backlog { frames: source.list.frames, bytes: source.list.bytes },
             _ => Backlog::default(),
         }
     }
@@ -313,8 +305,7 @@ impl<F: Copy> Scheduler<F> {
     /// The head of a source whose frames are held for a fixed time.
     fn held_head(&self, id: SourceId) -> Option<Queued<F>> {
         let source = self.sources[usize::from(id)].as_ref()?;
-        let timed =
-            self.config.discipline == Discipline::Contract && source.config.deadline.is_some();
+        let timed = self.config.discipline == Discipline::Contract && source.config.deadline.is_some();
         if timed {
             return None;
         }

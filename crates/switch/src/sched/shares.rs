@@ -39,11 +39,7 @@ pub(super) struct Share {
 impl Share {
     /// `weight` 0 counts as 1: nobody is shut out.
     pub(super) fn new(weight: u32) -> Self {
-        Self {
-            weight: weight.max(1),
-            start: 0,
-            rest: 0,
-        }
+        Self { weight: weight.max(1), start: 0, rest: 0 }
     }
 
     /// Changes the weight for what is sent from now on.
@@ -153,13 +149,6 @@ mod tests {
         shares.charge(&mut share, 1);
         assert_eq!(share.start, u128::from(SCALE));
         share.set_weight(0);
-        assert_eq!(
-            share,
-            Share {
-                weight: 1,
-                start: u128::from(SCALE),
-                rest: 0
-            }
-        );
+        assert_eq!(share, Share { weight: 1, start: u128::from(SCALE), rest: 0 });
     }
 }

@@ -34,27 +34,15 @@ pub(super) fn share(weight: u32) -> SourceConfig {
 }
 
 pub(super) fn minimum(bits: u64, min_burst: u64) -> SourceConfig {
-    SourceConfig {
-        min: Some(rate(bits)),
-        min_burst,
-        ..share(1)
-    }
+    SourceConfig { min: Some(rate(bits)), min_burst, ..share(1) }
 }
 
 pub(super) fn real_time(deadline: u64) -> SourceConfig {
-    SourceConfig {
-        deadline: Some(deadline),
-        ..share(1)
-    }
+    SourceConfig { deadline: Some(deadline), ..share(1) }
 }
 
 pub(super) fn frame(now: u64, bytes: u32, deadline: Option<u64>) -> Queued<()> {
-    Queued {
-        frame: (),
-        bytes,
-        deadline: deadline.map_or(u64::MAX, |d| now + d),
-        enqueued: now,
-    }
+    Queued { frame: (), bytes, deadline: deadline.map_or(u64::MAX, |d| now + d), enqueued: now }
 }
 
 /// One frame that was sent.
@@ -130,13 +118,7 @@ impl Sim {
                     if self.link {
                         self.now += u64::from(queued.bytes) * NS_PER_BYTE;
                     }
-                    self.sent.push(Sent {
-                        start,
-                        end: self.now,
-                        source,
-                        tier,
-                        queued,
-                    });
+                    self.sent.push(Sent { start, end: self.now, source, tier, queued });
                 }
                 Head::WaitUntil(t) => {
                     assert!(t > self.now, "time goes on");

@@ -47,12 +47,7 @@ impl TokenBucket {
     /// A full bucket.
     pub fn new(rate: Rate, burst: Bytes) -> Self {
         let depth = units(burst.get());
-        Self {
-            rate: rate.bits(),
-            depth,
-            level: depth,
-            at: 0,
-        }
+        Self { rate: rate.bits(), depth, level: depth, at: 0 }
     }
 
     /// Changes rate and burst from `now` on. What was earned until `now` was
@@ -69,9 +64,7 @@ impl TokenBucket {
     /// if nothing else is charged until then. `u64::MAX` if that is beyond the
     /// clock.
     pub fn conforms_at(&self, now: u64, bytes: u64) -> u64 {
-        let missing = units(bytes)
-            .min(self.depth)
-            .saturating_sub(self.level_at(now));
+        let missing = units(bytes).min(self.depth).saturating_sub(self.level_at(now));
         if missing <= 0 {
             return now;
         }
@@ -103,11 +96,7 @@ impl TokenBucket {
         let level = self.level.saturating_add(earned);
         let spill = level.saturating_sub(self.depth);
         // Less than one nanosecond's worth: it became full within the last one.
-        if spill < i128::from(self.rate) {
-            level
-        } else {
-            self.depth
-        }
+        if spill < i128::from(self.rate) { level } else { self.depth }
     }
 }
 

@@ -37,6 +37,8 @@ reasons! {
         SourcePrefix = "source_prefix",
         /// A VLAN the vNIC is not a member of.
         Vlan = "vlan",
+        /// An encapsulation that hides the addresses to be checked.
+        Encapsulation = "encapsulation",
         /// Nobody in the segment to send it to.
         NoReceiver = "no_receiver",
         /// Over the cap on broadcast, multicast and unknown unicast.

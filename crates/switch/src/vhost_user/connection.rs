@@ -164,8 +164,7 @@ impl<'a> Connection<'a> {
     }
 
     fn start(&mut self, index: u16, kick: Option<OwnedFd>) -> Result<()> {
-        let missing =
-            |what: &str| refuse(format!("SET_VRING_KICK for queue {index} before {what}"));
+        let missing = |what: &str| refuse(format!("SET_VRING_KICK for queue {index} before {what}"));
         if self.features.is_none() {
             return missing("SET_FEATURES");
         }
@@ -181,11 +180,7 @@ impl<'a> Connection<'a> {
             return missing("SET_VRING_ADDR");
         };
         let entries = u64::from(size);
-        let parts = [
-            (desc, 16 * entries),
-            (avail, 6 + 2 * entries),
-            (used, 6 + 8 * entries),
-        ];
+        let parts = [(desc, 16 * entries), (avail, 6 + 2 * entries), (used, 6 + 8 * entries)];
         if !self.memory_is_alive && shared::is_blank(&self.regions, &parts) {
             return refuse(format!(
                 "SET_VRING_KICK for queue {index}, but guest memory is all zeros here: {NOT_SHARED}"
@@ -219,12 +214,7 @@ impl<'a> Connection<'a> {
     fn set_regions(&mut self, message: &str, regions: Vec<RegionSpec>) -> Result<()> {
         let copies = regions
             .iter()
-            .map(|region| {
-                Ok(RegionSpec {
-                    fd: region.fd.try_clone()?,
-                    ..*region
-                })
-            })
+            .map(|region| Ok(RegionSpec { fd: region.fd.try_clone()?, ..*region }))
             .collect::<io::Result<Vec<_>>>();
         let memory = match GuestMemory::map(copies.map_err(Error::ReqHandlerError)?) {
             Ok(memory) => Arc::new(memory),
@@ -236,25 +226,16 @@ impl<'a> Connection<'a> {
         }
         self.regions = regions;
         self.has_memory = true;
-        self.status
-            .update(|now| now.memory_preallocated = Some(preallocated));
+        self.status.update(|now| now.memory_preallocated = Some(preallocated));
         Ok(())
     }
 
     fn publish(&self) {
         let carries = |vring: &Vring| vring.running && vring.enabled;
-        let pairs = self
-            .vrings
-            .chunks(2)
-            .filter(|pair| pair.iter().all(carries))
-            .count() as u16;
+        let pairs = self.vrings.chunks(2).filter(|pair| pair.iter().all(carries)).count() as u16;
         self.status.update(|now| {
             now.queue_pairs = pairs;
-            now.state = if pairs > 0 {
-                State::Ready
-            } else {
-                State::Connected
-            };
+            now.state = if pairs > 0 { State::Ready } else { State::Connected };
         });
     }
 }
@@ -289,18 +270,13 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
     fn set_features(&mut self, features: u64) -> Result<()> {
         let excess = features & !features::offered(self.queue_pairs);
         if excess != 0 {
-            return refuse(format!(
-                "SET_FEATURES: {} not offered",
-                features::names(excess).join(", ")
-            ));
+            return refuse(format!("SET_FEATURES: {} not offered", features::names(excess).join(", ")));
         }
         if self.features == Some(features) {
             return Ok(());
         }
         if let Some(index) = self.vrings.iter().position(|vring| vring.running) {
-            return refuse(format!(
-                "SET_FEATURES: other features while queue {index} is running"
-            ));
+            return refuse(format!("SET_FEATURES: other features while queue {index} is running"));
         }
         self.features = Some(features);
         let virtio = features & !VHOST_USER_F_PROTOCOL_FEATURES;
@@ -364,22 +340,16 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let mut regions = std::mem::take(&mut self.regions);
         let (guest, user, size) = (region.guest_phys_addr, region.user_addr, region.memory_size);
-        let gone = regions
-            .iter()
-            .position(|r| (r.guest_addr, r.user_addr, r.size) == (guest, user, size));
+        let gone = regions.iter().position(|r| (r.guest_addr, r.user_addr, r.size) == (guest, user, size));
         let Some(gone) = gone else {
-            return refuse(format!(
-                "REM_MEM_REG: no region of {size} bytes at guest address {guest:#x}"
-            ));
+            return refuse(format!("REM_MEM_REG: no region of {size} bytes at guest address {guest:#x}"));
         };
         regions.remove(gone);
         if regions.is_empty() {
             // An empty table cannot be mapped. The workers keep the old one, unused,
             // until there is a new one.
             if let Some(index) = self.vrings.iter().position(|vring| vring.running) {
-                return refuse(format!(
-                    "REM_MEM_REG: the last region, while queue {index} is running"
-                ));
+                return refuse(format!("REM_MEM_REG: the last region, while queue {index} is running"));
             }
             self.has_memory = false;
             self.status.update(|now| now.memory_preallocated = None);
@@ -424,9 +394,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
         let (index, vring) = self.vring("SET_VRING_BASE", index)?;
         let Ok(base) = u16::try_from(base) else {
-            return refuse(format!(
-                "SET_VRING_BASE: index {base} for queue {index}, expected at most 65535"
-            ));
+            return refuse(format!("SET_VRING_BASE: index {base} for queue {index}, expected at most 65535"));
         };
         if vring.running {
             return refuse(format!("SET_VRING_BASE: queue {index} is running"));
@@ -462,8 +430,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         vring.call = file.map(OwnedFd::from);
         if vring.running {
             let call = vring.call.as_ref().map(OwnedFd::try_clone).transpose();
-            self.control
-                .set_call(index, call.map_err(Error::ReqHandlerError)?);
+            self.control.set_call(index, call.map_err(Error::ReqHandlerError)?);
         }
         Ok(())
     }

@@ -76,11 +76,7 @@ const NAMES: [(u64, &str); 19] = [
 /// The virtio features of a port with that many queue pairs.
 pub fn offered(queue_pairs: u16) -> u64 {
     let all = NAMES.iter().fold(0, |bits, (bit, _)| bits | bit);
-    if queue_pairs > 1 {
-        all
-    } else {
-        all & !NET_F_MQ
-    }
+    if queue_pairs > 1 { all } else { all & !NET_F_MQ }
 }
 
 /// The protocol features of every port.
@@ -104,11 +100,7 @@ pub fn names(features: u64) -> Vec<String> {
 /// Length of the virtio_net_hdr in front of every frame (virtio 1.2, 5.1.6.1):
 /// 12 bytes with VERSION_1 or MRG_RXBUF, else 10.
 pub fn header_len(features: u64) -> usize {
-    if features & (F_VERSION_1 | NET_F_MRG_RXBUF) != 0 {
-        12
-    } else {
-        10
-    }
+    if features & (F_VERSION_1 | NET_F_MRG_RXBUF) != 0 { 12 } else { 10 }
 }
 
 #[cfg(test)]
@@ -118,9 +110,7 @@ mod tests {
     /// Compared with the numbers of the standard, written out a second time.
     #[test]
     fn offers_the_bits_of_the_standard() {
-        let expected = [
-            0, 1, 7, 8, 9, 11, 12, 13, 15, 21, 22, 27, 28, 29, 30, 32, 54, 55, 56,
-        ];
+        let expected = [0, 1, 7, 8, 9, 11, 12, 13, 15, 21, 22, 27, 28, 29, 30, 32, 54, 55, 56];
         let bits = expected.iter().fold(0u64, |bits, n| bits | 1 << n);
         assert_eq!(offered(4), bits);
         assert_eq!(offered(1), bits & !(1 << 22));
@@ -136,9 +126,6 @@ mod tests {
 
     #[test]
     fn names_bits() {
-        assert_eq!(
-            names(NET_F_CSUM | 1 << 17 | F_VERSION_1),
-            ["CSUM", "bit 17", "VERSION_1"]
-        );
+        assert_eq!(names(NET_F_CSUM | 1 << 17 | F_VERSION_1), ["CSUM", "bit 17", "VERSION_1"]);
     }
 }

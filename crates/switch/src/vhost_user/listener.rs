@@ -54,11 +54,7 @@ pub struct PortConfig {
 impl PortConfig {
     /// A port with that name and queue pairs; a message may take 2 s.
     pub fn new(name: impl Into<String>, queue_pairs: u16) -> Self {
-        Self {
-            name: name.into(),
-            queue_pairs,
-            message_timeout: Duration::from_secs(2),
-        }
+        Self { name: name.into(), queue_pairs, message_timeout: Duration::from_secs(2) }
     }
 }
 
@@ -71,6 +67,8 @@ pub struct AttachError(String);
 #[derive(Debug, Default)]
 struct Inbox {
     stop: bool,
+    /// Throw the front end out for this.
+    throw_out: Option<String>,
     stream: Option<OwnedFd>,
 }
 
@@ -99,10 +97,7 @@ impl Mailbox {
     fn take(&self) -> Inbox {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        Inbox {
-            stop: inbox.stop,
-            stream: inbox.stream.take(),
-        }
+        Inbox { stop: inbox.stop, throw_out: inbox.throw_out.take(), stream: inbox.stream.take() }
     }
 }
 
@@ -124,10 +119,7 @@ impl PortThread {
             ));
         }
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let mailbox = Arc::new(Mailbox {
-            inbox: Mutex::default(),
-            wake,
-        });
+        let mailbox = Arc::new(Mailbox { inbox: Mutex::default(), wake });
         let listener = match end {
             SocketEnd::Listener(fd) => {
                 let listener = UnixListener::from(fd);
@@ -140,22 +132,9 @@ impl PortThread {
             }
         };
         let name = config.name.clone();
-        let port = Port {
-            config,
-            listener,
-            control,
-            status: status.clone(),
-            mailbox: mailbox.clone(),
-        };
-        let thread = std::thread::Builder::new()
-            .name(format!("port {name}"))
-            .spawn(move || port.run())?;
-        Ok(Self {
-            name,
-            mailbox,
-            status,
-            thread: Some(thread),
-        })
+        let port = Port { config, listener, control, status: status.clone(), mailbox: mailbox.clone() };
+        let thread = std::thread::Builder::new().name(format!("port {name}")).spawn(move || port.run())?;
+        Ok(Self { name, mailbox, status, thread: Some(thread) })
     }
 
     /// Hands over the next connected stream, in client mode.
@@ -173,6 +152,11 @@ impl PortThread {
             inbox.stream.get_or_insert(stream);
         });
         if taken { Err(refused()) } else { Ok(()) }
+    }
+
+    /// Ends the connection, if there is one, for what the front end's rings did.
+    pub fn throw_out(&self, reason: String) {
+        self.mailbox.post(|inbox| inbox.throw_out = Some(reason));
     }
 
     /// Ends the connection, if there is one, and the thread.
@@ -299,11 +283,7 @@ impl<'s, 'c> Session<'s, 'c> {
     fn new(stream: &'s UnixStream, connection: Arc<Mutex<Connection<'c>>>) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         let handler = BackendReqHandler::from_stream(stream.try_clone()?, connection.clone());
-        Ok(Self {
-            stream,
-            connection,
-            handler,
-        })
+        Ok(Self { stream, connection, handler })
     }
 
     fn run(
@@ -333,14 +313,14 @@ impl<'s, 'c> Session<'s, 'c> {
             if mail.stop {
                 return End::Stopped;
             }
+            if let Some(reason) = mail.throw_out {
+                return End::Wrong(reason);
+            }
             let (mut refused, failed) = listener.map_or((0, false), turn_away);
             refused += u64::from(mail.stream.is_some());
             deaf = failed;
             if refused > 0 {
-                tracing::warn!(
-                    port = config.name,
-                    "{refused} front ends refused: one is connected"
-                );
+                tracing::warn!(port = config.name, "{refused} front ends refused: one is connected");
                 status.update(|now| now.refused += refused);
             }
 
@@ -375,16 +355,13 @@ impl<'s, 'c> Session<'s, 'c> {
         if !is_supported(code) {
             return Err(format!("{code:?}: not supported, nor offered"));
         }
-        if matches!(code, FrontendReq::SET_MEM_TABLE | FrontendReq::ADD_MEM_REG) && !header.has_fds
-        {
+        if matches!(code, FrontendReq::SET_MEM_TABLE | FrontendReq::ADD_MEM_REG) && !header.has_fds {
             return Err(format!("{code:?} without file descriptors: {NOT_SHARED}"));
         }
         if code == FrontendReq::SET_VRING_ENABLE && !lock(&self.connection).has_features() {
             return self.enable_early(header);
         }
-        self.handler
-            .handle_request()
-            .map_err(|error| explain(code, error))
+        self.handler.handle_request().map_err(|error| explain(code, error))
     }
 
     /// QEMU enables queues before SET_FEATURES; the `vhost` crate takes that for
@@ -402,9 +379,7 @@ impl<'s, 'c> Session<'s, 'c> {
             return Err(explain(header.code, Error::InvalidParam));
         }
         let mut connection = lock(&self.connection);
-        connection
-            .enable(index, enable == 1)
-            .map_err(|error| explain(header.code, error))?;
+        connection.enable(index, enable == 1).map_err(|error| explain(header.code, error))?;
         if header.need_reply && connection.acknowledges() {
             let reply = wire::success(header.code);
             self.stream.write_all(&reply).map_err(socket)?;
@@ -413,9 +388,7 @@ impl<'s, 'c> Session<'s, 'c> {
     }
 }
 
-fn lock<'m, 'c>(
-    connection: &'m Mutex<Connection<'c>>,
-) -> std::sync::MutexGuard<'m, Connection<'c>> {
+fn lock<'m, 'c>(connection: &'m Mutex<Connection<'c>>) -> std::sync::MutexGuard<'m, Connection<'c>> {
     connection.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -448,10 +421,7 @@ fn turn_away(listener: &UnixListener) -> (u64, bool) {
 }
 
 fn is_transient(e: &io::Error) -> bool {
-    matches!(
-        e.kind(),
-        ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted
-    )
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
 }
 
 /// The messages that our features allow; the `vhost` crate answers some others too.

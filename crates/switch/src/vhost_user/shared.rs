@@ -21,18 +21,14 @@ const LOOK: u64 = 16 << 20;
 /// A guest whose driver has set up a queue has written something; only its
 /// private copy can hide it.
 pub fn is_blank(regions: &[RegionSpec], parts: &[(u64, u64)]) -> bool {
-    let beginnings = regions
-        .iter()
-        .map(|region| (region, region.mmap_offset, region.size.min(LOOK)));
+    let beginnings = regions.iter().map(|region| (region, region.mmap_offset, region.size.min(LOOK)));
     let parts = parts.iter().filter_map(|&(addr, len)| {
         let inside = |region: &&RegionSpec| addr.wrapping_sub(region.user_addr) < region.size;
         let region = regions.iter().find(inside)?;
         let at = addr - region.user_addr;
         Some((region, region.mmap_offset + at, len.min(region.size - at)))
     });
-    parts
-        .chain(beginnings)
-        .all(|(region, offset, len)| is_zero(&region.fd, offset, len))
+    parts.chain(beginnings).all(|(region, offset, len)| is_zero(&region.fd, offset, len))
 }
 
 /// False as well if the file cannot be read: then nothing is known.
@@ -68,10 +64,7 @@ mod tests {
             mmap_offset,
             fd: file.try_clone().unwrap().into(),
         };
-        [
-            region(0x1000, 4096, 8192),
-            region(0x10_0000, 16384, LOOK + 8192),
-        ]
+        [region(0x1000, 4096, 8192), region(0x10_0000, 16384, LOOK + 8192)]
     }
 
     #[test]
@@ -103,13 +96,8 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_not_judged() {
         let (unreadable, _other) = std::io::pipe().unwrap();
-        let region = RegionSpec {
-            guest_addr: 0,
-            user_addr: 0,
-            size: 4096,
-            mmap_offset: 0,
-            fd: unreadable.into(),
-        };
+        let region =
+            RegionSpec { guest_addr: 0, user_addr: 0, size: 4096, mmap_offset: 0, fd: unreadable.into() };
         assert!(!is_blank(&[region], &[]));
     }
 }

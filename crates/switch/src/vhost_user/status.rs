@@ -87,9 +87,6 @@ mod tests {
         let seen = status.wait(Duration::from_secs(20), |now| now.connects == 3);
         assert_eq!(seen.map(|now| now.connects), Some(3));
         thread.join().unwrap();
-        assert_eq!(
-            status.wait(Duration::from_millis(1), |now| now.connects == 4),
-            None
-        );
+        assert_eq!(status.wait(Duration::from_millis(1), |now| now.connects == 4), None);
     }
 }

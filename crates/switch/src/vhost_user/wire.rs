@@ -100,16 +100,9 @@ fn parse(bytes: [u8; HEADER_LEN], has_fds: bool) -> Result<Header, String> {
         return Err(format!("{code:?}: a reply to nothing that was asked"));
     }
     if size as usize > MAX_MSG_SIZE {
-        return Err(format!(
-            "{code:?}: {size} bytes of payload, expected at most {MAX_MSG_SIZE}"
-        ));
+        return Err(format!("{code:?}: {size} bytes of payload, expected at most {MAX_MSG_SIZE}"));
     }
-    Ok(Header {
-        code,
-        size: size as usize,
-        need_reply: flags & NEED_REPLY != 0,
-        has_fds,
-    })
+    Ok(Header { code, size: size as usize, need_reply: flags & NEED_REPLY != 0, has_fds })
 }
 
 fn has_room(stream: &UnixStream) -> rustix::io::Result<bool> {
@@ -133,10 +126,7 @@ mod tests {
     use std::io::{Read, Write};
 
     fn message(code: u32, flags: u32, size: u32) -> Vec<u8> {
-        [code, flags, size]
-            .iter()
-            .flat_map(|w| w.to_ne_bytes())
-            .collect()
+        [code, flags, size].iter().flat_map(|w| w.to_ne_bytes()).collect()
     }
 
     #[test]
@@ -150,12 +140,7 @@ mod tests {
             assert_eq!(glance(&theirs), Ok(Glance::Partial));
         }
         ours.write_all(&bytes[19..]).unwrap();
-        let expected = Header {
-            code: FrontendReq::SET_FEATURES,
-            size: 8,
-            need_reply: true,
-            has_fds: false,
-        };
+        let expected = Header { code: FrontendReq::SET_FEATURES, size: 8, need_reply: true, has_fds: false };
         assert_eq!(glance(&theirs), Ok(Glance::Whole(expected)));
         let mut read = [0; 20];
         (&theirs).read_exact(&mut read).unwrap();
@@ -177,18 +162,12 @@ mod tests {
     #[test]
     fn says_what_is_wrong_with_a_header() {
         for (bytes, part) in [
-            (
-                message(0x2054_4547, 0x2f20_7274, 0x2048),
-                "is not of the vhost-user protocol",
-            ),
+            (message(0x2054_4547, 0x2f20_7274, 0x2048), "is not of the vhost-user protocol"),
             (message(0, 1, 0), "message 0 is not"),
             (message(1, 2, 0), "expected version 1"),
             (message(1, 0x11, 0), "expected version 1"),
             (message(1, 0x5, 0), "a reply to nothing"),
-            (
-                message(5, 1, 4097),
-                "4097 bytes of payload, expected at most 4096",
-            ),
+            (message(5, 1, 4097), "4097 bytes of payload, expected at most 4096"),
         ] {
             let error = parse(bytes.try_into().unwrap(), false).unwrap_err();
             assert!(error.contains(part), "{error}");

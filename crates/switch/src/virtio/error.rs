@@ -31,6 +31,9 @@ pub enum RingError {
     /// The size is no power of two, zero or too large.
     #[error("a ring of {0} entries: the size must be a power of two from 1 to 32768")]
     Size(u16),
+    /// A queue was started before any memory was shared.
+    #[error("a ring was started before the guest's memory was shared")]
+    NoMemory,
     /// A part is not (wholly) in one region of the memory table.
     #[error("the {part} at user address {addr:#x}, {len} bytes, is not in the guest's memory")]
     PartUnmapped {

@@ -95,11 +95,7 @@ pub(super) struct Region {
 
 impl Region {
     /// Contains nothing.
-    pub(super) const NONE: Self = Self {
-        guest_addr: 0,
-        size: 0,
-        host: std::ptr::null_mut(),
-    };
+    pub(super) const NONE: Self = Self { guest_addr: 0, size: 0, host: std::ptr::null_mut() };
 
     /// Where `len` bytes at guest address `addr` are in this process, if all are in this region.
     #[inline]
@@ -162,10 +158,7 @@ impl GuestMemory {
         for pair in order.windows(2) {
             let (low, high) = (&specs[pair[0]], &specs[pair[1]]);
             if high.guest_addr - low.guest_addr < low.size {
-                return Err(MapError::Overlap(
-                    pair[0].min(pair[1]),
-                    pair[0].max(pair[1]),
-                ));
+                return Err(MapError::Overlap(pair[0].min(pair[1]), pair[0].max(pair[1])));
             }
         }
 
@@ -185,24 +178,13 @@ impl GuestMemory {
             }
             let (file, end) = (stat.st_size as u64, spec.mmap_offset + spec.size);
             if end > file {
-                return Err(MapError::FileTooSmall {
-                    region: i,
-                    end,
-                    file,
-                });
+                return Err(MapError::FileTooSmall { region: i, end, file });
             }
             let present = (stat.st_blocks as u64).saturating_mul(512);
-            files
-                .entry((stat.st_dev, stat.st_ino))
-                .or_insert((0, present))
-                .0 += spec.size;
+            files.entry((stat.st_dev, stat.st_ino)).or_insert((0, present)).0 += spec.size;
 
             let (mapping, host) = map_region(i, spec)?;
-            memory.regions.push(Region {
-                guest_addr: spec.guest_addr,
-                size: spec.size,
-                host,
-            });
+            memory.regions.push(Region { guest_addr: spec.guest_addr, size: spec.size, host });
             memory.user_addrs.push(spec.user_addr);
             memory._mappings.push(mapping);
         }
@@ -223,22 +205,15 @@ impl GuestMemory {
     /// The region that contains `gpa`. Callers with locality keep it and ask it first.
     #[inline]
     pub(super) fn region(&self, gpa: u64) -> Option<&Region> {
-        self.regions
-            .iter()
-            .find(|region| gpa.wrapping_sub(region.guest_addr) < region.size)
+        self.regions.iter().find(|region| gpa.wrapping_sub(region.guest_addr) < region.size)
     }
 
     /// Like [`translate`](Self::translate), for an address of the front end, as vrings have.
     pub fn translate_user(&self, addr: u64, len: u64) -> Option<*mut u8> {
-        self.regions
-            .iter()
-            .zip(&self.user_addrs)
-            .find_map(|(region, &user_addr)| {
-                let offset = addr
-                    .checked_sub(user_addr)
-                    .filter(|&offset| offset < region.size)?;
-                region.translate(region.guest_addr + offset, len)
-            })
+        self.regions.iter().zip(&self.user_addrs).find_map(|(region, &user_addr)| {
+            let offset = addr.checked_sub(user_addr).filter(|&offset| offset < region.size)?;
+            region.translate(region.guest_addr + offset, len)
+        })
     }
 
     /// Hands `each` the pieces of `len` bytes at guest physical address `gpa`, in order: more
@@ -258,10 +233,7 @@ impl GuestMemory {
             };
             let offset = gpa - region.guest_addr;
             let piece = u64::from(len).min(region.size - offset) as u32;
-            each(Span {
-                ptr: region.host.wrapping_add(offset as usize),
-                len: piece,
-            })?;
+            each(Span { ptr: region.host.wrapping_add(offset as usize), len: piece })?;
             len -= piece;
             // No region ends at 2^64, so this does not wrap.
             gpa += u64::from(piece);
@@ -296,8 +268,7 @@ fn check_table(specs: &[RegionSpec]) -> Result<(), MapError> {
         if spec.size == 0 {
             return Err(MapError::Empty(i));
         }
-        let ends =
-            [spec.guest_addr, spec.user_addr, spec.mmap_offset].map(|a| a.checked_add(spec.size));
+        let ends = [spec.guest_addr, spec.user_addr, spec.mmap_offset].map(|a| a.checked_add(spec.size));
         let file_end_fits = ends[2].is_some_and(|end| i64::try_from(end).is_ok());
         if ends.contains(&None) || !file_end_fits {
             return Err(MapError::Overflow(i));
@@ -321,17 +292,8 @@ fn map_region(i: usize, spec: &RegionSpec) -> Result<(Mapping, *mut u8), MapErro
     let len = (before + spec.size).next_multiple_of(page) as usize;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address the kernel chooses; nothing existing is touched.
-    let start = unsafe {
-        mmap(
-            std::ptr::null_mut(),
-            len,
-            protection,
-            MapFlags::SHARED,
-            &spec.fd,
-            offset,
-        )
-    }
-    .map_err(|errno| system(i, "mmap", errno))?;
+    let start = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, &spec.fd, offset) }
+        .map_err(|errno| system(i, "mmap", errno))?;
     let mapping = Mapping { start, len };
     // A guest's memory has no place in a core dump of ours; not worth failing for.
     // SAFETY: our own mapping, made above; no byte of it changes.
@@ -341,9 +303,5 @@ fn map_region(i: usize, spec: &RegionSpec) -> Result<(Mapping, *mut u8), MapErro
 }
 
 fn system(region: usize, call: &'static str, errno: Errno) -> MapError {
-    MapError::System {
-        region,
-        call,
-        errno,
-    }
+    MapError::System { region, call, errno }
 }

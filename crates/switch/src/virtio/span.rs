@@ -27,10 +27,7 @@ pub struct Span {
 
 impl Span {
     /// No bytes.
-    pub const EMPTY: Self = Self {
-        ptr: std::ptr::null_mut(),
-        len: 0,
-    };
+    pub const EMPTY: Self = Self { ptr: std::ptr::null_mut(), len: 0 };
 
     /// Asks the processor to fetch the first cache line, so that a copy soon after does not wait.
     #[inline]
@@ -78,12 +75,7 @@ impl Default for Chain {
 impl Chain {
     /// An empty chain.
     pub const fn new() -> Self {
-        Self {
-            bytes: 0,
-            head: 0,
-            count: 0,
-            spans: [Span::EMPTY; MAX_SPANS],
-        }
+        Self { bytes: 0, head: 0, count: 0, spans: [Span::EMPTY; MAX_SPANS] }
     }
 
     /// Index of the chain's first descriptor: what

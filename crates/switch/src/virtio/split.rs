@@ -70,9 +70,7 @@ impl Rings {
     fn translate(memory: &GuestMemory, layout: &RingLayout) -> Result<Self, RingError> {
         let size = u64::from(layout.size);
         let locate = |part, addr, len, align: u64| {
-            let ptr = memory
-                .translate_user(addr, len)
-                .ok_or(RingError::PartUnmapped { part, addr, len })?;
+            let ptr = memory.translate_user(addr, len).ok_or(RingError::PartUnmapped { part, addr, len })?;
             // A front end's page offsets need not be ours, so both addresses are looked at.
             if !addr.is_multiple_of(align) || !ptr.addr().is_multiple_of(align as usize) {
                 return Err(RingError::PartUnaligned { part, addr, align });
@@ -261,11 +259,7 @@ impl SplitQueue {
     /// If fewer than `n` are in flight. Chains popped since must not have been completed.
     #[inline]
     pub fn rewind(&mut self, n: u16) {
-        assert!(
-            n <= self.in_flight(),
-            "rewinding {n} chains of {} in flight",
-            self.in_flight()
-        );
+        assert!(n <= self.in_flight(), "rewinding {n} chains of {} in flight", self.in_flight());
         self.next_avail = self.next_avail.wrapping_sub(n);
     }
 
@@ -276,11 +270,7 @@ impl SplitQueue {
         for i in skip..self.pending().min(skip.saturating_add(n)) {
             let head = self.avail_entry(self.next_avail.wrapping_add(i));
             // A head beyond the table is refused when popped; here it is only a hint.
-            prefetch(
-                self.rings
-                    .desc
-                    .wrapping_add(usize::from(head) * DESC_BYTES as usize),
-            );
+            prefetch(self.rings.desc.wrapping_add(usize::from(head) * DESC_BYTES as usize));
         }
     }
 
@@ -288,21 +278,13 @@ impl SplitQueue {
     /// be completed in any order. The driver sees it after [`publish`](Self::publish).
     #[inline]
     pub fn complete(&mut self, head: u16, len: u32) {
-        debug_assert!(
-            self.in_flight() > 0,
-            "completing chain {head}, but none is in flight"
-        );
+        debug_assert!(self.in_flight() > 0, "completing chain {head}, but none is in flight");
         let slot = usize::from(self.next_used & (self.size - 1));
         // SAFETY: flags and index are 4 bytes, the masked slot is below the size, and the used
         // ring is aligned to 4 and mapped for all its entries.
         let entry = unsafe { self.rings.used.cast::<u32>().add(1 + 2 * slot) };
         // SAFETY: as above; a driver reading meanwhile is no conflict, the accesses are atomic.
-        let (id, length) = unsafe {
-            (
-                AtomicU32::from_ptr(entry),
-                AtomicU32::from_ptr(entry.add(1)),
-            )
-        };
+        let (id, length) = unsafe { (AtomicU32::from_ptr(entry), AtomicU32::from_ptr(entry.add(1))) };
         id.store(u32::from(head).to_le(), Ordering::Relaxed);
         length.store(len.to_le(), Ordering::Relaxed);
         self.next_used = self.next_used.wrapping_add(1);
@@ -386,11 +368,7 @@ impl SplitQueue {
         let head = self.avail_entry(self.next_avail);
         chain.reset(head);
         if head >= self.size {
-            return Err(RingError::Head {
-                entry: self.next_avail,
-                head,
-                size: self.size,
-            });
+            return Err(RingError::Head { entry: self.next_avail, head, size: self.size });
         }
         let walked = self.walk::<WRITE>(head, chain);
         if !matches!(walked, Err(error) if error.is_fatal()) {
@@ -413,8 +391,7 @@ impl SplitQueue {
         // and a loop is infinitely long.
         for _ in 0..self.size {
             // SAFETY: `table` has `entries` mapped descriptors; `index` is below that.
-            let mut desc =
-                unsafe { Descriptor::read(table.add(usize::from(index) * DESC_BYTES as usize)) };
+            let mut desc = unsafe { Descriptor::read(table.add(usize::from(index) * DESC_BYTES as usize)) };
             if desc.flags & DESC_INDIRECT != 0 {
                 if indirect {
                     return Err(RingError::IndirectNested { head });
@@ -440,26 +417,17 @@ impl SplitQueue {
                 return Ok(());
             }
             if u32::from(desc.next) >= entries {
-                return Err(RingError::Next {
-                    head,
-                    next: desc.next,
-                    entries,
-                });
+                return Err(RingError::Next { head, next: desc.next, entries });
             }
             index = desc.next;
         }
-        Err(RingError::Loop {
-            head,
-            size: self.size,
-        })
+        Err(RingError::Loop { head, size: self.size })
     }
 
     /// Checks and translates the table an indirect descriptor refers to. It may end a chain of
     /// plain ones (2.7.5.3.2); WRITE in it means nothing.
     fn indirect_table(&mut self, head: u16, desc: Descriptor) -> Result<(*mut u8, u32), RingError> {
-        let Descriptor {
-            addr, len, flags, ..
-        } = desc;
+        let Descriptor { addr, len, flags, .. } = desc;
         if !self.features.indirect {
             return Err(RingError::IndirectNotNegotiated { head });
         }
@@ -469,9 +437,7 @@ impl SplitQueue {
         if len == 0 || !len.is_multiple_of(DESC_BYTES) {
             return Err(RingError::IndirectLength { head, len });
         }
-        let table = self
-            .translate(addr, len)
-            .ok_or(RingError::Unmapped { head, addr, len })?;
+        let table = self.translate(addr, len).ok_or(RingError::Unmapped { head, addr, len })?;
         Ok((table, len / DESC_BYTES))
     }
 
@@ -488,10 +454,7 @@ impl SplitQueue {
     #[cold]
     fn push_crossing(&self, addr: u64, len: u32, chain: &mut Chain) -> Result<(), RingError> {
         let head = chain.head();
-        match self
-            .memory
-            .translate_spans(addr, len, |span| chain.push(span))?
-        {
+        match self.memory.translate_spans(addr, len, |span| chain.push(span))? {
             true => Ok(()),
             false => Err(RingError::Unmapped { head, addr, len }),
         }
@@ -527,9 +490,7 @@ impl SplitQueue {
         debug_assert!(i < 3 + usize::from(self.size));
         // SAFETY: the ring has 3 + size words, mapped and aligned to 2 as long as `self` holds
         // `memory`; callers stay below.
-        u16::from_le(
-            unsafe { AtomicU16::from_ptr(self.rings.avail.add(i)) }.load(Ordering::Relaxed),
-        )
+        u16::from_le(unsafe { AtomicU16::from_ptr(self.rings.avail.add(i)) }.load(Ordering::Relaxed))
     }
 
     /// The head in the slot of available index `index`.

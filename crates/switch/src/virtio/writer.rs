@@ -32,13 +32,7 @@ impl<'a> SpanWriter<'a> {
     /// Until the last write, the memory the chains were popped from is mapped, and the chains
     /// are not completed.
     pub unsafe fn new(chains: &'a [Chain]) -> Self {
-        Self {
-            chains,
-            chain: 0,
-            span: 0,
-            rest: Span::EMPTY,
-            written: 0,
-        }
+        Self { chains, chain: 0, span: 0, rest: Span::EMPTY, written: 0 }
     }
 
     /// Bytes written so far.

@@ -86,10 +86,7 @@ fn read(chain: &Chain) -> Vec<u8> {
         let start = bytes.len();
         bytes.resize(start + span.len as usize, 0);
         // SAFETY: a span is mapped for its length while its queue lives, which the caller holds.
-        unsafe {
-            span.ptr
-                .copy_to_nonoverlapping(bytes[start..].as_mut_ptr(), span.len as usize)
-        };
+        unsafe { span.ptr.copy_to_nonoverlapping(bytes[start..].as_mut_ptr(), span.len as usize) };
     }
     bytes
 }
@@ -124,23 +121,14 @@ impl PortControl for Arc<Mutex<Device>> {
             setup.kick.is_some(),
             setup.call.is_some()
         ));
-        let layout = RingLayout {
-            size: setup.size,
-            desc: setup.desc,
-            avail: setup.avail,
-            used: setup.used,
-        };
+        let layout = RingLayout { size: setup.size, desc: setup.desc, avail: setup.avail, used: setup.used };
         let features = Features {
             event_idx: device.features & F_EVENT_IDX != 0,
             indirect: device.features & F_INDIRECT_DESC != 0,
         };
         let memory = device.memory.clone().ok_or("no memory")?;
         let ring = SplitQueue::new(memory, layout, setup.base, features);
-        let queue = Queue {
-            ring: ring.map_err(|e| e.to_string())?,
-            call: setup.call,
-            enabled: false,
-        };
+        let queue = Queue { ring: ring.map_err(|e| e.to_string())?, call: setup.call, enabled: false };
         device.queues.insert(index, queue);
         Ok(())
     }
@@ -148,10 +136,7 @@ impl PortControl for Arc<Mutex<Device>> {
     fn stop_queue(&mut self, index: u16) -> Option<u16> {
         let mut device = self.lock().unwrap();
         device.events.push(format!("stop {index}"));
-        device
-            .queues
-            .remove(&index)
-            .map(|queue| queue.ring.next_avail())
+        device.queues.remove(&index).map(|queue| queue.ring.next_avail())
     }
 
     fn enable_queue(&mut self, index: u16, enabled: bool) {
@@ -162,17 +147,13 @@ impl PortControl for Arc<Mutex<Device>> {
 
     fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
         let mut device = self.lock().unwrap();
-        device
-            .events
-            .push(format!("call {index} {}", call.is_some()));
+        device.events.push(format!("call {index} {}", call.is_some()));
         device.queues.get_mut(&index).unwrap().call = call;
     }
 
     fn set_kick(&mut self, index: u16, kick: Option<OwnedFd>) {
         let mut device = self.lock().unwrap();
-        device
-            .events
-            .push(format!("kick {index} {}", kick.is_some()));
+        device.events.push(format!("kick {index} {}", kick.is_some()));
     }
 
     fn disconnect(&mut self, reason: &str) {

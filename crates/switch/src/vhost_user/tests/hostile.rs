@@ -28,13 +28,9 @@ fn thrown_out(port: &Port, n: u64) -> String {
 fn garbage_ends_the_connection_and_is_named() {
     let port = Port::server(1);
     let mut raw = port.dial();
-    raw.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        .unwrap();
+    raw.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let reason = thrown_out(&port, 1);
-    assert!(
-        reason.contains("is not of the vhost-user protocol"),
-        "{reason}"
-    );
+    assert!(reason.contains("is not of the vhost-user protocol"), "{reason}");
     assert!(matches!(raw.read(&mut [0]), Ok(0) | Err(_)));
     assert_serves(&port);
     // The reason stays until there is a better one.
@@ -43,10 +39,7 @@ fn garbage_ends_the_connection_and_is_named() {
 
 #[test]
 fn a_half_message_stops_nobody_from_stopping() {
-    for bytes in [
-        &[1u8, 0, 0][..],
-        &message(FrontendReq::SET_FEATURES, 1, &[0; 8])[..15],
-    ] {
+    for bytes in [&[1u8, 0, 0][..], &message(FrontendReq::SET_FEATURES, 1, &[0; 8])[..15]] {
         let port = Port::server(1);
         let mut raw = port.dial();
         raw.write_all(bytes).unwrap();
@@ -74,10 +67,7 @@ fn a_half_message_is_waited_for_and_not_for_ever() {
     let mut raw = port.dial();
     raw.write_all(&[3, 0, 0]).unwrap();
     let reason = thrown_out(&port, 1);
-    assert!(
-        reason.contains("stalled in the middle of a message"),
-        "{reason}"
-    );
+    assert!(reason.contains("stalled in the middle of a message"), "{reason}");
     assert_serves(&port);
 }
 
@@ -125,13 +115,7 @@ fn a_front_end_that_reads_no_replies_keeps_nobody_waiting() {
 #[test]
 fn memory_that_is_not_shared_is_explained() {
     let port = Port::server(1);
-    let guest = FrontEnd::connect(
-        &port.path,
-        Options {
-            share: false,
-            ..one_pair()
-        },
-    );
+    let guest = FrontEnd::connect(&port.path, Options { share: false, ..one_pair() });
     assert!(guest.is_err());
     let reason = thrown_out(&port, 1);
     assert!(
@@ -146,10 +130,7 @@ fn memory_that_is_not_shared_is_explained() {
     let bytes = message(FrontendReq::SET_VRING_KICK, 1, &words(&[0, 0]));
     send_fds(&raw, &bytes, &[kick.as_fd()]);
     let reason = thrown_out(&port, 2);
-    assert!(
-        reason.contains("before any memory: guest memory is not shared"),
-        "{reason}"
-    );
+    assert!(reason.contains("before any memory: guest memory is not shared"), "{reason}");
     // With share=off on a file of its own: the file is passed, and stays empty.
     let mut raw = port.dial();
     prepare(&mut raw);
@@ -165,30 +146,24 @@ fn memory_that_is_not_shared_is_explained() {
         raw.write_all(&bytes).unwrap();
     }
     let reason = thrown_out(&port, 3);
-    assert!(
-        reason.contains("all zeros here: guest memory is not shared"),
-        "{reason}"
-    );
+    assert!(reason.contains("all zeros here: guest memory is not shared"), "{reason}");
     assert_serves(&port);
 }
 
 /// Negotiates, so that everything is allowed.
 fn prepare(raw: &mut UnixStream) {
-    for bytes in [
-        message(FrontendReq::GET_FEATURES, 1, &[]),
-        message(FrontendReq::GET_PROTOCOL_FEATURES, 1, &[]),
-    ] {
+    for bytes in
+        [message(FrontendReq::GET_FEATURES, 1, &[]), message(FrontendReq::GET_PROTOCOL_FEATURES, 1, &[])]
+    {
         raw.write_all(&bytes).unwrap();
         reply(raw);
     }
     let protocol = 1u64 | 1 << 3 | 1 << 15;
     let features = VERSION_1 | PROTOCOL_FEATURES;
-    for (code, value) in [
-        (FrontendReq::SET_PROTOCOL_FEATURES, protocol),
-        (FrontendReq::SET_FEATURES, features),
-    ] {
-        raw.write_all(&message(code, 9, &value.to_ne_bytes()))
-            .unwrap();
+    for (code, value) in
+        [(FrontendReq::SET_PROTOCOL_FEATURES, protocol), (FrontendReq::SET_FEATURES, features)]
+    {
+        raw.write_all(&message(code, 9, &value.to_ne_bytes())).unwrap();
         assert_eq!(reply(raw), [0; 8]);
     }
 }
@@ -199,128 +174,55 @@ fn every_wrong_message_is_named_and_ends_its_connection_only() {
     let port = Port::server(1);
     let memory = SharedMemory::new(0, 0x1_0000).unwrap();
     let unaligned = ring_addresses(0, &memory, 0x8);
-    let u64s =
-        |values: &[u64]| -> Vec<u8> { values.iter().flat_map(|v| v.to_ne_bytes()).collect() };
+    let u64s = |values: &[u64]| -> Vec<u8> { values.iter().flat_map(|v| v.to_ne_bytes()).collect() };
     let no_fd = 0x100u64.to_ne_bytes();
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (
             message(SET_VRING_NUM, 1, &words(&[2, 256])),
             "SET_VRING_NUM: queue index 2, but the port has 1 queue pairs (0 to 1)",
         ),
-        (
-            message(SET_VRING_ENABLE, 1, &words(&[9, 1])),
-            "SET_VRING_ENABLE: queue index 9",
-        ),
-        (
-            message(SET_VRING_ENABLE, 1, &words(&[0, 2])),
-            "SET_VRING_ENABLE: ",
-        ),
-        (
-            message(GET_VRING_BASE, 1, &words(&[u32::MAX, 0])),
-            "GET_VRING_BASE: queue index 4294967295",
-        ),
+        (message(SET_VRING_ENABLE, 1, &words(&[9, 1])), "SET_VRING_ENABLE: queue index 9"),
+        (message(SET_VRING_ENABLE, 1, &words(&[0, 2])), "SET_VRING_ENABLE: "),
+        (message(GET_VRING_BASE, 1, &words(&[u32::MAX, 0])), "GET_VRING_BASE: queue index 4294967295"),
         (
             message(SET_VRING_NUM, 1, &words(&[0, 3])),
             "SET_VRING_NUM: 3 entries for queue 0, expected a power of two",
         ),
-        (
-            message(SET_VRING_NUM, 1, &words(&[0, 0])),
-            "SET_VRING_NUM: 0 entries",
-        ),
-        (
-            message(SET_VRING_NUM, 1, &words(&[0, 65536])),
-            "SET_VRING_NUM: 65536 entries",
-        ),
-        (
-            message(SET_VRING_NUM, 1, &words(&[1, 4])),
-            "SET_VRING_NUM: queue 1 is running",
-        ),
-        (
-            message(SET_VRING_NUM, 1, &[0; 4]),
-            "SET_VRING_NUM: wrong size",
-        ),
-        (
-            message(SET_VRING_BASE, 1, &words(&[0, 65536])),
-            "SET_VRING_BASE: index 65536 for queue 0",
-        ),
-        (
-            message(SET_VRING_BASE, 1, &words(&[1, 1])),
-            "SET_VRING_BASE: queue 1 is running",
-        ),
+        (message(SET_VRING_NUM, 1, &words(&[0, 0])), "SET_VRING_NUM: 0 entries"),
+        (message(SET_VRING_NUM, 1, &words(&[0, 65536])), "SET_VRING_NUM: 65536 entries"),
+        (message(SET_VRING_NUM, 1, &words(&[1, 4])), "SET_VRING_NUM: queue 1 is running"),
+        (message(SET_VRING_NUM, 1, &[0; 4]), "SET_VRING_NUM: wrong size"),
+        (message(SET_VRING_BASE, 1, &words(&[0, 65536])), "SET_VRING_BASE: index 65536 for queue 0"),
+        (message(SET_VRING_BASE, 1, &words(&[1, 1])), "SET_VRING_BASE: queue 1 is running"),
         (unaligned, "a ring that is not aligned"),
-        (
-            ring_addresses(1, &memory, 0x4000),
-            "SET_VRING_ADDR: queue 1 is running",
-        ),
-        (
-            message(SET_VRING_KICK, 1, &no_fd),
-            "SET_VRING_KICK for queue 0 before SET_VRING_NUM",
-        ),
-        (
-            message(SET_VRING_KICK, 1, &[0; 8]),
-            "SET_VRING_KICK: wrong size, values or file descriptors",
-        ),
-        (
-            message(SET_FEATURES, 1, &u64s(&[1 << 17])),
-            "SET_FEATURES: bit 17 not offered",
-        ),
+        (ring_addresses(1, &memory, 0x4000), "SET_VRING_ADDR: queue 1 is running"),
+        (message(SET_VRING_KICK, 1, &no_fd), "SET_VRING_KICK for queue 0 before SET_VRING_NUM"),
+        (message(SET_VRING_KICK, 1, &[0; 8]), "SET_VRING_KICK: wrong size, values or file descriptors"),
+        (message(SET_FEATURES, 1, &u64s(&[1 << 17])), "SET_FEATURES: bit 17 not offered"),
         (
             message(SET_FEATURES, 1, &u64s(&[VERSION_1])),
             "SET_FEATURES: other features while queue 1 is running",
         ),
-        (
-            message(SET_PROTOCOL_FEATURES, 1, &u64s(&[1 << 8])),
-            "SET_PROTOCOL_FEATURES: 0x100 not offered",
-        ),
-        (
-            message(SET_MEM_TABLE, 1, &words(&[0, 0])),
-            "guest memory is not shared",
-        ),
-        (
-            message(ADD_MEM_REG, 1, &[0; 40]),
-            "guest memory is not shared",
-        ),
+        (message(SET_PROTOCOL_FEATURES, 1, &u64s(&[1 << 8])), "SET_PROTOCOL_FEATURES: 0x100 not offered"),
+        (message(SET_MEM_TABLE, 1, &words(&[0, 0])), "guest memory is not shared"),
+        (message(ADD_MEM_REG, 1, &[0; 40]), "guest memory is not shared"),
         (
             message(REM_MEM_REG, 1, &u64s(&[0, 7, 8, 9, 0])),
             "REM_MEM_REG: no region of 8 bytes at guest address 0x7",
         ),
-        (
-            message(NET_SET_MTU, 1, &u64s(&[1500])),
-            "NET_SET_MTU: not supported",
-        ),
-        (
-            message(SEND_RARP, 1, &u64s(&[0])),
-            "SEND_RARP: not supported",
-        ),
+        (message(NET_SET_MTU, 1, &u64s(&[1500])), "NET_SET_MTU: not supported"),
+        (message(SEND_RARP, 1, &u64s(&[0])), "SEND_RARP: not supported"),
         (message(IOTLB_MSG, 1, &[0; 40]), "IOTLB_MSG: not supported"),
-        (
-            message(SET_STATUS, 1, &u64s(&[15])),
-            "SET_STATUS: not supported",
-        ),
-        (
-            message(POSTCOPY_ADVISE, 1, &[]),
-            "POSTCOPY_ADVISE: not supported",
-        ),
-        (
-            message(GET_CONFIG, 1, &words(&[0, 4, 0, 0])),
-            "GET_CONFIG: not supported, nor offered",
-        ),
-        (
-            message(GET_INFLIGHT_FD, 1, &[0; 24]),
-            "GET_INFLIGHT_FD: not supported",
-        ),
-        (
-            message(CHECK_DEVICE_STATE, 1, &[]),
-            "CHECK_DEVICE_STATE: not supported",
-        ),
+        (message(SET_STATUS, 1, &u64s(&[15])), "SET_STATUS: not supported"),
+        (message(POSTCOPY_ADVISE, 1, &[]), "POSTCOPY_ADVISE: not supported"),
+        (message(GET_CONFIG, 1, &words(&[0, 4, 0, 0])), "GET_CONFIG: not supported, nor offered"),
+        (message(GET_INFLIGHT_FD, 1, &[0; 24]), "GET_INFLIGHT_FD: not supported"),
+        (message(CHECK_DEVICE_STATE, 1, &[]), "CHECK_DEVICE_STATE: not supported"),
         (message(RESET_DEVICE, 1, &[]), "RESET_DEVICE: not supported"),
         (message(GET_FEATURES, 1, &[1]), "GET_FEATURES: wrong size"),
         (message(SET_OWNER, 5, &[]), "SET_OWNER: a reply to nothing"),
         (message(SET_OWNER, 2, &[]), "SET_OWNER: flags 0x2"),
-        (
-            message(SET_OWNER, 1, &[0; 4097]),
-            "SET_OWNER: 4097 bytes of payload",
-        ),
+        (message(SET_OWNER, 1, &[0; 4097]), "SET_OWNER: 4097 bytes of payload"),
     ];
     let mut n = 0;
     for (bytes, expected) in cases {
@@ -333,10 +235,7 @@ fn every_wrong_message_is_named_and_ends_its_connection_only() {
         run_queue_1(&mut raw, &memory);
         raw.write_all(&bytes).unwrap();
         let reason = thrown_out(&port, n);
-        assert!(
-            reason.contains(expected),
-            "{reason:?}, expected {expected:?}"
-        );
+        assert!(reason.contains(expected), "{reason:?}, expected {expected:?}");
     }
     assert_serves(&port);
 }
@@ -354,16 +253,8 @@ fn run_queue_1(raw: &mut UnixStream, memory: &SharedMemory) {
 fn what_was_not_negotiated_is_not_obeyed() {
     let port = Port::server(1);
     for (n, (code, payload, expected)) in [
-        (
-            FrontendReq::GET_QUEUE_NUM,
-            vec![],
-            "GET_QUEUE_NUM: protocol feature",
-        ),
-        (
-            FrontendReq::REM_MEM_REG,
-            vec![0; 40],
-            "REM_MEM_REG: protocol feature",
-        ),
+        (FrontendReq::GET_QUEUE_NUM, vec![], "GET_QUEUE_NUM: protocol feature"),
+        (FrontendReq::REM_MEM_REG, vec![0; 40], "REM_MEM_REG: protocol feature"),
         (
             FrontendReq::SET_VRING_ENABLE,
             words(&[0, 1]),
@@ -374,12 +265,7 @@ fn what_was_not_negotiated_is_not_obeyed() {
     .enumerate()
     {
         let mut raw = port.dial();
-        raw.write_all(&message(
-            FrontendReq::SET_FEATURES,
-            1,
-            &VERSION_1.to_ne_bytes(),
-        ))
-        .unwrap();
+        raw.write_all(&message(FrontendReq::SET_FEATURES, 1, &VERSION_1.to_ne_bytes())).unwrap();
         raw.write_all(&message(code, 1, &payload)).unwrap();
         let reason = thrown_out(&port, n as u64 + 1);
         assert!(reason.contains(expected), "{reason}");
@@ -394,8 +280,7 @@ fn what_was_not_negotiated_is_not_obeyed() {
     .enumerate()
     {
         let mut raw = port.dial();
-        raw.write_all(&message(FrontendReq::SET_VRING_ENABLE, 1, &payload))
-            .unwrap();
+        raw.write_all(&message(FrontendReq::SET_VRING_ENABLE, 1, &payload)).unwrap();
         let reason = thrown_out(&port, n as u64 + 4);
         assert!(reason.contains(expected), "{reason}");
     }
@@ -419,10 +304,7 @@ fn rings_outside_the_memory_are_refused_by_the_device() {
         raw.write_all(&bytes).unwrap();
     }
     let reason = thrown_out(&port, 1);
-    assert!(
-        reason.contains("queue 0 cannot start: the descriptor table"),
-        "{reason}"
-    );
+    assert!(reason.contains("queue 0 cannot start: the descriptor table"), "{reason}");
 }
 
 #[test]
@@ -442,10 +324,7 @@ fn a_device_that_refuses_is_heard() {
     let port = Port::server(1);
     port.device().refuse_start = Some("deadlines need preallocated memory".into());
     assert!(FrontEnd::connect(&port.path, one_pair()).is_err());
-    assert_eq!(
-        thrown_out(&port, 1),
-        "queue 0 cannot start: deadlines need preallocated memory"
-    );
+    assert_eq!(thrown_out(&port, 1), "queue 0 cannot start: deadlines need preallocated memory");
 }
 
 #[test]

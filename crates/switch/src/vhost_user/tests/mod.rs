@@ -36,10 +36,7 @@ struct Port {
 
 impl Port {
     fn server(queue_pairs: u16) -> Self {
-        Self::server_with(PortConfig {
-            message_timeout: PATIENCE,
-            ..PortConfig::new("test", queue_pairs)
-        })
+        Self::server_with(PortConfig { message_timeout: PATIENCE, ..PortConfig::new("test", queue_pairs) })
     }
 
     fn server_with(config: PortConfig) -> Self {
@@ -63,13 +60,7 @@ impl Port {
         let device = Arc::new(Mutex::new(Device::default()));
         let control = Box::new(device.clone());
         let thread = PortThread::spawn(config, end, control, status.clone()).unwrap();
-        Self {
-            thread,
-            status,
-            device,
-            path,
-            _dir: dir,
-        }
+        Self { thread, status, device, path, _dir: dir }
     }
 
     fn connect(&self, options: Options) -> FrontEnd {
@@ -102,18 +93,11 @@ impl Port {
 }
 
 fn two_pairs() -> Options {
-    Options {
-        queue_pairs: 2,
-        queue_size: 64,
-        ..Options::default()
-    }
+    Options { queue_pairs: 2, queue_size: 64, ..Options::default() }
 }
 
 fn one_pair() -> Options {
-    Options {
-        queue_size: 64,
-        ..Options::default()
-    }
+    Options { queue_size: 64, ..Options::default() }
 }
 
 /// A message as it is on the socket. Flags: 1 is the version, 8 asks for an acknowledgement.

@@ -10,8 +10,7 @@ use tidegate_frontend::front_end::{self, FrontEndError, VERSION_1};
 use tidegate_frontend::memory::SharedMemory;
 use vhost::VhostBackend;
 use vhost::vhost_user::message::FrontendReq::{
-    GET_FEATURES, SET_FEATURES, SET_PROTOCOL_FEATURES, SET_VRING_CALL, SET_VRING_ENABLE,
-    SET_VRING_KICK,
+    GET_FEATURES, SET_FEATURES, SET_PROTOCOL_FEATURES, SET_VRING_CALL, SET_VRING_ENABLE, SET_VRING_KICK,
 };
 use vhost::vhost_user::{VhostUserFrontend, VhostUserProtocolFeatures};
 
@@ -75,16 +74,8 @@ fn one_pair_is_not_multiqueue_and_more_are_not_had() {
 #[test]
 fn features_are_what_was_negotiated_and_no_more() {
     let port = Port::server(1);
-    for wanted in [
-        0,
-        NET_F_MRG_RXBUF,
-        F_VERSION_1,
-        front_end::PROTOCOL_FEATURES,
-    ] {
-        let mut guest = port.connect(Options {
-            features: wanted,
-            ..one_pair()
-        });
+    for wanted in [0, NET_F_MRG_RXBUF, F_VERSION_1, front_end::PROTOCOL_FEATURES] {
+        let mut guest = port.connect(Options { features: wanted, ..one_pair() });
         let virtio = wanted & !front_end::PROTOCOL_FEATURES;
         let now = port.wait(|now| now.state == State::Ready);
         assert_eq!(now.features, virtio);
@@ -167,13 +158,7 @@ fn a_stopped_queue_goes_on_where_it_was() {
     assert_eq!(port.events(), [""; 0]);
     // Enabled is not forgotten: QEMU says it once.
     guest.start_queue(1).unwrap();
-    assert_eq!(
-        port.events(),
-        [
-            "start 1 size 64 base 5 kick true call true",
-            "enable 1 true"
-        ]
-    );
+    assert_eq!(port.events(), ["start 1 size 64 base 5 kick true call true", "enable 1 true"]);
     exchange(&port, &mut guest, 1, 5);
 }
 
@@ -184,21 +169,17 @@ fn a_queue_may_be_enabled_before_features_are_set() {
     let mut raw = port.dial();
     raw.write_all(&message(GET_FEATURES, 1, &[])).unwrap();
     assert_eq!(reply(&mut raw), features::offered(1).to_ne_bytes());
-    raw.write_all(&message(SET_PROTOCOL_FEATURES, 1, &words(&[1 << 3, 0])))
-        .unwrap();
+    raw.write_all(&message(SET_PROTOCOL_FEATURES, 1, &words(&[1 << 3, 0]))).unwrap();
     for index in 0..2 {
-        raw.write_all(&message(SET_VRING_ENABLE, 9, &words(&[index, 1])))
-            .unwrap();
+        raw.write_all(&message(SET_VRING_ENABLE, 9, &words(&[index, 1]))).unwrap();
         assert_eq!(reply(&mut raw), [0; 8]);
     }
-    raw.write_all(&message(SET_VRING_ENABLE, 9, &words(&[0, 0])))
-        .unwrap();
+    raw.write_all(&message(SET_VRING_ENABLE, 9, &words(&[0, 0]))).unwrap();
     assert_eq!(reply(&mut raw), [0; 8]);
     // The same front end goes on as usual, but enables nothing again.
     let memory = SharedMemory::new(0, 0x1_0000).unwrap();
     let features = VERSION_1 | front_end::PROTOCOL_FEATURES;
-    raw.write_all(&message(SET_FEATURES, 9, &features.to_ne_bytes()))
-        .unwrap();
+    raw.write_all(&message(SET_FEATURES, 9, &features.to_ne_bytes())).unwrap();
     assert_eq!(reply(&mut raw), [0; 8]);
     set_up_rings(&mut raw, &memory, 2);
     assert_eq!(
@@ -220,22 +201,16 @@ fn notifications_of_a_running_queue_are_replaced() {
     port.events();
     let mut raw = guest.stream().unwrap();
     let event = eventfd(0, EventfdFlags::empty()).unwrap();
-    for (code, polled) in [
-        (SET_VRING_CALL, false),
-        (SET_VRING_KICK, false),
-        (SET_VRING_CALL, true),
-        (SET_VRING_KICK, true),
-    ] {
+    for (code, polled) in
+        [(SET_VRING_CALL, false), (SET_VRING_KICK, false), (SET_VRING_CALL, true), (SET_VRING_KICK, true)]
+    {
         let payload = u64::from(polled) << 8 | 1;
         let fds = [event.as_fd()];
         let fds: &[_] = if polled { &[] } else { &fds };
         send_fds(raw, &message(code, 9, &payload.to_ne_bytes()), fds);
         assert_eq!(reply(&mut raw), [0; 8]);
     }
-    assert_eq!(
-        port.events(),
-        ["call 1 true", "kick 1 true", "call 1 false", "kick 1 false"]
-    );
+    assert_eq!(port.events(), ["call 1 true", "kick 1 true", "call 1 false", "kick 1 false"]);
 }
 
 #[test]
@@ -252,14 +227,9 @@ fn running_queues_go_on_in_a_new_memory_table() {
 #[test]
 fn memory_may_come_and_go_by_region() {
     let port = Port::server(1);
-    let mut guest = port.connect(Options {
-        protocol_features: VhostUserProtocolFeatures::all(),
-        ..one_pair()
-    });
-    assert_eq!(
-        port.status.snapshot().protocol_features,
-        1 | 1 << 3 | 1 << 15
-    );
+    let mut guest =
+        port.connect(Options { protocol_features: VhostUserProtocolFeatures::all(), ..one_pair() });
+    assert_eq!(port.status.snapshot().protocol_features, 1 | 1 << 3 | 1 << 15);
     exchange(&port, &mut guest, 1, 5);
     let more = SharedMemory::new(1 << 32, 0x10_0000).unwrap();
     let region = region(&more);
@@ -282,25 +252,16 @@ fn memory_may_come_and_go_by_region() {
     exchange(&port, &mut guest, 1, 5);
     // The last region cannot go while a queue is in it.
     let first = super::region(guest.memory());
-    guest
-        .protocol()
-        .unwrap()
-        .remove_mem_region(&first)
-        .unwrap_err();
+    guest.protocol().unwrap().remove_mem_region(&first).unwrap_err();
     let error = port.wait_gone(1).last_error.unwrap();
-    assert!(
-        error.contains("the last region, while queue 0 is running"),
-        "{error}"
-    );
+    assert!(error.contains("the last region, while queue 0 is running"), "{error}");
 }
 
 #[test]
 fn all_memory_may_go_when_nothing_runs() {
     let port = Port::server(1);
-    let mut guest = port.connect(Options {
-        protocol_features: VhostUserProtocolFeatures::all(),
-        ..one_pair()
-    });
+    let mut guest =
+        port.connect(Options { protocol_features: VhostUserProtocolFeatures::all(), ..one_pair() });
     for index in 0..2 {
         guest.stop_queue(index).unwrap();
     }
@@ -404,15 +365,7 @@ fn an_idle_port_does_not_run() {
             .unwrap();
         let status = std::fs::read_to_string(task.join("status")).unwrap();
         let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
-        lines
-            .map(|line| {
-                line.split_whitespace()
-                    .last()
-                    .unwrap()
-                    .parse::<u64>()
-                    .unwrap()
-            })
-            .sum::<u64>()
+        lines.map(|line| line.split_whitespace().last().unwrap().parse::<u64>().unwrap()).sum::<u64>()
     };
     std::thread::sleep(Duration::from_millis(50));
     let before = switches();
@@ -431,11 +384,6 @@ fn queue_pairs_out_of_range_are_refused() {
             Box::new(Arc::new(Mutex::new(Device::default()))),
             Arc::default(),
         );
-        assert!(
-            spawned
-                .unwrap_err()
-                .to_string()
-                .contains("expected 1 to 128")
-        );
+        assert!(spawned.unwrap_err().to_string().contains("expected 1 to 128"));
     }
 }

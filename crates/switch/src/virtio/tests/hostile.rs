@@ -87,10 +87,7 @@ const LIES: &[Lie] = &[
         indirect: false,
         ring: &[(GUEST_ADDR, 1, NEXT, 0)],
         table: &[],
-        expected: RingError::Loop {
-            head: 0,
-            size: SIZE,
-        },
+        expected: RingError::Loop { head: 0, size: SIZE },
     },
     Lie {
         name: "loop of two empty buffers",
@@ -98,10 +95,7 @@ const LIES: &[Lie] = &[
         indirect: false,
         ring: &[(0, 0, NEXT, 1), (0, 0, NEXT, 0)],
         table: &[],
-        expected: RingError::Loop {
-            head: 0,
-            size: SIZE,
-        },
+        expected: RingError::Loop { head: 0, size: SIZE },
     },
     Lie {
         name: "loop in an indirect table",
@@ -109,10 +103,7 @@ const LIES: &[Lie] = &[
         indirect: true,
         ring: &[(TABLE, 32, INDIRECT, 0)],
         table: &[(GUEST_ADDR, 1, NEXT, 1), (GUEST_ADDR, 1, NEXT, 0)],
-        expected: RingError::Loop {
-            head: 0,
-            size: SIZE,
-        },
+        expected: RingError::Loop { head: 0, size: SIZE },
     },
     Lie {
         name: "next just past the table",
@@ -120,11 +111,7 @@ const LIES: &[Lie] = &[
         indirect: false,
         ring: &[(GUEST_ADDR, 1, NEXT, SIZE)],
         table: &[],
-        expected: RingError::Next {
-            head: 0,
-            next: SIZE,
-            entries: SIZE as u32,
-        },
+        expected: RingError::Next { head: 0, next: SIZE, entries: SIZE as u32 },
     },
     Lie {
         name: "next just past the indirect table, though within the ring",
@@ -132,11 +119,7 @@ const LIES: &[Lie] = &[
         indirect: true,
         ring: &[(TABLE, 32, INDIRECT, 0)],
         table: &[(GUEST_ADDR, 1, NEXT, 2)],
-        expected: RingError::Next {
-            head: 0,
-            next: 2,
-            entries: 2,
-        },
+        expected: RingError::Next { head: 0, next: 2, entries: 2 },
     },
     Lie {
         name: "indirect though not negotiated",
@@ -192,11 +175,7 @@ const LIES: &[Lie] = &[
         indirect: true,
         ring: &[(END - 16, 32, INDIRECT, 0)],
         table: &[],
-        expected: RingError::Unmapped {
-            head: 0,
-            addr: END - 16,
-            len: 32,
-        },
+        expected: RingError::Unmapped { head: 0, addr: END - 16, len: 32 },
     },
     Lie {
         name: "indirect table nowhere",
@@ -204,11 +183,7 @@ const LIES: &[Lie] = &[
         indirect: true,
         ring: &[(u64::MAX - 15, 16, INDIRECT, 0)],
         table: &[],
-        expected: RingError::Unmapped {
-            head: 0,
-            addr: u64::MAX - 15,
-            len: 16,
-        },
+        expected: RingError::Unmapped { head: 0, addr: u64::MAX - 15, len: 16 },
     },
     Lie {
         name: "writable buffer in an indirect table to transmit",
@@ -232,11 +207,7 @@ const LIES: &[Lie] = &[
         indirect: false,
         ring: &[(GUEST_ADDR - 1, 2, 0, 0)],
         table: &[],
-        expected: RingError::Unmapped {
-            head: 0,
-            addr: GUEST_ADDR - 1,
-            len: 2,
-        },
+        expected: RingError::Unmapped { head: 0, addr: GUEST_ADDR - 1, len: 2 },
     },
     Lie {
         name: "buffer reaching past memory by one byte",
@@ -244,11 +215,7 @@ const LIES: &[Lie] = &[
         indirect: false,
         ring: &[(END - 1, 2, WRITE, 0)],
         table: &[],
-        expected: RingError::Unmapped {
-            head: 0,
-            addr: END - 1,
-            len: 2,
-        },
+        expected: RingError::Unmapped { head: 0, addr: END - 1, len: 2 },
     },
     Lie {
         name: "buffer wrapping around the address space",
@@ -256,11 +223,7 @@ const LIES: &[Lie] = &[
         indirect: false,
         ring: &[(u64::MAX, u32::MAX, WRITE, 0)],
         table: &[],
-        expected: RingError::Unmapped {
-            head: 0,
-            addr: u64::MAX,
-            len: u32::MAX,
-        },
+        expected: RingError::Unmapped { head: 0, addr: u64::MAX, len: u32::MAX },
     },
     Lie {
         name: "second buffer of the chain outside memory",
@@ -268,11 +231,7 @@ const LIES: &[Lie] = &[
         indirect: false,
         ring: &[(GUEST_ADDR, 1, NEXT, 1), (0, 1, 0, 0)],
         table: &[],
-        expected: RingError::Unmapped {
-            head: 0,
-            addr: 0,
-            len: 1,
-        },
+        expected: RingError::Unmapped { head: 0, addr: 0, len: 1 },
     },
     Lie {
         name: "lengths that sum up past the limit",
@@ -293,24 +252,13 @@ const LIES: &[Lie] = &[
 fn every_lie_is_named() {
     let mut chain = Chain::new();
     for lie in LIES {
-        let mut guest = Guest::new(
-            SIZE,
-            Features {
-                event_idx: false,
-                indirect: lie.indirect,
-            },
-        );
+        let mut guest = Guest::new(SIZE, Features { event_idx: false, indirect: lie.indirect });
         for (table, descs) in [(guest.driver.desc_addr(), lie.ring), (TABLE, lie.table)] {
             for (i, &(addr, len, flags, next)) in (0u16..).zip(descs) {
-                guest
-                    .driver
-                    .write_raw_desc(table, i, addr, len, flags, next);
+                guest.driver.write_raw_desc(table, i, addr, len, flags, next);
             }
         }
-        guest
-            .memory
-            .word(guest.driver.avail_addr() + 2)
-            .store(1, Ordering::Release);
+        guest.memory.word(guest.driver.avail_addr() + 2).store(1, Ordering::Release);
         let name = lie.name;
         assert_eq!(guest.device.available(), Ok(1), "{name}");
         for again in [false, true] {
@@ -331,21 +279,11 @@ fn heads_beyond_the_table_are_refused() {
     let mut chain = Chain::new();
     for head in [SIZE, SIZE + 1, 0x7fff, u16::MAX] {
         let mut guest = Guest::starting_at(SIZE, Features::default(), 7);
-        guest
-            .memory
-            .word(guest.driver.avail_addr() + 4 + 2 * 3)
-            .store(head, Ordering::Relaxed);
-        guest
-            .memory
-            .word(guest.driver.avail_addr() + 2)
-            .store(8, Ordering::Release);
+        guest.memory.word(guest.driver.avail_addr() + 4 + 2 * 3).store(head, Ordering::Relaxed);
+        guest.memory.word(guest.driver.avail_addr() + 2).store(8, Ordering::Release);
         assert_eq!(guest.device.available(), Ok(1));
         guest.device.prefetch(0, 1);
-        let error = RingError::Head {
-            entry: 7,
-            head,
-            size: SIZE,
-        };
+        let error = RingError::Head { entry: 7, head, size: SIZE };
         assert_eq!(guest.device.pop_readable(&mut chain), Err(error));
     }
 }
@@ -355,23 +293,14 @@ fn available_indices_that_cannot_be_are_refused() {
     let mut chain = Chain::new();
     let mut guest = Guest::starting_at(SIZE, Features::default(), 0xfffe);
     let index = |guest: &Guest, index: u16| {
-        guest
-            .memory
-            .word(guest.driver.avail_addr() + 2)
-            .store(index, Ordering::Release);
+        guest.memory.word(guest.driver.avail_addr() + 2).store(index, Ordering::Release);
     };
     for head in 0..SIZE {
-        guest
-            .driver
-            .write_raw_desc(guest.driver.desc_addr(), head, GUEST_ADDR, 1, 0, 0);
+        guest.driver.write_raw_desc(guest.driver.desc_addr(), head, GUEST_ADDR, 1, 0, 0);
     }
     for avail in [3, 0x8000, 0xfffd] {
         index(&guest, avail);
-        let error = RingError::AvailableIndex {
-            avail,
-            used: 0xfffe,
-            size: SIZE,
-        };
+        let error = RingError::AvailableIndex { avail, used: 0xfffe, size: SIZE };
         assert_eq!(guest.device.available(), Err(error));
     }
     index(&guest, 2);
@@ -383,21 +312,13 @@ fn available_indices_that_cannot_be_are_refused() {
     index(&guest, 0);
     assert_eq!(
         guest.device.available(),
-        Err(RingError::AvailableIndex {
-            avail: 0,
-            used: 0xfffe,
-            size: SIZE
-        })
+        Err(RingError::AvailableIndex { avail: 0, used: 0xfffe, size: SIZE })
     );
     // More than the ring has, counting those in flight; and no more once they are back.
     index(&guest, 3);
     assert_eq!(
         guest.device.available(),
-        Err(RingError::AvailableIndex {
-            avail: 3,
-            used: 0xfffe,
-            size: SIZE
-        })
+        Err(RingError::AvailableIndex { avail: 3, used: 0xfffe, size: SIZE })
     );
     guest.device.complete(0, 0);
     let _ = guest.device.publish();
@@ -415,27 +336,14 @@ fn reference(
 ) -> Option<Vec<Desc>> {
     let read = |table: u64, i: u16| -> Desc {
         let bytes = memory.bytes(table + 16 * u64::from(i), 16);
-        let number = |range: std::ops::Range<usize>| {
-            bytes[range]
-                .iter()
-                .rev()
-                .fold(0, |n, &b| n << 8 | u64::from(b))
-        };
-        (
-            number(0..8),
-            number(8..12) as u32,
-            number(12..14) as u16,
-            number(14..16) as u16,
-        )
+        let number =
+            |range: std::ops::Range<usize>| bytes[range].iter().rev().fold(0, |n, &b| n << 8 | u64::from(b));
+        (number(0..8), number(8..12) as u32, number(12..14) as u16, number(14..16) as u16)
     };
     let inside = |addr: u64, len: u32| {
-        addr >= GUEST_ADDR
-            && u128::from(addr) + u128::from(len) <= u128::from(GUEST_ADDR + memory.size())
+        addr >= GUEST_ADDR && u128::from(addr) + u128::from(len) <= u128::from(GUEST_ADDR + memory.size())
     };
-    let (mut table, mut entries) = (
-        ring.desc - memory.user_addr() + GUEST_ADDR,
-        u32::from(ring.size),
-    );
+    let (mut table, mut entries) = (ring.desc - memory.user_addr() + GUEST_ADDR, u32::from(ring.size));
     let (mut index, mut nested, mut buffers, mut walked) = (head, false, Vec::new(), 0);
     loop {
         if u32::from(index) >= entries || walked == ring.size {
@@ -443,13 +351,7 @@ fn reference(
         }
         let (addr, len, flags, next) = read(table, index);
         if flags & INDIRECT != 0 {
-            if nested
-                || !indirect
-                || flags & NEXT != 0
-                || len == 0
-                || len % 16 != 0
-                || !inside(addr, len)
-            {
+            if nested || !indirect || flags & NEXT != 0 || len == 0 || len % 16 != 0 || !inside(addr, len) {
                 return None;
             }
             (table, entries, index, nested) = (addr, len / 16, 0, true);

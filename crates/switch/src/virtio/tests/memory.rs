@@ -17,13 +17,7 @@ fn file(size: u64) -> OwnedFd {
 }
 
 fn region(guest_addr: u64, size: u64) -> RegionSpec {
-    RegionSpec {
-        guest_addr,
-        user_addr: 0x7f00_0000_0000 + guest_addr,
-        size,
-        mmap_offset: 0,
-        fd: file(size),
-    }
+    RegionSpec { guest_addr, user_addr: 0x7f00_0000_0000 + guest_addr, size, mmap_offset: 0, fd: file(size) }
 }
 
 #[test]
@@ -41,91 +35,39 @@ fn unusable_tables_are_refused_with_the_reason() {
             (0..65).map(|i| region(i * PAGE, PAGE)).collect(),
             MapError::TooManyRegions(MAX_REGIONS + 1),
         ),
-        (
-            "empty",
-            vec![
-                region(0, PAGE),
-                RegionSpec {
-                    size: 0,
-                    ..region(PAGE, PAGE)
-                },
-            ],
-            MapError::Empty(1),
-        ),
+        ("empty", vec![region(0, PAGE), RegionSpec { size: 0, ..region(PAGE, PAGE) }], MapError::Empty(1)),
         (
             "guest address overflows",
-            vec![RegionSpec {
-                guest_addr: u64::MAX - PAGE + 1,
-                ..region(0, PAGE)
-            }],
+            vec![RegionSpec { guest_addr: u64::MAX - PAGE + 1, ..region(0, PAGE) }],
             MapError::Overflow(0),
         ),
         (
             "user address overflows",
-            vec![RegionSpec {
-                user_addr: u64::MAX - 1,
-                ..region(0, PAGE)
-            }],
+            vec![RegionSpec { user_addr: u64::MAX - 1, ..region(0, PAGE) }],
             MapError::Overflow(0),
         ),
         (
             "offset overflows",
-            vec![RegionSpec {
-                mmap_offset: u64::MAX - 1,
-                ..region(0, PAGE)
-            }],
+            vec![RegionSpec { mmap_offset: u64::MAX - 1, ..region(0, PAGE) }],
             MapError::Overflow(0),
         ),
         (
             "offset beyond what files can have",
-            vec![RegionSpec {
-                mmap_offset: i64::MAX as u64,
-                ..region(0, PAGE)
-            }],
+            vec![RegionSpec { mmap_offset: i64::MAX as u64, ..region(0, PAGE) }],
             MapError::Overflow(0),
         ),
-        (
-            "overlap by one byte",
-            vec![region(PAGE, PAGE), region(1, PAGE)],
-            MapError::Overlap(0, 1),
-        ),
-        (
-            "same place",
-            vec![region(0, PAGE), region(PAGE, PAGE), region(0, 1)],
-            MapError::Overlap(0, 2),
-        ),
+        ("overlap by one byte", vec![region(PAGE, PAGE), region(1, PAGE)], MapError::Overlap(0, 1)),
+        ("same place", vec![region(0, PAGE), region(PAGE, PAGE), region(0, 1)], MapError::Overlap(0, 2)),
         (
             "file ends early",
-            vec![RegionSpec {
-                mmap_offset: PAGE,
-                fd: file(2 * PAGE - 1),
-                ..region(0, PAGE)
-            }],
-            MapError::FileTooSmall {
-                region: 0,
-                end: 2 * PAGE,
-                file: 2 * PAGE - 1,
-            },
+            vec![RegionSpec { mmap_offset: PAGE, fd: file(2 * PAGE - 1), ..region(0, PAGE) }],
+            MapError::FileTooSmall { region: 0, end: 2 * PAGE, file: 2 * PAGE - 1 },
         ),
-        (
-            "a pipe",
-            vec![RegionSpec {
-                fd: pipe.into(),
-                ..region(0, PAGE)
-            }],
-            MapError::NotAFile(0),
-        ),
+        ("a pipe", vec![RegionSpec { fd: pipe.into(), ..region(0, PAGE) }], MapError::NotAFile(0)),
         (
             "read-only",
-            vec![RegionSpec {
-                fd: read_only.into(),
-                ..region(0, PAGE)
-            }],
-            MapError::System {
-                region: 0,
-                call: "mmap",
-                errno: rustix::io::Errno::ACCESS,
-            },
+            vec![RegionSpec { fd: read_only.into(), ..region(0, PAGE) }],
+            MapError::System { region: 0, call: "mmap", errno: rustix::io::Errno::ACCESS },
         ),
     ];
     for (name, specs, expected) in cases {
@@ -137,10 +79,7 @@ fn unusable_tables_are_refused_with_the_reason() {
 fn the_unshared_memory_error_says_what_to_change_in_the_qemu_line() {
     let text = MapError::NoRegions.to_string();
     assert!(text.starts_with("guest memory is not shared"), "{text}");
-    assert!(
-        text.contains("-object memory-backend-memfd,") && text.contains("share=on"),
-        "{text}"
-    );
+    assert!(text.contains("-object memory-backend-memfd,") && text.contains("share=on"), "{text}");
 }
 
 #[test]
@@ -151,10 +90,7 @@ fn addresses_translate_up_to_the_last_byte_and_no_further() {
     let last = map.translate(GUEST_ADDR + 2 * PAGE - 1, 1).unwrap();
     // SAFETY: one byte that was just translated.
     assert_eq!(unsafe { last.read_volatile() }, b'b');
-    assert_eq!(
-        map.translate_user(memory.user_addr() + 2 * PAGE - 1, 1),
-        Some(last)
-    );
+    assert_eq!(map.translate_user(memory.user_addr() + 2 * PAGE - 1, 1), Some(last));
 
     for (addr, len) in [
         (GUEST_ADDR - 1, 1),
@@ -170,14 +106,8 @@ fn addresses_translate_up_to_the_last_byte_and_no_further() {
         (0, 1),
     ] {
         assert_eq!(map.translate(addr, len), None, "{addr:#x} + {len}");
-        let user = addr
-            .wrapping_sub(GUEST_ADDR)
-            .wrapping_add(memory.user_addr());
-        assert_eq!(
-            map.translate_user(user, len),
-            None,
-            "user {user:#x} + {len}"
-        );
+        let user = addr.wrapping_sub(GUEST_ADDR).wrapping_add(memory.user_addr());
+        assert_eq!(map.translate_user(user, len), None, "user {user:#x} + {len}");
     }
 }
 
@@ -193,10 +123,7 @@ fn a_region_may_start_anywhere_in_its_file() {
         ..spec(&memory)
     }])
     .unwrap();
-    for ptr in [
-        map.translate(0x9000, PAGE),
-        map.translate_user(0x1_0000, PAGE),
-    ] {
+    for ptr in [map.translate(0x9000, PAGE), map.translate_user(0x1_0000, PAGE)] {
         let first = ptr.unwrap().cast::<[u8; 4]>();
         // SAFETY: four of the bytes just translated.
         let first = unsafe { first.read_volatile() };
@@ -210,8 +137,7 @@ fn memory_is_unmapped_when_dropped() {
     let start = map.translate(0, 1).unwrap().addr();
     let mapped = || {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        maps.lines()
-            .any(|line| line.starts_with(&format!("{start:x}-")) && line.contains("memfd:test"))
+        maps.lines().any(|line| line.starts_with(&format!("{start:x}-")) && line.contains("memfd:test"))
     };
     assert!(mapped());
     drop(map);
@@ -228,30 +154,17 @@ fn memory_is_preallocated_when_every_page_of_every_region_is_there() {
     };
     let half = file(4 * PAGE);
     fallocate(&half, FallocateFlags::empty(), 0, 2 * PAGE).unwrap();
-    let low = |fd| RegionSpec {
-        fd,
-        ..region(0, 2 * PAGE)
-    };
-    let high = |fd| RegionSpec {
-        mmap_offset: 2 * PAGE,
-        fd,
-        ..region(0x10_0000, 2 * PAGE)
-    };
+    let low = |fd| RegionSpec { fd, ..region(0, 2 * PAGE) };
+    let high = |fd| RegionSpec { mmap_offset: 2 * PAGE, fd, ..region(0x10_0000, 2 * PAGE) };
     let preallocated = |specs| GuestMemory::map(specs).unwrap().preallocated();
 
     assert!(preallocated(vec![low(full())]));
     assert!(!preallocated(vec![low(sparse())]));
     assert!(!preallocated(vec![low(full()), high(sparse())]));
     let shared = full();
-    assert!(preallocated(vec![
-        low(shared.try_clone().unwrap()),
-        high(shared)
-    ]));
+    assert!(preallocated(vec![low(shared.try_clone().unwrap()), high(shared)]));
     // Enough blocks for either region, not for both.
-    assert!(!preallocated(vec![
-        low(half.try_clone().unwrap()),
-        high(half)
-    ]));
+    assert!(!preallocated(vec![low(half.try_clone().unwrap()), high(half)]));
 }
 
 proptest! {

@@ -192,23 +192,14 @@ proptest! {
 /// Once around all 2^16 indices and more, in bursts, out of order.
 #[test]
 fn indices_wrap() {
-    let mut guest = Guest::new(
-        64,
-        Features {
-            event_idx: true,
-            indirect: false,
-        },
-    );
+    let mut guest = Guest::new(64, Features { event_idx: true, indirect: false });
     let mut chain = Chain::new();
     let mut sent = 0u32;
     let mut heads = Vec::new();
     while sent < 3 * 65536 {
         let burst = 1 + sent % 61;
         for i in 0..burst {
-            guest
-                .driver
-                .add(&[Buffer::writable(GUEST_ADDR, 1 + i)])
-                .unwrap();
+            guest.driver.add(&[Buffer::writable(GUEST_ADDR, 1 + i)]).unwrap();
         }
         let _ = guest.driver.publish();
         assert_eq!(guest.device.available(), Ok(burst as u16));
@@ -223,13 +214,7 @@ fn indices_wrap() {
         }
         let _ = guest.device.publish();
         for &head in heads.iter().rev() {
-            assert_eq!(
-                guest.driver.reap(),
-                Some(Used {
-                    head,
-                    len: u32::from(head)
-                })
-            );
+            assert_eq!(guest.driver.reap(), Some(Used { head, len: u32::from(head) }));
         }
         sent += burst;
     }

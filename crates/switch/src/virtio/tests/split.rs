@@ -10,24 +10,15 @@ use std::sync::atomic::Ordering;
 use tidegate_frontend::driver::{Buffer, DriverFeatures, DriverQueue, Used};
 use tidegate_frontend::memory::SharedMemory;
 
-const PLAIN: Features = Features {
-    event_idx: false,
-    indirect: false,
-};
-const INDIRECT: Features = Features {
-    event_idx: false,
-    indirect: true,
-};
+const PLAIN: Features = Features { event_idx: false, indirect: false };
+const INDIRECT: Features = Features { event_idx: false, indirect: true };
 
 fn content(spans: &[Span]) -> Vec<u8> {
     let byte = |span: &Span, i: usize| {
         // SAFETY: the spans come from a queue whose memory lives as long as the test.
         unsafe { span.ptr.add(i).read_volatile() }
     };
-    spans
-        .iter()
-        .flat_map(|span| (0..span.len as usize).map(|i| byte(span, i)))
-        .collect()
+    spans.iter().flat_map(|span| (0..span.len as usize).map(|i| byte(span, i))).collect()
 }
 
 #[test]
@@ -35,17 +26,10 @@ fn a_frame_goes_out_and_its_buffers_come_back() {
     let mut guest = Guest::new(8, PLAIN);
     let mut chain = Chain::new();
     let (header, payload) = (guest.place(b"header"), guest.place(b"payload"));
-    let head = guest
-        .driver
-        .add(&[Buffer::readable(header, 6), Buffer::readable(payload, 7)])
-        .unwrap();
+    let head = guest.driver.add(&[Buffer::readable(header, 6), Buffer::readable(payload, 7)]).unwrap();
     assert_eq!(guest.device.available(), Ok(0), "not published");
     assert!(guest.driver.publish());
-    assert_eq!(
-        guest.device.pop_readable(&mut chain),
-        Ok(false),
-        "not looked for"
-    );
+    assert_eq!(guest.device.pop_readable(&mut chain), Ok(false), "not looked for");
     assert_eq!(guest.device.available(), Ok(1));
     assert_eq!(guest.device.pop_readable(&mut chain), Ok(true));
     assert_eq!((chain.head(), chain.bytes()), (head, 13));
@@ -63,14 +47,7 @@ fn empty_buffers_are_skipped() {
     let mut chain = Chain::new();
     let data = guest.place(b"x");
     // An empty buffer has no bytes that could be outside the map.
-    guest
-        .driver
-        .add(&[
-            Buffer::readable(1, 0),
-            Buffer::readable(data, 1),
-            Buffer::readable(2, 0),
-        ])
-        .unwrap();
+    guest.driver.add(&[Buffer::readable(1, 0), Buffer::readable(data, 1), Buffer::readable(2, 0)]).unwrap();
     guest.driver.add(&[Buffer::readable(0, 0)]).unwrap();
     assert!(guest.driver.publish());
     assert_eq!(guest.device.available(), Ok(2));
@@ -91,14 +68,8 @@ fn an_indirect_table_may_end_a_plain_chain_and_need_not_be_aligned() {
     driver.write_raw_desc(driver.desc_addr(), 3, table, 32, 4 | 2, 0); // WRITE means nothing here
     driver.write_raw_desc(table, 0, b, 2, 1, 1);
     driver.write_raw_desc(table, 1, b + 2, 6, 0, 0);
-    guest
-        .memory
-        .word(driver.avail_addr() + 4)
-        .store(2, Ordering::Relaxed);
-    guest
-        .memory
-        .word(driver.avail_addr() + 2)
-        .store(1, Ordering::Release);
+    guest.memory.word(driver.avail_addr() + 4).store(2, Ordering::Relaxed);
+    guest.memory.word(driver.avail_addr() + 2).store(1, Ordering::Release);
     assert_eq!(guest.device.available(), Ok(1));
     assert_eq!(guest.device.pop_readable(&mut chain), Ok(true));
     assert_eq!((chain.head(), chain.spans().len()), (2, 3));
@@ -135,22 +106,12 @@ fn too_many_buffers_cost_the_frame_not_the_queue() {
     let error = guest.device.pop_readable(&mut chain).unwrap_err();
     assert_eq!(error, RingError::TooManySpans { head: heads[1] });
     assert!(!error.is_fatal());
-    assert_eq!(
-        (chain.head(), chain.spans()),
-        (heads[1], &[][..]),
-        "nothing of it may be used"
-    );
+    assert_eq!((chain.head(), chain.spans()), (heads[1], &[][..]), "nothing of it may be used");
     guest.device.complete(chain.head(), 0);
     assert_eq!(guest.device.pop_readable(&mut chain), Ok(true));
     assert_eq!(chain.head(), heads[2]);
     assert!(guest.device.publish());
-    assert_eq!(
-        guest.driver.reap(),
-        Some(Used {
-            head: heads[1],
-            len: 0
-        })
-    );
+    assert_eq!(guest.driver.reap(), Some(Used { head: heads[1], len: 0 }));
 }
 
 #[test]
@@ -163,29 +124,15 @@ fn buffers_crossing_regions_are_split_and_gaps_are_refused() {
     let mut chain = Chain::new();
     low.write(GUEST_ADDR + 0x3ffd, b"abc");
     high.write(GUEST_ADDR + 0x4000, b"de");
-    driver
-        .add(&[Buffer::readable(GUEST_ADDR + 0x3ffd, 5)])
-        .unwrap();
-    let head = driver
-        .add(&[Buffer::readable(GUEST_ADDR + 0x4ffd, 4)])
-        .unwrap();
+    driver.add(&[Buffer::readable(GUEST_ADDR + 0x3ffd, 5)]).unwrap();
+    let head = driver.add(&[Buffer::readable(GUEST_ADDR + 0x4ffd, 4)]).unwrap();
     assert!(driver.publish());
     assert_eq!(device.available(), Ok(2));
     assert_eq!(device.pop_readable(&mut chain), Ok(true));
-    assert_eq!(
-        chain.spans().iter().map(|s| s.len).collect::<Vec<_>>(),
-        [3, 2]
-    );
+    assert_eq!(chain.spans().iter().map(|s| s.len).collect::<Vec<_>>(), [3, 2]);
     assert_eq!(content(chain.spans()), b"abcde");
     let error = device.pop_readable(&mut chain).unwrap_err();
-    assert_eq!(
-        error,
-        RingError::Unmapped {
-            head,
-            addr: GUEST_ADDR + 0x4ffd,
-            len: 4
-        }
-    );
+    assert_eq!(error, RingError::Unmapped { head, addr: GUEST_ADDR + 0x4ffd, len: 4 });
 }
 
 #[test]
@@ -197,57 +144,26 @@ fn rings_that_cannot_be_are_refused() {
     let end = memory.user_addr() + memory.size();
     let unmapped = |part, addr, len| RingError::PartUnmapped { part, addr, len };
     let unaligned = |part, addr, align| RingError::PartUnaligned { part, addr, align };
-    let used_of = |index: u16| {
-        memory
-            .word(driver.used_addr() + 2)
-            .store(index, Ordering::Relaxed)
-    };
+    let used_of = |index: u16| memory.word(driver.used_addr() + 2).store(index, Ordering::Relaxed);
     let mut cases = vec![];
     for size in [0, 3, 1000, u16::MAX] {
         cases.push((super::RingLayout { size, ..good }, RingError::Size(size)));
     }
     let (desc, avail, used) = (end - 255, end - 36, end - 132);
     cases.extend([
+        (super::RingLayout { desc, ..good }, unmapped(RingPart::Descriptors, desc, 256)),
+        (super::RingLayout { avail, ..good }, unmapped(RingPart::Available, avail, 38)),
+        (super::RingLayout { used, ..good }, unmapped(RingPart::Used, used, 134)),
+        (super::RingLayout { used: u64::MAX, ..good }, unmapped(RingPart::Used, u64::MAX, 134)),
         (
-            super::RingLayout { desc, ..good },
-            unmapped(RingPart::Descriptors, desc, 256),
-        ),
-        (
-            super::RingLayout { avail, ..good },
-            unmapped(RingPart::Available, avail, 38),
-        ),
-        (
-            super::RingLayout { used, ..good },
-            unmapped(RingPart::Used, used, 134),
-        ),
-        (
-            super::RingLayout {
-                used: u64::MAX,
-                ..good
-            },
-            unmapped(RingPart::Used, u64::MAX, 134),
-        ),
-        (
-            super::RingLayout {
-                desc: good.desc + 8,
-                ..good
-            },
+            super::RingLayout { desc: good.desc + 8, ..good },
             unaligned(RingPart::Descriptors, good.desc + 8, 16),
         ),
         (
-            super::RingLayout {
-                avail: good.avail + 1,
-                ..good
-            },
+            super::RingLayout { avail: good.avail + 1, ..good },
             unaligned(RingPart::Available, good.avail + 1, 2),
         ),
-        (
-            super::RingLayout {
-                used: good.used + 2,
-                ..good
-            },
-            unaligned(RingPart::Used, good.used + 2, 4),
-        ),
+        (super::RingLayout { used: good.used + 2, ..good }, unaligned(RingPart::Used, good.used + 2, 4)),
     ]);
     for (layout, expected) in cases {
         let error = SplitQueue::new(Arc::clone(&map), layout, 0, PLAIN).expect_err("refused");
@@ -257,14 +173,7 @@ fn rings_that_cannot_be_are_refused() {
     assert!(SplitQueue::new(Arc::clone(&map), good, 5 + 16, PLAIN).is_ok());
     for base in [4, 5 + 17] {
         let error = SplitQueue::new(Arc::clone(&map), good, base, PLAIN).expect_err("refused");
-        assert_eq!(
-            error,
-            RingError::Base {
-                base,
-                used: 5,
-                size: 16
-            }
-        );
+        assert_eq!(error, RingError::Base { base, used: 5, size: 16 });
     }
 }
 
@@ -272,14 +181,8 @@ fn rings_that_cannot_be_are_refused() {
 fn receive_buffers_found_too_few_are_put_back() {
     let mut guest = Guest::starting_at(4, PLAIN, 0xffff);
     let mut chain = Chain::new();
-    let heads: Vec<_> = (0..3)
-        .map(|i| {
-            guest
-                .driver
-                .add(&[Buffer::writable(GUEST_ADDR + i * 16, 16)])
-                .unwrap()
-        })
-        .collect();
+    let heads: Vec<_> =
+        (0..3).map(|i| guest.driver.add(&[Buffer::writable(GUEST_ADDR + i * 16, 16)]).unwrap()).collect();
     assert!(guest.driver.publish());
     assert_eq!(guest.device.available(), Ok(3));
     let pop = |guest: &mut Guest, chain: &mut Chain| {
@@ -297,20 +200,8 @@ fn receive_buffers_found_too_few_are_put_back() {
     assert_eq!(pop(&mut guest, &mut chain), heads[1]);
     guest.device.complete(heads[1], 2);
     assert!(guest.device.publish());
-    assert_eq!(
-        guest.driver.reap(),
-        Some(Used {
-            head: heads[0],
-            len: 1
-        })
-    );
-    assert_eq!(
-        guest.driver.reap(),
-        Some(Used {
-            head: heads[1],
-            len: 2
-        })
-    );
+    assert_eq!(guest.driver.reap(), Some(Used { head: heads[0], len: 1 }));
+    assert_eq!(guest.driver.reap(), Some(Used { head: heads[1], len: 2 }));
     assert_eq!(guest.driver.reap(), None);
 }
 
@@ -322,26 +213,13 @@ fn what_was_not_popped_cannot_be_put_back() {
 
 #[test]
 fn a_restarted_device_owes_an_interrupt_and_goes_on_where_the_ring_is() {
-    let mut guest = Guest::starting_at(
-        4,
-        Features {
-            event_idx: true,
-            indirect: false,
-        },
-        65534,
-    );
+    let mut guest = Guest::starting_at(4, Features { event_idx: true, indirect: false }, 65534);
     let mut chain = Chain::new();
     guest.driver.disable_interrupts();
-    assert!(
-        guest.device.publish(),
-        "whoever was before us may have been killed before the interrupt"
-    );
+    assert!(guest.device.publish(), "whoever was before us may have been killed before the interrupt");
     assert!(!guest.device.publish(), "once");
     for round in 0..6u32 {
-        let head = guest
-            .driver
-            .add(&[Buffer::writable(GUEST_ADDR, 16)])
-            .unwrap();
+        let head = guest.driver.add(&[Buffer::writable(GUEST_ADDR, 16)]).unwrap();
         let _ = guest.driver.publish();
         assert_eq!(guest.device.available(), Ok(1));
         assert_eq!(guest.device.pop_writable(&mut chain), Ok(true));
@@ -352,10 +230,7 @@ fn a_restarted_device_owes_an_interrupt_and_goes_on_where_the_ring_is() {
         let base = guest.device.next_avail();
         assert_eq!(base, 65535u16.wrapping_add(round as u16));
         let layout = layout(&guest.driver, &guest.memory);
-        let features = Features {
-            event_idx: true,
-            indirect: false,
-        };
+        let features = Features { event_idx: true, indirect: false };
         guest.device = SplitQueue::new(Arc::clone(&guest.map), layout, base, features).unwrap();
         assert!(guest.device.publish());
     }
@@ -372,11 +247,7 @@ fn a_new_memory_table_moves_the_rings() {
     let without = SharedMemory::new(0, 0x1000).unwrap();
     let without = Arc::new(GuestMemory::map(vec![spec(&without)]).unwrap());
     let desc = guest.memory.to_user(guest.driver.desc_addr());
-    let error = RingError::PartUnmapped {
-        part: RingPart::Descriptors,
-        addr: desc,
-        len: 64,
-    };
+    let error = RingError::PartUnmapped { part: RingPart::Descriptors, addr: desc, len: 64 };
     assert_eq!(guest.device.remap(without), Err(error));
     assert_eq!(guest.device.available(), Ok(1), "still in the old table");
     assert_eq!(guest.device.pop_readable(&mut chain), Ok(true));
@@ -399,24 +270,13 @@ fn a_chain_may_be_as_long_as_the_limit() {
     let mut device = SplitQueue::new(map, layout(&driver, &memory), 0, PLAIN).unwrap();
     let half = Buffer::writable(GUEST_ADDR, MAX_CHAIN_BYTES / 2);
     driver.add(&[half, half]).unwrap();
-    let head = driver
-        .add(&[
-            half,
-            Buffer {
-                len: half.len + 1,
-                ..half
-            },
-        ])
-        .unwrap();
+    let head = driver.add(&[half, Buffer { len: half.len + 1, ..half }]).unwrap();
     assert!(driver.publish());
     assert_eq!(device.available(), Ok(2));
     let mut chain = Chain::new();
     assert_eq!(device.pop_writable(&mut chain), Ok(true));
     assert_eq!(chain.bytes(), MAX_CHAIN_BYTES);
-    assert_eq!(
-        device.pop_writable(&mut chain),
-        Err(RingError::TooManyBytes { head })
-    );
+    assert_eq!(device.pop_writable(&mut chain), Err(RingError::TooManyBytes { head }));
 }
 
 /// An event is needed iff it is among the indices passed, by counting them.
@@ -424,18 +284,10 @@ fn a_chain_may_be_as_long_as_the_limit() {
 fn need_event_is_whether_the_event_was_passed() {
     for old in [0u16, 1, 100, 65535, 65530, 32767] {
         for step in [0u16, 1, 2, 7, 256, 32768, 65535] {
-            for event in (0..20)
-                .chain(65500..=65535)
-                .chain(32700..32800)
-                .chain(90..110)
-            {
+            for event in (0..20).chain(65500..=65535).chain(32700..32800).chain(90..110) {
                 let new = old.wrapping_add(step);
                 let passed = (0..step).any(|i| old.wrapping_add(i) == event);
-                assert_eq!(
-                    need_event(event, new, old),
-                    passed,
-                    "{event} in {old} + {step}"
-                );
+                assert_eq!(need_event(event, new, old), passed, "{event} in {old} + {step}");
             }
         }
     }

@@ -82,12 +82,7 @@ fn sending_from_the_buffer_that_receives_is_a_move() {
     let mut memory = *b"abcdef..";
     let base = memory.as_mut_ptr();
     let mut chain = Chain::new();
-    chain
-        .push(Span {
-            ptr: base.wrapping_add(2),
-            len: 6,
-        })
-        .unwrap();
+    chain.push(Span { ptr: base.wrapping_add(2), len: 6 }).unwrap();
     let chains = [chain];
     // SAFETY: both spans are in `memory`.
     let written = unsafe { SpanWriter::new(&chains).write_spans(&[Span { ptr: base, len: 6 }]) };

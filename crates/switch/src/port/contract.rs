@@ -1,0 +1,150 @@
+//! A contract, compiled: what a worker needs of it per frame.
+
+use crate::fdb::{PortIndex, SegmentIndex};
+use crate::frame::Policy;
+use crate::sched::{EgressConfig, SourceConfig, hold_limit};
+use crate::stats::layout::VNICS;
+use tidegate_contract::{Bytes, Discipline, Host, Rate, Vnic};
+
+/// Most frames of one source that wait for one egress.
+const SOURCE_FRAMES: u32 = 256;
+/// Most bytes that wait for one egress, where its contract says nothing.
+const QUEUE: u64 = 8 << 20;
+/// A super-frame with all its headers, about.
+const SUPER_FRAME: u64 = 68_000;
+
+/// A set of ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSet([u64; VNICS / 64]);
+
+impl PortSet {
+    /// Nobody.
+    pub const EMPTY: Self = Self([0; VNICS / 64]);
+
+    /// Adds a port.
+    pub fn insert(&mut self, port: PortIndex) {
+        self.0[port as usize / 64] |= 1 << (port % 64);
+    }
+
+    /// Removes a port.
+    pub fn remove(&mut self, port: PortIndex) {
+        self.0[port as usize / 64] &= !(1 << (port % 64));
+    }
+
+    /// Whether a port is in it.
+    #[inline]
+    pub fn contains(&self, port: PortIndex) -> bool {
+        self.0[port as usize / 64] >> (port % 64) & 1 == 1
+    }
+}
+
+/// What every worker knows of every port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortInfo {
+    /// The worker that owns it.
+    pub worker: u16,
+    /// Its segment.
+    pub segment: SegmentIndex,
+    /// Td, ns.
+    pub deadline: Option<u64>,
+    /// Guaranteed rate towards `to`.
+    pub min: Option<Rate>,
+    /// Burst that the guarantee covers.
+    pub min_burst: u64,
+    /// Share of what is left over.
+    pub weight: u32,
+    /// Where deadline and guarantee hold.
+    pub to: PortSet,
+    /// Other MACs than the contract's may live behind it.
+    pub learns: bool,
+}
+
+impl PortInfo {
+    /// From a contract; `to` are the ports its names mean now.
+    pub fn new(vnic: &Vnic, worker: u16, segment: SegmentIndex, to: PortSet) -> Self {
+        Self {
+            worker,
+            segment,
+            deadline: vnic.deadline.map(|d| d.get()),
+            min: vnic.tx.min,
+            min_burst: vnic.tx.burst.map_or(SUPER_FRAME, |b| b.get().max(SUPER_FRAME)),
+            weight: vnic.weight,
+            to,
+            learns: vnic.allowed.any_mac,
+        }
+    }
+
+    /// Td towards `egress`; `None` where the deadline does not hold.
+    #[inline]
+    pub fn deadline_to(&self, egress: PortIndex) -> Option<u64> {
+        self.deadline.filter(|_| self.to.contains(egress))
+    }
+
+    /// What the egress's scheduler is to know of this source.
+    pub fn source_config(&self, egress: PortIndex, egress_rate: Option<Rate>) -> SourceConfig {
+        let promised = self.to.contains(egress);
+        SourceConfig {
+            deadline: self.deadline_to(egress),
+            min: self.min.filter(|_| promised && self.deadline.is_none()),
+            min_burst: self.min_burst,
+            weight: self.weight,
+            cap_bytes: source_bytes(egress_rate),
+            cap_frames: SOURCE_FRAMES,
+        }
+    }
+}
+
+/// Most bytes of one source that wait for one egress: 4 ms at its rate, at
+/// least two super-frames so that a sender of super-frames never runs dry.
+fn source_bytes(rate: Option<Rate>) -> u64 {
+    let at_rate = rate.map_or(u64::MAX, |r| r.bits() / 8 * 4 / 1000);
+    at_rate.clamp(2 * SUPER_FRAME, 1 << 20)
+}
+
+/// A port's own part of its contract.
+pub struct PortContract {
+    /// Anti-spoofing.
+    pub policy: Policy,
+    /// Hard limit and burst of what it sends.
+    pub tx_limit: Option<(Rate, Bytes)>,
+    /// Real-time: super-frames are cut to the burst.
+    pub cut_to: Option<u32>,
+    /// Largest frame it may send in one segment, bytes.
+    pub frame_max: u32,
+    /// What it receives.
+    pub egress: EgressConfig,
+    /// How long a frame may wait for this vNIC, ns.
+    pub hold: u64,
+    /// The cap on copies of flooded frames.
+    pub flood: (Rate, Bytes),
+}
+
+impl PortContract {
+    /// From a contract and the host's settings.
+    pub fn new(vnic: &Vnic, host: &Host) -> Self {
+        let queue = vnic.rx.queue.map_or(QUEUE, |q| q.get());
+        Self {
+            policy: Policy::from(vnic),
+            tx_limit: vnic.tx.max.map(|max| (max, vnic.tx.burst_or_default(max))),
+            cut_to: vnic.deadline.and(vnic.tx.burst).map(|b| b.get() as u32),
+            frame_max: u32::from(vnic.mtu) + 18,
+            egress: EgressConfig {
+                rate: vnic.rx.max,
+                burst: vnic.rx.max.map_or(Bytes::new(u64::MAX), |max| vnic.rx.burst_or_default(max)),
+                discipline: vnic.rx.discipline,
+                queue,
+            },
+            hold: hold(vnic, queue),
+            flood: (host.flood, host.flood_burst),
+        }
+    }
+}
+
+/// A FIFO stands for a plain interface, which holds whatever fits into its queue.
+fn hold(vnic: &Vnic, queue: u64) -> u64 {
+    let limit = hold_limit(vnic.rx.max);
+    match (vnic.rx.discipline, vnic.rx.max) {
+        (Discipline::Fifo, Some(rate)) => limit.max(queue.saturating_mul(16_000_000_000) / rate.bits()),
+        _ => limit,
+    }
+}

@@ -1,0 +1,164 @@
+//! A port: where one vNIC is connected, and its contract, in the hands of the
+//! worker that owns it.
+//!
+//! ```text
+//!             ┌ Vhost: tx rings, rx rings (guest memory)
+//!  Port ─ link┤
+//!       │     └ Tap: descriptors, byte pool
+//!       ├ contract, shaper         what it may send
+//!       └ egress: sched::Scheduler what waits to be received
+//! ```
+//!
+//! - [`slots`]: frames in flight
+//! - [`pool`]: the bounded memory a tap's frames wait in
+//! - [`arrivals`]: when a ring's entries arrived
+//! - [`contract`]: a contract, compiled
+//! - [`vhost`], [`tap`]: the two kinds of link
+
+pub mod arrivals;
+pub mod contract;
+pub mod pool;
+pub mod slots;
+pub mod tap;
+pub mod vhost;
+
+pub use contract::{PortContract, PortInfo, PortSet};
+pub use slots::{Frame, FrameRef, NEVER, Owner, Slots};
+
+use crate::capture::CaptureTap;
+use crate::fdb::{PortIndex, SegmentIndex};
+use crate::sched::{Scheduler, TokenBucket};
+use crate::stats::DropReason;
+use crate::stats::layout::{VNICS, VnicSlot};
+use tap::TapPort;
+use vhost::VhostPort;
+
+/// How frames get in and out.
+pub enum Link {
+    /// Rings in a guest's memory.
+    Vhost(VhostPort),
+    /// A kernel tap.
+    Tap(TapPort),
+}
+
+/// One port.
+pub struct Port {
+    /// Its index, everywhere.
+    pub index: PortIndex,
+    /// Its segment.
+    pub segment: SegmentIndex,
+    /// Its contract.
+    pub contract: PortContract,
+    /// Where it counts.
+    pub stats: &'static VnicSlot,
+    /// How frames get in and out.
+    pub link: Link,
+    /// Nothing is taken from it: its link is being changed, or is broken.
+    pub paused: bool,
+    /// The hard limit on what it sends.
+    pub shaper: Option<TokenBucket>,
+    /// The cap on copies of flooded frames.
+    pub flood: TokenBucket,
+    /// Since when it waits for tokens; [`NEVER`] while it does not.
+    pub throttled_since: u64,
+    /// Ts of the frame sent last: those after it never start before it.
+    pub last_started: u64,
+    /// Its frames in flight to each port: whom a slow receiver is told from.
+    pub in_flight_to: Box<[u16; VNICS]>,
+    /// What waits to be received by it.
+    pub egress: Egress,
+    /// Where copies go while somebody captures.
+    pub capture: Option<CaptureTap>,
+}
+
+/// The receiving half.
+pub struct Egress {
+    /// What waits, in order.
+    pub scheduler: Scheduler<FrameRef>,
+    /// Sources the scheduler knows.
+    pub sources: PortSet,
+    /// In the worker's list of egresses with work.
+    pub active: bool,
+    /// Since when the first frame stands without receive buffers; [`NEVER`] while it does not.
+    pub blocked_since: u64,
+    /// Whose frame left last, and when.
+    pub last: (PortIndex, u64),
+}
+
+impl Port {
+    /// A port without contract history: buckets full, nothing in flight.
+    pub fn new(
+        index: PortIndex,
+        segment: SegmentIndex,
+        contract: PortContract,
+        stats: &'static VnicSlot,
+        link: Link,
+    ) -> Self {
+        let egress = Egress {
+            scheduler: Scheduler::new(contract.egress),
+            sources: PortSet::EMPTY,
+            active: false,
+            blocked_since: NEVER,
+            last: (index, 0),
+        };
+        Self {
+            index,
+            segment,
+            shaper: contract.tx_limit.map(|(rate, burst)| TokenBucket::new(rate, burst)),
+            flood: TokenBucket::new(contract.flood.0, contract.flood.1),
+            contract,
+            stats,
+            link,
+            paused: false,
+            throttled_since: NEVER,
+            last_started: 0,
+            in_flight_to: Box::new([0; VNICS]),
+            egress,
+            capture: None,
+        }
+    }
+
+    /// A new contract, live: tokens earned so far are kept.
+    pub fn set_contract(&mut self, contract: PortContract, now: u64) {
+        self.shaper = match (self.shaper.take(), contract.tx_limit) {
+            (Some(mut bucket), Some((rate, burst))) => {
+                bucket.set(now, rate, burst);
+                Some(bucket)
+            }
+            (None, Some((rate, burst))) => Some(TokenBucket::new(rate, burst)),
+            (_, None) => None,
+        };
+        self.flood.set(now, contract.flood.0, contract.flood.1);
+        self.egress.scheduler.reconfigure(now, contract.egress);
+        self.contract = contract;
+    }
+
+    /// Counts a frame of this port that was dropped before it was sent on.
+    #[inline]
+    pub fn count_tx_drop(&self, reason: DropReason) {
+        self.stats.tx.dropped[reason as usize].add(1);
+    }
+
+    /// The egress with most frames of this port in flight.
+    pub fn longest_egress(&self) -> PortIndex {
+        let (index, _) = self.in_flight_to.iter().enumerate().max_by_key(|(_, n)| **n).unwrap_or((0, &0));
+        index as PortIndex
+    }
+
+    /// Starts or ends the account of throttled time.
+    #[inline]
+    pub fn set_throttled(&mut self, throttled: bool, now: u64) {
+        match (throttled, self.throttled_since) {
+            (true, NEVER) => {
+                self.throttled_since = now;
+                self.stats.throttled_now.set(1);
+            }
+            (true, since) | (false, since) if since != NEVER => {
+                self.stats.throttled.add(now.saturating_sub(since));
+                self.throttled_since = if throttled { now } else { NEVER };
+                self.stats.throttled_now.set(u64::from(throttled));
+            }
+            _ => {}
+        }
+    }
+}

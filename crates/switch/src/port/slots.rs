@@ -1,0 +1,231 @@
+//! Frames in flight: what the switch decided on, and where the payload lies.
+//!
+//! ```text
+//!  tx ring, tap ──▶ Slots::take ──▶ Frame (headers copied, payload referenced)
+//!                       ▲                │ FrameRef: owner's worker ─▶ egress's worker
+//!                       └── Slots::give ◀┘ once, back on the owner's worker
+//! ```
+//!
+//! A [`Frame`] is written by the worker that owns its source, then only read,
+//! by one worker at a time, until it comes back. That is what makes handing a
+//! bare pointer between workers sound.
+
+use crate::fdb::PortIndex;
+use crate::frame::{HEADER_MAX, Headers, Offload, VnetHdr};
+use crate::virtio::{MAX_SPANS, Span};
+use std::cell::{Cell, UnsafeCell};
+use std::ptr::NonNull;
+
+/// No deadline.
+pub const NEVER: u64 = u64::MAX;
+
+/// Who gets a frame's memory back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A transmit ring of the source: the chain that starts at `head`.
+    Ring {
+        /// Queue pair.
+        queue: u16,
+        /// First descriptor.
+        head: u16,
+    },
+    /// The source tap's byte pool.
+    Pool {
+        /// First chunk; the others are linked to it.
+        first: u32,
+        /// How many chunks.
+        chunks: u16,
+    },
+    /// One of the pieces a real-time super-frame was cut into.
+    Piece {
+        /// The super-frame.
+        whole: FrameRef,
+    },
+    /// A flooded copy, in the flood pool of the source's worker.
+    Flood,
+}
+
+/// A frame in flight.
+pub struct Frame {
+    /// The port it came from.
+    pub source: PortIndex,
+    /// The worker that owns that port.
+    pub worker: u16,
+    /// Its slot, in the owner's [`Slots`].
+    pub slot: u16,
+    /// Copies of a flooded frame, or pieces of a cut one, not yet settled. The owner's alone:
+    /// a cell, since it changes while other workers read the rest.
+    pub shares: Cell<u16>,
+    /// Who gets the memory back.
+    pub owner: Owner,
+    /// Bytes, without the virtio header.
+    pub len: u32,
+    /// Bytes on the wire: every segment with its headers.
+    pub wire_bytes: u32,
+    /// Segments on the wire.
+    pub wire_frames: u32,
+    /// When the deadline's clock started (Ts): the later of arrival and conformance, ns.
+    pub started: u64,
+    /// How long it waited for its envelope before, ns.
+    pub waited_for_tokens: u64,
+    /// Ts + Td, or [`NEVER`].
+    pub deadline: u64,
+    /// Flow hash: spreads flows over the receiver's queues.
+    pub flow: u32,
+    /// Offload request, as checked.
+    pub offload: Offload,
+    /// The virtio header the sender gave.
+    pub vnet: VnetHdr,
+    /// The parsed headers.
+    pub headers: Headers,
+    /// Bytes of `bytes` in use.
+    pub head_len: u16,
+    /// Entries of `spans` in use.
+    pub span_count: u16,
+    /// The frame's first bytes, copied: what was decided on is what is delivered.
+    pub bytes: [u8; HEADER_MAX],
+    /// The rest, in the source's memory.
+    pub spans: [Span; MAX_SPANS],
+}
+
+impl Frame {
+    /// The copied first bytes.
+    #[inline]
+    pub fn head(&self) -> &[u8] {
+        &self.bytes[..self.head_len as usize]
+    }
+
+    /// Where the rest lies.
+    #[inline]
+    pub fn payload(&self) -> &[Span] {
+        &self.spans[..self.span_count as usize]
+    }
+
+    /// Whether it carries a deadline.
+    #[inline]
+    pub fn is_realtime(&self) -> bool {
+        self.deadline != NEVER
+    }
+}
+
+/// A reference to a frame in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameRef(NonNull<Frame>);
+
+// SAFETY: a FrameRef is handed from worker to worker; only its holder uses it (see the module's text).
+unsafe impl Send for FrameRef {}
+
+impl FrameRef {
+    /// The frame.
+    #[inline]
+    pub fn get(&self) -> &Frame {
+        // SAFETY: slots outlive every reference to them: a port gives its slots up only once all
+        // its frames came back.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The frame, for the worker that owns its source.
+    #[inline]
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "FrameRef is the exclusive handle; Copy only to pass through queues"
+    )]
+    pub fn get_mut(&self) -> &mut Frame {
+        // SAFETY: called by the owner only before the frame is handed on and after it came back,
+        // when no other reference to it is used.
+        unsafe { &mut *self.0.as_ptr() }
+    }
+}
+
+/// A fixed number of frames.
+pub struct Slots {
+    frames: Box<[UnsafeCell<Frame>]>,
+    free: Vec<u16>,
+}
+
+// SAFETY: the frames' pointers lead into memory that no thread owns; the slots themselves are used
+// by the worker that owns the port, wherever the port is moved.
+unsafe impl Send for Slots {}
+
+impl Slots {
+    /// `count` slots for frames of port `source`, owned by `worker`.
+    pub fn new(count: u16, source: PortIndex, worker: u16) -> Self {
+        let frame = |slot| {
+            UnsafeCell::new(Frame {
+                source,
+                worker,
+                slot,
+                shares: Cell::new(0),
+                owner: Owner::Flood,
+                len: 0,
+                wire_bytes: 0,
+                wire_frames: 0,
+                started: 0,
+                waited_for_tokens: 0,
+                deadline: NEVER,
+                flow: 0,
+                offload: Offload::None,
+                vnet: VnetHdr::default(),
+                headers: Headers::NONE,
+                head_len: 0,
+                span_count: 0,
+                bytes: [0; HEADER_MAX],
+                spans: [Span::EMPTY; MAX_SPANS],
+            })
+        };
+        Self { frames: (0..count).map(frame).collect(), free: (0..count).rev().collect() }
+    }
+
+    /// A free slot.
+    #[inline]
+    pub fn take(&mut self) -> Option<FrameRef> {
+        let slot = self.free.pop()?;
+        NonNull::new(self.frames[slot as usize].get()).map(FrameRef)
+    }
+
+    /// Takes a slot back.
+    #[inline]
+    pub fn give(&mut self, frame: FrameRef) {
+        self.free.push(frame.get().slot);
+    }
+
+    /// Slots in use.
+    pub fn in_flight(&self) -> usize {
+        self.frames.len() - self.free.len()
+    }
+
+    /// Slots not in use.
+    pub fn available(&self) -> usize {
+        self.free.len()
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // Memory that somebody still points to is leaked rather than freed under them.
+        if self.in_flight() > 0 {
+            debug_assert!(false, "{} frames still in flight", self.in_flight());
+            tracing::error!(frames = self.in_flight(), "slots dropped with frames in flight; leaked");
+            std::mem::forget(std::mem::take(&mut self.frames));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_lent_once_and_come_back() {
+        let mut slots = Slots::new(2, 3, 0);
+        let (a, b) = (slots.take().unwrap(), slots.take().unwrap());
+        assert_ne!(a, b);
+        assert!(slots.take().is_none());
+        slots.give(a);
+        assert_eq!(slots.take(), Some(a));
+        slots.give(a);
+        slots.give(b);
+        assert_eq!(slots.in_flight(), 0);
+        assert_eq!(b.get().source, 3);
+    }
+}

@@ -1,0 +1,195 @@
+//! A vhost-user port: the rings of a guest.
+
+use super::arrivals::Arrivals;
+use super::slots::{FrameRef, Slots};
+use crate::fdb::PortIndex;
+use crate::vhost_user::VringSetup;
+use crate::vhost_user::features::{
+    F_EVENT_IDX, F_INDIRECT_DESC, NET_F_GUEST_CSUM, NET_F_GUEST_ECN, NET_F_GUEST_TSO4, NET_F_GUEST_TSO6,
+    NET_F_GUEST_USO4, NET_F_GUEST_USO6, NET_F_MRG_RXBUF, header_len,
+};
+use crate::virtio::{Features, GuestMemory, RingError, RingLayout, SplitQueue};
+use crate::worker::ingress::To;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What a receiver takes as it is; the rest is finished for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receiver {
+    /// Unfinished checksums.
+    pub csum: bool,
+    /// TCP super-frames over IPv4.
+    pub tso4: bool,
+    /// TCP super-frames over IPv6.
+    pub tso6: bool,
+    /// Super-frames with congestion marks.
+    pub ecn: bool,
+    /// UDP super-frames over IPv4.
+    pub uso4: bool,
+    /// UDP super-frames over IPv6.
+    pub uso6: bool,
+    /// A frame over several buffers.
+    pub mergeable: bool,
+    /// Length of the virtio header, 10 or 12.
+    pub header_len: usize,
+}
+
+impl Receiver {
+    /// What negotiated features mean.
+    pub fn negotiated(features: u64) -> Self {
+        let has = |feature| features & feature != 0;
+        Self {
+            csum: has(NET_F_GUEST_CSUM),
+            tso4: has(NET_F_GUEST_TSO4),
+            tso6: has(NET_F_GUEST_TSO6),
+            ecn: has(NET_F_GUEST_ECN),
+            uso4: has(NET_F_GUEST_USO4),
+            uso6: has(NET_F_GUEST_USO6),
+            mergeable: has(NET_F_MRG_RXBUF),
+            header_len: header_len(features),
+        }
+    }
+}
+
+/// One virtqueue and its notifications.
+pub struct Ring {
+    /// The ring.
+    pub queue: SplitQueue,
+    /// The driver tells us.
+    pub kick: Option<OwnedFd>,
+    /// We tell the driver.
+    pub call: Option<OwnedFd>,
+    /// SET_VRING_ENABLE.
+    pub enabled: bool,
+    /// Entries were completed and not yet published.
+    pub dirty: bool,
+}
+
+impl Ring {
+    /// Shows the driver what was completed, and calls it if it asked for it.
+    #[inline]
+    pub fn flush(&mut self) {
+        if std::mem::take(&mut self.dirty)
+            && self.queue.publish()
+            && let Some(call) = &self.call
+        {
+            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// What the VM sends, one queue of it.
+pub struct TxQueue {
+    /// The ring.
+    pub ring: Ring,
+    /// Frames in flight: half the ring.
+    pub slots: Slots,
+    /// When entries arrived.
+    pub arrivals: Arrivals,
+    /// The frame that waits for tokens, and how far it was cut.
+    pub pending: Option<Pending>,
+}
+
+/// A frame that was taken from its ring or tap and waits for tokens.
+#[derive(Clone, Copy)]
+pub struct Pending {
+    /// The frame.
+    pub frame: FrameRef,
+    /// When it arrived, ns.
+    pub arrival: u64,
+    /// Where it goes.
+    pub to: To,
+    /// Payload bytes already sent in pieces.
+    pub sent: u32,
+}
+
+/// A guest's rings.
+#[derive(Default)]
+pub struct VhostPort {
+    /// Negotiated features.
+    pub features: u64,
+    /// What the guest takes as it is.
+    pub receiver: Receiver,
+    /// Transmit queues by queue pair.
+    pub tx: Vec<Option<TxQueue>>,
+    /// Receive queues by queue pair.
+    pub rx: Vec<Option<Ring>>,
+    /// The memory the rings lie in.
+    pub memory: Option<Arc<GuestMemory>>,
+    /// Receive queues that are started and enabled, for spreading flows.
+    pub rx_enabled: Vec<u16>,
+}
+
+impl VhostPort {
+    /// The ring of protocol queue `index`: even is rx, odd tx (in the VM's view).
+    pub fn ring(&mut self, index: u16) -> Option<&mut Ring> {
+        let pair = usize::from(index / 2);
+        if index.is_multiple_of(2) {
+            self.rx.get_mut(pair)?.as_mut()
+        } else {
+            self.tx.get_mut(pair)?.as_mut().map(|tx| &mut tx.ring)
+        }
+    }
+
+    /// Puts a queue into service.
+    pub fn start(
+        &mut self,
+        index: u16,
+        setup: VringSetup,
+        port: PortIndex,
+        worker: u16,
+        now: u64,
+    ) -> Result<(), RingError> {
+        let memory = self.memory.clone().ok_or(RingError::NoMemory)?;
+        let layout = RingLayout { size: setup.size, desc: setup.desc, avail: setup.avail, used: setup.used };
+        let features = Features {
+            event_idx: self.features & F_EVENT_IDX != 0,
+            indirect: self.features & F_INDIRECT_DESC != 0,
+        };
+        let mut queue = SplitQueue::new(memory, layout, setup.base, features)?;
+        queue.suppress_kicks();
+        let ring = Ring { queue, kick: setup.kick, call: setup.call, enabled: false, dirty: false };
+        let pair = usize::from(index / 2);
+        if self.rx.len() <= pair {
+            self.rx.resize_with(pair + 1, || None);
+            self.tx.resize_with(pair + 1, || None);
+        }
+        if index.is_multiple_of(2) {
+            self.rx[pair] = Some(ring);
+        } else {
+            self.tx[pair] = Some(TxQueue {
+                slots: Slots::new((setup.size / 2).max(1), port, worker),
+                arrivals: Arrivals::new(setup.base, now),
+                ring,
+                pending: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes stock of the receive queues in service.
+    pub fn note_enabled(&mut self) {
+        self.rx_enabled.clear();
+        for (pair, ring) in self.rx.iter().enumerate() {
+            if ring.as_ref().is_some_and(|r| r.enabled) {
+                self.rx_enabled.push(pair as u16);
+            }
+        }
+    }
+
+    /// Shows the driver what was completed on all queues.
+    pub fn flush(&mut self) {
+        for tx in self.tx.iter_mut().flatten() {
+            tx.ring.flush();
+        }
+        for rx in self.rx.iter_mut().flatten() {
+            rx.flush();
+        }
+    }
+
+    /// All rings in service.
+    pub fn rings(&mut self) -> impl Iterator<Item = &mut Ring> {
+        let tx = self.tx.iter_mut().flatten().map(|tx| &mut tx.ring);
+        tx.chain(self.rx.iter_mut().flatten())
+    }
+}

@@ -1,0 +1,122 @@
+//! Between a port's vhost-user connection and its worker.
+
+use super::Switch;
+use crate::fdb::PortIndex;
+use crate::vhost_user::{PortControl, VringSetup};
+use crate::virtio::GuestMemory;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_contract::Mac;
+
+/// What a connection changes is changed on the port's worker.
+pub struct PortLink {
+    /// The switch.
+    pub switch: Arc<Switch>,
+    /// The port.
+    pub index: PortIndex,
+    /// The worker that owns it.
+    pub worker: usize,
+    /// The contract's addresses, announced when the port comes up.
+    pub macs: Vec<Mac>,
+    /// Whether they were.
+    pub announced: bool,
+}
+
+impl PortLink {
+    /// Runs a change while nothing of this port is in flight anywhere.
+    fn quietly<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut crate::worker::Worker) -> T + Send + 'static,
+    ) -> T {
+        self.switch.quiet(self.index, self.worker);
+        let index = self.index;
+        self.switch.workers[self.worker].call(move |worker| {
+            let result = change(worker);
+            worker.pause(index, false);
+            result
+        })
+    }
+
+    fn on_worker<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut crate::worker::Worker) -> T + Send + 'static,
+    ) -> T {
+        self.switch.workers[self.worker].call(change)
+    }
+}
+
+impl Switch {
+    /// Pauses a port and waits until all its frames are back.
+    pub fn quiet(&self, index: PortIndex, owner: usize) {
+        self.workers[owner].call(move |worker| worker.pause(index, true));
+        for worker in self.workers.iter() {
+            worker.call(move |worker| worker.drop_source(index));
+        }
+        // Fates are on their way; a ring that is full of them takes another loop.
+        while !self.workers[owner].call(move |worker| worker.is_quiet(index)) {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+impl PortControl for PortLink {
+    fn set_features(&mut self, features: u64) {
+        let index = self.index;
+        self.on_worker(move |worker| worker.set_features(index, features));
+    }
+
+    fn set_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), String> {
+        let (index, preallocated) = (self.index, memory.preallocated());
+        self.quietly(move |worker| worker.set_memory(index, &memory))?;
+        self.switch.memory_arrived(index, preallocated);
+        Ok(())
+    }
+
+    fn start_queue(&mut self, queue: u16, setup: VringSetup) -> Result<(), String> {
+        let index = self.index;
+        self.on_worker(move |worker| worker.start_queue(index, queue, setup))
+    }
+
+    fn stop_queue(&mut self, queue: u16) -> Option<u16> {
+        let index = self.index;
+        self.quietly(move |worker| worker.stop_queue(index, queue))
+    }
+
+    fn enable_queue(&mut self, queue: u16, enabled: bool) {
+        let index = self.index;
+        if enabled {
+            self.on_worker(move |worker| worker.enable_queue(index, queue, true));
+        } else {
+            self.quietly(move |worker| worker.enable_queue(index, queue, false));
+        }
+        if enabled && queue % 2 == 1 && !std::mem::replace(&mut self.announced, true) {
+            let macs = self.macs.clone();
+            self.on_worker(move |worker| worker.announce(index, &macs));
+        }
+    }
+
+    fn set_call(&mut self, queue: u16, call: Option<OwnedFd>) {
+        let index = self.index;
+        self.on_worker(move |worker| {
+            worker.set_notifier(index, queue, |ring| {
+                ring.call = call;
+                None
+            });
+        });
+    }
+
+    fn set_kick(&mut self, queue: u16, kick: Option<OwnedFd>) {
+        let index = self.index;
+        self.on_worker(move |worker| {
+            worker.set_notifier(index, queue, |ring| std::mem::replace(&mut ring.kick, kick));
+        });
+    }
+
+    fn disconnect(&mut self, reason: &str) {
+        let index = self.index;
+        tracing::info!(port = index, reason, "front end disconnected");
+        self.quietly(move |worker| worker.disconnect(index));
+        self.announced = false;
+    }
+}

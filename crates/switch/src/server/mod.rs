@@ -1,0 +1,250 @@
+//! The switch process: workers, the table of ports, the control socket.
+//!
+//! ```text
+//!  agent ─ control socket ─▶ session ─▶ table (ports, segments, contracts)
+//!                                         │ calls
+//!  front ends ─ sockets ─▶ port threads ──┴────▶ workers
+//! ```
+//!
+//! - [`table`]: the ports and what every worker is to know of them
+//! - [`ports`]: making, changing and removing them
+//! - [`link`]: between a port's vhost-user connection and its worker
+//! - [`session`]: one connection of an agent
+
+pub mod link;
+pub mod ports;
+pub mod session;
+pub mod table;
+
+use crate::fdb::Fdb;
+use crate::stats::Region;
+use crate::worker::crossing::Peer;
+use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use table::Table;
+
+/// A learned MAC that is not seen for this long is forgotten.
+const LEARNED_FOR: u64 = 300;
+
+/// How the switch is to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Control socket to make; not used where the service manager passes one (LISTEN_FDS).
+    pub socket: PathBuf,
+    /// Worker threads, 1 to 64.
+    pub workers: usize,
+    /// CPU of each worker, in order; fewer than workers leaves the rest unpinned.
+    pub cpus: Vec<usize>,
+    /// SCHED_FIFO priority of the workers, 1 to 99.
+    pub realtime_priority: Option<u8>,
+}
+
+/// Why the switch could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An option that makes no sense.
+    #[error("{0}")]
+    Option(String),
+    /// The control socket.
+    #[error("control socket {path}: {source}")]
+    Socket {
+        /// Where it was to be.
+        path: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// A worker thread.
+    #[error("cannot {what}: {source}")]
+    Worker {
+        /// What was tried.
+        what: String,
+        /// What happened.
+        source: io::Error,
+    },
+}
+
+/// What the threads of the switch share.
+pub struct Switch {
+    /// Counters.
+    pub region: Region,
+    /// The workers.
+    pub workers: Arc<[WorkerHandle]>,
+    /// Which port a MAC lives behind.
+    pub fdb: Arc<Fdb>,
+    /// The ports.
+    pub table: Mutex<Table>,
+    /// When the process started, ns since the epoch.
+    pub started: u64,
+}
+
+impl Switch {
+    /// Starts workers; no ports yet.
+    pub fn start(workers: usize, cpus: &[usize], realtime_priority: Option<u8>) -> Result<Arc<Self>, Error> {
+        if !(1..=crate::stats::layout::WORKERS).contains(&workers) {
+            return Err(Error::Option(format!("{workers} workers: expected 1 to 64")));
+        }
+        let fail = |what: &str| {
+            let what = what.to_owned();
+            move |source| Error::Worker { what, source }
+        };
+        let region = Region::create().map_err(fail("make the statistics region"))?;
+        region.layout().workers_used.set(workers as u64);
+        let fdb = Arc::new(Fdb::new());
+        let (faults, broken) = channel();
+        let (handles, inboxes): (Vec<_>, Vec<_>) = (0..workers)
+            .map(|_| mailbox())
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(fail("make a worker's mailbox"))?
+            .into_iter()
+            .unzip();
+        let mut meshes = mesh(&handles);
+        for (id, inbox) in inboxes.into_iter().enumerate() {
+            let stats = &region.layout().workers[id];
+            let worker = Worker::new(id as u16, inbox, fdb.clone(), meshes.remove(0), stats, faults.clone())
+                .map_err(fail("make a worker"))?;
+            let cpu = cpus.get(id).copied();
+            std::thread::Builder::new()
+                .name(format!("worker-{id}"))
+                .spawn(move || {
+                    place(cpu, realtime_priority);
+                    worker.run()
+                })
+                .map_err(fail("start a worker thread"))?;
+        }
+        let now = clock_gettime(ClockId::Realtime);
+        let switch = Arc::new(Self {
+            region,
+            workers: handles.into(),
+            fdb,
+            table: Mutex::new(Table::new()),
+            started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
+        });
+        let warden = switch.clone();
+        let watch = move || {
+            while let Ok((index, reason)) = broken.recv() {
+                warden.broken(index, &reason);
+            }
+        };
+        std::thread::Builder::new().name("warden".into()).spawn(watch).map_err(fail("start the warden"))?;
+        let ager = switch.clone();
+        let age = move || {
+            loop {
+                std::thread::sleep(Duration::from_secs(10));
+                let now = crate::worker::clock() / 1_000_000_000;
+                ager.fdb.sweep(now.saturating_sub(LEARNED_FOR) as u32, None);
+            }
+        };
+        std::thread::Builder::new().name("ager".into()).spawn(age).map_err(fail("start the ager"))?;
+        Ok(switch)
+    }
+}
+
+/// Runs the switch until it is told to end (SIGTERM, SIGINT).
+pub fn run(options: Options) -> Result<(), Error> {
+    let listener = match inherited_socket() {
+        Some(listener) => listener,
+        None => bind(&options.socket)?,
+    };
+    let switch = Switch::start(options.workers, &options.cpus, options.realtime_priority)?;
+    tracing::info!(workers = options.workers, socket = %options.socket.display(), "switch is up");
+    for stream in listener.incoming() {
+        match stream {
+            Ok(stream) => session::spawn(switch.clone(), stream),
+            Err(error) => {
+                tracing::warn!(%error, "control socket: accept failed");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A socket from the service manager (sd_listen_fds(3)): the first descriptor after stderr.
+fn inherited_socket() -> Option<UnixListener> {
+    let pid: u32 = std::env::var("LISTEN_PID").ok()?.parse().ok()?;
+    let count: u32 = std::env::var("LISTEN_FDS").ok()?.parse().ok()?;
+    if pid != std::process::id() || count == 0 {
+        return None;
+    }
+    // SAFETY: the service manager opened descriptor 3 for this process and nobody else uses it.
+    Some(unsafe { OwnedFd::from_raw_fd(3) }.into())
+}
+
+/// Binds the control socket; one that nobody listens on any more is replaced.
+fn bind(path: &PathBuf) -> Result<UnixListener, Error> {
+    let fail = |source| Error::Socket { path: path.clone(), source };
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                let taken = "another switch is listening there; stop it, or choose another --socket";
+                return Err(fail(io::Error::new(io::ErrorKind::AddrInUse, taken)));
+            }
+            std::fs::remove_file(path).map_err(fail)?;
+            UnixListener::bind(path).map_err(fail)
+        }
+        other => other.map_err(fail),
+    }
+}
+
+/// Rings between each pair of workers.
+fn mesh(handles: &[WorkerHandle]) -> Vec<Peers> {
+    let n = handles.len();
+    let mut mesh: Vec<Peers> = (0..n).map(|_| (0..n).map(|_| None).collect()).collect();
+    for a in 0..n {
+        for b in a + 1..n {
+            let (end_a, end_b) = Peer::pair();
+            mesh[a][b] = Some((end_a, handles[b].bell().clone()));
+            mesh[b][a] = Some((end_b, handles[a].bell().clone()));
+        }
+    }
+    mesh
+}
+
+/// Pins the calling thread and gives it its priority, saying so where that fails.
+fn place(cpu: Option<usize>, realtime_priority: Option<u8>) {
+    if let Some(cpu) = cpu {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        if let Err(error) = sched_setaffinity(None, &set) {
+            tracing::warn!(cpu, %error, "worker cannot be pinned; it runs where the scheduler puts it");
+        }
+    }
+    if let Some(priority) = realtime_priority {
+        let param = libc::sched_param { sched_priority: i32::from(priority) };
+        // SAFETY: a plain call on the calling thread with a valid parameter.
+        if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } != 0 {
+            let error = io::Error::last_os_error();
+            tracing::warn!(priority, %error, "worker gets no real-time priority (needs CAP_SYS_NICE or RLIMIT_RTPRIO)");
+        }
+    } else {
+        short_slice();
+    }
+}
+
+/// Asks the fair scheduler for a short slice (Linux 6.12): a worker that wakes
+/// up is let in earlier. Unprivileged, and harmless where it is not known.
+fn short_slice() {
+    #[repr(C)]
+    #[derive(Default)]
+    struct SchedAttr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: 100_000, ..SchedAttr::default() };
+    // SAFETY: sched_setattr reads `size` bytes of the attribute and changes this thread only.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+}

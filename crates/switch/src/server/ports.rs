@@ -1,0 +1,334 @@
+//! Making, changing and removing ports.
+//!
+//! All of it happens under the table's lock, except stopping a port's thread:
+//! that thread may itself be waiting for the lock.
+
+use super::Switch;
+use super::link::PortLink;
+use super::table::{End, Entry, Table, macs};
+use crate::capture;
+use crate::control::message::{Connection, PortStatus};
+use crate::fdb::PortIndex;
+use crate::port::tap::TapPort;
+use crate::port::vhost::VhostPort;
+use crate::port::{Link, Port, PortContract};
+use crate::stats::layout::VNICS;
+use crate::vhost_user::listener::{PortConfig, PortThread, SocketEnd};
+use crate::vhost_user::status::{ConnectionStatus, State};
+use crate::worker::clock;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use tidegate_contract::{Attach, Host, Vnic};
+
+/// What a port is to be connected with.
+pub enum Connect {
+    /// What it has.
+    Keep,
+    /// A listening vhost-user socket.
+    Listener(OwnedFd),
+    /// A connected vhost-user socket.
+    Stream(OwnedFd),
+    /// A tap's descriptors.
+    Tap(Vec<OwnedFd>),
+}
+
+impl Switch {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Host-wide settings.
+    pub fn set_host(&self, host: Host) -> Result<(), String> {
+        let mut table = self.lock();
+        let latency = host.host_latency.get();
+        table.host = host;
+        for worker in self.workers.iter() {
+            worker.call(move |worker| worker.set_host_latency(latency));
+        }
+        for entry in table.entries.values() {
+            self.send_contract(&table.host, entry);
+        }
+        Ok(())
+    }
+
+    /// Makes a port, or changes its contract or its connection.
+    pub fn set_port(self: &Arc<Self>, vnic: Vnic, connect: Connect) -> Result<(), String> {
+        let mut table = self.lock();
+        for mac in macs(&vnic) {
+            if let Some(owner) = table.owner_of(vnic.segment, mac)
+                && owner != vnic.name
+            {
+                return Err(format!("MAC {mac} belongs to {owner} in segment {}", vnic.segment.id()));
+            }
+        }
+        match (connect, table.entries.contains_key(&vnic.name)) {
+            (Connect::Keep, true) => self.change(&mut table, vnic),
+            (Connect::Keep, false) => {
+                Err(format!("{} is not a port yet, and no descriptor came with it", vnic.name))
+            }
+            (Connect::Stream(stream), true) => {
+                let name = vnic.name.clone();
+                self.change(&mut table, vnic)?;
+                match table.entries.get(&name).map(|entry| &entry.end) {
+                    Some(End::Vhost { thread, dialled: true, .. }) => {
+                        thread.attach(stream).map_err(|error| error.to_string())
+                    }
+                    _ => Err(format!("{name} is not in client mode")),
+                }
+            }
+            (connect, true) => {
+                drop(table);
+                self.remove_port(&vnic.name)?;
+                self.set_port(vnic, connect)
+            }
+            (connect, false) => self.add(&mut table, vnic, connect),
+        }
+    }
+
+    fn add(self: &Arc<Self>, table: &mut Table, vnic: Vnic, connect: Connect) -> Result<(), String> {
+        let index = table.free_index().ok_or_else(|| format!("a switch has at most {VNICS} ports"))?;
+        let worker = table.least_worker(self.workers.len());
+        let segment = table.segment(vnic.segment);
+        let fits = match connect {
+            Connect::Tap(_) => matches!(vnic.attach, Attach::Tap { .. }),
+            _ => matches!(vnic.attach, Attach::VhostUser { .. }),
+        };
+        if !fits {
+            return Err(format!("{}: the descriptors do not fit the attachment", vnic.name));
+        }
+        for mac in macs(&vnic) {
+            if self.fdb.pin(segment, mac, index).is_err() {
+                macs(&vnic).for_each(|mac| self.fdb.unpin(segment, mac));
+                return Err(format!("no room in the forwarding database for {mac}"));
+            }
+        }
+        let (link, end) = match connect {
+            Connect::Tap(files) => {
+                let queues = files.len() as u16;
+                (Link::Tap(TapPort::new(files, index, worker as u16, clock())), Err(queues))
+            }
+            Connect::Listener(fd) => (Link::Vhost(VhostPort::default()), Ok(SocketEnd::Listener(fd))),
+            Connect::Stream(fd) => (Link::Vhost(VhostPort::default()), Ok(SocketEnd::Stream(fd))),
+            Connect::Keep => return Err(format!("{}: nothing to connect", vnic.name)),
+        };
+        let contract = PortContract::new(&vnic, &table.host);
+        let stats = self.region.claim(index as usize, &vnic.name);
+        let port = Box::new(Port::new(index, segment, contract, stats, link));
+        self.workers[worker].call(move |worker| worker.add_port(port));
+        let end = match end {
+            Err(queues) => End::Tap { queues },
+            Ok(socket) => match self.serve(index, worker, &vnic, socket) {
+                Ok(end) => end,
+                Err(error) => {
+                    self.forget(index, worker);
+                    macs(&vnic).for_each(|mac| self.fdb.unpin(segment, mac));
+                    return Err(format!("{}: no thread for its connection: {error}", vnic.name));
+                }
+            },
+        };
+        tracing::info!(vnic = vnic.name, index, worker, "port added");
+        let entry =
+            Entry { index, worker, segment, vnic, end, suspended: None, broken: None, published: None };
+        table.entries.insert(entry.vnic.name.clone(), entry);
+        self.publish(table);
+        Ok(())
+    }
+
+    /// Starts the thread of a vhost-user port.
+    fn serve(
+        self: &Arc<Self>,
+        index: PortIndex,
+        worker: usize,
+        vnic: &Vnic,
+        socket: SocketEnd,
+    ) -> std::io::Result<End> {
+        let dialled = matches!(socket, SocketEnd::Stream(_));
+        let status = Arc::new(ConnectionStatus::default());
+        let macs = macs(vnic).collect();
+        let control = PortLink { switch: self.clone(), index, worker, macs, announced: false };
+        let config = PortConfig::new(vnic.name.clone(), vnic.queues);
+        let thread = PortThread::spawn(config, socket, Box::new(control), status.clone())?;
+        Ok(End::Vhost { thread, status, dialled })
+    }
+
+    /// A new contract on the connection that is there.
+    fn change(&self, table: &mut Table, vnic: Vnic) -> Result<(), String> {
+        let segment = table.segment(vnic.segment);
+        let Some(entry) = table.entries.get_mut(&vnic.name) else { return Err("no such port".into()) };
+        let before: Vec<_> = macs(&entry.vnic).map(|mac| (entry.segment, mac)).collect();
+        let after: Vec<_> = macs(&vnic).map(|mac| (segment, mac)).collect();
+        for (segment, mac) in after.iter().filter(|own| !before.contains(own)) {
+            self.fdb
+                .pin(*segment, *mac, entry.index)
+                .map_err(|_| format!("no room in the forwarding database for {mac}"))?;
+        }
+        for (segment, mac) in before.iter().filter(|own| !after.contains(own)) {
+            self.fdb.unpin(*segment, *mac);
+        }
+        if vnic.deadline.is_none() {
+            entry.suspended = None;
+        }
+        let moved = entry.segment != segment;
+        let index = entry.index;
+        (entry.segment, entry.vnic) = (segment, vnic);
+        if moved {
+            // What it learned or sent belongs to the segment it left.
+            let owner = entry.worker;
+            self.fdb.sweep(0, Some(index));
+            self.quiet(index, owner);
+            self.workers[owner].call(move |worker| {
+                worker.set_segment(index, segment);
+                worker.pause(index, false);
+            });
+        }
+        let name = entry.vnic.name.clone();
+        self.send_contract(&table.host, &table.entries[&name]);
+        self.publish(table);
+        Ok(())
+    }
+
+    fn send_contract(&self, host: &Host, entry: &Entry) {
+        let (index, contract) = (entry.index, PortContract::new(&entry.vnic, host));
+        self.workers[entry.worker].call(move |worker| worker.set_contract(index, contract));
+    }
+
+    /// Removes a port; its frames in flight are dropped.
+    pub fn remove_port(&self, name: &str) -> Result<(), String> {
+        let mut table = self.lock();
+        let entry = table.entries.remove(name).ok_or_else(|| format!("{name} is not a port"))?;
+        table.leaving.push(entry.index);
+        macs(&entry.vnic).for_each(|mac| self.fdb.unpin(entry.segment, mac));
+        self.fdb.sweep(0, Some(entry.index));
+        self.publish(&mut table);
+        drop(table);
+
+        let (index, worker) = (entry.index, entry.worker);
+        // Ends its thread first, which takes the rings out of service.
+        drop(entry.end);
+        self.quiet(index, worker);
+        self.forget(index, worker);
+        self.lock().leaving.retain(|leaving| *leaving != index);
+        tracing::info!(vnic = name, index, "port removed");
+        Ok(())
+    }
+
+    /// No worker knows the port any more.
+    fn forget(&self, index: PortIndex, owner: usize) {
+        for worker in self.workers.iter() {
+            worker.call(move |worker| worker.set_info(index, None));
+        }
+        self.workers[owner].call(move |worker| worker.remove_port(index));
+        self.region.release(index as usize);
+    }
+
+    /// Tells all workers what changed about who is where and is promised what.
+    fn publish(&self, table: &mut Table) {
+        let infos: Vec<_> =
+            table.entries.values().map(|entry| (entry.vnic.name.clone(), table.info(entry))).collect();
+        let mut members = Vec::new();
+        for entry in table.entries.values() {
+            let segment = entry.segment.0 as usize;
+            if members.len() <= segment {
+                members.resize_with(segment + 1, Vec::new);
+            }
+            members[segment].push(entry.index);
+        }
+        for worker in self.workers.iter() {
+            let members = members.clone();
+            worker.call(move |worker| worker.set_members(members));
+        }
+        for (name, info) in infos {
+            let Some(entry) = table.entries.get_mut(&name) else { continue };
+            if entry.published.as_ref() == Some(&info) {
+                continue;
+            }
+            entry.published = Some(info.clone());
+            for worker in self.workers.iter() {
+                let (index, info) = (entry.index, Some(info.clone()));
+                worker.call(move |worker| worker.set_info(index, info));
+            }
+        }
+    }
+
+    /// A guest's memory was mapped: a deadline is promised only where it is there in full.
+    pub fn memory_arrived(&self, index: PortIndex, preallocated: bool) {
+        let mut table = self.lock();
+        let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
+        entry.broken = None;
+        entry.suspended = (entry.vnic.deadline.is_some() && !preallocated).then(|| {
+            tracing::warn!(vnic = entry.vnic.name, "deadline suspended: guest memory is not preallocated");
+            "guest memory is not preallocated, so it faults in the switch: add prealloc=on to the memory \
+             backend (libvirt: <memoryBacking><allocation mode='immediate'/></memoryBacking>)"
+                .into()
+        });
+        self.publish(&mut table);
+    }
+
+    /// A worker found the link of a port broken.
+    pub fn broken(&self, index: PortIndex, reason: &str) {
+        let mut table = self.lock();
+        let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
+        tracing::warn!(vnic = entry.vnic.name, reason, "link broken");
+        entry.broken = Some(reason.to_owned());
+        if let End::Vhost { thread, .. } = &entry.end {
+            thread.throw_out(reason.to_owned());
+        }
+    }
+
+    /// All ports as they are.
+    pub fn ports(&self) -> Vec<PortStatus> {
+        self.lock().entries.values().map(status).collect()
+    }
+
+    /// Starts a capture; it ends when the other end of `into` closes.
+    pub fn capture(self: &Arc<Self>, name: &str, snaplen: u32, into: OwnedFd) -> Result<(), String> {
+        let table = self.lock();
+        let entry = table.entries.get(name).ok_or_else(|| format!("{name} is not a port"))?;
+        let (index, worker) = (entry.index, self.workers[entry.worker].clone());
+        let capturing = worker.call(move |worker| worker.is_captured(index));
+        if capturing {
+            return Err(format!("{name} is being captured already"));
+        }
+        let done = worker.clone();
+        let finished = move || done.call(move |worker| worker.set_capture(index, None));
+        let tap = capture::start(name, snaplen, into.into(), finished).map_err(|error| error.to_string())?;
+        worker.call(move |worker| worker.set_capture(index, Some(tap)));
+        Ok(())
+    }
+}
+
+fn status(entry: &Entry) -> PortStatus {
+    let mut status = PortStatus {
+        vnic: entry.vnic.clone(),
+        index: entry.index as usize,
+        worker: entry.worker,
+        connection: Connection::Up,
+        features: 0,
+        queue_pairs: 0,
+        deadline_suspended: entry.suspended.clone(),
+        last_error: entry.broken.clone(),
+        refused_connections: 0,
+    };
+    match &entry.end {
+        End::Tap { queues } => {
+            status.queue_pairs = *queues;
+            if entry.broken.is_some() {
+                status.connection = Connection::Disconnected;
+            }
+        }
+        End::Vhost { status: connection, dialled, .. } => {
+            let now = connection.snapshot();
+            status.connection = match now.state {
+                State::Waiting if *dialled => Connection::Disconnected,
+                State::Waiting => Connection::Waiting,
+                State::Connected => Connection::Connected,
+                State::Ready => Connection::Up,
+            };
+            status.features = now.features;
+            status.queue_pairs = now.queue_pairs;
+            status.last_error = status.last_error.or(now.last_error);
+            status.refused_connections = now.refused;
+        }
+    }
+    status
+}

@@ -1,0 +1,64 @@
+//! One connection of an agent to the control socket.
+
+use super::Switch;
+use super::ports::Connect;
+use crate::control::channel;
+use crate::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+/// Serves a connection on a thread of its own, until it ends.
+pub fn spawn(switch: Arc<Switch>, stream: UnixStream) {
+    let serve = move || {
+        if let Err(error) = serve(&switch, &stream) {
+            tracing::warn!(%error, "control connection broke off");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("control".into()).spawn(serve) {
+        tracing::error!(%error, "no thread for a control connection");
+    }
+}
+
+fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
+    while let Some((request, descriptors)) = channel::receive(stream)? {
+        match request {
+            Request::Hello => {
+                let hello = Hello {
+                    protocol: PROTOCOL,
+                    version: env!("CARGO_PKG_VERSION").into(),
+                    pid: std::process::id(),
+                    started: switch.started,
+                    workers: switch.workers.len(),
+                };
+                channel::send(stream, &Reply::Hello(hello), &[switch.region.file().as_fd()])?;
+            }
+            request => channel::send(stream, &answer(switch, request, descriptors), &[])?,
+        }
+    }
+    Ok(())
+}
+
+fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>) -> Reply {
+    let done = match request {
+        Request::Hello => return Reply::Refused("hello is answered by the session".into()),
+        Request::Ports => return Reply::Ports(switch.ports()),
+        Request::SetHost(host) => switch.set_host(host),
+        Request::SetPort { vnic, link } => match (link, descriptors.len()) {
+            (LinkKind::Keep, 0) => switch.set_port(*vnic, Connect::Keep),
+            (LinkKind::Listener, 1) => switch.set_port(*vnic, Connect::Listener(descriptors.remove(0))),
+            (LinkKind::Stream, 1) => switch.set_port(*vnic, Connect::Stream(descriptors.remove(0))),
+            (LinkKind::Tap, 1..) => switch.set_port(*vnic, Connect::Tap(descriptors)),
+            (kind, count) => Err(format!("{kind:?} with {count} descriptors")),
+        },
+        Request::RemovePort { name } => switch.remove_port(&name),
+        Request::Capture { name, snaplen } => match descriptors.pop() {
+            Some(into) => switch.capture(&name, snaplen, into),
+            None => Err("a capture without a descriptor to write to".into()),
+        },
+    };
+    match done {
+        Ok(()) => Reply::Done,
+        Err(why) => Reply::Refused(why),
+    }
+}

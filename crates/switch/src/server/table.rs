@@ -1,0 +1,122 @@
+//! The ports, and what every worker is to know of them.
+
+use crate::fdb::{PortIndex, SegmentIndex};
+use crate::port::{PortInfo, PortSet};
+use crate::stats::layout::VNICS;
+use crate::vhost_user::listener::PortThread;
+use crate::vhost_user::status::ConnectionStatus;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tidegate_contract::{Host, Mac, Segment, Vnic};
+
+/// All ports.
+#[derive(Default)]
+pub struct Table {
+    /// Host-wide settings.
+    pub host: Host,
+    /// By vNIC name.
+    pub entries: BTreeMap<String, Entry>,
+    /// Segments in use; their place is their index.
+    segments: Vec<Option<Segment>>,
+    /// Indices of ports being removed: not yet free.
+    pub leaving: Vec<PortIndex>,
+}
+
+/// One port.
+pub struct Entry {
+    /// Its index, everywhere.
+    pub index: PortIndex,
+    /// The worker that owns it.
+    pub worker: usize,
+    /// Its segment.
+    pub segment: SegmentIndex,
+    /// The contract in force.
+    pub vnic: Vnic,
+    /// How it is connected.
+    pub end: End,
+    /// Why the deadline is not promised.
+    pub suspended: Option<String>,
+    /// Why the link broke, if it did since the last front end came.
+    pub broken: Option<String>,
+    /// What the workers know.
+    pub published: Option<PortInfo>,
+}
+
+/// The far end of a port.
+pub enum End {
+    /// A front end.
+    Vhost {
+        /// Serves it.
+        thread: PortThread,
+        /// How far it is.
+        status: Arc<ConnectionStatus>,
+        /// We connect to the front end, through the agent.
+        dialled: bool,
+    },
+    /// A kernel tap.
+    Tap {
+        /// Queue pairs.
+        queues: u16,
+    },
+}
+
+impl Table {
+    /// No ports.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An index nobody uses.
+    pub fn free_index(&self) -> Option<PortIndex> {
+        let used = |i: &PortIndex| self.leaving.contains(i) || self.entries.values().any(|e| e.index == *i);
+        (0..VNICS as PortIndex).find(|i| !used(i))
+    }
+
+    /// The worker with fewest ports.
+    pub fn least_worker(&self, workers: usize) -> usize {
+        let load = |w: &usize| self.entries.values().filter(|e| e.worker == *w).count();
+        (0..workers).min_by_key(load).unwrap_or(0)
+    }
+
+    /// The index of a segment; a new one where it has none.
+    pub fn segment(&mut self, segment: Segment) -> SegmentIndex {
+        if let Some(i) = self.segments.iter().position(|s| *s == Some(segment)) {
+            return SegmentIndex(i as u16);
+        }
+        let unused = |i: usize| !self.entries.values().any(|e| e.segment.0 as usize == i);
+        let i = (0..self.segments.len()).find(|i| unused(*i)).unwrap_or(self.segments.len());
+        if i == self.segments.len() {
+            self.segments.push(None);
+        }
+        self.segments[i] = Some(segment);
+        SegmentIndex(i as u16)
+    }
+
+    /// Whose address it is, in a segment.
+    pub fn owner_of(&self, segment: Segment, mac: Mac) -> Option<&str> {
+        let owns = |vnic: &Vnic| vnic.segment == segment && macs(vnic).any(|own| own == mac);
+        self.entries.values().find(|e| owns(&e.vnic)).map(|e| e.vnic.name.as_str())
+    }
+
+    /// What the workers are to know of a port.
+    pub fn info(&self, entry: &Entry) -> PortInfo {
+        let mut to = PortSet::EMPTY;
+        for name in &entry.vnic.to {
+            if let Some(egress) = self.entries.get(name)
+                && egress.segment == entry.segment
+            {
+                to.insert(egress.index);
+            }
+        }
+        let mut info = PortInfo::new(&entry.vnic, entry.worker as u16, entry.segment, to);
+        if entry.suspended.is_some() {
+            info.deadline = None;
+        }
+        info
+    }
+}
+
+/// All addresses of a contract.
+pub fn macs(vnic: &Vnic) -> impl Iterator<Item = Mac> {
+    std::iter::once(vnic.mac).chain(vnic.allowed.macs.iter().copied())
+}

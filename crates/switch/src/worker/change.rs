@@ -1,0 +1,331 @@
+//! What other threads ask of a worker, between two of its loops.
+//!
+//! Taking memory away from a source takes three steps, in this order, so that
+//! nobody ever follows a reference into memory that is gone:
+//!
+//! 1. the owner stops taking frames from it ([`Worker::pause`]);
+//! 2. every worker drops its frames ([`Worker::drop_source`]);
+//! 3. the owner has them all back ([`Worker::is_quiet`]).
+
+use super::Worker;
+use super::ingress::release_share;
+use super::settle::give_back;
+use crate::capture::CaptureTap;
+use crate::fdb::{PortIndex, SegmentIndex};
+use crate::port::vhost::{Receiver, Ring};
+use crate::port::{Link, NEVER, Port, PortContract, PortInfo};
+use crate::sched::Queued;
+use crate::stats::DropReason;
+use crate::vhost_user::VringSetup;
+use crate::virtio::GuestMemory;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// A link that broke, and why: from a worker to whoever takes care of ports.
+pub type Faults = Sender<(PortIndex, String)>;
+
+impl Worker {
+    /// H: loops longer than this many nanoseconds are counted.
+    pub fn set_host_latency(&mut self, ns: u64) {
+        self.host_latency = ns;
+    }
+
+    /// Takes a port.
+    pub fn add_port(&mut self, port: Box<Port>) {
+        let index = port.index;
+        if let Link::Tap(tap) = &port.link {
+            for (queue, end) in tap.queues.iter().enumerate() {
+                self.sleeper.add_tap(index, queue, &end.file);
+            }
+        }
+        self.owned.push(index);
+        self.ports[index as usize] = Some(port);
+    }
+
+    /// Gives a quiet port up: what waits for it is dropped, and no worker sends to it any more.
+    pub fn remove_port(&mut self, index: PortIndex) {
+        self.clear_egress(index);
+        self.settle();
+        self.owned.retain(|own| *own != index);
+        let Some(mut port) = self.ports[index as usize].take() else { return };
+        match &mut port.link {
+            Link::Tap(tap) => tap.queues.iter().for_each(|queue| self.sleeper.remove_tap(&queue.file)),
+            Link::Vhost(vhost) => {
+                let kicks = vhost.rings().filter_map(|ring| ring.kick.as_ref());
+                kicks.for_each(|kick| self.sleeper.remove_kick(kick));
+            }
+        }
+    }
+
+    /// A new contract for an own port.
+    pub fn set_contract(&mut self, index: PortIndex, contract: PortContract) {
+        let now = self.now;
+        let Some(port) = &mut self.ports[index as usize] else { return };
+        port.set_contract(contract, now);
+        let rate = port.contract.egress.rate;
+        for (source, info) in self.infos.iter().enumerate() {
+            let source = source as PortIndex;
+            if let Some(info) = info
+                && port.egress.sources.contains(source)
+            {
+                port.egress.scheduler.set_source(now, source, info.source_config(index, rate));
+            }
+        }
+    }
+
+    /// What is known of any port of the switch; `None` forgets it.
+    pub fn set_info(&mut self, index: PortIndex, info: Option<PortInfo>) {
+        let now = self.now;
+        for own in &self.owned {
+            let Some(port) = &mut self.ports[*own as usize] else { continue };
+            if !port.egress.sources.contains(index) {
+                continue;
+            }
+            match &info {
+                Some(info) => {
+                    let config = info.source_config(*own, port.contract.egress.rate);
+                    port.egress.scheduler.set_source(now, index, config);
+                }
+                None => {
+                    let fates = &mut self.fates;
+                    port.egress.scheduler.remove_source(index, |queued| {
+                        fates.push(gone(*own, &queued, now, DropReason::SenderReset));
+                    });
+                    port.egress.sources.remove(index);
+                }
+            }
+        }
+        self.infos[index as usize] = info;
+        self.settle();
+    }
+
+    /// Who is in which segment.
+    pub fn set_members(&mut self, members: Vec<Vec<PortIndex>>) {
+        self.members = members;
+    }
+
+    /// Moves a quiet port to another segment.
+    pub fn set_segment(&mut self, index: PortIndex, segment: SegmentIndex) {
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.segment = segment;
+        }
+    }
+
+    /// Whether somebody captures a port's frames.
+    pub fn is_captured(&mut self, index: PortIndex) -> bool {
+        self.ports[index as usize].as_ref().is_some_and(|port| port.capture.is_some())
+    }
+
+    /// Starts or ends a capture.
+    pub fn set_capture(&mut self, index: PortIndex, capture: Option<CaptureTap>) {
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.capture = capture;
+        }
+    }
+
+    /// Stops or resumes taking frames from an own port.
+    pub fn pause(&mut self, index: PortIndex, paused: bool) {
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.paused = paused;
+        }
+    }
+
+    /// Drops everything that `source` sent and that waits at own egresses.
+    pub fn drop_source(&mut self, source: PortIndex) {
+        // What is still on its way here arrives first.
+        self.crossings();
+        let now = self.now;
+        for own in &self.owned {
+            let Some(port) = &mut self.ports[*own as usize] else { continue };
+            let fates = &mut self.fates;
+            if port.egress.sources.contains(source) {
+                port.egress.scheduler.clear_source(source, |queued: Queued<_>| {
+                    fates.push(gone(*own, &queued, now, DropReason::SenderReset));
+                });
+            }
+        }
+        self.settle();
+        self.ring_peers();
+    }
+
+    /// Whether all frames of a paused port came back; those that wait for tokens are dropped.
+    pub fn is_quiet(&mut self, index: PortIndex) -> bool {
+        self.crossings();
+        self.settle();
+        let Some(port) = &mut self.ports[index as usize] else { return true };
+        drop_pending(port);
+        let quiet = match &mut port.link {
+            Link::Vhost(vhost) => {
+                vhost.flush();
+                vhost.tx.iter().flatten().all(|tx| tx.slots.in_flight() == 0)
+            }
+            Link::Tap(tap) => tap.slots.in_flight() == 0,
+        };
+        if quiet {
+            port.set_throttled(false, self.now);
+        }
+        quiet
+    }
+
+    /// Drops everything that waits for an own port.
+    pub fn clear_egress(&mut self, index: PortIndex) {
+        let now = self.now;
+        let Some(port) = &mut self.ports[index as usize] else { return };
+        let fates = &mut self.fates;
+        for source in 0..self.infos.len() as PortIndex {
+            if port.egress.sources.contains(source) {
+                port.egress.scheduler.clear_source(source, |queued: Queued<_>| {
+                    fates.push(gone(index, &queued, now, DropReason::ReceiverDown));
+                });
+            }
+        }
+        port.egress.blocked_since = NEVER;
+    }
+
+    /// Negotiated virtio features.
+    pub fn set_features(&mut self, index: PortIndex, features: u64) {
+        if let Some(vhost) = self.vhost(index) {
+            vhost.features = features;
+            vhost.receiver = Receiver::negotiated(features);
+        }
+    }
+
+    /// A new memory table for a quiet port; its rings go on in it.
+    pub fn set_memory(&mut self, index: PortIndex, memory: &Arc<GuestMemory>) -> Result<(), String> {
+        let Some(vhost) = self.vhost(index) else { return Ok(()) };
+        for ring in vhost.rings() {
+            ring.queue.remap(memory.clone()).map_err(|error| error.to_string())?;
+        }
+        vhost.memory = Some(memory.clone());
+        Ok(())
+    }
+
+    /// Puts a queue into service.
+    pub fn start_queue(&mut self, index: PortIndex, queue: u16, setup: VringSetup) -> Result<(), String> {
+        let (id, now) = (self.id, self.now);
+        let Some(vhost) = self.vhost(index) else { return Ok(()) };
+        vhost.start(queue, setup, index, id, now).map_err(|error| error.to_string())?;
+        self.listen(index, queue);
+        Ok(())
+    }
+
+    /// Takes a queue of a quiet port out of service; returns where it stopped.
+    pub fn stop_queue(&mut self, index: PortIndex, queue: u16) -> Option<u16> {
+        let ring = self.vhost(index)?.ring(queue)?;
+        ring.flush();
+        let base = ring.queue.next_avail();
+        if let Some(kick) = ring.kick.take() {
+            self.sleeper.remove_kick(kick);
+        }
+        let vhost = self.vhost(index)?;
+        let pair = usize::from(queue / 2);
+        if queue.is_multiple_of(2) {
+            vhost.rx[pair] = None;
+        } else {
+            vhost.tx[pair] = None;
+        }
+        vhost.note_enabled();
+        Some(base)
+    }
+
+    /// SET_VRING_ENABLE. Returns whether the port came up by it: whether this
+    /// was its first queue to send on.
+    pub fn enable_queue(&mut self, index: PortIndex, queue: u16, enabled: bool) {
+        let Some(vhost) = self.vhost(index) else { return };
+        if let Some(ring) = vhost.ring(queue) {
+            ring.enabled = enabled;
+        }
+        vhost.note_enabled();
+        if vhost.rx_enabled.is_empty() {
+            self.clear_egress(index);
+            self.settle();
+        }
+    }
+
+    /// Replaces a queue's notifications.
+    pub fn set_notifier(
+        &mut self,
+        index: PortIndex,
+        queue: u16,
+        change: impl FnOnce(&mut Ring) -> Option<OwnedFd>,
+    ) {
+        let Some(ring) = self.vhost(index).and_then(|vhost| vhost.ring(queue)) else { return };
+        if let Some(old) = change(ring) {
+            self.sleeper.remove_kick(old);
+        }
+        self.listen(index, queue);
+    }
+
+    /// The front end went away: a quiet port gives up rings and memory.
+    pub fn disconnect(&mut self, index: PortIndex) {
+        self.clear_egress(index);
+        self.settle();
+        let Some(vhost) = self.vhost(index) else { return };
+        let kicks: Vec<OwnedFd> = vhost.rings().filter_map(|ring| ring.kick.take()).collect();
+        *vhost = Default::default();
+        kicks.iter().for_each(|kick| self.sleeper.remove_kick(kick));
+    }
+
+    /// The link of a port is broken: nothing is taken from it until it is made anew.
+    pub(super) fn fault(&mut self, port: &mut Port, reason: &str) {
+        if std::mem::replace(&mut port.paused, true) {
+            return;
+        }
+        if let Link::Vhost(vhost) = &mut port.link {
+            vhost.rx_enabled.clear();
+        }
+        let _ = self.faults.send((port.index, reason.to_owned()));
+    }
+
+    fn listen(&mut self, index: PortIndex, queue: u16) {
+        let Some(Link::Vhost(vhost)) = self.ports[index as usize].as_mut().map(|port| &mut port.link) else {
+            return;
+        };
+        if let Some(kick) = vhost.ring(queue).and_then(|ring| ring.kick.as_ref()) {
+            self.sleeper.add_kick(index, kick);
+        }
+    }
+
+    fn vhost(&mut self, index: PortIndex) -> Option<&mut crate::port::vhost::VhostPort> {
+        match &mut self.ports[index as usize].as_mut()?.link {
+            Link::Vhost(vhost) => Some(vhost),
+            Link::Tap(_) => None,
+        }
+    }
+}
+
+/// The fate of a frame dropped by a change.
+fn gone(
+    egress: PortIndex,
+    queued: &Queued<crate::port::FrameRef>,
+    at: u64,
+    reason: DropReason,
+) -> super::crossing::Fate {
+    super::crossing::Fate {
+        frame: queued.frame,
+        egress,
+        at,
+        dropped: Some(reason),
+        queued: queued.enqueued,
+        buffers: 0,
+        behind: None,
+    }
+}
+
+/// Drops the frames of a port that wait for tokens.
+fn drop_pending(port: &mut Port) {
+    loop {
+        let next = match &mut port.link {
+            Link::Vhost(vhost) => vhost.tx.iter_mut().flatten().find_map(|tx| tx.pending.take()),
+            Link::Tap(tap) => tap.waiting.pop_front(),
+        };
+        let Some(pending) = next else { return };
+        port.count_tx_drop(DropReason::SenderReset);
+        if pending.sent > 0 {
+            release_share(port, pending.frame);
+        } else {
+            give_back(port, pending.frame);
+        }
+    }
+}

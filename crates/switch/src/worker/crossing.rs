@@ -1,0 +1,132 @@
+//! Frame references between workers, and back.
+//!
+//! ```text
+//!  worker A ──frames──▶ worker B      (reads the payload from A's guest, copies it to its own)
+//!  worker A ◀──fates─── worker B      (A completes the descriptor, counts)
+//! ```
+//!
+//! One pair of single-producer single-consumer rings for each ordered pair of
+//! workers.
+
+use crate::fdb::PortIndex;
+use crate::port::FrameRef;
+use crate::stats::DropReason;
+use rtrb::{Consumer, Producer, RingBuffer};
+use std::collections::VecDeque;
+
+/// Frames that may be on their way to one worker. A full ring drops.
+const FRAMES: usize = 4096;
+/// Fates that may be on their way back: more than a worker's ports usually have in flight.
+const FATES: usize = 1 << 14;
+
+/// What one worker tells the one that owns an egress.
+#[derive(Clone, Copy, Debug)]
+pub enum Crossing {
+    /// Deliver this.
+    Frame {
+        /// To this port.
+        egress: PortIndex,
+        /// The frame.
+        frame: FrameRef,
+    },
+    /// The source has half its ring in flight and most of it waits there: drop its newest.
+    DropNewest {
+        /// At this port.
+        egress: PortIndex,
+        /// Of this source.
+        source: PortIndex,
+    },
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Fate {
+    /// The frame.
+    pub frame: FrameRef,
+    /// Where it was sent.
+    pub egress: PortIndex,
+    /// When it was delivered or dropped (Tr), ns.
+    pub at: u64,
+    /// Why it was dropped, if it was.
+    pub dropped: Option<DropReason>,
+    /// When it was queued at the egress, ns.
+    pub queued: u64,
+    /// How long it stood first, without receive buffers, ns.
+    pub buffers: u64,
+    /// Whose frame left right before it, while it waited.
+    pub behind: Option<PortIndex>,
+}
+
+/// One worker's ends towards another.
+pub struct Peer {
+    frames_out: Producer<Crossing>,
+    frames_in: Consumer<Crossing>,
+    fates_out: Producer<Fate>,
+    fates_in: Consumer<Fate>,
+    /// Fates that did not fit: never lost, only late.
+    fates_waiting: VecDeque<Fate>,
+}
+
+impl Peer {
+    /// Both ends of a pair of workers.
+    pub fn pair() -> (Self, Self) {
+        let (frames_ab, frames_from_a) = RingBuffer::new(FRAMES);
+        let (frames_ba, frames_from_b) = RingBuffer::new(FRAMES);
+        let (fates_ab, fates_from_a) = RingBuffer::new(FATES);
+        let (fates_ba, fates_from_b) = RingBuffer::new(FATES);
+        let end = |frames_out, frames_in, fates_out, fates_in| Self {
+            frames_out,
+            frames_in,
+            fates_out,
+            fates_in,
+            fates_waiting: VecDeque::new(),
+        };
+        (
+            end(frames_ab, frames_from_b, fates_ab, fates_from_b),
+            end(frames_ba, frames_from_a, fates_ba, fates_from_a),
+        )
+    }
+
+    /// Sends; `false` where the ring is full.
+    #[inline]
+    pub fn send(&mut self, crossing: Crossing) -> bool {
+        self.frames_out.push(crossing).is_ok()
+    }
+
+    /// What the other worker sent.
+    #[inline]
+    pub fn receive(&mut self) -> Option<Crossing> {
+        self.frames_in.pop().ok()
+    }
+
+    /// Sends a frame's fate back.
+    #[inline]
+    pub fn settle(&mut self, fate: Fate) {
+        if !self.fates_waiting.is_empty() || self.fates_out.push(fate).is_err() {
+            self.fates_waiting.push_back(fate);
+        }
+    }
+
+    /// The fate of a frame sent to the other worker.
+    #[inline]
+    pub fn settled(&mut self) -> Option<Fate> {
+        self.fates_in.pop().ok()
+    }
+
+    /// Sends fates that did not fit before; `true` where some did now.
+    pub fn retry(&mut self) -> bool {
+        let before = self.fates_waiting.len();
+        while let Some(fate) = self.fates_waiting.front() {
+            if self.fates_out.push(*fate).is_err() {
+                break;
+            }
+            self.fates_waiting.pop_front();
+        }
+        before != self.fates_waiting.len()
+    }
+
+    /// Whether anything waits to be received or sent.
+    pub fn is_idle(&self) -> bool {
+        self.frames_in.is_empty() && self.fates_in.is_empty() && self.fates_waiting.is_empty()
+    }
+}

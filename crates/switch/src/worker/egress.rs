@@ -1,0 +1,177 @@
+//! From an egress's scheduler to its receiver.
+
+use super::crossing::Fate;
+use super::deliver::{Outcome, deliver};
+use super::{Worker, clock};
+use crate::capture::Direction;
+use crate::fdb::PortIndex;
+use crate::port::{Egress, FrameRef, NEVER, Port};
+use crate::sched::{Head, Queued};
+use crate::stats::DropReason;
+
+/// Frames delivered to one receiver per loop.
+const BATCH: usize = 64;
+
+impl Worker {
+    /// Queues a frame at an own egress.
+    pub(super) fn enqueue(&mut self, egress: PortIndex, reference: FrameRef) {
+        let now = self.now;
+        let frame = reference.get();
+        let source = frame.source;
+        let (Some(port), Some(info)) = (&mut self.ports[egress as usize], &self.infos[source as usize])
+        else {
+            return self.drop_frame(reference, egress, DropReason::ReceiverDown);
+        };
+        if let Some(vid) = frame.headers.vid()
+            && !port.contract.policy.may_receive_tagged(vid)
+        {
+            return self.drop_frame(reference, egress, DropReason::Vlan);
+        }
+        let queue = &mut port.egress;
+        if !queue.sources.contains(source) {
+            queue.sources.insert(source);
+            let config = info.source_config(egress, port.contract.egress.rate);
+            queue.scheduler.set_source(now, source, config);
+        }
+        let queued =
+            Queued { frame: reference, bytes: frame.wire_bytes, deadline: frame.deadline, enqueued: now };
+        match queue.scheduler.enqueue(now, source, queued) {
+            Ok(()) => {
+                if !std::mem::replace(&mut queue.active, true) {
+                    self.active.push(egress);
+                }
+            }
+            Err(_) => self.drop_frame(reference, egress, DropReason::QueueFull),
+        }
+    }
+
+    /// Drops the newest frame of `source` that waits at an own egress.
+    pub(super) fn drop_newest(&mut self, egress: PortIndex, source: PortIndex) {
+        let Some(port) = &mut self.ports[egress as usize] else { return };
+        if let Some(queued) = port.egress.scheduler.drop_tail(source) {
+            self.drop_frame(queued.frame, egress, DropReason::RingShare);
+        }
+    }
+
+    /// Serves all egresses with work; `true` where anything moved.
+    pub(super) fn egress(&mut self) -> bool {
+        let mut worked = false;
+        let mut i = 0;
+        while i < self.active.len() {
+            let index = self.active[i];
+            let Some(mut port) = self.ports[index as usize].take() else {
+                self.active.swap_remove(i);
+                continue;
+            };
+            worked |= self.serve(&mut port);
+            if port.egress.scheduler.backlog_total().frames == 0 {
+                port.egress.active = false;
+                port.egress.blocked_since = NEVER;
+                self.active.swap_remove(i);
+            } else {
+                i += 1;
+            }
+            self.ports[index as usize] = Some(port);
+        }
+        worked
+    }
+
+    fn serve(&mut self, port: &mut Port) -> bool {
+        let mut worked = self.expire(port);
+        for _ in 0..BATCH {
+            match port.egress.scheduler.head(self.now) {
+                Head::Empty => break,
+                Head::WaitUntil(at) => {
+                    self.wake_at(at);
+                    break;
+                }
+                Head::Ready { queued, .. } => {
+                    if !self.deliver_head(port, queued) {
+                        break;
+                    }
+                    worked = true;
+                }
+            }
+        }
+        worked
+    }
+
+    /// Delivers or drops the first frame; `false` where it stays first.
+    fn deliver_head(&mut self, port: &mut Port, queued: Queued<FrameRef>) -> bool {
+        let frame = queued.frame.get();
+        let outcome = deliver(frame, &mut port.link, &mut self.scratch);
+        let dropped = match outcome {
+            Outcome::Delivered => None,
+            Outcome::Dropped(reason) => Some(reason),
+            Outcome::NoBuffers => {
+                if port.egress.blocked_since == NEVER {
+                    port.egress.blocked_since = self.now;
+                }
+                self.wake_at(self.now + super::sleep::BLOCKED_POLL);
+                return false;
+            }
+            Outcome::Broken(error) => {
+                self.fault(port, &error.to_string());
+                Some(DropReason::ReceiverDown)
+            }
+        };
+        port.egress.scheduler.take(self.now);
+        if frame.is_realtime() {
+            // The others are timed once a loop; a deadline deserves the exact time.
+            self.now = clock();
+        }
+        match dropped {
+            None => {
+                port.stats.rx.frames.add(1);
+                port.stats.rx.wire_frames.add(u64::from(frame.wire_frames));
+                port.stats.rx.wire_bytes.add(u64::from(frame.wire_bytes));
+                if let Some(capture) = &mut port.capture {
+                    capture.record(frame, Direction::ToVm);
+                }
+            }
+            Some(reason) => port.stats.rx.dropped[reason as usize].add(1),
+        }
+        let Egress { last, blocked_since, .. } = port.egress;
+        self.fates.push(fate(port.index, last, blocked_since, &queued, self.now, dropped));
+        port.egress.last = (frame.source, self.now);
+        port.egress.blocked_since = NEVER;
+        true
+    }
+
+    /// Drops what was held as long as it may be.
+    fn expire(&mut self, port: &mut Port) -> bool {
+        let now = self.now;
+        let (index, stats) = (port.index, port.stats);
+        let Egress { scheduler, blocked_since, last, .. } = &mut port.egress;
+        let before = self.fates.len();
+        scheduler.expire(now, port.contract.hold, |_, queued: Queued<FrameRef>| {
+            let late = queued.frame.get().is_realtime();
+            let reason = if late { DropReason::Late } else { DropReason::HeldTooLong };
+            stats.rx.dropped[reason as usize].add(1);
+            self.fates.push(fate(index, *last, *blocked_since, &queued, now, Some(reason)));
+        });
+        before != self.fates.len()
+    }
+}
+
+/// What became of a frame, with what its egress knows of its waiting.
+fn fate(
+    egress: PortIndex,
+    (source, left): (PortIndex, u64),
+    blocked_since: u64,
+    queued: &Queued<FrameRef>,
+    at: u64,
+    dropped: Option<DropReason>,
+) -> Fate {
+    let blocked =
+        if blocked_since == NEVER { 0 } else { at.saturating_sub(blocked_since.max(queued.enqueued)) };
+    Fate {
+        frame: queued.frame,
+        egress,
+        at,
+        dropped,
+        queued: queued.enqueued,
+        buffers: blocked,
+        behind: (left > 0 && left >= queued.enqueued).then_some(source),
+    }
+}

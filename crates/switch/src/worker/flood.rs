@@ -1,0 +1,171 @@
+//! Broadcast, multicast and unknown unicast: the frame is copied once, and
+//! every member of the segment gets a reference to the copy.
+
+use super::Worker;
+use crate::fdb::PortIndex;
+use crate::frame::{HEADER_MAX, Offload, VnetHdr, parse};
+use crate::port::{Frame, FrameRef, Owner, Port, Slots};
+use crate::stats::DropReason;
+use crate::virtio::Span;
+use tidegate_contract::Mac;
+
+/// Flooded frames in flight per worker.
+const COPIES: u16 = 256;
+/// Longest frame that is flooded: a large MTU's, but no super-frame; those are
+/// segmented first by nobody, and dropped.
+pub const FLOOD_MAX: usize = 9_216;
+
+/// The pool of copies.
+pub struct FloodPool {
+    slots: Slots,
+    buffers: Box<[Box<[u8]>]>,
+}
+
+impl FloodPool {
+    /// An empty pool of `worker`.
+    pub fn new(worker: u16) -> Self {
+        Self {
+            slots: Slots::new(COPIES, 0, worker),
+            buffers: (0..COPIES).map(|_| vec![0; FLOOD_MAX].into_boxed_slice()).collect(),
+        }
+    }
+
+    /// Copies `frame` for `receivers` receivers; `None` where the pool is empty
+    /// or the frame is too long.
+    pub fn copy(&mut self, frame: &Frame, receivers: u16) -> Option<FrameRef> {
+        let tail = (frame.len as usize).checked_sub(frame.head_len as usize)?;
+        if tail > FLOOD_MAX || receivers == 0 {
+            return None;
+        }
+        let reference = self.slots.take()?;
+        let copy = reference.get_mut();
+        let buffer = &mut self.buffers[copy.slot as usize];
+        let mut at = 0;
+        for span in frame.payload() {
+            // SAFETY: the source's memory is mapped while its frame is in our hands, and the
+            // lengths of the spans add up to `tail`, which fits.
+            unsafe {
+                std::ptr::copy_nonoverlapping(span.ptr, buffer[at..].as_mut_ptr(), span.len as usize);
+            }
+            at += span.len as usize;
+        }
+        debug_assert_eq!(at, tail);
+        copy.source = frame.source;
+        copy.owner = Owner::Flood;
+        copy.shares.set(receivers);
+        copy.len = frame.len;
+        copy.wire_bytes = frame.wire_bytes;
+        copy.wire_frames = frame.wire_frames;
+        copy.started = frame.started;
+        copy.waited_for_tokens = 0;
+        copy.deadline = crate::port::NEVER;
+        copy.flow = frame.flow;
+        copy.offload = frame.offload;
+        copy.vnet = frame.vnet;
+        copy.headers = frame.headers;
+        copy.head_len = frame.head_len;
+        copy.bytes = frame.bytes;
+        copy.span_count = u16::from(tail > 0);
+        copy.spans[0] = Span { ptr: buffer.as_mut_ptr(), len: tail as u32 };
+        Some(reference)
+    }
+
+    /// One receiver is done with a copy.
+    pub fn settle(&mut self, reference: FrameRef) {
+        let shares = &reference.get().shares;
+        shares.set(shares.get() - 1);
+        if shares.get() == 0 {
+            self.slots.give(reference);
+        }
+    }
+
+    /// Copies in flight.
+    pub fn in_flight(&self) -> usize {
+        self.slots.in_flight()
+    }
+}
+
+impl Worker {
+    /// Sends a copy of `frame` to the members of its port's segment; of an
+    /// unknown unicast address only to those behind which addresses are learned.
+    pub(super) fn flood_frame(&mut self, port: &mut Port, frame: &Frame, unknown: bool) {
+        let receivers = self.receivers(port, unknown).count() as u16;
+        if receivers == 0 {
+            port.count_tx_drop(DropReason::NoReceiver);
+            return;
+        }
+        let bytes = u64::from(frame.wire_bytes) * u64::from(receivers);
+        if port.flood.conforms_at(self.now, bytes) > self.now {
+            port.count_tx_drop(DropReason::FloodCap);
+            return;
+        }
+        let Some(copy) = self.flood.copy(frame, receivers) else {
+            port.count_tx_drop(DropReason::FloodCap);
+            return;
+        };
+        port.flood.charge(self.now, bytes);
+        self.spread(port, unknown, copy);
+    }
+
+    /// Tells the segment where a port's addresses live now (RARP, as QEMU does
+    /// after migration): bridges behind other ports learn it.
+    pub fn announce(&mut self, index: PortIndex, macs: &[Mac]) {
+        let Some(port) = self.ports[index as usize].take() else { return };
+        for mac in macs {
+            let receivers = self.receivers(&port, true).count() as u16;
+            if let Some(copy) = self.flood.announcement(index, *mac, receivers, self.now) {
+                self.spread(&port, true, copy);
+            }
+        }
+        self.ports[index as usize] = Some(port);
+        self.settle();
+        self.ring_peers();
+    }
+
+    fn receivers(&self, port: &Port, unknown: bool) -> impl Iterator<Item = PortIndex> {
+        let members = self.members.get(port.segment.0 as usize).map_or(&[][..], Vec::as_slice);
+        members.iter().copied().filter(move |member| self.floods_to(port.index, *member, unknown))
+    }
+
+    fn floods_to(&self, from: PortIndex, member: PortIndex, unknown: bool) -> bool {
+        member != from && self.infos[member as usize].as_ref().is_some_and(|info| !unknown || info.learns)
+    }
+
+    fn spread(&mut self, port: &Port, unknown: bool, copy: FrameRef) {
+        let segment = port.segment.0 as usize;
+        for i in 0..self.members.get(segment).map_or(0, Vec::len) {
+            let member = self.members[segment][i];
+            if self.floods_to(port.index, member, unknown) {
+                self.route(member, copy);
+            }
+        }
+    }
+}
+
+impl FloodPool {
+    /// A RARP request from `mac` for itself (RFC 903), padded to 60 bytes.
+    fn announcement(&mut self, source: PortIndex, mac: Mac, receivers: u16, now: u64) -> Option<FrameRef> {
+        const LEN: usize = 60;
+        if receivers == 0 {
+            return None;
+        }
+        let mut bytes = [0u8; HEADER_MAX];
+        bytes[..6].fill(0xff);
+        bytes[6..12].copy_from_slice(&mac.0);
+        // RARP; Ethernet, IPv4, lengths 6 and 4, operation 3: request reverse
+        bytes[12..22].copy_from_slice(&[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
+        bytes[22..28].copy_from_slice(&mac.0);
+        bytes[32..38].copy_from_slice(&mac.0);
+        let headers = parse(&bytes[..LEN], LEN).ok()?;
+        let reference = self.slots.take()?;
+        let frame = reference.get_mut();
+        frame.source = source;
+        frame.owner = Owner::Flood;
+        frame.shares.set(receivers);
+        (frame.len, frame.wire_bytes, frame.wire_frames) = (LEN as u32, LEN as u32, 1);
+        (frame.started, frame.deadline) = (now, crate::port::NEVER);
+        (frame.offload, frame.vnet, frame.headers) = (Offload::None, VnetHdr::default(), headers);
+        (frame.bytes, frame.head_len, frame.span_count) = (bytes, LEN as u16, 0);
+        Some(reference)
+    }
+}

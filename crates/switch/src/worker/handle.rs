@@ -1,0 +1,125 @@
+//! How other threads reach a worker: they send it a closure and wait until it
+//! ran, between two loops. So whoever asks knows that the worker obeys.
+
+use super::Worker;
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+
+type Call = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// Wakes a sleeping worker.
+pub struct Bell {
+    event: OwnedFd,
+    asleep: AtomicBool,
+    called: AtomicBool,
+}
+
+impl Bell {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            asleep: AtomicBool::new(false),
+            called: AtomicBool::new(false),
+        })
+    }
+
+    /// Wakes the worker if it sleeps. Whatever it is to find must be stored before.
+    #[inline]
+    pub fn ring(&self) {
+        // Pairs with the fence in `about_to_sleep`: either it sees our work, or we see it asleep.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The worker announces that it will sleep; it must look for work once more afterwards.
+    pub fn about_to_sleep(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The worker is awake.
+    pub fn awake(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.event, &mut count);
+    }
+
+    /// Readable when rung.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+/// A running worker, as other threads see it.
+#[derive(Clone)]
+pub struct WorkerHandle {
+    calls: Sender<Call>,
+    bell: Arc<Bell>,
+}
+
+/// The worker's end.
+pub struct Inbox {
+    calls: Receiver<Call>,
+    bell: Arc<Bell>,
+}
+
+/// A connected pair.
+pub fn mailbox() -> std::io::Result<(WorkerHandle, Inbox)> {
+    let (sender, receiver) = channel();
+    let bell = Arc::new(Bell::new()?);
+    Ok((WorkerHandle { calls: sender, bell: bell.clone() }, Inbox { calls: receiver, bell }))
+}
+
+impl WorkerHandle {
+    /// Runs `call` on the worker, between two loops, and returns its result.
+    ///
+    /// # Panics
+    /// If the worker is gone: it only ends with the process.
+    pub fn call<T: Send + 'static>(&self, call: impl FnOnce(&mut Worker) -> T + Send + 'static) -> T {
+        let (reply, answer) = sync_channel(1);
+        let call: Call = Box::new(move |worker| {
+            let _ = reply.send(call(worker));
+        });
+        self.calls.send(call).expect("the worker runs as long as the process");
+        self.bell.called.store(true, Ordering::Release);
+        self.bell.ring();
+        answer.recv().expect("the worker runs as long as the process")
+    }
+
+    /// The worker's bell.
+    pub fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+}
+
+impl Inbox {
+    /// The next call, if there is one. Costs one load where there is none.
+    #[inline]
+    pub fn next(&self) -> Option<Call> {
+        if !self.bell.called.load(Ordering::Relaxed) {
+            return None;
+        }
+        // A read-modify-write: a call sent before it is seen below, one sent after sets the flag again.
+        self.bell.called.swap(false, Ordering::AcqRel);
+        let call = self.calls.try_recv().ok();
+        if call.is_some() {
+            self.bell.called.store(true, Ordering::Release);
+        }
+        call
+    }
+
+    /// Whether a call waits.
+    pub fn is_idle(&self) -> bool {
+        !self.bell.called.load(Ordering::Acquire)
+    }
+
+    /// The worker's own bell.
+    pub fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+}

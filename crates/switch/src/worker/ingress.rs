@@ -1,0 +1,588 @@
+//! From ring or tap to an egress, under the sender's contract.
+//!
+//! ```text
+//!  ring ─▶ pop, copy headers ┐                      ┌─ not yet: wait in the ring (tap: in the pool)
+//!  tap ──▶ read ─────────────┴▶ inspect ─▶ tokens? ─┴─▶ cut (real-time) ─▶ egress, here or at a peer
+//!                                  └─▶ dropped, counted
+//! ```
+
+use super::crossing::Crossing;
+use super::{Fate, Worker};
+use crate::fdb::PortIndex;
+use crate::frame::offload::check;
+use crate::frame::{HEADER_MAX, L3, L4, Offload, Segmenter, Verdict, VnetHdr, clear_realtime_marks};
+use crate::frame::{parse, segments, wire_bytes};
+use crate::port::tap::Read;
+use crate::port::vhost::Pending;
+use crate::port::{Frame, FrameRef, Link, NEVER, Owner, Port};
+use crate::stats::DropReason;
+use crate::virtio::{MAX_SPANS, Span};
+
+/// Frames taken from one queue per loop.
+const BATCH: usize = 32;
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// To this port.
+    Port(PortIndex),
+    /// To every member of the segment, or those that may know the address.
+    Flood {
+        /// Unknown unicast: only ports behind which addresses are learned.
+        unknown: bool,
+    },
+}
+
+/// What came of one attempt to send.
+enum Sent {
+    Yes,
+    /// Tokens are there at this time.
+    At(u64),
+    /// No slot for the next piece.
+    NoSlot,
+}
+
+impl Worker {
+    /// Takes frames from all own ports; `true` where there were any.
+    pub(super) fn ingress(&mut self) -> bool {
+        let mut worked = false;
+        for i in 0..self.owned.len() {
+            let index = self.owned[i] as usize;
+            let Some(mut port) = self.ports[index].take() else { continue };
+            worked |= match &port.link {
+                _ if port.paused => false,
+                Link::Vhost(_) => self.ingress_rings(&mut port),
+                Link::Tap(_) => self.ingress_tap(&mut port),
+            };
+            self.ports[index] = Some(port);
+        }
+        worked
+    }
+
+    fn ingress_rings(&mut self, port: &mut Port) -> bool {
+        let mut worked = false;
+        let mut throttled = false;
+        let Link::Vhost(vhost) = &port.link else { return false };
+        for pair in 0..vhost.tx.len() {
+            let (took, waits) = self.ingress_ring(port, pair);
+            worked |= took;
+            throttled |= waits;
+        }
+        port.set_throttled(throttled, self.now);
+        worked
+    }
+
+    /// One transmit queue. Returns whether frames were taken, and whether one waits for tokens.
+    fn ingress_ring(&mut self, port: &mut Port, pair: usize) -> (bool, bool) {
+        let now = self.now;
+        let Link::Vhost(vhost) = &mut port.link else { return (false, false) };
+        let Some(Some(tx)) = vhost.tx.get_mut(pair) else { return (false, false) };
+        if !tx.ring.enabled {
+            return (false, false);
+        }
+        let available = match tx.ring.queue.available() {
+            Ok(available) => available,
+            Err(error) => {
+                self.fault(port, &error.to_string());
+                return (false, false);
+            }
+        };
+        tx.arrivals.polled(tx.ring.queue.next_avail().wrapping_add(available), now);
+        let mut worked = false;
+        for _ in 0..BATCH {
+            let pending = match self.next_from_ring(port, pair) {
+                Next::Frame(pending) => pending,
+                Next::Dropped => {
+                    worked = true;
+                    continue;
+                }
+                Next::Nothing => break,
+                Next::Full => {
+                    self.relieve(port);
+                    // A slot comes back when the fates of this loop are settled.
+                    worked = true;
+                    break;
+                }
+            };
+            match self.try_send(port, pending) {
+                Sent::Yes => worked = true,
+                Sent::At(at) => {
+                    self.wake_at(at);
+                    return (worked, true);
+                }
+                Sent::NoSlot => {
+                    self.relieve(port);
+                    break;
+                }
+            }
+        }
+        (worked, false)
+    }
+
+    /// The frame that waits, or the next one from the ring.
+    fn next_from_ring(&mut self, port: &mut Port, pair: usize) -> Next {
+        let Link::Vhost(vhost) = &mut port.link else { return Next::Nothing };
+        let header_len = vhost.receiver.header_len;
+        let Some(Some(tx)) = vhost.tx.get_mut(pair) else { return Next::Nothing };
+        if let Some(pending) = tx.pending.take() {
+            return Next::Frame(pending);
+        }
+        if tx.ring.queue.pending() == 0 {
+            return Next::Nothing;
+        }
+        let Some(reference) = tx.slots.take() else { return Next::Full };
+        let arrival = tx.arrivals.of(tx.ring.queue.next_avail());
+        let chain = &mut self.scratch.chain;
+        match tx.ring.queue.pop_readable(chain) {
+            Ok(true) => {}
+            Ok(false) => {
+                tx.slots.give(reference);
+                return Next::Nothing;
+            }
+            Err(error) if !error.is_fatal() => {
+                tx.slots.give(reference);
+                tx.ring.queue.complete(chain.head(), 0);
+                tx.ring.dirty = true;
+                port.count_tx_drop(DropReason::TooScattered);
+                return Next::Dropped;
+            }
+            Err(error) => {
+                tx.slots.give(reference);
+                self.fault(port, &error.to_string());
+                return Next::Nothing;
+            }
+        }
+        let head = chain.head();
+        let frame = reference.get_mut();
+        frame.owner = Owner::Ring { queue: pair as u16, head };
+        let taken = take_head(frame, chain.spans(), chain.bytes(), header_len);
+        let to = taken.and_then(|()| self.inspect(port, frame));
+        match to {
+            Ok(to) => Next::Frame(Pending { frame: reference, arrival, to, sent: 0 }),
+            Err(reason) => {
+                port.count_tx_drop(reason);
+                super::settle::give_back(port, reference);
+                Next::Dropped
+            }
+        }
+    }
+
+    fn ingress_tap(&mut self, port: &mut Port) -> bool {
+        let mut worked = false;
+        let now = self.now;
+        let Link::Tap(tap) = &port.link else { return false };
+        for queue in 0..tap.queues.len() {
+            for _ in 0..BATCH {
+                let Link::Tap(tap) = &mut port.link else { return worked };
+                if !tap.queues[queue].readable {
+                    break;
+                }
+                let arrival = tap.last_empty;
+                match tap.read(queue) {
+                    Read::Frame(reference) => {
+                        worked = true;
+                        match self.inspect(port, reference.get_mut()) {
+                            Ok(to) => {
+                                let Link::Tap(tap) = &mut port.link else { return worked };
+                                tap.waiting.push_back(Pending { frame: reference, arrival, to, sent: 0 });
+                            }
+                            Err(reason) => {
+                                port.count_tx_drop(reason);
+                                super::settle::give_back(port, reference);
+                            }
+                        }
+                    }
+                    Read::Full => {
+                        worked = true;
+                        port.count_tx_drop(DropReason::PoolFull);
+                    }
+                    Read::Malformed => {
+                        worked = true;
+                        port.count_tx_drop(DropReason::Malformed);
+                    }
+                    Read::Empty => {
+                        tap.last_empty = now;
+                        break;
+                    }
+                    Read::Gone(error) => {
+                        tap.queues[queue].readable = false;
+                        self.fault(port, &format!("the tap cannot be read: {error}"));
+                        break;
+                    }
+                }
+            }
+        }
+        let mut throttled = false;
+        while let Link::Tap(tap) = &mut port.link {
+            let Some(pending) = tap.waiting.pop_front() else { break };
+            match self.try_send(port, pending) {
+                Sent::Yes => worked = true,
+                Sent::At(at) => {
+                    self.wake_at(at);
+                    throttled = true;
+                    break;
+                }
+                Sent::NoSlot => break,
+            }
+        }
+        port.set_throttled(throttled, now);
+        worked
+    }
+
+    /// Decides on a frame by its copied head: whether it may be sent, and where it goes.
+    fn inspect(&mut self, port: &mut Port, frame: &mut Frame) -> Result<To, DropReason> {
+        let len = frame.len as usize;
+        let headers = parse(frame.head(), len).map_err(|_| DropReason::Malformed)?;
+        let offload =
+            check(&frame.vnet, &headers, frame.head_len as usize, len).map_err(|_| DropReason::Malformed)?;
+        let longest = offload.gso_size().map_or(frame.len, |size| u32::from(headers.len) + u32::from(size));
+        if longest > port.contract.frame_max {
+            return Err(DropReason::TooLong);
+        }
+        if let Verdict::Drop(reason) = port.contract.policy.check(frame.head(), &headers) {
+            return Err(reason.into());
+        }
+        frame.headers = headers;
+        frame.offload = offload;
+        frame.wire_frames = segments(offload, &headers, len);
+        frame.wire_bytes = wire_bytes(offload, &headers, len);
+        frame.flow = flow_hash(frame);
+        let Some(info) = &self.infos[port.index as usize] else { return Err(DropReason::NoReceiver) };
+        if info.deadline.is_none() {
+            let head_len = frame.head_len as usize;
+            clear_realtime_marks(&mut frame.bytes[..head_len], &mut frame.headers);
+        }
+        if info.learns {
+            let seconds = (self.now / 1_000_000_000) as u32;
+            if let Err(crate::fdb::NotLearned::Pinned) =
+                self.fdb.learn(port.segment, headers.src, port.index, seconds)
+            {
+                // Another vNIC's own address, sent from behind a bridge: spoofed.
+                return Err(DropReason::SourceMac);
+            }
+        }
+        if headers.dst.is_group() {
+            return Ok(To::Flood { unknown: false });
+        }
+        match self.fdb.lookup(port.segment, headers.dst) {
+            Some(to) if to != port.index => Ok(To::Port(to)),
+            Some(_) => Err(DropReason::NoReceiver),
+            None => Ok(To::Flood { unknown: true }),
+        }
+    }
+
+    /// Sends a frame, or puts it back where it waits for tokens.
+    fn try_send(&mut self, port: &mut Port, mut pending: Pending) -> Sent {
+        let frame = pending.frame.get();
+        let whole = frame.wire_bytes;
+        match port.contract.cut_to {
+            Some(burst) if whole > burst && frame.offload.gso_size().is_some() => loop {
+                match self.send_piece(port, &mut pending, burst) {
+                    Piece::Last => return Sent::Yes,
+                    Piece::More => {}
+                    Piece::At(at) => {
+                        put_back(port, pending);
+                        return Sent::At(at);
+                    }
+                    Piece::NoSlot => {
+                        put_back(port, pending);
+                        return Sent::NoSlot;
+                    }
+                }
+            },
+            _ => match conform(port, pending.arrival, whole, self.now) {
+                Ok(started) => {
+                    count_sent(port, frame);
+                    self.dispatch(port, pending.frame, pending.to, pending.arrival, started);
+                    Sent::Yes
+                }
+                Err(at) => {
+                    put_back(port, pending);
+                    Sent::At(at)
+                }
+            },
+        }
+    }
+
+    /// Sends the next piece of a real-time super-frame, at most `burst` bytes on the wire.
+    fn send_piece(&mut self, port: &mut Port, pending: &mut Pending, burst: u32) -> Piece {
+        let whole = pending.frame.get();
+        let header = u32::from(whole.headers.len);
+        let size = u32::from(whole.offload.gso_size().unwrap_or(1));
+        let per_piece = (burst / (header + size)).max(1) * size;
+        let body = whole.len - header;
+        let (mut spans, count) = body_spans(whole);
+        let segmenter = Segmenter::new(whole.head(), &whole.headers, whole.offload, body as usize);
+        let mut head = [0; HEADER_MAX];
+        let part = segmenter.and_then(|segmenter| {
+            segmenter.with_size(per_piece as usize).starting_at(pending.sent as usize).next(&mut head)
+        });
+        let Some(part) = part else { return Piece::Last };
+        let offload = if part.segments > 1 { whole.offload } else { Offload::Checksum };
+        let wire = header * part.segments + part.payload_len as u32;
+        let started = match conform(port, pending.arrival, wire, self.now) {
+            Ok(started) => started,
+            Err(at) => return Piece::At(at),
+        };
+        let Some(reference) = take_slot(port, whole) else { return Piece::NoSlot };
+        if pending.sent == 0 {
+            whole.shares.set(1);
+            count_sent(port, whole);
+        }
+        let piece = reference.get_mut();
+        piece.owner = Owner::Piece { whole: pending.frame };
+        piece.len = header + part.payload_len as u32;
+        piece.wire_bytes = wire;
+        piece.wire_frames = part.segments;
+        piece.flow = whole.flow;
+        piece.offload = offload;
+        piece.vnet = part.vnet;
+        piece.headers = part.headers;
+        piece.head_len = part.head_len as u16;
+        piece.bytes = head;
+        piece.span_count =
+            slice_spans(&mut spans[..count], part.payload_offset, part.payload_len, &mut piece.spans) as u16;
+        whole.shares.set(whole.shares.get() + 1);
+        pending.sent += part.payload_len as u32;
+        let last = pending.sent >= body;
+        self.dispatch(port, reference, pending.to, pending.arrival, started);
+        if last {
+            // The share that stood for "not yet cut to the end".
+            release_share(port, pending.frame);
+            Piece::Last
+        } else {
+            Piece::More
+        }
+    }
+
+    /// Hands a conforming frame to its egress.
+    fn dispatch(&mut self, port: &mut Port, reference: FrameRef, to: To, arrival: u64, started: u64) {
+        let frame = reference.get_mut();
+        frame.source = port.index;
+        frame.started = started;
+        frame.waited_for_tokens = started - arrival;
+        frame.deadline = NEVER;
+        if let Some(capture) = &mut port.capture {
+            capture.record(frame, crate::capture::Direction::FromVm);
+        }
+        match to {
+            To::Port(egress) => {
+                let Some(info) = &self.infos[port.index as usize] else { return };
+                if let Some(deadline) = info.deadline_to(egress) {
+                    frame.deadline = started + deadline;
+                }
+                port.in_flight_to[egress as usize] += 1;
+                self.route(egress, reference);
+            }
+            To::Flood { unknown } => {
+                self.flood_frame(port, frame, unknown);
+                super::settle::give_back(port, reference);
+            }
+        }
+    }
+
+    /// To the worker that owns the egress.
+    pub(super) fn route(&mut self, egress: PortIndex, frame: FrameRef) {
+        let Some(info) = &self.infos[egress as usize] else {
+            self.drop_frame(frame, egress, DropReason::ReceiverDown);
+            return;
+        };
+        let worker = info.worker as usize;
+        if worker == self.id as usize {
+            self.enqueue(egress, frame);
+            return;
+        }
+        let sent = match &mut self.peers[worker] {
+            Some((peer, _)) => peer.send(Crossing::Frame { egress, frame }),
+            None => false,
+        };
+        if sent {
+            self.to_ring |= 1 << worker;
+        } else {
+            self.drop_frame(frame, egress, DropReason::QueueFull);
+        }
+    }
+
+    /// Half the ring is in flight: the newest frame at the fullest egress makes room.
+    fn relieve(&mut self, port: &Port) {
+        let egress = port.longest_egress();
+        let Some(info) = &self.infos[egress as usize] else { return };
+        let worker = info.worker as usize;
+        if worker == self.id as usize {
+            self.drop_newest(egress, port.index);
+        } else if let Some((peer, _)) = &mut self.peers[worker]
+            && peer.send(Crossing::DropNewest { egress, source: port.index })
+        {
+            self.to_ring |= 1 << worker;
+        }
+    }
+
+    /// Drops a frame that did not reach an egress.
+    pub(super) fn drop_frame(&mut self, frame: FrameRef, egress: PortIndex, reason: DropReason) {
+        let (at, queued) = (self.now, self.now);
+        self.fates.push(Fate { frame, egress, at, dropped: Some(reason), queued, buffers: 0, behind: None });
+    }
+}
+
+enum Next {
+    Frame(Pending),
+    Dropped,
+    Nothing,
+    Full,
+}
+
+enum Piece {
+    Last,
+    More,
+    At(u64),
+    NoSlot,
+}
+
+/// When `bytes` that arrived at `arrival` conform to the sender's contract, and
+/// charges them; `Err` says when to try again.
+fn conform(port: &mut Port, arrival: u64, bytes: u32, now: u64) -> Result<u64, u64> {
+    let Some(shaper) = &mut port.shaper else { return Ok(arrival) };
+    let arrival = arrival.max(port.last_started);
+    // From the arrival, not from now: a worker that looks late takes no tokens away.
+    let at = shaper.conforms_at(arrival, u64::from(bytes));
+    if at > now {
+        return Err(at);
+    }
+    shaper.charge(at, u64::from(bytes));
+    port.last_started = at;
+    Ok(at)
+}
+
+fn count_sent(port: &Port, frame: &Frame) {
+    port.stats.tx.frames.add(1);
+    port.stats.tx.wire_frames.add(u64::from(frame.wire_frames));
+    port.stats.tx.wire_bytes.add(u64::from(frame.wire_bytes));
+}
+
+fn put_back(port: &mut Port, pending: Pending) {
+    match (&mut port.link, pending.frame.get().owner) {
+        (Link::Tap(tap), _) => tap.waiting.push_front(pending),
+        (Link::Vhost(vhost), Owner::Ring { queue, .. }) => {
+            if let Some(Some(tx)) = vhost.tx.get_mut(queue as usize) {
+                tx.pending = Some(pending);
+            }
+        }
+        (_, owner) => debug_assert!(false, "{owner:?} does not wait"),
+    }
+}
+
+fn take_slot(port: &mut Port, whole: &Frame) -> Option<FrameRef> {
+    match (&mut port.link, whole.owner) {
+        (Link::Tap(tap), _) => tap.slots.take(),
+        (Link::Vhost(vhost), Owner::Ring { queue, .. }) => {
+            vhost.tx.get_mut(queue as usize)?.as_mut()?.slots.take()
+        }
+        _ => None,
+    }
+}
+
+/// Gives up one share of a cut super-frame.
+pub(super) fn release_share(port: &mut Port, whole: FrameRef) {
+    let shares = &whole.get().shares;
+    shares.set(shares.get() - 1);
+    if shares.get() == 0 {
+        super::settle::give_back(port, whole);
+    }
+}
+
+/// Copies the virtio header and the first bytes, and notes where the rest lies.
+fn take_head(frame: &mut Frame, spans: &[Span], bytes: u32, header_len: usize) -> Result<(), DropReason> {
+    let len = bytes.checked_sub(header_len as u32).ok_or(DropReason::Malformed)?;
+    let head_len = (len as usize).min(HEADER_MAX);
+    let mut bytes = [0u8; VnetHdr::LEN + HEADER_MAX];
+    let want = header_len + head_len;
+    let mut got = 0;
+    let mut rest = 0;
+    for span in spans {
+        let span_len = span.len as usize;
+        let here = span_len.min(want - got);
+        // SAFETY: the ring translated the span in the guest's current memory, which stays mapped
+        // while this worker runs its loop; read once, into our own bytes.
+        unsafe { std::ptr::copy_nonoverlapping(span.ptr, bytes[got..].as_mut_ptr(), here) };
+        got += here;
+        if here < span_len {
+            frame.spans[rest] = Span { ptr: span.ptr.wrapping_add(here), len: (span_len - here) as u32 };
+            rest += 1;
+        }
+    }
+    let vnet = if header_len == VnetHdr::LEN { VnetHdr::read(&bytes) } else { VnetHdr::read_legacy(&bytes) };
+    frame.vnet = vnet.ok_or(DropReason::Malformed)?;
+    frame.bytes[..head_len].copy_from_slice(&bytes[header_len..want]);
+    frame.len = len;
+    frame.head_len = head_len as u16;
+    frame.span_count = rest as u16;
+    Ok(())
+}
+
+/// All spans of a frame's body: what follows its headers, the part that was copied with them first.
+pub(super) fn body_spans(frame: &Frame) -> ([Span; MAX_SPANS + 1], usize) {
+    let mut spans = [Span::EMPTY; MAX_SPANS + 1];
+    let mut count = 0;
+    let copied = &frame.head()[frame.headers.len as usize..];
+    if !copied.is_empty() {
+        spans[0] = Span { ptr: copied.as_ptr().cast_mut(), len: copied.len() as u32 };
+        count = 1;
+    }
+    spans[count..][..frame.payload().len()].copy_from_slice(frame.payload());
+    (spans, count + frame.payload().len())
+}
+
+/// The part of `spans` from `offset`, `len` bytes long; returns how many spans it has.
+pub(super) fn slice_spans(spans: &mut [Span], offset: usize, len: usize, out: &mut [Span]) -> usize {
+    let (mut skip, mut left, mut count) = (offset as u32, len as u32, 0);
+    for span in spans.iter() {
+        if left == 0 {
+            break;
+        }
+        if skip >= span.len {
+            skip -= span.len;
+            continue;
+        }
+        let here = (span.len - skip).min(left);
+        out[count] = Span { ptr: span.ptr.wrapping_add(skip as usize), len: here };
+        count += 1;
+        left -= here;
+        skip = 0;
+    }
+    count
+}
+
+/// Equal for all frames of a flow, and of fragments to the same host.
+fn flow_hash(frame: &Frame) -> u32 {
+    let (l3, l4) = (frame.headers.l3_offset as usize, frame.headers.l4_offset as usize);
+    let addresses = match frame.headers.l3 {
+        L3::Ipv4 => l3 + 12..l3 + 20,
+        L3::Ipv6 => l3 + 8..l3 + 40,
+        _ => 0..12,
+    };
+    let ports = match frame.headers.l4 {
+        L4::Tcp | L4::Udp => l4..l4 + 4,
+        _ => 0..0,
+    };
+    let bytes = |range| frame.head().get::<std::ops::Range<usize>>(range).unwrap_or(&[]);
+    let mix = |hash: u32, word: &[u8; 4]| {
+        (hash.rotate_left(5) ^ u32::from_le_bytes(*word)).wrapping_mul(0x9e37_79b1)
+    };
+    let (words, _) = bytes(addresses).as_chunks();
+    let hash = words.iter().fold(0, mix);
+    let (words, _) = bytes(ports).as_chunks();
+    // The low bits choose the queue: the high ones are mixed best.
+    words.iter().fold(hash, mix) >> 8
+}
+
+impl From<crate::frame::policy::Reason> for DropReason {
+    fn from(reason: crate::frame::policy::Reason) -> Self {
+        use crate::frame::policy::Reason;
+        match reason {
+            Reason::SourceMac => Self::SourceMac,
+            Reason::SourcePrefix | Reason::ArpSpoof | Reason::NeighbourSpoof => Self::SourcePrefix,
+            Reason::Vlan => Self::Vlan,
+            Reason::Encapsulation => Self::Encapsulation,
+        }
+    }
+}

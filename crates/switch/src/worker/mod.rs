@@ -1,0 +1,214 @@
+//! A worker: one thread that owns ports and carries their frames.
+//!
+//! ```text
+//!            ┌──────────────────── one loop ─────────────────────┐
+//!  calls ──▶ │ ingress: rings, taps ─▶ checks, tokens ─┐         │
+//!  peers ──▶ │                                         ▼         │ ──▶ peers (other workers)
+//!            │ egress: scheduler ─▶ copy ─▶ receiver's buffers   │
+//!            │ settle: descriptors back, delays, misses          │
+//!            └── nothing to do: arm notifications, sleep ────────┘
+//! ```
+//!
+//! - [`ingress`]: from ring or tap to an egress, under the sender's contract
+//! - [`egress`]: from the scheduler to the receiver
+//! - [`deliver`]: one frame into the receiver's buffers, offloads finished
+//! - [`flood`]: copies for broadcast, multicast and announcements
+//! - [`settle`]: what became of a frame, back at its source
+//! - [`crossing`]: rings between workers
+//! - [`sleep`]: notifications and sleep
+//! - [`handle`]: how other threads reach a worker
+//! - [`change`]: what they ask of it
+
+pub mod change;
+pub mod crossing;
+pub mod deliver;
+pub mod egress;
+pub mod flood;
+pub mod handle;
+pub mod ingress;
+pub mod settle;
+pub mod sleep;
+
+pub use handle::{Inbox, WorkerHandle, mailbox};
+
+use crate::fdb::{Fdb, PortIndex};
+use crate::port::{NEVER, Port, PortInfo};
+use crate::stats::layout::{VNICS, WorkerSlot};
+use change::Faults;
+use crossing::{Crossing, Fate, Peer};
+use deliver::Scratch;
+use flood::FloodPool;
+use handle::Bell;
+use rustix::time::{ClockId, clock_gettime};
+use sleep::Sleeper;
+use std::sync::Arc;
+
+/// Crossings handled per loop and peer, so that no peer starves our own ports.
+const CROSSINGS: usize = 256;
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+#[inline]
+pub fn clock() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// A worker's ends towards the others, by their number; none at its own.
+pub type Peers = Vec<Option<(Peer, Arc<Bell>)>>;
+
+/// One worker's state.
+pub struct Worker {
+    id: u16,
+    inbox: Inbox,
+    /// Ports it owns, by index.
+    ports: Vec<Option<Box<Port>>>,
+    /// Indices of those.
+    owned: Vec<PortIndex>,
+    /// All ports of the switch.
+    infos: Vec<Option<PortInfo>>,
+    /// Ports by segment.
+    members: Vec<Vec<PortIndex>>,
+    fdb: Arc<Fdb>,
+    /// The other workers; none at its own place.
+    peers: Peers,
+    /// Peers that were sent something in this loop.
+    to_ring: u64,
+    /// Egresses with work.
+    active: Vec<PortIndex>,
+    flood: FloodPool,
+    /// Fates of this loop, not yet settled.
+    fates: Vec<Fate>,
+    scratch: Scratch,
+    sleeper: Sleeper,
+    /// Where broken links are reported.
+    faults: Faults,
+    stats: &'static WorkerSlot,
+    /// H: loops longer than this are counted.
+    host_latency: u64,
+    /// The time, read once a loop and after whatever took long.
+    now: u64,
+    /// The earliest time at which something is due.
+    wake: u64,
+}
+
+impl Worker {
+    /// A worker without ports. `peers` has one entry per worker, none at `id`.
+    pub fn new(
+        id: u16,
+        inbox: Inbox,
+        fdb: Arc<Fdb>,
+        peers: Peers,
+        stats: &'static WorkerSlot,
+        faults: Faults,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            id,
+            ports: (0..VNICS).map(|_| None).collect(),
+            owned: Vec::new(),
+            infos: vec![None; VNICS],
+            members: Vec::new(),
+            fdb,
+            peers,
+            to_ring: 0,
+            active: Vec::with_capacity(VNICS),
+            flood: FloodPool::new(id),
+            fates: Vec::with_capacity(4096),
+            scratch: Scratch::default(),
+            sleeper: Sleeper::new(inbox.bell())?,
+            inbox,
+            faults,
+            stats,
+            host_latency: u64::MAX,
+            now: clock(),
+            wake: NEVER,
+        })
+    }
+
+    /// Works for ever.
+    pub fn run(mut self) -> ! {
+        sleep::sharpen_timers();
+        loop {
+            self.turn();
+        }
+    }
+
+    /// One loop.
+    fn turn(&mut self) {
+        let started = clock();
+        self.now = started;
+        self.wake = NEVER;
+        let mut worked = false;
+        while let Some(call) = self.inbox.next() {
+            call(self);
+            worked = true;
+        }
+        worked |= self.crossings();
+        worked |= self.ingress();
+        worked |= self.egress();
+        worked |= self.settle();
+        self.flush();
+        self.ring_peers();
+        if worked {
+            let took = clock().saturating_sub(started);
+            self.stats.loops.add(1);
+            self.stats.longest_loop.raise(took);
+            if took > self.host_latency {
+                self.stats.loops_over_budget.add(1);
+            }
+        }
+        self.rest(worked);
+    }
+
+    /// What the other workers sent.
+    fn crossings(&mut self) -> bool {
+        let mut worked = false;
+        for id in 0..self.peers.len() {
+            for _ in 0..CROSSINGS {
+                let Some((peer, _)) = &mut self.peers[id] else { break };
+                let Some(crossing) = peer.receive() else { break };
+                worked = true;
+                match crossing {
+                    Crossing::Frame { egress, frame } => self.enqueue(egress, frame),
+                    Crossing::DropNewest { egress, source } => self.drop_newest(egress, source),
+                }
+            }
+            while let Some(fate) = self.peers[id].as_mut().and_then(|(peer, _)| peer.settled()) {
+                worked = true;
+                self.fates.push(fate);
+            }
+            if let Some((peer, _)) = &mut self.peers[id]
+                && peer.retry()
+            {
+                self.to_ring |= 1 << id;
+            }
+        }
+        worked
+    }
+
+    /// Shows drivers what was completed.
+    fn flush(&mut self) {
+        for index in &self.owned {
+            if let Some(port) = &mut self.ports[*index as usize]
+                && let crate::port::Link::Vhost(vhost) = &mut port.link
+            {
+                vhost.flush();
+            }
+        }
+    }
+
+    fn ring_peers(&mut self) {
+        while self.to_ring != 0 {
+            let id = self.to_ring.trailing_zeros() as usize;
+            self.to_ring &= self.to_ring - 1;
+            if let Some((_, bell)) = &self.peers[id] {
+                bell.ring();
+            }
+        }
+    }
+
+    /// Something is due at `at`.
+    #[inline]
+    fn wake_at(&mut self, at: u64) {
+        self.wake = self.wake.min(at);
+    }
+}

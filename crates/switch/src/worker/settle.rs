@@ -1,0 +1,197 @@
+//! What became of a frame, back at the worker that owns its source: the
+//! descriptor returns to the guest, the delay is recorded, a miss gets its cause.
+
+use super::Worker;
+use super::crossing::Fate;
+use crate::port::{Frame, FrameRef, Link, Owner, Port};
+use crate::stats::layout::{MISSES, NOBODY};
+use crate::stats::{DropReason, MissCause};
+use rustix::time::{ClockId, clock_gettime};
+
+impl Worker {
+    /// Settles everything that ended in this loop; `true` where anything did.
+    pub(super) fn settle(&mut self) -> bool {
+        let mut fates = std::mem::take(&mut self.fates);
+        let worked = !fates.is_empty();
+        for fate in fates.drain(..) {
+            let worker = fate.frame.get().worker as usize;
+            if worker == self.id as usize {
+                self.settle_own(fate);
+            } else if let Some((peer, _)) = &mut self.peers[worker] {
+                peer.settle(fate);
+                self.to_ring |= 1 << worker;
+            }
+        }
+        // The vector is kept, so that settling allocates nothing.
+        self.fates = fates;
+        worked
+    }
+
+    fn settle_own(&mut self, fate: Fate) {
+        let frame = fate.frame.get();
+        let port = self.ports[frame.source as usize].as_mut();
+        if frame.owner == Owner::Flood {
+            // Its memory is the worker's, so it may outlive its port.
+            if let (Some(reason), Some(port)) = (fate.dropped, port) {
+                port.count_tx_drop(reason);
+            }
+            self.flood.settle(fate.frame);
+            return;
+        }
+        let Some(port) = port else {
+            debug_assert!(false, "a frame outlived its port");
+            return;
+        };
+        let in_flight = &mut port.in_flight_to[fate.egress as usize];
+        *in_flight = in_flight.saturating_sub(1);
+        account(port, frame, &fate);
+        give_back(port, fate.frame);
+    }
+}
+
+fn account(port: &Port, frame: &Frame, fate: &Fate) {
+    let delay = fate.at.saturating_sub(frame.started);
+    if let Some(reason) = fate.dropped {
+        port.count_tx_drop(reason);
+    } else {
+        port.stats.delay.record(delay);
+        if frame.is_realtime() {
+            port.stats.realtime_delivered.add(1);
+        }
+    }
+    if frame.is_realtime() && (fate.dropped.is_some() || fate.at > frame.deadline) {
+        note_miss(port, frame, fate, delay);
+    }
+}
+
+/// Where the time went: each part of Tr - Ts has one owner.
+struct Waits {
+    worker: u64,
+    queue: u64,
+    buffers: u64,
+}
+
+impl Waits {
+    fn of(frame: &Frame, fate: &Fate) -> Self {
+        let before = fate.queued.saturating_sub(frame.started);
+        let after = fate.at.saturating_sub(fate.queued.max(frame.started));
+        let buffers = fate.buffers.min(after);
+        let rest = after - buffers;
+        // A frame that was behind nobody and had buffers waited for the worker alone.
+        match fate.behind {
+            Some(_) => Self { worker: before, queue: rest, buffers },
+            None => Self { worker: before + rest, queue: 0, buffers },
+        }
+    }
+
+    fn cause(&self, fate: &Fate) -> MissCause {
+        let longest = self.worker.max(self.queue).max(self.buffers);
+        match fate.dropped {
+            Some(DropReason::QueueFull | DropReason::RingShare) => MissCause::Queue,
+            Some(reason) if reason != DropReason::Late && reason != DropReason::HeldTooLong => {
+                MissCause::Dropped
+            }
+            _ if longest == self.buffers => MissCause::Buffers,
+            _ if longest == self.queue => MissCause::Queue,
+            _ => MissCause::Worker,
+        }
+    }
+}
+
+fn note_miss(port: &Port, frame: &Frame, fate: &Fate, delay: u64) {
+    let waits = Waits::of(frame, fate);
+    let cause = waits.cause(fate);
+    let stats = port.stats;
+    stats.misses[cause as usize].add(1);
+    let number = stats.misses_seen.get() + 1;
+    let record = &stats.miss_log[(number - 1) as usize % MISSES];
+    let wall = clock_gettime(ClockId::Realtime);
+    record.number.set(0);
+    record.at.set(wall.tv_sec as u64 * 1_000_000_000 + wall.tv_nsec as u64);
+    record.egress.set(u64::from(fate.egress));
+    record.cause.set(cause as u64);
+    record.dropped.set(fate.dropped.map_or(NOBODY, |r| r as u64));
+    record.behind.set(fate.behind.map_or(NOBODY, u64::from));
+    record.delay.set(delay);
+    record.deadline.set(frame.deadline - frame.started);
+    record.tokens.set(frame.waited_for_tokens);
+    record.worker.set(waits.worker);
+    record.queue.set(waits.queue);
+    record.buffers.set(waits.buffers);
+    record.number.set(number);
+    stats.misses_seen.set(number);
+}
+
+/// Returns a frame's memory to where it came from.
+pub(super) fn give_back(port: &mut Port, reference: FrameRef) {
+    match (reference.get().owner, &mut port.link) {
+        (Owner::Ring { queue, head }, Link::Vhost(vhost)) => {
+            if let Some(Some(tx)) = vhost.tx.get_mut(queue as usize) {
+                tx.ring.queue.complete(head, 0);
+                tx.ring.dirty = true;
+                tx.slots.give(reference);
+            }
+        }
+        (Owner::Pool { .. }, Link::Tap(tap)) => tap.give(reference),
+        (Owner::Piece { whole }, _) => {
+            let frame = whole.get();
+            frame.shares.set(frame.shares.get() - 1);
+            let done = frame.shares.get() == 0;
+            match &mut port.link {
+                Link::Tap(tap) => tap.slots.give(reference),
+                Link::Vhost(vhost) => {
+                    if let Owner::Ring { queue, .. } = frame.owner
+                        && let Some(Some(tx)) = vhost.tx.get_mut(queue as usize)
+                    {
+                        tx.slots.give(reference);
+                    }
+                }
+            }
+            if done {
+                give_back(port, whole);
+            }
+        }
+        (owner, _) => debug_assert!(false, "{owner:?} does not belong to this link"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits(worker: u64, queue: u64, buffers: u64) -> Waits {
+        Waits { worker, queue, buffers }
+    }
+
+    fn fate(dropped: Option<DropReason>, frame: FrameRef) -> Fate {
+        Fate { frame, egress: 1, at: 0, dropped, queued: 0, buffers: 0, behind: None }
+    }
+
+    #[test]
+    fn the_longest_wait_is_the_cause() {
+        let mut slots = crate::port::Slots::new(1, 0, 0);
+        let frame = slots.take().unwrap();
+        let late = fate(None, frame);
+        assert_eq!(waits(5, 2, 1).cause(&late), MissCause::Worker);
+        assert_eq!(waits(1, 5, 2).cause(&late), MissCause::Queue);
+        assert_eq!(waits(1, 2, 5).cause(&late), MissCause::Buffers);
+        assert_eq!(waits(9, 0, 0).cause(&fate(Some(DropReason::QueueFull), frame)), MissCause::Queue);
+        assert_eq!(waits(9, 0, 0).cause(&fate(Some(DropReason::ReceiverDown), frame)), MissCause::Dropped);
+        assert_eq!(waits(0, 0, 9).cause(&fate(Some(DropReason::Late), frame)), MissCause::Buffers);
+        slots.give(frame);
+    }
+
+    #[test]
+    fn every_nanosecond_has_one_owner() {
+        let mut slots = crate::port::Slots::new(1, 0, 0);
+        let reference = slots.take().unwrap();
+        let frame = reference.get_mut();
+        frame.started = 100;
+        let fate = Fate { queued: 150, at: 400, buffers: 70, behind: Some(2), ..fate(None, reference) };
+        let waits = Waits::of(frame, &fate);
+        assert_eq!((waits.worker, waits.queue, waits.buffers), (50, 180, 70));
+        let alone = Waits::of(frame, &Fate { behind: None, ..fate });
+        assert_eq!((alone.worker, alone.queue, alone.buffers), (230, 0, 70));
+        slots.give(reference);
+    }
+}

@@ -1,0 +1,195 @@
+//! Notifications and sleep: a worker spins while there is work, and uses no
+//! CPU when there is none.
+//!
+//! ```text
+//!  work ─▶ spin SPIN ns ─▶ ask drivers for kicks ─▶ nothing arrived meanwhile? ─▶ epoll until
+//!                                                                         kick, tap, bell, or due
+//! ```
+
+use super::handle::Bell;
+use super::{Worker, clock};
+use crate::fdb::PortIndex;
+use crate::port::{Link, NEVER, Port};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// How long a worker spins after the last work, ns: as long as waking costs.
+const SPIN: u64 = 30_000;
+/// Sleeping for less is not worth the system call, ns.
+const NAP: u64 = 60_000;
+/// How often a receiver without buffers is looked at even if it does not kick, ns.
+pub(super) const BLOCKED_POLL: u64 = 200_000;
+
+const BELL: u64 = u64::MAX;
+const TAP: u64 = 1 << 32;
+
+/// A worker's epoll.
+pub struct Sleeper {
+    epoll: OwnedFd,
+    bell: Arc<Bell>,
+    last_work: u64,
+    /// Taps among the ports: they are polled by system call even while there is work.
+    taps: usize,
+}
+
+impl Sleeper {
+    /// Listens for the bell.
+    pub fn new(bell: &Arc<Bell>) -> std::io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, bell.event(), EventData::new_u64(BELL), EventFlags::IN)?;
+        Ok(Self { epoll, bell: bell.clone(), last_work: clock(), taps: 0 })
+    }
+
+    /// Listens for a tap's frames.
+    pub fn add_tap(&mut self, port: PortIndex, queue: usize, file: impl AsFd) {
+        let data = EventData::new_u64(TAP | u64::from(port) << 8 | queue as u64);
+        if let Err(error) = epoll::add(&self.epoll, file, data, EventFlags::IN | EventFlags::ET) {
+            tracing::error!(port, %error, "a tap cannot be polled");
+        }
+        self.taps += 1;
+    }
+
+    /// Stops listening for a tap.
+    pub fn remove_tap(&mut self, file: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, file);
+        self.taps -= 1;
+    }
+
+    /// Listens for a driver's kicks. Edge-triggered: the count is never read.
+    pub fn add_kick(&mut self, port: PortIndex, kick: impl AsFd) {
+        let data = EventData::new_u64(u64::from(port));
+        if let Err(error) = epoll::add(&self.epoll, kick, data, EventFlags::IN | EventFlags::ET) {
+            tracing::error!(port, %error, "a kick cannot be listened for");
+        }
+    }
+
+    /// Stops listening.
+    pub fn remove_kick(&mut self, kick: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, kick);
+    }
+}
+
+impl Worker {
+    /// After a loop: spins on, or sleeps until something is due or arrives.
+    pub(super) fn rest(&mut self, worked: bool) {
+        if worked {
+            self.sleeper.last_work = self.now;
+            if self.sleeper.taps > 0 {
+                self.poll_taps();
+            }
+            return;
+        }
+        let now = clock();
+        let quiet = now.saturating_sub(self.sleeper.last_work) >= SPIN;
+        let due = self.wake.saturating_sub(now);
+        if !quiet || due < NAP {
+            if self.sleeper.taps > 0 {
+                self.poll_taps();
+            }
+            std::hint::spin_loop();
+            return;
+        }
+        self.sleeper.bell.clone().about_to_sleep();
+        if self.arm() || !self.inbox.is_idle() || self.peers.iter().flatten().any(|(peer, _)| !peer.is_idle())
+        {
+            self.sleeper.bell.awake();
+            self.disarm();
+            self.sleeper.last_work = now;
+            return;
+        }
+        let timeout = (self.wake != NEVER).then_some(due);
+        self.wait(timeout);
+        self.sleeper.bell.awake();
+        let woke = clock();
+        self.stats.sleeps.add(1);
+        self.stats.asleep.add(woke.saturating_sub(now));
+        self.now = woke;
+        self.woke(woke);
+        self.disarm();
+    }
+
+    /// Which taps have frames, without waiting.
+    fn poll_taps(&mut self) {
+        self.wait(Some(0));
+    }
+
+    /// Waits up to `timeout` ns, for ever with `None`.
+    fn wait(&mut self, timeout: Option<u64>) {
+        let mut events = [MaybeUninit::<Event>::uninit(); 64];
+        let timeout = timeout.map(|ns| rustix::time::Timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as _,
+        });
+        let Ok((events, _)) = epoll::wait(&self.sleeper.epoll, &mut events, timeout.as_ref()) else { return };
+        for event in events {
+            let data = event.data.u64();
+            if data == BELL || data & TAP == 0 {
+                continue;
+            }
+            let (port, queue) = ((data >> 8 & 0xffff) as usize, (data & 0xff) as usize);
+            if let Some(port) = &mut self.ports[port]
+                && let Link::Tap(tap) = &mut port.link
+                && let Some(queue) = tap.queues.get_mut(queue)
+            {
+                queue.readable = true;
+            }
+        }
+    }
+
+    /// Asks all drivers for kicks; `true` where there is something to do after all.
+    fn arm(&mut self) -> bool {
+        let mut work = false;
+        for index in &self.owned {
+            let Some(port) = &mut self.ports[*index as usize] else { continue };
+            let throttled = port.throttled_since != NEVER;
+            let blocked = port.egress.blocked_since != NEVER;
+            let Link::Vhost(vhost) = &mut port.link else { continue };
+            for tx in vhost.tx.iter_mut().flatten().filter(|tx| tx.ring.enabled) {
+                // Of a throttled queue what is in the ring is known; only news is worth waking for.
+                let news = tx.ring.queue.request_kicks();
+                work |= news || (!throttled && tx.ring.queue.pending() > 0);
+            }
+            if blocked {
+                for rx in vhost.rx.iter_mut().flatten().filter(|rx| rx.enabled) {
+                    work |= rx.queue.request_kicks();
+                }
+            }
+        }
+        work
+    }
+
+    /// Tells all drivers that kicks are not needed.
+    fn disarm(&mut self) {
+        for_each_ring(&mut self.ports, &self.owned, |port| {
+            if let Link::Vhost(vhost) = &mut port.link {
+                for ring in vhost.rings() {
+                    ring.queue.suppress_kicks();
+                }
+            }
+        });
+    }
+
+    /// What arrived during sleep arrived at the wake-up.
+    fn woke(&mut self, now: u64) {
+        for_each_ring(&mut self.ports, &self.owned, |port| match &mut port.link {
+            Link::Vhost(vhost) => vhost.tx.iter_mut().flatten().for_each(|tx| tx.arrivals.woke(now)),
+            Link::Tap(tap) => tap.last_empty = now,
+        });
+    }
+}
+
+fn for_each_ring(ports: &mut [Option<Box<Port>>], owned: &[PortIndex], mut visit: impl FnMut(&mut Port)) {
+    for index in owned {
+        if let Some(port) = &mut ports[*index as usize] {
+            visit(port);
+        }
+    }
+}
+
+/// Timers of this thread end when they are due, not up to 50 us later.
+pub(super) fn sharpen_timers() {
+    // SAFETY: PR_SET_TIMERSLACK takes one number and changes this thread only.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64) };
+}
