@@ -8,8 +8,9 @@ use crate::frame::payload::Payload;
 use crate::frame::vnet_hdr::{NEEDS_CSUM, VnetHdr};
 
 /// Completes the checksum of a frame that is `head` followed by `payload`, if
-/// `vnet` says it is partial, and says so in `vnet`. Super-frames are segmented
-/// first ([`crate::frame::segment`]).
+/// `vnet` says it is partial, and says so in `vnet`. `vnet` is that of
+/// [`receiver_hdr`](crate::frame::receiver_hdr) or of a [`SegmentPart`](crate::frame::SegmentPart);
+/// super-frames are segmented first.
 ///
 /// The partial sum a guest left in a TCP or UDP header is not trusted: the
 /// pseudo header is summed from the IP header that was checked. Only for a

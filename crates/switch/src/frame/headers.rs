@@ -1,5 +1,5 @@
 //! What a frame's headers say, and where they are: Ethernet, one VLAN tag, IPv4,
-//! IPv6, ARP, TCP, UDP. [`crate::frame::parse`] fills it in.
+//! IPv6, ARP, TCP, UDP. [`parse`](fn@crate::frame::parse) fills it in.
 //!
 //! ```text
 //!  0          14 or 18        l4_offset          len                end     total_len

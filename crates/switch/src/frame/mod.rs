@@ -44,7 +44,7 @@ mod testing;
 pub use dscp::{clear_realtime_marks, set_dscp};
 pub use finish::finish_checksum;
 pub use headers::{FRAME_MAX, HEADER_MAX, Headers, L3, L4};
-pub use offload::{Malformed, Offload, segments, wire_bytes};
+pub use offload::{Malformed, Offload, receiver_hdr, segments, wire_bytes};
 pub use parse::{ParseError, parse};
 pub use payload::{Payload, Span};
 pub use policy::{Policy, Reason, Verdict};
