@@ -27,10 +27,7 @@ impl Bell {
 
 /// Nobody sleeps this long unless forgotten, on however slow a machine.
 fn sleep(bell: &Receiver<()>, who: &str) {
-    assert!(
-        bell.recv_timeout(Duration::from_secs(120)).is_ok(),
-        "the {who} was not woken"
-    );
+    assert!(bell.recv_timeout(Duration::from_secs(120)).is_ok(), "the {who} was not woken");
 }
 
 /// Small numbers that differ, the same in every run.
@@ -41,12 +38,7 @@ fn small(state: &mut u32) -> u16 {
 
 fn stress(features: Features) {
     const SIZE: u16 = 16;
-    let Guest {
-        memory,
-        map,
-        mut driver,
-        mut device,
-    } = Guest::starting_at(SIZE, features, 65_000);
+    let Guest { memory, map, mut driver, mut device } = Guest::starting_at(SIZE, features, 65_000);
     let (kick, kicked) = Bell::new();
     let (call, called) = Bell::new();
 
@@ -65,15 +57,8 @@ fn stress(features: Features) {
                 let slot = free_slots.pop().unwrap();
                 memory.write(slot_addr(slot), &sent.to_le_bytes());
                 // Its number in two pieces.
-                let pieces = [
-                    Buffer::readable(slot_addr(slot), 1),
-                    Buffer::readable(slot_addr(slot) + 1, 3),
-                ];
-                let head = if features.indirect {
-                    driver.add_indirect(&pieces)
-                } else {
-                    driver.add(&pieces)
-                };
+                let pieces = [Buffer::readable(slot_addr(slot), 1), Buffer::readable(slot_addr(slot) + 1, 3)];
+                let head = if features.indirect { driver.add_indirect(&pieces) } else { driver.add(&pieces) };
                 slots[usize::from(head.unwrap())] = slot;
                 sent += 1;
             }
@@ -83,11 +68,7 @@ fn stress(features: Features) {
             let before = back;
             while let Some(used) = driver.reap() {
                 // The device answers with the number; each is answered once, in any order.
-                assert!(
-                    !std::mem::replace(&mut answered[used.len as usize], true),
-                    "{} twice",
-                    used.len
-                );
+                assert!(!std::mem::replace(&mut answered[used.len as usize], true), "{} twice", used.len);
                 let mut number = [0; 4];
                 memory.read(slot_addr(slots[usize::from(used.head)]), &mut number);
                 assert_eq!(u32::from_le_bytes(number), used.len);
@@ -116,15 +97,10 @@ fn stress(features: Features) {
             let mut number = Vec::new();
             for span in chain.spans() {
                 // SAFETY: popped from a queue whose memory `map` keeps.
-                number.extend(
-                    (0..span.len as usize).map(|i| unsafe { span.ptr.add(i).read_volatile() }),
-                );
+                number.extend((0..span.len as usize).map(|i| unsafe { span.ptr.add(i).read_volatile() }));
             }
             let number = u32::from_le_bytes(number.try_into().unwrap());
-            assert_eq!(
-                number, seen,
-                "in order, and what was written before the index moved"
-            );
+            assert_eq!(number, seen, "in order, and what was written before the index moved");
             open.push((chain.head(), number));
             seen += 1;
         }
@@ -153,18 +129,12 @@ fn stress(features: Features) {
 
 #[test]
 fn nobody_sleeps_for_ever_with_flags() {
-    stress(Features {
-        event_idx: false,
-        indirect: false,
-    });
+    stress(Features { event_idx: false, indirect: false });
 }
 
 #[test]
 fn nobody_sleeps_for_ever_with_event_indices() {
-    stress(Features {
-        event_idx: true,
-        indirect: true,
-    });
+    stress(Features { event_idx: true, indirect: true });
 }
 
 /// Two threads that go on only together.
@@ -191,12 +161,7 @@ impl Gate {
 /// fails within seconds; an unoptimised one is too slow between the two accesses to notice.
 fn race(features: Features) {
     const ROUNDS: u32 = 10_000;
-    let Guest {
-        memory: _memory,
-        map: _map,
-        mut driver,
-        mut device,
-    } = Guest::new(4, features);
+    let Guest { memory: _memory, map: _map, mut driver, mut device } = Guest::new(4, features);
     let gate = Arc::new(Gate(AtomicU32::new(0)));
     // What the driver saw of the round: kick wanted, chains back.
     let seen = Arc::new((AtomicBool::new(false), AtomicBool::new(false)));
@@ -209,9 +174,7 @@ fn race(features: Features) {
             driver_saw.0.store(driver.publish(), Ordering::Relaxed);
             theirs.pass(4 * round + 2, 0);
             theirs.pass(4 * round + 3, round % 5);
-            driver_saw
-                .1
-                .store(driver.enable_interrupts(), Ordering::Relaxed);
+            driver_saw.1.store(driver.enable_interrupts(), Ordering::Relaxed);
             theirs.pass(4 * round + 4, 0);
             driver.reap().unwrap();
         }
@@ -238,31 +201,19 @@ fn race(features: Features) {
 
 #[test]
 fn asking_and_moving_at_once_is_noticed_with_flags() {
-    race(Features {
-        event_idx: false,
-        indirect: false,
-    });
+    race(Features { event_idx: false, indirect: false });
 }
 
 #[test]
 fn asking_and_moving_at_once_is_noticed_with_event_indices() {
-    race(Features {
-        event_idx: true,
-        indirect: false,
-    });
+    race(Features { event_idx: true, indirect: false });
 }
 
 /// A guest that rewrites descriptors while they are read gets errors or its own memory,
 /// never anything else.
 #[test]
 fn descriptors_may_change_while_they_are_read() {
-    let mut guest = Guest::new(
-        4,
-        Features {
-            event_idx: false,
-            indirect: true,
-        },
-    );
+    let mut guest = Guest::new(4, Features { event_idx: false, indirect: true });
     let start = guest.map.translate(GUEST_ADDR, 1 << 20).unwrap().addr();
     let memory = Arc::clone(&guest.memory);
     let desc = guest.driver.desc_addr();
@@ -271,8 +222,7 @@ fn descriptors_may_change_while_they_are_read() {
     let table = GUEST_ADDR + 0x8_0000;
     let liar = std::thread::spawn(move || {
         // (address, length and flags and next): right and wrong halves in every mixture.
-        let words =
-            |addr: u64, len: u64, flags: u64, next: u64| [addr, len | flags << 32 | next << 48];
+        let words = |addr: u64, len: u64, flags: u64, next: u64| [addr, len | flags << 32 | next << 48];
         let all = [
             words(GUEST_ADDR, 64, 0, 0),
             words(GUEST_ADDR + (1 << 20) - 1, 1, 1, 1),
@@ -303,8 +253,7 @@ fn descriptors_may_change_while_they_are_read() {
             Ok(true) => {
                 for span in chain.spans() {
                     assert!(
-                        span.ptr.addr() >= start
-                            && span.ptr.addr() + span.len as usize <= start + (1 << 20)
+                        span.ptr.addr() >= start && span.ptr.addr() + span.len as usize <= start + (1 << 20)
                     );
                 }
                 guest.device.complete(chain.head(), 0);
@@ -317,8 +266,5 @@ fn descriptors_may_change_while_they_are_read() {
     }
     stop.store(true, Ordering::Relaxed);
     liar.join().unwrap();
-    assert!(
-        good > 0 && bad > 0,
-        "{good} good, {bad} bad: the two did not race"
-    );
+    assert!(good > 0 && bad > 0, "{good} good, {bad} bad: the two did not race");
 }
