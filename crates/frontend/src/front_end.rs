@@ -63,6 +63,8 @@ pub struct Options {
     pub memory_size: u64,
     /// Whether to pass the memory on. A guest that does not sends an empty table.
     pub share: bool,
+    /// Whether the memory is all there from the start.
+    pub preallocate: bool,
 }
 
 impl Default for Options {
@@ -77,6 +79,7 @@ impl Default for Options {
             buffer_size: 2048,
             memory_size: 0,
             share: true,
+            preallocate: true,
         }
     }
 }
@@ -162,6 +165,9 @@ impl FrontEnd {
         let needed = (queue * u64::from(options.queue_pairs) * 2).next_multiple_of(4096);
         let size = needed.max(options.memory_size.next_multiple_of(4096));
         let memory = Arc::new(SharedMemory::new(0, size as usize)?);
+        if options.preallocate {
+            memory.preallocate()?;
+        }
         let mut guest = Self {
             options,
             path: None,

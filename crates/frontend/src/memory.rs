@@ -1,7 +1,7 @@
 //! The memory of a guest without a virtual machine: a memfd, mapped here and
 //! handed to the device.
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,6 +45,14 @@ impl SharedMemory {
         // SAFETY: a new mapping at an address the kernel chooses.
         let start = unsafe { mmap(std::ptr::null_mut(), size, protection, MapFlags::SHARED, &fd, 0) }?;
         Ok(Self { fd, start: start.cast(), size, guest_addr, allocated: AtomicU64::new(0) })
+    }
+
+    /// Allocates all of it now, as QEMU's `prealloc=on` does.
+    ///
+    /// # Errors
+    /// When the kernel has not that much memory.
+    pub fn preallocate(&self) -> io::Result<()> {
+        Ok(fallocate(&self.fd, FallocateFlags::empty(), 0, self.size as u64)?)
     }
 
     /// The memory, to be passed to the device.

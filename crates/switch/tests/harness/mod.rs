@@ -1,0 +1,200 @@
+//! A switch in this process, synthetic guests on it, and frames for them.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tidegate_contract::{Host, Vnic};
+use tidegate_frontend::front_end::{FrontEnd, Options};
+use tidegate_switch::control::{Connection, PortStatus};
+use tidegate_switch::server::Switch;
+use tidegate_switch::server::ports::Connect;
+use tidegate_switch::stats::{Reader, VnicStats};
+
+/// Longest a test waits for anything that should happen at once.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running switch.
+pub struct TestSwitch {
+    pub switch: Arc<Switch>,
+    pub stats: Reader,
+    dir: TempDir,
+}
+
+impl TestSwitch {
+    pub fn new(workers: usize) -> Self {
+        let switch = Switch::start(workers, &[], None).unwrap();
+        switch.set_host(Host::default()).unwrap();
+        let stats = Reader::open(switch.region.file()).unwrap();
+        Self { switch, stats, dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Makes a port with a listening socket.
+    pub fn add(&self, vnic: &Vnic) {
+        self.switch.set_port(vnic.clone(), Connect::Listener(self.listener(&vnic.name))).unwrap();
+    }
+
+    pub fn listener(&self, name: &str) -> OwnedFd {
+        let path = self.socket(name);
+        let _ = std::fs::remove_file(&path);
+        let fd = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&fd, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&fd, 8).unwrap();
+        fd
+    }
+
+    /// Makes a port and connects a guest to it.
+    pub fn guest(&self, toml: &str) -> Guest {
+        self.guest_with(toml, Options::default())
+    }
+
+    pub fn guest_with(&self, toml: &str, options: Options) -> Guest {
+        let vnic = contract(toml);
+        self.add(&vnic);
+        self.connect(vnic, options)
+    }
+
+    /// Connects a guest to a port that is there.
+    pub fn connect(&self, vnic: Vnic, options: Options) -> Guest {
+        let front = FrontEnd::connect(self.socket(&vnic.name), options).unwrap();
+        self.until(|| self.port(&vnic.name).connection == Connection::Up);
+        Guest { vnic, front }
+    }
+
+    /// Changes a contract, live.
+    pub fn change(&self, toml: &str) {
+        self.switch.set_port(contract(toml), Connect::Keep).unwrap();
+    }
+
+    pub fn port(&self, name: &str) -> PortStatus {
+        self.switch.ports().into_iter().find(|port| port.vnic.name == name).unwrap()
+    }
+
+    pub fn stats(&self, name: &str) -> VnicStats {
+        self.stats.vnic(name).unwrap()
+    }
+
+    /// Waits until `done`, at most [`PATIENCE`].
+    #[track_caller]
+    pub fn until(&self, mut done: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < PATIENCE, "waited too long: {:#?}", self.stats.vnics());
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// A vNIC and the guest on it.
+pub struct Guest {
+    pub vnic: Vnic,
+    pub front: FrontEnd,
+}
+
+impl Guest {
+    /// Sends a frame with an empty virtio header.
+    #[track_caller]
+    pub fn send(&mut self, frame: &[u8]) {
+        let bytes = with_header(self.front.header_len(), [0; 12], frame);
+        assert!(self.front.send(0, &bytes), "transmit ring is full");
+    }
+
+    /// Sends a frame behind the given virtio header.
+    #[track_caller]
+    pub fn send_with(&mut self, header: [u8; 12], frame: &[u8]) {
+        let bytes = with_header(self.front.header_len(), header, frame);
+        assert!(self.front.send(0, &bytes), "transmit ring is full");
+    }
+
+    /// The next frame received, without its virtio header.
+    #[track_caller]
+    pub fn receive(&mut self) -> Vec<u8> {
+        self.receive_with_header().1
+    }
+
+    #[track_caller]
+    pub fn receive_with_header(&mut self) -> (Vec<u8>, Vec<u8>) {
+        let start = Instant::now();
+        loop {
+            if let Some(bytes) = self.try_receive() {
+                let frame = bytes[self.front.header_len()..].to_vec();
+                return (bytes, frame);
+            }
+            assert!(start.elapsed() < PATIENCE, "{} received nothing", self.vnic.name);
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    pub fn try_receive(&mut self) -> Option<Vec<u8>> {
+        (0..usize::from(self.vnic.queues)).find_map(|pair| self.front.receive(pair))
+    }
+
+    /// Everything that is there to be received.
+    pub fn drain(&mut self) -> usize {
+        std::iter::from_fn(|| self.try_receive()).count()
+    }
+
+    pub fn mac(&self) -> [u8; 6] {
+        self.vnic.mac.0
+    }
+}
+
+pub fn with_header(len: usize, header: [u8; 12], frame: &[u8]) -> Vec<u8> {
+    [&header[..len], frame].concat()
+}
+
+/// `name: rest of the table` as a contract on a vhost-user port; the n-th MAC for `n`.
+pub fn contract(toml: &str) -> Vnic {
+    let document = tidegate_contract::parse(toml, "test").unwrap();
+    document.vnics.into_iter().next().unwrap().value
+}
+
+/// A contract in segment 7 with further lines.
+pub fn vnic(name: &str, n: u8, lines: &str) -> String {
+    format!(
+        "[vnic.{name}]\nattach = {{ vhost-user = \"/tmp/unused-{name}.sock\" }}\n\
+         mac = \"52:54:00:00:00:{n:02x}\"\nsegment = 7\n{lines}\n"
+    )
+}
+
+pub const BROADCAST: [u8; 6] = [0xff; 6];
+
+/// An IPv4 UDP frame, checksums complete (UDP checksum 0: none).
+pub fn udp(dst: [u8; 6], src: [u8; 6], payload: &[u8]) -> Vec<u8> {
+    udp_dscp(dst, src, payload, 0)
+}
+
+pub fn udp_dscp(dst: [u8; 6], src: [u8; 6], payload: &[u8], dscp: u8) -> Vec<u8> {
+    let mut frame = [&dst[..], &src[..], &[0x08, 0x00]].concat();
+    let total = (20 + 8 + payload.len()) as u16;
+    let mut ip = vec![0x45, dscp << 2, 0, 0, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, src[5], 10, 0, 0, dst[5]];
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame.extend(ip);
+    frame.extend([0x10, 0x00, 0x20, 0x00]);
+    frame.extend((8 + payload.len() as u16).to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(payload);
+    frame
+}
+
+/// The Internet checksum (RFC 1071), the slow way.
+pub fn checksum(bytes: &[u8]) -> u16 {
+    let mut sum = 0u32;
+    for pair in bytes.chunks(2) {
+        sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
