@@ -66,8 +66,9 @@ impl Credit {
     }
 
     /// Changes rate and burst from `now` on. What was sent ahead at the old rate
-    /// stays sent, and what is owed stays owed.
-    pub(super) fn set(&mut self, now: u64, min: Rate, min_burst: u64, busy: bool) {
+    /// stays sent; what is owed stays owed, but at the new rate, too, for no longer
+    /// than `patience` (ns). `busy`: the source has frames.
+    pub(super) fn set(&mut self, now: u64, min: Rate, min_burst: u64, busy: bool, patience: u64) {
         if busy {
             self.settle(now);
         } else {
@@ -75,6 +76,7 @@ impl Credit {
         }
         self.rate = min.bits();
         self.burst = min_burst;
+        self.forgo(patience);
     }
 
     /// When a head of `bytes` is eligible; in the past for one that is.
@@ -88,13 +90,17 @@ impl Credit {
         self.line_at(self.ahead.saturating_add(units(bytes.into())))
     }
 
-    /// A frame of `bytes` was served in tier 2. What is owed for longer than
-    /// `patience` (ns) is forgone.
+    /// A frame of `bytes` was served in tier 2. What has been owed for longer
+    /// than `patience` (ns) is forgone.
     pub(super) fn charge(&mut self, now: u64, bytes: u32, patience: u64) {
         self.settle(now);
+        self.ahead = self.ahead.saturating_add(units(bytes.into()));
+        self.forgo(patience);
+    }
+
+    fn forgo(&mut self, patience: u64) {
         let most = i128::from(patience) * i128::from(self.rate);
-        let ahead = self.ahead.saturating_add(units(bytes.into()));
-        self.ahead = ahead.max(-most);
+        self.ahead = self.ahead.max(-most);
     }
 
     fn settle(&mut self, now: u64) {
@@ -229,9 +235,12 @@ mod tests {
         let mut c = Credit::new(0, min(), 1000);
         c.charge(0, 3000, 0);
         let double = Rate::from_bits(16_000_000).expect("in range");
-        c.set(1_000_000, double, 500, true); // 2000 ahead
+        c.set(1_000_000, double, 500, true, 0); // 2000 ahead
         assert_eq!(c.eligible_at(500), 2_000_000);
         assert_eq!(c.due_at(500), 2_250_000);
+        // By then 2000 are owed, which is 2 ms at the new rate; 1 ms is kept.
+        c.set(3_000_000, min(), 500, true, 1_000_000);
+        assert_eq!(c.due_at(500), 2_500_000);
     }
 
     #[test]

@@ -115,6 +115,7 @@ impl Model {
             charged: 0,
         });
         let was = source.config;
+        let patience = i128::from(hold_limit(self.config.rate));
         if source.weight != u128::from(config.weight.max(1)) {
             (source.tag, source.served) = (source.start_tag(), 0);
             source.weight = u128::from(config.weight.max(1));
@@ -125,7 +126,8 @@ impl Model {
         } else if source.frames.is_empty() {
             ahead = ahead.max(0);
         }
-        source.restart(now, ahead);
+        let rate = i128::from(config.min.map_or(0, Rate::bits));
+        source.restart(now, ahead.max(-rate * patience));
         source.config = config;
         if was.deadline.is_some() != config.deadline.is_some() {
             source.sharing = false;
@@ -353,7 +355,8 @@ proptest! {
         sources in prop::collection::vec(source_config(), SOURCES as usize),
         steps in prop::collection::vec(step(), 1..300),
     ) {
-        let mut now = 1_000_000_000_000;
+        // Late enough that no time owed reaches back before the clock's start.
+        let mut now = 10_000_000_000_000_000;
         let mut sched = Scheduler::new(egress);
         let mut model = Model::new(egress);
         for (id, config) in (0..).zip(sources) {

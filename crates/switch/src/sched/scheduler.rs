@@ -100,6 +100,7 @@ impl<F: Copy> Scheduler<F> {
         self.fifo.reserve(id);
         self.oldest.reserve(id);
 
+        let patience = hold_limit(self.config.rate);
         let source = self.sources[index].get_or_insert_with(|| Source {
             config,
             list: List::default(),
@@ -112,7 +113,7 @@ impl<F: Copy> Scheduler<F> {
         source.share.set_weight(config.weight);
         source.credit = config.min.map(|min| match source.credit.take() {
             Some(mut credit) => {
-                credit.set(now, min, config.min_burst, busy);
+                credit.set(now, min, config.min_burst, busy, patience);
                 credit
             }
             None => Credit::new(now, min, config.min_burst),
