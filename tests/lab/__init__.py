@@ -1,0 +1,10 @@
+"""The lab: real kernels, drivers and network stacks, without hardware.
+
+    test ──▶ host.Host          tidegate switch + agent in a folder of their own, and the command line
+         ──▶ guest.Guest        a QEMU machine with Debian's kernel; NICs on vhost-user or on a Unix socket
+         ──▶ namespaces.Stack   a Linux TCP/IP stack of its own (user + network namespace)
+         ──▶ testpmd.Testpmd    DPDK's virtio driver as somebody else's front end
+
+Everything a test starts is a `process.Process`: its output is kept in a file,
+which the failure message quotes, and it ends with the test.
+"""

@@ -1,0 +1,48 @@
+#!/bin/busybox sh
+# First process of a lab guest: the host's own files, read-only under a
+# writable overlay, then one command per line from the virtio-serial port.
+#
+#   host ──▶ "SEQ SECONDS BASE64-COMMAND"     guest ──▶ "SEQ STATUS BASE64-STDOUT BASE64-STDERR"
+#                                             ("-" where nothing was printed)
+b=/bin/busybox
+$b mount -t proc proc /proc
+$b mount -t sysfs sys /sys
+$b mount -t devtmpfs dev /dev
+
+for module in $($b cat /modules/order); do
+    $b insmod "/modules/$module.ko" || $b echo "lab: module $module did not load"
+done
+
+fail() {
+    $b echo "lab: $*"
+    $b poweroff -f
+}
+
+$b mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=512000,cache=loose host /host || fail "no 9p share"
+$b mount -t tmpfs rw /rw
+$b mkdir /rw/upper /rw/work
+$b mount -t overlay -o lowerdir=/host,upperdir=/rw/upper,workdir=/rw/work overlay /new || fail "no overlay"
+$b mount -t proc proc /new/proc
+$b mount -t sysfs sys /new/sys
+$b mount --move /dev /new/dev
+$b ln -sf /proc/self/fd /new/dev/fd
+$b mkdir -p /new/dev/shm
+$b mount -t tmpfs run /new/run
+$b mount -t tmpfs tmp /new/tmp
+for interface in /sys/class/net/*; do
+    $b ip link set "${interface##*/}" up
+done
+
+# A port opens once: this descriptor is the whole conversation.
+exec 3<>"/new/dev/$($b basename "$($b dirname "$($b grep -l '^lab$' /sys/class/virtio-ports/*/name)")")"
+$b echo "0 0 - -" >&3
+while read -r seq seconds command <&3; do
+    $b echo "$command" | $b base64 -d >/new/tmp/.command
+    $b timeout -s KILL "$seconds" $b chroot /new /usr/bin/env -i \
+        PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+        /bin/sh /tmp/.command </new/dev/null >/rw/stdout 2>/rw/stderr 3<&-
+    status=$?
+    out=$($b base64 -w 0 /rw/stdout)
+    err=$($b base64 -w 0 /rw/stderr)
+    $b echo "$seq $status ${out:--} ${err:--}" >&3
+done

@@ -1,0 +1,23 @@
+"""Skipping by hand, with a reason, and never silently in CI."""
+
+import os
+import shutil
+
+import pytest
+
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def need(reason: str, condition: object) -> None:
+    """Skip the test for `reason` unless `condition` holds; in CI (CI=true) fail instead."""
+    if condition:
+        return
+    if IN_CI:
+        pytest.fail(f"cannot run here, and CI may not skip: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def need_commands(*commands: str) -> None:
+    """`need` that every command can be found."""
+    missing = [c for c in commands if shutil.which(c) is None]
+    need(f"{', '.join(missing)} missing: run scripts/setup test", not missing)
