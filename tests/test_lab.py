@@ -4,18 +4,13 @@ from pathlib import Path
 
 import pytest
 from lab.guest import Guest, unix_link
-from lab.initramfs import have_kernel
+from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
-
-pytestmark = pytest.mark.lab
-
-
-@pytest.fixture(autouse=True)
-def _parts() -> None:
-    need_commands("qemu-system-x86_64", "busybox")
-    need("no guest kernel: run scripts/setup test", have_kernel())
+from lab.process import wait_for
+from lab.testpmd import Testpmd, vhost, virtio_user
 
 
+@pytest.mark.lab
 def test_guest_runs_commands(tmp_path: Path) -> None:
     """A guest reports output, error output and exit status, and sees the host's programs."""
     with Guest(tmp_path / "g") as guest:
@@ -26,6 +21,7 @@ def test_guest_runs_commands(tmp_path: Path) -> None:
         assert guest.run("printf '%s' \"it's\"; seq 20000 | wc -c").startswith("it's")
 
 
+@pytest.mark.lab
 def test_two_guests_on_a_link(tmp_path: Path) -> None:
     """Two guests joined by a Unix socket ping each other."""
     link = tmp_path / "link.sock"
@@ -36,3 +32,36 @@ def test_two_guests_on_a_link(tmp_path: Path) -> None:
         a.address("10.0.0.1/24")
         b.address("10.0.0.2/24")
         assert " 0% packet loss" in a.run("ping -c 3 -i 0.2 -W 2 10.0.0.2")
+
+
+def test_testpmd_through_a_vhost_back_end(tmp_path: Path) -> None:
+    """testpmd's virtio front end reaches another one through a vhost-user back end that copies."""
+    need_commands("dpdk-testpmd")
+    a, b = tmp_path / "a.sock", tmp_path / "b.sock"
+    with (
+        Testpmd(tmp_path / "switch", [vhost(a), vhost(b)], cpu=1) as switch,
+        Testpmd(tmp_path / "sink", [virtio_user(b, "52:54:00:00:00:02")], forward="rxonly") as sink,
+        Testpmd(
+            tmp_path / "source",
+            [virtio_user(a, "52:54:00:00:00:01")],
+            forward="txonly",
+            peers={0: "52:54:00:00:00:02"},
+        ) as source,
+    ):
+        switch.start()
+        sink.start()
+        source.start()
+        wait_for("frames", lambda: sink.stats()[0].rx_packets > 1000)
+        source.stop()
+        assert source.stats()[0].tx_packets >= 1000
+
+
+def test_two_stacks_on_a_veth(tmp_path: Path) -> None:
+    """Two namespaces joined by a veth ping each other."""
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    with Stack(tmp_path / "a") as a, Stack(tmp_path / "b") as b:
+        pid = b.path.parts[2]
+        a.run(f"ip link add eth0 type veth peer name eth0 netns {pid}")
+        a.address("eth0", "10.0.0.1/24")
+        b.address("eth0", "10.0.0.2/24")
+        assert " 0% packet loss" in a.run("ping -c 3 -i 0.2 10.0.0.2")
