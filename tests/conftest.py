@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from lab.host import Host
 from lab.initramfs import BUSYBOX, have_kernel
 from lab.need import need, need_commands

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from lab.guest import Guest, unix_link
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands

@@ -1,7 +1,7 @@
 """A QEMU guest under test: Debian's kernel, the host's files, commands over virtio-serial.
 
-    Guest(folder, nics=[vhost_user(sock, mac)]) ── qemu ──▶ ready in a few seconds
-    guest.run("ping -c1 10.0.0.2").stdout
+Guest(folder, nics=[vhost_user(sock, mac)]) ── qemu ──▶ ready in a few seconds
+guest.run("ping -c1 10.0.0.2").stdout
 """
 
 import base64
@@ -43,9 +43,7 @@ class Nic:
 _numbers = iter(range(1_000_000))
 
 
-def vhost_user(
-    path: Path, mac: str, *, queues: int = 1, server: bool = False, options: str = ""
-) -> Nic:
+def vhost_user(path: Path, mac: str, *, queues: int = 1, server: bool = False, options: str = "") -> Nic:
     """A virtio-net device on the vhost-user socket at `path`; `server` lets QEMU listen.
 
     `options` are appended to the device, such as `mrg_rxbuf=off`.
@@ -107,9 +105,10 @@ class Guest:
         self.boot_seconds = time.monotonic() - began
 
     def _arguments(self, control: Path) -> list[str]:
+        share = "on" if self.share else "off"
         memory = self.machine or [
             *("-m", f"{self.memory_mb}M", "-smp", str(self.cpus)),
-            *("-object", f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={'on' if self.share else 'off'}"),
+            *("-object", f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share}"),
             *("-machine", "q35,memory-backend=mem"),
         ]
         return [

@@ -1,6 +1,6 @@
 """The guests' kernel and the initramfs made for it, without root.
 
-    target/lab/kernel (scripts/setup) ──▶ modules + busybox + init ──▶ target/lab/initramfs.cpio
+target/lab/kernel (scripts/setup) ──▶ modules + busybox + init ──▶ target/lab/initramfs.cpio
 """
 
 import hashlib
@@ -18,7 +18,16 @@ KERNEL = LAB / "kernel"
 BUSYBOX = Path("/bin/busybox")
 
 # Loaded in this order, each after what it depends on.
-_MODULES = ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "virtio_net", "virtio_rng", "af_packet"]
+_MODULES = [
+    "virtio_pci",
+    "virtio_console",
+    "9pnet_virtio",
+    "9p",
+    "overlay",
+    "virtio_net",
+    "virtio_rng",
+    "af_packet",
+]
 
 
 def have_kernel() -> bool:
@@ -102,7 +111,7 @@ def _with_dependencies(names: list[str]) -> list[tuple[str, bytes]]:
 
 
 class _Cpio:
-    """Writer of the "newc" cpio format (kernel: Documentation/driver-api/early-userspace/buffer-format.rst)."""
+    """Writer of the "newc" cpio format (kernel: driver-api/early-userspace/buffer-format.rst)."""
 
     def __init__(self) -> None:
         self._out = bytearray()

@@ -44,9 +44,7 @@ class Stack:
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
         return ["nsenter", f"--net={self.path}", *argv]
 
-    def try_run(
-        self, command: str | Sequence[str], timeout: float = 60
-    ) -> subprocess.CompletedProcess[str]:
+    def try_run(self, command: str | Sequence[str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a command on this stack."""
         return subprocess.run(
             self._enter(command), capture_output=True, text=True, timeout=timeout, check=False

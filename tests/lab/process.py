@@ -1,22 +1,13 @@
 """Child processes that keep their output and never outlive their test."""
 
 import contextlib
-import ctypes
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def wait_for(what: str, ready: Callable[[], object], timeout: float = 20.0) -> None:
@@ -43,12 +34,12 @@ class Process:
         self.log = log
         with log.open("ab") as out:
             self.popen = subprocess.Popen(
-                self.args,
+                # setpriv becomes the program: same process, but it dies with this one.
+                ["setpriv", "--pdeathsig", "KILL", *self.args],
                 stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
-                preexec_fn=_die_with_parent,
             )
 
     @property
@@ -78,7 +69,7 @@ class Process:
             done = bool(ready())
             if not done and not self.running:
                 raise RuntimeError(
-                    f"{self.args[0]} exited with {self.popen.returncode} before {what}:\n{self.output()[-4000:]}"
+                    f"{self.args[0]} ended with {self.popen.returncode} before {what}:\n{self.output()[-4000:]}"
                 )
             return done
 

@@ -1,7 +1,7 @@
 """DPDK's testpmd: a virtio front end (and, for the lab's own test, a vhost back end) nobody here wrote.
 
-    Testpmd(folder, [virtio_user(sock, mac)], forward="txonly")
-    pmd.start(); pmd.stop(); pmd.stats()[0].tx_packets
+Testpmd(folder, [virtio_user(sock, mac)], forward="txonly")
+pmd.start(); pmd.stop(); pmd.stats()[0].tx_packets
 """
 
 import re

@@ -1,0 +1,186 @@
+"""Tidegate under test: a switch and an agent of its own, driven by the command line only.
+
+folder/  etc/*.toml  state/  switch.sock  api.sock  switch.log  agent.log
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from .initramfs import ROOT
+from .process import Process, wait_for
+
+BINARY = Path(os.environ.get("TIDEGATE_BIN", ROOT / "target/release/tidegate"))
+
+
+@dataclass(frozen=True)
+class Vnic:
+    """What `tidegate vnic show NAME --json` says. The only place here that knows the shape of it."""
+
+    document: dict[str, Any]
+
+    def _count(self, direction: str, counter: str) -> int:
+        return int(self.document["stats"][direction][counter])
+
+    @property
+    def tx_bytes(self) -> int:
+        """Bytes of Ethernet frames the VM sent, every segment with its headers."""
+        return self._count("tx", "wire_bytes")
+
+    @property
+    def rx_bytes(self) -> int:
+        """Bytes of Ethernet frames the VM received."""
+        return self._count("rx", "wire_bytes")
+
+    @property
+    def tx_frames(self) -> int:
+        """Frames the VM sent; a super-frame is one."""
+        return self._count("tx", "frames")
+
+    @property
+    def rx_frames(self) -> int:
+        """Frames the VM received; a super-frame is one."""
+        return self._count("rx", "frames")
+
+    def dropped(self, direction: str) -> dict[str, int]:
+        """Frames dropped, by reason."""
+        return dict(self.document["stats"][direction]["dropped"])
+
+    @property
+    def connection(self) -> str:
+        """`waiting`, `disconnected`, `connected` or `up`."""
+        return str(self.document["connection"])
+
+    @property
+    def last_error(self) -> str:
+        """Why the last front end was disconnected; empty where none was."""
+        return str(self.document.get("last_error") or "")
+
+
+class Host:
+    """A running switch and agent."""
+
+    def __init__(self, folder: Path) -> None:
+        if not BINARY.exists():
+            raise FileNotFoundError(f"{BINARY} is missing: cargo build --release")
+        self.folder = folder
+        self.etc = folder / "etc"
+        self.state = folder / "state"
+        self.etc.mkdir(parents=True, exist_ok=True)
+        self.state.mkdir(exist_ok=True)
+        self.switch_socket = folder / "switch.sock"
+        self.api = folder / "api.sock"
+        self.switch = Process([BINARY, "switch", "--socket", self.switch_socket], folder / "switch.log")
+        try:
+            self.switch.wait_for("its control socket", self.switch_socket.exists)
+            self.start_agent()
+        except BaseException:
+            self.stop()
+            raise
+
+    def agent_command(self) -> list[str | Path]:
+        """The command line of the agent."""
+        return [
+            *(BINARY, "agent", "--config", self.etc, "--state", self.state),
+            *("--switch", self.switch_socket, "--api", self.api),
+        ]
+
+    def start_agent(self) -> None:
+        """Start the agent and wait until its API answers."""
+        self.agent = Process(self.agent_command(), self.folder / "agent.log")
+        self.agent.wait_for(
+            "an answer of the API", lambda: self.try_cli("vnic", "ls", "--json").returncode == 0
+        )
+
+    def kill_agent(self) -> None:
+        """kill -9, as a crash would."""
+        self.agent.kill()
+
+    def try_cli(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run `tidegate ARGUMENTS` against this host's API."""
+        return subprocess.run(
+            [BINARY, "--api", self.api, *arguments], capture_output=True, text=True, timeout=30, check=False
+        )
+
+    def cli(self, *arguments: str | Path) -> str:
+        """`try_cli` that must succeed; its standard output."""
+        done = self.try_cli(*arguments)
+        if done.returncode != 0:
+            command = " ".join(map(str, arguments))
+            raise RuntimeError(f"tidegate {command} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def file(self, toml: str, name: str = "contracts.toml") -> Path:
+        """A contract file outside of the agent's own folder."""
+        path = self.folder / name
+        path.write_text(toml)
+        return path
+
+    def apply(self, toml: str) -> None:
+        """`tidegate apply -f`; must succeed."""
+        self.cli("apply", "-f", self.file(toml))
+
+    def names(self) -> set[str]:
+        """The vNICs there are."""
+        document = json.loads(self.cli("vnic", "ls", "--json"))
+        vnics: Iterable[dict[str, Any]] = document["vnics"] if isinstance(document, dict) else document
+        return {str(v["name"]) for v in vnics}
+
+    def show(self, name: str) -> Vnic:
+        """`tidegate vnic show NAME --json`."""
+        return Vnic(json.loads(self.cli("vnic", "show", name, "--json")))
+
+    def wait_up(self, *names: str, timeout: float = 30) -> None:
+        """Wait until frames can flow at these vNICs."""
+        for name in names:
+            wait_for(f"vNIC {name} to come up", partial(self._is_up, name), timeout)
+
+    def _is_up(self, name: str) -> bool:
+        return self.show(name).connection == "up"
+
+    def tx_rate(self, name: str, seconds: float = 4.0) -> float:
+        """What the VM sends, bit/s, by the switch's counters over `seconds`."""
+        first, began = self.show(name).tx_bytes, time.monotonic()
+        time.sleep(seconds)
+        last, ended = self.show(name).tx_bytes, time.monotonic()
+        return (last - first) * 8 / (ended - began)
+
+    def check_alive(self) -> None:
+        """Fail when the switch has died."""
+        assert self.switch.running, f"the switch ended:\n{self.switch.output()[-4000:]}"
+
+    def stop(self) -> None:
+        """Stop both processes."""
+        if hasattr(self, "agent"):
+            self.agent.stop()
+        self.switch.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def vhost_user_vnic(name: str, socket: Path, mac: str, *lines: str, segment: int = 1) -> str:
+    """The contract of a vNIC on a vhost-user socket; `lines` are further TOML lines."""
+    return _vnic(name, f'{{ vhost-user = "{socket}" }}', mac, segment, lines)
+
+
+def tap_vnic(name: str, netns: Path, mac: str, *lines: str, segment: int = 1, device: str = "eth0") -> str:
+    """The contract of a vNIC on a tap made inside a namespace; `lines` are further TOML lines."""
+    return _vnic(name, f'{{ tap = "{device}", netns = "{netns}" }}', mac, segment, lines)
+
+
+def _vnic(name: str, attach: str, mac: str, segment: int, lines: Iterable[str]) -> str:
+    more = "".join(f"{line}\n" for line in lines)
+    return f'[vnic.{name}]\nattach = {attach}\nmac = "{mac}"\nsegment = {segment}\n{more}\n'

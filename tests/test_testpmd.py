@@ -1,0 +1,89 @@
+"""DPDK's own virtio driver as the front end at both ends."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.host import Host, vhost_user_vnic
+from lab.need import need_commands
+from lab.process import wait_for
+from lab.testpmd import Testpmd, virtio_user
+
+MAC = {"source": "52:54:00:00:01:01", "sink": "52:54:00:00:01:02"}
+
+
+@pytest.fixture
+def ports(host: Host) -> Host:
+    """A source limited to 80 Mbit/s and an unlimited sink."""
+    need_commands("dpdk-testpmd")
+    host.apply(
+        vhost_user_vnic("source", host.folder / "source.sock", MAC["source"], 'tx = { max = "80mbit" }')
+        + vhost_user_vnic("sink", host.folder / "sink.sock", MAC["sink"])
+    )
+    return host
+
+
+def front_end(host: Host, name: str, tmp_path: Path, forward: str, *options: str) -> Testpmd:
+    """A testpmd on the port `name`; it sends to the sink."""
+    device = virtio_user(host.folder / f"{name}.sock", MAC[name])
+    return Testpmd(tmp_path / name, [device], forward=forward, peers={0: MAC["sink"]}, options=options)
+
+
+@pytest.fixture
+def running(ports: Host, tmp_path: Path) -> Iterator[tuple[Testpmd, Testpmd]]:
+    """Source and sink, connected, not yet started."""
+    with (
+        front_end(ports, "sink", tmp_path, "rxonly") as sink,
+        front_end(ports, "source", tmp_path, "txonly", "--txpkts=1000") as source,
+    ):
+        ports.wait_up("source", "sink")
+        sink.start()
+        yield source, sink
+
+
+def test_counters_agree(ports: Host, running: tuple[Testpmd, Testpmd]) -> None:
+    """Every frame testpmd counts as sent is received or counted as dropped, on both sides alike."""
+    source, sink = running
+    source.start()
+    wait_for("frames", lambda: sink.stats()[0].rx_packets > 20_000, 60)
+    source.stop()
+    wait_for("the ring to drain", lambda: ports.show("source").tx_frames == source.stats()[0].tx_packets)
+    sent = source.stats()[0]
+
+    def accounted() -> bool:
+        vnic = ports.show("sink")
+        return vnic.rx_frames + sum(vnic.dropped("rx").values()) >= sent.tx_packets
+
+    wait_for("every frame to be accounted for", accounted)
+    received = ports.show("sink")
+    assert received.rx_frames == sink.stats()[0].rx_packets
+    assert received.rx_bytes == sink.stats()[0].rx_bytes == received.rx_frames * 1000
+    assert received.rx_frames + sum(received.dropped("rx").values()) == sent.tx_packets
+    assert received.rx_frames >= 0.99 * sent.tx_packets, received.dropped("rx")
+    assert ports.show("source").tx_bytes == sent.tx_packets * 1000
+
+
+def test_rate_is_kept(ports: Host, running: tuple[Testpmd, Testpmd]) -> None:
+    """A front end that sends as fast as it can is held to its tx.max, and is told so by its own ring."""
+    source, _ = running
+    source.start()
+    time.sleep(1)
+    rate = ports.tx_rate("source", 4)
+    assert 0.95 * 80e6 <= rate <= 1.02 * 80e6
+    assert sum(ports.show("source").dropped("tx").values()) == 0
+
+
+def test_reconnect(ports: Host, running: tuple[Testpmd, Testpmd], tmp_path: Path) -> None:
+    """A source that is killed in mid-flight harms nothing, and its successor sends."""
+    source, sink = running
+    source.start()
+    wait_for("frames", lambda: sink.stats()[0].rx_packets > 1000, 60)
+    source.process.kill()
+    wait_for("the switch to notice", lambda: ports.show("source").connection != "up")
+    before = sink.stats()[0].rx_packets
+    with front_end(ports, "source", tmp_path / "again", "txonly") as again:
+        ports.wait_up("source")
+        again.start()
+        wait_for("frames of the successor", lambda: sink.stats()[0].rx_packets > before + 1000, 60)
