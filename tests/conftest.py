@@ -1,22 +1,17 @@
 """Fixtures of the end-to-end tests."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from lab.host import Host
-from lab.initramfs import BUSYBOX, have_kernel
-from lab.need import need, need_commands
+from lab.need import need_guests
 
 
-@pytest.fixture(autouse=True)
-def _guests_can_boot(request: pytest.FixtureRequest) -> None:
-    """What every test marked `lab` needs of the machine."""
-    if request.node.get_closest_marker("lab"):
-        need_commands("qemu-system-x86_64")
-        need("no static busybox: run scripts/setup test", BUSYBOX.exists())
-        need("no guest kernel: run scripts/setup test", have_kernel())
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked `lab` need guests."""
+    if item.get_closest_marker("lab"):
+        need_guests()
 
 
 @pytest.fixture
@@ -26,9 +21,3 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     with Host(tmp_path_factory.mktemp("h")) as running:
         yield running
         running.check_alive()
-
-
-@pytest.fixture
-def sockets(host: Host) -> Path:
-    """Where the test's vhost-user sockets lie."""
-    return host.folder

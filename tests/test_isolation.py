@@ -15,7 +15,10 @@ MACS = [f"52:54:00:00:04:{n:02x}" for n in range(4)]
 @pytest.fixture
 def stacks(tmp_path: Path) -> Iterator[list[Stack]]:
     """Four stacks, not yet connected."""
-    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    need(
+        "network namespaces and /dev/net/tun: root, or user namespaces",
+        can_make_namespaces(),
+    )
     need_commands("ping", "tcpdump")
     running: list[Stack] = []
     try:
@@ -28,12 +31,22 @@ def stacks(tmp_path: Path) -> Iterator[list[Stack]]:
 
 
 def connect(
-    host: Host, stacks: list[Stack], segments: list[int], lines: tuple[str, ...] = (), net: str = "10.4.0"
+    host: Host,
+    stacks: list[Stack],
+    segments: list[int],
+    lines: tuple[str, ...] = (),
+    net: str = "10.4.0",
 ) -> None:
     """Stack n becomes vNIC vN in its segment, with address NET.n+1; `lines` are added to v0's contract."""
     host.apply(
         "".join(
-            tap_vnic(f"v{n}", stack.path, MACS[n], *(lines if n == 0 else ()), segment=segment)
+            tap_vnic(
+                f"v{n}",
+                stack.path,
+                MACS[n],
+                *(lines if n == 0 else ()),
+                segment=segment,
+            )
             for n, (stack, segment) in enumerate(zip(stacks, segments, strict=True))
         )
     )
@@ -44,6 +57,11 @@ def connect(
 def reaches(stack: Stack, address: str) -> bool:
     """Whether a ping is answered."""
     return stack.try_run(f"ping -c 2 -i 0.2 -W 1 {address}").returncode == 0
+
+
+def set_mac(mac: str) -> str:
+    """The command that changes the MAC of a stack's device."""
+    return f"ip link set eth0 down && ip link set eth0 address {mac} && ip link set eth0 up"
 
 
 def dropped(host: Host, name: str) -> int:
@@ -81,23 +99,20 @@ def test_spoofed_mac_is_dropped(host: Host, stacks: list[Stack]) -> None:
     assert reaches(stacks[0], "10.4.0.2")
     before = dropped(host, "v0")
     received = host.show("v1").rx_frames
-    stacks[0].run(
-        "ip link set eth0 down && ip link set eth0 address 52:54:00:66:66:66 && ip link set eth0 up"
-    )
+    stacks[0].run(set_mac("52:54:00:66:66:66"))
     assert not reaches(stacks[0], "10.4.0.2")
     assert dropped(host, "v0") > before
     assert host.show("v1").rx_frames == received
-    stacks[0].run(f"ip link set eth0 down && ip link set eth0 address {MACS[0]} && ip link set eth0 up")
+    stacks[0].run(set_mac(MACS[0]))
     assert reaches(stacks[0], "10.4.0.2")
 
 
 def test_stolen_mac_diverts_nothing(host: Host, stacks: list[Stack]) -> None:
     """Sending from another vNIC's MAC does not draw that vNIC's traffic."""
     connect(host, stacks, [1, 1, 1, 1])
-    stacks[3].run(f"ip link set eth0 down && ip link set eth0 address {MACS[1]} && ip link set eth0 up")
+    stacks[3].run(set_mac(MACS[1]))
     stacks[3].try_run("ping -c 3 -i 0.2 -W 1 10.4.0.3")
     assert reaches(stacks[0], "10.4.0.2")
-    assert host.show("v3").tx_frames >= 0
     assert dropped(host, "v3") > 0
 
 

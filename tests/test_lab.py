@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.guest import Guest, unix_link
+from lab.guest import Guest, transfer, unix_link
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
 from lab.process import wait_for
@@ -33,6 +33,7 @@ def test_two_guests_on_a_link(tmp_path: Path) -> None:
         a.address("10.0.0.1/24")
         b.address("10.0.0.2/24")
         assert " 0% packet loss" in a.run("ping -c 3 -i 0.2 -W 2 10.0.0.2")
+        transfer(a, b, "10.0.0.1")
 
 
 def test_testpmd_through_a_vhost_back_end(tmp_path: Path) -> None:
@@ -59,7 +60,10 @@ def test_testpmd_through_a_vhost_back_end(tmp_path: Path) -> None:
 
 def test_two_stacks_on_a_veth(tmp_path: Path) -> None:
     """Two namespaces joined by a veth ping each other."""
-    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    need(
+        "network namespaces and /dev/net/tun: root, or user namespaces",
+        can_make_namespaces(),
+    )
     with Stack(tmp_path / "a") as a, Stack(tmp_path / "b") as b:
         pid = b.path.parts[2]
         a.run(f"ip link add eth0 type veth peer name eth0 netns {pid}")

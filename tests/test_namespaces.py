@@ -19,7 +19,10 @@ MBIT = 1e6
 @pytest.fixture
 def stacks(host: Host, tmp_path: Path) -> Iterator[tuple[Stack, Stack]]:
     """Stacks a and b on taps: a sends at most 200 Mbit/s, b at most 100 Mbit/s."""
-    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    need(
+        "network namespaces and /dev/net/tun: root, or user namespaces",
+        can_make_namespaces(),
+    )
     need_commands("ping", "iperf3")
     with Stack(tmp_path / "a") as a, Stack(tmp_path / "b") as b:
         host.apply(
@@ -48,7 +51,11 @@ def test_ping(stacks: tuple[Stack, Stack]) -> None:
 @pytest.mark.parametrize("options", [(), ("--udp", "--bitrate", "300M")], ids=["tcp", "udp"])
 @pytest.mark.parametrize(("sender", "limit"), [("a", 200), ("b", 100)])
 def test_iperf3(
-    host: Host, stacks: tuple[Stack, Stack], sender: str, limit: int, options: tuple[str, ...]
+    host: Host,
+    stacks: tuple[Stack, Stack],
+    sender: str,
+    limit: int,
+    options: tuple[str, ...],
 ) -> None:
     """What a stack sends comes to its tx.max, for TCP with super-frames and for UDP."""
     a, b = stacks
@@ -62,8 +69,15 @@ def test_iperf3(
 
 def test_two_senders_share_by_weight(host: Host, tmp_path: Path) -> None:
     """Where two vNICs fill one egress, what is left over is shared by weight: 3 to 1."""
-    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
-    with Stack(tmp_path / "x") as x, Stack(tmp_path / "y") as y, Stack(tmp_path / "z") as z:
+    need(
+        "network namespaces and /dev/net/tun: root, or user namespaces",
+        can_make_namespaces(),
+    )
+    with (
+        Stack(tmp_path / "x") as x,
+        Stack(tmp_path / "y") as y,
+        Stack(tmp_path / "z") as z,
+    ):
         host.apply(
             tap_vnic("x", x.path, "52:54:00:00:03:01", "weight = 3")
             + tap_vnic("y", y.path, "52:54:00:00:03:02", "weight = 1")
@@ -73,9 +87,7 @@ def test_two_senders_share_by_weight(host: Host, tmp_path: Path) -> None:
             stack.address("eth0", f"10.3.0.{number}/24")
         for port, stack in ((5201, x), (5202, y)):
             z.iperf_server(port)
-            stack.spawn(
-                "iperf3", "--client", "10.3.0.3", "--port", str(port), "--time", "10", "--parallel", "2"
-            )
+            stack.spawn(*f"iperf3 --client 10.3.0.3 --port {port} --time 10 --parallel 2".split())
         time.sleep(2)
         before = [host.show(n).tx_bytes for n in "xy"]
         time.sleep(5)

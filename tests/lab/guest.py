@@ -55,7 +55,10 @@ def vhost_user(path: Path, mac: str, *, queues: int = 1, server: bool = False, o
         [
             *("-chardev", f"socket,id=char{n},path={path},{mode}"),
             *("-netdev", f"vhost-user,id=net{n},chardev=char{n},queues={queues}"),
-            *("-device", f"virtio-net-pci,netdev=net{n},mac={mac}{mq}{options and ',' + options}"),
+            *(
+                "-device",
+                f"virtio-net-pci,netdev=net{n},mac={mac}{mq}{options and ',' + options}",
+            ),
         ]
     )
 
@@ -92,11 +95,15 @@ class Guest:
         self._buffer = b""
         self.folder.mkdir(parents=True, exist_ok=True)
         control = self.folder / "control.sock"
+        control.unlink(missing_ok=True)
         began = time.monotonic()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(control))
         self._listener.listen(1)
-        self.process = Process(["qemu-system-x86_64", *self._arguments(control)], self.folder / "console.log")
+        self.process = Process(
+            ["qemu-system-x86_64", *self._arguments(control)],
+            self.folder / "console.log",
+        )
         try:
             self._connect()
         except BaseException:
@@ -108,7 +115,10 @@ class Guest:
         share = "on" if self.share else "off"
         memory = self.machine or [
             *("-m", f"{self.memory_mb}M", "-smp", str(self.cpus)),
-            *("-object", f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share}"),
+            *(
+                "-object",
+                f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share}",
+            ),
             *("-machine", "q35,memory-backend=mem"),
         ]
         return [
@@ -116,11 +126,24 @@ class Guest:
             *memory,
             *("-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"),
             *("-kernel", str(kernel()), "-initrd", str(initramfs())),
-            *("-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on tsc=reliable mitigations=off"),
+            *(
+                "-append",
+                "console=ttyS0 quiet panic=-1 random.trust_cpu=on tsc=reliable mitigations=off",
+            ),
             "-virtfs",
             "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
-            *("-device", "virtio-serial", "-chardev", f"socket,id=control,path={control}"),
-            *("-device", "virtserialport,chardev=control,name=lab", "-device", "virtio-rng-pci"),
+            *(
+                "-device",
+                "virtio-serial",
+                "-chardev",
+                f"socket,id=control,path={control}",
+            ),
+            *(
+                "-device",
+                "virtserialport,chardev=control,name=lab",
+                "-device",
+                "virtio-rng-pci",
+            ),
             *(argument for nic in self.nics for argument in nic.arguments),
         ]
 
@@ -190,9 +213,30 @@ class Guest:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def transfer(giver: Guest, taker: Guest, address: str, size: int = 8_000_000) -> None:
+    """Send random bytes by TCP from `giver`, at `address`, and check that they arrive unharmed."""
+    giver.run(f"head -c {size} /dev/urandom >/tmp/given")
+    giver.run("busybox nc -l -p 7000 </tmp/given >/dev/null 2>&1 &")
+    giver.run("until grep -q ':1B58 ' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done")
+    # Opened both ways, the pipe never ends: nc waits for the giver to finish.
+    taker.run("rm -f /tmp/hold; mkfifo /tmp/hold")
+    taker.run(f"busybox nc {address} 7000 <>/tmp/hold >/tmp/taken")
+    given, taken = (
+        giver.run("sha256sum </tmp/given"),
+        taker.run("sha256sum </tmp/taken"),
+    )
+    if given != taken:
+        raise GuestError(
+            f"{size} bytes were sent, {taker.run('stat -c %s /tmp/taken').strip()} others arrived"
+        )
 
 
 def _decode(text: bytes) -> str:

@@ -95,9 +95,10 @@ class Host:
     def start_agent(self) -> None:
         """Start the agent and wait until its API answers."""
         self.agent = Process(self.agent_command(), self.folder / "agent.log")
-        self.agent.wait_for(
-            "an answer of the API", lambda: self.try_cli("vnic", "ls", "--json").returncode == 0
-        )
+        self.agent.wait_for("an answer of the API", self._answers)
+
+    def _answers(self) -> bool:
+        return self.try_cli("vnic", "ls", "--json").returncode == 0
 
     def kill_agent(self) -> None:
         """kill -9, as a crash would."""
@@ -106,7 +107,11 @@ class Host:
     def try_cli(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Run `tidegate ARGUMENTS` against this host's API."""
         return subprocess.run(
-            [BINARY, "--api", self.api, *arguments], capture_output=True, text=True, timeout=30, check=False
+            [BINARY, "--api", self.api, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
         )
 
     def cli(self, *arguments: str | Path) -> str:
@@ -166,7 +171,10 @@ class Host:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
@@ -176,7 +184,14 @@ def vhost_user_vnic(name: str, socket: Path, mac: str, *lines: str, segment: int
     return _vnic(name, f'{{ vhost-user = "{socket}" }}', mac, segment, lines)
 
 
-def tap_vnic(name: str, netns: Path, mac: str, *lines: str, segment: int = 1, device: str = "eth0") -> str:
+def tap_vnic(
+    name: str,
+    netns: Path,
+    mac: str,
+    *lines: str,
+    segment: int = 1,
+    device: str = "eth0",
+) -> str:
     """The contract of a vNIC on a tap made inside a namespace; `lines` are further TOML lines."""
     return _vnic(name, f'{{ tap = "{device}", netns = "{netns}" }}', mac, segment, lines)
 

@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from .initramfs import BUSYBOX, have_kernel
+
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
@@ -21,3 +23,10 @@ def need_commands(*commands: str) -> None:
     """`need` that every command can be found."""
     missing = [c for c in commands if shutil.which(c) is None]
     need(f"{', '.join(missing)} missing: run scripts/setup test", not missing)
+
+
+def need_guests() -> None:
+    """`need` of what it takes to boot guests."""
+    need_commands("qemu-system-x86_64")
+    need(f"{BUSYBOX} missing: run scripts/setup test", BUSYBOX.exists())
+    need("no guest kernel: run scripts/setup test", have_kernel())

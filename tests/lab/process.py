@@ -68,9 +68,8 @@ class Process:
         def ready_or_dead() -> bool:
             done = bool(ready())
             if not done and not self.running:
-                raise RuntimeError(
-                    f"{self.args[0]} ended with {self.popen.returncode} before {what}:\n{self.output()[-4000:]}"
-                )
+                status = self.popen.returncode
+                raise RuntimeError(f"{self.args[0]} ended ({status}) before {what}:\n{self.output()[-4000:]}")
             return done
 
         try:

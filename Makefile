@@ -1,0 +1,58 @@
+# `make` lists the targets. Each says, first, what it needs; scripts/setup gets it.
+
+# Ordinary users run the end-to-end tests as root of a user namespace, which may
+# make network namespaces and taps; nothing outside of it is theirs.
+AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
+PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
+BINARY := target/release/tidegate
+
+# Tools in ~/.cargo/bin are found even by a shell that does not know of them.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lab lint fmt bench deb build
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: ## find what is missing to build, demo, test and lint; install it as root
+	@scripts/setup
+
+build:
+	@scripts/setup build
+	cargo build --release --locked
+
+demo: ## voice against bulk traffic on one 1 Gbit/s egress: a plain FIFO, then contracts (no root, 20 s)
+	@scripts/setup demo
+	cargo build --release --locked --quiet
+	$(BINARY) demo $(ARGS)
+
+test: ## everything: unit and property tests, then end to end with guests, DPDK and kernel stacks
+	@scripts/setup build test
+	@scripts/test $(PYTEST)
+
+lab: build ## the guest tests alone
+	@scripts/setup test
+	$(PYTEST) -m lab $(ARGS)
+
+lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
+	@scripts/setup lint
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	.venv/bin/ruff check tests
+	.venv/bin/ruff format --check tests
+	cd tests && ../.venv/bin/mypy .
+	shellcheck -x scripts/setup scripts/deb .ci/run packaging/postinst packaging/prerm packaging/postrm
+	shellcheck -s busybox tests/lab/init.sh
+
+fmt: ## format Rust and Python
+	cargo fmt --all
+	.venv/bin/ruff check --fix --quiet tests
+	.venv/bin/ruff format tests
+
+bench: ## the measurements of PROMISES.md
+	@if [ -x bench/run ]; then bench/run $(ARGS); else echo "make bench: there are no measurements yet (bench/run is missing); 'make demo' measures the first promise" >&2; exit 1; fi
+
+deb: build ## dist/tidegate_VERSION_ARCH.deb
+	@scripts/setup deb
+	scripts/deb
