@@ -4,6 +4,7 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
+PYTHON := tests scripts/test
 BINARY := target/release/tidegate
 
 # Tools in ~/.cargo/bin are found even by a shell that does not know of them.
@@ -39,16 +40,16 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
 	@scripts/setup lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	.venv/bin/ruff check tests
-	.venv/bin/ruff format --check tests
-	cd tests && ../.venv/bin/mypy .
+	.venv/bin/ruff check --config tests/pyproject.toml $(PYTHON)
+	.venv/bin/ruff format --config tests/pyproject.toml --check $(PYTHON)
+	cd tests && ../.venv/bin/mypy . ../scripts/test
 	shellcheck -x scripts/setup scripts/deb .ci/run packaging/postinst packaging/prerm packaging/postrm
-	shellcheck -s busybox tests/lab/init.sh
+	shellcheck -s dash tests/lab/init.sh
 
 fmt: ## format Rust and Python
 	cargo fmt --all
-	.venv/bin/ruff check --fix --quiet tests
-	.venv/bin/ruff format tests
+	.venv/bin/ruff check --config tests/pyproject.toml --fix --quiet $(PYTHON)
+	.venv/bin/ruff format --config tests/pyproject.toml $(PYTHON)
 
 bench: ## the measurements of PROMISES.md
 	@if [ -x bench/run ]; then bench/run $(ARGS); else echo "make bench: there are no measurements yet (bench/run is missing); 'make demo' measures the first promise" >&2; exit 1; fi
