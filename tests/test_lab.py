@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.guest import Guest, transfer, unix_link
+from lab.guest import Guest, transfer, unix_link, vhost_user
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
 from lab.process import wait_for
@@ -70,3 +70,20 @@ def test_two_stacks_on_a_veth(tmp_path: Path) -> None:
         a.address("eth0", "10.0.0.1/24")
         b.address("eth0", "10.0.0.2/24")
         assert " 0% packet loss" in a.run("ping -c 3 -i 0.2 10.0.0.2")
+
+
+@pytest.mark.lab
+def test_guests_on_a_vhost_user_back_end(tmp_path: Path) -> None:
+    """Two guests exchange data through somebody else's vhost-user back end, from shared memory."""
+    need_commands("dpdk-testpmd")
+    a_sock, b_sock = tmp_path / "a.sock", tmp_path / "b.sock"
+    with (
+        Testpmd(tmp_path / "switch", [vhost(a_sock), vhost(b_sock)], cpu=1) as switch,
+        Guest(tmp_path / "a", [vhost_user(a_sock, "52:54:00:00:00:01")]) as a,
+        Guest(tmp_path / "b", [vhost_user(b_sock, "52:54:00:00:00:02")]) as b,
+    ):
+        switch.start()
+        a.address("10.0.0.1/24")
+        b.address("10.0.0.2/24")
+        assert " 0% packet loss" in a.run("ping -c 3 -i 0.2 -W 5 10.0.0.2")
+        transfer(a, b, "10.0.0.1", size=1_000_000)
