@@ -89,6 +89,8 @@ class Testpmd:
             ],
             folder / "testpmd.log",
             stdin=True,
+            # DPDK's own files; otherwise in /var/run, where a user namespace's root may not write.
+            env={"RUNTIME_DIRECTORY": str(folder)},
         )
         self.process.wait_for("testpmd's prompt", lambda: _PROMPT in self.process.output(), 30)
 
