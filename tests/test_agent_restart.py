@@ -20,10 +20,7 @@ LIMIT = 50e6
 @pytest.fixture
 def stacks(host: Host, tmp_path: Path) -> Iterator[tuple[Stack, Stack]]:
     """Two stacks; a sends at most 50 Mbit/s."""
-    need(
-        "network namespaces and /dev/net/tun: root, or user namespaces",
-        can_make_namespaces(),
-    )
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     need_commands("ping", "iperf3")
     with Stack(tmp_path / "a") as a, Stack(tmp_path / "b") as b:
         host.apply(
@@ -43,11 +40,7 @@ def test_no_frame_is_lost(host: Host, stacks: tuple[Stack, Stack]) -> None:
     host.kill_agent()
     time.sleep(2)
     host.start_agent()
-    ping.wait_for(
-        "the end of ping",
-        lambda: not ping.running or "packet loss" in ping.output(),
-        30,
-    )
+    ping.wait_for("the end of ping", lambda: not ping.running or "packet loss" in ping.output(), 30)
     assert "600 packets transmitted, 600 received" in ping.output()
 
 
@@ -83,11 +76,7 @@ def test_front_ends_stay_connected(host: Host, tmp_path: Path) -> None:
         + vhost_user_vnic("b", host.folder / "b.sock", MAC["b"])
     )
     with (
-        Testpmd(
-            tmp_path / "b",
-            [virtio_user(host.folder / "b.sock", MAC["b"])],
-            forward="rxonly",
-        ) as sink,
+        Testpmd(tmp_path / "b", [virtio_user(host.folder / "b.sock", MAC["b"])], forward="rxonly") as sink,
         Testpmd(
             tmp_path / "a",
             [virtio_user(host.folder / "a.sock", MAC["a"])],

@@ -25,10 +25,7 @@ def base(host: Host) -> Host:
 
 def refused(host: Host, toml: str, *facts: str) -> str:
     """`toml` is refused by plan and by apply, with all `facts` in the message and no change; the message."""
-    before = (
-        host.names(),
-        host.cli("vnic", "show", "base", "--json").partition('"stats"')[0],
-    )
+    before = (host.names(), host.cli("vnic", "show", "base", "--json").partition('"stats"')[0])
     path = host.file(toml, "bad.toml")
     for verb in ("plan", "apply"):
         done = host.try_cli(verb, "-f", path)
@@ -37,10 +34,7 @@ def refused(host: Host, toml: str, *facts: str) -> str:
         missing = [fact for fact in facts if fact.lower() not in message.lower()]
         assert not missing, f"{verb} does not say {missing}:\n{message}"
         assert "panicked" not in message
-    assert (
-        host.names(),
-        host.cli("vnic", "show", "base", "--json").partition('"stats"')[0],
-    ) == before
+    assert (host.names(), host.cli("vnic", "show", "base", "--json").partition('"stats"')[0]) == before
     return message
 
 
@@ -65,18 +59,9 @@ def vnic(host: Host, *lines: str, mac: str = MAC) -> str:
         ('tx = { max = "401gbit" }', ("401gbit", "400")),
         ('tx = { max = "10mbit", min = "20mbit" }', ("min", "max", "10mbit", "20mbit")),
         ('deadline = "500us"', ("deadline", "tx.max", "tx.burst", "to")),
-        (
-            'tx = { burst = "4kB" }\ndeadline = "500us"\nto = ["base"]',
-            ("deadline", "tx.max"),
-        ),
-        (
-            'tx = { max = "5mbit" }\ndeadline = "500us"\nto = ["base"]',
-            ("deadline", "tx.burst"),
-        ),
-        (
-            'tx = { max = "5mbit", burst = "4kB" }\ndeadline = "500us"',
-            ("deadline", "to"),
-        ),
+        ('tx = { burst = "4kB" }\ndeadline = "500us"\nto = ["base"]', ("deadline", "tx.max")),
+        ('tx = { max = "5mbit" }\ndeadline = "500us"\nto = ["base"]', ("deadline", "tx.burst")),
+        ('tx = { max = "5mbit", burst = "4kB" }\ndeadline = "500us"', ("deadline", "to")),
         ('tx = { max = "5mbit", min = "1mbit" }\nto = ["nobody"]', ("nobody",)),
         ("weight = 0", ("weight", "1")),
         ("mtu = 20", ("mtu", "68")),
@@ -98,12 +83,7 @@ def test_mac(base: Host, text: str, fact: str) -> None:
 
 def test_segment_out_of_range(base: Host) -> None:
     """A segment is a VNI: 24 bits."""
-    refused(
-        base,
-        vnic(base).replace("segment = 1", "segment = 16777216"),
-        "segment",
-        "16777215",
-    )
+    refused(base, vnic(base).replace("segment = 1", "segment = 16777216"), "segment", "16777215")
 
 
 def test_same_mac_twice(base: Host) -> None:
@@ -116,11 +96,7 @@ def test_same_mac_twice(base: Host) -> None:
 def test_file_half_written(base: Host) -> None:
     """A file that ends in mid-word applies nothing of what it begins with."""
     whole = vnic(base) + vhost_user_vnic("next", base.folder / "next.sock", "52:54:00:00:06:02")
-    for cut in (
-        len(whole) - 3,
-        whole.index("[vnic.next]") + 5,
-        whole.index("next.sock"),
-    ):
+    for cut in (len(whole) - 3, whole.index("[vnic.next]") + 5, whole.index("next.sock")):
         refused(base, whole[:cut], "bad.toml")
 
 
@@ -149,46 +125,28 @@ def test_socket_path(base: Host) -> None:
     refused(base, vhost_user_vnic("bad", missing, MAC), str(missing.parent))
     assert not missing.parent.exists()
     refused(base, vhost_user_vnic("bad", base.folder / ("x" * 120), MAC), "107")
-    refused(
-        base,
-        vhost_user_vnic("bad", Path("run/bad.sock"), MAC),
-        "run/bad.sock",
-        "absolute",
-    )
+    refused(base, vhost_user_vnic("bad", Path("run/bad.sock"), MAC), "run/bad.sock", "absolute")
 
 
 def test_tap_taken_or_nowhere(base: Host, tmp_path: Path) -> None:
     """A device name that is in use, too long, or in a namespace that is not there."""
-    need(
-        "network namespaces and /dev/net/tun: root, or user namespaces",
-        can_make_namespaces(),
-    )
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     with Stack(tmp_path / "stack") as stack:
         stack.run("ip link add eth0 type dummy")
         refused(base, tap_vnic("bad", stack.path, MAC), "eth0")
         assert "dummy" in stack.run("ip -d link show eth0")
-        refused(
-            base,
-            tap_vnic("bad", stack.path, MAC, device="sixteen-letters-"),
-            "sixteen-letters-",
-            "15",
-        )
+        refused(base, tap_vnic("bad", stack.path, MAC, device="sixteen-letters-"), "sixteen-letters-", "15")
         refused(base, tap_vnic("bad", tmp_path / "no-namespace", MAC), "no-namespace")
 
 
 def test_tap_that_goes_away(base: Host, tmp_path: Path) -> None:
     """A tap deleted by somebody else is put back; the switch and the other ports do not suffer."""
-    need(
-        "network namespaces and /dev/net/tun: root, or user namespaces",
-        can_make_namespaces(),
-    )
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     with Stack(tmp_path / "stack") as stack:
         base.apply(tap_vnic("t", stack.path, MAC))
         stack.run("ip link show eth0 && ip link delete eth0")
         wait_for(
-            "the tap to come back",
-            lambda: stack.try_run("ip link show eth0").returncode == 0,
-            timeout=30,
+            "the tap to come back", lambda: stack.try_run("ip link show eth0").returncode == 0, timeout=30
         )
         base.check_alive()
 
@@ -202,12 +160,7 @@ def test_contract_that_does_not_fit(base: Host) -> None:
     )
     refused(
         base,
-        vnic(
-            base,
-            'tx = { max = "50mbit", burst = "64kB" }',
-            'deadline = "300us"',
-            'to = ["base"]',
-        ),
+        vnic(base, 'tx = { max = "50mbit", burst = "64kB" }', 'deadline = "300us"', 'to = ["base"]'),
         *("bad", "base", "deadline"),
     )
 
@@ -238,11 +191,7 @@ def test_unknown_names(base: Host) -> None:
 def test_bad_set(base: Host) -> None:
     """`vnic set` with a wrong key or value changes nothing."""
     before = base.cli("vnic", "show", "base", "--json").partition('"stats"')[0]
-    for change, fact in (
-        ("tx.maximum=1mbit", "maximum"),
-        ("tx.max=fast", "fast"),
-        ("weight", "="),
-    ):
+    for change, fact in (("tx.maximum=1mbit", "maximum"), ("tx.max=fast", "fast"), ("weight", "=")):
         done = base.try_cli("vnic", "set", "base", change)
         assert done.returncode != 0
         assert fact in done.stdout + done.stderr

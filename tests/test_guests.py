@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.guest import Guest, GuestError, transfer, vhost_user
+from lab.guest import Guest, transfer, vhost_user
 from lab.host import Host, tap_vnic, vhost_user_vnic
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_guests
@@ -22,15 +22,10 @@ MBIT = 1e6
 
 
 def boot(host: Host, name: str, *, queues: int = 1, options: str = "", share: bool = True) -> Guest:
-    """A guest on the port `name`, addressed and up."""
+    """A guest on the port `name`, with its address once it is ready."""
     nic = vhost_user(host.folder / f"{name}.sock", MAC[name], queues=queues, options=options)
-    guest = Guest(host.folder / f"guest-{name}", [nic], share=share)
-    try:
-        guest.address(f"{IP[name]}/24")
-    except GuestError:
-        guest.stop()
-        raise
-    return guest
+    setup = f"ip addr add {IP[name]}/24 dev eth0 && ip link set eth0 up"
+    return Guest(host.folder / f"guest-{name}", [nic], share=share, setup=setup)
 
 
 def contracts(host: Host) -> None:
@@ -50,17 +45,15 @@ def contracts(host: Host) -> None:
 
 
 @pytest.fixture(scope="module")
-def lasting(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Host, Guest, Guest]]:
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, Guest, Guest]]:
     """Guests on both ports, shared by the tests that leave them as they were."""
     need_guests()
     with Host(tmp_path_factory.mktemp("g")) as host:
         contracts(host)
         with boot(host, "a") as a, boot(host, "b") as b:
-            host.wait_up("a", "b")
             for guest in (a, b):
                 guest.run("iperf3 --server --daemon && sleep 0.5 && pidof iperf3")
+            host.wait_up("a", "b")
             yield host, a, b
         host.check_alive()
 
@@ -90,10 +83,7 @@ def test_rate_is_kept(lasting: tuple[Host, Guest, Guest], sender: str, receiver:
     stream(guest, IP[receiver], 10, options)
     time.sleep(2)
     rate = host.tx_rate(sender, 6)
-    guest.run(
-        "while kill -0 $(cat /tmp/client.pid) 2>/dev/null; do sleep 0.1; done",
-        timeout=20,
-    )
+    guest.run("while kill -0 $(cat /tmp/client.pid) 2>/dev/null; do sleep 0.1; done", timeout=20)
     log = guest.run("cat /tmp/client.log")
     assert 0.85 * LIMIT[sender] * MBIT <= rate <= 1.05 * LIMIT[sender] * MBIT, log
     assert "iperf Done" in log
@@ -123,14 +113,7 @@ def test_changed_contract_takes_effect_live(lasting: tuple[Host, Guest, Guest]) 
         (1, "indirect_desc=off,event_idx=off"),
         (1, "rx_queue_size=1024"),
     ],
-    ids=[
-        "multiqueue",
-        "no-mergeable-buffers",
-        "no-offloads",
-        "offloads-one-way",
-        "plain-rings",
-        "long-ring",
-    ],
+    ids=["multiqueue", "no-mergeable-buffers", "no-offloads", "offloads-one-way", "plain-rings", "long-ring"],
 )
 def test_driver_features(host: Host, queues: int, options: str) -> None:
     """A file comes through whole, both ways, between a guest with these features and one with all."""
@@ -139,6 +122,8 @@ def test_driver_features(host: Host, queues: int, options: str) -> None:
         + vhost_user_vnic("b", host.folder / "b.sock", MAC["b"])
     )
     with boot(host, "a", queues=queues, options=options) as a, boot(host, "b") as b:
+        a.ready()
+        b.ready()
         host.wait_up("a", "b")
         if queues > 1:
             assert len(a.run("ls -d /sys/class/net/eth0/queues/tx-*").split()) == queues
@@ -148,10 +133,7 @@ def test_driver_features(host: Host, queues: int, options: str) -> None:
 
 def test_guest_and_tap(host: Host, tmp_path: Path) -> None:
     """A guest and a kernel stack on a tap exchange TCP, each with its own offloads."""
-    need(
-        "network namespaces and /dev/net/tun: root, or user namespaces",
-        can_make_namespaces(),
-    )
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     with Stack(tmp_path / "stack") as stack:
         host.apply(
             vhost_user_vnic("a", host.folder / "a.sock", MAC["a"], 'tx = { max = "50mbit" }')
@@ -170,7 +152,8 @@ def test_driver_reload_and_new_guest(host: Host) -> None:
     """The port works again after the driver was rebound, and for a guest started in the first one's place."""
     contracts(host)
     ping = f"ping -c 3 -i 0.2 -W 5 {IP['b']}"
-    with boot(host, "b"):
+    with boot(host, "b") as b:
+        b.ready()
         with boot(host, "a") as a:
             host.wait_up("a", "b")
             a.run(ping)
@@ -189,6 +172,7 @@ def test_driver_reload_and_new_guest(host: Host) -> None:
 def test_memory_that_is_not_shared(host: Host) -> None:
     """A guest with share=off gets no port, and `show` says what to change in the QEMU line."""
     contracts(host)
-    with boot(host, "a", share=False):
+    with boot(host, "a", share=False) as guest:
+        guest.ready()
         wait_for("the reason", lambda: "share=on" in host.show("a").last_error)
         assert host.show("a").connection != "up"

@@ -15,10 +15,7 @@ MACS = [f"52:54:00:00:04:{n:02x}" for n in range(4)]
 @pytest.fixture
 def stacks(tmp_path: Path) -> Iterator[list[Stack]]:
     """Four stacks, not yet connected."""
-    need(
-        "network namespaces and /dev/net/tun: root, or user namespaces",
-        can_make_namespaces(),
-    )
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     need_commands("ping", "tcpdump")
     running: list[Stack] = []
     try:
@@ -31,22 +28,12 @@ def stacks(tmp_path: Path) -> Iterator[list[Stack]]:
 
 
 def connect(
-    host: Host,
-    stacks: list[Stack],
-    segments: list[int],
-    lines: tuple[str, ...] = (),
-    net: str = "10.4.0",
+    host: Host, stacks: list[Stack], segments: list[int], lines: tuple[str, ...] = (), net: str = "10.4.0"
 ) -> None:
     """Stack n becomes vNIC vN in its segment, with address NET.n+1; `lines` are added to v0's contract."""
     host.apply(
         "".join(
-            tap_vnic(
-                f"v{n}",
-                stack.path,
-                MACS[n],
-                *(lines if n == 0 else ()),
-                segment=segment,
-            )
+            tap_vnic(f"v{n}", stack.path, MACS[n], *(lines if n == 0 else ()), segment=segment)
             for n, (stack, segment) in enumerate(zip(stacks, segments, strict=True))
         )
     )

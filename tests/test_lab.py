@@ -26,14 +26,13 @@ def test_guest_runs_commands(tmp_path: Path) -> None:
 def test_two_guests_on_a_link(tmp_path: Path) -> None:
     """Two guests joined by a Unix socket ping each other."""
     link = tmp_path / "link.sock"
-    with (
-        Guest(tmp_path / "a", [unix_link(link, "52:54:00:00:00:01", server=True)]) as a,
-        Guest(tmp_path / "b", [unix_link(link, "52:54:00:00:00:02", server=False)]) as b,
-    ):
-        a.address("10.0.0.1/24")
-        b.address("10.0.0.2/24")
-        assert " 0% packet loss" in a.run("ping -c 3 -i 0.2 -W 2 10.0.0.2")
-        transfer(a, b, "10.0.0.1")
+    with Guest(tmp_path / "a", [unix_link(link, "52:54:00:00:00:01", server=True)]) as a:
+        wait_for("the link", link.exists)
+        with Guest(tmp_path / "b", [unix_link(link, "52:54:00:00:00:02", server=False)]) as b:
+            a.address("10.0.0.1/24")
+            b.address("10.0.0.2/24")
+            assert " 0% packet loss" in a.run("ping -c 3 -i 0.2 -W 2 10.0.0.2")
+            transfer(a, b, "10.0.0.1")
 
 
 def test_testpmd_through_a_vhost_back_end(tmp_path: Path) -> None:
@@ -60,10 +59,7 @@ def test_testpmd_through_a_vhost_back_end(tmp_path: Path) -> None:
 
 def test_two_stacks_on_a_veth(tmp_path: Path) -> None:
     """Two namespaces joined by a veth ping each other."""
-    need(
-        "network namespaces and /dev/net/tun: root, or user namespaces",
-        can_make_namespaces(),
-    )
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     with Stack(tmp_path / "a") as a, Stack(tmp_path / "b") as b:
         pid = b.path.parts[2]
         a.run(f"ip link add eth0 type veth peer name eth0 netns {pid}")

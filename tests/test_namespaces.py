@@ -19,10 +19,7 @@ MBIT = 1e6
 @pytest.fixture
 def stacks(host: Host, tmp_path: Path) -> Iterator[tuple[Stack, Stack]]:
     """Stacks a and b on taps: a sends at most 200 Mbit/s, b at most 100 Mbit/s."""
-    need(
-        "network namespaces and /dev/net/tun: root, or user namespaces",
-        can_make_namespaces(),
-    )
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     need_commands("ping", "iperf3")
     with Stack(tmp_path / "a") as a, Stack(tmp_path / "b") as b:
         host.apply(
@@ -51,11 +48,7 @@ def test_ping(stacks: tuple[Stack, Stack]) -> None:
 @pytest.mark.parametrize("options", [(), ("--udp", "--bitrate", "300M")], ids=["tcp", "udp"])
 @pytest.mark.parametrize(("sender", "limit"), [("a", 200), ("b", 100)])
 def test_iperf3(
-    host: Host,
-    stacks: tuple[Stack, Stack],
-    sender: str,
-    limit: int,
-    options: tuple[str, ...],
+    host: Host, stacks: tuple[Stack, Stack], sender: str, limit: int, options: tuple[str, ...]
 ) -> None:
     """What a stack sends comes to its tx.max, for TCP with super-frames and for UDP."""
     a, b = stacks
@@ -69,15 +62,8 @@ def test_iperf3(
 
 def test_two_senders_share_by_weight(host: Host, tmp_path: Path) -> None:
     """Where two vNICs fill one egress, what is left over is shared by weight: 3 to 1."""
-    need(
-        "network namespaces and /dev/net/tun: root, or user namespaces",
-        can_make_namespaces(),
-    )
-    with (
-        Stack(tmp_path / "x") as x,
-        Stack(tmp_path / "y") as y,
-        Stack(tmp_path / "z") as z,
-    ):
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    with Stack(tmp_path / "x") as x, Stack(tmp_path / "y") as y, Stack(tmp_path / "z") as z:
         host.apply(
             tap_vnic("x", x.path, "52:54:00:00:03:01", "weight = 3")
             + tap_vnic("y", y.path, "52:54:00:00:03:02", "weight = 1")

@@ -19,12 +19,7 @@ def ports(host: Host) -> Host:
     """A source limited to 80 Mbit/s and an unlimited sink."""
     need_commands("dpdk-testpmd")
     host.apply(
-        vhost_user_vnic(
-            "source",
-            host.folder / "source.sock",
-            MAC["source"],
-            'tx = { max = "80mbit" }',
-        )
+        vhost_user_vnic("source", host.folder / "source.sock", MAC["source"], 'tx = { max = "80mbit" }')
         + vhost_user_vnic("sink", host.folder / "sink.sock", MAC["sink"])
     )
     return host
@@ -33,13 +28,7 @@ def ports(host: Host) -> Host:
 def front_end(host: Host, name: str, tmp_path: Path, forward: str, *options: str) -> Testpmd:
     """A testpmd on the port `name`; it sends to the sink."""
     device = virtio_user(host.folder / f"{name}.sock", MAC[name])
-    return Testpmd(
-        tmp_path / name,
-        [device],
-        forward=forward,
-        peers={0: MAC["sink"]},
-        options=options,
-    )
+    return Testpmd(tmp_path / name, [device], forward=forward, peers={0: MAC["sink"]}, options=options)
 
 
 @pytest.fixture
@@ -60,10 +49,7 @@ def test_counters_agree(ports: Host, running: tuple[Testpmd, Testpmd]) -> None:
     source.start()
     wait_for("frames", lambda: sink.stats()[0].rx_packets > 20_000, 60)
     source.stop()
-    wait_for(
-        "the ring to drain",
-        lambda: ports.show("source").tx_frames == source.stats()[0].tx_packets,
-    )
+    wait_for("the ring to drain", lambda: ports.show("source").tx_frames == source.stats()[0].tx_packets)
     sent = source.stats()[0]
 
     def accounted() -> bool:
@@ -100,8 +86,4 @@ def test_reconnect(ports: Host, running: tuple[Testpmd, Testpmd], tmp_path: Path
     with front_end(ports, "source", tmp_path / "again", "txonly") as again:
         ports.wait_up("source")
         again.start()
-        wait_for(
-            "frames of the successor",
-            lambda: sink.stats()[0].rx_packets > before + 1000,
-            60,
-        )
+        wait_for("frames of the successor", lambda: sink.stats()[0].rx_packets > before + 1000, 60)

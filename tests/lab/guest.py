@@ -60,21 +60,18 @@ def vhost_user(path: Path, mac: str, *, queues: int = 1, server: bool = False, o
         [
             *("-chardev", f"socket,id=char{n},path={path},{mode}"),
             *("-netdev", f"vhost-user,id=net{n},chardev=char{n},queues={queues}"),
-            *(
-                "-device",
-                f"virtio-net-pci,netdev=net{n},mac={mac}{mq}{options and ',' + options}",
-            ),
+            *("-device", f"virtio-net-pci,netdev=net{n},mac={mac}{mq}{options and ',' + options}"),
         ]
     )
 
 
 def unix_link(path: Path, mac: str, *, server: bool) -> Nic:
-    """A virtio-net device joined to another guest's by a Unix socket, without any switch."""
+    """A virtio-net device joined to another guest's by a Unix socket, without any switch.
+
+    The server's guest starts first: a client waits for nobody.
+    """
     n = next(_numbers)
-    # A server that is not there yet is tried again; 1 s is the shortest QEMU knows.
-    mode = "server=on" if server else "server=off,reconnect=1"
-    if not server and path.exists():
-        mode = "server=off"
+    mode = "server=on" if server else "server=off"
     return Nic(
         [
             *("-netdev", f"stream,id=net{n},{mode},addr.type=unix,addr.path={path}"),
@@ -85,13 +82,18 @@ def unix_link(path: Path, mac: str, *, server: bool) -> Nic:
 
 @dataclass
 class Guest:
-    """A running guest. Its folder keeps the console (`console.log`) and the control socket."""
+    """A guest, powered on: several boot side by side, until the first command waits for one.
+
+    Its folder keeps the console (`console.log`) and the control socket.
+    """
 
     folder: Path
     nics: list[Nic] = field(default_factory=list)
     cpus: int = 2
     memory_mb: int = 512
     share: bool = True
+    setup: str = ""
+    """A command to run before all others, such as giving devices their addresses."""
     machine: list[str] | None = None
     """QEMU arguments for memory and machine, instead of the lab's own (the documented line is tested so)."""
 
@@ -101,29 +103,17 @@ class Guest:
         self.folder.mkdir(parents=True, exist_ok=True)
         control = self.folder / "control.sock"
         control.unlink(missing_ok=True)
-        began = time.monotonic()
+        self._socket: socket.socket | None = None
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(control))
         self._listener.listen(1)
-        self.process = Process(
-            ["qemu-system-x86_64", *self._arguments(control)],
-            self.folder / "console.log",
-        )
-        try:
-            self._connect()
-        except BaseException:
-            self.stop()
-            raise
-        self.boot_seconds = time.monotonic() - began
+        self.process = Process(["qemu-system-x86_64", *self._arguments(control)], self.folder / "console.log")
 
     def _arguments(self, control: Path) -> list[str]:
         share = "on" if self.share else "off"
         memory = self.machine or [
             *("-m", f"{self.memory_mb}M", "-smp", str(self.cpus)),
-            *(
-                "-object",
-                f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share}",
-            ),
+            *("-object", f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share}"),
             *("-machine", "q35,memory-backend=mem"),
         ]
         return [
@@ -131,29 +121,18 @@ class Guest:
             *memory,
             *("-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"),
             *("-kernel", str(kernel()), "-initrd", str(initramfs())),
-            *(
-                "-append",
-                "console=ttyS0 quiet panic=-1 random.trust_cpu=on tsc=reliable mitigations=off",
-            ),
-            "-virtfs",
-            "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
-            *(
-                "-device",
-                "virtio-serial",
-                "-chardev",
-                f"socket,id=control,path={control}",
-            ),
-            *(
-                "-device",
-                "virtserialport,chardev=control,name=lab",
-                "-device",
-                "virtio-rng-pci",
-            ),
+            *("-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on tsc=reliable mitigations=off"),
+            *("-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"),
+            *("-device", "virtio-serial", "-chardev", f"socket,id=control,path={control}"),
+            *("-device", "virtserialport,chardev=control,name=lab", "-device", "virtio-rng-pci"),
             *_EMULATED,
             *(argument for nic in self.nics for argument in nic.arguments),
         ]
 
-    def _connect(self) -> None:
+    def ready(self) -> None:
+        """Wait until commands can be run and `setup` has been; the first command waits by itself."""
+        if self._socket is not None:
+            return
         self._listener.settimeout(0.2)
         end = time.monotonic() + 60
         while True:
@@ -164,12 +143,15 @@ class Guest:
                 if not self.process.running or time.monotonic() > end:
                     raise GuestError(f"QEMU did not start:\n{self.console()}") from None
         self._read_reply(0, end)
+        if self.setup:
+            self.run(self.setup)
 
     def console(self) -> str:
         """What the guest and QEMU have printed."""
         return self.process.output()
 
     def _read_reply(self, seq: int, end: float) -> Result:
+        assert self._socket is not None
         self._socket.settimeout(0.5)
         while True:
             line, newline, rest = self._buffer.partition(b"\n")
@@ -191,6 +173,8 @@ class Guest:
 
     def try_run(self, command: str, timeout: int = 60) -> Result:
         """Run a shell command as root in the guest, killed after `timeout` seconds (status 137)."""
+        self.ready()
+        assert self._socket is not None
         self._seq += 1
         text = base64.b64encode(command.encode()).decode()
         self._socket.settimeout(10)
@@ -212,17 +196,14 @@ class Guest:
         """Power off, at once."""
         self.process.kill()
         self._listener.close()
-        if hasattr(self, "_socket"):
+        if self._socket is not None:
             self._socket.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
 
@@ -235,10 +216,7 @@ def transfer(giver: Guest, taker: Guest, address: str, size: int = 8_000_000) ->
     # Opened both ways, the pipe never ends: nc waits for the giver to finish.
     taker.run("rm -f /tmp/hold; mkfifo /tmp/hold")
     taker.run(f"busybox nc {address} 7000 <>/tmp/hold >/tmp/taken")
-    given, taken = (
-        giver.run("sha256sum </tmp/given"),
-        taker.run("sha256sum </tmp/taken"),
-    )
+    given, taken = (giver.run("sha256sum </tmp/given"), taker.run("sha256sum </tmp/taken"))
     if given != taken:
         raise GuestError(
             f"{size} bytes were sent, {taker.run('stat -c %s /tmp/taken').strip()} others arrived"

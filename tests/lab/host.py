@@ -107,11 +107,7 @@ class Host:
     def try_cli(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Run `tidegate ARGUMENTS` against this host's API."""
         return subprocess.run(
-            [BINARY, "--api", self.api, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
+            [BINARY, "--api", self.api, *arguments], capture_output=True, text=True, timeout=30, check=False
         )
 
     def cli(self, *arguments: str | Path) -> str:
@@ -171,10 +167,7 @@ class Host:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
 
@@ -184,14 +177,7 @@ def vhost_user_vnic(name: str, socket: Path, mac: str, *lines: str, segment: int
     return _vnic(name, f'{{ vhost-user = "{socket}" }}', mac, segment, lines)
 
 
-def tap_vnic(
-    name: str,
-    netns: Path,
-    mac: str,
-    *lines: str,
-    segment: int = 1,
-    device: str = "eth0",
-) -> str:
+def tap_vnic(name: str, netns: Path, mac: str, *lines: str, segment: int = 1, device: str = "eth0") -> str:
     """The contract of a vNIC on a tap made inside a namespace; `lines` are further TOML lines."""
     return _vnic(name, f'{{ tap = "{device}", netns = "{netns}" }}', mac, segment, lines)
 

@@ -138,12 +138,7 @@ def initramfs() -> Path:
     """The initramfs for `kernel`, made when kernel, busybox or its script changed."""
     init = Path(__file__).with_name("init.sh").read_bytes()
     key = hashlib.sha256()
-    for part in (
-        _bzimage().name.encode(),
-        init,
-        Path(__file__).read_bytes(),
-        BUSYBOX.read_bytes(),
-    ):
+    for part in (_bzimage().name.encode(), init, Path(__file__).read_bytes(), BUSYBOX.read_bytes()):
         key.update(part)
     image = LAB / f"initramfs-{key.hexdigest()[:16]}.cpio"
     if image.exists():
@@ -158,11 +153,7 @@ def initramfs() -> Path:
     modules = _with_dependencies(_MODULES)
     for name, text in modules:
         cpio.add(f"modules/{name}.ko", stat.S_IFREG | 0o644, text)
-    cpio.add(
-        "modules/order",
-        stat.S_IFREG | 0o644,
-        "".join(f"{n}\n" for n, _ in modules).encode(),
-    )
+    cpio.add("modules/order", stat.S_IFREG | 0o644, "".join(f"{n}\n" for n, _ in modules).encode())
 
     _write_atomically(image, cpio.bytes())
     return image

@@ -47,11 +47,7 @@ class Stack:
     def try_run(self, command: str | Sequence[str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a command on this stack."""
         return subprocess.run(
-            self._enter(command),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
+            self._enter(command), capture_output=True, text=True, timeout=timeout, check=False
         )
 
     def run(self, command: str | Sequence[str], timeout: float = 60) -> str:
@@ -70,10 +66,7 @@ class Stack:
 
     def address(self, device: str, cidr: str) -> None:
         """Wait for a device, give it its address and set it up."""
-        wait_for(
-            f"device {device}",
-            lambda: self.try_run(["ip", "link", "show", device]).returncode == 0,
-        )
+        wait_for(f"device {device}", lambda: self.try_run(["ip", "link", "show", device]).returncode == 0)
         self.run(f"ip addr add {cidr} dev {device} && ip link set {device} up")
 
     def iperf_server(self, port: int = 5201) -> Process:
@@ -92,9 +85,6 @@ class Stack:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()

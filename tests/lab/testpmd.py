@@ -67,23 +67,9 @@ class Testpmd:
         self.process = Process(
             [
                 *("stdbuf", "-oL", "dpdk-testpmd"),
-                *(
-                    "--lcores",
-                    f"0@{cpu},1@{cpu}",
-                    "--no-huge",
-                    "-m",
-                    "128",
-                    "--no-pci",
-                    "--no-telemetry",
-                ),
+                *("--lcores", f"0@{cpu},1@{cpu}", "--no-huge", "-m", "128", "--no-pci", "--no-telemetry"),
                 *("--iova-mode=va", f"--file-prefix=lab{folder.stat().st_ino}", *vdevs),
-                *(
-                    "--",
-                    "-i",
-                    "--no-mlockall",
-                    "--total-num-mbufs=8192",
-                    f"--forward-mode={forward}",
-                ),
+                *("--", "-i", "--no-mlockall", "--total-num-mbufs=8192", f"--forward-mode={forward}"),
                 *(f"--eth-peer={port},{mac}" for port, mac in (peers or {}).items()),
                 *options,
             ],
@@ -101,9 +87,7 @@ class Testpmd:
         self.process.stdin.write(line.encode() + b"\n")
         self.process.stdin.flush()
         self.process.wait_for(
-            f"the end of '{line}'",
-            lambda: self.process.output().count(_PROMPT) > seen,
-            timeout,
+            f"the end of '{line}'", lambda: self.process.output().count(_PROMPT) > seen, timeout
         )
         return self.process.output()[len(before) :]
 
@@ -128,9 +112,6 @@ class Testpmd:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.quit()
