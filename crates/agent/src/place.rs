@@ -1,0 +1,225 @@
+//! A place where frames wait, as the agent sees it: four questions.
+//!
+//! ```text
+//!   capabilities(attachment) ─▶ what it can promise there
+//!   plan(wanted, observed)   ─▶ actions, or why not          (pure)
+//!   apply(action)            ─▶ done, or what went wrong
+//!   observe(coming)          ─▶ what is in force, the evidence, and obstacles
+//! ```
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+use tidegate_contract::{Attach, Host, Vnic};
+use tidegate_switch::control::{Connection, SwitchError};
+use tidegate_switch::stats::{Miss, VnicStats, WorkerStats};
+
+/// One place.
+pub trait Place: Send {
+    /// Name for logs and messages, such as `switch`.
+    fn name(&self) -> &'static str;
+
+    /// What it can promise for an attachment; `None` where the attachment is not its own.
+    fn capabilities(&self, attach: &Attach) -> Option<Capabilities>;
+
+    /// What to do so that `observed` becomes `wanted`. No I/O, no memory: the same question gets the same
+    /// answer. Nothing to do is an empty list.
+    ///
+    /// # Errors
+    /// Every reason for which `wanted` cannot be had here.
+    fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>>;
+
+    /// Does one thing, wholly or not at all.
+    fn apply(&mut self, action: &Action) -> Result<(), PlaceError>;
+
+    /// What is in force, the evidence, and what stands in the way of attachments that are `coming`.
+    fn observe(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError>;
+
+    /// For capturing frames, where the place can.
+    fn capture(&self) -> Option<Arc<dyn Capture>> {
+        None
+    }
+}
+
+/// Copies the frames of one vNIC.
+pub trait Capture: Send + Sync {
+    /// Starts writing pcapng into `into`, `snaplen` bytes of each frame, until its other end closes.
+    fn capture(&self, vnic: &str, snaplen: u32, into: OwnedFd) -> Result<(), PlaceError>;
+}
+
+/// What a place can promise for one attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Deadlines.
+    pub deadline: bool,
+    /// Guaranteed rates.
+    pub min: bool,
+    /// What a reader of a plan should know, such as how limits are kept here.
+    pub notes: Vec<String>,
+}
+
+/// What should be in force at one place.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Host-wide settings.
+    pub host: &'a Host,
+    /// The contracts of this place's attachments, in the order of their names.
+    pub vnics: &'a [Vnic],
+}
+
+/// What is in force at one place.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// Host-wide settings; `None` where the place cannot tell.
+    pub host: Option<Host>,
+    /// Every vNIC that is there, or that this agent made and that is gone.
+    pub vnics: BTreeMap<String, ObservedVnic>,
+    /// What stands in the way of an attachment that is not there yet, such as a file at its socket's path.
+    pub obstacles: BTreeMap<String, String>,
+    /// What was counted.
+    pub evidence: Evidence,
+    /// The program that keeps the promises.
+    pub keeper: Keeper,
+}
+
+/// The program that keeps the promises of a place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keeper {
+    /// Release.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Start, nanoseconds since the epoch.
+    pub started: u64,
+}
+
+/// One vNIC, as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedVnic {
+    /// The contract in force, or last in force where it is not present.
+    pub vnic: Vnic,
+    /// Whether it is there.
+    pub present: bool,
+    /// Whether this agent (or one before it, on the same state) made it.
+    pub ours: bool,
+    /// How it is connected.
+    pub connection: Connection,
+    /// Why its connection has to be made anew, where it has.
+    pub broken: Option<String>,
+    /// Why the last front end was disconnected.
+    pub last_error: Option<String>,
+    /// Front ends refused because one was connected already.
+    pub refused_connections: u64,
+    /// What a person would want to know: why nobody is connected, why the deadline is suspended.
+    pub notes: Vec<String>,
+}
+
+/// What was counted.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    /// When.
+    pub taken: Instant,
+    /// Counters by vNIC.
+    pub vnics: BTreeMap<String, VnicStats>,
+    /// The latest misses by vNIC, oldest first; vNICs without any are left out.
+    pub misses: BTreeMap<String, Vec<Miss>>,
+    /// The workers' accounts.
+    pub workers: Vec<WorkerStats>,
+}
+
+/// One change at a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "short-lived, a handful at a time")]
+pub enum Action {
+    /// Host-wide settings.
+    SetHost {
+        /// What was in force, where known.
+        from: Option<Host>,
+        /// What shall be.
+        to: Host,
+    },
+    /// A vNIC that is not there.
+    Create(Vnic),
+    /// A contract changes, live.
+    Change {
+        /// In force.
+        from: Vnic,
+        /// Wanted.
+        to: Vnic,
+    },
+    /// A vNIC of another agent that is exactly as wanted becomes ours; nothing changes for its traffic.
+    Adopt(Vnic),
+    /// Its connection is made anew; the contract stays.
+    Reconnect(Vnic),
+    /// A vNIC goes, and what was made for it.
+    Remove(Vnic),
+}
+
+impl Action {
+    /// What takes it back; `None` where there is nothing to take back.
+    pub fn inverse(&self) -> Option<Self> {
+        Some(match self {
+            Self::SetHost { from: Some(from), to } => {
+                Self::SetHost { from: Some(to.clone()), to: from.clone() }
+            }
+            Self::Create(vnic) => Self::Remove(vnic.clone()),
+            Self::Change { from, to } => Self::Change { from: to.clone(), to: from.clone() },
+            Self::Remove(vnic) => Self::Create(vnic.clone()),
+            Self::SetHost { from: None, .. } | Self::Adopt(_) | Self::Reconnect(_) => return None,
+        })
+    }
+
+    /// The vNIC concerned.
+    pub fn vnic(&self) -> Option<&str> {
+        match self {
+            Self::SetHost { .. } => None,
+            Self::Create(v)
+            | Self::Adopt(v)
+            | Self::Reconnect(v)
+            | Self::Remove(v)
+            | Self::Change { to: v, .. } => Some(&v.name),
+        }
+    }
+
+    /// For logs and messages.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::SetHost { .. } => "set host",
+            Self::Create(_) => "create",
+            Self::Change { .. } => "change",
+            Self::Adopt(_) => "adopt",
+            Self::Reconnect(_) => "reconnect",
+            Self::Remove(_) => "remove",
+        }
+    }
+}
+
+/// Why a contract cannot be had at a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The vNIC.
+    pub vnic: String,
+    /// Why, and what to do.
+    pub reason: String,
+}
+
+/// Why an action or an observation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The place cannot be reached, or stopped answering: the next observation shows what is in force.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It was refused or went wrong; nothing was changed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<SwitchError> for PlaceError {
+    fn from(error: SwitchError) -> Self {
+        match error {
+            SwitchError::Refused(why) => Self::Failed(format!("the switch refused: {why}")),
+            other => Self::Unreachable(other.to_string()),
+        }
+    }
+}
