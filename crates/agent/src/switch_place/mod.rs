@@ -1,0 +1,478 @@
+//! The host switch as a place.
+//!
+//! ```text
+//!  plan (pure) ──▶ SwitchPlace ── sockets, taps ──▶ descriptors ──▶ control::Client ──▶ switch
+//!                    │    ▲                                                              │
+//!                    │    └───────── ports, stats::Reader ◀──────────────────────────────┘
+//!                    └─▶ Record: what is ours, on disk
+//! ```
+//!
+//! A duplicate of every listening socket and tap stays here: a switch that starts anew gets the same ones.
+//!
+//! - `plan`: from wanted and observed to actions
+//! - `socket`: vhost-user sockets
+//! - `tap`: taps
+//! - `record`: what is ours
+//! - `users`: names to numbers
+
+mod plan;
+mod record;
+mod socket;
+mod tap;
+mod users;
+
+use crate::durable::DurableError;
+use crate::place::{
+    Action, Capabilities, Capture, Evidence, Keeper, Observed, ObservedVnic, Place, PlaceError, Refusal,
+    Wanted,
+};
+use record::Record;
+use socket::{At, Dialled, Earlier};
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use tidegate_contract::{Attach, Host, SocketMode, Vnic};
+use tidegate_switch::control::{Client, Connection, Hello, Link, PortStatus, SwitchError};
+use tidegate_switch::stats::Reader;
+
+/// The host switch, reached over its control socket.
+pub struct SwitchPlace {
+    path: PathBuf,
+    session: Option<Session>,
+    record: Record,
+    held: HashMap<String, Held>,
+    /// Why a front end that we dial is not connected.
+    waiting: HashMap<String, String>,
+    /// What this agent told the running switch.
+    host: Option<Host>,
+    /// Start of the switch last spoken to.
+    started: u64,
+}
+
+struct Session {
+    client: Client,
+    reader: Reader,
+    hello: Hello,
+}
+
+/// Duplicates of what the switch was given.
+enum Held {
+    Listener(OwnedFd),
+    Tap(Vec<OwnedFd>),
+}
+
+impl SwitchPlace {
+    /// The switch whose control socket is `path`; what is ours is kept in `state`. The second value is what
+    /// was damaged there.
+    pub fn new(path: &Path, state: &Path) -> Result<(Self, Option<String>), DurableError> {
+        let (record, damage) = Record::load(state)?;
+        let place = Self {
+            path: path.to_owned(),
+            session: None,
+            record,
+            held: HashMap::new(),
+            waiting: HashMap::new(),
+            host: None,
+            started: 0,
+        };
+        Ok((place, damage))
+    }
+
+    /// Asks the switch; a conversation that broke off is given up, to be begun anew by the next question.
+    fn ask<T>(
+        &mut self,
+        question: impl FnOnce(&mut Session) -> Result<T, SwitchError>,
+    ) -> Result<T, SwitchError> {
+        let mut session = match self.session.take() {
+            Some(session) => session,
+            None => self.connect()?,
+        };
+        let answer = question(&mut session);
+        if matches!(answer, Ok(_) | Err(SwitchError::Refused(_))) {
+            self.session = Some(session);
+        }
+        answer
+    }
+
+    fn connect(&mut self) -> Result<Session, SwitchError> {
+        let mut client = Client::connect(&self.path)?;
+        let (hello, reader) = client.hello()?;
+        if hello.started != self.started {
+            self.host = None;
+            if self.started != 0 {
+                tracing::warn!(pid = hello.pid, "the switch was started anew; giving it everything again");
+            } else {
+                tracing::info!(pid = hello.pid, version = hello.version, "connected to the switch");
+            }
+            self.started = hello.started;
+        }
+        Ok(Session { client, reader, hello })
+    }
+
+    fn create(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
+        let before = self.record.get(&vnic.name).cloned();
+        // Somebody else's file at the path must not become ours by intending to make one.
+        let earlier = before
+            .as_ref()
+            .filter(|m| same_socket(&m.vnic, vnic))
+            .map_or(Earlier::None, record::Made::earlier);
+        if earlier == Earlier::None
+            && let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &vnic.attach
+            && !self.held.contains_key(&vnic.name)
+        {
+            socket::free(path).map_err(PlaceError::Failed)?;
+        }
+        self.record.intend(vnic).map_err(not_recorded)?;
+        let earlier = if earlier == Earlier::None { Earlier::Intended } else { earlier };
+        let made = self.link(vnic, earlier);
+        if made.is_err() {
+            match before {
+                Some(before) => self.record.put(&before.vnic, before.socket),
+                None => drop(self.record.remove(&vnic.name)),
+            }
+        }
+        made
+    }
+
+    /// Makes the port's connection, or takes the one held, and hands it to the switch.
+    fn link(&mut self, vnic: &Vnic, earlier: Earlier) -> Result<(), PlaceError> {
+        let name = &vnic.name;
+        match &vnic.attach {
+            Attach::VhostUser { path, mode: SocketMode::Server, owner } => {
+                let known = self.record.get(name).and_then(|m| m.socket);
+                let held = match (self.held.remove(name), known) {
+                    (Some(Held::Listener(fd)), Some(inode))
+                        if socket::look(path).is_ok_and(|at| at == At::Socket(inode)) =>
+                    {
+                        socket::set_owner(path, owner).map_err(PlaceError::Failed)?;
+                        Some((fd, inode))
+                    }
+                    _ => None,
+                };
+                let fresh = held.is_none();
+                let (fd, inode) = match held {
+                    Some(held) => held,
+                    None => socket::listen_at(path, owner, earlier).map_err(PlaceError::Failed)?,
+                };
+                let given = self.ask(|s| s.client.set_port(vnic, Link::Listener(fd.as_fd())));
+                match given {
+                    Err(e) if fresh => {
+                        socket::remove(path, Earlier::Made(inode));
+                        return Err(e.into());
+                    }
+                    other => {
+                        self.held.insert(name.clone(), Held::Listener(fd));
+                        self.record.put(vnic, Some(inode));
+                        other?;
+                    }
+                }
+            }
+            Attach::VhostUser { path, mode: SocketMode::Client, .. } => {
+                self.dial(vnic, path)?;
+                self.record.put(vnic, None);
+            }
+            Attach::Tap { name: interface, netns } => {
+                let held = match self.held.remove(name) {
+                    Some(Held::Tap(queues))
+                        if queues.len() == usize::from(vnic.queues)
+                            && tap::broken(&queues[0], interface).is_none() =>
+                    {
+                        tap::configure(vnic, interface, netns.as_deref()).map_err(PlaceError::Failed)?;
+                        Some(queues)
+                    }
+                    _ => None,
+                };
+                let fresh = held.is_none();
+                let queues = match held {
+                    Some(queues) => queues,
+                    None => tap::create(vnic, interface, netns.as_deref()).map_err(PlaceError::Failed)?,
+                };
+                let given = self.ask(|s| s.client.set_port(vnic, Link::Tap(&queues)));
+                if given.is_ok() || !fresh {
+                    // Kept even where it was refused: the interface may carry addresses by now.
+                    self.held.insert(name.clone(), Held::Tap(queues));
+                }
+                given?;
+                self.record.put(vnic, None);
+            }
+            Attach::Netdev { .. } | Attach::Vf { .. } => {
+                return Err(PlaceError::Failed(format!("vNIC {name} is not an attachment of the switch")));
+            }
+        }
+        Ok(())
+    }
+
+    /// A port whose front end does not listen yet is made without one, and dialled again later.
+    fn dial(&mut self, vnic: &Vnic, path: &Path) -> Result<(), PlaceError> {
+        match socket::dial(path) {
+            Dialled::Connected(stream) => {
+                self.ask(|s| s.client.set_port(vnic, Link::Stream(stream.as_fd())))?;
+                self.waiting.remove(&vnic.name);
+                tracing::info!(vnic = vnic.name, "connected to the front end");
+            }
+            other => {
+                let why = match other {
+                    Dialled::Nobody(why) => why,
+                    _ => format!("the front end at {} is busy", path.display()),
+                };
+                if !self.session_has(&vnic.name)? {
+                    // A connection that has ended: the port is there, and says that it is disconnected.
+                    let (ended, _) = UnixStream::pair()
+                        .map_err(|e| PlaceError::Failed(format!("cannot make a socket pair: {e}")))?;
+                    self.ask(|s| s.client.set_port(vnic, Link::Stream(ended.as_fd())))?;
+                }
+                if self.waiting.insert(vnic.name.clone(), why.clone()).is_none() {
+                    tracing::info!(vnic = vnic.name, why, "dialling every half second");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn session_has(&mut self, name: &str) -> Result<bool, SwitchError> {
+        Ok(self.ask(|s| s.client.ports())?.iter().any(|p| p.vnic.name == name))
+    }
+
+    fn change(&mut self, from: &Vnic, to: &Vnic) -> Result<(), PlaceError> {
+        self.ask(|s| s.client.set_port(to, Link::Keep))?;
+        if let Err(why) = adjust(from, to) {
+            self.ask(|s| s.client.set_port(from, Link::Keep))?;
+            if let Err(e) = adjust(to, from) {
+                tracing::warn!(vnic = to.name, error = e, "cannot undo the change of the attachment");
+            }
+            return Err(PlaceError::Failed(why));
+        }
+        let socket = self.socket_of(to);
+        self.record.put(to, socket);
+        Ok(())
+    }
+
+    fn reconnect(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
+        let earlier = self.record.get(&vnic.name).map_or(Earlier::None, record::Made::earlier);
+        if !matches!(&vnic.attach, Attach::VhostUser { mode: SocketMode::Client, .. }) {
+            self.held.remove(&vnic.name);
+        }
+        self.link(vnic, earlier)
+    }
+
+    fn remove(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
+        let name = vnic.name.as_str();
+        if self.session_has(name)? {
+            self.ask(|s| s.client.remove_port(name))?;
+        }
+        self.held.remove(name);
+        self.waiting.remove(name);
+        let made = self.record.remove(name);
+        if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &vnic.attach
+            && let Some(made) = made
+        {
+            socket::remove(path, made.earlier());
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, vnic: &Vnic) {
+        let socket = self.socket_of(vnic);
+        self.record.put(vnic, socket);
+        tracing::info!(vnic = vnic.name, "took over a vNIC that was already in the switch");
+    }
+
+    /// The recorded socket file, or for a vNIC that was not ours the one that is there.
+    fn socket_of(&self, vnic: &Vnic) -> Option<socket::Inode> {
+        if let Some(made) = self.record.get(&vnic.name) {
+            return made.socket;
+        }
+        match &vnic.attach {
+            Attach::VhostUser { path, mode: SocketMode::Server, .. } => match socket::look(path) {
+                Ok(At::Socket(inode)) => Some(inode),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// What stands in the way of an attachment that is to be made; what is ours does not.
+    fn obstacle(&self, vnic: &Vnic) -> Option<String> {
+        match &vnic.attach {
+            Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
+                let ours = self.record.iter().find(|(_, made)| same_socket(&made.vnic, vnic));
+                socket::obstacle(path, ours.map_or(Earlier::None, |(_, made)| made.earlier()))
+            }
+            Attach::Tap { name, netns } => {
+                let same = |made: &Vnic| matches!(&made.attach, Attach::Tap { name: n, netns: s } if n == name && s == netns);
+                let ours = self.record.iter().any(|(_, made)| same(&made.vnic));
+                if ours { None } else { tap::obstacle(name, netns.as_deref()) }
+            }
+            _ => None,
+        }
+    }
+
+    fn observed(&self, port: PortStatus) -> ObservedVnic {
+        let name = &port.vnic.name;
+        let made = self.record.get(name);
+        let broken = match (&port.vnic.attach, self.held.get(name)) {
+            (Attach::Tap { name: interface, .. }, Some(Held::Tap(queues))) => {
+                tap::broken(&queues[0], interface)
+            }
+            // A connected front end does not need the path any more: leave it alone.
+            (Attach::VhostUser { path, mode: SocketMode::Server, .. }, _)
+                if port.connection == Connection::Waiting =>
+            {
+                made.and_then(|m| m.socket)
+                    .filter(|inode| socket::look(path).is_ok_and(|at| at != At::Socket(*inode)))
+                    .map(|_| format!("socket {} is gone or was replaced by somebody", path.display()))
+            }
+            _ => None,
+        };
+        let refused = (port.refused_connections > 0).then(|| {
+            format!("{} further front ends were refused: one is connected already", port.refused_connections)
+        });
+        let notes = [
+            broken.clone(),
+            self.waiting.get(name).cloned(),
+            port.deadline_suspended.map(|why| format!("the deadline is not promised right now: {why}")),
+            // While nobody is there to connect to, why the last one went says little.
+            port.last_error
+                .clone()
+                .filter(|_| !self.waiting.contains_key(name))
+                .map(|why| format!("the last front end was disconnected: {why}")),
+            refused,
+        ];
+        ObservedVnic {
+            ours: made.is_some(),
+            present: true,
+            connection: port.connection,
+            broken,
+            last_error: port.last_error,
+            refused_connections: port.refused_connections,
+            notes: notes.into_iter().flatten().collect(),
+            vnic: port.vnic,
+        }
+    }
+}
+
+impl Place for SwitchPlace {
+    fn name(&self) -> &'static str {
+        "switch"
+    }
+
+    fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
+        let notes: &[&str] = match attach {
+            Attach::VhostUser { .. } => &[
+                "limits are kept by back-pressure: frames wait in the guest's own ring and none is dropped",
+                "a deadline is promised while the guest's memory is shared and preallocated",
+            ],
+            Attach::Tap { .. } => &[
+                "a tap has no ring to wait in: over its limit frames wait in a bounded pool, then they are \
+                 dropped and counted",
+            ],
+            Attach::Netdev { .. } | Attach::Vf { .. } => return None,
+        };
+        Some(Capabilities { deadline: true, min: true, notes: notes.iter().map(|n| (*n).into()).collect() })
+    }
+
+    fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {
+        plan::plan(wanted, observed)
+    }
+
+    fn apply(&mut self, action: &Action) -> Result<(), PlaceError> {
+        match action {
+            Action::SetHost { to, .. } => {
+                self.ask(|s| s.client.set_host(to))?;
+                self.host = Some(to.clone());
+                Ok(())
+            }
+            Action::Create(vnic) => self.create(vnic),
+            Action::Change { from, to } => self.change(from, to),
+            Action::Adopt(vnic) => {
+                self.adopt(vnic);
+                Ok(())
+            }
+            Action::Reconnect(vnic) => self.reconnect(vnic),
+            Action::Remove(vnic) => self.remove(vnic),
+        }
+    }
+
+    fn observe(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
+        self.record.save().map_err(not_recorded)?;
+        let (ports, evidence, keeper) = self.ask(|session| {
+            let ports = session.client.ports()?;
+            let Hello { version, pid, started, .. } = session.hello.clone();
+            Ok((ports, evidence(&session.reader), Keeper { version, pid, started }))
+        })?;
+        let mut vnics: BTreeMap<String, ObservedVnic> =
+            ports.into_iter().map(|p| (p.vnic.name.clone(), self.observed(p))).collect();
+        for (name, made) in self.record.iter() {
+            vnics.entry(name.clone()).or_insert_with(|| ObservedVnic {
+                vnic: made.vnic.clone(),
+                present: false,
+                ours: true,
+                connection: Connection::Disconnected,
+                broken: None,
+                last_error: None,
+                refused_connections: 0,
+                notes: vec![],
+            });
+        }
+        let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
+        let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v)?))).collect();
+        Ok(Observed { host: self.host.clone(), vnics, obstacles, evidence, keeper })
+    }
+
+    fn capture(&self) -> Option<Arc<dyn Capture>> {
+        Some(Arc::new(SwitchCapture(self.path.clone())))
+    }
+}
+
+/// A listening socket for the API; one that an agent before us left is replaced.
+pub(crate) fn listen_for_api(path: &Path, owner: &tidegate_contract::SocketOwner) -> Result<OwnedFd, String> {
+    Ok(socket::listen_at(path, owner, Earlier::Intended)?.0)
+}
+
+/// On a connection of its own, so that a capture never waits for the reconciler nor it for the capture.
+struct SwitchCapture(PathBuf);
+
+impl Capture for SwitchCapture {
+    fn capture(&self, vnic: &str, snaplen: u32, into: OwnedFd) -> Result<(), PlaceError> {
+        Ok(Client::connect(&self.0)?.capture(vnic, snaplen, into.as_fd())?)
+    }
+}
+
+fn evidence(reader: &Reader) -> Evidence {
+    let vnics: BTreeMap<_, _> = reader.vnics().into_iter().map(|s| (s.name.clone(), s)).collect();
+    let missed = vnics.values().filter(|s| !s.misses.is_empty());
+    Evidence {
+        taken: Instant::now(),
+        misses: missed.map(|s| (s.name.clone(), reader.misses(&s.name))).collect(),
+        workers: reader.workers(),
+        vnics,
+    }
+}
+
+/// Applies to the attachment what can change while it is in use.
+fn adjust(from: &Vnic, to: &Vnic) -> Result<(), String> {
+    match (&from.attach, &to.attach) {
+        (
+            Attach::VhostUser { owner: old, .. },
+            Attach::VhostUser { path, mode: SocketMode::Server, owner },
+        ) if old != owner => socket::set_owner(path, owner),
+        (Attach::Tap { .. }, Attach::Tap { name, netns }) if (from.mac, from.mtu) != (to.mac, to.mtu) => {
+            tap::configure(to, name, netns.as_deref())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn same_socket(a: &Vnic, b: &Vnic) -> bool {
+    match (&a.attach, &b.attach) {
+        (Attach::VhostUser { path: p, .. }, Attach::VhostUser { path: q, .. }) => p == q,
+        _ => false,
+    }
+}
+
+fn not_recorded(error: DurableError) -> PlaceError {
+    PlaceError::Failed(format!("{error} (what the agent makes must be on record first)"))
+}

@@ -1,0 +1,30 @@
+//! Contracts for the tests of this crate.
+
+use tidegate_contract::{Allowed, Attach, Mac, Rx, Segment, SocketMode, SocketOwner, Tx, Vnic};
+
+/// A best-effort contract whose MAC ends in `mac`.
+pub fn vnic(name: &str, mac: u8) -> Vnic {
+    Vnic {
+        name: name.into(),
+        attach: Attach::VhostUser {
+            path: format!("/run/tidegate/{name}.sock").into(),
+            mode: SocketMode::Server,
+            owner: SocketOwner::default(),
+        },
+        mac: Mac([0x52, 0x54, 0, 0, 0, mac]),
+        segment: Segment::new(1).expect("in range"),
+        tx: Tx::default(),
+        rx: Rx::default(),
+        weight: 1,
+        deadline: None,
+        to: vec![],
+        allowed: Allowed::default(),
+        mtu: 1500,
+        queues: 1,
+    }
+}
+
+/// A tap attachment.
+pub fn tap(name: &str) -> Attach {
+    Attach::Tap { name: name.into(), netns: None }
+}
