@@ -1,1 +1,212 @@
-//! agent
+//! The agent: contracts in, evidence out.
+//!
+//! ```text
+//!  /etc/tidegate/*.toml ─┐
+//!                        ├─▶ store ─▶ reconciler ── plan, apply ──▶ Place (host switch, ...)
+//!  API (Unix socket) ────┘               │                            │
+//!        ▲                               │ ◀── observe: what is in force, evidence
+//!        └── reads, /metrics ◀── Published
+//! ```
+//!
+//! The agent can be killed and started again at any time: the switch keeps forwarding, and a new agent takes
+//! over what it finds.
+//!
+//! - [`place`]: the four questions every place answers; the agent knows nothing else about one
+//! - `switch_place`: the host switch as a place
+//! - `store`: the contracts and who owns each
+//! - `reconciler`: makes what is wanted be in force, and keeps it so
+//! - [`api`]: HTTP on a Unix socket, OpenAPI document, metrics
+//! - `durable`, `lock`: files that survive a crash; one agent per state directory
+
+pub mod api;
+mod durable;
+mod lock;
+pub mod place;
+mod reconciler;
+mod store;
+mod switch_place;
+#[cfg(test)]
+mod testing;
+
+use api::routes::{Api, router};
+use place::Place;
+use reconciler::{Command, Reconciler};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+use tidegate_contract::SocketOwner;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How an agent runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Folder of contract files, such as `/etc/tidegate`; may be missing.
+    pub config: PathBuf,
+    /// Folder for what is kept over restarts, such as `/var/lib/tidegate`; made where missing.
+    pub state: PathBuf,
+    /// Control socket of the switch.
+    pub switch: PathBuf,
+    /// Socket of the API.
+    pub api: PathBuf,
+    /// Group that may use the API, by name or number.
+    pub api_group: Option<String>,
+    /// Permission bits of the API's socket, `0o660` by convention.
+    pub api_mode: u32,
+}
+
+/// Why the agent does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The state directory is locked or cannot be.
+    #[error(transparent)]
+    Lock(#[from] lock::LockError),
+    /// The state cannot be read.
+    #[error(transparent)]
+    State(#[from] durable::DurableError),
+    /// The API's socket cannot be made.
+    #[error("cannot offer the API: {0}")]
+    Api(String),
+    /// The operating system said no.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// What happened.
+        source: io::Error,
+    },
+}
+
+/// Longest wait for the reconciler, to have started and to finish what it is doing.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs the agent until SIGTERM or SIGINT; SIGHUP reads the contract files again. Ports keep running when it
+/// ends.
+///
+/// # Errors
+/// It could not start; what is in force is untouched then.
+///
+/// # Panics
+/// Never by itself. Must be called within a tokio runtime with I/O and time enabled.
+pub async fn run(options: Options) -> Result<(), Error> {
+    let signals = || -> io::Result<_> {
+        Ok((
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::hangup())?,
+        ))
+    };
+    let (mut terminate, mut interrupt, mut hangup) = signals().map_err(io_error("wait for signals"))?;
+    let agent = Agent::start(&options)?;
+    let commands = agent.commands.clone();
+    let ended = loop {
+        tokio::select! {
+            ended = agent.served() => break ended,
+            _ = terminate.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
+            _ = hangup.recv() => {
+                tracing::info!("reading the contract files again");
+                let _ = commands.send(Command::Reload);
+            }
+        }
+    };
+    agent.stop().await;
+    ended
+}
+
+/// A running agent, for whoever brings their own signals: tests and the demo.
+#[derive(Debug)]
+pub struct Agent {
+    commands: mpsc::Sender<Command>,
+    server: tokio::task::JoinHandle<io::Result<()>>,
+    failed: tokio::sync::watch::Receiver<Option<String>>,
+    /// Resolves when the reconciler has ended.
+    reconciled: tokio::sync::oneshot::Receiver<()>,
+    api: PathBuf,
+    _lock: lock::Lock,
+}
+
+impl Agent {
+    /// Starts one, within a tokio runtime. When this returns, the API takes requests, and what is saved and
+    /// what the files say is in force as far as the switch answers.
+    ///
+    /// # Errors
+    /// As [`run`].
+    pub fn start(options: &Options) -> Result<Self, Error> {
+        let state = &options.state;
+        make_folder(state)?;
+        let lock = lock::Lock::take(state)?;
+        let (switch, damage) = switch_place::SwitchPlace::new(&options.switch, state)?;
+        let capture = switch.capture();
+        let places: Vec<Box<dyn Place>> = vec![Box::new(switch)];
+        let mut reconciler = Reconciler::new(&options.config, state, places)?;
+        reconciler.problem("switch state", damage);
+        let listener = listen(options)?;
+
+        let board = reconciler.board();
+        let (commands, received) = mpsc::channel();
+        let (ready, started) = mpsc::channel();
+        let (ended, reconciled) = tokio::sync::oneshot::channel();
+        std::thread::Builder::new()
+            .name("reconciler".into())
+            .spawn(move || {
+                reconciler.start();
+                let _ = ready.send(());
+                reconciler.run(&received);
+                let _ = ended.send(());
+            })
+            .map_err(io_error("start a thread"))?;
+        // A switch that hangs must not keep the API away.
+        let _ = started.recv_timeout(PATIENCE);
+        let app = router(Api { commands: commands.clone(), board, capture });
+        let (tell, failed) = tokio::sync::watch::channel(None);
+        let server = tokio::spawn(async move {
+            let ended = axum::serve(listener, app).await;
+            if let Err(e) = &ended {
+                let _ = tell.send(Some(e.to_string()));
+            }
+            ended
+        });
+        tracing::info!(api = %options.api.display(), state = %state.display(), "the agent runs");
+        Ok(Self { commands, server, failed, reconciled, api: options.api.clone(), _lock: lock })
+    }
+
+    /// Resolves when the API ends by itself, which it does not in normal operation.
+    async fn served(&self) -> Result<(), Error> {
+        let mut failed = self.failed.clone();
+        match failed.wait_for(Option::is_some).await {
+            Ok(why) => Err(Error::Api(why.clone().unwrap_or_default())),
+            Err(_) => Err(Error::Api("its server ended".into())),
+        }
+    }
+
+    /// Ends it. Ports keep running; a change under way is finished first.
+    pub async fn stop(self) {
+        self.server.abort();
+        let _ = self.commands.send(Command::Stop);
+        if tokio::time::timeout(PATIENCE, self.reconciled).await.is_err() {
+            tracing::warn!("the switch does not answer; ending without waiting for it");
+        }
+        let _ = std::fs::remove_file(&self.api);
+        tracing::info!("the agent ends; ports keep running");
+    }
+}
+
+fn make_folder(folder: &Path) -> Result<(), Error> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(io_error(format!("make the state directory {}", folder.display())))
+}
+
+fn listen(options: &Options) -> Result<tokio::net::UnixListener, Error> {
+    let owner = SocketOwner { user: None, group: options.api_group.clone(), mode: Some(options.api_mode) };
+    let socket = switch_place::listen_for_api(&options.api, &owner).map_err(Error::Api)?;
+    let socket = std::os::unix::net::UnixListener::from(socket);
+    socket.set_nonblocking(true).map_err(io_error("use the API's socket"))?;
+    tokio::net::UnixListener::from_std(socket).map_err(io_error("use the API's socket"))
+}
+
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+    let what = what.into();
+    move |source| Error::Io { what, source }
+}

@@ -1,0 +1,86 @@
+//! Refusals and their status codes.
+
+use super::types::ErrorBody;
+use crate::place::PlaceError;
+use crate::reconciler::ApplyError;
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use tidegate_contract::Errors;
+
+/// A refusal on its way out.
+#[derive(Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    body: ErrorBody,
+}
+
+impl ApiError {
+    /// A refusal with no further details.
+    pub fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        Self::with_details(status, error, vec![])
+    }
+
+    fn with_details(status: StatusCode, error: impl Into<String>, details: Vec<String>) -> Self {
+        Self { status, body: ErrorBody { error: error.into(), details } }
+    }
+
+    /// No vNIC of that name.
+    pub fn no_vnic(name: &str) -> Self {
+        ApplyError::NoVnic(name.into()).into()
+    }
+
+    /// The reconciler does not answer.
+    pub fn stuck() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the change was not finished in time: the switch does not answer; see `tidegate vnic ls` for what is in force",
+        )
+    }
+}
+
+impl From<ApplyError> for ApiError {
+    fn from(error: ApplyError) -> Self {
+        let text = error.to_string();
+        match error {
+            ApplyError::Invalid(Errors(errors)) => {
+                let details: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                let what = match details.len() {
+                    1 => "the contract is wrong; nothing was changed".to_owned(),
+                    n => format!("the contracts are wrong in {n} places; nothing was changed"),
+                };
+                Self::with_details(StatusCode::BAD_REQUEST, what, details)
+            }
+            ApplyError::NoVnic(_) => Self::new(StatusCode::NOT_FOUND, text),
+            ApplyError::OwnedByFile(_) => Self::new(StatusCode::CONFLICT, text),
+            ApplyError::Refused(why) => Self::with_details(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "these contracts cannot be kept; nothing was changed",
+                why,
+            ),
+            ApplyError::Failed(why) => Self::with_details(
+                StatusCode::CONFLICT,
+                "the change was not possible and was taken back",
+                why,
+            ),
+            ApplyError::Unreachable(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, text),
+            ApplyError::NotSaved(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, text),
+        }
+    }
+}
+
+impl From<PlaceError> for ApiError {
+    fn from(error: PlaceError) -> Self {
+        let status = match error {
+            PlaceError::Unreachable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            PlaceError::Failed(_) => StatusCode::CONFLICT,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(self.body)).into_response()
+    }
+}

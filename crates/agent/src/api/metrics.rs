@@ -1,0 +1,225 @@
+//! Prometheus metrics, in OpenMetrics text.
+//!
+//! Times are seconds, sizes bytes, rates bits per second; directions are the VM's.
+
+use super::types::{State, VnicView};
+use crate::reconciler::Published;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::sync::Arc;
+use tidegate_switch::stats::{Delay, Traffic, VnicStats};
+
+/// Of the answer.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Upper ends of the delay buckets, microseconds: 1, 2, 5 in every decade from 1 us to 10 s.
+const BUCKETS: [u64; 22] = [
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000,
+    500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000,
+];
+
+const NANOS: f64 = 1e-9;
+
+/// Everything, as text.
+pub fn encode(published: Arc<Published>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("tidegate");
+    registry.register_collector(Box::new(Snapshot(published)));
+    let mut out = String::new();
+    text::encode(&mut out, &registry)?;
+    Ok(out)
+}
+
+#[derive(Debug)]
+struct Snapshot(Arc<Published>);
+
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let Published { host, vnics, .. } = &*self.0;
+        let known: Vec<(&str, &VnicStats)> =
+            vnics.values().filter_map(|v| Some((v.name.as_str(), v.stats.as_ref()?))).collect();
+        let mut out = Families(&mut encoder);
+
+        out.family("vnic_wire_bytes", "Bytes on the wire, headers of every segment included", Counter, {
+            known.iter().flat_map(|(n, s)| ways(n, s, |t| t.wire_bytes))
+        })?;
+        out.family("vnic_wire_frames", "Frames on the wire; a super-frame counts its segments", Counter, {
+            known.iter().flat_map(|(n, s)| ways(n, s, |t| t.wire_frames))
+        })?;
+        out.family("vnic_frames", "Frames as the guest hands them over; a super-frame is one", Counter, {
+            known.iter().flat_map(|(n, s)| ways(n, s, |t| t.frames))
+        })?;
+        out.family("vnic_dropped_frames", "Frames dropped, by reason", Counter, {
+            known.iter().flat_map(|(n, s)| {
+                [("tx", &s.tx), ("rx", &s.rx)].into_iter().flat_map(move |(way, t)| {
+                    let labels = move |r| vec![("vnic", *n), ("direction", way), ("reason", r)];
+                    t.dropped.iter().map(move |(reason, count)| (labels(reason.as_str()), *count as f64))
+                })
+            })
+        })?;
+        out.family("vnic_throttled_seconds", "Time with frames waiting for tokens", Counter, {
+            known.iter().map(|(n, s)| (vec![("vnic", *n)], s.throttled_ns as f64 * NANOS))
+        })?;
+        out.family(
+            "vnic_realtime_delivered_frames",
+            "Real-time frames delivered, in time or late",
+            Counter,
+            known.iter().map(|(n, s)| (vec![("vnic", *n)], s.realtime_delivered as f64)),
+        )?;
+        out.family("vnic_deadline_misses", "Deadline misses, by cause", Counter, {
+            known.iter().flat_map(|(n, s)| {
+                let labels = move |cause| vec![("vnic", *n), ("cause", cause)];
+                s.misses.iter().map(move |(cause, count)| (labels(cause.as_str()), *count as f64))
+            })
+        })?;
+        out.delays(known.iter().map(|(n, s)| (*n, &s.delay)))?;
+        out.family("vnic_contract_bits_per_second", "Rates of the contract", Gauge, {
+            vnics.values().flat_map(|v| {
+                let l = &v.limits;
+                let rates = [("tx", "max", l.tx_bps), ("tx", "min", l.tx_min_bps), ("rx", "max", l.rx_bps)];
+                rates.into_iter().filter_map(|(way, kind, rate)| {
+                    Some((vec![("vnic", v.name.as_str()), ("direction", way), ("kind", kind)], rate? as f64))
+                })
+            })
+        })?;
+        out.family("vnic_deadline_seconds", "Deadline of the contract", Gauge, {
+            let deadline = |v: &VnicView| v.contract.deadline.map(|d| d.get() as f64 * NANOS);
+            vnics.values().filter_map(move |v| Some((vec![("vnic", v.name.as_str())], deadline(v)?)))
+        })?;
+        out.family("vnic_delay_bound_seconds", "Computed delay bound, by egress", Gauge, {
+            host.admission.bounds.iter().map(|b| {
+                (vec![("vnic", b.vnic.as_str()), ("egress", b.egress.as_str())], b.bound_ns as f64 * NANOS)
+            })
+        })?;
+        out.family(
+            "vnic_in_force",
+            "1 where the contract is in force, 0 where it is pending or failed",
+            Gauge,
+            {
+                let value = |v: &VnicView| f64::from(u8::from(v.state == State::InForce));
+                vnics.values().map(move |v| (vec![("vnic", v.name.as_str())], value(v)))
+            },
+        )?;
+
+        let workers: Vec<String> = (0..host.workers.len()).map(|i| i.to_string()).collect();
+        let workers = || workers.iter().zip(&host.workers).map(|(i, w)| (vec![("worker", i.as_str())], w));
+        out.family("worker_loops", "Worker loops that found work", Counter, {
+            workers().map(|(l, w)| (l, w.loops as f64))
+        })?;
+        out.family("worker_loops_over_budget", "Worker loops longer than the host budget", Counter, {
+            workers().map(|(l, w)| (l, w.loops_over_budget as f64))
+        })?;
+        out.family("worker_longest_loop_seconds", "The longest worker loop", Gauge, {
+            workers().map(|(l, w)| (l, w.longest_loop_ns as f64 * NANOS))
+        })?;
+        out.family("worker_asleep_seconds", "Time a worker slept", Counter, {
+            workers().map(|(l, w)| (l, w.asleep_ns as f64 * NANOS))
+        })?;
+        out.family("place_reachable", "1 where the place answers", Gauge, {
+            host.places.iter().map(|p| (vec![("place", p.name.as_str())], f64::from(u8::from(p.reachable))))
+        })?;
+        out.family("agent_reconcile_errors", "Failed attempts to bring a contract into force", Counter, {
+            [(vec![], host.reconcile_errors as f64)].into_iter()
+        })?;
+        out.family("agent_drift_repaired", "Differences between contract and place set right", Counter, {
+            [(vec![], host.drift_repaired as f64)].into_iter()
+        })?;
+        let refused = host.files.iter().filter(|f| f.error.is_some()).count();
+        out.family("agent_refused_files", "Files whose present contents are not in force", Gauge, {
+            [(vec![], refused as f64)].into_iter()
+        })
+    }
+}
+
+fn ways<'a>(name: &'a str, stats: &VnicStats, value: impl Fn(&Traffic) -> u64) -> [(Labels<'a>, f64); 2] {
+    [("tx", &stats.tx), ("rx", &stats.rx)]
+        .map(|(way, traffic)| (vec![("vnic", name), ("direction", way)], value(traffic) as f64))
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+use Kind::{Counter, Gauge};
+
+struct Families<'a, 'b>(&'a mut DescriptorEncoder<'b>);
+
+impl Families<'_, '_> {
+    fn family<'l>(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: Kind,
+        values: impl Iterator<Item = (Labels<'l>, f64)>,
+    ) -> fmt::Result {
+        let metric_type = match kind {
+            Counter => MetricType::Counter,
+            Gauge => MetricType::Gauge,
+        };
+        let mut values = values.peekable();
+        if values.peek().is_none() {
+            return Ok(());
+        }
+        let mut encoder = self.0.encode_descriptor(name, help, None, metric_type)?;
+        for (labels, value) in values {
+            if labels.is_empty() {
+                write(&mut encoder, kind, value)?;
+            } else {
+                write(&mut encoder.encode_family(&labels)?, kind, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn delays<'l>(&mut self, values: impl Iterator<Item = (&'l str, &'l Delay)>) -> fmt::Result {
+        let mut values = values.peekable();
+        if values.peek().is_none() {
+            return Ok(());
+        }
+        let help = "Tr - Ts of delivered frames the vNIC sent; the sum is up to 3 % too high";
+        let mut encoder =
+            self.0.encode_descriptor("vnic_delay_seconds", help, None, MetricType::Histogram)?;
+        for (name, delay) in values {
+            let labels: Labels<'_> = vec![("vnic", name)];
+            encoder.encode_family(&labels)?.encode_histogram::<[(&str, &str); 0]>(
+                sum(delay),
+                delay.buckets.iter().map(|(_, n)| n).sum(),
+                &buckets(delay),
+                None,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn write(encoder: &mut MetricEncoder<'_>, kind: Kind, value: f64) -> fmt::Result {
+    match kind {
+        Counter => encoder.encode_counter::<[(&str, &str); 0], f64, f64>(&value, None),
+        Gauge => encoder.encode_gauge(&value),
+    }
+}
+
+fn sum(delay: &Delay) -> f64 {
+    delay.buckets.iter().map(|(upper, n)| *upper as f64 * *n as f64).sum::<f64>() * NANOS
+}
+
+/// (le in seconds, frames in this bucket). A fine bucket counts where its upper end lies.
+fn buckets(delay: &Delay) -> Vec<(f64, u64)> {
+    let mut rest = delay.buckets.iter().peekable();
+    let mut up_to = |limit: u64| {
+        let mut n = 0;
+        while let Some((_, count)) = rest.next_if(|(upper, _)| *upper <= limit) {
+            n += count;
+        }
+        n
+    };
+    let mut buckets: Vec<(f64, u64)> =
+        BUCKETS.iter().map(|us| (*us as f64 / 1e6, up_to(us * 1_000))).collect();
+    buckets.push((f64::INFINITY, up_to(u64::MAX)));
+    buckets
+}

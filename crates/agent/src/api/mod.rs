@@ -1,0 +1,21 @@
+//! The HTTP API on a Unix socket.
+//!
+//! ```text
+//!  command line, curl ──▶ routes ── reads ───▶ Published (last half second)
+//!                           │  └─── changes ─▶ Command ─▶ reconciler ─▶ answer
+//!                           ├─ capture ──▶ place ─▶ pipe ─▶ body
+//!                           └─ /metrics, /openapi.json
+//! ```
+//!
+//! - [`types`]: what is answered
+//! - `routes`: who answers it
+//! - `error`: refusals and their status codes
+//! - `capture`: a pipe as a response body
+//! - `metrics`: Prometheus text
+
+pub mod types;
+
+pub(crate) mod capture;
+pub(crate) mod error;
+pub(crate) mod metrics;
+pub(crate) mod routes;

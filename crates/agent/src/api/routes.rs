@@ -1,0 +1,284 @@
+//! Who answers what.
+
+use super::error::ApiError;
+use super::types::{
+    AdmissionView, ApplyQuery, CaptureQuery, ErrorBody, HostView, PlanView, SetBody, VnicChange, VnicView,
+    WhyView,
+};
+use super::{capture, metrics};
+use crate::place::Capture;
+use crate::reconciler::{Board, Command, Reply, read, view};
+use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Json, Router};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use utoipa::OpenApi;
+
+/// Longest wait for the reconciler.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Shortest capture of a frame that is of use, bytes.
+const SNAPLEN: std::ops::RangeInclusive<u32> = 64..=65535;
+
+/// What the handlers know.
+#[derive(Clone)]
+pub struct Api {
+    /// To the reconciler.
+    pub commands: mpsc::Sender<Command>,
+    /// From the reconciler.
+    pub board: Board,
+    /// For captures, where a place can.
+    pub capture: Option<Arc<dyn Capture>>,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Tidegate agent",
+        description = "Contracts of virtual network interfaces: what is promised, whether it is kept, and why not. \
+                       Rates are bits per second on the wire, directions are the VM's."
+    ),
+    paths(host, list, show, set, remove, plan, apply, why, capture_frames, metrics_text, openapi),
+    components(schemas(AdmissionView))
+)]
+struct Document;
+
+/// All routes: what is not here is not answered.
+fn routes() -> Vec<(&'static str, MethodRouter<Api>)> {
+    vec![
+        ("/v1/host", get(host)),
+        ("/v1/vnics", get(list)),
+        ("/v1/vnics/{name}", get(show).patch(set).delete(remove)),
+        ("/v1/vnics/{name}/why", get(why)),
+        ("/v1/vnics/{name}/capture", get(capture_frames)),
+        ("/v1/plan", post(plan)),
+        ("/v1/apply", post(apply)),
+        ("/metrics", get(metrics_text)),
+        ("/openapi.json", get(openapi)),
+    ]
+}
+
+/// The API.
+pub fn router(api: Api) -> Router {
+    let empty = Router::new().fallback(nowhere).method_not_allowed_fallback(not_so);
+    routes().into_iter().fold(empty, |router, (path, route)| router.route(path, route)).with_state(api)
+}
+
+async fn nowhere() -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "there is nothing here; /openapi.json lists what there is")
+}
+
+async fn not_so() -> ApiError {
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "not with this method; /openapi.json lists what there is")
+}
+
+/// The host, its places and what is promised
+#[utoipa::path(get, path = "/v1/host", responses((status = 200, body = HostView)))]
+async fn host(State(api): State<Api>) -> Json<HostView> {
+    Json(read(&api.board).host.clone())
+}
+
+/// All vNICs, by name
+#[utoipa::path(get, path = "/v1/vnics", responses((status = 200, body = Vec<VnicView>)))]
+async fn list(State(api): State<Api>) -> Json<Vec<VnicView>> {
+    Json(read(&api.board).vnics.values().cloned().collect())
+}
+
+/// One vNIC
+#[utoipa::path(get, path = "/v1/vnics/{name}", params(("name" = String, Path, description = "vNIC")),
+    responses((status = 200, body = VnicView), (status = 404, body = ErrorBody)))]
+async fn show(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<VnicView>, ApiError> {
+    read(&api.board).vnics.get(&name).cloned().map(Json).ok_or_else(|| ApiError::no_vnic(&name))
+}
+
+/// Change single keys of a contract, live
+#[utoipa::path(patch, path = "/v1/vnics/{name}", params(("name" = String, Path, description = "vNIC")),
+    request_body = SetBody,
+    responses((status = 200, body = VnicChange), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, description = "owned by a file, or not possible", body = ErrorBody),
+        (status = 422, description = "cannot be kept", body = ErrorBody), (status = 503, body = ErrorBody)))]
+async fn set(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    body: Result<Json<SetBody>, JsonRejection>,
+) -> Result<Json<VnicChange>, ApiError> {
+    let Json(body) = body.map_err(|e| bad(&e.body_text()))?;
+    if body.set.is_empty() {
+        return Err(bad("nothing to set: write {\"set\": {\"tx.max\": \"500mbit\"}}"));
+    }
+    let keys = body.set.into_iter().collect();
+    ask(&api, |reply| Command::Set { name, keys, reply }).await
+}
+
+/// Remove a vNIC
+#[utoipa::path(delete, path = "/v1/vnics/{name}", params(("name" = String, Path, description = "vNIC")),
+    responses((status = 200, body = VnicChange), (status = 404, body = ErrorBody),
+        (status = 409, description = "owned by a file, or not possible", body = ErrorBody),
+        (status = 422, description = "others need it", body = ErrorBody), (status = 503, body = ErrorBody)))]
+async fn remove(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<VnicChange>, ApiError> {
+    ask(&api, |reply| Command::Remove { name, reply }).await
+}
+
+/// What a text of contracts would change, and whether it can be kept; changes nothing
+#[utoipa::path(post, path = "/v1/plan", params(ApplyQuery), request_body(content = String, content_type = "application/toml"),
+    responses((status = 200, body = PlanView), (status = 400, body = ErrorBody), (status = 503, body = ErrorBody)))]
+async fn plan(
+    State(api): State<Api>,
+    query: Result<Query<ApplyQuery>, QueryRejection>,
+    text: Result<String, StringRejection>,
+) -> Result<Json<PlanView>, ApiError> {
+    submit(&api, query, text, true).await
+}
+
+/// Bring a text of contracts into force: its vNICs are made or changed, others stay
+#[utoipa::path(post, path = "/v1/apply", params(ApplyQuery), request_body(content = String, content_type = "application/toml"),
+    responses((status = 200, body = PlanView), (status = 400, body = ErrorBody),
+        (status = 409, description = "owned by a file, or not possible", body = ErrorBody),
+        (status = 422, description = "cannot be kept", body = ErrorBody), (status = 503, body = ErrorBody)))]
+async fn apply(
+    State(api): State<Api>,
+    query: Result<Query<ApplyQuery>, QueryRejection>,
+    text: Result<String, StringRejection>,
+) -> Result<Json<PlanView>, ApiError> {
+    submit(&api, query, text, false).await
+}
+
+async fn submit(
+    api: &Api,
+    query: Result<Query<ApplyQuery>, QueryRejection>,
+    text: Result<String, StringRejection>,
+    dry_run: bool,
+) -> Result<Json<PlanView>, ApiError> {
+    let Query(ApplyQuery { origin, prune }) = query.map_err(|e| bad(&e.body_text()))?;
+    let text = text.map_err(|e| bad(&e.body_text()))?;
+    let origin = origin.unwrap_or_else(|| "API".into());
+    ask(api, |reply| Command::Apply { text, origin, prune, dry_run, reply }).await
+}
+
+/// Why frames of a vNIC were late, throttled or dropped
+#[utoipa::path(get, path = "/v1/vnics/{name}/why", params(("name" = String, Path, description = "vNIC")),
+    responses((status = 200, body = WhyView), (status = 404, body = ErrorBody)))]
+async fn why(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<WhyView>, ApiError> {
+    view::why(&read(&api.board), &name).map(Json).ok_or_else(|| ApiError::no_vnic(&name))
+}
+
+/// The frames of a vNIC as pcapng, until the client hangs up
+#[utoipa::path(get, path = "/v1/vnics/{name}/capture",
+    params(("name" = String, Path, description = "vNIC"), CaptureQuery),
+    responses((status = 200, content_type = "application/x-pcapng"), (status = 400, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
+async fn capture_frames(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    query: Result<Query<CaptureQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(CaptureQuery { snaplen }) = query.map_err(|e| bad(&e.body_text()))?;
+    let snaplen = snaplen.unwrap_or(*SNAPLEN.end());
+    if !SNAPLEN.contains(&snaplen) {
+        return Err(bad(&format!("snaplen {snaplen}: it must be 64 to 65535 bytes")));
+    }
+    if !read(&api.board).vnics.contains_key(&name) {
+        return Err(ApiError::no_vnic(&name));
+    }
+    let place = api.capture.clone();
+    let place =
+        place.ok_or_else(|| ApiError::new(StatusCode::CONFLICT, "no place on this host can capture"))?;
+    let body = capture::start(place, name, snaplen).await?;
+    Ok(([(header::CONTENT_TYPE, "application/x-pcapng")], body).into_response())
+}
+
+/// Prometheus metrics (OpenMetrics text)
+#[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "application/openmetrics-text")))]
+async fn metrics_text(State(api): State<Api>) -> Result<Response, ApiError> {
+    let text = metrics::encode(read(&api.board)).map_err(|e| {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write metrics: {e}"))
+    })?;
+    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+}
+
+/// This document
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, content_type = "application/json")))]
+async fn openapi() -> Json<utoipa::openapi::OpenApi> {
+    Json(Document::openapi())
+}
+
+async fn ask<T>(api: &Api, command: impl FnOnce(Reply<T>) -> Command) -> Result<Json<T>, ApiError> {
+    let (reply, answer) = oneshot::channel();
+    let gone = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the agent is shutting down");
+    api.commands.send(command(reply)).map_err(|_| gone())?;
+    match tokio::time::timeout(PATIENCE, answer).await {
+        Ok(Ok(answer)) => Ok(Json(answer?)),
+        Ok(Err(_)) => Err(gone()),
+        Err(_) => Err(ApiError::stuck()),
+    }
+}
+
+fn bad(what: &str) -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+    use axum::http::Request;
+    use std::collections::BTreeSet;
+    use tower::ServiceExt;
+
+    const METHODS: [&str; 5] = ["get", "put", "post", "patch", "delete"];
+
+    fn api() -> (Api, mpsc::Receiver<Command>) {
+        let (commands, receiver) = mpsc::channel();
+        let board = crate::reconciler::empty_board();
+        (Api { commands, board, capture: None }, receiver)
+    }
+
+    /// Status of a request; whoever waits for the reconciler is told at once that it is gone.
+    async fn status(method: &str, path: &str) -> StatusCode {
+        let (api, receiver) = api();
+        drop(receiver);
+        let request = Request::builder().method(method.to_uppercase().as_str()).uri(path);
+        let request = request.body(Body::empty()).unwrap();
+        router(api).oneshot(request).await.unwrap().status()
+    }
+
+    #[tokio::test]
+    async fn the_document_names_every_route_and_no_other() {
+        let document = serde_json::to_value(Document::openapi()).unwrap();
+        let documented: BTreeSet<(String, String)> = document["paths"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .flat_map(|(path, item)| {
+                let methods = item.as_object().unwrap().keys().filter(|k| METHODS.contains(&k.as_str()));
+                methods.map(move |m| (path.clone(), m.clone()))
+            })
+            .collect();
+        let mut answered = BTreeSet::new();
+        for (path, _) in routes() {
+            for method in METHODS {
+                if status(method, &path.replace("{name}", "x")).await != StatusCode::METHOD_NOT_ALLOWED {
+                    answered.insert((path.to_owned(), method.to_owned()));
+                }
+            }
+        }
+        assert_eq!(documented, answered);
+        assert_eq!(status("get", "/v2").await, StatusCode::NOT_FOUND);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_answered_says_so() {
+        assert_eq!(status("get", "/v1/vnics/x").await, StatusCode::NOT_FOUND);
+        assert_eq!(status("get", "/v1/vnics/x/why").await, StatusCode::NOT_FOUND);
+        assert_eq!(status("get", "/v1/vnics/x/capture").await, StatusCode::NOT_FOUND);
+        assert_eq!(status("get", "/v1/vnics/x/capture?snaplen=1").await, StatusCode::BAD_REQUEST);
+        assert_eq!(status("get", "/v1/vnics/x/capture?snaplen=many").await, StatusCode::BAD_REQUEST);
+        assert_eq!(status("patch", "/v1/vnics/x").await, StatusCode::BAD_REQUEST);
+        assert_eq!(status("delete", "/v1/vnics/x").await, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(status("post", "/v1/apply?prune=perhaps").await, StatusCode::BAD_REQUEST);
+    }
+}

@@ -1,0 +1,320 @@
+//! What the API answers. The command line reads the same types.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use tidegate_contract::{Host, Vnic};
+use tidegate_switch::control::Connection;
+use tidegate_switch::stats::{Miss, VnicStats, WorkerStats};
+use utoipa::ToSchema;
+
+/// Any refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// What was wrong and what to do.
+    pub error: String,
+    /// One entry per problem, where there are several.
+    pub details: Vec<String>,
+}
+
+/// The host and its places.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HostView {
+    /// Release of the agent.
+    pub version: String,
+    /// Whatever is wrong on the host as a whole; empty where nothing is.
+    pub problems: Vec<String>,
+    /// The `[host]` table in force.
+    #[schema(value_type = Object)]
+    pub host: Host,
+    /// The places where contracts are kept.
+    pub places: Vec<PlaceView>,
+    /// The files of contracts.
+    pub files: Vec<FileView>,
+    /// What is promised, and what can still be.
+    pub admission: AdmissionView,
+    /// The switch's workers.
+    #[schema(value_type = Vec<Object>)]
+    pub workers: Vec<WorkerStats>,
+    /// Attempts to bring a contract into force that failed, since the agent started.
+    pub reconcile_errors: u64,
+    /// Differences between contract and place that the agent found and set right, since it started.
+    pub drift_repaired: u64,
+}
+
+/// One place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlaceView {
+    /// Such as `switch`.
+    pub name: String,
+    /// Whether it answers.
+    pub reachable: bool,
+    /// Why not, where it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Release of the program that keeps the promises there.
+    pub version: String,
+    /// Its process id; 0 where unknown.
+    pub pid: u32,
+    /// Its start, nanoseconds since the epoch; 0 where unknown.
+    pub started: u64,
+    /// vNICs there.
+    pub vnics: usize,
+}
+
+/// One file of contracts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FileView {
+    /// Its path.
+    pub path: String,
+    /// The vNICs it owns, as last accepted.
+    pub vnics: Vec<String>,
+    /// Why its present contents are not in force, where they are not: what it said before still is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Whether a contract is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub enum State {
+    /// Its place says so.
+    #[serde(rename = "in force")]
+    InForce,
+    /// Its place cannot be reached, or has not got to it.
+    #[serde(rename = "pending")]
+    Pending,
+    /// It was tried and did not work; the agent tries again.
+    #[serde(rename = "failed")]
+    Failed,
+}
+
+/// One vNIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VnicView {
+    /// Its name.
+    pub name: String,
+    /// The contract.
+    #[schema(value_type = Object)]
+    pub contract: Vnic,
+    /// `file:PATH` or `api`.
+    pub owner: String,
+    /// The place that keeps it.
+    pub place: String,
+    /// Whether it is kept.
+    pub state: State,
+    /// Why it is not, or what else a person should know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How it is connected; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub connection: Option<Connection>,
+    /// Why the last front end was disconnected, where one was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// Front ends refused because one was connected already.
+    #[serde(default)]
+    pub refused_connections: u64,
+    /// What was counted; absent where nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub stats: Option<VnicStats>,
+    /// What the VM sent over the last second, bit/s on the wire.
+    pub tx_rate_bps: u64,
+    /// What the VM received over the last second, bit/s on the wire.
+    pub rx_rate_bps: u64,
+    /// The limits in effect.
+    pub limits: Limits,
+    /// For a real-time vNIC: what is promised at each egress.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub promises: Vec<Promise>,
+}
+
+/// The limits in effect; absent means unlimited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Limits {
+    /// What the VM may send, bit/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_bps: Option<u64>,
+    /// Its token bucket, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_burst_bytes: Option<u64>,
+    /// What the VM is promised to be able to send, bit/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_min_bps: Option<u64>,
+    /// What the VM may receive, bit/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_bps: Option<u64>,
+}
+
+/// A delay bound, how it came about, and what was seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Promise {
+    /// The sender.
+    pub vnic: String,
+    /// Where its frames go.
+    pub egress: String,
+    /// Td, as promised, ns.
+    pub deadline_ns: u64,
+    /// The computed bound, ns; at most the deadline.
+    pub bound_ns: u64,
+    /// `deadline_ns - bound_ns`.
+    pub margin_ns: u64,
+    /// The worst Tr - Ts seen of any frame of this vNIC, to whatever egress, ns; absent where none was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worst_seen_ns: Option<u64>,
+    /// How the bound came about.
+    pub derivation: Derivation,
+    /// Under which conditions the bound holds, and how often they did not.
+    pub holds_if: String,
+    /// Worker loops longer than the host budget.
+    pub host_latency_violations: u64,
+}
+
+/// bound = deadline - (t - H - (demand + L) / C) at the tightest interval t.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Derivation {
+    /// t, ns.
+    pub critical_t_ns: u64,
+    /// Real-time traffic that can be due within t, bytes.
+    pub demand_bytes: u64,
+    /// L, the largest frame that may be under way, bytes.
+    pub blocking_bytes: u64,
+    /// C, bit/s.
+    pub capacity_bps: u64,
+    /// H, ns.
+    pub host_latency_ns: u64,
+    /// The same in words.
+    pub text: String,
+}
+
+/// What is promised on the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AdmissionView {
+    /// By egress.
+    pub egresses: Vec<EgressView>,
+    /// By real-time vNIC and egress.
+    pub bounds: Vec<Promise>,
+}
+
+/// What an egress has promised.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EgressView {
+    /// A vNIC or `uplink`.
+    pub egress: String,
+    /// C, bit/s.
+    pub capacity_bps: u64,
+    /// To real-time vNICs, bit/s.
+    pub realtime_bps: u64,
+    /// To others, by `tx.min`, bit/s.
+    pub guaranteed_bps: u64,
+    /// Not promised, bit/s.
+    pub remaining_bps: u64,
+    /// To whom.
+    pub vnics: Vec<String>,
+}
+
+/// Query of `plan` and `apply`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ApplyQuery {
+    /// File name of the text, for messages.
+    #[serde(default)]
+    pub origin: Option<String>,
+    /// Remove the API's vNICs that the text does not name.
+    #[serde(default)]
+    pub prune: bool,
+}
+
+/// What a text would change, or has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlanView {
+    /// Whether it was applied.
+    pub applied: bool,
+    /// Whether it can be.
+    pub admissible: bool,
+    /// Why not, where it cannot.
+    pub refusals: Vec<String>,
+    /// By vNIC: those of the text, and those that go.
+    pub vnics: Vec<VnicChange>,
+    /// Of the `[host]` table.
+    pub host: Vec<KeyChange>,
+    /// What would be promised; empty where it is not admissible.
+    pub admission: AdmissionView,
+    /// What the places say about the attachments concerned.
+    pub notes: Vec<String>,
+}
+
+/// What happens to one vNIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VnicChange {
+    /// The vNIC.
+    pub vnic: String,
+    /// What happens.
+    pub action: ChangeAction,
+    /// By key, where it changes.
+    pub changes: Vec<KeyChange>,
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeAction {
+    /// It is new.
+    Create,
+    /// Its contract changes.
+    Change,
+    /// It goes.
+    Remove,
+    /// Nothing.
+    None,
+}
+
+/// One key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KeyChange {
+    /// Such as `tx.max`.
+    pub key: String,
+    /// Its value so far; absent where it was not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Its value then; absent where it is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+}
+
+/// Body of a change of single keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetBody {
+    /// Keys as in the file, such as `tx.max`, with their values; `none` removes a key.
+    pub set: BTreeMap<String, String>,
+}
+
+/// Query of `capture`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct CaptureQuery {
+    /// Bytes kept of each frame: 64 to 65535, 65535 unless said otherwise.
+    #[serde(default)]
+    pub snaplen: Option<u32>,
+}
+
+/// Why frames of a vNIC were late, throttled or dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WhyView {
+    /// The vNIC.
+    pub vnic: String,
+    /// In plain words, most important first.
+    pub findings: Vec<String>,
+    /// Deadline misses by cause.
+    pub misses: BTreeMap<String, u64>,
+    /// The latest of them, oldest first.
+    #[schema(value_type = Vec<Object>)]
+    pub latest_misses: Vec<Miss>,
+    /// Dropped of what the VM sent, by reason.
+    pub tx_dropped: BTreeMap<String, u64>,
+    /// Dropped of what the VM should have received, by reason.
+    pub rx_dropped: BTreeMap<String, u64>,
+    /// Time with frames waiting for tokens, ns.
+    pub throttled_ns: u64,
+}

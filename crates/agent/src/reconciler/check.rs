@@ -1,0 +1,85 @@
+//! Whether a set of contracts can be had, before anything is touched.
+
+use super::ApplyError;
+use crate::place::Place;
+use crate::store::Contracts;
+use std::collections::BTreeMap;
+use tidegate_contract::{Admission, Attach, Document, Host, Vnic, admit};
+
+/// Contracts that keep every rule and fit.
+#[derive(Debug)]
+pub struct Checked {
+    /// The host's declarations.
+    pub host: Host,
+    /// The contracts of each place, in the order of the places.
+    pub by_place: Vec<Vec<Vnic>>,
+    /// What is promised.
+    pub admission: Admission,
+    /// What the places say, by vNIC.
+    pub notes: BTreeMap<String, Vec<String>>,
+}
+
+/// Cross checks, capabilities, admission, in this order.
+pub fn check(contracts: &Contracts, places: &[Box<dyn Place>]) -> Result<Checked, ApplyError> {
+    let Document { host, vnics } = contracts.merged().map_err(ApplyError::Invalid)?;
+    let host = host.map(|h| h.value).unwrap_or_default();
+    let mut by_place = vec![Vec::new(); places.len()];
+    let mut notes = BTreeMap::new();
+    let mut refusals = Vec::new();
+    for located in &vnics {
+        let vnic = &located.value;
+        let place = places.iter().enumerate().find_map(|(i, p)| Some((i, p.capabilities(&vnic.attach)?)));
+        let Some((index, capabilities)) = place else {
+            refusals.push(format!(
+                "vNIC {} ({}): no place on this host keeps an attachment of kind {}",
+                vnic.name,
+                located.place(),
+                kind(&vnic.attach)
+            ));
+            continue;
+        };
+        let mut unable = |what: &str| {
+            refusals.push(format!(
+                "vNIC {} ({}): place {} cannot promise {what} for an attachment of kind {}",
+                vnic.name,
+                located.place(),
+                places[index].name(),
+                kind(&vnic.attach)
+            ));
+        };
+        if vnic.is_realtime() && !capabilities.deadline {
+            unable("a deadline");
+        }
+        if vnic.tx.min.is_some() && !capabilities.min {
+            unable("tx.min");
+        }
+        notes.insert(vnic.name.clone(), capabilities.notes);
+        by_place[index].push(vnic.clone());
+    }
+    for vnics in &mut by_place {
+        vnics.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    let all: Vec<Vnic> = vnics.into_iter().map(|v| v.value).collect();
+    let admission = match admit(&host, &all) {
+        Ok(admission) => admission,
+        Err(refused) => {
+            refusals.extend(refused.iter().map(ToString::to_string));
+            Admission::default()
+        }
+    };
+    if refusals.is_empty() {
+        Ok(Checked { host, by_place, admission, notes })
+    } else {
+        Err(ApplyError::Refused(refusals))
+    }
+}
+
+/// As the key in a contract.
+fn kind(attach: &Attach) -> &'static str {
+    match attach {
+        Attach::VhostUser { .. } => "vhost-user",
+        Attach::Tap { .. } => "tap",
+        Attach::Netdev { .. } => "netdev",
+        Attach::Vf { .. } => "vf",
+    }
+}

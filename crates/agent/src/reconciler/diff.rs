@@ -1,0 +1,150 @@
+//! What changes between two contracts, key by key. Pure.
+
+use crate::api::types::{ChangeAction, KeyChange, VnicChange};
+use crate::store::Contracts;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use tidegate_contract::{Attach, Vnic};
+
+/// What happens to the vNICs in `named` and to those that go.
+pub fn vnics(old: &Contracts, new: &Contracts, named: &BTreeSet<String>) -> Vec<VnicChange> {
+    let gone = old.vnics().map(|(_, v)| &v.value.name).filter(|n| new.vnic(n).is_none());
+    let names: BTreeSet<&String> = gone.chain(named).collect();
+    names
+        .into_iter()
+        .map(|name| {
+            let (before, after) = (old.vnic(name), new.vnic(name));
+            let action = match (before, after) {
+                (None, None) => ChangeAction::None,
+                (None, Some(_)) => ChangeAction::Create,
+                (Some(_), None) => ChangeAction::Remove,
+                (Some(b), Some(a)) if a == b => ChangeAction::None,
+                (Some(_), Some(_)) => ChangeAction::Change,
+            };
+            let changes = match action {
+                ChangeAction::Remove => vec![],
+                _ => keys(
+                    &before.map(vnic_keys).unwrap_or_default(),
+                    &after.map(vnic_keys).unwrap_or_default(),
+                ),
+            };
+            VnicChange { vnic: name.clone(), action, changes }
+        })
+        .collect()
+}
+
+/// What changes in the `[host]` table.
+pub fn host(old: &Contracts, new: &Contracts) -> Vec<KeyChange> {
+    keys(&flat(&old.host()), &flat(&new.host()))
+}
+
+fn keys(old: &BTreeMap<String, String>, new: &BTreeMap<String, String>) -> Vec<KeyChange> {
+    let all: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    all.into_iter()
+        .filter(|key| old.get(*key) != new.get(*key))
+        .map(|key| KeyChange { key: key.clone(), from: old.get(key).cloned(), to: new.get(key).cloned() })
+        .collect()
+}
+
+/// Keys as a user writes them, with the name left out: it is not a key.
+fn vnic_keys(vnic: &Vnic) -> BTreeMap<String, String> {
+    let mut keys = flat(vnic);
+    keys.remove("name");
+    keys.retain(|key, _| !key.starts_with("attach."));
+    let mut attach = |key: &str, value: Option<String>| {
+        if let Some(value) = value {
+            keys.insert(format!("attach.{key}"), value);
+        }
+    };
+    match &vnic.attach {
+        Attach::VhostUser { path, mode, owner } => {
+            attach("vhost-user", Some(path.display().to_string()));
+            attach("mode", serde_json::to_value(mode).ok().and_then(|v| v.as_str().map(Into::into)));
+            attach("owner", owner.user.clone());
+            attach("group", owner.group.clone());
+            attach("socket-mode", owner.mode.map(|m| format!("{m:04o}")));
+        }
+        Attach::Tap { name, netns } => {
+            attach("tap", Some(name.clone()));
+            attach("netns", netns.as_ref().map(|p| p.display().to_string()));
+        }
+        Attach::Netdev { name } => attach("netdev", Some(name.clone())),
+        Attach::Vf { pf, index } => attach("vf", Some(format!("{pf}/{index}"))),
+    }
+    keys
+}
+
+fn flat(value: &impl Serialize) -> BTreeMap<String, String> {
+    let mut keys = BTreeMap::new();
+    if let Ok(value) = serde_json::to_value(value) {
+        flatten("", &value, &mut keys);
+    }
+    keys
+}
+
+fn flatten(prefix: &str, value: &Value, into: &mut BTreeMap<String, String>) {
+    let text = match value {
+        Value::Null => return,
+        Value::Object(map) => {
+            for (key, value) in map {
+                let key = key.replace('_', "-");
+                let path = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
+                flatten(&path, value, into);
+            }
+            return;
+        }
+        Value::Array(items) if items.is_empty() => return,
+        Value::Array(items) => {
+            let words: Vec<String> =
+                items.iter().map(|i| i.as_str().map_or_else(|| i.to_string(), Into::into)).collect();
+            words.join(",")
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    into.insert(prefix.to_owned(), text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{tap, vnic};
+    use tidegate_contract::{Document, Located};
+
+    fn contracts(vnics: &[Vnic]) -> Contracts {
+        let vnics = vnics.iter().map(|v| Located::without_line(v.clone(), "test")).collect();
+        Contracts { api: Document { host: None, vnics }, ..Contracts::default() }
+    }
+
+    #[test]
+    fn names_the_keys_that_change() {
+        let old = contracts(&[vnic("a", 1), vnic("b", 2), vnic("c", 3), vnic("other", 9)]);
+        let mut changed = vnic("b", 2);
+        changed.tx.max = Some("500mbit".parse().unwrap());
+        changed.to = vec!["a".into(), "uplink".into()];
+        changed.attach = tap("tg0");
+        let new = contracts(&[vnic("a", 1), changed, vnic("d", 4), vnic("other", 9)]);
+        let named = ["a", "b", "d"].map(String::from).into();
+        let got = vnics(&old, &new, &named);
+        let actions: Vec<_> = got.iter().map(|c| (c.vnic.as_str(), c.action)).collect();
+        use ChangeAction::{Change, Create, None, Remove};
+        assert_eq!(actions, [("a", None), ("b", Change), ("c", Remove), ("d", Create)]);
+        let change = |key: &str, from: Option<&str>, to: Option<&str>| KeyChange {
+            key: key.into(),
+            from: from.map(Into::into),
+            to: to.map(Into::into),
+        };
+        assert_eq!(
+            got[1].changes,
+            [
+                change("attach.mode", Some("server"), Option::None),
+                change("attach.tap", Option::None, Some("tg0")),
+                change("attach.vhost-user", Some("/run/tidegate/b.sock"), Option::None),
+                change("to", Option::None, Some("a,uplink")),
+                change("tx.max", Option::None, Some("500mbit")),
+            ]
+        );
+        assert!(got[0].changes.is_empty() && got[3].changes.iter().any(|c| c.key == "mac"));
+    }
+}

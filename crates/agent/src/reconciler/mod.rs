@@ -1,0 +1,529 @@
+//! Makes what is wanted be in force, and keeps it so.
+//!
+//! ```text
+//!  API ── Command ──▶ ┌───────────────┐ ── check ─▶ plan ─▶ apply ──▶ places ─▶ save
+//!  files, each second │  one thread   │      └─ anything fails: roll back, old state in force
+//!  places, half second└───────┬───────┘ ◀─ observe: drift is reported and repaired
+//!                             └──▶ Published ──▶ API reads, metrics
+//! ```
+//!
+//! One thread, so that a switch that hangs delays changes and never a reader.
+//!
+//! - [`check`]: whether contracts can be had, before anything is touched
+//! - [`transaction`]: all or nothing
+//! - [`repair`]: what happens twice a second
+//! - [`diff`]: what changes, key by key
+//! - [`rates`]: rates over the last second
+//! - [`view`]: what the API shows
+
+mod check;
+mod diff;
+mod rates;
+mod repair;
+mod transaction;
+pub mod view;
+
+use crate::api::types::{FileView, HostView, PlanView, State, VnicChange, VnicView};
+use crate::durable::{Durable, DurableError};
+use crate::place::{Observed, Place};
+use crate::store::files::Files;
+use crate::store::{Contracts, OwnedByFile};
+use rates::Rates;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+use tidegate_contract::{Admission, Document, Errors, Located, parse, set_key};
+use tidegate_switch::stats::Miss;
+use tokio::sync::oneshot;
+
+/// How often places are observed and front ends dialled.
+const TICK: Duration = Duration::from_millis(500);
+/// How often the configuration folder is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often a file that was refused is tried again: what stood in its way may be gone.
+const RETRY_FILES: Duration = Duration::from_secs(10);
+
+/// What the API asks for.
+#[derive(Debug)]
+pub enum Command {
+    /// Plan or apply a text.
+    Apply {
+        /// TOML.
+        text: String,
+        /// Its file name, for messages.
+        origin: String,
+        /// Remove the API's other vNICs.
+        prune: bool,
+        /// Change nothing.
+        dry_run: bool,
+        /// The answer.
+        reply: Reply<PlanView>,
+    },
+    /// Change single keys.
+    Set {
+        /// The vNIC.
+        name: String,
+        /// Keys and values.
+        keys: Vec<(String, String)>,
+        /// The answer.
+        reply: Reply<VnicChange>,
+    },
+    /// Remove a vNIC.
+    Remove {
+        /// The vNIC.
+        name: String,
+        /// The answer.
+        reply: Reply<VnicChange>,
+    },
+    /// Read the configuration folder now.
+    Reload,
+    /// End, with what came before finished.
+    Stop,
+}
+
+/// Where an answer goes.
+pub type Reply<T> = oneshot::Sender<Result<T, ApplyError>>;
+
+/// Why a change was not made. The old state is in force.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The text or a rule between contracts is broken.
+    #[error("{0}")]
+    Invalid(Errors),
+    /// No such vNIC.
+    #[error("there is no vNIC {0:?}")]
+    NoVnic(String),
+    /// A file owns it.
+    #[error(transparent)]
+    OwnedByFile(#[from] OwnedByFile),
+    /// A place cannot keep it, or it does not fit.
+    #[error("{}", .0.join("\n"))]
+    Refused(Vec<String>),
+    /// A place cannot be reached.
+    #[error("{0}")]
+    Unreachable(String),
+    /// An action failed.
+    #[error("{}", .0.join("\n"))]
+    Failed(Vec<String>),
+    /// It could not be saved.
+    #[error("the change was taken back because it could not be saved: {0}")]
+    NotSaved(DurableError),
+}
+
+/// What readers see.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// The host.
+    pub host: HostView,
+    /// The vNICs.
+    pub vnics: BTreeMap<String, VnicView>,
+    /// The latest misses.
+    pub misses: BTreeMap<String, Vec<Miss>>,
+}
+
+/// Where readers look.
+pub type Board = Arc<RwLock<Arc<Published>>>;
+
+/// The latest published state.
+pub fn read(board: &Board) -> Arc<Published> {
+    Arc::clone(&board.read().unwrap_or_else(std::sync::PoisonError::into_inner))
+}
+
+/// A place that answers, or why it does not.
+type Seen = Result<Observed, String>;
+
+/// The reconciler.
+pub struct Reconciler {
+    places: Vec<Box<dyn Place>>,
+    /// Wanted: in force, or to be.
+    contracts: Contracts,
+    state: Durable,
+    files: Files,
+    refused_files: BTreeMap<PathBuf, RefusedFile>,
+    seen: Vec<Seen>,
+    admission: Admission,
+    failures: BTreeMap<String, repair::Failure>,
+    problems: BTreeMap<&'static str, String>,
+    rates: Rates,
+    reconcile_errors: u64,
+    drift_repaired: u64,
+    board: Board,
+}
+
+/// A file whose present contents are not in force.
+#[derive(Debug)]
+struct RefusedFile {
+    why: String,
+    /// What to try again: `Some(None)` is its removal; `None` where it does not parse.
+    contents: Option<Option<Document>>,
+}
+
+impl Reconciler {
+    /// Loads the contracts last in force. Nothing is touched before [`Reconciler::start`].
+    ///
+    /// # Errors
+    /// The state cannot be read, or a newer release wrote it. Damaged state is not an error: it is kept aside
+    /// and reported.
+    pub fn new(config: &Path, state: &Path, places: Vec<Box<dyn Place>>) -> Result<Self, DurableError> {
+        let durable = Durable::new(state.join("contracts.json"));
+        let loaded = durable.load::<Contracts>()?;
+        let contracts = loaded.value.unwrap_or_default();
+        let seen = places.iter().map(|_| Err("not asked yet".into())).collect();
+        let mut reconciler = Self {
+            files: Files::new(config, contracts.files.keys().cloned()),
+            places,
+            contracts,
+            state: durable,
+            refused_files: BTreeMap::new(),
+            seen,
+            admission: Admission::default(),
+            failures: BTreeMap::new(),
+            problems: BTreeMap::new(),
+            rates: Rates::default(),
+            reconcile_errors: 0,
+            drift_repaired: 0,
+            board: Arc::new(RwLock::new(Arc::new(nothing()))),
+        };
+        if let Some(damage) = loaded.damage {
+            reconciler.problem("state", Some(damage));
+        }
+        if !config.is_dir() {
+            tracing::warn!(folder = %config.display(), "no such folder: contracts come from the API only");
+        }
+        Ok(reconciler)
+    }
+
+    /// Where readers look.
+    pub fn board(&self) -> Board {
+        Arc::clone(&self.board)
+    }
+
+    /// Notes what is wrong on the host as a whole; logs it once.
+    pub fn problem(&mut self, about: &'static str, what: Option<String>) {
+        match what {
+            None => drop(self.problems.remove(about)),
+            Some(what) if self.problems.get(about) == Some(&what) => {}
+            Some(what) => {
+                tracing::error!(about, "{what}");
+                self.problems.insert(about, what);
+            }
+        }
+    }
+
+    /// Brings what is saved and what the files say into force, as far as the places answer.
+    pub fn start(&mut self) {
+        match check::check(&self.contracts, &self.places) {
+            Ok(checked) => self.admission = checked.admission,
+            Err(e) => self.problem("saved contracts", Some(format!("the saved contracts do not hold: {e}"))),
+        }
+        self.observe();
+        self.look_at_files(true);
+        self.repair();
+        self.publish();
+    }
+
+    /// Until told to stop.
+    pub fn run(mut self, commands: &Receiver<Command>) {
+        let (mut next_tick, mut next_look, mut next_retry) =
+            (Instant::now() + TICK, Instant::now() + LOOK, Instant::now() + RETRY_FILES);
+        loop {
+            match commands.recv_timeout(next_tick.saturating_duration_since(Instant::now())) {
+                Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(command) => self.command(command),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let now = Instant::now();
+            if now < next_tick {
+                continue;
+            }
+            next_tick = now + TICK;
+            if now >= next_look {
+                next_look = now + LOOK;
+                self.look_at_files(false);
+            }
+            if now >= next_retry {
+                next_retry = now + RETRY_FILES;
+                self.retry_files();
+            }
+            self.observe();
+            self.repair();
+            self.publish();
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        // A caller that hung up does not want the answer: nothing is left to do for it.
+        match command {
+            Command::Apply { text, origin, prune, dry_run, reply } => {
+                let answer = self.apply(&text, &origin, prune, dry_run);
+                let _ = reply.send(answer);
+            }
+            Command::Set { name, keys, reply } => {
+                let answer = self.set(&name, &keys);
+                let _ = reply.send(answer);
+            }
+            Command::Remove { name, reply } => {
+                let answer = self.remove(&name);
+                let _ = reply.send(answer);
+            }
+            Command::Stop => {}
+            Command::Reload => {
+                self.look_at_files(true);
+                self.retry_files();
+                self.publish();
+            }
+        }
+    }
+
+    fn apply(
+        &mut self,
+        text: &str,
+        origin: &str,
+        prune: bool,
+        dry_run: bool,
+    ) -> Result<PlanView, ApplyError> {
+        let document = parse(text, origin).map_err(ApplyError::Invalid)?;
+        let named: BTreeSet<String> = document.vnics.iter().map(|v| v.value.name.clone()).collect();
+        let mut wanted = self.contracts.clone();
+        let merged = wanted.merge_api(document, prune).map_err(ApplyError::from);
+        let vnics = diff::vnics(&self.contracts, &wanted, &named);
+        let host = diff::host(&self.contracts, &wanted);
+        let mut hints = Vec::new();
+        let outcome = merged
+            .and_then(|()| if dry_run { self.dry_run(&wanted, &mut hints) } else { self.enact(wanted) });
+        let (admission, refusals) = match outcome {
+            Ok(checked) => {
+                for (vnic, notes) in checked.notes.iter().filter(|(name, _)| named.contains(*name)) {
+                    hints.extend(notes.iter().map(|n| format!("{vnic}: {n}")));
+                }
+                (self.admission_view(&checked.admission), vec![])
+            }
+            Err(e) if !dry_run => return Err(e),
+            Err(ApplyError::Refused(why) | ApplyError::Failed(why)) => (Default::default(), why),
+            Err(ApplyError::Invalid(Errors(errors))) => {
+                (Default::default(), errors.iter().map(ToString::to_string).collect())
+            }
+            Err(e) => (Default::default(), vec![e.to_string()]),
+        };
+        if !dry_run {
+            self.changed();
+        }
+        Ok(PlanView {
+            applied: !dry_run,
+            admissible: refusals.is_empty(),
+            refusals,
+            vnics,
+            host,
+            admission,
+            notes: hints,
+        })
+    }
+
+    fn set(&mut self, name: &str, keys: &[(String, String)]) -> Result<VnicChange, ApplyError> {
+        let old = self.contracts.vnic(name).ok_or_else(|| ApplyError::NoVnic(name.into()))?;
+        let new = set_key(old, keys).map_err(ApplyError::Invalid)?;
+        self.change(name, |wanted| wanted.set_api(Located::without_line(new, "API")))
+    }
+
+    fn remove(&mut self, name: &str) -> Result<VnicChange, ApplyError> {
+        self.contracts.vnic(name).ok_or_else(|| ApplyError::NoVnic(name.into()))?;
+        self.change(name, |wanted| wanted.remove_api(name).map(drop))
+    }
+
+    fn change(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut Contracts) -> Result<(), OwnedByFile>,
+    ) -> Result<VnicChange, ApplyError> {
+        let mut wanted = self.contracts.clone();
+        change(&mut wanted)?;
+        let changes = diff::vnics(&self.contracts, &wanted, &[name.to_owned()].into());
+        self.enact(wanted)?;
+        self.changed();
+        changes.into_iter().next().ok_or_else(|| ApplyError::NoVnic(name.into()))
+    }
+
+    /// After a change: a file that was refused may fit now, and readers see the change at once.
+    fn changed(&mut self) {
+        self.retry_files();
+        self.observe();
+        self.publish();
+    }
+
+    fn look_at_files(&mut self, at_once: bool) {
+        let changes = match self.files.poll(at_once) {
+            Ok(changes) => changes,
+            Err(e) => {
+                return self.problem("files", Some(format!("cannot read the configuration folder: {e}")));
+            }
+        };
+        self.problem("files", None);
+        if changes.is_empty() {
+            return;
+        }
+        for change in changes {
+            let contents = match change.contents {
+                Ok(contents) => RefusedFile { why: String::new(), contents: Some(contents) },
+                Err(why) => {
+                    tracing::error!(
+                        file = %change.path.display(),
+                        "this file is bad, what it said before stays in force:\n{why}"
+                    );
+                    RefusedFile { why, contents: None }
+                }
+            };
+            self.refused_files.insert(change.path, contents);
+        }
+        self.retry_files();
+    }
+
+    /// Takes all new contents together, or where that fails those that can be had one by one.
+    fn retry_files(&mut self) {
+        let open: Vec<PathBuf> =
+            self.refused_files.iter().filter(|(_, f)| f.contents.is_some()).map(|(p, _)| p.clone()).collect();
+        if open.is_empty() || self.take_files(&open).is_ok() {
+            return;
+        }
+        for path in open {
+            let Err(why) = self.take_files(std::slice::from_ref(&path)) else { continue };
+            if let Some(file) = self.refused_files.get_mut(&path)
+                && file.why != why
+            {
+                tracing::error!(
+                    file = %path.display(),
+                    "this file is refused, what it said before stays in force:\n{why}"
+                );
+                file.why = why;
+            }
+        }
+    }
+
+    fn take_files(&mut self, paths: &[PathBuf]) -> Result<(), String> {
+        let mut wanted = self.contracts.clone();
+        let mut taken = Vec::new();
+        for path in paths {
+            let contents = self.refused_files.get(path).and_then(|f| f.contents.clone());
+            taken.extend(wanted.set_file(path, contents.flatten()));
+        }
+        self.enact_or_defer(wanted).map_err(|e| e.to_string())?;
+        for path in paths {
+            self.refused_files.remove(path);
+            tracing::info!(file = %path.display(), "its contracts are accepted");
+        }
+        for what in taken {
+            tracing::warn!("{what} was set by the API and belongs to a file now");
+        }
+        Ok(())
+    }
+
+    fn admission_view(&self, admission: &Admission) -> crate::api::types::AdmissionView {
+        let evidence = self.seen.iter().flatten().map(|o| &o.evidence);
+        let stats = evidence.clone().flat_map(|e| e.vnics.clone()).collect();
+        let workers: Vec<_> = evidence.flat_map(|e| e.workers.clone()).collect();
+        view::admission(admission, &stats, &workers)
+    }
+
+    fn publish(&self) {
+        let admission = self.admission_view(&self.admission);
+        let mut vnics = BTreeMap::new();
+        for (owner, located) in self.contracts.vnics() {
+            let contract = located.value.clone();
+            let name = contract.name.clone();
+            let place = self.places.iter().position(|p| p.capabilities(&contract.attach).is_some());
+            let seen = place.map(|i| &self.seen[i]);
+            let there = seen.and_then(|s| s.as_ref().ok()).and_then(|o| o.vnics.get(&name));
+            let (state, reason) = match (seen, there, self.failures.get(&name)) {
+                (Some(Err(why)), ..) => (State::Pending, Some(why.clone())),
+                (_, _, Some(failure)) => (State::Failed, Some(failure.why.clone())),
+                (_, Some(there), None) if there.present && there.vnic == contract => {
+                    (State::InForce, (!there.notes.is_empty()).then(|| there.notes.join("; ")))
+                }
+                (None, ..) => (State::Failed, Some("no place on this host keeps such an attachment".into())),
+                _ => (State::Pending, Some("about to be brought into force".into())),
+            };
+            let stats = seen.and_then(|s| s.as_ref().ok()).and_then(|o| o.evidence.vnics.get(&name).cloned());
+            let (tx_rate_bps, rx_rate_bps) = self.rates.of(&name);
+            let view = VnicView {
+                owner: owner.to_string(),
+                place: place.map_or_else(String::new, |i| self.places[i].name().into()),
+                state,
+                reason,
+                connection: there.filter(|t| t.present).map(|t| t.connection),
+                last_error: there.and_then(|t| t.last_error.clone()),
+                refused_connections: there.map_or(0, |t| t.refused_connections),
+                stats,
+                tx_rate_bps,
+                rx_rate_bps,
+                limits: view::limits(&contract),
+                promises: admission.bounds.iter().filter(|b| b.vnic == name).cloned().collect(),
+                name: name.clone(),
+                contract,
+            };
+            vnics.insert(name, view);
+        }
+        let evidence = || self.seen.iter().flatten().map(|o| &o.evidence);
+        let host = HostView {
+            version: env!("CARGO_PKG_VERSION").into(),
+            problems: self.problems.values().cloned().collect(),
+            host: self.contracts.host(),
+            places: self
+                .places
+                .iter()
+                .zip(&self.seen)
+                .map(|(p, s)| repair::place_view(p.name(), s))
+                .collect(),
+            files: self.file_views(),
+            admission,
+            workers: evidence().flat_map(|e| e.workers.clone()).collect(),
+            reconcile_errors: self.reconcile_errors,
+            drift_repaired: self.drift_repaired,
+        };
+        let misses = evidence().flat_map(|e| e.misses.clone()).collect();
+        let published = Arc::new(Published { host, vnics, misses });
+        *self.board.write().unwrap_or_else(std::sync::PoisonError::into_inner) = published;
+    }
+
+    fn file_views(&self) -> Vec<FileView> {
+        let paths: BTreeSet<&PathBuf> =
+            self.contracts.files.keys().chain(self.refused_files.keys()).collect();
+        paths
+            .into_iter()
+            .map(|path| FileView {
+                path: path.display().to_string(),
+                vnics: self
+                    .contracts
+                    .files
+                    .get(path)
+                    .map_or_else(Vec::new, |d| d.vnics.iter().map(|v| v.value.name.clone()).collect()),
+                error: self.refused_files.get(path).map(|f| f.why.clone()),
+            })
+            .collect()
+    }
+}
+
+/// A board on which nothing stands yet.
+#[cfg(test)]
+pub fn empty_board() -> Board {
+    Arc::new(RwLock::new(Arc::new(nothing())))
+}
+
+/// Before the first look.
+fn nothing() -> Published {
+    Published {
+        host: HostView {
+            version: env!("CARGO_PKG_VERSION").into(),
+            problems: vec!["the agent is starting".into()],
+            host: Default::default(),
+            places: vec![],
+            files: vec![],
+            admission: Default::default(),
+            workers: vec![],
+            reconcile_errors: 0,
+            drift_repaired: 0,
+        },
+        vnics: BTreeMap::new(),
+        misses: BTreeMap::new(),
+    }
+}

@@ -1,0 +1,77 @@
+//! Rates over the last second, from counters. Pure.
+
+use crate::place::Evidence;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// Samples of every vNIC's counters over a little more than the last second.
+#[derive(Debug, Default)]
+pub struct Rates(HashMap<String, VecDeque<Sample>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at: Instant,
+    tx: u64,
+    rx: u64,
+}
+
+impl Rates {
+    /// Takes a sample; vNICs that are gone are forgotten.
+    pub fn sample(&mut self, evidence: &Evidence) {
+        self.0.retain(|name, _| evidence.vnics.contains_key(name));
+        for (name, stats) in &evidence.vnics {
+            let now = Sample { at: evidence.taken, tx: stats.tx.wire_bytes, rx: stats.rx.wire_bytes };
+            let samples = self.0.entry(name.clone()).or_default();
+            // Counters that fell are another port's of the same name.
+            if samples.back().is_some_and(|last| last.tx > now.tx || last.rx > now.rx) {
+                samples.clear();
+            }
+            samples.push_back(now);
+            while samples.get(1).is_some_and(|s| now.at.duration_since(s.at) >= WINDOW) {
+                samples.pop_front();
+            }
+        }
+    }
+
+    /// (tx, rx) in bit/s on the wire; 0 where there are not two samples yet.
+    pub fn of(&self, name: &str) -> (u64, u64) {
+        let Some((first, last)) = self.0.get(name).and_then(|s| Some((s.front()?, s.back()?))) else {
+            return (0, 0);
+        };
+        let nanos = last.at.duration_since(first.at).as_nanos();
+        let rate = |bytes: u64| (u128::from(bytes) * 8_000_000_000).checked_div(nanos).unwrap_or(0) as u64;
+        (rate(last.tx - first.tx), rate(last.rx - first.rx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_switch::stats::VnicStats;
+
+    fn evidence(taken: Instant, tx: u64, rx: u64) -> Evidence {
+        let mut stats = VnicStats::default();
+        (stats.tx.wire_bytes, stats.rx.wire_bytes) = (tx, rx);
+        Evidence { taken, vnics: [("a".into(), stats)].into(), misses: [].into(), workers: vec![] }
+    }
+
+    #[test]
+    fn the_last_second_counts() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut rates = Rates::default();
+        assert_eq!(rates.of("a"), (0, 0));
+        rates.sample(&evidence(at(0), 1_000, 0));
+        assert_eq!(rates.of("a"), (0, 0));
+        rates.sample(&evidence(at(500), 2_000, 0));
+        assert_eq!(rates.of("a"), (16_000, 0));
+        rates.sample(&evidence(at(1_000), 2_000, 125));
+        assert_eq!(rates.of("a"), (8_000, 1_000));
+        rates.sample(&evidence(at(1_500), 2_000, 125));
+        assert_eq!(rates.of("a"), (0, 1_000));
+        rates.sample(&evidence(at(2_000), 0, 0));
+        assert_eq!(rates.of("a"), (0, 0), "counters fell: a new port");
+    }
+}

@@ -1,0 +1,124 @@
+//! All or nothing: a set of contracts comes into force wholly, or the old one stays.
+
+use super::check::{Checked, check};
+use super::{ApplyError, Reconciler};
+use crate::place::{Action, PlaceError, Wanted};
+use crate::store::Contracts;
+use tidegate_contract::Vnic;
+
+impl Reconciler {
+    /// Whether `wanted` could be brought into force; changes nothing.
+    pub(super) fn dry_run(
+        &mut self,
+        wanted: &Contracts,
+        hints: &mut Vec<String>,
+    ) -> Result<Checked, ApplyError> {
+        let checked = check(wanted, &self.places)?;
+        match self.plan(&checked) {
+            Err(ApplyError::Unreachable(why)) => {
+                hints.push(format!("whether it can be applied now is not known: {why}"));
+            }
+            Err(e) => return Err(e),
+            Ok(_) => {}
+        }
+        Ok(checked)
+    }
+
+    /// Brings `wanted` into force and saves it.
+    pub(super) fn enact(&mut self, wanted: Contracts) -> Result<Checked, ApplyError> {
+        let checked = check(&wanted, &self.places)?;
+        let actions = self.plan(&checked)?;
+        let mut done: Vec<(usize, Action)> = Vec::new();
+        for (place, action) in actions {
+            let Err(error) = self.places[place].apply(&action) else {
+                tracing::info!(place = self.places[place].name(), vnic = action.vnic(), "{}", action.label());
+                done.push((place, action));
+                continue;
+            };
+            // What was in trouble before must not stand in the way of others.
+            let same = |name: &str| self.contracts.vnic(name) == wanted.vnic(name);
+            if let Some(name) = action.vnic()
+                && same(name)
+                && wanted.vnic(name).is_some()
+                && matches!(error, PlaceError::Failed(_))
+            {
+                self.failed(name.to_owned(), &error.to_string());
+                continue;
+            }
+            return Err(self.roll_back(done, &action, error));
+        }
+        if let Err(e) = self.save(wanted, &checked) {
+            for (place, action) in done.iter().rev() {
+                self.take_back(*place, action);
+            }
+            return Err(e);
+        }
+        Ok(checked)
+    }
+
+    /// As [`Self::enact`]; where a place cannot be reached, `wanted` is taken and brought into force later.
+    pub(super) fn enact_or_defer(&mut self, wanted: Contracts) -> Result<(), ApplyError> {
+        match self.enact(wanted.clone()) {
+            Err(ApplyError::Unreachable(_)) => {
+                let checked = check(&wanted, &self.places)?;
+                self.save(wanted, &checked)
+            }
+            other => other.map(drop),
+        }
+    }
+
+    fn plan(&mut self, checked: &Checked) -> Result<Vec<(usize, Action)>, ApplyError> {
+        let mut actions = Vec::new();
+        let mut refusals = Vec::new();
+        for (index, place) in self.places.iter_mut().enumerate() {
+            // What is in force, or in trouble, already must not stand in the way of others.
+            let changed = |v: &&Vnic| self.contracts.vnic(&v.name) != Some(*v);
+            let coming: Vec<Vnic> = checked.by_place[index].iter().filter(changed).cloned().collect();
+            let observed = place.observe(&coming).map_err(|e| match e {
+                PlaceError::Unreachable(why) => ApplyError::Unreachable(why),
+                PlaceError::Failed(why) => ApplyError::Failed(vec![why]),
+            })?;
+            let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index] };
+            match place.plan(&wanted, &observed) {
+                Ok(planned) => actions.extend(planned.into_iter().map(|a| (index, a))),
+                Err(refused) => {
+                    refusals.extend(refused.into_iter().map(|r| format!("vNIC {}: {}", r.vnic, r.reason)));
+                }
+            }
+        }
+        if refusals.is_empty() { Ok(actions) } else { Err(ApplyError::Refused(refusals)) }
+    }
+
+    fn roll_back(&mut self, done: Vec<(usize, Action)>, action: &Action, error: PlaceError) -> ApplyError {
+        self.reconcile_errors += 1;
+        let whom = action.vnic().map_or_else(|| "host".into(), |name| format!("vNIC {name}"));
+        tracing::error!(vnic = action.vnic(), %error, "{} failed; taking back what was done", action.label());
+        let mut why = vec![format!("{whom}: {error}")];
+        for (place, action) in done.iter().rev() {
+            why.extend(self.take_back(*place, action));
+        }
+        match error {
+            PlaceError::Unreachable(_) => ApplyError::Unreachable(why.join("\n")),
+            PlaceError::Failed(_) => ApplyError::Failed(why),
+        }
+    }
+
+    /// What could not be taken back is put right by the next repair: the old contracts are still the wanted ones.
+    fn take_back(&mut self, place: usize, action: &Action) -> Option<String> {
+        let inverse = action.inverse()?;
+        let error = self.places[place].apply(&inverse).err()?;
+        tracing::error!(vnic = inverse.vnic(), %error, "cannot take back; trying again soon");
+        let whom = inverse.vnic().unwrap_or("host");
+        Some(format!("{whom}: taking it back failed too ({error}); the agent keeps trying"))
+    }
+
+    fn save(&mut self, wanted: Contracts, checked: &Checked) -> Result<(), ApplyError> {
+        if wanted != self.contracts {
+            self.state.save(&wanted).map_err(ApplyError::NotSaved)?;
+        }
+        self.contracts = wanted;
+        self.admission = checked.admission.clone();
+        self.problem("saved contracts", None);
+        Ok(())
+    }
+}

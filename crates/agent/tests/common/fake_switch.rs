@@ -1,0 +1,211 @@
+//! The switch's side of the control socket, without any data plane.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use tidegate_contract::Host;
+use tidegate_switch::control::channel::{receive, send};
+use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
+use tidegate_switch::control::{Connection, PortStatus};
+use tidegate_switch::stats::Region;
+
+pub struct FakeSwitch {
+    path: PathBuf,
+    state: Arc<Mutex<State>>,
+    running: Option<Running>,
+}
+
+struct Running {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub started: u64,
+    pub ports: BTreeMap<String, PortStatus>,
+    pub host: Option<Host>,
+    /// What changed anything, such as `set a Listener`.
+    pub log: Vec<String>,
+    /// vNICs whose ports are refused.
+    pub refuse: BTreeSet<String>,
+    pub region: Option<Region>,
+    descriptors: BTreeMap<String, Vec<OwnedFd>>,
+    connections: Vec<UnixStream>,
+}
+
+static STARTS: AtomicU64 = AtomicU64::new(1);
+
+impl FakeSwitch {
+    pub fn start(path: &Path) -> Self {
+        let mut switch =
+            Self { path: path.into(), state: Arc::new(Mutex::new(State::default())), running: None };
+        switch.run();
+        switch
+    }
+
+    fn run(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+        {
+            let mut state = self.state();
+            state.started = STARTS.fetch_add(1, Ordering::Relaxed);
+            state.region = Some(Region::create().unwrap());
+            state.ports.clear();
+            state.descriptors.clear();
+            state.host = None;
+        }
+        let listener = UnixListener::bind(&self.path).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let (state, done) = (Arc::clone(&self.state), Arc::clone(&over));
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if done.load(Ordering::SeqCst) {
+                    return;
+                }
+                let stream = stream.unwrap();
+                state.lock().unwrap().connections.push(stream.try_clone().unwrap());
+                let state = Arc::clone(&state);
+                std::thread::spawn(move || serve(&stream, &state));
+            }
+        });
+        self.running = Some(Running { over, thread });
+    }
+
+    /// As after a kill: every connection and descriptor is gone.
+    pub fn kill(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        running.over.store(true, Ordering::SeqCst);
+        drop(UnixStream::connect(&self.path));
+        running.thread.join().unwrap();
+        let mut state = self.state();
+        for connection in state.connections.drain(..) {
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }
+        state.descriptors.clear();
+        let _ = std::fs::remove_file(&self.path);
+    }
+
+    pub fn restart(&mut self) {
+        self.kill();
+        self.run();
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn ports(&self) -> Vec<String> {
+        self.state().ports.keys().cloned().collect()
+    }
+
+    /// What was done since the last question.
+    pub fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().log)
+    }
+}
+
+impl Drop for FakeSwitch {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn serve(stream: &UnixStream, state: &Mutex<State>) {
+    while let Ok(Some((request, descriptors))) = receive::<Request>(stream) {
+        let mut state = state.lock().unwrap();
+        let sent = match answer(&mut state, request, descriptors) {
+            Reply::Hello(hello) => {
+                let region = state.region.as_ref().unwrap();
+                send(stream, &Reply::Hello(hello), &[region.file().as_fd()])
+            }
+            reply => send(stream, &reply, &[]),
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether the other end of a stream is still there.
+fn stream_state(stream: &OwnedFd) -> Connection {
+    let stream = UnixStream::from(stream.try_clone().unwrap());
+    stream.set_nonblocking(true).unwrap();
+    match (&stream).read(&mut [0]) {
+        Ok(0) => Connection::Disconnected,
+        _ => Connection::Connected,
+    }
+}
+
+fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Reply {
+    match request {
+        Request::Hello => {
+            return Reply::Hello(Hello {
+                protocol: PROTOCOL,
+                version: "fake".into(),
+                pid: 1,
+                started: state.started,
+                workers: 1,
+            });
+        }
+        Request::SetHost(host) => {
+            state.log.push("host".into());
+            state.host = Some(host);
+        }
+        Request::SetPort { vnic, link } => {
+            if state.refuse.contains(&vnic.name) {
+                return Reply::Refused("it does not like this one".into());
+            }
+            state.log.push(format!("set {} {link:?}", vnic.name));
+            let index = state.ports.get(&vnic.name).map_or(state.ports.len(), |p| p.index);
+            let before = state.ports.get(&vnic.name).map(|p| p.connection);
+            let connection = match (link, before) {
+                (LinkKind::Keep, Some(before)) => before,
+                (LinkKind::Keep, None) => return Reply::Refused("a new port needs a descriptor".into()),
+                (LinkKind::Listener, _) => Connection::Waiting,
+                (LinkKind::Stream, _) => stream_state(&descriptors[0]),
+                (LinkKind::Tap, _) => Connection::Up,
+            };
+            if link != LinkKind::Keep {
+                assert!(!descriptors.is_empty());
+                state.descriptors.insert(vnic.name.clone(), descriptors);
+            }
+            if before.is_none() {
+                state.region.as_ref().unwrap().claim(index, &vnic.name);
+            }
+            let status = PortStatus {
+                index,
+                worker: 0,
+                connection,
+                features: 0,
+                queue_pairs: 1,
+                deadline_suspended: None,
+                last_error: None,
+                refused_connections: 0,
+                vnic: *vnic,
+            };
+            state.ports.insert(status.vnic.name.clone(), status);
+        }
+        Request::RemovePort { name } => {
+            let Some(port) = state.ports.remove(&name) else {
+                return Reply::Refused(format!("there is no port {name}"));
+            };
+            state.log.push(format!("remove {name}"));
+            state.region.as_ref().unwrap().release(port.index);
+            state.descriptors.remove(&name);
+        }
+        Request::Ports => return Reply::Ports(state.ports.values().cloned().collect()),
+        Request::Capture { name, snaplen } => {
+            if !state.ports.contains_key(&name) {
+                return Reply::Refused(format!("there is no port {name}"));
+            }
+            let mut pipe = std::fs::File::from(descriptors.into_iter().next().unwrap());
+            write!(pipe, "frames of {name}, {snaplen} bytes each").unwrap();
+        }
+    }
+    Reply::Done
+}
