@@ -84,8 +84,9 @@ pub struct Frame {
     pub span_count: u16,
     /// The frame's first bytes, copied: what was decided on is what is delivered.
     pub bytes: [u8; HEADER_MAX],
-    /// The rest, in the source's memory.
-    pub spans: [Span; MAX_SPANS],
+    /// The rest, in the source's memory. A piece of a cut frame may begin in the copied bytes of
+    /// the whole, which takes one more than a chain has.
+    pub spans: [Span; MAX_SPANS + 1],
 }
 
 impl Frame {
@@ -170,7 +171,7 @@ impl Slots {
                 head_len: 0,
                 span_count: 0,
                 bytes: [0; HEADER_MAX],
-                spans: [Span::EMPTY; MAX_SPANS],
+                spans: [Span::EMPTY; MAX_SPANS + 1],
             })
         };
         Self { frames: (0..count).map(frame).collect(), free: (0..count).rev().collect() }

@@ -275,8 +275,13 @@ impl Worker {
     fn try_send(&mut self, port: &mut Port, mut pending: Pending) -> Sent {
         let frame = pending.frame.get();
         let whole = frame.wire_bytes;
-        match port.contract.cut_to {
-            Some(burst) if whole > burst && frame.offload.gso_size().is_some() => loop {
+        let cut = match port.contract.cut_to {
+            // What was begun in pieces ends in pieces, whatever the contract says by now.
+            limit if pending.sent > 0 => Some(limit.unwrap_or(whole)),
+            limit => limit.filter(|burst| whole > *burst && frame.offload.gso_size().is_some()),
+        };
+        match cut {
+            Some(burst) => loop {
                 match self.send_piece(port, &mut pending, burst) {
                     Piece::Last => return Sent::Yes,
                     Piece::More => {}
@@ -290,7 +295,7 @@ impl Worker {
                     }
                 }
             },
-            _ => match conform(port, pending.arrival, whole, self.now) {
+            None => match conform(port, pending.arrival, whole, self.now) {
                 Ok(started) => {
                     count_sent(port, frame);
                     self.dispatch(port, pending.frame, pending.to, pending.arrival, started);
