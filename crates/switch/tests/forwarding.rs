@@ -66,7 +66,11 @@ fn a_segment_is_a_world_of_its_own() {
 #[test]
 fn a_guest_cannot_send_as_somebody_else() {
     let host = TestSwitch::new(1);
-    let mut a = host.guest(&vnic("a", 1, "allowed = { prefixes = [\"10.0.0.1/32\"], macs = [\"52:54:00:00:01:01\"] }"));
+    let mut a = host.guest(&vnic(
+        "a",
+        1,
+        "allowed = { prefixes = [\"10.0.0.1/32\"], macs = [\"52:54:00:00:01:01\"] }",
+    ));
     let mut b = host.guest(&vnic("b", 2, ""));
     a.send(&udp(b.mac(), b.mac(), b"forged MAC"));
     let mut forged = udp(b.mac(), a.mac(), b"forged IP");
@@ -75,7 +79,8 @@ fn a_guest_cannot_send_as_somebody_else() {
     let sum = checksum(&forged[14..34]);
     forged[24..26].copy_from_slice(&sum.to_be_bytes());
     a.send(&forged);
-    let tagged = [&udp(b.mac(), a.mac(), b"")[..12], &[0x81, 0, 0, 5], &udp(b.mac(), a.mac(), b"tag")[12..]].concat();
+    let tagged =
+        [&udp(b.mac(), a.mac(), b"")[..12], &[0x81, 0, 0, 5], &udp(b.mac(), a.mac(), b"tag")[12..]].concat();
     a.send(&tagged);
     let honest = udp(b.mac(), [0x52, 0x54, 0, 0, 1, 1], b"allowed MAC");
     a.send(&honest);
@@ -147,7 +152,10 @@ fn addresses_behind_a_bridge_are_learned() {
 fn workers_pass_frames_to_each_other() {
     let host = TestSwitch::new(2);
     let mut guests: Vec<_> = (1..5).map(|n| host.guest(&vnic(&format!("g{n}"), n, ""))).collect();
-    assert!(host.switch.ports().iter().any(|p| p.worker == 0) && host.switch.ports().iter().any(|p| p.worker == 1));
+    assert!(
+        host.switch.ports().iter().any(|p| p.worker == 0)
+            && host.switch.ports().iter().any(|p| p.worker == 1)
+    );
     for round in 0..200u8 {
         for from in 0..4 {
             for to in (0..4).filter(|to| *to != from) {

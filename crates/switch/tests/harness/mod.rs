@@ -15,6 +15,8 @@ use tidegate_switch::server::Switch;
 use tidegate_switch::server::ports::Connect;
 use tidegate_switch::stats::{Reader, VnicStats};
 
+pub mod frames;
+
 /// Longest a test waits for anything that should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -142,6 +144,38 @@ impl Guest {
         std::iter::from_fn(|| self.try_receive()).count()
     }
 
+    /// Receives everything that is there, frame by frame, without its virtio header.
+    pub fn each(&mut self, mut visit: impl FnMut(&[u8])) -> usize {
+        let (header, mut count, mut bytes) = (self.front.header_len(), 0, Vec::new());
+        for pair in 0..usize::from(self.vnic.queues) {
+            while self.front.receive_into(pair, &mut bytes) {
+                visit(&bytes[header..]);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Fills the transmit ring with copies of `frame`; returns how many fitted.
+    pub fn fill(&mut self, frame: &[u8]) -> usize {
+        self.fill_with([0; 12], || frame.to_vec())
+    }
+
+    /// As [`fill`](Self::fill), each frame made anew and behind that virtio header.
+    pub fn fill_with(&mut self, header: [u8; 12], mut frame: impl FnMut() -> Vec<u8>) -> usize {
+        let len = self.front.header_len();
+        let room = self.ring_size() - self.front.in_flight(0);
+        for _ in 0..room {
+            assert!(self.front.push(0, &with_header(len, header, &frame())));
+        }
+        self.front.flush(0);
+        room
+    }
+
+    pub fn ring_size(&mut self) -> usize {
+        usize::from(self.front.ring(1).size())
+    }
+
     pub fn mac(&self) -> [u8; 6] {
         self.vnic.mac.0
     }
@@ -163,6 +197,40 @@ pub fn vnic(name: &str, n: u8, lines: &str) -> String {
         "[vnic.{name}]\nattach = {{ vhost-user = \"/tmp/unused-{name}.sock\" }}\n\
          mac = \"52:54:00:00:00:{n:02x}\"\nsegment = 7\n{lines}\n"
     )
+}
+
+/// A guest with rings of so many entries.
+pub fn ring(queue_size: u16) -> Options {
+    Options { queue_size, ..Options::default() }
+}
+
+/// Greedy senders and a receiver that takes all, for `time`. Each sender sends copies of its
+/// frame. Returns the bytes received from each, and how long it was in the end.
+pub fn pump(
+    time: Duration,
+    senders: &mut [(&mut Guest, Vec<u8>)],
+    receiver: &mut Guest,
+) -> (Vec<u64>, Duration) {
+    let start = Instant::now();
+    let mut received = vec![0; senders.len()];
+    while start.elapsed() < time {
+        for (sender, frame) in senders.iter_mut() {
+            sender.fill(frame);
+        }
+        let macs: Vec<_> = senders.iter().map(|(sender, _)| sender.mac()).collect();
+        receiver.each(|frame| {
+            let source = macs.iter().position(|mac| *mac == frame[6..12]).expect("one of the senders");
+            received[source] += frame.len() as u64;
+        });
+        // Leaves the CPU to the worker.
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    (received, start.elapsed())
+}
+
+/// Bytes of a rate in a time.
+pub fn bytes_in(bits_per_second: u64, time: Duration) -> f64 {
+    bits_per_second as f64 / 8.0 * time.as_secs_f64()
 }
 
 pub const BROADCAST: [u8; 6] = [0xff; 6];

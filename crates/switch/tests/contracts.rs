@@ -1,0 +1,166 @@
+//! What a contract says of rates, measured between synthetic guests.
+//!
+//! The host may be busy, so a guest's ring holds enough for the time its thread
+//! is not scheduled, and no test looks at absolute time.
+
+mod harness;
+
+use harness::frames::*;
+use harness::*;
+use std::time::{Duration, Instant};
+use tidegate_frontend::front_end::Options;
+
+const WHILE: Duration = Duration::from_millis(1200);
+
+#[test]
+fn what_a_vm_sends_is_shaped_and_nothing_is_dropped() {
+    let host = TestSwitch::new(1);
+    let mut a = host.guest_with(&vnic("a", 1, "tx = { max = \"50mbit\", burst = \"4kB\" }"), ring(1024));
+    let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
+    let frame = udp(b.mac(), a.mac(), &[7; 1400]);
+    let (received, time) = pump(WHILE, &mut [(&mut a, frame.clone())], &mut b);
+    let allowed = bytes_in(50_000_000, time);
+    let got = received[0] as f64;
+    assert!(got <= 4_000.0 + allowed + frame.len() as f64, "{got} bytes, allowed {allowed}");
+    assert!(got >= 0.97 * allowed, "{got} bytes of {allowed}");
+    let stats = host.stats("a");
+    assert!(stats.tx.dropped.is_empty(), "{:?}", stats.tx.dropped);
+    assert!(stats.throttled);
+    assert!(stats.throttled_ns as f64 > 0.8 * time.as_nanos() as f64, "throttled {} ns", stats.throttled_ns);
+
+    // The rest is still in the guest's own ring, and arrives.
+    let waiting = a.front.in_flight(0);
+    assert!(waiting > 100, "{waiting} frames in the ring");
+    let mut got = 0;
+    host.until(|| {
+        got += b.drain();
+        a.front.in_flight(0) == 0
+    });
+    host.until(|| {
+        got += b.drain();
+        host.stats("a").delay.count == host.stats("b").rx.frames && !host.stats("a").throttled
+    });
+    assert_eq!(host.stats("a").tx.frames, received[0] / frame.len() as u64 + got as u64);
+    assert!(host.stats("a").tx.dropped.is_empty());
+}
+
+#[test]
+fn super_frames_are_counted_as_they_look_on_the_wire() {
+    let host = TestSwitch::new(1);
+    let options = |features| Options {
+        features: Options::default().features | features,
+        queue_size: 64,
+        buffer_size: 70_000,
+        ..Options::default()
+    };
+    let mut a = host.guest_with(&vnic("a", 1, "tx = { max = \"100mbit\" }"), options(SENDER));
+    let mut b = host.guest_with(&vnic("b", 2, ""), options(GUEST_CSUM | GUEST_TSO4));
+    let tcp = Kind { v6: false, tcp: true };
+    // Small segments: headers are a fifth of what is on the wire.
+    let (header, frame) = tcp.frame(b.mac(), a.mac(), &pattern(20_000), 200);
+    let on_wire = 20_000 + 100 * 54;
+    let start = Instant::now();
+    let mut count = 0u64;
+    while start.elapsed() < WHILE {
+        a.fill_with(header.bytes(54), || frame.clone());
+        count += b.drain() as u64;
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    let (got, allowed) = ((count * on_wire) as f64, bytes_in(100_000_000, start.elapsed()));
+    assert!(got <= allowed + 65_536.0 + on_wire as f64, "{got} bytes, allowed {allowed}");
+    assert!(got >= 0.97 * allowed, "{got} bytes of {allowed}");
+    let stats = host.stats("b").rx;
+    assert_eq!((stats.wire_bytes, stats.wire_frames), (stats.frames * on_wire, stats.frames * 100));
+    assert!(host.stats("a").tx.dropped.is_empty());
+}
+
+#[test]
+fn what_a_vm_receives_keeps_to_its_limit() {
+    let host = TestSwitch::new(1);
+    let mut a = host.guest_with(&vnic("a", 1, "tx = { max = \"30mbit\" }"), ring(1024));
+    let mut b = host.guest_with(&vnic("b", 2, "tx = { max = \"30mbit\" }"), ring(1024));
+    let limit = "rx = { max = \"40mbit\", burst = \"8kB\" }";
+    let mut c = host.guest_with(&vnic("c", 3, limit), ring(1024));
+    let frame = |from: &Guest| udp([0x52, 0x54, 0, 0, 0, 3], from.mac(), &[7; 1400]);
+    let (fa, fb) = (frame(&a), frame(&b));
+    let len = fa.len() as f64;
+    let (received, time) = pump(WHILE, &mut [(&mut a, fa), (&mut b, fb)], &mut c);
+    let (got, allowed) = (received.iter().sum::<u64>() as f64, bytes_in(40_000_000, time));
+    assert!(got <= allowed + 8_000.0 + len, "{got} bytes, allowed {allowed}");
+    assert!(got >= 0.97 * allowed, "{got} bytes of {allowed}");
+    for name in ["a", "b"] {
+        let stats = host.stats(name);
+        let dropped: u64 = stats.tx.dropped.values().sum();
+        assert!(dropped > 0, "{name} sent 30 of 40 Mbit/s together with another");
+    }
+}
+
+/// Two senders of 40 Mbit/s each, to one receiver of 40; what each gets, in bytes.
+fn contend(a: &str, b: &str) -> (Vec<u64>, Duration) {
+    let host = TestSwitch::new(1);
+    let mut c = host.guest_with(&vnic("c", 3, "rx = { max = \"40mbit\" }"), ring(1024));
+    let mut a = host.guest_with(&vnic("a", 1, a), ring(1024));
+    let mut b = host.guest_with(&vnic("b", 2, b), ring(1024));
+    let (fa, fb) = (udp(c.mac(), a.mac(), &[1; 1000]), udp(c.mac(), b.mac(), &[2; 1000]));
+    let mut senders = [(&mut a, fa), (&mut b, fb)];
+    // The first burst belongs to whoever came first.
+    pump(Duration::from_millis(200), &mut senders, &mut c);
+    pump(WHILE, &mut senders, &mut c)
+}
+
+#[test]
+fn what_is_left_is_shared_by_weight() {
+    let (got, _) = contend("tx = { max = \"40mbit\" }\nweight = 1", "tx = { max = \"40mbit\" }\nweight = 3");
+    let ratio = got[1] as f64 / got[0] as f64;
+    assert!((2.85..3.15).contains(&ratio), "{got:?}: 1 to {ratio}");
+}
+
+#[test]
+fn a_minimum_is_kept_under_overload() {
+    let promised = "tx = { max = \"40mbit\", min = \"15mbit\" }\nto = [\"c\"]";
+    let (got, time) = contend(promised, "tx = { max = \"40mbit\" }\nweight = 100");
+    let minimum = bytes_in(15_000_000, time);
+    assert!(got[0] as f64 >= 0.97 * minimum, "{} bytes of {minimum}", got[0]);
+    // Without the promise it would have had a hundredth of the rest.
+    assert!((got[0] as f64) < 1.1 * minimum, "{} bytes, promised {minimum}", got[0]);
+}
+
+#[test]
+fn a_limit_changes_live_without_losing_a_frame() {
+    let host = TestSwitch::new(1);
+    let limit = |mbit: u32| vnic("a", 1, &format!("tx = {{ max = \"{mbit}mbit\", burst = \"8kB\" }}"));
+    let mut a = host.guest_with(&limit(10), ring(1024));
+    let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
+    let (to, from) = (b.mac(), a.mac());
+    let (mut sent, mut expected) = (0u32, 0u32);
+    for mbit in [10, 40, 5, 80] {
+        host.change(&limit(mbit));
+        let start = Instant::now();
+        let mut bytes = 0;
+        while start.elapsed() < WHILE / 2 {
+            a.fill_with([0; 12], || {
+                sent += 1;
+                udp(to, from, &[&(sent - 1).to_be_bytes()[..], &[0; 996]].concat())
+            });
+            b.each(|frame| {
+                assert_eq!(frame[42..46], expected.to_be_bytes(), "lost or out of order");
+                expected += 1;
+                bytes += frame.len();
+            });
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        let (got, allowed) = (bytes as f64, bytes_in(u64::from(mbit) * 1_000_000, start.elapsed()));
+        assert!(got <= allowed + 10_000.0 + 1042.0, "{got} bytes at {mbit} Mbit/s, allowed {allowed}");
+        assert!(got >= 0.95 * allowed, "{got} bytes of {allowed} at {mbit} Mbit/s");
+    }
+    // Without any limit, all that waits goes at once.
+    host.change(&vnic("a", 1, ""));
+    host.until(|| {
+        b.each(|frame| {
+            assert_eq!(frame[42..46], expected.to_be_bytes(), "lost or out of order");
+            expected += 1;
+        });
+        expected == sent
+    });
+    assert!(host.stats("a").tx.dropped.is_empty());
+}
