@@ -1,0 +1,273 @@
+//! The agent's HTTP API, over its Unix socket. Errors say what to do.
+
+use crate::exit::{Code, Failure};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+use tokio::net::UnixStream;
+
+/// Talks to the agent; each request over a connection of its own, so a
+/// restarted agent goes unnoticed.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody answers at the socket.
+    #[error("cannot reach the agent at {}: {source}\n{}", socket.display(), advice(socket, source))]
+    Unreachable {
+        /// The API socket.
+        socket: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// The agent went away in the middle.
+    #[error("the agent at {} broke off: {reason}\nSee its log: journalctl -u tidegate-agent", socket.display())]
+    Broken {
+        /// The API socket.
+        socket: PathBuf,
+        /// What happened.
+        reason: String,
+    },
+    /// It answered with an error.
+    #[error("{}", problem.text())]
+    Answered {
+        /// The HTTP status.
+        status: StatusCode,
+        /// What it said.
+        problem: Problem,
+    },
+    /// Its answer is not what this program expects.
+    #[error(
+        "the agent's answer to {request} makes no sense to this program: {reason}\nIs the agent of another release?"
+    )]
+    Strange {
+        /// Method and path.
+        request: String,
+        /// Where it makes no sense.
+        reason: String,
+    },
+}
+
+/// The body of an error answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Problem {
+    /// What was wrong, in one line.
+    pub error: String,
+    /// More, such as each reason of a refusal: strings, or objects.
+    #[serde(default)]
+    pub details: Value,
+}
+
+impl Problem {
+    fn text(&self) -> String {
+        let line = |value: &Value| match value {
+            Value::String(text) => text.replace('\n', "\n  "),
+            other => other.to_string(),
+        };
+        let details: Vec<String> = match &self.details {
+            Value::Null => vec![],
+            Value::Array(all) => all.iter().map(line).collect(),
+            one => vec![line(one)],
+        };
+        details
+            .into_iter()
+            .filter(|detail| *detail != self.error)
+            .fold(self.error.clone(), |text, d| text + "\n  " + &d)
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let code = match &error {
+            ClientError::Unreachable { .. } | ClientError::Broken { .. } => Code::Unreachable,
+            ClientError::Answered { status, .. } => match *status {
+                StatusCode::BAD_REQUEST | StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY => {
+                    Code::Refused
+                }
+                StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                    Code::Unreachable
+                }
+                _ => Code::Failed,
+            },
+            ClientError::Strange { .. } => Code::Failed,
+        };
+        Self { code, message: error.to_string() }
+    }
+}
+
+impl Client {
+    /// A client of the agent at `socket`; connects when asked something.
+    pub fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned() }
+    }
+
+    /// The API socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// `GET path`, as JSON.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.json(Method::GET, path, None).await
+    }
+
+    /// `POST path` with a TOML body.
+    pub async fn post_toml<T: DeserializeOwned>(&self, path: &str, toml: &str) -> Result<T, ClientError> {
+        self.json(Method::POST, path, Some(("application/toml", toml.to_owned()))).await
+    }
+
+    /// `PATCH path` with a JSON body.
+    pub async fn patch<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {
+        self.json(Method::PATCH, path, Some(("application/json", body.to_string()))).await
+    }
+
+    /// `DELETE path`.
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.json(Method::DELETE, path, None).await
+    }
+
+    /// `GET path`; the body as it comes.
+    pub async fn stream(&self, path: &str) -> Result<Incoming, ClientError> {
+        Ok(self.send(&Method::GET, path, None).await?.into_body())
+    }
+
+    async fn json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, String)>,
+    ) -> Result<T, ClientError> {
+        let response = self.send(&method, path, body).await?;
+        let bytes = self.collect(response).await?;
+        // An empty answer (204) is JSON's null.
+        let text: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
+        serde_json::from_slice(text)
+            .map_err(|e| ClientError::Strange { request: format!("{method} {path}"), reason: e.to_string() })
+    }
+
+    async fn send(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<(&str, String)>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.broken(&e))?;
+        // Ends when the response body has been read or dropped; its errors reach us through the body.
+        tokio::spawn(connection);
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, "tidegate");
+        let (kind, content) = body.unzip();
+        if let Some(kind) = kind {
+            request = request.header(header::CONTENT_TYPE, kind);
+        }
+        let request = request.body(Full::new(Bytes::from(content.unwrap_or_default()))).map_err(|e| {
+            ClientError::Strange { request: format!("{method} {path}"), reason: e.to_string() }
+        })?;
+        let response = sender.send_request(request).await.map_err(|e| self.broken(&e))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let bytes = self.collect(response).await?;
+        let problem = serde_json::from_slice(&bytes).unwrap_or_else(|_| Problem {
+            error: format!("{method} {path}: {status}: {}", String::from_utf8_lossy(&bytes).trim()),
+            details: Value::Null,
+        });
+        Err(ClientError::Answered { status, problem })
+    }
+
+    async fn collect(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
+        Ok(response.into_body().collect().await.map_err(|e| self.broken(&e))?.to_bytes())
+    }
+
+    fn broken(&self, error: &hyper::Error) -> ClientError {
+        ClientError::Broken { socket: self.socket.clone(), reason: error.to_string() }
+    }
+}
+
+/// A value as one segment or query value of a URI (RFC 3986).
+pub fn encode(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+fn advice(socket: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => match group_of(socket) {
+            Some(group) if group != "root" => format!(
+                "Only members of group `{group}` may use it. Join it and log in again: sudo usermod -aG {group} $USER"
+            ),
+            _ => "Only root may use it: run this with sudo, or let the agent give it to a group \
+                  (tidegate agent --api-group GROUP)."
+                .into(),
+        },
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            "Is it running? Start it with: sudo systemctl start tidegate-agent (or: sudo tidegate agent). \
+             Another socket is given with --api or TIDEGATE_API."
+                .into()
+        }
+        _ => "Another socket is given with --api or TIDEGATE_API.".into(),
+    }
+}
+
+/// The group of the socket or, where even that is hidden, of its folder.
+fn group_of(socket: &Path) -> Option<String> {
+    let gid = fs::metadata(socket).ok().or_else(|| fs::metadata(socket.parent()?).ok())?.gid();
+    let groups = fs::read_to_string("/etc/group").ok()?;
+    let name = groups.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        (fields.len() > 2 && fields[2] == gid.to_string()).then(|| fields[0].to_owned())
+    });
+    Some(name.unwrap_or_else(|| gid.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_value_is_encoded_for_a_uri() {
+        assert_eq!(encode("/etc/a b&c.toml"), "%2Fetc%2Fa%20b%26c.toml");
+    }
+
+    #[test]
+    fn a_problem_lists_its_details_once() {
+        let problem = Problem { error: "refused".into(), details: json!(["first", "refused", {"a": 1}]) };
+        assert_eq!(problem.text(), "refused\n  first\n  {\"a\":1}");
+        assert_eq!(Problem { error: "gone".into(), details: Value::Null }.text(), "gone");
+    }
+
+    #[test]
+    fn a_missing_agent_says_how_to_start_it() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let client = Client::new(Path::new("/nonexistent/api.sock"));
+        let failure = Failure::from(runtime.block_on(client.get::<Value>("/v1/host")).unwrap_err());
+        assert_eq!(failure.code, Code::Unreachable);
+        assert!(failure.message.contains("systemctl start tidegate-agent"), "{}", failure.message);
+    }
+
+    #[test]
+    fn the_status_decides_the_exit_code() {
+        let failure =
+            |status| Failure::from(ClientError::Answered { status, problem: Problem::default() }).code;
+        assert_eq!(failure(StatusCode::UNPROCESSABLE_ENTITY), Code::Refused);
+        assert_eq!(failure(StatusCode::CONFLICT), Code::Refused);
+        assert_eq!(failure(StatusCode::NOT_FOUND), Code::Failed);
+        assert_eq!(failure(StatusCode::SERVICE_UNAVAILABLE), Code::Unreachable);
+    }
+}

@@ -1,0 +1,48 @@
+//! `tidegate apply -f FILE`.
+
+use crate::client::{Client, encode};
+use crate::commands::plan;
+use crate::exit::{self, Failure};
+use serde_json::Value;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Arguments of `apply`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    source: Source,
+}
+
+/// Where contracts are read from.
+#[derive(Debug, clap::Args)]
+pub struct Source {
+    /// File with contracts (TOML); - reads standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+}
+
+impl Source {
+    /// The API path `route` with where the text came from, and the text.
+    pub fn read(&self, route: &str) -> Result<(String, String), Failure> {
+        let failed = |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", self.file.display()));
+        let (origin, text) = if self.file == Path::new("-") {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map_err(failed)?;
+            ("stdin".to_owned(), text)
+        } else {
+            (self.file.display().to_string(), std::fs::read_to_string(&self.file).map_err(failed)?)
+        };
+        Ok((format!("{route}?origin={}", encode(&origin)), text))
+    }
+}
+
+/// Puts the contracts of a file in force, all or none.
+pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
+    let (path, text) = args.source.read("/v1/apply")?;
+    if json {
+        exit::print_json(&client.post_toml::<Value>(&path, &text).await?)
+    } else {
+        exit::print(&plan::applied(&client.post_toml(&path, &text).await?))
+    }
+}

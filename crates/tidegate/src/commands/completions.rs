@@ -1,0 +1,42 @@
+//! `tidegate completions SHELL`.
+
+use crate::cli::Cli;
+use crate::exit::{self, Failure};
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+/// Arguments of `completions`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: tidegate completions bash > /etc/bash_completion.d/tidegate")]
+pub struct Args {
+    /// The shell
+    shell: Shell,
+}
+
+/// Prints the script.
+pub fn run(args: Args) -> Result<(), Failure> {
+    exit::print(&script(args.shell))
+}
+
+fn script(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "tidegate", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn every_shell_gets_every_command() {
+        for shell in Shell::value_variants() {
+            let script = script(*shell);
+            for word in ["apply", "vnic", "capture", "--snaplen"] {
+                // Some shells name options without their dashes.
+                assert!(script.contains(word.trim_start_matches('-')), "{shell}: {word}");
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! `tidegate demo`, and the tenants it starts.
+
+use crate::demo::{self, tenant};
+use crate::exit::Failure;
+use std::time::Duration;
+
+/// Arguments of `demo`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Leave the scene running afterwards, for `top` and the API, until Ctrl-C
+    #[arg(long)]
+    serve: bool,
+    /// Seconds measured in each of the two phases; 2 s of warm-up come before each
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+}
+
+/// Arguments of a tenant.
+#[derive(Debug, clap::Args)]
+pub struct TenantArgs {
+    role: tenant::Role,
+}
+
+/// Runs the demo.
+pub fn run(args: Args, json: bool) -> Result<(), Failure> {
+    demo::run(demo::Options { json, serve: args.serve, span: Duration::from_secs(args.seconds) })
+}
+
+/// Runs a tenant.
+pub fn run_tenant(args: TenantArgs) -> Result<(), Failure> {
+    tenant::run(args.role).map_err(Failure::failed)
+}

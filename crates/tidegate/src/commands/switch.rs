@@ -1,0 +1,78 @@
+//! `tidegate switch`.
+
+use crate::exit::{Code, Failure};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Default of `--socket`, and of the agent's `--switch`.
+pub const SOCKET: &str = "/run/tidegate/switch.sock";
+
+/// Arguments of `switch`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Control socket for the agent
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
+    /// Worker threads; each carries the traffic of the vNICs it owns
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    workers: u16,
+    /// CPUs to pin the workers to, in their order, such as 2,3 or 4-7; not pinned where absent
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<CpuList>,
+    /// Run the workers under SCHED_FIFO at this priority, 1 to 99 (needs CAP_SYS_NICE)
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u8).range(1..=99))]
+    fifo_priority: Option<u8>,
+}
+
+/// CPU numbers as in `2,3` or `4-7`, the form of cpuset(7).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuList(Vec<usize>);
+
+impl FromStr for CpuList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut cpus = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let cpu = |text: &str| {
+                text.trim()
+                    .parse::<usize>()
+                    .ok()
+                    .filter(|n| *n < 65_536)
+                    .ok_or_else(|| format!("`{part}` is neither a CPU number nor a range such as 4-7"))
+            };
+            let (first, last) = (cpu(first)?, cpu(last)?);
+            if first > last {
+                return Err(format!("`{part}` runs backwards"));
+            }
+            cpus.extend(first..=last);
+        }
+        Ok(Self(cpus))
+    }
+}
+
+/// Runs the switch until it is told to stop.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let options = tidegate_switch::Options {
+        socket: args.socket,
+        workers: args.workers.into(),
+        cpus: args.cpus.map_or_else(Vec::new, |list| list.0),
+        realtime_priority: args.fifo_priority,
+    };
+    tidegate_switch::run(options).map_err(|e| Failure { code: Code::Failed, message: e.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!("3".parse(), Ok(CpuList(vec![3])));
+        assert_eq!("0,4-6,2".parse(), Ok(CpuList(vec![0, 4, 5, 6, 2])));
+        for wrong in ["", "a", "1,", "3-1", "-1", "1-99999999"] {
+            assert!(wrong.parse::<CpuList>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! `tidegate top`: rates against contracts, delays and misses, live.
+//!
+//! ```text
+//!  GET /v1/vnics, each second ──▶ rows (two answers' difference) ──▶ screen (terminal)
+//!                                                              └──▶ table (one, elsewhere)
+//! ```
+//!
+//! - [`rows`]: rates and shares from two answers; pure
+//! - [`screen`]: the terminal
+
+mod rows;
+mod screen;
+
+use crate::api::VnicState;
+use crate::client::{Client, ClientError};
+use crate::exit::{self, Failure};
+use rows::{Order, Row};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Arguments of `top`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print one table, measured over one interval, and exit; so where standard output is no terminal
+    #[arg(long)]
+    once: bool,
+    /// Seconds between two looks
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    interval: u64,
+}
+
+/// All vNICs at one time.
+pub struct Look {
+    at: Instant,
+    vnics: Vec<VnicState>,
+}
+
+impl Look {
+    async fn take(client: &Client) -> Result<Self, ClientError> {
+        let vnics = client.get("/v1/vnics").await?;
+        Ok(Self { at: Instant::now(), vnics })
+    }
+
+    /// The rows since an earlier look.
+    fn since(&self, earlier: &Self) -> Vec<Row> {
+        rows::rows(&earlier.vnics, &self.vnics, self.at.duration_since(earlier.at))
+    }
+}
+
+/// Runs until `q`, or once.
+pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
+    let interval = Duration::from_secs(args.interval);
+    if !json && !args.once && std::io::stdout().is_terminal() {
+        return screen::run(client, interval).await;
+    }
+    let first = Look::take(client).await?;
+    tokio::time::sleep(interval).await;
+    let mut rows = Look::take(client).await?.since(&first);
+    rows::sort(&mut rows, Order::Name);
+    if json { exit::print_json(&rows) } else { exit::print(&rows::table(&rows)) }
+}

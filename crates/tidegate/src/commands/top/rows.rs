@@ -1,0 +1,221 @@
+//! What `top` shows of each vNIC, from two looks at its counters.
+
+use crate::api::VnicState;
+use crate::commands::show;
+use crate::format::{count, duration, percent, rate};
+use crate::table::{Align, Table};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::time::Duration;
+use tidegate_switch::stats::Delay;
+
+/// Columns of a bar.
+const BAR: usize = 8;
+
+/// One vNIC over one interval. Rates in bit/s, delays in ns.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The vNIC.
+    pub name: String,
+    /// How it is connected.
+    pub connection: &'static str,
+    /// What it sent.
+    pub tx_rate: f64,
+    /// Its `tx.max`.
+    pub tx_max: Option<u64>,
+    /// What it received.
+    pub rx_rate: f64,
+    /// Its `rx.max`.
+    pub rx_max: Option<u64>,
+    /// p99 of the delay of what it sent in the interval; absent where nothing was delivered.
+    pub delay_p99: Option<u64>,
+    /// The longest delay of the interval (at most 3.1 % too high).
+    pub delay_max: Option<u64>,
+    /// Its deadline.
+    pub deadline: Option<u64>,
+    /// Deadlines missed in all.
+    pub misses: u64,
+    /// Deadlines missed in the interval.
+    pub new_misses: u64,
+    /// Frames dropped in the interval, both ways.
+    pub dropped: u64,
+    /// Share of the interval in which it waited for tokens, 0 to 1.
+    pub throttled: f64,
+}
+
+/// What rows are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// By name.
+    Name,
+    /// Most sent first.
+    Tx,
+    /// Most received first.
+    Rx,
+    /// Longest delay first.
+    Delay,
+    /// Most misses first.
+    Misses,
+    /// Most throttled first.
+    Throttled,
+}
+
+impl Order {
+    /// The order a key stands for.
+    pub fn of_key(key: char) -> Option<Self> {
+        Some(match key {
+            'n' => Self::Name,
+            't' => Self::Tx,
+            'r' => Self::Rx,
+            'd' => Self::Delay,
+            'm' => Self::Misses,
+            'w' => Self::Throttled,
+            _ => return None,
+        })
+    }
+}
+
+/// The rows of all vNICs in `now`; one that is new counts from zero.
+pub fn rows(then: &[VnicState], now: &[VnicState], interval: Duration) -> Vec<Row> {
+    let before: HashMap<&str, &VnicState> = then.iter().map(|v| (v.contract.name.as_str(), v)).collect();
+    now.iter().map(|state| row(before.get(state.contract.name.as_str()).copied(), state, interval)).collect()
+}
+
+fn row(then: Option<&VnicState>, now: &VnicState, interval: Duration) -> Row {
+    // A port that was made anew starts at zero: its counters are below the earlier ones.
+    let stats = &now.stats;
+    let none = Default::default();
+    let before = then.map(|v| &v.stats).filter(|s| s.delay.count <= stats.delay.count).unwrap_or(&none);
+    let seconds = interval.as_secs_f64().max(1e-9);
+    let grown = |now: u64, then: u64| now.saturating_sub(then);
+    let bits = |now: u64, then: u64| grown(now, then) as f64 * 8.0 / seconds;
+    let (misses, earlier) = (stats.misses.values().sum(), before.misses.values().sum());
+    let drops = |s: &tidegate_switch::stats::VnicStats| {
+        s.tx.dropped.values().sum::<u64>() + s.rx.dropped.values().sum::<u64>()
+    };
+    let delay = added(&before.delay, &stats.delay);
+    let delivered = delay.count() > 0;
+    Row {
+        name: now.contract.name.clone(),
+        connection: show::connection(now.connection),
+        tx_rate: bits(stats.tx.wire_bytes, before.tx.wire_bytes),
+        tx_max: now.contract.tx.max.map(|r| r.bits()),
+        rx_rate: bits(stats.rx.wire_bytes, before.rx.wire_bytes),
+        rx_max: now.contract.rx.max.map(|r| r.bits()),
+        delay_p99: delivered.then(|| delay.quantile(0.99)),
+        delay_max: delivered.then(|| delay.max()),
+        deadline: now.contract.deadline.map(|d| d.get()),
+        misses,
+        new_misses: grown(misses, earlier),
+        dropped: grown(drops(stats), drops(before)),
+        throttled: (grown(stats.throttled_ns, before.throttled_ns) as f64 / 1e9 / seconds).min(1.0),
+    }
+}
+
+/// The delays recorded between two looks. Work is per bucket, not per frame.
+fn added(then: &Delay, now: &Delay) -> Added {
+    let before: HashMap<u64, u64> = then.buckets.iter().copied().collect();
+    Added(
+        now.buckets
+            .iter()
+            .map(|(end, n)| (*end, n.saturating_sub(before.get(end).copied().unwrap_or(0))))
+            .filter(|(_, n)| *n > 0)
+            .collect(),
+    )
+}
+
+/// Buckets (largest value, frames), ascending, none empty.
+struct Added(Vec<(u64, u64)>);
+
+impl Added {
+    fn count(&self) -> u64 {
+        self.0.iter().map(|(_, n)| n).sum()
+    }
+
+    fn max(&self) -> u64 {
+        self.0.last().map_or(0, |(end, _)| *end)
+    }
+
+    /// As `tidegate_switch::stats::Histogram::quantile`.
+    fn quantile(&self, q: f64) -> u64 {
+        let rank = ((self.count() as f64 * q).ceil() as u64).max(1);
+        let mut seen = 0;
+        self.0
+            .iter()
+            .find(|(_, n)| {
+                seen += n;
+                seen >= rank
+            })
+            .map_or(0, |(end, _)| *end)
+    }
+}
+
+/// Sorts; equals by name.
+pub fn sort(rows: &mut [Row], order: Order) {
+    let key = |row: &Row| match order {
+        Order::Name => 0.0,
+        Order::Tx => row.tx_rate,
+        Order::Rx => row.rx_rate,
+        Order::Delay => row.delay_p99.unwrap_or(0) as f64,
+        Order::Misses => row.misses as f64,
+        Order::Throttled => row.throttled,
+    };
+    rows.sort_by(|a, b| key(b).total_cmp(&key(a)).then_with(|| a.name.cmp(&b.name)));
+}
+
+/// The headings and on which side their columns stand.
+pub const COLUMNS: [(&str, Align); 13] = [
+    ("vnic", Align::Left),
+    ("state", Align::Left),
+    ("tx", Align::Right),
+    ("of", Align::Right),
+    ("", Align::Left),
+    ("rx", Align::Right),
+    ("of", Align::Right),
+    ("", Align::Left),
+    ("delay p99", Align::Right),
+    ("max", Align::Right),
+    ("deadline", Align::Right),
+    ("missed", Align::Right),
+    ("throttled", Align::Right),
+];
+
+/// A row's cells, in the order of [`COLUMNS`].
+pub fn cells(row: &Row) -> [String; 13] {
+    let limit = |max: Option<u64>| max.map_or_else(|| "-".into(), |bits| rate(bits as f64));
+    let time = |ns: Option<u64>| ns.map_or_else(|| "-".into(), duration);
+    let missed = match (row.deadline, row.new_misses) {
+        (None, _) => "-".into(),
+        (Some(_), 0) => count(row.misses),
+        (Some(_), new) => format!("{} +{}", count(row.misses), count(new)),
+    };
+    [
+        row.name.clone(),
+        row.connection.into(),
+        rate(row.tx_rate),
+        limit(row.tx_max),
+        bar(row.tx_rate, row.tx_max),
+        rate(row.rx_rate),
+        limit(row.rx_max),
+        bar(row.rx_rate, row.rx_max),
+        time(row.delay_p99),
+        time(row.delay_max),
+        time(row.deadline),
+        missed,
+        percent(row.throttled),
+    ]
+}
+
+/// How much of `max` is used; empty where there is no limit.
+fn bar(rate: f64, max: Option<u64>) -> String {
+    let Some(max) = max else { return String::new() };
+    let full = (rate / max as f64 * BAR as f64).round().clamp(0.0, BAR as f64) as usize;
+    "█".repeat(full) + &"░".repeat(BAR - full)
+}
+
+/// All rows as a plain table.
+pub fn table(rows: &[Row]) -> String {
+    let mut table = Table::new(&COLUMNS);
+    rows.iter().for_each(|row| table.row(cells(row)));
+    table.render()
+}

@@ -1,0 +1,160 @@
+//! The live view: a table that fills the terminal, keys that sort it.
+
+use super::Look;
+use super::rows::{self, COLUMNS, Order, Row};
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::table::Align;
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Alignment, Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Cell, Paragraph, Table};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+const KEYS: &str = "q quit   sort by: n name  t tx  r rx  d delay  m misses  w throttled";
+
+/// What the screen shows.
+struct View {
+    rows: Vec<Row>,
+    order: Order,
+    /// Why there is nothing new, where there is nothing new.
+    trouble: Option<String>,
+    socket: String,
+}
+
+/// Shows until `q`, Escape or Ctrl-C; the terminal is as before afterwards.
+///
+/// # Errors
+/// The agent cannot be reached at the start; later that is shown, not an error.
+pub async fn run(client: &Client, interval: Duration) -> Result<(), Failure> {
+    let mut last = Look::take(client).await?;
+    let mut view = View {
+        rows: last.since(&last),
+        order: Order::Name,
+        trouble: None,
+        socket: client.socket().display().to_string(),
+    };
+    let mut terminal = ratatui::try_init().map_err(|e| Failure::failed(format!("no terminal: {e}")))?;
+    let restore = Restore;
+    let mut keys = keys();
+    // One short interval first, so that rates are there soon.
+    let mut due = tokio::time::Instant::now() + interval.min(Duration::from_millis(300));
+    loop {
+        rows::sort(&mut view.rows, view.order);
+        terminal
+            .draw(|frame| draw(frame, &view))
+            .map_err(|e| Failure::failed(format!("no terminal: {e}")))?;
+        tokio::select! {
+            key = keys.recv() => match key {
+                Some(Key::Quit) | None => break,
+                Some(Key::Letter(letter)) => view.order = Order::of_key(letter).unwrap_or(view.order),
+                Some(Key::Redraw) => {}
+            },
+            () = tokio::time::sleep_until(due) => {
+                due = tokio::time::Instant::now() + interval;
+                match Look::take(client).await {
+                    Ok(look) => {
+                        view.rows = look.since(&last);
+                        view.trouble = None;
+                        last = look;
+                    }
+                    Err(e) => view.trouble = Some(e.to_string()),
+                }
+            }
+        }
+    }
+    drop(restore);
+    Ok(())
+}
+
+/// Gives the terminal back, however the view ends.
+struct Restore;
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+enum Key {
+    Quit,
+    Letter(char),
+    Redraw,
+}
+
+/// Keys, read by a thread of their own: reading a terminal blocks.
+fn keys() -> mpsc::UnboundedReceiver<Key> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            let key = match event {
+                Event::Key(key) if key.kind == KeyEventKind::Press => match key.code {
+                    KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Key::Quit,
+                    KeyCode::Char('q') | KeyCode::Esc => Key::Quit,
+                    KeyCode::Char(letter) => Key::Letter(letter),
+                    _ => continue,
+                },
+                Event::Resize(..) => Key::Redraw,
+                _ => continue,
+            };
+            if sender.send(key).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn draw(frame: &mut Frame, view: &View) {
+    let [title, body, foot] =
+        Layout::vertical([Constraint::Length(2), Constraint::Min(0), Constraint::Length(1)])
+            .areas(frame.area());
+    let heading = format!("tidegate top   {} vNICs   {}", view.rows.len(), view.socket);
+    frame.render_widget(Paragraph::new(heading).style(Modifier::BOLD), title);
+    frame.render_widget(table(&view.rows), body);
+    let foot_line = match &view.trouble {
+        Some(trouble) => Line::from(trouble.lines().next().unwrap_or("").to_owned()).style(Color::Red),
+        None => Line::from(KEYS).style(Modifier::DIM),
+    };
+    frame.render_widget(foot_line, foot);
+}
+
+fn table(rows: &[Row]) -> Table<'static> {
+    let lines: Vec<[String; COLUMNS.len()]> = rows.iter().map(rows::cells).collect();
+    let widths = (0..COLUMNS.len()).map(|column| {
+        let cells = lines.iter().map(|line| line[column].chars().count());
+        Constraint::Length(cells.max().unwrap_or(0).max(COLUMNS[column].0.len()) as u16)
+    });
+    let aligned = |column: usize, text: &str| {
+        let side = match COLUMNS[column].1 {
+            Align::Left => Alignment::Left,
+            Align::Right => Alignment::Right,
+        };
+        Cell::from(Text::from(text.to_owned()).alignment(side))
+    };
+    let header = COLUMNS.iter().enumerate().map(|(i, (heading, _))| aligned(i, heading));
+    let body = rows.iter().zip(&lines).map(|(row, line)| {
+        ratatui::widgets::Row::new(line.iter().enumerate().map(|(i, cell)| aligned(i, cell)))
+            .style(style(row))
+    });
+    Table::new(body, widths.collect::<Vec<_>>())
+        .header(ratatui::widgets::Row::new(header).style(Modifier::REVERSED))
+        .column_spacing(1)
+}
+
+/// Red where deadlines are being missed, yellow where frames are dropped or wait for tokens most of
+/// the time, dim where nobody is connected.
+fn style(row: &Row) -> Style {
+    if row.new_misses > 0 {
+        Color::Red.into()
+    } else if row.dropped > 0 || row.throttled > 0.5 {
+        Color::Yellow.into()
+    } else if row.connection != "up" {
+        Modifier::DIM.into()
+    } else {
+        Style::default()
+    }
+}

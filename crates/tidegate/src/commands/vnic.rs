@@ -1,0 +1,144 @@
+//! `tidegate vnic ls | show | set | rm`.
+
+use crate::api::{HostState, Plan, VnicState};
+use crate::client::{Client, encode};
+use crate::commands::{plan, show};
+use crate::exit::{self, Failure};
+use crate::format::{count, duration};
+use crate::table::{Align, Table};
+use serde_json::{Map, Value, json};
+use std::str::FromStr;
+
+/// What to do with vNICs.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List them
+    Ls,
+    /// Show one: contract, counters, delay bound, worst delay seen and the margin
+    Show {
+        /// The vNIC
+        name: String,
+    },
+    /// Change keys of a contract, live; not of one that a file owns
+    #[command(after_help = "Example: tidegate vnic set plc1 tx.max=500mbit tx.burst=4kB deadline=none")]
+    Set {
+        /// The vNIC
+        name: String,
+        /// Keys as in the contract, and their values; `none` removes a key
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        changes: Vec<KeyValue>,
+    },
+    /// Remove one and its port; not one that a file owns
+    Rm {
+        /// The vNIC
+        name: String,
+    },
+}
+
+/// A key of a contract and its new value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyValue {
+    /// Dotted, such as `tx.max`.
+    pub key: String,
+    /// As in TOML, without quotes.
+    pub value: String,
+}
+
+impl FromStr for KeyValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.trim().is_empty() => {
+                Ok(Self { key: key.trim().into(), value: value.trim().into() })
+            }
+            _ => Err("expected KEY=VALUE, such as tx.max=500mbit".into()),
+        }
+    }
+}
+
+/// Runs one of them.
+pub async fn run(client: &Client, command: Command, json: bool) -> Result<(), Failure> {
+    match command {
+        Command::Ls => list(client, json).await,
+        Command::Show { name } => show_one(client, &name, json).await,
+        Command::Set { name, changes } => set(client, &name, &changes, json).await,
+        Command::Rm { name } => remove(client, &name, json).await,
+    }
+}
+
+async fn list(client: &Client, json: bool) -> Result<(), Failure> {
+    if json {
+        return exit::print_json(&client.get::<Value>("/v1/vnics").await?);
+    }
+    let vnics: Vec<VnicState> = client.get("/v1/vnics").await?;
+    exit::print(&overview(&vnics))
+}
+
+fn overview(vnics: &[VnicState]) -> String {
+    if vnics.is_empty() {
+        return "There are no vNICs. Put contracts in force with: tidegate apply -f FILE\n".into();
+    }
+    let columns = [
+        ("name", Align::Left),
+        ("connection", Align::Left),
+        ("segment", Align::Right),
+        ("mac", Align::Left),
+        ("tx.max", Align::Right),
+        ("tx.min", Align::Right),
+        ("rx.max", Align::Right),
+        ("deadline", Align::Right),
+        ("p99", Align::Right),
+        ("misses", Align::Right),
+        ("attach", Align::Left),
+    ];
+    let mut table = Table::new(&columns);
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    for state in vnics {
+        let (contract, stats) = (&state.contract, &state.stats);
+        let deadline = contract.deadline;
+        table.row([
+            contract.name.clone(),
+            show::connection(state.connection).into(),
+            contract.segment.to_string(),
+            contract.mac.to_string(),
+            or_dash(contract.tx.max.map(|v| v.to_string())),
+            or_dash(contract.tx.min.map(|v| v.to_string())),
+            or_dash(contract.rx.max.map(|v| v.to_string())),
+            or_dash(deadline.map(|v| v.to_string())),
+            or_dash((stats.delay.count > 0).then(|| duration(stats.delay.p99))),
+            or_dash(deadline.map(|_| count(stats.misses.values().sum()))),
+            show::attachment(&contract.attach),
+        ]);
+    }
+    table.render()
+}
+
+async fn show_one(client: &Client, name: &str, json: bool) -> Result<(), Failure> {
+    let path = format!("/v1/vnics/{}", encode(name));
+    if json {
+        return exit::print_json(&client.get::<Value>(&path).await?);
+    }
+    let state: VnicState = client.get(&path).await?;
+    let host: HostState = client.get("/v1/host").await?;
+    exit::print(&show::text(&state, host.violations()))
+}
+
+async fn set(client: &Client, name: &str, changes: &[KeyValue], json: bool) -> Result<(), Failure> {
+    let values: Map<String, Value> =
+        changes.iter().map(|c| (c.key.clone(), c.value.clone().into())).collect();
+    let path = format!("/v1/vnics/{}", encode(name));
+    changed(client.patch(&path, &json!({ "set": values })).await?, json)
+}
+
+async fn remove(client: &Client, name: &str, json: bool) -> Result<(), Failure> {
+    changed(client.delete(&format!("/v1/vnics/{}", encode(name))).await?, json)
+}
+
+fn changed(answer: Value, json: bool) -> Result<(), Failure> {
+    if json {
+        return exit::print_json(&answer);
+    }
+    let plan: Plan = serde_json::from_value(answer).map_err(Failure::failed)?;
+    exit::print(&plan::applied(&plan))
+}

@@ -1,0 +1,155 @@
+//! `tidegate demo`: two minutes' worth of proof in twenty seconds, without root,
+//! VMs or hardware.
+//!
+//! ```text
+//!  user + network namespace
+//!  ┌──────────────────────────────────────────────────────────────────────────┐
+//!  │  voice  ─eth0─┐   1,000 frames/s of 200 bytes, UDP                       │
+//!  │  bulk1  ─eth0─┼─▶ tidegate switch ──1 Gbit/s──▶ eth0 ─ sink ─▶ figures   │
+//!  │  bulk2  ─eth0─┘        ▲  as many TCP bytes as they get                  │
+//!  │                  tidegate agent ◀── contracts of phase one, two ── demo  │
+//!  └──────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Every tenant is a process with its own network namespace and its own Linux
+//! TCP/IP stack on a tap of the switch. Switch and agent are this very program, as
+//! it runs on a host. Phase one queues first come, first served; phase two is
+//! under contract. Traffic, processes and priorities are the same in both.
+//!
+//! - [`namespace`], [`interface`], [`clock`]: what is asked of the kernel
+//! - [`order`], [`process`]: tenants as processes, and the talk with them
+//! - [`tenant`], [`voice`], [`bulk`]: what they do
+//! - [`contracts`], [`scene`]: the two phases
+//! - [`progress`], [`report`], [`chart`]: what is shown
+
+pub mod bulk;
+pub mod chart;
+pub mod clock;
+pub mod contracts;
+pub mod interface;
+pub mod namespace;
+pub mod order;
+pub mod process;
+pub mod progress;
+pub mod report;
+pub mod scene;
+pub mod tenant;
+pub mod voice;
+
+use crate::exit::{self, Failure};
+use contracts::Phase;
+use progress::Progress;
+use report::Report;
+use scene::Scene;
+use std::path::Path;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Traffic before each window, so that TCP has filled the queue.
+const WARM_UP: Duration = Duration::from_secs(2);
+
+/// What to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Print JSON.
+    pub json: bool,
+    /// Leave the scene running afterwards.
+    pub serve: bool,
+    /// Measured time of each phase.
+    pub span: Duration,
+}
+
+/// Why the scene could not be made, or broke.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the demo could not be run: {reason}")]
+pub struct SceneError {
+    reason: String,
+}
+
+impl SceneError {
+    /// An error with this reason.
+    pub fn new(reason: String) -> Self {
+        Self { reason }
+    }
+}
+
+impl From<SceneError> for Failure {
+    fn from(error: SceneError) -> Self {
+        Self::failed(error)
+    }
+}
+
+/// Runs the demo. Must be called while the process has one thread.
+pub fn run(options: Options) -> Result<(), Failure> {
+    namespace::enter().map_err(|e| SceneError::new(e.to_string()))?;
+    let dir = folder().map_err(|e| SceneError::new(format!("no temporary folder: {e}")))?;
+    // One thread: children live as long as the thread that started them.
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    runtime.block_on(async {
+        tokio::select! {
+            result = perform(options, dir.path()) => result,
+            ended = ended() => ended.and(Err(Failure::failed("interrupted"))),
+        }
+    })
+}
+
+async fn perform(options: Options, dir: &Path) -> Result<(), Failure> {
+    let progress = Progress::new((2 * (WARM_UP + options.span + voice::DRAIN)).as_millis() as u64);
+    progress.say("building the scene: a switch, an agent, four tenants");
+    let mut scene = Scene::build(dir).await?;
+    scene.apply(Phase::Fifo).await?;
+    scene.play().await?;
+    progress.say("phase one of two: a plain FIFO of 1,000 full-size frames");
+    scene.run(WARM_UP, &progress).await?;
+    let fifo = scene.measure(Phase::Fifo, options.span, &progress).await?;
+    progress.say("phase two of two: contracts on");
+    scene.apply(Phase::Contract).await?;
+    scene.run(WARM_UP, &progress).await?;
+    let contract = scene.measure(Phase::Contract, options.span, &progress).await?;
+    drop(progress);
+    if options.json {
+        exit::print_json(&Report { fifo: fifo.figures(), edf: contract.figures() })?;
+    } else {
+        exit::print(&report::text(&fifo, &contract))?;
+    }
+    if options.serve { serve(&mut scene, dir).await } else { Ok(()) }
+}
+
+/// Keeps the scene running until something in it ends, or the demo is ended.
+async fn serve(scene: &mut Scene, dir: &Path) -> Result<(), Failure> {
+    let api = dir.join("api.sock");
+    let api = api.display();
+    eprintln!(
+        "The scene goes on until Ctrl-C. Its API: {api}\n  \
+         tidegate --api {api} top\n  \
+         tidegate --api {api} vnic show voice\n  \
+         tidegate --api {api} why voice\n  \
+         curl --unix-socket {api} http://tidegate/metrics"
+    );
+    let idle = Progress::hidden();
+    tokio::select! {
+        broken = async { loop { if let Err(e) = scene.run(Duration::from_secs(3600), &idle).await { break e } } } => {
+            Err(broken.into())
+        }
+        ended = ended() => ended,
+    }
+}
+
+/// Returns on Ctrl-C or SIGTERM.
+async fn ended() -> Result<(), Failure> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
+    tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+    Ok(())
+}
+
+/// A temporary folder whose path leaves room for a socket's name (107 bytes in all, unix(7)).
+fn folder() -> std::io::Result<tempfile::TempDir> {
+    let builder = || tempfile::Builder::new().prefix("tidegate-demo-").to_owned();
+    if std::env::temp_dir().as_os_str().len() > 60 {
+        builder().tempdir_in("/tmp")
+    } else {
+        builder().tempdir()
+    }
+}

@@ -1,0 +1,156 @@
+//! Child processes that die with the demo, whatever ends it.
+
+use super::SceneError;
+use super::order::{Answer, Figures, Order};
+use super::tenant::Role;
+use clap::ValueEnum;
+use rustix::process::Signal;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+
+/// Lines of a log that an error shows.
+const LOG_LINES: usize = 12;
+
+/// One child process running this program; killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `tidegate ARGUMENTS`; what it writes to standard error, and to
+    /// standard output where `io` is `None`, goes to `dir/NAME.log`.
+    ///
+    /// Must be called from the process's main thread: the child is killed when
+    /// the thread that started it ends (PR_SET_PDEATHSIG of prctl(2)).
+    pub fn start(
+        name: &str,
+        arguments: &[&str],
+        dir: &Path,
+        io: Option<OwnedFd>,
+    ) -> Result<Self, SceneError> {
+        let failed = |e: io::Error| SceneError::new(format!("cannot start {name}: {e}"));
+        let log = dir.join(format!("{name}.log"));
+        let file = File::create(&log).map_err(failed)?;
+        let mut command = Command::new("/proc/self/exe");
+        command.args(arguments).stderr(file.try_clone().map_err(failed)?);
+        match io {
+            Some(io) => command.stdin(io.try_clone().map_err(failed)?).stdout(io),
+            None => command.stdin(Stdio::null()).stdout(file),
+        };
+        // A group of its own: Ctrl-C is the demo's to handle.
+        command.arg0("tidegate").process_group(0);
+        let parent = rustix::process::getpid();
+        // SAFETY: between fork and exec only prctl and getppid are called; both are system
+        // calls without locks or allocation.
+        unsafe {
+            command.pre_exec(move || {
+                rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+                // The parent may have died before the line above.
+                if rustix::process::getppid() == Some(parent) {
+                    Ok(())
+                } else {
+                    Err(io::ErrorKind::Other.into())
+                }
+            });
+        }
+        let child = command.spawn().map_err(failed)?;
+        Ok(Self { name: name.into(), child, log })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// An error where it has ended.
+    pub fn check(&mut self) -> Result<(), SceneError> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(self.error(&format!("ended ({status})"))),
+            Err(e) => Err(self.error(&e.to_string())),
+        }
+    }
+
+    /// An error about it, with the end of its log.
+    pub fn error(&self, reason: &str) -> SceneError {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(LOG_LINES)..];
+        let mut text = format!("{}: {reason}", self.name);
+        for line in tail {
+            text += &format!("\n  | {line}");
+        }
+        SceneError::new(text)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only where it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A tenant's process and the conversation with it.
+#[derive(Debug)]
+pub struct Tenant {
+    process: Process,
+    stream: BufReader<UnixStream>,
+}
+
+impl Tenant {
+    /// Starts one and waits for its namespace.
+    pub async fn start(name: &str, role: Role, dir: &Path) -> Result<Self, SceneError> {
+        let failed = |e: io::Error| SceneError::new(format!("cannot start tenant {name}: {e}"));
+        let (ours, theirs) = StdStream::pair().map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let role = role.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
+        let process = Process::start(name, &["demo-tenant", &role], dir, Some(theirs.into()))?;
+        let stream = BufReader::new(UnixStream::from_std(ours).map_err(failed)?);
+        let mut tenant = Self { process, stream };
+        tenant.answer().await?;
+        Ok(tenant)
+    }
+
+    /// Its network namespace, as a path.
+    pub fn namespace(&self) -> String {
+        format!("/proc/{}/ns/net", self.process.id())
+    }
+
+    /// Asks it to do something, and waits until it has.
+    pub async fn ask(&mut self, order: &Order) -> Result<Figures, SceneError> {
+        let mut line = serde_json::to_vec(order).map_err(|e| self.process.error(&e.to_string()))?;
+        line.push(b'\n');
+        let written = self.stream.get_mut().write_all(&line).await;
+        written.map_err(|e| self.process.error(&e.to_string()))?;
+        self.answer().await
+    }
+
+    /// An error where it has ended.
+    pub fn check(&mut self) -> Result<(), SceneError> {
+        self.process.check()
+    }
+
+    async fn answer(&mut self) -> Result<Figures, SceneError> {
+        let mut line = String::new();
+        let read = self.stream.read_line(&mut line).await;
+        match read.map(|_| serde_json::from_str(&line)) {
+            Ok(Ok(Answer::Done)) => Ok(Figures::default()),
+            Ok(Ok(Answer::Figures(figures))) => Ok(figures),
+            Ok(Ok(Answer::Failed(why))) => Err(self.process.error(&why)),
+            Ok(Err(_)) => Err(self.process.error("broke off")),
+            Err(e) => Err(self.process.error(&e.to_string())),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The scene: a switch, an agent and four tenants, and how it is measured.
+
+use super::contracts::{self, Phase, TENANTS};
+use super::order::{Order, Window, histogram};
+use super::process::{Process, Tenant};
+use super::progress::Progress;
+use super::report::Measured;
+use super::tenant::Role;
+use super::{SceneError, clock, voice};
+use crate::client::{Client, encode};
+use serde::Deserialize;
+use serde_json::Value;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tidegate_switch::stats::{Histogram, VnicStats};
+
+/// How long the switch and the agent may take to come up.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is checked that everything still runs.
+const TICK: Duration = Duration::from_millis(100);
+/// Time between two phases' orders and the window they lead to.
+const LEAD: Duration = Duration::from_millis(20);
+
+/// Everything the demo started. Dropping it ends all of it.
+#[derive(Debug)]
+pub struct Scene {
+    client: Client,
+    /// In the order of [`TENANTS`].
+    tenants: [Tenant; 4],
+    agent: Process,
+    switch: Process,
+}
+
+/// The part of `GET /v1/vnics/NAME` that the demo reads.
+#[derive(Deserialize)]
+struct Evidence {
+    stats: VnicStats,
+}
+
+impl Scene {
+    /// Starts the processes; files and sockets go to `dir`.
+    pub async fn build(dir: &Path) -> Result<Self, SceneError> {
+        let path = |name: &str| dir.join(name).display().to_string();
+        let (control, api, config, state) =
+            (path("switch.sock"), path("api.sock"), path("contracts"), path("state"));
+        for folder in [&config, &state] {
+            std::fs::create_dir(folder).map_err(|e| SceneError::new(format!("cannot make {folder}: {e}")))?;
+        }
+        // One worker: the tenants need the other cores, and one carries far more than 1 Gbit/s.
+        let mut switch =
+            Process::start("switch", &["switch", "--socket", &control, "--workers", "1"], dir, None)?;
+        wait(&mut switch, async || Path::new(&control).exists()).await?;
+        let agent = ["agent", "--config", &config, "--state", &state, "--switch", &control, "--api", &api];
+        let mut agent = Process::start("agent", &agent, dir, None)?;
+        let client = Client::new(Path::new(&api));
+        wait(&mut agent, async || client.get::<Value>("/v1/host").await.is_ok()).await?;
+        let tenants = [
+            Tenant::start(TENANTS[0], Role::Voice, dir).await?,
+            Tenant::start(TENANTS[1], Role::Bulk, dir).await?,
+            Tenant::start(TENANTS[2], Role::Bulk, dir).await?,
+            Tenant::start(TENANTS[3], Role::Sink, dir).await?,
+        ];
+        Ok(Self { client, tenants, agent, switch })
+    }
+
+    /// Puts the contracts of `phase` in force.
+    pub async fn apply(&self, phase: Phase) -> Result<(), SceneError> {
+        let namespaces = self.tenants.each_ref().map(Tenant::namespace);
+        let path = format!("/v1/apply?origin={}", encode("demo"));
+        let applied = self.client.post_toml::<Value>(&path, &contracts::toml(phase, &namespaces)).await;
+        applied.map(drop).map_err(|e| SceneError::new(format!("the contracts were not taken: {e}")))
+    }
+
+    /// Starts the traffic, the sink first.
+    pub async fn play(&mut self) -> Result<(), SceneError> {
+        let sink = contracts::address(TENANTS.len() - 1);
+        for (index, tenant) in self.tenants.iter_mut().enumerate().rev() {
+            tenant.ask(&Order::Start { address: contracts::address(index), sink }).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets the traffic run for `span` while everything is alive.
+    pub async fn run(&mut self, span: Duration, progress: &Progress) -> Result<(), SceneError> {
+        let end = Instant::now() + span;
+        loop {
+            self.agent.check()?;
+            self.switch.check()?;
+            self.tenants.iter_mut().try_for_each(Tenant::check)?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            tokio::time::sleep(left.min(TICK)).await;
+            progress.advance(left.min(TICK).as_millis() as u64);
+        }
+    }
+
+    /// Measures for `span`.
+    pub async fn measure(
+        &mut self,
+        phase: Phase,
+        span: Duration,
+        progress: &Progress,
+    ) -> Result<Measured, SceneError> {
+        let from = clock::now() + LEAD.as_nanos() as u64;
+        let window = Window { from, to: from + span.as_nanos() as u64 };
+        let [voice, _, _, sink] = &mut self.tenants;
+        sink.ask(&Order::Measure(window)).await?;
+        voice.ask(&Order::Measure(window)).await?;
+        let before = self.evidence().await?;
+        self.run(LEAD + span, progress).await?;
+        let after = self.evidence().await?;
+        self.run(voice::DRAIN, progress).await?;
+
+        let [voice, _, _, sink] = &mut self.tenants;
+        let sent = voice.ask(&Order::Report).await?;
+        let received = sink.ask(&Order::Report).await?;
+        if sent.frames == 0 || received.frames == 0 || received.bytes == 0 {
+            let what = format!(
+                "no traffic to measure: voice sent {} frames, the sink heard {} and read {} bytes of bulk",
+                sent.frames, received.frames, received.bytes
+            );
+            return Err(self.switch.error(&what));
+        }
+        let misses = |stats: &VnicStats| stats.misses.values().sum::<u64>();
+        Ok(Measured {
+            sent: sent.frames,
+            received: received.frames,
+            delay: histogram(&received.delays),
+            longest: received.longest,
+            switch_delay: added(&before, &after),
+            counted_misses: (phase == Phase::Contract)
+                .then(|| misses(&after) - misses(&before).min(misses(&after))),
+            bulk: (u128::from(received.bytes) * 8 * 1_000_000_000 / span.as_nanos().max(1)) as u64,
+        })
+    }
+
+    async fn evidence(&self) -> Result<VnicStats, SceneError> {
+        let evidence = self.client.get::<Evidence>("/v1/vnics/voice").await;
+        evidence.map(|e| e.stats).map_err(|e| SceneError::new(e.to_string()))
+    }
+}
+
+/// Delays the switch recorded between two looks.
+fn added(before: &VnicStats, after: &VnicStats) -> Histogram {
+    histogram(&after.delay.buckets).since(&histogram(&before.delay.buckets))
+}
+
+/// Waits until `ready`, as long as the process lives.
+async fn wait(process: &mut Process, ready: impl AsyncFn() -> bool) -> Result<(), SceneError> {
+    let end = Instant::now() + PATIENCE;
+    while !ready().await {
+        process.check()?;
+        if Instant::now() > end {
+            return Err(process.error(&format!("not ready after {PATIENCE:?}")));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}

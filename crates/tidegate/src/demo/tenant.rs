@@ -1,0 +1,111 @@
+//! One tenant: a process with its own network namespace, its own Linux network
+//! stack and one interface, that does what its role says.
+
+use super::order::{Answer, BULK_PORT, Figures, Order, VOICE_PORT, Window};
+use super::{bulk, interface, namespace, voice};
+use clap::ValueEnum;
+use std::io::{self, BufRead, Write};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+/// The interface every tenant has.
+pub const INTERFACE: &str = "eth0";
+
+/// How long a tenant waits for its interface and for the sink.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a tenant does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// Sends voice to the sink.
+    Voice,
+    /// Sends bulk data to the sink.
+    Bulk,
+    /// Receives both.
+    Sink,
+}
+
+/// Runs a tenant until its standard input ends.
+///
+/// # Errors
+/// Its standard input or output broke. What goes wrong otherwise is an answer.
+pub fn run(role: Role) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let mut answer = |answer: &Answer| -> io::Result<()> {
+        serde_json::to_writer(&mut out, answer)?;
+        out.write_all(b"\n")?;
+        out.flush()
+    };
+    let ready = namespace::enter_tenant().and_then(|()| interface::up("lo"));
+    answer(&ready.map_or_else(|e| Answer::Failed(format!("no network namespace: {e}")), |()| Answer::Done))?;
+    let mut tenant = Tenant { role, voice: voice::Tally::default(), bulk: bulk::Meter::default() };
+    for line in io::stdin().lock().lines() {
+        answer(&match serde_json::from_str(&line?) {
+            Ok(order) => tenant.obey(order).unwrap_or_else(|e| Answer::Failed(e.to_string())),
+            Err(e) => Answer::Failed(format!("not an order: {e}")),
+        })?;
+    }
+    Ok(())
+}
+
+struct Tenant {
+    role: Role,
+    voice: voice::Tally,
+    bulk: bulk::Meter,
+}
+
+impl Tenant {
+    fn obey(&mut self, order: Order) -> io::Result<Answer> {
+        match order {
+            Order::Start { address, sink } => self.start(address, sink)?,
+            Order::Measure(window) => self.measure(window),
+            Order::Report => return Ok(Answer::Figures(self.figures())),
+        }
+        Ok(Answer::Done)
+    }
+
+    fn start(&self, address: Ipv4Addr, sink: Ipv4Addr) -> io::Result<()> {
+        interface::wait_for(INTERFACE, PATIENCE)?;
+        interface::assign(INTERFACE, address, 24)?;
+        match self.role {
+            Role::Voice => {
+                let socket = UdpSocket::bind((address, 0))?;
+                socket.connect((sink, VOICE_PORT))?;
+                let tally = self.voice.clone();
+                work("voice", move || voice::send(&socket, &tally));
+            }
+            Role::Bulk => bulk::send((sink, BULK_PORT).into(), PATIENCE)?,
+            Role::Sink => {
+                let socket = UdpSocket::bind((address, VOICE_PORT))?;
+                let listener = TcpListener::bind((address, BULK_PORT))?;
+                let (tally, meter) = (self.voice.clone(), self.bulk.clone());
+                work("voice receiver", move || voice::receive(&socket, &tally));
+                work("bulk receiver", move || bulk::receive(&listener, &meter));
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(&self, window: Window) {
+        self.voice.measure(window);
+        if self.role == Role::Sink {
+            self.bulk.measure(window);
+        }
+    }
+
+    fn figures(&self) -> Figures {
+        Figures { bytes: self.bulk.bytes(), ..self.voice.figures() }
+    }
+}
+
+/// Runs `body` in a thread. A stream that breaks off would make the figures a lie:
+/// the tenant ends with it, and the demo with the tenant.
+fn work(what: &'static str, body: impl FnOnce() -> io::Result<()> + Send + 'static) {
+    thread::spawn(move || {
+        if let Err(e) = body() {
+            eprintln!("{what}: {e}");
+            std::process::exit(1);
+        }
+    });
+}

@@ -1,0 +1,178 @@
+//! The voice stream: 1,000 frames of 200 bytes a second, each with its number
+//! and the time it was sent.
+
+use super::clock;
+use super::order::{Figures, Window};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::io;
+use std::net::UdpSocket;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tidegate_switch::stats::Histogram;
+
+/// Bytes of one Ethernet frame of voice, without FCS.
+pub const FRAME: usize = 200;
+/// Frames per second.
+pub const PER_SECOND: u64 = 1_000;
+
+/// Ethernet, IPv4 and UDP headers.
+const HEADERS: usize = 14 + 20 + 8;
+const PAYLOAD: usize = FRAME - HEADERS;
+
+/// What a packet says: its number and when it was sent (CLOCK_MONOTONIC, ns).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Packet {
+    number: u64,
+    sent: u64,
+}
+
+impl Packet {
+    fn bytes(self) -> [u8; PAYLOAD] {
+        let mut bytes = [0; PAYLOAD];
+        bytes[..8].copy_from_slice(&self.number.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.sent.to_be_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let number = u64::from_be_bytes(bytes.get(..8)?.try_into().ok()?);
+        let sent = u64::from_be_bytes(bytes.get(8..16)?.try_into().ok()?);
+        (bytes.len() == PAYLOAD).then_some(Self { number, sent })
+    }
+}
+
+/// Counts of the current window, shared with the thread that takes orders.
+#[derive(Clone, Default)]
+pub struct Tally(Arc<Mutex<Counts>>);
+
+#[derive(Default)]
+struct Counts {
+    window: Window,
+    numbers: HashSet<u64>,
+    delays: Histogram,
+}
+
+impl Tally {
+    /// Begins a new window.
+    pub fn measure(&self, window: Window) {
+        *self.counts() = Counts { window, ..Counts::default() };
+    }
+
+    /// What was counted.
+    pub fn figures(&self) -> Figures {
+        let counts = self.counts();
+        Figures {
+            frames: counts.numbers.len() as u64,
+            delays: counts.delays.occupied().collect(),
+            longest: counts.delays.max(),
+            bytes: 0,
+        }
+    }
+
+    fn sent(&self, packet: Packet) {
+        let mut counts = self.counts();
+        if counts.window.holds(packet.sent) {
+            counts.numbers.insert(packet.number);
+        }
+    }
+
+    /// A packet belongs to the window it was sent in, whenever it comes.
+    fn received(&self, packet: Packet, at: u64) {
+        let mut counts = self.counts();
+        if counts.window.holds(packet.sent) && counts.numbers.insert(packet.number) {
+            counts.delays.record(at.saturating_sub(packet.sent));
+        }
+    }
+
+    fn counts(&self) -> std::sync::MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends until the socket breaks. The time in a packet is taken right before
+/// it is sent, so a sender that woke late does not look like a slow network.
+pub fn send(socket: &UdpSocket, tally: &Tally) -> io::Result<()> {
+    clock::wake_promptly();
+    let period = 1_000_000_000 / PER_SECOND;
+    let mut next = clock::now();
+    for number in 0.. {
+        next += period;
+        clock::sleep_until(next);
+        let packet = Packet { number, sent: clock::now() };
+        match socket.send(&packet.bytes()) {
+            // A frame the own interface had no room for is a lost frame, and counts as one.
+            Err(e) if e.raw_os_error() != Some(Errno::NOBUFS.raw_os_error()) => return Err(e),
+            _ => tally.sent(packet),
+        }
+    }
+    Ok(())
+}
+
+/// Receives until the socket breaks.
+pub fn receive(socket: &UdpSocket, tally: &Tally) -> io::Result<()> {
+    clock::wake_promptly();
+    // A frame of the host's own, such as a stray broadcast, is no voice.
+    let mut buffer = [0; PAYLOAD + 1];
+    loop {
+        let length = socket.recv(&mut buffer)?;
+        let at = clock::now();
+        if let Some(packet) = Packet::parse(&buffer[..length]) {
+            tally.received(packet, at);
+        }
+    }
+}
+
+/// How long after a window its last packets may still come.
+pub const DRAIN: Duration = Duration::from_millis(200);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_frame_has_its_size() {
+        assert_eq!(Packet { number: 0, sent: 0 }.bytes().len() + HEADERS, FRAME);
+    }
+
+    #[test]
+    fn a_packet_parses_back() {
+        let packet = Packet { number: 7, sent: 123_456_789_012 };
+        assert_eq!(Packet::parse(&packet.bytes()), Some(packet));
+        assert_eq!(Packet::parse(&packet.bytes()[..20]), None);
+    }
+
+    #[test]
+    fn loss_and_delay_are_of_the_window_alone() {
+        let tally = Tally::default();
+        tally.measure(Window { from: 1_000, to: 2_000 });
+        tally.received(Packet { number: 1, sent: 999 }, 1_500);
+        tally.received(Packet { number: 2, sent: 1_000 }, 1_010);
+        tally.received(Packet { number: 2, sent: 1_000 }, 1_900);
+        tally.received(Packet { number: 4, sent: 1_999 }, 2_019);
+        tally.received(Packet { number: 5, sent: 2_000 }, 2_001);
+        let figures = tally.figures();
+        assert_eq!((figures.frames, figures.delays, figures.longest), (2, vec![(10, 1), (20, 1)], 20));
+    }
+
+    #[test]
+    fn voice_over_loopback_is_counted_at_both_ends() {
+        let sink = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let voice = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        voice.connect(sink.local_addr().unwrap()).unwrap();
+        let (sent, received) = (Tally::default(), Tally::default());
+        let now = clock::now();
+        let window = Window { from: now, to: now + 50_000_000 };
+        sent.measure(window);
+        received.measure(window);
+        let (tx, rx) = (sent.clone(), received.clone());
+        std::thread::spawn(move || send(&voice, &tx));
+        std::thread::spawn(move || receive(&sink, &rx));
+        clock::sleep_until(window.to);
+        std::thread::sleep(DRAIN);
+        assert!(sent.figures().frames > 0);
+        assert_eq!(sent.figures().frames, received.figures().frames);
+        assert!(received.figures().longest > 0);
+    }
+}

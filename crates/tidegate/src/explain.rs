@@ -1,0 +1,167 @@
+//! Reasons and causes in plain words.
+
+use crate::format::duration;
+use tidegate_switch::stats::{DropReason, Miss, MissCause};
+
+/// What a drop reason means and, where something can be done, what. `label` is
+/// [`DropReason::label`]; of a newer switch it may be one this program does not know.
+pub fn drop_reason(label: &str) -> &'static str {
+    let Some(reason) = DropReason::ALL.iter().find(|r| r.label() == label) else {
+        return "a reason this program does not know; it is older than the switch";
+    };
+    match reason {
+        DropReason::Malformed => {
+            "headers or an offload request that make no sense: a fault of the sender's driver"
+        }
+        DropReason::TooScattered => "spread over more pieces of memory than a frame may be",
+        DropReason::TooLong => "longer than the sender's contract allows: raise `mtu`, or lower the guest's",
+        DropReason::SourceMac => {
+            "sent from a MAC address that is not the vNIC's own: if that is meant to be, add it to `allowed.macs`"
+        }
+        DropReason::SourcePrefix => {
+            "sent from an IP address outside `allowed.prefixes`: if that is meant to be, add its prefix"
+        }
+        DropReason::Vlan => "on a VLAN that is not in `allowed.vlans`",
+        DropReason::NoReceiver => {
+            "nobody in the segment to send it to: is the other vNIC there, in the same segment?"
+        }
+        DropReason::FloodCap => {
+            "more broadcast, multicast or unknown destinations than the host's `flood` rate allows"
+        }
+        DropReason::QueueFull => {
+            "the queue towards the receiver was full: the receiver gets more than its `rx.max`"
+        }
+        DropReason::PoolFull => {
+            "a tap cannot be held back, and its waiting room was full: it sends more than its `tx.max`"
+        }
+        DropReason::RingShare => {
+            "half of the sender's ring was waiting already: the receiver is too slow for it"
+        }
+        DropReason::HeldTooLong => {
+            "waited longer than any frame may be held: the receiver does not take its frames"
+        }
+        DropReason::Late => "could no longer arrive before its deadline",
+        DropReason::Unacceptable => {
+            "of a length or kind the receiver cannot take: compare the `mtu` of both, or let the guest have \
+             mergeable receive buffers"
+        }
+        DropReason::ReceiverDown => "the receiver's port went down while it waited",
+        DropReason::SenderReset => "the sender's own port was reset while it waited",
+        DropReason::TapRefused => "the receiver's tap refused it: is the interface up?",
+    }
+}
+
+/// What happened to one real-time frame: by how much it was late, and what it waited for.
+pub fn miss(miss: &Miss) -> String {
+    let head = match &miss.dropped {
+        Some(reason) => format!("dropped after {} ({})", duration(miss.delay), drop_reason(reason)),
+        None => format!("missed by {}", duration(miss.delay.saturating_sub(miss.deadline))),
+    };
+    let mut waits: Vec<(MissCause, u64)> = [
+        (MissCause::Tokens, miss.tokens),
+        (MissCause::Queue, miss.queue),
+        (MissCause::Buffers, miss.buffers),
+        (MissCause::Worker, miss.worker),
+    ]
+    .into_iter()
+    .filter(|(cause, ns)| *ns > 0 && (cause.label() == miss.cause || *ns >= miss.delay / 10))
+    .collect();
+    // The cause first, then by length.
+    waits.sort_by_key(|(cause, ns)| (cause.label() != miss.cause, std::cmp::Reverse(*ns)));
+    let waits: Vec<String> = waits.into_iter().map(|(cause, ns)| wait(cause, ns, miss)).collect();
+    match (waits.is_empty(), miss.cause == MissCause::Network.label()) {
+        (true, true) => format!("{head}: delayed in the network between the hosts, to `{}`", miss.egress),
+        (true, false) => format!("{head}, on its way to `{}`", miss.egress),
+        (false, _) => format!("{head}: waited {}", waits.join(", ")),
+    }
+}
+
+fn wait(cause: MissCause, ns: u64, miss: &Miss) -> String {
+    let (time, egress) = (duration(ns), &miss.egress);
+    match cause {
+        MissCause::Queue => match &miss.behind {
+            Some(behind) => format!("{time} in the queue of `{egress}` behind `{behind}`"),
+            None => format!("{time} in the queue of `{egress}`"),
+        },
+        MissCause::Buffers => format!("{time} for `{egress}` to offer receive buffers"),
+        MissCause::Worker => format!("{time} for the switch's worker (the host was late)"),
+        MissCause::Tokens => {
+            format!("{time} for its own envelope (sent faster than `tx.max` and `tx.burst`)")
+        }
+        // These two have no wait of their own in a record.
+        MissCause::Network | MissCause::Dropped => time,
+    }
+}
+
+/// What a cause of misses means.
+pub fn cause(label: &str) -> &'static str {
+    match MissCause::ALL.iter().find(|c| c.label() == label) {
+        Some(MissCause::Tokens) => "waited for its own envelope: sent faster than `tx.max` and `tx.burst`",
+        Some(MissCause::Queue) => "waited behind other frames in the receiver's queue",
+        Some(MissCause::Buffers) => "the receiving guest offered no buffers",
+        Some(MissCause::Worker) => "the switch's worker came late: a loop longer than the host budget H",
+        Some(MissCause::Network) => "delayed in the network between the hosts",
+        Some(MissCause::Dropped) => "dropped, so it never arrived",
+        None => "a cause this program does not know; it is older than the switch",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn late() -> Miss {
+        Miss {
+            number: 3,
+            at: 0,
+            egress: "sink".into(),
+            cause: "queue".into(),
+            dropped: None,
+            behind: Some("bulk1".into()),
+            delay: 1_120_000,
+            deadline: 1_000_000,
+            tokens: 0,
+            worker: 20_000,
+            queue: 800_000,
+            buffers: 300_000,
+        }
+    }
+
+    #[test]
+    fn every_reason_and_cause_is_explained() {
+        for reason in DropReason::ALL {
+            assert!(!drop_reason(reason.label()).contains("older than"), "{}", reason.label());
+        }
+        for of in MissCause::ALL {
+            assert!(!cause(of.label()).contains("older than"), "{}", of.label());
+        }
+        assert!(drop_reason("new").contains("older than the switch"));
+    }
+
+    #[test]
+    fn the_cause_comes_first_and_trifles_are_left_out() {
+        assert_eq!(
+            miss(&late()),
+            "missed by 120 us: waited 800 us in the queue of `sink` behind `bulk1`, \
+             300 us for `sink` to offer receive buffers"
+        );
+        let buffers = Miss { cause: "buffers".into(), behind: None, ..late() };
+        assert_eq!(
+            miss(&buffers),
+            "missed by 120 us: waited 300 us for `sink` to offer receive buffers, 800 us in the queue of `sink`"
+        );
+    }
+
+    #[test]
+    fn dropped_and_network_misses_have_their_own_words() {
+        let dropped = Miss { dropped: Some("late".into()), cause: "dropped".into(), ..late() };
+        assert!(
+            miss(&dropped)
+                .starts_with("dropped after 1.12 ms (could no longer arrive before its deadline): waited"),
+            "{}",
+            miss(&dropped)
+        );
+        let network = Miss { cause: "network".into(), queue: 0, buffers: 0, worker: 0, ..late() };
+        assert_eq!(miss(&network), "missed by 120 us: delayed in the network between the hosts, to `sink`");
+    }
+}
