@@ -8,13 +8,12 @@
 //!
 //! - [`cli`]: the command line
 //! - [`commands`]: one file per command
-//! - [`client`], [`api`]: the agent's API
+//! - [`client`]: the agent's API
 //! - [`format`], [`table`], [`explain`]: what people read
 //! - [`pcapng`]: captures
 //! - [`exit`]: exit codes
 //! - [`demo`]: the demo
 
-mod api;
 mod cli;
 mod client;
 mod commands;

@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(flatten)]
     source: Source,
+    /// Remove the API's vNICs that the file does not name
+    #[arg(long)]
+    prune: bool,
 }
 
 /// Where contracts are read from.
@@ -24,7 +27,7 @@ pub struct Source {
 
 impl Source {
     /// The API path `route` with where the text came from, and the text.
-    pub fn read(&self, route: &str) -> Result<(String, String), Failure> {
+    pub fn read(&self, route: &str, prune: bool) -> Result<(String, String), Failure> {
         let failed = |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", self.file.display()));
         let (origin, text) = if self.file == Path::new("-") {
             let mut text = String::new();
@@ -33,16 +36,17 @@ impl Source {
         } else {
             (self.file.display().to_string(), std::fs::read_to_string(&self.file).map_err(failed)?)
         };
-        Ok((format!("{route}?origin={}", encode(&origin)), text))
+        let prune = if prune { "&prune=true" } else { "" };
+        Ok((format!("{route}?origin={}{prune}", encode(&origin)), text))
     }
 }
 
 /// Puts the contracts of a file in force, all or none.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
-    let (path, text) = args.source.read("/v1/apply")?;
+    let (path, text) = args.source.read("/v1/apply", args.prune)?;
     if json {
         exit::print_json(&client.post_toml::<Value>(&path, &text).await?)
     } else {
-        exit::print(&plan::applied(&client.post_toml(&path, &text).await?))
+        exit::print(&plan::text(&client.post_toml(&path, &text).await?))
     }
 }

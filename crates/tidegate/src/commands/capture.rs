@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     write: PathBuf,
     /// Bytes kept of each frame
-    #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(14..=262_144))]
+    #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(64..=65_535))]
     snaplen: u32,
     /// Stop after this many frames instead of at Ctrl-C
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

@@ -1,12 +1,12 @@
 //! `tidegate plan -f FILE`, and how changes are shown.
 
-use crate::api::Plan;
 use crate::client::Client;
 use crate::commands::apply::Source;
-use crate::exit::{self, Failure};
-use crate::format::{duration, plural};
+use crate::exit::{self, Code, Failure};
+use crate::format::{duration, plural, rate};
 use crate::table::{Align, Table};
 use serde_json::Value;
+use tidegate_agent::api::types::{ChangeAction, EgressView, KeyChange, PlanView, Promise, VnicChange};
 
 /// Arguments of `plan`.
 #[derive(Debug, clap::Args)]
@@ -14,71 +14,118 @@ use serde_json::Value;
 pub struct Args {
     #[command(flatten)]
     source: Source,
+    /// As with `apply --prune`
+    #[arg(long)]
+    prune: bool,
 }
 
 /// Shows what `apply` would change; changes nothing.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
-    let (path, text) = args.source.read("/v1/plan")?;
+    let (path, toml) = args.source.read("/v1/plan", args.prune)?;
+    let answer: Value = client.post_toml(&path, &toml).await?;
+    let plan: PlanView = serde_json::from_value(answer.clone()).map_err(Failure::failed)?;
     if json {
-        exit::print_json(&client.post_toml::<Value>(&path, &text).await?)
+        exit::print_json(&answer)?;
     } else {
-        exit::print(&planned(&client.post_toml(&path, &text).await?))
+        exit::print(&text(&plan))?;
     }
+    if plan.admissible {
+        return Ok(());
+    }
+    let message = plan.refusals.iter().fold("not admissible:".to_owned(), |text, why| text + "\n  " + why);
+    Err(Failure { code: Code::Refused, message })
 }
 
-/// A plan that has not been carried out.
-pub fn planned(plan: &Plan) -> String {
-    if plan.changes.is_empty() {
-        return format!("Nothing to change: all of it is in force.\n{}", consequences(plan));
+/// What changes, or has changed.
+pub fn text(plan: &PlanView) -> String {
+    let changed =
+        plan.vnics.iter().filter(|v| v.action != ChangeAction::None).count() + plan.host.len().min(1);
+    let mut out = match (changed as u64, plan.applied, plan.admissible) {
+        (0, _, true) => "Nothing to change: all of it is in force.\n".into(),
+        (n, true, _) => format!("Done, {}:\n", plural(n, "change")),
+        (n, false, true) => format!("Admissible, {}:\n", plural(n, "change")),
+        (n, false, false) => format!("NOT admissible, {}:\n", plural(n, "change")),
+    };
+    if !plan.host.is_empty() {
+        out += &format!("  change host\n{}", keys(&plan.host));
     }
-    let changes = plural(plan.changes.len() as u64, "change");
-    format!("Admissible, {changes}:\n{}{}", list(plan), consequences(plan))
-}
-
-/// A plan that has been carried out.
-pub fn applied(plan: &Plan) -> String {
-    if plan.changes.is_empty() {
-        return "Nothing to change: all of it was in force.\n".into();
+    for change in &plan.vnics {
+        out += &vnic(change);
     }
-    format!("Done, {}:\n{}{}", plural(plan.changes.len() as u64, "change"), list(plan), consequences(plan))
-}
-
-fn list(plan: &Plan) -> String {
-    let mut out = String::new();
-    for change in &plan.changes {
-        out += &format!("  {} {}\n", change.action, change.vnic.as_deref().unwrap_or("host settings"));
-        for detail in &change.details {
-            out += &format!("    {detail}\n");
-        }
+    if !plan.admission.bounds.is_empty() {
+        out += &format!("\n{}", bounds(&plan.admission.bounds));
     }
-    out
-}
-
-fn consequences(plan: &Plan) -> String {
-    let mut out = String::new();
-    if !plan.bounds.is_empty() {
-        let columns = [
-            ("real-time vNIC", Align::Left),
-            ("to", Align::Left),
-            ("deadline", Align::Right),
-            ("delay bound", Align::Right),
-            ("margin", Align::Right),
-        ];
-        let mut table = Table::new(&columns);
-        for planned in &plan.bounds {
-            let (deadline, bound) = (planned.bound.deadline.get(), planned.bound.bound.get());
-            table.row([
-                planned.vnic.clone(),
-                planned.bound.egress.clone(),
-                duration(deadline),
-                duration(bound),
-                duration(deadline.saturating_sub(bound)),
-            ]);
-        }
-        out += &format!("\n{}", table.render());
+    if !plan.admission.egresses.is_empty() {
+        out += &format!("\n{}", egresses(&plan.admission.egresses));
     }
     for note in &plan.notes {
         out += &format!("note: {note}\n");
     }
     out
+}
+
+/// What happens to one vNIC; nothing where nothing happens.
+pub fn vnic(change: &VnicChange) -> String {
+    let action = match change.action {
+        ChangeAction::Create => "create",
+        ChangeAction::Change => "change",
+        ChangeAction::Remove => "remove",
+        ChangeAction::None => return String::new(),
+    };
+    format!("  {action} {}\n{}", change.vnic, keys(&change.changes))
+}
+
+fn keys(changes: &[KeyChange]) -> String {
+    let mut out = String::new();
+    for KeyChange { key, from, to } in changes {
+        out += &match (from, to) {
+            (None, Some(to)) => format!("    {key} = {to}\n"),
+            (Some(from), None) => format!("    {key}: {from} -> none\n"),
+            (Some(from), Some(to)) => format!("    {key}: {from} -> {to}\n"),
+            (None, None) => continue,
+        };
+    }
+    out
+}
+
+fn bounds(promises: &[Promise]) -> String {
+    let mut table = Table::new(&[
+        ("real-time vNIC", Align::Left),
+        ("to", Align::Left),
+        ("deadline", Align::Right),
+        ("delay bound", Align::Right),
+        ("margin", Align::Right),
+    ]);
+    for promise in promises {
+        table.row([
+            promise.vnic.clone(),
+            promise.egress.clone(),
+            duration(promise.deadline_ns),
+            duration(promise.bound_ns),
+            duration(promise.margin_ns),
+        ]);
+    }
+    table.render()
+}
+
+fn egresses(egresses: &[EgressView]) -> String {
+    let mut table = Table::new(&[
+        ("egress", Align::Left),
+        ("capacity", Align::Right),
+        ("real-time", Align::Right),
+        ("guaranteed", Align::Right),
+        ("not promised", Align::Right),
+        ("to whom", Align::Left),
+    ]);
+    for egress in egresses {
+        table.row([
+            egress.egress.clone(),
+            rate(egress.capacity_bps as f64),
+            rate(egress.realtime_bps as f64),
+            rate(egress.guaranteed_bps as f64),
+            rate(egress.remaining_bps as f64),
+            egress.vnics.join(", "),
+        ]);
+    }
+    table.render()
 }

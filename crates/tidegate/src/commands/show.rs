@@ -1,31 +1,41 @@
 //! The text of `tidegate vnic show NAME`.
 
-use crate::api::{Bound, VnicState};
 use crate::format::{count, duration, plural, size};
 use crate::table::{Align, Table};
 use std::fmt::Write;
-use tidegate_contract::{Attach, Discipline, Nanos, SocketMode, Vnic};
+use tidegate_agent::api::types::{Promise, State, VnicView};
+use tidegate_contract::{Attach, Bytes, Discipline, Nanos, Rate, SocketMode, Vnic};
 use tidegate_switch::control::Connection;
+use tidegate_switch::stats::VnicStats;
 
-/// Everything about one vNIC; `violations` counts worker loops longer than H.
-pub fn text(state: &VnicState, violations: u64) -> String {
-    let mut out = format!("{}\n", state.contract.name);
-    for (key, value) in facts(state) {
+/// Everything about one vNIC.
+pub fn text(view: &VnicView) -> String {
+    let mut out = format!("{}\n", view.name);
+    for (key, value) in facts(view) {
         let _ = writeln!(out, "  {key:<10}  {value}");
     }
-    for note in &state.notes {
-        let _ = writeln!(out, "  note: {note}");
-    }
     out.push('\n');
-    out += &counters(state);
-    for bound in &state.bounds {
-        out.push('\n');
-        out += &derivation(state, bound, violations);
+    match &view.stats {
+        Some(stats) => out += &counters(stats),
+        None => out += "Nothing is counted: the place that keeps it does not know it.\n",
     }
-    if state.contract.deadline.is_some() && state.bounds.is_empty() {
+    for promise in &view.promises {
+        out.push('\n');
+        out += &derivation(view, promise);
+    }
+    if view.contract.deadline.is_some() && view.promises.is_empty() {
         out += "\nNo delay bound: the agent has computed none for this vNIC.\n";
     }
     out
+}
+
+/// How a vNIC is, in a word or two: its connection, or what is wrong.
+pub fn condition(view: &VnicView) -> String {
+    match view.state {
+        State::InForce => connection(view.connection).into(),
+        State::Pending => "pending".into(),
+        State::Failed => "failed".into(),
+    }
 }
 
 /// How a vNIC is connected, in a word.
@@ -53,17 +63,27 @@ pub fn attachment(attach: &Attach) -> String {
     }
 }
 
-fn facts(state: &VnicState) -> Vec<(&'static str, String)> {
-    let Vnic { attach, mac, segment, tx, rx, weight, deadline, to, mtu, queues, .. } = &state.contract;
+fn facts(view: &VnicView) -> Vec<(&'static str, String)> {
+    let Vnic { attach, mac, segment, tx, rx, weight, deadline, to, mtu, queues, .. } = &view.contract;
     let terms = |terms: Vec<Option<String>>| {
         let terms: Vec<String> = terms.into_iter().flatten().collect();
         if terms.is_empty() { "no limit".to_owned() } else { terms.join(", ") }
     };
     let term = |key: &str, value: Option<String>| value.map(|v| format!("{key} {v}"));
+    let state = match view.state {
+        State::InForce => "in force",
+        State::Pending => "pending",
+        State::Failed => "failed",
+    };
     let mut facts = vec![
         ("attach", attachment(attach)),
-        ("connection", connection(state.connection).into()),
-        ("contract", format!("from {}", state.origin)),
+        ("connection", connection(view.connection).into()),
+        ("contract", format!("{state}, from {}", view.owner.strip_prefix("file:").unwrap_or(&view.owner))),
+    ];
+    if let Some(reason) = &view.reason {
+        facts.push(("reason", reason.clone()));
+    }
+    facts.extend([
         ("mac", mac.to_string()),
         ("segment", segment.to_string()),
         (
@@ -80,11 +100,11 @@ fn facts(state: &VnicState) -> Vec<(&'static str, String)> {
                 term("max", rx.max.map(|v| v.to_string())),
                 term("burst", rx.burst.map(|v| v.to_string())),
                 term("queue", rx.queue.map(|v| v.to_string())),
-                (rx.discipline == Discipline::Fifo).then(|| "fifo".into()),
+                (rx.discipline == Discipline::Fifo).then(|| "first come, first served".into()),
             ]),
         ),
         ("weight", weight.to_string()),
-    ];
+    ]);
     if let Some(deadline) = deadline {
         facts.push(("deadline", deadline.to_string()));
     }
@@ -95,8 +115,7 @@ fn facts(state: &VnicState) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn counters(state: &VnicState) -> String {
-    let stats = &state.stats;
+fn counters(stats: &VnicStats) -> String {
     let mut table = Table::new(&[
         ("", Align::Left),
         ("frames", Align::Right),
@@ -132,77 +151,86 @@ fn counters(state: &VnicState) -> String {
     out
 }
 
-/// The bound at one egress, what was seen, and how both came about.
-fn derivation(state: &VnicState, bound: &Bound, violations: u64) -> String {
-    let Bound { egress, deadline, bound: b, critical_t, demand, capacity, blocking, host_latency } = bound;
-    let left = |of: Nanos| duration(deadline.get().saturating_sub(of.get()));
-    let seen = &state.stats.delay;
-    let missed: u64 = state.stats.misses.values().sum();
-    let worst = if seen.count == 0 {
-        "nothing delivered yet".to_owned()
-    } else {
-        format!("{}, {}", duration(seen.max), against(seen.max, deadline.get()))
-    };
-    let of_all = if state.bounds.len() > 1 { " (to all places together)" } else { "" };
-    let transmission = |bytes: u64| {
-        duration((u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(capacity.bits())) as u64)
+/// The bound at one egress, the worst delay seen, and how both came about.
+fn derivation(view: &VnicView, promise: &Promise) -> String {
+    let (egress, of) = (&promise.egress, &promise.derivation);
+    let deadline = Nanos::new(promise.deadline_ns);
+    let seen = view.stats.as_ref().map_or(0, |s| s.delay.count);
+    let missed: u64 = view.stats.iter().flat_map(|s| s.misses.values()).sum();
+    let worst = match promise.worst_seen_ns {
+        None => "nothing was sent yet".to_owned(),
+        Some(worst) if worst <= promise.deadline_ns => {
+            format!("{}, margin {} to the deadline", duration(worst), duration(promise.deadline_ns - worst))
+        }
+        Some(worst) => {
+            format!("{}, {} over the deadline", duration(worst), duration(worst - promise.deadline_ns))
+        }
     };
     let facts = [
         (
             "delay bound B",
-            format!("{}, margin {} to the deadline of {deadline}", duration(b.get()), left(*b)),
+            format!(
+                "{}, margin {} to the deadline of {deadline}",
+                duration(promise.bound_ns),
+                duration(promise.margin_ns)
+            ),
         ),
-        ("worst seen", format!("{worst}{of_all}")),
-        ("misses", count(missed)),
+        ("worst seen", worst),
+        ("missed", plural(missed, "frame")),
     ];
     let mut out = format!("deadline towards {egress}\n");
     for (key, value) in facts {
         let _ = writeln!(out, "  {key:<16}  {value}");
     }
-    let _ = writeln!(
-        out,
-        "  how B came about: tightest in an interval of t = {critical_t}, in which there may be"
-    );
+
+    let sent_in = |bytes: u64| {
+        let nanos = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(of.capacity_bps.max(1)));
+        duration(u64::try_from(nanos).unwrap_or(u64::MAX))
+    };
+    let capacity =
+        Rate::from_bits(of.capacity_bps).map_or_else(|| of.capacity_bps.to_string(), |c| c.to_string());
     let steps = [
         (
+            "critical time t",
+            Nanos::new(of.critical_t_ns).to_string(),
+            "the interval in which it is tightest".into(),
+        ),
+        (
             "demand",
-            demand.to_string(),
-            format!("{} real-time traffic due, all bursts at once", transmission(demand.get())),
+            Bytes::new(of.demand_bytes).to_string(),
+            format!("real-time traffic due within t, all bursts at once; takes {}", sent_in(of.demand_bytes)),
         ),
         (
             "blocking frame L",
-            blocking.to_string(),
-            format!("{} under way already", transmission(blocking.get())),
+            Bytes::new(of.blocking_bytes).to_string(),
+            format!("the largest that may be under way; takes {}", sent_in(of.blocking_bytes)),
         ),
-        ("capacity C", capacity.to_string(), format!("of {egress}, at which both are sent")),
-        ("host budget H", host_latency.to_string(), "worker loops, wake-up and copy".to_owned()),
+        ("capacity C", capacity, format!("of {egress}")),
+        (
+            "host budget H",
+            Nanos::new(of.host_latency_ns).to_string(),
+            "worker loops, wake-up and one copy".into(),
+        ),
     ];
     let mut table = Table::new(&[("", Align::Left), ("", Align::Right), ("", Align::Left)]);
     for (name, value, meaning) in steps {
         table.row([name.to_owned(), value, meaning]);
     }
+    out += "  how B came about: B = deadline - (t - H - (demand + L) / C)\n";
     for line in table.render().lines().skip(1) {
         let _ = writeln!(out, "    {line}");
     }
-    let _ = writeln!(out, "    B = deadline - (t - H - (demand + L) / C)");
     let _ = writeln!(
         out,
-        "  bound {} holds if H = {host_latency} held (violated {}) and the receiver had buffers",
-        duration(b.get()),
-        plural(violations, "time")
+        "  bound {} holds if H = {} held (violated {}) and the receiver had buffers",
+        duration(promise.bound_ns),
+        Nanos::new(of.host_latency_ns),
+        plural(promise.host_latency_violations, "time")
     );
     let _ = writeln!(
         out,
-        "  worst seen is Tr - Ts as the switch measured it, over {}",
-        plural(seen.count, "frame")
+        "  worst seen is Tr - Ts as the switch measured it, of {} to all places",
+        plural(seen, "frame")
     );
     out
-}
-
-fn against(worst: u64, deadline: u64) -> String {
-    if worst <= deadline {
-        format!("margin {} to the deadline", duration(deadline - worst))
-    } else {
-        format!("{} over the deadline", duration(worst - deadline))
-    }
 }

@@ -1,13 +1,14 @@
 //! `tidegate vnic ls | show | set | rm`.
 
-use crate::api::{HostState, Plan, VnicState};
 use crate::client::{Client, encode};
 use crate::commands::{plan, show};
 use crate::exit::{self, Failure};
 use crate::format::{count, duration};
 use crate::table::{Align, Table};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::str::FromStr;
+use tidegate_agent::api::types::{SetBody, VnicChange, VnicView};
 
 /// What to do with vNICs.
 #[derive(Debug, clap::Subcommand)]
@@ -71,17 +72,17 @@ async fn list(client: &Client, json: bool) -> Result<(), Failure> {
     if json {
         return exit::print_json(&client.get::<Value>("/v1/vnics").await?);
     }
-    let vnics: Vec<VnicState> = client.get("/v1/vnics").await?;
+    let vnics: Vec<VnicView> = client.get("/v1/vnics").await?;
     exit::print(&overview(&vnics))
 }
 
-fn overview(vnics: &[VnicState]) -> String {
+fn overview(vnics: &[VnicView]) -> String {
     if vnics.is_empty() {
         return "There are no vNICs. Put contracts in force with: tidegate apply -f FILE\n".into();
     }
     let columns = [
         ("name", Align::Left),
-        ("connection", Align::Left),
+        ("state", Align::Left),
         ("segment", Align::Right),
         ("mac", Align::Left),
         ("tx.max", Align::Right),
@@ -94,20 +95,22 @@ fn overview(vnics: &[VnicState]) -> String {
     ];
     let mut table = Table::new(&columns);
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
-    for state in vnics {
-        let (contract, stats) = (&state.contract, &state.stats);
+    for view in vnics {
+        let contract = &view.contract;
         let deadline = contract.deadline;
+        let delay = view.stats.as_ref().map(|s| &s.delay).filter(|d| d.count > 0);
+        let misses = view.stats.as_ref().filter(|_| deadline.is_some()).map(|s| s.misses.values().sum());
         table.row([
             contract.name.clone(),
-            show::connection(state.connection).into(),
+            show::condition(view),
             contract.segment.to_string(),
             contract.mac.to_string(),
             or_dash(contract.tx.max.map(|v| v.to_string())),
             or_dash(contract.tx.min.map(|v| v.to_string())),
             or_dash(contract.rx.max.map(|v| v.to_string())),
             or_dash(deadline.map(|v| v.to_string())),
-            or_dash((stats.delay.count > 0).then(|| duration(stats.delay.p99))),
-            or_dash(deadline.map(|_| count(stats.misses.values().sum()))),
+            or_dash(delay.map(|d| duration(d.p99))),
+            or_dash(misses.map(count)),
             show::attachment(&contract.attach),
         ]);
     }
@@ -119,26 +122,29 @@ async fn show_one(client: &Client, name: &str, json: bool) -> Result<(), Failure
     if json {
         return exit::print_json(&client.get::<Value>(&path).await?);
     }
-    let state: VnicState = client.get(&path).await?;
-    let host: HostState = client.get("/v1/host").await?;
-    exit::print(&show::text(&state, host.violations()))
+    exit::print(&show::text(&client.get(&path).await?))
 }
 
 async fn set(client: &Client, name: &str, changes: &[KeyValue], json: bool) -> Result<(), Failure> {
-    let values: Map<String, Value> =
-        changes.iter().map(|c| (c.key.clone(), c.value.clone().into())).collect();
-    let path = format!("/v1/vnics/{}", encode(name));
-    changed(client.patch(&path, &json!({ "set": values })).await?, json)
+    let mut set = BTreeMap::new();
+    for KeyValue { key, value } in changes {
+        if set.insert(key.clone(), value.clone()).is_some() {
+            return Err(Failure::usage(format!("{key} is given twice")));
+        }
+    }
+    let body = serde_json::to_value(SetBody { set }).map_err(Failure::failed)?;
+    done(client.patch(&format!("/v1/vnics/{}", encode(name)), &body).await?, json)
 }
 
 async fn remove(client: &Client, name: &str, json: bool) -> Result<(), Failure> {
-    changed(client.delete(&format!("/v1/vnics/{}", encode(name))).await?, json)
+    done(client.delete(&format!("/v1/vnics/{}", encode(name))).await?, json)
 }
 
-fn changed(answer: Value, json: bool) -> Result<(), Failure> {
+fn done(answer: Value, json: bool) -> Result<(), Failure> {
     if json {
         return exit::print_json(&answer);
     }
-    let plan: Plan = serde_json::from_value(answer).map_err(Failure::failed)?;
-    exit::print(&plan::applied(&plan))
+    let change: VnicChange = serde_json::from_value(answer).map_err(Failure::failed)?;
+    let text = plan::vnic(&change);
+    exit::print(if text.is_empty() { "Nothing to change: all of it is in force.\n" } else { &text })
 }

@@ -1,6 +1,5 @@
 //! `tidegate why NAME`: what a vNIC waits for, in plain words.
 
-use crate::api::Why;
 use crate::client::{Client, encode};
 use crate::exit::{self, Failure};
 use crate::explain;
@@ -10,7 +9,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tidegate_agent::api::types::{State, VnicView, WhyView};
+use tidegate_contract::Vnic;
 use tidegate_switch::control::Connection;
+use tidegate_switch::stats::VnicStats;
 
 /// Misses shown.
 const MISSES: usize = 10;
@@ -29,52 +31,68 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
         return exit::print_json(&client.get::<Value>(&path).await?);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    exit::print(&text(&client.get(&path).await?, now))
+    let view: VnicView = client.get(&format!("/v1/vnics/{}", encode(&args.name))).await?;
+    exit::print(&text(&view, &client.get(&path).await?, now))
 }
 
-/// The account; `now` in nanoseconds since the epoch.
-fn text(why: &Why, now: u64) -> String {
-    [state(why), delays(why), drops(why), misses(why, now)].concat()
+/// The account; `now` in nanoseconds since the epoch. Figures are those of `why`, what they
+/// are measured against stands in `view`.
+fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
+    let none = VnicStats::default();
+    let stats = view.stats.as_ref().unwrap_or(&none);
+    [
+        condition(view),
+        throttling(&view.contract, stats, why),
+        delays(stats),
+        drops(why),
+        misses(view, stats, why, now),
+    ]
+    .concat()
 }
 
-/// Whether it is connected and throttled.
-fn state(why: &Why) -> String {
-    let (name, stats, contract) = (&why.vnic.contract.name, &why.vnic.stats, &why.vnic.contract);
-    let mut out = match why.vnic.connection {
-        Some(Connection::Up) => format!("{name} is up"),
+/// Whether it is connected, and its contract kept.
+fn condition(view: &VnicView) -> String {
+    let name = &view.name;
+    let mut out = match view.connection {
+        Some(Connection::Up) => format!("{name} is up.\n"),
         Some(Connection::Connected) => {
-            format!("{name} is connected, but its guest has not started the interface")
+            format!("{name} is connected, but its guest has not started the interface: no frame can flow.\n")
         }
-        Some(Connection::Waiting) => format!("{name} waits for its VM to connect: no frame can flow"),
-        Some(Connection::Disconnected) => format!("{name} has lost its VM: no frame can flow"),
-        None => format!("{name} is not there: no frame can flow"),
+        Some(Connection::Waiting) => format!("{name} waits for its VM to connect: no frame can flow.\n"),
+        Some(Connection::Disconnected) => format!("{name} has lost its VM: no frame can flow.\n"),
+        None => format!("{name} has no port: no frame can flow.\n"),
     };
-    let max = contract.tx.max.map_or_else(String::new, |max| format!(" of {max}"));
-    if stats.throttled {
-        let _ =
-            write!(out, ", and throttled right now: it has more to send than its tx.max{max} lets through");
-    } else if stats.throttled_ns > 0 {
-        out += " and not throttled right now";
-    } else {
-        out += " and has never been throttled";
+    match view.state {
+        State::InForce => {}
+        State::Pending => out += "Its contract is not in force yet.\n",
+        State::Failed => out += "Its contract could not be put in force; the agent goes on trying.\n",
     }
-    out += ".\n";
-    if stats.throttled_ns > 0 {
-        let _ = writeln!(
-            out,
-            "In all it had frames waiting for tx.max{max} for {}.",
-            duration(stats.throttled_ns)
-        );
-    }
-    for note in &why.vnic.notes {
-        let _ = writeln!(out, "Note: {note}");
+    if let Some(reason) = &view.reason {
+        let _ = writeln!(out, "The agent says: {reason}");
     }
     out
 }
 
+/// Whether it waits for its own limit.
+fn throttling(contract: &Vnic, stats: &VnicStats, why: &WhyView) -> String {
+    let max = contract.tx.max.map_or_else(String::new, |max| format!(" of {max}"));
+    match (stats.throttled, why.throttled_ns) {
+        (true, total) => format!(
+            "It is throttled right now: it has more to send than its tx.max{max} lets through. \
+             In all, frames waited for that for {}.\n",
+            duration(total)
+        ),
+        (false, 0) => "It has never been throttled.\n".into(),
+        (false, total) => format!(
+            "It is not throttled right now. In all, frames waited for its tx.max{max} for {}.\n",
+            duration(total)
+        ),
+    }
+}
+
 /// How long its frames took.
-fn delays(why: &Why) -> String {
-    let delay = &why.vnic.stats.delay;
+fn delays(stats: &VnicStats) -> String {
+    let delay = &stats.delay;
     if delay.count == 0 {
         return "None of its frames has been delivered yet.\n".into();
     }
@@ -89,62 +107,56 @@ fn delays(why: &Why) -> String {
 }
 
 /// What was dropped, and why.
-fn drops(why: &Why) -> String {
+fn drops(why: &WhyView) -> String {
     let list = |title: &str, drops: &BTreeMap<String, u64>| {
-        let mut reasons: Vec<(&String, &u64)> = drops.iter().filter(|(_, n)| **n > 0).collect();
-        if reasons.is_empty() {
-            return String::new();
-        }
-        reasons.sort_by_key(|(label, n)| (std::cmp::Reverse(**n), *label));
         let mut table =
             Table::new(&[("frames", Align::Right), ("reason", Align::Left), ("what it means", Align::Left)]);
-        for (label, n) in reasons {
-            table.row([count(*n), label.clone(), explain::drop_reason(label).into()]);
+        for (label, n) in most_first(drops) {
+            table.row([count(n), label.into(), explain::drop_reason(label).into()]);
         }
-        format!("\n{title}\n{}", indented(&table.render()))
+        if drops.is_empty() { String::new() } else { format!("\n{title}\n{}", indented(&table.render())) }
     };
-    let stats = &why.vnic.stats;
     let both = [
-        list("Dropped of what it sent:", &stats.tx.dropped),
-        list("Dropped of what it was sent:", &stats.rx.dropped),
+        list("Dropped of what it sent:", &why.tx_dropped),
+        list("Dropped of what it was sent:", &why.rx_dropped),
     ]
     .concat();
-    if both.is_empty() { "No frame of its or for it was dropped.\n".into() } else { both }
+    if both.is_empty() { "No frame of it or for it was dropped.\n".into() } else { both }
 }
 
 /// Which deadlines were missed, and why.
-fn misses(why: &Why, now: u64) -> String {
-    let stats = &why.vnic.stats;
-    let total: u64 = stats.misses.values().sum();
-    let Some(deadline) = why.vnic.contract.deadline else {
-        return if total == 0 {
-            "It has no deadline, so none can be missed.\n".into()
-        } else {
-            format!("It has no deadline now; {} were missed while it had.\n", plural(total, "deadline"))
-        };
+fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String {
+    let total: u64 = why.misses.values().sum();
+    let mut out = match (view.contract.deadline, total) {
+        (None, 0) => return "It has no deadline, so it cannot miss any.\n".into(),
+        (Some(deadline), 0) => {
+            return format!(
+                "It kept its deadline of {deadline} for every one of {}.\n",
+                plural(stats.realtime_delivered, "frame")
+            );
+        }
+        (None, _) => format!("\n{} missed the deadline it had:\n", plural(total, "frame")),
+        (Some(deadline), _) => format!("\n{} missed the deadline of {deadline}:\n", plural(total, "frame")),
     };
-    if total == 0 {
-        return format!(
-            "All {} kept the deadline of {deadline}.\n",
-            plural(stats.realtime_delivered, "real-time frame")
-        );
-    }
-    let mut out = format!("\n{} missed the deadline of {deadline}:\n", plural(total, "frame"));
     let mut table =
         Table::new(&[("frames", Align::Right), ("cause", Align::Left), ("what it means", Align::Left)]);
-    let mut causes: Vec<(&String, &u64)> = stats.misses.iter().filter(|(_, n)| **n > 0).collect();
-    causes.sort_by_key(|(label, n)| (std::cmp::Reverse(**n), *label));
-    for (label, n) in causes {
-        table.row([count(*n), label.clone(), explain::cause(label).into()]);
+    for (label, n) in most_first(&why.misses) {
+        table.row([count(n), label.into(), explain::cause(label).into()]);
     }
     out += &indented(&table.render());
-    if !why.misses.is_empty() {
+    if !why.latest_misses.is_empty() {
         out += "\nThe latest, newest first:\n";
     }
-    for miss in why.misses.iter().rev().take(MISSES) {
+    for miss in why.latest_misses.iter().rev().take(MISSES) {
         let _ = writeln!(out, "  {} ago: {}", duration(now.saturating_sub(miss.at)), explain::miss(miss));
     }
     out
+}
+
+fn most_first(counts: &BTreeMap<String, u64>) -> Vec<(&str, u64)> {
+    let mut counts: Vec<(&str, u64)> = counts.iter().map(|(label, n)| (label.as_str(), *n)).collect();
+    counts.sort_by_key(|(label, n)| (std::cmp::Reverse(*n), *label));
+    counts
 }
 
 fn indented(text: &str) -> String {

@@ -2,6 +2,7 @@
 
 use crate::format;
 use tidegate_switch::stats::Histogram;
+use tidegate_switch::stats::histogram::bucket;
 
 /// Columns of the longest bar.
 const WIDTH: usize = 24;
@@ -43,7 +44,8 @@ fn shares(histogram: &Histogram, ends: &[u64]) -> Vec<f64> {
     let mut rows = vec![0.0; ends.len()];
     let total = histogram.count().max(1) as f64;
     for (value, count) in histogram.occupied() {
-        rows[ends.partition_point(|end| *end < value).min(ends.len() - 1)] += count as f64 / total;
+        rows[ends.partition_point(|end| bucket(*end) < bucket(value)).min(ends.len() - 1)] +=
+            count as f64 / total;
     }
     rows
 }

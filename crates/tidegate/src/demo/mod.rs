@@ -95,7 +95,7 @@ pub fn run(options: Options) -> Result<(), Failure> {
 }
 
 async fn perform(options: Options, dir: &Path) -> Result<(), Failure> {
-    let progress = Progress::new((2 * (WARM_UP + options.span + voice::DRAIN)).as_millis() as u64);
+    let progress = Progress::new((2 * (WARM_UP + options.span + scene::SETTLE)).as_millis() as u64);
     progress.say("building the scene: a switch, an agent, four tenants");
     let mut scene = Scene::build(dir).await?;
     scene.apply(Phase::Fifo).await?;

@@ -6,20 +6,23 @@ use super::process::{Process, Tenant};
 use super::progress::Progress;
 use super::report::Measured;
 use super::tenant::Role;
-use super::{SceneError, clock, voice};
+use super::{SceneError, clock};
 use crate::client::{Client, encode};
-use serde::Deserialize;
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tidegate_agent::api::types::VnicView;
 use tidegate_switch::stats::{Histogram, VnicStats};
 
 /// How long the switch and the agent may take to come up.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is checked that everything still runs.
 const TICK: Duration = Duration::from_millis(100);
-/// Time between two phases' orders and the window they lead to.
+/// Time between an order and the window it is about.
 const LEAD: Duration = Duration::from_millis(20);
+/// Time after a window until its figures are complete: frames under way arrive, and the agent,
+/// which looks twice a second, has seen the switch's counters.
+pub const SETTLE: Duration = Duration::from_millis(700);
 
 /// Everything the demo started. Dropping it ends all of it.
 #[derive(Debug)]
@@ -29,12 +32,6 @@ pub struct Scene {
     tenants: [Tenant; 4],
     agent: Process,
     switch: Process,
-}
-
-/// The part of `GET /v1/vnics/NAME` that the demo reads.
-#[derive(Deserialize)]
-struct Evidence {
-    stats: VnicStats,
 }
 
 impl Scene {
@@ -109,9 +106,8 @@ impl Scene {
         sink.ask(&Order::Measure(window)).await?;
         voice.ask(&Order::Measure(window)).await?;
         let before = self.evidence().await?;
-        self.run(LEAD + span, progress).await?;
+        self.run(LEAD + span + SETTLE, progress).await?;
         let after = self.evidence().await?;
-        self.run(voice::DRAIN, progress).await?;
 
         let [voice, _, _, sink] = &mut self.tenants;
         let sent = voice.ask(&Order::Report).await?;
@@ -137,8 +133,9 @@ impl Scene {
     }
 
     async fn evidence(&self) -> Result<VnicStats, SceneError> {
-        let evidence = self.client.get::<Evidence>("/v1/vnics/voice").await;
-        evidence.map(|e| e.stats).map_err(|e| SceneError::new(e.to_string()))
+        let view = self.client.get::<VnicView>("/v1/vnics/voice").await;
+        let stats = view.map_err(|e| SceneError::new(e.to_string()))?.stats;
+        stats.ok_or_else(|| self.agent.error("it knows no counters of voice"))
     }
 }
 

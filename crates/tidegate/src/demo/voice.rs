@@ -8,7 +8,6 @@ use std::collections::HashSet;
 use std::io;
 use std::net::UdpSocket;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use tidegate_switch::stats::Histogram;
 
 /// Bytes of one Ethernet frame of voice, without FCS.
@@ -123,9 +122,6 @@ pub fn receive(socket: &UdpSocket, tally: &Tally) -> io::Result<()> {
     }
 }
 
-/// How long after a window its last packets may still come.
-pub const DRAIN: Duration = Duration::from_millis(200);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,7 +166,7 @@ mod tests {
         std::thread::spawn(move || send(&voice, &tx));
         std::thread::spawn(move || receive(&sink, &rx));
         clock::sleep_until(window.to);
-        std::thread::sleep(DRAIN);
+        std::thread::sleep(std::time::Duration::from_millis(200));
         assert!(sent.figures().frames > 0);
         assert_eq!(sent.figures().frames, received.figures().frames);
         assert!(received.figures().longest > 0);

@@ -5,18 +5,18 @@
 //!                                                              └──▶ table (one, elsewhere)
 //! ```
 //!
-//! - [`rows`]: rates and shares from two answers; pure
+//! - [`rows`]: what is shown, from two answers; pure
 //! - [`screen`]: the terminal
 
 mod rows;
 mod screen;
 
-use crate::api::VnicState;
 use crate::client::{Client, ClientError};
 use crate::exit::{self, Failure};
 use rows::{Order, Row};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
+use tidegate_agent::api::types::VnicView;
 
 /// Arguments of `top`.
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ pub struct Args {
 /// All vNICs at one time.
 pub struct Look {
     at: Instant,
-    vnics: Vec<VnicState>,
+    vnics: Vec<VnicView>,
 }
 
 impl Look {

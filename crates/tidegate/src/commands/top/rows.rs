@@ -1,13 +1,13 @@
 //! What `top` shows of each vNIC, from two looks at its counters.
 
-use crate::api::VnicState;
 use crate::commands::show;
 use crate::format::{count, duration, percent, rate};
 use crate::table::{Align, Table};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;
-use tidegate_switch::stats::Delay;
+use tidegate_agent::api::types::VnicView;
+use tidegate_switch::stats::{Delay, VnicStats};
 
 /// Columns of a bar.
 const BAR: usize = 8;
@@ -17,13 +17,13 @@ const BAR: usize = 8;
 pub struct Row {
     /// The vNIC.
     pub name: String,
-    /// How it is connected.
-    pub connection: &'static str,
-    /// What it sent.
+    /// How it is connected, or what is wrong.
+    pub state: String,
+    /// What it sent over the last second.
     pub tx_rate: f64,
     /// Its `tx.max`.
     pub tx_max: Option<u64>,
-    /// What it received.
+    /// What it received over the last second.
     pub rx_rate: f64,
     /// Its `rx.max`.
     pub rx_max: Option<u64>,
@@ -76,31 +76,29 @@ impl Order {
 }
 
 /// The rows of all vNICs in `now`; one that is new counts from zero.
-pub fn rows(then: &[VnicState], now: &[VnicState], interval: Duration) -> Vec<Row> {
-    let before: HashMap<&str, &VnicState> = then.iter().map(|v| (v.contract.name.as_str(), v)).collect();
-    now.iter().map(|state| row(before.get(state.contract.name.as_str()).copied(), state, interval)).collect()
+pub fn rows(then: &[VnicView], now: &[VnicView], interval: Duration) -> Vec<Row> {
+    let before: HashMap<&str, &VnicView> = then.iter().map(|v| (v.name.as_str(), v)).collect();
+    now.iter().map(|view| row(before.get(view.name.as_str()).copied(), view, interval)).collect()
 }
 
-fn row(then: Option<&VnicState>, now: &VnicState, interval: Duration) -> Row {
+fn row(then: Option<&VnicView>, now: &VnicView, interval: Duration) -> Row {
     // A port that was made anew starts at zero: its counters are below the earlier ones.
-    let stats = &now.stats;
-    let none = Default::default();
-    let before = then.map(|v| &v.stats).filter(|s| s.delay.count <= stats.delay.count).unwrap_or(&none);
+    let none = VnicStats::default();
+    let stats = now.stats.as_ref().unwrap_or(&none);
+    let before =
+        then.and_then(|v| v.stats.as_ref()).filter(|s| s.delay.count <= stats.delay.count).unwrap_or(&none);
     let seconds = interval.as_secs_f64().max(1e-9);
     let grown = |now: u64, then: u64| now.saturating_sub(then);
-    let bits = |now: u64, then: u64| grown(now, then) as f64 * 8.0 / seconds;
     let (misses, earlier) = (stats.misses.values().sum(), before.misses.values().sum());
-    let drops = |s: &tidegate_switch::stats::VnicStats| {
-        s.tx.dropped.values().sum::<u64>() + s.rx.dropped.values().sum::<u64>()
-    };
+    let drops = |s: &VnicStats| s.tx.dropped.values().sum::<u64>() + s.rx.dropped.values().sum::<u64>();
     let delay = added(&before.delay, &stats.delay);
     let delivered = delay.count() > 0;
     Row {
-        name: now.contract.name.clone(),
-        connection: show::connection(now.connection),
-        tx_rate: bits(stats.tx.wire_bytes, before.tx.wire_bytes),
+        name: now.name.clone(),
+        state: show::condition(now),
+        tx_rate: now.tx_rate_bps as f64,
         tx_max: now.contract.tx.max.map(|r| r.bits()),
-        rx_rate: bits(stats.rx.wire_bytes, before.rx.wire_bytes),
+        rx_rate: now.rx_rate_bps as f64,
         rx_max: now.contract.rx.max.map(|r| r.bits()),
         delay_p99: delivered.then(|| delay.quantile(0.99)),
         delay_max: delivered.then(|| delay.max()),
@@ -191,7 +189,7 @@ pub fn cells(row: &Row) -> [String; 13] {
     };
     [
         row.name.clone(),
-        row.connection.into(),
+        row.state.clone(),
         rate(row.tx_rate),
         limit(row.tx_max),
         bar(row.tx_rate, row.tx_max),

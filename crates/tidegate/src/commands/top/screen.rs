@@ -152,7 +152,7 @@ fn style(row: &Row) -> Style {
         Color::Red.into()
     } else if row.dropped > 0 || row.throttled > 0.5 {
         Color::Yellow.into()
-    } else if row.connection != "up" {
+    } else if row.state != "up" {
         Modifier::DIM.into()
     } else {
         Style::default()
