@@ -22,6 +22,7 @@ pub fn drop_reason(label: &str) -> &'static str {
             "sent from an IP address outside `allowed.prefixes`: if that is meant to be, add its prefix"
         }
         DropReason::Vlan => "on a VLAN that is not in `allowed.vlans`",
+        DropReason::Encapsulation => "an encapsulation that hides the addresses which `allowed` is about",
         DropReason::NoReceiver => {
             "nobody in the segment to send it to: is the other vNIC there, in the same segment?"
         }

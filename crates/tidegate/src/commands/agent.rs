@@ -1,7 +1,7 @@
 //! `tidegate agent`.
 
 use crate::commands::switch;
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use std::path::PathBuf;
 
 /// The API socket, unless another is given.
@@ -22,6 +22,14 @@ pub struct Args {
     /// Group whose members may use the API; root alone where absent
     #[arg(long, value_name = "GROUP")]
     api_group: Option<String>,
+    /// Permissions of the API's socket, octal
+    #[arg(long, value_name = "MODE", default_value = "660", value_parser = mode)]
+    api_mode: u32,
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "expected an octal number up to 777".into())
 }
 
 /// Runs the agent until it is told to stop.
@@ -32,6 +40,7 @@ pub fn run(args: Args, api: PathBuf) -> Result<(), Failure> {
         switch: args.switch,
         api,
         api_group: args.api_group,
+        api_mode: args.api_mode,
     };
-    tidegate_agent::run(options).map_err(|e| Failure { code: Code::Failed, message: e.to_string() })
+    super::wait(async { tidegate_agent::run(options).await.map_err(Failure::failed) })
 }

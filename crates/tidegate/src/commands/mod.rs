@@ -6,6 +6,8 @@ pub mod capture;
 pub mod completions;
 pub mod demo;
 pub mod plan;
+#[cfg(test)]
+mod samples;
 pub mod show;
 pub mod switch;
 pub mod top;

@@ -129,3 +129,63 @@ fn egresses(egresses: &[EgressView]) -> String {
     }
     table.render()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::samples;
+    use serde_json::json;
+
+    fn plan(admissible: bool, applied: bool) -> PlanView {
+        serde_json::from_value(json!({
+            "applied": applied, "admissible": admissible,
+            "refusals": [],
+            "vnics": [
+                {"vnic": "web", "action": "change", "changes": [
+                    {"key": "tx.max", "from": "50mbit", "to": "100mbit"},
+                    {"key": "deadline", "from": "1ms"},
+                    {"key": "tx.burst", "to": "4kB"}
+                ]},
+                {"vnic": "same", "action": "none", "changes": []},
+                {"vnic": "old", "action": "remove", "changes": []}
+            ],
+            "host": [],
+            "admission": {
+                "egresses": [{"egress": "sink", "capacity_bps": 1_000_000_000, "realtime_bps": 4_000_000,
+                    "guaranteed_bps": 0, "remaining_bps": 996_000_000, "vnics": ["voice"]}],
+                "bounds": samples::voice().promises
+            },
+            "notes": ["web: a note"]
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_plan_lists_changes_and_what_follows() {
+        let expected = "\
+Admissible, 2 changes:
+  change web
+    tx.max: 50mbit -> 100mbit
+    deadline: 1ms -> none
+    tx.burst = 4kB
+  remove old
+
+real-time vNIC  to    deadline  delay bound  margin
+voice           sink   1.00 ms       278 us  722 us
+
+egress     capacity    real-time  guaranteed  not promised  to whom
+sink    1.00 Gbit/s  4.00 Mbit/s     0 bit/s    996 Mbit/s  voice
+note: web: a note
+";
+        assert_eq!(text(&plan(true, false)), expected);
+    }
+
+    #[test]
+    fn the_first_line_says_how_it_stands() {
+        let first = |plan: &PlanView| text(plan).lines().next().unwrap().to_owned();
+        assert_eq!(first(&plan(true, true)), "Done, 2 changes:");
+        assert_eq!(first(&plan(false, false)), "NOT admissible, 2 changes:");
+        let nothing = PlanView { vnics: vec![], ..plan(true, false) };
+        assert_eq!(first(&nothing), "Nothing to change: all of it is in force.");
+    }
+}

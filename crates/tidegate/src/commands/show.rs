@@ -234,3 +234,67 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
     );
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::samples;
+
+    #[test]
+    fn a_real_time_vnic_shows_bound_worst_and_margin() {
+        let expected = "\
+voice
+  attach      vhost-user /run/tidegate/voice.sock
+  connection  up
+  contract    in force, from /etc/tidegate/voice.toml
+  mac         52:54:00:00:00:01
+  segment     42
+  tx          max 4mbit, burst 2kB
+  rx          no limit
+  weight      1
+  deadline    1ms
+  to          sink
+  mtu         1500
+  queues      1
+
+          frames  on the wire    bytes  dropped
+sent      12,000       12,000  2.40 MB        1
+received       7            7    420 B        0
+throttled for 3.00 ms in all
+delay of what it sent: p50 42.0 us, p99 90.0 us, p99.9 300 us, max 1.12 ms
+
+deadline towards sink
+  delay bound B     278 us, margin 722 us to the deadline of 1ms
+  worst seen        1.12 ms, 120 us over the deadline
+  missed            3 frames
+  how B came about: B = deadline - (t - H - (demand + L) / C)
+    critical time t     1ms  the interval in which it is tightest
+    demand              2kB  real-time traffic due within t, all bursts at once; takes 16.0 us
+    blocking frame L  1518B  the largest that may be under way; takes 12.1 us
+    capacity C        1gbit  of sink
+    host budget H     250us  worker loops, wake-up and one copy
+  bound 278 us holds if H = 250us held (violated 3 times) and the receiver had buffers
+  worst seen is Tr - Ts as the switch measured it, of 11,999 frames to all places
+";
+        assert_eq!(text(&samples::voice()), expected);
+    }
+
+    #[test]
+    fn without_counters_or_deadline_there_is_less_to_show() {
+        let text = text(&samples::idle());
+        assert!(text.contains("connection  waiting\n") && text.contains("from api\n"), "{text}");
+        assert!(
+            text.ends_with("\nNothing is counted: the place that keeps it does not know it.\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_deadline_that_was_kept_has_a_margin() {
+        let mut view = samples::voice();
+        view.promises[0].worst_seen_ns = Some(300_000);
+        assert!(text(&view).contains("worst seen        300 us, margin 700 us to the deadline\n"));
+        view.promises.clear();
+        assert!(text(&view).contains("No delay bound"));
+    }
+}

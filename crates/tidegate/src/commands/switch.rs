@@ -1,6 +1,6 @@
 //! `tidegate switch`.
 
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -60,7 +60,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         cpus: args.cpus.map_or_else(Vec::new, |list| list.0),
         realtime_priority: args.fifo_priority,
     };
-    tidegate_switch::run(options).map_err(|e| Failure { code: Code::Failed, message: e.to_string() })
+    tidegate_switch::run(options).map_err(Failure::failed)
 }
 
 #[cfg(test)]

@@ -148,3 +148,28 @@ fn done(answer: Value, json: bool) -> Result<(), Failure> {
     let text = plan::vnic(&change);
     exit::print(if text.is_empty() { "Nothing to change: all of it is in force.\n" } else { &text })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::samples;
+
+    #[test]
+    fn the_list_is_a_table() {
+        let expected = "\
+name   state    segment  mac                tx.max  tx.min  rx.max  deadline      p99  misses  attach
+voice  up            42  52:54:00:00:00:01   4mbit       -       -       1ms  90.0 us       3  \
+vhost-user /run/tidegate/voice.sock
+idle   waiting       42  52:54:00:00:00:02       -       -       -         -        -       -  tap tg-idle
+";
+        assert_eq!(overview(&[samples::voice(), samples::idle()]), expected);
+        assert!(overview(&[]).contains("tidegate apply -f FILE"));
+    }
+
+    #[test]
+    fn a_change_needs_a_key() {
+        assert_eq!("to=a,b=c".parse(), Ok(KeyValue { key: "to".into(), value: "a,b=c".into() }));
+        assert!("=1".parse::<KeyValue>().is_err());
+        assert!("tx.max".parse::<KeyValue>().is_err());
+    }
+}

@@ -162,3 +162,56 @@ fn most_first(counts: &BTreeMap<String, u64>) -> Vec<(&str, u64)> {
 fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}\n")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::samples;
+
+    #[test]
+    fn misses_and_drops_are_explained() {
+        let expected = "\
+voice is up.
+It is not throttled right now. In all, frames waited for its tx.max of 4mbit for 3.00 ms.
+Of its 11,999 frames delivered, half took at most 42.0 us, 99 % 90.0 us, 99.9 % 300 us, the slowest 1.12 ms.
+
+Dropped of what it sent:
+  frames  reason      what it means
+   1,200  source_mac  sent from a MAC address that is not the vNIC's own: if that is meant to be, add it to \
+`allowed.macs`
+       1  late        could no longer arrive before its deadline
+
+3 frames missed the deadline of 1ms:
+  frames  cause    what it means
+       2  queue    waited behind other frames in the receiver's queue
+       1  dropped  dropped, so it never arrived
+
+The latest, newest first:
+  500 ms ago: dropped after 1.00 ms (could no longer arrive before its deadline): waited 900 us in the queue of `sink`
+  3.00 s ago: missed by 120 us: waited 800 us in the queue of `sink` behind `bulk1`
+";
+        assert_eq!(text(&samples::voice(), &samples::why_voice(), 8_000_000_000), expected);
+    }
+
+    #[test]
+    fn an_idle_vnic_has_nothing_to_explain() {
+        let expected = "\
+idle waits for its VM to connect: no frame can flow.
+It has never been throttled.
+None of its frames has been delivered yet.
+No frame of it or for it was dropped.
+It has no deadline, so it cannot miss any.
+";
+        assert_eq!(text(&samples::idle(), &samples::why_idle(), 0), expected);
+    }
+
+    #[test]
+    fn throttling_now_and_a_kept_deadline_are_said() {
+        let (mut view, mut why) = (samples::voice(), samples::why_voice());
+        why.misses.clear();
+        view.stats.as_mut().unwrap().throttled = true;
+        let text = text(&view, &why, 0);
+        assert!(text.contains("throttled right now: it has more to send than its tx.max of 4mbit"), "{text}");
+        assert!(text.ends_with("It kept its deadline of 1ms for every one of 11,999 frames.\n"), "{text}");
+    }
+}

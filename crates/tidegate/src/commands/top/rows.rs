@@ -217,3 +217,58 @@ pub fn table(rows: &[Row]) -> String {
     rows.iter().for_each(|row| table.row(cells(row)));
     table.render()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::samples;
+
+    fn second() -> (VnicView, VnicView) {
+        let (then, mut now) = (samples::voice(), samples::voice());
+        let stats = now.stats.as_mut().unwrap();
+        stats.throttled_ns += 250_000_000;
+        stats.misses.insert("queue".into(), 5);
+        stats.delay.count += 1_000;
+        stats.delay.buckets = vec![(42_000, 12_988), (60_000, 10), (1_120_000, 1)];
+        (then, now)
+    }
+
+    #[test]
+    fn a_row_is_about_the_interval() {
+        let (then, now) = second();
+        let row = &rows(&[then], &[now], Duration::from_secs(1))[0];
+        assert_eq!((row.delay_p99, row.delay_max), (Some(42_000), Some(60_000)));
+        assert_eq!((row.misses, row.new_misses, row.dropped), (6, 3, 0));
+        assert_eq!(row.throttled, 0.25);
+    }
+
+    #[test]
+    fn a_port_made_anew_counts_from_zero() {
+        let (then, now) = second();
+        let row = &rows(&[now], &[then], Duration::from_secs(1))[0];
+        assert_eq!((row.misses, row.new_misses), (3, 3));
+        assert_eq!(row.delay_max, Some(1_120_000));
+    }
+
+    #[test]
+    fn the_table_without_a_terminal() {
+        let (then, now) = second();
+        let mut rows = rows(&[then], &[now, samples::idle()], Duration::from_secs(1));
+        sort(&mut rows, Order::Name);
+        let expected = "\
+vnic   state             tx           of                 rx  of    delay p99      max  deadline  missed  throttled
+idle   waiting      0 bit/s            -            0 bit/s   -            -        -         -       -        0 %
+voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   -      42.0 us  60.0 us   1.00 ms    6 +3       25 %
+";
+        assert_eq!(table(&rows), expected);
+        sort(&mut rows, Order::Misses);
+        assert_eq!(rows[0].name, "voice");
+    }
+
+    #[test]
+    fn bars_stay_within_their_width() {
+        assert_eq!(bar(2e9, Some(1_000_000_000)), "████████");
+        assert_eq!(bar(0.0, Some(1)), "░░░░░░░░");
+        assert_eq!(bar(5.0, None), "");
+    }
+}

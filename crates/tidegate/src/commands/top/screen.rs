@@ -158,3 +158,40 @@ fn style(row: &Row) -> Style {
         Style::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::samples;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn screen(trouble: Option<&str>) -> String {
+        let now = [samples::voice(), samples::idle()];
+        let view = View {
+            rows: rows::rows(&now, &now, Duration::from_secs(1)),
+            order: Order::Name,
+            trouble: trouble.map(Into::into),
+            socket: "/run/tidegate/api.sock".into(),
+        };
+        let mut terminal = Terminal::new(TestBackend::new(120, 6)).unwrap();
+        terminal.draw(|frame| draw(frame, &view)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn the_screen_has_a_heading_rows_and_keys() {
+        let screen = screen(None);
+        for part in
+            ["tidegate top   2 vNICs   /run/tidegate/api.sock", "delay p99", "███░░░░░", "waiting", "q quit"]
+        {
+            assert!(screen.contains(part), "{part} is missing in\n{screen}");
+        }
+    }
+
+    #[test]
+    fn trouble_takes_the_place_of_the_keys() {
+        let screen = screen(Some("cannot reach the agent\nmore"));
+        assert!(screen.contains("cannot reach the agent") && !screen.contains("q quit"), "{screen}");
+    }
+}

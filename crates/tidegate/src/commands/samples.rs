@@ -1,0 +1,104 @@
+//! API answers that tests of the texts share.
+
+use serde_json::{Value, json};
+use tidegate_agent::api::types::{VnicView, WhyView};
+
+/// A real-time vNIC that has missed deadlines.
+pub fn voice() -> VnicView {
+    view(
+        r#"
+        [vnic.voice]
+        attach = { vhost-user = "/run/tidegate/voice.sock" }
+        mac = "52:54:00:00:00:01"
+        segment = 42
+        tx = { max = "4mbit", burst = "2kB" }
+        deadline = "1ms"
+        to = ["sink"]
+        "#,
+        json!({
+            "owner": "file:/etc/tidegate/voice.toml",
+            "connection": "up",
+            "tx_rate_bps": 1_600_000, "rx_rate_bps": 0,
+            "stats": {
+                "name": "voice", "index": 0,
+                "tx": {"frames": 12_000, "wire_frames": 12_000, "wire_bytes": 2_400_000, "dropped": {"late": 1}},
+                "rx": {"frames": 7, "wire_frames": 7, "wire_bytes": 420, "dropped": {}},
+                "throttled_ns": 3_000_000, "throttled": false,
+                "delay": {
+                    "count": 11_999, "p50": 42_000, "p99": 90_000, "p999": 300_000, "max": 1_120_000,
+                    "buckets": [[42_000, 11_998], [1_120_000, 1]]
+                },
+                "realtime_delivered": 11_999,
+                "misses": {"queue": 2, "dropped": 1}
+            },
+            "promises": [{
+                "vnic": "voice", "egress": "sink",
+                "deadline_ns": 1_000_000, "bound_ns": 278_144, "margin_ns": 721_856, "worst_seen_ns": 1_120_000,
+                "derivation": {
+                    "critical_t_ns": 1_000_000, "demand_bytes": 2_000, "blocking_bytes": 1_518,
+                    "capacity_bps": 1_000_000_000, "host_latency_ns": 250_000, "text": ""
+                },
+                "holds_if": "", "host_latency_violations": 3
+            }]
+        }),
+    )
+}
+
+/// A vNIC without promises that nobody is connected to.
+pub fn idle() -> VnicView {
+    view(
+        r#"
+        [vnic.idle]
+        attach = { tap = "tg-idle" }
+        mac = "52:54:00:00:00:02"
+        segment = 42
+        "#,
+        json!({"owner": "api", "connection": "waiting", "tx_rate_bps": 0, "rx_rate_bps": 0}),
+    )
+}
+
+/// Why `voice` misses deadlines.
+pub fn why_voice() -> WhyView {
+    from(json!({
+        "vnic": "voice",
+        "findings": [],
+        "misses": {"queue": 2, "dropped": 1},
+        "latest_misses": [
+            {
+                "number": 2, "at": 5_000_000_000u64, "egress": "sink", "cause": "queue", "dropped": null,
+                "behind": "bulk1", "delay": 1_120_000, "deadline": 1_000_000,
+                "tokens": 0, "worker": 10_000, "queue": 800_000, "buffers": 0
+            },
+            {
+                "number": 3, "at": 7_500_000_000u64, "egress": "sink", "cause": "dropped", "dropped": "late",
+                "behind": null, "delay": 1_000_000, "deadline": 1_000_000,
+                "tokens": 0, "worker": 0, "queue": 900_000, "buffers": 0
+            }
+        ],
+        "tx_dropped": {"late": 1, "source_mac": 1_200},
+        "rx_dropped": {},
+        "throttled_ns": 3_000_000
+    }))
+}
+
+/// Why nothing happens at `idle`.
+pub fn why_idle() -> WhyView {
+    from(json!({
+        "vnic": "idle", "findings": [], "misses": {}, "latest_misses": [],
+        "tx_dropped": {}, "rx_dropped": {}, "throttled_ns": 0
+    }))
+}
+
+fn view(toml: &str, mut rest: Value) -> VnicView {
+    let contract = tidegate_contract::parse(toml, "sample").unwrap().vnics.remove(0).value;
+    rest["name"] = contract.name.clone().into();
+    rest["contract"] = serde_json::to_value(contract).unwrap();
+    rest["place"] = "switch".into();
+    rest["state"] = "in force".into();
+    rest["limits"] = json!({});
+    from(rest)
+}
+
+fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
