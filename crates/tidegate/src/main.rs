@@ -10,9 +10,9 @@
 //! - [`commands`]: one file per command
 //! - [`client`]: the agent's API
 //! - [`format`], [`table`], [`explain`]: what people read
-//! - [`pcapng`]: captures
+//! - [`pcapng`]: the blocks of a capture
 //! - [`exit`]: exit codes
-//! - [`demo`]: the demo
+//! - [`demo`]: the demo's scene, measurement and report
 
 mod cli;
 mod client;

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Connections of one sender: enough that one which backs off does not leave the queue empty.
-pub const CONNECTIONS: usize = 4;
+pub const CONNECTIONS: usize = 8;
 
 const CHUNK: usize = 256 * 1024;
 

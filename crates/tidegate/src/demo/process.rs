@@ -1,8 +1,8 @@
 //! Child processes that die with the demo, whatever ends it.
 
-use super::SceneError;
 use super::order::{Answer, Figures, Order};
 use super::tenant::Role;
+use super::{SceneError, clock};
 use clap::ValueEnum;
 use rustix::process::Signal;
 use std::fs::{self, File};
@@ -14,6 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
+
+/// Name of the switch's process. On a host it may run under SCHED_FIFO; here, without
+/// privileges, it gets what any thread can have: [`clock::wake_promptly`], which its threads inherit.
+pub const SWITCH: &str = "switch";
 
 /// Lines of a log that an error shows.
 const LOG_LINES: usize = 12;
@@ -41,20 +45,23 @@ impl Process {
         let failed = |e: io::Error| SceneError::new(format!("cannot start {name}: {e}"));
         let log = dir.join(format!("{name}.log"));
         let file = File::create(&log).map_err(failed)?;
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(arguments).stderr(file.try_clone().map_err(failed)?);
         match io {
             Some(io) => command.stdin(io.try_clone().map_err(failed)?).stdout(io),
             None => command.stdin(Stdio::null()).stdout(file),
         };
         // A group of its own: Ctrl-C is the demo's to handle.
-        command.arg0("tidegate").process_group(0);
-        let parent = rustix::process::getpid();
-        // SAFETY: between fork and exec only prctl and getppid are called; both are system
+        command.process_group(0);
+        let (parent, prompt) = (rustix::process::getpid(), name == SWITCH);
+        // SAFETY: between fork and exec only prctl, sched_setattr and getppid are called: system
         // calls without locks or allocation.
         unsafe {
             command.pre_exec(move || {
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+                if prompt {
+                    clock::wake_promptly();
+                }
                 // The parent may have died before the line above.
                 if rustix::process::getppid() == Some(parent) {
                     Ok(())

@@ -2,7 +2,7 @@
 
 use super::contracts::{self, Phase, TENANTS};
 use super::order::{Order, Window, histogram};
-use super::process::{Process, Tenant};
+use super::process::{Process, SWITCH, Tenant};
 use super::progress::Progress;
 use super::report::Measured;
 use super::tenant::Role;
@@ -45,7 +45,7 @@ impl Scene {
         }
         // One worker: the tenants need the other cores, and one carries far more than 1 Gbit/s.
         let mut switch =
-            Process::start("switch", &["switch", "--socket", &control, "--workers", "1"], dir, None)?;
+            Process::start(SWITCH, &["switch", "--socket", &control, "--workers", "1"], dir, None)?;
         wait(&mut switch, async || Path::new(&control).exists()).await?;
         let agent = ["agent", "--config", &config, "--state", &state, "--switch", &control, "--api", &api];
         let mut agent = Process::start("agent", &agent, dir, None)?;
