@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Lab, RunningAgent, inode, until};
+use common::{Lab, RunningAgent, identity, until};
 use serde_json::json;
 use std::os::unix::net::{UnixListener, UnixStream};
 use tidegate_agent::api::types;
@@ -40,13 +40,13 @@ fn a_limit_changes_live() {
     let switch = lab.switch();
     let agent = lab.agent();
     agent.apply(&lab.vnic("a", 1, RATE));
-    let socket = inode(&lab.path("a.sock"));
+    let socket = identity(&lab.path("a.sock"));
     switch.log();
     let (status, change) = agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"tx.max": "500mbit"}}"#);
     assert_eq!(status, 200, "{change}");
     assert_eq!(change["changes"], json!([{"key": "tx.max", "from": "100mbit", "to": "500mbit"}]));
     assert_eq!(switch.log(), ["set a Keep"]);
-    assert_eq!(inode(&lab.path("a.sock")), socket);
+    assert_eq!(identity(&lab.path("a.sock")), socket);
     assert_eq!(agent.vnic("a")["limits"]["tx_bps"], 500_000_000);
     let (status, error) = agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"tx.mox": "1mbit"}}"#);
     assert_eq!(status, 400);
@@ -63,12 +63,12 @@ fn a_restarted_agent_takes_over_without_touching_a_port() {
     agent.apply(&(lab.vnic("a", 1, RATE) + &lab.vnic("b", 2, "")));
     agent.stop();
     assert_eq!(switch.ports(), ["a", "b"]);
-    let socket = inode(&lab.path("a.sock"));
+    let socket = identity(&lab.path("a.sock"));
     switch.log();
     let agent = lab.agent();
     assert_eq!(agent.vnic("a")["state"], "in force");
     assert_eq!(switch.log(), ["host"]);
-    assert_eq!(inode(&lab.path("a.sock")), socket);
+    assert_eq!(identity(&lab.path("a.sock")), socket);
     // It still knows what is its own.
     assert_eq!(agent.request("DELETE", "/v1/vnics/a", "").0, 200);
     assert!(!lab.path("a.sock").exists());
@@ -80,7 +80,7 @@ fn a_restarted_switch_gets_everything_again() {
     let mut switch = lab.switch();
     let agent = lab.agent();
     agent.apply(&(lab.vnic("a", 1, RATE) + &lab.vnic("b", 2, "")));
-    let socket = inode(&lab.path("a.sock"));
+    let socket = identity(&lab.path("a.sock"));
     switch.kill();
     until("pending", || (agent.vnic("a")["state"] == "pending").then_some(()));
     let (status, error) = agent.apply(&lab.vnic("c", 3, ""));
@@ -91,7 +91,7 @@ fn a_restarted_switch_gets_everything_again() {
     until("in force", || (agent.vnic("b")["state"] == "in force").then_some(()));
     assert_eq!(switch.log(), ["host", "set a Listener", "set b Listener"]);
     // The socket a guest's configuration names stayed: its descriptor was kept.
-    assert_eq!(inode(&lab.path("a.sock")), socket);
+    assert_eq!(identity(&lab.path("a.sock")), socket);
     UnixStream::connect(lab.path("a.sock")).unwrap();
 }
 

@@ -291,6 +291,10 @@ mod tests {
                 let there = &after.vnics[&vnic.name];
                 prop_assert!(there.present && there.ours && there.broken.is_none() && there.vnic == *vnic);
             }
+            for (name, foreign) in before.vnics.iter().filter(|(_, o)| !o.ours) {
+                let wanted = set.iter().any(|v| v.name == *name);
+                prop_assert!(wanted || after.vnics.get(name) == Some(foreign), "a foreign vNIC was removed");
+            }
             for (name, extra) in after.vnics.iter().filter(|(n, _)| !set.iter().any(|v| v.name == **n)) {
                 prop_assert_eq!(Some(extra), before.vnics.get(name), "a foreign vNIC was touched");
                 prop_assert!(!extra.ours);

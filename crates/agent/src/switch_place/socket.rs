@@ -17,6 +17,9 @@ use tidegate_contract::SocketOwner;
 pub struct Inode {
     dev: u64,
     ino: u64,
+    /// Inode numbers are used again at once: the time of birth tells files apart, ns since the epoch; absent
+    /// where the file system does not keep it.
+    born: Option<u64>,
 }
 
 /// What stands at a path.
@@ -36,13 +39,18 @@ pub fn look(path: &Path) -> io::Result<At> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(At::Nothing),
         Err(e) => Err(e),
         Ok(meta) if meta.file_type().is_socket() => {
-            Ok(At::Socket(Inode { dev: meta.dev(), ino: meta.ino() }))
+            Ok(At::Socket(Inode { dev: meta.dev(), ino: meta.ino(), born: born(&meta) }))
         }
         Ok(meta) if meta.is_dir() => Ok(At::Other("a directory")),
         Ok(meta) if meta.is_symlink() => Ok(At::Other("a symbolic link")),
         Ok(meta) if meta.is_file() => Ok(At::Other("a regular file")),
         Ok(_) => Ok(At::Other("a special file")),
     }
+}
+
+fn born(meta: &fs::Metadata) -> Option<u64> {
+    let since = meta.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_nanos()).ok()
 }
 
 /// What we know of an earlier socket of ours at a path.
@@ -262,7 +270,7 @@ mod tests {
         let stale = dir.path().join("stale.sock");
         drop(UnixListener::bind(&stale).unwrap());
         assert!(error(&stale, Earlier::None).contains("left behind"));
-        remove(&stale, Earlier::Made(Inode { dev: 0, ino: 0 }));
+        remove(&stale, Earlier::Made(Inode { dev: 0, ino: 0, born: None }));
         assert!(stale.exists());
     }
 

@@ -169,7 +169,9 @@ pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-pub fn inode(path: &Path) -> u64 {
+/// Tells a file from one made later at the same path, which may have the same inode.
+pub fn identity(path: &Path) -> (u64, std::time::SystemTime) {
     use std::os::unix::fs::MetadataExt;
-    std::fs::symlink_metadata(path).unwrap().ino()
+    let meta = std::fs::symlink_metadata(path).unwrap();
+    (meta.ino(), meta.created().unwrap())
 }
