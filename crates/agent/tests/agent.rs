@@ -231,6 +231,7 @@ fn a_file_owns_its_vnics() {
     let switch = lab.switch();
     lab.write("web.toml", &lab.vnic("a", 1, RATE));
     let agent = lab.agent();
+    assert_eq!(switch.log(), ["host", "set a Listener"]);
     assert_eq!(agent.vnic("a")["owner"], format!("file:{}", lab.path("etc/web.toml").display()));
     assert_eq!(agent.vnic("a")["state"], "in force");
     for (status, error) in [

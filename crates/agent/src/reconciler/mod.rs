@@ -218,8 +218,9 @@ impl Reconciler {
             Ok(checked) => self.admission = checked.admission,
             Err(e) => self.problem("saved contracts", Some(format!("the saved contracts do not hold: {e}"))),
         }
-        self.observe();
         self.look_at_files(true);
+        // After the files: a repair by an older observation would make their ports twice.
+        self.observe();
         self.repair();
         self.publish();
     }
