@@ -13,6 +13,9 @@ pub struct Args {
     /// Seconds measured in each of the two phases; 2 s of warm-up come before each
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
+    /// Do without real-time priority even where it is allowed
+    #[arg(long)]
+    no_realtime: bool,
 }
 
 /// Arguments of a tenant.
@@ -23,7 +26,8 @@ pub struct TenantArgs {
 
 /// Runs the demo.
 pub fn run(args: Args, json: bool) -> Result<(), Failure> {
-    demo::run(demo::Options { json, serve: args.serve, span: Duration::from_secs(args.seconds) })
+    let span = Duration::from_secs(args.seconds);
+    demo::run(demo::Options { json, serve: args.serve, span, realtime: !args.no_realtime })
 }
 
 /// Runs a tenant.

@@ -19,11 +19,20 @@ pub fn sleep_until(at: u64) {
     }
 }
 
+/// Makes a thread of the voice stream wake without delay: under SCHED_FIFO if `realtime`,
+/// which the demo has tried, else [`wake_soon`].
+pub fn wake_promptly(realtime: bool) {
+    wake_soon();
+    if realtime {
+        super::priority::take(super::priority::VOICE);
+    }
+}
+
 /// Makes the calling thread wake without delay, as far as a thread without
 /// privileges can: no timer slack (the default is 50 us), and a short slice, which makes
 /// the scheduler run it soon after it wakes (Linux 6.12 and later; elsewhere
 /// that part has no effect).
-pub fn wake_promptly() {
+pub fn wake_soon() {
     // Both only help: where the kernel refuses, the figures are what they are.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let attributes =
@@ -63,7 +72,7 @@ mod tests {
 
     #[test]
     fn it_never_wakes_early() {
-        wake_promptly();
+        wake_soon();
         let at = now() + 2_000_000;
         sleep_until(at);
         assert!(now() >= at);

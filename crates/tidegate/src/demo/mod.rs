@@ -1,5 +1,4 @@
-//! `tidegate demo`: two minutes' worth of proof in twenty seconds, without root,
-//! VMs or hardware.
+//! `tidegate demo`: the first promise measured, without root, VMs or hardware.
 //!
 //! ```text
 //!  user + network namespace
@@ -16,7 +15,7 @@
 //! it runs on a host. Phase one queues first come, first served; phase two is
 //! under contract. Traffic, processes and priorities are the same in both.
 //!
-//! - [`namespace`], [`interface`], [`clock`]: what is asked of the kernel
+//! - [`namespace`], [`interface`], [`clock`], [`priority`]: what is asked of the kernel
 //! - [`order`], [`process`]: tenants as processes, and the talk with them
 //! - [`tenant`], [`voice`], [`bulk`]: what they do
 //! - [`contracts`], [`scene`]: the two phases
@@ -29,6 +28,7 @@ pub mod contracts;
 pub mod interface;
 pub mod namespace;
 pub mod order;
+pub mod priority;
 pub mod process;
 pub mod progress;
 pub mod report;
@@ -57,6 +57,8 @@ pub struct Options {
     pub serve: bool,
     /// Measured time of each phase.
     pub span: Duration,
+    /// Use real-time priority where it is allowed.
+    pub realtime: bool,
 }
 
 /// Why the scene could not be made, or broke.
@@ -82,22 +84,23 @@ impl From<SceneError> for Failure {
 /// Runs the demo. Must be called while the process has one thread.
 pub fn run(options: Options) -> Result<(), Failure> {
     namespace::enter().map_err(|e| SceneError::new(e.to_string()))?;
+    let realtime = options.realtime && priority::allow();
     let dir = folder().map_err(|e| SceneError::new(format!("no temporary folder: {e}")))?;
     // One thread: children live as long as the thread that started them.
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
         tokio::select! {
-            result = perform(options, dir.path()) => result,
+            result = perform(options, realtime, dir.path()) => result,
             ended = ended() => ended.and(Err(Failure::failed("interrupted"))),
         }
     })
 }
 
-async fn perform(options: Options, dir: &Path) -> Result<(), Failure> {
+async fn perform(options: Options, realtime: bool, dir: &Path) -> Result<(), Failure> {
     let progress = Progress::new((2 * (WARM_UP + options.span + scene::SETTLE)).as_millis() as u64);
     progress.say("building the scene: a switch, an agent, four tenants");
-    let mut scene = Scene::build(dir).await?;
+    let mut scene = Scene::build(dir, realtime).await?;
     scene.apply(Phase::Fifo).await?;
     scene.play().await?;
     progress.say("phase one of two: a plain FIFO of 1,000 full-size frames");
@@ -109,9 +112,13 @@ async fn perform(options: Options, dir: &Path) -> Result<(), Failure> {
     let contract = scene.measure(Phase::Contract, options.span, &progress).await?;
     drop(progress);
     if options.json {
-        exit::print_json(&Report { fifo: fifo.figures(), edf: contract.figures() })?;
+        exit::print_json(&Report {
+            fifo: fifo.figures(),
+            edf: contract.figures(),
+            realtime_priority: realtime,
+        })?;
     } else {
-        exit::print(&report::text(&fifo, &contract))?;
+        exit::print(&report::text(&fifo, &contract, realtime))?;
     }
     if options.serve { serve(&mut scene, dir).await } else { Ok(()) }
 }

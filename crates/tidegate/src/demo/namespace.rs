@@ -12,8 +12,8 @@ pub struct NamespaceError {
     source: io::Error,
 }
 
-/// Moves this process into a new user and network namespace, as its root. Root
-/// on a host that forbids user namespaces gets a network namespace alone.
+/// Moves this process into a new user and network namespace, as its root. Whoever
+/// is root already needs and gets a network namespace alone, and keeps real-time priority.
 ///
 /// # Errors
 /// Where the host forbids both; the message says how to go on.
@@ -23,11 +23,10 @@ pub struct NamespaceError {
 /// cannot be entered by a part of a process (unshare(2)), and that is an error here.
 pub fn enter() -> Result<(), NamespaceError> {
     let root = rustix::process::geteuid().is_root();
-    match user_and_network() {
-        Err(_) if root => unshare(UnshareFlags::NEWNET)
-            .map_err(|source| NamespaceError { what: "network namespace", source }),
-        other => other.map_err(|source| NamespaceError { what: "user namespace", source }),
+    if root && unshare(UnshareFlags::NEWNET).is_ok() && super::interface::up("lo").is_ok() {
+        return Ok(());
     }
+    user_and_network().map_err(|source| NamespaceError { what: "user namespace", source })
 }
 
 /// Moves this process into a new network namespace of the demo's user namespace.

@@ -21,6 +21,8 @@ pub enum Order {
         address: Ipv4Addr,
         /// The sink's.
         sink: Ipv4Addr,
+        /// Voice's threads are to take real-time priority.
+        realtime: bool,
     },
     /// Count what happens from `from` to `to` (CLOCK_MONOTONIC, ns).
     Measure(Window),

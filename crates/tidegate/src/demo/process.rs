@@ -15,8 +15,8 @@ use std::process::{Child, Command, Stdio};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-/// Name of the switch's process. On a host it may run under SCHED_FIFO; here, without
-/// privileges, it gets what any thread can have: [`clock::wake_promptly`], which its threads inherit.
+/// Name of the switch's process. It gets what any thread can have, [`clock::wake_soon`], which its
+/// threads inherit; where real-time priority is allowed its worker takes that itself.
 pub const SWITCH: &str = "switch";
 
 /// Lines of a log that an error shows.
@@ -60,7 +60,7 @@ impl Process {
             command.pre_exec(move || {
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
                 if prompt {
-                    clock::wake_promptly();
+                    clock::wake_soon();
                 }
                 // The parent may have died before the line above.
                 if rustix::process::getppid() == Some(parent) {

@@ -6,7 +6,7 @@ use super::process::{Process, SWITCH, Tenant};
 use super::progress::Progress;
 use super::report::Measured;
 use super::tenant::Role;
-use super::{SceneError, clock};
+use super::{SceneError, clock, priority};
 use crate::client::{Client, encode};
 use serde_json::Value;
 use std::path::Path;
@@ -32,11 +32,13 @@ pub struct Scene {
     tenants: [Tenant; 4],
     agent: Process,
     switch: Process,
+    /// The worker and voice's threads have real-time priority.
+    realtime: bool,
 }
 
 impl Scene {
     /// Starts the processes; files and sockets go to `dir`.
-    pub async fn build(dir: &Path) -> Result<Self, SceneError> {
+    pub async fn build(dir: &Path, realtime: bool) -> Result<Self, SceneError> {
         let path = |name: &str| dir.join(name).display().to_string();
         let (control, api, config, state) =
             (path("switch.sock"), path("api.sock"), path("contracts"), path("state"));
@@ -44,8 +46,12 @@ impl Scene {
             std::fs::create_dir(folder).map_err(|e| SceneError::new(format!("cannot make {folder}: {e}")))?;
         }
         // One worker: the tenants need the other cores, and one carries far more than 1 Gbit/s.
-        let mut switch =
-            Process::start(SWITCH, &["switch", "--socket", &control, "--workers", "1"], dir, None)?;
+        let priority = priority::WORKER.to_string();
+        let mut switch = vec!["switch", "--socket", &control, "--workers", "1"];
+        if realtime {
+            switch.extend(["--fifo-priority", &priority]);
+        }
+        let mut switch = Process::start(SWITCH, &switch, dir, None)?;
         wait(&mut switch, async || Path::new(&control).exists()).await?;
         let agent = ["agent", "--config", &config, "--state", &state, "--switch", &control, "--api", &api];
         let mut agent = Process::start("agent", &agent, dir, None)?;
@@ -57,7 +63,7 @@ impl Scene {
             Tenant::start(TENANTS[2], Role::Bulk, dir).await?,
             Tenant::start(TENANTS[3], Role::Sink, dir).await?,
         ];
-        Ok(Self { client, tenants, agent, switch })
+        Ok(Self { client, tenants, agent, switch, realtime })
     }
 
     /// Puts the contracts of `phase` in force.
@@ -72,7 +78,9 @@ impl Scene {
     pub async fn play(&mut self) -> Result<(), SceneError> {
         let sink = contracts::address(TENANTS.len() - 1);
         for (index, tenant) in self.tenants.iter_mut().enumerate().rev() {
-            tenant.ask(&Order::Start { address: contracts::address(index), sink }).await?;
+            tenant
+                .ask(&Order::Start { address: contracts::address(index), sink, realtime: self.realtime })
+                .await?;
         }
         Ok(())
     }

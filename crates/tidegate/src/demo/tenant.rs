@@ -58,14 +58,14 @@ struct Tenant {
 impl Tenant {
     fn obey(&mut self, order: Order) -> io::Result<Answer> {
         match order {
-            Order::Start { address, sink } => self.start(address, sink)?,
+            Order::Start { address, sink, realtime } => self.start(address, sink, realtime)?,
             Order::Measure(window) => self.measure(window),
             Order::Report => return Ok(Answer::Figures(self.figures())),
         }
         Ok(Answer::Done)
     }
 
-    fn start(&self, address: Ipv4Addr, sink: Ipv4Addr) -> io::Result<()> {
+    fn start(&self, address: Ipv4Addr, sink: Ipv4Addr, realtime: bool) -> io::Result<()> {
         interface::wait_for(INTERFACE, PATIENCE)?;
         interface::assign(INTERFACE, address, 24)?;
         match self.role {
@@ -73,14 +73,14 @@ impl Tenant {
                 let socket = UdpSocket::bind((address, 0))?;
                 socket.connect((sink, VOICE_PORT))?;
                 let tally = self.voice.clone();
-                work("voice", move || voice::send(&socket, &tally));
+                work("voice", move || voice::send(&socket, &tally, realtime));
             }
             Role::Bulk => bulk::send((sink, BULK_PORT).into(), PATIENCE)?,
             Role::Sink => {
                 let socket = UdpSocket::bind((address, VOICE_PORT))?;
                 let listener = TcpListener::bind((address, BULK_PORT))?;
                 let (tally, meter) = (self.voice.clone(), self.bulk.clone());
-                work("voice receiver", move || voice::receive(&socket, &tally));
+                work("voice receiver", move || voice::receive(&socket, &tally, realtime));
                 work("bulk receiver", move || bulk::receive(&listener, &meter));
             }
         }

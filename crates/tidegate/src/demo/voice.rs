@@ -91,8 +91,8 @@ impl Tally {
 
 /// Sends until the socket breaks. The time in a packet is taken right before
 /// it is sent, so a sender that woke late does not look like a slow network.
-pub fn send(socket: &UdpSocket, tally: &Tally) -> io::Result<()> {
-    clock::wake_promptly();
+pub fn send(socket: &UdpSocket, tally: &Tally, realtime: bool) -> io::Result<()> {
+    clock::wake_promptly(realtime);
     let period = 1_000_000_000 / PER_SECOND;
     let mut next = clock::now();
     for number in 0.. {
@@ -109,8 +109,8 @@ pub fn send(socket: &UdpSocket, tally: &Tally) -> io::Result<()> {
 }
 
 /// Receives until the socket breaks.
-pub fn receive(socket: &UdpSocket, tally: &Tally) -> io::Result<()> {
-    clock::wake_promptly();
+pub fn receive(socket: &UdpSocket, tally: &Tally, realtime: bool) -> io::Result<()> {
+    clock::wake_promptly(realtime);
     // A frame of the host's own, such as a stray broadcast, is no voice.
     let mut buffer = [0; PAYLOAD + 1];
     loop {
@@ -163,8 +163,8 @@ mod tests {
         sent.measure(window);
         received.measure(window);
         let (tx, rx) = (sent.clone(), received.clone());
-        std::thread::spawn(move || send(&voice, &tx));
-        std::thread::spawn(move || receive(&sink, &rx));
+        std::thread::spawn(move || send(&voice, &tx, false));
+        std::thread::spawn(move || receive(&sink, &rx, false));
         clock::sleep_until(window.to);
         std::thread::sleep(std::time::Duration::from_millis(200));
         assert!(sent.figures().frames > 0);
