@@ -81,15 +81,20 @@ impl PortInfo {
     }
 
     /// What the egress's scheduler is to know of this source.
-    pub fn source_config(&self, egress: PortIndex, egress_rate: Option<Rate>) -> SourceConfig {
+    pub fn source_config(&self, egress: PortIndex, at: &EgressConfig) -> SourceConfig {
         let promised = self.to.contains(egress);
+        // A plain FIFO knows no sources, only its own limit.
+        let (cap_bytes, cap_frames) = match at.discipline {
+            Discipline::Fifo => (u64::MAX, u32::MAX),
+            Discipline::Contract => (source_bytes(at.rate), SOURCE_FRAMES),
+        };
         SourceConfig {
             deadline: self.deadline_to(egress),
             min: self.min.filter(|_| promised && self.deadline.is_none()),
             min_burst: self.min_burst,
             weight: self.weight,
-            cap_bytes: source_bytes(egress_rate),
-            cap_frames: SOURCE_FRAMES,
+            cap_bytes,
+            cap_frames,
         }
     }
 }

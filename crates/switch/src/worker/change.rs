@@ -41,6 +41,7 @@ impl Worker {
         }
         self.owned.push(index);
         self.ports[index as usize] = Some(port);
+        self.order_owned();
     }
 
     /// Gives a quiet port up: what waits for it is dropped, and no worker sends to it any more.
@@ -48,6 +49,7 @@ impl Worker {
         self.clear_egress(index);
         self.settle();
         self.owned.retain(|own| *own != index);
+        self.order_owned();
         let Some(mut port) = self.ports[index as usize].take() else { return };
         match &mut port.link {
             Link::Tap(tap) => tap.queues.iter().for_each(|queue| self.sleeper.remove_tap(&queue.file)),
@@ -63,15 +65,19 @@ impl Worker {
         let now = self.now;
         let Some(port) = &mut self.ports[index as usize] else { return };
         port.set_contract(contract, now);
-        let rate = port.contract.egress.rate;
         for (source, info) in self.infos.iter().enumerate() {
             let source = source as PortIndex;
             if let Some(info) = info
                 && port.egress.sources.contains(source)
             {
-                port.egress.scheduler.set_source(now, source, info.source_config(index, rate));
+                port.egress.scheduler.set_source(
+                    now,
+                    source,
+                    info.source_config(index, &port.contract.egress),
+                );
             }
         }
+        self.order_owned();
     }
 
     /// What is known of any port of the switch; `None` forgets it.
@@ -84,7 +90,7 @@ impl Worker {
             }
             match &info {
                 Some(info) => {
-                    let config = info.source_config(*own, port.contract.egress.rate);
+                    let config = info.source_config(*own, &port.contract.egress);
                     port.egress.scheduler.set_source(now, index, config);
                 }
                 None => {
@@ -121,6 +127,24 @@ impl Worker {
     pub fn set_capture(&mut self, index: PortIndex, capture: Option<CaptureTap>) {
         if let Some(port) = &mut self.ports[index as usize] {
             port.capture = capture;
+        }
+    }
+
+    /// Real-time ports are polled first.
+    fn order_owned(&mut self) {
+        let ports = &self.ports;
+        let best_effort = |index: &PortIndex| {
+            ports[*index as usize].as_ref().is_none_or(|port| port.contract.cut_to.is_none())
+        };
+        self.owned.sort_by_key(best_effort);
+        self.realtime = self.owned.partition_point(|index| !best_effort(index));
+    }
+
+    /// The best-effort port that was polled first is polled last from now on.
+    pub(super) fn rotate_owned(&mut self) {
+        let best_effort = &mut self.owned[self.realtime..];
+        if !best_effort.is_empty() {
+            best_effort.rotate_left(1);
         }
     }
 

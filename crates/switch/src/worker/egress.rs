@@ -6,11 +6,16 @@ use super::{Worker, clock};
 use crate::capture::Direction;
 use crate::fdb::PortIndex;
 use crate::port::{Egress, FrameRef, NEVER, Port};
-use crate::sched::{Head, Queued};
+use crate::sched::{Head, Queued, Tier};
 use crate::stats::DropReason;
 
 /// Frames delivered to one receiver per loop.
 const BATCH: usize = 64;
+/// Bytes of best effort copied in one loop, at least one frame: it is what a
+/// real-time frame that arrives meanwhile waits for.
+const QUANTUM: i64 = 64 << 10;
+/// What a frame costs besides its bytes, in bytes.
+const FRAME_COST: i64 = 256;
 
 impl Worker {
     /// Queues a frame at an own egress.
@@ -30,7 +35,7 @@ impl Worker {
         let queue = &mut port.egress;
         if !queue.sources.contains(source) {
             queue.sources.insert(source);
-            let config = info.source_config(egress, port.contract.egress.rate);
+            let config = info.source_config(egress, &port.contract.egress);
             queue.scheduler.set_source(now, source, config);
         }
         let queued =
@@ -56,28 +61,33 @@ impl Worker {
     /// Serves all egresses with work; `true` where anything moved.
     pub(super) fn egress(&mut self) -> bool {
         let mut worked = false;
+        let mut budget = QUANTUM;
         let mut i = 0;
         while i < self.active.len() {
             let index = self.active[i];
             let Some(mut port) = self.ports[index as usize].take() else {
-                self.active.swap_remove(i);
+                self.active.remove(i);
                 continue;
             };
-            worked |= self.serve(&mut port);
+            worked |= self.serve(&mut port, &mut budget);
             if port.egress.scheduler.backlog_total().frames == 0 {
                 port.egress.active = false;
                 port.egress.blocked_since = NEVER;
-                self.active.swap_remove(i);
+                self.active.remove(i);
             } else {
                 i += 1;
             }
             self.ports[index as usize] = Some(port);
         }
+        if budget <= 0 && !self.active.is_empty() {
+            // Whoever came too late for this loop's budget comes first in the next.
+            self.active.rotate_left(1);
+        }
         worked
     }
 
-    fn serve(&mut self, port: &mut Port) -> bool {
-        let mut worked = self.expire(port);
+    fn serve(&mut self, port: &mut Port, budget: &mut i64) -> bool {
+        let mut worked = false;
         for _ in 0..BATCH {
             match port.egress.scheduler.head(self.now) {
                 Head::Empty => break,
@@ -85,15 +95,21 @@ impl Worker {
                     self.wake_at(at);
                     break;
                 }
+                Head::Ready { tier, .. } if tier != Tier::RealTime && *budget <= 0 => {
+                    // Not idle: the rest is due at once.
+                    return true;
+                }
                 Head::Ready { queued, .. } => {
                     if !self.deliver_head(port, queued) {
                         break;
                     }
+                    *budget -= i64::from(queued.bytes) + FRAME_COST;
                     worked = true;
                 }
             }
         }
-        worked
+        // After serving: a frame that can still be delivered is better late than dropped.
+        worked | self.expire(port)
     }
 
     /// Delivers or drops the first frame; `false` where it stays first.

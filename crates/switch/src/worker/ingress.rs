@@ -20,6 +20,9 @@ use crate::virtio::{MAX_SPANS, Span};
 
 /// Frames taken from one queue per loop.
 const BATCH: usize = 32;
+/// Bytes of best effort read from taps in one loop: reading copies, and a
+/// real-time frame that arrives meanwhile waits for it.
+const QUANTUM: i64 = 64 << 10;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,18 +46,23 @@ enum Sent {
 }
 
 impl Worker {
-    /// Takes frames from all own ports; `true` where there were any.
+    /// Takes frames from all own ports, real-time ones first; `true` where there were any.
     pub(super) fn ingress(&mut self) -> bool {
         let mut worked = false;
+        let mut budget = QUANTUM;
         for i in 0..self.owned.len() {
             let index = self.owned[i] as usize;
             let Some(mut port) = self.ports[index].take() else { continue };
             worked |= match &port.link {
                 _ if port.paused => false,
                 Link::Vhost(_) => self.ingress_rings(&mut port),
-                Link::Tap(_) => self.ingress_tap(&mut port),
+                Link::Tap(_) => self.ingress_tap(&mut port, &mut budget),
             };
             self.ports[index] = Some(port);
+        }
+        if budget <= 0 {
+            // Whoever came too late for this loop's budget comes first in the next.
+            self.rotate_owned();
         }
         worked
     }
@@ -167,8 +175,9 @@ impl Worker {
         }
     }
 
-    fn ingress_tap(&mut self, port: &mut Port) -> bool {
+    fn ingress_tap(&mut self, port: &mut Port, budget: &mut i64) -> bool {
         let mut worked = false;
+        let realtime = port.contract.cut_to.is_some();
         let now = self.now;
         let Link::Tap(tap) = &port.link else { return false };
         for queue in 0..tap.queues.len() {
@@ -177,10 +186,15 @@ impl Worker {
                 if !tap.queues[queue].readable {
                     break;
                 }
+                if *budget <= 0 && !realtime {
+                    worked = true;
+                    break;
+                }
                 let arrival = tap.last_empty;
                 match tap.read(queue) {
                     Read::Frame(reference) => {
                         worked = true;
+                        *budget -= i64::from(reference.get().len);
                         match self.inspect(port, reference.get_mut()) {
                             Ok(to) => {
                                 let Link::Tap(tap) = &mut port.link else { return worked };

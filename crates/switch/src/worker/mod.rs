@@ -62,8 +62,10 @@ pub struct Worker {
     inbox: Inbox,
     /// Ports it owns, by index.
     ports: Vec<Option<Box<Port>>>,
-    /// Indices of those.
+    /// Indices of those, in the order they are polled: real-time ones first.
     owned: Vec<PortIndex>,
+    /// How many of them are real-time.
+    realtime: usize,
     /// All ports of the switch.
     infos: Vec<Option<PortInfo>>,
     /// Ports by segment.
@@ -105,6 +107,7 @@ impl Worker {
             id,
             ports: (0..VNICS).map(|_| None).collect(),
             owned: Vec::new(),
+            realtime: 0,
             infos: vec![None; VNICS],
             members: Vec::new(),
             fdb,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// How long a worker spins after the last work, ns: as long as waking costs.
 const SPIN: u64 = 30_000;
 /// Sleeping for less is not worth the system call, ns.
-const NAP: u64 = 60_000;
+const NAP: u64 = 15_000;
 /// How often a receiver without buffers is looked at even if it does not kick, ns.
 pub(super) const BLOCKED_POLL: u64 = 200_000;
 
@@ -82,7 +82,10 @@ impl Worker {
             return;
         }
         let now = clock();
-        let quiet = now.saturating_sub(self.sleeper.last_work) >= SPIN;
+        // A tap wakes us as soon as it has a frame, and cannot be polled without a system call:
+        // where there are only taps, spinning would only use up the CPU they need.
+        let spin = if self.sleeper.taps < self.owned.len() { SPIN } else { 0 };
+        let quiet = now.saturating_sub(self.sleeper.last_work) >= spin;
         let due = self.wake.saturating_sub(now);
         if !quiet || due < NAP {
             if self.sleeper.taps > 0 {
@@ -110,9 +113,17 @@ impl Worker {
         self.disarm();
     }
 
-    /// Which taps have frames, without waiting.
+    /// Which taps have frames, without waiting. A tap that has none was seen empty now.
     fn poll_taps(&mut self) {
+        let now = clock();
         self.wait(Some(0));
+        for_each_port(&mut self.ports, &self.owned, |port| {
+            if let Link::Tap(tap) = &mut port.link
+                && tap.queues.iter().all(|queue| !queue.readable)
+            {
+                tap.last_empty = now;
+            }
+        });
     }
 
     /// Waits up to `timeout` ns, for ever with `None`.
@@ -162,7 +173,7 @@ impl Worker {
 
     /// Tells all drivers that kicks are not needed.
     fn disarm(&mut self) {
-        for_each_ring(&mut self.ports, &self.owned, |port| {
+        for_each_port(&mut self.ports, &self.owned, |port| {
             if let Link::Vhost(vhost) = &mut port.link {
                 for ring in vhost.rings() {
                     ring.queue.suppress_kicks();
@@ -173,14 +184,14 @@ impl Worker {
 
     /// What arrived during sleep arrived at the wake-up.
     fn woke(&mut self, now: u64) {
-        for_each_ring(&mut self.ports, &self.owned, |port| match &mut port.link {
+        for_each_port(&mut self.ports, &self.owned, |port| match &mut port.link {
             Link::Vhost(vhost) => vhost.tx.iter_mut().flatten().for_each(|tx| tx.arrivals.woke(now)),
             Link::Tap(tap) => tap.last_empty = now,
         });
     }
 }
 
-fn for_each_ring(ports: &mut [Option<Box<Port>>], owned: &[PortIndex], mut visit: impl FnMut(&mut Port)) {
+fn for_each_port(ports: &mut [Option<Box<Port>>], owned: &[PortIndex], mut visit: impl FnMut(&mut Port)) {
     for index in owned {
         if let Some(port) = &mut ports[*index as usize] {
             visit(port);
