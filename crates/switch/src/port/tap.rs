@@ -97,13 +97,12 @@ impl TapPort {
                 // SAFETY: a free chunk of the pool: CHUNK bytes that nobody else uses.
                 *buffer = IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(chunk, CHUNK) });
             }
-            match rustix::io::readv(&self.queues[index].file, &mut buffers) {
+            match rustix::io::retry_on_intr(|| rustix::io::readv(&self.queues[index].file, &mut buffers)) {
                 Ok(len) => len,
                 Err(Errno::AGAIN) => {
                     self.queues[index].readable = false;
                     return Read::Empty;
                 }
-                Err(Errno::INTR) => return Read::Empty,
                 Err(error) => return Read::Gone(error),
             }
         };
@@ -134,13 +133,13 @@ impl TapPort {
     /// Reads a frame there is no room for, so that the kernel's queue shows
     /// what comes after it.
     fn spill(&mut self, index: usize) -> Read {
-        match rustix::io::read(&self.queues[index].file, &mut self.spill[..]) {
+        let file = &self.queues[index].file;
+        match rustix::io::retry_on_intr(|| rustix::io::read(file, &mut self.spill[..])) {
             Ok(_) => Read::Full,
             Err(Errno::AGAIN) => {
                 self.queues[index].readable = false;
                 Read::Empty
             }
-            Err(Errno::INTR) => Read::Empty,
             Err(error) => Read::Gone(error),
         }
     }

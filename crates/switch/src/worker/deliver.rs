@@ -298,12 +298,18 @@ fn segments_to_tap(frame: &Frame, tap: &TapPort, queue: usize) -> Result<(), Err
     };
     let (mut spans, count) = body_spans(frame);
     let mut head = [0; HEADER_MAX];
+    let mut written = false;
     while let Some(part) = segmenter.next(&mut head) {
         let mut piece = [Span::EMPTY; MAX_SPANS + 1];
         let n = slice_spans(&mut spans[..count], part.payload_offset, part.payload_len, &mut piece);
         // SAFETY: the spans lead into the source's memory or the frame's own bytes, both valid for
         // as long as the frame is in our hands.
-        unsafe { tap.write(queue, &part.vnet, &head[..part.head_len], &piece[..n])? };
+        match unsafe { tap.write(queue, &part.vnet, &head[..part.head_len], &piece[..n]) } {
+            Ok(()) => written = true,
+            // Tried again as a whole, the datagrams that went would go twice.
+            Err(Errno::AGAIN | Errno::NOBUFS) if written => return Ok(()),
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }
