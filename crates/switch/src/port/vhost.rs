@@ -82,7 +82,7 @@ impl Ring {
 pub struct TxQueue {
     /// The ring.
     pub ring: Ring,
-    /// Frames in flight: half the ring.
+    /// Frames in flight: half the ring, and two at least: a frame that is cut and its piece.
     pub slots: Slots,
     /// When entries arrived.
     pub arrivals: Arrivals,
@@ -158,7 +158,7 @@ impl VhostPort {
             self.rx[pair] = Some(ring);
         } else {
             self.tx[pair] = Some(TxQueue {
-                slots: Slots::new((setup.size / 2).max(1), port, worker),
+                slots: Slots::new((setup.size / 2).max(2), port, worker),
                 arrivals: Arrivals::new(setup.base, now),
                 ring,
                 pending: None,
