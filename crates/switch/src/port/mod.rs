@@ -53,8 +53,12 @@ pub struct Port {
     pub stats: &'static VnicSlot,
     /// How frames get in and out.
     pub link: Link,
-    /// Nothing is taken from it: its link is being changed, or is broken.
-    pub paused: bool,
+    /// How many changes under way need that nothing is taken from it: of its link, of its segment.
+    pub pauses: u32,
+    /// Its link lies: nothing is taken from it until it is made anew.
+    pub broken: bool,
+    /// Another worker was asked to drop a frame of it, and none came back since.
+    pub relieving: bool,
     /// The hard limit on what it sends.
     pub shaper: Option<TokenBucket>,
     /// The cap on copies of flooded frames.
@@ -109,7 +113,9 @@ impl Port {
             contract,
             stats,
             link,
-            paused: false,
+            pauses: 0,
+            broken: false,
+            relieving: false,
             throttled_since: NEVER,
             last_started: 0,
             in_flight_to: Box::new([0; VNICS]),

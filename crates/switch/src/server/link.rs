@@ -7,7 +7,6 @@ use crate::virtio::GuestMemory;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_contract::Mac;
 
 /// What a connection changes is changed on the port's worker.
 pub struct PortLink {
@@ -17,9 +16,7 @@ pub struct PortLink {
     pub index: PortIndex,
     /// The worker that owns it.
     pub worker: usize,
-    /// The contract's addresses, announced when the port comes up.
-    pub macs: Vec<Mac>,
-    /// Whether they were.
+    /// Whether the contract's addresses were announced since the port came up.
     pub announced: bool,
 }
 
@@ -33,7 +30,7 @@ impl PortLink {
         let index = self.index;
         self.switch.workers[self.worker].call(move |worker| {
             let result = change(worker);
-            worker.pause(index, false);
+            worker.resume(index);
             result
         })
     }
@@ -49,7 +46,7 @@ impl PortLink {
 impl Switch {
     /// Pauses a port and waits until all its frames are back.
     pub fn quiet(&self, index: PortIndex, owner: usize) {
-        self.workers[owner].call(move |worker| worker.pause(index, true));
+        self.workers[owner].call(move |worker| worker.pause(index));
         for worker in self.workers.iter() {
             worker.call(move |worker| worker.drop_source(index));
         }
@@ -91,7 +88,7 @@ impl PortControl for PortLink {
             self.quietly(move |worker| worker.enable_queue(index, queue, false));
         }
         if enabled && queue % 2 == 1 && !std::mem::replace(&mut self.announced, true) {
-            let macs = self.macs.clone();
+            let macs = self.switch.macs_of(index);
             self.on_worker(move |worker| worker.announce(index, &macs));
         }
     }

@@ -18,7 +18,7 @@ use crate::vhost_user::status::{ConnectionStatus, State};
 use crate::worker::clock;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use tidegate_contract::{Attach, Host, Vnic};
+use tidegate_contract::{Attach, Host, Mac, Vnic};
 
 /// What a port is to be connected with.
 pub enum Connect {
@@ -128,7 +128,7 @@ impl Switch {
         };
         tracing::info!(vnic = vnic.name, index, worker, "port added");
         let entry =
-            Entry { index, worker, segment, vnic, end, suspended: None, broken: None, published: None };
+            Entry { index, worker, segment, vnic, end, preallocated: true, broken: None, published: None };
         table.entries.insert(entry.vnic.name.clone(), entry);
         self.publish(table);
         Ok(())
@@ -144,8 +144,7 @@ impl Switch {
     ) -> std::io::Result<End> {
         let dialled = matches!(socket, SocketEnd::Stream(_));
         let status = Arc::new(ConnectionStatus::default());
-        let macs = macs(vnic).collect();
-        let control = PortLink { switch: self.clone(), index, worker, macs, announced: false };
+        let control = PortLink { switch: self.clone(), index, worker, announced: false };
         let config = PortConfig::new(vnic.name.clone(), vnic.queues);
         let thread = PortThread::spawn(config, socket, Box::new(control), status.clone())?;
         Ok(End::Vhost { thread, status, dialled })
@@ -157,33 +156,31 @@ impl Switch {
         let Some(entry) = table.entries.get_mut(&vnic.name) else { return Err("no such port".into()) };
         let before: Vec<_> = macs(&entry.vnic).map(|mac| (entry.segment, mac)).collect();
         let after: Vec<_> = macs(&vnic).map(|mac| (segment, mac)).collect();
-        for (segment, mac) in after.iter().filter(|own| !before.contains(own)) {
-            self.fdb
-                .pin(*segment, *mac, entry.index)
-                .map_err(|_| format!("no room in the forwarding database for {mac}"))?;
+        let new = || after.iter().filter(|own| !before.contains(own));
+        for (segment, mac) in new() {
+            if self.fdb.pin(*segment, *mac, entry.index).is_err() {
+                new().for_each(|(segment, mac)| self.fdb.unpin(*segment, *mac));
+                return Err(format!("no room in the forwarding database for {mac}"));
+            }
         }
         for (segment, mac) in before.iter().filter(|own| !after.contains(own)) {
             self.fdb.unpin(*segment, *mac);
         }
-        if vnic.deadline.is_none() {
-            entry.suspended = None;
-        }
         let moved = entry.segment != segment;
-        let index = entry.index;
+        let (index, owner) = (entry.index, entry.worker);
         (entry.segment, entry.vnic) = (segment, vnic);
         if moved {
-            // What it learned or sent belongs to the segment it left.
-            let owner = entry.worker;
+            // What it learned, sent or was to receive belongs to the segment it left.
             self.fdb.sweep(0, Some(index));
             self.quiet(index, owner);
-            self.workers[owner].call(move |worker| {
-                worker.set_segment(index, segment);
-                worker.pause(index, false);
-            });
+            self.workers[owner].call(move |worker| worker.set_segment(index, segment));
         }
         let name = entry.vnic.name.clone();
         self.send_contract(&table.host, &table.entries[&name]);
         self.publish(table);
+        if moved {
+            self.workers[owner].call(move |worker| worker.resume(index));
+        }
         Ok(())
     }
 
@@ -255,13 +252,17 @@ impl Switch {
         let mut table = self.lock();
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
         entry.broken = None;
-        entry.suspended = (entry.vnic.deadline.is_some() && !preallocated).then(|| {
+        entry.preallocated = preallocated;
+        if entry.suspended().is_some() {
             tracing::warn!(vnic = entry.vnic.name, "deadline suspended: guest memory is not preallocated");
-            "guest memory is not preallocated, so it faults in the switch: add prealloc=on to the memory \
-             backend (libvirt: <memoryBacking><allocation mode='immediate'/></memoryBacking>)"
-                .into()
-        });
+        }
         self.publish(&mut table);
+    }
+
+    /// The addresses of a port's contract as it is now.
+    pub fn macs_of(&self, index: PortIndex) -> Vec<Mac> {
+        let table = self.lock();
+        table.entries.values().find(|entry| entry.index == index).map_or(vec![], |e| macs(&e.vnic).collect())
     }
 
     /// A worker found the link of a port broken.
@@ -305,7 +306,7 @@ fn status(entry: &Entry) -> PortStatus {
         connection: Connection::Up,
         features: 0,
         queue_pairs: 0,
-        deadline_suspended: entry.suspended.clone(),
+        deadline_suspended: entry.suspended().map(str::to_owned),
         last_error: entry.broken.clone(),
         refused_connections: 0,
     };

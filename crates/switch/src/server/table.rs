@@ -34,8 +34,8 @@ pub struct Entry {
     pub vnic: Vnic,
     /// How it is connected.
     pub end: End,
-    /// Why the deadline is not promised.
-    pub suspended: Option<String>,
+    /// Whether the guest's memory is all there, so that the switch never faults in it.
+    pub preallocated: bool,
     /// Why the link broke, if it did since the last front end came.
     pub broken: Option<String>,
     /// What the workers know.
@@ -58,6 +58,16 @@ pub enum End {
         /// Queue pairs.
         queues: u16,
     },
+}
+
+impl Entry {
+    /// Why the deadline is not promised, where there is one.
+    pub fn suspended(&self) -> Option<&'static str> {
+        (self.vnic.deadline.is_some() && !self.preallocated).then_some(
+            "guest memory is not preallocated, so it faults in the switch: add prealloc=on to the memory \
+             backend (libvirt: <memoryBacking><allocation mode='immediate'/></memoryBacking>)",
+        )
+    }
 }
 
 impl Table {
@@ -109,7 +119,7 @@ impl Table {
             }
         }
         let mut info = PortInfo::new(&entry.vnic, entry.worker as u16, entry.segment, to);
-        if entry.suspended.is_some() {
+        if entry.suspended().is_some() {
             info.deadline = None;
         }
         info

@@ -46,6 +46,8 @@ impl Worker {
 
     /// Gives a quiet port up: what waits for it is dropped, and no worker sends to it any more.
     pub fn remove_port(&mut self, index: PortIndex) {
+        // The next port of this index is not to get what was sent to this one.
+        self.all_crossings();
         self.clear_egress(index);
         self.settle();
         self.owned.retain(|own| *own != index);
@@ -111,8 +113,10 @@ impl Worker {
         self.members = members;
     }
 
-    /// Moves a quiet port to another segment.
+    /// Moves a quiet port to another segment; what waits for it is dropped.
     pub fn set_segment(&mut self, index: PortIndex, segment: SegmentIndex) {
+        self.clear_egress(index);
+        self.settle();
         if let Some(port) = &mut self.ports[index as usize] {
             port.segment = segment;
         }
@@ -148,17 +152,30 @@ impl Worker {
         }
     }
 
-    /// Stops or resumes taking frames from an own port.
-    pub fn pause(&mut self, index: PortIndex, paused: bool) {
+    /// Stops taking frames from an own port, until as many [`resume`](Self::resume)s.
+    pub fn pause(&mut self, index: PortIndex) {
         if let Some(port) = &mut self.ports[index as usize] {
-            port.paused = paused;
+            port.pauses += 1;
+        }
+    }
+
+    /// Takes back one [`pause`](Self::pause).
+    pub fn resume(&mut self, index: PortIndex) {
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.pauses -= 1;
+        }
+    }
+
+    /// Takes in what other workers sent before this call.
+    fn all_crossings(&mut self) {
+        for _ in 0..=super::crossing::FRAMES / super::CROSSINGS {
+            self.crossings();
         }
     }
 
     /// Drops everything that `source` sent and that waits at own egresses.
     pub fn drop_source(&mut self, source: PortIndex) {
-        // What is still on its way here arrives first.
-        self.crossings();
+        self.all_crossings();
         let now = self.now;
         for own in &self.owned {
             let Some(port) = &mut self.ports[*own as usize] else { continue };
@@ -289,11 +306,14 @@ impl Worker {
         let kicks: Vec<OwnedFd> = vhost.rings().filter_map(|ring| ring.kick.take()).collect();
         *vhost = Default::default();
         kicks.iter().for_each(|kick| self.sleeper.remove_kick(kick));
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.broken = false;
+        }
     }
 
     /// The link of a port is broken: nothing is taken from it until it is made anew.
     pub(super) fn fault(&mut self, port: &mut Port, reason: &str) {
-        if std::mem::replace(&mut port.paused, true) {
+        if std::mem::replace(&mut port.broken, true) {
             return;
         }
         if let Link::Vhost(vhost) = &mut port.link {

@@ -15,7 +15,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use std::collections::VecDeque;
 
 /// Frames that may be on their way to one worker. A full ring drops.
-const FRAMES: usize = 4096;
+pub(super) const FRAMES: usize = 4096;
 /// Fates that may be on their way back: more than a worker's ports usually have in flight.
 const FATES: usize = 1 << 14;
 

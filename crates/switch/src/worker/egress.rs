@@ -32,6 +32,10 @@ impl Worker {
         {
             return self.drop_frame(reference, egress, DropReason::Vlan);
         }
+        if info.segment != port.segment {
+            // One of them moved, or is another by now, since the frame was sent here.
+            return self.drop_frame(reference, egress, DropReason::NoReceiver);
+        }
         let queue = &mut port.egress;
         if !queue.sources.contains(source) {
             queue.sources.insert(source);

@@ -54,7 +54,7 @@ impl Worker {
             let index = self.owned[i] as usize;
             let Some(mut port) = self.ports[index].take() else { continue };
             worked |= match &port.link {
-                _ if port.paused => false,
+                _ if port.pauses > 0 || port.broken => false,
                 Link::Vhost(_) => self.ingress_rings(&mut port),
                 Link::Tap(_) => self.ingress_tap(&mut port, &mut budget),
             };
@@ -386,8 +386,8 @@ impl Worker {
         }
         match to {
             To::Port(egress) => {
-                let Some(info) = &self.infos[port.index as usize] else { return };
-                if let Some(deadline) = info.deadline_to(egress) {
+                let info = self.infos[port.index as usize].as_ref();
+                if let Some(deadline) = info.and_then(|info| info.deadline_to(egress)) {
                     frame.deadline = started + deadline;
                 }
                 port.in_flight_to[egress as usize] += 1;
@@ -422,16 +422,19 @@ impl Worker {
         }
     }
 
-    /// Half the ring is in flight: the newest frame at the fullest egress makes room.
-    fn relieve(&mut self, port: &Port) {
+    /// Half the ring is in flight: the newest frame at the fullest egress makes room. Another
+    /// worker is asked once until a frame comes back, or it would drop one for each of our loops.
+    fn relieve(&mut self, port: &mut Port) {
         let egress = port.longest_egress();
         let Some(info) = &self.infos[egress as usize] else { return };
         let worker = info.worker as usize;
         if worker == self.id as usize {
             self.drop_newest(egress, port.index);
         } else if let Some((peer, _)) = &mut self.peers[worker]
+            && !port.relieving
             && peer.send(Crossing::DropNewest { egress, source: port.index })
         {
+            port.relieving = true;
             self.to_ring |= 1 << worker;
         }
     }
