@@ -193,6 +193,15 @@ impl Kind {
     }
 }
 
+/// Finishes a checksum as the receiver's network stack would.
+pub fn finish(header: Header, frame: &mut [u8]) {
+    assert_eq!(header.flags & NEEDS_CSUM, NEEDS_CSUM);
+    let start = usize::from(header.csum_start);
+    let sum = checksum(&frame[start..]);
+    let at = start + usize::from(header.csum_offset);
+    frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+}
+
 /// Bytes that are nowhere the same.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
