@@ -120,9 +120,9 @@ fn broadcast_reaches_all_others_and_is_capped() {
             a.send(&udp(BROADCAST, a.mac(), &[7; 500]));
         }
         host.until(|| a.front.in_flight(0) == 0);
-        others.iter_mut().for_each(|o| {
-            o.drain();
-        });
+        for other in &mut others {
+            other.drain();
+        }
     }
     assert!(host.stats("a").tx.dropped["flood_cap"] > 100);
 }

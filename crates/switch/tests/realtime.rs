@@ -14,16 +14,6 @@ fn realtime(name: &str, n: u8, deadline: &str) -> String {
     vnic(name, n, &format!("{envelope}\ndeadline = \"{deadline}\"\nto = [\"c\"]"))
 }
 
-/// A receiver that has used up all its buffers, since `filler` sent as many frames as it has.
-fn without_buffers(host: &TestSwitch, filler: &mut Guest) -> Guest {
-    let c = host.guest_with(&vnic("c", 9, ""), ring(16));
-    for n in 1..=16 {
-        filler.send(&udp(c.mac(), filler.mac(), b"fills a buffer"));
-        host.until(|| host.stats("c").rx.frames == n);
-    }
-    c
-}
-
 #[test]
 fn a_real_time_frame_overtakes_a_backlog() {
     let host = TestSwitch::new(1);

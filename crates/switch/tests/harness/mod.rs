@@ -89,7 +89,12 @@ impl TestSwitch {
     pub fn until(&self, mut done: impl FnMut() -> bool) {
         let start = Instant::now();
         while !done() {
-            assert!(start.elapsed() < PATIENCE, "waited too long: {:#?}", self.stats.vnics());
+            assert!(
+                start.elapsed() < PATIENCE,
+                "waited too long: {:#?} {:#?}",
+                self.stats.vnics(),
+                self.switch.ports()
+            );
             std::thread::sleep(Duration::from_micros(200));
         }
     }
@@ -107,6 +112,12 @@ impl Guest {
     pub fn send(&mut self, frame: &[u8]) {
         let bytes = with_header(self.front.header_len(), [0; 12], frame);
         assert!(self.front.send(0, &bytes), "transmit ring is full");
+    }
+
+    /// Sends a frame where the ring has room.
+    pub fn send_or_drop(&mut self, frame: &[u8]) {
+        let bytes = with_header(self.front.header_len(), [0; 12], frame);
+        self.front.send(0, &bytes);
     }
 
     /// Sends a frame behind the given virtio header.
@@ -228,9 +239,55 @@ pub fn pump(
     (received, start.elapsed())
 }
 
+/// Numbered frames from one guest to another, of which none may be lost.
+pub struct Stream {
+    to: [u8; 6],
+    from: [u8; 6],
+    sent: u32,
+    pub received: u32,
+}
+
+impl Stream {
+    pub fn new(from: &Guest, to: &Guest) -> Self {
+        Self { to: to.mac(), from: from.mac(), sent: 0, received: 0 }
+    }
+
+    /// Fills the sender's ring.
+    pub fn send(&mut self, sender: &mut Guest) {
+        sender.fill_with([0; 12], || {
+            self.sent += 1;
+            udp(self.to, self.from, &[&(self.sent - 1).to_be_bytes()[..], &[0; 496]].concat())
+        });
+    }
+
+    /// Checks one frame of a receiver, where it is of this stream.
+    #[track_caller]
+    pub fn check(&mut self, frame: &[u8]) {
+        if frame[6..12] == self.from {
+            assert_eq!(frame[42..46], self.received.to_be_bytes(), "lost or out of order");
+            self.received += 1;
+        }
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.sent == self.received
+    }
+}
+
 /// Bytes of a rate in a time.
 pub fn bytes_in(bits_per_second: u64, time: Duration) -> f64 {
     bits_per_second as f64 / 8.0 * time.as_secs_f64()
+}
+
+/// A receiver named `c` that has used up all its buffers, since `filler` sent as many frames as
+/// it has.
+pub fn without_buffers(host: &TestSwitch, filler: &mut Guest) -> Guest {
+    let c = host.guest_with(&vnic("c", 9, ""), ring(16));
+    for n in 1..=16 {
+        filler.send(&udp(c.mac(), filler.mac(), b"fills a buffer"));
+        host.until(|| host.stats("c").rx.frames == n);
+    }
+    c
 }
 
 pub const BROADCAST: [u8; 6] = [0xff; 6];

@@ -1,0 +1,102 @@
+//! A frame stays in its sender's ring until it is delivered: what a receiver
+//! that takes nothing may cost the others.
+
+mod harness;
+
+use harness::*;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_receiver_that_takes_nothing_harms_only_traffic_to_itself() {
+    for workers in [1, 2] {
+        let host = TestSwitch::new(workers);
+        let mut filler = host.guest(&vnic("filler", 1, ""));
+        let c = without_buffers(&host, &mut filler);
+        let mut a = host.guest_with(&vnic("a", 2, "tx = { max = \"40mbit\", burst = \"4kB\" }"), ring(1024));
+        let mut live = host.guest_with(&vnic("live", 3, ""), ring(1024));
+        let mut to_c = false;
+        let (mut bytes, start) = (0, Instant::now());
+        while start.elapsed() < Duration::from_millis(1200) {
+            let (dead, there, from) = (c.mac(), live.mac(), a.mac());
+            a.fill_with([0; 12], || {
+                to_c = !to_c;
+                udp(if to_c { dead } else { there }, from, &[5; 1000])
+            });
+            live.each(|frame| bytes += frame.len());
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        let share = bytes_in(20_000_000, start.elapsed());
+        assert!(bytes as f64 >= 0.95 * share, "{bytes} bytes of {share} with {workers} workers");
+        assert_eq!(host.stats("live").rx.dropped.len(), 0);
+        host.until(|| {
+            live.drain();
+            a.front.in_flight(0) == 0
+        });
+        let stats = host.stats("a");
+        let lost: u64 = stats.tx.dropped.values().sum();
+        assert_eq!(
+            lost,
+            stats.tx.frames.div_ceil(2),
+            "every frame to c, and no other: {:?}",
+            stats.tx.dropped
+        );
+    }
+}
+
+#[test]
+fn a_frame_is_held_for_a_while_and_dropped_then() {
+    let host = TestSwitch::new(1);
+    let mut filler = host.guest(&vnic("filler", 1, ""));
+    let mut c = without_buffers(&host, &mut filler);
+    let mut a = host.guest(&vnic("a", 2, ""));
+    let start = Instant::now();
+    a.send(&udp(c.mac(), a.mac(), b"nobody takes me"));
+    host.until(|| a.front.in_flight(0) == 0);
+    assert!(start.elapsed() >= Duration::from_millis(10), "held for {:?}", start.elapsed());
+    let (a, after) = (host.stats("a"), host.stats("c"));
+    assert_eq!(a.tx.dropped.get("held_too_long"), Some(&1), "{:?}", a.tx.dropped);
+    assert_eq!(after.rx.dropped.get("held_too_long"), Some(&1));
+    assert_eq!(c.drain(), 16, "only what it had taken before");
+}
+
+#[test]
+fn at_most_half_a_ring_is_in_flight() {
+    for workers in [1, 2] {
+        let host = TestSwitch::new(workers);
+        let mut filler = host.guest(&vnic("filler", 1, ""));
+        let mut c = without_buffers(&host, &mut filler);
+        let limit = "tx = { max = \"1gbit\", burst = \"200kB\" }\ndeadline = \"9s\"\nto = [\"c\"]";
+        let mut a = host.guest_with(&vnic("a", 2, limit), ring(64));
+        assert_ne!(workers == 2, host.port("a").worker == host.port("c").worker);
+        let frame = udp(c.mac(), a.mac(), b"waits for c");
+        assert_eq!(a.fill(&frame), 64);
+        let dropped = || host.stats("a").tx.dropped.get("ring_share").copied().unwrap_or(0);
+        host.until(|| host.stats("a").tx.frames == 64 && dropped() == 32);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!((dropped(), a.front.in_flight(0)), (32, 32), "no more than needed");
+        // As soon as there are buffers, they are delivered.
+        let mut got = 0;
+        host.until(|| {
+            got += c.drain();
+            got == 16 + 32 && a.front.in_flight(0) == 0
+        });
+        assert_eq!(host.stats("a").tx.dropped.len(), 1, "{:?}", host.stats("a").tx.dropped);
+    }
+}
+
+#[test]
+fn frames_that_wait_for_buffers_go_when_there_are_some() {
+    let host = TestSwitch::new(1);
+    let mut filler = host.guest(&vnic("filler", 1, ""));
+    let mut c = without_buffers(&host, &mut filler);
+    let limit = "tx = { max = \"1gbit\", burst = \"200kB\" }\ndeadline = \"9s\"\nto = [\"c\"]";
+    let mut a = host.guest(&vnic("a", 2, limit));
+    for n in 0..50u8 {
+        a.send(&udp(c.mac(), a.mac(), &[n; 30]));
+        // The worker falls asleep without buffers, and the driver's kick or a look wakes it.
+        std::thread::sleep(Duration::from_millis(1));
+        c.receive();
+    }
+    let last: Vec<u8> = (0..16).map(|_| c.receive()[42]).collect();
+    assert_eq!(last, (34..50).collect::<Vec<u8>>());
+}
