@@ -16,6 +16,7 @@ use tidegate_switch::server::ports::Connect;
 use tidegate_switch::stats::{Reader, VnicStats};
 
 pub mod frames;
+pub mod netns;
 
 /// Longest a test waits for anything that should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(10);
