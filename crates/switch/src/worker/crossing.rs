@@ -29,8 +29,8 @@ pub enum Crossing {
         /// The frame.
         frame: FrameRef,
     },
-    /// The source has half its ring in flight and most of it waits there: drop its newest.
-    DropNewest {
+    /// The source has half its ring in flight and most of it waits there: make room.
+    Relieve {
         /// At this port.
         egress: PortIndex,
         /// Of this source.

@@ -54,12 +54,22 @@ impl Worker {
         }
     }
 
-    /// Drops the newest frame of `source` that waits at an own egress.
-    pub(super) fn drop_newest(&mut self, egress: PortIndex, source: PortIndex) {
-        let Some(port) = &mut self.ports[egress as usize] else { return };
-        if let Some(queued) = port.egress.scheduler.drop_tail(source) {
-            self.drop_frame(queued.frame, egress, DropReason::RingShare);
+    /// Makes room for sources with half their ring in flight: drops their newest frame where the
+    /// receiver is what it waits for. Where it waits for this worker, it is on its way.
+    pub(super) fn relieve(&mut self) -> bool {
+        let before = self.fates.len();
+        let mut relief = std::mem::take(&mut self.relief);
+        for (egress, source) in relief.drain(..) {
+            let now = self.now;
+            let Some(port) = &mut self.ports[egress as usize] else { continue };
+            let stuck = port.egress.blocked_since != NEVER
+                || matches!(port.egress.scheduler.head(now), Head::WaitUntil(_));
+            if stuck && let Some(queued) = port.egress.scheduler.drop_tail(source) {
+                self.drop_frame(queued.frame, egress, DropReason::RingShare);
+            }
         }
+        self.relief = relief;
+        before != self.fates.len()
     }
 
     /// Serves all egresses with work; `true` where anything moved.

@@ -106,7 +106,7 @@ impl Worker {
                 }
                 Next::Nothing => break,
                 Next::Full => {
-                    self.relieve(port);
+                    self.ask_relief(port);
                     // A slot comes back when the fates of this loop are settled.
                     worked = true;
                     break;
@@ -119,7 +119,7 @@ impl Worker {
                     return (worked, true);
                 }
                 Sent::NoSlot => {
-                    self.relieve(port);
+                    self.ask_relief(port);
                     break;
                 }
             }
@@ -422,17 +422,20 @@ impl Worker {
         }
     }
 
-    /// Half the ring is in flight: the newest frame at the fullest egress makes room. Another
-    /// worker is asked once until a frame comes back, or it would drop one for each of our loops.
-    fn relieve(&mut self, port: &mut Port) {
+    /// Half the ring is in flight: a frame at the fullest egress is to make room. Asked for once
+    /// until a frame comes back, or another worker would drop one for each of our loops.
+    fn ask_relief(&mut self, port: &mut Port) {
+        if port.relieving {
+            return;
+        }
         let egress = port.longest_egress();
         let Some(info) = &self.infos[egress as usize] else { return };
         let worker = info.worker as usize;
         if worker == self.id as usize {
-            self.drop_newest(egress, port.index);
+            self.relief.push((egress, port.index));
+            port.relieving = true;
         } else if let Some((peer, _)) = &mut self.peers[worker]
-            && !port.relieving
-            && peer.send(Crossing::DropNewest { egress, source: port.index })
+            && peer.send(Crossing::Relieve { egress, source: port.index })
         {
             port.relieving = true;
             self.to_ring |= 1 << worker;

@@ -77,6 +77,8 @@ pub struct Worker {
     to_ring: u64,
     /// Egresses with work.
     active: Vec<PortIndex>,
+    /// Egress and source: half the source's ring is in flight, and most of it waits there.
+    relief: Vec<(PortIndex, PortIndex)>,
     flood: FloodPool,
     /// Fates of this loop, not yet settled.
     fates: Vec<Fate>,
@@ -114,6 +116,7 @@ impl Worker {
             peers,
             to_ring: 0,
             active: Vec::with_capacity(VNICS),
+            relief: Vec::with_capacity(VNICS),
             flood: FloodPool::new(id),
             fates: Vec::with_capacity(4096),
             scratch: Scratch::default(),
@@ -148,6 +151,7 @@ impl Worker {
         worked |= self.crossings();
         worked |= self.ingress();
         worked |= self.egress();
+        worked |= self.relieve();
         worked |= self.settle();
         self.flush();
         self.ring_peers();
@@ -172,7 +176,7 @@ impl Worker {
                 worked = true;
                 match crossing {
                     Crossing::Frame { egress, frame } => self.enqueue(egress, frame),
-                    Crossing::DropNewest { egress, source } => self.drop_newest(egress, source),
+                    Crossing::Relieve { egress, source } => self.relief.push((egress, source)),
                 }
             }
             while let Some(fate) = self.peers[id].as_mut().and_then(|(peer, _)| peer.settled()) {
