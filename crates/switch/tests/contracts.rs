@@ -164,3 +164,19 @@ fn a_limit_changes_live_without_losing_a_frame() {
     });
     assert!(host.stats("a").tx.dropped.is_empty());
 }
+
+#[test]
+fn what_waits_for_a_slow_receiver_arrives_when_its_limit_is_raised() {
+    let host = TestSwitch::new(1);
+    let mut a = host.guest(&vnic("a", 1, ""));
+    let mut b = host.guest(&vnic("b", 2, "rx = { max = \"500kbit\", burst = \"1500B\" }"));
+    // 40 of 1042 bytes: 670 ms, held far longer than where a receiver is fast.
+    for n in 0..40u8 {
+        a.send(&udp(b.mac(), a.mac(), &[n; 1000]));
+    }
+    host.until(|| host.stats("b").rx.frames >= 3);
+    host.change(&vnic("b", 2, ""));
+    let received: Vec<u8> = (0..40).map(|_| b.receive()[42]).collect();
+    assert_eq!(received, (0..40).collect::<Vec<u8>>());
+    assert!(host.stats("a").tx.dropped.is_empty());
+}

@@ -100,14 +100,16 @@ impl Worker {
         worked
     }
 
+    /// Delivers what may go now. Only what cannot go on is looked at for frames held too long:
+    /// what a late worker or a raised limit left behind is on its way.
     fn serve(&mut self, port: &mut Port, budget: &mut i64) -> bool {
         let mut worked = false;
         for _ in 0..BATCH {
             match port.egress.scheduler.head(self.now) {
-                Head::Empty => break,
+                Head::Empty => return worked,
                 Head::WaitUntil(at) => {
                     self.wake_at(at);
-                    break;
+                    return self.expire(port) || worked;
                 }
                 Head::Ready { tier, .. } if tier != Tier::RealTime && *budget <= 0 => {
                     // Not idle: the rest is due at once.
@@ -115,15 +117,14 @@ impl Worker {
                 }
                 Head::Ready { queued, .. } => {
                     if !self.deliver_head(port, queued) {
-                        break;
+                        return self.expire(port) || worked;
                     }
                     *budget -= i64::from(queued.bytes) + FRAME_COST;
                     worked = true;
                 }
             }
         }
-        // After serving: a frame that can still be delivered is better late than dropped.
-        worked | self.expire(port)
+        worked
     }
 
     /// Delivers or drops the first frame; `false` where it stays first.
