@@ -53,8 +53,8 @@ fn a_handshake_starts_and_enables_every_queue() {
     assert_eq!(now.features, negotiated);
     assert_ne!(now.features & NET_F_MQ, 0);
     assert_eq!(now.protocol_features, 1 | 1 << 3);
-    // A sparse memfd.
-    assert_eq!(now.memory_preallocated, Some(false));
+    // Allocated before it was passed on.
+    assert_eq!(now.memory_preallocated, Some(true));
     assert_eq!((now.connects, now.refused, now.protocol_errors), (1, 0, 0));
     exchange(&port, &mut guest, 2, 10);
 }
