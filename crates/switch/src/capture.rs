@@ -46,6 +46,11 @@ pub struct CaptureTap {
 }
 
 impl CaptureTap {
+    /// Nobody reads any more.
+    pub fn is_over(&self) -> bool {
+        self.ring.is_abandoned()
+    }
+
     /// Copies a frame, or counts it as lost where the ring is full.
     pub fn record(&mut self, frame: &Frame, direction: Direction) {
         let captured = (frame.len as usize).min(self.snaplen);
@@ -110,6 +115,8 @@ pub fn start(
             // Broken pipe is how a reader ends a capture.
             tracing::debug!(%error, "capture ended");
         }
+        // The worker's end shows that it is over.
+        drop(writer);
         finished();
     })?;
     Ok(CaptureTap { ring: producer, snaplen: snaplen as usize, lost })

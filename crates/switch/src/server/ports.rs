@@ -291,9 +291,9 @@ impl Switch {
             return Err(format!("{name} is being captured already"));
         }
         let done = worker.clone();
-        let finished = move || done.call(move |worker| worker.set_capture(index, None));
+        let finished = move || done.call(move |worker| worker.end_capture(index));
         let tap = capture::start(name, snaplen, into.into(), finished).map_err(|error| error.to_string())?;
-        worker.call(move |worker| worker.set_capture(index, Some(tap)));
+        worker.call(move |worker| worker.set_capture(index, tap));
         Ok(())
     }
 }

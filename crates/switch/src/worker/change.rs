@@ -127,10 +127,17 @@ impl Worker {
         self.ports[index as usize].as_ref().is_some_and(|port| port.capture.is_some())
     }
 
-    /// Starts or ends a capture.
-    pub fn set_capture(&mut self, index: PortIndex, capture: Option<CaptureTap>) {
+    /// Starts a capture.
+    pub fn set_capture(&mut self, index: PortIndex, capture: CaptureTap) {
         if let Some(port) = &mut self.ports[index as usize] {
-            port.capture = capture;
+            port.capture = Some(capture);
+        }
+    }
+
+    /// Ends a capture that nobody reads any more; the index may be another port's by now.
+    pub fn end_capture(&mut self, index: PortIndex) {
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.capture.take_if(|capture| capture.is_over());
         }
     }
 
