@@ -20,7 +20,7 @@ pub fn admission(
         deadline_ns: b.deadline.get(),
         bound_ns: b.bound.get(),
         margin_ns: b.margin().get(),
-        worst_seen_ns: stats.get(&b.vnic).filter(|s| s.delay.count > 0).map(|s| s.delay.max),
+        worst_seen_ns: stats.get(&b.vnic).map(|s| s.realtime_worst_ns).filter(|worst| *worst > 0),
         derivation: Derivation {
             critical_t_ns: b.critical_t.get(),
             demand_bytes: b.demand.get(),

@@ -110,6 +110,8 @@ fn source_bytes(rate: Option<Rate>) -> u64 {
 pub struct PortContract {
     /// Anti-spoofing.
     pub policy: Policy,
+    /// Td, ns.
+    pub deadline: Option<u64>,
     /// Hard limit and burst of what it sends.
     pub tx_limit: Option<(Rate, Bytes)>,
     /// Real-time: super-frames are cut to the burst.
@@ -130,6 +132,7 @@ impl PortContract {
         let queue = vnic.rx.queue.map_or(QUEUE, |q| q.get());
         Self {
             policy: Policy::from(vnic),
+            deadline: vnic.deadline.map(|d| d.get()),
             tx_limit: vnic.tx.max.map(|max| (max, vnic.tx.burst_or_default(max))),
             cut_to: vnic.deadline.and(vnic.tx.burst).map(|b| b.get() as u32),
             frame_max: u32::from(vnic.mtu) + 18,

@@ -136,6 +136,10 @@ impl Port {
         };
         self.flood.set(now, contract.flood.0, contract.flood.1);
         self.egress.scheduler.reconfigure(now, contract.egress);
+        if contract.deadline != self.contract.deadline {
+            // What was seen under another promise says nothing about this one.
+            self.stats.realtime_worst.set(0);
+        }
         self.contract = contract;
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 /// `tgstats` and a NUL, big-endian.
 pub const MAGIC: u64 = 0x7467_7374_6174_7300;
 /// Version of this layout.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Most vNICs of one switch.
 pub const VNICS: usize = 1024;
 /// Most workers of one switch.
@@ -115,6 +115,8 @@ pub struct VnicSlot {
     pub delay: SharedHistogram,
     /// Real-time frames delivered, in time or late.
     pub realtime_delivered: Counter,
+    /// The worst Tr - Ts of a real-time frame delivered under the deadline in force, ns.
+    pub realtime_worst: Counter,
     /// Deadline misses by cause.
     pub misses: [Counter; MissCause::COUNT],
     /// Misses so far; the next goes to `misses_seen % MISSES`.

@@ -111,6 +111,9 @@ pub struct VnicStats {
     pub delay: Delay,
     /// Real-time frames delivered.
     pub realtime_delivered: u64,
+    /// The worst Tr - Ts of those under the deadline in force, ns.
+    #[serde(default)]
+    pub realtime_worst_ns: u64,
     /// Deadline misses by [`MissCause::label`]; causes that never occurred are left out.
     pub misses: BTreeMap<String, u64>,
 }
@@ -263,6 +266,7 @@ fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
         throttled: slot.throttled_now.get() != 0,
         delay: Delay::from(&slot.delay.read()),
         realtime_delivered: slot.realtime_delivered.get(),
+        realtime_worst_ns: slot.realtime_worst.get(),
         misses: MissCause::ALL
             .iter()
             .map(|c| (c.label().to_owned(), slot.misses[*c as usize].get()))

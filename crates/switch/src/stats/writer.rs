@@ -84,6 +84,7 @@ fn clear(slot: &VnicSlot) {
     slot.throttled_now.set(0);
     slot.delay.reset();
     slot.realtime_delivered.set(0);
+    slot.realtime_worst.set(0);
     slot.misses.iter().for_each(|c| c.set(0));
     slot.misses_seen.set(0);
     slot.miss_log.iter().for_each(|m| m.number.set(0));

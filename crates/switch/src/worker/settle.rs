@@ -58,6 +58,7 @@ fn account(port: &Port, frame: &Frame, fate: &Fate) {
         port.stats.delay.record(delay);
         if frame.is_realtime() {
             port.stats.realtime_delivered.add(1);
+            port.stats.realtime_worst.raise(delay);
         }
     }
     if frame.is_realtime() && (fate.dropped.is_some() || fate.at > frame.deadline) {

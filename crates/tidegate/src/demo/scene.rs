@@ -131,6 +131,7 @@ impl Scene {
         Ok(Measured {
             sent: sent.frames,
             received: received.frames,
+            timer: histogram(&sent.delays),
             delay: histogram(&received.delays),
             longest: received.longest,
             switch_delay: added(&before, &after),

@@ -69,10 +69,12 @@ impl Tally {
         }
     }
 
-    fn sent(&self, packet: Packet) {
+    /// At the sender the delay is that of its timer: how late the host let it run.
+    fn sent(&self, packet: Packet, due: u64) {
         let mut counts = self.counts();
         if counts.window.holds(packet.sent) {
             counts.numbers.insert(packet.number);
+            counts.delays.record(packet.sent.saturating_sub(due));
         }
     }
 
@@ -102,7 +104,7 @@ pub fn send(socket: &UdpSocket, tally: &Tally, realtime: bool) -> io::Result<()>
         match socket.send(&packet.bytes()) {
             // A frame the own interface had no room for is a lost frame, and counts as one.
             Err(e) if e.raw_os_error() != Some(Errno::NOBUFS.raw_os_error()) => return Err(e),
-            _ => tally.sent(packet),
+            _ => tally.sent(packet, next),
         }
     }
     Ok(())
