@@ -4,7 +4,7 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
-PYTHON := tests scripts/test
+PYTHON := tests scripts/test bench/run
 BINARY := target/release/tidegate
 
 # Tools in ~/.cargo/bin are found even by a shell that does not know of them.
@@ -42,7 +42,7 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	.venv/bin/ruff check --config tests/pyproject.toml $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml --check $(PYTHON)
-	cd tests && ../.venv/bin/mypy . ../scripts/test
+	cd tests && ../.venv/bin/mypy . ../scripts/test && ../.venv/bin/mypy ../bench/run
 	shellcheck -x scripts/setup scripts/deb .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
 
@@ -51,8 +51,9 @@ fmt: ## format Rust and Python
 	.venv/bin/ruff check --config tests/pyproject.toml --fix --quiet $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml $(PYTHON)
 
-bench: ## the measurements of PROMISES.md
-	@if [ -x bench/run ]; then bench/run $(ARGS); else echo "make bench: there are no measurements yet (bench/run is missing); 'make demo' measures the first promise" >&2; exit 1; fi
+bench: build ## the measurements of PROMISES.md, repeated: medians and ranges (ARGS=runs)
+	@scripts/setup demo
+	bench/run $(ARGS)
 
 deb: build ## dist/tidegate_VERSION_ARCH.deb
 	@scripts/setup deb
