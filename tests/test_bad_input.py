@@ -132,9 +132,9 @@ def test_tap_taken_or_nowhere(base: Host, tmp_path: Path) -> None:
     """A device name that is in use, too long, or in a namespace that is not there."""
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     with Stack(tmp_path / "stack") as stack:
-        stack.run("ip link add eth0 type dummy")
+        stack.run("ip link add eth0 type veth peer name other")
         refused(base, tap_vnic("bad", stack.path, MAC), "eth0")
-        assert "dummy" in stack.run("ip -d link show eth0")
+        assert "veth" in stack.run("ip -d link show eth0")
         refused(base, tap_vnic("bad", stack.path, MAC, device="sixteen-letters-"), "sixteen-letters-", "15")
         refused(base, tap_vnic("bad", tmp_path / "no-namespace", MAC), "no-namespace")
 

@@ -114,7 +114,7 @@ def test_deadline_is_admitted_and_shown(host: Host) -> None:
             host,
             "voice",
             MAC["a"],
-            'tx = { max = "2mbit", burst = "1kB" }',
+            'tx = { max = "2mbit", burst = "2kB" }',
             'deadline = "1ms"',
             'to = ["sink"]',
         )

@@ -21,6 +21,8 @@ use utoipa::OpenApi;
 
 /// Longest wait for the reconciler.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait for a fresh look at the places.
+const LOOK: Duration = Duration::from_millis(300);
 /// Shortest capture of a frame that is of use, bytes.
 const SNAPLEN: std::ops::RangeInclusive<u32> = 64..=65535;
 
@@ -79,12 +81,14 @@ async fn not_so() -> ApiError {
 /// The host, its places and what is promised
 #[utoipa::path(get, path = "/v1/host", responses((status = 200, body = HostView)))]
 async fn host(State(api): State<Api>) -> Json<HostView> {
+    look(&api).await;
     Json(read(&api.board).host.clone())
 }
 
 /// All vNICs, by name
 #[utoipa::path(get, path = "/v1/vnics", responses((status = 200, body = Vec<VnicView>)))]
 async fn list(State(api): State<Api>) -> Json<Vec<VnicView>> {
+    look(&api).await;
     Json(read(&api.board).vnics.values().cloned().collect())
 }
 
@@ -92,6 +96,7 @@ async fn list(State(api): State<Api>) -> Json<Vec<VnicView>> {
 #[utoipa::path(get, path = "/v1/vnics/{name}", params(("name" = String, Path, description = "vNIC")),
     responses((status = 200, body = VnicView), (status = 404, body = ErrorBody)))]
 async fn show(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<VnicView>, ApiError> {
+    look(&api).await;
     read(&api.board).vnics.get(&name).cloned().map(Json).ok_or_else(|| ApiError::no_vnic(&name))
 }
 
@@ -147,6 +152,15 @@ async fn apply(
     submit(&api, query, text, false).await
 }
 
+/// Has the board show what is so now; what it shows already where that takes too long, as
+/// while a place does not answer.
+async fn look(api: &Api) {
+    let (reply, seen) = oneshot::channel();
+    if api.commands.send(Command::Look { reply }).is_ok() {
+        let _ = tokio::time::timeout(LOOK, seen).await;
+    }
+}
+
 async fn submit(
     api: &Api,
     query: Result<Query<ApplyQuery>, QueryRejection>,
@@ -163,6 +177,7 @@ async fn submit(
 #[utoipa::path(get, path = "/v1/vnics/{name}/why", params(("name" = String, Path, description = "vNIC")),
     responses((status = 200, body = WhyView), (status = 404, body = ErrorBody)))]
 async fn why(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<WhyView>, ApiError> {
+    look(&api).await;
     view::why(&read(&api.board), &name).map(Json).ok_or_else(|| ApiError::no_vnic(&name))
 }
 

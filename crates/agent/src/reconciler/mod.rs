@@ -77,6 +77,11 @@ pub enum Command {
         /// The answer.
         reply: Reply<VnicChange>,
     },
+    /// Look at the places now: whoever reads counters wants them as they are.
+    Look {
+        /// Told when the board shows them.
+        reply: oneshot::Sender<()>,
+    },
     /// Read the configuration folder now.
     Reload,
     /// End, with what came before finished.
@@ -270,6 +275,11 @@ impl Reconciler {
                 let _ = reply.send(answer);
             }
             Command::Stop => {}
+            Command::Look { reply } => {
+                self.observe();
+                self.publish();
+                let _ = reply.send(());
+            }
             Command::Reload => {
                 self.look_at_files(true);
                 self.retry_files();

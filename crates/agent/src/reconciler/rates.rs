@@ -5,6 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_secs(1);
+/// Samples are at least this far apart, however often somebody looks.
+const APART: Duration = Duration::from_millis(50);
 
 /// Samples of every vNIC's counters over a little more than the last second.
 #[derive(Debug, Default)]
@@ -27,6 +29,9 @@ impl Rates {
             // Counters that fell are another port's of the same name.
             if samples.back().is_some_and(|last| last.tx > now.tx || last.rx > now.rx) {
                 samples.clear();
+            }
+            if samples.back().is_some_and(|last| now.at.duration_since(last.at) < APART) {
+                continue;
             }
             samples.push_back(now);
             while samples.get(1).is_some_and(|s| now.at.duration_since(s.at) >= WINDOW) {

@@ -20,9 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(100);
 /// Time between an order and the window it is about.
 const LEAD: Duration = Duration::from_millis(20);
-/// Time after a window until its figures are complete: frames under way arrive, and the agent,
-/// which looks twice a second, has seen the switch's counters.
-pub const SETTLE: Duration = Duration::from_millis(700);
+/// Time after a window until its figures are complete: frames under way arrive.
+pub const SETTLE: Duration = Duration::from_millis(100);
 
 /// Everything the demo started. Dropping it ends all of it.
 #[derive(Debug)]
