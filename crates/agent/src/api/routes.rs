@@ -66,8 +66,9 @@ fn routes() -> Vec<(&'static str, MethodRouter<Api>)> {
 
 /// The API.
 pub fn router(api: Api) -> Router {
-    let empty = Router::new().fallback(nowhere).method_not_allowed_fallback(not_so);
-    routes().into_iter().fold(empty, |router, (path, route)| router.route(path, route)).with_state(api)
+    let all = routes().into_iter().fold(Router::new(), |router, (path, route)| router.route(path, route));
+    // Concerns the routes there are by now, so it comes after them.
+    all.fallback(nowhere).method_not_allowed_fallback(not_so).with_state(api)
 }
 
 async fn nowhere() -> ApiError {
@@ -121,9 +122,11 @@ async fn set(
 
 /// Remove a vNIC
 #[utoipa::path(delete, path = "/v1/vnics/{name}", params(("name" = String, Path, description = "vNIC")),
-    responses((status = 200, body = VnicChange), (status = 404, body = ErrorBody),
+    responses((status = 200, body = VnicChange), (status = 400, description = "others need it", body = ErrorBody),
+        (status = 404, body = ErrorBody),
         (status = 409, description = "owned by a file, or not possible", body = ErrorBody),
-        (status = 422, description = "others need it", body = ErrorBody), (status = 503, body = ErrorBody)))]
+        (status = 422, description = "what remains cannot be kept", body = ErrorBody),
+        (status = 503, body = ErrorBody)))]
 async fn remove(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<VnicChange>, ApiError> {
     ask(&api, |reply| Command::Remove { name, reply }).await
 }
@@ -295,5 +298,15 @@ mod tests {
         assert_eq!(status("patch", "/v1/vnics/x").await, StatusCode::BAD_REQUEST);
         assert_eq!(status("delete", "/v1/vnics/x").await, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(status("post", "/v1/apply?prune=perhaps").await, StatusCode::BAD_REQUEST);
+    }
+
+    #[tokio::test]
+    async fn a_wrong_method_is_answered_with_what_to_do() {
+        let request = Request::builder().method("PUT").uri("/v1/vnics").body(Body::empty()).unwrap();
+        let response = router(api().0).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+        let body = axum::body::to_bytes(response.into_body(), 1 << 16).await.unwrap();
+        let body: ErrorBody = serde_json::from_slice(&body).expect("an error like all others");
+        assert!(body.error.contains("/openapi.json"), "{body:?}");
     }
 }
