@@ -205,7 +205,8 @@ fn write(encoder: &mut MetricEncoder<'_>, kind: Kind, value: f64) -> fmt::Result
 }
 
 fn sum(delay: &Delay) -> f64 {
-    delay.buckets.iter().map(|(upper, n)| *upper as f64 * *n as f64).sum::<f64>() * NANOS
+    // Not `sum`, which makes nothing into -0.0.
+    delay.buckets.iter().fold(0.0, |sum, (upper, n)| sum + *upper as f64 * *n as f64) * NANOS
 }
 
 /// (le in seconds, frames in this bucket). A fine bucket counts where its upper end lies.
