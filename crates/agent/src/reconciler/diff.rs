@@ -51,6 +51,10 @@ fn keys(old: &BTreeMap<String, String>, new: &BTreeMap<String, String>) -> Vec<K
 fn vnic_keys(vnic: &Vnic) -> BTreeMap<String, String> {
     let mut keys = flat(vnic);
     keys.remove("name");
+    // In a file this is a value of `allowed.macs`.
+    if keys.remove("allowed.any-mac").is_some_and(|any| any == "true") {
+        keys.insert("allowed.macs".into(), "any".into());
+    }
     keys.retain(|key, _| !key.starts_with("attach."));
     let mut attach = |key: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -123,6 +127,7 @@ mod tests {
         let mut changed = vnic("b", 2);
         changed.tx.max = Some("500mbit".parse().unwrap());
         changed.to = vec!["a".into(), "uplink".into()];
+        changed.allowed.any_mac = true;
         changed.attach = tap("tg0");
         let new = contracts(&[vnic("a", 1), changed, vnic("d", 4), vnic("other", 9)]);
         let named = ["a", "b", "d"].map(String::from).into();
@@ -138,6 +143,7 @@ mod tests {
         assert_eq!(
             got[1].changes,
             [
+                change("allowed.macs", Option::None, Some("any")),
                 change("attach.mode", Some("server"), Option::None),
                 change("attach.tap", Option::None, Some("tg0")),
                 change("attach.vhost-user", Some("/run/tidegate/b.sock"), Option::None),
