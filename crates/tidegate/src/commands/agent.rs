@@ -19,7 +19,7 @@ pub struct Args {
     /// The switch's control socket
     #[arg(long, value_name = "PATH", default_value = switch::SOCKET)]
     switch: PathBuf,
-    /// Group whose members may use the API; root alone where absent
+    /// Group whose members may use the API; the agent's own where absent
     #[arg(long, value_name = "GROUP")]
     api_group: Option<String>,
     /// Permissions of the API's socket, octal
