@@ -159,7 +159,8 @@ pub struct Promise {
     pub bound_ns: u64,
     /// `deadline_ns - bound_ns`.
     pub margin_ns: u64,
-    /// The worst Tr - Ts seen of any frame of this vNIC, to whatever egress, ns; absent where none was sent.
+    /// The worst Tr - Ts seen of a real-time frame under this deadline, to whatever egress, ns; absent where none
+    /// was delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst_seen_ns: Option<u64>,
     /// How the bound came about.

@@ -155,7 +155,6 @@ fn counters(stats: &VnicStats) -> String {
 fn derivation(view: &VnicView, promise: &Promise) -> String {
     let (egress, of) = (&promise.egress, &promise.derivation);
     let deadline = Nanos::new(promise.deadline_ns);
-    let seen = view.stats.as_ref().map_or(0, |s| s.delay.count);
     let missed: u64 = view.stats.iter().flat_map(|s| s.misses.values()).sum();
     let worst = match promise.worst_seen_ns {
         None => "nothing was sent yet".to_owned(),
@@ -229,8 +228,7 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
     );
     let _ = writeln!(
         out,
-        "  worst seen is Tr - Ts as the switch measured it, of {} to all places",
-        plural(seen, "frame")
+        "  worst seen is Tr - Ts as the switch measured it, of real-time frames to all places, under this deadline"
     );
     out
 }
@@ -274,7 +272,7 @@ deadline towards sink
     capacity C        1gbit  of sink
     host budget H     250us  worker loops, wake-up and one copy
   bound 278 us holds if H = 250us held (violated 3 times) and the receiver had buffers
-  worst seen is Tr - Ts as the switch measured it, of 11,999 frames to all places
+  worst seen is Tr - Ts as the switch measured it, of real-time frames to all places, under this deadline
 ";
         assert_eq!(text(&samples::voice()), expected);
     }
