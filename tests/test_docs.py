@@ -1,0 +1,250 @@
+"""What the documentation says, checked against the program: contracts, links, commands, metrics, routes."""
+
+import json
+import re
+import shlex
+import socket
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from lab.host import BINARY, Host, tap_vnic, vhost_user_vnic
+from lab.initramfs import ROOT
+from lab.namespaces import Stack, can_make_namespaces
+from lab.need import need, need_commands
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+REFERENCE = ROOT / "docs" / "reference"
+FENCE = re.compile(r"^[ ]*```(\w*)\n(.*?)^[ ]*```", re.MULTILINE | re.DOTALL)
+METHODS = "GET|POST|PUT|PATCH|DELETE"
+
+
+def name(page: Path) -> str:
+    """A page as a test's id."""
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    """The code blocks of these languages."""
+    return [text for language, text in FENCE.findall(page.read_text()) if language in languages]
+
+
+def prose(page: Path) -> str:
+    """The page without its code blocks."""
+    return FENCE.sub("", page.read_text())
+
+
+# Contracts
+
+
+def contracts() -> list[tuple[str, str]]:
+    """Every TOML block of vNICs or a host, with where it stands."""
+    found = []
+    for page in PAGES:
+        for number, text in enumerate(blocks(page, "toml"), 1):
+            tables = tomllib.loads(text)
+            assert tables.keys() <= {"vnic", "host"}, f"{name(page)}: block {number} is no contract"
+            found.append((f"{name(page)} block {number}", text))
+    return found
+
+
+def test_contracts_are_valid(host: Host, subtests: pytest.Subtests) -> None:
+    """`plan` finds nothing wrong with any of them, and they fit; only the host they are for is not here."""
+    # Folders of sockets and namespaces are those of the reader's host.
+    elsewhere = re.compile(r"does not exist: make it first")
+    found = contracts()
+    assert len(found) > 5
+    for where, text in found:
+        with subtests.test(where):
+            done = host.try_cli("plan", "-f", host.file(text), "--json")
+            assert done.stdout, done.stderr
+            refusals = json.loads(done.stdout)["refusals"]
+            assert [r for r in refusals if not elsewhere.search(r)] == []
+
+
+def test_every_key_is_documented() -> None:
+    """The tables of the reference have each key that the parser knows, and no other."""
+    source = (ROOT / "crates/contract/src/parse/keys.rs").read_text()
+    known = {key.replace("_", "-") for key in re.findall(r'"([a-z][a-z_-]*)"', source)}
+    text = (REFERENCE / "contract.md").read_text().split("## `[vnic.NAME]`")[1]
+    documented = set(re.findall(r"^\| \[?`(?:tx\.|rx\.|allowed\.)?([a-z-]+)`", text, re.MULTILINE))
+    assert documented == known - {"vnic", "host"}
+
+
+# Links
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links(page: Path) -> None:
+    """Every relative link leads to a file that is there, and its anchor to a heading."""
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+# Commands
+
+
+@cache
+def usage(*command: str) -> str:
+    """`tidegate COMMAND --help`; empty where there is no such command."""
+    command_line = [BINARY, *command, "--help"]
+    done = subprocess.run(command_line, capture_output=True, text=True, timeout=10, check=False)
+    return done.stdout if done.returncode == 0 else ""
+
+
+@cache
+def subcommands(*command: str) -> frozenset[str]:
+    """The commands below a command."""
+    listed = re.search(r"^Commands:\n(.*?)\n\n", usage(*command), re.MULTILINE | re.DOTALL)
+    names = re.findall(r"^  (\w+)", listed.group(1), re.MULTILINE) if listed else []
+    return frozenset(names) - {"help"}
+
+
+def flags(*command: str) -> set[str]:
+    """The flags a command takes."""
+    return set(re.findall(r"(?<![\w-])(--?[a-zA-Z][\w-]*)", usage(*command)))
+
+
+def invocations(page: Path) -> Iterator[str]:
+    """Every `tidegate ...` of a page: in shell blocks, behind prompts, in units, between backticks."""
+    for text in blocks(page, "sh", "console", "ini"):
+        for line in text.replace("\\\n", " ").splitlines():
+            start = re.match(r"(?:\$ |sudo |ExecStart=)*(?:\S*/)?tidegate (.+)", line.strip())
+            if start:
+                yield start.group(1)
+    for text in re.findall(r"`(?:sudo )?tidegate ([^`]+)`", prose(page)):
+        yield re.sub(r"\s+", " ", text)
+
+
+def wrong(invocation: str) -> str:
+    """What is wrong with a command line; empty where nothing is."""
+    words = []
+    for word in shlex.split(invocation, comments=True):
+        if word in ("|", ">", "&&", ";"):
+            break
+        words.append(word)
+    # Options that stand before the command.
+    while words and words[0].startswith("-"):
+        takes_value = words[0] == "--api"
+        words = words[2 if takes_value else 1 :]
+    command: list[str] = []
+    while words and subcommands(*command):
+        if words[0] in ("…", "...", "→"):
+            return ""
+        if words[0].rstrip(",") not in subcommands(*command):
+            return f"tidegate {' '.join(command)} has no command {words[0]}"
+        command.append(words.pop(0).rstrip(","))
+    unknown = [w for w in words if re.match(r"--?[a-zA-Z]", w) and w.split("=")[0] not in flags(*command)]
+    return f"tidegate {' '.join(command)} has no flag {', '.join(unknown)}" if unknown else ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands(page: Path) -> None:
+    """Every command that a page names exists and takes the flags it is given."""
+    need("no release build: cargo build --release", BINARY.exists())
+    assert [w for w in map(wrong, invocations(page)) if w] == []
+
+
+def test_command_reference_is_complete() -> None:
+    """cli.md has a section for every command, and every flag in the section of its command."""
+    need("no release build: cargo build --release", BINARY.exists())
+    text = (REFERENCE / "cli.md").read_text()
+    head, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    shared = set(re.findall(r"--?[a-zA-Z][\w-]*", head))
+    leaves = [(c, s) for c in sorted(subcommands()) for s in sorted(subcommands(c)) or [""]]
+    for command in ([word for word in leaf if word] for leaf in leaves):
+        sections = [p for p in parts if re.match(rf"`tidegate {' '.join(command)}\b", p)]
+        assert len(sections) == 1, command
+        assert flags(*command) - shared - set(re.findall(r"--?[a-zA-Z][\w-]*", sections[0])) == set(), command
+
+
+# API and metrics
+
+
+def get(host: Host, path: str) -> str:
+    """`GET path` of the agent."""
+    connection = HTTPConnection("tidegate", timeout=10)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(10)
+    connection.sock.connect(str(host.api))
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    assert answer.status == 200, body
+    return body
+
+
+def test_routes(host: Host) -> None:
+    """api.md has a section for every route of /openapi.json and no other."""
+    document = json.loads(get(host, "/openapi.json"))
+    served = {f"{method.upper()} {path}" for path, item in document["paths"].items() for method in item}
+    text = (REFERENCE / "api.md").read_text()
+    assert set(re.findall(rf"^## `((?:{METHODS}) \S+)`$", text, re.MULTILINE)) == served
+
+
+def test_metrics(host: Host, tmp_path: Path) -> None:
+    """metrics.md has every metric that is served, with its type and labels, and no other."""
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    need_commands("ping")
+    mac = "52:54:00:00:0d:02"
+    with Stack(tmp_path / "a") as a:
+        # A real-time frame to a vNIC without a VM is dropped, which is a miss: every metric has a value.
+        host.apply(
+            vhost_user_vnic("sink", host.folder / "sink.sock", mac, 'rx = { max = "1gbit" }')
+            + tap_vnic(
+                *("voice", a.path, "52:54:00:00:0d:01", 'tx = { max = "2mbit", burst = "2kB" }'),
+                *('deadline = "1ms"', 'to = ["sink"]'),
+            )
+        )
+        a.address("eth0", "10.13.0.1/24")
+        a.run(f"ip neigh add 10.13.0.2 lladdr {mac} dev eth0")
+        a.try_run("ping -c 1 -W 1 10.13.0.2")
+        text = get(host, "/metrics")
+    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    served: dict[str, tuple[str, set[str]]] = {}
+    for sample, labels in re.findall(r"^(\w+)(?:\{([^}]*)\})? ", text, re.MULTILINE):
+        family = re.sub(r"_(total|sum|count|bucket)$", "", sample)
+        kind = types.get(sample) or types[family]
+        shown = sample if kind != "histogram" else family
+        served.setdefault(shown, (kind, set()))[1].update(re.findall(r'(\w+)="', labels))
+    row = re.compile(r"^\| `(tidegate_\w+)` \| (\w+) \|([^|]*)\|", re.MULTILINE)
+    rows = row.findall((REFERENCE / "metrics.md").read_text())
+    documented = {metric: (kind, set(re.findall(r"`(\w+)`", labels))) for metric, kind, labels in rows}
+    assert documented == served
+
+
+def test_metrics_named_elsewhere() -> None:
+    """A metric that any page names is in metrics.md."""
+    text = (REFERENCE / "metrics.md").read_text()
+    documented = set(re.findall(r"^\| `(tidegate_\w+)`", text, re.MULTILINE))
+    assert documented
+    for page in PAGES:
+        assert set(re.findall(r"\btidegate_(?:vnic|worker|place|agent)_\w+", page.read_text())) <= documented
+
+
+def test_reasons_and_causes() -> None:
+    """metrics.md explains every drop reason and cause of misses that the switch knows, and no other."""
+    source = (ROOT / "crates/switch/src/stats/reason.rs").read_text()
+    known = set(re.findall(r'^\s+\w+ = "(\w+)",$', source, re.MULTILINE))
+    section = (REFERENCE / "metrics.md").read_text().split("## Causes and reasons")[1]
+    rows = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
+    assert {word for row in rows for word in re.findall(r"`(\w+)`", row)} == known
