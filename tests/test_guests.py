@@ -21,11 +21,20 @@ LIMIT = {"a": 20, "b": 40}
 MBIT = 1e6
 
 
-def boot(host: Host, name: str, *, queues: int = 1, options: str = "", share: bool = True) -> Guest:
+def boot(
+    host: Host,
+    name: str,
+    *,
+    queues: int = 1,
+    options: str = "",
+    share: bool = True,
+    prealloc: bool = False,
+    mtu: int = 1500,
+) -> Guest:
     """A guest on the port `name`, with its address once it is ready."""
     nic = vhost_user(host.folder / f"{name}.sock", MAC[name], queues=queues, options=options)
-    setup = f"ip addr add {IP[name]}/24 dev eth0 && ip link set eth0 up"
-    return Guest(host.folder / f"guest-{name}", [nic], share=share, setup=setup)
+    setup = f"ip addr add {IP[name]}/24 dev eth0 && ip link set eth0 mtu {mtu} up"
+    return Guest(host.folder / f"guest-{name}", [nic], share=share, prealloc=prealloc, setup=setup)
 
 
 def contracts(host: Host) -> None:
@@ -56,6 +65,17 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, Gu
             host.wait_up("a", "b")
             yield host, a, b
         host.check_alive()
+
+
+def unlimited(host: Host, *lines: str) -> None:
+    """Ports a and b without limits."""
+    host.apply("".join(vhost_user_vnic(name, host.folder / f"{name}.sock", MAC[name], *lines) for name in MAC))
+
+
+def checksum_errors(guest: Guest) -> int:
+    """Segments and datagrams the guest's kernel has thrown away for their checksums, since it started."""
+    text = guest.run("nstat -asz TcpInCsumErrors UdpInCsumErrors Udp6InCsumErrors IcmpInCsumErrors")
+    return sum(int(line.split()[1]) for line in text.splitlines() if not line.startswith("#"))
 
 
 def stream(guest: Guest, to: str, seconds: int, options: str = "") -> None:
@@ -129,6 +149,7 @@ def test_driver_features(host: Host, queues: int, options: str) -> None:
             assert len(a.run("ls -d /sys/class/net/eth0/queues/tx-*").split()) == queues
         transfer(a, b, IP["a"])
         transfer(b, a, IP["b"])
+        assert checksum_errors(a) == checksum_errors(b) == 0
 
 
 def test_guest_and_tap(host: Host, tmp_path: Path) -> None:
@@ -176,3 +197,148 @@ def test_memory_that_is_not_shared(host: Host) -> None:
         guest.ready()
         wait_for("the reason", lambda: "share=on" in host.show("a").last_error)
         assert host.show("a").connection != "up"
+
+
+def test_super_frames_pass_whole(host: Host) -> None:
+    """Between guests with all offloads, TCP goes as super-frames in both directions, with checksums right."""
+    unlimited(host)
+    with boot(host, "a") as a, boot(host, "b") as b:
+        host.wait_up("a", "b")
+        for giver, taker, name in ((a, b, "a"), (b, a, "b")):
+            before = host.show(name)
+            transfer(giver, taker, IP[name], 30_000_000)
+            after = host.show(name)
+            frames = after.tx_frames - before.tx_frames
+            assert (after.tx_bytes - before.tx_bytes) / frames > 4000, f"{frames} frames"
+        assert checksum_errors(a) == checksum_errors(b) == 0
+
+
+def test_jumbo_frames(host: Host) -> None:
+    """With mtu = 9000 frames of 9000 bytes pass, over several buffers of the receiver."""
+    unlimited(host, "mtu = 9000")
+    with boot(host, "a", mtu=9000) as a, boot(host, "b", mtu=9000) as b:
+        host.wait_up("a", "b")
+        whole = 9000 - 20 - 8
+        assert " 0% packet loss" in a.run(f"ping -c 5 -i 0.1 -M do -s {whole} -W 2 {IP['b']}")
+        assert " 0% packet loss" in b.run(f"ping -c 5 -i 0.1 -M do -s {whole} -W 2 {IP['a']}")
+        transfer(a, b, IP["a"])
+        a.run("ethtool -K eth0 tso off gso off")
+        transfer(a, b, IP["a"])
+        host.cli("vnic", "set", "a", "mtu=1500")
+        assert "100% packet loss" in a.try_run(f"ping -c 2 -i 0.1 -M do -s {whole} -W 1 {IP['b']}").stdout
+        assert host.show("a").dropped("tx").get("too_long", 0) >= 2
+        assert checksum_errors(a) == checksum_errors(b) == 0
+
+
+def test_offloads_toggled_in_the_guest(host: Host) -> None:
+    """Whatever `ethtool -K` switches off and on while the port is up, files come through whole."""
+    unlimited(host)
+    with boot(host, "a") as a, boot(host, "b") as b:
+        host.wait_up("a", "b")
+        for change in ("tso off", "gso off", "tx off", "rx off", "gro off", "tx on rx on tso on gso on gro on"):
+            # Not every driver can switch every offload: then it says so, and nothing changes.
+            done = a.try_run(f"ethtool -K eth0 {change}")
+            assert done.status == 0 or "Cannot" in done.stdout + done.stderr, done
+            transfer(a, b, IP["a"], 2_000_000)
+            transfer(b, a, IP["b"], 2_000_000)
+        assert checksum_errors(a) == checksum_errors(b) == 0
+        assert host.show("a").connection == host.show("b").connection == "up"
+
+
+def test_deadline(host: Host) -> None:
+    """A guest with a deadline: bound, worst seen and margin are shown, and bulk traffic changes none of it."""
+    host.apply(
+        vhost_user_vnic(
+            "a",
+            host.folder / "a.sock",
+            MAC["a"],
+            'tx = { max = "10mbit", burst = "4kB" }',
+            'deadline = "50ms"',
+            'to = ["b"]',
+        )
+        + vhost_user_vnic("b", host.folder / "b.sock", MAC["b"], 'rx = { max = "100mbit" }')
+    )
+    with boot(host, "a", prealloc=True) as a, boot(host, "b", prealloc=True) as b:
+        host.wait_up("a", "b")
+        assert " 0% packet loss" in a.run(f"ping -c 100 -i 0.02 -W 2 {IP['b']}")
+        assert b.run("true") == ""
+        (promise,) = host.show("a").promises
+        assert promise["egress"] == "b"
+        assert promise["deadline_ns"] == 50_000_000
+        assert 0 < promise["bound_ns"] <= 50_000_000
+        assert promise["margin_ns"] == promise["deadline_ns"] - promise["bound_ns"]
+        assert 0 < promise["worst_seen_ns"]
+        text = host.cli("vnic", "show", "a")
+        for words in ("delay bound", "worst seen", "margin"):
+            assert words in text
+
+
+def test_deadline_wants_memory_that_is_there(host: Host) -> None:
+    """Without prealloc=on, a vNIC with a deadline gets no port, and `show` says what to change."""
+    host.apply(
+        vhost_user_vnic(
+            "a",
+            host.folder / "a.sock",
+            MAC["a"],
+            'tx = { max = "10mbit", burst = "4kB" }',
+            'deadline = "50ms"',
+            'to = ["b"]',
+        )
+        + vhost_user_vnic("b", host.folder / "b.sock", MAC["b"], 'rx = { max = "100mbit" }')
+    )
+    with boot(host, "a") as a:
+        a.ready()
+        wait_for("the reason", lambda: "prealloc=on" in host.show("a").last_error)
+        assert host.show("a").connection != "up"
+
+
+def test_killed_under_traffic(host: Host, tmp_path: Path) -> None:
+    """QEMU killed while it sends and receives: its port waits again, nobody else loses a frame."""
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    with Stack(tmp_path / "stack") as stack:
+        host.apply(
+            vhost_user_vnic("a", host.folder / "a.sock", MAC["a"], 'tx = { max = "20mbit" }')
+            + vhost_user_vnic("b", host.folder / "b.sock", MAC["b"], 'tx = { max = "20mbit" }')
+            + tap_vnic("c", stack.path, "52:54:00:00:00:0c")
+        )
+        stack.address("eth0", "10.0.0.3/24")
+        with boot(host, "b") as b:
+            b.run("iperf3 --server --daemon && sleep 0.5 && pidof iperf3")
+            for _ in range(2):
+                with boot(host, "a") as a:
+                    host.wait_up("a", "b")
+                    stream(a, IP["b"], 30, "--udp --bitrate 30M --bidir")
+                    wait_for("traffic", lambda: host.tx_rate("a", 0.5) > 1e6)
+                    ping = stack.spawn("ping", "-i", "0.05", "-c", "60", "-W", "5", IP["b"])
+                    time.sleep(1)
+                    a.process.kill()
+                    wait_for("the switch to notice", lambda: host.show("a").connection == "waiting")
+                    ping.wait_for("the end of ping", lambda: "packet loss" in ping.output(), 30)
+                    assert " 0% packet loss" in ping.output()
+                # The server knows one client at a time, and this one will never say goodbye.
+                b.run("killall -9 iperf3; sleep 0.2; iperf3 --server --daemon")
+            with boot(host, "a") as a:
+                host.wait_up("a")
+                assert " 0% packet loss" in a.run(f"ping -c 5 -i 0.1 -W 5 {IP['b']}")
+                transfer(a, b, IP["a"])
+
+
+def test_switch_restarted_under_running_guests(host: Host) -> None:
+    """After kill -9 of the switch, guests with reconnect=1 are back on their ports and go on, under contract."""
+    contracts(host)
+    with boot(host, "a") as a, boot(host, "b") as b:
+        host.wait_up("a", "b")
+        assert " 0% packet loss" in a.run(f"ping -c 3 -i 0.1 -W 5 {IP['b']}")
+        for _ in range(2):
+            b.run("pidof iperf3 || iperf3 --server --daemon")
+            stream(a, IP["b"], 60)
+            wait_for("traffic", lambda: host.tx_rate("a", 0.5) > 1e6)
+            host.switch.kill()
+            host.start_switch()
+            host.wait_up("a", "b")
+            # The same connection goes on.
+            wait_for("traffic", lambda: host.tx_rate("a", 1) > 5e6, 30)
+            assert host.tx_rate("a", 3) <= 1.05 * LIMIT["a"] * MBIT
+            a.run("kill -9 $(cat /tmp/client.pid); sleep 1")
+            assert " 0% packet loss" in a.run(f"ping -c 5 -i 0.1 -W 5 {IP['b']}")
+        assert checksum_errors(a) == checksum_errors(b) == 0

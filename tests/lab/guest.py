@@ -92,6 +92,8 @@ class Guest:
     cpus: int = 2
     memory_mb: int = 512
     share: bool = True
+    prealloc: bool = False
+    """Memory that is there before the guest runs, which a contract with a deadline asks for."""
     setup: str = ""
     """A command to run before all others, such as giving devices their addresses."""
     machine: list[str] | None = None
@@ -110,10 +112,10 @@ class Guest:
         self.process = Process(["qemu-system-x86_64", *self._arguments(control)], self.folder / "console.log")
 
     def _arguments(self, control: Path) -> list[str]:
-        share = "on" if self.share else "off"
+        share, prealloc = ("on" if on else "off" for on in (self.share, self.prealloc))
         memory = self.machine or [
             *("-m", f"{self.memory_mb}M", "-smp", str(self.cpus)),
-            *("-object", f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share}"),
+            *("-object", f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share},prealloc={prealloc}"),
             *("-machine", "q35,memory-backend=mem"),
         ]
         return [

@@ -59,6 +59,11 @@ class Vnic:
         return str(self.document["connection"])
 
     @property
+    def promises(self) -> list[dict[str, Any]]:
+        """Delay bounds, worst delays seen and margins, per egress."""
+        return list(self.document["promises"])
+
+    @property
     def last_error(self) -> str:
         """Why the last front end was disconnected; empty where none was."""
         return str(self.document.get("last_error") or "")
@@ -77,13 +82,23 @@ class Host:
         self.state.mkdir(exist_ok=True)
         self.switch_socket = folder / "switch.sock"
         self.api = folder / "api.sock"
-        self.switch = Process([BINARY, "switch", "--socket", self.switch_socket], folder / "switch.log")
         try:
-            self.switch.wait_for("its control socket", self.switch_socket.exists)
+            self.start_switch()
             self.start_agent()
         except BaseException:
             self.stop()
             raise
+
+    def start_switch(self) -> None:
+        """Start the switch and wait for its socket; the agent finds it there by itself."""
+
+        def made() -> int:
+            return self.switch_socket.stat().st_ctime_ns if self.switch_socket.exists() else 0
+
+        left_behind = made()
+        command = [BINARY, "switch", "--socket", self.switch_socket]
+        self.switch = Process(command, self.folder / "switch.log")
+        self.switch.wait_for("its control socket", lambda: made() > left_behind)
 
     def agent_command(self) -> list[str | Path]:
         """The command line of the agent."""
@@ -159,9 +174,9 @@ class Host:
 
     def stop(self) -> None:
         """Stop both processes."""
-        if hasattr(self, "agent"):
-            self.agent.stop()
-        self.switch.stop()
+        for process in ("agent", "switch"):
+            if hasattr(self, process):
+                getattr(self, process).stop()
 
     def __enter__(self) -> Self:
         return self
