@@ -250,6 +250,13 @@ fn region_spec(region: &VhostUserMemoryRegion, file: File) -> RegionSpec {
     }
 }
 
+/// Whether two descriptions mean the same bytes at the same addresses.
+fn is_same(a: &RegionSpec, b: &RegionSpec) -> bool {
+    let place = |r: &RegionSpec| (r.guest_addr, r.user_addr, r.size, r.mmap_offset);
+    let file = |r: &RegionSpec| rustix::fs::fstat(&r.fd).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+    place(a) == place(b) && file(a).is_some() && file(a) == file(b)
+}
+
 impl VhostUserBackendReqHandlerMut for Connection<'_> {
     fn set_owner(&mut self) -> Result<()> {
         Ok(())
@@ -322,28 +329,37 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         Ok(MAX_REGIONS as u64)
     }
 
+    /// QEMU before 8.0 sends every region once per queue pair.
     fn add_mem_region(
         &mut self,
         region: &VhostUserSingleMemoryRegion,
         file: File,
         _postcopy_listening: Option<bool>,
     ) -> Result<Option<u64>> {
+        let added = region_spec(region, file);
+        if self.regions.iter().any(|known| is_same(known, &added)) {
+            return Ok(None);
+        }
         let mut regions = std::mem::take(&mut self.regions);
         if regions.len() == MAX_REGIONS {
             return refuse(format!("ADD_MEM_REG: more than {MAX_REGIONS} regions"));
         }
-        regions.push(region_spec(region, file));
+        regions.push(added);
         self.set_regions("ADD_MEM_REG", regions)?;
         Ok(None)
     }
 
+    /// QEMU before 8.0 takes every region away once per queue pair.
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
-        let mut regions = std::mem::take(&mut self.regions);
         let (guest, user, size) = (region.guest_phys_addr, region.user_addr, region.memory_size);
-        let gone = regions.iter().position(|r| (r.guest_addr, r.user_addr, r.size) == (guest, user, size));
-        let Some(gone) = gone else {
+        let mut same = self.regions.iter().map(|r| (r.guest_addr, r.user_addr, r.size) == (guest, user, size));
+        let Some(gone) = same.position(|same| same) else {
+            if self.queue_pairs > 1 {
+                return Ok(());
+            }
             return refuse(format!("REM_MEM_REG: no region of {size} bytes at guest address {guest:#x}"));
         };
+        let mut regions = std::mem::take(&mut self.regions);
         regions.remove(gone);
         if regions.is_empty() {
             // An empty table cannot be mapped. The workers keep the old one, unused,

@@ -257,6 +257,36 @@ fn memory_may_come_and_go_by_region() {
     assert!(error.contains("the last region, while queue 0 is running"), "{error}");
 }
 
+/// QEMU before 8.0, with several queue pairs.
+#[test]
+fn a_region_may_come_and_go_once_per_queue_pair() {
+    let port = Port::server(2);
+    let mut guest =
+        port.connect(Options { protocol_features: VhostUserProtocolFeatures::all(), ..one_pair() });
+    exchange(&port, &mut guest, 1, 5);
+    let first = super::region(guest.memory());
+    let more = SharedMemory::new(1 << 32, 0x10_0000).unwrap();
+    let region = region(&more);
+    port.events();
+    let protocol = guest.protocol().unwrap();
+    protocol.add_mem_region(&first).unwrap();
+    assert_eq!(port.events(), Vec::<String>::new());
+    protocol.add_mem_region(&region).unwrap();
+    protocol.add_mem_region(&region).unwrap();
+    assert_eq!(port.events(), ["memory"]);
+    protocol.remove_mem_region(&region).unwrap();
+    protocol.remove_mem_region(&region).unwrap();
+    assert_eq!(port.events(), ["memory"]);
+    exchange(&port, &mut guest, 1, 5);
+    // Another file at the same addresses is not the same region.
+    let other = SharedMemory::new(guest.memory().guest_addr(), 0x10_0000).unwrap();
+    let mut imposter = super::region(&other);
+    (imposter.guest_phys_addr, imposter.memory_size) = (first.guest_phys_addr, first.memory_size);
+    guest.protocol().unwrap().add_mem_region(&imposter).unwrap_err();
+    let error = port.wait_gone(1).last_error.unwrap();
+    assert!(error.contains("overlap"), "{error}");
+}
+
 #[test]
 fn all_memory_may_go_when_nothing_runs() {
     let port = Port::server(1);
