@@ -95,19 +95,12 @@ impl PortControl for PortLink {
 
     fn set_call(&mut self, queue: u16, call: Option<OwnedFd>) {
         let index = self.index;
-        self.on_worker(move |worker| {
-            worker.set_notifier(index, queue, |ring| {
-                ring.call = call;
-                None
-            });
-        });
+        self.on_worker(move |worker| worker.set_call(index, queue, call));
     }
 
     fn set_kick(&mut self, queue: u16, kick: Option<OwnedFd>) {
         let index = self.index;
-        self.on_worker(move |worker| {
-            worker.set_notifier(index, queue, |ring| std::mem::replace(&mut ring.kick, kick));
-        });
+        self.on_worker(move |worker| worker.set_kick(index, queue, kick));
     }
 
     fn disconnect(&mut self, reason: &str) {

@@ -291,15 +291,17 @@ impl Worker {
         }
     }
 
-    /// Replaces a queue's notifications.
-    pub fn set_notifier(
-        &mut self,
-        index: PortIndex,
-        queue: u16,
-        change: impl FnOnce(&mut Ring) -> Option<OwnedFd>,
-    ) {
+    /// Replaces what tells a queue's driver.
+    pub fn set_call(&mut self, index: PortIndex, queue: u16, call: Option<OwnedFd>) {
+        if let Some(ring) = self.vhost(index).and_then(|vhost| vhost.ring(queue)) {
+            ring.call = call;
+        }
+    }
+
+    /// Replaces what a queue's driver tells us by.
+    pub fn set_kick(&mut self, index: PortIndex, queue: u16, kick: Option<OwnedFd>) {
         let Some(ring) = self.vhost(index).and_then(|vhost| vhost.ring(queue)) else { return };
-        if let Some(old) = change(ring) {
+        if let Some(old) = std::mem::replace(&mut ring.kick, kick) {
             self.sleeper.remove_kick(old);
         }
         self.listen(index, queue);
