@@ -113,9 +113,13 @@ class Guest:
 
     def _arguments(self, control: Path) -> list[str]:
         share, prealloc = ("on" if on else "off" for on in (self.share, self.prealloc))
+        backend = f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share},prealloc={prealloc}"
         memory = self.machine or [
             *("-m", f"{self.memory_mb}M", "-smp", str(self.cpus)),
-            *("-object", f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share},prealloc={prealloc}"),
+            *(
+                "-object",
+                f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share},prealloc={prealloc}",
+            ),
             *("-machine", "q35,memory-backend=mem"),
         ]
         return [

@@ -49,6 +49,11 @@ class Vnic:
         """Frames the VM received; a super-frame is one."""
         return self._count("rx", "frames")
 
+    @property
+    def throttled_ns(self) -> int:
+        """How long frames of the VM have waited for tokens."""
+        return int(self.document["stats"]["throttled_ns"])
+
     def dropped(self, direction: str) -> dict[str, int]:
         """Frames dropped, by reason."""
         return dict(self.document["stats"][direction]["dropped"])
