@@ -116,10 +116,7 @@ class Guest:
         backend = f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share},prealloc={prealloc}"
         memory = self.machine or [
             *("-m", f"{self.memory_mb}M", "-smp", str(self.cpus)),
-            *(
-                "-object",
-                f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share},prealloc={prealloc}",
-            ),
+            *("-object", backend),
             *("-machine", "q35,memory-backend=mem"),
         ]
         return [

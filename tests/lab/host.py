@@ -101,8 +101,7 @@ class Host:
             return self.switch_socket.stat().st_ctime_ns if self.switch_socket.exists() else 0
 
         left_behind = made()
-        command = [BINARY, "switch", "--socket", self.switch_socket]
-        self.switch = Process(command, self.folder / "switch.log")
+        self.switch = Process([BINARY, "switch", "--socket", self.switch_socket], self.folder / "switch.log")
         self.switch.wait_for("its control socket", lambda: made() > left_behind)
 
     def agent_command(self) -> list[str | Path]:
