@@ -12,7 +12,7 @@ use super::ingress::release_share;
 use super::settle::give_back;
 use crate::capture::CaptureTap;
 use crate::fdb::{PortIndex, SegmentIndex};
-use crate::port::vhost::{Receiver, Ring};
+use crate::port::vhost::Receiver;
 use crate::port::{Link, NEVER, Port, PortContract, PortInfo};
 use crate::sched::Queued;
 use crate::stats::DropReason;
