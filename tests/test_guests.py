@@ -323,7 +323,7 @@ def test_killed_under_traffic(host: Host, tmp_path: Path) -> None:
                     assert ping.popen.wait(30) == 0, ping.output()
                     assert " 0% packet loss" in ping.output()
                 # The server knows one client at a time, and this one will never say goodbye.
-                b.run("killall -9 iperf3; sleep 0.2; iperf3 --server --daemon")
+                b.run("kill -9 $(pidof iperf3); sleep 0.2; iperf3 --server --daemon")
             with boot(host, "a") as a:
                 host.wait_up("a")
                 assert " 0% packet loss" in a.run(f"ping -c 5 -i 0.1 -W 5 {IP['b']}")
