@@ -4,6 +4,7 @@ use super::ApplyError;
 use crate::place::Place;
 use crate::store::Contracts;
 use std::collections::BTreeMap;
+use tidegate_contract::vnic::UPLINK;
 use tidegate_contract::{Admission, Attach, Document, Host, Vnic, admit};
 
 /// Contracts that keep every rule and fit.
@@ -52,6 +53,14 @@ pub fn check(contracts: &Contracts, places: &[Box<dyn Place>]) -> Result<Checked
         }
         if vnic.tx.min.is_some() && !capabilities.min {
             unable("tx.min");
+        }
+        if vnic.to.iter().any(|to| to == UPLINK) && (vnic.is_realtime() || vnic.tx.min.is_some()) {
+            refusals.push(format!(
+                "vNIC {} ({}): no place on this host keeps a promise towards the uplink; name vNICs of this host in \
+                 `to`, or leave tx.min and deadline out",
+                vnic.name,
+                located.place()
+            ));
         }
         notes.insert(vnic.name.clone(), capabilities.notes);
         by_place[index].push(vnic.clone());

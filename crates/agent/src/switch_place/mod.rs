@@ -334,10 +334,10 @@ impl SwitchPlace {
             broken.clone(),
             self.waiting.get(name).cloned(),
             port.deadline_suspended.map(|why| format!("the deadline is not promised right now: {why}")),
-            // While nobody is there to connect to, why the last one went says little.
+            // While nobody is there to connect to, or another one is up, why the last one went says little.
             port.last_error
                 .clone()
-                .filter(|_| !self.waiting.contains_key(name))
+                .filter(|_| !self.waiting.contains_key(name) && port.connection != Connection::Up)
                 .map(|why| format!("the last front end was disconnected: {why}")),
             refused,
         ];

@@ -352,7 +352,8 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
     /// QEMU before 8.0 takes every region away once per queue pair.
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let (guest, user, size) = (region.guest_phys_addr, region.user_addr, region.memory_size);
-        let mut same = self.regions.iter().map(|r| (r.guest_addr, r.user_addr, r.size) == (guest, user, size));
+        let mut same =
+            self.regions.iter().map(|r| (r.guest_addr, r.user_addr, r.size) == (guest, user, size));
         let Some(gone) = same.position(|same| same) else {
             if self.queue_pairs > 1 {
                 return Ok(());
