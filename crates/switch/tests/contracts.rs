@@ -45,6 +45,37 @@ fn what_a_vm_sends_is_shaped_and_nothing_is_dropped() {
 }
 
 #[test]
+fn a_queue_that_was_disabled_saved_up_no_burst() {
+    let host = TestSwitch::new(1);
+    let mut a = host.guest_with(&vnic("a", 1, "tx = { max = \"1mbit\", burst = \"2kB\" }"), ring(256));
+    let mut b = host.guest_with(&vnic("b", 2, ""), ring(256));
+    let frame = udp(b.mac(), a.mac(), &[1; 1000]);
+    for seen_before in [false, true] {
+        if seen_before {
+            a.fill(&frame);
+            host.until(|| host.stats("a").throttled);
+        }
+        a.front.enable_queue(1, false).unwrap();
+        a.fill(&frame);
+        std::thread::sleep(WHILE);
+        b.drain();
+        let start = Instant::now();
+        a.front.enable_queue(1, true).unwrap();
+        let (mut bytes, mut most) = (0.0, 0.0f64);
+        while start.elapsed() < WHILE / 4 || bytes == 0.0 {
+            b.each(|frame| bytes += frame.len() as f64);
+            most = most.max(bytes - bytes_in(1_000_000, start.elapsed()));
+        }
+        let allowed = 2_000.0 + 2.0 * frame.len() as f64;
+        assert!(most <= allowed, "{most} bytes beyond its rate, allowed {allowed}");
+        host.until(|| {
+            b.drain();
+            a.front.in_flight(0) < 50
+        });
+    }
+}
+
+#[test]
 fn super_frames_are_counted_as_they_look_on_the_wire() {
     let host = TestSwitch::new(1);
     let options = |features| Options {

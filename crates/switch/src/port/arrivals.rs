@@ -42,6 +42,12 @@ impl Arrivals {
         self.last_poll = now;
     }
 
+    /// Nothing was taken from the ring until `now`: what it holds counts as arrived now.
+    pub fn restart(&mut self, now: u64) {
+        self.count = 0;
+        self.last_poll = now;
+    }
+
     /// When the entry at ring index `index` arrived; indices are asked for in order.
     #[inline]
     pub fn of(&mut self, index: u16) -> u64 {
@@ -100,5 +106,15 @@ mod tests {
         arrivals.woke(1_000);
         arrivals.polled(1, 1_005);
         assert_eq!(arrivals.of(0), 1_000);
+    }
+
+    #[test]
+    fn a_restart_forgets_older_arrivals() {
+        let mut arrivals = Arrivals::new(0, 0);
+        arrivals.polled(3, 10);
+        arrivals.polled(5, 20);
+        arrivals.restart(1_000);
+        arrivals.polled(6, 1_005);
+        assert_eq!([0, 4, 5].map(|index| arrivals.of(index)), [1_000; 3]);
     }
 }

@@ -65,7 +65,8 @@ pub struct Port {
     pub flood: TokenBucket,
     /// Since when it waits for tokens; [`NEVER`] while it does not.
     pub throttled_since: u64,
-    /// Ts of the frame sent last: those after it never start before it.
+    /// Ts of the frame sent last, or when it was last kept from sending: what comes after never
+    /// starts before.
     pub last_started: u64,
     /// Its frames in flight to each port: whom a slow receiver is told from.
     pub in_flight_to: Box<[u16; VNICS]>,
@@ -153,6 +154,18 @@ impl Port {
     pub fn longest_egress(&self) -> PortIndex {
         let (index, _) = self.in_flight_to.iter().enumerate().max_by_key(|(_, n)| **n).unwrap_or((0, &0));
         index as PortIndex
+    }
+
+    /// It was kept from sending until `now`, by a change or by its own doing. That time earns it no
+    /// tokens beyond its burst, nor does its deadline's clock run meanwhile.
+    pub fn restart(&mut self, now: u64) {
+        self.last_started = self.last_started.max(now);
+        match &mut self.link {
+            Link::Vhost(vhost) => {
+                vhost.tx.iter_mut().flatten().for_each(|tx| tx.arrivals.restart(now));
+            }
+            Link::Tap(tap) => tap.last_empty = now,
+        }
     }
 
     /// Starts or ends the account of throttled time.

@@ -168,8 +168,10 @@ impl Worker {
 
     /// Takes back one [`pause`](Self::pause).
     pub fn resume(&mut self, index: PortIndex) {
+        let now = self.now;
         if let Some(port) = &mut self.ports[index as usize] {
             port.pauses -= 1;
+            port.restart(now);
         }
     }
 
@@ -280,11 +282,16 @@ impl Worker {
     /// SET_VRING_ENABLE. Returns whether the port came up by it: whether this
     /// was its first queue to send on.
     pub fn enable_queue(&mut self, index: PortIndex, queue: u16, enabled: bool) {
+        let now = self.now;
         let Some(vhost) = self.vhost(index) else { return };
         if let Some(ring) = vhost.ring(queue) {
             ring.enabled = enabled;
         }
         vhost.note_enabled();
+        if enabled && let Some(Some(tx)) = vhost.tx.get_mut(usize::from(queue / 2)) {
+            // A guest fills a queue it has disabled, and enables it.
+            tx.arrivals.restart(now);
+        }
         if vhost.rx_enabled.is_empty() {
             self.clear_egress(index);
             self.settle();
