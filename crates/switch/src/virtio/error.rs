@@ -96,13 +96,13 @@ pub enum RingError {
         /// Entries of the table it is in.
         entries: u32,
     },
-    /// More descriptors than the ring has entries.
-    #[error("chain {head}: a loop, or longer than the {size} entries of the ring")]
+    /// More descriptors than a chain may have: the ring's entries, and at most 128.
+    #[error("chain {head}: a loop, or longer than {most} descriptors")]
     Loop {
         /// First descriptor of the chain.
         head: u16,
-        /// Ring size.
-        size: u16,
+        /// Most it may have.
+        most: u16,
     },
     /// A buffer for the device to write in a queue it only reads.
     #[error("chain {head}: a device-writable buffer in a transmit queue")]

@@ -15,7 +15,7 @@
 
 use super::memory::{GuestMemory, Region};
 use super::span::prefetch;
-use super::{Chain, RingError, RingPart, Span};
+use super::{Chain, MAX_SPANS, RingError, RingPart, Span};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
@@ -29,6 +29,9 @@ const DESC_INDIRECT: u16 = 4;
 const AVAIL_NO_INTERRUPT: u16 = 1;
 /// Used ring flag: the device wants no kicks (virtio 1.2, 2.7.8).
 const USED_NO_NOTIFY: u16 = 1;
+/// Most descriptors one chain may have, the empty ones too: half of them hold as many buffers as
+/// are taken, and nobody's worker is to walk through thousands that hold nothing.
+pub(super) const MAX_DESCRIPTORS: u16 = 2 * MAX_SPANS as u16;
 /// Bytes of a descriptor.
 const DESC_BYTES: u32 = 16;
 
@@ -389,7 +392,8 @@ impl SplitQueue {
         let mut index = head;
         // "A driver MUST NOT create a descriptor chain longer than the Queue Size" (2.7.5.3.1),
         // and a loop is infinitely long.
-        for _ in 0..self.size {
+        let most = self.size.min(MAX_DESCRIPTORS);
+        for _ in 0..most {
             // SAFETY: `table` has `entries` mapped descriptors; `index` is below that.
             let mut desc = unsafe { Descriptor::read(table.add(usize::from(index) * DESC_BYTES as usize)) };
             if desc.flags & DESC_INDIRECT != 0 {
@@ -421,7 +425,7 @@ impl SplitQueue {
             }
             index = desc.next;
         }
-        Err(RingError::Loop { head, size: self.size })
+        Err(RingError::Loop { head, most })
     }
 
     /// Checks and translates the table an indirect descriptor refers to. It may end a chain of

@@ -87,7 +87,7 @@ const LIES: &[Lie] = &[
         indirect: false,
         ring: &[(GUEST_ADDR, 1, NEXT, 0)],
         table: &[],
-        expected: RingError::Loop { head: 0, size: SIZE },
+        expected: RingError::Loop { head: 0, most: SIZE },
     },
     Lie {
         name: "loop of two empty buffers",
@@ -95,7 +95,7 @@ const LIES: &[Lie] = &[
         indirect: false,
         ring: &[(0, 0, NEXT, 1), (0, 0, NEXT, 0)],
         table: &[],
-        expected: RingError::Loop { head: 0, size: SIZE },
+        expected: RingError::Loop { head: 0, most: SIZE },
     },
     Lie {
         name: "loop in an indirect table",
@@ -103,7 +103,7 @@ const LIES: &[Lie] = &[
         indirect: true,
         ring: &[(TABLE, 32, INDIRECT, 0)],
         table: &[(GUEST_ADDR, 1, NEXT, 1), (GUEST_ADDR, 1, NEXT, 0)],
-        expected: RingError::Loop { head: 0, size: SIZE },
+        expected: RingError::Loop { head: 0, most: SIZE },
     },
     Lie {
         name: "next just past the table",
@@ -272,6 +272,26 @@ fn every_lie_is_named() {
         }
         assert_eq!(guest.device.in_flight(), 0, "{name}: it was not popped");
     }
+}
+
+#[test]
+fn a_long_chain_of_nothing_is_not_walked_to_its_end() {
+    let mut guest = Guest::new(1024, Features::default());
+    for i in 0..1024 {
+        guest.driver.write_raw_desc(
+            guest.driver.desc_addr(),
+            i,
+            GUEST_ADDR,
+            u32::from(i == 1023),
+            NEXT,
+            i + 1,
+        );
+    }
+    guest.driver.write_raw_desc(guest.driver.desc_addr(), 1023, GUEST_ADDR, 1, 0, 0);
+    guest.memory.word(guest.driver.avail_addr() + 2).store(1, Ordering::Release);
+    assert_eq!(guest.device.available(), Ok(1));
+    let error = RingError::Loop { head: 0, most: 128 };
+    assert_eq!(guest.device.pop_readable(&mut Chain::new()), Err(error));
 }
 
 #[test]
