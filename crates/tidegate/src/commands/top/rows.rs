@@ -178,6 +178,24 @@ pub const COLUMNS: [(&str, Align); 13] = [
     ("throttled", Align::Right),
 ];
 
+/// Indices into [`COLUMNS`], the first to go where there is little room: bars, then what the
+/// contract says, then what is measured.
+const DISPENSABLE: [usize; 12] = [7, 4, 6, 9, 3, 12, 10, 1, 5, 8, 11, 2];
+
+/// The columns that fit into `room`, of columns `widths` wide with one blank between two; the first
+/// always does.
+pub fn fitting(widths: &[usize; 13], room: usize) -> Vec<usize> {
+    let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
+    for column in DISPENSABLE {
+        let needed = shown.iter().map(|c| widths[*c]).sum::<usize>() + shown.len() - 1;
+        if needed <= room {
+            break;
+        }
+        shown.retain(|c| *c != column);
+    }
+    shown
+}
+
 /// A row's cells, in the order of [`COLUMNS`].
 pub fn cells(row: &Row) -> [String; 13] {
     let limit = |max: Option<u64>| max.map_or_else(|| "-".into(), |bits| rate(bits as f64));
@@ -263,6 +281,20 @@ voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   - 
         assert_eq!(table(&rows), expected);
         sort(&mut rows, Order::Misses);
         assert_eq!(rows[0].name, "voice");
+    }
+
+    #[test]
+    fn columns_go_whole_the_dispensable_first() {
+        let widths = [5, 5, 11, 11, 8, 11, 11, 8, 9, 8, 8, 7, 9];
+        let fit = |room| fitting(&widths, room);
+        assert_eq!(fit(123), (0..13).collect::<Vec<_>>());
+        assert_eq!(fit(122), [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12]);
+        assert_eq!(fit(80), [0, 1, 2, 5, 8, 10, 11, 12]);
+        assert_eq!(fit(0), [0]);
+        for room in 5..130 {
+            let shown = fit(room);
+            assert!(shown.iter().map(|c| widths[*c] + 1).sum::<usize>() <= room + 1, "{room}: {shown:?}");
+        }
     }
 
     #[test]

@@ -112,9 +112,13 @@ fn draw(frame: &mut Frame, view: &View) {
     let [title, body, foot] =
         Layout::vertical([Constraint::Length(2), Constraint::Min(0), Constraint::Length(1)])
             .areas(frame.area());
-    let heading = format!("tidegate top   {} vNICs   {}", view.rows.len(), view.socket);
+    let (table, hidden) = table(&view.rows, usize::from(body.width));
+    let mut heading = format!("tidegate top   {} vNICs   {}", view.rows.len(), view.socket);
+    if hidden > 0 {
+        heading += &format!("\n{hidden} columns more in a wider terminal");
+    }
     frame.render_widget(Paragraph::new(heading).style(Modifier::BOLD), title);
-    frame.render_widget(table(&view.rows), body);
+    frame.render_widget(table, body);
     let foot_line = match &view.trouble {
         Some(trouble) => Line::from(trouble.lines().next().unwrap_or("").to_owned()).style(Color::Red),
         None => Line::from(KEYS).style(Modifier::DIM),
@@ -122,12 +126,14 @@ fn draw(frame: &mut Frame, view: &View) {
     frame.render_widget(foot_line, foot);
 }
 
-fn table(rows: &[Row]) -> Table<'static> {
+/// The table within `room` columns of the terminal, and how many of its own do not fit.
+fn table(rows: &[Row], room: usize) -> (Table<'static>, usize) {
     let lines: Vec<[String; COLUMNS.len()]> = rows.iter().map(rows::cells).collect();
-    let widths = (0..COLUMNS.len()).map(|column| {
+    let widths: [usize; COLUMNS.len()] = std::array::from_fn(|column| {
         let cells = lines.iter().map(|line| line[column].chars().count());
-        Constraint::Length(cells.max().unwrap_or(0).max(COLUMNS[column].0.len()) as u16)
+        cells.max().unwrap_or(0).max(COLUMNS[column].0.len())
     });
+    let shown = rows::fitting(&widths, room);
     let aligned = |column: usize, text: &str| {
         let side = match COLUMNS[column].1 {
             Align::Left => Alignment::Left,
@@ -135,14 +141,14 @@ fn table(rows: &[Row]) -> Table<'static> {
         };
         Cell::from(Text::from(text.to_owned()).alignment(side))
     };
-    let header = COLUMNS.iter().enumerate().map(|(i, (heading, _))| aligned(i, heading));
+    let header = shown.iter().map(|c| aligned(*c, COLUMNS[*c].0));
     let body = rows.iter().zip(&lines).map(|(row, line)| {
-        ratatui::widgets::Row::new(line.iter().enumerate().map(|(i, cell)| aligned(i, cell)))
-            .style(style(row))
+        ratatui::widgets::Row::new(shown.iter().map(|c| aligned(*c, &line[*c]))).style(style(row))
     });
-    Table::new(body, widths.collect::<Vec<_>>())
+    let table = Table::new(body, shown.iter().map(|c| Constraint::Length(widths[*c] as u16)))
         .header(ratatui::widgets::Row::new(header).style(Modifier::REVERSED))
-        .column_spacing(1)
+        .column_spacing(1);
+    (table, COLUMNS.len() - shown.len())
 }
 
 /// Red where deadlines are being missed, yellow where frames are dropped or wait for tokens most of
@@ -166,7 +172,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    fn screen(trouble: Option<&str>) -> String {
+    fn screen(width: u16, trouble: Option<&str>) -> String {
         let now = [samples::voice(), samples::idle()];
         let view = View {
             rows: rows::rows(&now, &now, Duration::from_secs(1)),
@@ -174,14 +180,14 @@ mod tests {
             trouble: trouble.map(Into::into),
             socket: "/run/tidegate/api.sock".into(),
         };
-        let mut terminal = Terminal::new(TestBackend::new(120, 6)).unwrap();
+        let mut terminal = Terminal::new(TestBackend::new(width, 6)).unwrap();
         terminal.draw(|frame| draw(frame, &view)).unwrap();
         terminal.backend().to_string()
     }
 
     #[test]
     fn the_screen_has_a_heading_rows_and_keys() {
-        let screen = screen(None);
+        let screen = screen(120, None);
         for part in
             ["tidegate top   2 vNICs   /run/tidegate/api.sock", "delay p99", "███░░░░░", "waiting", "q quit"]
         {
@@ -190,8 +196,17 @@ mod tests {
     }
 
     #[test]
+    fn a_narrow_terminal_shows_whole_cells() {
+        let screen = screen(80, None);
+        for part in ["1.60 Mbit/s", "delay p99", "missed", "columns more"] {
+            assert!(screen.contains(part), "{part} is missing in\n{screen}");
+        }
+        assert!(!screen.contains('█'), "{screen}");
+    }
+
+    #[test]
     fn trouble_takes_the_place_of_the_keys() {
-        let screen = screen(Some("cannot reach the agent\nmore"));
+        let screen = screen(120, Some("cannot reach the agent\nmore"));
         assert!(screen.contains("cannot reach the agent") && !screen.contains("q quit"), "{screen}");
     }
 }
