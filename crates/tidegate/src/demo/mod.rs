@@ -73,6 +73,11 @@ impl SceneError {
     pub fn new(reason: String) -> Self {
         Self { reason }
     }
+
+    /// What is wrong, and with which part of the scene.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
 }
 
 impl From<SceneError> for Failure {
@@ -90,14 +95,16 @@ pub fn run(options: Options) -> Result<(), Failure> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
-        tokio::select! {
-            result = perform(options, realtime, dir.path()) => result,
-            ended = ended() => ended.and(Err(Failure::failed("interrupted"))),
-        }
+        let mut scene = tokio::select! {
+            result = perform(options, realtime, dir.path()) => result?,
+            ended = ended() => return ended.and(Err(Failure::failed("interrupted"))),
+        };
+        if options.serve { serve(&mut scene, dir.path()).await } else { Ok(()) }
     })
 }
 
-async fn perform(options: Options, realtime: bool, dir: &Path) -> Result<(), Failure> {
+/// Measures both phases and prints what came out; the scene still runs.
+async fn perform(options: Options, realtime: bool, dir: &Path) -> Result<Scene, Failure> {
     let progress = Progress::new((2 * (WARM_UP + options.span + scene::SETTLE)).as_millis() as u64);
     progress.say("building the scene: a switch, an agent, four tenants");
     let mut scene = Scene::build(dir, realtime).await?;
@@ -120,10 +127,10 @@ async fn perform(options: Options, realtime: bool, dir: &Path) -> Result<(), Fai
     } else {
         exit::print(&report::text(&fifo, &contract, realtime))?;
     }
-    if options.serve { serve(&mut scene, dir).await } else { Ok(()) }
+    Ok(scene)
 }
 
-/// Keeps the scene running until something in it ends, or the demo is ended.
+/// Keeps the scene running until the demo is ended, or its switch or agent does.
 async fn serve(scene: &mut Scene, dir: &Path) -> Result<(), Failure> {
     let api = dir.join("api.sock");
     let api = api.display();
@@ -134,11 +141,8 @@ async fn serve(scene: &mut Scene, dir: &Path) -> Result<(), Failure> {
          tidegate --api {api} why voice\n  \
          curl --unix-socket {api} http://tidegate/metrics"
     );
-    let idle = Progress::hidden();
     tokio::select! {
-        broken = async { loop { if let Err(e) = scene.run(Duration::from_secs(3600), &idle).await { break e } } } => {
-            Err(broken.into())
-        }
+        broken = scene.keep() => Err(broken.into()),
         ended = ended() => ended,
     }
 }

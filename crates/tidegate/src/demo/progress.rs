@@ -23,11 +23,6 @@ impl Progress {
         Self { bar: Some(bar) }
     }
 
-    /// Shows nothing.
-    pub fn hidden() -> Self {
-        Self { bar: None }
-    }
-
     /// What is being done now.
     pub fn say(&self, message: &str) {
         match &self.bar {

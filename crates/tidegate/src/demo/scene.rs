@@ -100,6 +100,24 @@ impl Scene {
         }
     }
 
+    /// Lets the traffic run until the switch or the agent ends. A tenant may: who watches may
+    /// remove its vNIC. That is said.
+    pub async fn keep(&mut self) -> SceneError {
+        let mut ended = [false; 4];
+        loop {
+            if let Err(e) = self.agent.check().and_then(|()| self.switch.check()) {
+                return e;
+            }
+            for (tenant, ended) in self.tenants.iter_mut().zip(&mut ended).filter(|(_, ended)| !**ended) {
+                if let Err(e) = tenant.check() {
+                    eprintln!("The others go on without {}", e.reason());
+                    *ended = true;
+                }
+            }
+            tokio::time::sleep(TICK).await;
+        }
+    }
+
     /// Measures for `span`.
     pub async fn measure(
         &mut self,

@@ -1,0 +1,48 @@
+"""`tidegate demo`, left running and ended, as whoever runs the tests."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab.host import BINARY
+from lab.namespaces import can_make_namespaces
+from lab.need import need
+from lab.process import Process
+
+FIGURES = {"voice_delay_us", "voice_lost", "voice_misses", "bulk_mbps"}
+
+
+def test_demo_served(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One JSON object; removing a vNIC ends neither agent nor scene; after Ctrl-C nothing is left."""
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    folder = tmp_path_factory.mktemp("d")
+    log = tmp_path_factory.mktemp("log") / "demo.log"
+    command = [BINARY, "demo", "--serve", "--json", "--seconds", "1"]
+    with Process(command, log, env={"TMPDIR": str(folder)}) as demo:
+        demo.wait_for("the end of the measurements", lambda: "until Ctrl-C" in demo.output(), 40)
+        children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
+        assert len(children) == 6
+        text = demo.output()
+        report, _ = json.JSONDecoder().raw_decode(text[text.index("{") :])
+        for phase in ("fifo", "edf"):
+            assert report[phase].keys() >= FIGURES
+            assert report[phase]["voice_delay_us"].keys() == {"p50", "p99", "p999", "max"}
+            assert report[phase]["bulk_mbps"] > 0
+        # 1,000 full-size frames at 1 Gbit/s take 12 ms.
+        assert report["edf"]["voice_delay_us"]["p50"] < report["fifo"]["voice_delay_us"]["p50"]
+
+        (api,) = folder.glob("*/api.sock")
+        subprocess.run([BINARY, "--api", api, "vnic", "rm", "voice"], check=True, timeout=10)
+        demo.wait_for("voice to end", lambda: "go on without voice" in demo.output())
+        done = subprocess.run(
+            [BINARY, "--api", api, "top", "--once"], capture_output=True, text=True, check=True, timeout=10
+        )
+        assert [line.split()[0] for line in done.stdout.splitlines()] == ["vnic", "bulk1", "bulk2", "sink"]
+
+        demo.popen.send_signal(signal.SIGINT)
+        assert demo.popen.wait(10) == 0, demo.output()
+    assert not list(folder.iterdir())
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
