@@ -30,11 +30,19 @@ def boot(
     share: bool = True,
     prealloc: bool = False,
     mtu: int = 1500,
+    may_reboot: bool = False,
 ) -> Guest:
     """A guest on the port `name`, with its address once it is ready."""
     nic = vhost_user(host.folder / f"{name}.sock", MAC[name], queues=queues, options=options)
     setup = f"ip addr add {IP[name]}/24 dev eth0 && ip link set eth0 mtu {mtu} up"
-    return Guest(host.folder / f"guest-{name}", [nic], share=share, prealloc=prealloc, setup=setup)
+    return Guest(
+        host.folder / f"guest-{name}",
+        [nic],
+        share=share,
+        prealloc=prealloc,
+        may_reboot=may_reboot,
+        setup=setup,
+    )
 
 
 def contracts(host: Host) -> None:
@@ -199,6 +207,21 @@ def test_driver_reload_and_new_guest(host: Host) -> None:
         with boot(host, "a") as again:
             host.wait_up("a")
             assert " 0% packet loss" in again.run(ping)
+
+
+def test_guest_reboots_under_traffic(host: Host) -> None:
+    """A guest that is reset while it sends and receives is on its port again, without a new connection."""
+    contracts(host)
+    with boot(host, "a", may_reboot=True) as a, boot(host, "b") as b:
+        ready(host, a, b)
+        b.run("iperf3 --server --daemon && sleep 0.5 && pidof iperf3")
+        stream(a, IP["b"], 60, "--udp --bitrate 30M --bidir")
+        wait_for("traffic", lambda: host.tx_rate("a", 0.5) > 1e6)
+        a.reboot()
+        host.wait_up("a", "b")
+        assert " 0% packet loss" in a.run(f"ping -c 5 -i 0.1 -W 5 {IP['b']}")
+        transfer(a, b, IP["a"], 2_000_000)
+        assert host.show("a").last_error == ""
 
 
 def test_memory_that_is_not_shared(host: Host) -> None:

@@ -94,6 +94,8 @@ class Guest:
     share: bool = True
     prealloc: bool = False
     """Memory that is there before the guest runs, which a contract with a deadline asks for."""
+    may_reboot: bool = False
+    """Without it a guest that reboots, also after a panic, ends."""
     setup: str = ""
     """A command to run before all others, such as giving devices their addresses."""
     machine: list[str] | None = None
@@ -122,7 +124,8 @@ class Guest:
         return [
             *("-accel", ACCEL, "-cpu", "max" if ACCEL.startswith("tcg") else "host"),
             *memory,
-            *("-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"),
+            *("-nodefaults", "-display", "none", "-serial", "stdio"),
+            *([] if self.may_reboot else ["-no-reboot"]),
             *("-kernel", str(kernel()), "-initrd", str(initramfs())),
             *("-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on tsc=reliable mitigations=off"),
             *("-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"),
@@ -194,6 +197,16 @@ class Guest:
     def address(self, cidr: str, device: str = "eth0") -> None:
         """Give a device its address and set it up."""
         self.run(f"ip addr add {cidr} dev {device} && ip link set {device} up")
+
+    def reboot(self) -> None:
+        """Reset the machine under the running kernel, as a crash would; wait until it is up again."""
+        self.ready()
+        assert self._socket is not None
+        reset = base64.b64encode(b"echo b >/proc/sysrq-trigger").decode()
+        self._socket.sendall(f"{self._seq + 1} 10 {reset}\n".encode())
+        self._read_reply(0, time.monotonic() + 60)
+        if self.setup:
+            self.run(self.setup)
 
     def stop(self) -> None:
         """Power off, at once."""
