@@ -20,7 +20,7 @@ def test_demo_served(tmp_path_factory: pytest.TempPathFactory) -> None:
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     folder = tmp_path_factory.mktemp("d")
     log = tmp_path_factory.mktemp("log") / "demo.log"
-    command = [BINARY, "demo", "--serve", "--json", "--seconds", "1"]
+    command = [str(BINARY), "demo", "--serve", "--json", "--seconds", "1"]
     with Process(command, log, env={"TMPDIR": str(folder)}) as demo:
         demo.wait_for("the end of the measurements", lambda: "until Ctrl-C" in demo.output(), 40)
         children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()

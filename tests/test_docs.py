@@ -105,7 +105,7 @@ def test_links(page: Path) -> None:
 @cache
 def usage(*command: str) -> str:
     """`tidegate COMMAND --help`; empty where there is no such command."""
-    command_line = [BINARY, *command, "--help"]
+    command_line = [str(BINARY), *command, "--help"]
     done = subprocess.run(command_line, capture_output=True, text=True, timeout=10, check=False)
     return done.stdout if done.returncode == 0 else ""
 

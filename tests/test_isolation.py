@@ -8,6 +8,7 @@ import pytest
 from lab.host import Host, tap_vnic
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
+from lab.process import wait_for
 
 MACS = [f"52:54:00:00:04:{n:02x}" for n in range(4)]
 
@@ -146,8 +147,7 @@ def test_vlans(host: Host, stacks: list[Stack]) -> None:
     for n, stack in enumerate(stacks[:3]):
         stack.address("eth0", f"10.4.0.{n + 1}/24")
     watch = [stack.spawn("tcpdump", "-nn", "-e", "-l", "-i", "eth0", "vlan") for stack in stacks[:3]]
-    for each in watch:
-        each.wait_for("tcpdump", lambda each=each: "listening" in each.output())
+    wait_for("tcpdump", lambda: all("listening" in each.output() for each in watch))
     for vlan in (10, 20):
         # To everybody, so that only the contracts decide who gets it.
         stacks[0].run(["python3", "-c", SEND_TAGGED, MACS[0], str(vlan)])
