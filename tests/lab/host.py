@@ -60,8 +60,8 @@ class Vnic:
 
     @property
     def connection(self) -> str:
-        """`waiting`, `disconnected`, `connected` or `up`."""
-        return str(self.document["connection"])
+        """`waiting`, `disconnected`, `connected` or `up`; empty while the switch is away."""
+        return str(self.document.get("connection") or "")
 
     @property
     def promises(self) -> list[dict[str, Any]]:
