@@ -115,7 +115,7 @@ fn draw(frame: &mut Frame, view: &View) {
     let (table, hidden) = table(&view.rows, usize::from(body.width));
     let mut heading = format!("tidegate top   {} vNICs   {}", view.rows.len(), view.socket);
     if hidden > 0 {
-        heading += &format!("\n{hidden} columns more in a wider terminal");
+        heading += &format!("\nin a wider terminal: {hidden} more of {} columns", COLUMNS.len());
     }
     frame.render_widget(Paragraph::new(heading).style(Modifier::BOLD), title);
     frame.render_widget(table, body);
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn a_narrow_terminal_shows_whole_cells() {
         let screen = screen(80, None);
-        for part in ["1.60 Mbit/s", "delay p99", "missed", "columns more"] {
+        for part in ["1.60 Mbit/s", "delay p99", "missed", "more of 13 columns"] {
             assert!(screen.contains(part), "{part} is missing in\n{screen}");
         }
         assert!(!screen.contains('█'), "{screen}");
