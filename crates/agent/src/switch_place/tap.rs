@@ -192,6 +192,7 @@ fn ioctl(fd: impl AsFd, code: libc::c_ulong, argument: *mut libc::c_void) -> io:
 mod tests {
     use super::*;
     use crate::testing::{tap, vnic};
+    use std::io::Write;
 
     /// Whether this test process may make interfaces; `CI=true` insists.
     fn may_make_taps() -> bool {
@@ -201,9 +202,14 @@ mod tests {
             "CI must run the tap tests: root and /dev/net/tun are needed"
         );
         if !may {
-            eprintln!("skipped by hand: making taps needs root and /dev/net/tun");
+            skipped("making taps needs root and /dev/net/tun");
         }
         may
+    }
+
+    /// Says so where scripts/test counts it: libtest keeps what `eprintln!` prints to itself.
+    fn skipped(why: &str) {
+        writeln!(io::stderr(), "skipped: {why}").unwrap();
     }
 
     fn sys(name: &str, file: &str) -> String {
@@ -248,7 +254,7 @@ mod tests {
         let added = ip(&["netns", "add", &netns]).is_ok_and(|o| o.status.success());
         assert!(added || std::env::var("CI").is_err(), "CI must run this: ip netns add failed");
         if !added {
-            eprintln!("skipped by hand: ip netns add does not work here");
+            skipped("ip netns add does not work here");
             return;
         }
         let path = Path::new("/run/netns").join(&netns);

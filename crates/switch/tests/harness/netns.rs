@@ -2,6 +2,7 @@
 
 use super::*;
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 
@@ -26,13 +27,17 @@ pub fn in_namespace(name: &str, body: impl FnOnce()) {
         let why = String::from_utf8_lossy(&probe.stderr);
         let why = format!("no network namespace with a tap to be had here ({}): {why}", probe.status);
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
-        eprintln!("skipped: {why}");
+        // Not eprintln!, which libtest keeps to itself: scripts/test counts it.
+        writeln!(std::io::stderr(), "skipped: {}", why.trim_end()).unwrap();
         return;
     }
     let test = std::env::current_exe().unwrap();
-    let status =
-        unshare().arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1").status().unwrap();
-    assert!(status.success(), "{name} failed in its namespace, see above");
+    // Its "test result" is not one more.
+    let inside =
+        unshare().arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1").output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&inside.stdout), String::from_utf8_lossy(&inside.stderr));
+    assert!(inside.status.success(), "{name} failed in its namespace:\n{out}{err}");
+    assert!(out.contains("1 passed"), "{name} is not the name of this test:\n{out}");
 }
 
 /// Runs `ip` with these words.
