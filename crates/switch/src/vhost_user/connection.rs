@@ -17,6 +17,8 @@ use super::shared;
 use super::status::{ConnectionStatus, State};
 use super::{PortControl, VringSetup};
 use crate::virtio::memory::{GuestMemory, RegionSpec};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -240,6 +242,21 @@ impl<'a> Connection<'a> {
     }
 }
 
+/// A descriptor that a worker polls or writes to: an eventfd, and made never to block, whatever the
+/// front end has put behind it. A pipe that is full, or a file of FUSE, would stop every port.
+fn event(message: &str, index: u16, file: Option<File>) -> Result<Option<OwnedFd>> {
+    /// File system of eventfds and their like (linux/magic.h).
+    const ANON_INODE_FS_MAGIC: u32 = 0x0904_1934;
+    let Some(file) = file else { return Ok(None) };
+    let system = |errno: Errno| Error::ReqHandlerError(errno.into());
+    if fstatfs(&file).map_err(system)?.f_type as u32 != ANON_INODE_FS_MAGIC {
+        return refuse(format!("{message}: the descriptor for queue {index} is not an eventfd"));
+    }
+    let flags = fcntl_getfl(&file).map_err(system)?;
+    fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(system)?;
+    Ok(Some(file.into()))
+}
+
 fn region_spec(region: &VhostUserMemoryRegion, file: File) -> RegionSpec {
     RegionSpec {
         guest_addr: region.guest_phys_addr,
@@ -434,7 +451,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
 
     fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let (index, vring) = self.vring("SET_VRING_KICK", index.into())?;
-        let kick = file.map(OwnedFd::from);
+        let kick = event("SET_VRING_KICK", index, file)?;
         if vring.running {
             self.control.set_kick(index, kick);
             return Ok(());
@@ -444,7 +461,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let (index, vring) = self.vring("SET_VRING_CALL", index.into())?;
-        vring.call = file.map(OwnedFd::from);
+        vring.call = event("SET_VRING_CALL", index, file)?;
         if vring.running {
             let call = vring.call.as_ref().map(OwnedFd::try_clone).transpose();
             self.control.set_call(index, call.map_err(Error::ReqHandlerError)?);
@@ -453,8 +470,8 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
     }
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let (_, vring) = self.vring("SET_VRING_ERR", index.into())?;
-        vring.err = file.map(OwnedFd::from);
+        let (index, vring) = self.vring("SET_VRING_ERR", index.into())?;
+        vring.err = event("SET_VRING_ERR", index, file)?;
         Ok(())
     }
 

@@ -113,6 +113,27 @@ fn a_front_end_that_reads_no_replies_keeps_nobody_waiting() {
 }
 
 #[test]
+fn what_a_worker_is_to_signal_never_makes_it_wait() {
+    let port = Port::server(1);
+    let codes = [FrontendReq::SET_VRING_KICK, FrontendReq::SET_VRING_CALL, FrontendReq::SET_VRING_ERR];
+    for (n, code) in (1..).zip(codes) {
+        let (_reader, writer) = std::io::pipe().unwrap();
+        send_fds(&port.dial(), &message(code, 1, &words(&[0, 0])), &[writer.as_fd()]);
+        let reason = thrown_out(&port, n);
+        assert_eq!(reason, format!("{code:?}: the descriptor for queue 0 is not an eventfd"));
+    }
+    // One that blocks is made one that does not.
+    let full = eventfd(0, EventfdFlags::empty()).unwrap();
+    rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    let raw = port.dial();
+    send_fds(&raw, &message(FrontendReq::SET_VRING_ERR, 1, &words(&[0, 0])), &[full.as_fd()]);
+    (&raw).write_all(&message(FrontendReq::SET_VRING_NUM, 1, &words(&[0, 3]))).unwrap();
+    let reason = thrown_out(&port, 4);
+    assert!(reason.contains("expected a power of two"), "{reason}");
+    assert_serves(&port);
+}
+
+#[test]
 fn memory_that_is_not_shared_is_explained() {
     let port = Port::server(1);
     let guest = FrontEnd::connect(&port.path, Options { share: false, ..one_pair() });
