@@ -98,10 +98,11 @@ impl Fdb {
     }
 
     /// Binds an address to its vNIC. Called by the control thread only, which
-    /// has checked that no other vNIC owns it. `Err` where the table is full around it.
+    /// has checked that no other vNIC owns it. What was learned makes room for it; `Err` where all
+    /// around it are pinned.
     pub fn pin(&self, segment: SegmentIndex, mac: Mac, port: PortIndex) -> Result<(), NotLearned> {
         let key = key(segment, mac);
-        let entry = self.claim(key).ok_or(NotLearned::Full)?;
+        let entry = self.claim(key).or_else(|| self.evict(key)).ok_or(NotLearned::Full)?;
         let before = entry.value.swap(VALID | PINNED | u64::from(port), Ordering::AcqRel);
         self.forget_learned(before);
         Ok(())
@@ -201,6 +202,21 @@ impl Fdb {
         })
     }
 
+    /// Clears learned addresses around `key` until it has a place.
+    fn evict(&self, key: u64) -> Option<&Entry> {
+        for entry in self.probes(key) {
+            let value = entry.value.load(Ordering::Acquire);
+            if value & VALID != 0 && value & PINNED == 0 {
+                self.clear(entry);
+                // Somebody may learn another into the gap; the next is tried then.
+                if let Some(claimed) = self.claim(key) {
+                    return Some(claimed);
+                }
+            }
+        }
+        None
+    }
+
     fn clear(&self, entry: &Entry) {
         // The value goes first: a reader that still matches the key finds it invalid.
         let before = entry.value.swap(0, Ordering::AcqRel);
@@ -296,6 +312,25 @@ mod tests {
         assert_eq!(fdb.lookup(SegmentIndex(0), mac(1 << 24)), Some(1));
         fdb.pin(SegmentIndex(0), mac(5 << 24), 3).unwrap();
         assert_eq!(fdb.lookup(SegmentIndex(0), mac(5 << 24)), Some(3));
+    }
+
+    #[test]
+    fn what_was_learned_makes_room_for_a_contract() {
+        let fdb = Fdb::new();
+        let segment = SegmentIndex(0);
+        let own = mac(7);
+        // A guest behind a trunk fills every place the address could have.
+        let around =
+            |n: &u32| (slot(key(segment, mac(*n))) + SLOTS - slot(key(segment, own))) % SLOTS < PROBES;
+        let chosen: Vec<u32> = (1 << 24..u32::MAX).filter(around).take(4 * PROBES).collect();
+        for n in &chosen {
+            let _ = fdb.learn(segment, mac(*n), 2, 1);
+        }
+        assert!(fdb.claim(key(segment, own)).is_none(), "not full around it");
+        fdb.pin(segment, own, 5).unwrap();
+        assert_eq!(fdb.lookup(segment, own), Some(5));
+        let left = chosen.iter().filter(|n| fdb.lookup(segment, mac(**n)).is_some()).count();
+        assert_eq!(left as u32, fdb.learned(2));
     }
 
     #[test]
