@@ -6,6 +6,7 @@ use crate::fdb::PortIndex;
 use crate::frame::{HEADER_MAX, Offload, VnetHdr, parse};
 use crate::port::{Frame, FrameRef, Owner, Port, Slots};
 use crate::stats::DropReason;
+use crate::stats::layout::VNICS;
 use crate::virtio::Span;
 use tidegate_contract::Mac;
 
@@ -19,6 +20,8 @@ pub const FLOOD_MAX: usize = 9_216;
 pub struct FloodPool {
     slots: Slots,
     buffers: Box<[Box<[u8]>]>,
+    /// Copies in flight of each source.
+    held: Box<[u16; VNICS]>,
 }
 
 impl FloodPool {
@@ -27,17 +30,30 @@ impl FloodPool {
         Self {
             slots: Slots::new(COPIES, 0, worker),
             buffers: (0..COPIES).map(|_| vec![0; FLOOD_MAX].into_boxed_slice()).collect(),
+            held: Box::new([0; VNICS]),
         }
     }
 
-    /// Copies `frame` for `receivers` receivers; `None` where the pool is empty
-    /// or the frame is too long.
+    /// A slot, for a source that holds fewer than are free: so however many receivers take
+    /// nothing, there is one for whoever floods next.
+    fn take(&mut self, source: PortIndex) -> Option<FrameRef> {
+        let held = &mut self.held[source as usize];
+        if usize::from(*held) >= self.slots.available() {
+            return None;
+        }
+        let reference = self.slots.take()?;
+        *held += 1;
+        Some(reference)
+    }
+
+    /// Copies `frame` for `receivers` receivers; `None` where the
+    /// source holds its part of the pool or the frame is too long.
     pub fn copy(&mut self, frame: &Frame, receivers: u16) -> Option<FrameRef> {
         let tail = (frame.len as usize).checked_sub(frame.head_len as usize)?;
         if tail > FLOOD_MAX || receivers == 0 {
             return None;
         }
-        let reference = self.slots.take()?;
+        let reference = self.take(frame.source)?;
         let copy = reference.get_mut();
         let buffer = &mut self.buffers[copy.slot as usize];
         let mut at = 0;
@@ -75,6 +91,7 @@ impl FloodPool {
         let shares = &reference.get().shares;
         shares.set(shares.get() - 1);
         if shares.get() == 0 {
+            self.held[reference.get().source as usize] -= 1;
             self.slots.give(reference);
         }
     }
@@ -157,7 +174,7 @@ impl FloodPool {
         bytes[22..28].copy_from_slice(&mac.0);
         bytes[32..38].copy_from_slice(&mac.0);
         let headers = parse(&bytes[..LEN], LEN).ok()?;
-        let reference = self.slots.take()?;
+        let reference = self.take(source)?;
         let frame = reference.get_mut();
         frame.source = source;
         frame.owner = Owner::Flood;
@@ -167,5 +184,26 @@ impl FloodPool {
         (frame.offload, frame.vnet, frame.headers) = (Offload::None, VnetHdr::default(), headers);
         (frame.bytes, frame.head_len, frame.span_count) = (bytes, LEN as u16, 0);
         Some(reference)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_floods_most_leaves_room_for_others() {
+        let mut pool = FloodPool::new(0);
+        let mut held = Vec::new();
+        for source in 0..6 {
+            let before = held.len();
+            held.extend(std::iter::from_fn(|| pool.announcement(source, Mac([2, 0, 0, 0, 0, 1]), 1, 0)));
+            assert!(held.len() > before, "nothing left for {source}");
+        }
+        for copy in held.drain(..) {
+            pool.settle(copy);
+        }
+        assert_eq!(pool.in_flight(), 0);
+        assert!(pool.held.iter().all(|held| *held == 0));
     }
 }
