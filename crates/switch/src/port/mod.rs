@@ -69,7 +69,7 @@ pub struct Port {
     /// starts before.
     pub last_started: u64,
     /// Its frames in flight to each port: whom a slow receiver is told from.
-    pub in_flight_to: Box<[u16; VNICS]>,
+    pub in_flight_to: Box<[u32; VNICS]>,
     /// What waits to be received by it.
     pub egress: Egress,
     /// Where copies go while somebody captures.

@@ -82,7 +82,7 @@ impl Ring {
 pub struct TxQueue {
     /// The ring.
     pub ring: Ring,
-    /// Frames in flight: half the ring, and two at least: a frame that is cut and its piece.
+    /// Frames in flight, see [`most_in_flight`].
     pub slots: Slots,
     /// When entries arrived.
     pub arrivals: Arrivals,
@@ -101,6 +101,13 @@ pub struct Pending {
     pub to: To,
     /// Payload bytes already sent in pieces.
     pub sent: u32,
+}
+
+/// Most frames of a ring that are in flight: half of it, and two at least: a frame that is cut and
+/// its piece. More than a thousand are of no use, take the worker long to make room for, and
+/// megabytes.
+fn most_in_flight(ring: u16) -> u16 {
+    (ring / 2).clamp(2, 1024)
 }
 
 /// A guest's rings.
@@ -158,7 +165,7 @@ impl VhostPort {
             self.rx[pair] = Some(ring);
         } else {
             self.tx[pair] = Some(TxQueue {
-                slots: Slots::new((setup.size / 2).max(2), port, worker),
+                slots: Slots::new(most_in_flight(setup.size), port, worker),
                 arrivals: Arrivals::new(setup.base, now),
                 ring,
                 pending: None,
@@ -191,5 +198,16 @@ impl VhostPort {
     pub fn rings(&mut self) -> impl Iterator<Item = &mut Ring> {
         let tx = self.tx.iter_mut().flatten().map(|tx| &mut tx.ring);
         tx.chain(self.rx.iter_mut().flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_ring_is_in_flight_at_most() {
+        let sizes = [1, 2, 4, 256, 1024, 2048, 32768];
+        assert_eq!(sizes.map(most_in_flight), [2, 2, 2, 128, 512, 1024, 1024]);
     }
 }
