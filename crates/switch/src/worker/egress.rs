@@ -76,6 +76,8 @@ impl Worker {
     pub(super) fn egress(&mut self) -> bool {
         let mut worked = false;
         let mut budget = QUANTUM;
+        // Who came too late for this loop's budget comes first in the next.
+        let mut late = None;
         let mut i = 0;
         while i < self.active.len() {
             let index = self.active[i];
@@ -83,19 +85,20 @@ impl Worker {
                 self.active.remove(i);
                 continue;
             };
+            let too_late = budget <= 0;
             worked |= self.serve(&mut port, &mut budget);
             if port.egress.scheduler.backlog_total().frames == 0 {
                 port.egress.active = false;
                 port.egress.blocked_since = NEVER;
                 self.active.remove(i);
             } else {
+                late = late.or(too_late.then_some(index));
                 i += 1;
             }
             self.ports[index as usize] = Some(port);
         }
-        if budget <= 0 && !self.active.is_empty() {
-            // Whoever came too late for this loop's budget comes first in the next.
-            self.active.rotate_left(1);
+        if let Some(first) = self.active.iter().position(|index| Some(*index) == late) {
+            self.active.rotate_left(first);
         }
         worked
     }
@@ -204,5 +207,44 @@ fn fate(
         queued: queued.enqueued,
         buffers: blocked,
         behind: (left > 0 && left >= queued.enqueued).then_some(source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::port::Slots;
+    use crate::worker::testing;
+
+    #[test]
+    fn every_receiver_has_its_turn() {
+        let (mut worker, _handle) = testing::worker();
+        (0..4).for_each(|index| testing::add_port(&mut worker, index));
+        let mut slots = Slots::new(64, 0, 0);
+        let mut served = [0; 4];
+        // Two receivers of super-frames use a loop's budget up and empty their queues by that; the
+        // third has a queue as well.
+        for _ in 0..12 {
+            for egress in [1, 2, 3] {
+                if egress != 2 || served[2] == 0 {
+                    let frame = slots.take().unwrap();
+                    frame.get_mut().wire_bytes = 65_536;
+                    if worker.ports[egress].as_ref().unwrap().egress.active {
+                        slots.give(frame);
+                    } else {
+                        worker.enqueue(egress as u16, frame);
+                    }
+                }
+            }
+            worker.egress();
+            for fate in worker.fates.drain(..) {
+                served[usize::from(fate.egress)] += 1;
+                slots.give(fate.frame);
+            }
+        }
+        assert_eq!(served[2], 1, "{served:?}");
+        for egress in 1..4 {
+            worker.clear_egress(egress);
+        }
+        worker.fates.drain(..).for_each(|fate| slots.give(fate.frame));
     }
 }

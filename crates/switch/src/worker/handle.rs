@@ -123,3 +123,30 @@ impl Inbox {
         &self.bell
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::testing;
+    use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn calls_without_end_do_not_stop_the_frames() {
+        let (mut worker, handle) = testing::worker();
+        let answered = Arc::new(AtomicUsize::new(0));
+        for _ in 0..100 {
+            let answered = answered.clone();
+            let call = move |_: &mut Worker| {
+                answered.fetch_add(1, Ordering::Relaxed);
+            };
+            handle.calls.send(Box::new(call)).unwrap();
+        }
+        handle.bell.called.store(true, Ordering::Release);
+        worker.turn();
+        assert!((1..10).contains(&answered.load(Ordering::Relaxed)), "{answered:?}");
+        // One more would sleep: there is nothing left to do then.
+        while answered.load(Ordering::Relaxed) < 100 {
+            worker.turn();
+        }
+    }
+}

@@ -28,6 +28,8 @@ pub mod handle;
 pub mod ingress;
 pub mod settle;
 pub mod sleep;
+#[cfg(test)]
+mod testing;
 
 pub use handle::{Inbox, WorkerHandle, mailbox};
 
@@ -45,6 +47,9 @@ use std::sync::Arc;
 
 /// Crossings handled per loop and peer, so that no peer starves our own ports.
 const CROSSINGS: usize = 256;
+
+/// Calls answered per loop, so that front ends that never stop asking do not stop the frames.
+const CALLS: usize = 4;
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 #[inline]
@@ -144,7 +149,8 @@ impl Worker {
         self.now = started;
         self.wake = NEVER;
         let mut worked = false;
-        while let Some(call) = self.inbox.next() {
+        for _ in 0..CALLS {
+            let Some(call) = self.inbox.next() else { break };
             call(self);
             worked = true;
         }
