@@ -65,7 +65,7 @@ impl PortControl for PortLink {
 
     fn set_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), String> {
         let (index, preallocated) = (self.index, memory.preallocated());
-        self.quietly(move |worker| worker.set_memory(index, &memory))?;
+        drop(self.quietly(move |worker| worker.set_memory(index, &memory))?);
         self.switch.memory_arrived(index, preallocated);
         Ok(())
     }
@@ -106,7 +106,7 @@ impl PortControl for PortLink {
     fn disconnect(&mut self, reason: &str) {
         let index = self.index;
         tracing::info!(port = index, reason, "front end disconnected");
-        self.quietly(move |worker| worker.disconnect(index));
+        drop(self.quietly(move |worker| worker.disconnect(index)));
         self.announced = false;
     }
 }

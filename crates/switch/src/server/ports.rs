@@ -214,7 +214,7 @@ impl Switch {
         for worker in self.workers.iter() {
             worker.call(move |worker| worker.set_info(index, None));
         }
-        self.workers[owner].call(move |worker| worker.remove_port(index));
+        drop(self.workers[owner].call(move |worker| worker.remove_port(index)));
         self.region.release(index as usize);
     }
 

@@ -12,7 +12,7 @@ use super::ingress::release_share;
 use super::settle::give_back;
 use crate::capture::CaptureTap;
 use crate::fdb::{PortIndex, SegmentIndex};
-use crate::port::vhost::Receiver;
+use crate::port::vhost::{Receiver, VhostPort};
 use crate::port::{Link, NEVER, Port, PortContract, PortInfo};
 use crate::sched::Queued;
 use crate::stats::DropReason;
@@ -45,14 +45,16 @@ impl Worker {
     }
 
     /// Gives a quiet port up: what waits for it is dropped, and no worker sends to it any more.
-    pub fn remove_port(&mut self, index: PortIndex) {
+    /// Returned, for the caller to free.
+    #[must_use = "a worker has no time to free memory"]
+    pub fn remove_port(&mut self, index: PortIndex) -> Option<Box<Port>> {
         // The next port of this index is not to get what was sent to this one.
         self.all_crossings();
         self.clear_egress(index);
         self.settle();
         self.owned.retain(|own| *own != index);
         self.order_owned();
-        let Some(mut port) = self.ports[index as usize].take() else { return };
+        let mut port = self.ports[index as usize].take()?;
         match &mut port.link {
             Link::Tap(tap) => tap.queues.iter().for_each(|queue| self.sleeper.remove_tap(&queue.file)),
             Link::Vhost(vhost) => {
@@ -60,6 +62,7 @@ impl Worker {
                 kicks.for_each(|kick| self.sleeper.remove_kick(kick));
             }
         }
+        Some(port)
     }
 
     /// A new contract for an own port.
@@ -241,14 +244,18 @@ impl Worker {
         }
     }
 
-    /// A new memory table for a quiet port; its rings go on in it.
-    pub fn set_memory(&mut self, index: PortIndex, memory: &Arc<GuestMemory>) -> Result<(), String> {
-        let Some(vhost) = self.vhost(index) else { return Ok(()) };
+    /// A new memory table for a quiet port; its rings go on in it. The old one is returned: to
+    /// unmap it takes long.
+    pub fn set_memory(
+        &mut self,
+        index: PortIndex,
+        memory: &Arc<GuestMemory>,
+    ) -> Result<Option<Arc<GuestMemory>>, String> {
+        let Some(vhost) = self.vhost(index) else { return Ok(None) };
         for ring in vhost.rings() {
             ring.queue.remap(memory.clone()).map_err(|error| error.to_string())?;
         }
-        vhost.memory = Some(memory.clone());
-        Ok(())
+        Ok(vhost.memory.replace(memory.clone()))
     }
 
     /// Puts a queue into service.
@@ -314,17 +321,20 @@ impl Worker {
         self.listen(index, queue);
     }
 
-    /// The front end went away: a quiet port gives up rings and memory.
-    pub fn disconnect(&mut self, index: PortIndex) {
+    /// The front end went away: a quiet port gives up rings and memory. Returned, for the caller to
+    /// unmap: that takes tens of milliseconds for each gigabyte.
+    #[must_use = "a worker has no time to unmap memory"]
+    pub fn disconnect(&mut self, index: PortIndex) -> Option<VhostPort> {
         self.clear_egress(index);
         self.settle();
-        let Some(vhost) = self.vhost(index) else { return };
+        let vhost = self.vhost(index)?;
         let kicks: Vec<OwnedFd> = vhost.rings().filter_map(|ring| ring.kick.take()).collect();
-        *vhost = Default::default();
+        let gone = std::mem::take(vhost);
         kicks.iter().for_each(|kick| self.sleeper.remove_kick(kick));
         if let Some(port) = &mut self.ports[index as usize] {
             port.broken = false;
         }
+        Some(gone)
     }
 
     /// The link of a port is broken: nothing is taken from it until it is made anew.
@@ -347,7 +357,7 @@ impl Worker {
         }
     }
 
-    fn vhost(&mut self, index: PortIndex) -> Option<&mut crate::port::vhost::VhostPort> {
+    fn vhost(&mut self, index: PortIndex) -> Option<&mut VhostPort> {
         match &mut self.ports[index as usize].as_mut()?.link {
             Link::Vhost(vhost) => Some(vhost),
             Link::Tap(_) => None,
@@ -387,5 +397,45 @@ fn drop_pending(port: &mut Port) {
         } else {
             give_back(port, pending.frame);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::virtio::memory::RegionSpec;
+    use crate::worker::testing;
+    use tidegate_frontend::memory::SharedMemory;
+
+    fn memory() -> Arc<GuestMemory> {
+        let shared = SharedMemory::new(0, 1 << 16).unwrap();
+        let fd = shared.fd().try_clone_to_owned().unwrap();
+        let (user_addr, size) = (shared.user_addr(), shared.size());
+        Arc::new(
+            GuestMemory::map(vec![RegionSpec { guest_addr: 0, user_addr, size, mmap_offset: 0, fd }])
+                .unwrap(),
+        )
+    }
+
+    #[test]
+    fn a_worker_leaves_it_to_others_to_unmap_memory() {
+        let (mut worker, _handle) = testing::worker();
+        testing::add_port(&mut worker, 0);
+        let maps = [memory(), memory(), memory()];
+        let watch = maps.each_ref().map(Arc::downgrade);
+        let there = || watch.each_ref().map(|memory| memory.strong_count() > 0);
+        let mut kept = Vec::new();
+        for memory in maps {
+            kept.push(worker.set_memory(0, &memory).unwrap());
+        }
+        assert_eq!(there(), [true; 3]);
+        kept.clear();
+        assert_eq!(there(), [false, false, true]);
+        let gone = worker.disconnect(0);
+        assert!(there()[2] && worker.set_memory(0, &memory()).unwrap().is_none());
+        drop(gone);
+        assert!(!there()[2]);
+        let port = worker.remove_port(0).unwrap();
+        assert!(matches!(port.link, Link::Vhost(vhost) if vhost.memory.is_some()));
     }
 }
