@@ -1,15 +1,16 @@
 //! vhost-user sockets: listening ones we make, and front ends we dial.
 
 use super::users;
+use rustix::fs::{FileType as RawType, Mode, OFlags, fstat, open};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 use serde::{Deserialize, Serialize};
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tidegate_contract::SocketOwner;
 
 /// A socket file that we made.
@@ -173,10 +174,19 @@ pub fn set_owner(path: &Path, owner: &SocketOwner) -> Result<(), String> {
         owner.user.as_deref().map(users::user).transpose().map_err(|e| format!("socket {shown}: {e}"))?;
     let gid =
         owner.group.as_deref().map(users::group).transpose().map_err(|e| format!("socket {shown}: {e}"))?;
-    if uid.is_some() || gid.is_some() {
-        chown(path, uid, gid).map_err(|e| format!("cannot give the socket {shown} its owner: {e}"))?;
+    // Through a descriptor of the socket itself: whoever may write to its folder could put a link
+    // to any file in its place meanwhile.
+    let here = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| format!("cannot look at {shown}: {e}"))?;
+    let is_socket = fstat(&here).is_ok_and(|stat| RawType::from_raw_mode(stat.st_mode) == RawType::Socket);
+    if !is_socket {
+        return Err(format!("{shown} is no socket: somebody replaced it"));
     }
-    fs::set_permissions(path, Permissions::from_mode(owner.mode.unwrap_or(0o660)))
+    let itself = PathBuf::from(format!("/proc/self/fd/{}", here.as_raw_fd()));
+    if uid.is_some() || gid.is_some() {
+        chown(&itself, uid, gid).map_err(|e| format!("cannot give the socket {shown} its owner: {e}"))?;
+    }
+    fs::set_permissions(&itself, Permissions::from_mode(owner.mode.unwrap_or(0o660)))
         .map_err(|e| format!("cannot set the mode of the socket {shown}: {e}"))
 }
 
@@ -314,5 +324,19 @@ mod tests {
         assert!(matches!(dial(&path), Dialled::Connected(_)));
         drop(listener);
         assert!(matches!(dial(&path), Dialled::Nobody(why) if why.contains("to listen")));
+    }
+
+    #[test]
+    fn owner_and_mode_never_reach_what_a_link_leads_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("a.sock"));
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let owner = SocketOwner { mode: Some(0o666), ..SocketOwner::default() };
+        for path in [&link, &file] {
+            assert!(set_owner(path, &owner).unwrap_err().contains("somebody replaced it"));
+            assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        }
     }
 }

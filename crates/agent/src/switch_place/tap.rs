@@ -11,6 +11,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use tidegate_contract::{Mac, Vnic};
 
@@ -152,7 +153,8 @@ fn within<T: Send + 'static>(
 ) -> Result<T, String> {
     let Some(path) = netns else { return work() };
     let shown = path.display().to_string();
-    let file = std::fs::File::open(path).map_err(|e| match e.kind() {
+    // Not waiting, whatever is there: a FIFO that nobody writes to would be opened for ever.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => {
             format!("network namespace {shown} does not exist: make it first (ip netns add, or a running container)")
         }
@@ -269,6 +271,19 @@ mod tests {
         assert!(there.contains("52:54:00:00:00:07"), "{there}");
         assert!(!here, "it is in our own namespace");
         changed.unwrap();
+    }
+
+    #[test]
+    fn a_namespace_that_is_a_fifo_is_not_waited_for() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("netns");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let vnic = vnic("a", 1);
+        std::thread::spawn(move || tell.send(create(&vnic, "tgx", Some(&path)).map(drop)));
+        let answer = told.recv_timeout(std::time::Duration::from_secs(20)).expect("it waits for a writer");
+        assert!(answer.unwrap_err().contains("cannot enter network namespace"));
     }
 
     #[test]
