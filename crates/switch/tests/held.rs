@@ -26,7 +26,7 @@ fn a_receiver_that_takes_nothing_harms_only_traffic_to_itself() {
             std::thread::sleep(Duration::from_micros(500));
         }
         let share = bytes_in(20_000_000, start.elapsed());
-        assert!(bytes as f64 >= 0.95 * share, "{bytes} bytes of {share} with {workers} workers");
+        assert!(bytes as f64 >= 0.8 * share, "{bytes} bytes of {share} with {workers} workers");
         assert_eq!(host.stats("live").rx.dropped.len(), 0);
         host.until(|| {
             live.drain();

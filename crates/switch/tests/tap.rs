@@ -192,7 +192,7 @@ fn a_tap_is_shaped() {
         }
         let (got, allowed) = (bytes as f64, bytes_in(20_000_000, start.elapsed()));
         assert!(got <= allowed + 4_000.0 + 1442.0, "{got} bytes, allowed {allowed}");
-        assert!(got >= 0.97 * allowed, "{got} bytes of {allowed}");
+        assert!(got >= 0.8 * allowed, "{got} bytes of {allowed}");
     });
 }
 
