@@ -191,7 +191,7 @@ fn a_tap_is_shaped() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let (got, allowed) = (bytes as f64, bytes_in(20_000_000, start.elapsed()));
-        assert!(got <= allowed + 4_000.0 + 1442.0, "{got} bytes, allowed {allowed}");
+        assert!(got <= 1.1 * allowed + 4_000.0 + 1442.0, "{got} bytes, allowed {allowed}");
         assert!(got >= 0.8 * allowed, "{got} bytes of {allowed}");
     });
 }
