@@ -28,7 +28,7 @@ pub fn in_namespace(name: &str, body: impl FnOnce()) {
         let why = format!("no network namespace with a tap to be had here ({}): {why}", probe.status);
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
         // Not eprintln!, which libtest keeps to itself: scripts/test counts it.
-        writeln!(std::io::stderr(), "skipped: {}", why.trim_end()).unwrap();
+        std::io::stderr().write_all(format!("skipped: {}\n", why.trim_end()).as_bytes()).unwrap();
         return;
     }
     let test = std::env::current_exe().unwrap();
