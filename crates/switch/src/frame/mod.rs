@@ -34,6 +34,7 @@ pub mod headers;
 pub mod offload;
 pub mod parse;
 pub mod payload;
+pub mod plain;
 pub mod policy;
 pub mod segment;
 pub mod vnet_hdr;

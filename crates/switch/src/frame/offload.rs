@@ -112,12 +112,22 @@ pub fn check(
     head_len: usize,
     total_len: usize,
 ) -> Result<Offload, Malformed> {
-    if !vnet.needs_csum() {
-        return match vnet.gso_type {
-            GSO_NONE => Ok(Offload::None),
-            _ => Err(Malformed::GsoWithoutChecksum),
-        };
+    if vnet.needs_csum() {
+        return check_csum(vnet, headers, head_len, total_len);
     }
+    match vnet.gso_type {
+        GSO_NONE => Ok(Offload::None),
+        _ => Err(Malformed::GsoWithoutChecksum),
+    }
+}
+
+/// The part of [`check`] for frames whose checksum is left to us.
+fn check_csum(
+    vnet: &VnetHdr,
+    headers: &Headers,
+    head_len: usize,
+    total_len: usize,
+) -> Result<Offload, Malformed> {
     let start = usize::from(vnet.csum_start);
     let field_end = start + usize::from(vnet.csum_offset) + 2;
     let own = start == usize::from(headers.l4_offset)

@@ -92,43 +92,60 @@ pub fn parse(head: &[u8], total_len: usize) -> Result<Headers, ParseError> {
         return Err(ParseError::Long);
     }
     let head = &head[..head.len().min(total_len).min(HEADER_MAX)];
-    let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1]) = head.first_chunk() else {
+    let Some(ethernet) = head.first_chunk::<14>() else {
         return Err(absent(14, total_len, ParseError::Short));
     };
-    let (mut vlan, mut ethertype, mut l3_offset) = (None, u16::from_be_bytes([t0, t1]), 14);
+    let ethertype = u16::from_be_bytes([ethernet[12], ethernet[13]]);
     if ethertype == ETHERTYPE_VLAN {
-        let Some(&[c0, c1, t0, t1]) = get(head, 14) else {
-            return Err(absent(18, total_len, ParseError::Vlan));
-        };
-        vlan = Some(u16::from_be_bytes([c0, c1]));
-        ethertype = u16::from_be_bytes([t0, t1]);
-        l3_offset = 18;
+        return tagged(head, ethernet, total_len);
     }
-    let upper = match ethertype {
-        ETHERTYPE_IPV4 => ipv4(head, l3_offset, total_len)?,
-        ETHERTYPE_IPV6 => ipv6(head, l3_offset, total_len)?,
-        ETHERTYPE_ARP | ETHERTYPE_RARP => arp(head, l3_offset, total_len)?,
-        _ => Upper {
-            end: total_len as u32,
-            l3: L3::None,
-            dscp: 0,
-            l4: Transport::none(L4::None, l3_offset, 0),
-        },
+    // Where the offset is known, half the instructions are not needed.
+    let upper = upper(head, ethertype, 14, total_len)?;
+    Ok(headers(ethernet, None, ethertype, 14, &upper))
+}
+
+#[inline(never)]
+fn tagged(head: &[u8], ethernet: &[u8; 14], total_len: usize) -> Result<Headers, ParseError> {
+    let Some(&[c0, c1, t0, t1]) = get(head, 14) else {
+        return Err(absent(18, total_len, ParseError::Vlan));
     };
-    Ok(Headers {
-        dst: Mac([d0, d1, d2, d3, d4, d5]),
-        src: Mac([s0, s1, s2, s3, s4, s5]),
+    let ethertype = u16::from_be_bytes([t0, t1]);
+    let upper = upper(head, ethertype, 18, total_len)?;
+    Ok(headers(ethernet, Some(u16::from_be_bytes([c0, c1])), ethertype, 18, &upper))
+}
+
+#[inline(always)]
+fn upper(head: &[u8], ethertype: u16, l3: usize, total_len: usize) -> Result<Upper, ParseError> {
+    match ethertype {
+        ETHERTYPE_IPV4 => ipv4(head, l3, total_len),
+        ETHERTYPE_IPV6 => ipv6(head, l3, total_len),
+        ETHERTYPE_ARP | ETHERTYPE_RARP => arp(head, l3, total_len),
+        _ => {
+            let l4 = Transport::none(L4::None, l3, 0);
+            Ok(Upper { end: total_len as u32, l3: L3::None, dscp: 0, l4 })
+        }
+    }
+}
+
+#[inline(always)]
+fn headers(ethernet: &[u8; 14], vlan: Option<u16>, ethertype: u16, l3: usize, upper: &Upper) -> Headers {
+    let [mut dst, mut src] = [[0; 6]; 2];
+    dst.copy_from_slice(&ethernet[..6]);
+    src.copy_from_slice(&ethernet[6..12]);
+    Headers {
+        dst: Mac(dst),
+        src: Mac(src),
         vlan,
         ethertype,
         end: upper.end,
         l3: upper.l3,
         l4: upper.l4.l4,
-        l3_offset: l3_offset as u8,
+        l3_offset: l3 as u8,
         l4_offset: upper.l4.offset,
         len: upper.l4.len,
         dscp: upper.dscp,
         protocol: upper.l4.protocol,
-    })
+    }
 }
 
 /// The error for a header that is not in the copied bytes: missing in the frame as well, or only there.
@@ -137,15 +154,38 @@ fn absent(header_end: usize, total_len: usize, malformed: ParseError) -> ParseEr
     if header_end > total_len { malformed } else { ParseError::Truncated }
 }
 
-#[inline]
+#[inline(always)]
 fn ipv4(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
     let Some(ip) = get::<20>(head, l3) else {
         return Err(absent(l3 + 20, total_len, ParseError::Ipv4));
     };
+    // Without options, as nearly all are, the transport header's place is known as well.
+    match ip[0] {
+        0x45 => behind_ipv4(head, ip, l3, 20, total_len),
+        _ => ipv4_with_options(head, ip, l3, total_len),
+    }
+}
+
+#[inline(never)]
+fn ipv4_with_options(head: &[u8], ip: &[u8; 20], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
     let header_len = usize::from(ip[0] & 0xf) * 4;
+    if ip[0] >> 4 != 4 || header_len < 20 {
+        return Err(ParseError::Ipv4);
+    }
+    behind_ipv4(head, ip, l3, header_len, total_len)
+}
+
+#[inline(always)]
+fn behind_ipv4(
+    head: &[u8],
+    ip: &[u8; 20],
+    l3: usize,
+    header_len: usize,
+    total_len: usize,
+) -> Result<Upper, ParseError> {
     let ip_len = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
     let (l4, end) = (l3 + header_len, l3 + ip_len);
-    if ip[0] >> 4 != 4 || header_len < 20 || ip_len < header_len || end > total_len {
+    if ip_len < header_len || end > total_len {
         return Err(ParseError::Ipv4);
     }
     if l4 > head.len() {
@@ -166,7 +206,7 @@ fn ipv4(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
     })
 }
 
-#[inline]
+#[inline(always)]
 fn ipv6(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
     let Some(ip) = get::<40>(head, l3) else {
         return Err(absent(l3 + 40, total_len, ParseError::Ipv6));
@@ -187,7 +227,7 @@ fn ipv6(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
     })
 }
 
-#[inline]
+#[inline(never)]
 fn arp(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
     let Some(arp) = get::<ARP_LEN>(head, l3) else {
         return Err(absent(l3 + ARP_LEN, total_len, ParseError::Arp));
@@ -201,7 +241,7 @@ fn arp(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
 }
 
 /// Reads the transport header at `at`. `head` ends with the datagram or before.
-#[inline]
+#[inline(always)]
 fn transport(head: &[u8], at: usize, protocol: u8) -> Transport {
     let mut l4 = L4::Other;
     let mut len = at;

@@ -131,12 +131,23 @@ impl From<&Vnic> for Policy {
 
 impl Policy {
     /// Whether the vNIC may send the frame that begins with `head`.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, head: &[u8], headers: &Headers) -> Verdict {
         match self.reason_to_drop(head, headers) {
             None => Verdict::Pass,
             Some(reason) => Verdict::Drop(reason),
         }
+    }
+
+    /// Whether a [plain](super::plain) frame passes: what [`check`](Self::check) would say.
+    #[inline(always)]
+    pub fn passes_plain(&self, head: &[u8], src: Mac) -> bool {
+        self.owns_mac(src) && (self.prefixes.is_empty() || self.owns_plain_source(head))
+    }
+
+    #[inline(never)]
+    fn owns_plain_source(&self, head: &[u8]) -> bool {
+        super::plain::source_ip(head).is_some_and(|ip| self.owns_ip(ip))
     }
 
     /// Whether frames tagged with `vid` may be delivered to the vNIC. VID 0 is
@@ -146,14 +157,12 @@ impl Policy {
         vid == 0 || self.vlans.get(usize::from(vid / 64)).is_some_and(|w| w >> (vid % 64) & 1 == 1)
     }
 
-    #[inline]
+    #[inline(always)]
     fn reason_to_drop(&self, head: &[u8], headers: &Headers) -> Option<Reason> {
         if !self.owns_mac(headers.src) {
             return Some(Reason::SourceMac);
         }
-        let tag_of_another_kind =
-            headers.ethertype == ETHERTYPE_VLAN || SERVICE_TAGS.contains(&headers.ethertype);
-        if tag_of_another_kind || headers.vid().is_some_and(|vid| !self.may_receive_tagged(vid)) {
+        if headers.vid().is_some_and(|vid| !self.may_receive_tagged(vid)) {
             return Some(Reason::Vlan);
         }
         match headers.l3 {
@@ -166,7 +175,12 @@ impl Policy {
 
     #[inline]
     fn owns_mac(&self, mac: Mac) -> bool {
-        mac == self.mac || (!mac.is_group() && (self.any_mac || self.macs.contains(&mac)))
+        mac == self.mac || self.owns_further(mac)
+    }
+
+    #[inline(never)]
+    fn owns_further(&self, mac: Mac) -> bool {
+        !mac.is_group() && (self.any_mac || self.macs.contains(&mac))
     }
 
     /// Whether `ip` is in the prefixes, or one that hosts use before they have
@@ -178,7 +192,7 @@ impl Policy {
             || self.prefixes.contain(ip)
     }
 
-    #[inline]
+    #[inline(never)]
     fn ip(&self, head: &[u8], headers: &Headers) -> Option<Reason> {
         if !headers.source_ip(head).is_some_and(|ip| self.owns_ip(ip)) {
             return Some(Reason::SourcePrefix);
@@ -204,7 +218,6 @@ impl Policy {
         }
     }
 
-    #[inline]
     fn arp(&self, head: &[u8], headers: &Headers) -> Option<Reason> {
         let mac = headers.arp_sender_mac(head)?;
         let ip = headers.arp_sender_ip(head)?;
@@ -212,8 +225,10 @@ impl Policy {
         (!own).then_some(Reason::ArpSpoof)
     }
 
-    #[inline]
     fn other(&self, head: &[u8], headers: &Headers) -> Option<Reason> {
+        if headers.ethertype == ETHERTYPE_VLAN || SERVICE_TAGS.contains(&headers.ethertype) {
+            return Some(Reason::Vlan);
+        }
         let snap =
             headers.ethertype < ETHERTYPE_MIN && head.get(usize::from(headers.l3_offset)) == Some(&LLC_SNAP);
         let unchecked = self.any_mac && self.prefixes.is_empty();
@@ -222,7 +237,7 @@ impl Policy {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::frame::headers::HEADER_MAX;
     use crate::frame::parse;
@@ -243,6 +258,15 @@ mod tests {
         };
         change(&mut p);
         p
+    }
+
+    /// Of the vNIC that [`testing`] sends from, with or without prefixes.
+    pub fn a_policy(prefixes: bool) -> Policy {
+        policy(|p| {
+            if prefixes {
+                p.prefixes = Prefixes::new(&[prefix(SRC4, 32), prefix(SRC6, 128)]);
+            }
+        })
     }
 
     fn prefix(addr: impl Into<IpAddr>, len: u8) -> Prefix {
