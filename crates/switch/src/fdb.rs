@@ -44,7 +44,7 @@ struct Entry {
 
 /// The table.
 pub struct Fdb {
-    entries: Box<[Entry]>,
+    entries: Box<[Entry; SLOTS]>,
     learned: Box<[AtomicU32]>,
 }
 
@@ -57,14 +57,28 @@ pub enum NotLearned {
     Full,
 }
 
+#[inline]
 fn key(segment: SegmentIndex, mac: Mac) -> u64 {
-    let m = mac.0;
+    let [a, b, c, d, e, f] = mac.0;
+    let (low, high) = (u32::from_ne_bytes([a, b, c, d]), u16::from_ne_bytes([e, f]));
     // One more than the segment, so that no key is EMPTY; 0xffff + 1 never occurs.
-    u64::from(segment.0 + 1) << 48 | u64::from_be_bytes([0, 0, m[0], m[1], m[2], m[3], m[4], m[5]])
+    u64::from(segment.0 + 1) << 48 | u64::from(high) << 32 | u64::from(low)
 }
 
+#[inline]
 fn slot(key: u64) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize
+}
+
+/// The value of an entry, if it is this key's.
+#[inline]
+fn read(entry: &Entry, key: u64) -> Option<u64> {
+    if entry.key.load(Ordering::Acquire) != key {
+        return None;
+    }
+    let value = entry.value.load(Ordering::Acquire);
+    // Another key may have taken the place meanwhile.
+    (entry.key.load(Ordering::Acquire) == key).then_some(value)
 }
 
 fn port_of(value: u64) -> PortIndex {
@@ -84,8 +98,9 @@ impl Default for Fdb {
 impl Fdb {
     /// An empty table, about 1.3 MB.
     pub fn new() -> Self {
+        let entries: Box<[Entry]> = (0..SLOTS).map(|_| Entry::default()).collect();
         Self {
-            entries: (0..SLOTS).map(|_| Entry::default()).collect(),
+            entries: entries.try_into().unwrap_or_else(|_| unreachable!("as many as there are slots")),
             learned: (0..=u16::MAX as usize).map(|_| AtomicU32::new(0)).collect(),
         }
     }
@@ -93,8 +108,20 @@ impl Fdb {
     /// The port behind which `mac` lives.
     #[inline]
     pub fn lookup(&self, segment: SegmentIndex, mac: Mac) -> Option<PortIndex> {
-        let value = self.find(key(segment, mac))?.1;
+        let key = key(segment, mac);
+        // Nearly always it is the first that is looked at.
+        let first = &self.entries[slot(key)];
+        let value = match read(first, key) {
+            Some(value) => value,
+            None => self.find(key)?.1,
+        };
         (value & VALID != 0).then(|| port_of(value))
+    }
+
+    /// Asks the processor to fetch what a lookup of `mac` will read.
+    #[inline]
+    pub fn prefetch(&self, segment: SegmentIndex, mac: Mac) {
+        crate::virtio::prefetch((&raw const self.entries[slot(key(segment, mac))]).cast());
     }
 
     /// Binds an address to its vNIC. Called by the control thread only, which
@@ -156,7 +183,7 @@ impl Fdb {
 
     /// Removes what was learned before `oldest` seconds, or behind `port`.
     pub fn sweep(&self, oldest: u32, port: Option<PortIndex>) {
-        for entry in &self.entries {
+        for entry in self.entries.iter() {
             let value = entry.value.load(Ordering::Acquire);
             let stale = seconds_of(value) < oldest || port == Some(port_of(value));
             if value & VALID != 0 && value & PINNED == 0 && stale {
@@ -175,7 +202,6 @@ impl Fdb {
         (0..PROBES).map(move |i| &self.entries[(start + i) % SLOTS])
     }
 
-    #[inline]
     fn find(&self, key: u64) -> Option<(&Entry, u64)> {
         for entry in self.probes(key) {
             let found = entry.key.load(Ordering::Acquire);

@@ -88,6 +88,8 @@ pub struct TxQueue {
     pub arrivals: Arrivals,
     /// The frame that waits for tokens, and how far it was cut.
     pub pending: Option<Pending>,
+    /// How many frames are tried on the fast path.
+    pub fast: u8,
 }
 
 /// A frame that was taken from its ring or tap and waits for tokens.
@@ -169,6 +171,7 @@ impl VhostPort {
                 arrivals: Arrivals::new(setup.base, now),
                 ring,
                 pending: None,
+                fast: u8::MAX,
             });
         }
         Ok(())

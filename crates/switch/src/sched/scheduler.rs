@@ -197,6 +197,19 @@ impl<F: Copy> Scheduler<F> {
         Ok(())
     }
 
+    /// Bytes that a frame may have to go at `now` without waiting for the egress rate, rounded down.
+    /// What goes so, past the queue, is [charged](Self::charge).
+    pub fn tokens(&self, now: u64) -> i64 {
+        self.bucket.as_ref().map_or(i64::MAX, |bucket| bucket.available(now))
+    }
+
+    /// Charges what went while nothing waited.
+    pub fn charge(&mut self, now: u64, bytes: u64) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.charge(now, bytes);
+        }
+    }
+
     /// What to send next. Changes nothing: asked again at the same `now` with
     /// nothing done in between, it says the same.
     pub fn head(&mut self, now: u64) -> Head<F> {

@@ -68,9 +68,30 @@ impl TokenBucket {
         if missing <= 0 {
             return now;
         }
-        let wait = missing.unsigned_abs().div_ceil(u128::from(self.rate));
-        let wait = u64::try_from(wait).unwrap_or(u64::MAX);
+        // A division of 64 bits costs a third of one of 128, and this is one per frame.
+        let wait = match u64::try_from(missing) {
+            Ok(missing) => missing.div_ceil(self.rate),
+            Err(_) => {
+                let wait = missing.unsigned_abs().div_ceil(u128::from(self.rate));
+                u64::try_from(wait).unwrap_or(u64::MAX)
+            }
+        };
         now.max(self.at).saturating_add(wait)
+    }
+
+    /// Takes `bytes` out at the earliest time from `from` on at which they conform, if that is not
+    /// after `now`, and says when that was; otherwise takes nothing, and says when it will be.
+    ///
+    /// # Errors
+    /// The time to try again at.
+    #[inline]
+    pub fn take(&mut self, from: u64, bytes: u64, now: u64) -> Result<u64, u64> {
+        let at = self.conforms_at(from, bytes);
+        if at > now {
+            return Err(at);
+        }
+        self.charge(at, bytes);
+        Ok(at)
     }
 
     /// Takes `bytes` out, into debt if need be: asking first whether they

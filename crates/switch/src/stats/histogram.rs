@@ -42,9 +42,15 @@ impl SharedHistogram {
     /// Adds one value. Only the slot's owner may call this.
     #[inline]
     pub fn record(&self, value: u64) {
+        self.record_many(value, 1);
+    }
+
+    /// Adds the same value `n` times. Only the slot's owner may call this.
+    #[inline]
+    pub fn record_many(&self, value: u64, n: u64) {
         let cell = &self.buckets[bucket(value)];
-        cell.store(cell.load(Relaxed) + 1, Relaxed);
-        self.sum.store(self.sum.load(Relaxed).wrapping_add(value), Relaxed);
+        cell.store(cell.load(Relaxed) + n, Relaxed);
+        self.sum.store(self.sum.load(Relaxed).wrapping_add(value.wrapping_mul(n)), Relaxed);
         if value > self.max.load(Relaxed) {
             self.max.store(value, Relaxed);
         }

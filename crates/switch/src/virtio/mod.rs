@@ -31,6 +31,7 @@ mod tests;
 
 pub use error::{RingError, RingPart};
 pub use memory::GuestMemory;
-pub use span::{Chain, MAX_CHAIN_BYTES, MAX_SPANS, Span};
+pub(crate) use span::prefetch;
+pub use span::{Chain, MAX_CHAIN_BYTES, MAX_SPANS, Single, Span};
 pub use split::{Features, RingLayout, SplitQueue};
 pub use writer::SpanWriter;

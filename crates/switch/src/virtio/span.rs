@@ -38,7 +38,7 @@ impl Span {
 
 /// Hints that the cache line of `ptr` is read soon. Any address will do, mapped or not.
 #[inline]
-pub(super) fn prefetch(ptr: *const u8) {
+pub(crate) fn prefetch(ptr: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch is a hint; it neither faults nor reads in the sense of the language.
     unsafe {
@@ -48,6 +48,39 @@ pub(super) fn prefetch(ptr: *const u8) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = ptr;
 }
+
+/// Hints that the first two cache lines at `ptr` are written soon.
+#[inline]
+pub(super) fn prefetch_write(ptr: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `prefetch`.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_ET0>(ptr.cast());
+        _mm_prefetch::<_MM_HINT_ET0>(ptr.wrapping_add(64).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = ptr;
+}
+
+/// A chain of one buffer, as most are.
+#[derive(Clone, Copy, Debug)]
+pub struct Single {
+    /// First byte, in this process.
+    pub ptr: *mut u8,
+    /// Length in bytes, not 0.
+    pub len: u32,
+    /// What `complete` wants back.
+    pub head: u16,
+}
+
+impl Single {
+    /// No buffer.
+    pub const EMPTY: Self = Self { ptr: std::ptr::null_mut(), len: 0, head: 0 };
+}
+
+// SAFETY: as for `Chain`.
+unsafe impl Send for Single {}
 
 /// The buffers of one descriptor chain, in order (virtio 1.2, 2.7.4).
 ///

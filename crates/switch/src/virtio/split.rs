@@ -14,8 +14,8 @@
 //! One thread at a time may call a queue: the worker that owns its port.
 
 use super::memory::{GuestMemory, Region};
-use super::span::prefetch;
-use super::{Chain, MAX_SPANS, RingError, RingPart, Span};
+use super::span::{prefetch, prefetch_write};
+use super::{Chain, MAX_SPANS, RingError, RingPart, Single, Span};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
@@ -253,6 +253,43 @@ impl SplitQueue {
     #[inline]
     pub fn pop_writable(&mut self, chain: &mut Chain) -> Result<bool, RingError> {
         self.pop::<true>(chain)
+    }
+
+    /// Pops the next pending chains of a queue (`WRITE`: of a receive queue) as long as each is
+    /// one buffer; returns how many. Their buffers are being fetched into the cache. What else
+    /// there is, errors too, is left to [`pop_readable`](Self::pop_readable) and
+    /// [`pop_writable`](Self::pop_writable).
+    #[inline]
+    pub fn pop_singles<const WRITE: bool>(&mut self, out: &mut [Single]) -> usize {
+        let count = out.len().min(usize::from(self.pending()));
+        for (i, single) in (0..).zip(&mut out[..count]) {
+            single.head = self.avail_entry(self.next_avail.wrapping_add(i));
+            // A head beyond the table is refused below; here it is only a hint.
+            prefetch(self.rings.desc.wrapping_add(usize::from(single.head) * DESC_BYTES as usize));
+        }
+        let mut popped = 0;
+        for single in &mut out[..count] {
+            if single.head >= self.size {
+                break;
+            }
+            let at = usize::from(single.head) * DESC_BYTES as usize;
+            // SAFETY: the head is below the size, and the table is mapped for all its entries.
+            let desc = unsafe { Descriptor::read(self.rings.desc.add(at)) };
+            if desc.flags != (if WRITE { DESC_WRITE } else { 0 }) || desc.len == 0 {
+                break;
+            }
+            let Some(ptr) = self.translate(desc.addr, desc.len) else { break };
+            if WRITE {
+                prefetch_write(ptr);
+            } else {
+                prefetch(ptr);
+                prefetch(ptr.wrapping_add(64));
+            }
+            (single.ptr, single.len) = (ptr, desc.len);
+            popped += 1;
+        }
+        self.next_avail = self.next_avail.wrapping_add(popped as u16);
+        popped
     }
 
     /// Puts the last `n` popped chains back, for the next pops to find again: receive buffers

@@ -15,7 +15,7 @@ const BATCH: usize = 64;
 /// real-time frame that arrives meanwhile waits for.
 const QUANTUM: i64 = 64 << 10;
 /// What a frame costs besides its bytes, in bytes.
-const FRAME_COST: i64 = 256;
+pub(super) const FRAME_COST: i64 = 256;
 
 impl Worker {
     /// Queues a frame at an own egress.

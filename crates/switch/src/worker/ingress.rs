@@ -10,7 +10,7 @@ use super::crossing::Crossing;
 use super::{Fate, Worker};
 use crate::fdb::PortIndex;
 use crate::frame::offload::check;
-use crate::frame::{HEADER_MAX, L3, L4, Offload, Segmenter, Verdict, VnetHdr, clear_realtime_marks};
+use crate::frame::{HEADER_MAX, Headers, L3, L4, Offload, Segmenter, Verdict, VnetHdr, clear_realtime_marks};
 use crate::frame::{parse, segments, wire_bytes};
 use crate::port::tap::Read;
 use crate::port::vhost::Pending;
@@ -20,8 +20,8 @@ use crate::virtio::{MAX_SPANS, Span};
 
 /// Frames taken from one queue per loop.
 const BATCH: usize = 32;
-/// Bytes of best effort read from taps in one loop: reading copies, and a
-/// real-time frame that arrives meanwhile waits for it.
+/// Bytes of best effort copied in one loop: a real-time frame that arrives
+/// meanwhile waits for it.
 const QUANTUM: i64 = 64 << 10;
 
 /// Where a frame goes.
@@ -55,7 +55,7 @@ impl Worker {
             let Some(mut port) = self.ports[index].take() else { continue };
             worked |= match &port.link {
                 _ if port.pauses > 0 || port.broken => false,
-                Link::Vhost(_) => self.ingress_rings(&mut port),
+                Link::Vhost(_) => self.ingress_rings(&mut port, &mut budget),
                 Link::Tap(_) => self.ingress_tap(&mut port, &mut budget),
             };
             self.ports[index] = Some(port);
@@ -67,12 +67,12 @@ impl Worker {
         worked
     }
 
-    fn ingress_rings(&mut self, port: &mut Port) -> bool {
+    fn ingress_rings(&mut self, port: &mut Port, budget: &mut i64) -> bool {
         let mut worked = false;
         let mut throttled = false;
         let Link::Vhost(vhost) = &port.link else { return false };
         for pair in 0..vhost.tx.len() {
-            let (took, waits) = self.ingress_ring(port, pair);
+            let (took, waits) = self.ingress_ring(port, pair, budget);
             worked |= took;
             throttled |= waits;
         }
@@ -81,7 +81,7 @@ impl Worker {
     }
 
     /// One transmit queue. Returns whether frames were taken, and whether one waits for tokens.
-    fn ingress_ring(&mut self, port: &mut Port, pair: usize) -> (bool, bool) {
+    fn ingress_ring(&mut self, port: &mut Port, pair: usize, budget: &mut i64) -> (bool, bool) {
         let now = self.now;
         let Link::Vhost(vhost) = &mut port.link else { return (false, false) };
         let Some(Some(tx)) = vhost.tx.get_mut(pair) else { return (false, false) };
@@ -96,8 +96,12 @@ impl Worker {
             }
         };
         tx.arrivals.polled(tx.ring.queue.next_avail().wrapping_add(available), now);
-        let mut worked = false;
-        for _ in 0..BATCH {
+        if available == 0 && tx.pending.is_none() {
+            return (false, false);
+        }
+        let fast = self.fast(port, pair, budget);
+        let mut worked = fast > 0;
+        for _ in fast..BATCH {
             let pending = match self.next_from_ring(port, pair) {
                 Next::Frame(pending) => pending,
                 Next::Dropped => {
@@ -260,7 +264,7 @@ impl Worker {
         frame.offload = offload;
         frame.wire_frames = segments(offload, &headers, len);
         frame.wire_bytes = wire_bytes(offload, &headers, len);
-        frame.flow = flow_hash(frame);
+        frame.flow = flow_hash(frame.head(), &headers);
         let Some(info) = &self.infos[port.index as usize] else { return Err(DropReason::NoReceiver) };
         if info.deadline.is_none() {
             let head_len = frame.head_len as usize;
@@ -578,18 +582,18 @@ pub(super) fn slice_spans(spans: &mut [Span], offset: usize, len: usize, out: &m
 }
 
 /// Equal for all frames of a flow, and of fragments to the same host.
-fn flow_hash(frame: &Frame) -> u32 {
-    let (l3, l4) = (frame.headers.l3_offset as usize, frame.headers.l4_offset as usize);
-    let addresses = match frame.headers.l3 {
+pub(super) fn flow_hash(head: &[u8], headers: &Headers) -> u32 {
+    let (l3, l4) = (headers.l3_offset as usize, headers.l4_offset as usize);
+    let addresses = match headers.l3 {
         L3::Ipv4 => l3 + 12..l3 + 20,
         L3::Ipv6 => l3 + 8..l3 + 40,
         _ => 0..12,
     };
-    let ports = match frame.headers.l4 {
+    let ports = match headers.l4 {
         L4::Tcp | L4::Udp => l4..l4 + 4,
         _ => 0..0,
     };
-    let bytes = |range| frame.head().get::<std::ops::Range<usize>>(range).unwrap_or(&[]);
+    let bytes = |range| head.get::<std::ops::Range<usize>>(range).unwrap_or(&[]);
     let mix = |hash: u32, word: &[u8; 4]| {
         (hash.rotate_left(5) ^ u32::from_le_bytes(*word)).wrapping_mul(0x9e37_79b1)
     };

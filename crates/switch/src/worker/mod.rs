@@ -10,6 +10,7 @@
 //! ```
 //!
 //! - [`ingress`]: from ring or tap to an egress, under the sender's contract
+//! - [`fast`]: plain frames that meet no contention, from ring to ring
 //! - [`egress`]: from the scheduler to the receiver
 //! - [`deliver`]: one frame into the receiver's buffers, offloads finished
 //! - [`flood`]: copies for broadcast, multicast and announcements
@@ -23,6 +24,7 @@ pub mod change;
 pub mod crossing;
 pub mod deliver;
 pub mod egress;
+mod fast;
 pub mod flood;
 pub mod handle;
 pub mod ingress;
@@ -88,6 +90,8 @@ pub struct Worker {
     /// Fates of this loop, not yet settled.
     fates: Vec<Fate>,
     scratch: Scratch,
+    /// None while it is in use.
+    batch: Option<Box<fast::Batch>>,
     sleeper: Sleeper,
     /// Where broken links are reported.
     faults: Faults,
@@ -125,6 +129,7 @@ impl Worker {
             flood: FloodPool::new(id),
             fates: Vec::with_capacity(4096),
             scratch: Scratch::default(),
+            batch: Some(Box::default()),
             sleeper: Sleeper::new(inbox.bell())?,
             inbox,
             faults,
@@ -143,8 +148,9 @@ impl Worker {
         }
     }
 
-    /// One loop.
-    fn turn(&mut self) {
+    /// One loop; [`run`](Self::run) makes one after the other.
+    #[inline(never)]
+    pub fn turn(&mut self) {
         let started = clock();
         self.now = started;
         self.wake = NEVER;

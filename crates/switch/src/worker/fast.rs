@@ -1,0 +1,544 @@
+//! The fast path: plain frames that meet no contention go from ring to ring, a batch at a time and
+//! without a queue. The checks and the accounts are those of the general path.
+//!
+//! ```text
+//!  tx ring ─▶ one buffer each ─▶ heads copied ─▶ parse, policy, FDB ─▶ room? ─▶ tokens? ─▶ rx rings
+//!     ▲                              │                                   │         │
+//!     └── put back, for the general ─┴── anything unusual ───────────────┴─ no ────┘
+//! ```
+//!
+//! A frame is plain if it is one buffer with the headers of IP over Ethernet and asks for no more
+//! than the receiver takes as it is. It meets no contention if nothing waits at its egress, the
+//! egress has tokens, and the receiver a buffer that it fits into. Frames with a deadline, and
+//! those to another worker or to a tap, take the general path.
+
+use super::egress::FRAME_COST;
+use super::ingress::flow_hash;
+use super::{Worker, clock};
+use crate::fdb::{NotLearned, PortIndex};
+use crate::frame::dscp::is_realtime;
+use crate::frame::offload::{check, receiver_hdr};
+use crate::frame::plain::{Plain, look};
+use crate::frame::{L3, L4, Offload, Policy, Verdict, VnetHdr};
+use crate::frame::{clear_realtime_marks, parse};
+use crate::port::vhost::{Receiver, VhostPort};
+use crate::port::{Link, NEVER, Port};
+use crate::virtio::Single;
+
+/// Most frames of a batch.
+pub(super) const BATCH: usize = 32;
+/// Bytes of a frame that are copied and decided on: fewer than in the general path, where a frame
+/// whose headers are longer goes.
+const HEAD: usize = 128;
+/// Shortest frame taken: Ethernet and a whole IPv4 header, and long enough to be copied in two halves.
+const SHORTEST: usize = 34;
+/// The queue of a receiver that has one.
+const ONLY: u16 = u16::MAX;
+/// Receiving queues that the frames of one batch may go to.
+const GROUPS: usize = 8;
+
+/// One frame of a batch, decided on.
+#[derive(Clone, Copy)]
+struct Sent {
+    /// Its receiving queue, and which of the batch's frames there it is.
+    group: u8,
+    rank: u8,
+    len: u32,
+    /// Ts, ns.
+    started: u64,
+    /// The virtio header to deliver.
+    vnet: [u8; VnetHdr::LEN],
+}
+
+/// That of a frame which asks for nothing.
+const COMPLETE: [u8; VnetHdr::LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+
+/// What a batch has for one receiving queue.
+#[derive(Clone, Copy)]
+struct Group {
+    egress: PortIndex,
+    queue: u16,
+    receiver: Receiver,
+    /// Bytes the egress may carry now.
+    tokens: i64,
+    frames: u8,
+    bytes: u64,
+    longest: u32,
+    /// Where its buffers are among the batch's, and how many were there.
+    first: u8,
+    buffers: u8,
+}
+
+/// A worker's memory for batches.
+pub(super) struct Batch {
+    tx: [Single; BATCH],
+    rx: [Single; BATCH],
+    heads: [Head; BATCH],
+    frames: [Sent; BATCH],
+    groups: [Group; GROUPS],
+    group_count: usize,
+    /// All its frames started at the same time.
+    together: bool,
+}
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Head([u8; HEAD]);
+
+impl Default for Batch {
+    fn default() -> Self {
+        let group = Group {
+            egress: 0,
+            queue: 0,
+            receiver: Receiver::default(),
+            tokens: 0,
+            frames: 0,
+            bytes: 0,
+            longest: 0,
+            first: 0,
+            buffers: 0,
+        };
+        Self {
+            tx: [Single::EMPTY; BATCH],
+            rx: [Single::EMPTY; BATCH],
+            heads: [Head([0; HEAD]); BATCH],
+            frames: [Sent { group: 0, rank: 0, len: 0, started: 0, vnet: COMPLETE }; BATCH],
+            groups: [group; GROUPS],
+            group_count: 0,
+            together: true,
+        }
+    }
+}
+
+impl Worker {
+    /// Sends what can go the fast way of one transmit queue, while `budget` lasts; returns how many
+    /// frames that were.
+    pub(super) fn fast(&mut self, port: &mut Port, pair: usize, budget: &mut i64) -> usize {
+        let Some(info) = &self.infos[port.index as usize] else { return 0 };
+        let Link::Vhost(vhost) = &mut port.link else { return 0 };
+        let header_len = vhost.receiver.header_len;
+        let Some(Some(tx)) = vhost.tx.get_mut(pair) else { return 0 };
+        let general = info.deadline.is_some() || port.contract.deadline.is_some() || port.capture.is_some();
+        if general || tx.pending.is_some() {
+            return 0;
+        }
+        let learns = info.learns;
+        let arrival = tx.arrivals.of(tx.ring.queue.next_avail());
+        let Some(mut batch) = self.batch.take() else { return 0 };
+        // Where contention lasts, only one frame is looked at in vain.
+        let most = usize::from(tx.fast).clamp(1, BATCH);
+        let popped = tx.ring.queue.pop_singles::<false>(&mut batch.tx[..most]);
+        let mut count = self.classify(port, &mut batch, popped, *budget, learns);
+        if count > 0 {
+            count = self.find_room(&mut batch, count);
+            count = conform(port, &mut batch, count, arrival, self.now);
+        }
+        if let Link::Vhost(vhost) = &mut port.link
+            && let Some(Some(tx)) = vhost.tx.get_mut(pair)
+        {
+            tx.ring.queue.rewind((popped - count) as u16);
+            tx.fast = if count > 0 || popped == 0 { BATCH as u8 } else { tx.fast / 2 };
+        }
+        if count < popped {
+            self.give_back_buffers(&batch, count);
+        }
+        if count > 0 {
+            let bytes = self.carry(port, pair, &mut batch, count, header_len);
+            *budget -= bytes as i64 + count as i64 * FRAME_COST;
+        }
+        self.batch = Some(batch);
+        count
+    }
+
+    /// Decides on the first frames of the batch; returns how many can go this way.
+    fn classify(
+        &mut self,
+        port: &Port,
+        batch: &mut Batch,
+        popped: usize,
+        budget: i64,
+        learns: bool,
+    ) -> usize {
+        let Link::Vhost(vhost) = &port.link else { return 0 };
+        let header_len = vhost.receiver.header_len;
+        let mut spent = 0;
+        let seconds = (self.now / 1_000_000_000) as u32;
+        batch.group_count = 0;
+        for i in 0..popped {
+            let single = batch.tx[i];
+            let Some(len) = (single.len as usize).checked_sub(header_len) else { return i };
+            if len < SHORTEST || len > port.contract.frame_max as usize || spent >= budget {
+                return i;
+            }
+            spent += len as i64 + FRAME_COST;
+            let head = &mut batch.heads[i].0;
+            let head_len = len.min(HEAD);
+            // SAFETY: the ring translated the buffer, `header_len + len` bytes long, in the guest's
+            // memory, which stays mapped while this worker runs its loop; read once.
+            let vnet = unsafe { read(single.ptr, header_len, head, head_len) };
+            let head = &mut head[..head_len];
+            let (Plain { src, dst, dscp }, vid) = match look(head, len) {
+                Some(plain) if port.contract.policy.passes_plain(head, plain.src) => (plain, None),
+                Some(_) => return i,
+                None => match look_closely(&port.contract.policy, head, len) {
+                    Some(seen) => seen,
+                    None => return i,
+                },
+            };
+            if dst.is_group() {
+                return i;
+            }
+            if is_realtime(dscp) {
+                clear_marks(head, len);
+            }
+            if learns && self.fdb.learn(port.segment, src, port.index, seconds) == Err(NotLearned::Pinned) {
+                return i;
+            }
+            let Some(egress) = self.fdb.lookup(port.segment, dst) else { return i };
+            let groups = &batch.groups[..batch.group_count];
+            let open = |group: &Group| group.egress == egress && group.queue == ONLY;
+            let group = match groups.iter().position(open) {
+                Some(group) if vid.is_none() => group,
+                _ => match self.group(port, batch, egress, i, len, vid) {
+                    Some(group) => group,
+                    None => return i,
+                },
+            };
+            let to = &mut batch.groups[group];
+            let vnet = match vnet {
+                // Flags and GSO type of 0: it asks for nothing.
+                [0, 0, ..] => COMPLETE,
+                asked => match checksum_left(&asked, &batch.heads[i].0[..head_len], len, &to.receiver) {
+                    Some(deliver) => deliver,
+                    None => return i,
+                },
+            };
+            batch.frames[i] = Sent { group: group as u8, rank: to.frames, len: len as u32, started: 0, vnet };
+            to.frames += 1;
+            to.bytes += len as u64;
+            to.longest = to.longest.max(len as u32);
+        }
+        popped
+    }
+
+    /// The group of a frame to `egress`, where nothing is in the way of frames; a new one if need be.
+    #[inline(never)]
+    fn group(
+        &mut self,
+        port: &Port,
+        batch: &mut Batch,
+        egress: PortIndex,
+        frame: usize,
+        len: usize,
+        vid: Option<u16>,
+    ) -> Option<usize> {
+        if egress == port.index {
+            return None;
+        }
+        let to = self.ports[egress as usize].as_ref()?;
+        let Link::Vhost(vhost) = &to.link else { return None };
+        let idle = to.egress.scheduler.backlog_total().frames == 0;
+        let here = !to.broken && to.capture.is_none() && to.segment == port.segment;
+        if !idle || !here || vid.is_some_and(|vid| !to.contract.policy.may_receive_tagged(vid)) {
+            return None;
+        }
+        let queue = match vhost.rx_enabled.len() {
+            0 => return None,
+            1 => ONLY,
+            queues => {
+                let head = &batch.heads[frame].0[..len.min(HEAD)];
+                vhost.rx_enabled[flow_hash(head, &parse(head, len).ok()?) as usize % queues]
+            }
+        };
+        let groups = &batch.groups[..batch.group_count];
+        if let Some(found) = groups.iter().position(|group| group.egress == egress && group.queue == queue) {
+            return Some(found);
+        }
+        let new = batch.group_count;
+        *batch.groups.get_mut(new)? = Group {
+            egress,
+            queue,
+            receiver: vhost.receiver,
+            tokens: to.egress.scheduler.tokens(self.now),
+            frames: 0,
+            bytes: 0,
+            longest: 0,
+            first: 0,
+            buffers: 0,
+        };
+        batch.group_count += 1;
+        Some(new)
+    }
+
+    /// Takes receive buffers for the batch; returns how many of its frames have one that they fit
+    /// into, and tokens of their egress.
+    fn find_room(&mut self, batch: &mut Batch, count: usize) -> usize {
+        let mut first = 0;
+        let mut room = true;
+        for group in &mut batch.groups[..batch.group_count] {
+            group.first = first as u8;
+            group.buffers = 0;
+            room &= group.tokens >= group.bytes as i64;
+            let Some(to) = &mut self.ports[group.egress as usize] else { return 0 };
+            let Link::Vhost(vhost) = &mut to.link else { return 0 };
+            let Some(ring) = rx_ring(vhost, group.queue) else { return 0 };
+            let wanted = usize::from(group.frames);
+            // An index that lies is for the general path to find.
+            if usize::from(ring.queue.pending()) < wanted && ring.queue.available().is_err() {
+                return 0;
+            }
+            let buffers = &mut batch.rx[first..first + wanted];
+            group.buffers = ring.queue.pop_singles::<true>(buffers) as u8;
+            let needed = group.longest + group.receiver.header_len as u32;
+            room &= group.buffers == group.frames && buffers.iter().all(|buffer| buffer.len >= needed);
+            first += wanted;
+        }
+        if room {
+            return count;
+        }
+        for (i, frame) in batch.frames[..count].iter().enumerate() {
+            let group = &mut batch.groups[usize::from(frame.group)];
+            let bytes = i64::from(frame.len);
+            let buffer = &batch.rx[usize::from(group.first + frame.rank)];
+            let needed = frame.len as usize + group.receiver.header_len;
+            if frame.rank >= group.buffers || (buffer.len as usize) < needed || group.tokens < bytes {
+                return i;
+            }
+            group.tokens -= bytes;
+        }
+        count
+    }
+
+    /// Puts back the receive buffers that the batch's first `count` frames do not use.
+    fn give_back_buffers(&mut self, batch: &Batch, count: usize) {
+        for (number, group) in batch.groups[..batch.group_count].iter().enumerate() {
+            let in_group = |frame: &&Sent| usize::from(frame.group) == number;
+            let used = match count {
+                0 => 0,
+                _ => batch.frames[..count].iter().filter(in_group).count(),
+            };
+            let unused = usize::from(group.buffers) - used;
+            if unused > 0
+                && let Some(to) = &mut self.ports[group.egress as usize]
+                && let Link::Vhost(vhost) = &mut to.link
+                && let Some(ring) = rx_ring(vhost, group.queue)
+            {
+                ring.queue.rewind(unused as u16);
+            }
+        }
+    }
+
+    /// Copies the batch's first `count` frames into their buffers, and accounts for them; returns their bytes.
+    fn carry(
+        &mut self,
+        port: &mut Port,
+        pair: usize,
+        batch: &mut Batch,
+        count: usize,
+        header_len: usize,
+    ) -> u64 {
+        let Batch { tx, rx, heads, frames, groups, group_count, together } = batch;
+        let (tx, frames) = (&tx[..count], &frames[..count]);
+        let mut total = 0;
+        for (number, group) in (0..).zip(&mut groups[..*group_count]) {
+            (group.frames, group.bytes) = (0, 0);
+            let Some(to) = &mut self.ports[group.egress as usize] else { continue };
+            let Link::Vhost(vhost) = &mut to.link else { continue };
+            let receiver_header = vhost.receiver.header_len;
+            let Some(ring) = rx_ring(vhost, group.queue) else { continue };
+            let buffers = &rx[usize::from(group.first)..];
+            let of_group = frames.iter().zip(tx).zip(&*heads).filter(|((frame, _), _)| frame.group == number);
+            for (((frame, from), head), buffer) in of_group.zip(buffers) {
+                // SAFETY: both buffers were translated in memory that stays mapped while this
+                // worker runs its loop: `header_len + len` bytes in the sender's, and the
+                // receiver's has room for its header and `len` bytes.
+                unsafe {
+                    let from = from.ptr.wrapping_add(header_len);
+                    write(buffer.ptr, receiver_header, &frame.vnet, &head.0, from, frame.len as usize);
+                }
+                ring.queue.complete(buffer.head, frame.len + receiver_header as u32);
+                group.frames += 1;
+                group.bytes += u64::from(frame.len);
+            }
+            ring.dirty = true;
+            total += group.bytes;
+        }
+        if let Link::Vhost(vhost) = &mut port.link
+            && let Some(Some(queue)) = vhost.tx.get_mut(pair)
+        {
+            tx.iter().for_each(|single| queue.ring.queue.complete(single.head, 0));
+            queue.ring.dirty = true;
+        }
+        self.now = clock();
+        let stats = &port.stats;
+        stats.tx.frames.add(count as u64);
+        stats.tx.wire_frames.add(count as u64);
+        stats.tx.wire_bytes.add(total);
+        if *together {
+            stats.delay.record_many(self.now.saturating_sub(frames[0].started), count as u64);
+        } else {
+            frames.iter().for_each(|frame| stats.delay.record(self.now.saturating_sub(frame.started)));
+        }
+        for group in groups[..*group_count].iter().filter(|group| group.frames > 0) {
+            let Some(to) = &mut self.ports[group.egress as usize] else { continue };
+            to.stats.rx.frames.add(u64::from(group.frames));
+            to.stats.rx.wire_frames.add(u64::from(group.frames));
+            to.stats.rx.wire_bytes.add(group.bytes);
+            to.egress.scheduler.charge(self.now, group.bytes);
+            to.egress.last = (port.index, self.now);
+            to.egress.blocked_since = NEVER;
+        }
+        total
+    }
+}
+
+/// No vNIC without a deadline sends real-time marks.
+#[inline(never)]
+fn clear_marks(head: &mut [u8], len: usize) {
+    if let Ok(mut headers) = parse(head, len) {
+        clear_realtime_marks(head, &mut headers);
+    }
+}
+
+/// The receiving queue of a group.
+#[inline]
+fn rx_ring(vhost: &mut VhostPort, queue: u16) -> Option<&mut crate::port::vhost::Ring> {
+    let queue = if queue == ONLY { *vhost.rx_enabled.first()? } else { queue };
+    vhost.rx.get_mut(queue as usize)?.as_mut()
+}
+
+/// Whether a frame that is not plain at first sight, as one with a tag, can go this way.
+#[inline(never)]
+fn look_closely(policy: &Policy, head: &[u8], len: usize) -> Option<(Plain, Option<u16>)> {
+    let headers = parse(head, len).ok()?;
+    let whole = matches!((headers.l3, headers.l4), (L3::Ipv4 | L3::Ipv6, L4::Tcp | L4::Udp));
+    if !whole || policy.check(head, &headers) != Verdict::Pass {
+        return None;
+    }
+    Some((Plain { dst: headers.dst, src: headers.src, dscp: headers.dscp }, headers.vid()))
+}
+
+/// The virtio header to deliver for a frame whose checksum is left to others, where the receiver
+/// takes it so.
+#[inline(never)]
+fn checksum_left(
+    asked: &[u8; VnetHdr::LEN],
+    head: &[u8],
+    len: usize,
+    receiver: &Receiver,
+) -> Option<[u8; VnetHdr::LEN]> {
+    let vnet = VnetHdr::read_legacy(asked)?;
+    let headers = parse(head, len).ok()?;
+    let offload = check(&vnet, &headers, head.len(), len).ok()?;
+    if offload.gso_size().is_some() || (offload != Offload::None && !receiver.csum) {
+        return None;
+    }
+    let mut deliver = COMPLETE;
+    receiver_hdr(&vnet, &headers, offload).write(&mut deliver);
+    Some(deliver)
+}
+
+/// Charges the batch's frames to the sender's contract, and says when each started; returns how many
+/// conform by `now`.
+fn conform(port: &mut Port, batch: &mut Batch, count: usize, arrival: u64, now: u64) -> usize {
+    let frames = &mut batch.frames[..count];
+    batch.together = true;
+    let Some(shaper) = &mut port.shaper else {
+        frames.iter_mut().for_each(|frame| frame.started = arrival);
+        return count;
+    };
+    let mut from = arrival.max(port.last_started);
+    let groups = &batch.groups[..batch.group_count];
+    let all = groups.iter().map(|group| usize::from(group.frames)).sum::<usize>() == count;
+    let total: u64 = groups.iter().map(|group| group.bytes).sum();
+    if all && from <= now && i64::try_from(total).is_ok_and(|total| shaper.available(from) >= total) {
+        shaper.charge(from, total);
+        frames.iter_mut().for_each(|frame| frame.started = from);
+        port.last_started = from;
+        return count;
+    }
+    batch.together = false;
+    for (i, frame) in frames.iter_mut().enumerate() {
+        match shaper.take(from, u64::from(frame.len), now) {
+            Ok(at) => from = at,
+            Err(_) => return i,
+        }
+        frame.started = from;
+        port.last_started = from;
+    }
+    count
+}
+
+/// Copies the virtio header, and the frame's first `head_len` bytes into `head`.
+///
+/// # Safety
+/// `header_len + head_len` bytes at `from` are mapped.
+#[inline(always)]
+unsafe fn read(
+    from: *const u8,
+    header_len: usize,
+    head: &mut [u8; HEAD],
+    head_len: usize,
+) -> [u8; VnetHdr::LEN] {
+    let mut vnet = [0u8; VnetHdr::LEN];
+    // SAFETY: mapped by contract; constant lengths, so that each copy is a few moves.
+    unsafe {
+        if header_len == VnetHdr::LEN {
+            std::ptr::copy_nonoverlapping(from, vnet.as_mut_ptr(), VnetHdr::LEN);
+        } else {
+            std::ptr::copy_nonoverlapping(from, vnet.as_mut_ptr(), VnetHdr::LEGACY_LEN);
+        }
+        copy_head(from.wrapping_add(header_len), head.as_mut_ptr(), head_len);
+    }
+    vnet
+}
+
+/// Writes the virtio header and a frame: its head from our copy, the rest from `from`, where the frame begins.
+///
+/// # Safety
+/// `len` bytes at `from` are readable, `header_len + len` bytes at `to` writable.
+#[inline(always)]
+unsafe fn write(
+    to: *mut u8,
+    header_len: usize,
+    vnet: &[u8; VnetHdr::LEN],
+    head: &[u8; HEAD],
+    from: *const u8,
+    len: usize,
+) {
+    // SAFETY: writable by contract. A guest may send from the very buffer it receives into: it gets
+    // what it asked for, within its memory, so `copy` for what is in guests' memory on both sides.
+    unsafe {
+        if header_len == VnetHdr::LEN {
+            std::ptr::copy_nonoverlapping(vnet.as_ptr(), to, VnetHdr::LEN);
+        } else {
+            std::ptr::copy_nonoverlapping(vnet.as_ptr(), to, VnetHdr::LEGACY_LEN);
+        }
+        let to = to.wrapping_add(header_len);
+        copy_head(head.as_ptr(), to, len.min(HEAD));
+        if len > HEAD {
+            std::ptr::copy(from.wrapping_add(HEAD), to.wrapping_add(HEAD), len - HEAD);
+        }
+    }
+}
+
+/// Copies `len` bytes, 32 to [`HEAD`], as two halves that overlap: no call, no loop.
+///
+/// # Safety
+/// `len` bytes at `from` are readable and at `to` writable; only one of them is in a guest's memory.
+#[inline(always)]
+unsafe fn copy_head(from: *const u8, to: *mut u8, len: usize) {
+    debug_assert!((32..=HEAD).contains(&len));
+    // SAFETY: each half is within the `len` bytes.
+    unsafe {
+        if len > 64 {
+            std::ptr::copy_nonoverlapping(from, to, 64);
+            let at = len - 64;
+            std::ptr::copy_nonoverlapping(from.wrapping_add(at), to.wrapping_add(at), 64);
+        } else {
+            std::ptr::copy_nonoverlapping(from, to, 32);
+            let at = len - 32;
+            std::ptr::copy_nonoverlapping(from.wrapping_add(at), to.wrapping_add(at), 32);
+        }
+    }
+}
