@@ -21,17 +21,19 @@
 //! Payload may change under our hands at any time; whoever decides on bytes copies them first.
 
 mod error;
+mod layout;
 pub mod memory;
 mod span;
 mod split;
+mod walker;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
 pub use error::{RingError, RingPart};
+pub use layout::{Features, RingLayout};
 pub use memory::GuestMemory;
-pub(crate) use span::prefetch;
-pub use span::{Chain, MAX_CHAIN_BYTES, MAX_SPANS, Single, Span};
-pub use split::{Features, RingLayout, SplitQueue};
+pub use span::{Chain, MAX_CHAIN_BYTES, MAX_SPANS, Span};
+pub use split::SplitQueue;
 pub use writer::SpanWriter;

@@ -49,38 +49,19 @@ pub(crate) fn prefetch(ptr: *const u8) {
     let _ = ptr;
 }
 
-/// Hints that the first two cache lines at `ptr` are written soon.
+/// Hints that the cache line of `ptr` is written soon: it is fetched for this processor alone. Any
+/// address will do, mapped or not.
 #[inline]
 pub(super) fn prefetch_write(ptr: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as in `prefetch`.
+    // SAFETY: a hint, as above. Written out, because the intrinsic becomes a prefetch for reading
+    // where the target is not known to have the instruction; processors without it ignore it.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_ET0>(ptr.cast());
-        _mm_prefetch::<_MM_HINT_ET0>(ptr.wrapping_add(64).cast());
+        std::arch::asm!("prefetchw [{}]", in(reg) ptr.addr(), options(nomem, nostack, preserves_flags));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = ptr;
 }
-
-/// A chain of one buffer, as most are.
-#[derive(Clone, Copy, Debug)]
-pub struct Single {
-    /// First byte, in this process.
-    pub ptr: *mut u8,
-    /// Length in bytes, not 0.
-    pub len: u32,
-    /// What `complete` wants back.
-    pub head: u16,
-}
-
-impl Single {
-    /// No buffer.
-    pub const EMPTY: Self = Self { ptr: std::ptr::null_mut(), len: 0, head: 0 };
-}
-
-// SAFETY: as for `Chain`.
-unsafe impl Send for Single {}
 
 /// The buffers of one descriptor chain, in order (virtio 1.2, 2.7.4).
 ///

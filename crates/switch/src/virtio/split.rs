@@ -13,48 +13,38 @@
 //! Indices count modulo 2^16 and the size divides 2^16, so that an index masked is a slot.
 //! One thread at a time may call a queue: the worker that owns its port.
 
-use super::memory::{GuestMemory, Region};
-use super::span::{prefetch, prefetch_write};
-use super::{Chain, MAX_SPANS, RingError, RingPart, Single, Span};
+use super::layout::{Features, RingLayout, locate, need_event};
+use super::memory::GuestMemory;
+use super::span::prefetch;
+use super::walker::{DESC_BYTES, DESC_NEXT, Descriptor, Links, Table, Walker, longest_chain};
+use super::{Chain, RingError, RingPart};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
-/// Descriptor flag: the chain goes on at `next` (virtio 1.2, 2.7.5).
-const DESC_NEXT: u16 = 1;
-/// Descriptor flag: the device writes this buffer; without it, it reads.
-const DESC_WRITE: u16 = 2;
-/// Descriptor flag: the buffer holds a table of descriptors (virtio 1.2, 2.7.5.3).
-const DESC_INDIRECT: u16 = 4;
 /// Available ring flag: the driver wants no interrupts (virtio 1.2, 2.7.6).
 const AVAIL_NO_INTERRUPT: u16 = 1;
 /// Used ring flag: the device wants no kicks (virtio 1.2, 2.7.8).
 const USED_NO_NOTIFY: u16 = 1;
-/// Most descriptors one chain may have, the empty ones too: half of them hold as many buffers as
-/// are taken, and nobody's worker is to walk through thousands that hold nothing.
-pub(super) const MAX_DESCRIPTORS: u16 = 2 * MAX_SPANS as u16;
-/// Bytes of a descriptor.
-const DESC_BYTES: u32 = 16;
 
-/// The negotiated features that change what the rings mean.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Features {
-    /// VIRTIO_F_EVENT_IDX: notifications are asked for by index.
-    pub event_idx: bool,
-    /// VIRTIO_F_INDIRECT_DESC: chains may continue in a table of their own.
-    pub indirect: bool,
-}
+/// Descriptors name their followers (virtio 1.2, 2.7.5).
+struct ByName;
 
-/// Size of a virtqueue and where its parts are, in the front end's (user) addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingLayout {
-    /// Entries: a power of two, 1 to 32768.
-    pub size: u16,
-    /// Descriptor table, aligned to 16 bytes.
-    pub desc: u64,
-    /// Available (driver) ring, aligned to 2 bytes.
-    pub avail: u64,
-    /// Used (device) ring, aligned to 4 bytes.
-    pub used: u64,
+impl Links for ByName {
+    const NESTING_IS_WRONG: bool = true;
+
+    #[inline]
+    fn parse(addr: u64, rest: u64) -> Descriptor {
+        Descriptor { addr, len: rest as u32, flags: (rest >> 32) as u16, link: (rest >> 48) as u16 }
+    }
+
+    #[inline]
+    fn next(table: &Table, _: u16, desc: Descriptor) -> Result<Option<u16>, u16> {
+        match desc {
+            Descriptor { flags, .. } if flags & DESC_NEXT == 0 => Ok(None),
+            Descriptor { link, .. } if u32::from(link) >= table.entries => Err(link),
+            Descriptor { link, .. } => Ok(Some(link)),
+        }
+    }
 }
 
 /// The rings in this process. Aligned and mapped for their whole length as long as the
@@ -72,64 +62,12 @@ struct Rings {
 impl Rings {
     fn translate(memory: &GuestMemory, layout: &RingLayout) -> Result<Self, RingError> {
         let size = u64::from(layout.size);
-        let locate = |part, addr, len, align: u64| {
-            let ptr = memory.translate_user(addr, len).ok_or(RingError::PartUnmapped { part, addr, len })?;
-            // A front end's page offsets need not be ours, so both addresses are looked at.
-            if !addr.is_multiple_of(align) || !ptr.addr().is_multiple_of(align as usize) {
-                return Err(RingError::PartUnaligned { part, addr, align });
-            }
-            Ok(ptr)
-        };
         Ok(Self {
-            desc: locate(RingPart::Descriptors, layout.desc, 16 * size, 16)?,
-            avail: locate(RingPart::Available, layout.avail, 6 + 2 * size, 2)?.cast(),
-            used: locate(RingPart::Used, layout.used, 6 + 8 * size, 4)?.cast(),
+            desc: locate(memory, RingPart::Descriptors, layout.desc, 16 * size, 16)?,
+            avail: locate(memory, RingPart::Available, layout.avail, 6 + 2 * size, 2)?.cast(),
+            used: locate(memory, RingPart::Used, layout.used, 6 + 8 * size, 4)?.cast(),
         })
     }
-}
-
-/// A descriptor, read once.
-#[derive(Clone, Copy)]
-struct Descriptor {
-    addr: u64,
-    len: u32,
-    flags: u16,
-    next: u16,
-}
-
-impl Descriptor {
-    /// Reads each byte once: the driver may change it between two looks.
-    ///
-    /// # Safety
-    /// 16 bytes at `ptr` are mapped.
-    #[inline]
-    unsafe fn read(ptr: *const u8) -> Self {
-        let [addr, rest] = if ptr.cast::<u64>().is_aligned() {
-            let words = ptr.cast::<u64>();
-            // SAFETY: mapped by contract, aligned as just seen.
-            unsafe { [words.read_volatile(), words.add(1).read_volatile()] }
-        } else {
-            // Only an indirect table can be here; nothing in the standard aligns it.
-            // SAFETY: mapped by contract; bytes need no alignment.
-            let byte = |i: usize| unsafe { ptr.add(i).read_volatile() };
-            [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|i| byte(at + i))))
-        };
-        // Virtio 1.x rings are little-endian on every machine.
-        let rest = u64::from_le(rest);
-        Self {
-            addr: u64::from_le(addr),
-            len: rest as u32,
-            flags: (rest >> 32) as u16,
-            next: (rest >> 48) as u16,
-        }
-    }
-}
-
-/// Whether the step from index `old` to `new` crosses the other side's `event`
-/// (virtio 1.2, 2.7.10: vring_need_event).
-#[inline]
-pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
-    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
 /// The device's side of one split virtqueue.
@@ -137,7 +75,7 @@ pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
 pub struct SplitQueue {
     rings: Rings,
     size: u16,
-    features: Features,
+    event_idx: bool,
     /// Driver's index as `available` last saw it.
     seen: u16,
     /// Next entry to pop.
@@ -148,13 +86,12 @@ pub struct SplitQueue {
     published: u16,
     /// Nothing was published yet, and our predecessor may owe the driver an interrupt.
     interrupt_due: bool,
-    /// Region of the last buffer; the next one is mostly in it as well.
-    region: Region,
     layout: RingLayout,
-    memory: Arc<GuestMemory>,
+    /// Holds the memory.
+    walker: Walker,
 }
 
-// SAFETY: the pointers lead into shared mappings kept alive by `memory`; no thread owns them.
+// SAFETY: the pointers lead into shared mappings kept alive by `walker`; no thread owns them.
 unsafe impl Send for SplitQueue {}
 
 impl SplitQueue {
@@ -178,15 +115,14 @@ impl SplitQueue {
         let mut queue = Self {
             rings,
             size,
-            features,
+            event_idx: features.event_idx,
             seen: base,
             next_avail: base,
             next_used: 0,
             published: 0,
             interrupt_due: true,
-            region: Region::NONE,
             layout,
-            memory,
+            walker: Walker::new(memory, features.indirect),
         };
         let used = u16::from_le(queue.used_idx().load(Ordering::Relaxed));
         if base.wrapping_sub(used) > size {
@@ -314,6 +250,26 @@ impl SplitQueue {
         }
     }
 
+    /// Fetches the first two cache lines of the first buffer of the next `n` pending entries, from
+    /// the `skip`th on, ahead of their use; for writing if `write`. Their descriptors should have
+    /// been [fetched](Self::prefetch) before, as they are read here. A hint: nothing is believed.
+    #[inline]
+    pub fn prefetch_buffers(&self, skip: u16, n: u16, write: bool) {
+        for i in skip..self.pending().min(skip.saturating_add(n)) {
+            let head = self.avail_entry(self.next_avail.wrapping_add(i));
+            if head >= self.size {
+                return;
+            }
+            let at = self.rings.desc.wrapping_add(usize::from(head) * DESC_BYTES as usize);
+            // SAFETY: one of the ring's descriptors, mapped as long as `self` holds the memory.
+            let desc = unsafe { Descriptor::read::<ByName>(at) };
+            match write {
+                true => self.walker.prefetch::<true>(desc),
+                false => self.walker.prefetch::<false>(desc),
+            }
+        }
+    }
+
     /// Gives a popped chain back, `len` bytes of it written (0 in a transmit queue). Chains may
     /// be completed in any order. The driver sees it after [`publish`](Self::publish).
     #[inline]
@@ -349,7 +305,7 @@ impl SplitQueue {
         // The driver asks for an interrupt, then looks at our index; we move the index, then
         // look whether it asked. Without the fence both could miss the other.
         fence(Ordering::SeqCst);
-        let wanted = if self.features.event_idx {
+        let wanted = if self.event_idx {
             need_event(self.avail_word(2 + usize::from(self.size)), new, old)
         } else {
             self.avail_word(0) & AVAIL_NO_INTERRUPT == 0
@@ -359,7 +315,7 @@ impl SplitQueue {
 
     /// Tells the driver not to kick: this queue is polled. A hint; kicks may still come.
     pub fn suppress_kicks(&mut self) {
-        if self.features.event_idx {
+        if self.event_idx {
             // An index just behind the driver's: it is reached again after 2^16 entries.
             self.set_avail_event(self.seen.wrapping_sub(1));
         } else {
@@ -371,7 +327,7 @@ impl SplitQueue {
     /// not seen. Returns whether there is one already: poll again then, a kick may not come.
     #[must_use = "sleeping although entries arrived may be for ever"]
     pub fn request_kicks(&mut self) -> bool {
-        if self.features.event_idx {
+        if self.event_idx {
             self.set_avail_event(self.seen);
         } else {
             self.set_used_flags(0);
@@ -395,8 +351,7 @@ impl SplitQueue {
     /// in the old table.
     pub fn remap(&mut self, memory: Arc<GuestMemory>) -> Result<(), RingError> {
         self.rings = Rings::translate(&memory, &self.layout)?;
-        self.region = Region::NONE;
-        self.memory = memory;
+        self.walker.remap(memory);
         Ok(())
     }
 
@@ -410,7 +365,9 @@ impl SplitQueue {
         if head >= self.size {
             return Err(RingError::Head { entry: self.next_avail, head, size: self.size });
         }
-        let walked = self.walk::<WRITE>(head, chain);
+        // SAFETY: the descriptors are mapped as long as `self` holds the memory.
+        let ring = unsafe { Table::of_ring(self.rings.desc, self.size) };
+        let walked = self.walker.walk::<ByName, WRITE>(ring, head, longest_chain(self.size), chain);
         if !matches!(walked, Err(error) if error.is_fatal()) {
             self.next_avail = self.next_avail.wrapping_add(1);
         }
@@ -420,108 +377,17 @@ impl SplitQueue {
         walked.map(|()| true)
     }
 
-    /// Collects the buffers of the chain that starts at descriptor `head`, which is below the size.
-    #[inline]
-    fn walk<const WRITE: bool>(&mut self, head: u16, chain: &mut Chain) -> Result<(), RingError> {
-        let mut table = self.rings.desc;
-        let mut entries = u32::from(self.size);
-        let mut indirect = false;
-        let mut index = head;
-        // "A driver MUST NOT create a descriptor chain longer than the Queue Size" (2.7.5.3.1),
-        // and a loop is infinitely long.
-        let most = self.size.min(MAX_DESCRIPTORS);
-        for _ in 0..most {
-            // SAFETY: `table` has `entries` mapped descriptors; `index` is below that.
-            let mut desc = unsafe { Descriptor::read(table.add(usize::from(index) * DESC_BYTES as usize)) };
-            if desc.flags & DESC_INDIRECT != 0 {
-                if indirect {
-                    return Err(RingError::IndirectNested { head });
-                }
-                (table, entries) = self.indirect_table(head, desc)?;
-                indirect = true;
-                // SAFETY: a table has at least one entry, and all are mapped.
-                desc = unsafe { Descriptor::read(table) };
-                if desc.flags & DESC_INDIRECT != 0 {
-                    return Err(RingError::IndirectNested { head });
-                }
-            }
-            match (WRITE, desc.flags & DESC_WRITE != 0) {
-                (true, false) => return Err(RingError::ReadableInReceive { head }),
-                (false, true) => return Err(RingError::WritableInTransmit { head }),
-                _ => {}
-            }
-            // An empty buffer is odd, but nothing forbids it.
-            if desc.len != 0 {
-                self.push(desc, chain)?;
-            }
-            if desc.flags & DESC_NEXT == 0 {
-                return Ok(());
-            }
-            if u32::from(desc.next) >= entries {
-                return Err(RingError::Next { head, next: desc.next, entries });
-            }
-            index = desc.next;
-        }
-        Err(RingError::Loop { head, most })
-    }
-
-    /// Checks and translates the table an indirect descriptor refers to. It may end a chain of
-    /// plain ones (2.7.5.3.2); WRITE in it means nothing.
-    fn indirect_table(&mut self, head: u16, desc: Descriptor) -> Result<(*mut u8, u32), RingError> {
-        let Descriptor { addr, len, flags, .. } = desc;
-        if !self.features.indirect {
-            return Err(RingError::IndirectNotNegotiated { head });
-        }
-        if flags & DESC_NEXT != 0 {
-            return Err(RingError::IndirectNext { head });
-        }
-        if len == 0 || !len.is_multiple_of(DESC_BYTES) {
-            return Err(RingError::IndirectLength { head, len });
-        }
-        let table = self.translate(addr, len).ok_or(RingError::Unmapped { head, addr, len })?;
-        Ok((table, len / DESC_BYTES))
-    }
-
-    /// Translates a buffer and appends it.
-    #[inline]
-    fn push(&mut self, desc: Descriptor, chain: &mut Chain) -> Result<(), RingError> {
-        let Descriptor { addr, len, .. } = desc;
-        if let Some(ptr) = self.translate(addr, len) {
-            return chain.push(Span { ptr, len });
-        }
-        self.push_crossing(addr, len, chain)
-    }
-
-    #[cold]
-    fn push_crossing(&self, addr: u64, len: u32, chain: &mut Chain) -> Result<(), RingError> {
-        let head = chain.head();
-        match self.memory.translate_spans(addr, len, |span| chain.push(span))? {
-            true => Ok(()),
-            false => Err(RingError::Unmapped { head, addr, len }),
-        }
-    }
-
-    #[inline]
-    fn translate(&mut self, addr: u64, len: u32) -> Option<*mut u8> {
-        let len = u64::from(len);
-        if let Some(ptr) = self.region.translate(addr, len) {
-            return Some(ptr);
-        }
-        self.region = *self.memory.region(addr)?;
-        self.region.translate(addr, len)
-    }
-
     #[inline]
     fn avail_idx(&self) -> &AtomicU16 {
         // SAFETY: second word of the available ring, mapped and aligned to 2 as long as `self`
-        // holds `memory`.
+        // holds the memory.
         unsafe { AtomicU16::from_ptr(self.rings.avail.add(1)) }
     }
 
     #[inline]
     fn used_idx(&self) -> &AtomicU16 {
         // SAFETY: second word of the used ring, mapped and aligned to 4 as long as `self` holds
-        // `memory`.
+        // the memory.
         unsafe { AtomicU16::from_ptr(self.rings.used.add(1)) }
     }
 
@@ -530,7 +396,7 @@ impl SplitQueue {
     fn avail_word(&self, i: usize) -> u16 {
         debug_assert!(i < 3 + usize::from(self.size));
         // SAFETY: the ring has 3 + size words, mapped and aligned to 2 as long as `self` holds
-        // `memory`; callers stay below.
+        // the memory; callers stay below.
         u16::from_le(unsafe { AtomicU16::from_ptr(self.rings.avail.add(i)) }.load(Ordering::Relaxed))
     }
 
@@ -541,7 +407,7 @@ impl SplitQueue {
     }
 
     fn set_used_flags(&self, flags: u16) {
-        // SAFETY: first word of the used ring, mapped and aligned as long as `self` holds `memory`.
+        // SAFETY: first word of the used ring, mapped and aligned as long as `self` holds the memory.
         unsafe { AtomicU16::from_ptr(self.rings.used) }.store(flags.to_le(), Ordering::Relaxed);
     }
 

@@ -1,0 +1,49 @@
+//! What both layouts of a virtqueue have in common before the first descriptor is read: what was
+//! negotiated, where the parts are, when the other side wants to be told.
+
+use super::{GuestMemory, RingError, RingPart};
+
+/// The negotiated features that change what the rings mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// VIRTIO_F_EVENT_IDX: notifications are asked for by index.
+    pub event_idx: bool,
+    /// VIRTIO_F_INDIRECT_DESC: chains may continue in a table of their own.
+    pub indirect: bool,
+}
+
+/// Size of a virtqueue and where its parts are, in the front end's (user) addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingLayout {
+    /// Entries: a power of two, 1 to 32768.
+    pub size: u16,
+    /// Descriptor table, aligned to 16 bytes.
+    pub desc: u64,
+    /// Available (driver) ring, aligned to 2 bytes.
+    pub avail: u64,
+    /// Used (device) ring, aligned to 4 bytes.
+    pub used: u64,
+}
+
+/// Where a part of a virtqueue is in this process: wholly in one region, and aligned.
+pub(super) fn locate(
+    memory: &GuestMemory,
+    part: RingPart,
+    addr: u64,
+    len: u64,
+    align: u64,
+) -> Result<*mut u8, RingError> {
+    let ptr = memory.translate_user(addr, len).ok_or(RingError::PartUnmapped { part, addr, len })?;
+    // A front end's page offsets need not be ours, so both addresses are looked at.
+    if !addr.is_multiple_of(align) || !ptr.addr().is_multiple_of(align as usize) {
+        return Err(RingError::PartUnaligned { part, addr, align });
+    }
+    Ok(ptr)
+}
+
+/// Whether the step from index `old` to `new` crosses the other side's `event`
+/// (virtio 1.2, 2.7.10: vring_need_event).
+#[inline]
+pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
