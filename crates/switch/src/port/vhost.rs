@@ -5,10 +5,10 @@ use super::slots::{FrameRef, Slots};
 use crate::fdb::PortIndex;
 use crate::vhost_user::VringSetup;
 use crate::vhost_user::features::{
-    F_EVENT_IDX, F_INDIRECT_DESC, NET_F_GUEST_CSUM, NET_F_GUEST_ECN, NET_F_GUEST_TSO4, NET_F_GUEST_TSO6,
-    NET_F_GUEST_USO4, NET_F_GUEST_USO6, NET_F_MRG_RXBUF, header_len,
+    F_EVENT_IDX, F_INDIRECT_DESC, F_RING_PACKED, NET_F_GUEST_CSUM, NET_F_GUEST_ECN, NET_F_GUEST_TSO4,
+    NET_F_GUEST_TSO6, NET_F_GUEST_USO4, NET_F_GUEST_USO6, NET_F_MRG_RXBUF, header_len,
 };
-use crate::virtio::{Features, GuestMemory, RingError, RingLayout, SplitQueue};
+use crate::virtio::{Features, GuestMemory, Queue, RingError, RingLayout};
 use crate::worker::ingress::To;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Receiver {
 /// One virtqueue and its notifications.
 pub struct Ring {
     /// The ring.
-    pub queue: SplitQueue,
+    pub queue: Queue,
     /// The driver tells us.
     pub kick: Option<OwnedFd>,
     /// We tell the driver.
@@ -152,10 +152,11 @@ impl VhostPort {
         let memory = self.memory.clone().ok_or(RingError::NoMemory)?;
         let layout = RingLayout { size: setup.size, desc: setup.desc, avail: setup.avail, used: setup.used };
         let features = Features {
+            packed: self.features & F_RING_PACKED != 0,
             event_idx: self.features & F_EVENT_IDX != 0,
             indirect: self.features & F_INDIRECT_DESC != 0,
         };
-        let mut queue = SplitQueue::new(memory, layout, setup.base, features)?;
+        let mut queue = Queue::new(memory, layout, setup.base, features)?;
         queue.suppress_kicks();
         let ring = Ring { queue, kick: setup.kick, call: setup.call, enabled: false, dirty: false };
         let pair = usize::from(index / 2);
@@ -168,7 +169,7 @@ impl VhostPort {
         } else {
             self.tx[pair] = Some(TxQueue {
                 slots: Slots::new(most_in_flight(setup.size), port, worker),
-                arrivals: Arrivals::new(setup.base, now),
+                arrivals: Arrivals::new(ring.queue.next_avail(), now),
                 ring,
                 pending: None,
                 fast: u8::MAX,

@@ -75,7 +75,7 @@ impl PortControl for PortLink {
         self.on_worker(move |worker| worker.start_queue(index, queue, setup))
     }
 
-    fn stop_queue(&mut self, queue: u16) -> Option<u16> {
+    fn stop_queue(&mut self, queue: u16) -> Option<u32> {
         let index = self.index;
         self.quietly(move |worker| worker.stop_queue(index, queue))
     }

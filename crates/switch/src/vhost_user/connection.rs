@@ -12,10 +12,11 @@
 //! A queue starts at SET_VRING_KICK: front ends send it last, and a queue that
 //! is polled for a moment too early finds nothing in its ring.
 
-use super::features::{self, VHOST_USER_F_PROTOCOL_FEATURES};
+use super::features::{self, F_RING_PACKED, VHOST_USER_F_PROTOCOL_FEATURES};
 use super::shared;
 use super::status::{ConnectionStatus, State};
 use super::{PortControl, VringSetup};
+use crate::virtio::Queue;
 use crate::virtio::memory::{GuestMemory, RegionSpec};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use rustix::io::Errno;
@@ -40,7 +41,7 @@ pub const NOT_SHARED: &str = "guest memory is not shared; add share=on: \
 /// Regions a memory table may have; also the most descriptors one message can carry.
 const MAX_REGIONS: usize = 32;
 
-/// Largest ring (virtio 1.2, 2.7).
+/// Largest ring (virtio 1.2, 2.7 and 2.8).
 const MAX_RING: u32 = 32768;
 
 /// One virtqueue, as far as the front end has described it.
@@ -48,7 +49,8 @@ const MAX_RING: u32 = 32768;
 struct Vring {
     size: Option<u16>,
     addresses: Option<Addresses>,
-    base: u16,
+    /// `None` until SET_VRING_BASE: the beginning, which depends on the layout.
+    base: Option<u32>,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
     enabled: bool,
@@ -165,6 +167,11 @@ impl<'a> Connection<'a> {
         self.features.unwrap_or(0) & VHOST_USER_F_PROTOCOL_FEATURES == 0
     }
 
+    /// Rings are packed (virtio 1.2, 2.8).
+    fn is_packed(&self) -> bool {
+        self.features.unwrap_or(0) & F_RING_PACKED != 0
+    }
+
     fn start(&mut self, index: u16, kick: Option<OwnedFd>) -> Result<()> {
         let missing = |what: &str| refuse(format!("SET_VRING_KICK for queue {index} before {what}"));
         if self.features.is_none() {
@@ -173,7 +180,7 @@ impl<'a> Connection<'a> {
         if !self.has_memory {
             return missing(&format!("any memory: {NOT_SHARED}"));
         }
-        let starts_enabled = self.starts_enabled();
+        let (starts_enabled, packed) = (self.starts_enabled(), self.is_packed());
         let vring = &mut self.vrings[usize::from(index)];
         let Some(size) = vring.size else {
             return missing("SET_VRING_NUM");
@@ -182,7 +189,10 @@ impl<'a> Connection<'a> {
             return missing("SET_VRING_ADDR");
         };
         let entries = u64::from(size);
-        let parts = [(desc, 16 * entries), (avail, 6 + 2 * entries), (used, 6 + 8 * entries)];
+        let parts = match packed {
+            true => [(desc, 16 * entries), (avail, 4), (used, 4)],
+            false => [(desc, 16 * entries), (avail, 6 + 2 * entries), (used, 6 + 8 * entries)],
+        };
         if !self.memory_is_alive && shared::is_blank(&self.regions, &parts) {
             return refuse(format!(
                 "SET_VRING_KICK for queue {index}, but guest memory is all zeros here: {NOT_SHARED}"
@@ -196,7 +206,7 @@ impl<'a> Connection<'a> {
             desc,
             avail,
             used,
-            base: vring.base,
+            base: vring.base.unwrap_or(Queue::first_base(packed)),
             kick,
             call: call.map_err(Error::ReqHandlerError)?,
         };
@@ -302,6 +312,11 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         if let Some(index) = self.vrings.iter().position(|vring| vring.running) {
             return refuse(format!("SET_FEATURES: other features while queue {index} is running"));
         }
+        if (features ^ self.features.unwrap_or(0)) & F_RING_PACKED != 0 {
+            // What was a base in one layout is none in the other. Before the first SET_FEATURES,
+            // front ends send none.
+            self.vrings.iter_mut().for_each(|vring| vring.base = None);
+        }
         self.features = Some(features);
         let virtio = features & !VHOST_USER_F_PROTOCOL_FEATURES;
         self.control.set_features(virtio);
@@ -393,10 +408,12 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let packed = self.is_packed();
         let (index, vring) = self.vring("SET_VRING_NUM", index)?;
-        if !num.is_power_of_two() || num > MAX_RING {
+        if num == 0 || num > MAX_RING || (!packed && !num.is_power_of_two()) {
+            let kind = if packed { "from 1" } else { "a power of two" };
             return refuse(format!(
-                "SET_VRING_NUM: {num} entries for queue {index}, expected a power of two up to {MAX_RING}"
+                "SET_VRING_NUM: {num} entries for queue {index}, expected {kind} up to {MAX_RING}"
             ));
         }
         let size = Some(num as u16);
@@ -426,14 +443,16 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        let packed = self.is_packed();
         let (index, vring) = self.vring("SET_VRING_BASE", index)?;
-        let Ok(base) = u16::try_from(base) else {
+        // Of a packed ring all 32 bits mean something; whether they can be is seen with its size.
+        if !packed && base > u16::MAX.into() {
             return refuse(format!("SET_VRING_BASE: index {base} for queue {index}, expected at most 65535"));
-        };
+        }
         if vring.running {
             return refuse(format!("SET_VRING_BASE: queue {index} is running"));
         }
-        vring.base = base;
+        vring.base = Some(base);
         Ok(())
     }
 
@@ -442,11 +461,12 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         if std::mem::take(&mut vring.running)
             && let Some(next) = self.control.stop_queue(index)
         {
-            self.vrings[usize::from(index)].base = next;
+            self.vrings[usize::from(index)].base = Some(next);
         }
         self.publish();
         let base = self.vrings[usize::from(index)].base;
-        Ok(VhostUserVringState::new(index.into(), base.into()))
+        let base = base.unwrap_or(Queue::first_base(self.is_packed()));
+        Ok(VhostUserVringState::new(index.into(), base))
     }
 
     fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {

@@ -48,10 +48,12 @@ pub const F_INDIRECT_DESC: u64 = 1 << 28;
 pub const F_EVENT_IDX: u64 = 1 << 29;
 /// Virtio 1.0 or later; the header is then always 12 bytes.
 pub const F_VERSION_1: u64 = 1 << 32;
+/// One descriptor ring for both sides, instead of a table and two rings.
+pub const F_RING_PACKED: u64 = 1 << 34;
 /// vhost-user's own bit: protocol features follow, and rings start disabled.
 pub const VHOST_USER_F_PROTOCOL_FEATURES: u64 = 1 << 30;
 
-const NAMES: [(u64, &str); 19] = [
+const NAMES: [(u64, &str); 20] = [
     (NET_F_CSUM, "CSUM"),
     (NET_F_GUEST_CSUM, "GUEST_CSUM"),
     (NET_F_GUEST_TSO4, "GUEST_TSO4"),
@@ -70,6 +72,7 @@ const NAMES: [(u64, &str); 19] = [
     (F_INDIRECT_DESC, "INDIRECT_DESC"),
     (F_EVENT_IDX, "EVENT_IDX"),
     (F_VERSION_1, "VERSION_1"),
+    (F_RING_PACKED, "RING_PACKED"),
     (VHOST_USER_F_PROTOCOL_FEATURES, "PROTOCOL_FEATURES"),
 ];
 
@@ -110,7 +113,7 @@ mod tests {
     /// Compared with the numbers of the standard, written out a second time.
     #[test]
     fn offers_the_bits_of_the_standard() {
-        let expected = [0, 1, 7, 8, 9, 11, 12, 13, 15, 21, 22, 27, 28, 29, 30, 32, 54, 55, 56];
+        let expected = [0, 1, 7, 8, 9, 11, 12, 13, 15, 21, 22, 27, 28, 29, 30, 32, 34, 54, 55, 56];
         let bits = expected.iter().fold(0u64, |bits, n| bits | 1 << n);
         assert_eq!(offered(4), bits);
         assert_eq!(offered(1), bits & !(1 << 22));

@@ -28,16 +28,17 @@ use std::sync::Arc;
 /// (user) addresses, to be translated by [`GuestMemory`].
 #[derive(Debug)]
 pub struct VringSetup {
-    /// Entries; a power of two, 1 to 32768 (virtio 1.2, 2.7).
+    /// Entries, 1 to 32768; of a split ring a power of two (virtio 1.2, 2.7 and 2.8).
     pub size: u16,
-    /// Descriptor table.
+    /// Descriptor table or ring.
     pub desc: u64,
-    /// Available (driver) ring.
+    /// Available ring; packed: driver event suppression.
     pub avail: u64,
-    /// Used (device) ring.
+    /// Used ring; packed: device event suppression.
     pub used: u64,
-    /// First available index to be read.
-    pub base: u16,
+    /// First available index to be read; packed: both places and wrap counters
+    /// ([`Queue::new`](crate::virtio::Queue::new)).
+    pub base: u32,
     /// The driver's notification; `None` means the ring is polled.
     pub kick: Option<OwnedFd>,
     /// Our notification; `None` means the driver polls.
@@ -58,9 +59,9 @@ pub trait PortControl {
     fn set_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), String>;
     /// Starts a queue; it carries frames once enabled.
     fn start_queue(&mut self, index: u16, setup: VringSetup) -> Result<(), String>;
-    /// Stops a queue, having dropped its frames in flight; returns the next
-    /// available index it would have read.
-    fn stop_queue(&mut self, index: u16) -> Option<u16>;
+    /// Stops a queue, having dropped its frames in flight; returns the base to
+    /// start it from again.
+    fn stop_queue(&mut self, index: u16) -> Option<u32>;
     /// SET_VRING_ENABLE.
     fn enable_queue(&mut self, index: u16, enabled: bool);
     /// Replaces our notification of a running queue.

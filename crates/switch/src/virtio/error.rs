@@ -3,15 +3,19 @@
 use super::{MAX_CHAIN_BYTES, MAX_SPANS};
 use std::fmt;
 
-/// One of the three parts of a split virtqueue (virtio 1.2, 2.7).
+/// A part of a virtqueue: three of a split one (virtio 1.2, 2.7), three of a packed one (2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingPart {
-    /// Descriptor table.
+    /// Descriptor table or, packed, descriptor ring.
     Descriptors,
     /// Available (driver) ring.
     Available,
     /// Used (device) ring.
     Used,
+    /// Driver event suppression structure: whether the driver wants interrupts.
+    DriverEvents,
+    /// Device event suppression structure: whether the device wants kicks.
+    DeviceEvents,
 }
 
 impl fmt::Display for RingPart {
@@ -20,17 +24,24 @@ impl fmt::Display for RingPart {
             Self::Descriptors => "descriptor table",
             Self::Available => "available ring",
             Self::Used => "used ring",
+            Self::DriverEvents => "driver event structure",
+            Self::DeviceEvents => "device event structure",
         })
     }
 }
 
 /// What is wrong with a virtqueue. All but [`TooManySpans`](Self::TooManySpans) are fatal:
-/// the driver broke virtio 1.2, 2.7, and nothing it says afterwards can be relied on.
+/// the driver broke virtio 1.2, 2.7 or 2.8, and nothing it says afterwards can be relied on.
+///
+/// Chains are named by the place of their first descriptor in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
-    /// The size is no power of two, zero or too large.
+    /// The size of a split ring is no power of two, zero or too large.
     #[error("a ring of {0} entries: the size must be a power of two from 1 to 32768")]
     Size(u16),
+    /// The size of a packed ring is zero or too large.
+    #[error("a packed ring of {0} entries: the size must be from 1 to 32768")]
+    PackedSize(u16),
     /// A queue was started before any memory was shared.
     #[error("a ring was started before the guest's memory was shared")]
     NoMemory,
@@ -66,6 +77,17 @@ pub enum RingError {
         /// Ring size.
         size: u16,
     },
+    /// The base of a split ring is no index.
+    #[error("started at {0:#x}, which is no available index of a split ring")]
+    NoIndex(u32),
+    /// The base of a packed ring names places that are not in it, or cannot both be true.
+    #[error("started at {base:#x}, which are not two places at most {size} entries apart in a packed ring")]
+    PackedBase {
+        /// Available and used place, as the front end set them.
+        base: u32,
+        /// Ring size.
+        size: u16,
+    },
     /// More entries are available than the driver can have.
     #[error("available index {avail} is more than {size} entries past the used index {used}")]
     AvailableIndex {
@@ -86,6 +108,30 @@ pub enum RingError {
         /// Ring size.
         size: u16,
     },
+    /// A descriptor that was available is not any more.
+    #[error("chain {head}: its descriptor was made available and taken back")]
+    TakenBack {
+        /// First descriptor of the chain.
+        head: u16,
+    },
+    /// A buffer id that no descriptor of the ring can need.
+    #[error("chain {head}: buffer id {id} in a ring of {size}")]
+    BufferId {
+        /// First descriptor of the chain.
+        head: u16,
+        /// Its buffer id.
+        id: u16,
+        /// Ring size.
+        size: u16,
+    },
+    /// A buffer id that another chain has, which the device has not given back.
+    #[error("chain {head}: buffer id {id} is in flight already")]
+    BufferIdInFlight {
+        /// First descriptor of the chain.
+        head: u16,
+        /// Its buffer id.
+        id: u16,
+    },
     /// `next` leads out of the table.
     #[error("chain {head}: next descriptor {next} of {entries}")]
     Next {
@@ -96,7 +142,8 @@ pub enum RingError {
         /// Entries of the table it is in.
         entries: u32,
     },
-    /// More descriptors than a chain may have: the ring's entries, and at most 128.
+    /// More descriptors than a chain may have: the ring's entries that are not in flight, and at
+    /// most 128.
     #[error("chain {head}: a loop, or longer than {most} descriptors")]
     Loop {
         /// First descriptor of the chain.

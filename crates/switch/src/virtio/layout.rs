@@ -6,6 +6,8 @@ use super::{GuestMemory, RingError, RingPart};
 /// The negotiated features that change what the rings mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
+    /// VIRTIO_F_RING_PACKED: one ring for both sides instead of three parts.
+    pub packed: bool,
     /// VIRTIO_F_EVENT_IDX: notifications are asked for by index.
     pub event_idx: bool,
     /// VIRTIO_F_INDIRECT_DESC: chains may continue in a table of their own.
@@ -15,13 +17,13 @@ pub struct Features {
 /// Size of a virtqueue and where its parts are, in the front end's (user) addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
-    /// Entries: a power of two, 1 to 32768.
+    /// Entries: 1 to 32768; of a split ring a power of two.
     pub size: u16,
-    /// Descriptor table, aligned to 16 bytes.
+    /// Descriptor table or ring, aligned to 16 bytes.
     pub desc: u64,
-    /// Available (driver) ring, aligned to 2 bytes.
+    /// Available ring, aligned to 2 bytes; packed: driver event suppression, to 4.
     pub avail: u64,
-    /// Used (device) ring, aligned to 4 bytes.
+    /// Used ring, aligned to 4 bytes; packed: device event suppression, to 4.
     pub used: u64,
 }
 

@@ -1,15 +1,18 @@
 //! Guest memory and virtqueues, as the device sees them.
 //!
 //! ```text
-//!  SET_MEM_TABLE ─▶ memory: map, translate      SET_VRING_* ─▶ split: rings
+//!  SET_MEM_TABLE ─▶ memory: map, translate      SET_VRING_* ─▶ queue: split or packed
 //!                        ▲                          │
-//!                        └────── every address ─────┤
+//!                        └── walker: every address ─┤
 //!                                                   ▼
 //!   VM tx: available ─▶ pop_readable ─▶ Chain ─▶ header, payload spans
 //!   VM rx: available ─▶ pop_writable ─▶ Chain ─▶ writer: header + payload, one copy
 //!                                                   │
 //!          interrupt? ◀─ publish ◀─ complete ◀──────┘
 //! ```
+//!
+//! Both layouts count chains and have the same methods. They differ in where a chain is found and
+//! given back ([`SplitQueue`], [`PackedQueue`]); its descriptors are checked by one walker.
 //!
 //! The guest is hostile until proven otherwise, and never proven otherwise:
 //!
@@ -23,6 +26,8 @@
 mod error;
 mod layout;
 pub mod memory;
+mod packed;
+mod queue;
 mod span;
 mod split;
 mod walker;
@@ -34,6 +39,8 @@ mod tests;
 pub use error::{RingError, RingPart};
 pub use layout::{Features, RingLayout};
 pub use memory::GuestMemory;
+pub use packed::PackedQueue;
+pub use queue::Queue;
 pub use span::{Chain, MAX_CHAIN_BYTES, MAX_SPANS, Span};
 pub use split::SplitQueue;
 pub use writer::SpanWriter;

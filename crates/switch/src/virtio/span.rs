@@ -63,7 +63,7 @@ pub(super) fn prefetch_write(ptr: *const u8) {
     let _ = ptr;
 }
 
-/// The buffers of one descriptor chain, in order (virtio 1.2, 2.7.4).
+/// The buffers of one descriptor chain, in order (virtio 1.2, 2.7.4 and 2.8.5).
 ///
 /// About 1 KiB: made once and filled again and again. What most chains need of it, all but the
 /// fourth buffer and later, is in the first cache line.
@@ -92,8 +92,8 @@ impl Chain {
         Self { bytes: 0, head: 0, count: 0, spans: [Span::EMPTY; MAX_SPANS] }
     }
 
-    /// Index of the chain's first descriptor: what
-    /// [`SplitQueue::complete`](super::SplitQueue::complete) wants back.
+    /// Index of the chain's first descriptor or, in a packed ring, its buffer id: what
+    /// [`Queue::complete`](super::Queue::complete) wants back.
     #[inline]
     pub fn head(&self) -> u16 {
         self.head
@@ -116,6 +116,11 @@ impl Chain {
         self.head = head;
         self.count = 0;
         self.bytes = 0;
+    }
+
+    #[inline]
+    pub(super) fn set_head(&mut self, head: u16) {
+        self.head = head;
     }
 
     #[inline]

@@ -374,7 +374,7 @@ impl SplitQueue {
         if walked.is_err() {
             chain.reset(head);
         }
-        walked.map(|()| true)
+        walked.map(|_| true)
     }
 
     #[inline]

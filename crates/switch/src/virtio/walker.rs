@@ -107,6 +107,15 @@ impl Descriptor {
     }
 }
 
+/// How a chain ended.
+#[derive(Clone, Copy)]
+pub(super) struct End {
+    /// Descriptors of the ring it takes; entries of an indirect table are none.
+    pub(super) taken: u16,
+    /// `link` of the last one in the ring.
+    pub(super) link: u16,
+}
+
 /// Collects the buffers of chains, in one guest's memory.
 #[derive(Debug)]
 pub(super) struct Walker {
@@ -137,11 +146,15 @@ impl Walker {
         first: u16,
         most: u16,
         chain: &mut Chain,
-    ) -> Result<(), RingError> {
+    ) -> Result<End, RingError> {
         let head = chain.head();
         let (mut table, mut index) = (ring, first);
+        let mut end = End { taken: 0, link: 0 };
         for _ in 0..most {
             let mut desc = table.read::<L>(index);
+            if !table.indirect {
+                end = End { taken: end.taken + 1, link: desc.link };
+            }
             if desc.flags & DESC_INDIRECT != 0 && (!table.indirect || L::NESTING_IS_WRONG) {
                 if table.indirect {
                     return Err(RingError::IndirectNested { head });
@@ -162,7 +175,7 @@ impl Walker {
                 self.push(desc, chain)?;
             }
             match L::next(&table, index, desc) {
-                Ok(None) => return Ok(()),
+                Ok(None) => return Ok(end),
                 Ok(Some(next)) => index = next,
                 Err(next) => return Err(RingError::Next { head, next, entries: table.entries }),
             }

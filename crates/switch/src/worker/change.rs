@@ -268,10 +268,10 @@ impl Worker {
     }
 
     /// Takes a queue of a quiet port out of service; returns where it stopped.
-    pub fn stop_queue(&mut self, index: PortIndex, queue: u16) -> Option<u16> {
+    pub fn stop_queue(&mut self, index: PortIndex, queue: u16) -> Option<u32> {
         let ring = self.vhost(index)?.ring(queue)?;
         ring.flush();
-        let base = ring.queue.next_avail();
+        let base = ring.queue.base();
         if let Some(kick) = ring.kick.take() {
             self.sleeper.remove_kick(kick);
         }

@@ -1,9 +1,9 @@
 //! A device for tests: writes down what it is asked, and sends what a queue
 //! pair transmits back on the same pair.
 
-use crate::vhost_user::features::{F_EVENT_IDX, F_INDIRECT_DESC, NET_F_MRG_RXBUF, header_len};
+use crate::vhost_user::features::{F_EVENT_IDX, F_INDIRECT_DESC, F_RING_PACKED, NET_F_MRG_RXBUF, header_len};
 use crate::vhost_user::{PortControl, VringSetup};
-use crate::virtio::{Chain, Features, GuestMemory, RingLayout, SpanWriter, SplitQueue};
+use crate::virtio::{Chain, Features, GuestMemory, Queue as Ring, RingLayout, SpanWriter};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ pub struct Device {
 }
 
 struct Queue {
-    ring: SplitQueue,
+    ring: Ring,
     call: Option<OwnedFd>,
     enabled: bool,
 }
@@ -123,20 +123,21 @@ impl PortControl for Arc<Mutex<Device>> {
         ));
         let layout = RingLayout { size: setup.size, desc: setup.desc, avail: setup.avail, used: setup.used };
         let features = Features {
+            packed: device.features & F_RING_PACKED != 0,
             event_idx: device.features & F_EVENT_IDX != 0,
             indirect: device.features & F_INDIRECT_DESC != 0,
         };
         let memory = device.memory.clone().ok_or("no memory")?;
-        let ring = SplitQueue::new(memory, layout, setup.base, features);
+        let ring = Ring::new(memory, layout, setup.base, features);
         let queue = Queue { ring: ring.map_err(|e| e.to_string())?, call: setup.call, enabled: false };
         device.queues.insert(index, queue);
         Ok(())
     }
 
-    fn stop_queue(&mut self, index: u16) -> Option<u16> {
+    fn stop_queue(&mut self, index: u16) -> Option<u32> {
         let mut device = self.lock().unwrap();
         device.events.push(format!("stop {index}"));
-        device.queues.remove(&index).map(|queue| queue.ring.next_avail())
+        device.queues.remove(&index).map(|queue| queue.ring.base())
     }
 
     fn enable_queue(&mut self, index: u16, enabled: bool) {

@@ -129,12 +129,12 @@ fn stress(features: Features) {
 
 #[test]
 fn nobody_sleeps_for_ever_with_flags() {
-    stress(Features { event_idx: false, indirect: false });
+    stress(Features { packed: false, event_idx: false, indirect: false });
 }
 
 #[test]
 fn nobody_sleeps_for_ever_with_event_indices() {
-    stress(Features { event_idx: true, indirect: true });
+    stress(Features { packed: false, event_idx: true, indirect: true });
 }
 
 /// Two threads that go on only together.
@@ -201,19 +201,19 @@ fn race(features: Features) {
 
 #[test]
 fn asking_and_moving_at_once_is_noticed_with_flags() {
-    race(Features { event_idx: false, indirect: false });
+    race(Features { packed: false, event_idx: false, indirect: false });
 }
 
 #[test]
 fn asking_and_moving_at_once_is_noticed_with_event_indices() {
-    race(Features { event_idx: true, indirect: false });
+    race(Features { packed: false, event_idx: true, indirect: false });
 }
 
 /// A guest that rewrites descriptors while they are read gets errors or its own memory,
 /// never anything else.
 #[test]
 fn descriptors_may_change_while_they_are_read() {
-    let mut guest = Guest::new(4, Features { event_idx: false, indirect: true });
+    let mut guest = Guest::new(4, Features { packed: false, event_idx: false, indirect: true });
     let start = guest.map.translate(GUEST_ADDR, 1 << 20).unwrap().addr();
     let memory = Arc::clone(&guest.memory);
     let desc = guest.driver.desc_addr();

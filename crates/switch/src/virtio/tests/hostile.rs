@@ -252,7 +252,8 @@ const LIES: &[Lie] = &[
 fn every_lie_is_named() {
     let mut chain = Chain::new();
     for lie in LIES {
-        let mut guest = Guest::new(SIZE, Features { event_idx: false, indirect: lie.indirect });
+        let mut guest =
+            Guest::new(SIZE, Features { packed: false, event_idx: false, indirect: lie.indirect });
         for (table, descs) in [(guest.driver.desc_addr(), lie.ring), (TABLE, lie.table)] {
             for (i, &(addr, len, flags, next)) in (0u16..).zip(descs) {
                 guest.driver.write_raw_desc(table, i, addr, len, flags, next);
@@ -458,7 +459,7 @@ proptest! {
             memory.word(driver.avail_addr() + 2).store(at.wrapping_add(1), Ordering::Relaxed);
             memory.word(driver.used_addr() + 2).store(at, Ordering::Relaxed);
             for write in [false, true] {
-                let features = Features { event_idx: false, indirect };
+                let features = Features { packed: false, event_idx: false, indirect };
                 let mut queue = SplitQueue::new(Arc::clone(&map), layout, at, features).unwrap();
                 prop_assert_eq!(queue.available(), Ok(1));
                 queue.prefetch(0, 4);
@@ -488,7 +489,7 @@ proptest! {
         let map = Arc::new(GuestMemory::map(vec![spec(&memory)]).unwrap());
         let user = memory.user_addr();
         let layout = RingLayout { size: 64, desc: user, avail: user + 1024, used: user + 2048 };
-        let features = Features { event_idx: true, indirect: true };
+        let features = Features { packed: false, event_idx: true, indirect: true };
         memory.word(GUEST_ADDR + 2050).store(base, Ordering::Relaxed);
         let mut queue = SplitQueue::new(map, layout, base, features).unwrap();
         let _ = (queue.available(), queue.publish(), queue.request_kicks());

@@ -66,7 +66,7 @@ proptest! {
         event_idx in any::<bool>(),
         use_indirect in any::<bool>(),
     ) {
-        let features = Features { event_idx, indirect: use_indirect };
+        let features = Features { packed: false, event_idx, indirect: use_indirect };
         let mut guest = Guest::starting_at(1 << log_size, features, base);
         prop_assert!(guest.device.publish(), "the first one is always sent");
         let mut chain = Chain::new();
@@ -192,7 +192,7 @@ proptest! {
 /// Once around all 2^16 indices and more, in bursts, out of order.
 #[test]
 fn indices_wrap() {
-    let mut guest = Guest::new(64, Features { event_idx: true, indirect: false });
+    let mut guest = Guest::new(64, Features { packed: false, event_idx: true, indirect: false });
     let mut chain = Chain::new();
     let mut sent = 0u32;
     let mut heads = Vec::new();

@@ -1,0 +1,185 @@
+//! A virtqueue of either layout.
+//!
+//! ```text
+//!                  ┌─ RING_PACKED ──▶ PackedQueue ─┐
+//!   Queue::new ────┤                               ├──▶ one walker ──▶ Chain
+//!                  └─ otherwise ────▶ SplitQueue ──┘
+//! ```
+//!
+//! Everything counts chains, whatever their descriptors take in the ring. See
+//! [`SplitQueue`] and [`PackedQueue`] for what differs.
+
+use super::{Chain, Features, GuestMemory, PackedQueue, RingError, RingLayout, SplitQueue};
+use std::sync::Arc;
+
+/// The device's side of one virtqueue, split or packed as negotiated.
+#[derive(Debug)]
+pub enum Queue {
+    /// Descriptor table, available and used ring (virtio 1.2, 2.7).
+    Split(SplitQueue),
+    /// One descriptor ring (virtio 1.2, 2.8).
+    Packed(PackedQueue),
+}
+
+macro_rules! either {
+    ($queue:expr, $inner:ident => $what:expr) => {
+        match $queue {
+            Self::Split($inner) => $what,
+            Self::Packed($inner) => $what,
+        }
+    };
+}
+
+impl Queue {
+    /// The base of a queue that was never started.
+    pub fn first_base(packed: bool) -> u32 {
+        if packed { PackedQueue::FIRST } else { 0 }
+    }
+
+    /// Takes a queue into service. `base` is where to go on, as vhost-user's
+    /// VHOST_USER_SET_VRING_BASE says it: see [`SplitQueue::new`] and [`PackedQueue::new`].
+    ///
+    /// # Errors
+    /// As there; [`RingError::NoIndex`] for a base that only a packed ring can have.
+    pub fn new(
+        memory: Arc<GuestMemory>,
+        layout: RingLayout,
+        base: u32,
+        features: Features,
+    ) -> Result<Self, RingError> {
+        if features.packed {
+            return PackedQueue::new(memory, layout, base, features).map(Self::Packed);
+        }
+        let base = u16::try_from(base).map_err(|_| RingError::NoIndex(base))?;
+        SplitQueue::new(memory, layout, base, features).map(Self::Split)
+    }
+
+    /// Looks for chains the driver added; returns how many can be popped. A packed ring shows those
+    /// of a long burst over several calls.
+    ///
+    /// # Errors
+    /// [`RingError::AvailableIndex`], of a split ring. A packed one has no index to lie with.
+    #[inline]
+    pub fn available(&mut self) -> Result<u16, RingError> {
+        match self {
+            Self::Split(queue) => queue.available(),
+            Self::Packed(queue) => Ok(queue.available()),
+        }
+    }
+
+    /// Chains that can be popped without another look.
+    #[inline]
+    pub fn pending(&self) -> u16 {
+        either!(self, queue => queue.pending())
+    }
+
+    /// Chains popped and not completed.
+    #[inline]
+    pub fn in_flight(&self) -> u16 {
+        either!(self, queue => queue.in_flight())
+    }
+
+    /// Entries of the ring.
+    #[inline]
+    pub fn size(&self) -> u16 {
+        either!(self, queue => queue.size())
+    }
+
+    /// Pops the next chain of a transmit queue: buffers for the device to read. `false` if none
+    /// is [`pending`](Self::pending).
+    ///
+    /// # Errors
+    /// What the driver got wrong. If it [is fatal](RingError::is_fatal), nothing was popped;
+    /// otherwise the chain was popped and [`Chain::head`] is to be completed with length 0.
+    #[inline]
+    pub fn pop_readable(&mut self, chain: &mut Chain) -> Result<bool, RingError> {
+        either!(self, queue => queue.pop_readable(chain))
+    }
+
+    /// Pops the next chain of a receive queue: buffers for the device to write. `false` if none
+    /// is [`pending`](Self::pending).
+    ///
+    /// # Errors
+    /// As for [`pop_readable`](Self::pop_readable).
+    #[inline]
+    pub fn pop_writable(&mut self, chain: &mut Chain) -> Result<bool, RingError> {
+        either!(self, queue => queue.pop_writable(chain))
+    }
+
+    /// Puts the last `n` popped chains back, for the next pops to find again: receive buffers
+    /// that were too few for a frame.
+    ///
+    /// # Panics
+    /// If fewer than `n` are in flight. Chains popped since must not have been completed.
+    #[inline]
+    pub fn rewind(&mut self, n: u16) {
+        either!(self, queue => queue.rewind(n));
+    }
+
+    /// Fetches the descriptors of `n` chains, from the `skip`th pending one on, ahead of their pop.
+    #[inline]
+    pub fn prefetch(&self, skip: u16, n: u16) {
+        either!(self, queue => queue.prefetch(skip, n));
+    }
+
+    /// Fetches the first two cache lines of the first buffers of the next `n` pending chains, from
+    /// the `skip`th on, ahead of their use; for writing if `write`. Reads their descriptors, which
+    /// were better [fetched](Self::prefetch) before. A packed ring counts descriptors, not chains.
+    #[inline]
+    pub fn prefetch_buffers(&self, skip: u16, n: u16, write: bool) {
+        either!(self, queue => queue.prefetch_buffers(skip, n, write));
+    }
+
+    /// Gives a popped chain back by its [`Chain::head`], `len` bytes of it written (0 in a transmit
+    /// queue). Chains may be completed in any order. The driver sees it after
+    /// [`publish`](Self::publish).
+    #[inline]
+    pub fn complete(&mut self, head: u16, len: u32) {
+        either!(self, queue => queue.complete(head, len));
+    }
+
+    /// Shows the driver what was completed; returns whether it wants an interrupt. Once per batch,
+    /// not per chain: it is a full fence. The first call always returns `true`.
+    #[inline]
+    #[must_use = "a driver that asked for an interrupt waits for it"]
+    pub fn publish(&mut self) -> bool {
+        either!(self, queue => queue.publish())
+    }
+
+    /// Tells the driver not to kick: this queue is polled. A hint; kicks may still come.
+    pub fn suppress_kicks(&mut self) {
+        either!(self, queue => queue.suppress_kicks());
+    }
+
+    /// Asks the driver to kick when it adds a chain that [`available`](Self::available) has
+    /// not seen. Returns whether there is one already: poll again then, a kick may not come.
+    #[must_use = "sleeping although chains arrived may be for ever"]
+    pub fn request_kicks(&mut self) -> bool {
+        either!(self, queue => queue.request_kicks())
+    }
+
+    /// The number of the next chain to be popped, modulo 2^16.
+    #[inline]
+    pub fn next_avail(&self) -> u16 {
+        either!(self, queue => queue.next_avail())
+    }
+
+    /// Where the ring stands, as [`new`](Self::new) takes it (vhost-user,
+    /// VHOST_USER_GET_VRING_BASE).
+    pub fn base(&self) -> u32 {
+        match self {
+            Self::Split(queue) => queue.next_avail().into(),
+            Self::Packed(queue) => queue.base(),
+        }
+    }
+
+    /// Goes on in a new memory table, at the same user addresses. Spans popped before lead into
+    /// the old one, which the caller keeps until they are dropped.
+    ///
+    /// # Errors
+    /// [`RingError::PartUnmapped`] or [`RingError::PartUnaligned`]; the queue then still works
+    /// in the old table.
+    pub fn remap(&mut self, memory: Arc<GuestMemory>) -> Result<(), RingError> {
+        either!(self, queue => queue.remap(memory))
+    }
+}
