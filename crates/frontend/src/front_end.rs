@@ -22,7 +22,6 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vhost::vhost_user::message::{FrontendReq, VhostUserHeaderFlag};
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
@@ -40,6 +39,8 @@ pub const EVENT_IDX: u64 = 1 << 29;
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// VIRTIO_F_VERSION_1.
 pub const VERSION_1: u64 = 1 << 32;
+/// VIRTIO_F_RING_PACKED.
+pub const RING_PACKED: u64 = 1 << 34;
 
 /// Offset of num_buffers in a virtio_net_hdr (virtio 1.2, 5.1.6).
 const NUM_BUFFERS: usize = 10;
@@ -54,7 +55,7 @@ pub struct Options {
     pub protocol_features: VhostUserProtocolFeatures,
     /// Queue pairs to set up.
     pub queue_pairs: u16,
-    /// Entries of each virtqueue; a power of two.
+    /// Entries of each virtqueue; a power of two unless RING_PACKED is negotiated.
     pub queue_size: u16,
     /// Bytes of each buffer, header included: the longest frame that can be
     /// sent, and received unless MRG_RXBUF is negotiated.
@@ -69,7 +70,7 @@ pub struct Options {
 
 impl Default for Options {
     /// One queue pair of 256 entries, buffers for a full Ethernet frame, and
-    /// the features of a modern driver without offloads.
+    /// the features of a modern driver with split rings and without offloads.
     fn default() -> Self {
         Self {
             features: VERSION_1 | MRG_RXBUF | EVENT_IDX | INDIRECT_DESC | MQ | PROTOCOL_FEATURES,
@@ -127,6 +128,16 @@ impl<T> Step<T> for vhost::Result<T> {
 struct Link {
     protocol: Frontend,
     stream: UnixStream,
+}
+
+impl Link {
+    /// Sends a message of 32-bit words that wants no reply.
+    fn send_raw(&self, request: FrontendReq, payload: &[u32]) -> io::Result<()> {
+        let header = [u32::from(request), 1, 4 * payload.len() as u32];
+        let words = header.iter().chain(payload);
+        let message: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
+        (&self.stream).write_all(&message)
+    }
 }
 
 /// A guest's NIC, connected to a vhost-user back end.
@@ -187,7 +198,8 @@ impl FrontEnd {
     }
 
     /// Disconnects, connects to the same path and starts the queues where the
-    /// back end left them: at the used index, as QEMU does. What was in flight
+    /// back end left them: at the used index, as QEMU does, or the used place
+    /// of a packed ring. The layout of the rings stays. What was in flight
     /// is shown again, so a back end that completed out of order completes some
     /// of it twice.
     ///
@@ -288,7 +300,7 @@ impl FrontEnd {
     }
 
     /// GET_VRING_BASE: stops virtqueue `index`; returns the next available
-    /// index the back end would have read.
+    /// index the back end would have read, or both places of a packed ring.
     ///
     /// # Errors
     /// The back end refused.
@@ -296,7 +308,7 @@ impl FrontEnd {
         self.protocol()?.get_vring_base(index).step("GET_VRING_BASE")
     }
 
-    /// Describes virtqueue `index` to the back end and starts it at its used index.
+    /// Describes virtqueue `index` to the back end and starts it at its [base](DriverQueue::base).
     ///
     /// # Errors
     /// The back end refused.
@@ -304,8 +316,7 @@ impl FrontEnd {
         let link = self.link.as_ref().ok_or(FrontEndError::NotConnected)?;
         let (protocol, queue) = (&link.protocol, &self.queues[index]);
         let ring = &queue.ring;
-        let used = self.memory.word(ring.used_addr() + 2);
-        let base = u16::from_le(used.load(Ordering::Acquire));
+        let base = ring.base();
         let config = VringConfigData {
             queue_max_size: ring.size(),
             queue_size: ring.size(),
@@ -316,7 +327,11 @@ impl FrontEnd {
             log_addr: None,
         };
         protocol.set_vring_num(index, ring.size()).step("SET_VRING_NUM")?;
-        protocol.set_vring_base(index, base).step("SET_VRING_BASE")?;
+        match u16::try_from(base) {
+            Ok(base) => protocol.set_vring_base(index, base).step("SET_VRING_BASE")?,
+            // The `vhost` crate has no room for both halves of a packed ring's base.
+            Err(_) => link.send_raw(FrontendReq::SET_VRING_BASE, &[index as u32, base])?,
+        }
         protocol.set_vring_addr(index, &config).step("SET_VRING_ADDR")?;
         protocol.set_vring_call(index, &queue.call).step("SET_VRING_CALL")?;
         protocol.set_vring_kick(index, &queue.kick).step("SET_VRING_KICK")
@@ -341,9 +356,7 @@ impl FrontEnd {
         let link = self.link.as_mut().ok_or(FrontEndError::NotConnected)?;
         if !share {
             // The `vhost` crate sends no empty table.
-            let words = [u32::from(FrontendReq::SET_MEM_TABLE), 1, 8, 0, 0];
-            let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            return Ok(link.stream.write_all(&message)?);
+            return Ok(link.send_raw(FrontendReq::SET_MEM_TABLE, &[0, 0])?);
         }
         if slots {
             link.protocol.add_mem_region(&region).step("ADD_MEM_REG")?;
@@ -382,6 +395,7 @@ impl FrontEnd {
 
     fn new_queue(&self, receive: bool) -> Result<Queue> {
         let features = DriverFeatures {
+            packed: self.features & RING_PACKED != 0,
             event_idx: self.features & EVENT_IDX != 0,
             indirect: self.features & INDIRECT_DESC != 0,
         };

@@ -4,7 +4,6 @@
 mod harness;
 
 use harness::*;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tidegate_frontend::front_end::{FrontEnd, Options};
 use tidegate_switch::control::Connection;
@@ -65,8 +64,7 @@ impl Scene {
     }
 
     fn used(&mut self, queue: usize) -> u32 {
-        let at = self.a.front.ring(queue).used_addr() + 2;
-        u32::from(self.a.front.memory().word(at).load(Ordering::Acquire))
+        self.a.front.ring(queue).base()
     }
 }
 

@@ -1,68 +1,21 @@
-//! The driver's side of a split virtqueue (virtio 1.2, 2.7): what a guest's
-//! kernel does, for tests and benchmarks.
+//! The driver's side of a split virtqueue (virtio 1.2, 2.7).
 //!
 //! ```text
 //!   add ─▶ descriptors, available entry        device        used entry ─▶ reap
 //!   publish ─▶ available index ─▶ kick?  ──▶  ........  ──▶  interrupt
 //! ```
 
+use super::{Buffer, DriverFeatures, INDIRECT, MAX_INDIRECT, Used};
 use crate::memory::SharedMemory;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-const NEXT: u16 = 1;
-const WRITE: u16 = 2;
-const INDIRECT: u16 = 4;
 const NO_INTERRUPT: u16 = 1;
 const NO_NOTIFY: u16 = 1;
 
-/// Most buffers of a chain added through an indirect table.
-pub const MAX_INDIRECT: usize = 128;
-
-/// The negotiated features that change what the rings mean.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DriverFeatures {
-    /// VIRTIO_F_EVENT_IDX.
-    pub event_idx: bool,
-    /// VIRTIO_F_INDIRECT_DESC, for [`DriverQueue::add_indirect`].
-    pub indirect: bool,
-}
-
-/// One buffer of a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffer {
-    /// Guest physical address.
-    pub addr: u64,
-    /// Length in bytes.
-    pub len: u32,
-    /// For the device to write, not to read.
-    pub writable: bool,
-}
-
-impl Buffer {
-    /// A buffer the device reads.
-    pub fn readable(addr: u64, len: u32) -> Self {
-        Self { addr, len, writable: false }
-    }
-
-    /// A buffer the device writes.
-    pub fn writable(addr: u64, len: u32) -> Self {
-        Self { addr, len, writable: true }
-    }
-}
-
-/// A chain that came back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Used {
-    /// What [`DriverQueue::add`] returned for it.
-    pub head: u16,
-    /// Bytes the device says it wrote.
-    pub len: u32,
-}
-
 /// The driver's side of one split virtqueue, in memory shared with the device.
 #[derive(Debug)]
-pub struct DriverQueue {
+pub struct SplitDriver {
     memory: Arc<SharedMemory>,
     size: u16,
     features: DriverFeatures,
@@ -83,16 +36,11 @@ pub struct DriverQueue {
     next_used: u16,
 }
 
-impl DriverQueue {
-    /// Makes an empty queue of `size` entries in `memory`.
+impl SplitDriver {
+    /// An empty queue of `size` entries in `memory`, with all indices at `base`.
     ///
     /// # Panics
     /// If the size is no power of two, or the memory is full.
-    pub fn new(memory: &Arc<SharedMemory>, size: u16, features: DriverFeatures) -> Self {
-        Self::starting_at(memory, size, features, 0)
-    }
-
-    /// As [`new`](Self::new), with all indices at `base`, as after a reconnection.
     pub fn starting_at(memory: &Arc<SharedMemory>, size: u16, features: DriverFeatures, base: u16) -> Self {
         assert!(size.is_power_of_two(), "a ring of {size} entries");
         let entries = u64::from(size);
@@ -128,7 +76,7 @@ impl DriverQueue {
         self.size
     }
 
-    /// Guest address of the descriptor table; [`SharedMemory::to_user`] makes it a vring address.
+    /// Guest address of the descriptor table.
     pub fn desc_addr(&self) -> u64 {
         self.desc
     }
@@ -148,13 +96,14 @@ impl DriverQueue {
         self.free
     }
 
-    /// Adds a chain of buffers, a descriptor each; returns its head, or `None` if too few
-    /// descriptors are free. The device sees it after [`publish`](Self::publish).
-    ///
-    /// # Panics
-    /// Without buffers.
+    /// See [`DriverQueue::base`](super::DriverQueue::base).
+    pub fn base(&self) -> u32 {
+        u16::from_le(self.memory.word(self.used + 2).load(Ordering::Acquire)).into()
+    }
+
+    /// See [`DriverQueue::add`](super::DriverQueue::add).
+    #[inline]
     pub fn add(&mut self, buffers: &[Buffer]) -> Option<u16> {
-        assert!(!buffers.is_empty(), "a chain of no buffers");
         if buffers.len() > usize::from(self.free) {
             return None;
         }
@@ -170,13 +119,12 @@ impl DriverQueue {
         Some(head)
     }
 
-    /// Adds a chain of buffers in an indirect table, which takes one descriptor.
+    /// See [`DriverQueue::add_indirect`](super::DriverQueue::add_indirect).
     ///
     /// # Panics
-    /// Without the feature, without buffers, or with more than [`MAX_INDIRECT`].
+    /// Without the feature.
     pub fn add_indirect(&mut self, buffers: &[Buffer]) -> Option<u16> {
         assert!(self.features.indirect, "indirect descriptors were not negotiated");
-        assert!((1..=MAX_INDIRECT).contains(&buffers.len()), "a table of {} buffers", buffers.len());
         if self.free == 0 {
             return None;
         }
@@ -191,8 +139,18 @@ impl DriverQueue {
         Some(head)
     }
 
-    /// Shows the device what was added; returns whether it wants to be kicked for it.
-    #[must_use = "a device that asked for a kick waits for it"]
+    /// See [`DriverQueue::offer_raw`](super::DriverQueue::offer_raw).
+    pub fn offer_raw(&mut self, addr: u64, len: u32, flags: u16, next: u16) {
+        self.write_raw_desc(self.desc, 0, addr, len, flags, next);
+        let index = self.next_avail;
+        let slot = u64::from(index & (self.size - 1));
+        self.memory.word(self.avail + 4 + 2 * slot).store(0, Ordering::Relaxed);
+        self.next_avail = index.wrapping_add(1);
+        self.memory.word(self.avail + 2).store(self.next_avail.to_le(), Ordering::Release);
+    }
+
+    /// See [`DriverQueue::publish`](super::DriverQueue::publish).
+    #[inline]
     pub fn publish(&mut self) -> bool {
         let (old, new) = (self.published, self.next_avail);
         if old == new {
@@ -210,10 +168,11 @@ impl DriverQueue {
         }
     }
 
-    /// Takes the next chain the device completed.
+    /// See [`DriverQueue::reap`](super::DriverQueue::reap).
     ///
     /// # Panics
-    /// If the device completed what is not in flight: it must not, and a test wants to know.
+    /// If the device completed what is not in flight.
+    #[inline]
     pub fn reap(&mut self) -> Option<Used> {
         let index = u16::from_le(self.memory.word(self.used + 2).load(Ordering::Acquire));
         if index == self.next_used {
@@ -238,7 +197,7 @@ impl DriverQueue {
         Some(Used { head, len })
     }
 
-    /// Asks the device for no interrupts: the queue is polled. A hint.
+    /// See [`DriverQueue::disable_interrupts`](super::DriverQueue::disable_interrupts).
     pub fn disable_interrupts(&mut self) {
         if self.features.event_idx {
             let behind = self.next_used.wrapping_sub(1);
@@ -248,9 +207,7 @@ impl DriverQueue {
         }
     }
 
-    /// Asks for an interrupt at the next completion; returns whether there is one already, for
-    /// which none may come.
-    #[must_use = "sleeping although chains came back may be for ever"]
+    /// See [`DriverQueue::enable_interrupts`](super::DriverQueue::enable_interrupts).
     pub fn enable_interrupts(&mut self) -> bool {
         if self.features.event_idx {
             self.memory.word(self.used_event()).store(self.next_used.to_le(), Ordering::Relaxed);
@@ -261,8 +218,7 @@ impl DriverQueue {
         u16::from_le(self.memory.word(self.used + 2).load(Ordering::Relaxed)) != self.next_used
     }
 
-    /// Writes a descriptor as it is, right or wrong, at `index` of the table at guest address
-    /// `table`: for tests that lie.
+    /// See [`DriverQueue::write_raw_desc`](super::DriverQueue::write_raw_desc).
     pub fn write_raw_desc(&self, table: u64, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&addr.to_le_bytes());
@@ -273,7 +229,7 @@ impl DriverQueue {
     }
 
     fn write_desc(&self, table: u64, index: u16, buffer: Buffer, next: Option<u16>) {
-        let flags = if buffer.writable { WRITE } else { 0 } | if next.is_some() { NEXT } else { 0 };
+        let flags = buffer.flags(next.is_some());
         self.write_raw_desc(table, index, buffer.addr, buffer.len, flags, next.unwrap_or(0));
     }
 
@@ -300,14 +256,14 @@ impl DriverQueue {
 mod tests {
     use super::*;
 
-    fn queue(size: u16) -> (Arc<SharedMemory>, DriverQueue) {
+    fn queue(size: u16) -> (Arc<SharedMemory>, SplitDriver) {
         let memory = Arc::new(SharedMemory::new(0, 0x10000).unwrap());
-        let queue = DriverQueue::new(&memory, size, DriverFeatures::default());
+        let queue = SplitDriver::starting_at(&memory, size, DriverFeatures::default(), 0);
         (memory, queue)
     }
 
     /// Completes as a device would, without its checks.
-    fn complete(memory: &SharedMemory, queue: &DriverQueue, index: u16, head: u16, len: u32) {
+    fn complete(memory: &SharedMemory, queue: &SplitDriver, index: u16, head: u16, len: u32) {
         let slot = u64::from(index & (queue.size() - 1));
         memory.write(queue.used_addr() + 4 + 8 * slot, &u32::from(head).to_le_bytes());
         memory.write(queue.used_addr() + 8 + 8 * slot, &len.to_le_bytes());

@@ -52,8 +52,8 @@ impl Guest {
     fn starting_at(size: u16, features: Features, base: u16) -> Self {
         let memory = Arc::new(SharedMemory::new(GUEST_ADDR, 1 << 20).unwrap());
         let map = Arc::new(GuestMemory::map(vec![spec(&memory)]).unwrap());
-        let Features { event_idx, indirect, .. } = features;
-        let driver = DriverQueue::starting_at(&memory, size, DriverFeatures { event_idx, indirect }, base);
+        let Features { packed, event_idx, indirect } = features;
+        let driver = DriverQueue::starting_at(&memory, size, DriverFeatures { packed, event_idx, indirect }, base);
         let device = SplitQueue::new(Arc::clone(&map), layout(&driver, &memory), base, features).unwrap();
         Self { memory, map, driver, device }
     }

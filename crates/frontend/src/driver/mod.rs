@@ -1,0 +1,205 @@
+//! The driver's side of a virtqueue (virtio 1.2, 2.7 and 2.8): what a guest's
+//! kernel does, for tests and benchmarks.
+//!
+//! ```text
+//!   add ─▶ descriptors                          device        used ─▶ reap
+//!   publish ─▶ available, at once ─▶ kick? ──▶ ........ ──▶  interrupt
+//! ```
+//!
+//! - [`split`]: descriptor table, available and used ring
+//! - [`packed`]: one descriptor ring
+
+pub mod packed;
+pub mod split;
+
+use crate::memory::SharedMemory;
+use packed::PackedDriver;
+use split::SplitDriver;
+use std::sync::Arc;
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+
+/// Most buffers of a chain added through an indirect table.
+pub const MAX_INDIRECT: usize = 128;
+
+/// The negotiated features that change what the rings mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverFeatures {
+    /// VIRTIO_F_RING_PACKED.
+    pub packed: bool,
+    /// VIRTIO_F_EVENT_IDX.
+    pub event_idx: bool,
+    /// VIRTIO_F_INDIRECT_DESC, for [`DriverQueue::add_indirect`].
+    pub indirect: bool,
+}
+
+/// One buffer of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Guest physical address.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// For the device to write, not to read.
+    pub writable: bool,
+}
+
+impl Buffer {
+    /// A buffer the device reads.
+    pub fn readable(addr: u64, len: u32) -> Self {
+        Self { addr, len, writable: false }
+    }
+
+    /// A buffer the device writes.
+    pub fn writable(addr: u64, len: u32) -> Self {
+        Self { addr, len, writable: true }
+    }
+
+    /// The flags of its descriptor.
+    fn flags(self, more: bool) -> u16 {
+        (if self.writable { WRITE } else { 0 }) | if more { NEXT } else { 0 }
+    }
+}
+
+/// A chain that came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// What [`DriverQueue::add`] returned for it.
+    pub head: u16,
+    /// Bytes the device says it wrote.
+    pub len: u32,
+}
+
+/// The driver's side of one virtqueue, in memory shared with the device.
+#[derive(Debug)]
+pub enum DriverQueue {
+    /// Descriptor table, available and used ring.
+    Split(SplitDriver),
+    /// One descriptor ring.
+    Packed(PackedDriver),
+}
+
+macro_rules! either {
+    ($queue:expr, $inner:ident => $what:expr) => {
+        match $queue {
+            Self::Split($inner) => $what,
+            Self::Packed($inner) => $what,
+        }
+    };
+}
+
+impl DriverQueue {
+    /// Makes an empty queue of `size` entries in `memory`.
+    ///
+    /// # Panics
+    /// If there is no such size in this layout, or the memory is full.
+    pub fn new(memory: &Arc<SharedMemory>, size: u16, features: DriverFeatures) -> Self {
+        Self::starting_at(memory, size, features, if features.packed { packed::FIRST } else { 0 })
+    }
+
+    /// As [`new`](Self::new), from `base` on, as after a reconnection: all indices of a split
+    /// queue, or the place (bits 0 to 14) and wrap counter (bit 15) of both sides of a packed one.
+    ///
+    /// # Panics
+    /// As there, or if the ring has no such place.
+    pub fn starting_at(memory: &Arc<SharedMemory>, size: u16, features: DriverFeatures, base: u16) -> Self {
+        match features.packed {
+            true => Self::Packed(PackedDriver::starting_at(memory, size, features, base)),
+            false => Self::Split(SplitDriver::starting_at(memory, size, features, base)),
+        }
+    }
+
+    /// Entries of the ring.
+    pub fn size(&self) -> u16 {
+        either!(self, queue => queue.size())
+    }
+
+    /// Guest address of the descriptor table or ring; [`SharedMemory::to_user`] makes it a vring
+    /// address.
+    pub fn desc_addr(&self) -> u64 {
+        either!(self, queue => queue.desc_addr())
+    }
+
+    /// Guest address of the available ring or, packed, of the driver's event suppression.
+    pub fn avail_addr(&self) -> u64 {
+        either!(self, queue => queue.avail_addr())
+    }
+
+    /// Guest address of the used ring or, packed, of the device's event suppression.
+    pub fn used_addr(&self) -> u64 {
+        either!(self, queue => queue.used_addr())
+    }
+
+    /// Up to where the device completed, as VHOST_USER_SET_VRING_BASE says it: a device that has
+    /// nothing in flight goes on there.
+    pub fn base(&self) -> u32 {
+        either!(self, queue => queue.base())
+    }
+
+    /// Descriptors not in use.
+    pub fn free(&self) -> u16 {
+        either!(self, queue => queue.free())
+    }
+
+    /// Adds a chain of buffers, a descriptor each; returns its head (packed: its buffer id), or
+    /// `None` if too few descriptors are free. The device sees it after [`publish`](Self::publish).
+    ///
+    /// # Panics
+    /// Without buffers.
+    #[inline]
+    pub fn add(&mut self, buffers: &[Buffer]) -> Option<u16> {
+        assert!(!buffers.is_empty(), "a chain of no buffers");
+        either!(self, queue => queue.add(buffers))
+    }
+
+    /// Adds a chain of buffers in an indirect table, which takes one descriptor.
+    ///
+    /// # Panics
+    /// Without the feature, without buffers, or with more than [`MAX_INDIRECT`].
+    pub fn add_indirect(&mut self, buffers: &[Buffer]) -> Option<u16> {
+        assert!((1..=MAX_INDIRECT).contains(&buffers.len()), "a table of {} buffers", buffers.len());
+        either!(self, queue => queue.add_indirect(buffers))
+    }
+
+    /// Makes one descriptor available as it is, right or wrong, at once: for tests that lie. `next`
+    /// is its buffer id in a packed ring; in a split one it is descriptor 0, whatever was there.
+    pub fn offer_raw(&mut self, addr: u64, len: u32, flags: u16, next: u16) {
+        either!(self, queue => queue.offer_raw(addr, len, flags, next));
+    }
+
+    /// Shows the device what was added; returns whether it wants to be kicked for it.
+    #[inline]
+    #[must_use = "a device that asked for a kick waits for it"]
+    pub fn publish(&mut self) -> bool {
+        either!(self, queue => queue.publish())
+    }
+
+    /// Takes the next chain the device completed.
+    ///
+    /// # Panics
+    /// If the device completed what is not in flight: it must not, and a test wants to know.
+    #[inline]
+    pub fn reap(&mut self) -> Option<Used> {
+        either!(self, queue => queue.reap())
+    }
+
+    /// Asks the device for no interrupts: the queue is polled. A hint.
+    pub fn disable_interrupts(&mut self) {
+        either!(self, queue => queue.disable_interrupts());
+    }
+
+    /// Asks for an interrupt at the next completion; returns whether there is one already, for
+    /// which none may come.
+    #[must_use = "sleeping although chains came back may be for ever"]
+    pub fn enable_interrupts(&mut self) -> bool {
+        either!(self, queue => queue.enable_interrupts())
+    }
+
+    /// Writes a descriptor as it is, right or wrong, at `index` of the table at guest address
+    /// `table`: for tests that lie. In a packed ring `next` is the buffer id.
+    pub fn write_raw_desc(&self, table: u64, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
+        either!(self, queue => queue.write_raw_desc(table, index, addr, len, flags, next));
+    }
+}
