@@ -153,8 +153,19 @@ def test_changed_contract_takes_effect_live(lasting: tuple[Host, Guest, Guest]) 
         (1, "guest_csum=off,guest_tso4=off,guest_tso6=off"),
         (1, "indirect_desc=off,event_idx=off"),
         (1, "rx_queue_size=1024"),
+        (2, "packed=on"),
+        (1, "packed=on,indirect_desc=off,event_idx=off"),
     ],
-    ids=["multiqueue", "no-mergeable-buffers", "no-offloads", "offloads-one-way", "plain-rings", "long-ring"],
+    ids=[
+        "multiqueue",
+        "no-mergeable-buffers",
+        "no-offloads",
+        "offloads-one-way",
+        "plain-rings",
+        "long-ring",
+        "packed-rings",
+        "plain-packed-rings",
+    ],
 )
 def test_driver_features(host: Host, queues: int, options: str) -> None:
     """A file comes through whole, both ways, between a guest with these features and one with all."""
@@ -166,6 +177,9 @@ def test_driver_features(host: Host, queues: int, options: str) -> None:
         ready(host, a, b)
         if queues > 1:
             assert len(a.run("ls -d /sys/class/net/eth0/queues/tx-*").split()) == queues
+        # Bit 34, first to last: VIRTIO_F_RING_PACKED.
+        negotiated = a.run("cat /sys/class/net/eth0/device/features")
+        assert negotiated[34] == ("1" if "packed=on" in options else "0")
         transfer(a, b, IP["a"])
         transfer(b, a, IP["b"])
         assert checksum_errors(a) == checksum_errors(b) == 0

@@ -9,8 +9,14 @@ import pytest
 from lab.host import Host, vhost_user_vnic
 from lab.need import need_commands
 from lab.process import wait_for
-from lab.testpmd import Testpmd, virtio_user
+from lab.testpmd import RING_PACKED, Testpmd, virtio_user
 
+RINGS = {
+    "split": "",
+    "packed": "packed_vq=1",
+    # Every frame in one buffer: another receive path of the driver.
+    "packed, not mergeable": "packed_vq=1,mrg_rxbuf=0",
+}
 MAC = {"source": "52:54:00:00:01:01", "sink": "52:54:00:00:01:02"}
 
 
@@ -25,20 +31,28 @@ def ports(host: Host) -> Host:
     return host
 
 
-def front_end(host: Host, name: str, tmp_path: Path, forward: str, *options: str) -> Testpmd:
+@pytest.fixture(params=RINGS)
+def rings(request: pytest.FixtureRequest) -> str:
+    """The device arguments for each layout of rings."""
+    return RINGS[request.param]
+
+
+def front_end(host: Host, name: str, tmp_path: Path, forward: str, rings: str, *options: str) -> Testpmd:
     """A testpmd on the port `name`; it sends to the sink."""
-    device = virtio_user(host.folder / f"{name}.sock", MAC[name])
+    device = virtio_user(host.folder / f"{name}.sock", MAC[name], more=rings)
     return Testpmd(tmp_path / name, [device], forward=forward, peers={0: MAC["sink"]}, options=options)
 
 
 @pytest.fixture
-def running(ports: Host, tmp_path: Path) -> Iterator[tuple[Testpmd, Testpmd]]:
+def running(ports: Host, tmp_path: Path, rings: str) -> Iterator[tuple[Testpmd, Testpmd]]:
     """Source and sink, connected, not yet started."""
     with (
-        front_end(ports, "sink", tmp_path, "rxonly") as sink,
-        front_end(ports, "source", tmp_path, "txonly", "--txpkts=1000") as source,
+        front_end(ports, "sink", tmp_path, "rxonly", rings) as sink,
+        front_end(ports, "source", tmp_path, "txonly", rings, "--txpkts=1000") as source,
     ):
         ports.wait_up("source", "sink")
+        for end in (sink, source):
+            assert [bool(features & RING_PACKED) for features in end.negotiated()] == ["packed" in rings]
         sink.start()
         yield source, sink
 
@@ -79,7 +93,7 @@ def test_rate_is_kept(ports: Host, running: tuple[Testpmd, Testpmd]) -> None:
     assert sum(vnic.dropped("tx").values()) < 0.05 * vnic.tx_frames
 
 
-def test_reconnect(ports: Host, running: tuple[Testpmd, Testpmd], tmp_path: Path) -> None:
+def test_reconnect(ports: Host, running: tuple[Testpmd, Testpmd], tmp_path: Path, rings: str) -> None:
     """A source that is killed in mid-flight harms nothing, and its successor sends."""
     source, sink = running
     source.start()
@@ -87,7 +101,7 @@ def test_reconnect(ports: Host, running: tuple[Testpmd, Testpmd], tmp_path: Path
     source.process.kill()
     wait_for("the switch to notice", lambda: ports.show("source").connection != "up")
     before = sink.stats()[0].rx_packets
-    with front_end(ports, "source", tmp_path / "again", "txonly") as again:
+    with front_end(ports, "source", tmp_path / "again", "txonly", rings) as again:
         ports.wait_up("source")
         again.start()
         wait_for("frames of the successor", lambda: sink.stats()[0].rx_packets > before + 1000, 60)

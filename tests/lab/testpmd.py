@@ -19,6 +19,10 @@ _PORT = re.compile(
     r"TX-packets:\s*(\d+).*?TX-bytes:\s*(\d+)",
     re.DOTALL,
 )
+_NEGOTIATED = re.compile(r"features after negotiate = ([0-9a-f]+)")
+
+RING_PACKED = 1 << 34
+"""VIRTIO_F_RING_PACKED."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +35,14 @@ class PortStats:
     tx_bytes: int
 
 
-def virtio_user(path: Path, mac: str, *, queue_size: int = 256, server: bool = False) -> str:
-    """A virtio front end on the vhost-user socket at `path`; `server` makes testpmd listen."""
-    return f"net_virtio_user,path={path},mac={mac},queue_size={queue_size}{',server=1' if server else ''}"
+def virtio_user(path: Path, mac: str, *, queue_size: int = 256, server: bool = False, more: str = "") -> str:
+    """A virtio front end on the vhost-user socket at `path`; `server` makes testpmd listen.
+
+    `more` are further device arguments, such as "packed_vq=1".
+    """
+    arguments = ["net_virtio_user", f"path={path}", f"mac={mac}", f"queue_size={queue_size}"]
+    arguments += ["server=1"] if server else []
+    return ",".join(arguments + ([more] if more else []))
 
 
 def vhost(path: Path) -> str:
@@ -69,6 +78,7 @@ class Testpmd:
                 *("stdbuf", "-oL", "dpdk-testpmd"),
                 *("--lcores", f"0@{cpu},1@{cpu}", "--no-huge", "-m", "128", "--no-pci", "--no-telemetry"),
                 *("--iova-mode=va", f"--file-prefix=lab{folder.stat().st_ino}", *vdevs),
+                "--log-level=pmd.net.virtio.init:debug",
                 *("--", "-i", "--no-mlockall", "--total-num-mbufs=8192", f"--forward-mode={forward}"),
                 *(f"--eth-peer={port},{mac}" for port, mac in (peers or {}).items()),
                 *options,
@@ -103,6 +113,10 @@ class Testpmd:
         """The counters, per port."""
         found = _PORT.findall(self.command("show port stats all"))
         return [PortStats(*map(int, numbers)) for _, *numbers in found]
+
+    def negotiated(self) -> list[int]:
+        """The virtio features each front end negotiated, in the order they did."""
+        return [int(features, 16) for features in _NEGOTIATED.findall(self.process.output())]
 
     def quit(self) -> None:
         """Disconnect and end."""

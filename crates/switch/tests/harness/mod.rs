@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tidegate_contract::{Host, Vnic};
-use tidegate_frontend::front_end::{FrontEnd, Options};
+use tidegate_frontend::front_end::{FrontEnd, Options, RING_PACKED};
 use tidegate_switch::control::{Connection, PortStatus};
 use tidegate_switch::server::Switch;
 use tidegate_switch::server::ports::Connect;
@@ -20,6 +20,11 @@ pub mod netns;
 
 /// Longest a test waits for anything that should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether guests have packed rings: those of the tests in `packed.rs` have.
+pub fn packed() -> bool {
+    env!("CARGO_CRATE_NAME") == "packed"
+}
 
 /// A running switch.
 pub struct TestSwitch {
@@ -66,8 +71,12 @@ impl TestSwitch {
     }
 
     /// Connects a guest to a port that is there.
-    pub fn connect(&self, vnic: Vnic, options: Options) -> Guest {
+    pub fn connect(&self, vnic: Vnic, mut options: Options) -> Guest {
+        if packed() {
+            options.features |= RING_PACKED;
+        }
         let front = FrontEnd::connect(self.socket(&vnic.name), options).unwrap();
+        assert_eq!(front.features() & RING_PACKED != 0, packed());
         self.until(|| self.port(&vnic.name).connection == Connection::Up);
         Guest { vnic, front }
     }

@@ -1,6 +1,7 @@
 //! What a front end may not do, and what it costs: its connection, nothing more.
 
 use super::*;
+use crate::vhost_user::features;
 use proptest::prelude::*;
 use std::os::fd::AsFd;
 use std::sync::mpsc;
@@ -254,6 +255,42 @@ fn every_wrong_message_is_named_and_ends_its_connection_only() {
         send_memory(&raw, &memory);
         assert_eq!(reply(&mut raw), [0; 8]);
         run_queue_1(&mut raw, &memory);
+        raw.write_all(&bytes).unwrap();
+        let reason = thrown_out(&port, n);
+        assert!(reason.contains(expected), "{reason:?}, expected {expected:?}");
+    }
+    assert_serves(&port);
+}
+
+#[test]
+fn packed_rings_that_cannot_be_are_refused() {
+    use FrontendReq::*;
+    let port = Port::server(1);
+    let memory = SharedMemory::new(0, 0x1_0000).unwrap();
+    let start = |base: u32| {
+        [
+            message(SET_VRING_NUM, 1, &words(&[1, 7])),
+            message(SET_VRING_BASE, 1, &words(&[1, base])),
+            ring_addresses(1, &memory, 0),
+            message(SET_VRING_KICK, 1, &0x101u64.to_ne_bytes()),
+        ]
+        .concat()
+    };
+    let number = "expected from 1 up to 32768";
+    let cases = [
+        (message(SET_VRING_NUM, 1, &words(&[1, 0])), number),
+        (message(SET_VRING_NUM, 1, &words(&[1, 32769])), number),
+        (message(SET_VRING_NUM, 1, &words(&[1, 65536])), number),
+        (start(7), "queue 1 cannot start: started at 0x7"),
+        (start(0x8002_8001), "queue 1 cannot start: started at 0x80028001"),
+    ];
+    for (n, (bytes, expected)) in (1..).zip(cases) {
+        let mut raw = port.dial();
+        let features = VERSION_1 | PROTOCOL_FEATURES | features::F_RING_PACKED;
+        prepare(&mut raw);
+        raw.write_all(&message(SET_FEATURES, 1, &features.to_ne_bytes())).unwrap();
+        send_memory(&raw, &memory);
+        assert_eq!(reply(&mut raw), [0; 8]);
         raw.write_all(&bytes).unwrap();
         let reason = thrown_out(&port, n);
         assert!(reason.contains(expected), "{reason:?}, expected {expected:?}");

@@ -10,7 +10,8 @@ use tidegate_frontend::front_end::{self, FrontEndError, VERSION_1};
 use tidegate_frontend::memory::SharedMemory;
 use vhost::VhostBackend;
 use vhost::vhost_user::message::FrontendReq::{
-    GET_FEATURES, SET_FEATURES, SET_PROTOCOL_FEATURES, SET_VRING_CALL, SET_VRING_ENABLE, SET_VRING_KICK,
+    GET_FEATURES, SET_FEATURES, SET_PROTOCOL_FEATURES, SET_VRING_BASE, SET_VRING_CALL, SET_VRING_ENABLE,
+    SET_VRING_KICK,
 };
 use vhost::vhost_user::{VhostUserFrontend, VhostUserProtocolFeatures};
 
@@ -160,6 +161,55 @@ fn a_stopped_queue_goes_on_where_it_was() {
     guest.start_queue(1).unwrap();
     assert_eq!(port.events(), ["start 1 size 64 base 5 kick true call true", "enable 1 true"]);
     exchange(&port, &mut guest, 1, 5);
+}
+
+#[test]
+fn packed_rings_are_negotiated_and_may_have_any_size() {
+    let port = Port::server(1);
+    let features = one_pair().features | front_end::RING_PACKED;
+    for (n, queue_size) in (1..).zip([64, 61, 1000]) {
+        let mut guest = port.connect(Options { features, queue_size, ..one_pair() });
+        assert_ne!(guest.features() & front_end::RING_PACKED, 0);
+        assert!(
+            port.events().contains(&format!("start 1 size {queue_size} base 2147516416 kick true call true"))
+        );
+        exchange(&port, &mut guest, 1, 50);
+        // Both places, wrap counters on top, alike since nothing is in flight.
+        let place = 50 | 0x8000;
+        assert_eq!(guest.stop_queue(1).unwrap(), place | place << 16);
+        assert_eq!(guest.stop_queue(1).unwrap(), place | place << 16);
+        guest.start_queue(1).unwrap();
+        exchange(&port, &mut guest, 1, 50);
+        guest.stop_queue(1).unwrap();
+        guest.start_queue(1).unwrap();
+        exchange(&port, &mut guest, 1, 50);
+        let now = port.status.snapshot();
+        assert_ne!(now.features & front_end::RING_PACKED, 0);
+        drop(guest);
+        port.wait_gone(n);
+    }
+}
+
+#[test]
+fn a_base_of_one_layout_is_forgotten_with_the_other() {
+    let port = Port::server(1);
+    let mut raw = port.dial();
+    let memory = SharedMemory::new(0, 0x1_0000).unwrap();
+    let base = |base: u32| message(SET_VRING_BASE, 9, &words(&[0, base]));
+    let features = |packed: bool| {
+        let layout = if packed { front_end::RING_PACKED } else { 0 };
+        let features = VERSION_1 | front_end::PROTOCOL_FEATURES | layout;
+        message(SET_FEATURES, 9, &features.to_ne_bytes())
+    };
+    raw.write_all(&message(GET_FEATURES, 1, &[])).unwrap();
+    reply(&mut raw);
+    raw.write_all(&message(SET_PROTOCOL_FEATURES, 1, &words(&[1 << 3, 0]))).unwrap();
+    for bytes in [features(true), base(0x8003_8003), features(false)] {
+        raw.write_all(&bytes).unwrap();
+        assert_eq!(reply(&mut raw), [0; 8]);
+    }
+    set_up_rings(&mut raw, &memory, 1);
+    assert!(port.events().contains(&"start 0 size 4 base 0 kick true call false".to_string()));
 }
 
 #[test]

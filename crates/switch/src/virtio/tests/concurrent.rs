@@ -1,7 +1,7 @@
 //! Driver and device in two threads, each asleep unless woken: a lost wake-up
 //! or a reordered index stops or breaks them.
 
-use super::super::{Chain, Features};
+use super::super::{Chain, Features, Queue};
 use super::{GUEST_ADDR, Guest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -39,6 +39,7 @@ fn small(state: &mut u32) -> u16 {
 fn stress(features: Features) {
     const SIZE: u16 = 16;
     let Guest { memory, map, mut driver, mut device } = Guest::starting_at(SIZE, features, 65_000);
+    let start = device.next_avail();
     let (kick, kicked) = Bell::new();
     let (call, called) = Bell::new();
 
@@ -124,17 +125,19 @@ fn stress(features: Features) {
     }
     guest.join().unwrap();
     drop(map);
-    assert_eq!(device.next_avail(), 65_000u16.wrapping_add(CHAINS as u16));
+    assert_eq!(device.next_avail(), start.wrapping_add(CHAINS as u16));
 }
 
 #[test]
 fn nobody_sleeps_for_ever_with_flags() {
     stress(Features { packed: false, event_idx: false, indirect: false });
+    stress(Features { packed: true, event_idx: false, indirect: false });
 }
 
 #[test]
 fn nobody_sleeps_for_ever_with_event_indices() {
     stress(Features { packed: false, event_idx: true, indirect: true });
+    stress(Features { packed: true, event_idx: true, indirect: true });
 }
 
 /// Two threads that go on only together.
@@ -202,11 +205,13 @@ fn race(features: Features) {
 #[test]
 fn asking_and_moving_at_once_is_noticed_with_flags() {
     race(Features { packed: false, event_idx: false, indirect: false });
+    race(Features { packed: true, event_idx: false, indirect: false });
 }
 
 #[test]
 fn asking_and_moving_at_once_is_noticed_with_event_indices() {
     race(Features { packed: false, event_idx: true, indirect: false });
+    race(Features { packed: true, event_idx: true, indirect: false });
 }
 
 /// A guest that rewrites descriptors while they are read gets errors or its own memory,
@@ -262,6 +267,74 @@ fn descriptors_may_change_while_they_are_read() {
             }
             Ok(false) => panic!("one is pending"),
             Err(_) => bad += 1,
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    liar.join().unwrap();
+    assert!(good > 0 && bad > 0, "{good} good, {bad} bad: the two did not race");
+}
+
+/// The same in a packed ring, flags of ownership included: whatever is popped is the guest's own
+/// memory, and never more at once than the ring has places.
+#[test]
+fn a_packed_ring_may_change_while_it_is_read() {
+    const SIZE: u16 = 5;
+    let mut guest = Guest::new(SIZE, Features { packed: true, event_idx: false, indirect: true });
+    let start = guest.map.translate(GUEST_ADDR, 1 << 20).unwrap().addr();
+    let (memory, map) = (Arc::clone(&guest.memory), Arc::clone(&guest.map));
+    let layout = super::layout(&guest.driver, &memory);
+    let desc = guest.driver.desc_addr();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let table = GUEST_ADDR + 0x8_0000;
+    let liar = std::thread::spawn(move || {
+        let mut seed = 7u32;
+        while !stopped.load(Ordering::Relaxed) {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let slot = u64::from(seed >> 8) % u64::from(SIZE);
+            let addr = [GUEST_ADDR, GUEST_ADDR + (1 << 20) - 1, u64::MAX, table][(seed >> 16) as usize % 4];
+            let len = [64, 1, u32::MAX, 32][(seed >> 18) as usize % 4];
+            // Mostly ids that can be, and flags of either round.
+            let id = (seed >> 20) as u16 % (SIZE + 1);
+            let flags =
+                [0, 0, 0, 1, 4][(seed >> 24) as usize % 5] | [1 << 7, 1 << 15][(seed >> 28) as usize % 2];
+            memory.write(desc + 16 * slot, &addr.to_le_bytes());
+            memory.write(desc + 16 * slot + 8, &len.to_le_bytes());
+            memory.write(desc + 16 * slot + 12, &[id.to_le_bytes(), u16::to_le_bytes(flags)].concat());
+        }
+    });
+    let mut chain = Chain::new();
+    let (mut good, mut bad) = (0, 0);
+    let mut open = std::collections::VecDeque::new();
+    while (good < 2000 || bad < 2000) && good + bad < 10_000_000 {
+        guest.device.available().unwrap();
+        match guest.device.pop_readable(&mut chain) {
+            Ok(true) => {
+                for span in chain.spans() {
+                    assert!(
+                        span.ptr.addr() >= start && span.ptr.addr() + span.len as usize <= start + (1 << 20)
+                    );
+                }
+                assert!(chain.head() < SIZE && !open.contains(&chain.head()));
+                open.push_back(chain.head());
+                good += 1;
+            }
+            Ok(false) => {}
+            Err(_) => {
+                // The end of a real queue. Begin anew.
+                let features = Features { packed: true, event_idx: false, indirect: true };
+                guest.device = Queue::new(Arc::clone(&map), layout, 0x8000_8000, features).unwrap();
+                open.clear();
+                bad += 1;
+            }
+        }
+        assert_eq!(usize::from(guest.device.in_flight()), open.len());
+        assert!(open.len() <= usize::from(SIZE));
+        if open.len() > 2 || guest.device.pending() == 0 {
+            while let Some(id) = open.pop_back() {
+                guest.device.complete(id, 1);
+            }
+            let _ = guest.device.publish();
         }
     }
     stop.store(true, Ordering::Relaxed);

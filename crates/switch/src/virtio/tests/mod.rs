@@ -4,11 +4,12 @@ mod concurrent;
 mod hostile;
 mod memory;
 mod model;
+mod packed;
 mod split;
 mod writer;
 
 use super::memory::RegionSpec;
-use super::{Features, GuestMemory, RingLayout, SplitQueue};
+use super::{Features, GuestMemory, Queue, RingLayout};
 use std::sync::Arc;
 use tidegate_frontend::driver::{DriverFeatures, DriverQueue};
 use tidegate_frontend::memory::SharedMemory;
@@ -41,20 +42,24 @@ struct Guest {
     memory: Arc<SharedMemory>,
     map: Arc<GuestMemory>,
     driver: DriverQueue,
-    device: SplitQueue,
+    device: Queue,
 }
 
 impl Guest {
     fn new(size: u16, features: Features) -> Self {
-        Self::starting_at(size, features, 0)
+        Self::starting_at(size, features, if features.packed { 0x8000 } else { 0 })
     }
 
+    /// Both sides at `base`: an index of a split ring; of a packed one, its place modulo the size
+    /// and its highest bit.
     fn starting_at(size: u16, features: Features, base: u16) -> Self {
+        let base = if features.packed { base & 0x8000 | (base & 0x7fff) % size } else { base };
         let memory = Arc::new(SharedMemory::new(GUEST_ADDR, 1 << 20).unwrap());
         let map = Arc::new(GuestMemory::map(vec![spec(&memory)]).unwrap());
         let Features { packed, event_idx, indirect } = features;
-        let driver = DriverQueue::starting_at(&memory, size, DriverFeatures { packed, event_idx, indirect }, base);
-        let device = SplitQueue::new(Arc::clone(&map), layout(&driver, &memory), base, features).unwrap();
+        let driver =
+            DriverQueue::starting_at(&memory, size, DriverFeatures { packed, event_idx, indirect }, base);
+        let device = Queue::new(Arc::clone(&map), layout(&driver, &memory), driver.base(), features).unwrap();
         Self { memory, map, driver, device }
     }
 

@@ -61,13 +61,16 @@ proptest! {
     #[test]
     fn a_queue_is_two_fifos_and_no_wake_up_is_lost(
         steps in prop::collection::vec(step(), 1..300),
-        log_size in 0u32..5,
+        (packed, size) in prop_oneof![
+            (0u32..5).prop_map(|log| (false, 1u16 << log)),
+            (1u16..=16).prop_map(|size| (true, size)),
+        ],
         base in prop_oneof![Just(0u16), 65400u16..=65535, any::<u16>()],
         event_idx in any::<bool>(),
         use_indirect in any::<bool>(),
     ) {
-        let features = Features { packed: false, event_idx, indirect: use_indirect };
-        let mut guest = Guest::starting_at(1 << log_size, features, base);
+        let features = Features { packed, event_idx, indirect: use_indirect };
+        let mut guest = Guest::starting_at(size, features, base);
         prop_assert!(guest.device.publish(), "the first one is always sent");
         let mut chain = Chain::new();
         let mut next_addr = GUEST_ADDR;
@@ -189,10 +192,20 @@ proptest! {
     }
 }
 
-/// Once around all 2^16 indices and more, in bursts, out of order.
 #[test]
 fn indices_wrap() {
-    let mut guest = Guest::new(64, Features { packed: false, event_idx: true, indirect: false });
+    wrap(64, Features { packed: false, event_idx: true, indirect: false });
+}
+
+#[test]
+fn places_wrap() {
+    wrap(64, Features { packed: true, event_idx: true, indirect: false });
+    wrap(61, Features { packed: true, event_idx: true, indirect: false });
+}
+
+/// Once around all 2^16 indices and more, in bursts, out of order.
+fn wrap(size: u16, features: Features) {
+    let mut guest = Guest::new(size, features);
     let mut chain = Chain::new();
     let mut sent = 0u32;
     let mut heads = Vec::new();
@@ -219,5 +232,5 @@ fn indices_wrap() {
         sent += burst;
     }
     assert_eq!(guest.device.next_avail(), sent as u16);
-    assert_eq!(guest.driver.free(), 64);
+    assert_eq!(guest.driver.free(), size);
 }

@@ -2,7 +2,7 @@
 
 use super::super::layout::need_event;
 use super::super::{
-    Chain, Features, GuestMemory, MAX_CHAIN_BYTES, MAX_SPANS, RingError, RingPart, Span, SplitQueue,
+    Chain, Features, GuestMemory, MAX_CHAIN_BYTES, MAX_SPANS, Queue, RingError, RingPart, Span, SplitQueue,
 };
 use super::{GUEST_ADDR, Guest, layout, spec};
 use std::sync::Arc;
@@ -232,7 +232,7 @@ fn a_restarted_device_owes_an_interrupt_and_goes_on_where_the_ring_is() {
         assert_eq!(base, 65535u16.wrapping_add(round as u16));
         let layout = layout(&guest.driver, &guest.memory);
         let features = Features { packed: false, event_idx: true, indirect: false };
-        guest.device = SplitQueue::new(Arc::clone(&guest.map), layout, base, features).unwrap();
+        guest.device = Queue::new(Arc::clone(&guest.map), layout, base.into(), features).unwrap();
         assert!(guest.device.publish());
     }
 }

@@ -1,0 +1,13 @@
+//! Everything about frames, queues and guests that lie, once more with packed rings: the harness
+//! sees what this test is called, and its guests negotiate them.
+
+#[path = "forwarding.rs"]
+mod forwarding;
+#[path = "held.rs"]
+mod held;
+#[path = "hostile.rs"]
+mod hostile;
+#[path = "lifecycle.rs"]
+mod lifecycle;
+#[path = "offloads.rs"]
+mod offloads;
