@@ -26,7 +26,7 @@ use super::span::prefetch;
 use super::walker::{
     DESC_BYTES, DESC_NEXT, DESC_WRITE, Descriptor, End, Links, Table, Walker, longest_chain,
 };
-use super::{Chain, RingError, RingPart};
+use super::{Chain, RingError, RingPart, Single};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -283,6 +283,28 @@ impl PackedQueue {
     #[inline]
     pub fn pop_writable(&mut self, chain: &mut Chain) -> Result<bool, RingError> {
         self.pop::<true>(chain)
+    }
+
+    /// As [`SplitQueue::pop_singles`](super::SplitQueue::pop_singles).
+    #[inline]
+    pub fn pop_singles<const WRITE: bool>(&mut self, out: &mut [Single]) -> usize {
+        let count = out.len().min(usize::from(self.pending));
+        let mut popped = 0;
+        for single in &mut out[..count] {
+            let slot = self.avail.slot;
+            if !self.is_available(self.avail) {
+                break;
+            }
+            // SAFETY: one of the ring's descriptors, mapped as long as `self` holds the memory.
+            let desc = unsafe { Descriptor::read::<InSequence>(self.descriptor(slot)) };
+            let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
+            if self.take(slot, End { taken: 1, link: desc.link }).is_err() {
+                break;
+            }
+            *single = Single { ptr, len: desc.len, head: desc.link };
+            popped += 1;
+        }
+        popped
     }
 
     /// Puts the last `n` popped chains back, for the next pops to find again.

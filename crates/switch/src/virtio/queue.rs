@@ -9,7 +9,7 @@
 //! Everything counts chains, whatever their descriptors take in the ring. See
 //! [`SplitQueue`] and [`PackedQueue`] for what differs.
 
-use super::{Chain, Features, GuestMemory, PackedQueue, RingError, RingLayout, SplitQueue};
+use super::{Chain, Features, GuestMemory, PackedQueue, RingError, RingLayout, Single, SplitQueue};
 use std::sync::Arc;
 
 /// The device's side of one virtqueue, split or packed as negotiated.
@@ -104,6 +104,15 @@ impl Queue {
     #[inline]
     pub fn pop_writable(&mut self, chain: &mut Chain) -> Result<bool, RingError> {
         either!(self, queue => queue.pop_writable(chain))
+    }
+
+    /// Pops the next pending chains of a queue (`WRITE`: of a receive queue) as long as each is
+    /// one buffer; returns how many. Their buffers are being fetched into the cache. What else
+    /// there is, errors too, is left to [`pop_readable`](Self::pop_readable) and
+    /// [`pop_writable`](Self::pop_writable).
+    #[inline]
+    pub fn pop_singles<const WRITE: bool>(&mut self, out: &mut [Single]) -> usize {
+        either!(self, queue => queue.pop_singles::<WRITE>(out))
     }
 
     /// Puts the last `n` popped chains back, for the next pops to find again: receive buffers

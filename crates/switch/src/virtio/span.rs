@@ -63,6 +63,25 @@ pub(super) fn prefetch_write(ptr: *const u8) {
     let _ = ptr;
 }
 
+/// A chain of one buffer, as most are.
+#[derive(Clone, Copy, Debug)]
+pub struct Single {
+    /// First byte, in this process.
+    pub ptr: *mut u8,
+    /// Length in bytes, not 0.
+    pub len: u32,
+    /// What `complete` wants back.
+    pub head: u16,
+}
+
+impl Single {
+    /// No buffer.
+    pub const EMPTY: Self = Self { ptr: std::ptr::null_mut(), len: 0, head: 0 };
+}
+
+// SAFETY: as for `Chain`.
+unsafe impl Send for Single {}
+
 /// The buffers of one descriptor chain, in order (virtio 1.2, 2.7.4 and 2.8.5).
 ///
 /// About 1 KiB: made once and filled again and again. What most chains need of it, all but the

@@ -17,7 +17,7 @@ use super::layout::{Features, RingLayout, locate, need_event};
 use super::memory::GuestMemory;
 use super::span::prefetch;
 use super::walker::{DESC_BYTES, DESC_NEXT, Descriptor, Links, Table, Walker, longest_chain};
-use super::{Chain, RingError, RingPart};
+use super::{Chain, RingError, RingPart, Single};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
@@ -210,17 +210,8 @@ impl SplitQueue {
             }
             let at = usize::from(single.head) * DESC_BYTES as usize;
             // SAFETY: the head is below the size, and the table is mapped for all its entries.
-            let desc = unsafe { Descriptor::read(self.rings.desc.add(at)) };
-            if desc.flags != (if WRITE { DESC_WRITE } else { 0 }) || desc.len == 0 {
-                break;
-            }
-            let Some(ptr) = self.translate(desc.addr, desc.len) else { break };
-            if WRITE {
-                prefetch_write(ptr);
-            } else {
-                prefetch(ptr);
-                prefetch(ptr.wrapping_add(64));
-            }
+            let desc = unsafe { Descriptor::read::<ByName>(self.rings.desc.add(at)) };
+            let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
             (single.ptr, single.len) = (ptr, desc.len);
             popped += 1;
         }

@@ -137,6 +137,21 @@ impl Walker {
         self.memory = memory;
     }
 
+    /// Where the buffer of a chain of one descriptor is, which is being fetched into the cache;
+    /// `None` for any other chain, and for what is wrong.
+    #[inline]
+    pub(super) fn single<const WRITE: bool>(&mut self, desc: Descriptor) -> Option<*mut u8> {
+        let kind = desc.flags & (DESC_NEXT | DESC_WRITE | DESC_INDIRECT);
+        if kind != (if WRITE { DESC_WRITE } else { 0 }) || desc.len == 0 {
+            return None;
+        }
+        let ptr = self.translate(desc.addr, desc.len)?;
+        for line in [ptr, ptr.wrapping_add(LINE as usize)] {
+            if WRITE { prefetch_write(line) } else { prefetch(line) }
+        }
+        Some(ptr)
+    }
+
     /// Collects the buffers of the chain that starts at descriptor `first` of the ring and has at
     /// most `most` of them. `chain` is empty, its head is what errors are to name.
     #[inline]

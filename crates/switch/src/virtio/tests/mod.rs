@@ -53,7 +53,7 @@ impl Guest {
     /// Both sides at `base`: an index of a split ring; of a packed one, its place modulo the size
     /// and its highest bit.
     fn starting_at(size: u16, features: Features, base: u16) -> Self {
-        let base = if features.packed { base & 0x8000 | (base & 0x7fff) % size } else { base };
+        let base = if features.packed { (base & 0x8000) | ((base & 0x7fff) % size) } else { base };
         let memory = Arc::new(SharedMemory::new(GUEST_ADDR, 1 << 20).unwrap());
         let map = Arc::new(GuestMemory::map(vec![spec(&memory)]).unwrap());
         let Features { packed, event_idx, indirect } = features;
