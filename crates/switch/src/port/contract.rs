@@ -31,6 +31,16 @@ impl PortSet {
         self.0[port as usize / 64] &= !(1 << (port % 64));
     }
 
+    /// Takes all ports out, from the lowest on.
+    pub fn drain(&mut self) -> impl Iterator<Item = PortIndex> + use<> {
+        let words = std::mem::replace(self, Self::EMPTY).0;
+        (0..).zip(words).flat_map(|(word, bits)| {
+            let next = |bits: &u64| Some(bits & (bits - 1)).filter(|rest| *rest != 0);
+            let each = std::iter::successors(Some(bits).filter(|bits| *bits != 0), next);
+            each.map(move |bits| word * 64 + bits.trailing_zeros() as PortIndex)
+        })
+    }
+
     /// Whether a port is in it.
     #[inline]
     pub fn contains(&self, port: PortIndex) -> bool {
@@ -154,5 +164,25 @@ fn hold(vnic: &Vnic, queue: u64) -> u64 {
     match (vnic.rx.discipline, vnic.rx.max) {
         (Discipline::Fifo, Some(rate)) => limit.max(queue.saturating_mul(16_000_000_000) / rate.bits()),
         _ => limit,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_gives_what_was_put_in_once() {
+        let mut set = PortSet::EMPTY;
+        let ports = [0, 1, 63, 64, 700, 1023];
+        for port in ports {
+            set.insert(port);
+            set.insert(port);
+        }
+        set.insert(5);
+        set.remove(5);
+        assert!(set.contains(700) && !set.contains(5));
+        assert_eq!(set.drain().collect::<Vec<_>>(), ports);
+        assert_eq!(set.drain().count(), 0);
     }
 }

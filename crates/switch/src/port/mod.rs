@@ -57,6 +57,10 @@ pub struct Port {
     pub pauses: u32,
     /// Its link lies: nothing is taken from it until it is made anew.
     pub broken: bool,
+    /// Not polled: its driver kicks when there is something.
+    pub quiet: bool,
+    /// For how many loops it has had nothing to send.
+    pub idle_loops: u16,
     /// Another worker was asked to drop a frame of it, and none came back since.
     pub relieving: bool,
     /// The hard limit on what it sends.
@@ -116,6 +120,8 @@ impl Port {
             link,
             pauses: 0,
             broken: false,
+            quiet: false,
+            idle_loops: 0,
             relieving: false,
             throttled_since: NEVER,
             last_started: 0,

@@ -150,13 +150,23 @@ impl Worker {
         let best_effort = |index: &PortIndex| {
             ports[*index as usize].as_ref().is_none_or(|port| port.contract.cut_to.is_none())
         };
-        self.owned.sort_by_key(best_effort);
-        self.realtime = self.owned.partition_point(|index| !best_effort(index));
+        self.polled.clear();
+        self.polled.extend(&self.owned);
+        self.polled.sort_by_key(best_effort);
+        self.realtime = self.polled.partition_point(|index| !best_effort(index));
+        for index in &self.owned {
+            if let Some(port) = &mut self.ports[*index as usize]
+                && std::mem::take(&mut port.quiet)
+                && let Link::Vhost(vhost) = &mut port.link
+            {
+                vhost.tx.iter_mut().flatten().for_each(|tx| tx.ring.queue.suppress_kicks());
+            }
+        }
     }
 
     /// The best-effort port that was polled first is polled last from now on.
-    pub(super) fn rotate_owned(&mut self) {
-        let best_effort = &mut self.owned[self.realtime..];
+    pub(super) fn rotate_polled(&mut self) {
+        let best_effort = &mut self.polled[self.realtime..];
         if !best_effort.is_empty() {
             best_effort.rotate_left(1);
         }
@@ -357,7 +367,9 @@ impl Worker {
         }
     }
 
+    /// The link of a port that is to be changed, and therefore polled again.
     fn vhost(&mut self, index: PortIndex) -> Option<&mut VhostPort> {
+        self.wake_port(index, self.now);
         match &mut self.ports[index as usize].as_mut()?.link {
             Link::Vhost(vhost) => Some(vhost),
             Link::Tap(_) => None,

@@ -149,6 +149,7 @@ impl Worker {
                 Some(DropReason::ReceiverDown)
             }
         };
+        self.touched.insert(port.index);
         port.egress.scheduler.take(self.now);
         if frame.is_realtime() {
             // The others are timed once a loop; a deadline deserves the exact time.

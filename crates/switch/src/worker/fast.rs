@@ -369,6 +369,8 @@ impl Worker {
             tx.iter().for_each(|single| queue.ring.queue.complete(single.head, 0));
             queue.ring.dirty = true;
         }
+        self.touched.insert(port.index);
+        groups[..*group_count].iter().for_each(|group| self.touched.insert(group.egress));
         self.now = clock();
         let stats = &port.stats;
         stats.tx.frames.add(count as u64);

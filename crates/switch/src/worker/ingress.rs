@@ -49,20 +49,30 @@ impl Worker {
     /// Takes frames from all own ports, real-time ones first; `true` where there were any.
     pub(super) fn ingress(&mut self) -> bool {
         let mut worked = false;
+        let mut quiet = false;
         let mut budget = QUANTUM;
-        for i in 0..self.owned.len() {
-            let index = self.owned[i] as usize;
+        for i in 0..self.polled.len() {
+            let index = self.polled[i] as usize;
             let Some(mut port) = self.ports[index].take() else { continue };
-            worked |= match &port.link {
+            let took = match &port.link {
                 _ if port.pauses > 0 || port.broken => false,
                 Link::Vhost(_) => self.ingress_rings(&mut port, &mut budget),
                 Link::Tap(_) => self.ingress_tap(&mut port, &mut budget),
             };
+            if took {
+                worked = true;
+                self.touched.insert(port.index);
+            }
+            quiet |= self.note_idle(&mut port, took);
             self.ports[index] = Some(port);
+        }
+        if quiet {
+            let ports = &self.ports;
+            self.polled.retain(|index| ports[*index as usize].as_ref().is_none_or(|port| !port.quiet));
         }
         if budget <= 0 {
             // Whoever came too late for this loop's budget comes first in the next.
-            self.rotate_owned();
+            self.rotate_polled();
         }
         worked
     }

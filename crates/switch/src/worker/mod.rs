@@ -16,6 +16,7 @@
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - [`settle`]: what became of a frame, back at its source
 //! - [`crossing`]: rings between workers
+//! - [`quiet`]: ports that have nothing to send cost nothing
 //! - [`sleep`]: notifications and sleep
 //! - [`handle`]: how other threads reach a worker
 //! - [`change`]: what they ask of it
@@ -28,6 +29,7 @@ mod fast;
 pub mod flood;
 pub mod handle;
 pub mod ingress;
+mod quiet;
 pub mod settle;
 pub mod sleep;
 #[cfg(test)]
@@ -36,7 +38,7 @@ mod testing;
 pub use handle::{Inbox, WorkerHandle, mailbox};
 
 use crate::fdb::{Fdb, PortIndex};
-use crate::port::{NEVER, Port, PortInfo};
+use crate::port::{NEVER, Port, PortInfo, PortSet};
 use crate::stats::layout::{VNICS, WorkerSlot};
 use change::Faults;
 use crossing::{Crossing, Fate, Peer};
@@ -69,10 +71,15 @@ pub struct Worker {
     inbox: Inbox,
     /// Ports it owns, by index.
     ports: Vec<Option<Box<Port>>>,
-    /// Indices of those, in the order they are polled: real-time ones first.
+    /// Indices of those.
     owned: Vec<PortIndex>,
-    /// How many of them are real-time.
+    /// Those that are polled, in this order: real-time ones first. The others are quiet: they have
+    /// not sent for long, and their drivers kick us when they do.
+    polled: Vec<PortIndex>,
+    /// How many of the polled ones are real-time.
     realtime: usize,
+    /// Ports whose drivers are to be shown what was completed.
+    touched: PortSet,
     /// All ports of the switch.
     infos: Vec<Option<PortInfo>>,
     /// Ports by segment.
@@ -102,6 +109,8 @@ pub struct Worker {
     now: u64,
     /// The earliest time at which something is due.
     wake: u64,
+    /// When quiet ports' kicks were last looked for.
+    looked: u64,
 }
 
 impl Worker {
@@ -118,7 +127,9 @@ impl Worker {
             id,
             ports: (0..VNICS).map(|_| None).collect(),
             owned: Vec::new(),
+            polled: Vec::with_capacity(VNICS),
             realtime: 0,
+            touched: PortSet::EMPTY,
             infos: vec![None; VNICS],
             members: Vec::new(),
             fdb,
@@ -137,6 +148,7 @@ impl Worker {
             host_latency: u64::MAX,
             now: clock(),
             wake: NEVER,
+            looked: 0,
         })
     }
 
@@ -206,8 +218,8 @@ impl Worker {
 
     /// Shows drivers what was completed.
     fn flush(&mut self) {
-        for index in &self.owned {
-            if let Some(port) = &mut self.ports[*index as usize]
+        for index in self.touched.drain() {
+            if let Some(port) = &mut self.ports[index as usize]
                 && let crate::port::Link::Vhost(vhost) = &mut port.link
             {
                 vhost.flush();

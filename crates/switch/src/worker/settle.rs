@@ -45,6 +45,7 @@ impl Worker {
         let in_flight = &mut port.in_flight_to[fate.egress as usize];
         *in_flight = in_flight.saturating_sub(1);
         port.relieving = false;
+        self.touched.insert(frame.source);
         account(port, frame, &fate);
         give_back(port, fate.frame);
     }

@@ -78,6 +78,8 @@ impl Worker {
             self.sleeper.last_work = self.now;
             if self.sleeper.taps > 0 {
                 self.poll_taps();
+            } else {
+                self.look_for_kicks();
             }
             return;
         }
@@ -90,6 +92,8 @@ impl Worker {
         if !quiet || due < NAP {
             if self.sleeper.taps > 0 {
                 self.poll_taps();
+            } else {
+                self.look_for_kicks();
             }
             std::hint::spin_loop();
             return;
@@ -103,7 +107,7 @@ impl Worker {
             return;
         }
         let timeout = (self.wake != NEVER).then_some(due);
-        self.wait(timeout);
+        self.wait(timeout, u64::MAX);
         self.sleeper.bell.awake();
         let woke = clock();
         self.stats.sleeps.add(1);
@@ -116,8 +120,9 @@ impl Worker {
     /// Which taps have frames, without waiting. A tap that has none was seen empty now.
     fn poll_taps(&mut self) {
         let now = clock();
-        self.wait(Some(0));
-        for_each_port(&mut self.ports, &self.owned, |port| {
+        let since = std::mem::replace(&mut self.looked, now);
+        self.wait(Some(0), since);
+        for_each_port(&mut self.ports, &self.polled, |port| {
             if let Link::Tap(tap) = &mut port.link
                 && tap.queues.iter().all(|queue| !queue.readable)
             {
@@ -126,8 +131,9 @@ impl Worker {
         });
     }
 
-    /// Waits up to `timeout` ns, for ever with `None`.
-    fn wait(&mut self, timeout: Option<u64>) {
+    /// Waits up to `timeout` ns, for ever with `None`. What quiet ports have sent arrived at `since`,
+    /// or at the wake-up where that is earlier.
+    pub(super) fn wait(&mut self, timeout: Option<u64>, since: u64) {
         let mut events = [MaybeUninit::<Event>::uninit(); 64];
         let timeout = timeout.map(|ns| rustix::time::Timespec {
             tv_sec: (ns / 1_000_000_000) as i64,
@@ -136,7 +142,11 @@ impl Worker {
         let Ok((events, _)) = epoll::wait(&self.sleeper.epoll, &mut events, timeout.as_ref()) else { return };
         for event in events {
             let data = event.data.u64();
-            if data == BELL || data & TAP == 0 {
+            if data == BELL {
+                continue;
+            }
+            if data & TAP == 0 {
+                self.wake_port(data as PortIndex, since.min(clock()));
                 continue;
             }
             let (port, queue) = ((data >> 8 & 0xffff) as usize, (data & 0xff) as usize);
@@ -152,17 +162,20 @@ impl Worker {
     /// Asks all drivers for kicks; `true` where there is something to do after all.
     fn arm(&mut self) -> bool {
         let mut work = false;
-        for index in &self.owned {
+        for index in &self.polled {
             let Some(port) = &mut self.ports[*index as usize] else { continue };
             let throttled = port.throttled_since != NEVER;
-            let blocked = port.egress.blocked_since != NEVER;
             let Link::Vhost(vhost) = &mut port.link else { continue };
             for tx in vhost.tx.iter_mut().flatten().filter(|tx| tx.ring.enabled) {
                 // Of a throttled queue what is in the ring is known; only news is worth waking for.
                 let news = tx.ring.queue.request_kicks();
                 work |= news || (!throttled && tx.ring.queue.pending() > 0);
             }
-            if blocked {
+        }
+        for index in &self.active {
+            let Some(port) = &mut self.ports[*index as usize] else { continue };
+            let Link::Vhost(vhost) = &mut port.link else { continue };
+            if port.egress.blocked_since != NEVER {
                 for rx in vhost.rx.iter_mut().flatten().filter(|rx| rx.enabled) {
                     work |= rx.queue.request_kicks();
                 }
@@ -173,26 +186,29 @@ impl Worker {
 
     /// Tells all drivers that kicks are not needed.
     fn disarm(&mut self) {
-        for_each_port(&mut self.ports, &self.owned, |port| {
+        for_each_port(&mut self.ports, &self.polled, |port| {
             if let Link::Vhost(vhost) = &mut port.link {
-                for ring in vhost.rings() {
-                    ring.queue.suppress_kicks();
-                }
+                vhost.tx.iter_mut().flatten().for_each(|tx| tx.ring.queue.suppress_kicks());
+            }
+        });
+        for_each_port(&mut self.ports, &self.active, |port| {
+            if let Link::Vhost(vhost) = &mut port.link {
+                vhost.rx.iter_mut().flatten().for_each(|rx| rx.queue.suppress_kicks());
             }
         });
     }
 
     /// What arrived during sleep arrived at the wake-up.
     fn woke(&mut self, now: u64) {
-        for_each_port(&mut self.ports, &self.owned, |port| match &mut port.link {
+        for_each_port(&mut self.ports, &self.polled, |port| match &mut port.link {
             Link::Vhost(vhost) => vhost.tx.iter_mut().flatten().for_each(|tx| tx.arrivals.woke(now)),
             Link::Tap(tap) => tap.last_empty = now,
         });
     }
 }
 
-fn for_each_port(ports: &mut [Option<Box<Port>>], owned: &[PortIndex], mut visit: impl FnMut(&mut Port)) {
-    for index in owned {
+fn for_each_port(ports: &mut [Option<Box<Port>>], indices: &[PortIndex], mut visit: impl FnMut(&mut Port)) {
+    for index in indices {
         if let Some(port) = &mut ports[*index as usize] {
             visit(port);
         }
