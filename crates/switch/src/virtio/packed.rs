@@ -70,46 +70,48 @@ impl Links for InSequence {
     }
 }
 
-/// A place in the ring, in one of two alternating rounds.
+/// A place in the ring, in one of two alternating rounds: the slot, and the wrap counter in bit 15,
+/// as event structures and vhost-user write it. One number, not two: what was stored a moment ago
+/// in pieces is slow to load as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    /// Below the size.
-    slot: u16,
-    wrap: bool,
-}
+struct Place(u16);
 
 impl Place {
-    /// As event structures and vhost-user write it: the wrap counter in bit 15.
+    const WRAP: u16 = 1 << 15;
+
+    /// Below the size.
     #[inline]
-    fn from_bits(bits: u16) -> Self {
-        Self { slot: bits & 0x7fff, wrap: bits & 0x8000 != 0 }
+    fn slot(self) -> u16 {
+        self.0 & !Self::WRAP
     }
 
     #[inline]
-    fn bits(self) -> u16 {
-        self.slot | u16::from(self.wrap) << 15
+    fn wrap(self) -> bool {
+        self.0 & Self::WRAP != 0
     }
 
     /// `n` places on, at most the size.
     #[inline]
     fn forward(self, n: u16, size: u16) -> Self {
-        let slot = self.slot + n;
-        if slot < size { Self { slot, ..self } } else { Self { slot: slot - size, wrap: !self.wrap } }
+        let slot = self.slot() + n;
+        let wrap = self.0 & Self::WRAP;
+        if slot < size { Self(slot | wrap) } else { Self((slot - size) | (wrap ^ Self::WRAP)) }
     }
 
     /// `n` places back, at most the size.
     fn back(self, n: u16, size: u16) -> Self {
-        match self.slot.checked_sub(n) {
-            Some(slot) => Self { slot, ..self },
-            None => Self { slot: self.slot + size - n, wrap: !self.wrap },
+        let wrap = self.0 & Self::WRAP;
+        match self.slot().checked_sub(n) {
+            Some(slot) => Self(slot | wrap),
+            None => Self((self.slot() + size - n) | (wrap ^ Self::WRAP)),
         }
     }
 
     /// Places from `before` to this one, if they are at most `size`.
     fn since(self, before: Self, size: u16) -> Option<u16> {
-        match self.wrap == before.wrap {
-            true => self.slot.checked_sub(before.slot),
-            false => (self.slot + size).checked_sub(before.slot).filter(|&n| n <= size),
+        match self.wrap() == before.wrap() {
+            true => self.slot().checked_sub(before.slot()),
+            false => (self.slot() + size).checked_sub(before.slot()).filter(|&n| n <= size),
         }
     }
 }
@@ -198,9 +200,9 @@ impl PackedQueue {
             return Err(RingError::PackedSize(size));
         }
         let parts = Parts::translate(&memory, &layout)?;
-        let avail = Place::from_bits(base as u16);
-        let used = if base >> 16 == 0 { avail } else { Place::from_bits((base >> 16) as u16) };
-        let taken = avail.since(used, size).filter(|_| avail.slot < size && used.slot < size);
+        let avail = Place(base as u16);
+        let used = if base >> 16 == 0 { avail } else { Place((base >> 16) as u16) };
+        let taken = avail.since(used, size).filter(|_| avail.slot() < size && used.slot() < size);
         let taken = taken.ok_or(RingError::PackedBase { base, size })?;
         Ok(Self {
             parts,
@@ -234,11 +236,11 @@ impl PackedQueue {
         let mut place = self.avail.forward(self.looked, self.size);
         while self.looked < end && self.is_available(place) {
             let mut length = 1;
-            let mut flags = self.flags(place.slot);
+            let mut flags = self.flags(place.slot());
             place = place.forward(1, self.size);
             // The rest of a chain is there when its first descriptor is.
             while flags & DESC_NEXT != 0 && length < most && self.looked + length < free {
-                flags = self.flags(place.slot);
+                flags = self.flags(place.slot());
                 place = place.forward(1, self.size);
                 length += 1;
             }
@@ -291,7 +293,7 @@ impl PackedQueue {
         let count = out.len().min(usize::from(self.pending));
         let mut popped = 0;
         for single in &mut out[..count] {
-            let slot = self.avail.slot;
+            let slot = self.avail.slot();
             if !self.is_available(self.avail) {
                 break;
             }
@@ -333,7 +335,7 @@ impl PackedQueue {
         let from = self.avail.forward(skip, self.size);
         let mut i = 0;
         while i < n {
-            let slot = from.forward(i, self.size).slot;
+            let slot = from.forward(i, self.size).slot();
             prefetch(self.descriptor(slot));
             i += PER_LINE - slot % PER_LINE;
         }
@@ -344,7 +346,7 @@ impl PackedQueue {
     #[inline]
     pub fn prefetch_buffers(&self, skip: u16, n: u16, write: bool) {
         for i in skip..self.looked.min(skip.saturating_add(n)) {
-            let at = self.descriptor(self.avail.forward(i, self.size).slot);
+            let at = self.descriptor(self.avail.forward(i, self.size).slot());
             // SAFETY: one of the ring's descriptors, mapped as long as `self` holds the memory.
             let desc = unsafe { Descriptor::read::<InSequence>(at) };
             match write {
@@ -363,14 +365,14 @@ impl PackedQueue {
     pub fn complete(&mut self, id: u16, len: u32) {
         let places = std::mem::take(&mut self.places[usize::from(id)]);
         debug_assert!(places > 0, "completing chain {id}, which is not in flight");
-        let round = if self.used.wrap { DESC_AVAIL | DESC_USED } else { 0 };
+        let round = if self.used.wrap() { DESC_AVAIL | DESC_USED } else { 0 };
         // A length counts only with this flag (2.8.4).
         let flags = if len > 0 { round | DESC_WRITE } else { round };
         let half = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
         match self.first {
             // The driver looks no further than the first, which is written last.
-            Some(_) => self.second_half(self.used.slot).store(half.to_le(), Ordering::Relaxed),
-            None => self.first = Some((self.used.slot, half)),
+            Some(_) => self.second_half(self.used.slot()).store(half.to_le(), Ordering::Relaxed),
+            None => self.first = Some((self.used.slot(), half)),
         }
         self.used = self.used.forward(places, self.size);
         self.taken -= places;
@@ -405,13 +407,13 @@ impl PackedQueue {
         match (event >> 16) as u16 & 3 {
             EVENTS_DISABLE => false,
             EVENTS_AT_PLACE if self.event_idx => {
-                let place = Place::from_bits(event as u16);
+                let place = Place(event as u16);
                 // Both in places since the beginning of this round.
-                let at = match place.wrap == self.used.wrap {
-                    true => place.slot,
-                    false => place.slot.wrapping_sub(self.size),
+                let at = match place.wrap() == self.used.wrap() {
+                    true => place.slot(),
+                    false => place.slot().wrapping_sub(self.size),
                 };
-                need_event(at, self.used.slot, self.used.slot.wrapping_sub(passed))
+                need_event(at, self.used.slot(), self.used.slot().wrapping_sub(passed))
             }
             _ => true,
         }
@@ -428,7 +430,7 @@ impl PackedQueue {
     pub fn request_kicks(&mut self) -> bool {
         let next = self.avail.forward(self.looked, self.size);
         let flags = if self.event_idx { EVENTS_AT_PLACE } else { EVENTS_ENABLE };
-        self.set_device_events(next.bits(), flags);
+        self.set_device_events(next.0, flags);
         // The mirror image of the fence in `publish`.
         fence(Ordering::SeqCst);
         self.looked + self.taken + self.unpublished < self.size && self.is_available(next)
@@ -443,7 +445,7 @@ impl PackedQueue {
     /// Where the ring stands, as [`new`](Self::new) takes it (vhost-user,
     /// VHOST_USER_GET_VRING_BASE).
     pub fn base(&self) -> u32 {
-        u32::from(self.avail.bits()) | u32::from(self.used.bits()) << 16
+        u32::from(self.avail.0) | u32::from(self.used.0) << 16
     }
 
     /// As [`SplitQueue::remap`](super::SplitQueue::remap).
@@ -461,7 +463,7 @@ impl PackedQueue {
         if self.pending == 0 {
             return Ok(false);
         }
-        let head = self.avail.slot;
+        let head = self.avail.slot();
         chain.reset(head);
         // Acquire: the descriptor is read after the flags that say whose it is.
         if !self.is_available(self.avail) {
@@ -470,24 +472,32 @@ impl PackedQueue {
         // SAFETY: the descriptors are mapped as long as `self` holds the memory.
         let ring = unsafe { Table::of_ring(self.parts.desc, self.size) };
         let walked = self.walker.walk::<InSequence, WRITE>(ring, head, longest_chain(self.size), chain);
-        let popped = match walked {
-            Ok(end) => self.take(head, end).map(|()| end),
-            Err(error) if error.is_fatal() => Err(error),
-            Err(_) => self.find_end(head).and_then(|end| self.take(head, end).map(|()| end)),
+        let end = match walked {
+            Ok(end) => end,
+            Err(error) => return Err(self.unusable(head, error, chain)),
         };
-        match (popped, walked) {
-            (Ok(end), Ok(_)) => {
-                chain.set_head(end.link);
-                Ok(true)
+        if let Err(error) = self.take(head, end) {
+            chain.reset(head);
+            return Err(error);
+        }
+        chain.set_head(end.link);
+        Ok(true)
+    }
+
+    /// After an error of the walk: takes the chain at `avail` into flight all the same if that is
+    /// not fatal. Returns the error that is to be reported.
+    #[cold]
+    fn unusable(&mut self, head: u16, error: RingError, chain: &mut Chain) -> RingError {
+        chain.reset(head);
+        if error.is_fatal() {
+            return error;
+        }
+        match self.find_end(head).and_then(|end| self.take(head, end).map(|()| end.link)) {
+            Ok(id) => {
+                chain.reset(id);
+                error
             }
-            (Ok(end), Err(error)) => {
-                chain.reset(end.link);
-                Err(error)
-            }
-            (Err(error), _) => {
-                chain.reset(head);
-                Err(error)
-            }
+            Err(worse) => worse,
         }
     }
 
@@ -538,8 +548,8 @@ impl PackedQueue {
     /// Whether the driver made the descriptor at `place` available in this round (2.8.1).
     #[inline]
     fn is_available(&self, place: Place) -> bool {
-        let flags = self.flags(place.slot) & (DESC_AVAIL | DESC_USED);
-        flags == if place.wrap { DESC_AVAIL } else { DESC_USED }
+        let flags = self.flags(place.slot()) & (DESC_AVAIL | DESC_USED);
+        flags == if place.wrap() { DESC_AVAIL } else { DESC_USED }
     }
 
     #[inline]
