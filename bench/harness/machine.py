@@ -1,0 +1,131 @@
+"""The machine under all of it: which cores, how far apart, hugepages, and time taken away.
+
+```text
+ sched_getaffinity ─▶ generator_cpu, switch_cpu
+ generator/pingpong ─▶ ns for a cache line there and back
+ /proc/sys/vm/nr_hugepages ◀─ what a scene needs; given back afterwards
+ /proc/PID/task/TID/schedstat ─▶ ns a runnable thread had to wait
+ /proc/stat ─▶ steal
+```
+"""
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+from .model import NEAR_BELOW_NS, Json, Missing
+
+GENERATOR = Path(__file__).resolve().parent.parent / "generator"
+BUILT = GENERATOR.parent.parent / "target/bench/generator"
+HUGEPAGES = Path("/proc/sys/vm/nr_hugepages")
+
+
+def build(program: str) -> Path:
+    """A program of `bench/generator`, compiled where it is older than its source."""
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-C", GENERATOR, f"OUT={BUILT}", BUILT / program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise Missing(f"{program} does not build (scripts/setup bench): {done.stderr.strip()[-400:]}")
+    return BUILT / program
+
+
+class Machine:
+    """The cores of a run. The last two this process may use: interrupts prefer the first."""
+
+    def __init__(self) -> None:
+        cpus = sorted(os.sched_getaffinity(0))
+        if len(cpus) < 2:
+            raise Missing("two CPUs are needed: one for the generator, one for the switch")
+        self.generator_cpu, self.switch_cpu = cpus[-2:]
+
+    @cached_property
+    def _pingpong(self) -> Path:
+        return build("pingpong")
+
+    def ping_pong_ns(self) -> float:
+        """A cache line from one of the two CPUs to the other and back; about 10 ms."""
+        done = subprocess.run(
+            [self._pingpong, str(self.generator_cpu), str(self.switch_cpu)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return float(done.stdout)
+
+    def describe(self) -> Json:
+        """What the figures were measured on."""
+        cpu = "unknown"
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                cpu = line.partition(":")[2].strip()
+                break
+        virtual = "hypervisor" in Path("/proc/cpuinfo").read_text()
+        memory = int(Path("/proc/meminfo").read_text().split()[1]) // (1 << 20)
+        release = dict(
+            line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line
+        )
+        return {
+            "cpu": cpu,
+            "cpus": os.cpu_count(),
+            "virtual machine": virtual,
+            "memory [GiB]": memory,
+            "system": release.get("PRETTY_NAME", "").strip('"'),
+            "kernel": platform.release(),
+            "ping-pong [ns]": round(self.ping_pong_ns(), 1),
+            "near below [ns]": NEAR_BELOW_NS,
+        }
+
+
+@contextmanager
+def hugepages(count: int) -> Iterator[int]:
+    """At least `count` hugepages of 2 MB; afterwards as many as before. Yields how many there are."""
+    before = int(HUGEPAGES.read_text())
+    try:
+        if before < count:
+            try:
+                HUGEPAGES.write_text(str(count))
+            except OSError as error:
+                raise Missing(f"hugepages cannot be set ({error}); run as root") from None
+        now = int(HUGEPAGES.read_text())
+        if now < count:
+            raise Missing(f"{count} hugepages are needed, the kernel found {now}: free some memory")
+        yield now
+    finally:
+        if before < count:
+            HUGEPAGES.write_text(str(before))
+
+
+def waited_ns(pid: int, tid: int | None = None) -> int:
+    """How long a thread has been runnable without a CPU, ns since it started (proc(5), schedstat)."""
+    return int(Path(f"/proc/{pid}/task/{tid or pid}/schedstat").read_text().split()[1])
+
+
+def ran_ns(pid: int, tid: int | None = None) -> int:
+    """How long a thread has been on a CPU, ns since it started."""
+    return int(Path(f"/proc/{pid}/task/{tid or pid}/schedstat").read_text().split()[0])
+
+
+def process_cpu_s(pid: int) -> float:
+    """CPU time of a whole process, user and kernel, in seconds (all threads, dead ones as well)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def threads(pid: int) -> dict[int, str]:
+    """Thread ids and names of a process."""
+    return {
+        int(task.name): (task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()
+    }
+
+
+def steal_s() -> float:
+    """Time the hypervisor took away, all CPUs, in seconds since boot."""
+    return int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
