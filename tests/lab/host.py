@@ -77,7 +77,8 @@ class Vnic:
 class Host:
     """A running switch and agent."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, switch_options: Iterable[str] = ()) -> None:
+        """`switch_options` are further words for `tidegate switch`, such as `--cpus`, `1`."""
         if not BINARY.exists():
             raise FileNotFoundError(f"{BINARY} is missing: cargo build --release")
         self.folder = folder
@@ -85,6 +86,7 @@ class Host:
         self.state = folder / "state"
         self.etc.mkdir(parents=True, exist_ok=True)
         self.state.mkdir(exist_ok=True)
+        self.switch_options = tuple(switch_options)
         self.switch_socket = folder / "switch.sock"
         self.api = folder / "api.sock"
         try:
@@ -101,7 +103,10 @@ class Host:
             return self.switch_socket.stat().st_ctime_ns if self.switch_socket.exists() else 0
 
         left_behind = made()
-        self.switch = Process([BINARY, "switch", "--socket", self.switch_socket], self.folder / "switch.log")
+        self.switch = Process(
+            [BINARY, "switch", "--socket", self.switch_socket, *self.switch_options],
+            self.folder / "switch.log",
+        )
         self.switch.wait_for("its control socket", lambda: made() > left_behind)
 
     def agent_command(self) -> list[str | Path]:

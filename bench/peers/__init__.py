@@ -1,0 +1,1 @@
+"""The switches that are measured, each behind the same few calls (`peers.base`)."""
