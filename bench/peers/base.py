@@ -68,13 +68,13 @@ class Peer(ABC):
     def bridge_behind_b(self, on: bool) -> None:  # noqa: B027 - a learning switch needs nothing
         """Called with True before guest B uses many addresses, with False afterwards."""
 
-    def thread_named(self, prefix: str) -> int:
-        """The one thread whose name begins with `prefix`, once it is there."""
+    def thread_named(self, *prefixes: str) -> int:
+        """The one thread whose name begins with one of `prefixes`, once it is there."""
 
         def found() -> list[int]:
-            return [tid for tid, name in threads(self.process.pid).items() if name.startswith(prefix)]
+            return [tid for tid, name in threads(self.process.pid).items() if name.startswith(prefixes)]
 
-        wait_for(f"thread {prefix} of {self.name}", lambda: len(found()) == 1)
+        wait_for(f"thread {prefixes[0]} of {self.name}", lambda: len(found()) == 1)
         return found()[0]
 
     def pause(self) -> None:
