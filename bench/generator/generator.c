@@ -54,15 +54,16 @@
 #define CACHE 256
 #define ROOM (RTE_PKTMBUF_HEADROOM + 1536)
 #define MAX_SIZE 1518
+#define ANNOUNCED 64
 #define NOT_COUNTED UINT64_MAX
 /* Most windows of a run. */
-#define WINDOWS 4096
+#define WINDOWS 8192
 
 struct frame {
 	struct rte_ether_hdr eth;
 	struct rte_ipv4_hdr ip;
 	struct rte_udp_hdr udp;
-	/* Written with verify=1; what follows it is pattern(). */
+	/* Written with verify=1; what follows is pattern. */
 	uint64_t sequence;
 } __rte_packed __rte_aligned(2);
 
@@ -92,6 +93,8 @@ struct mark {
 static struct guest guests[2];
 static struct mark marks[WINDOWS + 1];
 static uint64_t hz;
+/* What a frame has at each offset behind its headers. */
+static uint8_t pattern[MAX_SIZE];
 /* Which run a frame was built for; in mbuf.hash.usr, which no driver touches when sending. */
 static uint32_t generation;
 
@@ -99,11 +102,6 @@ static void fail(const char *what, int error)
 {
 	fprintf(stderr, "generator: %s: %s\n", what, strerror(error < 0 ? -error : error));
 	exit(1);
-}
-
-static uint8_t pattern(unsigned at)
-{
-	return (uint8_t)(at * 7 + 3);
 }
 
 static void low_bits(struct rte_ether_addr *mac, uint32_t add)
@@ -145,8 +143,7 @@ static void build(struct rte_mbuf *m, const struct guest *from, unsigned size)
 		.dgram_len = rte_cpu_to_be_16(size - sizeof f->eth - sizeof f->ip),
 	};
 	f->sequence = 0;
-	for (unsigned at = sizeof *f; at < size; at++)
-		((uint8_t *)f)[at] = pattern(at);
+	memcpy(f + 1, pattern + sizeof *f, size - sizeof *f);
 }
 
 /* 10,000 source ports for each destination port. */
@@ -180,19 +177,21 @@ static inline void vary(struct guest *g, struct rte_mbuf *m, const struct run *r
 static void check(struct guest *g, struct rte_mbuf *m, const struct run *r)
 {
 	const struct frame *f = rte_pktmbuf_mtod(m, const struct frame *);
+	/* Announcements have a size of their own. */
+	if (m->pkt_len == ANNOUNCED && f->sequence == NOT_COUNTED)
+		return;
 	bool right = m->pkt_len == r->size && m->data_len == r->size && m->nb_segs == 1 &&
 		     rte_is_same_ether_addr(&f->eth.src_addr, &g->peer->mac) &&
 		     !memcmp(&f->eth.dst_addr, &g->mac, 3) &&
-		     f->eth.ether_type == rte_cpu_to_be_16(RTE_ETHER_TYPE_IPV4);
-	for (unsigned at = sizeof *f; right && at < r->size; at++)
-		right = ((const uint8_t *)f)[at] == pattern(at);
+		     f->eth.ether_type == rte_cpu_to_be_16(RTE_ETHER_TYPE_IPV4) &&
+		     !memcmp(f + 1, pattern + sizeof *f, r->size - sizeof *f);
 	if (!right) {
-		g->wrong++;
+		if (g->wrong++ == 0)
+			fprintf(stderr, "generator: first frame that is wrong: %u bytes at guest %u, sequence %" PRIu64 "\n",
+				m->pkt_len, g->port, f->sequence);
 		return;
 	}
 	/* A gap is a loss, which the counts tell; going back is a reordering. */
-	if (f->sequence == NOT_COUNTED)
-		return;
 	if (f->sequence < g->expected_sequence)
 		g->out_of_order++;
 	else
@@ -271,7 +270,7 @@ static void announce(const struct run *r, uint32_t first, uint32_t count)
 		struct rte_mbuf *m = rte_pktmbuf_alloc(b->tx);
 		if (!m)
 			return;
-		build(m, b, 64);
+		build(m, b, ANNOUNCED);
 		/* Not one of those that are sent again as they are. */
 		m->hash.usr = 0;
 		struct frame *f = rte_pktmbuf_mtod(m, struct frame *);
@@ -329,6 +328,15 @@ static double us(uint64_t tsc)
 
 /* ---- a run ---- */
 
+/* Receive until nothing came for 5 ms: what is on its way belongs to the run that sent it. */
+static void drain(const struct run *r)
+{
+	for (uint64_t until = rte_rdtsc() + hz / 200; rte_rdtsc() < until;) {
+		if (receive_some(&guests[0], r) + receive_some(&guests[1], r))
+			until = rte_rdtsc() + hz / 200;
+	}
+}
+
 static void measure(struct run r)
 {
 	struct guest *a = &guests[0], *b = &guests[1];
@@ -345,11 +353,7 @@ static void measure(struct run r)
 		if (other < 0)
 			fail(path, errno);
 	}
-	/* What an earlier run left on its way is not part of this one. */
-	for (uint64_t until = rte_rdtsc() + hz / 1000; rte_rdtsc() < until;) {
-		receive_some(a, &(struct run){0});
-		receive_some(b, &(struct run){0});
-	}
+	drain(&(struct run){0});
 	for (unsigned i = 0; i < 2; i++) {
 		struct guest *g = &guests[i];
 		rte_mempool_put_bulk(g->tx, (void **)g->held, g->holding);
@@ -397,11 +401,7 @@ static void measure(struct run r)
 		       us(m->gap), (m->own_wait - p->own_wait) / 1e3, (m->switch_ran - p->switch_ran) / 1e3,
 		       (m->switch_wait - p->switch_wait) / 1e3);
 	}
-	/* What is still on its way: a run that verifies wants every frame back. */
-	for (uint64_t until = rte_rdtsc() + hz / 100; rte_rdtsc() < until;) {
-		receive_some(a, &r);
-		receive_some(b, &r);
-	}
+	drain(&r);
 	printf("{\"done\": true, \"wrong\": %" PRIu64 ", \"out_of_order\": %" PRIu64 "}\n", a->wrong + b->wrong,
 	       a->out_of_order + b->out_of_order);
 	fflush(stdout);
@@ -484,6 +484,8 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	hz = rte_get_tsc_hz();
+	for (unsigned at = 0; at < MAX_SIZE; at++)
+		pattern[at] = at * 7 + 3;
 	for (unsigned i = 0; i < 2; i++)
 		open_port(&guests[i], i);
 	printf("{\"ready\": true}\n");

@@ -52,9 +52,14 @@ def _ratio(a: Window, b: Window, value: str) -> Sample:
     reasons = [reason for reason in (a.disturbed, b.disturbed) if reason]
     if a.distance != b.distance:
         reasons.append(f"cores {a.distance} in one window, {b.distance} in the other")
-    below = b.values[value]
-    quotient = a.values[value] / below if below else float("inf")
-    return Sample(quotient, "; ".join(reasons), a.distance if a.distance == b.distance else "mixed")
+    over, under = a.sample(value), b.sample(value)
+    kept = None if over.kept is None or under.kept is None else _quotient(over.kept, under.kept)
+    distance = a.distance if a.distance == b.distance else "mixed"
+    return Sample(_quotient(over.value, under.value), "; ".join(reasons), distance, kept)
+
+
+def _quotient(over: float, under: float) -> float:
+    return over / under if under else float("inf")
 
 
 def against_first(

@@ -35,6 +35,8 @@ class Sample:
     """What the machine did to this window, such as `core taken away 3.1 ms`; empty where nothing was seen."""
     distance: str = ""
     """`near`, `far`, `mixed`: whether the two cores shared a cache; empty where it was not measured."""
+    kept: float | None = None
+    """The value over those parts of the window that nothing disturbed, where the window has parts."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,13 @@ class Spread:
         return cls(statistics.median(all_values), min(all_values), max(all_values), len(all_values))
 
 
-def undisturbed(samples: Iterable[Sample]) -> list[Sample]:
-    """The samples that nothing disturbed."""
-    return [sample for sample in samples if not sample.disturbed]
+def undisturbed(samples: Iterable[Sample], distance: str | None = None) -> list[float]:
+    """Values of what nothing disturbed: windows, and parts of windows; of one distance, or of all."""
+    return [
+        sample.value if sample.kept is None else sample.kept
+        for sample in samples
+        if not sample.disturbed and distance in (None, sample.distance)
+    ]
 
 
 @dataclass(frozen=True)
@@ -83,13 +89,14 @@ class Figure:
 
     @property
     def filtered(self) -> Spread | None:
-        """Of the undisturbed samples; of all where it is not filterable."""
-        return Spread.of(s.value for s in (undisturbed(self.samples) if self.filterable else self.samples))
+        """Of what nothing disturbed; of all where it is not filterable."""
+        return Spread.of(undisturbed(self.samples)) if self.filterable else self.raw
 
     def at(self, distance: str) -> Spread | None:
         """Of the filtered samples taken while the cores were `near` or `far`."""
-        chosen = undisturbed(self.samples) if self.filterable else self.samples
-        return Spread.of(s.value for s in chosen if s.distance == distance)
+        if self.filterable:
+            return Spread.of(undisturbed(self.samples, distance))
+        return Spread.of(s.value for s in self.samples if s.distance == distance)
 
 
 @dataclass(frozen=True)
@@ -118,8 +125,8 @@ class Target:
 
     @property
     def filtered(self) -> Spread | None:
-        """Of the undisturbed samples; of all where it is not filterable."""
-        return Spread.of(s.value for s in (undisturbed(self.samples) if self.filterable else self.samples))
+        """Of what nothing disturbed; of all where it is not filterable."""
+        return Spread.of(undisturbed(self.samples)) if self.filterable else self.raw
 
     @property
     def verdict(self) -> str:
@@ -166,7 +173,7 @@ class Window:
     number: int
     """Position in the order in which the windows were taken; neighbours are compared."""
     values: dict[str, float]
-    """What was measured, by name."""
+    """What was measured, by name. `NAME kept` beside `NAME`: see `Sample.kept`."""
     disturbed: str = ""
     ping_pong_ns: tuple[float, float] = (0.0, 0.0)
     """Cache line from one core to the other and back, before and after; 0 where it was not measured."""
@@ -181,7 +188,7 @@ class Window:
 
     def sample(self, value: str) -> Sample:
         """One of its values, as a sample."""
-        return Sample(self.values[value], self.disturbed, self.distance)
+        return Sample(self.values[value], self.disturbed, self.distance, self.values.get(f"{value} kept"))
 
 
 @dataclass

@@ -1,14 +1,17 @@
 """The DPDK generator: two guests in one process, measured by commands.
 
 ```text
- Generator(sockets, cpu) ──stdin: run size=64 ...──▶ generator (C) ──stdout: a line per window──▶ Traffic
+ Generator(sockets, cpu) ──stdin: run size=64 ...──▶ generator (C) ──stdout: a line per 10 ms──▶ Traffic
+ brake(cpu): a tenth of the switch's core is taken away: a run is valid if a tenth of the frames is lost
 ```
 """
 
 import json
 import re
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,68 +20,71 @@ from lab.process import Process
 from .machine import build
 from .model import Json
 
-STOPPED_US = 100.0
-"""A gap in the generator's loop, or a wait of a runnable thread, that counts as a core taken away."""
-TOLERATED = 0.01
-"""Share of a window that may be taken away before the window counts as disturbed."""
+PART_MS = 10
+"""Length of a part of a run: what is left out is whole parts."""
+TAKEN_US = 100.0
+"""A part is disturbed when the generator's loop stood still for so long, or when its thread or the switch's
+was runnable and waited for a core for so long."""
+ENOUGH = 0.3
+"""A run of which less is undisturbed is disturbed as a whole."""
 
 
 @dataclass(frozen=True)
 class Traffic:
     """What one run of the generator saw."""
 
-    windows: list[Json]
+    parts: list[Json]
+    """PART_MS each: us, sent, received, bytes, gap_us, own_wait_us, switch_ran_us, switch_wait_us."""
     wrong: int
     """Frames that were not as sent; only with verify=1."""
     out_of_order: int
 
-    def _sum(self, key: str) -> float:
-        return float(sum(window[key] for window in self.windows))
+    def values(self, *, braked: bool = False) -> Json:
+        """Mpps, Gbit/s and what was lost, over all parts and (`kept`) over the undisturbed ones.
 
-    @property
-    def seconds(self) -> float:
-        """How long it was."""
-        return self._sum("us") / 1e6
+        `braked`: the switch is kept from its core on purpose, so that its waiting says nothing.
+        """
+        kept = [part for part in self.parts if not _taken(part, braked=braked)]
+        if len(kept) < ENOUGH * len(self.parts):
+            taken, parts = len(self.parts) - len(kept), len(self.parts)
+            return {
+                **_rates(self.parts),
+                "disturbed": f"cores taken away in {taken} of {parts} parts of {PART_MS} ms",
+            }
+        return _rates(self.parts) | {f"{name} kept": value for name, value in _rates(kept).items()}
 
-    @property
-    def mpps(self) -> float:
-        """Received, million frames a second."""
-        return self._sum("received") / self._sum("us")
 
-    @property
-    def gbps(self) -> float:
-        """Received, Gbit/s of Ethernet frames without FCS."""
-        return self._sum("bytes") * 8 / self._sum("us") / 1e3
+def _taken(part: Json, *, braked: bool) -> bool:
+    waits = (part["gap_us"], part["own_wait_us"], 0.0 if braked else part["switch_wait_us"])
+    return bool(max(waits) > TAKEN_US)
 
-    @property
-    def lost(self) -> float:
-        """Share of the sent frames that was not received; up to a ring's worth of error."""
-        sent = self._sum("sent")
-        return 1 - self._sum("received") / sent if sent else 0.0
 
-    @property
-    def switch_share(self) -> float:
-        """Share of the time that the switch's thread was on its core."""
-        return self._sum("switch_ran_us") / self._sum("us")
+def _rates(parts: list[Json]) -> Json:
+    total = {key: float(sum(part[key] for part in parts)) for key in ("us", "sent", "received", "bytes")}
+    return {
+        "Mpps": total["received"] / total["us"],
+        "Gbit/s": total["bytes"] * 8 / total["us"] / 1e3,
+        "lost": 1 - total["received"] / total["sent"] if total["sent"] else 0.0,
+        "parts": len(parts),
+    }
 
-    def disturbed(self, *, braked: bool = False) -> str:
-        """Why this window may be left out; empty where it may not. `braked`: the switch's waiting is meant."""
-        reasons = []
-        taken = {
-            "generator's core": sum(
-                max(w["gap_us"], w["own_wait_us"])
-                for w in self.windows
-                if max(w["gap_us"], w["own_wait_us"]) > STOPPED_US
-            ),
-            "switch's core": 0.0 if braked else self._sum("switch_wait_us"),
-        }
-        total = self._sum("us")
-        reasons = [
-            f"{core} taken away for {us / 1e3:.1f} ms of {total / 1e3:.0f} ms"
-            for core, us in taken.items()
-            if us > TOLERATED * total
-        ]
-        return "; ".join(reasons)
+
+@contextmanager
+def brake(cpu: int) -> Iterator[Callable[[], float]]:
+    """Takes a tenth of a CPU while it is open; what it yields tells, once, the share that it really took."""
+    period_us, burn_us = 200, 20
+    with subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", build("brake"), str(cpu), str(period_us), str(burn_us)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        try:
+            time.sleep(0.02)
+            yield lambda: float(child.communicate(timeout=10)[0])
+        finally:
+            if child.poll() is None:
+                child.kill()
 
 
 class Generator:
@@ -118,25 +124,32 @@ class Generator:
         """Wait until both ports are connected to the switch."""
         self.process.wait_for("both ports", lambda: '{"ready": true}' in self.process.output(), 30)
 
-    def features(self) -> list[str]:
-        """What each port negotiated, and which functions of the driver it uses."""
-        return re.findall(r"(?:features after negotiate = \S+|using [^\n]* on port \d)", self.process.output())
+    def functions(self) -> list[str]:
+        """The driver's functions in use, by port and direction: they tell what the switch accepted."""
+        found = re.findall(r"using ([^\n]*?) path on port (\d)", self.process.output())
+        return [f"{function} ({'AB'[int(port)]})" for function, port in found]
+
+    @property
+    def packed(self) -> bool:
+        """Whether the switch accepted packed rings."""
+        return "using packed ring" in self.process.output()
 
     def run(self, **options: int) -> Traffic:
         """One measurement; the keys are those of generator.c."""
         before = len(self.process.output())
+        options = {"ms": 500, "warm_ms": 30, "window_ms": PART_MS, **options}
         words = " ".join(f"{key}={value}" for key, value in options.items())
         self.process.stdin.write(f"run {words}\n".encode())
         self.process.stdin.flush()
 
         # Looking every few milliseconds would take the cores that are measured.
-        time.sleep((options.get("ms", 500) + options.get("warm_ms", 30)) / 1e3)
+        time.sleep((options["ms"] + options["warm_ms"]) / 1e3)
 
         def answered() -> bool:
             new = self.process.output()[before:]
             return '"done"' in new or '"error"' in new
 
-        self.process.wait_for(f"the end of 'run {words}'", answered, 20 + options.get("ms", 500) / 1e3)
+        self.process.wait_for(f"the end of 'run {words}'", answered, 20)
         lines = [json.loads(line) for line in self.process.output()[before:].splitlines() if line[:1] == "{"]
         last = lines.pop()
         if "error" in last:

@@ -18,16 +18,17 @@ SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 
 
 class Ovs(Peer):
-    """OVS-DPDK. Learning (the NORMAL action), or by explicit flows from a to b and from b to a."""
+    """OVS-DPDK; forwards by learned MACs until told otherwise."""
 
     front_end_listens = True
 
-    def __init__(self, folder: Path, cpu: int, *, other_cpu: int, explicit: bool) -> None:
+    name = "OVS-DPDK"
+
+    def __init__(self, folder: Path, cpu: int, other_cpu: int) -> None:
+        """PMD thread on `cpu`, everything else on `other_cpu`."""
         need("ovsdb-server", "openvswitch-switch-dpdk")
         if not DAEMON.exists():
             raise Missing(f"{DAEMON} is not installed (openvswitch-switch-dpdk): scripts/setup bench")
-        self.name = "OVS-DPDK explicit" if explicit else "OVS-DPDK learning"
-        self.explicit = explicit
         self.folder = folder
         self.folder.mkdir(exist_ok=True)
         self.sockets = (folder / "a.sock", folder / "b.sock")
@@ -71,16 +72,22 @@ class Ovs(Peer):
                 *("add-port", "br0", port, "--", "set", "Interface", port, "type=dpdkvhostuserclient"),
                 *(f"options:vhost-server-path={socket}", f"ofport_request={number}"),
             )
-        if self.explicit:
-            self._ofctl("del-flows", "br0")
-            self._ofctl("add-flow", "br0", "in_port=1,actions=output:2")
-            self._ofctl("add-flow", "br0", "in_port=2,actions=output:1")
+
+    def learn(self) -> None:
+        """Forward by learned MACs (the action NORMAL)."""
+        self._flows("actions=NORMAL")
+
+    def explicit(self) -> None:
+        """Forward from port to port, by a flow each way."""
+        self._flows("in_port=1,actions=output:2", "in_port=2,actions=output:1")
+
+    def _flows(self, *flows: str) -> None:
+        table = self.folder / "flows"
+        table.write_text("".join(f"{flow}\n" for flow in flows))
+        run("ovs-ofctl", "replace-flows", f"unix:{self.folder}/br0.mgmt", table)
 
     def _vsctl(self, *words: str) -> str:
         return run("ovs-vsctl", f"--db=unix:{self.db_socket}", "--timeout=20", *words)
-
-    def _ofctl(self, *words: str) -> str:
-        return run("ovs-ofctl", words[0], f"unix:{self.folder}/{words[1]}.mgmt", *words[2:])
 
     def connected(self) -> None:
         """Wait until OVS has connected to both front ends."""

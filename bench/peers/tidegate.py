@@ -55,11 +55,16 @@ class Tidegate(Peer):
         """The worker."""
         return self.thread_named("worker")
 
+    def pause(self) -> None:
+        """Nothing: an idle switch sleeps, and one that stands still would be given up by its agent."""
+
+    def resume(self) -> None:
+        """Nothing, likewise."""
+
     def bridge_behind_b(self, on: bool) -> None:
         """Whether guest B is a bridge with many addresses behind it."""
         self.host.apply(contracts(self.host.folder, bridge=on))
 
     def stop(self) -> None:
         """End switch and agent."""
-        self.resume()
         self.host.stop()
