@@ -4,17 +4,17 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
-PYTHON := tests scripts/test bench/run
+PYTHON := tests scripts/test bench bench/run
 BINARY := target/release/tidegate
 
 # Tools in ~/.cargo/bin are found even by a shell that does not know of them.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab lint fmt bench deb build
+.PHONY: help setup demo test lab lint fmt bench bench-quick deb build
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: ## find what is missing to build, demo, test and lint; install it as root
 	@scripts/setup
@@ -42,7 +42,8 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	.venv/bin/ruff check --config tests/pyproject.toml $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml --check $(PYTHON)
-	cd tests && ../.venv/bin/mypy . ../scripts/test && ../.venv/bin/mypy ../bench/run
+	cd tests && ../.venv/bin/mypy . ../scripts/test
+	cd tests && ../.venv/bin/mypy ../bench && ../.venv/bin/mypy ../bench/run
 	shellcheck -x scripts/setup scripts/deb .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
 
@@ -51,9 +52,13 @@ fmt: ## format Rust and Python
 	.venv/bin/ruff check --config tests/pyproject.toml --fix --quiet $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml $(PYTHON)
 
-bench: build ## the measurements of PROMISES.md, repeated: medians and ranges (ARGS=runs)
-	@scripts/setup demo
-	bench/run $(ARGS)
+bench: build ## Tidegate beside its peers, as root: docs/performance.md, target/bench/results.json
+	@scripts/setup demo bench
+	bench/run --page $(ARGS)
+
+bench-quick: build ## the same in two minutes, rough: target/bench/quick/results.json
+	@scripts/setup demo bench
+	bench/run --quick --out target/bench/quick $(ARGS)
 
 deb: build ## dist/tidegate_VERSION_ARCH.deb
 	@scripts/setup deb

@@ -130,11 +130,11 @@ class Target:
 
     @property
     def verdict(self) -> str:
-        """`met`, `not met`, `not decided` (invalid) or `not measured`."""
-        seen = self.filtered or self.raw
-        if seen is None:
+        """`met`, `not met`, `not decided` (invalid, or every window disturbed) or `not measured`."""
+        seen = self.filtered
+        if self.raw is None:
             return "not measured"
-        if self.invalid:
+        if self.invalid or seen is None:
             return "not decided"
         kept = seen.median >= self.limit if self.better == "more" else seen.median <= self.limit
         return "met" if kept else "not met"

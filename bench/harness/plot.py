@@ -54,7 +54,7 @@ def linear_ticks(low: float, high: float) -> list[float]:
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= rough)
     first = math.floor(low / step + 1e-9)
-    last = math.ceil(high / step - 1e-9)
+    last = max(math.ceil(high / step - 1e-9), first + 1)
     return [step * i for i in range(first, last + 1)]
 
 

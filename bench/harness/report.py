@@ -108,7 +108,8 @@ def targets_table(scenes: list[Json]) -> str:
     for scene in scenes:
         for t in scene["targets"]:
             verdict = t["verdict"] if t["verdict"] == "met" else f"**{t['verdict']}**"
-            why = "; ".join(reason for reason in (t["invalid"], t["note"]) if reason)
+            every = "every window was disturbed" if t["raw"] and not t["filtered"] else ""
+            why = "; ".join(reason for reason in (t["invalid"], every, t["note"]) if reason)
             rows.append(
                 _row(
                     [

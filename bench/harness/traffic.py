@@ -106,6 +106,8 @@ class Generator:
         devargs += (",server=1" if listens else "") + (f",{options}" if options else "")
         vdevs: list[str] = []
         for number, (socket, mac) in enumerate(zip(sockets, macs, strict=True)):
+            if listens:
+                socket.unlink(missing_ok=True)  # of a generator before this one
             vdevs += ["--vdev", f"net_virtio_user{number},path={socket},mac={mac}{devargs}"]
         folder.mkdir(parents=True, exist_ok=True)
         self.process = Process(
