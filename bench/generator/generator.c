@@ -23,6 +23,9 @@
  *   verify=0       1: sequence numbers in the payload, and every received frame is checked
  *   pid=0 tid=0    the switch's forwarding thread: its schedstat is read at every window
  *
+ * "ring_full" is the share of A's turns in which its ring had no room: a generator that is fast enough waits
+ * for the switch most of the time.
+ *
  * B sends a frame from each of its MACs first, and one every 100 ms, for switches that learn.
  */
 #include <ctype.h>
@@ -81,6 +84,8 @@ struct guest {
 	struct rte_mbuf *held[BURST];
 	uint16_t holding;
 	uint64_t sent, next_flow, next_mac, next_sequence, due_tsc;
+	/* Turns in which it wanted to send, and in which its ring had no room for all. */
+	uint64_t turns, turns_full;
 	uint64_t received, bytes, wrong, out_of_order, expected_sequence;
 };
 
@@ -223,6 +228,8 @@ static inline void send_burst(struct guest *g, const struct run *r, bool writes,
 	}
 	uint16_t sent = rte_eth_tx_burst(g->port, 0, g->held, g->holding);
 	g->sent += sent;
+	g->turns++;
+	g->turns_full += sent < g->holding;
 	g->holding -= sent;
 	if (g->holding && sent)
 		memmove(g->held, g->held + sent, g->holding * sizeof *g->held);
@@ -348,7 +355,8 @@ static void measure(struct run r)
 	generation++;
 	own = open("/proc/self/schedstat", O_RDONLY);
 	if (r.pid) {
-		snprintf(path, sizeof path, "/proc/%" PRIu64 "/task/%" PRIu64 "/schedstat", r.pid, r.tid ? r.tid : r.pid);
+		snprintf(path, sizeof path, "/proc/%" PRIu64 "/task/%" PRIu64 "/schedstat", r.pid,
+			 r.tid ? r.tid : r.pid);
 		other = open(path, O_RDONLY);
 		if (other < 0)
 			fail(path, errno);
@@ -360,6 +368,7 @@ static void measure(struct run r)
 		g->holding = 0;
 		g->next_flow = g->next_mac = g->next_sequence = g->expected_sequence = 0;
 		g->wrong = g->out_of_order = 0;
+		g->turns = g->turns_full = 0;
 	}
 	announce(&r, 0, r.macs);
 
@@ -402,8 +411,9 @@ static void measure(struct run r)
 		       (m->switch_wait - p->switch_wait) / 1e3);
 	}
 	drain(&r);
-	printf("{\"done\": true, \"wrong\": %" PRIu64 ", \"out_of_order\": %" PRIu64 "}\n", a->wrong + b->wrong,
-	       a->out_of_order + b->out_of_order);
+	printf("{\"done\": true, \"wrong\": %" PRIu64 ", \"out_of_order\": %" PRIu64 ", \"ring_full\": %.4f}\n",
+	       a->wrong + b->wrong, a->out_of_order + b->out_of_order,
+	       (double)a->turns_full / RTE_MAX(a->turns, 1u));
 	fflush(stdout);
 	close(own);
 	if (other >= 0)

@@ -38,6 +38,8 @@ class Traffic:
     wrong: int
     """Frames that were not as sent; only with verify=1."""
     out_of_order: int
+    ring_full: float = 0.0
+    """Share of guest A's turns in which its ring had no room: it waited for the switch."""
 
     def values(self, *, braked: bool = False) -> Json:
         """Mpps, Gbit/s and what was lost, over all parts and (`kept`) over the undisturbed ones.
@@ -49,9 +51,11 @@ class Traffic:
             taken, parts = len(self.parts) - len(kept), len(self.parts)
             return {
                 **_rates(self.parts),
+                "ring full": self.ring_full,
                 "disturbed": f"cores taken away in {taken} of {parts} parts of {PART_MS} ms",
             }
-        return _rates(self.parts) | {f"{name} kept": value for name, value in _rates(kept).items()}
+        whole = _rates(self.parts) | {"ring full": self.ring_full}
+        return whole | {f"{name} kept": value for name, value in _rates(kept).items()}
 
 
 def _taken(part: Json, *, braked: bool) -> bool:
@@ -156,7 +160,7 @@ class Generator:
         last = lines.pop()
         if "error" in last:
             raise ValueError(f"generator: {last['error']}")
-        return Traffic(lines, last["wrong"], last["out_of_order"])
+        return Traffic(lines, last["wrong"], last["out_of_order"], last["ring_full"])
 
     def stop(self) -> None:
         """Disconnect and end."""

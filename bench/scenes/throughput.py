@@ -6,6 +6,7 @@
 ```
 """
 
+import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ PAGES = 900
 """Hugepages (2 MB): OVS 384 MB and its mbufs, testpmd 256 MB, four generators of 96 MB."""
 LIMITED_BELOW = 0.75
 """Of the share that the brake took, at least so much has to be lost; otherwise the generator is the limit."""
+ENOUGH_TO_TELL = 3
+"""Fewer windows than this, and what was lost is noise: then A's ring has to have been OFTEN_FULL."""
+OFTEN_FULL = 0.5
 
 
 @dataclass(frozen=True)
@@ -152,30 +156,33 @@ def start(context: Context, result: Result) -> dict[str, tuple[Side, Callable[[]
     return {name: found[name] for name in EVERYONE if name in found}
 
 
-def limited(windows: list[Window], contender: str, case: str) -> float | None:
-    """What was lost for each share of its core that was taken: 1 where the switch is the limit."""
-    seen = Spread.of(
-        w.values["lost per share taken"]
-        for w in windows
-        if (w.contender, w.case) == (contender, case) and not w.disturbed
-    )
-    return seen.median if seen else None
+def limited(windows: list[Window], contender: str, case: str) -> tuple[float | None, float]:
+    """What tells whose limit was measured.
+
+    What was lost for each share of its core that was taken (1 where the switch is the limit; `None` where there
+    are too few windows to tell), and how often guest A's ring was full.
+    """
+    own = [w for w in windows if (w.contender, w.case) == (contender, case)]
+    lost = [w.values["lost per share taken"] for w in own if not w.disturbed]
+    full = Spread.of(w.values["ring full"] for w in own)
+    return statistics.median(lost) if len(lost) >= ENOUGH_TO_TELL else None, full.median if full else 0.0
 
 
 def generator_limits(windows: list[Window], contender: str, case: str) -> bool:
     """Whether the generator, and not the switch, is the limit."""
-    seen = limited(windows, contender, case)
-    return seen is not None and seen < LIMITED_BELOW
+    lost, full = limited(windows, contender, case)
+    return full < OFTEN_FULL if lost is None else lost < LIMITED_BELOW
 
 
 def figures(windows: list[Window], case: str, title: str, unit: str) -> list[Figure]:
     """Throughput of everyone in one case."""
     made = []
     for name in dict.fromkeys(w.contender for w in windows if w.case == case):
-        seen = limited(windows, name, case)
-        note = "" if seen is None else f"loses {seen:.2f} of each share of its core that is taken"
+        lost, full = limited(windows, name, case)
+        note = f"A's ring full in {full:.0%} of turns"
+        note += "" if lost is None else f"; loses {lost:.2f} of each share of its core that is taken"
         if generator_limits(windows, name, case):
-            note += ": **the generator is the limit**"
+            note += "; **the generator is the limit**"
         made.append(Figure(title, name, unit, samples(windows, name, case, unit), filterable=True, note=note))
     return made
 
