@@ -97,7 +97,7 @@ class Side:
         assert self.generator is not None
         options = {
             **cases[name].options,
-            "ms": round(1000 * self.context.seconds(0.6)),
+            "ms": 250 if self.context.quick else 500,
             "pid": self.peer.process.pid,
             "tid": self.tid,
         }
@@ -159,8 +159,8 @@ def start(context: Context, result: Result) -> dict[str, tuple[Side, Callable[[]
 def limited(windows: list[Window], contender: str, case: str) -> tuple[float | None, float]:
     """What tells whose limit was measured.
 
-    What was lost for each share of its core that was taken (1 where the switch is the limit; `None` where there
-    are too few windows to tell), and how often guest A's ring was full.
+    What was lost for each share of its core that was taken (1 where the switch is the limit; `None` where
+    there are too few windows to tell), and how often guest A's ring was full.
     """
     own = [w for w in windows if (w.contender, w.case) == (contender, case)]
     lost = [w.values["lost per share taken"] for w in own if not w.disturbed]
@@ -296,7 +296,7 @@ def run(context: Context) -> Result:
 
     sizes = [SIZES[0], SIZES[-1]] if context.quick else SIZES
     flows, macs = ([c[0], c[-1]] if context.quick else c for c in (FLOWS, MACS))
-    few, many = context.rounds(5), context.rounds(9)
+    few, many = context.rounds(4), context.rounds(7)
     for layout in LAYOUTS:
         parts = [(sizes, many)]
         if layout == "split":
