@@ -1,11 +1,10 @@
-"""The machine under all of it: which cores, how far apart, hugepages, and time taken away.
+"""The machine under all of it: which cores, how far apart, hugepages, what a process used.
 
 ```text
  sched_getaffinity ─▶ generator_cpu, switch_cpu
  generator/pingpong ─▶ ns for a cache line there and back
  /proc/sys/vm/nr_hugepages ◀─ what a scene needs; given back afterwards
- /proc/PID/task/TID/schedstat ─▶ ns a runnable thread had to wait
- /proc/stat ─▶ steal
+ /proc/PID/stat, task ─▶ CPU time, threads
 ```
 """
 
@@ -103,16 +102,6 @@ def hugepages(count: int) -> Iterator[int]:
             HUGEPAGES.write_text(str(before))
 
 
-def waited_ns(pid: int, tid: int | None = None) -> int:
-    """How long a thread has been runnable without a CPU, ns since it started (proc(5), schedstat)."""
-    return int(Path(f"/proc/{pid}/task/{tid or pid}/schedstat").read_text().split()[1])
-
-
-def ran_ns(pid: int, tid: int | None = None) -> int:
-    """How long a thread has been on a CPU, ns since it started."""
-    return int(Path(f"/proc/{pid}/task/{tid or pid}/schedstat").read_text().split()[0])
-
-
 def process_cpu_s(pid: int) -> float:
     """CPU time of a whole process, user and kernel, in seconds (all threads, dead ones as well)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -124,8 +113,3 @@ def threads(pid: int) -> dict[int, str]:
     return {
         int(task.name): (task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()
     }
-
-
-def steal_s() -> float:
-    """Time the hypervisor took away, all CPUs, in seconds since boot."""
-    return int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")

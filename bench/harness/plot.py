@@ -33,12 +33,6 @@ def cdf(name: str, values: Iterable[float]) -> Series:
     return Series(name, tuple((ordered[index], (index + 1) / count) for index in chosen))
 
 
-def ccdf(name: str, values: Iterable[float]) -> Series:
-    """The share of values above x: with a logarithmic y axis, every decade of the tail gets the same room."""
-    below = cdf(name, values)
-    return Series(name, tuple((x, 1 - y) for x, y in below.points if y < 1))
-
-
 def label(value: float) -> str:
     """A tick's text, short."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
