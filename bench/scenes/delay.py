@@ -1,0 +1,385 @@
+"""Real-time frames among bulk traffic, application to application.
+
+```text
+ voice ─ 1,000 frames/s ─┐
+ bulk1 ─ TCP ────────────┼─ Tidegate contract │ Tidegate FIFO │ kernel bridge, HTB ── 1 Gbit/s ─ sink
+ bulk2 ─ TCP ────────────┘
+
+ due ── woke, sends ── send returned ── kernel's receive stamp ── read by the application
+  └ sender woke ┘└── send call ──┘└──────── between ────────┘└─ receiver woke ─┘
+```
+"""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from harness import plot
+from harness.measure import interleave, ratios
+from harness.model import Contender, Context, Figure, Json, Plot, Result, Scene, Target, Window, samples
+from scenes.stacks.counters import Cpus, edge, tcp_wire_bytes
+from scenes.stacks.fabric import Bridge, Fabric, Tidegate, load
+from scenes.stacks.figures import percentile
+
+NAMES = ("voice", "bulk1", "bulk2", "sink")
+VOICE_PORT, BULK_PORT = 5002, 5001
+CONNECTIONS = 8
+WORKER_PRIORITY = 2
+"""SCHED_FIFO priority of the switch's worker, as in `tidegate demo`; voice has 3."""
+AWAY_NS = 100_000
+"""A bare timer, above everything else on its CPU, that is later than this: the CPU was away."""
+
+RATE = "1gbit"
+BURSTS = "burst 125000 cburst 125000"
+"""As the default of `rx.burst`: 1 ms at the rate."""
+CONTRACT: dict[str, Sequence[str]] = {
+    "voice": ('tx = { max = "4mbit", burst = "2kB" }', 'deadline = "1ms"', 'to = ["sink"]'),
+    "sink": (f'rx = {{ max = "{RATE}" }}',),
+}
+FIFO: dict[str, Sequence[str]] = {
+    "voice": ('tx = { max = "4mbit", burst = "2kB" }',),
+    "sink": (f'rx = {{ max = "{RATE}", discipline = "fifo", queue = "1500kB" }}',),
+}
+HTB = (
+    "qdisc add dev DEV root handle 1: htb default 20",
+    f"class add dev DEV parent 1: classid 1:1 htb rate {RATE} {BURSTS}",
+    f"class add dev DEV parent 1:1 classid 1:10 htb rate 4mbit ceil {RATE} {BURSTS} prio 0",
+    f"class add dev DEV parent 1:1 classid 1:20 htb rate 996mbit ceil {RATE} {BURSTS} prio 1",
+    "filter add dev DEV parent 1: protocol ip u32 match ip protocol 17 0xff"
+    f" match ip dport {VOICE_PORT} 0xffff flowid 1:10",
+)
+PARTS = ("sender woke", "send call", "between", "receiver woke")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of voice, ns of one clock."""
+
+    due: int
+    sent: int
+    returned: int
+    stamped: int
+    read: int
+
+    @property
+    def delay(self) -> int:
+        """From application to application."""
+        return self.read - self.sent
+
+    def parts(self) -> dict[str, int]:
+        """What the time went into; `sender woke` comes before the delay, the others add up to it."""
+        # The receiver's stamp may come before the send call returns: the frame overtook it.
+        returned = min(self.returned, self.stamped)
+        return {
+            "sender woke": self.sent - self.due,
+            "send call": returned - self.sent,
+            "between": self.stamped - returned,
+            "receiver woke": self.read - self.stamped,
+        }
+
+
+@dataclass(frozen=True)
+class Away:
+    """Moments at which a CPU did not run even its most important thread: from due to woken."""
+
+    cpu: int
+    spans: tuple[tuple[int, int], ...]
+    lates: tuple[int, ...]
+
+    def overlaps(self, frame: Frame) -> bool:
+        """Whether it was away during a frame's delay."""
+        return any(begin < frame.read and frame.sent < end for begin, end in self.spans)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One window."""
+
+    frames: tuple[Frame, ...]
+    lost: int
+    away: tuple[Away, ...]
+    bulk: float
+    """bit/s at the sink, voice included."""
+    stolen: float
+
+
+def hear(fabric: Fabric, seconds: float) -> Heard:
+    """Voice for a while, with bare timers beside it."""
+    files = {what: fabric.file() for what in ("sent", "heard")}
+    timers = [(cpu, fabric.file()) for cpu in sorted(os.sched_getaffinity(0))]
+    address, port = fabric.address("sink"), str(VOICE_PORT)
+    ear = fabric.act("sink", "listen", address, port, str(seconds + 1.5), str(files["heard"]))
+    clocks = [fabric.act("sink", "timer", str(cpu), str(seconds + 0.5), str(file)) for cpu, file in timers]
+    cpus = Cpus.now()
+    first = edge(fabric.stacks["sink"])
+    mouth = fabric.act("voice", "voice", address, port, str(seconds), str(files["sent"]))
+    mouth.popen.wait(seconds + 30)
+    last = edge(fabric.stacks["sink"])
+    after = Cpus.now()
+    for process in (*clocks, ear):
+        process.popen.wait(30)
+    sent, heard = load(files["sent"]), load(files["heard"])
+    frames: dict[int, Frame] = {}
+    for at in range(0, len(heard), 4):
+        number, began, stamped, read = heard[at : at + 4]
+        due, _, returned = sent[3 * number : 3 * number + 3]
+        frames.setdefault(number, Frame(due, began, returned, stamped, read))
+    away = []
+    for cpu, file in timers:
+        times = load(file)
+        pairs = [(times[i], times[i + 1]) for i in range(0, len(times), 2)]
+        spans = tuple((due, due + late) for due, late in pairs if late > AWAY_NS)
+        away.append(Away(cpu, spans, tuple(late for _, late in pairs)))
+    return Heard(
+        tuple(frames[number] for number in sorted(frames)),
+        len(sent) // 3 - len(frames),
+        tuple(away),
+        tcp_wire_bytes(first, last) * 8 / (last.at - first.at),
+        (after.stolen - cpus.stolen) / (after.at - cpus.at),
+    )
+
+
+def values(heard: Heard) -> Json:
+    """The figures of one window, us."""
+    delays = [frame.delay / 1e3 for frame in heard.frames]
+    result: Json = {
+        "p50": percentile(delays, 0.5),
+        "p99": percentile(delays, 0.99),
+        "p99.9": percentile(delays, 0.999),
+        "max": max(delays),
+        "lost": float(heard.lost),
+        "bulk": heard.bulk / 1e6,
+        "steal": heard.stolen * 100,
+        "timer p99.9": percentile([late / 1e3 for away in heard.away for late in away.lates], 0.999),
+        "timer max": max(late / 1e3 for away in heard.away for late in away.lates),
+    }
+    for part in PARTS:
+        own = [frame.parts()[part] / 1e3 for frame in heard.frames]
+        result[f"{part} p50"] = percentile(own, 0.5)
+        result[f"{part} p99.9"] = percentile(own, 0.999)
+    # The frames that make the tail, and what of them took longest.
+    for share in (0.99, 0.999):
+        limit = percentile(delays, share) * 1e3
+        tail = [frame for frame in heard.frames if frame.delay >= limit]
+        for part in PARTS[1:]:
+            spent = sum(frame.parts()[part] for frame in tail)
+            result[f"tail above p{100 * share:g}: {part}"] = 100 * spent / sum(f.delay for f in tail)
+        beside = sum(any(away.overlaps(frame) for away in heard.away) for frame in tail)
+        result[f"tail above p{100 * share:g}: a CPU was away"] = 100 * beside / len(tail)
+    return result
+
+
+class Contenders:
+    """The three, each with its namespaces and its bulk traffic, started for its windows alone."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        # As `tidegate demo` does: one worker, above ordinary threads.
+        self.tidegate = Tidegate(
+            context.folder / "t",
+            NAMES,
+            context.cleanup,
+            switch_options=("--workers", "1", "--fifo-priority", str(WORKER_PRIORITY)),
+        )
+        self.tidegate.start(CONTRACT)
+        self.bridge = Bridge(context.folder / "k", NAMES, context.cleanup)
+        self.bridge.qdisc("to-sink", *HTB)
+        self.misses: list[str] = []
+        self.pools: dict[str, list[Frame]] = {}
+        self.switch_delays: dict[str, dict[int, int]] = {}
+
+    def all(self) -> list[Contender]:
+        """For `interleave`."""
+        return [
+            Contender("tidegate", partial(self.under, self.tidegate, CONTRACT, "tidegate")),
+            Contender("tidegate, FIFO", partial(self.under, self.tidegate, FIFO, "tidegate, FIFO")),
+            Contender("kernel HTB", partial(self.under, self.bridge, None, "kernel HTB")),
+        ]
+
+    def under(self, fabric: Fabric, contract: dict[str, Sequence[str]] | None, name: str, _case: str) -> Json:
+        """One window of one contender under full load."""
+        seconds = 2.0 if self.context.quick else 8.0
+        if contract is not None:
+            self.tidegate.apply(contract)
+        sink = fabric.act("sink", "drain", fabric.address("sink"), str(BULK_PORT))
+        sources = [
+            fabric.act(who, "bulk", fabric.address("sink"), str(BULK_PORT), str(CONNECTIONS))
+            for who in ("bulk1", "bulk2")
+        ]
+        try:
+            time.sleep(1.0 if self.context.quick else 2.0)
+            before = self.tidegate.stats("voice") if contract is not None else None
+            heard = hear(fabric, seconds)
+            found = values(heard)
+            if before is not None:
+                after = self.tidegate.stats("voice")
+                inside = gained(before, after)
+                pool = self.switch_delays.setdefault(name, {})
+                for ns, count in inside.items():
+                    pool[ns] = pool.get(ns, 0) + count
+                found |= inner(inside)
+                found["misses"] = float(sum(after["misses"].values()) - sum(before["misses"].values()))
+            if contract is CONTRACT:
+                self.misses += misses(self.tidegate)
+        finally:
+            for process in (*sources, sink):
+                process.kill()
+        self.pools.setdefault(name, []).extend(heard.frames)
+        return found
+
+
+def gained(before: Json, after: Json) -> dict[int, int]:
+    """What a delay histogram gained: frames by delay, ns."""
+    old = {int(ns): int(count) for ns, count in before["delay"]["buckets"]}
+    new = {int(ns): int(count) for ns, count in after["delay"]["buckets"]}
+    return {ns: count - old.get(ns, 0) for ns, count in new.items() if count > old.get(ns, 0)}
+
+
+def inner(buckets: dict[int, int]) -> Json:
+    """Percentiles of what the switch itself says a frame took, us."""
+    total, seen, found = sum(buckets.values()), 0, {}
+    marks = [("inside p50", 0.5), ("inside p99", 0.99), ("inside p99.9", 0.999), ("inside max", 1.0)]
+    for ns in sorted(buckets):
+        seen += buckets[ns]
+        for name, share in marks:
+            if name not in found and seen >= share * total:
+                found[name] = ns / 1e3
+    return found
+
+
+def misses(tidegate: Tidegate) -> list[str]:
+    """The latest misses of voice with what they waited for, in the switch's words."""
+    return [str(miss) for miss in json.loads(tidegate.host.cli("why", "voice", "--json"))["latest_misses"]]
+
+
+SHOWN = ("p50", "p99", "p99.9", "max", "lost", "misses", "bulk", "steal", "timer p99.9", "timer max")
+UNITS = {"lost": "", "misses": "", "bulk": "Mbit/s", "steal": "%"}
+
+
+def run(context: Context) -> Result:
+    """Measures all contenders in turns."""
+    stage = Contenders(context)
+    contenders = stage.all()
+    windows = interleave(None, contenders, [CASE], context.rounds(5))
+    result = Result(windows=list(windows))
+    for value in (
+        "p50",
+        "p99",
+        "p99.9",
+        "max",
+        "lost",
+        "misses",
+        "bulk",
+        "steal",
+        "timer p99.9",
+        "timer max",
+    ):
+        for contender in contenders:
+            own = [w for w in windows if w.contender == contender.name and value in w.values]
+            if own:
+                result.figures.append(
+                    Figure(
+                        f"{LABELS.get(value, 'delay ' + value)}",
+                        contender.name,
+                        UNITS.get(value, "us"),
+                        samples(own, contender.name, CASE, value),
+                    )
+                )
+    parts = [key for key in windows[0].values if key.startswith("tail ")]
+    inside = [key for key in windows[0].values if key.startswith("inside ")]
+    split = [f"{part} {p}" for part in PARTS for p in ("p50", "p99.9")]
+    for value in (*split, *parts, *inside):
+        for contender in contenders:
+            own = [w for w in windows if w.contender == contender.name and value in w.values]
+            if own:
+                unit = "%" if value.startswith("tail ") else "us"
+                label = value.replace("inside ", "inside the switch, ")
+                result.figures.append(
+                    Figure(label, contender.name, unit, samples(own, contender.name, CASE, value))
+                )
+    result.targets += targets(windows)
+    result.plots.append(
+        Plot(
+            "delay-cdf",
+            "Real-time frames among bulk traffic, 1 Gbit/s: application to application",
+            "delay [us]",
+            "share of frames",
+            tuple(
+                plot.cdf(name, [max(frame.delay, 1) / 1e3 for frame in frames])
+                for name, frames in stage.pools.items()
+            ),
+            log_x=True,
+        )
+    )
+    result.notes += worst(stage)
+    return result
+
+
+CASE = "1,000 frames/s among bulk"
+LABELS = {
+    "lost": "frames of voice lost",
+    "misses": "deadline misses, by the switch",
+    "bulk": "everything received",
+    "steal": "CPU time taken away by the host",
+    "timer p99.9": "a bare timer beside it, p99.9",
+    "timer max": "a bare timer beside it, max",
+}
+
+
+def targets(windows: Sequence[Window]) -> list[Target]:
+    """p99.9 against the FIFO's, and against the kernel's."""
+    against_fifo = ratios(windows, "tidegate, FIFO", "tidegate", CASE, "p99.9")
+    against_kernel = ratios(windows, "tidegate", "kernel HTB", CASE, "p99.9")
+    return [
+        Target(
+            "real-time delay p99.9: a FIFO's against the contract's",
+            "at least 100x",
+            "x",
+            100,
+            "more",
+            against_fifo,
+        ),
+        Target(
+            "real-time delay p99.9 against kernel HTB with strict priority",
+            "under 1x",
+            "x",
+            1,
+            "less",
+            against_kernel,
+        ),
+    ]
+
+
+def worst(stage: Contenders) -> list[str]:
+    """Sentences about the worst frame of each contender, and the switch's own log of misses."""
+    notes = []
+    for name, frames in stage.pools.items():
+        frame = max(frames, key=lambda f: f.delay)
+        parts = ", ".join(
+            f"{part} {ns / 1e3:.0f} us" for part, ns in frame.parts().items() if part != "timer"
+        )
+        notes.append(f"{name}: the worst of {len(frames)} frames took {frame.delay / 1e3:.0f} us: {parts}.")
+    if stage.misses:
+        notes.append("Misses as `tidegate why voice` tells them: " + "; ".join(stage.misses[-5:]))
+    else:
+        notes.append("`tidegate why voice` knows no miss: no frame was over its deadline inside the switch.")
+    return notes
+
+
+SCENE = Scene(
+    name="delay",
+    title="Real-time frames among bulk traffic",
+    about=(
+        "`voice` sends 1,000 frames of 200 bytes a second while `bulk1` and `bulk2` fill the sink's 1 "
+        "Gbit/s with eight TCP connections each. Every tenant has its own kernel stack. Times are taken "
+        "by the applications: right before the send call, and when the receiver has read the frame. The "
+        "kernel's contender is a bridge with HTB on the sink's port: voice in a class of priority 0, "
+        "all else in priority 1. Voice's threads run under SCHED_FIFO everywhere, and so does the "
+        "switch's worker."
+    ),
+    order=60,
+    run=run,
+)

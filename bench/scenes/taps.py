@@ -1,0 +1,86 @@
+"""Tap to tap TCP against the kernel's bridge: what a core carries.
+
+```text
+ namespace a ─eth0─ tap ─ Tidegate ─ tap ─eth0─ namespace b     one or four TCP connections,
+ namespace a ─eth0─ veth ─ bridge ─ veth ─eth0─ namespace b     bytes at b's interface / CPU time of all
+```
+"""
+
+from functools import partial
+
+from harness.measure import interleave, ratios
+from harness.model import Contender, Context, Figure, Json, Result, Scene, Target, Window, samples
+from scenes.stacks import bulk
+from scenes.stacks.fabric import Bridge, Fabric, Tidegate
+
+NAMES = ("a", "b")
+CASES = {"1 connection": 1, "4 connections": 4}
+DISTURBED = 0.02
+"""Above this share of a CPU taken away by the host, a window is marked."""
+
+
+def window(fabric: Fabric, seconds: float, case: str) -> Json:
+    """One window: Gbit/s, CPUs kept busy, and one by the other."""
+    flow = bulk.measure(fabric, "a", "b", warm_up=min(1.0, seconds), seconds=seconds, connections=CASES[case])
+    rate = flow.bits_per_second / 1e9
+    values: Json = {"rate": rate, "cores": flow.busy_cpus, "per_core": rate / flow.busy_cpus}
+    if flow.stolen > DISTURBED:
+        values["disturbed"] = f"{flow.stolen:.1%} of a CPU taken away"
+    return values
+
+
+def run(context: Context) -> Result:
+    """Measures both, in turns."""
+    seconds = 1.0 if context.quick else 4.0
+    tidegate = Tidegate(context.folder / "t", NAMES, context.cleanup)
+    tidegate.start({})
+    bridge = Bridge(context.folder / "k", NAMES, context.cleanup)
+    contenders = [
+        Contender("tidegate", partial(window, tidegate, seconds)),
+        Contender("kernel bridge", partial(window, bridge, seconds)),
+    ]
+    cases = list(CASES)[:1] if context.quick else list(CASES)
+    result = Result()
+    for case in cases:
+        windows = interleave(context.machine, contenders, [case], context.rounds(5))
+        result.windows += windows
+        result.figures += figures(windows, case, [c.name for c in contenders])
+        result.targets.append(
+            Target(
+                f"TCP tap to tap against the kernel's bridge, per core used, {case}",
+                "at least 0.8x",
+                "x",
+                0.8,
+                "more",
+                ratios(windows, "tidegate", "kernel bridge", case, "per_core"),
+                filterable=True,
+            )
+        )
+    return result
+
+
+def figures(windows: list[Window], case: str, contenders: list[str]) -> list[Figure]:
+    """Throughput, CPUs used, and one per other."""
+    return [
+        Figure(f"TCP, {case}: {name}", contender, unit, samples(windows, contender, case, value), True)
+        for name, unit, value in (
+            ("throughput", "Gbit/s", "rate"),
+            ("CPUs kept busy by everything", "CPUs", "cores"),
+            ("throughput per CPU used", "Gbit/s", "per_core"),
+        )
+        for contender in contenders
+    ]
+
+
+SCENE = Scene(
+    name="taps",
+    title="Between namespaces: TCP through taps",
+    about=(
+        "Two namespaces, each with the kernel's TCP, connected by taps and Tidegate or by veth pairs "
+        "and the kernel's bridge, with segmentation and checksum offloads on. Bytes are counted at the "
+        "receiver's interface; CPU time is that of the whole machine: sender, receiver and what is "
+        "between."
+    ),
+    order=80,
+    run=run,
+)
