@@ -106,16 +106,16 @@ class Heard:
     stolen: float
 
 
-def hear(fabric: Fabric, seconds: float) -> Heard:
-    """Voice for a while, with bare timers beside it."""
+def hear(fabric: Fabric, seconds: float, cpus: str = "") -> Heard:
+    """Voice for a while, on `cpus` alone where given, with bare timers beside it."""
     files = {what: fabric.file() for what in ("sent", "heard")}
     timers = [(cpu, fabric.file()) for cpu in sorted(os.sched_getaffinity(0))]
     address, port = fabric.address("sink"), str(VOICE_PORT)
-    ear = fabric.act("sink", "listen", address, port, str(seconds + 1.5), str(files["heard"]))
-    clocks = [fabric.act("sink", "timer", str(cpu), str(seconds + 0.5), str(file)) for cpu, file in timers]
-    cpus = Cpus.now()
+    ear = fabric.act("sink", "listen", address, port, str(seconds + 0.7), str(files["heard"]), cpus=cpus)
+    clocks = [fabric.act("sink", "timer", str(cpu), str(seconds), str(file)) for cpu, file in timers]
+    before = Cpus.now()
     first = edge(fabric.stacks["sink"])
-    mouth = fabric.act("voice", "voice", address, port, str(seconds), str(files["sent"]))
+    mouth = fabric.act("voice", "voice", address, port, str(seconds), str(files["sent"]), cpus=cpus)
     mouth.popen.wait(seconds + 30)
     last = edge(fabric.stacks["sink"])
     after = Cpus.now()
@@ -138,7 +138,7 @@ def hear(fabric: Fabric, seconds: float) -> Heard:
         len(sent) // 3 - len(frames),
         tuple(away),
         tcp_wire_bytes(first, last) * 8 / (last.at - first.at),
-        (after.stolen - cpus.stolen) / (after.at - cpus.at),
+        (after.stolen - before.stolen) / (after.at - before.at),
     )
 
 
@@ -188,8 +188,9 @@ class Contenders:
         self.bridge = Bridge(context.folder / "k", NAMES, context.cleanup)
         self.bridge.qdisc("to-sink", *HTB)
         self.misses: list[str] = []
-        self.pools: dict[str, list[Frame]] = {}
-        self.switch_delays: dict[str, dict[int, int]] = {}
+        self.pools: dict[tuple[str, str], list[Frame]] = {}
+        self.prompt_cpu = context.machine.switch_cpu
+        self.other_cpu = context.machine.generator_cpu
 
     def all(self) -> list[Contender]:
         """For `interleave`."""
@@ -199,27 +200,27 @@ class Contenders:
             Contender("kernel HTB", partial(self.under, self.bridge, None, "kernel HTB")),
         ]
 
-    def under(self, fabric: Fabric, contract: dict[str, Sequence[str]] | None, name: str, _case: str) -> Json:
+    def under(self, fabric: Fabric, contract: dict[str, Sequence[str]] | None, name: str, case: str) -> Json:
         """One window of one contender under full load."""
-        seconds = 2.0 if self.context.quick else 8.0
+        seconds = 2.0 if self.context.quick else 5.0
         if contract is not None:
             self.tidegate.apply(contract)
-        sink = fabric.act("sink", "drain", fabric.address("sink"), str(BULK_PORT))
+        apart = case == APART
+        prompt, others = (str(self.prompt_cpu), str(self.other_cpu)) if apart else ("", "")
+        self.place_worker({self.prompt_cpu} if apart else os.sched_getaffinity(0))
+        sink = fabric.act("sink", "drain", fabric.address("sink"), str(BULK_PORT), cpus=others)
         sources = [
-            fabric.act(who, "bulk", fabric.address("sink"), str(BULK_PORT), str(CONNECTIONS))
+            fabric.act(who, "bulk", fabric.address("sink"), str(BULK_PORT), str(CONNECTIONS), cpus=others)
             for who in ("bulk1", "bulk2")
         ]
         try:
-            time.sleep(1.0 if self.context.quick else 2.0)
+            time.sleep(1.0)
             before = self.tidegate.stats("voice") if contract is not None else None
-            heard = hear(fabric, seconds)
+            heard = hear(fabric, seconds, prompt)
             found = values(heard)
             if before is not None:
                 after = self.tidegate.stats("voice")
                 inside = gained(before, after)
-                pool = self.switch_delays.setdefault(name, {})
-                for ns, count in inside.items():
-                    pool[ns] = pool.get(ns, 0) + count
                 found |= inner(inside)
                 found["misses"] = float(sum(after["misses"].values()) - sum(before["misses"].values()))
             if contract is CONTRACT:
@@ -227,7 +228,7 @@ class Contenders:
         finally:
             for process in (*sources, sink):
                 process.kill()
-        self.pools.setdefault(name, []).extend(heard.frames)
+        self.pools.setdefault((case, name), []).extend(heard.frames)
         return found
 
 
@@ -255,7 +256,6 @@ def misses(tidegate: Tidegate) -> list[str]:
     return [str(miss) for miss in json.loads(tidegate.host.cli("why", "voice", "--json"))["latest_misses"]]
 
 
-SHOWN = ("p50", "p99", "p99.9", "max", "lost", "misses", "bulk", "steal", "timer p99.9", "timer max")
 UNITS = {"lost": "", "misses": "", "bulk": "Mbit/s", "steal": "%"}
 
 
@@ -263,63 +263,46 @@ def run(context: Context) -> Result:
     """Measures all contenders in turns."""
     stage = Contenders(context)
     contenders = stage.all()
-    windows = interleave(None, contenders, [CASE], context.rounds(5))
+    cases = (ANYWHERE,) if context.quick else (ANYWHERE, APART)
+    windows = interleave(None, contenders, cases, context.rounds(5))
     result = Result(windows=list(windows))
-    for value in (
-        "p50",
-        "p99",
-        "p99.9",
-        "max",
-        "lost",
-        "misses",
-        "bulk",
-        "steal",
-        "timer p99.9",
-        "timer max",
-    ):
-        for contender in contenders:
-            own = [w for w in windows if w.contender == contender.name and value in w.values]
-            if own:
-                result.figures.append(
-                    Figure(
-                        f"{LABELS.get(value, 'delay ' + value)}",
-                        contender.name,
-                        UNITS.get(value, "us"),
-                        samples(own, contender.name, CASE, value),
+    keys = list(dict.fromkeys(key for window in windows for key in window.values))
+    for case in cases:
+        for key in keys:
+            for contender in contenders:
+                own = [w for w in windows if w.contender == contender.name and key in w.values]
+                if taken := samples(own, contender.name, case, key):
+                    unit = "%" if key.startswith("tail ") else UNITS.get(key, "us")
+                    result.figures.append(
+                        Figure(f"{LABELS.get(key, key)}, {case}", contender.name, unit, taken)
                     )
-                )
-    parts = [key for key in windows[0].values if key.startswith("tail ")]
-    inside = [key for key in windows[0].values if key.startswith("inside ")]
-    split = [f"{part} {p}" for part in PARTS for p in ("p50", "p99.9")]
-    for value in (*split, *parts, *inside):
-        for contender in contenders:
-            own = [w for w in windows if w.contender == contender.name and value in w.values]
-            if own:
-                unit = "%" if value.startswith("tail ") else "us"
-                label = value.replace("inside ", "inside the switch, ")
-                result.figures.append(
-                    Figure(label, contender.name, unit, samples(own, contender.name, CASE, value))
-                )
-    result.targets += targets(windows)
-    result.plots.append(
+        result.targets += targets(windows, case)
+    result.plots += [
         Plot(
-            "delay-cdf",
-            "Real-time frames among bulk traffic, 1 Gbit/s: application to application",
-            "delay [us]",
+            f"delay-cdf-{number}",
+            f"Real-time frames among bulk traffic, {case}",
+            "delay, application to application [us]",
             "share of frames",
             tuple(
                 plot.cdf(name, [max(frame.delay, 1) / 1e3 for frame in frames])
-                for name, frames in stage.pools.items()
+                for (where, name), frames in stage.pools.items()
+                if where == case
             ),
             log_x=True,
         )
-    )
+        for number, case in enumerate(cases, 1)
+    ]
     result.notes += worst(stage)
     return result
 
 
-CASE = "1,000 frames/s among bulk"
+ANYWHERE = "threads anywhere"
+APART = "bulk on a CPU of its own"
 LABELS = {
+    "p50": "delay p50",
+    "p99": "delay p99",
+    "p99.9": "delay p99.9",
+    "max": "delay max",
     "lost": "frames of voice lost",
     "misses": "deadline misses, by the switch",
     "bulk": "everything received",
@@ -329,13 +312,13 @@ LABELS = {
 }
 
 
-def targets(windows: Sequence[Window]) -> list[Target]:
+def targets(windows: Sequence[Window], case: str) -> list[Target]:
     """p99.9 against the FIFO's, and against the kernel's."""
-    against_fifo = ratios(windows, "tidegate, FIFO", "tidegate", CASE, "p99.9")
-    against_kernel = ratios(windows, "tidegate", "kernel HTB", CASE, "p99.9")
+    against_fifo = ratios(windows, "tidegate, FIFO", "tidegate", case, "p99.9")
+    against_kernel = ratios(windows, "tidegate", "kernel HTB", case, "p99.9")
     return [
         Target(
-            "real-time delay p99.9: a FIFO's against the contract's",
+            f"real-time delay p99.9: a FIFO's against the contract's, {case}",
             "at least 100x",
             "x",
             100,
@@ -343,7 +326,7 @@ def targets(windows: Sequence[Window]) -> list[Target]:
             against_fifo,
         ),
         Target(
-            "real-time delay p99.9 against kernel HTB with strict priority",
+            f"real-time delay p99.9 against kernel HTB with strict priority, {case}",
             "under 1x",
             "x",
             1,
@@ -356,12 +339,14 @@ def targets(windows: Sequence[Window]) -> list[Target]:
 def worst(stage: Contenders) -> list[str]:
     """Sentences about the worst frame of each contender, and the switch's own log of misses."""
     notes = []
-    for name, frames in stage.pools.items():
+    for (case, name), frames in stage.pools.items():
         frame = max(frames, key=lambda f: f.delay)
         parts = ", ".join(
             f"{part} {ns / 1e3:.0f} us" for part, ns in frame.parts().items() if part != "timer"
         )
-        notes.append(f"{name}: the worst of {len(frames)} frames took {frame.delay / 1e3:.0f} us: {parts}.")
+        notes.append(
+            f"{name}, {case}: the worst of {len(frames)} frames took {frame.delay / 1e3:.0f} us: {parts}."
+        )
     if stage.misses:
         notes.append("Misses as `tidegate why voice` tells them: " + "; ".join(stage.misses[-5:]))
     else:
@@ -378,7 +363,9 @@ SCENE = Scene(
         "by the applications: right before the send call, and when the receiver has read the frame. The "
         "kernel's contender is a bridge with HTB on the sink's port: voice in a class of priority 0, "
         "all else in priority 1. Voice's threads run under SCHED_FIFO everywhere, and so does the "
-        "switch's worker."
+        "switch's worker. Once the scheduler places all threads; once voice, its receiver and the worker "
+        "have one CPU and bulk the other: where the kernel is not preemptible, a thread that wakes on a CPU "
+        "waits until the kernel is through with what it does there for bulk."
     ),
     order=60,
     run=run,

@@ -37,6 +37,8 @@ DIRECTIONS = ("tx", "rx")
 ALLOWED = 1.0
 """Error that is allowed with TCP, percent."""
 CONNECTIONS = 2
+SECONDS = 10.0
+"""Of a window, after the burst."""
 
 
 def name(rate: int) -> str:
@@ -137,7 +139,7 @@ class Checked:
 def run(context: Context) -> Result:
     """Sets every rate in both directions; others beside it, unless they are missing."""
     result = Result()
-    seconds = 3.0 if context.quick else 10.0
+    seconds = 3.0 if context.quick else SECONDS
     tidegate = Tidegate(context.folder / "t", NAMES, context.cleanup)
     tidegate.start({})
     bridge = Bridge(context.folder / "k", NAMES, context.cleanup)

@@ -11,6 +11,7 @@
  tap_echo TAP MAC                    the same over a tap that the actor holds: Ethernet frames
  tap_ping TAP MAC PEER COUNT GAP FILE
 ```
+ pump NETNS NETNS                    a tap `eth0` in each; copies frames from one to the other, no more
 
 Each prints `ready` once it is. All times are ns of CLOCK_REALTIME: the kernel's receive stamps
 are. Voice sleeps until moments of CLOCK_MONOTONIC, which differs by a constant in a short run.
@@ -22,6 +23,7 @@ import ctypes
 import fcntl
 import gc
 import os
+import select
 import socket
 import struct
 import sys
@@ -38,6 +40,8 @@ PRIORITY = 3
 """SCHED_FIFO priority of what is measured: above the switch's worker, as in `tidegate demo`."""
 SO_TIMESTAMPNS = 35
 CHUNK = 256 * 1024
+TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ = 0x400454CA, 0x400454D0, 0x400454D8
+CLONE_NEWNET = 0x40000000
 
 
 def ready() -> None:
@@ -219,7 +223,7 @@ def ping(address: str, port: str, count: str, gap: str, path: str) -> None:
 def tap(name: str) -> int:
     """A descriptor of an existing tap (linux/if_tun.h): TUNSETIFF, IFF_TAP | IFF_NO_PI."""
     file = os.open("/dev/net/tun", os.O_RDWR)
-    fcntl.ioctl(file, 0x400454CA, struct.pack("16sH22x", name.encode(), 0x0002 | 0x1000))
+    fcntl.ioctl(file, TUNSETIFF, struct.pack("16sH22x", name.encode(), 0x0002 | 0x1000))
     return file
 
 
@@ -261,8 +265,38 @@ def tap_ping(name: str, mac: str, peer: str, count: str, gap: str, path: str) ->
     save(path, trips)
 
 
+def pump(*namespaces: str) -> None:
+    """Frames from each tap to the other, super-frames whole: the least that a switch of taps has to do."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    taps = []
+    for path in namespaces:
+        with open(path, "rb") as namespace:
+            if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"cannot enter {path}")
+        file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        # IFF_TAP | IFF_NO_PI | IFF_VNET_HDR; checksum, TSO of both IP versions.
+        fcntl.ioctl(file, TUNSETIFF, struct.pack("16sH22x", b"eth0", 0x0002 | 0x1000 | 0x4000))
+        fcntl.ioctl(file, TUNSETVNETHDRSZ, struct.pack("i", 12))
+        fcntl.ioctl(file, TUNSETOFFLOAD, 0x01 | 0x02 | 0x04)
+        taps.append(file)
+    gc.disable()
+    buffer = bytearray(12 + 65_536 + 18)
+    view = memoryview(buffer)
+    poll = select.poll()
+    for file in taps:
+        poll.register(file, select.POLLIN)
+    ways = ((taps[0], taps[1]), (taps[1], taps[0]))
+    ready()
+    while True:
+        poll.poll()
+        for source, sink in ways:
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(16):
+                    os.write(sink, view[: os.readv(source, (buffer,))])
+
+
 ROLES: dict[str, Callable[..., None]] = {
-    role.__name__: role for role in (bulk, drain, voice, listen, timer, echo, ping, tap_echo, tap_ping)
+    role.__name__: role for role in (bulk, drain, voice, listen, timer, echo, ping, tap_echo, tap_ping, pump)
 }
 
 if __name__ == "__main__":

@@ -132,6 +132,17 @@ class TapBridge(Fabric):
         return ("tap_ping", name, self.mac(name), self.mac(peer))
 
 
+class CopyLoop(Fabric):
+    """Two namespaces, a tap in each, and a program between that only copies."""
+
+    def __init__(self, folder: Path, names: Sequence[str], cleanup: ExitStack) -> None:
+        super().__init__(folder, names, cleanup)
+        self.act(names[0], "pump", *(str(stack.path) for stack in self.stacks.values()))
+        for name, stack in self.stacks.items():
+            stack.run(f"ip link set eth0 address {self.mac(name)}")
+        self.settle()
+
+
 class Tidegate(Fabric):
     """A switch and an agent of its own, a tap in each namespace."""
 
