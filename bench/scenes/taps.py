@@ -71,7 +71,7 @@ def run(context: Context) -> Result:
     result.notes.append(
         "Between taps each byte is copied four times: from the sender into the kernel, out of the tap, into "
         "the other tap, and to the receiver. A veth pair hands pages over: two copies. The bare copy loop "
-        "reads a frame from one tap, writes it to the other, and does nothing else: what it loses against the "
+        "reads a frame from one tap, writes it to the other, and does nothing else: what it loses to the "
         "bridge is the price of taps, not of the switch."
     )
     return result
