@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness import plot
+from harness.machine import threads
 from harness.measure import interleave, ratios
 from harness.model import Contender, Context, Figure, Json, Plot, Result, Scene, Target, Window, samples
 from scenes.stacks.counters import Cpus, edge, tcp_wire_bytes
@@ -199,6 +200,12 @@ class Contenders:
             Contender("tidegate, FIFO", partial(self.under, self.tidegate, FIFO, "tidegate, FIFO")),
             Contender("kernel HTB", partial(self.under, self.bridge, None, "kernel HTB")),
         ]
+
+    def place_worker(self, cpus: set[int]) -> None:
+        """Lets the switch's worker run on these CPUs."""
+        for thread, called in threads(self.tidegate.host.switch.pid).items():
+            if called.startswith("worker"):
+                os.sched_setaffinity(thread, cpus)
 
     def under(self, fabric: Fabric, contract: dict[str, Sequence[str]] | None, name: str, case: str) -> Json:
         """One window of one contender under full load."""
