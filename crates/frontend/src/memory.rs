@@ -115,6 +115,16 @@ impl SharedMemory {
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
     }
 
+    /// Copies `len` bytes at guest address `from` to guest address `to` of `other`, as memmove(3) does.
+    ///
+    /// # Panics
+    /// Outside either region.
+    pub fn copy_to(&self, from: u64, other: &Self, to: u64, len: usize) {
+        let (from, to) = (self.ptr(from, len), other.ptr(to, len));
+        // SAFETY: each in its mapping for its length; they may overlap.
+        unsafe { std::ptr::copy(from, to, len) }
+    }
+
     /// The `len` bytes at guest address `gpa`.
     pub fn bytes(&self, gpa: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
@@ -158,6 +168,21 @@ mod tests {
         assert_eq!(rustix::io::pread(memory.fd(), &mut file, 0x1ffc).unwrap(), 4);
         assert_eq!(&file, b"last");
         assert_eq!(memory.to_user(0x10_0010), memory.user_addr() + 0x10);
+    }
+
+    #[test]
+    fn copies_go_from_one_memory_to_another() {
+        let (a, b) = (SharedMemory::new(0, 0x1000).unwrap(), SharedMemory::new(0x4000, 0x1000).unwrap());
+        a.write(0x10, b"payload");
+        a.copy_to(0x12, &b, 0x4ffb, 5);
+        assert_eq!(b.bytes(0x4ffa, 6), b"\0yload");
+    }
+
+    #[test]
+    #[should_panic(expected = "not in the region")]
+    fn no_copy_goes_past_the_end_of_the_other() {
+        let (a, b) = (SharedMemory::new(0, 0x2000).unwrap(), SharedMemory::new(0, 0x1000).unwrap());
+        a.copy_to(0, &b, 0x0ff0, 17);
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //!   publish ─▶ available index ─▶ kick?  ──▶  ........  ──▶  interrupt
 //! ```
 
+mod recycle;
+
 use super::{Buffer, DriverFeatures, INDIRECT, MAX_INDIRECT, Used};
 use crate::memory::SharedMemory;
 use std::sync::Arc;

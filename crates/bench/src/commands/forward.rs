@@ -1,0 +1,228 @@
+//! `tidegate-bench forward`: frames per second, over many ports or addresses.
+
+use super::{Outcome, Windows, ring};
+use crate::frames::Size;
+use crate::guest::Guest;
+use crate::load::{Load, Window, median};
+use crate::scene::Scene;
+use clap::ValueEnum;
+use serde::Serialize;
+use std::time::{Duration, Instant};
+use tidegate_contract::Mac;
+
+/// Bytes of every buffer; no frame is longer.
+const BUFFER: u32 = 2048;
+/// How long the switch may take to learn the addresses behind the ports.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long nothing may arrive until all addresses were learned.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// Arguments of `forward`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Who sends to whom
+    #[arg(long, value_enum, default_value_t = Pattern::Pairs)]
+    pattern: Pattern,
+    /// Ports that take part, the first of the file; all where absent
+    #[arg(long, value_name = "N")]
+    ports: Option<usize>,
+    /// Bytes of a frame without FCS, 42 to 1518
+    #[arg(long, value_name = "BYTES", default_value = "64")]
+    frame: Size,
+    /// Addresses behind all ports together (`allowed = { macs = "any" }`); the vNICs' own where absent
+    #[arg(long, value_name = "N")]
+    macs: Option<usize>,
+    /// Entries of each virtqueue
+    #[arg(long, value_name = "N", default_value = "256", value_parser = ring)]
+    ring: u16,
+    #[command(flatten)]
+    windows: Windows,
+}
+
+/// Who sends to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// The first to the second, the third to the fourth, and so on
+    Pairs,
+    /// All others to the first
+    AllToOne,
+    /// The first to all others, in turn
+    OneToAll,
+}
+
+impl Pattern {
+    /// For each of `ports` ports, to whom it sends.
+    fn targets(self, ports: usize) -> Vec<Vec<usize>> {
+        let to = |port: usize| match self {
+            Self::Pairs if port.is_multiple_of(2) && port + 1 < ports => vec![port + 1],
+            Self::AllToOne if port > 0 => vec![0],
+            Self::OneToAll if port == 0 => (1..ports).collect(),
+            _ => vec![],
+        };
+        (0..ports).map(to).collect()
+    }
+}
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pattern: Pattern,
+    frame: String,
+    ring: u16,
+    ports: usize,
+    senders: usize,
+    receivers: usize,
+    /// Addresses of senders and receivers together.
+    macs: usize,
+    frames_per_second: f64,
+    windows: Vec<Window>,
+}
+
+impl Report {
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut text = format!(
+            "{:?}, {} of {} bytes, {} to {} ports, {} addresses: {:.3} Mpps ({:.1} ns a frame)\n",
+            self.pattern,
+            "frames",
+            self.frame,
+            self.senders,
+            self.receivers,
+            self.macs,
+            self.frames_per_second / 1e6,
+            1e9 / self.frames_per_second.max(1.0),
+        );
+        text += "    Mpps   taken us   longest gap us   starved\n";
+        for window in &self.windows {
+            text += &format!(
+                "{:8.3} {:10} {:16} {:9.2}\n",
+                window.frames as f64 / window.seconds / 1e6,
+                window.taken_ns / 1000,
+                window.longest_gap_ns / 1000,
+                window.starved
+            );
+        }
+        text.trim_end().to_owned()
+    }
+}
+
+/// Measures.
+pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
+    let vnics = scene.first(args.ports)?;
+    let targets = args.pattern.targets(vnics.len());
+    let senders: Vec<usize> = (0..vnics.len()).filter(|port| !targets[*port].is_empty()).collect();
+    let mut receivers: Vec<usize> = targets.iter().flatten().copied().collect();
+    receivers.sort_unstable();
+    receivers.dedup();
+    if senders.is_empty() {
+        return Err("traffic takes two ports".into());
+    }
+    let connect = |vnic| Guest::connect(vnic, args.ring, args.frame, BUFFER);
+    let guests = vnics.iter().map(connect).collect::<Result<Vec<_>, _>>()?;
+    let mut load = Load { guests, senders, receivers };
+    let addresses = Addresses::new(&load, args.macs, args.ring)?;
+    for (port, targets) in targets.iter().enumerate() {
+        let to = if targets.is_empty() { load.senders.clone() } else { targets.clone() };
+        let frame = |n: u16| {
+            let n = usize::from(n);
+            let (to, turn) = (to[n % to.len()], n / to.len());
+            args.frame.build(addresses.of(to, turn), addresses.of(port, n), port as u16)
+        };
+        let macs: Vec<_> = (0..args.ring).map(frame).collect();
+        load.guests[port].load(|n| macs[usize::from(n)].clone());
+    }
+    if args.macs.is_some() {
+        introduce(&mut load)?;
+    }
+    load.start();
+    let windows = load.measure(args.windows.into())?;
+    if windows.iter().all(|window| window.frames == 0) {
+        return Err("no frame arrived: are these contracts in force, in one segment?".into());
+    }
+    Ok(Report {
+        pattern: args.pattern,
+        frame: args.frame.to_string(),
+        ring: args.ring,
+        ports: vnics.len(),
+        senders: load.senders.len(),
+        receivers: load.receivers.len(),
+        macs: addresses.count(),
+        frames_per_second: median(windows.iter().map(|window| window.frames as f64 / window.seconds)),
+        windows,
+    })
+}
+
+/// The addresses behind each port.
+struct Addresses(Vec<Vec<Mac>>);
+
+impl Addresses {
+    /// `macs` in all, evenly spread; the vNICs' own without.
+    fn new(load: &Load, macs: Option<usize>, ring: u16) -> Outcome<Self> {
+        let ports = load.guests.len();
+        let own = |guest: &Guest| vec![guest.mac()];
+        let Some(macs) = macs else { return Ok(Self(load.guests.iter().map(own).collect())) };
+        let each = macs / ports;
+        if each == 0 || each > usize::from(ring) {
+            // Every frame of a ring has one source and one destination.
+            return Err(format!("{macs} addresses on {ports} ports are not 1 to {ring} each (--ring)").into());
+        }
+        if let Some(guest) = load.guests.iter().find(|guest| !guest.vnic.allowed.any_mac) {
+            let name = &guest.vnic.name;
+            return Err(format!(
+                "vnic.{name} may send from its own address only: allowed = {{ macs = \"any\" }}"
+            )
+            .into());
+        }
+        let mac = |port: usize, n: usize| {
+            // Locally administered (IEEE 802), and not in an order a table could live off.
+            let spread = (n as u16).wrapping_mul(40_503).to_be_bytes();
+            let port = (port as u16).to_be_bytes();
+            Mac([0x0a, spread[1], port[0], port[1], spread[0], spread[1]])
+        };
+        Ok(Self((0..ports).map(|port| (0..each).map(|n| mac(port, n)).collect()).collect()))
+    }
+
+    fn of(&self, port: usize, n: usize) -> Mac {
+        self.0[port][n % self.0[port].len()]
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().map(Vec::len).sum()
+    }
+}
+
+/// Lets every port send one ring of frames from its addresses, so that the switch knows where they are.
+fn introduce(load: &mut Load) -> Outcome<()> {
+    let end = Instant::now() + PATIENCE;
+    for port in 0..load.guests.len() {
+        load.guests[port].start();
+        while !load.guests[port].is_idle() {
+            // Until an address is known, frames to it go to every port.
+            for guest in &mut load.guests {
+                guest.drain();
+            }
+            if Instant::now() > end {
+                let name = &load.guests[port].vnic.name;
+                return Err(format!("the switch does not take the frames of vnic.{name}").into());
+            }
+        }
+    }
+    load.settle(QUIET);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        let none: Vec<usize> = vec![];
+        assert_eq!(Pattern::Pairs.targets(5), [vec![1], vec![], vec![3], vec![], vec![]]);
+        assert_eq!(Pattern::AllToOne.targets(3), [none.clone(), vec![0], vec![0]]);
+        assert_eq!(Pattern::OneToAll.targets(3), [vec![1, 2], none.clone(), none]);
+        assert!(Pattern::Pairs.targets(1).concat().is_empty());
+    }
+}

@@ -1,0 +1,122 @@
+//! The command line: one file per measurement.
+
+pub mod fairness;
+pub mod forward;
+pub mod rates;
+pub mod superframes;
+
+use crate::clock;
+use crate::load::Plan;
+use crate::scene::Scene;
+use clap::{Parser, Subcommand};
+use serde::Serialize;
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Load from synthetic vhost-user guests, on a running tidegate switch
+#[derive(Debug, Parser)]
+#[command(name = "tidegate-bench", version, about, propagate_version = true)]
+pub struct Cli {
+    /// The contracts in force (TOML), as `tidegate apply -f` took them
+    #[arg(long, global = true, value_name = "FILE", default_value = "contracts.toml")]
+    pub contracts: PathBuf,
+    /// CPU to run on; not pinned where absent. The switch has to be on another one
+    #[arg(long, global = true, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Print JSON instead of a table
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to measure.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One variant per measurement.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Frames per second from port to port, over many ports or addresses
+    Forward(forward::Args),
+    /// Bytes per second in 64 KB super-frames, against this machine's memcpy
+    Superframes(superframes::Args),
+    /// A set rate against the rate that arrives, and how far bursts go beyond it
+    Rates(rates::Args),
+    /// Who gets how much of one egress that all want
+    Fairness(fairness::Args),
+}
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Windows {
+    /// Traffic before the first window, s
+    #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
+    warm_up: Duration,
+    /// Windows
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    windows: u16,
+    /// Length of a window, s
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    window: Duration,
+}
+
+impl From<Windows> for Plan {
+    fn from(args: Windows) -> Self {
+        Self { warm_up: args.warm_up, windows: args.windows.into(), window: args.window }
+    }
+}
+
+/// Entries of a virtqueue: a power of two, 8 to 32768.
+fn ring(text: &str) -> Result<u16, String> {
+    let entries = text.parse::<u16>().ok().filter(|n| n.is_power_of_two() && (8..=32_768).contains(n));
+    entries.ok_or_else(|| format!("`{text}` is no power of two from 8 to 32768"))
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=86_400.0).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}` is no time from 0 to 86400 seconds"))
+}
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Does what is asked; returns what is to be printed.
+pub fn run(cli: &Cli) -> Outcome<String> {
+    let scene = Scene::read(&cli.contracts)?;
+    if let Some(cpu) = cli.cpu {
+        clock::pin(cpu).map_err(|error| format!("--cpu {cpu}: {error}"))?;
+    }
+    match &cli.command {
+        Command::Forward(args) => print(cli.json, &forward::run(&scene, args)?, forward::Report::table),
+        Command::Superframes(args) => {
+            print(cli.json, &superframes::run(&scene, args, cli.cpu)?, superframes::Report::table)
+        }
+        Command::Rates(args) => print(cli.json, &rates::run(&scene, args)?, rates::Report::table),
+        Command::Fairness(args) => print(cli.json, &fairness::run(&scene, args)?, fairness::Report::table),
+    }
+}
+
+fn print<T: Serialize>(json: bool, report: &T, table: fn(&T) -> String) -> Outcome<String> {
+    Ok(if json { serde_json::to_string_pretty(report)? } else { table(report) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn rings_and_times_are_checked() {
+        assert_eq!(ring("256"), Ok(256));
+        for wrong in ["4", "257", "65536", "x"] {
+            assert!(ring(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
+        for wrong in ["-1", "NaN", "inf", "x"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! `tidegate-bench rates`: a set rate against the rate that arrives.
+//!
+//! ```text
+//!  sender, its ring always full ─▶ tx.max ─▶ rx.max ─▶ receiver: (time, bytes) of every look
+//!                                                        ├─ rate: from a frame to a frame
+//!                                                        └─ envelope: bytes beyond rate * time + burst
+//! ```
+//!
+//! The rate is counted from right after one arrival to right after another: a window
+//! that begins and ends between frames would count up to one frame too many or too few.
+
+use super::{Outcome, ring};
+use crate::clock::{self, Taken};
+use crate::envelope::Envelope;
+use crate::frames::Size;
+use crate::guest::Guest;
+use crate::load::Load;
+use crate::scene::{Scene, SceneError};
+use clap::ValueEnum;
+use serde::Serialize;
+use std::time::Duration;
+use tidegate_contract::{Bytes, Rate, Vnic};
+
+/// Whose limit is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Limit {
+    /// `tx.max` of the sender
+    Tx,
+    /// `rx.max` of the receiver
+    Rx,
+}
+
+/// Arguments of `rates`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// vNIC that sends
+    #[arg(long, value_name = "NAME")]
+    from: String,
+    /// vNIC that receives
+    #[arg(long, value_name = "NAME")]
+    to: String,
+    /// Whose limit is measured
+    #[arg(long, value_enum, default_value_t = Limit::Tx)]
+    limit: Limit,
+    /// Bytes of a frame without FCS, 42 to 1518, or `super` for 64 KB TCP super-frames
+    #[arg(long, value_name = "BYTES", default_value = "1518")]
+    frame: Size,
+    /// Entries of each virtqueue
+    #[arg(long, value_name = "N", default_value = "256", value_parser = ring)]
+    ring: u16,
+    /// Traffic before the rate is measured, s: the burst has to be gone
+    #[arg(long, value_name = "S", default_value = "1", value_parser = super::seconds)]
+    warm_up: Duration,
+    /// How long to measure, s
+    #[arg(long, value_name = "S", default_value = "10", value_parser = super::seconds)]
+    seconds: Duration,
+}
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    limit: Limit,
+    frame: String,
+    /// Bytes of a frame as the contract counts them.
+    wire_bytes: u64,
+    set_bits_per_second: u64,
+    burst_bytes: u64,
+    frames: u64,
+    seconds: f64,
+    bits_per_second: f64,
+    error_percent: f64,
+    /// Bytes beyond rate and burst in the worst interval, the first burst included: as seen, and
+    /// what is certain of it. Below 0 the burst was never used up.
+    over_seen_bytes: f64,
+    over_certain_bytes: f64,
+    /// The same from the end of the warm-up on.
+    over_seen_later_bytes: f64,
+    over_certain_later_bytes: f64,
+    longest_gap_ns: u64,
+    taken_ns: u64,
+}
+
+impl Report {
+    /// For people.
+    pub fn table(&self) -> String {
+        format!(
+            "{:?}.max {} with frames of {}: {:.3} Mbit/s, error {:+.3} %\n\
+             beyond rate and burst of {} bytes: {:.0} bytes seen, {:.0} certain; later {:.0}, {:.0}; a frame has {}\n\
+             {} frames in {:.3} s; longest gap {} us, taken {} us",
+            self.limit,
+            Rate::from_bits(self.set_bits_per_second).map_or_else(String::new, |rate| rate.to_string()),
+            self.frame,
+            self.bits_per_second / 1e6,
+            self.error_percent,
+            self.burst_bytes,
+            self.over_seen_bytes,
+            self.over_certain_bytes,
+            self.over_seen_later_bytes,
+            self.over_certain_later_bytes,
+            self.wire_bytes,
+            self.frames,
+            self.seconds,
+            self.longest_gap_ns / 1000,
+            self.taken_ns / 1000,
+        )
+    }
+}
+
+/// The limit that is measured, and its burst.
+fn limit_of(args: &Args, from: &Vnic, to: &Vnic) -> Result<(Rate, Bytes), SceneError> {
+    let (vnic, key, max) = match args.limit {
+        Limit::Tx => (from, "tx.max", from.tx.max),
+        Limit::Rx => (to, "rx.max", to.rx.max),
+    };
+    let rate = max.ok_or_else(|| SceneError::NoKey { name: vnic.name.clone(), key })?;
+    let burst = match args.limit {
+        Limit::Tx => from.tx.burst_or_default(rate),
+        Limit::Rx => to.rx.burst_or_default(rate),
+    };
+    Ok((rate, burst))
+}
+
+/// Measures.
+pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
+    let (from, to) = (scene.vnic(&args.from)?, scene.vnic(&args.to)?);
+    let (rate, burst) = limit_of(args, from, to)?;
+    let buffer = if args.frame == Size::Super { 65_536 } else { 2048 };
+    let mut sender = Guest::connect(from, args.ring, args.frame, buffer)?;
+    let receiver = Guest::connect(to, args.ring, args.frame, buffer)?;
+    sender.load(|_| args.frame.build(receiver.mac(), from.mac, 0));
+    let mut load = Load { guests: vec![sender, receiver], senders: vec![0], receivers: vec![1] };
+    let wire = args.frame.wire_bytes();
+    let taken = Taken::open()?;
+    let (mut whole, mut later) = (Envelope::new(rate.bits()), Envelope::new(rate.bits()));
+
+    load.start();
+    let begun = clock::now();
+    let warm = begun + args.warm_up.as_nanos() as u64;
+    let end = warm + args.seconds.as_nanos() as u64;
+    let taken_before = taken.read()?;
+    let (mut before, mut longest) = (begun, 0);
+    let mut counted = Arrivals::default();
+    while before < end {
+        let (now, frames) = load.turn();
+        longest = longest.max(now - before);
+        if frames > 0 {
+            whole.observe(before, now, frames * wire);
+            if now >= warm {
+                later.observe(before, now, frames * wire);
+                counted.arrived(now, frames);
+            }
+        }
+        before = now;
+    }
+    let taken_ns = taken.read()? - taken_before;
+    let (frames, nanoseconds) = counted.between();
+    if frames == 0 {
+        return Err(format!("fewer than two arrivals in {:?}: measure for longer", args.seconds).into());
+    }
+    let received = load.received();
+    if received.bytes != received.frames * args.frame.bytes() as u64 {
+        return Err(
+            format!("{} frames came with {} bytes: they were cut", received.frames, received.bytes).into()
+        );
+    }
+    let seconds = nanoseconds as f64 / 1e9;
+    let bits_per_second = (frames * wire * 8) as f64 / seconds;
+    let beyond = |bytes: f64| bytes - burst.get() as f64;
+    let ((seen, certain), (seen_later, certain_later)) = (whole.excess(), later.excess());
+    Ok(Report {
+        limit: args.limit,
+        frame: args.frame.to_string(),
+        wire_bytes: wire,
+        set_bits_per_second: rate.bits(),
+        burst_bytes: burst.get(),
+        frames,
+        seconds,
+        bits_per_second,
+        error_percent: (bits_per_second / rate.bits() as f64 - 1.0) * 100.0,
+        over_seen_bytes: beyond(seen),
+        over_certain_bytes: beyond(certain),
+        over_seen_later_bytes: beyond(seen_later),
+        over_certain_later_bytes: beyond(certain_later),
+        longest_gap_ns: longest,
+        taken_ns,
+    })
+}
+
+/// Frames between the first and the last arrival.
+#[derive(Debug, Default)]
+struct Arrivals {
+    first: Option<u64>,
+    last: u64,
+    frames: u64,
+}
+
+impl Arrivals {
+    /// The frames of the first arrival are where counting begins, not counted themselves.
+    fn arrived(&mut self, now: u64, frames: u64) {
+        if self.first.is_none() {
+            self.first = Some(now);
+        } else {
+            self.frames += frames;
+        }
+        self.last = now;
+    }
+
+    /// Frames, and the nanoseconds they took; (0, 0) with fewer than two arrivals.
+    fn between(&self) -> (u64, u64) {
+        (self.frames, self.last - self.first.unwrap_or(self.last))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paced_sender_has_its_rate_wherever_the_window_lies() {
+        for start in [0, 1, 99, 100] {
+            let mut arrivals = Arrivals::default();
+            assert_eq!(arrivals.between(), (0, 0));
+            // One frame every 100 ns, seen at 100, 200, ...
+            (1..=50).map(|n| n * 100).filter(|now| *now >= start).for_each(|now| arrivals.arrived(now, 1));
+            let (frames, ns) = arrivals.between();
+            assert_eq!(ns, frames * 100);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! `tidegate-bench superframes`: bytes per second in 64 KB super-frames, against
+//! memcpy between the same buffers.
+//!
+//! ```text
+//!  guest A's frames ──switch──▶ guest B's buffers    one window
+//!  guest A's frames ──memcpy──▶ guest B's buffers    the next, on the switch's CPU
+//! ```
+//!
+//! Both walk the same memory in the same order, and in neither does anybody
+//! write a payload or look at one. What the switch does more is all that it does
+//! besides copying.
+
+use super::{Outcome, Windows, ring};
+use crate::clock;
+use crate::frames::{SEGMENTS, Size, VNET_HDR};
+use crate::guest::Guest;
+use crate::load::{Load, Plan, Window, median};
+use crate::scene::Scene;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Bytes of the sender's buffers.
+const BUFFER: u32 = 65_536;
+/// How long nothing may arrive before memcpy has the machine for itself.
+const QUIET: Duration = Duration::from_millis(20);
+/// Copies between two looks at the clock.
+const COPIES: usize = 16;
+
+/// Arguments of `superframes`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// vNIC that sends; the first of the file where absent
+    #[arg(long, value_name = "NAME")]
+    from: Option<String>,
+    /// vNIC that receives; the second of the file where absent
+    #[arg(long, value_name = "NAME")]
+    to: Option<String>,
+    /// CPU for memcpy: the one the switch runs on
+    #[arg(long, value_name = "N")]
+    memcpy_cpu: Option<usize>,
+    /// Bytes of a receive buffer; below 65536 a frame comes in several
+    #[arg(long, value_name = "BYTES", default_value_t = BUFFER, value_parser = clap::value_parser!(u32).range(2048..=65_536))]
+    buffer: u32,
+    /// Entries of each virtqueue: with 64 KB each they decide how much memory is walked
+    #[arg(long, value_name = "N", default_value = "256", value_parser = ring)]
+    ring: u16,
+    #[command(flatten)]
+    windows: Windows,
+}
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    from: String,
+    to: String,
+    /// Bytes of a frame in memory, and how many segments it stands for.
+    frame_bytes: usize,
+    segments: usize,
+    receive_buffer: u32,
+    /// Bytes of frames that are walked, and as many of buffers.
+    walked_bytes: usize,
+    /// Medians.
+    switch_bytes_per_second: f64,
+    memcpy_bytes_per_second: f64,
+    /// Median over the windows of each against the memcpy after it.
+    ratio: f64,
+    windows: Vec<Pair>,
+}
+
+/// One window of each.
+#[derive(Debug, Serialize)]
+struct Pair {
+    switch: Window,
+    memcpy_bytes: u64,
+    memcpy_seconds: f64,
+}
+
+impl Pair {
+    fn switched(&self) -> f64 {
+        self.switch.bytes as f64 / self.switch.seconds
+    }
+
+    fn copied(&self) -> f64 {
+        self.memcpy_bytes as f64 / self.memcpy_seconds
+    }
+}
+
+impl Report {
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut text = format!(
+            "{} bytes a frame, buffers of {}, {} MB walked: {:.2} GB/s, memcpy {:.2} GB/s, ratio {:.3}\n",
+            self.frame_bytes,
+            self.receive_buffer,
+            self.walked_bytes / 1_000_000,
+            self.switch_bytes_per_second / 1e9,
+            self.memcpy_bytes_per_second / 1e9,
+            self.ratio
+        );
+        text += "    GB/s   memcpy   ratio   taken us   starved\n";
+        for pair in &self.windows {
+            text += &format!(
+                "{:8.2} {:8.2} {:7.3} {:10} {:9.2}\n",
+                pair.switched() / 1e9,
+                pair.copied() / 1e9,
+                pair.switched() / pair.copied(),
+                pair.switch.taken_ns / 1000,
+                pair.switch.starved
+            );
+        }
+        text.trim_end().to_owned()
+    }
+}
+
+/// Measures.
+pub fn run(scene: &Scene, args: &Args, cpu: Option<usize>) -> Outcome<Report> {
+    let named = |name: &Option<String>, number: usize| match name {
+        Some(name) => scene.vnic(name),
+        None => Ok(&scene.first(Some(2))?[number]),
+    };
+    let (from, to) = (named(&args.from, 0)?, named(&args.to, 1)?);
+    let mut sender = Guest::connect(from, args.ring, Size::Super, BUFFER)?;
+    let receiver = Guest::connect(to, args.ring, Size::Super, args.buffer)?;
+    sender.load(|_| Size::Super.build(receiver.mac(), from.mac, 0));
+    let len = Size::Super.bytes();
+    let mut load = Load { guests: vec![sender, receiver], senders: vec![0], receivers: vec![1] };
+    load.start();
+    let plan = Plan::from(args.windows);
+    let mut windows = Vec::new();
+    let length = (VNET_HDR + len).min(args.buffer as usize);
+    for _ in 0..plan.windows {
+        load.run(plan.warm_up);
+        let switch = load.window(plan.window)?;
+        if switch.bytes != switch.frames * len as u64 {
+            return Err(
+                format!("{} frames came with {} bytes: they were cut", switch.frames, switch.bytes).into()
+            );
+        }
+        load.settle(QUIET);
+        if let Some(cpu) = args.memcpy_cpu {
+            clock::pin(cpu).map_err(|error| format!("--memcpy-cpu {cpu}: {error}"))?;
+        }
+        memcpy(&load, plan.warm_up, length);
+        let (memcpy_bytes, memcpy_seconds) = memcpy(&load, plan.window, length);
+        if let Some(cpu) = cpu.filter(|_| args.memcpy_cpu.is_some()) {
+            clock::pin(cpu)?;
+        }
+        windows.push(Pair { switch, memcpy_bytes, memcpy_seconds });
+    }
+    Ok(Report {
+        from: from.name.clone(),
+        to: to.name.clone(),
+        frame_bytes: len,
+        segments: SEGMENTS,
+        receive_buffer: args.buffer,
+        walked_bytes: usize::from(args.ring) * (VNET_HDR + len),
+        switch_bytes_per_second: median(windows.iter().map(Pair::switched)),
+        memcpy_bytes_per_second: median(windows.iter().map(Pair::copied)),
+        ratio: median(windows.iter().map(|pair| pair.switched() / pair.copied())),
+        windows,
+    })
+}
+
+/// Copies frames one after the other for `time`; returns bytes and seconds.
+fn memcpy(load: &Load, time: Duration, len: usize) -> (u64, f64) {
+    let (sender, receiver) = (&load.guests[0], &load.guests[1]);
+    let start = clock::now();
+    let mut number = 0;
+    loop {
+        for _ in 0..COPIES {
+            sender.copy_to(receiver, number, len);
+            number += 1;
+        }
+        let took = clock::now() - start;
+        if took >= time.as_nanos() as u64 {
+            return ((number * len) as u64, took as f64 / 1e9);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! How far traffic went beyond its envelope: the largest, over all intervals, of
+//! bytes - rate * length of the interval. Exact, and one step per observation.
+//!
+//! ```text
+//!  seen(time, bytes) ─▶ excess = max(0, excess - rate * since the last) + bytes ─▶ the largest
+//! ```
+//!
+//! A sink that polls knows of a frame only that it came between two polls. Two
+//! figures bound the truth:
+//! - **seen**: every frame came when it was seen. A sink that looks late sees two frames closer
+//!   together than they were, so this may be too much, by at most rate * the longest pause.
+//! - **certain**: the first frame of an interval came right after the poll before, so no interval
+//!   is counted shorter than it was. This much surely was beyond the envelope.
+
+/// Units of 10^-9 bit in a byte: at r bit/s, r of them fall in every nanosecond.
+const PER_BYTE: i128 = 8_000_000_000;
+
+/// The largest excess over a rate so far.
+#[derive(Clone, Debug)]
+pub struct Envelope {
+    /// bit/s, which is units per nanosecond.
+    rate: i128,
+    last: u64,
+    seen: i128,
+    certain: Option<i128>,
+    most_seen: i128,
+    most_certain: i128,
+}
+
+impl Envelope {
+    /// Nothing seen yet, at `rate` bit/s.
+    pub fn new(rate: u64) -> Self {
+        Self { rate: rate.into(), last: 0, seen: 0, certain: None, most_seen: 0, most_certain: 0 }
+    }
+
+    /// `bytes` were seen at `now`, and not yet at `before`, ns of one clock. Observations do
+    /// not overlap: `before` is not less than the last `now`.
+    pub fn observe(&mut self, before: u64, now: u64, bytes: u64) {
+        let bytes = i128::from(bytes) * PER_BYTE;
+        let earned = |ns: u64| i128::from(ns) * self.rate;
+        let pause = earned(now - self.last);
+        self.seen = (self.seen - pause).max(0) + bytes;
+        let alone = -earned(now - before);
+        self.certain = Some(self.certain.map_or(alone, |before| (before - pause).max(alone)) + bytes);
+        self.last = now;
+        self.most_seen = self.most_seen.max(self.seen);
+        self.most_certain = self.most_certain.max(self.certain.unwrap_or(0));
+    }
+
+    /// The largest excess, bytes: as seen, and certain.
+    pub fn excess(&self) -> (f64, f64) {
+        let bytes = |units: i128| units as f64 / PER_BYTE as f64;
+        (bytes(self.most_seen), bytes(self.most_certain))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// All intervals, one by one.
+    fn model(rate: u64, polls: &[(u64, u64, u64)]) -> (i128, i128) {
+        let (mut seen, mut certain) = (0, 0);
+        for first in 0..polls.len() {
+            let mut bytes = 0;
+            for poll in &polls[first..] {
+                bytes += i128::from(poll.2) * PER_BYTE;
+                let over = |start: u64| bytes - i128::from(poll.1 - start) * i128::from(rate);
+                seen = seen.max(over(polls[first].1));
+                certain = certain.max(over(polls[first].0));
+            }
+        }
+        (seen, certain)
+    }
+
+    #[test]
+    fn a_burst_then_the_rate_is_the_burst_beyond_it() {
+        let mut envelope = Envelope::new(8_000_000_000); // one byte a nanosecond
+        envelope.observe(90, 100, 5000);
+        for step in 1..100 {
+            envelope.observe(100 + (step - 1) * 1000, 100 + step * 1000, 1000);
+        }
+        assert_eq!(envelope.excess(), (5000.0, 4990.0));
+    }
+
+    #[test]
+    fn a_late_look_is_not_certain() {
+        let mut envelope = Envelope::new(8_000_000_000);
+        envelope.observe(0, 100, 100);
+        // Nobody looked for 1000 ns, in which 1000 bytes conformed.
+        envelope.observe(100, 1100, 1000);
+        assert_eq!(envelope.excess(), (1000.0, 0.0));
+    }
+
+    proptest! {
+        #[test]
+        fn equals_the_largest_of_all_intervals(
+            rate in 1..20_000_000_000u64,
+            steps in prop::collection::vec((0..5000u64, 0..5000u64, 0..100_000u64), 1..40),
+        ) {
+            let mut now = 0;
+            let mut polls = Vec::new();
+            for (idle, gap, bytes) in steps {
+                polls.push((now + idle, now + idle + gap, bytes));
+                now += idle + gap;
+            }
+            let mut envelope = Envelope::new(rate);
+            for &(before, at, bytes) in &polls {
+                envelope.observe(before, at, bytes);
+            }
+            prop_assert_eq!((envelope.most_seen, envelope.most_certain), model(rate, &polls));
+        }
+    }
+}

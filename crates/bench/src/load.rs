@@ -1,0 +1,168 @@
+//! Guests that send and receive as fast as they are let, and what came of it.
+
+use crate::clock::{self, Taken};
+use crate::guest::{Guest, Received};
+use serde::Serialize;
+use std::io;
+use std::time::Duration;
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Traffic before the first window.
+    pub warm_up: Duration,
+    /// How many windows.
+    pub windows: usize,
+    /// Length of each.
+    pub window: Duration,
+}
+
+/// What happened in one window.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Window {
+    /// CLOCK_MONOTONIC at its begin, ns: to look up what else happened then.
+    pub start_ns: u64,
+    /// Its length.
+    pub seconds: f64,
+    /// Frames received.
+    pub frames: u64,
+    /// Bytes received, in memory, without virtio_net_hdr.
+    pub bytes: u64,
+    /// How long the generator was ready to run and did not, ns (schedstat).
+    pub taken_ns: u64,
+    /// Longest time between two looks at the rings, ns.
+    pub longest_gap_ns: u64,
+    /// Share of looks at a transmit ring that found more than three quarters of it to be filled up:
+    /// near 1, the switch may have waited for the generator.
+    pub starved: f64,
+}
+
+/// Guests, and which of them send and receive.
+pub struct Load {
+    /// All of them.
+    pub guests: Vec<Guest>,
+    /// Indices of those that send ...
+    pub senders: Vec<usize>,
+    /// ... and of those that receive.
+    pub receivers: Vec<usize>,
+}
+
+impl Load {
+    /// Starts the senders' traffic.
+    pub fn start(&mut self) {
+        for &sender in &self.senders {
+            self.guests[sender].start();
+        }
+    }
+
+    /// Looks at every ring once. Returns when it began with the receivers, and the frames they got: each
+    /// came after that time of the turn before.
+    #[inline]
+    pub fn turn(&mut self) -> (u64, u64) {
+        for &sender in &self.senders {
+            self.guests[sender].refill();
+        }
+        let now = clock::now();
+        let mut frames = 0;
+        for &receiver in &self.receivers {
+            frames += self.guests[receiver].drain();
+        }
+        (now, frames)
+    }
+
+    /// Runs for `time`.
+    pub fn run(&mut self, time: Duration) {
+        let end = clock::now() + time.as_nanos() as u64;
+        while self.turn().0 < end {}
+    }
+
+    /// Receives what is still on its way, without sending: until nothing came to anybody for `quiet`.
+    pub fn settle(&mut self, quiet: Duration) {
+        let mut last = clock::now();
+        loop {
+            let frames: u64 = self.guests.iter_mut().map(Guest::drain).sum();
+            let now = clock::now();
+            if frames > 0 {
+                last = now;
+            } else if now - last > quiet.as_nanos() as u64 {
+                return;
+            }
+        }
+    }
+
+    /// All that was received so far.
+    pub fn received(&self) -> Received {
+        self.receivers.iter().fold(Received::default(), |sum, &receiver| {
+            let got = self.guests[receiver].received;
+            Received { frames: sum.frames + got.frames, bytes: sum.bytes + got.bytes }
+        })
+    }
+
+    /// Runs and counts, window by window.
+    ///
+    /// # Errors
+    /// The kernel keeps no schedstat.
+    pub fn measure(&mut self, plan: Plan) -> io::Result<Vec<Window>> {
+        self.run(plan.warm_up);
+        (0..plan.windows).map(|_| self.window(plan.window)).collect()
+    }
+
+    /// Runs and counts for one window.
+    ///
+    /// # Errors
+    /// As [`measure`](Self::measure).
+    pub fn window(&mut self, length: Duration) -> io::Result<Window> {
+        let taken = Taken::open()?;
+        let (before, looks, taken_before) = (self.received(), self.looks(), taken.read()?);
+        let start = clock::now();
+        let end = start + length.as_nanos() as u64;
+        let (mut last, mut longest) = (start, 0);
+        while last < end {
+            let (now, _) = self.turn();
+            longest = longest.max(now - last);
+            last = now;
+        }
+        let (after, looks_after) = (self.received(), self.looks());
+        let refills = looks_after.0 - looks.0;
+        Ok(Window {
+            start_ns: start,
+            // What the last turn received came up to now.
+            seconds: (clock::now() - start) as f64 / 1e9,
+            frames: after.frames - before.frames,
+            bytes: after.bytes - before.bytes,
+            taken_ns: taken.read()? - taken_before,
+            longest_gap_ns: longest,
+            starved: (looks_after.1 - looks.1) as f64 / refills.max(1) as f64,
+        })
+    }
+
+    fn looks(&self) -> (u64, u64) {
+        self.senders.iter().fold((0, 0), |(refills, starved), &sender| {
+            let looks = self.guests[sender].looks;
+            (refills + looks.refills, starved + looks.starved)
+        })
+    }
+}
+
+/// The middle of `values`, or of its two middle ones their mean; 0 without any.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => values[n / 2],
+        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median([]), 0.0);
+        assert_eq!(median([3.0, 1.0, 9.0]), 3.0);
+        assert_eq!(median([3.0, 1.0, 9.0, 4.0]), 3.5);
+    }
+}

@@ -1,0 +1,45 @@
+//! `tidegate-bench`: a load generator made of synthetic vhost-user guests, for
+//! what generators with a few fast ports cannot do.
+//!
+//! ```text
+//!  contracts (TOML) ──▶ scene ──▶ guests on their sockets ══rings══ tidegate switch, another process
+//!                                    │
+//!  command ─▶ load: one pinned thread turns over all rings ─▶ counts per window ─▶ JSON or a table
+//! ```
+//!
+//! The switch is an ordinary one: whoever calls has put the same contracts in
+//! force with `tidegate apply`. Frames are built once and go round; nothing is
+//! allocated and nothing is asked of the kernel per frame.
+//!
+//! - [`scene`]: which guests there are
+//! - [`frames`]: what they send
+//! - [`guest`], [`load`]: sending, receiving, counting
+//! - [`envelope`], [`shares`]: what the counts say of rates and of fairness; pure
+//! - [`commands`]: one file per measurement
+//! - [`clock`]: time, and the CPU
+
+mod clock;
+mod commands;
+mod envelope;
+mod frames;
+mod guest;
+mod load;
+mod scene;
+mod shares;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = commands::Cli::parse();
+    match commands::run(&cli) {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("tidegate-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
