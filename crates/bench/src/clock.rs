@@ -2,9 +2,10 @@
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 #[inline]
@@ -28,32 +29,72 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// How long the calling thread was ready and did not run, as its schedstat says.
+/// How long threads were ready and did not run, as their schedstat says.
 #[derive(Debug)]
-pub struct Taken(File);
+pub struct Taken(Vec<(PathBuf, File)>);
 
 impl Taken {
     /// Of the thread that calls.
     ///
     /// # Errors
     /// The kernel keeps no schedstat.
-    pub fn open() -> io::Result<Self> {
-        File::open("/proc/thread-self/schedstat").map(Self)
+    pub fn here() -> io::Result<Self> {
+        let path = PathBuf::from("/proc/thread-self/schedstat");
+        let file = open(&path)?;
+        Ok(Self(vec![(path, file)]))
     }
 
-    /// Nanoseconds since the thread began. Allocates nothing.
+    /// Of all threads of the process `pid` whose name begins with `name`, together.
     ///
     /// # Errors
-    /// The file is not as documented in sched-stats.rst: three numbers, of which this is the second.
-    pub fn read(&self) -> io::Result<u64> {
-        let mut text = [0; 128];
-        let len = self.0.read_at(&mut text, 0)?;
-        let words = std::str::from_utf8(&text[..len]).ok();
-        let second = words.and_then(|text| text.split_whitespace().nth(1)?.parse().ok());
-        second.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, "/proc/thread-self/schedstat: no second number")
-        })
+    /// There is no such thread, or the kernel keeps no schedstat.
+    pub fn of(pid: u32, name: &str) -> io::Result<Self> {
+        let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+        let mut files = Vec::new();
+        for task in fs::read_dir(&tasks).map_err(|error| at(&tasks, error))? {
+            let task = task?.path();
+            if fs::read_to_string(task.join("comm"))?.starts_with(name) {
+                let path = task.join("schedstat");
+                let file = open(&path)?;
+                files.push((path, file));
+            }
+        }
+        if files.is_empty() {
+            let none = format!("{}: no thread is called {name}...", tasks.display());
+            return Err(io::Error::new(io::ErrorKind::NotFound, none));
+        }
+        Ok(Self(files))
     }
+
+    /// Of no thread: always 0.
+    pub fn nobody() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Nanoseconds since the threads began.
+    ///
+    /// # Errors
+    /// A thread ended, or its file is not as documented (Documentation/scheduler/sched-stats.rst in the
+    /// kernel's sources): three numbers, of which this is the second.
+    pub fn read(&self) -> io::Result<u64> {
+        self.0.iter().map(|(path, file)| waited(file).map_err(|error| at(path, error))).sum()
+    }
+}
+
+fn waited(file: &File) -> io::Result<u64> {
+    let mut text = [0; 128];
+    let len = file.read_at(&mut text, 0)?;
+    let words = std::str::from_utf8(&text[..len]).ok();
+    let second = words.and_then(|text| text.split_whitespace().nth(1)?.parse().ok());
+    second.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no second number"))
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::open(path).map_err(|error| at(path, error))
+}
+
+fn at(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -62,10 +103,15 @@ mod tests {
 
     #[test]
     fn schedstat_counts_on() {
-        let taken = Taken::open().unwrap();
-        let before = taken.read().unwrap();
-        std::thread::yield_now();
-        assert!(taken.read().unwrap() >= before);
+        let name = std::thread::current().name().unwrap_or("?")[..8].to_owned();
+        for taken in [Taken::here().unwrap(), Taken::of(std::process::id(), &name).unwrap()] {
+            let before = taken.read().unwrap();
+            std::thread::yield_now();
+            assert!(taken.read().unwrap() >= before);
+        }
+        assert_eq!(Taken::nobody().read().unwrap(), 0);
+        let error = Taken::of(std::process::id(), "no such thread").unwrap_err();
+        assert!(error.to_string().contains("no such thread"), "{error}");
     }
 
     #[test]

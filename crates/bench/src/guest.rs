@@ -88,6 +88,7 @@ pub struct Guest {
     buffers: Vec<u64>,
     /// Where each frame that was loaded is.
     frames: Vec<u64>,
+    buffer_size: usize,
     /// Frames may come in several buffers.
     merged: bool,
     /// Buffers of the current frame yet to come.
@@ -136,6 +137,7 @@ impl Guest {
             ring,
             buffers,
             frames: Vec::new(),
+            buffer_size: buffer as usize,
             merged: (buffer as usize) < VNET_HDR + size.bytes(),
             rest: 0,
         })
@@ -250,14 +252,22 @@ impl Guest {
         }
     }
 
-    /// Copies frame `number` of the ones loaded to the receive buffer of the same number of `to`,
-    /// `len` bytes: what the switch does, and nothing else.
+    /// Copies frame `number` of the ones loaded, `len` bytes with its virtio_net_hdr, to receive buffers of
+    /// `to`, from number `buffer` on: what the switch does, and nothing else. Returns the number after
+    /// the last one it filled.
     ///
     /// # Panics
-    /// If nothing was loaded, or a buffer of `to` is shorter.
-    pub fn copy_to(&self, to: &Self, number: usize, len: usize) {
+    /// If nothing was loaded.
+    pub fn copy_to(&self, to: &Self, number: usize, len: usize, mut buffer: usize) -> usize {
         let from = self.frames[number % self.frames.len()];
-        self.memory.copy_to(from, &to.memory, to.buffers[number % to.buffers.len()], len);
+        let mut done = 0;
+        while done < len {
+            let here = (len - done).min(to.buffer_size);
+            self.memory.copy_to(from + done as u64, &to.memory, to.buffers[buffer % to.buffers.len()], here);
+            done += here;
+            buffer += 1;
+        }
+        buffer
     }
 }
 

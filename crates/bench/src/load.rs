@@ -30,11 +30,39 @@ pub struct Window {
     pub bytes: u64,
     /// How long the generator was ready to run and did not, ns (schedstat).
     pub taken_ns: u64,
+    /// How long the switch's workers were, ns; 0 where nobody said which process that is.
+    pub switch_taken_ns: u64,
     /// Longest time between two looks at the rings, ns.
     pub longest_gap_ns: u64,
     /// Share of looks at a transmit ring that found more than three quarters of it to be filled up:
     /// near 1, the switch may have waited for the generator.
     pub starved: f64,
+}
+
+/// The CPU time that is watched: the generator's and the switch's.
+#[derive(Debug)]
+pub struct Watch {
+    generator: Taken,
+    switch: Taken,
+}
+
+impl Watch {
+    /// Watches this thread, and the workers of the switch whose process id is `switch`.
+    ///
+    /// # Errors
+    /// There is no such switch.
+    pub fn new(switch: Option<u32>) -> io::Result<Self> {
+        let switch = switch.map_or_else(|| Ok(Taken::nobody()), |pid| Taken::of(pid, "worker"))?;
+        Ok(Self { generator: Taken::here()?, switch })
+    }
+
+    /// What was taken so far from the generator and from the switch, ns.
+    ///
+    /// # Errors
+    /// The switch ended.
+    pub fn read(&self) -> io::Result<(u64, u64)> {
+        Ok((self.generator.read()?, self.switch.read()?))
+    }
 }
 
 /// Guests, and which of them send and receive.
@@ -101,19 +129,18 @@ impl Load {
     /// Runs and counts, window by window.
     ///
     /// # Errors
-    /// The kernel keeps no schedstat.
-    pub fn measure(&mut self, plan: Plan) -> io::Result<Vec<Window>> {
+    /// The switch ended.
+    pub fn measure(&mut self, plan: Plan, watch: &Watch) -> io::Result<Vec<Window>> {
         self.run(plan.warm_up);
-        (0..plan.windows).map(|_| self.window(plan.window)).collect()
+        (0..plan.windows).map(|_| self.window(plan.window, watch)).collect()
     }
 
     /// Runs and counts for one window.
     ///
     /// # Errors
     /// As [`measure`](Self::measure).
-    pub fn window(&mut self, length: Duration) -> io::Result<Window> {
-        let taken = Taken::open()?;
-        let (before, looks, taken_before) = (self.received(), self.looks(), taken.read()?);
+    pub fn window(&mut self, length: Duration, watch: &Watch) -> io::Result<Window> {
+        let (before, looks, taken_before) = (self.received(), self.looks(), watch.read()?);
         let start = clock::now();
         let end = start + length.as_nanos() as u64;
         let (mut last, mut longest) = (start, 0);
@@ -123,6 +150,7 @@ impl Load {
             last = now;
         }
         let (after, looks_after) = (self.received(), self.looks());
+        let taken = watch.read()?;
         let refills = looks_after.0 - looks.0;
         Ok(Window {
             start_ns: start,
@@ -130,7 +158,8 @@ impl Load {
             seconds: (clock::now() - start) as f64 / 1e9,
             frames: after.frames - before.frames,
             bytes: after.bytes - before.bytes,
-            taken_ns: taken.read()? - taken_before,
+            taken_ns: taken.0 - taken_before.0,
+            switch_taken_ns: taken.1 - taken_before.1,
             longest_gap_ns: longest,
             starved: (looks_after.1 - looks.1) as f64 / refills.max(1) as f64,
         })

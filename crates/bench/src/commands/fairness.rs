@@ -7,7 +7,7 @@ use super::{Outcome, Windows, ring};
 use crate::clock;
 use crate::frames::Size;
 use crate::guest::Guest;
-use crate::load::{Load, Plan, median};
+use crate::load::{Load, Plan, Watch, median};
 use crate::scene::{Scene, SceneError};
 use crate::shares::{jain, weight_error};
 use serde::Serialize;
@@ -66,6 +66,9 @@ struct Window {
     weight_error_percent: f64,
     least_of_minimum: Option<f64>,
     longest_gap_ns: u64,
+    /// As in the windows of `forward`.
+    taken_ns: u64,
+    switch_taken_ns: u64,
 }
 
 impl Report {
@@ -92,7 +95,7 @@ impl Report {
 }
 
 /// Measures.
-pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
+pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     let to = scene.vnic(&args.to)?;
     let set = to.rx.max.ok_or_else(|| SceneError::NoKey { name: to.name.clone(), key: "rx.max" })?;
     let mut guests = vec![Guest::connect(to, args.ring.max(1024), Size::Frame(1518), 2048)?];
@@ -125,7 +128,9 @@ pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
     for _ in 0..plan.windows {
         let mut frames = vec![0; sizes.len()];
         let start_ns = clock::now();
+        let before = watch.read()?;
         let (time, longest_gap_ns) = count(&mut load, plan.window, &mut frames)?;
+        let taken = watch.read()?;
         let bytes: Vec<u64> = frames.iter().zip(&sizes).map(|(frames, size)| frames * size).collect();
         let shares = Shares::of(&senders, &bytes, time);
         windows.push(Window {
@@ -136,6 +141,8 @@ pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
             weight_error_percent: shares.weight_error_percent,
             least_of_minimum: shares.least_of_minimum,
             longest_gap_ns,
+            taken_ns: taken.0 - before.0,
+            switch_taken_ns: taken.1 - before.1,
         });
         senders.iter_mut().zip(&bytes).for_each(|(sender, bytes)| sender.bytes += bytes);
         seconds += time;

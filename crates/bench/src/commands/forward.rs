@@ -3,7 +3,7 @@
 use super::{Outcome, Windows, ring};
 use crate::frames::Size;
 use crate::guest::Guest;
-use crate::load::{Load, Window, median};
+use crate::load::{Load, Watch, Window, median};
 use crate::scene::Scene;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -94,12 +94,13 @@ impl Report {
             self.frames_per_second / 1e6,
             1e9 / self.frames_per_second.max(1.0),
         );
-        text += "    Mpps   taken us   longest gap us   starved\n";
+        text += "    Mpps   taken us   of the switch us   longest gap us   starved\n";
         for window in &self.windows {
             text += &format!(
-                "{:8.3} {:10} {:16} {:9.2}\n",
+                "{:8.3} {:10} {:18} {:16} {:9.2}\n",
                 window.frames as f64 / window.seconds / 1e6,
                 window.taken_ns / 1000,
+                window.switch_taken_ns / 1000,
                 window.longest_gap_ns / 1000,
                 window.starved
             );
@@ -109,7 +110,7 @@ impl Report {
 }
 
 /// Measures.
-pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
+pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     let vnics = scene.first(args.ports)?;
     let targets = args.pattern.targets(vnics.len());
     let senders: Vec<usize> = (0..vnics.len()).filter(|port| !targets[*port].is_empty()).collect();
@@ -137,7 +138,7 @@ pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
         introduce(&mut load)?;
     }
     load.start();
-    let windows = load.measure(args.windows.into())?;
+    let windows = load.measure(args.windows.into(), watch)?;
     if windows.iter().all(|window| window.frames == 0) {
         return Err("no frame arrived: are these contracts in force, in one segment?".into());
     }

@@ -6,7 +6,7 @@ pub mod rates;
 pub mod superframes;
 
 use crate::clock;
-use crate::load::Plan;
+use crate::load::{Plan, Watch};
 use crate::scene::Scene;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
@@ -24,6 +24,9 @@ pub struct Cli {
     /// CPU to run on; not pinned where absent. The switch has to be on another one
     #[arg(long, global = true, value_name = "N")]
     pub cpu: Option<usize>,
+    /// Process of the switch: how long others held its CPU is told with every window
+    #[arg(long, global = true, value_name = "PID")]
+    pub switch_pid: Option<u32>,
     /// Print JSON instead of a table
     #[arg(long, global = true)]
     pub json: bool,
@@ -84,13 +87,18 @@ pub fn run(cli: &Cli) -> Outcome<String> {
     if let Some(cpu) = cli.cpu {
         clock::pin(cpu).map_err(|error| format!("--cpu {cpu}: {error}"))?;
     }
+    let watch = &Watch::new(cli.switch_pid)?;
     match &cli.command {
-        Command::Forward(args) => print(cli.json, &forward::run(&scene, args)?, forward::Report::table),
-        Command::Superframes(args) => {
-            print(cli.json, &superframes::run(&scene, args, cli.cpu)?, superframes::Report::table)
+        Command::Forward(args) => {
+            print(cli.json, &forward::run(&scene, args, watch)?, forward::Report::table)
         }
-        Command::Rates(args) => print(cli.json, &rates::run(&scene, args)?, rates::Report::table),
-        Command::Fairness(args) => print(cli.json, &fairness::run(&scene, args)?, fairness::Report::table),
+        Command::Superframes(args) => {
+            print(cli.json, &superframes::run(&scene, args, watch, cli.cpu)?, superframes::Report::table)
+        }
+        Command::Rates(args) => print(cli.json, &rates::run(&scene, args, watch)?, rates::Report::table),
+        Command::Fairness(args) => {
+            print(cli.json, &fairness::run(&scene, args, watch)?, fairness::Report::table)
+        }
     }
 }
 

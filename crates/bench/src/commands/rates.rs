@@ -10,11 +10,11 @@
 //! that begins and ends between frames would count up to one frame too many or too few.
 
 use super::{Outcome, ring};
-use crate::clock::{self, Taken};
+use crate::clock;
 use crate::envelope::Envelope;
 use crate::frames::Size;
 use crate::guest::Guest;
-use crate::load::Load;
+use crate::load::{Load, Watch};
 use crate::scene::{Scene, SceneError};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -78,7 +78,20 @@ pub struct Report {
     over_seen_later_bytes: f64,
     over_certain_later_bytes: f64,
     longest_gap_ns: u64,
+    /// The same in parts of a second or so, each from an arrival to an arrival.
+    windows: Vec<Window>,
+}
+
+/// A part of the time measured.
+#[derive(Debug, Serialize)]
+struct Window {
+    seconds: f64,
+    frames: u64,
+    error_percent: f64,
+    /// As in the windows of `forward`.
+    longest_gap_ns: u64,
     taken_ns: u64,
+    switch_taken_ns: u64,
 }
 
 impl Report {
@@ -87,7 +100,8 @@ impl Report {
         format!(
             "{:?}.max {} with frames of {}: {:.3} Mbit/s, error {:+.3} %\n\
              beyond rate and burst of {} bytes: {:.0} bytes seen, {:.0} certain; later {:.0}, {:.0}; a frame has {}\n\
-             {} frames in {:.3} s; longest gap {} us, taken {} us",
+             {} frames in {:.3} s; longest gap {} us\n\
+             seconds one by one, %: {}",
             self.limit,
             Rate::from_bits(self.set_bits_per_second).map_or_else(String::new, |rate| rate.to_string()),
             self.frame,
@@ -102,7 +116,11 @@ impl Report {
             self.frames,
             self.seconds,
             self.longest_gap_ns / 1000,
-            self.taken_ns / 1000,
+            self.windows
+                .iter()
+                .map(|window| format!("{:+.3}", window.error_percent))
+                .collect::<Vec<_>>()
+                .join(" "),
         )
     }
 }
@@ -122,7 +140,7 @@ fn limit_of(args: &Args, from: &Vnic, to: &Vnic) -> Result<(Rate, Bytes), SceneE
 }
 
 /// Measures.
-pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
+pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     let (from, to) = (scene.vnic(&args.from)?, scene.vnic(&args.to)?);
     let (rate, burst) = limit_of(args, from, to)?;
     let buffer = if args.frame == Size::Super { 65_536 } else { 2048 };
@@ -131,30 +149,53 @@ pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
     sender.load(|_| args.frame.build(receiver.mac(), from.mac, 0));
     let mut load = Load { guests: vec![sender, receiver], senders: vec![0], receivers: vec![1] };
     let wire = args.frame.wire_bytes();
-    let taken = Taken::open()?;
-    let (mut whole, mut later) = (Envelope::new(rate.bits()), Envelope::new(rate.bits()));
-
+    let error = |frames: u64, ns: u64| {
+        ((frames * wire * 8) as f64 / (ns as f64 / 1e9) / rate.bits() as f64 - 1.0) * 100.0
+    };
+    let mut whole = Envelope::new(rate.bits());
     load.start();
-    let begun = clock::now();
-    let warm = begun + args.warm_up.as_nanos() as u64;
-    let end = warm + args.seconds.as_nanos() as u64;
-    let taken_before = taken.read()?;
-    let (mut before, mut longest) = (begun, 0);
-    let mut counted = Arrivals::default();
-    while before < end {
+    let mut last = clock::now();
+    let warm = last + args.warm_up.as_nanos() as u64;
+    while last < warm {
         let (now, frames) = load.turn();
-        longest = longest.max(now - before);
         if frames > 0 {
-            whole.observe(before, now, frames * wire);
-            if now >= warm {
-                later.observe(before, now, frames * wire);
-                counted.arrived(now, frames);
-            }
+            whole.observe(last, now, frames * wire);
         }
-        before = now;
+        last = now;
     }
-    let taken_ns = taken.read()? - taken_before;
-    let (frames, nanoseconds) = counted.between();
+    let mut later = Envelope::new(rate.bits());
+    let mut all = Arrivals::default();
+    let mut windows = Vec::new();
+    let parts = args.seconds.as_secs().max(1);
+    let mut longest_gap = 0;
+    for part in 1..=parts {
+        let end = warm + args.seconds.as_nanos() as u64 * part / parts;
+        let (before, counted, mut longest) = (watch.read()?, all, 0);
+        while last < end {
+            let (now, frames) = load.turn();
+            longest = longest.max(now - last);
+            if frames > 0 {
+                whole.observe(last, now, frames * wire);
+                later.observe(last, now, frames * wire);
+                all.arrived(now, frames);
+            }
+            last = now;
+        }
+        let taken = watch.read()?;
+        longest_gap = longest_gap.max(longest);
+        let (frames, ns) = all.since(&counted);
+        if frames > 0 {
+            windows.push(Window {
+                seconds: ns as f64 / 1e9,
+                frames,
+                error_percent: error(frames, ns),
+                longest_gap_ns: longest,
+                taken_ns: taken.0 - before.0,
+                switch_taken_ns: taken.1 - before.1,
+            });
+        }
+    }
+    let (frames, nanoseconds) = all.since(&Arrivals::default());
     if frames == 0 {
         return Err(format!("fewer than two arrivals in {:?}: measure for longer", args.seconds).into());
     }
@@ -177,18 +218,18 @@ pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
         frames,
         seconds,
         bits_per_second,
-        error_percent: (bits_per_second / rate.bits() as f64 - 1.0) * 100.0,
+        error_percent: error(frames, nanoseconds),
         over_seen_bytes: beyond(seen),
         over_certain_bytes: beyond(certain),
         over_seen_later_bytes: beyond(seen_later),
         over_certain_later_bytes: beyond(certain_later),
-        longest_gap_ns: longest,
-        taken_ns,
+        longest_gap_ns: longest_gap,
+        windows,
     })
 }
 
-/// Frames between the first and the last arrival.
-#[derive(Debug, Default)]
+/// Frames after the first arrival, and when the first and the last one were.
+#[derive(Clone, Copy, Debug, Default)]
 struct Arrivals {
     first: Option<u64>,
     last: u64,
@@ -206,9 +247,11 @@ impl Arrivals {
         self.last = now;
     }
 
-    /// Frames, and the nanoseconds they took; (0, 0) with fewer than two arrivals.
-    fn between(&self) -> (u64, u64) {
-        (self.frames, self.last - self.first.unwrap_or(self.last))
+    /// Frames after the last arrival that `before` knows of, and the nanoseconds from that one to the
+    /// last; (0, 0) if there was none since.
+    fn since(&self, before: &Self) -> (u64, u64) {
+        let from = if before.first.is_some() { before.last } else { self.first.unwrap_or(self.last) };
+        (self.frames - before.frames, self.last - from)
     }
 }
 
@@ -217,14 +260,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_paced_sender_has_its_rate_wherever_the_window_lies() {
+    fn a_paced_sender_has_its_rate_wherever_the_windows_lie() {
         for start in [0, 1, 99, 100] {
             let mut arrivals = Arrivals::default();
-            assert_eq!(arrivals.between(), (0, 0));
+            assert_eq!(arrivals.since(&arrivals), (0, 0));
+            let (mut cut, mut parts) = (arrivals, Vec::new());
             // One frame every 100 ns, seen at 100, 200, ...
-            (1..=50).map(|n| n * 100).filter(|now| *now >= start).for_each(|now| arrivals.arrived(now, 1));
-            let (frames, ns) = arrivals.between();
-            assert_eq!(ns, frames * 100);
+            for now in (1..=50).map(|n| n * 100).filter(|now| *now >= start) {
+                arrivals.arrived(now, 1);
+                if now % 700 == 0 {
+                    parts.push(arrivals.since(&cut));
+                    cut = arrivals;
+                }
+            }
+            parts.push(arrivals.since(&cut));
+            let whole = arrivals.since(&Arrivals::default());
+            assert_eq!(whole, parts.iter().fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1)));
+            assert!(whole.0 > 40 && parts.iter().all(|(frames, ns)| *ns == frames * 100), "{parts:?}");
         }
     }
 }

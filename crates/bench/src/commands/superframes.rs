@@ -14,7 +14,7 @@ use super::{Outcome, Windows, ring};
 use crate::clock;
 use crate::frames::{SEGMENTS, Size, VNET_HDR};
 use crate::guest::Guest;
-use crate::load::{Load, Plan, Window, median};
+use crate::load::{Load, Plan, Watch, Window, median};
 use crate::scene::Scene;
 use serde::Serialize;
 use std::time::Duration;
@@ -113,7 +113,7 @@ impl Report {
 }
 
 /// Measures.
-pub fn run(scene: &Scene, args: &Args, cpu: Option<usize>) -> Outcome<Report> {
+pub fn run(scene: &Scene, args: &Args, watch: &Watch, cpu: Option<usize>) -> Outcome<Report> {
     let named = |name: &Option<String>, number: usize| match name {
         Some(name) => scene.vnic(name),
         None => Ok(&scene.first(Some(2))?[number]),
@@ -127,10 +127,9 @@ pub fn run(scene: &Scene, args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     load.start();
     let plan = Plan::from(args.windows);
     let mut windows = Vec::new();
-    let length = (VNET_HDR + len).min(args.buffer as usize);
     for _ in 0..plan.windows {
         load.run(plan.warm_up);
-        let switch = load.window(plan.window)?;
+        let switch = load.window(plan.window, watch)?;
         if switch.bytes != switch.frames * len as u64 {
             return Err(
                 format!("{} frames came with {} bytes: they were cut", switch.frames, switch.bytes).into()
@@ -140,8 +139,8 @@ pub fn run(scene: &Scene, args: &Args, cpu: Option<usize>) -> Outcome<Report> {
         if let Some(cpu) = args.memcpy_cpu {
             clock::pin(cpu).map_err(|error| format!("--memcpy-cpu {cpu}: {error}"))?;
         }
-        memcpy(&load, plan.warm_up, length);
-        let (memcpy_bytes, memcpy_seconds) = memcpy(&load, plan.window, length);
+        memcpy(&load, plan.warm_up);
+        let (memcpy_bytes, memcpy_seconds) = memcpy(&load, plan.window);
         if let Some(cpu) = cpu.filter(|_| args.memcpy_cpu.is_some()) {
             clock::pin(cpu)?;
         }
@@ -162,18 +161,18 @@ pub fn run(scene: &Scene, args: &Args, cpu: Option<usize>) -> Outcome<Report> {
 }
 
 /// Copies frames one after the other for `time`; returns bytes and seconds.
-fn memcpy(load: &Load, time: Duration, len: usize) -> (u64, f64) {
+fn memcpy(load: &Load, time: Duration) -> (u64, f64) {
     let (sender, receiver) = (&load.guests[0], &load.guests[1]);
     let start = clock::now();
-    let mut number = 0;
+    let (mut number, mut buffer) = (0, 0);
     loop {
         for _ in 0..COPIES {
-            sender.copy_to(receiver, number, len);
+            buffer = sender.copy_to(receiver, number, VNET_HDR + Size::Super.bytes(), buffer);
             number += 1;
         }
         let took = clock::now() - start;
         if took >= time.as_nanos() as u64 {
-            return ((number * len) as u64, took as f64 / 1e9);
+            return ((number * Size::Super.bytes()) as u64, took as f64 / 1e9);
         }
     }
 }
