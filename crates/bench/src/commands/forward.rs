@@ -12,6 +12,8 @@ use tidegate_contract::Mac;
 
 /// Bytes of every buffer; no frame is longer.
 const BUFFER: u32 = 2048;
+/// Entries of a silent guest's virtqueues.
+const IDLE_RING: u16 = 64;
 /// How long the switch may take to learn the addresses behind the ports.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -27,6 +29,9 @@ pub struct Args {
     /// Ports that take part, the first of the file; all where absent
     #[arg(long, value_name = "N")]
     ports: Option<usize>,
+    /// Further ports of the file that are connected and silent
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    idle: usize,
     /// Bytes of a frame without FCS, 42 to 1518
     #[arg(long, value_name = "BYTES", default_value = "64")]
     frame: Size,
@@ -74,6 +79,8 @@ pub struct Report {
     ports: usize,
     senders: usize,
     receivers: usize,
+    /// Ports that are connected and silent.
+    idle: usize,
     /// Addresses of senders and receivers together.
     macs: usize,
     frames_per_second: f64,
@@ -84,12 +91,12 @@ impl Report {
     /// For people.
     pub fn table(&self) -> String {
         let mut text = format!(
-            "{:?}, {} of {} bytes, {} to {} ports, {} addresses: {:.3} Mpps ({:.1} ns a frame)\n",
+            "{:?}, frames of {} bytes, {} to {} ports, {} silent, {} addresses: {:.3} Mpps ({:.1} ns a frame)\n",
             self.pattern,
-            "frames",
             self.frame,
             self.senders,
             self.receivers,
+            self.idle,
             self.macs,
             self.frames_per_second / 1e6,
             1e9 / self.frames_per_second.max(1.0),
@@ -111,7 +118,8 @@ impl Report {
 
 /// Measures.
 pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
-    let vnics = scene.first(args.ports)?;
+    let ports = args.ports.unwrap_or(scene.vnics.len().saturating_sub(args.idle));
+    let (vnics, idle) = scene.first(Some(ports + args.idle))?.split_at(ports);
     let targets = args.pattern.targets(vnics.len());
     let senders: Vec<usize> = (0..vnics.len()).filter(|port| !targets[*port].is_empty()).collect();
     let mut receivers: Vec<usize> = targets.iter().flatten().copied().collect();
@@ -122,6 +130,9 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     }
     let connect = |vnic| Guest::connect(vnic, args.ring, args.frame, BUFFER);
     let guests = vnics.iter().map(connect).collect::<Result<Vec<_>, _>>()?;
+    // Kept until all is measured: a guest that is dropped disconnects.
+    let silent = |vnic| Guest::connect(vnic, IDLE_RING, args.frame, BUFFER);
+    let idle = idle.iter().map(silent).collect::<Result<Vec<_>, _>>()?;
     let mut load = Load { guests, senders, receivers };
     let addresses = Addresses::new(&load, args.macs, args.ring)?;
     for (port, targets) in targets.iter().enumerate() {
@@ -149,6 +160,7 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
         ports: vnics.len(),
         senders: load.senders.len(),
         receivers: load.receivers.len(),
+        idle: idle.len(),
         macs: addresses.count(),
         frames_per_second: median(windows.iter().map(|window| window.frames as f64 / window.seconds)),
         windows,
