@@ -1,0 +1,89 @@
+"""Tidegate under load from `tidegate-bench`: what no generator with a few fast ports can send.
+
+```text
+ contracts ─▶ tidegate apply --prune ─▶ switch (switch_cpu) ══ sockets ══ tidegate-bench (generator_cpu)
+     └───────────────────────── the same file ─────────────────────────────────▶┘      └─▶ JSON
+```
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from harness.machine import threads
+from harness.model import Context, Json, Missing
+from lab.host import Host, vhost_user_vnic
+
+PRIORITY = -20
+"""Nice value of the worker and the generator: whatever else runs on the machine yields to both."""
+DISTURBED = 0.005
+"""Part of a window that may be taken away from generator or worker before the window counts as disturbed."""
+TIMEOUT_S = 120.0
+
+
+def vnic(folder: Path, name: str, number: int, *lines: str) -> str:
+    """The contract of guest `number`; `lines` are further TOML lines."""
+    mac = f"52:54:00:00:{number >> 8:02x}:{number & 0xFF:02x}"
+    return vhost_user_vnic(name, folder / f"{name}.sock", mac, *lines)
+
+
+def vnics(folder: Path, count: int, *lines: str) -> str:
+    """`count` contracts alike, `p0000` and on."""
+    return "".join(vnic(folder, f"p{number:04}", number, *lines) for number in range(count))
+
+
+def disturbed(window: Mapping[str, float]) -> str:
+    """What the machine took away in a window of `tidegate-bench`; empty where it was little."""
+    enough = DISTURBED * window["seconds"] * 1e9
+    names = {
+        "taken_ns": "generator's core taken away",
+        "switch_taken_ns": "switch's core taken away",
+        "longest_gap_ns": "generator stood still",
+    }
+    return "; ".join(
+        f"{what} {window[key] / 1e6:.1f} ms" for key, what in names.items() if window.get(key, 0) > enough
+    )
+
+
+class Synthetic:
+    """A switch and an agent of its own, and synthetic guests on it. Ends with the scene."""
+
+    def __init__(self, context: Context) -> None:
+        self.binary = context.tidegate.with_name("tidegate-bench")
+        if not self.binary.exists():
+            raise Missing(f"{self.binary} is missing: cargo build --release")
+        self.machine = context.machine
+        self.host = Host(context.folder, switch_options=("--cpus", str(self.machine.switch_cpu)))
+        context.cleanup.callback(self.host.stop)
+        for thread in threads(self.host.switch.pid):
+            # Without the right to it, the windows say what was taken away.
+            with suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, thread, PRIORITY)
+        self.contracts = Path()
+
+    @property
+    def folder(self) -> Path:
+        """Where the sockets are."""
+        return self.host.folder
+
+    def apply(self, contracts: str) -> None:
+        """Put these contracts in force, and no others."""
+        self.contracts = self.host.file(contracts)
+        self.host.cli("apply", "--prune", "-f", self.contracts)
+
+    def run(self, *arguments: str | float) -> Json:
+        """`tidegate-bench ARGUMENTS` on the contracts in force; what it measured."""
+        command: Iterable[str | Path] = [
+            *("setpriv", "--pdeathsig", "KILL", "nice", "-n", str(PRIORITY)),
+            *(self.binary, "--json", "--contracts", self.contracts),
+            *("--cpu", str(self.machine.generator_cpu), "--switch-pid", str(self.host.switch.pid)),
+            *map(str, arguments),
+        ]
+        done = subprocess.run([*command], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{done.stderr.strip()}\n{self.host.switch.output()[-1000:]}")
+        report: Json = json.loads(done.stdout)
+        return report

@@ -1,0 +1,98 @@
+"""Work proportional to what is active: more ports, more contracts, more addresses."""
+
+from functools import partial
+
+from harness.measure import against_first, interleave
+from harness.model import Contender, Context, Figure, Json, Result, Scene, Target, Window, samples
+from peers.synthetic import Synthetic, disturbed, vnics
+
+ANY = 'allowed = { macs = "any" }'
+FEW, MANY = "2 ports", "256 ports"
+SHORT = "256 ports, rings of 16"
+TEN, DEFINED, CONNECTED = "10 contracts", "1,000 contracts", "1,000 contracts, all connected"
+MACS, MANY_MACS = "10 addresses", "4,100 addresses"
+
+CASES: dict[str, tuple[int, str, tuple[str, ...]]] = {
+    FEW: (2, "", ()),
+    MANY: (256, "", ()),
+    SHORT: (256, "", ("--ring", "16")),
+    TEN: (10, "", ("--ports", "10")),
+    DEFINED: (1000, "", ("--ports", "10")),
+    CONNECTED: (1000, "", ("--ports", "10", "--idle", "990")),
+    MACS: (10, ANY, ("--macs", "10", "--ring", "512")),
+    MANY_MACS: (10, ANY, ("--macs", "4100", "--ring", "512")),
+}
+"""Contracts, what each says besides, and what the generator is told."""
+
+TARGETS = (
+    ("2 → 256 ports", FEW, MANY, 1.25, "at most +25 % per frame"),
+    ("10 → 1,000 contracts", TEN, DEFINED, 1.25, "at most +25 % per frame"),
+    (
+        "10 → 1,000 contracts, the others connected and silent",
+        TEN,
+        CONNECTED,
+        1.25,
+        "at most +25 % per frame",
+    ),
+    ("10 → 4,100 addresses behind 10 ports", MACS, MANY_MACS, 1 / 0.85, "throughput at most -15 %"),
+)
+NS, RATE = "ns a frame", "Mpps"
+
+
+def _measure(load: Synthetic, seconds: float, case: str) -> Json:
+    count, lines, arguments = CASES[case]
+    load.apply(vnics(load.folder, count, *filter(None, [lines])))
+    report = load.run("forward", "--windows", "1", "--window", seconds, "--warm-up", "0.3", *arguments)
+    window = report["windows"][0]
+    rate = window["frames"] / window["seconds"]
+    return {
+        RATE: rate / 1e6,
+        NS: 1e9 / rate,
+        "starved": window["starved"],
+        "disturbed": disturbed(window),
+    }
+
+
+def _limited(windows: list[Window], case: str) -> str:
+    """Why the generator may have been the limit in `case`."""
+    idle = max(window.values["starved"] for window in windows if window.case == case)
+    return f"the switch may have waited for frames in {idle:.0%} of the looks" if idle > 0.1 else ""
+
+
+def run(context: Context) -> Result:
+    """Each case by turns; the cost of a frame against the smallest case of its kind."""
+    load = Synthetic(context)
+    contender = Contender("tidegate", partial(_measure, load, context.seconds(1.0)))
+    cases = [case for case in CASES if not context.quick or case != SHORT]
+    windows = interleave(context.machine, [contender], cases, context.rounds(5))
+    figures = [
+        Figure(f"64 B, {case}", "tidegate", unit, samples(windows, "tidegate", case, unit), filterable=True)
+        for case in cases
+        for unit in (RATE, NS)
+    ]
+    targets = [
+        Target(
+            *(measure, asked, "x", limit, "less"),
+            against_first(windows, "tidegate", few, many, NS),
+            filterable=True,
+            invalid=_limited(windows, few) or _limited(windows, many),
+        )
+        for measure, few, many, limit, asked in TARGETS
+    ]
+    return Result(figures, targets, windows=windows)
+
+
+SCENE = Scene(
+    name="scale",
+    title="More ports, more contracts, more addresses",
+    about=(
+        "Synthetic guests in pairs, each with a ring of 256 frames of 64 bytes of its own that go round, "
+        "all on one generator core: the same load from 2 ports or from 256. Then 10 busy ports where 10 or "
+        "1,000 contracts are in force, the others not connected, or connected and silent. Then 10 busy "
+        "ports with 10 or 4,100 addresses behind them, learned, every frame from another to another. More "
+        "ports also mean more memory that is walked: every guest has its own buffers. Rings of 16 show what "
+        "of the cost that is."
+    ),
+    order=30,
+    run=run,
+)
