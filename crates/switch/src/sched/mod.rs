@@ -76,7 +76,8 @@ pub struct EgressConfig {
     ///
     /// With [`Discipline::Fifo`] of all frames: the tail-drop limit. With
     /// [`Discipline::Contract`] of the sources without a promise, that is
-    /// without deadline and without `min`. Those with one are bounded by their own
+    /// without deadline and without `min`; where several wait, none holds more than is
+    /// left, so that there is room for who has least. Those with a promise are bounded by their own
     /// caps, so that no one else's flood costs them a frame.
     pub queue: u64,
 }

@@ -174,6 +174,10 @@ impl Model {
         if !(contract && source.config.promised()) && limited + bytes > self.config.queue {
             return Err(Full::EgressBytes);
         }
+        let beside_others = contract && !source.config.promised() && limited > source.bytes();
+        if beside_others && limited + source.bytes() + bytes > self.config.queue {
+            return Err(Full::EgressBytes);
+        }
         source.frames.push_back((queued, self.arrivals));
         self.arrivals += 1;
         if source.frames.len() == 1 {

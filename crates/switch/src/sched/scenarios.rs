@@ -99,6 +99,40 @@ fn a_stalled_receiver_does_not_shut_tier_three_out_afterwards() {
 }
 
 #[test]
+fn who_is_polled_last_finds_room_in_the_queue() {
+    // 40 frames of room, 16 sources that offer 32 at every turn, always in the same order.
+    let mut sched = Scheduler::new(EgressConfig { queue: 40 * 1514, ..egress(None, 0) });
+    (0..16).for_each(|id| sched.set_source(0, id, share(1)));
+    let mut served = [0; 16];
+    for now in 0..2000 {
+        for id in 0..16 {
+            for _ in 0..32 {
+                let _ = sched.enqueue(now, id, frame(now, 1514, None));
+            }
+        }
+        let (id, ..) = sched.take(now).expect("frames wait");
+        // The first to come had all of the queue until the others came.
+        served[usize::from(id)] += u32::from(now >= 400);
+    }
+    assert!(served.iter().all(|frames| (99..=101).contains(frames)), "{served:?}");
+}
+
+#[test]
+fn alone_a_source_may_use_all_of_the_queue() {
+    let mut sched = Scheduler::new(EgressConfig { queue: 4 * 1514, ..egress(None, 0) });
+    (1..=2).for_each(|id| sched.set_source(0, id, share(1)));
+    for _ in 0..4 {
+        assert_eq!(sched.enqueue(0, 1, frame(0, 1514, None)), Ok(()));
+    }
+    assert_eq!(sched.enqueue(0, 2, frame(0, 1514, None)), Err(Full::EgressBytes));
+    sched.take(0).expect("frames wait");
+    assert_eq!(sched.enqueue(0, 2, frame(0, 1514, None)), Ok(()));
+    // Beside another that is not enough: of four it has two, and one is left.
+    assert!(sched.drop_tail(1).is_some());
+    assert_eq!(sched.enqueue(0, 1, frame(0, 1514, None)), Err(Full::EgressBytes));
+}
+
+#[test]
 fn no_flood_costs_a_promise_its_place_in_the_queue() {
     let mut sched = Scheduler::new(EgressConfig { queue: 3000, ..egress(Some(1_000_000), 1500) });
     sched.set_source(0, 1, share(1000));

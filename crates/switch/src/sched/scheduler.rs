@@ -175,7 +175,14 @@ impl<F: Copy> Scheduler<F> {
         let promised = source.config.promised();
         let room = match self.config.discipline {
             Discipline::Contract if promised => u64::MAX,
-            Discipline::Contract => self.config.queue.saturating_sub(self.unpromised),
+            Discipline::Contract => {
+                let left = self.config.queue.saturating_sub(self.unpromised);
+                // Whoever is polled first would fill what is left at every turn, and the last never
+                // find room. So, beside others, none holds more than is left (dynamic thresholds,
+                // Choudhury and Hahne, 1998): some is always left for who has least.
+                let alone = self.unpromised == source.list.bytes;
+                if alone { left } else { left.saturating_sub(source.list.bytes) }
+            }
             Discipline::Fifo => self.config.queue.saturating_sub(self.total.bytes),
         };
         if bytes > room {
