@@ -53,7 +53,8 @@ impl Taken {
         let mut files = Vec::new();
         for task in fs::read_dir(&tasks).map_err(|error| at(&tasks, error))? {
             let task = task?.path();
-            if fs::read_to_string(task.join("comm"))?.starts_with(name) {
+            // One that cannot be read ended meanwhile.
+            if fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name)) {
                 let path = task.join("schedstat");
                 let file = open(&path)?;
                 files.push((path, file));

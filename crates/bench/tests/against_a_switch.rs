@@ -1,0 +1,140 @@
+//! The generator as it is called, against a switch in this process.
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tidegate_contract::{Attach, Host};
+use tidegate_switch::server::Switch;
+use tidegate_switch::server::ports::Connect;
+use tidegate_switch::stats::Reader;
+
+struct Scene {
+    stats: Reader,
+    contracts: PathBuf,
+    _switch: Arc<Switch>,
+    _dir: TempDir,
+}
+
+impl Scene {
+    /// A switch with vNICs `a`, `b`, ... of these further lines.
+    fn new(lines: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let switch = Switch::start(1, &[], None).unwrap();
+        switch.set_host(Host::default()).unwrap();
+        let contract = |(n, lines): (usize, &&str)| {
+            let name = char::from(b'a' + n as u8);
+            let socket = dir.path().join(format!("{name}.sock"));
+            let socket = socket.display();
+            format!(
+                "[vnic.{name}]\nattach = {{ vhost-user = \"{socket}\" }}\n\
+                 mac = \"52:54:00:00:00:{n:02x}\"\nsegment = 7\n{lines}\n"
+            )
+        };
+        let toml: String = lines.iter().enumerate().map(contract).collect();
+        for vnic in tidegate_contract::parse(&toml, "test").unwrap().vnics {
+            let vnic = vnic.value;
+            let Attach::VhostUser { path, .. } = &vnic.attach else { unreachable!() };
+            switch.set_port(vnic.clone(), Connect::Listener(listener(path))).unwrap();
+        }
+        let contracts = dir.path().join("contracts.toml");
+        std::fs::write(&contracts, toml).unwrap();
+        let stats = Reader::open(switch.region.file()).unwrap();
+        Self { stats, contracts, _switch: switch, _dir: dir }
+    }
+
+    fn run(&self, arguments: &str) -> Result<Value, String> {
+        let done = Command::new(env!("CARGO_BIN_EXE_tidegate-bench"))
+            .arg("--contracts")
+            .arg(&self.contracts)
+            .args(["--json"])
+            .args(arguments.split_whitespace())
+            .output()
+            .unwrap();
+        match done.status.success() {
+            true => Ok(serde_json::from_slice(&done.stdout).unwrap()),
+            false => Err(String::from_utf8(done.stderr).unwrap()),
+        }
+    }
+
+    /// Frames that the switch delivered to a vNIC.
+    fn delivered(&self, name: &str) -> u64 {
+        self.stats.vnic(name).unwrap().rx.frames
+    }
+}
+
+fn listener(path: &Path) -> std::os::fd::OwnedFd {
+    let fd = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    bind(&fd, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    listen(&fd, 8).unwrap();
+    fd
+}
+
+const SHORT: &str = "--warm-up 0.05 --windows 2 --window 0.1";
+
+#[test]
+fn what_is_counted_is_what_the_switch_delivered() {
+    let scene = Scene::new(&["", "", "", ""]);
+    let report = scene.run(&format!("forward --frame 100 --ports 2 --idle 2 {SHORT}")).unwrap();
+    let windows = report["windows"].as_array().unwrap();
+    let counted: u64 = windows.iter().map(|window| window["frames"].as_u64().unwrap()).sum();
+    let bytes: u64 = windows.iter().map(|window| window["bytes"].as_u64().unwrap()).sum();
+    assert!(counted > 0 && counted <= scene.delivered("b"), "{report:#}");
+    assert_eq!(bytes, counted * 100);
+    assert_eq!([scene.delivered("c"), scene.delivered("d")], [0, 0]);
+    assert_eq!((report["ports"].as_u64(), report["idle"].as_u64()), (Some(2), Some(2)));
+}
+
+#[test]
+fn addresses_behind_ports_are_learned_before_anything_is_counted() {
+    let any = "allowed = { macs = \"any\" }";
+    let scene = Scene::new(&[any, any, any, any]);
+    let report = scene.run(&format!("forward --ring 64 --macs 256 {SHORT}")).unwrap();
+    assert_eq!(report["macs"], 256);
+    // A frame to an address that was not learned would have reached them as well.
+    let learning = 4 * 64;
+    for idle in ["a", "c"] {
+        assert!(scene.delivered(idle) <= learning, "{idle} got {}", scene.delivered(idle));
+    }
+    assert!(scene.delivered("b") > learning && scene.delivered("d") > learning);
+    let error = scene.run(&format!("forward --ring 64 --macs 1024 {SHORT}")).unwrap_err();
+    assert!(error.contains("1 to 64 each"), "{error}");
+}
+
+#[test]
+fn super_frames_arrive_whole_or_merged_and_are_compared() {
+    let scene = Scene::new(&["", ""]);
+    for buffer in ["65536", "4096"] {
+        let line = format!("superframes --ring 64 --buffer {buffer} {SHORT}");
+        let report = scene.run(&line).unwrap();
+        let ratio = report["ratio"].as_f64().unwrap();
+        assert!(ratio > 0.0 && report["memcpy_bytes_per_second"].as_f64().unwrap() > 0.0, "{report:#}");
+    }
+}
+
+#[test]
+fn a_rate_is_measured_in_wire_bytes() {
+    let scene = Scene::new(&["tx = { max = \"20mbit\" }", ""]);
+    for frame in ["200", "super"] {
+        let line = format!("rates --from a --to b --frame {frame} --warm-up 0.3 --seconds 1");
+        let report = scene.run(&line).unwrap();
+        assert_eq!(report["set_bits_per_second"], 20_000_000);
+        // Headers of segments included a super-frame is 66,616 bytes; without, 3.5 % less.
+        let error = report["error_percent"].as_f64().unwrap();
+        assert!(error.abs() < 3.0, "{report:#}");
+    }
+    let error = scene.run("rates --from b --to a").unwrap_err();
+    assert!(error.contains("vnic.b has no tx.max"), "{error}");
+}
+
+#[test]
+fn shares_are_told_by_sender() {
+    let scene = Scene::new(&["rx = { max = \"40mbit\" }", "weight = 1", "weight = 3"]);
+    let report = scene.run(&format!("fairness --to a --ring 64 --frame 600,1200 {SHORT}")).unwrap();
+    let senders = report["senders"].as_array().unwrap();
+    let bytes: Vec<u64> = senders.iter().map(|sender| sender["bytes"].as_u64().unwrap()).collect();
+    assert_eq!((senders[0]["name"].as_str(), senders[1]["weight"].as_u64()), (Some("b"), Some(3)));
+    assert!(bytes[1] > bytes[0] && bytes[0] > 0, "{bytes:?}");
+}
