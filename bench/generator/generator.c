@@ -40,6 +40,7 @@
 #include <rte_ip.h>
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
+#include <rte_prefetch.h>
 #include <rte_udp.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -82,7 +83,9 @@ struct guest {
 	struct rte_mempool *tx, *rx;
 	/* Frames taken from the pool that the ring had no room for. */
 	struct rte_mbuf *held[BURST];
-	uint16_t holding;
+	/* Frames of the next burst: what is written into them is fetched while this one is sent. */
+	struct rte_mbuf *ahead[BURST];
+	uint16_t holding, waiting;
 	uint64_t sent, next_flow, next_mac, next_sequence, due_tsc;
 	/* Turns in which it wanted to send, and in which its ring had no room for all. */
 	uint64_t turns, turns_full;
@@ -205,12 +208,25 @@ static void check(struct guest *g, struct rte_mbuf *m, const struct run *r)
 
 /* ---- one step of a guest ---- */
 
+static inline void take_ahead(struct guest *g, bool writes, uint16_t want)
+{
+	if (rte_mempool_get_bulk(g->tx, (void **)g->ahead, want))
+		return;
+	g->waiting = want;
+	for (uint16_t i = 0; writes && i < want; i++)
+		rte_prefetch0_write((char *)g->ahead[i]->buf_addr + RTE_PKTMBUF_HEADROOM);
+}
+
 static inline void send_burst(struct guest *g, const struct run *r, bool writes, uint16_t want)
 {
 	if (g->holding == 0) {
-		if (rte_mempool_get_bulk(g->tx, (void **)g->held, want))
-			return;
-		for (uint16_t i = 0; i < want; i++) {
+		if (!g->waiting)
+			take_ahead(g, writes, want);
+		memcpy(g->held, g->ahead, g->waiting * sizeof *g->held);
+		g->holding = g->waiting;
+		g->waiting = 0;
+		take_ahead(g, writes, want);
+		for (uint16_t i = 0; i < g->holding; i++) {
 			struct rte_mbuf *m = g->held[i];
 			/* Some of the driver's ways to send move these. */
 			m->data_off = RTE_PKTMBUF_HEADROOM;
@@ -224,7 +240,6 @@ static inline void send_burst(struct guest *g, const struct run *r, bool writes,
 				vary(g, m, r);
 			}
 		}
-		g->holding = want;
 	}
 	uint16_t sent = rte_eth_tx_burst(g->port, 0, g->held, g->holding);
 	g->sent += sent;
@@ -365,7 +380,8 @@ static void measure(struct run r)
 	for (unsigned i = 0; i < 2; i++) {
 		struct guest *g = &guests[i];
 		rte_mempool_put_bulk(g->tx, (void **)g->held, g->holding);
-		g->holding = 0;
+		rte_mempool_put_bulk(g->tx, (void **)g->ahead, g->waiting);
+		g->holding = g->waiting = 0;
 		g->next_flow = g->next_mac = g->next_sequence = g->expected_sequence = 0;
 		g->wrong = g->out_of_order = 0;
 		g->turns = g->turns_full = 0;
