@@ -150,6 +150,30 @@ impl Port {
         self.contract = contract;
     }
 
+    /// When `bytes` that arrived at `arrival` conform to the contract, and charges them.
+    ///
+    /// A real-time frame is charged when it conformed, since its deadline counts from there. Any
+    /// other is charged when it is sent, so that a worker that was kept from its core does not give
+    /// more than the burst at once.
+    ///
+    /// # Errors
+    /// The time to try again at.
+    #[inline]
+    pub fn conform(&mut self, arrival: u64, bytes: u32, now: u64) -> Result<u64, u64> {
+        let Some(shaper) = &mut self.shaper else { return Ok(arrival) };
+        let arrival = arrival.max(self.last_started);
+        let at = shaper.conforms_at(arrival, u64::from(bytes));
+        if at > now {
+            return Err(at);
+        }
+        match self.contract.deadline {
+            Some(_) => shaper.charge(at, u64::from(bytes)),
+            None => shaper.charge_waiting(arrival, now, u64::from(bytes)),
+        }
+        self.last_started = at;
+        Ok(at)
+    }
+
     /// Counts a frame of this port that was dropped before it was sent on.
     #[inline]
     pub fn count_tx_drop(&self, reason: DropReason) {

@@ -217,8 +217,7 @@ impl Model {
     fn take(&mut self, now: u64) -> Option<(SourceId, Tier, Queued<u32>)> {
         let (id, tier, queued) = self.head(now).ok()?;
         if let Some(bucket) = &mut self.bucket {
-            let conformed = bucket.conforms_at(queued.enqueued, queued.bytes.into());
-            bucket.charge(conformed.min(now), queued.bytes.into());
+            bucket.charge_waiting(queued.enqueued, now, queued.bytes.into());
         }
         let patience = hold_limit(self.config.rate);
         let source = self.sources.get_mut(&id)?;

@@ -257,11 +257,7 @@ impl<F: Copy> Scheduler<F> {
             _ => {}
         }
         if let Some(bucket) = &mut self.bucket {
-            // What waited is charged when it conformed, not when the worker came round to it: a
-            // frame that needs a full bucket would lose whatever fell in meanwhile.
-            let bytes = queued.bytes.into();
-            let at = bucket.conforms_at(queued.enqueued, bytes).min(now);
-            bucket.charge(at, bytes);
+            bucket.charge_waiting(queued.enqueued, now, queued.bytes.into());
         }
         self.removed(id, queued.bytes);
         Some((id, tier, queued))

@@ -79,19 +79,15 @@ impl TokenBucket {
         now.max(self.at).saturating_add(wait)
     }
 
-    /// Takes `bytes` out at the earliest time from `from` on at which they conform, if that is not
-    /// after `now`, and says when that was; otherwise takes nothing, and says when it will be.
-    ///
-    /// # Errors
-    /// The time to try again at.
-    #[inline]
-    pub fn take(&mut self, from: u64, bytes: u64, now: u64) -> Result<u64, u64> {
-        let at = self.conforms_at(from, bytes);
-        if at > now {
-            return Err(at);
-        }
-        self.charge(at, bytes);
-        Ok(at)
+    /// Takes `bytes` out at `now` for a frame that has waited since `since`. What fell in meanwhile
+    /// is kept although the bucket was full, up to the frame's own size: whoever comes late to a
+    /// frame that waits takes no tokens from it, and gives no more than that one frame away.
+    pub fn charge_waiting(&mut self, since: u64, now: u64, bytes: u64) {
+        self.settle(since);
+        let elapsed = i128::from(now.saturating_sub(self.at));
+        let level = self.level.saturating_add(elapsed * i128::from(self.rate));
+        self.level = level.min(self.depth.saturating_add(units(bytes))).saturating_sub(units(bytes));
+        self.at = self.at.max(now);
     }
 
     /// Takes `bytes` out, into debt if need be: asking first whether they
@@ -226,6 +222,37 @@ mod tests {
             Just(7_777_777_777),
             Just(400_000_000_000)
         ]
+    }
+
+    proptest! {
+        /// However late frames are sent that wait: the rate is kept as long as the lateness is
+        /// covered, and no interval has more than burst, one frame and what fell in.
+        #[test]
+        fn lateness_costs_no_rate_and_gives_one_frame_at_most(
+            bits in 1_000_000u64..10_000_000_000,
+            burst in 1_500u64..200_000,
+            steps in prop::collection::vec((64u64..70_000, 0u64..50_000), 1..200),
+        ) {
+            let mut bucket = bucket(bits, burst);
+            let (mut now, mut sent) = (0u64, Vec::new());
+            for (bytes, late) in steps {
+                let since = now;
+                now = bucket.conforms_at(now, bytes) + late;
+                bucket.charge_waiting(since, now, bytes);
+                sent.push((now, bytes));
+                prop_assert!(bucket.available(now) <= burst as i64);
+            }
+            for from in 0..sent.len() {
+                let mut total = 0;
+                for &(at, bytes) in &sent[from..] {
+                    total += bytes;
+                    let fell = u128::from(at - sent[from].0 + 1) * u128::from(bits);
+                    let longest = sent[from..].iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
+                    let most = u128::from(burst.max(longest) + longest) * 8_000_000_000 + fell;
+                    prop_assert!(u128::from(total) * 8_000_000_000 <= most);
+                }
+            }
+        }
     }
 
     proptest! {
