@@ -164,11 +164,11 @@ impl Worker {
         }
     }
 
-    /// The best-effort port that was polled first is polled last from now on.
-    pub(super) fn rotate_polled(&mut self) {
+    /// Polls the `first` of the best-effort ports first from now on.
+    pub(super) fn rotate_polled(&mut self, first: usize) {
         let best_effort = &mut self.polled[self.realtime..];
-        if !best_effort.is_empty() {
-            best_effort.rotate_left(1);
+        if first < best_effort.len() {
+            best_effort.rotate_left(first);
         }
     }
 

@@ -9,11 +9,12 @@
 //!
 //! A frame is plain if it is one buffer with the headers of IP over Ethernet and asks for no more
 //! than the receiver takes as it is. It meets no contention if nothing waits at its egress, the
-//! egress has tokens, and the receiver a buffer that it fits into. Frames with a deadline, and
-//! those to another worker or to a tap, take the general path.
+//! egress has tokens, and the receiver a buffer that it fits into. Frames to another worker or to
+//! a tap take the general path.
 
 use super::egress::FRAME_COST;
 use super::ingress::flow_hash;
+use super::settle::Miss;
 use super::{Worker, clock};
 use crate::fdb::{NotLearned, PortIndex};
 use crate::frame::dscp::is_realtime;
@@ -59,6 +60,8 @@ struct Group {
     egress: PortIndex,
     queue: u16,
     receiver: Receiver,
+    /// Td of what is sent there, ns.
+    deadline: Option<u64>,
     /// Bytes the egress may carry now.
     tokens: i64,
     frames: u8,
@@ -79,6 +82,8 @@ pub(super) struct Batch {
     group_count: usize,
     /// All its frames started at the same time.
     together: bool,
+    /// When its first frame arrived.
+    arrival: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -91,6 +96,7 @@ impl Default for Batch {
             egress: 0,
             queue: 0,
             receiver: Receiver::default(),
+            deadline: None,
             tokens: 0,
             frames: 0,
             bytes: 0,
@@ -106,6 +112,7 @@ impl Default for Batch {
             groups: [group; GROUPS],
             group_count: 0,
             together: true,
+            arrival: 0,
         }
     }
 }
@@ -118,8 +125,7 @@ impl Worker {
         let Link::Vhost(vhost) = &mut port.link else { return 0 };
         let header_len = vhost.receiver.header_len;
         let Some(Some(tx)) = vhost.tx.get_mut(pair) else { return 0 };
-        let general = info.deadline.is_some() || port.contract.deadline.is_some() || port.capture.is_some();
-        if general || tx.pending.is_some() {
+        if port.capture.is_some() || tx.pending.is_some() {
             return 0;
         }
         let learns = info.learns;
@@ -132,6 +138,7 @@ impl Worker {
         if count > 0 {
             count = self.find_room(&mut batch, count);
             count = conform(port, &mut batch, count, arrival, self.now);
+            batch.arrival = arrival;
         }
         if let Link::Vhost(vhost) = &mut port.link
             && let Some(Some(tx)) = vhost.tx.get_mut(pair)
@@ -161,13 +168,14 @@ impl Worker {
     ) -> usize {
         let Link::Vhost(vhost) = &port.link else { return 0 };
         let header_len = vhost.receiver.header_len;
+        let realtime = port.contract.deadline.is_some();
         let mut spent = 0;
         let seconds = (self.now / 1_000_000_000) as u32;
         batch.group_count = 0;
         for i in 0..popped {
             let single = batch.tx[i];
             let Some(len) = (single.len as usize).checked_sub(header_len) else { return i };
-            if len < SHORTEST || len > port.contract.frame_max as usize || spent >= budget {
+            if len < SHORTEST || len > port.contract.frame_max as usize || (spent >= budget && !realtime) {
                 return i;
             }
             spent += len as i64 + FRAME_COST;
@@ -188,7 +196,7 @@ impl Worker {
             if dst.is_group() {
                 return i;
             }
-            if is_realtime(dscp) {
+            if is_realtime(dscp) && !realtime {
                 clear_marks(head, len);
             }
             if learns && self.fdb.learn(port.segment, src, port.index, seconds) == Err(NotLearned::Pinned) {
@@ -254,12 +262,15 @@ impl Worker {
         if let Some(found) = groups.iter().position(|group| group.egress == egress && group.queue == queue) {
             return Some(found);
         }
+        let deadline = self.infos[port.index as usize].as_ref()?.deadline_to(egress);
         let new = batch.group_count;
         *batch.groups.get_mut(new)? = Group {
             egress,
             queue,
             receiver: vhost.receiver,
-            tokens: to.egress.scheduler.tokens(self.now),
+            deadline,
+            // Real-time frames do not wait for the egress rate.
+            tokens: deadline.map_or_else(|| to.egress.scheduler.tokens(self.now), |_| i64::MAX),
             frames: 0,
             bytes: 0,
             longest: 0,
@@ -337,7 +348,7 @@ impl Worker {
         count: usize,
         header_len: usize,
     ) -> u64 {
-        let Batch { tx, rx, heads, frames, groups, group_count, together } = batch;
+        let Batch { tx, rx, heads, frames, groups, group_count, together, arrival } = batch;
         let (tx, frames) = (&tx[..count], &frames[..count]);
         let mut total = 0;
         for (number, group) in (0..).zip(&mut groups[..*group_count]) {
@@ -372,7 +383,7 @@ impl Worker {
         self.touched.insert(port.index);
         groups[..*group_count].iter().for_each(|group| self.touched.insert(group.egress));
         self.now = clock();
-        let stats = &port.stats;
+        let stats = port.stats;
         stats.tx.frames.add(count as u64);
         stats.tx.wire_frames.add(count as u64);
         stats.tx.wire_bytes.add(total);
@@ -390,7 +401,26 @@ impl Worker {
             to.egress.last = (port.index, self.now);
             to.egress.blocked_since = NEVER;
         }
+        if port.contract.deadline.is_some() {
+            self.account_deadlines(port, frames, &groups[..*group_count], *arrival);
+        }
         total
+    }
+
+    /// What was sent under a deadline, just now.
+    fn account_deadlines(&self, port: &Port, frames: &[Sent], groups: &[Group], arrival: u64) {
+        let stats = port.stats;
+        for frame in frames {
+            let group = &groups[usize::from(frame.group)];
+            let Some(deadline) = group.deadline else { continue };
+            let delay = self.now.saturating_sub(frame.started);
+            stats.realtime_delivered.add(1);
+            stats.realtime_worst.raise(delay);
+            if delay > deadline {
+                let tokens = frame.started.saturating_sub(arrival);
+                Miss::of_worker(group.egress, delay, deadline, tokens).record(stats);
+            }
+        }
     }
 }
 
@@ -449,24 +479,29 @@ fn conform(port: &mut Port, batch: &mut Batch, count: usize, arrival: u64, now: 
         frames.iter_mut().for_each(|frame| frame.started = arrival);
         return count;
     };
-    let mut from = arrival.max(port.last_started);
+    let from = arrival.max(port.last_started);
     let groups = &batch.groups[..batch.group_count];
     let all = groups.iter().map(|group| usize::from(group.frames)).sum::<usize>() == count;
     let total: u64 = groups.iter().map(|group| group.bytes).sum();
     if all && from <= now && i64::try_from(total).is_ok_and(|total| shaper.available(from) >= total) {
-        shaper.charge(from, total);
+        // They all conform at once, so they can be charged at once: as `Port::conform` does each.
+        if port.contract.deadline.is_some() {
+            shaper.charge(from, total);
+        } else {
+            let first = u64::from(frames[0].len);
+            shaper.charge_waiting(from, now, first);
+            shaper.charge(now, total - first);
+        }
         frames.iter_mut().for_each(|frame| frame.started = from);
         port.last_started = from;
         return count;
     }
     batch.together = false;
     for (i, frame) in frames.iter_mut().enumerate() {
-        match shaper.take(from, u64::from(frame.len), now) {
-            Ok(at) => from = at,
+        match port.conform(arrival, frame.len, now) {
+            Ok(at) => frame.started = at,
             Err(_) => return i,
         }
-        frame.started = from;
-        port.last_started = from;
     }
     count
 }

@@ -7,6 +7,7 @@
 //! ```
 
 use super::crossing::Crossing;
+use super::egress::FRAME_COST;
 use super::{Fate, Worker};
 use crate::fdb::PortIndex;
 use crate::frame::offload::check;
@@ -20,6 +21,8 @@ use crate::virtio::{MAX_SPANS, Span};
 
 /// Frames taken from one queue per loop.
 const BATCH: usize = 32;
+/// What it costs to take a frame from a ring and queue it, in bytes copied.
+const GENERAL_COST: i64 = 1024;
 /// Bytes of best effort copied in one loop: a real-time frame that arrives
 /// meanwhile waits for it.
 const QUANTUM: i64 = 64 << 10;
@@ -51,11 +54,18 @@ impl Worker {
         let mut worked = false;
         let mut quiet = false;
         let mut budget = QUANTUM;
+        // Who came too late for this loop's budget comes first in the next.
+        let mut late = None;
         for i in 0..self.polled.len() {
+            if budget <= 0 && i >= self.realtime {
+                late = late.or(Some(i - self.realtime));
+                worked = true;
+            }
             let index = self.polled[i] as usize;
             let Some(mut port) = self.ports[index].take() else { continue };
             let took = match &port.link {
                 _ if port.pauses > 0 || port.broken => false,
+                Link::Vhost(_) if late.is_some() => true,
                 Link::Vhost(_) => self.ingress_rings(&mut port, &mut budget),
                 Link::Tap(_) => self.ingress_tap(&mut port, &mut budget),
             };
@@ -70,9 +80,8 @@ impl Worker {
             let ports = &self.ports;
             self.polled.retain(|index| ports[*index as usize].as_ref().is_none_or(|port| !port.quiet));
         }
-        if budget <= 0 {
-            // Whoever came too late for this loop's budget comes first in the next.
-            self.rotate_polled();
+        if let Some(first) = late {
+            self.rotate_polled(first);
         }
         worked
     }
@@ -111,7 +120,12 @@ impl Worker {
         }
         let fast = self.fast(port, pair, budget);
         let mut worked = fast > 0;
+        let realtime = port.contract.deadline.is_some();
         for _ in fast..BATCH {
+            if *budget <= 0 && !realtime {
+                break;
+            }
+            *budget -= GENERAL_COST;
             let pending = match self.next_from_ring(port, pair) {
                 Next::Frame(pending) => pending,
                 Next::Dropped => {
@@ -208,8 +222,11 @@ impl Worker {
                 match tap.read(queue) {
                     Read::Frame(reference) => {
                         worked = true;
-                        *budget -= i64::from(reference.get().len);
-                        match self.inspect(port, reference.get_mut()) {
+                        let inspected = self.inspect(port, reference.get_mut());
+                        // As the egress counts, so that no more is read in a loop than is sent.
+                        let frame = reference.get();
+                        *budget -= i64::from(frame.len.max(frame.wire_bytes)) + FRAME_COST;
+                        match inspected {
                             Ok(to) => {
                                 let Link::Tap(tap) = &mut port.link else { return worked };
                                 tap.waiting.push_back(Pending { frame: reference, arrival, to, sent: 0 });
@@ -323,7 +340,7 @@ impl Worker {
                     }
                 }
             },
-            None => match conform(port, pending.arrival, whole, self.now) {
+            None => match port.conform(pending.arrival, whole, self.now) {
                 Ok(started) => {
                     count_sent(port, frame);
                     self.dispatch(port, pending.frame, pending.to, pending.arrival, started);
@@ -353,7 +370,7 @@ impl Worker {
         let Some(part) = part else { return Piece::Last };
         let offload = if part.segments > 1 { whole.offload } else { Offload::Checksum };
         let wire = header * part.segments + part.payload_len as u32;
-        let started = match conform(port, pending.arrival, wire, self.now) {
+        let started = match port.conform(pending.arrival, wire, self.now) {
             Ok(started) => started,
             Err(at) => return Piece::At(at),
         };
@@ -475,21 +492,6 @@ enum Piece {
     More,
     At(u64),
     NoSlot,
-}
-
-/// When `bytes` that arrived at `arrival` conform to the sender's contract, and
-/// charges them; `Err` says when to try again.
-fn conform(port: &mut Port, arrival: u64, bytes: u32, now: u64) -> Result<u64, u64> {
-    let Some(shaper) = &mut port.shaper else { return Ok(arrival) };
-    let arrival = arrival.max(port.last_started);
-    // From the arrival, not from now: a worker that looks late takes no tokens away.
-    let at = shaper.conforms_at(arrival, u64::from(bytes));
-    if at > now {
-        return Err(at);
-    }
-    shaper.charge(at, u64::from(bytes));
-    port.last_started = at;
-    Ok(at)
 }
 
 fn count_sent(port: &Port, frame: &Frame) {

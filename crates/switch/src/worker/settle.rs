@@ -3,8 +3,9 @@
 
 use super::Worker;
 use super::crossing::Fate;
+use crate::fdb::PortIndex;
 use crate::port::{Frame, FrameRef, Link, Owner, Port};
-use crate::stats::layout::{MISSES, NOBODY};
+use crate::stats::layout::{MISSES, NOBODY, VnicSlot};
 use crate::stats::{DropReason, MissCause};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -103,26 +104,60 @@ impl Waits {
 
 fn note_miss(port: &Port, frame: &Frame, fate: &Fate, delay: u64) {
     let waits = Waits::of(frame, fate);
-    let cause = waits.cause(fate);
-    let stats = port.stats;
-    stats.misses[cause as usize].add(1);
-    let number = stats.misses_seen.get() + 1;
-    let record = &stats.miss_log[(number - 1) as usize % MISSES];
-    let wall = clock_gettime(ClockId::Realtime);
-    record.number.set(0);
-    record.at.set(wall.tv_sec as u64 * 1_000_000_000 + wall.tv_nsec as u64);
-    record.egress.set(u64::from(fate.egress));
-    record.cause.set(cause as u64);
-    record.dropped.set(fate.dropped.map_or(NOBODY, |r| r as u64));
-    record.behind.set(fate.behind.map_or(NOBODY, u64::from));
-    record.delay.set(delay);
-    record.deadline.set(frame.deadline - frame.started);
-    record.tokens.set(frame.waited_for_tokens);
-    record.worker.set(waits.worker);
-    record.queue.set(waits.queue);
-    record.buffers.set(waits.buffers);
-    record.number.set(number);
-    stats.misses_seen.set(number);
+    let miss = Miss {
+        egress: fate.egress,
+        cause: waits.cause(fate),
+        dropped: fate.dropped,
+        behind: fate.behind,
+        delay,
+        deadline: frame.deadline - frame.started,
+        tokens: frame.waited_for_tokens,
+        waits,
+    };
+    miss.record(port.stats);
+}
+
+/// A deadline that was missed, and why.
+pub(super) struct Miss {
+    egress: PortIndex,
+    cause: MissCause,
+    dropped: Option<DropReason>,
+    behind: Option<PortIndex>,
+    delay: u64,
+    deadline: u64,
+    tokens: u64,
+    waits: Waits,
+}
+
+impl Miss {
+    /// Of a frame that waited for nothing but its worker.
+    pub(super) fn of_worker(egress: PortIndex, delay: u64, deadline: u64, tokens: u64) -> Self {
+        let waits = Waits { worker: delay, queue: 0, buffers: 0 };
+        let cause = MissCause::Worker;
+        Self { egress, cause, dropped: None, behind: None, delay, deadline, tokens, waits }
+    }
+
+    #[cold]
+    pub(super) fn record(&self, stats: &VnicSlot) {
+        stats.misses[self.cause as usize].add(1);
+        let number = stats.misses_seen.get() + 1;
+        let record = &stats.miss_log[(number - 1) as usize % MISSES];
+        let wall = clock_gettime(ClockId::Realtime);
+        record.number.set(0);
+        record.at.set(wall.tv_sec as u64 * 1_000_000_000 + wall.tv_nsec as u64);
+        record.egress.set(u64::from(self.egress));
+        record.cause.set(self.cause as u64);
+        record.dropped.set(self.dropped.map_or(NOBODY, |r| r as u64));
+        record.behind.set(self.behind.map_or(NOBODY, u64::from));
+        record.delay.set(self.delay);
+        record.deadline.set(self.deadline);
+        record.tokens.set(self.tokens);
+        record.worker.set(self.waits.worker);
+        record.queue.set(self.waits.queue);
+        record.buffers.set(self.waits.buffers);
+        record.number.set(number);
+        stats.misses_seen.set(number);
+    }
 }
 
 /// Returns a frame's memory to where it came from.
