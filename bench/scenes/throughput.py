@@ -170,6 +170,8 @@ def limited(windows: list[Window], contender: str, case: str) -> tuple[float | N
 
 def generator_limits(windows: list[Window], contender: str, case: str) -> bool:
     """Whether the generator, and not the switch, is the limit."""
+    if not any((w.contender, w.case) == (contender, case) for w in windows):
+        return False
     lost, full = limited(windows, contender, case)
     return full < OFTEN_FULL if lost is None else lost < LIMITED_BELOW
 
