@@ -1,6 +1,7 @@
 """The arithmetic behind the scenes with kernel stacks."""
 
 import pytest
+
 from scenes.delay import Away, Frame, gained, inner
 from scenes.stacks.counters import HEADERS, MSS, Interface, tcp_wire_bytes
 from scenes.stacks.figures import percentile
