@@ -22,7 +22,7 @@
 
 use super::layout::{Features, RingLayout, locate, need_event};
 use super::memory::GuestMemory;
-use super::span::prefetch;
+use super::span::{prefetch, prefetch_write};
 use super::walker::{
     DESC_BYTES, DESC_NEXT, DESC_WRITE, Descriptor, End, Links, Table, Walker, longest_chain,
 };
@@ -96,6 +96,17 @@ impl Place {
         let slot = self.slot() + n;
         let wrap = self.0 & Self::WRAP;
         if slot < size { Self(slot | wrap) } else { Self((slot - size) | (wrap ^ Self::WRAP)) }
+    }
+
+    /// Whether `flags`, found here, say that the driver made it available in this round.
+    #[inline]
+    fn is_available(self, flags: u16) -> bool {
+        flags & (DESC_AVAIL | DESC_USED) == self.available_flags()
+    }
+
+    #[inline]
+    fn available_flags(self) -> u16 {
+        if self.wrap() { DESC_AVAIL } else { DESC_USED }
     }
 
     /// `n` places back, at most the size.
@@ -174,6 +185,12 @@ pub struct PackedQueue {
     walker: Walker,
 }
 
+/// The flags of a used descriptor in the round of `place`.
+#[inline]
+fn used_flags(place: Place) -> u16 {
+    if place.wrap() { DESC_AVAIL | DESC_USED } else { 0 }
+}
+
 // SAFETY: the pointers lead into shared mappings kept alive by `walker`; no thread owns them.
 unsafe impl Send for PackedQueue {}
 
@@ -233,21 +250,39 @@ impl PackedQueue {
         let free = self.size - self.taken - self.unpublished;
         let most = longest_chain(self.size);
         let end = free.min(self.looked + LOOK);
-        let mut place = self.avail.forward(self.looked, self.size);
-        while self.looked < end && self.is_available(place) {
-            let mut length = 1;
+        let (mut looked, mut pending) = (self.looked, self.pending);
+        let mut place = self.avail.forward(looked, self.size);
+        while looked < end {
+            // Chains of one descriptor, as most are, up to the end of the ring.
+            let alone = place.available_flags();
+            let most_here = (end - looked).min(self.size - place.slot());
+            let here = (0..most_here).take_while(|i| {
+                self.flags(place.slot() + i) & (DESC_AVAIL | DESC_USED | DESC_NEXT) == alone
+            });
+            let here = here.count() as u16;
+            looked += here;
+            pending += here;
+            place = place.forward(here, self.size);
+            if here == most_here {
+                continue;
+            }
             let mut flags = self.flags(place.slot());
+            if !place.is_available(flags) {
+                break;
+            }
+            let mut length = 1;
             place = place.forward(1, self.size);
             // The rest of a chain is there when its first descriptor is.
-            while flags & DESC_NEXT != 0 && length < most && self.looked + length < free {
+            while flags & DESC_NEXT != 0 && length < most && looked + length < free {
                 flags = self.flags(place.slot());
                 place = place.forward(1, self.size);
                 length += 1;
             }
-            self.looked += length;
-            self.pending += 1;
+            looked += length;
+            pending += 1;
         }
-        self.pending
+        (self.looked, self.pending) = (looked, pending);
+        pending
     }
 
     /// Chains that can be popped without another look at the ring: those found by
@@ -287,29 +322,73 @@ impl PackedQueue {
         self.pop::<true>(chain)
     }
 
+    #[inline]
+    fn fetch_for_writing(&self, n: u16) {
+        let mut i = 0;
+        while i < n {
+            let slot = self.avail.forward(i, self.size).slot();
+            prefetch_write(self.descriptor(slot));
+            i += PER_LINE - slot % PER_LINE;
+        }
+    }
+
     /// As [`SplitQueue::pop_singles`](super::SplitQueue::pop_singles).
     #[inline]
     pub fn pop_singles<const WRITE: bool>(&mut self, out: &mut [Single]) -> usize {
-        let count = out.len().min(usize::from(self.pending));
+        let free = self.size - self.taken - self.unpublished;
+        // Up to the end of the ring: within it, a place is a number and a round has one look.
+        let here = self.size - self.avail.slot();
+        let count = self.pending.min(free).min(here).min(out.len().min(usize::from(u16::MAX)) as u16);
+        // They were read; soon they are written, as used.
+        self.fetch_for_writing(count);
+        let (first, available) = (self.avail.slot(), self.avail.available_flags());
         let mut popped = 0;
-        for single in &mut out[..count] {
-            let slot = self.avail.slot();
-            if !self.is_available(self.avail) {
+        for single in &mut out[..usize::from(count)] {
+            let slot = first + popped;
+            // Acquire: the address is read after the flags that say whose it is.
+            let half = u64::from_le(self.second_half(slot).load(Ordering::Acquire));
+            // SAFETY: the first half of one of the ring's descriptors, mapped and aligned as long
+            // as `self` holds the memory; read once.
+            let addr = u64::from_le(unsafe { self.descriptor(slot).cast::<u64>().read_volatile() });
+            let desc = InSequence::parse(addr, half);
+            if desc.flags & (DESC_AVAIL | DESC_USED) != available {
                 break;
             }
-            // SAFETY: one of the ring's descriptors, mapped as long as `self` holds the memory.
-            let desc = unsafe { Descriptor::read::<InSequence>(self.descriptor(slot)) };
+            let Some(places @ 0) = self.places.get_mut(usize::from(desc.link)) else { break };
             let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
-            if self.take(slot, End { taken: 1, link: desc.link }).is_err() {
-                break;
-            }
+            *places = 1;
             *single = Single { ptr, len: desc.len, head: desc.link };
             popped += 1;
         }
-        popped
+        self.avail = self.avail.forward(popped, self.size);
+        self.popped = self.popped.wrapping_add(popped);
+        self.taken += popped;
+        // As `take` does it, chain by chain.
+        self.looked = self.looked.saturating_sub(popped);
+        self.pending = (self.pending - popped).min(self.looked);
+        if self.pending == 0 {
+            self.looked = 0;
+        }
+        usize::from(popped)
     }
 
-    /// Puts the last `n` popped chains back, for the next pops to find again.
+    /// As [`SplitQueue::put_back`](super::SplitQueue::put_back).
+    #[inline]
+    pub fn put_back(&mut self, last: &[Single]) {
+        let n = last.len() as u16;
+        for single in last {
+            let places = std::mem::take(&mut self.places[usize::from(single.head)]);
+            debug_assert!(places == 1, "putting chain {} back, which is not in flight alone", single.head);
+        }
+        self.popped = self.popped.wrapping_sub(n);
+        self.avail = self.avail.back(n, self.size);
+        self.taken -= n;
+        self.looked += n;
+        self.pending += n;
+    }
+
+    /// Puts the last `n` popped chains back, for the next pops to find again; not for those of
+    /// [`pop_singles`](Self::pop_singles).
     ///
     /// # Panics
     /// If fewer than `n` are in flight. Chains popped since must not have been completed.
@@ -363,21 +442,39 @@ impl PackedQueue {
     /// If no chain can have this id.
     #[inline]
     pub fn complete(&mut self, id: u16, len: u32) {
-        let places = std::mem::take(&mut self.places[usize::from(id)]);
-        debug_assert!(places > 0, "completing chain {id}, which is not in flight");
-        let round = if self.used.wrap() { DESC_AVAIL | DESC_USED } else { 0 };
-        // A length counts only with this flag (2.8.4).
-        let flags = if len > 0 { round | DESC_WRITE } else { round };
-        let half = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
-        match self.first {
-            // The driver looks no further than the first, which is written last.
-            Some(_) => self.second_half(self.used.slot()).store(half.to_le(), Ordering::Relaxed),
-            None => self.first = Some((self.used.slot(), half)),
+        self.complete_all(std::iter::once((id, len)));
+    }
+
+    /// As [`complete`](Self::complete), for many.
+    #[inline]
+    pub fn complete_all(&mut self, done: impl Iterator<Item = (u16, u32)>) {
+        let size = self.size;
+        let (mut slot, mut round) = (self.used.slot(), used_flags(self.used));
+        let (mut first, mut shown, mut count) = (self.first, 0, 0u16);
+        for (id, len) in done {
+            let places = std::mem::take(&mut self.places[usize::from(id)]);
+            debug_assert!(places > 0, "completing chain {id}, which is not in flight");
+            // A length counts only with this flag (2.8.4).
+            let flags = if len > 0 { round | DESC_WRITE } else { round };
+            let half = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
+            match first {
+                // The driver looks no further than the first, which is written last.
+                Some(_) => self.second_half(slot).store(half.to_le(), Ordering::Relaxed),
+                None => first = Some((slot, half)),
+            }
+            slot += places;
+            if slot >= size {
+                slot -= size;
+                round ^= DESC_AVAIL | DESC_USED;
+            }
+            shown += places;
+            count = count.wrapping_add(1);
         }
-        self.used = self.used.forward(places, self.size);
-        self.taken -= places;
-        self.unpublished += places;
-        self.completed = self.completed.wrapping_add(1);
+        self.first = first;
+        self.used = self.used.forward(shown, size);
+        self.taken -= shown;
+        self.unpublished += shown;
+        self.completed = self.completed.wrapping_add(count);
     }
 
     /// Shows the driver what was completed; returns whether it wants an interrupt
@@ -548,8 +645,7 @@ impl PackedQueue {
     /// Whether the driver made the descriptor at `place` available in this round (2.8.1).
     #[inline]
     fn is_available(&self, place: Place) -> bool {
-        let flags = self.flags(place.slot()) & (DESC_AVAIL | DESC_USED);
-        flags == if place.wrap() { DESC_AVAIL } else { DESC_USED }
+        place.is_available(self.flags(place.slot()))
     }
 
     #[inline]

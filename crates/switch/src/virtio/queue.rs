@@ -115,8 +115,14 @@ impl Queue {
         either!(self, queue => queue.pop_singles::<WRITE>(out))
     }
 
+    /// Puts what [`pop_singles`](Self::pop_singles) popped last back, or the last of it.
+    #[inline]
+    pub fn put_back(&mut self, last: &[Single]) {
+        either!(self, queue => queue.put_back(last));
+    }
+
     /// Puts the last `n` popped chains back, for the next pops to find again: receive buffers
-    /// that were too few for a frame.
+    /// that were too few for a frame. Not for those of [`pop_singles`](Self::pop_singles).
     ///
     /// # Panics
     /// If fewer than `n` are in flight. Chains popped since must not have been completed.
@@ -145,6 +151,12 @@ impl Queue {
     #[inline]
     pub fn complete(&mut self, head: u16, len: u32) {
         either!(self, queue => queue.complete(head, len));
+    }
+
+    /// As [`complete`](Self::complete), for many.
+    #[inline]
+    pub fn complete_all(&mut self, done: impl Iterator<Item = (u16, u32)>) {
+        either!(self, queue => queue.complete_all(done));
     }
 
     /// Shows the driver what was completed; returns whether it wants an interrupt. Once per batch,

@@ -219,6 +219,12 @@ impl SplitQueue {
         popped
     }
 
+    /// Puts what [`pop_singles`](Self::pop_singles) popped last back, or the last of it.
+    #[inline]
+    pub fn put_back(&mut self, last: &[Single]) {
+        self.rewind(last.len() as u16);
+    }
+
     /// Puts the last `n` popped chains back, for the next pops to find again: receive buffers
     /// that were too few for a frame.
     ///
@@ -265,16 +271,26 @@ impl SplitQueue {
     /// be completed in any order. The driver sees it after [`publish`](Self::publish).
     #[inline]
     pub fn complete(&mut self, head: u16, len: u32) {
-        debug_assert!(self.in_flight() > 0, "completing chain {head}, but none is in flight");
-        let slot = usize::from(self.next_used & (self.size - 1));
-        // SAFETY: flags and index are 4 bytes, the masked slot is below the size, and the used
-        // ring is aligned to 4 and mapped for all its entries.
-        let entry = unsafe { self.rings.used.cast::<u32>().add(1 + 2 * slot) };
-        // SAFETY: as above; a driver reading meanwhile is no conflict, the accesses are atomic.
-        let (id, length) = unsafe { (AtomicU32::from_ptr(entry), AtomicU32::from_ptr(entry.add(1))) };
-        id.store(u32::from(head).to_le(), Ordering::Relaxed);
-        length.store(len.to_le(), Ordering::Relaxed);
-        self.next_used = self.next_used.wrapping_add(1);
+        self.complete_all(std::iter::once((head, len)));
+    }
+
+    /// As [`complete`](Self::complete), for many.
+    #[inline]
+    pub fn complete_all(&mut self, done: impl Iterator<Item = (u16, u32)>) {
+        let (mask, entries) = (self.size - 1, self.rings.used.cast::<u32>());
+        let mut next = self.next_used;
+        for (head, len) in done {
+            debug_assert!(next != self.next_avail, "completing chain {head}, but none is in flight");
+            // SAFETY: flags and index are 4 bytes, the masked slot is below the size, and the used
+            // ring is aligned to 4 and mapped for all its entries.
+            let entry = unsafe { entries.add(1 + 2 * usize::from(next & mask)) };
+            // SAFETY: as above; a driver reading meanwhile is no conflict, the accesses are atomic.
+            let (id, length) = unsafe { (AtomicU32::from_ptr(entry), AtomicU32::from_ptr(entry.add(1))) };
+            id.store(u32::from(head).to_le(), Ordering::Relaxed);
+            length.store(len.to_le(), Ordering::Relaxed);
+            next = next.wrapping_add(1);
+        }
+        self.next_used = next;
     }
 
     /// Shows the driver what was completed; returns whether it wants an interrupt

@@ -143,7 +143,7 @@ impl Worker {
         if let Link::Vhost(vhost) = &mut port.link
             && let Some(Some(tx)) = vhost.tx.get_mut(pair)
         {
-            tx.ring.queue.rewind((popped - count) as u16);
+            tx.ring.queue.put_back(&batch.tx[count..popped]);
             tx.fast = if count > 0 || popped == 0 { BATCH as u8 } else { tx.fast / 2 };
         }
         if count < popped {
@@ -328,13 +328,13 @@ impl Worker {
                 0 => 0,
                 _ => batch.frames[..count].iter().filter(in_group).count(),
             };
-            let unused = usize::from(group.buffers) - used;
-            if unused > 0
+            let unused = &batch.rx[usize::from(group.first)..][used..usize::from(group.buffers)];
+            if !unused.is_empty()
                 && let Some(to) = &mut self.ports[group.egress as usize]
                 && let Link::Vhost(vhost) = &mut to.link
                 && let Some(ring) = rx_ring(vhost, group.queue)
             {
-                ring.queue.rewind(unused as u16);
+                ring.queue.put_back(unused);
             }
         }
     }
@@ -358,26 +358,28 @@ impl Worker {
             let receiver_header = vhost.receiver.header_len;
             let Some(ring) = rx_ring(vhost, group.queue) else { continue };
             let buffers = &rx[usize::from(group.first)..];
-            let of_group = frames.iter().zip(tx).zip(&*heads).filter(|((frame, _), _)| frame.group == number);
-            for (((frame, from), head), buffer) in of_group.zip(buffers) {
+            let of_group = |frame: &&Sent| frame.group == number;
+            for (i, frame) in frames.iter().enumerate().filter(|(_, frame)| of_group(frame)) {
+                let buffer = &buffers[usize::from(frame.rank)];
                 // SAFETY: both buffers were translated in memory that stays mapped while this
                 // worker runs its loop: `header_len + len` bytes in the sender's, and the
                 // receiver's has room for its header and `len` bytes.
                 unsafe {
-                    let from = from.ptr.wrapping_add(header_len);
-                    write(buffer.ptr, receiver_header, &frame.vnet, &head.0, from, frame.len as usize);
+                    let from = tx[i].ptr.wrapping_add(header_len);
+                    write(buffer.ptr, receiver_header, &frame.vnet, &heads[i].0, from, frame.len as usize);
                 }
-                ring.queue.complete(buffer.head, frame.len + receiver_header as u32);
                 group.frames += 1;
                 group.bytes += u64::from(frame.len);
             }
+            let lengths = frames.iter().filter(of_group).map(|frame| frame.len + receiver_header as u32);
+            ring.queue.complete_all(buffers.iter().map(|buffer| buffer.head).zip(lengths));
             ring.dirty = true;
             total += group.bytes;
         }
         if let Link::Vhost(vhost) = &mut port.link
             && let Some(Some(queue)) = vhost.tx.get_mut(pair)
         {
-            tx.iter().for_each(|single| queue.ring.queue.complete(single.head, 0));
+            queue.ring.queue.complete_all(tx.iter().map(|single| (single.head, 0)));
             queue.ring.dirty = true;
         }
         self.touched.insert(port.index);
