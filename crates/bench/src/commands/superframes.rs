@@ -6,8 +6,8 @@
 //!  guest A's frames ──memcpy──▶ guest B's buffers    the next, on the switch's CPU
 //! ```
 //!
-//! Both walk the same memory in the same order, and in neither does anybody
-//! write a payload or look at one. What the switch does more is all that it does
+//! Both walk the same memory in the same order, beside a core that polls, and in
+//! neither does anybody write a payload or look at one. What the switch does more is all that it does
 //! besides copying.
 
 use super::{Outcome, Windows, ring};
@@ -17,11 +17,12 @@ use crate::guest::Guest;
 use crate::load::{Load, Plan, Watch, Window, median};
 use crate::scene::Scene;
 use serde::Serialize;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Bytes of the sender's buffers.
 const BUFFER: u32 = 65_536;
-/// How long nothing may arrive before memcpy has the machine for itself.
+/// How long nothing may arrive before memcpy begins.
 const QUIET: Duration = Duration::from_millis(20);
 /// Copies between two looks at the clock.
 const COPIES: usize = 16;
@@ -139,8 +140,10 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch, cpu: Option<usize>) -> Out
         if let Some(cpu) = args.memcpy_cpu {
             clock::pin(cpu).map_err(|error| format!("--memcpy-cpu {cpu}: {error}"))?;
         }
-        memcpy(&load, plan.warm_up);
-        let (memcpy_bytes, memcpy_seconds) = memcpy(&load, plan.window);
+        let (memcpy_bytes, memcpy_seconds) = beside_a_busy_core(cpu, || {
+            memcpy(&load, plan.warm_up);
+            memcpy(&load, plan.window)
+        });
         if let Some(cpu) = cpu.filter(|_| args.memcpy_cpu.is_some()) {
             clock::pin(cpu)?;
         }
@@ -157,6 +160,25 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch, cpu: Option<usize>) -> Out
         memcpy_bytes_per_second: median(windows.iter().map(Pair::copied)),
         ratio: median(windows.iter().map(|pair| pair.switched() / pair.copied())),
         windows,
+    })
+}
+
+/// Does `what` while the generator's core polls, as it does while the switch copies: two cores
+/// may share more than either knows.
+fn beside_a_busy_core<T>(cpu: Option<usize>, what: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if let Some(cpu) = cpu {
+            let done = &done;
+            scope.spawn(move || {
+                // Where it cannot be pinned, it is busy all the same.
+                let _ = clock::pin(cpu);
+                while !done.load(Ordering::Relaxed) {}
+            });
+        }
+        let result = what();
+        done.store(true, Ordering::Relaxed);
+        result
     })
 }
 
