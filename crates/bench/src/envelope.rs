@@ -33,8 +33,8 @@ impl Envelope {
         Self { rate: rate.into(), last: 0, seen: 0, certain: None, most_seen: 0, most_certain: 0 }
     }
 
-    /// `bytes` were seen at `now`, and not yet at `before`, ns of one clock. Observations do
-    /// not overlap: `before` is not less than the last `now`.
+    /// `bytes` were seen at `now`, and not yet at `before`, ns of one clock. `before` may be
+    /// earlier than the last `now`: looking takes time.
     pub fn observe(&mut self, before: u64, now: u64, bytes: u64) {
         let bytes = i128::from(bytes) * PER_BYTE;
         let earned = |ns: u64| i128::from(ns) * self.rate;
@@ -101,9 +101,10 @@ mod tests {
         ) {
             let mut now = 0;
             let mut polls = Vec::new();
-            for (idle, gap, bytes) in steps {
-                polls.push((now + idle, now + idle + gap, bytes));
-                now += idle + gap;
+            for (began, gap, bytes) in steps {
+                let before = (now + began).saturating_sub(2500);
+                now = now.max(before) + gap;
+                polls.push((before, now, bytes));
             }
             let mut envelope = Envelope::new(rate);
             for &(before, at, bytes) in &polls {

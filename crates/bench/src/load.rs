@@ -83,19 +83,20 @@ impl Load {
         }
     }
 
-    /// Looks at every ring once. Returns when it began with the receivers, and the frames they got: each
-    /// came after that time of the turn before.
+    /// Looks at every ring once. Returns when it began with the receivers, when it had looked, and the
+    /// frames they got: each came after the turn before began with them, and before this one had looked.
     #[inline]
-    pub fn turn(&mut self) -> (u64, u64) {
+    pub fn turn(&mut self) -> (u64, u64, u64) {
         for &sender in &self.senders {
             self.guests[sender].refill();
         }
-        let now = clock::now();
+        let began = clock::now();
         let mut frames = 0;
         for &receiver in &self.receivers {
             frames += self.guests[receiver].drain();
         }
-        (now, frames)
+        let looked = if frames > 0 { clock::now() } else { began };
+        (began, looked, frames)
     }
 
     /// Runs for `time`.
@@ -145,7 +146,7 @@ impl Load {
         let end = start + length.as_nanos() as u64;
         let (mut last, mut longest) = (start, 0);
         while last < end {
-            let (now, _) = self.turn();
+            let (now, ..) = self.turn();
             longest = longest.max(now - last);
             last = now;
         }

@@ -157,11 +157,11 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     let mut last = clock::now();
     let warm = last + args.warm_up.as_nanos() as u64;
     while last < warm {
-        let (now, frames) = load.turn();
+        let (began, now, frames) = load.turn();
         if frames > 0 {
             whole.observe(last, now, frames * wire);
         }
-        last = now;
+        last = began;
     }
     let mut later = Envelope::new(rate.bits());
     let mut all = Arrivals::default();
@@ -172,14 +172,14 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
         let end = warm + args.seconds.as_nanos() as u64 * part / parts;
         let (before, counted, mut longest) = (watch.read()?, all, 0);
         while last < end {
-            let (now, frames) = load.turn();
+            let (began, now, frames) = load.turn();
             longest = longest.max(now - last);
             if frames > 0 {
                 whole.observe(last, now, frames * wire);
                 later.observe(last, now, frames * wire);
                 all.arrived(now, frames);
             }
-            last = now;
+            last = began;
         }
         let taken = watch.read()?;
         longest_gap = longest_gap.max(longest);

@@ -256,9 +256,8 @@ impl PackedQueue {
             // Chains of one descriptor, as most are, up to the end of the ring.
             let alone = place.available_flags();
             let most_here = (end - looked).min(self.size - place.slot());
-            let here = (0..most_here).take_while(|i| {
-                self.flags(place.slot() + i) & (DESC_AVAIL | DESC_USED | DESC_NEXT) == alone
-            });
+            let here = (0..most_here)
+                .take_while(|i| self.flags(place.slot() + i) & (DESC_AVAIL | DESC_USED | DESC_NEXT) == alone);
             let here = here.count() as u16;
             looked += here;
             pending += here;

@@ -174,6 +174,10 @@ impl Worker {
         }
         worked |= self.crossings();
         worked |= self.ingress();
+        if !self.active.is_empty() {
+            // What is charged to an egress is charged when it leaves.
+            self.now = clock();
+        }
         worked |= self.egress();
         worked |= self.relieve();
         worked |= self.settle();
