@@ -143,20 +143,23 @@ def test_page_has_every_figure(tmp_path: Path) -> None:
         notes=["a note"],
     )
     scene = Scene("s", "The scene", "About it.", 1, lambda _: result)
+    when = {"measured": "2026-01-31", "commit": "abc1234"}
     document = {
         "measured": "2026-01-01",
         "commit": "abc",
         "quick": False,
         "machine": {"cpu": "one", "near below [ns]": 100.0},
         "scenes": [
-            report.scene_document(scene, "bench/run --scene s", result, "", 1.0),
-            report.scene_document(scene, "bench/run --scene t", Result(), "testpmd is not installed", 1.0),
+            report.scene_document(scene, "bench/run --scene s", result, "", 1.0) | when,
+            report.scene_document(scene, "bench/run --scene t", Result(), "testpmd is not installed", 1.0)
+            | when,
         ],
     }
     page.write(document, tmp_path)
     text = (tmp_path / "performance.md").read_text()
     for words in (
         "13 Mpps (12.5 to 13.5), 2 of 2",
+        "2026-01-31 at commit `abc1234`",
         "**not met**",
         "a note",
         "testpmd is not installed",

@@ -37,11 +37,12 @@ How to read it:
 
 def _machine(document: Json) -> str:
     facts = ", ".join(f"{key} {value}" for key, value in document["machine"].items() if "below" not in key)
-    return f"Measured {document['measured']} at commit `{document['commit']}` on: {facts}."
+    return f"Measured on: {facts}."
 
 
 def _scene(scene: Json) -> list[str]:
-    parts = [f"## {scene['title']}\n", scene["about"] + "\n", f"`{scene['command']}`\n"]
+    measured = f"`{scene['command']}`, {scene['measured']} at commit `{scene['commit']}`\n"
+    parts = [f"## {scene['title']}\n", scene["about"] + "\n", measured]
     if scene["error"]:
         parts.append(f"**Not measured**: {scene['error']}\n")
     if scene["figures"]:
