@@ -40,7 +40,7 @@ pub mod segment;
 pub mod vnet_hdr;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use dscp::{clear_realtime_marks, set_dscp};
 pub use finish::finish_checksum;

@@ -25,6 +25,8 @@ pub mod change;
 pub mod crossing;
 pub mod deliver;
 pub mod egress;
+#[cfg(test)]
+mod equivalence;
 mod fast;
 pub mod flood;
 pub mod handle;
@@ -58,6 +60,10 @@ const CALLS: usize = 4;
 /// Nanoseconds of CLOCK_MONOTONIC.
 #[inline]
 pub fn clock() -> u64 {
+    #[cfg(test)]
+    if let Some(now) = testing::time() {
+        return now;
+    }
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
@@ -163,6 +169,13 @@ impl Worker {
     /// One loop; [`run`](Self::run) makes one after the other.
     #[inline(never)]
     pub fn turn(&mut self) {
+        let worked = self.work();
+        self.rest(worked);
+    }
+
+    /// Everything there is to do now; `true` where there was anything.
+    #[inline]
+    fn work(&mut self) -> bool {
         let started = clock();
         self.now = started;
         self.wake = NEVER;
@@ -191,7 +204,7 @@ impl Worker {
                 self.stats.loops_over_budget.add(1);
             }
         }
-        self.rest(worked);
+        worked
     }
 
     /// What the other workers sent.

@@ -5,8 +5,23 @@ use crate::fdb::{Fdb, PortIndex, SegmentIndex};
 use crate::port::vhost::VhostPort;
 use crate::port::{Link, Port, PortContract, PortInfo, PortSet};
 use crate::stats::Region;
+use std::cell::Cell;
 use std::sync::Arc;
 use tidegate_contract::{Host, Vnic};
+
+thread_local! {
+    static TIME: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// The time of this thread's workers, where a test sets it, ns.
+pub fn time() -> Option<u64> {
+    TIME.get()
+}
+
+/// Sets the time of this thread's workers, ns; it stands still until it is set again.
+pub fn set_time(now: u64) {
+    TIME.set(Some(now));
+}
 
 /// A worker that is alone, and how to reach it.
 pub fn worker() -> (Worker, WorkerHandle) {

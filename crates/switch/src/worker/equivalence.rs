@@ -1,0 +1,614 @@
+//! The fast path does what the general path does: the same frames through two switches, of which
+//! one has no fast path, at times that the test sets.
+//!
+//! ```text
+//!              ┌▶ guests ─▶ worker ─────────────────────▶ guests ─┐ received, completed,
+//!  Setup, Steps┤                                                  ├ counted, delayed:
+//!              └▶ guests ─▶ worker without a fast path ─▶ guests ─┘ equal after every step
+//! ```
+//!
+//! Compared where both have done all that they can at that time; how soon one gets there is its own
+//! affair. Where several senders meet at one receiver, whose frame comes first is, too.
+
+use super::{Worker, mailbox, testing};
+use crate::fdb::{Fdb, SegmentIndex};
+use crate::frame::testing::{Frame, arp, frame_up_to, hostile};
+use crate::frame::vnet_hdr::{DATA_VALID, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VnetHdr};
+use crate::port::vhost::VhostPort;
+use crate::port::{Link, Port, PortContract, PortInfo, PortSet};
+use crate::stats::Region;
+use crate::stats::layout::{TrafficSlot, VnicSlot};
+use crate::vhost_user::VringSetup;
+use crate::virtio::GuestMemory;
+use crate::virtio::memory::RegionSpec;
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use tidegate_contract::{Host, Mac, Vnic};
+use tidegate_frontend::driver::{Buffer, DriverFeatures, DriverQueue};
+use tidegate_frontend::memory::SharedMemory;
+
+const GUESTS: usize = 3;
+/// Half of it may be in flight: more than the frames of a test, so that no path has to make room.
+const TX_RING: u16 = 1024;
+const RX_RING: u16 = 128;
+/// Loops after which nothing is left to do at that time.
+const LOOPS: usize = 12;
+const START: u64 = 1_000_000_000_000;
+/// What is in a receive buffer before anything is received.
+const BLANK: u8 = 0xa5;
+
+const CSUM: u64 = 1 << 1;
+const OFFLOADS: u64 = 1 << 7 | 1 << 8 | 1 << 54 | 1 << 55;
+const MERGEABLE: u64 = 1 << 15;
+const INDIRECT: u64 = 1 << 28;
+const EVENTS: u64 = 1 << 29;
+const V1: u64 = 1 << 32;
+const PACKED: u64 = 1 << 34;
+const FEATURES: [u64; 6] = [
+    V1 | MERGEABLE | CSUM | INDIRECT,
+    V1 | MERGEABLE | CSUM | INDIRECT | EVENTS | OFFLOADS,
+    V1 | MERGEABLE | INDIRECT | PACKED,
+    V1 | CSUM | OFFLOADS | INDIRECT | EVENTS | PACKED,
+    V1,
+    0,
+];
+
+/// Contracts without a limit that several senders could meet at.
+const OPEN: [&str; 5] = [
+    "",
+    "allowed = { prefixes = [\"10.1.0.0/16\", \"fd01:2::/32\"], vlans = [10] }",
+    "allowed = { macs = \"any\", vlans = [10, 20] }",
+    "rx = { max = \"100gbit\", burst = \"1MB\" }",
+    "tx = { max = \"1gbit\", burst = \"4kB\" }\ndeadline = \"40us\"\nto = [\"v1\"]",
+];
+const LIMITED: [&str; 6] = [
+    "rx = { max = \"10gbit\" }",
+    "rx = { max = \"100mbit\", burst = \"3kB\" }",
+    "rx = { max = \"100mbit\", burst = \"3kB\", discipline = \"fifo\" }",
+    "tx = { max = \"100mbit\", burst = \"2kB\" }",
+    "tx = { max = \"1gbit\", burst = \"10kB\" }\nrx = { max = \"1gbit\", burst = \"100kB\" }",
+    "rx = { max = \"20mbit\", queue = \"20kB\" }",
+];
+
+/// How a case is set up: of each guest its contract, features, and number of receive queues.
+#[derive(Clone, Debug)]
+struct Setup {
+    contracts: [&'static str; GUESTS],
+    features: [u64; GUESTS],
+    queues: [usize; GUESTS],
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send {
+        from: usize,
+        frames: Vec<Sent>,
+    },
+    /// Receive buffers, the same number for each queue.
+    Give {
+        to: usize,
+        count: u16,
+        layout: Room,
+    },
+    Wait(u64),
+}
+
+/// How a receive buffer lies in memory.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    Whole(u32),
+    HeaderApart(u32),
+}
+
+#[derive(Clone, Debug)]
+struct Sent {
+    body: Body,
+    to: To,
+    from: Source,
+    asks: Asks,
+    layout: Layout,
+}
+
+#[derive(Clone, Debug)]
+enum Body {
+    Good(Frame),
+    Hostile(Vec<u8>),
+    Arp,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum To {
+    Guest(usize),
+    Everybody,
+    Multicast,
+    Nobody,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Itself,
+    /// Another contract's address.
+    Guest(usize),
+    /// One behind the sender.
+    Other(u8),
+}
+
+/// What a virtio header asks for.
+#[derive(Clone, Copy, Debug)]
+enum Asks {
+    Nothing,
+    Checksum,
+    Segments(u16),
+    Anything([u8; VnetHdr::LEN]),
+}
+
+/// How a frame lies in memory.
+#[derive(Clone, Copy, Debug)]
+enum Layout {
+    Whole,
+    HeaderApart,
+    CutAt(usize),
+    Table,
+    /// Only the first bytes are there.
+    Only(usize),
+}
+
+fn mac(guest: usize) -> Mac {
+    Mac([0x52, 0x54, 0, 0, 0, guest as u8])
+}
+
+impl Sent {
+    /// The virtio header and the frame.
+    fn bytes(&self, sender: usize, header_len: usize) -> Vec<u8> {
+        let mut vnet = [0; VnetHdr::LEN];
+        let mut checksum = |at: u16, offset: u16| {
+            vnet[0] = NEEDS_CSUM;
+            vnet[6..8].copy_from_slice(&at.to_le_bytes());
+            vnet[8..10].copy_from_slice(&offset.to_le_bytes());
+        };
+        if let Body::Good(frame) = &self.body {
+            let l3 = if frame.vlan.is_some() { 18 } else { 14 };
+            let extensions: usize = frame.extensions.iter().map(|(_, bytes)| bytes.len()).sum();
+            let l4 = l3 + if frame.v6 { 40 + extensions } else { 20 + frame.ip_options };
+            if !matches!(self.asks, Asks::Nothing) {
+                checksum(l4 as u16, if frame.tcp { 16 } else { 6 });
+            }
+            if let Asks::Segments(size) = self.asks {
+                vnet[1] = if frame.v6 { GSO_TCPV6 } else { GSO_TCPV4 };
+                vnet[4..6].copy_from_slice(&size.to_le_bytes());
+            }
+        }
+        if let Asks::Anything(bytes) = self.asks {
+            vnet = bytes;
+        }
+        let mut frame = match &self.body {
+            Body::Good(frame) => frame.build(),
+            Body::Hostile(bytes) => bytes.clone(),
+            Body::Arp => arp(mac(sender), [10, 1, 2, 3]),
+        };
+        if frame.len() >= 12 {
+            let to = match self.to {
+                To::Guest(guest) => mac(guest),
+                To::Everybody => Mac([0xff; 6]),
+                To::Multicast => Mac([0x33, 0x33, 0, 0, 0, 1]),
+                To::Nobody => Mac([0x52, 0x54, 0, 9, 9, 9]),
+            };
+            let from = match self.from {
+                Source::Itself => mac(sender),
+                Source::Guest(guest) => mac(guest),
+                Source::Other(last) => Mac([0x52, 0x54, 0, 7, 0, last]),
+            };
+            frame[..6].copy_from_slice(&to.0);
+            frame[6..12].copy_from_slice(&from.0);
+        }
+        let mut bytes = vnet[..header_len].to_vec();
+        bytes.extend(frame);
+        if let Layout::Only(len) = self.layout {
+            bytes.truncate(len.max(1));
+        }
+        bytes
+    }
+}
+
+/// One buffer that came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Received {
+    queue: usize,
+    head: u16,
+    len: u32,
+    /// All of the buffer, also what nothing was to be written into.
+    bytes: Vec<u8>,
+}
+
+struct Guest {
+    memory: Arc<SharedMemory>,
+    features: u64,
+    tx: DriverQueue,
+    rx: Vec<DriverQueue>,
+    given: HashMap<(usize, u16), Vec<Buffer>>,
+    received: Vec<Received>,
+    sent: usize,
+    completed: usize,
+}
+
+impl Guest {
+    fn new(features: u64, queues: usize) -> Self {
+        let memory = Arc::new(SharedMemory::new(0, 16 << 20).unwrap());
+        let has = |feature| features & feature != 0;
+        let driver = DriverFeatures { packed: has(PACKED), event_idx: has(EVENTS), indirect: has(INDIRECT) };
+        let tx = DriverQueue::new(&memory, TX_RING, driver);
+        let rx = (0..queues).map(|_| DriverQueue::new(&memory, RX_RING, driver)).collect();
+        let (given, received) = (HashMap::new(), Vec::new());
+        Self { memory, features, tx, rx, given, received, sent: 0, completed: 0 }
+    }
+
+    fn header_len(&self) -> usize {
+        if self.features & (V1 | MERGEABLE) == 0 { VnetHdr::LEGACY_LEN } else { VnetHdr::LEN }
+    }
+
+    fn map(&self) -> Arc<GuestMemory> {
+        let fd = self.memory.fd().as_fd().try_clone_to_owned().unwrap();
+        let (user_addr, size) = (self.memory.user_addr(), self.memory.size());
+        let region = RegionSpec { guest_addr: 0, user_addr, size, mmap_offset: 0, fd };
+        Arc::new(GuestMemory::map(vec![region]).unwrap())
+    }
+
+    fn setup(&self, ring: &DriverQueue) -> VringSetup {
+        let user = |addr| self.memory.to_user(addr);
+        VringSetup {
+            size: ring.size(),
+            desc: user(ring.desc_addr()),
+            avail: user(ring.avail_addr()),
+            used: user(ring.used_addr()),
+            base: if self.features & PACKED != 0 { 0x8000_8000 } else { 0 },
+            kick: None,
+            call: None,
+        }
+    }
+
+    fn send(&mut self, sent: &Sent, bytes: &[u8]) {
+        let at = self.memory.alloc(bytes.len() as u64, 1);
+        self.memory.write(at, bytes);
+        let len = bytes.len();
+        let cut = match sent.layout {
+            Layout::HeaderApart | Layout::Table => self.header_len(),
+            Layout::CutAt(at) => at,
+            Layout::Whole | Layout::Only(_) => len,
+        };
+        let cut = cut.clamp(1, len);
+        let mut buffers = vec![Buffer::readable(at, cut as u32)];
+        if cut < len {
+            buffers.push(Buffer::readable(at + cut as u64, (len - cut) as u32));
+        }
+        let table = matches!(sent.layout, Layout::Table) && self.features & INDIRECT != 0;
+        let added = if table { self.tx.add_indirect(&buffers) } else { self.tx.add(&buffers) };
+        added.expect("room for all frames of a test");
+        self.sent += 1;
+    }
+
+    fn give(&mut self, count: u16, layout: Room) {
+        for (queue, rx) in self.rx.iter_mut().enumerate() {
+            for _ in 0..count {
+                let (first, second) = match layout {
+                    Room::Whole(len) => (len, 0),
+                    Room::HeaderApart(len) => (VnetHdr::LEN as u32, len),
+                };
+                let at = self.memory.alloc(u64::from(first + second), 1);
+                self.memory.write(at, &vec![BLANK; (first + second) as usize]);
+                let mut buffers = vec![Buffer::writable(at, first)];
+                if second > 0 {
+                    buffers.push(Buffer::writable(at + u64::from(first), second));
+                }
+                let Some(head) = rx.add(&buffers) else { break };
+                self.given.insert((queue, head), buffers);
+            }
+            let _ = rx.publish();
+        }
+    }
+
+    fn reap(&mut self) {
+        while self.tx.reap().is_some() {
+            self.completed += 1;
+        }
+        for (queue, rx) in self.rx.iter_mut().enumerate() {
+            while let Some(used) = rx.reap() {
+                let buffers = self.given.remove(&(queue, used.head)).expect("a buffer that was given");
+                let bytes = buffers.iter().flat_map(|b| self.memory.bytes(b.addr, b.len as usize)).collect();
+                self.received.push(Received { queue, head: used.head, len: used.len, bytes });
+            }
+        }
+    }
+}
+
+/// Guests and the worker between them.
+struct Switch {
+    worker: Worker,
+    guests: Vec<Guest>,
+    stats: Vec<&'static VnicSlot>,
+}
+
+thread_local! {
+    /// Regions are never unmapped, so cases share them: one for each of the two switches.
+    static REGIONS: [Region; 2] = std::array::from_fn(|_| Region::create().unwrap());
+}
+
+impl Switch {
+    fn new(setup: &Setup, fast: bool) -> Self {
+        testing::set_time(START);
+        let region = usize::from(fast);
+        let (_, inbox) = mailbox().unwrap();
+        let (faults, _) = std::sync::mpsc::channel();
+        let fdb = Arc::new(Fdb::new());
+        let worker_stats = REGIONS.with(|regions| &regions[region].layout().workers[0]);
+        let mut worker = Worker::new(0, inbox, fdb.clone(), vec![None], worker_stats, faults).unwrap();
+        let mut switch = Vec::new();
+        let mut all_stats = Vec::new();
+        for index in 0..GUESTS {
+            let guest = Guest::new(setup.features[index], setup.queues[index]);
+            let text = format!(
+                "[vnic.v{index}]\nattach = {{ vhost-user = \"/tmp/v{index}\" }}\n\
+                 mac = \"{}\"\nsegment = 7\n{}\n",
+                mac(index),
+                setup.contracts[index]
+            );
+            let vnic: Vnic = tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value;
+            let stats = REGIONS.with(|regions| regions[region].claim(index, &format!("v{index}")));
+            let compiled = PortContract::new(&vnic, &Host::default());
+            let (port, segment) = (index as u16, SegmentIndex(0));
+            let link = Link::Vhost(VhostPort::default());
+            worker.add_port(Box::new(Port::new(port, segment, compiled, stats, link)));
+            let mut to = PortSet::EMPTY;
+            if !vnic.to.is_empty() {
+                to.insert(1);
+            }
+            worker.set_info(port, Some(PortInfo::new(&vnic, 0, segment, to)));
+            fdb.pin(segment, vnic.mac, port).unwrap();
+            worker.set_features(port, guest.features);
+            worker.set_memory(port, &guest.map()).unwrap();
+            let rings = guest.rx.iter().enumerate().map(|(pair, ring)| (2 * pair as u16, ring));
+            for (queue, ring) in rings.chain([(1, &guest.tx)]) {
+                worker.start_queue(port, queue, guest.setup(ring)).unwrap();
+                worker.enable_queue(port, queue, true);
+            }
+            switch.push(guest);
+            all_stats.push(stats);
+        }
+        worker.set_members(vec![(0..GUESTS as u16).collect()]);
+        if !fast {
+            // Without memory for batches there are none.
+            worker.batch = None;
+        }
+        Self { worker, guests: switch, stats: all_stats }
+    }
+
+    fn step(&mut self, step: &Step, now: u64) {
+        match step {
+            Step::Send { from, frames } => {
+                let guest = &mut self.guests[*from];
+                for sent in frames {
+                    let bytes = sent.bytes(*from, guest.header_len());
+                    guest.send(sent, &bytes);
+                }
+                let _ = guest.tx.publish();
+            }
+            Step::Give { to, count, layout } => self.guests[*to].give(*count, *layout),
+            Step::Wait(_) => {}
+        }
+        testing::set_time(now);
+        for _ in 0..LOOPS {
+            self.worker.work();
+            self.guests.iter_mut().for_each(Guest::reap);
+        }
+    }
+
+    /// Everything that is counted.
+    fn account(&self) -> Vec<(String, u64)> {
+        let mut account = Vec::new();
+        for (index, stats) in self.stats.iter().enumerate() {
+            let mut note = |what: &str, value| account.push((format!("v{index} {what}"), value));
+            let mut traffic = |way: &str, slot: &TrafficSlot| {
+                note(&format!("{way} frames"), slot.frames.get());
+                note(&format!("{way} wire frames"), slot.wire_frames.get());
+                note(&format!("{way} wire bytes"), slot.wire_bytes.get());
+                for (reason, count) in crate::stats::DropReason::ALL.iter().zip(&slot.dropped) {
+                    note(&format!("{way} {}", reason.label()), count.get());
+                }
+            };
+            traffic("tx", &stats.tx);
+            traffic("rx", &stats.rx);
+            note("throttled", stats.throttled.get());
+            note("throttled now", stats.throttled_now.get());
+            note("real-time delivered", stats.realtime_delivered.get());
+            note("real-time worst", stats.realtime_worst.get());
+            for (cause, count) in crate::stats::MissCause::ALL.iter().zip(&stats.misses) {
+                note(&format!("missed by {}", cause.label()), count.get());
+            }
+            for (upto, count) in stats.delay.read().occupied() {
+                note(&format!("delay up to {upto}"), count);
+            }
+            note("completed", self.guests[index].completed as u64);
+        }
+        account
+    }
+
+    /// What each guest received, in order; where several send, in order of each sender.
+    fn received(&self, alone: bool) -> Vec<Vec<Received>> {
+        let mut received: Vec<Vec<Received>> =
+            self.guests.iter().map(|guest| guest.received.clone()).collect();
+        if !alone {
+            for (guest, list) in self.guests.iter().zip(&mut received) {
+                let header = guest.header_len();
+                // Which buffer of the same kind it was depends on who came first.
+                list.iter_mut().for_each(|r| r.head = 0);
+                list.sort_by_key(|r| (r.queue, r.bytes.get(header + 6..header + 12).map(<[u8]>::to_vec)));
+            }
+        }
+        received
+    }
+}
+
+/// Runs a case through both switches; `alone`: only one guest sends.
+fn compare(setup: &Setup, steps: &[Step], alone: bool) -> Result<(), TestCaseError> {
+    let mut switches = [true, false].map(|fast| Switch::new(setup, fast));
+    let mut now = START + 1_000_000;
+    // In the end everything is received or dropped, and every buffer back.
+    let end = [0, 1, 2].map(|to| Step::Give { to, count: RX_RING, layout: Room::Whole(2048) });
+    let end: Vec<Step> = (0..16).flat_map(|_| end.iter().cloned().chain([Step::Wait(40_000_000)])).collect();
+    for (number, step) in steps.iter().chain(&end).enumerate() {
+        if let Step::Wait(ns) = step {
+            now += ns;
+        }
+        for switch in &mut switches {
+            switch.step(step, now);
+        }
+        let [fast, general] = &switches;
+        for (a, b) in fast.account().into_iter().zip(general.account()) {
+            prop_assert_eq!(a, b, "step {}: fast, general", number);
+        }
+        let received = [fast, general].map(|switch| switch.received(alone));
+        prop_assert_eq!(&received[0], &received[1], "step {}: fast, general", number);
+    }
+    for guest in switches.iter().flat_map(|switch| &switch.guests) {
+        prop_assert_eq!(guest.sent, guest.completed);
+    }
+    Ok(())
+}
+
+fn body() -> impl Strategy<Value = Body> {
+    let vlan = prop_oneof![12 => Just(None), 1 => Just(Some(0)), 1 => Just(Some(10)), 1 => Just(Some(20))];
+    let len = prop_oneof![6 => Just(80usize), 2 => Just(700), 2 => Just(1480)];
+    let usual = (len.prop_flat_map(frame_up_to), vlan, any::<bool>()).prop_map(|(mut frame, vlan, short)| {
+        frame.vlan = vlan;
+        if short {
+            // Without what makes the fast path give up.
+            (frame.ip_options, frame.extensions) = (0, vec![]);
+        }
+        Body::Good(frame)
+    });
+    prop_oneof![20 => usual, 2 => hostile().prop_map(Body::Hostile), 1 => Just(Body::Arp)]
+}
+
+fn sent(several: bool) -> impl Strategy<Value = Sent> {
+    let to = prop_oneof![
+        12 => Just(To::Guest(1)),
+        8 => Just(To::Guest(2)),
+        1 => Just(To::Guest(0)),
+        1 => Just(To::Everybody),
+        1 => Just(To::Multicast),
+        1 => Just(To::Nobody)
+    ];
+    let from = prop_oneof![
+        20 => Just(Source::Itself),
+        1 => (0..GUESTS).prop_map(Source::Guest),
+        1 => (0u8..3).prop_map(Source::Other)
+    ];
+    // A super-frame fills several buffers, of which only the first says who sent it.
+    let super_frames = u32::from(!several);
+    let asks = prop_oneof![
+        12 => Just(Asks::Nothing),
+        4 => Just(Asks::Checksum),
+        super_frames => (60u16..600).prop_map(Asks::Segments),
+        1 => any::<[u8; VnetHdr::LEN]>().prop_map(|mut bytes| {
+            // Mostly what means nothing, or that the checksum is right.
+            bytes[0] &= NEEDS_CSUM | DATA_VALID;
+            bytes[1] = if bytes[1] < 250 { 0 } else { bytes[1] & 3 };
+            Asks::Anything(bytes)
+        })
+    ];
+    let layout = prop_oneof![
+        20 => Just(Layout::Whole),
+        1 => Just(Layout::HeaderApart),
+        1 => (1usize..200).prop_map(Layout::CutAt),
+        1 => Just(Layout::Table),
+        1 => (1usize..60).prop_map(Layout::Only)
+    ];
+    (body(), to, from, asks, layout).prop_map(|(body, to, from, asks, layout)| Sent {
+        body,
+        to,
+        from,
+        asks,
+        layout,
+    })
+}
+
+fn setup(limited: bool) -> impl Strategy<Value = Setup> {
+    let contracts: Vec<&str> =
+        if limited { OPEN.iter().chain(&LIMITED).copied().collect() } else { OPEN.to_vec() };
+    let contract = || prop::sample::select(contracts.clone());
+    let feature = || prop::sample::select(FEATURES.to_vec());
+    let receiver = contract().prop_map(|contract| if contract.contains("deadline") { "" } else { contract });
+    let of_all = (contract(), receiver.clone(), receiver);
+    let queues = || prop_oneof![4 => Just(1usize), 1 => Just(2)];
+    (of_all, [feature(), feature(), feature()], [queues(), queues(), queues()]).prop_map(
+        |((a, b, c), features, queues)| {
+            // A deadline needs a limit where it leads.
+            let b = if a.contains("deadline") && !b.contains("rx") { "rx = { max = \"10gbit\" }" } else { b };
+            Setup { contracts: [a, b, c], features, queues }
+        },
+    )
+}
+
+fn one_sender() -> impl Strategy<Value = Vec<Step>> {
+    let room = prop_oneof![
+        6 => Just(Room::Whole(2048)),
+        1 => Just(Room::Whole(300)),
+        1 => Just(Room::Whole(90)),
+        1 => Just(Room::HeaderApart(1600))
+    ];
+    let step = prop_oneof![
+        4 => prop::collection::vec(sent(false), 1..40).prop_map(|frames| Step::Send { from: 0, frames }),
+        3 => (1..GUESTS, 0u16..40, room).prop_map(|(to, count, layout)| Step::Give { to, count, layout }),
+        2 => (1u64..400_000).prop_map(Step::Wait),
+        1 => (1u64..20_000_000).prop_map(Step::Wait)
+    ];
+    prop::collection::vec(step, 1..16)
+}
+
+fn all_send() -> impl Strategy<Value = Vec<Step>> {
+    let send = (0..GUESTS, prop::collection::vec(sent(true), 1..30));
+    prop::collection::vec(send, 1..8).prop_map(|sends| {
+        let give = |to| Step::Give { to, count: RX_RING, layout: Room::Whole(2048) };
+        let one =
+            |(from, frames)| [give(0), give(1), give(2), Step::Send { from, frames }, Step::Wait(1_000_000)];
+        sends.into_iter().flat_map(one).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// Whatever is in the way: limits, missing and small buffers, what is not allowed.
+    #[test]
+    fn one_sender_is_served_alike(setup in setup(true), steps in one_sender()) {
+        compare(&setup, &steps, true)?;
+    }
+
+    /// Nothing is in the way of frames that may be sent.
+    #[test]
+    fn many_senders_are_served_alike(setup in setup(false), steps in all_send()) {
+        compare(&setup, &steps, false)?;
+    }
+}
+
+/// The comparison is one of two paths.
+#[test]
+fn only_one_of_the_two_has_a_fast_path() {
+    let setup = Setup { contracts: [""; GUESTS], features: [FEATURES[0]; GUESTS], queues: [1; GUESTS] };
+    let sent = Sent {
+        body: Body::Good(Frame::udp4(22)),
+        to: To::Guest(1),
+        from: Source::Itself,
+        asks: Asks::Nothing,
+        layout: Layout::Whole,
+    };
+    for fast in [true, false] {
+        let mut switch = Switch::new(&setup, fast);
+        switch.step(&Step::Give { to: 1, count: 40, layout: Room::Whole(2048) }, START);
+        switch.step(&Step::Send { from: 0, frames: vec![sent.clone(); 40] }, START);
+        assert_eq!(switch.guests[1].received.len(), 40);
+        let queued = switch.worker.ports[1].as_ref().unwrap().egress.sources.contains(0);
+        assert_eq!(queued, !fast);
+    }
+}
