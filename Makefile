@@ -4,14 +4,14 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
-PYTHON := tests scripts/test bench bench/run
+PYTHON := tests scripts/test bench bench/run bench/instructions
 BINARY := target/release/tidegate
 
 # Tools in ~/.cargo/bin are found even by a shell that does not know of them.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab lint fmt bench bench-quick deb build
+.PHONY: help setup demo test lab lint fmt bench bench-quick instructions deb build
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -43,7 +43,7 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
 	.venv/bin/ruff check --config tests/pyproject.toml $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml --check $(PYTHON)
 	cd tests && ../.venv/bin/mypy . ../scripts/test
-	cd tests && ../.venv/bin/mypy ../bench && ../.venv/bin/mypy ../bench/run
+	cd tests && ../.venv/bin/mypy ../bench && ../.venv/bin/mypy ../bench/run && ../.venv/bin/mypy ../bench/instructions
 	shellcheck -x scripts/setup scripts/deb .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
 
@@ -59,6 +59,10 @@ bench: build ## Tidegate beside its peers, as root: docs/performance.md, target/
 bench-quick: build ## the same in two minutes, rough: target/bench/quick/results.json
 	@scripts/setup demo bench
 	bench/run --quick --out target/bench/quick $(ARGS)
+
+instructions: ## the hot path's instructions a frame beside the stored ones; ARGS=--update stores them
+	@scripts/setup build test
+	bench/instructions $(ARGS)
 
 deb: build ## dist/tidegate_VERSION_ARCH.deb
 	@scripts/setup deb

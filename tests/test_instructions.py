@@ -1,0 +1,53 @@
+"""The regression guard: instructions a frame of the hot path, against those in the repository."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from harness import instructions
+from lab.initramfs import ROOT
+
+PROFILE = """\
+ob=(1) /bin/ours
+fl=(1) a.rs
+fn=(1) turn
+0x10 1 5
++4 * 7
+fi=(2) b.rs
+-4 +1 3
+cob=(2) /lib/libc.so
+cfn=(2) memcpy
+calls=1 0x99
+* * 100
+* * 1
+ob=(2)
+fn=(2)
+0x99 0 100
+ob=(1)
+fn=(3) other
+0x20 9 2
+"""
+
+
+def test_only_own_code_counts() -> None:
+    """Neither what a library does, nor what a call costs as a whole."""
+    assert instructions.own(PROFILE.splitlines(), "/bin/ours") == 5 + 7 + 3 + 1 + 2
+
+
+def test_more_than_the_margin_is_told() -> None:
+    """More, unknown and vanished cases are; less is not."""
+    stored = {"a": 100.0, "b": 100.0, "c": 100.0, "gone": 1.0}
+    wrong = instructions.judge(stored, {"a": 111.0, "b": 109.0, "c": 50.0, "new": 1.0}, 0.1)
+    assert len(wrong) == 3
+    assert "a: 111 instructions a frame, stored are 100 (+11.0%, allowed +10%)" in wrong
+    assert any("new" in line for line in wrong)
+    assert any("gone" in line for line in wrong)
+
+
+def test_the_hot_path_takes_no_more_instructions() -> None:
+    """As stored in bench/instructions.json."""
+    if not shutil.which("valgrind"):
+        pytest.skip("valgrind is missing: scripts/setup test")
+    done = subprocess.run([ROOT / "bench/instructions"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
