@@ -5,10 +5,11 @@ import subprocess
 
 import pytest
 
-from harness import instructions
+from harness import instructions, stages
 from lab.initramfs import ROOT
 
 PROFILE = """\
+
 ob=(1) /bin/ours
 fl=(1) a.rs
 fn=(1) turn
@@ -33,6 +34,19 @@ fn=(3) other
 def test_only_own_code_counts() -> None:
     """Neither what a library does, nor what a call costs as a whole."""
     assert instructions.own(PROFILE.splitlines(), "/bin/ours") == 5 + 7 + 3 + 1 + 2
+
+
+def test_instructions_have_their_address() -> None:
+    """Positions count from the line before, callees' included."""
+    assert stages.by_address(PROFILE.splitlines(), "/bin/ours") == {0x10: 9, 0x14: 7, 0x20: 2}
+
+
+def test_a_stage_is_known_by_what_was_inlined() -> None:
+    """By the first stage of which there is a function, wherever in the chain."""
+    assert stages.stage(["add<u8>", "pop_singles<true>", "find_room", "fast"]) == "receive buffers"
+    assert stages.stage(["read", "tidegate_switch::fdb::Fdb::lookup", "classify"]) == "FDB"
+    assert stages.stage(["read", "classify", "fast"]) == "copy headers in"
+    assert stages.stage(["turn"]) == stages.REST
 
 
 def test_more_than_the_margin_is_told() -> None:

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from . import stages
+
 FEW, MANY = 2_560, 10_240
 """Frames of the two runs of which the difference is taken: start-up is in both."""
 BUILD = ("cargo", "bench", "-p", "tidegate-switch", "--bench", "hot_path", "--locked", "--no-run")
@@ -50,12 +52,12 @@ def cases(program: Path) -> list[str]:
     return subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
 
 
-def own(profile: Iterable[str], program: str) -> int:
+def own(lines: Iterable[str], program: str) -> int:
     """Instructions of the code of `program` itself in a callgrind profile: neither libraries nor callees."""
     names: dict[str, str] = {}
     ours = callee = False
     total = 0
-    for line in profile:
+    for line in lines:
         if match := re.match(r"ob=(\(\d+\))(?: (.*))?", line):
             number, name = match.groups()
             if name:
@@ -65,18 +67,23 @@ def own(profile: Iterable[str], program: str) -> int:
             names[match[1]] = match[2].rstrip()
         elif line.startswith("calls="):
             callee = True
-        elif line[:1] in "0123456789+-*":
+        elif line and line[0] in "0123456789+-*":
             if ours and not callee:
                 total += int(line.split()[-1])
             callee = False
     return total
 
 
-def count(program: Path, case: str, frames: int) -> int:
-    """Instructions of the worker's loop over so many frames, with those of start-up."""
+def profile(program: Path, case: str, frames: int) -> list[str]:
+    """A callgrind profile, by address, of the worker's loop over so many frames and its start-up."""
     with tempfile.TemporaryDirectory(prefix="callgrind-") as folder:
         out = Path(folder) / "out"
-        command = ["valgrind", "--tool=callgrind", "--toggle-collect=*worker*Worker*turn*"]
+        command = [
+            "valgrind",
+            "--tool=callgrind",
+            "--dump-instr=yes",
+            "--toggle-collect=*worker*Worker*turn*",
+        ]
         command += [f"--callgrind-out-file={out}", str(program), "--frames", str(frames), "--case", case]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -84,8 +91,12 @@ def count(program: Path, case: str, frames: int) -> int:
             raise Failed(f"{case}: not done within {late.timeout:.0f} s: {' '.join(command)}") from late
         if done.returncode or not out.exists():
             raise Failed(f"{case}: {' '.join(command)} failed:\n{done.stderr[-2000:]}")
-        with out.open() as profile:
-            total = own(profile, str(program))
+        return out.read_text().splitlines()
+
+
+def count(program: Path, case: str, frames: int) -> int:
+    """Instructions of the worker's loop over so many frames, with those of start-up."""
+    total = own(profile(program, case, frames), str(program))
     if not total:
         raise Failed(f"{case}: callgrind saw nothing of Worker::turn; was it renamed or inlined?")
     return total
@@ -99,6 +110,13 @@ def per_frame(program: Path, names: list[str]) -> dict[str, float]:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return dict(zip(names, pool.map(one, names), strict=True))
+
+
+def stages_per_frame(program: Path, case: str) -> dict[str, float]:
+    """Instructions a frame of one case by stage, most first."""
+    few, many = (stages.by_stage(profile(program, case, frames), program) for frames in (FEW, MANY))
+    found = {stage: round((count - few[stage]) / (MANY - FEW), 1) for stage, count in many.items()}
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def judge(stored: dict[str, float], seen: dict[str, float], margin: float) -> list[str]:
