@@ -63,11 +63,12 @@ const OPEN: [&str; 5] = [
     "rx = { max = \"100gbit\", burst = \"1MB\" }",
     "tx = { max = \"1gbit\", burst = \"4kB\" }\ndeadline = \"40us\"\nto = [\"v1\"]",
 ];
-const LIMITED: [&str; 6] = [
+const LIMITED: [&str; 7] = [
     "rx = { max = \"10gbit\" }",
     "rx = { max = \"100mbit\", burst = \"3kB\" }",
     "rx = { max = \"100mbit\", burst = \"3kB\", discipline = \"fifo\" }",
     "tx = { max = \"100mbit\", burst = \"2kB\" }",
+    "tx = { max = \"10mbit\", burst = \"6kB\" }",
     "tx = { max = \"1gbit\", burst = \"10kB\" }\nrx = { max = \"1gbit\", burst = \"100kB\" }",
     "rx = { max = \"20mbit\", queue = \"20kB\" }",
 ];
