@@ -113,7 +113,8 @@ def hear(fabric: Fabric, seconds: float, cpus: str = "") -> Heard:
     timers = [(cpu, fabric.file()) for cpu in sorted(os.sched_getaffinity(0))]
     address, port = fabric.address("sink"), str(VOICE_PORT)
     ear = fabric.act("sink", "listen", address, port, str(seconds + 0.7), str(files["heard"]), cpus=cpus)
-    clocks = [fabric.act("sink", "timer", str(cpu), str(seconds), str(file)) for cpu, file in timers]
+    # Until after the last frame: who ends meanwhile disturbs.
+    clocks = [fabric.act("sink", "timer", str(cpu), str(seconds + 0.7), str(file)) for cpu, file in timers]
     before = Cpus.now()
     first = edge(fabric.stacks["sink"])
     mouth = fabric.act("voice", "voice", address, port, str(seconds), str(files["sent"]), cpus=cpus)
