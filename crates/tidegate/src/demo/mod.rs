@@ -13,9 +13,10 @@
 //! Every tenant is a process with its own network namespace and its own Linux
 //! TCP/IP stack on a tap of the switch. Switch and agent are this very program, as
 //! it runs on a host. Phase one queues first come, first served; phase two is
-//! under contract. Traffic, processes and priorities are the same in both.
+//! under contract. Traffic, processes, priorities and placement are the same in both.
 //!
-//! - [`namespace`], [`interface`], [`clock`], [`priority`]: what is asked of the kernel
+//! - [`namespace`], [`interface`], [`clock`], [`priority`],
+//!   [`placement`]: what is asked of the kernel
 //! - [`order`], [`process`]: tenants as processes, and the talk with them
 //! - [`tenant`], [`voice`], [`bulk`]: what they do
 //! - [`contracts`], [`scene`]: the two phases
@@ -28,6 +29,7 @@ pub mod contracts;
 pub mod interface;
 pub mod namespace;
 pub mod order;
+pub mod placement;
 pub mod priority;
 pub mod process;
 pub mod progress;

@@ -6,7 +6,7 @@ use super::process::{Process, SWITCH, Tenant};
 use super::progress::Progress;
 use super::report::Measured;
 use super::tenant::Role;
-use super::{SceneError, clock, priority};
+use super::{SceneError, clock, placement, priority};
 use crate::client::{Client, encode};
 use serde_json::Value;
 use std::path::Path;
@@ -47,6 +47,10 @@ impl Scene {
         // One worker: the tenants need the other cores, and one carries far more than 1 Gbit/s.
         let priority = priority::WORKER.to_string();
         let mut switch = vec!["switch", "--socket", &control, "--workers", "1"];
+        let cpu = placement::prompt().map(|cpu| cpu.to_string());
+        if let Some(cpu) = &cpu {
+            switch.extend(["--cpus", cpu]);
+        }
         if realtime {
             switch.extend(["--fifo-priority", &priority]);
         }

@@ -2,7 +2,7 @@
 //! stack and one interface, that does what its role says.
 
 use super::order::{Answer, BULK_PORT, Figures, Order, VOICE_PORT, Window};
-use super::{bulk, interface, namespace, voice};
+use super::{bulk, interface, namespace, placement, voice};
 use clap::ValueEnum;
 use std::io::{self, BufRead, Write};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -68,19 +68,28 @@ impl Tenant {
     fn start(&self, address: Ipv4Addr, sink: Ipv4Addr, realtime: bool) -> io::Result<()> {
         interface::wait_for(INTERFACE, PATIENCE)?;
         interface::assign(INTERFACE, address, 24)?;
+        // Before this thread, which starts the others, leaves it.
+        let prompt = placement::prompt();
+        placement::keep_off(prompt);
         match self.role {
             Role::Voice => {
                 let socket = UdpSocket::bind((address, 0))?;
                 socket.connect((sink, VOICE_PORT))?;
                 let tally = self.voice.clone();
-                work("voice", move || voice::send(&socket, &tally, realtime));
+                work("voice", move || {
+                    placement::keep_to(prompt);
+                    voice::send(&socket, &tally, realtime)
+                });
             }
             Role::Bulk => bulk::send((sink, BULK_PORT).into(), PATIENCE)?,
             Role::Sink => {
                 let socket = UdpSocket::bind((address, VOICE_PORT))?;
                 let listener = TcpListener::bind((address, BULK_PORT))?;
                 let (tally, meter) = (self.voice.clone(), self.bulk.clone());
-                work("voice receiver", move || voice::receive(&socket, &tally, realtime));
+                work("voice receiver", move || {
+                    placement::keep_to(prompt);
+                    voice::receive(&socket, &tally, realtime)
+                });
                 work("bulk receiver", move || bulk::receive(&listener, &meter));
             }
         }
