@@ -45,6 +45,10 @@ impl Bell {
     /// The worker is awake.
     pub fn awake(&self) {
         self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// It was heard: not readable until it is rung again.
+    pub fn heard(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.event, &mut count);
     }

@@ -143,6 +143,7 @@ impl Worker {
         for event in events {
             let data = event.data.u64();
             if data == BELL {
+                self.sleeper.bell.heard();
                 continue;
             }
             if data & TAP == 0 {
