@@ -98,7 +98,8 @@ impl Scene {
                 self.receivers.iter_mut().for_each(|guest| guest.give_buffers(u16::MAX));
                 self.sender.send(size);
             }
-            let mut sent = 0;
+            // What came back already: a worker without work would sleep.
+            let mut sent = self.sender.take_back();
             while sent < size {
                 took += self.turn();
                 sent += self.sender.take_back();
