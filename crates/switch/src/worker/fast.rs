@@ -199,9 +199,6 @@ impl Worker {
             if is_realtime(dscp) && !realtime {
                 clear_marks(head, len);
             }
-            if learns && self.fdb.learn(port.segment, src, port.index, seconds) == Err(NotLearned::Pinned) {
-                return i;
-            }
             let Some(egress) = self.fdb.lookup(port.segment, dst) else { return i };
             let groups = &batch.groups[..batch.group_count];
             let open = |group: &Group| group.egress == egress && group.queue == ONLY;
@@ -221,6 +218,10 @@ impl Worker {
                     None => return i,
                 },
             };
+            // Last: no address is learned from a frame that is dropped in the end.
+            if learns && self.fdb.learn(port.segment, src, port.index, seconds) == Err(NotLearned::Pinned) {
+                return i;
+            }
             batch.frames[i] = Sent { group: group as u8, rank: to.frames, len: len as u32, started: 0, vnet };
             to.frames += 1;
             to.bytes += len as u64;
