@@ -118,12 +118,6 @@ impl Fdb {
         (value & VALID != 0).then(|| port_of(value))
     }
 
-    /// Asks the processor to fetch what a lookup of `mac` will read.
-    #[inline]
-    pub fn prefetch(&self, segment: SegmentIndex, mac: Mac) {
-        crate::virtio::prefetch((&raw const self.entries[slot(key(segment, mac))]).cast());
-    }
-
     /// Binds an address to its vNIC. Called by the control thread only, which
     /// has checked that no other vNIC owns it. What was learned makes room for it; `Err` where all
     /// around it are pinned.

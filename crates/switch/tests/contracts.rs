@@ -1,14 +1,14 @@
 //! What a contract says of rates, measured between synthetic guests.
 //!
 //! The host may be busy, so a guest's ring holds enough for the time its thread
-//! is not scheduled; no test looks at absolute time, and margins are wide: a thread that was
-//! not scheduled at the edge of a window counts frames of the window before. The exact
-//! rates are the scheduler's own tests' to prove.
+//! is not scheduled; no test looks at absolute time, and what a busy host spoils is measured
+//! again. The exact rates are the scheduler's own tests' to prove.
 
 mod harness;
 
 use harness::frames::*;
 use harness::*;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 use tidegate_frontend::front_end::Options;
 
@@ -20,29 +20,30 @@ fn what_a_vm_sends_is_shaped_and_nothing_is_dropped() {
     let mut a = host.guest_with(&vnic("a", 1, "tx = { max = \"50mbit\", burst = \"4kB\" }"), ring(1024));
     let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
     let frame = udp(b.mac(), a.mac(), &[7; 1400]);
-    let (received, time) = pump(WHILE, &mut [(&mut a, frame.clone())], &mut b);
-    let allowed = bytes_in(50_000_000, time);
-    let got = received[0] as f64;
-    assert!(got <= 4_000.0 + 1.1 * allowed + frame.len() as f64, "{got} bytes, allowed {allowed}");
-    assert!(got >= 0.85 * allowed, "{got} bytes of {allowed}");
+    let (mut got, mut all) = (0, Duration::ZERO);
+    measured("rate received to rate set", 0.9..=1.05, || {
+        let (received, time) = pump(WHILE, &mut [(&mut a, frame.clone())], &mut b);
+        got += received[0] / frame.len() as u64;
+        all += time;
+        received[0] as f64 / bytes_in(50_000_000, time)
+    });
     let stats = host.stats("a");
     assert!(stats.tx.dropped.is_empty(), "{:?}", stats.tx.dropped);
     assert!(stats.throttled);
-    assert!(stats.throttled_ns as f64 > 0.8 * time.as_nanos() as f64, "throttled {} ns", stats.throttled_ns);
+    assert!(stats.throttled_ns as f64 > 0.8 * all.as_nanos() as f64, "throttled {} ns", stats.throttled_ns);
 
     // The rest is still in the guest's own ring, and arrives.
     let waiting = a.front.in_flight(0);
     assert!(waiting > 100, "{waiting} frames in the ring");
-    let mut got = 0;
     host.until(|| {
-        got += b.drain();
+        got += b.drain() as u64;
         a.front.in_flight(0) == 0
     });
     host.until(|| {
-        got += b.drain();
+        got += b.drain() as u64;
         host.stats("a").delay.count == host.stats("b").rx.frames && !host.stats("a").throttled
     });
-    assert_eq!(host.stats("a").tx.frames, received[0] / frame.len() as u64 + got as u64);
+    assert_eq!(host.stats("a").tx.frames, got);
     assert!(host.stats("a").tx.dropped.is_empty());
 }
 
@@ -92,16 +93,17 @@ fn super_frames_are_counted_as_they_look_on_the_wire() {
     // Small segments: headers are a fifth of what is on the wire.
     let (header, frame) = tcp.frame(b.mac(), a.mac(), &pattern(20_000), 200);
     let on_wire = 20_000 + 100 * 54;
-    let start = Instant::now();
-    let mut count = 0u64;
-    while start.elapsed() < WHILE {
-        a.fill_with(header.bytes(54), || frame.clone());
-        count += b.drain() as u64;
-        std::thread::sleep(Duration::from_micros(500));
-    }
-    let (got, allowed) = ((count * on_wire) as f64, bytes_in(100_000_000, start.elapsed()));
-    assert!(got <= allowed + 65_536.0 + on_wire as f64, "{got} bytes, allowed {allowed}");
-    assert!(got >= 0.85 * allowed, "{got} bytes of {allowed}");
+    measured("rate received to rate set", 0.9..=1.05, || {
+        let start = Instant::now();
+        let mut count = 0u64;
+        while start.elapsed() < WHILE {
+            a.fill_with(header.bytes(54), || frame.clone());
+            count += b.drain() as u64;
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        (count * on_wire) as f64 / bytes_in(100_000_000, start.elapsed())
+    });
+    b.drain();
     let stats = host.stats("b").rx;
     assert_eq!((stats.wire_bytes, stats.wire_frames), (stats.frames * on_wire, stats.frames * 100));
     assert!(host.stats("a").tx.dropped.is_empty());
@@ -116,11 +118,11 @@ fn what_a_vm_receives_keeps_to_its_limit() {
     let mut c = host.guest_with(&vnic("c", 3, limit), ring(1024));
     let frame = |from: &Guest| udp([0x52, 0x54, 0, 0, 0, 3], from.mac(), &[7; 1400]);
     let (fa, fb) = (frame(&a), frame(&b));
-    let len = fa.len() as f64;
-    let (received, time) = pump(WHILE, &mut [(&mut a, fa), (&mut b, fb)], &mut c);
-    let (got, allowed) = (received.iter().sum::<u64>() as f64, bytes_in(40_000_000, time));
-    assert!(got <= 1.1 * allowed + 8_000.0 + len, "{got} bytes, allowed {allowed}");
-    assert!(got >= 0.85 * allowed, "{got} bytes of {allowed}");
+    let mut senders = [(&mut a, fa), (&mut b, fb)];
+    measured("rate received to rate set", 0.9..=1.05, || {
+        let (received, time) = pump(WHILE, &mut senders, &mut c);
+        received.iter().sum::<u64>() as f64 / bytes_in(40_000_000, time)
+    });
     for name in ["a", "b"] {
         let stats = host.stats(name);
         let dropped: u64 = stats.tx.dropped.values().sum();
@@ -128,8 +130,16 @@ fn what_a_vm_receives_keeps_to_its_limit() {
     }
 }
 
-/// Two senders of 40 Mbit/s each, to one receiver of 40; what each gets, in bytes.
-fn contend(a: &str, b: &str) -> (Vec<u64>, Duration) {
+/// Two senders of 40 Mbit/s each, to one receiver of 40; whether what each gets, in bytes, makes a
+/// value in `range`.
+#[track_caller]
+fn contend(
+    a: &str,
+    b: &str,
+    what: &str,
+    range: RangeInclusive<f64>,
+    value: impl Fn(&[u64], Duration) -> f64,
+) {
     let host = TestSwitch::new(1);
     let mut c = host.guest_with(&vnic("c", 3, "rx = { max = \"40mbit\" }"), ring(1024));
     let mut a = host.guest_with(&vnic("a", 1, a), ring(1024));
@@ -138,24 +148,27 @@ fn contend(a: &str, b: &str) -> (Vec<u64>, Duration) {
     let mut senders = [(&mut a, fa), (&mut b, fb)];
     // The first burst belongs to whoever came first.
     pump(Duration::from_millis(200), &mut senders, &mut c);
-    pump(WHILE, &mut senders, &mut c)
+    measured(what, range, || {
+        let (got, time) = pump(WHILE, &mut senders, &mut c);
+        value(&got, time)
+    });
 }
 
 #[test]
 fn what_is_left_is_shared_by_weight() {
-    let (got, _) = contend("tx = { max = \"40mbit\" }\nweight = 1", "tx = { max = \"40mbit\" }\nweight = 3");
-    let ratio = got[1] as f64 / got[0] as f64;
-    assert!((2.5..3.5).contains(&ratio), "{got:?}: 1 to {ratio}");
+    let limit = "tx = { max = \"40mbit\" }\nweight = ";
+    let ratio = |got: &[u64], _| got[1] as f64 / got[0] as f64;
+    contend(&format!("{limit}1"), &format!("{limit}3"), "shares of weight 3 and 1", 2.7..=3.3, ratio);
 }
 
 #[test]
 fn a_minimum_is_kept_under_overload() {
     let promised = "tx = { max = \"40mbit\", min = \"15mbit\" }\nto = [\"c\"]";
-    let (got, time) = contend(promised, "tx = { max = \"40mbit\" }\nweight = 100");
-    let minimum = bytes_in(15_000_000, time);
-    assert!(got[0] as f64 >= 0.85 * minimum, "{} bytes of {minimum}", got[0]);
+    let other = "tx = { max = \"40mbit\" }\nweight = 100";
     // Without the promise it would have had a hundredth of the rest.
-    assert!((got[0] as f64) < 1.1 * minimum, "{} bytes, promised {minimum}", got[0]);
+    contend(promised, other, "rate to minimum", 0.95..=1.08, |got, time| {
+        got[0] as f64 / bytes_in(15_000_000, time)
+    });
 }
 
 #[test]
@@ -168,28 +181,24 @@ fn a_limit_changes_live_without_losing_a_frame() {
     let (mut sent, mut expected) = (0u32, 0u32);
     for mbit in [10, 40, 5, 80] {
         host.change(&limit(mbit));
-        // What the limit before let through belongs to it.
-        b.each(|frame| {
-            assert_eq!(frame[42..46], expected.to_be_bytes(), "lost or out of order");
-            expected += 1;
+        // The first time, also what the limit before let through.
+        measured(&format!("rate received to {mbit} Mbit/s"), 0.9..=1.1, || {
+            let start = Instant::now();
+            let mut bytes = 0;
+            while start.elapsed() < WHILE / 2 {
+                a.fill_with([0; 12], || {
+                    sent += 1;
+                    udp(to, from, &[&(sent - 1).to_be_bytes()[..], &[0; 996]].concat())
+                });
+                b.each(|frame| {
+                    assert_eq!(frame[42..46], expected.to_be_bytes(), "lost or out of order");
+                    expected += 1;
+                    bytes += frame.len();
+                });
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            bytes as f64 / bytes_in(u64::from(mbit) * 1_000_000, start.elapsed())
         });
-        let start = Instant::now();
-        let mut bytes = 0;
-        while start.elapsed() < WHILE / 2 {
-            a.fill_with([0; 12], || {
-                sent += 1;
-                udp(to, from, &[&(sent - 1).to_be_bytes()[..], &[0; 996]].concat())
-            });
-            b.each(|frame| {
-                assert_eq!(frame[42..46], expected.to_be_bytes(), "lost or out of order");
-                expected += 1;
-                bytes += frame.len();
-            });
-            std::thread::sleep(Duration::from_micros(500));
-        }
-        let (got, allowed) = (bytes as f64, bytes_in(u64::from(mbit) * 1_000_000, start.elapsed()));
-        assert!(got <= 1.5 * allowed + 10_000.0 + 1042.0, "{got} bytes at {mbit} Mbit/s, allowed {allowed}");
-        assert!(got >= 0.75 * allowed, "{got} bytes of {allowed} at {mbit} Mbit/s");
     }
     // Without any limit, all that waits goes at once.
     host.change(&vnic("a", 1, ""));

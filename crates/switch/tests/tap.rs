@@ -181,18 +181,18 @@ fn a_tap_is_shaped() {
         let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
         neighbour("tg0", &b);
         let socket = socket("10.0.0.1");
-        let start = std::time::Instant::now();
-        let mut bytes = 0;
-        while start.elapsed() < Duration::from_millis(1200) {
-            for _ in 0..10 {
-                let _ = socket.send_to(&[0; 1400], "10.0.0.2:9");
+        measured("rate received to rate set", 0.9..=1.05, || {
+            let start = std::time::Instant::now();
+            let mut bytes = 0;
+            while start.elapsed() < Duration::from_millis(1200) {
+                for _ in 0..10 {
+                    let _ = socket.send_to(&[0; 1400], "10.0.0.2:9");
+                }
+                b.each(|frame| bytes += frame.len());
+                std::thread::sleep(Duration::from_millis(1));
             }
-            b.each(|frame| bytes += frame.len());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let (got, allowed) = (bytes as f64, bytes_in(20_000_000, start.elapsed()));
-        assert!(got <= 1.1 * allowed + 4_000.0 + 1442.0, "{got} bytes, allowed {allowed}");
-        assert!(got >= 0.8 * allowed, "{got} bytes of {allowed}");
+            bytes as f64 / bytes_in(20_000_000, start.elapsed())
+        });
     });
 }
 

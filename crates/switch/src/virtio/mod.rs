@@ -41,7 +41,6 @@ pub use layout::{Features, RingLayout};
 pub use memory::GuestMemory;
 pub use packed::PackedQueue;
 pub use queue::Queue;
-pub(crate) use span::prefetch;
 pub use span::{Chain, MAX_CHAIN_BYTES, MAX_SPANS, Single, Span};
 pub use split::SplitQueue;
 pub use writer::SpanWriter;

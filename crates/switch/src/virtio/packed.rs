@@ -22,7 +22,7 @@
 
 use super::layout::{Features, RingLayout, locate, need_event};
 use super::memory::GuestMemory;
-use super::span::{prefetch, prefetch_write};
+use super::span::prefetch_write;
 use super::walker::{
     DESC_BYTES, DESC_NEXT, DESC_WRITE, Descriptor, End, Links, Table, Walker, longest_chain,
 };
@@ -404,34 +404,6 @@ impl PackedQueue {
             self.looked += places;
         }
         self.pending += n;
-    }
-
-    /// Fetches `n` descriptors, from the `skip`th on that is not popped, pending or not.
-    #[inline]
-    pub fn prefetch(&self, skip: u16, n: u16) {
-        let (skip, n) = (skip.min(self.size), n.min(self.size));
-        let from = self.avail.forward(skip, self.size);
-        let mut i = 0;
-        while i < n {
-            let slot = from.forward(i, self.size).slot();
-            prefetch(self.descriptor(slot));
-            i += PER_LINE - slot % PER_LINE;
-        }
-    }
-
-    /// Fetches the first two cache lines of the buffers of `n` descriptors, from the `skip`th
-    /// pending one on, ahead of their use; for writing if `write`. A hint: nothing is believed.
-    #[inline]
-    pub fn prefetch_buffers(&self, skip: u16, n: u16, write: bool) {
-        for i in skip..self.looked.min(skip.saturating_add(n)) {
-            let at = self.descriptor(self.avail.forward(i, self.size).slot());
-            // SAFETY: one of the ring's descriptors, mapped as long as `self` holds the memory.
-            let desc = unsafe { Descriptor::read::<InSequence>(at) };
-            match write {
-                true => self.walker.prefetch::<true>(desc),
-                false => self.walker.prefetch::<false>(desc),
-            }
-        }
     }
 
     /// Gives a popped chain back, `len` bytes of it written (0 in a transmit queue). Chains may

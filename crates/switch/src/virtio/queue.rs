@@ -131,20 +131,6 @@ impl Queue {
         either!(self, queue => queue.rewind(n));
     }
 
-    /// Fetches the descriptors of `n` chains, from the `skip`th pending one on, ahead of their pop.
-    #[inline]
-    pub fn prefetch(&self, skip: u16, n: u16) {
-        either!(self, queue => queue.prefetch(skip, n));
-    }
-
-    /// Fetches the first two cache lines of the first buffers of the next `n` pending chains, from
-    /// the `skip`th on, ahead of their use; for writing if `write`. Reads their descriptors, which
-    /// were better [fetched](Self::prefetch) before. A packed ring counts descriptors, not chains.
-    #[inline]
-    pub fn prefetch_buffers(&self, skip: u16, n: u16, write: bool) {
-        either!(self, queue => queue.prefetch_buffers(skip, n, write));
-    }
-
     /// Gives a popped chain back by its [`Chain::head`], `len` bytes of it written (0 in a transmit
     /// queue). Chains may be completed in any order. The driver sees it after
     /// [`publish`](Self::publish).

@@ -28,17 +28,11 @@ pub struct Span {
 impl Span {
     /// No bytes.
     pub const EMPTY: Self = Self { ptr: std::ptr::null_mut(), len: 0 };
-
-    /// Asks the processor to fetch the first cache line, so that a copy soon after does not wait.
-    #[inline]
-    pub fn prefetch(&self) {
-        prefetch(self.ptr);
-    }
 }
 
 /// Hints that the cache line of `ptr` is read soon. Any address will do, mapped or not.
 #[inline]
-pub(crate) fn prefetch(ptr: *const u8) {
+pub(super) fn prefetch(ptr: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch is a hint; it neither faults nor reads in the sense of the language.
     unsafe {

@@ -236,37 +236,6 @@ impl SplitQueue {
         self.next_avail = self.next_avail.wrapping_sub(n);
     }
 
-    /// Fetches the descriptors of the next `n` pending entries, from the `skip`th on, ahead of
-    /// their pop.
-    #[inline]
-    pub fn prefetch(&self, skip: u16, n: u16) {
-        for i in skip..self.pending().min(skip.saturating_add(n)) {
-            let head = self.avail_entry(self.next_avail.wrapping_add(i));
-            // A head beyond the table is refused when popped; here it is only a hint.
-            prefetch(self.rings.desc.wrapping_add(usize::from(head) * DESC_BYTES as usize));
-        }
-    }
-
-    /// Fetches the first two cache lines of the first buffer of the next `n` pending entries, from
-    /// the `skip`th on, ahead of their use; for writing if `write`. Their descriptors should have
-    /// been [fetched](Self::prefetch) before, as they are read here. A hint: nothing is believed.
-    #[inline]
-    pub fn prefetch_buffers(&self, skip: u16, n: u16, write: bool) {
-        for i in skip..self.pending().min(skip.saturating_add(n)) {
-            let head = self.avail_entry(self.next_avail.wrapping_add(i));
-            if head >= self.size {
-                return;
-            }
-            let at = self.rings.desc.wrapping_add(usize::from(head) * DESC_BYTES as usize);
-            // SAFETY: one of the ring's descriptors, mapped as long as `self` holds the memory.
-            let desc = unsafe { Descriptor::read::<ByName>(at) };
-            match write {
-                true => self.walker.prefetch::<true>(desc),
-                false => self.walker.prefetch::<false>(desc),
-            }
-        }
-    }
-
     /// Gives a popped chain back, `len` bytes of it written (0 in a transmit queue). Chains may
     /// be completed in any order. The driver sees it after [`publish`](Self::publish).
     #[inline]

@@ -198,26 +198,6 @@ impl Walker {
         Err(RingError::Loop { head, most })
     }
 
-    /// Fetches the first two cache lines of a buffer, or of the table that stands for it, ahead of
-    /// use. The descriptor may be any lie: only what is mapped is touched.
-    #[inline]
-    pub(super) fn prefetch<const WRITE: bool>(&self, desc: Descriptor) {
-        let Descriptor { addr, len, flags, .. } = desc;
-        let found = self.region.translate(addr, len.into());
-        let Some(ptr) = found.or_else(|| self.memory.translate(addr, len.into())) else { return };
-        if WRITE && flags & DESC_INDIRECT == 0 {
-            prefetch_write(ptr);
-            if len > LINE {
-                prefetch_write(ptr.wrapping_add(LINE as usize));
-            }
-        } else {
-            prefetch(ptr);
-            if len > LINE {
-                prefetch(ptr.wrapping_add(LINE as usize));
-            }
-        }
-    }
-
     /// Checks and translates the table an indirect descriptor refers to. It may end a chain of
     /// plain ones (2.7.5.3.2); WRITE in it means nothing.
     fn indirect_table(&mut self, head: u16, desc: Descriptor) -> Result<Table, RingError> {

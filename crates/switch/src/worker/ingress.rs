@@ -58,14 +58,14 @@ impl Worker {
         let mut late = None;
         for i in 0..self.polled.len() {
             if budget <= 0 && i >= self.realtime {
-                late = late.or(Some(i - self.realtime));
+                late = Some(i - self.realtime);
                 worked = true;
+                break;
             }
             let index = self.polled[i] as usize;
             let Some(mut port) = self.ports[index].take() else { continue };
             let took = match &port.link {
                 _ if port.pauses > 0 || port.broken => false,
-                Link::Vhost(_) if late.is_some() => true,
                 Link::Vhost(_) => self.ingress_rings(&mut port, &mut budget),
                 Link::Tap(_) => self.ingress_tap(&mut port, &mut budget),
             };

@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tidegate_contract::{Host, Vnic};
@@ -26,19 +27,24 @@ pub fn packed() -> bool {
     env!("CARGO_CRATE_NAME") == "packed"
 }
 
+/// One switch at a time: workers and guests poll, and would measure each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// A running switch.
 pub struct TestSwitch {
     pub switch: Arc<Switch>,
     pub stats: Reader,
     dir: TempDir,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl TestSwitch {
     pub fn new(workers: usize) -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let switch = Switch::start(workers, &[], None).unwrap();
         switch.set_host(Host::default()).unwrap();
         let stats = Reader::open(switch.region.file()).unwrap();
-        Self { switch, stats, dir: tempfile::tempdir().unwrap() }
+        Self { switch, stats, dir: tempfile::tempdir().unwrap(), _alone: alone }
     }
 
     pub fn socket(&self, name: &str) -> PathBuf {
@@ -282,6 +288,22 @@ impl Stream {
     pub fn is_complete(&self) -> bool {
         self.sent == self.received
     }
+}
+
+/// Measures again, at most five times, until what is measured is in `range`: a worker that the
+/// host took the CPU from for some milliseconds does not keep a rate meanwhile, and a wrong one is
+/// wrong each time.
+#[track_caller]
+pub fn measured(what: &str, range: RangeInclusive<f64>, mut measure: impl FnMut() -> f64) {
+    let mut seen = Vec::new();
+    while seen.len() < 5 {
+        let value = measure();
+        if range.contains(&value) {
+            return;
+        }
+        seen.push(value);
+    }
+    panic!("{what}: {seen:?}, expected {range:?}");
 }
 
 /// Bytes of a rate in a time.

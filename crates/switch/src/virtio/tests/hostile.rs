@@ -339,7 +339,6 @@ fn heads_beyond_the_table_are_refused() {
         guest.memory.word(guest.driver.avail_addr() + 4 + 2 * 3).store(head, Ordering::Relaxed);
         guest.memory.word(guest.driver.avail_addr() + 2).store(8, Ordering::Release);
         assert_eq!(guest.device.available(), Ok(1));
-        guest.device.prefetch(0, 1);
         let error = RingError::Head { entry: 7, head, size: SIZE };
         assert_eq!(guest.device.pop_readable(&mut chain), Err(error));
     }
@@ -498,7 +497,6 @@ proptest! {
                 let features = Features { packed: false, event_idx: false, indirect };
                 let mut queue = SplitQueue::new(Arc::clone(&map), layout, at, features).unwrap();
                 prop_assert_eq!(queue.available(), Ok(1));
-                queue.prefetch(0, 4);
                 let result = if write { queue.pop_writable(&mut chain) } else { queue.pop_readable(&mut chain) };
                 for span in chain.spans() {
                     prop_assert!(span.len > 0 && span.ptr.addr() >= start && span.ptr.addr() + span.len as usize <= end);

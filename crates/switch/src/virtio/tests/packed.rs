@@ -331,23 +331,6 @@ fn chains_that_change_after_the_look_harm_nobody() {
     assert_eq!((chain.head(), chain.spans().len()), (7, 3));
 }
 
-#[test]
-fn prefetches_take_any_descriptor() {
-    let mut guest = Guest::new(7, INDIRECT);
-    let end = GUEST_ADDR + (1 << 20);
-    let lies = [(end - 1, 1, 0), (end - 1, 2, 0), (u64::MAX, u32::MAX, 2), (u64::MAX - 16, 32, 4), (0, 0, 1)];
-    for (id, (addr, len, flags)) in (0..).zip(lies) {
-        guest.driver.offer_raw(addr, len, flags, id);
-    }
-    guest.device.available().unwrap();
-    for (skip, n) in [(0, 8), (3, 1), (6, u16::MAX), (8, 1), (u16::MAX, u16::MAX)] {
-        guest.device.prefetch(skip, n);
-        guest.device.prefetch_buffers(skip, n, false);
-        guest.device.prefetch_buffers(skip, n, true);
-    }
-    assert_eq!(guest.device.pop_readable(&mut Chain::new()), Ok(true), "and change nothing");
-}
-
 /// An interrupt is due iff the driver's place is among those passed, by counting them.
 #[test]
 fn an_interrupt_is_due_when_the_place_is_passed() {

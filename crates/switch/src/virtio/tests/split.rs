@@ -293,33 +293,3 @@ fn need_event_is_whether_the_event_was_passed() {
         }
     }
 }
-
-/// Hints read what a driver wrote, and must take any of it.
-#[test]
-fn prefetches_take_any_descriptor() {
-    let mut guest = Guest::new(8, INDIRECT);
-    let lies = [
-        (GUEST_ADDR, 2048, 0),
-        (GUEST_ADDR + (1 << 20) - 1, 1, 0),
-        (GUEST_ADDR + (1 << 20) - 1, 2, 0),
-        (u64::MAX, u32::MAX, 2),
-        (u64::MAX - 16, 32, 4),
-        (0, 0, 1),
-    ];
-    for (i, &(addr, len, flags)) in (0u16..).zip(&lies) {
-        guest.driver.write_raw_desc(guest.driver.desc_addr(), i, addr, len, flags, u16::MAX);
-        guest.memory.word(guest.driver.avail_addr() + 4 + 2 * u64::from(i)).store(i, Ordering::Relaxed);
-    }
-    // The last two entries name no descriptor.
-    for i in [6, 7] {
-        guest.memory.word(guest.driver.avail_addr() + 4 + 2 * i).store(u16::MAX, Ordering::Relaxed);
-    }
-    guest.memory.word(guest.driver.avail_addr() + 2).store(8, Ordering::Release);
-    assert_eq!(guest.device.available(), Ok(8));
-    for (skip, n) in [(0, 8), (3, 1), (7, u16::MAX), (8, 1), (u16::MAX, u16::MAX)] {
-        guest.device.prefetch(skip, n);
-        guest.device.prefetch_buffers(skip, n, false);
-        guest.device.prefetch_buffers(skip, n, true);
-    }
-    assert_eq!(guest.device.pop_readable(&mut Chain::new()), Ok(true), "and change nothing");
-}
