@@ -84,8 +84,7 @@ def test_rate_is_kept(ports: Host, running: tuple[Testpmd, Testpmd]) -> None:
     source, _ = running
     source.start()
     time.sleep(1)
-    rate = ports.tx_rate("source", 4)
-    assert 0.95 * 80e6 <= rate <= 1.02 * 80e6
+    ports.keeps_rate("source", 80e6, 0.95, 1.02)
     vnic = ports.show("source")
     dropped = {reason for reason, frames in vnic.dropped("tx").items() if frames}
     # A sink that is not scheduled for 10 ms loses frames; the limit itself costs none.

@@ -177,6 +177,16 @@ class Host:
         last, ended = self.show(name).tx_bytes, time.monotonic()
         return (last - first) * 8 / (ended - began)
 
+    def keeps_rate(self, name: str, limit: float, low: float = 0.85, high: float = 1.05) -> None:
+        """Fail unless what the VM sends is between these shares of `limit` (bit/s) in one of four windows.
+
+        A host that takes the CPU from the switch for a while spoils a window; a wrong rate is wrong in each.
+        """
+        shares: list[float] = []
+        while not shares or not low <= shares[-1] <= high:
+            assert len(shares) < 4, f"{name} sent at {shares} of its rate, expected {low} to {high}"
+            shares.append(self.tx_rate(name, 4) / limit)
+
     def check_alive(self) -> None:
         """Fail when the switch has died."""
         assert self.switch.running, f"the switch ended:\n{self.switch.output()[-4000:]}"
