@@ -96,6 +96,11 @@ pub struct Guest {
 }
 
 impl Guest {
+    /// Whether its memory is in pages of 2 MB: where the kernel has enough reserved.
+    pub fn has_huge_pages(&self) -> bool {
+        self.memory.is_huge()
+    }
+
     /// Connects with rings of `ring` entries, for frames of `size` and with receive buffers of
     /// `buffer` bytes.
     ///
@@ -109,6 +114,7 @@ impl Guest {
             features: defaults.features | wanted,
             queue_size: ring,
             buffer_size: buffer,
+            huge_pages: true,
             ..defaults
         };
         let front = FrontEnd::connect(socket, options);

@@ -66,6 +66,8 @@ pub struct Options {
     pub share: bool,
     /// Whether the memory is all there from the start.
     pub preallocate: bool,
+    /// Whether the memory is in pages of 2 MB, where enough are free; then it is all there.
+    pub huge_pages: bool,
 }
 
 impl Default for Options {
@@ -81,6 +83,7 @@ impl Default for Options {
             memory_size: 0,
             share: true,
             preallocate: true,
+            huge_pages: false,
         }
     }
 }
@@ -175,7 +178,9 @@ impl FrontEnd {
         let queue = entries * (u64::from(options.buffer_size) + 2048 + 64) + 4096;
         let needed = (queue * u64::from(options.queue_pairs) * 2).next_multiple_of(4096);
         let size = needed.max(options.memory_size.next_multiple_of(4096));
-        let memory = Arc::new(SharedMemory::new(0, size as usize)?);
+        let size = size as usize;
+        let huge = options.huge_pages.then(|| SharedMemory::in_huge_pages(0, size).ok()).flatten();
+        let memory = Arc::new(huge.map_or_else(|| SharedMemory::new(0, size), Ok)?);
         if options.preallocate {
             memory.preallocate()?;
         }

@@ -16,9 +16,13 @@ pub struct SharedMemory {
     fd: OwnedFd,
     start: *mut u8,
     size: usize,
+    huge: bool,
     guest_addr: u64,
     allocated: AtomicU64,
 }
+
+/// Bytes of a huge page.
+const HUGE_PAGE: usize = 2 << 20;
 
 // SAFETY: a shared mapping that no thread owns, valid as long as the value; racing accesses are
 // what guest memory is for.
@@ -39,12 +43,27 @@ impl SharedMemory {
     /// # Errors
     /// When the kernel cannot make or map a memfd of that size.
     pub fn new(guest_addr: u64, size: usize) -> io::Result<Self> {
-        let fd = memfd_create("tidegate-guest", MemfdFlags::CLOEXEC)?;
+        Self::of(guest_addr, size, false)
+    }
+
+    /// As [`new`](Self::new), in pages of 2 MB; there may be more of it than asked for.
+    ///
+    /// # Errors
+    /// Also when fewer of them are free.
+    pub fn in_huge_pages(guest_addr: u64, size: usize) -> io::Result<Self> {
+        let memory = Self::of(guest_addr, size.next_multiple_of(HUGE_PAGE), true)?;
+        memory.preallocate()?;
+        Ok(memory)
+    }
+
+    fn of(guest_addr: u64, size: usize, huge: bool) -> io::Result<Self> {
+        let pages = if huge { MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB } else { MemfdFlags::empty() };
+        let fd = memfd_create("tidegate-guest", MemfdFlags::CLOEXEC | pages)?;
         ftruncate(&fd, size as u64)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address the kernel chooses.
         let start = unsafe { mmap(std::ptr::null_mut(), size, protection, MapFlags::SHARED, &fd, 0) }?;
-        Ok(Self { fd, start: start.cast(), size, guest_addr, allocated: AtomicU64::new(0) })
+        Ok(Self { fd, start: start.cast(), size, huge, guest_addr, allocated: AtomicU64::new(0) })
     }
 
     /// Allocates all of it now, as QEMU's `prealloc=on` does.
@@ -53,6 +72,11 @@ impl SharedMemory {
     /// When the kernel has not that much memory.
     pub fn preallocate(&self) -> io::Result<()> {
         Ok(fallocate(&self.fd, FallocateFlags::empty(), 0, self.size as u64)?)
+    }
+
+    /// Whether it is in pages of 2 MB.
+    pub fn is_huge(&self) -> bool {
+        self.huge
     }
 
     /// The memory, to be passed to the device.

@@ -83,6 +83,8 @@ pub struct Report {
     idle: usize,
     /// Addresses of senders and receivers together.
     macs: usize,
+    /// All guests' memory is in pages of 2 MB.
+    huge_pages: bool,
     frames_per_second: f64,
     windows: Vec<Window>,
 }
@@ -162,6 +164,7 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
         receivers: load.receivers.len(),
         idle: idle.len(),
         macs: addresses.count(),
+        huge_pages: load.guests.iter().chain(&idle).all(Guest::has_huge_pages),
         frames_per_second: median(windows.iter().map(|window| window.frames as f64 / window.seconds)),
         windows,
     })
