@@ -31,6 +31,12 @@ impl PortSet {
         self.0[port as usize / 64] &= !(1 << (port % 64));
     }
 
+    /// Whether no port is in it.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
     /// Takes all ports out, from the lowest on.
     pub fn drain(&mut self) -> impl Iterator<Item = PortIndex> + use<> {
         let words = std::mem::replace(self, Self::EMPTY).0;

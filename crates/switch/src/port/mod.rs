@@ -174,6 +174,20 @@ impl Port {
         Ok(at)
     }
 
+    /// What this port sent and received was shown to the drivers: soon after it was charged, or
+    /// `late`, at that time.
+    #[inline]
+    pub fn shown(&mut self, late: Option<u64>) {
+        if let Some(shaper) = &mut self.shaper {
+            match late {
+                // The envelope of a deadline counts from when frames conform.
+                Some(now) if self.contract.deadline.is_none() => shaper.shown_late(now),
+                _ => shaper.shown(),
+            }
+        }
+        self.egress.scheduler.shown(late);
+    }
+
     /// Counts a frame of this port that was dropped before it was sent on.
     #[inline]
     pub fn count_tx_drop(&self, reason: DropReason) {

@@ -217,6 +217,17 @@ impl<F: Copy> Scheduler<F> {
         }
     }
 
+    /// What was charged has been shown to the receiver: soon after, or `late`, at that time.
+    #[inline]
+    pub fn shown(&mut self, late: Option<u64>) {
+        if let Some(bucket) = &mut self.bucket {
+            match late {
+                None => bucket.shown(),
+                Some(now) => bucket.shown_late(now),
+            }
+        }
+    }
+
     /// What to send next. Changes nothing: asked again at the same `now` with
     /// nothing done in between, it says the same.
     pub fn head(&mut self, now: u64) -> Head<F> {

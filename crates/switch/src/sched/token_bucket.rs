@@ -41,13 +41,15 @@ pub struct TokenBucket {
     /// Units held at `at`; negative is debt.
     level: i128,
     at: u64,
+    /// Units charged for frames that nobody was shown yet, but those of one frame that waited.
+    unseen: Option<i128>,
 }
 
 impl TokenBucket {
     /// A full bucket.
     pub fn new(rate: Rate, burst: Bytes) -> Self {
         let depth = units(burst.get());
-        Self { rate: rate.bits(), depth, level: depth, at: 0 }
+        Self { rate: rate.bits(), depth, level: depth, at: 0, unseen: None }
     }
 
     /// Changes rate and burst from `now` on. What was earned until `now` was
@@ -88,6 +90,7 @@ impl TokenBucket {
         let level = self.level.saturating_add(elapsed * i128::from(self.rate));
         self.level = level.min(self.depth.saturating_add(units(bytes))).saturating_sub(units(bytes));
         self.at = self.at.max(now);
+        self.unseen = Some(self.unseen.map_or(0, |unseen| unseen.saturating_add(units(bytes))));
     }
 
     /// Takes `bytes` out, into debt if need be: asking first whether they
@@ -95,6 +98,22 @@ impl TokenBucket {
     pub fn charge(&mut self, now: u64, bytes: u64) {
         self.settle(now);
         self.level = self.level.saturating_sub(units(bytes));
+        self.unseen = Some(self.unseen.unwrap_or(0).saturating_add(units(bytes)));
+    }
+
+    /// What was charged has been shown, soon after it was charged.
+    #[inline]
+    pub fn shown(&mut self) {
+        self.unseen = None;
+    }
+
+    /// As [`shown`](Self::shown), but late, at `now`. Who looks at the frames sees them from then on:
+    /// what the bucket could not have held beside them is lost, as if they were charged now.
+    pub fn shown_late(&mut self, now: u64) {
+        self.settle(now);
+        if let Some(unseen) = self.unseen.take() {
+            self.level = self.level.min(self.depth.saturating_sub(unseen));
+        }
     }
 
     /// Whole bytes that the bucket holds, rounded down; negative is debt.
@@ -250,6 +269,46 @@ mod tests {
                     let longest = sent[from..].iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
                     let most = u128::from(burst.max(longest) + longest) * 8_000_000_000 + fell;
                     prop_assert!(u128::from(total) * 8_000_000_000 <= most);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// Batches that are shown late: whoever sees them sees no interval of more than burst, one
+        /// frame and what fell in.
+        #[test]
+        fn what_is_shown_late_is_no_burst_beyond_the_burst(
+            bits in 1_000_000u64..10_000_000_000,
+            burst in 1_500u64..200_000,
+            waits in any::<bool>(),
+            loops in prop::collection::vec((64u64..70_000, 0u64..2_000_000, 1usize..40), 1..60),
+        ) {
+            let mut bucket = bucket(bits, burst);
+            let (mut now, mut since, mut shown) = (0u64, 0u64, Vec::new());
+            for (bytes, late, batch) in loops {
+                now = bucket.conforms_at(now, bytes);
+                let mut total = 0;
+                while total < bytes * batch as u64 && bucket.conforms_at(now, bytes) == now {
+                    match waits {
+                        true => bucket.charge_waiting(since, now, bytes),
+                        false => bucket.charge(now, bytes),
+                    }
+                    since = now;
+                    total += bytes;
+                }
+                now += late;
+                bucket.shown_late(now);
+                shown.push((now, total, bytes));
+            }
+            for first in 0..shown.len() {
+                let (mut total, mut longest) = (0, 0);
+                for &(at, bytes, frame) in &shown[first..] {
+                    total += bytes;
+                    longest = longest.max(frame);
+                    let fell = u128::from(bits) * u128::from(at - shown[first].0 + 1);
+                    let most = u128::from(burst.max(longest) + longest) * 8_000_000_000 + fell;
+                    prop_assert!(u128::from(total) * 8_000_000_000 <= most, "{total} bytes");
                 }
             }
         }

@@ -57,6 +57,10 @@ const CROSSINGS: usize = 256;
 /// Calls answered per loop, so that front ends that never stop asking do not stop the frames.
 const CALLS: usize = 4;
 
+/// A loop that took longer, ns, was kept from showing what it had charged before: tokens fell in
+/// meanwhile.
+const LATE: u64 = 50_000;
+
 /// Nanoseconds of CLOCK_MONOTONIC.
 #[inline]
 pub fn clock() -> u64 {
@@ -194,7 +198,9 @@ impl Worker {
         worked |= self.egress();
         worked |= self.relieve();
         worked |= self.settle();
-        self.flush();
+        if !self.touched.is_empty() {
+            self.flush(started);
+        }
         self.ring_peers();
         if worked {
             let took = clock().saturating_sub(started);
@@ -233,14 +239,16 @@ impl Worker {
         worked
     }
 
-    /// Shows drivers what was completed.
-    fn flush(&mut self) {
+    /// Shows drivers what was completed in the loop that `started` then.
+    fn flush(&mut self, started: u64) {
+        let now = clock();
+        let late = (now.saturating_sub(started) > LATE).then_some(now);
         for index in self.touched.drain() {
-            if let Some(port) = &mut self.ports[index as usize]
-                && let crate::port::Link::Vhost(vhost) = &mut port.link
-            {
+            let Some(port) = &mut self.ports[index as usize] else { continue };
+            if let crate::port::Link::Vhost(vhost) = &mut port.link {
                 vhost.flush();
             }
+            port.shown(late);
         }
     }
 
