@@ -7,20 +7,18 @@
 //! ```
 
 use super::crossing::Crossing;
-use super::egress::FRAME_COST;
 use super::{Fate, Worker};
 use crate::fdb::PortIndex;
 use crate::frame::offload::check;
 use crate::frame::{HEADER_MAX, Headers, L3, L4, Offload, Segmenter, Verdict, VnetHdr, clear_realtime_marks};
 use crate::frame::{parse, segments, wire_bytes};
-use crate::port::tap::Read;
 use crate::port::vhost::Pending;
 use crate::port::{Frame, FrameRef, Link, NEVER, Owner, Port};
 use crate::stats::DropReason;
 use crate::virtio::{MAX_SPANS, Span};
 
 /// Frames taken from one queue per loop.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 /// What it costs to take a frame from a ring and queue it, in bytes copied.
 const GENERAL_COST: i64 = 1024;
 /// Bytes of best effort copied in one loop: a real-time frame that arrives
@@ -40,7 +38,7 @@ pub enum To {
 }
 
 /// What came of one attempt to send.
-enum Sent {
+pub(super) enum Sent {
     Yes,
     /// Tokens are there at this time.
     At(u64),
@@ -203,79 +201,8 @@ impl Worker {
         }
     }
 
-    fn ingress_tap(&mut self, port: &mut Port, budget: &mut i64) -> bool {
-        let mut worked = false;
-        let realtime = port.contract.cut_to.is_some();
-        let now = self.now;
-        let Link::Tap(tap) = &port.link else { return false };
-        for queue in 0..tap.queues.len() {
-            for _ in 0..BATCH {
-                let Link::Tap(tap) = &mut port.link else { return worked };
-                if !tap.queues[queue].readable {
-                    break;
-                }
-                if *budget <= 0 && !realtime {
-                    worked = true;
-                    break;
-                }
-                let arrival = tap.last_empty;
-                match tap.read(queue) {
-                    Read::Frame(reference) => {
-                        worked = true;
-                        let inspected = self.inspect(port, reference.get_mut());
-                        // As the egress counts, so that no more is read in a loop than is sent.
-                        let frame = reference.get();
-                        *budget -= i64::from(frame.len.max(frame.wire_bytes)) + FRAME_COST;
-                        match inspected {
-                            Ok(to) => {
-                                let Link::Tap(tap) = &mut port.link else { return worked };
-                                tap.waiting.push_back(Pending { frame: reference, arrival, to, sent: 0 });
-                            }
-                            Err(reason) => {
-                                port.count_tx_drop(reason);
-                                super::settle::give_back(port, reference);
-                            }
-                        }
-                    }
-                    Read::Full => {
-                        worked = true;
-                        port.count_tx_drop(DropReason::PoolFull);
-                    }
-                    Read::Malformed => {
-                        worked = true;
-                        port.count_tx_drop(DropReason::Malformed);
-                    }
-                    Read::Empty => {
-                        tap.last_empty = now;
-                        break;
-                    }
-                    Read::Gone(error) => {
-                        tap.queues[queue].readable = false;
-                        self.fault(port, &format!("the tap cannot be read: {error}"));
-                        break;
-                    }
-                }
-            }
-        }
-        let mut throttled = false;
-        while let Link::Tap(tap) = &mut port.link {
-            let Some(pending) = tap.waiting.pop_front() else { break };
-            match self.try_send(port, pending) {
-                Sent::Yes => worked = true,
-                Sent::At(at) => {
-                    self.wake_at(at);
-                    throttled = true;
-                    break;
-                }
-                Sent::NoSlot => break,
-            }
-        }
-        port.set_throttled(throttled, now);
-        worked
-    }
-
     /// Decides on a frame by its copied head: whether it may be sent, and where it goes.
-    fn inspect(&mut self, port: &mut Port, frame: &mut Frame) -> Result<To, DropReason> {
+    pub(super) fn inspect(&mut self, port: &mut Port, frame: &mut Frame) -> Result<To, DropReason> {
         let len = frame.len as usize;
         let headers = parse(frame.head(), len).map_err(|_| DropReason::Malformed)?;
         let offload =
@@ -317,7 +244,7 @@ impl Worker {
     }
 
     /// Sends a frame, or puts it back where it waits for tokens.
-    fn try_send(&mut self, port: &mut Port, mut pending: Pending) -> Sent {
+    pub(super) fn try_send(&mut self, port: &mut Port, mut pending: Pending) -> Sent {
         let frame = pending.frame.get();
         let whole = frame.wire_bytes;
         let cut = match port.contract.cut_to {

@@ -10,6 +10,7 @@
 //! ```
 //!
 //! - [`ingress`]: from ring or tap to an egress, under the sender's contract
+//! - [`ingress_tap`]: the part of it that reads taps
 //! - [`fast`]: plain frames that meet no contention, from ring to ring
 //! - [`egress`]: from the scheduler to the receiver
 //! - [`deliver`]: one frame into the receiver's buffers, offloads finished
@@ -31,6 +32,7 @@ mod fast;
 pub mod flood;
 pub mod handle;
 pub mod ingress;
+mod ingress_tap;
 mod quiet;
 pub mod settle;
 pub mod sleep;
