@@ -218,8 +218,12 @@ impl Worker {
                     None => return i,
                 },
             };
-            // Last: no address is learned from a frame that is dropped in the end.
-            if learns && self.fdb.learn(port.segment, src, port.index, seconds) == Err(NotLearned::Pinned) {
+            // Last: no address is learned from a frame that is dropped in the end. One to its own
+            // source would go where that was seen before.
+            if learns
+                && (src == dst
+                    || self.fdb.learn(port.segment, src, port.index, seconds) == Err(NotLearned::Pinned))
+            {
                 return i;
             }
             batch.frames[i] = Sent { group: group as u8, rank: to.frames, len: len as u32, started: 0, vnet };

@@ -413,3 +413,26 @@ fn only_one_of_the_two_has_a_fast_path() {
         assert_eq!(queued, !fast);
     }
 }
+
+/// The address moves to the sender before it is looked up.
+#[test]
+fn a_frame_to_its_own_source_goes_nowhere() {
+    let bridge = "allowed = { macs = \"any\" }";
+    let setup =
+        Setup { contracts: [bridge, bridge, ""], features: [FEATURES[0]; GUESTS], queues: [1; GUESTS] };
+    let sent = |to| Sent {
+        body: Body::Good(Frame::udp4(22)),
+        to,
+        from: Source::Other(0),
+        asks: Asks::Nothing,
+        layout: Layout::Whole,
+    };
+    let give = |to| Step::Give { to, count: 1, layout: Room::Whole(2048) };
+    let steps = [
+        give(0),
+        give(1),
+        Step::Send { from: 1, after: 0, frames: vec![sent(To::Guest(0))] },
+        Step::Send { from: 0, after: 0, frames: vec![sent(To::Other(0))] },
+    ];
+    compare(&setup, &steps, true).unwrap();
+}
