@@ -246,23 +246,27 @@ fn a_port_moves_to_another_segment_and_back() {
 
 #[test]
 fn a_frame_that_waits_does_not_reach_its_receivers_successor() {
-    let host = TestSwitch::new(1);
-    let slow = "tx = { max = \"100kbit\", burst = \"1500B\" }";
-    let mut a = host.guest(&vnic("a", 1, slow));
-    let mut b = host.guest(&vnic("b", 2, ""));
-    let frame = udp(b.mac(), a.mac(), &[1; 1400]);
-    // The second waits for tokens, its receiver is known.
-    a.send(&frame);
-    a.send(&frame);
-    b.receive();
-    host.until(|| host.stats("a").throttled);
-    let index = host.port("b").index;
-    host.switch.remove_port("b").unwrap();
-    let mut other = host.guest(&vnic("other", 3, "").replace("segment = 7", "segment = 8"));
-    assert_eq!(host.port("other").index, index);
-    host.until(|| a.front.in_flight(0) == 0);
-    assert_eq!(other.drain(), 0, "a frame crossed from segment 7 to 8");
-    assert_eq!(host.stats("a").tx.dropped.get("no_receiver"), Some(&1));
+    let deadline = "deadline = \"9s\"\nto = [\"b\"]";
+    for (segment, more) in [(8, ""), (7, ""), (8, deadline), (7, deadline)] {
+        let host = TestSwitch::new(1);
+        let slow = format!("tx = {{ max = \"100kbit\", burst = \"2kB\" }}\n{more}");
+        let mut a = host.guest(&vnic("a", 1, &slow));
+        let mut b = host.guest(&vnic("b", 2, ""));
+        let frame = udp(b.mac(), a.mac(), &[1; 1400]);
+        // The second waits for tokens.
+        a.send(&frame);
+        a.send(&frame);
+        b.receive();
+        host.until(|| host.stats("a").throttled);
+        let index = host.port("b").index;
+        host.switch.remove_port("b").unwrap();
+        let successor = vnic("other", 3, "").replace("segment = 7", &format!("segment = {segment}"));
+        let mut other = host.guest(&successor);
+        assert_eq!(host.port("other").index, index);
+        host.until(|| a.front.in_flight(0) == 0);
+        assert_eq!(other.drain(), 0, "a frame to b reached its successor in segment {segment}");
+        assert_eq!(host.stats("a").tx.dropped.get("no_receiver"), Some(&1), "segment {segment}");
+    }
 }
 
 #[test]

@@ -9,7 +9,6 @@ use crate::vhost_user::features::{
     NET_F_GUEST_TSO6, NET_F_GUEST_USO4, NET_F_GUEST_USO6, NET_F_MRG_RXBUF, header_len,
 };
 use crate::virtio::{Features, GuestMemory, Queue, RingError, RingLayout};
-use crate::worker::ingress::To;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -99,8 +98,6 @@ pub struct Pending {
     pub frame: FrameRef,
     /// When it arrived, ns.
     pub arrival: u64,
-    /// Where it goes.
-    pub to: To,
     /// Payload bytes already sent in pieces.
     pub sent: u32,
 }

@@ -16,6 +16,7 @@ use crate::port::vhost::Pending;
 use crate::port::{Frame, FrameRef, Link, NEVER, Owner, Port};
 use crate::stats::DropReason;
 use crate::virtio::{MAX_SPANS, Span};
+use tidegate_contract::Mac;
 
 /// Frames taken from one queue per loop.
 pub(super) const BATCH: usize = 32;
@@ -26,8 +27,7 @@ const GENERAL_COST: i64 = 1024;
 const QUANTUM: i64 = 64 << 10;
 
 /// Where a frame goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
+enum To {
     /// To this port.
     Port(PortIndex),
     /// To every member of the segment, or those that may know the address.
@@ -190,9 +190,8 @@ impl Worker {
         let frame = reference.get_mut();
         frame.owner = Owner::Ring { queue: pair as u16, head };
         let taken = take_head(frame, chain.spans(), chain.bytes(), header_len);
-        let to = taken.and_then(|()| self.inspect(port, frame));
-        match to {
-            Ok(to) => Next::Frame(Pending { frame: reference, arrival, to, sent: 0 }),
+        match taken.and_then(|()| self.inspect(port, frame)) {
+            Ok(()) => Next::Frame(Pending { frame: reference, arrival, sent: 0 }),
             Err(reason) => {
                 port.count_tx_drop(reason);
                 super::settle::give_back(port, reference);
@@ -201,8 +200,8 @@ impl Worker {
         }
     }
 
-    /// Decides on a frame by its copied head: whether it may be sent, and where it goes.
-    pub(super) fn inspect(&mut self, port: &mut Port, frame: &mut Frame) -> Result<To, DropReason> {
+    /// Decides on a frame by its copied head: whether it may be sent.
+    pub(super) fn inspect(&mut self, port: &mut Port, frame: &mut Frame) -> Result<(), DropReason> {
         let len = frame.len as usize;
         let headers = parse(frame.head(), len).map_err(|_| DropReason::Malformed)?;
         let offload =
@@ -233,13 +232,19 @@ impl Worker {
                 return Err(DropReason::SourceMac);
             }
         }
-        if headers.dst.is_group() {
-            return Ok(To::Flood { unknown: false });
+        Ok(())
+    }
+
+    /// Where a frame goes, by what is known now; `None` back to its sender. Looked up when it is sent:
+    /// while it waited for tokens its receiver's place may have become another's.
+    fn destination(&self, port: &Port, dst: Mac) -> Option<To> {
+        if dst.is_group() {
+            return Some(To::Flood { unknown: false });
         }
-        match self.fdb.lookup(port.segment, headers.dst) {
-            Some(to) if to != port.index => Ok(To::Port(to)),
-            Some(_) => Err(DropReason::NoReceiver),
-            None => Ok(To::Flood { unknown: true }),
+        match self.fdb.lookup(port.segment, dst) {
+            Some(to) if to == port.index => None,
+            Some(to) => Some(To::Port(to)),
+            None => Some(To::Flood { unknown: true }),
         }
     }
 
@@ -270,7 +275,7 @@ impl Worker {
             None => match port.conform(pending.arrival, whole, self.now) {
                 Ok(started) => {
                     count_sent(port, frame);
-                    self.dispatch(port, pending.frame, pending.to, pending.arrival, started);
+                    self.dispatch(port, pending.frame, pending.arrival, started);
                     Sent::Yes
                 }
                 Err(at) => {
@@ -322,7 +327,7 @@ impl Worker {
         whole.shares.set(whole.shares.get() + 1);
         pending.sent += part.payload_len as u32;
         let last = pending.sent >= body;
-        self.dispatch(port, reference, pending.to, pending.arrival, started);
+        self.dispatch(port, reference, pending.arrival, started);
         if last {
             // The share that stood for "not yet cut to the end".
             release_share(port, pending.frame);
@@ -333,7 +338,7 @@ impl Worker {
     }
 
     /// Hands a conforming frame to its egress.
-    fn dispatch(&mut self, port: &mut Port, reference: FrameRef, to: To, arrival: u64, started: u64) {
+    fn dispatch(&mut self, port: &mut Port, reference: FrameRef, arrival: u64, started: u64) {
         let frame = reference.get_mut();
         frame.source = port.index;
         frame.started = started;
@@ -342,8 +347,8 @@ impl Worker {
         if let Some(capture) = &mut port.capture {
             capture.record(frame, crate::capture::Direction::FromVm);
         }
-        match to {
-            To::Port(egress) => {
+        match self.destination(port, frame.headers.dst) {
+            Some(To::Port(egress)) => {
                 let info = self.infos[port.index as usize].as_ref();
                 if let Some(deadline) = info.and_then(|info| info.deadline_to(egress)) {
                     frame.deadline = started + deadline;
@@ -351,8 +356,12 @@ impl Worker {
                 port.in_flight_to[egress as usize] += 1;
                 self.route(egress, reference);
             }
-            To::Flood { unknown } => {
+            Some(To::Flood { unknown }) => {
                 self.flood_frame(port, frame, unknown);
+                super::settle::give_back(port, reference);
+            }
+            None => {
+                port.count_tx_drop(DropReason::NoReceiver);
                 super::settle::give_back(port, reference);
             }
         }

@@ -41,9 +41,9 @@ impl Worker {
                         let frame = reference.get();
                         *budget -= i64::from(frame.len.max(frame.wire_bytes)) + FRAME_COST;
                         match inspected {
-                            Ok(to) => {
+                            Ok(()) => {
                                 let Link::Tap(tap) = &mut port.link else { return worked };
-                                tap.waiting.push_back(Pending { frame: reference, arrival, to, sent: 0 });
+                                tap.waiting.push_back(Pending { frame: reference, arrival, sent: 0 });
                             }
                             Err(reason) => {
                                 port.count_tx_drop(reason);
