@@ -65,6 +65,7 @@ impl Guest {
             base: if self.packed { 0x8000_8000 } else { 0 },
             kick: None,
             call: None,
+            inflight: None,
         }
     }
 

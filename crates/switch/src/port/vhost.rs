@@ -153,9 +153,16 @@ impl VhostPort {
             event_idx: self.features & F_EVENT_IDX != 0,
             indirect: self.features & F_INDIRECT_DESC != 0,
         };
-        let mut queue = Queue::new(memory, layout, setup.base, features)?;
+        let mut queue = Queue::with_inflight(memory, layout, setup.base, features, setup.inflight)?;
         queue.suppress_kicks();
-        let ring = Ring { queue, kick: setup.kick, call: setup.call, enabled: false, dirty: false };
+        let recovered = queue.recovered();
+        // A predecessor may have been killed between a completion and its interrupt.
+        let dirty = recovered.is_some();
+        let mut ring = Ring { queue, kick: setup.kick, call: setup.call, enabled: false, dirty };
+        ring.flush();
+        if let Some(unsent @ 1..) = recovered {
+            tracing::warn!(port, queue = index, unsent, "frames lost with the process before");
+        }
         let pair = usize::from(index / 2);
         if self.rx.len() <= pair {
             self.rx.resize_with(pair + 1, || None);

@@ -7,6 +7,7 @@
 //!
 //!  SET_VRING_ENABLE: kept while the queue is stopped, else enable_queue
 //!  GET_VRING_BASE: stop_queue
+//!  GET, SET_INFLIGHT_FD: the region that queues are started with
 //! ```
 //!
 //! A queue starts at SET_VRING_KICK: front ends send it last, and a queue that
@@ -16,8 +17,8 @@ use super::features::{self, F_RING_PACKED, VHOST_USER_F_PROTOCOL_FEATURES};
 use super::shared;
 use super::status::{ConnectionStatus, State};
 use super::{PortControl, VringSetup};
-use crate::virtio::Queue;
 use crate::virtio::memory::{GuestMemory, RegionSpec};
+use crate::virtio::{Inflight, MAX_ENTRIES, Queue, QueueInflight};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use rustix::io::Errno;
 use std::fs::File;
@@ -78,6 +79,9 @@ pub struct Connection<'a> {
     /// Something of the guest's was found in it.
     memory_is_alive: bool,
     vrings: Vec<Vring>,
+    /// What the queues have in flight; made when the first starts, unless the front end asks for
+    /// it or brings one.
+    inflight: Option<Inflight>,
 }
 
 /// A message that is refused, with the reason; ends the connection.
@@ -108,6 +112,58 @@ impl<'a> Connection<'a> {
             has_memory: false,
             memory_is_alive: false,
             vrings,
+            inflight: None,
+        }
+    }
+
+    /// What the queues have in flight, for whoever outlives this process; `None` before the first
+    /// queue starts.
+    pub fn inflight(&self) -> Option<&Inflight> {
+        self.inflight.as_ref()
+    }
+
+    /// Goes on with a region of a predecessor: queues that it left in service are recovered when
+    /// they start.
+    ///
+    /// # Errors
+    /// A queue is running, or the region is for fewer queues than the port has.
+    pub fn set_inflight(&mut self, inflight: Inflight) -> Result<()> {
+        self.none_runs("SET_INFLIGHT_FD")?;
+        if usize::from(inflight.queues()) < self.vrings.len() {
+            return refuse(format!(
+                "SET_INFLIGHT_FD: a region for {} queues, but the port has {}",
+                inflight.queues(),
+                self.vrings.len()
+            ));
+        }
+        self.inflight = Some(inflight);
+        Ok(())
+    }
+
+    fn none_runs(&self, message: &str) -> Result<()> {
+        match self.vrings.iter().position(|vring| vring.running) {
+            Some(index) => refuse(format!("{message}: queue {index} is running")),
+            None => Ok(()),
+        }
+    }
+
+    /// The part of queue `index` in the region, which is made if there is none.
+    fn queue_inflight(&mut self, index: u16, size: u16) -> Result<QueueInflight> {
+        let inflight = match &mut self.inflight {
+            Some(inflight) => inflight,
+            none => {
+                // Of any size: what no queue writes to takes no memory.
+                let made = Inflight::create(self.queue_pairs * 2, MAX_ENTRIES);
+                none.insert(made.map_err(Error::ReqHandlerError)?)
+            }
+        };
+        let (queues, entries) = (inflight.queues(), inflight.entries());
+        match inflight.queue(index).filter(|_| size <= entries) {
+            Some(queue) => Ok(queue),
+            None => refuse(format!(
+                "SET_VRING_KICK: queue {index} of {size} entries, but the in-flight region is for \
+                 {queues} queues of {entries}"
+            )),
         }
     }
 
@@ -199,6 +255,8 @@ impl<'a> Connection<'a> {
             ));
         }
         self.memory_is_alive = true;
+        let inflight = Some(self.queue_inflight(index, size)?);
+        let vring = &mut self.vrings[usize::from(index)];
         // Kept here too: a front end may restart the queue without sending it again.
         let call = vring.call.as_ref().map(OwnedFd::try_clone).transpose();
         let setup = VringSetup {
@@ -209,6 +267,7 @@ impl<'a> Connection<'a> {
             base: vring.base.unwrap_or(Queue::first_base(packed)),
             kick,
             call: call.map_err(Error::ReqHandlerError)?,
+            inflight,
         };
         if let Err(reason) = self.control.start_queue(index, setup) {
             return refuse(format!("queue {index} cannot start: {reason}"));
@@ -519,12 +578,31 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         not_offered("SHARED_OBJECT")
     }
 
-    fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        not_offered("INFLIGHT_SHMFD")
+    /// A new region, for at least as many queues as the port has.
+    fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        self.none_runs("GET_INFLIGHT_FD")?;
+        let queues = wanted.num_queues.max(self.queue_pairs * 2);
+        let inflight = match Inflight::create(queues, wanted.queue_size) {
+            Ok(inflight) => inflight,
+            Err(error) => return refuse(format!("GET_INFLIGHT_FD: {error}")),
+        };
+        let file = inflight.fd().try_clone_to_owned().map_err(Error::ReqHandlerError)?;
+        let made = VhostUserInflight::new(inflight.bytes(), 0, queues, wanted.queue_size);
+        self.inflight = Some(inflight);
+        Ok((made, file.into()))
     }
 
-    fn set_inflight_fd(&mut self, _: &VhostUserInflight, _: File) -> Result<()> {
-        not_offered("INFLIGHT_SHMFD")
+    /// What GET_INFLIGHT_FD gave, to this connection or one before it.
+    fn set_inflight_fd(&mut self, given: &VhostUserInflight, file: File) -> Result<()> {
+        let inflight = match Inflight::open(file.into()) {
+            Ok(inflight) => inflight,
+            Err(error) => return refuse(format!("SET_INFLIGHT_FD: {error}")),
+        };
+        let made = (inflight.bytes(), 0, inflight.queues(), inflight.entries());
+        if (given.mmap_size, given.mmap_offset, given.num_queues, given.queue_size) != made {
+            return refuse("SET_INFLIGHT_FD: not the size, offset, queues and entries of GET_INFLIGHT_FD");
+        }
+        self.set_inflight(inflight)
     }
 
     fn set_device_state_fd(

@@ -87,6 +87,7 @@ pub fn offered_protocol() -> VhostUserProtocolFeatures {
     VhostUserProtocolFeatures::MQ
         | VhostUserProtocolFeatures::REPLY_ACK
         | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+        | VhostUserProtocolFeatures::INFLIGHT_SHMFD
 }
 
 /// The bits by name, for people; `bit N` where there is none.
@@ -117,7 +118,7 @@ mod tests {
         let bits = expected.iter().fold(0u64, |bits, n| bits | 1 << n);
         assert_eq!(offered(4), bits);
         assert_eq!(offered(1), bits & !(1 << 22));
-        assert_eq!(offered_protocol().bits(), 1 | 1 << 3 | 1 << 15);
+        assert_eq!(offered_protocol().bits(), 1 | 1 << 3 | 1 << 12 | 1 << 15);
     }
 
     #[test]

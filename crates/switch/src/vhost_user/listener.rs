@@ -448,6 +448,8 @@ fn is_supported(code: FrontendReq) -> bool {
             | Req::GET_MAX_MEM_SLOTS
             | Req::ADD_MEM_REG
             | Req::REM_MEM_REG
+            | Req::GET_INFLIGHT_FD
+            | Req::SET_INFLIGHT_FD
     )
 }
 

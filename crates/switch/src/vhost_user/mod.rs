@@ -20,6 +20,7 @@ pub mod status;
 mod tests;
 mod wire;
 
+use crate::virtio::QueueInflight;
 use crate::virtio::memory::GuestMemory;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -43,6 +44,9 @@ pub struct VringSetup {
     pub kick: Option<OwnedFd>,
     /// Our notification; `None` means the driver polls.
     pub call: Option<OwnedFd>,
+    /// What outlives this process: if it says that the queue was in service at this place, the queue
+    /// goes on there and `base` means nothing. `None` for a queue that nobody is to recover.
+    pub inflight: Option<QueueInflight>,
 }
 
 /// What a connection asks of the data plane. Every call returns only once the

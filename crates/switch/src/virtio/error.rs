@@ -88,6 +88,9 @@ pub enum RingError {
         /// Ring size.
         size: u16,
     },
+    /// What a predecessor left in flight does not fit the ring.
+    #[error("what was in flight when the last process ended does not fit the ring: {0}")]
+    Inflight(&'static str),
     /// More entries are available than the driver can have.
     #[error("available index {avail} is more than {size} entries past the used index {used}")]
     AvailableIndex {

@@ -24,6 +24,7 @@
 //! Payload may change under our hands at any time; whoever decides on bytes copies them first.
 
 mod error;
+mod inflight;
 mod layout;
 pub mod memory;
 mod packed;
@@ -37,6 +38,7 @@ mod writer;
 mod tests;
 
 pub use error::{RingError, RingPart};
+pub use inflight::{Inflight, InflightError, MAX_ENTRIES, QueueInflight, Standing};
 pub use layout::{Features, RingLayout};
 pub use memory::GuestMemory;
 pub use packed::PackedQueue;

@@ -26,7 +26,7 @@ use super::span::prefetch_write;
 use super::walker::{
     DESC_BYTES, DESC_NEXT, DESC_WRITE, Descriptor, End, Links, Table, Walker, longest_chain,
 };
-use super::{Chain, RingError, RingPart, Single};
+use super::{Chain, QueueInflight, RingError, RingPart, Single};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -180,6 +180,9 @@ pub struct PackedQueue {
     places: Box<[u16]>,
     /// Buffer ids in the order of popping, at `popped` masked: for `rewind`.
     order: Box<[u16]>,
+    inflight: QueueInflight,
+    /// Chains of a predecessor that were completed unsent; `None` if there was nothing to recover.
+    recovered: Option<u16>,
     layout: RingLayout,
     /// Holds the memory.
     walker: Walker,
@@ -212,6 +215,20 @@ impl PackedQueue {
         base: u32,
         features: Features,
     ) -> Result<Self, RingError> {
+        Self::with_inflight(memory, layout, base, features, None)
+    }
+
+    /// As [`Queue::with_inflight`](super::Queue::with_inflight).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_inflight(
+        memory: Arc<GuestMemory>,
+        layout: RingLayout,
+        base: u32,
+        features: Features,
+        inflight: Option<QueueInflight>,
+    ) -> Result<Self, RingError> {
         let size = layout.size;
         if !(1..=MAX_SIZE).contains(&size) {
             return Err(RingError::PackedSize(size));
@@ -237,9 +254,23 @@ impl PackedQueue {
             interrupt_due: true,
             places: vec![0; usize::from(size)].into(),
             order: vec![0; usize::from(size).next_power_of_two()].into(),
+            inflight: inflight.unwrap_or_else(|| QueueInflight::private(size)),
+            recovered: None,
             layout,
             walker: Walker::new(memory, features.indirect),
         })
+    }
+
+    /// As [`Queue::recovered`](super::Queue::recovered).
+    pub fn recovered(&self) -> Option<u16> {
+        self.recovered
+    }
+
+    /// As [`Queue::retire`](super::Queue::retire).
+    pub fn retire(self) -> u32 {
+        let base = self.base();
+        self.inflight.leave(base);
+        base
     }
 
     /// Looks for chains the driver added; returns how many can be popped. This is the only look:

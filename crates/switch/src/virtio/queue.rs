@@ -9,7 +9,9 @@
 //! Everything counts chains, whatever their descriptors take in the ring. See
 //! [`SplitQueue`] and [`PackedQueue`] for what differs.
 
-use super::{Chain, Features, GuestMemory, PackedQueue, RingError, RingLayout, Single, SplitQueue};
+use super::{
+    Chain, Features, GuestMemory, PackedQueue, QueueInflight, RingError, RingLayout, Single, SplitQueue,
+};
 use std::sync::Arc;
 
 /// The device's side of one virtqueue, split or packed as negotiated.
@@ -47,11 +49,47 @@ impl Queue {
         base: u32,
         features: Features,
     ) -> Result<Self, RingError> {
+        Self::with_inflight(memory, layout, base, features, None)
+    }
+
+    /// As [`new`](Self::new), for a queue that a successor of this process can recover. If a
+    /// predecessor left it in service, at the same place and as large, this call recovers it, and
+    /// `base` means nothing:
+    ///
+    /// - chains of a transmit queue that were in flight are completed, unsent;
+    /// - chains of a receive queue that were in flight are available again;
+    /// - whatever was completed is shown.
+    ///
+    /// The driver may be owed an interrupt then: [`recovered`](Self::recovered).
+    ///
+    /// # Errors
+    /// As for `new`; [`RingError::Inflight`] if what is in flight and the ring cannot both be true.
+    pub fn with_inflight(
+        memory: Arc<GuestMemory>,
+        layout: RingLayout,
+        base: u32,
+        features: Features,
+        inflight: Option<QueueInflight>,
+    ) -> Result<Self, RingError> {
         if features.packed {
-            return PackedQueue::new(memory, layout, base, features).map(Self::Packed);
+            return PackedQueue::with_inflight(memory, layout, base, features, inflight).map(Self::Packed);
         }
         let base = u16::try_from(base).map_err(|_| RingError::NoIndex(base))?;
-        SplitQueue::new(memory, layout, base, features).map(Self::Split)
+        SplitQueue::with_inflight(memory, layout, base, features, inflight).map(Self::Split)
+    }
+
+    /// How many chains a predecessor left in flight and this queue completed unsent; `None` if it
+    /// recovered nothing. If it did, [`publish`](Self::publish) and call the driver, completions
+    /// or not.
+    pub fn recovered(&self) -> Option<u16> {
+        either!(self, queue => queue.recovered())
+    }
+
+    /// Takes the queue out of service, in order: what is completed is published, nothing is in
+    /// flight. Returns the [`base`](Self::base), where it goes on; the in-flight region says the
+    /// same from here on. A queue that is only dropped is recovered by the next one.
+    pub fn retire(self) -> u32 {
+        either!(self, queue => queue.retire())
     }
 
     /// Looks for chains the driver added; returns how many can be popped. A packed ring shows those

@@ -17,7 +17,7 @@ use super::layout::{Features, RingLayout, locate, need_event};
 use super::memory::GuestMemory;
 use super::span::prefetch;
 use super::walker::{DESC_BYTES, DESC_NEXT, Descriptor, Links, Table, Walker, longest_chain};
-use super::{Chain, RingError, RingPart, Single};
+use super::{Chain, QueueInflight, RingError, RingPart, Single};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
@@ -86,6 +86,9 @@ pub struct SplitQueue {
     published: u16,
     /// Nothing was published yet, and our predecessor may owe the driver an interrupt.
     interrupt_due: bool,
+    inflight: QueueInflight,
+    /// Chains of a predecessor that were completed unsent; `None` if there was nothing to recover.
+    recovered: Option<u16>,
     layout: RingLayout,
     /// Holds the memory.
     walker: Walker,
@@ -107,6 +110,20 @@ impl SplitQueue {
         base: u16,
         features: Features,
     ) -> Result<Self, RingError> {
+        Self::with_inflight(memory, layout, base, features, None)
+    }
+
+    /// As [`Queue::with_inflight`](super::Queue::with_inflight).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_inflight(
+        memory: Arc<GuestMemory>,
+        layout: RingLayout,
+        base: u16,
+        features: Features,
+        inflight: Option<QueueInflight>,
+    ) -> Result<Self, RingError> {
         let size = layout.size;
         if !size.is_power_of_two() {
             return Err(RingError::Size(size));
@@ -121,6 +138,8 @@ impl SplitQueue {
             next_used: 0,
             published: 0,
             interrupt_due: true,
+            inflight: inflight.unwrap_or_else(|| QueueInflight::private(size)),
+            recovered: None,
             layout,
             walker: Walker::new(memory, features.indirect),
         };
@@ -131,6 +150,18 @@ impl SplitQueue {
         queue.next_used = used;
         queue.published = used;
         Ok(queue)
+    }
+
+    /// As [`Queue::recovered`](super::Queue::recovered).
+    pub fn recovered(&self) -> Option<u16> {
+        self.recovered
+    }
+
+    /// As [`Queue::retire`](super::Queue::retire).
+    pub fn retire(self) -> u32 {
+        let base = self.next_avail.into();
+        self.inflight.leave(base);
+        base
     }
 
     /// Looks at the driver's index; returns how many entries can be popped. This is the only

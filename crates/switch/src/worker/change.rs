@@ -281,19 +281,18 @@ impl Worker {
     pub fn stop_queue(&mut self, index: PortIndex, queue: u16) -> Option<u32> {
         let ring = self.vhost(index)?.ring(queue)?;
         ring.flush();
-        let base = ring.queue.base();
         if let Some(kick) = ring.kick.take() {
             self.sleeper.remove_kick(kick);
         }
         let vhost = self.vhost(index)?;
         let pair = usize::from(queue / 2);
-        if queue.is_multiple_of(2) {
-            vhost.rx[pair] = None;
+        let ring = if queue.is_multiple_of(2) {
+            vhost.rx[pair].take()
         } else {
-            vhost.tx[pair] = None;
-        }
+            vhost.tx[pair].take().map(|tx| tx.ring)
+        };
         vhost.note_enabled();
-        Some(base)
+        Some(ring?.queue.retire())
     }
 
     /// SET_VRING_ENABLE. Returns whether the port came up by it: whether this

@@ -203,6 +203,7 @@ impl Guest {
             base: if self.features & PACKED != 0 { 0x8000_8000 } else { 0 },
             kick: None,
             call: None,
+            inflight: None,
         }
     }
 
