@@ -13,6 +13,7 @@
 //! Indices count modulo 2^16 and the size divides 2^16, so that an index masked is a slot.
 //! One thread at a time may call a queue: the worker that owns its port.
 
+use super::inflight::{Snapshot, stored};
 use super::layout::{Features, RingLayout, locate, need_event};
 use super::memory::GuestMemory;
 use super::span::prefetch;
@@ -129,6 +130,8 @@ impl SplitQueue {
             return Err(RingError::Size(size));
         }
         let rings = Rings::translate(&memory, &layout)?;
+        let inflight = inflight.unwrap_or_else(|| QueueInflight::private(size));
+        let left = inflight.snapshot(&layout, false)?;
         let mut queue = Self {
             rings,
             size,
@@ -138,18 +141,39 @@ impl SplitQueue {
             next_used: 0,
             published: 0,
             interrupt_due: true,
-            inflight: inflight.unwrap_or_else(|| QueueInflight::private(size)),
+            inflight,
             recovered: None,
             layout,
             walker: Walker::new(memory, features.indirect),
         };
         let used = u16::from_le(queue.used_idx().load(Ordering::Relaxed));
-        if base.wrapping_sub(used) > size {
-            return Err(RingError::Base { base, used, size });
-        }
         queue.next_used = used;
         queue.published = used;
+        match left {
+            Some(left) => queue.recover(&left)?,
+            None if base.wrapping_sub(used) > size => return Err(RingError::Base { base, used, size }),
+            None => queue.inflight.enter(&layout, false, (used, 0), base.wrapping_sub(used)),
+        }
         Ok(queue)
+    }
+
+    /// Goes on where a predecessor was killed; `published` is the used index in the ring.
+    fn recover(&mut self, left: &Snapshot) -> Result<(), RingError> {
+        let transmit = self.inflight.is_transmit();
+        let Left { next_used, last, in_flight, next_avail } =
+            Left::of(left, self.published, self.size, transmit).map_err(RingError::Inflight)?;
+        self.next_used = next_used;
+        self.next_avail = next_avail;
+        self.seen = next_avail;
+        self.recovered = Some(in_flight.len() as u16);
+        if let Some(head) = last {
+            self.inflight.unmark(head);
+        }
+        self.complete_all(in_flight.iter().map(|&head| (head, 0)));
+        let _ = self.publish();
+        // Nobody was called yet.
+        self.interrupt_due = true;
+        Ok(())
     }
 
     /// As [`Queue::recovered`](super::Queue::recovered).
@@ -159,6 +183,7 @@ impl SplitQueue {
 
     /// As [`Queue::retire`](super::Queue::retire).
     pub fn retire(self) -> u32 {
+        debug_assert_eq!(self.published, self.next_used, "retired with completions unpublished");
         let base = self.next_avail.into();
         self.inflight.leave(base);
         base
@@ -244,6 +269,9 @@ impl SplitQueue {
             let desc = unsafe { Descriptor::read::<ByName>(self.rings.desc.add(at)) };
             let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
             (single.ptr, single.len) = (ptr, desc.len);
+            if !WRITE {
+                self.inflight.mark(single.head, 1);
+            }
             popped += 1;
         }
         self.next_avail = self.next_avail.wrapping_add(popped as u16);
@@ -253,7 +281,13 @@ impl SplitQueue {
     /// Puts what [`pop_singles`](Self::pop_singles) popped last back, or the last of it.
     #[inline]
     pub fn put_back(&mut self, last: &[Single]) {
-        self.rewind(last.len() as u16);
+        let n = last.len() as u16;
+        assert!(n <= self.in_flight(), "putting {n} chains back of {} in flight", self.in_flight());
+        if self.inflight.is_transmit() {
+            // The last one first: a kill leaves those in flight that come before in the ring.
+            last.iter().rev().for_each(|single| self.inflight.unmark(single.head));
+        }
+        self.next_avail = self.next_avail.wrapping_sub(n);
     }
 
     /// Puts the last `n` popped chains back, for the next pops to find again: receive buffers
@@ -264,7 +298,13 @@ impl SplitQueue {
     #[inline]
     pub fn rewind(&mut self, n: u16) {
         assert!(n <= self.in_flight(), "rewinding {n} chains of {} in flight", self.in_flight());
-        self.next_avail = self.next_avail.wrapping_sub(n);
+        for _ in 0..n {
+            self.next_avail = self.next_avail.wrapping_sub(1);
+            if self.inflight.is_transmit() {
+                // A driver that rewrites its entry meanwhile gets what it asked for.
+                self.inflight.unmark(self.avail_entry(self.next_avail));
+            }
+        }
     }
 
     /// Gives a popped chain back, `len` bytes of it written (0 in a transmit queue). Chains may
@@ -277,6 +317,15 @@ impl SplitQueue {
     /// As [`complete`](Self::complete), for many.
     #[inline]
     pub fn complete_all(&mut self, done: impl Iterator<Item = (u16, u32)>) {
+        if self.inflight.is_transmit() {
+            self.complete_in::<true>(done);
+        } else {
+            self.complete_in::<false>(done);
+        }
+    }
+
+    #[inline]
+    fn complete_in<const TRANSMIT: bool>(&mut self, done: impl Iterator<Item = (u16, u32)>) {
         let (mask, entries) = (self.size - 1, self.rings.used.cast::<u32>());
         let mut next = self.next_used;
         for (head, len) in done {
@@ -287,8 +336,19 @@ impl SplitQueue {
             // SAFETY: as above; a driver reading meanwhile is no conflict, the accesses are atomic.
             let (id, length) = unsafe { (AtomicU32::from_ptr(entry), AtomicU32::from_ptr(entry.add(1))) };
             id.store(u32::from(head).to_le(), Ordering::Relaxed);
+            stored();
             length.store(len.to_le(), Ordering::Relaxed);
+            stored();
             next = next.wrapping_add(1);
+            if TRANSMIT {
+                // In this order: until it is committed the chain is marked, so a kill strands none.
+                self.inflight.commit(next, head);
+                self.inflight.unmark(head);
+            }
+        }
+        if !TRANSMIT {
+            // All at once: no driver ever sees half of a frame.
+            self.inflight.commit(next, 0);
         }
         self.next_used = next;
     }
@@ -308,6 +368,7 @@ impl SplitQueue {
         }
         // Release: the entries are written before the index that covers them.
         self.used_idx().store(new.to_le(), Ordering::Release);
+        stored();
         self.published = new;
         // The driver asks for an interrupt, then looks at our index; we move the index, then
         // look whether it asked. Without the fence both could miss the other.
@@ -376,6 +437,9 @@ impl SplitQueue {
         let ring = unsafe { Table::of_ring(self.rings.desc, self.size) };
         let walked = self.walker.walk::<ByName, WRITE>(ring, head, longest_chain(self.size), chain);
         if !matches!(walked, Err(error) if error.is_fatal()) {
+            if !WRITE {
+                self.inflight.mark(head, 1);
+            }
             self.next_avail = self.next_avail.wrapping_add(1);
         }
         if walked.is_err() {
@@ -423,5 +487,35 @@ impl SplitQueue {
         // SAFETY: the word after the used entries, which the ring's mapped length includes.
         unsafe { AtomicU16::from_ptr(self.rings.used.add(after_entries)) }
             .store(event.to_le(), Ordering::Relaxed);
+    }
+}
+
+/// Where a predecessor left a queue.
+#[derive(Debug, PartialEq, Eq)]
+struct Left {
+    /// Used entries up to here are written.
+    next_used: u16,
+    /// The chain completed last, which may still be marked.
+    last: Option<u16>,
+    /// Chains that were popped and not completed: of a transmit queue; those of a receive queue
+    /// are popped again.
+    in_flight: Vec<u16>,
+    /// Available index after them.
+    next_avail: u16,
+}
+
+impl Left {
+    /// From what the region says and `used`, the ring's used index.
+    fn of(left: &Snapshot, used: u16, size: u16, transmit: bool) -> Result<Self, &'static str> {
+        let (next_used, last) = left.commit;
+        // What is shown was no longer marked, and may be in flight again.
+        let last = (transmit && next_used != used).then_some(last);
+        let marked = (0..).zip(&left.places).filter(|&(head, &places)| places != 0 && Some(head) != last);
+        let in_flight: Vec<u16> = if transmit { marked.map(|(head, _)| head).collect() } else { Vec::new() };
+        let open = in_flight.len() as u32 + u32::from(left.lost);
+        if u32::from(next_used.wrapping_sub(used)) + open > size.into() {
+            return Err("more entries than it has");
+        }
+        Ok(Self { next_used, last, in_flight, next_avail: next_used.wrapping_add(open as u16) })
     }
 }

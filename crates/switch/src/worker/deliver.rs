@@ -204,9 +204,8 @@ fn write(
     writer.write(head);
     // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
     unsafe { writer.write_spans(payload) };
-    for (head, len) in writer.used() {
-        ring.queue.complete(head, len);
-    }
+    // At once: a frame over several buffers is shown whole or not at all, whenever we are killed.
+    ring.queue.complete_all(writer.used());
 }
 
 fn segmented(

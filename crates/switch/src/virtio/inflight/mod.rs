@@ -29,7 +29,7 @@ pub(super) mod cut;
 mod queue;
 
 pub use queue::{QueueInflight, Standing};
-pub(super) use queue::{Record, Snapshot};
+pub(super) use queue::{Record, Snapshot, stored};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite};

@@ -10,8 +10,8 @@
 //! A split ring needs no journal: its used ring is one, as the driver looks only as far as the used
 //! index says.
 
-use super::{MAX_ENTRIES, Memory};
-use crate::virtio::RingLayout;
+use super::Memory;
+use crate::virtio::{RingError, RingLayout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -154,13 +154,18 @@ impl QueueInflight {
         self.transmit
     }
 
-    /// Most entries of the ring.
-    pub(in crate::virtio) fn entries(&self) -> u16 {
-        self.entries
-    }
-
     /// What is there to recover: the queue was in service, with the same ring at the same place.
-    pub(in crate::virtio) fn snapshot(&self, layout: &RingLayout, packed: bool) -> Option<Snapshot> {
+    ///
+    /// # Errors
+    /// [`RingError::Inflight`]: the region has no room for such a ring.
+    pub(in crate::virtio) fn snapshot(
+        &self,
+        layout: &RingLayout,
+        packed: bool,
+    ) -> Result<Option<Snapshot>, RingError> {
+        if layout.size > self.entries {
+            return Err(RingError::Inflight("the region is for fewer entries"));
+        }
         let fixed = self.fixed();
         let same = [(&fixed.desc, layout.desc), (&fixed.avail, layout.avail), (&fixed.used, layout.used)]
             .iter()
@@ -169,19 +174,18 @@ impl QueueInflight {
             || !same
             || fixed.packed.load(Ordering::Relaxed) != u32::from(packed)
             || fixed.size.load(Ordering::Relaxed) != u32::from(layout.size)
-            || layout.size > self.entries
         {
-            return None;
+            return Ok(None);
         }
         let commit = fixed.commit.load(Ordering::Relaxed);
         let read = |id| self.place(id).map_or(0, |place| place.load(Ordering::Relaxed));
         let record = |n| self.record(n).map_or(0, |record| record.load(Ordering::Relaxed));
-        Some(Snapshot {
+        Ok(Some(Snapshot {
             commit: (commit as u16, (commit >> 16) as u16),
             lost: fixed.lost.load(Ordering::Relaxed) as u16,
             places: (0..layout.size).map(read).collect(),
             journal: (0..layout.size).map(|n| Record::unpack(record(n))).collect(),
-        })
+        }))
     }
 
     /// Nothing is in flight, and the queue is in service from here on. A kill meanwhile leaves it as
@@ -270,5 +274,3 @@ pub(in crate::virtio) fn stored() {
     #[cfg(test)]
     super::cut::stored();
 }
-
-const _: () = assert!(MAX_ENTRIES.is_power_of_two());

@@ -2,6 +2,7 @@
 
 mod concurrent;
 mod hostile;
+mod inflight;
 mod memory;
 mod model;
 mod packed;

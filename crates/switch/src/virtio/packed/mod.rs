@@ -6,8 +6,8 @@
 //!  ring  ...──┬────────────────┬──────────────────────┬──────────...
 //!             │ popped: taken  │ pending, not popped  │ not looked at
 //!  ...────────┴────────────────┴──────────────────────┴──────────...
-//!        ▲ unpublished         available ──▶ pop ──▶ Chain
-//!        └── complete, in any order: ids and lengths, one after the other
+//!             ▲                  available ──▶ pop ──▶ Chain
+//!             └── publish ◀── journal: ids and lengths ◀── complete, in any order
 //! ```
 //!
 //! One ring for both sides. The driver puts chains into it, descriptor after descriptor; the device
@@ -20,26 +20,28 @@
 //!
 //! One thread at a time may call a queue: the worker that owns its port.
 
-use super::layout::{Features, RingLayout, locate, need_event};
+mod left;
+mod parts;
+mod place;
+
+use super::inflight::Record;
+use super::layout::{Features, RingLayout, locate};
 use super::memory::GuestMemory;
 use super::span::prefetch_write;
 use super::walker::{
     DESC_BYTES, DESC_NEXT, DESC_WRITE, Descriptor, End, Links, Table, Walker, longest_chain,
 };
 use super::{Chain, QueueInflight, RingError, RingPart, Single};
+use left::Left;
+use parts::{EVENTS_AT_PLACE, EVENTS_DISABLE, EVENTS_ENABLE, Parts};
+use place::Place;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 /// Descriptor flag: with the driver's wrap counter made available (virtio 1.2, 2.8.1).
 const DESC_AVAIL: u16 = 1 << 7;
 /// Descriptor flag: with the device's wrap counter made used.
 const DESC_USED: u16 = 1 << 15;
-/// Event suppression: notify always (virtio 1.2, 2.8.10).
-const EVENTS_ENABLE: u16 = 0;
-/// Event suppression: do not notify.
-const EVENTS_DISABLE: u16 = 1;
-/// Event suppression: notify when a place is passed.
-const EVENTS_AT_PLACE: u16 = 2;
 /// Largest ring.
 const MAX_SIZE: u16 = 1 << 15;
 /// New descriptors one call of `available` looks at; the rest of a chain comes on top.
@@ -70,85 +72,6 @@ impl Links for InSequence {
     }
 }
 
-/// A place in the ring, in one of two alternating rounds: the slot, and the wrap counter in bit 15,
-/// as event structures and vhost-user write it. One number, not two: what was stored a moment ago
-/// in pieces is slow to load as a whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place(u16);
-
-impl Place {
-    const WRAP: u16 = 1 << 15;
-
-    /// Below the size.
-    #[inline]
-    fn slot(self) -> u16 {
-        self.0 & !Self::WRAP
-    }
-
-    #[inline]
-    fn wrap(self) -> bool {
-        self.0 & Self::WRAP != 0
-    }
-
-    /// `n` places on, at most the size.
-    #[inline]
-    fn forward(self, n: u16, size: u16) -> Self {
-        let slot = self.slot() + n;
-        let wrap = self.0 & Self::WRAP;
-        if slot < size { Self(slot | wrap) } else { Self((slot - size) | (wrap ^ Self::WRAP)) }
-    }
-
-    /// Whether `flags`, found here, say that the driver made it available in this round.
-    #[inline]
-    fn is_available(self, flags: u16) -> bool {
-        flags & (DESC_AVAIL | DESC_USED) == self.available_flags()
-    }
-
-    #[inline]
-    fn available_flags(self) -> u16 {
-        if self.wrap() { DESC_AVAIL } else { DESC_USED }
-    }
-
-    /// `n` places back, at most the size.
-    fn back(self, n: u16, size: u16) -> Self {
-        let wrap = self.0 & Self::WRAP;
-        match self.slot().checked_sub(n) {
-            Some(slot) => Self(slot | wrap),
-            None => Self((self.slot() + size - n) | (wrap ^ Self::WRAP)),
-        }
-    }
-
-    /// Places from `before` to this one, if they are at most `size`.
-    fn since(self, before: Self, size: u16) -> Option<u16> {
-        match self.wrap() == before.wrap() {
-            true => self.slot().checked_sub(before.slot()),
-            false => (self.slot() + size).checked_sub(before.slot()).filter(|&n| n <= size),
-        }
-    }
-}
-
-/// The parts in this process. Aligned and mapped for their whole length as long as the
-/// `GuestMemory` they were translated by lives.
-#[derive(Clone, Copy, Debug)]
-struct Parts {
-    /// 16 bytes each: address, length, buffer id, flags.
-    desc: *mut u8,
-    /// Place, flags; 2 bytes each.
-    driver: *mut u32,
-    device: *mut u32,
-}
-
-impl Parts {
-    fn translate(memory: &GuestMemory, layout: &RingLayout) -> Result<Self, RingError> {
-        let size = u64::from(layout.size);
-        Ok(Self {
-            desc: locate(memory, RingPart::Descriptors, layout.desc, 16 * size, 16)?,
-            driver: locate(memory, RingPart::DriverEvents, layout.avail, 4, 4)?.cast(),
-            device: locate(memory, RingPart::DeviceEvents, layout.used, 4, 4)?.cast(),
-        })
-    }
-}
-
 /// The device's side of one packed virtqueue. Counts chains as a split queue counts entries, so
 /// that both are used alike.
 #[derive(Debug)]
@@ -166,14 +89,15 @@ pub struct PackedQueue {
     popped: u16,
     /// Chains completed since the start, modulo 2^16.
     completed: u16,
-    /// Next place for a used descriptor.
+    /// Place of the next used descriptor that the driver is shown.
     used: Place,
-    /// Places between `used` and `avail`: in flight.
-    taken: u16,
-    /// Places before `used` that the driver was not shown.
+    /// What was completed since, as [`Record`]s: `logged` of them.
+    journal: Box<[u64]>,
+    logged: u16,
+    /// Places that they take, from `used` on.
     unpublished: u16,
-    /// The first used descriptor of the batch, which shows all of them: slot and second half.
-    first: Option<(u16, u64)>,
+    /// Places from there to `avail`: in flight.
+    taken: u16,
     /// Nothing was published yet, and our predecessor may owe the driver an interrupt.
     interrupt_due: bool,
     /// Places of the chain in flight with each buffer id, 0 for none.
@@ -186,12 +110,6 @@ pub struct PackedQueue {
     layout: RingLayout,
     /// Holds the memory.
     walker: Walker,
-}
-
-/// The flags of a used descriptor in the round of `place`.
-#[inline]
-fn used_flags(place: Place) -> u16 {
-    if place.wrap() { DESC_AVAIL | DESC_USED } else { 0 }
 }
 
 // SAFETY: the pointers lead into shared mappings kept alive by `walker`; no thread owns them.
@@ -234,31 +152,81 @@ impl PackedQueue {
             return Err(RingError::PackedSize(size));
         }
         let parts = Parts::translate(&memory, &layout)?;
+        let inflight = inflight.unwrap_or_else(|| QueueInflight::private(size));
+        let left = inflight.snapshot(&layout, true)?;
+        if let Some(left) = &left {
+            let left = Left::of(left, size, inflight.is_transmit(), |slot| parts.flags(slot));
+            let mut queue = Self::standing_at(memory, parts, layout, features, inflight);
+            queue.recover(left.map_err(RingError::Inflight)?);
+            return Ok(queue);
+        }
         let avail = Place(base as u16);
         let used = if base >> 16 == 0 { avail } else { Place((base >> 16) as u16) };
         let taken = avail.since(used, size).filter(|_| avail.slot() < size && used.slot() < size);
         let taken = taken.ok_or(RingError::PackedBase { base, size })?;
-        Ok(Self {
+        inflight.enter(&layout, true, (used.0, 0), taken);
+        let mut queue = Self::standing_at(memory, parts, layout, features, inflight);
+        (queue.avail, queue.used, queue.taken) = (avail, used, taken);
+        Ok(queue)
+    }
+
+    /// A queue at the first place.
+    fn standing_at(
+        memory: Arc<GuestMemory>,
+        parts: Parts,
+        layout: RingLayout,
+        features: Features,
+        inflight: QueueInflight,
+    ) -> Self {
+        let size = layout.size;
+        Self {
             parts,
             size,
             event_idx: features.event_idx,
-            avail,
+            avail: Place(Self::FIRST as u16),
             looked: 0,
             pending: 0,
             popped: 0,
             completed: 0,
-            used,
-            taken,
+            used: Place(Self::FIRST as u16),
+            journal: vec![0; usize::from(size)].into(),
+            logged: 0,
             unpublished: 0,
-            first: None,
+            taken: 0,
             interrupt_due: true,
             places: vec![0; usize::from(size)].into(),
             order: vec![0; usize::from(size).next_power_of_two()].into(),
-            inflight: inflight.unwrap_or_else(|| QueueInflight::private(size)),
+            inflight,
             recovered: None,
             layout,
             walker: Walker::new(memory, features.indirect),
-        })
+        }
+    }
+
+    /// Goes on where a predecessor was killed.
+    fn recover(&mut self, left: Left) {
+        let Left { used, unshown, shown, in_flight, lost } = left;
+        // A kill may have come between the completion and this.
+        unshown.iter().chain(&shown).for_each(|record| self.inflight.unmark(record.id));
+        self.used = used;
+        for (logged, record) in self.journal.iter_mut().zip(&unshown) {
+            *logged = record.pack();
+            self.unpublished += record.places;
+        }
+        self.logged = unshown.len() as u16;
+        self.inflight.commit(used.0, self.logged);
+        self.taken = lost;
+        for &(id, places) in &in_flight {
+            self.places[usize::from(id)] = places;
+            self.taken += places;
+            self.popped = self.popped.wrapping_add(1);
+        }
+        self.avail = used.forward(self.unpublished + self.taken, self.size);
+        self.recovered = Some(in_flight.len() as u16);
+        self.complete_all(in_flight.iter().map(|&(id, _)| (id, 0)));
+        let _ = self.publish();
+        // Nobody was called yet.
+        self.interrupt_due = true;
     }
 
     /// As [`Queue::recovered`](super::Queue::recovered).
@@ -268,6 +236,7 @@ impl PackedQueue {
 
     /// As [`Queue::retire`](super::Queue::retire).
     pub fn retire(self) -> u32 {
+        debug_assert_eq!(self.logged, 0, "retired with completions unpublished");
         let base = self.base();
         self.inflight.leave(base);
         base
@@ -287,8 +256,9 @@ impl PackedQueue {
             // Chains of one descriptor, as most are, up to the end of the ring.
             let alone = place.available_flags();
             let most_here = (end - looked).min(self.size - place.slot());
-            let here = (0..most_here)
-                .take_while(|i| self.flags(place.slot() + i) & (DESC_AVAIL | DESC_USED | DESC_NEXT) == alone);
+            let here = (0..most_here).take_while(|i| {
+                self.parts.flags(place.slot() + i) & (DESC_AVAIL | DESC_USED | DESC_NEXT) == alone
+            });
             let here = here.count() as u16;
             looked += here;
             pending += here;
@@ -296,7 +266,7 @@ impl PackedQueue {
             if here == most_here {
                 continue;
             }
-            let mut flags = self.flags(place.slot());
+            let mut flags = self.parts.flags(place.slot());
             if !place.is_available(flags) {
                 break;
             }
@@ -304,7 +274,7 @@ impl PackedQueue {
             place = place.forward(1, self.size);
             // The rest of a chain is there when its first descriptor is.
             while flags & DESC_NEXT != 0 && length < most && looked + length < free {
-                flags = self.flags(place.slot());
+                flags = self.parts.flags(place.slot());
                 place = place.forward(1, self.size);
                 length += 1;
             }
@@ -357,7 +327,7 @@ impl PackedQueue {
         let mut i = 0;
         while i < n {
             let slot = self.avail.forward(i, self.size).slot();
-            prefetch_write(self.descriptor(slot));
+            prefetch_write(self.parts.descriptor(slot));
             i += PER_LINE - slot % PER_LINE;
         }
     }
@@ -376,10 +346,10 @@ impl PackedQueue {
         for single in &mut out[..usize::from(count)] {
             let slot = first + popped;
             // Acquire: the address is read after the flags that say whose it is.
-            let half = u64::from_le(self.second_half(slot).load(Ordering::Acquire));
+            let half = u64::from_le(self.parts.second_half(slot).load(Ordering::Acquire));
             // SAFETY: the first half of one of the ring's descriptors, mapped and aligned as long
             // as `self` holds the memory; read once.
-            let addr = u64::from_le(unsafe { self.descriptor(slot).cast::<u64>().read_volatile() });
+            let addr = u64::from_le(unsafe { self.parts.descriptor(slot).cast::<u64>().read_volatile() });
             let desc = InSequence::parse(addr, half);
             if desc.flags & (DESC_AVAIL | DESC_USED) != available {
                 break;
@@ -387,6 +357,9 @@ impl PackedQueue {
             let Some(places @ 0) = self.places.get_mut(usize::from(desc.link)) else { break };
             let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
             *places = 1;
+            if !WRITE {
+                self.inflight.mark(desc.link, 1);
+            }
             *single = Single { ptr, len: desc.len, head: desc.link };
             popped += 1;
         }
@@ -406,7 +379,11 @@ impl PackedQueue {
     #[inline]
     pub fn put_back(&mut self, last: &[Single]) {
         let n = last.len() as u16;
-        for single in last {
+        // The last one first: a kill leaves those in flight that come before in the ring.
+        for single in last.iter().rev() {
+            if self.inflight.is_transmit() {
+                self.inflight.unmark(single.head);
+            }
             let places = std::mem::take(&mut self.places[usize::from(single.head)]);
             debug_assert!(places == 1, "putting chain {} back, which is not in flight alone", single.head);
         }
@@ -428,6 +405,9 @@ impl PackedQueue {
         for _ in 0..n {
             self.popped = self.popped.wrapping_sub(1);
             let id = self.order[usize::from(self.popped) & (self.order.len() - 1)];
+            if self.inflight.is_transmit() {
+                self.inflight.unmark(id);
+            }
             let places = std::mem::take(&mut self.places[usize::from(id)]);
             debug_assert!(places > 0, "rewinding chain {id}, which was completed");
             self.avail = self.avail.back(places, self.size);
@@ -450,33 +430,41 @@ impl PackedQueue {
     /// As [`complete`](Self::complete), for many.
     #[inline]
     pub fn complete_all(&mut self, done: impl Iterator<Item = (u16, u32)>) {
-        let size = self.size;
-        let (mut slot, mut round) = (self.used.slot(), used_flags(self.used));
-        let (mut first, mut shown, mut count) = (self.first, 0, 0u16);
+        if self.inflight.is_transmit() {
+            self.complete_in::<true>(done);
+        } else {
+            self.complete_in::<false>(done);
+        }
+    }
+
+    /// Nothing is written to the ring before [`publish`](Self::publish): a used descriptor takes the
+    /// place of one that may have to be popped again.
+    #[inline]
+    fn complete_in<const TRANSMIT: bool>(&mut self, done: impl Iterator<Item = (u16, u32)>) {
+        let (before, shown) = (self.logged, self.used.0);
+        let (mut logged, mut freed) = (before, 0);
         for (id, len) in done {
             let places = std::mem::take(&mut self.places[usize::from(id)]);
             debug_assert!(places > 0, "completing chain {id}, which is not in flight");
-            // A length counts only with this flag (2.8.4).
-            let flags = if len > 0 { round | DESC_WRITE } else { round };
-            let half = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
-            match first {
-                // The driver looks no further than the first, which is written last.
-                Some(_) => self.second_half(slot).store(half.to_le(), Ordering::Relaxed),
-                None => first = Some((slot, half)),
+            let record = Record { id, places, len }.pack();
+            self.journal[usize::from(logged)] = record;
+            self.inflight.log(logged, record);
+            logged += 1;
+            freed += places;
+            if TRANSMIT {
+                // In this order: until it is committed the chain is marked, so a kill strands none.
+                self.inflight.commit(shown, logged);
+                self.inflight.unmark(id);
             }
-            slot += places;
-            if slot >= size {
-                slot -= size;
-                round ^= DESC_AVAIL | DESC_USED;
-            }
-            shown += places;
-            count = count.wrapping_add(1);
         }
-        self.first = first;
-        self.used = self.used.forward(shown, size);
-        self.taken -= shown;
-        self.unpublished += shown;
-        self.completed = self.completed.wrapping_add(count);
+        if !TRANSMIT {
+            // All at once: no driver ever sees half of a frame.
+            self.inflight.commit(shown, logged);
+        }
+        self.logged = logged;
+        self.taken -= freed;
+        self.unpublished += freed;
+        self.completed = self.completed.wrapping_add(logged - before);
     }
 
     /// Shows the driver what was completed; returns whether it wants an interrupt
@@ -487,40 +475,29 @@ impl PackedQueue {
     #[must_use = "a driver that asked for an interrupt waits for it"]
     pub fn publish(&mut self) -> bool {
         let due = std::mem::take(&mut self.interrupt_due);
-        let Some((slot, half)) = self.first.take() else { return due };
-        // Release: the others of the batch, and what was written to buffers, come before.
-        self.second_half(slot).store(half.to_le(), Ordering::Release);
+        let logged = usize::from(std::mem::take(&mut self.logged));
+        let Some((&first, others)) = self.journal[..logged].split_first() else { return due };
+        let (first_place, size) = (self.used, self.size);
+        let mut place = first_place.forward(Record::unpack(first).places, size);
+        for &record in others {
+            self.parts.use_slot(place.slot(), used_half(record, place), Ordering::Relaxed);
+            place = place.forward(Record::unpack(record).places, size);
+        }
+        // Release: the driver looks no further than the first. The others of the batch, and what was
+        // written to buffers, come before.
+        self.parts.use_slot(first_place.slot(), used_half(first, first_place), Ordering::Release);
+        self.used = place;
+        self.inflight.commit(place.0, 0);
         let passed = std::mem::take(&mut self.unpublished);
         // The driver asks for an interrupt, then looks at its next descriptor; we write that, then
         // look whether it asked. Without the fence both could miss the other.
         fence(Ordering::SeqCst);
-        due || self.wants_interrupt(passed)
-    }
-
-    /// Whether the driver asked to be told of the last `passed` places before `used`.
-    #[inline]
-    fn wants_interrupt(&self, passed: u16) -> bool {
-        // SAFETY: mapped and aligned to 4 as long as `self` holds the memory.
-        let event = unsafe { AtomicU32::from_ptr(self.parts.driver) }.load(Ordering::Relaxed);
-        let event = u32::from_le(event);
-        match (event >> 16) as u16 & 3 {
-            EVENTS_DISABLE => false,
-            EVENTS_AT_PLACE if self.event_idx => {
-                let place = Place(event as u16);
-                // Both in places since the beginning of this round.
-                let at = match place.wrap() == self.used.wrap() {
-                    true => place.slot(),
-                    false => place.slot().wrapping_sub(self.size),
-                };
-                need_event(at, self.used.slot(), self.used.slot().wrapping_sub(passed))
-            }
-            _ => true,
-        }
+        due || self.parts.wants_interrupt(self.event_idx, place, passed)
     }
 
     /// Tells the driver not to kick: this queue is polled. A hint; kicks may still come.
     pub fn suppress_kicks(&mut self) {
-        self.set_device_events(0, EVENTS_DISABLE);
+        self.parts.set_device_events(0, EVENTS_DISABLE);
     }
 
     /// Asks the driver to kick when it adds a chain that [`available`](Self::available) has not
@@ -529,7 +506,7 @@ impl PackedQueue {
     pub fn request_kicks(&mut self) -> bool {
         let next = self.avail.forward(self.looked, self.size);
         let flags = if self.event_idx { EVENTS_AT_PLACE } else { EVENTS_ENABLE };
-        self.set_device_events(next.0, flags);
+        self.parts.set_device_events(next.0, flags);
         // The mirror image of the fence in `publish`.
         fence(Ordering::SeqCst);
         self.looked + self.taken + self.unpublished < self.size && self.is_available(next)
@@ -544,7 +521,8 @@ impl PackedQueue {
     /// Where the ring stands, as [`new`](Self::new) takes it (vhost-user,
     /// VHOST_USER_GET_VRING_BASE).
     pub fn base(&self) -> u32 {
-        u32::from(self.avail.0) | u32::from(self.used.0) << 16
+        let used = self.used.forward(self.unpublished, self.size);
+        u32::from(self.avail.0) | u32::from(used.0) << 16
     }
 
     /// As [`SplitQueue::remap`](super::SplitQueue::remap).
@@ -573,9 +551,9 @@ impl PackedQueue {
         let walked = self.walker.walk::<InSequence, WRITE>(ring, head, longest_chain(self.size), chain);
         let end = match walked {
             Ok(end) => end,
-            Err(error) => return Err(self.unusable(head, error, chain)),
+            Err(error) => return Err(self.unusable::<WRITE>(head, error, chain)),
         };
-        if let Err(error) = self.take(head, end) {
+        if let Err(error) = self.take::<WRITE>(head, end) {
             chain.reset(head);
             return Err(error);
         }
@@ -586,12 +564,12 @@ impl PackedQueue {
     /// After an error of the walk: takes the chain at `avail` into flight all the same if that is
     /// not fatal. Returns the error that is to be reported.
     #[cold]
-    fn unusable(&mut self, head: u16, error: RingError, chain: &mut Chain) -> RingError {
+    fn unusable<const WRITE: bool>(&mut self, head: u16, error: RingError, chain: &mut Chain) -> RingError {
         chain.reset(head);
         if error.is_fatal() {
             return error;
         }
-        match self.find_end(head).and_then(|end| self.take(head, end).map(|()| end.link)) {
+        match self.find_end(head).and_then(|end| self.take::<WRITE>(head, end).map(|()| end.link)) {
             Ok(id) => {
                 chain.reset(id);
                 error
@@ -602,7 +580,7 @@ impl PackedQueue {
 
     /// Takes the chain at `avail` into flight.
     #[inline]
-    fn take(&mut self, head: u16, end: End) -> Result<(), RingError> {
+    fn take<const WRITE: bool>(&mut self, head: u16, end: End) -> Result<(), RingError> {
         let End { taken, link: id } = end;
         let free = self.size - self.taken - self.unpublished;
         if taken > free {
@@ -614,6 +592,9 @@ impl PackedQueue {
             return Err(RingError::BufferIdInFlight { head, id });
         }
         *places = taken;
+        if !WRITE {
+            self.inflight.mark(id, taken);
+        }
         let at = usize::from(self.popped) & (self.order.len() - 1);
         self.order[at] = id;
         self.popped = self.popped.wrapping_add(1);
@@ -635,7 +616,7 @@ impl PackedQueue {
         let mut slot = head;
         for taken in 1..=most {
             // SAFETY: one of the ring's descriptors, mapped as long as `self` holds the memory.
-            let desc = unsafe { Descriptor::read::<InSequence>(self.descriptor(slot)) };
+            let desc = unsafe { Descriptor::read::<InSequence>(self.parts.descriptor(slot)) };
             if desc.flags & DESC_NEXT == 0 {
                 return Ok(End { taken, link: desc.link });
             }
@@ -647,32 +628,14 @@ impl PackedQueue {
     /// Whether the driver made the descriptor at `place` available in this round (2.8.1).
     #[inline]
     fn is_available(&self, place: Place) -> bool {
-        place.is_available(self.flags(place.slot()))
+        place.is_available(self.parts.flags(place.slot()))
     }
+}
 
-    #[inline]
-    fn flags(&self, slot: u16) -> u16 {
-        // Acquire: whatever is read because of these flags is read after them.
-        (u64::from_le(self.second_half(slot).load(Ordering::Acquire)) >> 48) as u16
-    }
-
-    /// Length, buffer id and flags of the descriptor at `slot`: what the device writes.
-    #[inline]
-    fn second_half(&self, slot: u16) -> &AtomicU64 {
-        // SAFETY: in one of the ring's descriptors, mapped and aligned to 16 as long as `self`
-        // holds the memory; a driver writing meanwhile is no conflict, the access is atomic.
-        unsafe { AtomicU64::from_ptr(self.descriptor(slot).cast::<u64>().wrapping_add(1)) }
-    }
-
-    #[inline]
-    fn descriptor(&self, slot: u16) -> *mut u8 {
-        debug_assert!(slot < self.size);
-        self.parts.desc.wrapping_add(usize::from(slot) * DESC_BYTES as usize)
-    }
-
-    fn set_device_events(&self, place: u16, flags: u16) {
-        let event = u32::from(place) | u32::from(flags) << 16;
-        // SAFETY: mapped and aligned to 4 as long as `self` holds the memory.
-        unsafe { AtomicU32::from_ptr(self.parts.device) }.store(event.to_le(), Ordering::Relaxed);
-    }
+/// Length, id and flags of the used descriptor at `place`.
+#[inline]
+fn used_half(record: u64, place: Place) -> u64 {
+    // A length counts only with this flag (2.8.4).
+    let flags = if record as u32 > 0 { place.used_flags() | DESC_WRITE } else { place.used_flags() };
+    record & (u64::MAX >> 16) | u64::from(flags) << 48
 }

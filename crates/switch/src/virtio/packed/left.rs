@@ -1,0 +1,63 @@
+//! Where a predecessor left a packed queue.
+//!
+//! ```text
+//!   shown ──journal──▶ used ──in flight, lost──▶ avail
+//!     └ the descriptor there says whether the driver saw the journal
+//! ```
+
+use super::place::Place;
+use crate::virtio::inflight::{Record, Snapshot};
+
+/// A consistent state, made from what a region says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Left {
+    /// Next place for a used descriptor that the driver has not seen.
+    pub(super) used: Place,
+    /// Completed, and not shown: from `used` on.
+    pub(super) unshown: Vec<Record>,
+    /// Completed and shown, all told not to be in flight any more perhaps.
+    pub(super) shown: Vec<Record>,
+    /// Popped and not completed, of a transmit queue: ids and places. Those of a receive queue
+    /// are popped again: they were not written to, and no descriptor after them was popped.
+    pub(super) in_flight: Vec<(u16, u16)>,
+    /// Places that stay taken for ever.
+    pub(super) lost: u16,
+}
+
+impl Left {
+    /// From what the region says; `flags` are those of the descriptor in a slot.
+    pub(super) fn of(
+        left: &Snapshot,
+        size: u16,
+        transmit: bool,
+        flags: impl FnOnce(u16) -> u16,
+    ) -> Result<Self, &'static str> {
+        let (place, count) = (Place(left.commit.0), left.commit.1);
+        if place.slot() >= size {
+            return Err("a place that it does not have");
+        }
+        let records = left.journal.get(..count.into()).ok_or("more completions than it has places")?;
+        if records.iter().any(|record| record.id >= size || record.places == 0) {
+            return Err("a completed buffer that cannot be");
+        }
+        let mut in_flight = Vec::new();
+        if transmit {
+            let mut completed = vec![false; size.into()];
+            records.iter().for_each(|record| completed[usize::from(record.id)] = true);
+            let marked =
+                (0..).zip(&left.places).filter(|&(id, &places)| places != 0 && !completed[usize::from(id)]);
+            in_flight.extend(marked.map(|(id, &places): (u16, _)| (id, places)));
+        }
+        let done: u32 = records.iter().map(|record| u32::from(record.places)).sum();
+        let open: u32 = in_flight.iter().map(|&(_, places)| u32::from(places)).sum();
+        if done + open + u32::from(left.lost) > size.into() {
+            return Err("more places than it has");
+        }
+        let records = records.to_vec();
+        let (used, unshown, shown) = match count > 0 && place.was_used(flags(place.slot())) {
+            true => (place.forward(done as u16, size), Vec::new(), records),
+            false => (place, records, Vec::new()),
+        };
+        Ok(Self { used, unshown, shown, in_flight, lost: left.lost })
+    }
+}

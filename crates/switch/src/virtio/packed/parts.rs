@@ -1,0 +1,93 @@
+//! The memory of a packed virtqueue: descriptor ring and event suppression structures.
+
+use super::place::Place;
+use super::{DESC_BYTES, GuestMemory, RingError, RingLayout, RingPart, locate};
+use crate::virtio::inflight::stored;
+use crate::virtio::layout::need_event;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Event suppression: notify always (virtio 1.2, 2.8.10).
+pub(super) const EVENTS_ENABLE: u16 = 0;
+/// Event suppression: do not notify.
+pub(super) const EVENTS_DISABLE: u16 = 1;
+/// Event suppression: notify when a place is passed.
+pub(super) const EVENTS_AT_PLACE: u16 = 2;
+
+/// The parts in this process. Aligned and mapped for their whole length as long as the
+/// `GuestMemory` they were translated by lives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts {
+    /// 16 bytes each: address, length, buffer id, flags.
+    pub(super) desc: *mut u8,
+    /// Place, flags; 2 bytes each.
+    driver: *mut u32,
+    device: *mut u32,
+    size: u16,
+}
+
+impl Parts {
+    /// Users of the value hold `memory`.
+    pub(super) fn translate(memory: &GuestMemory, layout: &RingLayout) -> Result<Self, RingError> {
+        let size = u64::from(layout.size);
+        Ok(Self {
+            desc: locate(memory, RingPart::Descriptors, layout.desc, 16 * size, 16)?,
+            driver: locate(memory, RingPart::DriverEvents, layout.avail, 4, 4)?.cast(),
+            device: locate(memory, RingPart::DeviceEvents, layout.used, 4, 4)?.cast(),
+            size: layout.size,
+        })
+    }
+
+    #[inline]
+    pub(super) fn descriptor(&self, slot: u16) -> *mut u8 {
+        debug_assert!(slot < self.size);
+        self.desc.wrapping_add(usize::from(slot) * DESC_BYTES as usize)
+    }
+
+    /// Length, buffer id and flags of the descriptor at `slot`: what the device writes.
+    #[inline]
+    pub(super) fn second_half(&self, slot: u16) -> &AtomicU64 {
+        // SAFETY: in one of the ring's descriptors, mapped and aligned to 16 as long as the memory
+        // is held; a driver writing meanwhile is no conflict, the access is atomic.
+        unsafe { AtomicU64::from_ptr(self.descriptor(slot).cast::<u64>().wrapping_add(1)) }
+    }
+
+    #[inline]
+    pub(super) fn flags(&self, slot: u16) -> u16 {
+        // Acquire: whatever is read because of these flags is read after them.
+        (u64::from_le(self.second_half(slot).load(Ordering::Acquire)) >> 48) as u16
+    }
+
+    /// Writes a used descriptor; `order` says what is to be written before it.
+    #[inline]
+    pub(super) fn use_slot(&self, slot: u16, half: u64, order: Ordering) {
+        self.second_half(slot).store(half.to_le(), order);
+        stored();
+    }
+
+    /// Whether the driver asked to be told of the last `passed` places before `used`.
+    #[inline]
+    pub(super) fn wants_interrupt(&self, event_idx: bool, used: Place, passed: u16) -> bool {
+        // SAFETY: mapped and aligned to 4 as long as the memory is held.
+        let event = unsafe { AtomicU32::from_ptr(self.driver) }.load(Ordering::Relaxed);
+        let event = u32::from_le(event);
+        match (event >> 16) as u16 & 3 {
+            EVENTS_DISABLE => false,
+            EVENTS_AT_PLACE if event_idx => {
+                let place = Place(event as u16);
+                // Both in places since the beginning of this round.
+                let at = match place.wrap() == used.wrap() {
+                    true => place.slot(),
+                    false => place.slot().wrapping_sub(self.size),
+                };
+                need_event(at, used.slot(), used.slot().wrapping_sub(passed))
+            }
+            _ => true,
+        }
+    }
+
+    pub(super) fn set_device_events(&self, place: u16, flags: u16) {
+        let event = u32::from(place) | u32::from(flags) << 16;
+        // SAFETY: mapped and aligned to 4 as long as the memory is held.
+        unsafe { AtomicU32::from_ptr(self.device) }.store(event.to_le(), Ordering::Relaxed);
+    }
+}

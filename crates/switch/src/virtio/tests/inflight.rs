@@ -1,0 +1,369 @@
+//! Queues killed at any store to memory that outlives them, against what a driver may rely on:
+//! every chain comes back exactly once, nothing is sent twice, a received frame is whole.
+//!
+//! ```text
+//!   steps ──▶ device ──cut after n stores──▶ gone       guest memory and region: as they were
+//!                                              │
+//!   driver goes on ◀── recovery (cut as well) ◀┘
+//! ```
+
+use super::super::inflight::cut;
+use super::super::{Chain, Features, GuestMemory, Inflight, Queue, RingLayout, Single, Standing};
+use super::{GUEST_ADDR, layout, spec};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tidegate_frontend::driver::{Buffer, DriverFeatures, DriverQueue};
+use tidegate_frontend::memory::SharedMemory;
+
+/// Virtqueues as the protocol numbers them.
+const RX: u16 = 0;
+const TX: u16 = 1;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The driver adds a chain.
+    Add {
+        buffers: usize,
+        indirect: bool,
+    },
+    /// It shows what it added.
+    Show,
+    /// It takes what came back.
+    Reap,
+    Look,
+    Pop,
+    /// Pops singles and puts the last of them back.
+    Singles {
+        most: usize,
+        back: usize,
+    },
+    Rewind(u16),
+    /// Of a transmit queue: completes chains out of order. Of a receive queue: a frame in so many
+    /// chains.
+    Complete {
+        which: Vec<usize>,
+    },
+    Publish,
+}
+
+fn driver_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (1usize..4, any::<bool>()).prop_map(|(buffers, indirect)| Step::Add { buffers, indirect }),
+        2 => Just(Step::Show),
+        2 => Just(Step::Reap),
+    ]
+}
+
+fn device_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => Just(Step::Look),
+        2 => Just(Step::Pop),
+        3 => (1usize..6, 0usize..6).prop_map(|(most, back)| Step::Singles { most, back }),
+        1 => (1u16..4).prop_map(Step::Rewind),
+        3 => prop::collection::vec(0usize..64, 1..4).prop_map(|which| Step::Complete { which }),
+        2 => Just(Step::Publish),
+    ]
+}
+
+/// Ends a device while it does `step`, after so many stores, or right after it.
+#[derive(Clone, Debug)]
+struct Kill {
+    step: Step,
+    stores: u32,
+    /// What the driver does meanwhile.
+    meanwhile: Vec<Step>,
+    /// Recoveries that are killed as well.
+    again: Vec<u32>,
+}
+
+fn kill() -> impl Strategy<Value = Kill> {
+    let again = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(0u32..24, 1..3)];
+    (device_step(), 0u32..16, prop::collection::vec(driver_step(), 0..4), again)
+        .prop_map(|(step, stores, meanwhile, again)| Kill { step, stores, meanwhile, again })
+}
+
+/// One side's memory of what is going on: a driver, and devices one after the other.
+struct World {
+    driver: DriverQueue,
+    map: Arc<GuestMemory>,
+    layout: RingLayout,
+    features: Features,
+    index: u16,
+    region: Inflight,
+    device: Option<Queue>,
+    /// Chains the driver gave and did not get back: by head, the number of each.
+    given: BTreeMap<u16, u64>,
+    next_chain: u64,
+    /// Chains the device has popped, in order: heads; `None` where completed.
+    popped: Vec<Option<u16>>,
+    /// The last of them that were popped one by one, as `rewind` wants them.
+    one_by_one: usize,
+    /// Chains whose frame went out.
+    sent: BTreeSet<u64>,
+    next_frame: u32,
+    /// Of the frame being received: its number, and chains still to come.
+    open: Option<(u32, u32, u32)>,
+}
+
+impl World {
+    fn new(size: u16, features: Features, index: u16, base: u16) -> Self {
+        let base = if features.packed { (base & 0x8000) | ((base & 0x7fff) % size) } else { base };
+        let memory = Arc::new(SharedMemory::new(GUEST_ADDR, 1 << 20).unwrap());
+        let map = Arc::new(GuestMemory::map(vec![spec(&memory)]).unwrap());
+        let Features { packed, event_idx, indirect } = features;
+        let driver =
+            DriverQueue::starting_at(&memory, size, DriverFeatures { packed, event_idx, indirect }, base);
+        let layout = layout(&driver, &memory);
+        let mut world = Self {
+            driver,
+            map,
+            layout,
+            features,
+            index,
+            region: Inflight::create(2, size).unwrap(),
+            device: None,
+            given: BTreeMap::new(),
+            next_chain: 0,
+            popped: Vec::new(),
+            one_by_one: 0,
+            sent: BTreeSet::new(),
+            next_frame: 0,
+            open: None,
+        };
+        let device = world.start(world.driver.base());
+        assert_eq!(device.recovered(), None);
+        world.device = Some(device);
+        world
+    }
+
+    /// A new process: it has nothing but the descriptors of memory and region.
+    fn start(&self, base: u32) -> Queue {
+        let region = Inflight::open(self.region.fd().try_clone_to_owned().unwrap()).unwrap();
+        let inflight = region.queue(self.index);
+        Queue::with_inflight(Arc::clone(&self.map), self.layout, base, self.features, inflight).unwrap()
+    }
+
+    fn driver_does(&mut self, step: &Step) {
+        match step {
+            Step::Add { buffers, indirect } => {
+                let write = self.index == RX;
+                let chain: Vec<Buffer> = (0..*buffers as u64)
+                    .map(|i| Buffer { addr: GUEST_ADDR + i * 64, len: 64, writable: write })
+                    .collect();
+                let head =
+                    match *indirect && self.features.indirect && *buffers <= usize::from(self.layout.size) {
+                        true => self.driver.add_indirect(&chain),
+                        false => self.driver.add(&chain),
+                    };
+                if let Some(head) = head {
+                    assert_eq!(self.given.insert(head, self.next_chain), None);
+                    self.next_chain += 1;
+                }
+            }
+            Step::Show => {
+                let _ = self.driver.publish();
+            }
+            Step::Reap => {
+                while let Some(used) = self.driver.reap() {
+                    assert!(self.given.remove(&used.head).is_some(), "{} came back twice", used.head);
+                    if self.index == RX {
+                        self.receive(used.len);
+                    }
+                }
+            }
+            _ => unreachable!("no step of the driver"),
+        }
+    }
+
+    /// One buffer of a frame: the length says which, of how many.
+    fn receive(&mut self, len: u32) {
+        assert_ne!(len, 0, "an empty receive buffer");
+        let (frame, chains, which) = (len >> 8, len >> 4 & 15, len & 15);
+        assert_eq!(self.open.unwrap_or((frame, chains, 0)), (frame, chains, which), "a frame in pieces");
+        self.open = (which + 1 < chains).then_some((frame, chains, which + 1));
+    }
+
+    fn device_does(&mut self, step: &Step) {
+        let transmit = self.index == TX;
+        let mut chain = Chain::new();
+        let device = self.device.as_mut().unwrap();
+        match step {
+            Step::Look => {
+                device.available().unwrap();
+            }
+            Step::Pop => {
+                let popped =
+                    if transmit { device.pop_readable(&mut chain) } else { device.pop_writable(&mut chain) };
+                if popped.unwrap() {
+                    self.popped.push(Some(chain.head()));
+                    self.one_by_one += 1;
+                }
+            }
+            Step::Singles { most, back } => {
+                let mut singles = vec![Single::EMPTY; *most];
+                let popped = match transmit {
+                    true => device.pop_singles::<false>(&mut singles),
+                    false => device.pop_singles::<true>(&mut singles),
+                };
+                let (kept, back) = singles[..popped].split_at(popped - popped.min(*back));
+                device.put_back(back);
+                if !kept.is_empty() {
+                    self.one_by_one = 0;
+                }
+                self.popped.extend(kept.iter().map(|single| Some(single.head)));
+            }
+            Step::Rewind(n) => {
+                let most = self.one_by_one.min((*n).into());
+                let last = self.popped.iter().rev().take(most).take_while(|head| head.is_some()).count();
+                self.one_by_one -= last;
+                device.rewind(last as u16);
+                self.popped.truncate(self.popped.len() - last);
+            }
+            Step::Complete { which } if transmit => {
+                let mut done = Vec::new();
+                for which in which {
+                    let mut open: Vec<_> = self.popped.iter_mut().filter(|head| head.is_some()).collect();
+                    if !open.is_empty() {
+                        let which = which % open.len();
+                        done.extend(open[which].take());
+                    }
+                }
+                for head in &done {
+                    let chain = self.given[head];
+                    assert!(self.sent.insert(chain), "sent twice");
+                }
+                device.complete_all(done.into_iter().map(|head| (head, 0)));
+            }
+            Step::Complete { which } => {
+                let mut open: Vec<_> = self.popped.iter_mut().filter(|head| head.is_some()).collect();
+                let chains = which.len().min(open.len()) as u32;
+                let frame = self.next_frame;
+                self.next_frame += 1;
+                let done: Vec<_> =
+                    open.iter_mut().take(chains as usize).map(|head| head.take().unwrap()).collect();
+                let lengths = (0..chains).map(|i| (frame + 1) << 8 | chains << 4 | i);
+                device.complete_all(done.into_iter().zip(lengths));
+            }
+            Step::Publish => {
+                let _ = device.publish();
+            }
+            _ => unreachable!("no step of the device"),
+        }
+    }
+
+    fn kill(&mut self, kill: &Kill) {
+        let _ = cut::after(kill.stores, || self.device_does(&kill.step));
+        self.device = None;
+        self.popped.clear();
+        self.one_by_one = 0;
+        kill.meanwhile.iter().for_each(|step| self.driver_does(step));
+        assert_eq!(self.region.queue(self.index).unwrap().standing(), Standing::InService);
+        // A base from long ago: it means nothing.
+        for stores in &kill.again {
+            let _ = cut::after(*stores, || self.start(0));
+        }
+        let mut device = self.start(0);
+        assert!(device.recovered().is_some());
+        assert_eq!(device.in_flight(), 0);
+        assert!(device.publish(), "the driver may be owed an interrupt");
+        self.device = Some(device);
+    }
+
+    /// All that was given comes back.
+    fn drain(mut self) {
+        for _ in 0..100_000 {
+            self.driver_does(&Step::Show);
+            self.driver_does(&Step::Reap);
+            if self.given.is_empty() {
+                assert_eq!(self.open, None, "half a frame was received");
+                assert_eq!(self.driver.free(), self.layout.size);
+                return;
+            }
+            let open = self.popped.iter().flatten().count();
+            if open > 0 {
+                self.device_does(&Step::Complete { which: vec![0; open.min(15)] });
+            }
+            self.device_does(&Step::Publish);
+            self.device_does(&Step::Look);
+            self.device_does(&Step::Pop);
+        }
+        panic!("stranded: {:?}", self.given);
+    }
+}
+
+fn is_drivers(step: &Step) -> bool {
+    matches!(step, Step::Add { .. } | Step::Show | Step::Reap)
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Step(Step),
+    Kill(Kill),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        12 => driver_step().prop_map(Event::Step),
+        12 => device_step().prop_map(Event::Step),
+        1 => kill().prop_map(Event::Kill),
+    ]
+}
+
+fn run(world: &mut World, events: &[Event]) {
+    for event in events {
+        match event {
+            Event::Step(step) if is_drivers(step) => world.driver_does(step),
+            Event::Step(step) => world.device_does(step),
+            Event::Kill(kill) => world.kill(kill),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_kill_at_any_store_strands_nothing_and_repeats_nothing(
+        events in prop::collection::vec(event(), 1..300),
+        (packed, size) in prop_oneof![
+            (0u32..5).prop_map(|log| (false, 1u16 << log)),
+            (1u16..=16).prop_map(|size| (true, size)),
+        ],
+        index in prop_oneof![Just(RX), Just(TX)],
+        base in prop_oneof![Just(0u16), 65500u16..=65535, any::<u16>()],
+        event_idx in any::<bool>(),
+        indirect in any::<bool>(),
+    ) {
+        let mut world = World::new(size, Features { packed, event_idx, indirect }, index, base);
+        run(&mut world, &events);
+        world.drain();
+    }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    /// One busy queue, cut at each of the stores of each of its steps in turn.
+    #[test]
+    fn every_store_of_a_step_is_a_good_one_to_be_killed_at(
+        before in prop::collection::vec(
+            prop_oneof![driver_step().prop_map(Event::Step), device_step().prop_map(Event::Step)], 20..60),
+        step in device_step(),
+        meanwhile in prop::collection::vec(driver_step(), 0..4),
+        (packed, size) in prop_oneof![Just((false, 8u16)), Just((true, 7)), Just((true, 8))],
+        index in prop_oneof![Just(RX), Just(TX)],
+    ) {
+        for stores in 0..64 {
+            let mut world = World::new(size, Features { packed, event_idx: true, indirect: true }, index, 0x8000);
+            run(&mut world, &before);
+            let mut kill = Kill { step: step.clone(), stores, meanwhile: meanwhile.clone(), again: Vec::new() };
+            if stores % 2 == 1 {
+                kill.again.push(stores / 2);
+            }
+            world.kill(&kill);
+            world.drain();
+        }
+    }
+}
