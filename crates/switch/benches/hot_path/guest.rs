@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tidegate_frontend::driver::{Buffer, DriverFeatures, DriverQueue};
 use tidegate_frontend::memory::SharedMemory;
 use tidegate_switch::vhost_user::VringSetup;
-use tidegate_switch::virtio::GuestMemory;
 use tidegate_switch::virtio::memory::RegionSpec;
+use tidegate_switch::virtio::{GuestMemory, Inflight};
 
 const RING: u16 = 1024;
 const BUFFER: u32 = 2048;
@@ -16,6 +16,7 @@ const BUFFER: u32 = 2048;
 pub struct Guest {
     memory: Arc<SharedMemory>,
     packed: bool,
+    inflight: Inflight,
     pub tx: DriverQueue,
     pub rx: DriverQueue,
     /// What it sends, in turns: where, and how long.
@@ -42,7 +43,8 @@ impl Guest {
             Buffer::readable(at, frame.len() as u32)
         };
         let frames = (0..).zip(frames).map(place).collect();
-        Self { memory, packed, tx, rx, frames, rx_buffers }
+        let inflight = Inflight::create(2, RING).expect("memory");
+        Self { memory, packed, inflight, tx, rx, frames, rx_buffers }
     }
 
     /// Its memory, as the switch maps it.
@@ -53,8 +55,8 @@ impl Guest {
         Arc::new(GuestMemory::map(vec![region]).expect("mapped"))
     }
 
-    /// Where one of its rings lies.
-    pub fn setup(&self, ring: &DriverQueue) -> VringSetup {
+    /// Where its queue `index` lies, and what keeps account of it.
+    pub fn setup(&self, index: u16, ring: &DriverQueue) -> VringSetup {
         let user = |addr| self.memory.to_user(addr);
         VringSetup {
             size: RING,
@@ -65,7 +67,7 @@ impl Guest {
             base: if self.packed { 0x8000_8000 } else { 0 },
             kick: None,
             call: None,
-            inflight: None,
+            inflight: self.inflight.queue(index),
         }
     }
 

@@ -74,7 +74,7 @@ impl Scene {
             worker.set_features(index, case.features);
             worker.set_memory(index, &guest.map()).expect("memory");
             for (queue, ring) in [(0, &guest.rx), (1, &guest.tx)] {
-                worker.start_queue(index, queue, guest.setup(ring)).expect("a ring");
+                worker.start_queue(index, queue, guest.setup(queue, ring)).expect("a ring");
                 worker.enable_queue(index, queue, true);
             }
             guests.push(guest);

@@ -49,7 +49,8 @@ enum Step {
 
 fn driver_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        3 => (1usize..4, any::<bool>()).prop_map(|(buffers, indirect)| Step::Add { buffers, indirect }),
+        2 => Just(Step::Add { buffers: 1, indirect: false }),
+        2 => (1usize..4, any::<bool>()).prop_map(|(buffers, indirect)| Step::Add { buffers, indirect }),
         2 => Just(Step::Show),
         2 => Just(Step::Reap),
     ]
@@ -77,10 +78,22 @@ struct Kill {
     again: Vec<u32>,
 }
 
+/// A driver that uses what came back again at once.
+fn take_and_give(chains: usize) -> Vec<Step> {
+    let add = vec![Step::Add { buffers: 1, indirect: false }; chains];
+    [vec![Step::Reap], add, vec![Step::Show]].concat()
+}
+
 fn kill() -> impl Strategy<Value = Kill> {
+    let meanwhile =
+        prop_oneof![prop::collection::vec(driver_step(), 0..4), (1usize..4).prop_map(take_and_give),];
     let again = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(0u32..24, 1..3)];
-    (device_step(), 0u32..16, prop::collection::vec(driver_step(), 0..4), again)
-        .prop_map(|(step, stores, meanwhile, again)| Kill { step, stores, meanwhile, again })
+    (device_step(), 0u32..16, meanwhile, again).prop_map(|(step, stores, meanwhile, again)| Kill {
+        step,
+        stores,
+        meanwhile,
+        again,
+    })
 }
 
 /// One side's memory of what is going on: a driver, and devices one after the other.
@@ -252,8 +265,9 @@ impl World {
         }
     }
 
-    fn kill(&mut self, kill: &Kill) {
-        let _ = cut::after(kill.stores, || self.device_does(&kill.step));
+    /// Returns whether the step was cut.
+    fn kill(&mut self, kill: &Kill) -> bool {
+        let whole = cut::after(kill.stores, || self.device_does(&kill.step));
         self.device = None;
         self.popped.clear();
         self.one_by_one = 0;
@@ -268,6 +282,7 @@ impl World {
         assert_eq!(device.in_flight(), 0);
         assert!(device.publish(), "the driver may be owed an interrupt");
         self.device = Some(device);
+        whole.is_none()
     }
 
     /// All that was given comes back.
@@ -315,7 +330,9 @@ fn run(world: &mut World, events: &[Event]) {
         match event {
             Event::Step(step) if is_drivers(step) => world.driver_does(step),
             Event::Step(step) => world.device_does(step),
-            Event::Kill(kill) => world.kill(kill),
+            Event::Kill(kill) => {
+                world.kill(kill);
+            }
         }
     }
 }
@@ -349,21 +366,37 @@ proptest! {
     #[test]
     fn every_store_of_a_step_is_a_good_one_to_be_killed_at(
         before in prop::collection::vec(
-            prop_oneof![driver_step().prop_map(Event::Step), device_step().prop_map(Event::Step)], 20..60),
-        step in device_step(),
-        meanwhile in prop::collection::vec(driver_step(), 0..4),
+            prop_oneof![driver_step().prop_map(Event::Step), device_step().prop_map(Event::Step)], 0..40),
+        offered in 0usize..8,
+        last in prop::collection::vec(device_step(), 0..3),
+        chains in 1usize..4,
         (packed, size) in prop_oneof![Just((false, 8u16)), Just((true, 7)), Just((true, 8))],
         index in prop_oneof![Just(RX), Just(TX)],
     ) {
-        for stores in 0..64 {
-            let mut world = World::new(size, Features { packed, event_idx: true, indirect: true }, index, 0x8000);
-            run(&mut world, &before);
-            let mut kill = Kill { step: step.clone(), stores, meanwhile: meanwhile.clone(), again: Vec::new() };
-            if stores % 2 == 1 {
-                kill.again.push(stores / 2);
+        let offer = [vec![Step::Add { buffers: 1, indirect: false }; offered], vec![Step::Show, Step::Look]];
+        let before: Vec<_> = before.into_iter().chain(offer.concat().into_iter().map(Event::Step))
+            .chain(last.into_iter().map(Event::Step)).collect();
+        for step in [
+            Step::Singles { most: 5, back: 5 },
+            Step::Singles { most: 5, back: 3 },
+            Step::Pop,
+            Step::Rewind(3),
+            Step::Complete { which: vec![2, 1, 0] },
+            Step::Publish,
+        ] {
+            for stores in 0.. {
+                let features = Features { packed, event_idx: true, indirect: true };
+                let mut world = World::new(size, features, index, 0x8000);
+                run(&mut world, &before);
+                let again = if stores % 2 == 1 { vec![stores / 2] } else { Vec::new() };
+                let meanwhile = take_and_give(chains);
+                let kill = Kill { step: step.clone(), stores, meanwhile, again };
+                let cut = world.kill(&kill);
+                world.drain();
+                if !cut {
+                    break;
+                }
             }
-            world.kill(&kill);
-            world.drain();
         }
     }
 }
