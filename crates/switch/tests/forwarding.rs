@@ -128,6 +128,26 @@ fn broadcast_reaches_all_others_and_is_capped() {
 }
 
 #[test]
+fn a_tagged_broadcast_goes_to_its_vlan_and_nothing_is_lost_elsewhere() {
+    let host = TestSwitch::new(1);
+    let tagged = "allowed = { vlans = [10] }";
+    let mut a = host.guest(&vnic("a", 1, tagged));
+    let mut b = host.guest(&vnic("b", 2, tagged));
+    let mut c = host.guest(&vnic("c", 3, ""));
+    let mut frame = udp(BROADCAST, a.mac(), &[7; 100]);
+    frame.splice(12..12, [0x81, 0x00, 0, 10]);
+    a.send(&frame);
+    assert_eq!(b.receive(), frame);
+    // To somebody who is not there to see: the tag of a single receiver does count.
+    let mut direct = frame.clone();
+    direct[..6].copy_from_slice(&c.mac());
+    a.send(&direct);
+    host.until(|| a.front.in_flight(0) == 0 && !host.stats("a").tx.dropped.is_empty());
+    assert_eq!(c.drain(), 0);
+    assert_eq!(host.stats("a").tx.dropped.into_iter().collect::<Vec<_>>(), [("vlan".to_owned(), 1)]);
+}
+
+#[test]
 fn addresses_behind_a_bridge_are_learned() {
     let host = TestSwitch::new(1);
     let mut bridge = host.guest(&vnic("bridge", 1, "allowed = { macs = \"any\" }"));
