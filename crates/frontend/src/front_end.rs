@@ -17,13 +17,14 @@ use crate::driver::{Buffer, DriverFeatures, DriverQueue};
 use crate::memory::SharedMemory;
 use crate::queue::Queue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use vhost::vhost_user::message::{FrontendReq, VhostUserHeaderFlag};
+use vhost::vhost_user::message::{FrontendReq, VhostUserHeaderFlag, VhostUserInflight};
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 
@@ -51,7 +52,8 @@ pub struct Options {
     /// Wanted virtio features; negotiated is what the back end offers of them.
     pub features: u64,
     /// Wanted protocol features, likewise. With CONFIGURE_MEM_SLOTS memory goes
-    /// region by region, as QEMU does it, else as one table.
+    /// region by region, as QEMU does it, else as one table. With INFLIGHT_SHMFD the back end's
+    /// account of what is in flight is kept, and given back when the guest reconnects.
     pub protocol_features: VhostUserProtocolFeatures,
     /// Queue pairs to set up.
     pub queue_pairs: u16,
@@ -151,6 +153,8 @@ pub struct FrontEnd {
     link: Option<Link>,
     features: u64,
     protocol_features: VhostUserProtocolFeatures,
+    /// What the back end said of its in-flight region, and the region.
+    inflight: Option<(VhostUserInflight, File)>,
     /// Even: receive; odd: transmit. Empty before the first negotiation.
     queues: Vec<Queue>,
 }
@@ -191,6 +195,7 @@ impl FrontEnd {
             link: None,
             features: 0,
             protocol_features: VhostUserProtocolFeatures::empty(),
+            inflight: None,
             queues: Vec::new(),
         };
         guest.attach(stream)?;
@@ -206,7 +211,7 @@ impl FrontEnd {
     /// back end left them: at the used index, as QEMU does, or the used place
     /// of a packed ring. The layout of the rings stays. What was in flight
     /// is shown again, so a back end that completed out of order completes some
-    /// of it twice.
+    /// of it twice, unless INFLIGHT_SHMFD tells it what.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); without a path, not connected.
@@ -225,6 +230,9 @@ impl FrontEnd {
         let vrings = u64::from(self.options.queue_pairs) * 2;
         self.link = Some(Link { protocol: Frontend::from_stream(stream.try_clone()?, vrings), stream });
         self.negotiate(vrings)?;
+        if self.protocol_features.contains(VhostUserProtocolFeatures::INFLIGHT_SHMFD) {
+            self.share_inflight()?;
+        }
         self.share_memory()?;
         if self.queues.is_empty() {
             for index in 0..vrings {
@@ -369,6 +377,21 @@ impl FrontEnd {
             link.protocol.set_mem_table(&[region]).step("SET_MEM_TABLE")?;
         }
         Ok(())
+    }
+
+    /// Passes the back end its own account of what is in flight; asks for one first if there is none.
+    fn share_inflight(&mut self) -> Result<()> {
+        let (queues, entries) = (self.options.queue_pairs * 2, self.options.queue_size);
+        let link = self.link.as_mut().ok_or(FrontEndError::NotConnected)?;
+        let (region, file) = match &self.inflight {
+            Some(inflight) => inflight,
+            None => {
+                let wanted = VhostUserInflight::new(0, 0, queues, entries);
+                let made = link.protocol.get_inflight_fd(&wanted).step("GET_INFLIGHT_FD")?;
+                self.inflight.insert(made)
+            }
+        };
+        link.protocol.set_inflight_fd(region, file.as_raw_fd()).step("SET_INFLIGHT_FD")
     }
 
     fn negotiate(&mut self, vrings: u64) -> Result<()> {

@@ -9,10 +9,15 @@
 //!   VM rx: available ─▶ pop_writable ─▶ Chain ─▶ writer: header + payload, one copy
 //!                                                   │
 //!          interrupt? ◀─ publish ◀─ complete ◀──────┘
+//!
+//!   pop, complete ──stores──▶ inflight ──▶ after a kill, the next process's Queue
 //! ```
 //!
 //! Both layouts count chains and have the same methods. They differ in where a chain is found and
 //! given back ([`SplitQueue`], [`PackedQueue`]); its descriptors are checked by one walker.
+//!
+//! A queue may be killed at any instruction: what it has in flight is in a region that outlives the
+//! process ([`Inflight`]), and the queue that follows completes or takes up again what it finds there.
 //!
 //! The guest is hostile until proven otherwise, and never proven otherwise:
 //!

@@ -80,6 +80,15 @@ impl Device {
     }
 }
 
+impl Device {
+    /// Takes a chain from transmit queue `index` and never gives it back.
+    pub fn swallow(&mut self, index: u16) -> bool {
+        let ring = &mut self.queues.get_mut(&index).unwrap().ring;
+        ring.available().unwrap();
+        ring.pop_readable(&mut Chain::new()).unwrap()
+    }
+}
+
 fn read(chain: &Chain) -> Vec<u8> {
     let mut bytes = Vec::new();
     for span in chain.spans() {
@@ -128,8 +137,12 @@ impl PortControl for Arc<Mutex<Device>> {
             indirect: device.features & F_INDIRECT_DESC != 0,
         };
         let memory = device.memory.clone().ok_or("no memory")?;
-        let ring = Ring::new(memory, layout, setup.base, features);
-        let queue = Queue { ring: ring.map_err(|e| e.to_string())?, call: setup.call, enabled: false };
+        let ring = Ring::with_inflight(memory, layout, setup.base, features, setup.inflight);
+        let ring = ring.map_err(|e| e.to_string())?;
+        if let Some(unsent) = ring.recovered() {
+            device.events.push(format!("recovered {index}: {unsent} unsent"));
+        }
+        let queue = Queue { ring, call: setup.call, enabled: false };
         device.queues.insert(index, queue);
         Ok(())
     }
@@ -137,7 +150,7 @@ impl PortControl for Arc<Mutex<Device>> {
     fn stop_queue(&mut self, index: u16) -> Option<u32> {
         let mut device = self.lock().unwrap();
         device.events.push(format!("stop {index}"));
-        device.queues.remove(&index).map(|queue| queue.ring.base())
+        device.queues.remove(&index).map(|queue| queue.ring.retire())
     }
 
     fn enable_queue(&mut self, index: u16, enabled: bool) {

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::vhost_user::features;
+use crate::virtio::Inflight;
 use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::os::fd::AsFd;
 use std::sync::mpsc;
 use tidegate_frontend::front_end::{PROTOCOL_FEATURES, VERSION_1};
@@ -172,6 +174,68 @@ fn memory_that_is_not_shared_is_explained() {
     assert_serves(&port);
 }
 
+#[test]
+fn an_in_flight_region_that_is_none_of_ours_is_refused() {
+    let port = Port::server(1);
+    let ours = Inflight::create(2, 8).unwrap();
+    let small = Inflight::create(2, 7).unwrap();
+    let one = Inflight::create(1, 8).unwrap();
+    let foreign = memfd_create("foreign", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&foreign, ours.bytes()).unwrap();
+    let unsealed = memfd_create("unsealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&unsealed, ours.bytes()).unwrap();
+    fcntl_add_seals(&foreign, SealFlags::SHRINK).unwrap();
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    let given = |bytes: u64, offset: u64, queues: u16, entries: u16| {
+        let mut payload = [bytes.to_ne_bytes(), offset.to_ne_bytes()].concat();
+        payload.extend([queues.to_ne_bytes(), entries.to_ne_bytes(), [0; 2], [0; 2]].concat());
+        message(FrontendReq::SET_INFLIGHT_FD, 9, &payload)
+    };
+    let bytes = ours.bytes();
+    let cases = [
+        (given(bytes, 0, 2, 8), unsealed.as_fd(), "not sealed"),
+        (given(bytes, 0, 2, 8), pipe.as_fd(), "not sealed"),
+        (given(bytes, 0, 2, 8), foreign.as_fd(), "another format"),
+        (given(bytes, 4096, 2, 8), ours.fd(), "not the size, offset"),
+        (given(bytes, 0, 3, 8), ours.fd(), "not the size, offset"),
+        (given(one.bytes(), 0, 1, 8), one.fd(), "a region for 1 queues, but the port has 2"),
+        (given(0, 0, 0, 8), ours.fd(), "SET_INFLIGHT_FD: wrong size, values or file descriptors"),
+    ];
+    let mut n = 0;
+    for (bytes, fd, expected) in cases {
+        n += 1;
+        let mut raw = port.dial();
+        prepare(&mut raw);
+        send_fds(&raw, &bytes, &[fd]);
+        let reason = thrown_out(&port, n);
+        assert!(reason.starts_with("SET_INFLIGHT_FD") && reason.contains(expected), "{reason}");
+    }
+    // Too few entries for a ring are found when it starts; no region is taken when one runs.
+    let memory = SharedMemory::new(0, 0x1_0000).unwrap();
+    for (region, expected) in
+        [(&small, "queue 1 of 8 entries"), (&ours, "SET_INFLIGHT_FD: queue 1 is running")]
+    {
+        n += 1;
+        let mut raw = port.dial();
+        prepare(&mut raw);
+        let given = given(region.bytes(), 0, 2, region.entries());
+        send_fds(&raw, &given, &[region.fd()]);
+        assert_eq!(reply(&mut raw), [0; 8]);
+        send_memory(&raw, &memory);
+        assert_eq!(reply(&mut raw), [0; 8]);
+        let num = message(FrontendReq::SET_VRING_NUM, 9, &words(&[1, 8]));
+        for bytes in [num, ring_addresses(1, &memory, 0)] {
+            raw.write_all(&bytes).unwrap();
+            assert_eq!(reply(&mut raw), [0; 8]);
+        }
+        raw.write_all(&message(FrontendReq::SET_VRING_KICK, 1, &0x101u64.to_ne_bytes())).unwrap();
+        send_fds(&raw, &given, &[region.fd()]);
+        let reason = thrown_out(&port, n);
+        assert!(reason.contains(expected), "{reason}");
+    }
+    assert_serves(&port);
+}
+
 /// Negotiates, so that everything is allowed.
 fn prepare(raw: &mut UnixStream) {
     for bytes in
@@ -180,7 +244,7 @@ fn prepare(raw: &mut UnixStream) {
         raw.write_all(&bytes).unwrap();
         reply(raw);
     }
-    let protocol = 1u64 | 1 << 3 | 1 << 15;
+    let protocol = 1u64 | 1 << 3 | 1 << 12 | 1 << 15;
     let features = VERSION_1 | PROTOCOL_FEATURES;
     for (code, value) in
         [(FrontendReq::SET_PROTOCOL_FEATURES, protocol), (FrontendReq::SET_FEATURES, features)]
@@ -238,7 +302,11 @@ fn every_wrong_message_is_named_and_ends_its_connection_only() {
         (message(SET_STATUS, 1, &u64s(&[15])), "SET_STATUS: not supported"),
         (message(POSTCOPY_ADVISE, 1, &[]), "POSTCOPY_ADVISE: not supported"),
         (message(GET_CONFIG, 1, &words(&[0, 4, 0, 0])), "GET_CONFIG: not supported, nor offered"),
-        (message(GET_INFLIGHT_FD, 1, &[0; 24]), "GET_INFLIGHT_FD: not supported"),
+        (message(GET_INFLIGHT_FD, 1, &[0; 24]), "GET_INFLIGHT_FD: wrong size, values"),
+        (
+            message(GET_INFLIGHT_FD, 1, &words(&[0, 0, 0, 0, 8 << 16 | 2, 0])),
+            "GET_INFLIGHT_FD: queue 1 is running",
+        ),
         (message(CHECK_DEVICE_STATE, 1, &[]), "CHECK_DEVICE_STATE: not supported"),
         (message(RESET_DEVICE, 1, &[]), "RESET_DEVICE: not supported"),
         (message(GET_FEATURES, 1, &[1]), "GET_FEATURES: wrong size"),
@@ -312,6 +380,11 @@ fn what_was_not_negotiated_is_not_obeyed() {
     let port = Port::server(1);
     for (n, (code, payload, expected)) in [
         (FrontendReq::GET_QUEUE_NUM, vec![], "GET_QUEUE_NUM: protocol feature"),
+        (
+            FrontendReq::GET_INFLIGHT_FD,
+            words(&[0, 0, 0, 0, 8 << 16 | 2, 0]),
+            "GET_INFLIGHT_FD: protocol feature",
+        ),
         (FrontendReq::REM_MEM_REG, vec![0; 40], "REM_MEM_REG: protocol feature"),
         (
             FrontendReq::SET_VRING_ENABLE,

@@ -279,7 +279,7 @@ fn memory_may_come_and_go_by_region() {
     let port = Port::server(1);
     let mut guest =
         port.connect(Options { protocol_features: VhostUserProtocolFeatures::all(), ..one_pair() });
-    assert_eq!(port.status.snapshot().protocol_features, 1 | 1 << 3 | 1 << 15);
+    assert_eq!(port.status.snapshot().protocol_features, 1 | 1 << 3 | 1 << 12 | 1 << 15);
     exchange(&port, &mut guest, 1, 5);
     let more = SharedMemory::new(1 << 32, 0x10_0000).unwrap();
     let region = region(&more);
@@ -305,6 +305,47 @@ fn memory_may_come_and_go_by_region() {
     guest.protocol().unwrap().remove_mem_region(&first).unwrap_err();
     let error = port.wait_gone(1).last_error.unwrap();
     assert!(error.contains("the last region, while queue 0 is running"), "{error}");
+}
+
+#[test]
+fn what_was_in_flight_comes_back_if_the_front_end_keeps_the_account() {
+    let inflight = VhostUserProtocolFeatures::INFLIGHT_SHMFD | VhostUserProtocolFeatures::REPLY_ACK;
+    for features in [VERSION_1, VERSION_1 | front_end::RING_PACKED] {
+        let port = Port::server(1);
+        let features = features | front_end::PROTOCOL_FEATURES;
+        let mut guest = port.connect(Options { protocol_features: inflight, features, ..one_pair() });
+        exchange(&port, &mut guest, 1, 5);
+        let frames: Vec<_> = (0..7).map(|tag| frame(12, tag, 100)).collect();
+        guest.send_batch(0, frames.iter().map(Vec::as_slice));
+        for _ in 0..3 {
+            assert!(port.device().swallow(1));
+        }
+        port.events();
+        // The device forgets all it knew.
+        guest.disconnect();
+        port.wait_gone(1);
+        guest.reconnect().unwrap();
+        let events = port.events();
+        for recovered in ["recovered 0: 0 unsent", "recovered 1: 3 unsent"] {
+            assert!(events.iter().any(|event| event == recovered), "{events:?}");
+        }
+        assert_eq!(guest.in_flight(0), 4, "the others were not seen yet");
+        assert_eq!(port.device().reflect(), 4);
+        for sent in &frames[3..] {
+            assert_eq!(guest.receive(0).unwrap()[12..], sent[12..]);
+        }
+        exchange(&port, &mut guest, 1, 60);
+        // Stopped in order, there is nothing to recover.
+        port.events();
+        for index in [0, 1] {
+            guest.stop_queue(index).unwrap();
+            guest.start_queue(index).unwrap();
+            guest.enable_queue(index, true).unwrap();
+        }
+        let events = port.events();
+        assert!(!events.iter().any(|event| event.starts_with("recovered")), "{events:?}");
+        exchange(&port, &mut guest, 1, 5);
+    }
 }
 
 /// QEMU before 8.0, with several queue pairs.
