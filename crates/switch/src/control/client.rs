@@ -3,11 +3,19 @@
 use super::channel;
 use super::message::{Hello, LinkKind, PROTOCOL, PortStatus, Reply, Request};
 use crate::stats::Reader;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tidegate_contract::{Host, Vnic};
+
+/// Longest wait for an answer. The switch answers within milliseconds; one that has to wait for the CPU that
+/// long keeps no promise either.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+
+const STOPPED: &str = "is its process stopped (SIGSTOP), in a debugger, or without a CPU?";
 
 /// A connection to a running switch.
 #[derive(Debug)]
@@ -53,11 +61,35 @@ pub enum SwitchError {
     },
 }
 
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("no answer for {} s; {STOPPED}", PATIENCE.as_secs())
+        }
+        _ => error.to_string(),
+    }
+}
+
 impl Client {
-    /// Connects to the control socket at `path`.
+    /// Connects to the control socket at `path`. Neither this nor any question waits for longer than
+    /// [`PATIENCE`] on a switch that is there and does nothing.
     pub fn connect(path: &Path) -> Result<Self, SwitchError> {
-        match UnixStream::connect(path) {
+        let connected = || -> io::Result<UnixStream> {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            connect(&socket, &SocketAddrUnix::new(path)?)?;
+            let stream = UnixStream::from(socket);
+            stream.set_nonblocking(false)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok(stream)
+        };
+        match connected() {
             Ok(stream) => Ok(Self { stream, path: path.to_owned() }),
+            Err(source) if source.kind() == io::ErrorKind::WouldBlock => Err(SwitchError::Broken {
+                path: path.to_owned(),
+                reason: format!("it takes no more connections; {STOPPED}"),
+            }),
             Err(source) => Err(SwitchError::Unreachable { path: path.to_owned(), source }),
         }
     }
@@ -123,8 +155,8 @@ impl Client {
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), SwitchError> {
-        channel::send(&self.stream, request, descriptors).map_err(|e| self.broken(e.to_string()))?;
-        match channel::receive(&self.stream).map_err(|e| self.broken(e.to_string()))? {
+        channel::send(&self.stream, request, descriptors).map_err(|e| self.broken(reason(&e)))?;
+        match channel::receive(&self.stream).map_err(|e| self.broken(reason(&e)))? {
             Some((Reply::Refused(why), _)) => Err(SwitchError::Refused(why)),
             Some(answer) => Ok(answer),
             None => Err(self.broken("it closed the connection".into())),
@@ -137,5 +169,26 @@ impl Client {
 
     fn broken(&self, reason: String) -> SwitchError {
         SwitchError::Broken { path: self.path.clone(), reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_switch_that_does_nothing_is_not_waited_for_for_ever() {
+        let path = std::env::temp_dir().join(format!("tidegate-silent-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let _listener = UnixListener::bind(&path).unwrap();
+        let error = Client::connect(&path).unwrap().hello().unwrap_err().to_string();
+        assert!(error.contains("no answer for 3 s") && error.contains("SIGSTOP"), "{error}");
+        // Nobody accepts: from some number on there is no room to wait in.
+        let waiting: Vec<_> =
+            (0..100_000).map(|_| Client::connect(&path)).take_while(Result::is_ok).collect();
+        let error = Client::connect(&path).unwrap_err().to_string();
+        assert!(error.contains("no more connections"), "after {}: {error}", waiting.len());
+        std::fs::remove_file(&path).unwrap();
     }
 }
