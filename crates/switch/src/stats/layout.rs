@@ -131,7 +131,7 @@ pub struct VnicSlot {
 pub struct MissRecord {
     /// Which miss this is, counting from 1; written last.
     pub number: Counter,
-    /// When, ns since the epoch.
+    /// When, ns of CLOCK_MONOTONIC.
     pub at: Counter,
     /// Port index it was sent to.
     pub egress: Counter,

@@ -4,6 +4,7 @@ use super::histogram::Histogram;
 use super::layout::{Layout, MAGIC, MISSES, MissRecord, NOBODY, TrafficSlot, VERSION, VnicSlot};
 use super::reason::{DropReason, MissCause};
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -68,7 +69,7 @@ impl From<&Histogram> for Delay {
 pub struct Miss {
     /// Which miss of this vNIC, counting from 1.
     pub number: u64,
-    /// When, nanoseconds since the epoch.
+    /// When, nanoseconds since the epoch by the clock as it is set now.
     pub at: u64,
     /// The vNIC it was sent to.
     pub egress: String,
@@ -231,7 +232,7 @@ impl Reader {
         let behind = record.behind.get();
         let miss = Miss {
             number,
-            at: record.at.get(),
+            at: time_of_day(record.at.get()),
             egress: self.name_at(record.egress.get() as usize).unwrap_or_else(|| "(gone)".into()),
             cause: cause.label().into(),
             dropped: (dropped != NOBODY)
@@ -288,6 +289,16 @@ fn traffic(slot: &TrafficSlot) -> Traffic {
     }
 }
 
+/// A moment of CLOCK_MONOTONIC in ns since the epoch, as the clock is set now: what is shown as so long ago stays
+/// right when somebody sets it.
+fn time_of_day(moment: u64) -> u64 {
+    let now = |clock| {
+        let time = clock_gettime(clock);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    now(ClockId::Realtime).saturating_sub(now(ClockId::Monotonic).saturating_sub(moment))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -311,6 +322,23 @@ mod tests {
         assert!(reader.vnic("plc1").is_none());
         region.claim(7, "plc2");
         assert_eq!(reader.vnic("plc2").unwrap().tx.frames, 0);
+    }
+
+    #[test]
+    fn a_miss_is_as_long_ago_as_it_is() {
+        let region = Region::create().unwrap();
+        let slot = region.claim(0, "plc1");
+        let hour = 3_600_000_000_000;
+        let record = &slot.miss_log[0];
+        record.at.set(crate::worker::clock().saturating_sub(hour));
+        record.number.set(1);
+        slot.misses_seen.set(1);
+        let [miss] = &Reader::open(region.file()).unwrap().misses("plc1")[..] else { panic!("one miss") };
+        let now =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+        // A machine that is up for less than an hour has no such moment.
+        let ago = hour.min(crate::worker::clock());
+        assert!((now - miss.at).abs_diff(ago) < 10_000_000_000, "{} ns ago", now - miss.at);
     }
 
     #[test]

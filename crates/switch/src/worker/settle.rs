@@ -7,7 +7,6 @@ use crate::fdb::PortIndex;
 use crate::port::{Frame, FrameRef, Link, Owner, Port};
 use crate::stats::layout::{MISSES, NOBODY, VnicSlot};
 use crate::stats::{DropReason, MissCause};
-use rustix::time::{ClockId, clock_gettime};
 
 impl Worker {
     /// Settles everything that ended in this loop; `true` where anything did.
@@ -143,9 +142,9 @@ impl Miss {
         stats.misses[self.cause as usize].add(1);
         let number = stats.misses_seen.get() + 1;
         let record = &stats.miss_log[(number - 1) as usize % MISSES];
-        let wall = clock_gettime(ClockId::Realtime);
         record.number.set(0);
-        record.at.set(wall.tv_sec as u64 * 1_000_000_000 + wall.tv_nsec as u64);
+        // Not the time of day, which may jump: readers make that of it.
+        record.at.set(super::clock());
         record.egress.set(u64::from(self.egress));
         record.cause.set(self.cause as u64);
         record.dropped.set(self.dropped.map_or(NOBODY, |r| r as u64));
