@@ -17,8 +17,10 @@
 //! - `reconciler`: makes what is wanted be in force, and keeps it so
 //! - [`api`]: HTTP on a Unix socket, OpenAPI document, metrics
 //! - `durable`, `lock`: files that survive a crash; one agent per state directory
+//! - `cut`: where an agent may die, for tests
 
 pub mod api;
+mod cut;
 mod durable;
 mod lock;
 pub mod place;
@@ -28,6 +30,7 @@ mod switch_place;
 #[cfg(test)]
 mod testing;
 
+use api::listener::Bounded;
 use api::routes::{Api, router};
 use place::Place;
 use reconciler::{Command, Reconciler};
@@ -137,10 +140,11 @@ impl Agent {
         make_folder(state)?;
         let lock = lock::Lock::take(state)?;
         let (switch, damage) = switch_place::SwitchPlace::new(&options.switch, state)?;
-        let capture = switch.capture();
+        let (capture, made) = (switch.capture(), switch.made());
         let places: Vec<Box<dyn Place>> = vec![Box::new(switch)];
         let mut reconciler = Reconciler::new(&options.config, state, places)?;
         reconciler.problem("switch state", damage);
+        reconciler.recover(made);
         let listener = listen(options)?;
 
         let board = reconciler.board();
@@ -161,7 +165,7 @@ impl Agent {
         let app = router(Api { commands: commands.clone(), board, capture });
         let (tell, failed) = tokio::sync::watch::channel(None);
         let server = tokio::spawn(async move {
-            let ended = axum::serve(listener, app).await;
+            let ended = axum::serve(Bounded::new(listener), app).await;
             if let Err(e) = &ended {
                 let _ = tell.send(Some(e.to_string()));
             }

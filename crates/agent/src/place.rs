@@ -30,6 +30,14 @@ pub trait Place: Send {
     /// Every reason for which `wanted` cannot be had here.
     fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>>;
 
+    /// Called before the first of `actions` is done: puts on disk what must be there for all of them.
+    ///
+    /// # Errors
+    /// It cannot; nothing was touched.
+    fn prepare(&mut self, _actions: &[&Action]) -> Result<(), PlaceError> {
+        Ok(())
+    }
+
     /// Does one thing, wholly or not at all.
     fn apply(&mut self, action: &Action) -> Result<(), PlaceError>;
 
@@ -81,6 +89,8 @@ pub struct Observed {
     pub evidence: Evidence,
     /// The program that keeps the promises.
     pub keeper: Keeper,
+    /// What is wrong with the place as a whole, such as a disk on which it can keep no record.
+    pub problem: Option<String>,
 }
 
 /// The program that keeps the promises of a place.
@@ -103,6 +113,9 @@ pub struct ObservedVnic {
     pub present: bool,
     /// Whether this agent (or one before it, on the same state) made it.
     pub ours: bool,
+    /// As somebody else left it, while taking it over is not settled: [`Action::Own`] or [`Action::Release`]
+    /// comes next.
+    pub found: Option<Vnic>,
     /// How it is connected.
     pub connection: Connection,
     /// Why its connection has to be made anew, where it has.
@@ -148,8 +161,13 @@ pub enum Action {
         /// Wanted.
         to: Vnic,
     },
-    /// A vNIC of another agent that is exactly as wanted becomes ours; nothing changes for its traffic.
+    /// A vNIC of another agent becomes ours, as it is and until further notice: where the change that names it
+    /// fails, or the agent dies over it, it is given back. Nothing changes for its traffic.
     Adopt(Vnic),
+    /// What was adopted is ours for good: the change that names it was accepted.
+    Own(Vnic),
+    /// What was adopted is somebody else's again.
+    Release(Vnic),
     /// Its connection is made anew; the contract stays.
     Reconnect(Vnic),
     /// A vNIC goes, and what was made for it.
@@ -166,7 +184,10 @@ impl Action {
             Self::Create(vnic) => Self::Remove(vnic.clone()),
             Self::Change { from, to } => Self::Change { from: to.clone(), to: from.clone() },
             Self::Remove(vnic) => Self::Create(vnic.clone()),
-            Self::SetHost { from: None, .. } | Self::Adopt(_) | Self::Reconnect(_) => return None,
+            Self::Adopt(vnic) => Self::Release(vnic.clone()),
+            Self::SetHost { from: None, .. } | Self::Own(_) | Self::Release(_) | Self::Reconnect(_) => {
+                return None;
+            }
         })
     }
 
@@ -176,6 +197,8 @@ impl Action {
             Self::SetHost { .. } => None,
             Self::Create(v)
             | Self::Adopt(v)
+            | Self::Own(v)
+            | Self::Release(v)
             | Self::Reconnect(v)
             | Self::Remove(v)
             | Self::Change { to: v, .. } => Some(&v.name),
@@ -189,6 +212,8 @@ impl Action {
             Self::Create(_) => "create",
             Self::Change { .. } => "change",
             Self::Adopt(_) => "adopt",
+            Self::Own(_) => "own",
+            Self::Release(_) => "release",
             Self::Reconnect(_) => "reconnect",
             Self::Remove(_) => "remove",
         }

@@ -11,11 +11,13 @@
 //! - `routes`: who answers it
 //! - `error`: refusals and their status codes
 //! - `capture`: a pipe as a response body
+//! - `listener`: how many clients, and for how long
 //! - `metrics`: Prometheus text
 
 pub mod types;
 
 pub(crate) mod capture;
 pub(crate) mod error;
+pub(crate) mod listener;
 pub(crate) mod metrics;
 pub(crate) mod routes;

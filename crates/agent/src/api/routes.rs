@@ -68,7 +68,16 @@ fn routes() -> Vec<(&'static str, MethodRouter<Api>)> {
 pub fn router(api: Api) -> Router {
     let all = routes().into_iter().fold(Router::new(), |router, (path, route)| router.route(path, route));
     // Concerns the routes there are by now, so it comes after them.
-    all.fallback(nowhere).method_not_allowed_fallback(not_so).with_state(api)
+    all.fallback(nowhere)
+        .method_not_allowed_fallback(not_so)
+        .layer(axum::middleware::map_response(last))
+        .with_state(api)
+}
+
+/// One request a connection: a client that stays on keeps no place.
+async fn last(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    response
 }
 
 async fn nowhere() -> ApiError {
@@ -106,7 +115,8 @@ async fn show(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<V
     request_body = SetBody,
     responses((status = 200, body = VnicChange), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, description = "owned by a file, or not possible", body = ErrorBody),
-        (status = 422, description = "cannot be kept", body = ErrorBody), (status = 503, body = ErrorBody)))]
+        (status = 422, description = "cannot be kept", body = ErrorBody), (status = 503, body = ErrorBody),
+        (status = 507, description = "cannot be saved", body = ErrorBody)))]
 async fn set(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -126,7 +136,7 @@ async fn set(
         (status = 404, body = ErrorBody),
         (status = 409, description = "owned by a file, or not possible", body = ErrorBody),
         (status = 422, description = "what remains cannot be kept", body = ErrorBody),
-        (status = 503, body = ErrorBody)))]
+        (status = 503, body = ErrorBody), (status = 507, description = "cannot be saved", body = ErrorBody)))]
 async fn remove(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<VnicChange>, ApiError> {
     ask(&api, |reply| Command::Remove { name, reply }).await
 }
@@ -146,7 +156,8 @@ async fn plan(
 #[utoipa::path(post, path = "/v1/apply", params(ApplyQuery), request_body(content = String, content_type = "application/toml"),
     responses((status = 200, body = PlanView), (status = 400, body = ErrorBody),
         (status = 409, description = "owned by a file, or not possible", body = ErrorBody),
-        (status = 422, description = "cannot be kept", body = ErrorBody), (status = 503, body = ErrorBody)))]
+        (status = 422, description = "cannot be kept", body = ErrorBody), (status = 503, body = ErrorBody),
+        (status = 507, description = "cannot be saved", body = ErrorBody)))]
 async fn apply(
     State(api): State<Api>,
     query: Result<Query<ApplyQuery>, QueryRejection>,

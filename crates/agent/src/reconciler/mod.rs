@@ -17,6 +17,8 @@
 //! - [`view`]: what the API shows
 
 mod check;
+#[cfg(test)]
+mod cuts;
 mod diff;
 mod rates;
 mod repair;
@@ -34,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
-use tidegate_contract::{Admission, Document, Errors, Located, parse, set_key};
+use tidegate_contract::{Admission, Document, Errors, Located, Vnic, parse, set_key};
 use tidegate_switch::stats::Miss;
 use tokio::sync::oneshot;
 
@@ -88,6 +90,18 @@ pub enum Command {
     Stop,
 }
 
+impl Command {
+    /// Whether nobody waits for its answer any more: while a place did not answer, these pile up.
+    fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Apply { reply, .. } => reply.is_closed(),
+            Self::Set { reply, .. } | Self::Remove { reply, .. } => reply.is_closed(),
+            Self::Look { reply } => reply.is_closed(),
+            Self::Reload | Self::Stop => false,
+        }
+    }
+}
+
 /// Where an answer goes.
 pub type Reply<T> = oneshot::Sender<Result<T, ApplyError>>;
 
@@ -112,6 +126,9 @@ pub enum ApplyError {
     /// An action failed.
     #[error("{}", .0.join("\n"))]
     Failed(Vec<String>),
+    /// It cannot be put on disk.
+    #[error("nothing was changed, because it cannot be saved: {0}")]
+    NotRecorded(String),
     /// It could not be saved.
     #[error("the change was taken back because it could not be saved: {0}")]
     NotSaved(DurableError),
@@ -144,6 +161,8 @@ pub struct Reconciler {
     places: Vec<Box<dyn Place>>,
     /// Wanted: in force, or to be.
     contracts: Contracts,
+    /// Nothing usable was saved.
+    lost: bool,
     state: Durable,
     files: Files,
     refused_files: BTreeMap<PathBuf, RefusedFile>,
@@ -174,12 +193,14 @@ impl Reconciler {
     pub fn new(config: &Path, state: &Path, places: Vec<Box<dyn Place>>) -> Result<Self, DurableError> {
         let durable = Durable::new(state.join("contracts.json"));
         let loaded = durable.load::<Contracts>()?;
+        let lost = loaded.value.is_none();
         let contracts = loaded.value.unwrap_or_default();
         let seen = places.iter().map(|_| Err("not asked yet".into())).collect();
         let mut reconciler = Self {
             files: Files::new(config, contracts.files.keys().cloned()),
             places,
             contracts,
+            lost,
             state: durable,
             refused_files: BTreeMap::new(),
             seen,
@@ -244,10 +265,10 @@ impl Reconciler {
             if now < next_tick {
                 continue;
             }
-            next_tick = now + TICK;
             if now >= next_look {
                 next_look = now + LOOK;
                 self.look_at_files(false);
+                self.keep_saved();
             }
             if now >= next_retry {
                 next_retry = now + RETRY_FILES;
@@ -256,11 +277,42 @@ impl Reconciler {
             self.observe();
             self.repair();
             self.publish();
+            // After a place that was waited for in vain, whoever waits for us comes first.
+            next_tick = Instant::now() + TICK;
         }
     }
 
+    /// What is in force is on disk again where somebody removed it.
+    fn keep_saved(&mut self) {
+        // What was damaged stays as the last start found it, until something is accepted.
+        if self.state.exists()
+            || self.contracts == Contracts::default()
+            || self.problems.contains_key("state")
+        {
+            return self.problem("contracts on disk", None);
+        }
+        let failed = self.state.save(&self.contracts).err();
+        if failed.is_none() {
+            tracing::error!("the saved contracts were gone from the state folder; saved them again");
+        }
+        self.problem("contracts on disk", failed.map(|e| format!("the saved contracts are gone: {e}")));
+    }
+
+    /// Where the contracts are lost, with no good copy: what the places were last given is wanted still. A file
+    /// that names one of them takes it over.
+    pub fn recover(&mut self, made: Vec<Vnic>) {
+        let Some(damage) = self.problems.get("state").filter(|_| self.lost) else { return };
+        let damage = format!("{damage}; the {} vNICs last in force are kept, as the API's", made.len());
+        self.problem("state", Some(damage));
+        self.contracts.api.vnics =
+            made.into_iter().map(|v| Located::without_line(v, "last in force")).collect();
+    }
+
     fn command(&mut self, command: Command) {
-        // A caller that hung up does not want the answer: nothing is left to do for it.
+        // Who no longer waits was told that it did not happen, or does not want to know.
+        if command.is_abandoned() {
+            return;
+        }
         match command {
             Command::Apply { text, origin, prune, dry_run, reply } => {
                 let answer = self.apply(&text, &origin, prune, dry_run);
@@ -358,6 +410,7 @@ impl Reconciler {
 
     /// After a change: a file that was refused may fit now, and readers see the change at once.
     fn changed(&mut self) {
+        self.problem("state", None);
         self.retry_files();
         self.observe();
         self.publish();

@@ -2,7 +2,7 @@
 
 use super::{ApplyError, Reconciler, Seen, check::check};
 use crate::api::types::PlaceView;
-use crate::place::{Action, Wanted};
+use crate::place::{Action, Place, Wanted};
 use std::time::{Duration, Instant};
 
 /// Longest pause between attempts to bring one contract into force.
@@ -35,6 +35,8 @@ impl Reconciler {
             }
             *seen = now;
         }
+        let problem = self.seen.iter().flatten().find_map(|o| o.problem.clone());
+        self.problem("record", problem);
     }
 
     /// Puts right what differs from what is wanted. Each contract by itself: one that cannot be had does not
@@ -97,9 +99,18 @@ impl Reconciler {
             Action::Remove(_) => tracing::warn!(vnic = name, "left over from an earlier change; removing it"),
             Action::Create(_) => tracing::info!(vnic = name, place = place.name(), "not there; making it"),
             // A front end that is not there yet is dialled quietly.
-            Action::Reconnect(_) | Action::SetHost { .. } | Action::Adopt(_) => {}
+            Action::Reconnect(_)
+            | Action::SetHost { .. }
+            | Action::Adopt(_)
+            | Action::Own(_)
+            | Action::Release(_) => {}
         }
-        match place.apply(action) {
+        // The contract that takes it over was accepted long ago.
+        let settle = |place: &mut Box<dyn Place>| match action {
+            Action::Adopt(vnic) => place.apply(&Action::Own(vnic.clone())),
+            _ => Ok(()),
+        };
+        match place.apply(action).and_then(|()| settle(place)) {
             Ok(()) => {
                 if matches!(action, Action::Change { .. } | Action::Remove(_)) {
                     self.drift_repaired += 1;

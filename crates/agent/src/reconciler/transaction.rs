@@ -1,7 +1,16 @@
 //! All or nothing: a set of contracts comes into force wholly, or the old one stays.
+//!
+//! ```text
+//!  check ─▶ plan ─▶ prepare, stage: on disk, beside what is in force ─▶ actions ─▶ commit: accepted
+//!    └────────┴───────────┴─ no: nothing was touched                       └─ no: taken back
+//! ```
+//!
+//! The rename in `commit` is the moment of acceptance. An agent that dies before it leaves the old contracts for
+//! its successor to put right by, one that dies after it the new ones.
 
 use super::check::{Checked, check};
 use super::{ApplyError, Reconciler};
+use crate::durable::Staged;
 use crate::place::{Action, PlaceError, Wanted};
 use crate::store::Contracts;
 use tidegate_contract::Vnic;
@@ -28,6 +37,15 @@ impl Reconciler {
     pub(super) fn enact(&mut self, wanted: Contracts) -> Result<Checked, ApplyError> {
         let checked = check(&wanted, &self.places)?;
         let actions = self.plan(&checked)?;
+        // A disk that is full, or not to be written, says no before anything is touched.
+        for (index, place) in self.places.iter_mut().enumerate() {
+            let of_it: Vec<&Action> = actions.iter().filter(|(i, _)| *i == index).map(|(_, a)| a).collect();
+            place.prepare(&of_it).map_err(|e| ApplyError::NotRecorded(e.to_string()))?;
+        }
+        let staged = self.stage(&wanted)?;
+        // What was adopted is ours when the change is accepted, not before.
+        let (settle, actions): (Vec<_>, Vec<_>) =
+            actions.into_iter().partition(|(_, a)| matches!(a, Action::Own(_)));
         let mut done: Vec<(usize, Action)> = Vec::new();
         for (place, action) in actions {
             let Err(error) = self.places[place].apply(&action) else {
@@ -47,11 +65,20 @@ impl Reconciler {
             }
             return Err(self.roll_back(done, &action, error));
         }
-        if let Err(e) = self.save(wanted, &checked) {
+        if let Err(e) = self.accept(wanted, staged, &checked) {
             for (place, action) in done.iter().rev() {
                 self.take_back(*place, action);
             }
             return Err(e);
+        }
+        let adopted = done.into_iter().filter_map(|(place, action)| match action {
+            Action::Adopt(vnic) => Some((place, Action::Own(vnic))),
+            _ => None,
+        });
+        for (place, action) in settle.into_iter().chain(adopted) {
+            if let Err(error) = self.places[place].apply(&action) {
+                tracing::warn!(vnic = action.vnic(), %error, "not settled yet; trying again soon");
+            }
         }
         Ok(checked)
     }
@@ -61,7 +88,8 @@ impl Reconciler {
         match self.enact(wanted.clone()) {
             Err(ApplyError::Unreachable(_)) => {
                 let checked = check(&wanted, &self.places)?;
-                self.save(wanted, &checked)
+                let staged = self.stage(&wanted)?;
+                self.accept(wanted, staged, &checked)
             }
             other => other.map(drop),
         }
@@ -112,9 +140,22 @@ impl Reconciler {
         Some(format!("{whom}: taking it back failed too ({error}); the agent keeps trying"))
     }
 
-    fn save(&mut self, wanted: Contracts, checked: &Checked) -> Result<(), ApplyError> {
-        if wanted != self.contracts {
-            self.state.save(&wanted).map_err(ApplyError::NotSaved)?;
+    /// Puts `wanted` on disk, beside what is in force.
+    fn stage(&self, wanted: &Contracts) -> Result<Option<Staged>, ApplyError> {
+        if *wanted == self.contracts && self.state.exists() {
+            return Ok(None);
+        }
+        self.state.stage(wanted).map(Some).map_err(|e| ApplyError::NotRecorded(e.to_string()))
+    }
+
+    fn accept(
+        &mut self,
+        wanted: Contracts,
+        staged: Option<Staged>,
+        checked: &Checked,
+    ) -> Result<(), ApplyError> {
+        if let Some(staged) = staged {
+            staged.commit().map_err(ApplyError::NotSaved)?;
         }
         self.contracts = wanted;
         self.admission = checked.admission.clone();

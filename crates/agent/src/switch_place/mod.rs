@@ -21,6 +21,7 @@ mod socket;
 mod tap;
 mod users;
 
+use crate::cut;
 use crate::durable::DurableError;
 use crate::place::{
     Action, Capabilities, Capture, Evidence, Keeper, Observed, ObservedVnic, Place, PlaceError, Refusal,
@@ -86,6 +87,7 @@ impl SwitchPlace {
         &mut self,
         question: impl FnOnce(&mut Session) -> Result<T, SwitchError>,
     ) -> Result<T, SwitchError> {
+        cut::point();
         let mut session = match self.session.take() {
             Some(session) => session,
             None => self.connect()?,
@@ -94,7 +96,17 @@ impl SwitchPlace {
         if matches!(answer, Ok(_) | Err(SwitchError::Refused(_))) {
             self.session = Some(session);
         }
+        cut::point();
         answer
+    }
+
+    /// What is ours, as it was last given to the switch.
+    pub fn made(&self) -> Vec<Vnic> {
+        self.record
+            .iter()
+            .filter(|(_, made)| made.found.is_none())
+            .map(|(_, made)| made.vnic.clone())
+            .collect()
     }
 
     fn connect(&mut self) -> Result<Session, SwitchError> {
@@ -128,11 +140,9 @@ impl SwitchPlace {
         self.record.intend(vnic).map_err(not_recorded)?;
         let earlier = if earlier == Earlier::None { Earlier::Intended } else { earlier };
         let made = self.link(vnic, earlier);
-        if made.is_err() {
-            match before {
-                Some(before) => self.record.put(&before.vnic, before.socket),
-                None => drop(self.record.remove(&vnic.name)),
-            }
+        // A switch that did not answer may have made it: it stays on record, to be kept or removed.
+        if let Err(PlaceError::Failed(_)) = made {
+            self.record.set(&vnic.name, before);
         }
         made
     }
@@ -155,11 +165,18 @@ impl SwitchPlace {
                 let fresh = held.is_none();
                 let (fd, inode) = match held {
                     Some(held) => held,
-                    None => socket::listen_at(path, owner, earlier).map_err(PlaceError::Failed)?,
+                    None => {
+                        // From here on what is listened at there counts as ours.
+                        if let Some(why) = socket::obstacle(path, earlier) {
+                            return Err(PlaceError::Failed(why));
+                        }
+                        self.record.intend_socket(vnic).map_err(not_recorded)?;
+                        socket::listen_at(path, owner, earlier).map_err(PlaceError::Failed)?
+                    }
                 };
                 let given = self.ask(|s| s.client.set_port(vnic, Link::Listener(fd.as_fd())));
                 match given {
-                    Err(e) if fresh => {
+                    Err(e @ SwitchError::Refused(_)) if fresh => {
                         socket::remove(path, Earlier::Made(inode));
                         return Err(e.into());
                     }
@@ -255,7 +272,12 @@ impl SwitchPlace {
         if !matches!(&vnic.attach, Attach::VhostUser { mode: SocketMode::Client, .. }) {
             self.held.remove(&vnic.name);
         }
-        self.link(vnic, earlier)
+        let before = self.record.get(&vnic.name).cloned();
+        let made = self.link(vnic, earlier);
+        if let Err(PlaceError::Failed(_)) = made {
+            self.record.set(&vnic.name, before);
+        }
+        made
     }
 
     fn remove(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
@@ -268,16 +290,30 @@ impl SwitchPlace {
         let made = self.record.remove(name);
         if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &vnic.attach
             && let Some(made) = made
+            && !self.record.iter().any(|(_, other)| same_socket(&other.vnic, vnic))
         {
             socket::remove(path, made.earlier());
         }
         Ok(())
     }
 
-    fn adopt(&mut self, vnic: &Vnic) {
+    fn adopt(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
         let socket = self.socket_of(vnic);
-        self.record.put(vnic, socket);
+        self.record.find(vnic, socket).map_err(not_recorded)?;
         tracing::info!(vnic = vnic.name, "took over a vNIC that was already in the switch");
+        Ok(())
+    }
+
+    /// An agent that died while it made a port's socket did not note which it is: the one that is listened at.
+    fn find_sockets(&mut self, ports: &[PortStatus]) {
+        for port in ports.iter().filter(|p| p.connection == Connection::Waiting) {
+            if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &port.vnic.attach
+                && self.record.get(&port.vnic.name).is_some_and(|made| made.socket.is_none())
+                && let Some(inode) = socket::listened_at(path)
+            {
+                self.record.put(&port.vnic, Some(inode));
+            }
+        }
     }
 
     /// The recorded socket file, or for a vNIC that was not ours the one that is there.
@@ -321,9 +357,10 @@ impl SwitchPlace {
             (Attach::VhostUser { path, mode: SocketMode::Server, .. }, _)
                 if port.connection == Connection::Waiting =>
             {
-                made.and_then(|m| m.socket)
-                    .filter(|inode| socket::look(path).is_ok_and(|at| at != At::Socket(*inode)))
-                    .map(|_| format!("socket {} is gone or was replaced by somebody", path.display()))
+                made.filter(|made| {
+                    socket::look(path).is_ok_and(|at| made.socket.is_none_or(|inode| at != At::Socket(inode)))
+                })
+                .map(|_| format!("socket {} is gone or was replaced by somebody", path.display()))
             }
             _ => None,
         };
@@ -343,6 +380,7 @@ impl SwitchPlace {
         ];
         ObservedVnic {
             ours: made.is_some(),
+            found: made.and_then(|m| m.found.clone()),
             present: true,
             connection: port.connection,
             broken,
@@ -378,17 +416,26 @@ impl Place for SwitchPlace {
         plan::plan(wanted, observed)
     }
 
+    fn prepare(&mut self, actions: &[&Action]) -> Result<(), PlaceError> {
+        let coming = actions.iter().filter_map(|a| if let Action::Create(v) = a { Some(v) } else { None });
+        self.record.reserve(coming).map_err(not_recorded)
+    }
+
     fn apply(&mut self, action: &Action) -> Result<(), PlaceError> {
         match action {
             Action::SetHost { to, .. } => {
+                // Not known until the switch has answered.
+                self.host = None;
                 self.ask(|s| s.client.set_host(to))?;
                 self.host = Some(to.clone());
                 Ok(())
             }
             Action::Create(vnic) => self.create(vnic),
             Action::Change { from, to } => self.change(from, to),
-            Action::Adopt(vnic) => {
-                self.adopt(vnic);
+            Action::Adopt(vnic) => self.adopt(vnic),
+            Action::Own(vnic) => self.record.own(&vnic.name).map_err(not_recorded),
+            Action::Release(vnic) => {
+                self.record.remove(&vnic.name);
                 Ok(())
             }
             Action::Reconnect(vnic) => self.reconnect(vnic),
@@ -397,12 +444,14 @@ impl Place for SwitchPlace {
     }
 
     fn observe(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
-        self.record.save().map_err(not_recorded)?;
+        // What is in force goes on being looked at and put right while nothing can be written.
+        let problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
         let (ports, evidence, keeper) = self.ask(|session| {
             let ports = session.client.ports()?;
             let Hello { version, pid, started, .. } = session.hello.clone();
             Ok((ports, evidence(&session.reader), Keeper { version, pid, started }))
         })?;
+        self.find_sockets(&ports);
         let mut vnics: BTreeMap<String, ObservedVnic> =
             ports.into_iter().map(|p| (p.vnic.name.clone(), self.observed(p))).collect();
         for (name, made) in self.record.iter() {
@@ -410,6 +459,7 @@ impl Place for SwitchPlace {
                 vnic: made.vnic.clone(),
                 present: false,
                 ours: true,
+                found: made.found.clone(),
                 connection: Connection::Disconnected,
                 broken: None,
                 last_error: None,
@@ -419,7 +469,7 @@ impl Place for SwitchPlace {
         }
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v)?))).collect();
-        Ok(Observed { host: self.host.clone(), vnics, obstacles, evidence, keeper })
+        Ok(Observed { host: self.host.clone(), vnics, obstacles, evidence, keeper, problem })
     }
 
     fn capture(&self) -> Option<Arc<dyn Capture>> {

@@ -37,9 +37,12 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
             create.push(vnic.clone());
             continue;
         }
-        if there.vnic == *vnic && !there.ours {
-            change.push(Action::Adopt(vnic.clone()));
-        } else if there.vnic != *vnic {
+        if !there.ours {
+            change.push(Action::Adopt(there.vnic.clone()));
+        } else if there.found.is_some() {
+            change.push(Action::Own(vnic.clone()));
+        }
+        if there.vnic != *vnic {
             change.push(Action::Change { from: there.vnic.clone(), to: vnic.clone() });
         }
         if there.broken.is_some()
@@ -48,8 +51,17 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
             change.push(Action::Reconnect(vnic.clone()));
         }
     }
-    let gone = observed.vnics.values().filter(|o| o.ours && !names.contains_key(o.vnic.name.as_str()));
-    remove.extend(gone.map(|o| o.vnic.clone()));
+    for gone in observed.vnics.values().filter(|o| o.ours && !names.contains_key(o.vnic.name.as_str())) {
+        match &gone.found {
+            None => remove.push(gone.vnic.clone()),
+            Some(found) => {
+                if gone.present && gone.vnic != *found {
+                    change.push(Action::Change { from: gone.vnic.clone(), to: found.clone() });
+                }
+                change.push(Action::Release(found.clone()));
+            }
+        }
+    }
 
     let needed: HashSet<Claim<'_>> = create
         .iter()
@@ -189,13 +201,23 @@ mod tests {
             Action::Change { from, to } => {
                 let entry = observed.vnics.get_mut(&to.name).unwrap();
                 assert!(entry.present && entry.vnic == *from && same_link(&from.attach, &to.attach));
+                assert!(entry.ours, "changed before it was ours");
                 entry.vnic = to.clone();
-                entry.ours = true;
             }
             Action::Adopt(vnic) => {
                 let entry = observed.vnics.get_mut(&vnic.name).unwrap();
                 assert!(entry.present && entry.vnic == *vnic && !entry.ours);
-                entry.ours = true;
+                (entry.ours, entry.found) = (true, Some(vnic.clone()));
+            }
+            Action::Own(vnic) => observed.vnics.get_mut(&vnic.name).unwrap().found = None,
+            Action::Release(vnic) => {
+                let entry = observed.vnics.get_mut(&vnic.name).unwrap();
+                assert_eq!(entry.found.as_ref(), Some(vnic));
+                if entry.present {
+                    (entry.ours, entry.found) = (false, None);
+                } else {
+                    observed.vnics.remove(&vnic.name);
+                }
             }
             Action::Reconnect(vnic) => {
                 let entry = observed.vnics.get_mut(&vnic.name).unwrap();
@@ -214,6 +236,7 @@ mod tests {
             vnic,
             present: true,
             ours: true,
+            found: None,
             connection: Connection::Up,
             broken: None,
             last_error: None,
@@ -234,6 +257,7 @@ mod tests {
                 workers: vec![],
             },
             keeper: Keeper::default(),
+            problem: None,
         }
     }
 
@@ -257,6 +281,7 @@ mod tests {
                     vnic,
                     present,
                     ours: ours || !present,
+                    found: None,
                     connection: [
                         Connection::Waiting,
                         Connection::Disconnected,
@@ -299,19 +324,45 @@ mod tests {
                 prop_assert_eq!(Some(extra), before.vnics.get(name), "a foreign vNIC was touched");
                 prop_assert!(!extra.ours);
             }
+            let settle = plan(&wanted, &after).unwrap();
+            prop_assert!(settle.iter().all(|a| matches!(a, Action::Own(_))), "not idempotent: {:?}", settle);
+            settle.iter().for_each(|a| apply(&mut after, a));
             prop_assert_eq!(plan(&wanted, &after), Ok(vec![]), "not idempotent");
         }
 
         #[test]
-        fn the_inverse_actions_lead_back(set in set(), old in set()) {
+        fn the_inverse_actions_lead_back(set in set(), old in set(), ours in prop::collection::vec(any::<bool>(), 6)) {
             let host = Host::default();
-            let before = observed(Some(host_with(0)), old.into_iter().map(there).collect());
-            let actions = plan(&Wanted { host: &host, vnics: &set }, &before).unwrap();
+            let mut before = observed(Some(host_with(0)), old.into_iter().map(there).collect());
+            for (there, ours) in before.vnics.values_mut().zip(ours) {
+                // Where it must be made anew there is no way back to what was somebody else's.
+                let same = set.iter().any(|v| {
+                    v.name == there.vnic.name && same_link(&v.attach, &there.vnic.attach) && v.queues == there.vnic.queues
+                });
+                there.ours = ours || !same;
+            }
+            let Ok(actions) = plan(&Wanted { host: &host, vnics: &set }, &before) else { return Ok(()) };
             let mut state = before.clone();
             actions.iter().for_each(|a| apply(&mut state, a));
             actions.iter().rev().filter_map(Action::inverse).for_each(|a| apply(&mut state, &a));
             prop_assert_eq!(state.host, before.host);
             prop_assert_eq!(state.vnics, before.vnics);
+        }
+
+        /// A change that took a vNIC of somebody else over and was never accepted.
+        #[test]
+        fn what_was_only_found_is_given_back(set in set(), rate in 5u64..9) {
+            let before = observed(Some(Host::default()), set.iter().cloned().map(there).collect());
+            let mut died = before.clone();
+            for entry in died.vnics.values_mut() {
+                (entry.found, entry.vnic.tx.max) = (Some(entry.vnic.clone()), Rate::from_bits(rate));
+            }
+            let actions = plan(&Wanted { host: &Host::default(), vnics: &[] }, &died).unwrap();
+            actions.iter().for_each(|a| apply(&mut died, a));
+            for (name, entry) in &died.vnics {
+                prop_assert!(!entry.ours && entry.found.is_none());
+                prop_assert_eq!(&entry.vnic, &before.vnics[name].vnic);
+            }
         }
 
         #[test]

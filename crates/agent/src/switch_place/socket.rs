@@ -1,6 +1,7 @@
 //! vhost-user sockets: listening ones we make, and front ends we dial.
 
 use super::users;
+use crate::cut;
 use rustix::fs::{FileType as RawType, Mode, OFlags, fstat, open};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
@@ -75,10 +76,13 @@ pub fn listen_at(path: &Path, owner: &SocketOwner, earlier: Earlier) -> Result<(
         .map_err(|_| format!("the socket path {shown} is too long: at most 107 bytes"))?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|e| format!("cannot make a socket: {e}"))?;
+    cut::point();
     bind(&socket, &address).map_err(|e| bind_error(path, e.into()))?;
+    cut::point();
     let finish = || -> Result<Inode, String> {
         set_owner(path, owner)?;
         listen(&socket, 64).map_err(|e| format!("cannot listen at {shown}: {e}"))?;
+        cut::point();
         match look(path) {
             Ok(At::Socket(inode)) => Ok(inode),
             Ok(other) => Err(format!("the socket {shown} was replaced by {other:?} while it was made")),
@@ -162,6 +166,14 @@ fn bind_error(path: &Path, e: io::Error) -> String {
     }
 }
 
+/// The socket at a path, where somebody listens at it.
+pub fn listened_at(path: &Path) -> Option<Inode> {
+    match look(path) {
+        Ok(At::Socket(inode)) if is_live(path) => Some(inode),
+        _ => None,
+    }
+}
+
 /// Whether somebody listens there.
 fn is_live(path: &Path) -> bool {
     matches!(dial(path), Dialled::Connected(_) | Dialled::Busy)
@@ -197,6 +209,7 @@ pub fn remove(path: &Path, earlier: Earlier) {
         (Ok(At::Socket(_)), Earlier::Intended) => !is_live(path),
         _ => false,
     };
+    cut::point();
     if ours && let Err(e) = fs::remove_file(path) {
         tracing::warn!(path = %path.display(), error = %e, "cannot remove our socket");
     }

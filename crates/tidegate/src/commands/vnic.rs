@@ -8,7 +8,7 @@ use crate::table::{Align, Table};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::str::FromStr;
-use tidegate_agent::api::types::{SetBody, VnicChange, VnicView};
+use tidegate_agent::api::types::{HostView, SetBody, VnicChange, VnicView};
 
 /// What to do with vNICs.
 #[derive(Debug, clap::Subcommand)]
@@ -73,7 +73,13 @@ async fn list(client: &Client, json: bool) -> Result<(), Failure> {
         return exit::print_json(&client.get::<Value>("/v1/vnics").await?);
     }
     let vnics: Vec<VnicView> = client.get("/v1/vnics").await?;
-    exit::print(&overview(&vnics))
+    let host: HostView = client.get("/v1/host").await?;
+    exit::print(&(overview(&vnics) + &notes(&host.problems)))
+}
+
+/// What is wrong on the host as a whole.
+fn notes(problems: &[String]) -> String {
+    problems.iter().map(|problem| format!("Note: {problem}\n")).collect()
 }
 
 fn overview(vnics: &[VnicView]) -> String {
