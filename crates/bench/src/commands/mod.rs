@@ -2,6 +2,7 @@
 
 pub mod fairness;
 pub mod forward;
+pub mod numbered;
 pub mod rates;
 pub mod superframes;
 
@@ -46,6 +47,8 @@ pub enum Command {
     Rates(rates::Args),
     /// Who gets how much of one egress that all want
     Fairness(fairness::Args),
+    /// Numbered frames from one vNIC to another, over deaths of the switch: a line of JSON a second
+    Numbered(numbered::Args),
 }
 
 /// How long to measure.
@@ -99,6 +102,7 @@ pub fn run(cli: &Cli) -> Outcome<String> {
         Command::Fairness(args) => {
             print(cli.json, &fairness::run(&scene, args, watch)?, fairness::Report::table)
         }
+        Command::Numbered(args) => numbered::run(&scene, args),
     }
 }
 
