@@ -4,14 +4,14 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
-PYTHON := tests scripts/test bench bench/run bench/instructions
+PYTHON := tests scripts/test bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane
 BINARY := target/release/tidegate
 
 # Tools in ~/.cargo/bin are found even by a shell that does not know of them.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab lint fmt bench bench-quick instructions deb build
+.PHONY: help setup demo test lab lint fmt bench bench-quick instructions soak reliability deb build
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -44,6 +44,8 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
 	.venv/bin/ruff format --config tests/pyproject.toml --check $(PYTHON)
 	cd tests && ../.venv/bin/mypy . ../scripts/test
 	cd tests && ../.venv/bin/mypy ../bench && ../.venv/bin/mypy ../bench/run && ../.venv/bin/mypy ../bench/instructions
+	cd tests && ../.venv/bin/mypy ../bench/soak && ../.venv/bin/mypy ../bench/reliability
+	cd tests && ../.venv/bin/mypy ../bench/control-plane
 	shellcheck -x scripts/setup scripts/deb .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
 
@@ -63,6 +65,16 @@ bench-quick: build ## the same in two minutes, rough: target/bench/quick/results
 instructions: ## the hot path's instructions a frame beside the stored ones; ARGS=--update stores them
 	@scripts/setup build test
 	bench/instructions $(ARGS)
+
+# Hours; also fractions.
+HOURS := 1
+
+soak: build ## hours of churn, HOURS=n (1): are memory, descriptors, threads and rates as before?
+	@scripts/setup test
+	$(AS_ROOT) bench/soak --hours $(HOURS) $(ARGS)
+
+reliability: ## docs/reliability.md, from what is in target/reliability
+	bench/reliability $(ARGS)
 
 deb: build ## dist/tidegate_VERSION_ARCH.deb
 	@scripts/setup deb

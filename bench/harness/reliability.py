@@ -1,0 +1,138 @@
+"""docs/reliability.md and its data, from one JSON file per part. Pure, but for reading the files.
+
+target/reliability/NAME.json ─▶ check ─▶ docs/reliability/results.json ─▶ page
+
+A part that was not measured again stays in results.json as it was.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+Part = dict[str, Any]
+
+TITLES = {
+    "kills": "The switch is killed under load",
+    "upgrade": "The switch is replaced by another one",
+    "migration": "A guest moves to another host",
+    "hostile": "Front ends that lie",
+    "confinement": "A switch that was taken over",
+    "fuzz": "Fuzzing",
+    "neighbours": "Noisy neighbours",
+    "control-plane": "Faults of the control plane",
+    "soak": "Hours of churn",
+}
+"""The parts, in the order of the page."""
+COMMANDS = {
+    "kills": "tidegate-bench kills",
+    "fuzz": "make fuzz",
+    "soak": "make soak HOURS=1",
+    "control-plane": "bench/control-plane",
+}
+"""What makes a part, where it was never measured."""
+VERDICTS = {"kept": "kept", "missed": "**missed**", "info": ""}
+KEYS: dict[str, type] = {"name": str, "command": str, "date": str, "commit": str, "rows": list, "notes": list}
+ROW = ("measure", "asked", "seen", "verdict")
+
+
+class Wrong(Exception):
+    """A file is not what it should be: which one, what, and what was expected."""
+
+
+def check(document: object, where: str) -> Part:
+    """A part as it should be, or `Wrong`."""
+    if not isinstance(document, dict) or set(document) != set(KEYS):
+        got = sorted(document) if isinstance(document, dict) else type(document).__name__
+        raise Wrong(f"{where}: expected an object with {', '.join(KEYS)}, got {got}")
+    for key, kind in KEYS.items():
+        if not isinstance(document[key], kind):
+            raise Wrong(f"{where}: {key}: expected {kind.__name__}, got {document[key]!r}")
+    if document["name"] not in TITLES:
+        raise Wrong(f"{where}: name {document['name']!r}: expected one of {', '.join(TITLES)}")
+    if not document["rows"]:
+        raise Wrong(f"{where}: rows: expected at least one")
+    for number, row in enumerate(document["rows"]):
+        strings = isinstance(row, dict) and all(isinstance(v, str) for v in row.values())
+        if not strings or set(row) != set(ROW):
+            raise Wrong(f"{where}: rows[{number}]: expected strings {', '.join(ROW)}, got {row!r}")
+        if row["verdict"] not in VERDICTS:
+            raise Wrong(
+                f"{where}: rows[{number}]: verdict {row['verdict']!r}: expected {', '.join(VERDICTS)}"
+            )
+    if not all(isinstance(note, str) for note in document["notes"]):
+        raise Wrong(f"{where}: notes: expected strings")
+    return document
+
+
+def collect(folder: Path, stored: Path) -> dict[str, Part]:
+    """The parts by name: the new ones in `folder`, and of the others those in `stored`."""
+    parts: dict[str, Part] = {}
+    if stored.exists():
+        for document in json.loads(stored.read_text())["parts"]:
+            part = check(document, str(stored))
+            parts[part["name"]] = part
+    for name in TITLES:
+        path = folder / f"{name}.json"
+        if not path.exists():
+            continue
+        try:
+            document = json.loads(path.read_text())
+        except ValueError as error:
+            raise Wrong(f"{path}: not JSON: {error}") from error
+        part = check(document, str(path))
+        if part["name"] != name:
+            raise Wrong(f"{path}: name {part['name']!r}: expected {name!r}, as the file's")
+        parts[name] = part
+    return parts
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _section(title: str, part: Part) -> list[str]:
+    lines = [f"## {title}", "", f"`{part['command']}`, {part['date'][:10]}, commit {part['commit']}.", ""]
+    lines += ["| | asked | seen | |", "|---|---|---|---|"]
+    for row in part["rows"]:
+        cells = [_cell(row[key]) for key in ROW[:3]] + [VERDICTS[row["verdict"]]]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append("")
+    for note in part["notes"]:
+        lines += [f"- {_cell(note)}"]
+    if part["notes"]:
+        lines.append("")
+    return lines
+
+
+def page(parts: Mapping[str, Part]) -> str:
+    """docs/reliability.md."""
+    lines = [
+        "# Reliability",
+        "",
+        "What was done to the switch, the agent and their guests, and what came of it. Every figure stands",
+        "as the command above its table printed it; one that falls short says **missed**.",
+        "",
+        "`make reliability` writes this page and [its data](reliability/results.json) from the results in",
+        "`target/reliability`. A part that was not measured again keeps its figures and their date.",
+        "",
+        "| part | measured | as asked | missed |",
+        "|---|---|---|---|",
+    ]
+    for name, title in TITLES.items():
+        part = parts.get(name)
+        if part is None:
+            lines.append(f"| {title} | not measured | | |")
+            continue
+        verdicts = [row["verdict"] for row in part["rows"]]
+        date = part["date"][:10]
+        lines.append(f"| {title} | {date} | {verdicts.count('kept')} | {verdicts.count('missed') or ''} |")
+    lines.append("")
+    for name, title in TITLES.items():
+        part = parts.get(name)
+        if part:
+            lines += _section(title, part)
+        else:
+            how = f" `{COMMANDS[name]}` does." if name in COMMANDS else ""
+            lines += [f"## {title}", "", f"Not measured.{how}", ""]
+    return "\n".join(lines).rstrip() + "\n"
