@@ -18,6 +18,7 @@ pub mod table;
 
 use crate::fdb::Fdb;
 use crate::stats::Region;
+use crate::virtio::sigbus;
 use crate::worker::crossing::Peer;
 use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -95,6 +96,7 @@ impl Switch {
             let what = what.to_owned();
             move |source| Error::Worker { what, source }
         };
+        sigbus::install().map_err(fail("guard against memory that is taken away"))?;
         let region = Region::create().map_err(fail("make the statistics region"))?;
         region.layout().workers_used.set(workers as u64);
         let fdb = Arc::new(Fdb::new());

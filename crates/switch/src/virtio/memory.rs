@@ -10,9 +10,11 @@
 //!
 //! A file may be cut short after it was mapped, and touching the lost pages then raises SIGBUS.
 //! A guest cannot do that; a front end can, unless the file is sealed (F_SEAL_SHRINK, QEMU's
-//! default for memory-backend-memfd). What can be checked is checked when mapping.
+//! default for memory-backend-memfd). What can be checked is checked when mapping; what is lost
+//! later costs the port its connection ([`sigbus`](super::sigbus)).
 
 use super::Span;
+use super::sigbus::Watch;
 use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -73,6 +75,9 @@ pub enum MapError {
         /// Length of the file.
         file: u64,
     },
+    /// More regions of all ports than a switch can have ports with.
+    #[error("memory region {0}: too many regions are mapped in this process")]
+    TooManyMapped(usize),
     /// The kernel refused.
     #[error("memory region {region}: {call} failed: {errno}")]
     System {
@@ -115,10 +120,13 @@ impl Region {
 struct Mapping {
     start: *mut c_void,
     len: usize,
+    /// None before it is complete, and while it is unmapped.
+    watch: Option<Watch>,
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        self.watch = None;
         // SAFETY: exactly what mmap returned, owned by this value alone; users of the pointers
         // hold the GuestMemory, or answer for not using them any more (see `Span`).
         let _ = unsafe { munmap(self.start, self.len) };
@@ -133,7 +141,7 @@ pub struct GuestMemory {
     /// Front end's address of each of `regions`.
     user_addrs: Vec<u64>,
     preallocated: bool,
-    _mappings: Vec<Mapping>,
+    mappings: Vec<Mapping>,
 }
 
 // SAFETY: the pointers lead into shared mappings that live as long as the value, and belong to
@@ -166,7 +174,7 @@ impl GuestMemory {
             regions: Vec::with_capacity(specs.len()),
             user_addrs: Vec::with_capacity(specs.len()),
             preallocated: false,
-            _mappings: Vec::with_capacity(specs.len()),
+            mappings: Vec::with_capacity(specs.len()),
         };
         // Bytes wanted of and present in each file. QEMU cuts one file into several regions.
         let mut files: BTreeMap<(u64, u64), (u64, u64)> = BTreeMap::new();
@@ -186,7 +194,7 @@ impl GuestMemory {
             let (mapping, host) = map_region(i, spec)?;
             memory.regions.push(Region { guest_addr: spec.guest_addr, size: spec.size, host });
             memory.user_addrs.push(spec.user_addr);
-            memory._mappings.push(mapping);
+            memory.mappings.push(mapping);
         }
         memory.preallocated = files.values().all(|&(wanted, present)| wanted <= present);
         if memory.preallocated {
@@ -247,9 +255,15 @@ impl GuestMemory {
         self.preallocated
     }
 
+    /// Whether a part of it was taken away since, and replaced by zeros: the port is to be
+    /// disconnected.
+    pub fn is_lost(&self) -> bool {
+        self.mappings.iter().any(|mapping| mapping.watch.as_ref().is_some_and(Watch::is_lost))
+    }
+
     /// Enters all pages into our page tables. Best effort: kernels before 5.14 cannot.
     fn populate(&self) {
-        for mapping in &self._mappings {
+        for mapping in &self.mappings {
             // SAFETY: our own mapping; populating changes no byte of it.
             let _ = unsafe { madvise(mapping.start, mapping.len, Advice::LinuxPopulateWrite) };
         }
@@ -294,7 +308,8 @@ fn map_region(i: usize, spec: &RegionSpec) -> Result<(Mapping, *mut u8), MapErro
     // SAFETY: a new mapping at an address the kernel chooses; nothing existing is touched.
     let start = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, &spec.fd, offset) }
         .map_err(|errno| system(i, "mmap", errno))?;
-    let mapping = Mapping { start, len };
+    let mut mapping = Mapping { start, len, watch: None };
+    mapping.watch = Some(Watch::new(start, len, page as usize).ok_or(MapError::TooManyMapped(i))?);
     // A guest's memory has no place in a core dump of ours; not worth failing for.
     // SAFETY: our own mapping, made above; no byte of it changes.
     let _ = unsafe { madvise(start, len, Advice::LinuxDontDump) };

@@ -23,6 +23,7 @@
 //!
 //! - Only [`memory`] makes pointers out of addresses, and only inside a mapped region.
 //! - What is read from the rings is read once into a local copy, then checked, then used.
+//! - Memory that is taken away under our hands is replaced by zeros ([`sigbus`]).
 //! - A lie of the driver is a [`RingError`] naming it; its port loses the connection,
 //!   the process loses nothing.
 //!
@@ -34,6 +35,7 @@ mod layout;
 pub mod memory;
 mod packed;
 mod queue;
+pub mod sigbus;
 mod span;
 mod split;
 mod walker;

@@ -17,7 +17,7 @@ use crate::port::{Link, NEVER, Port, PortContract, PortInfo};
 use crate::sched::Queued;
 use crate::stats::DropReason;
 use crate::vhost_user::VringSetup;
-use crate::virtio::GuestMemory;
+use crate::virtio::{GuestMemory, sigbus};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -347,14 +347,36 @@ impl Worker {
     }
 
     /// The link of a port is broken: nothing is taken from it until it is made anew.
-    pub(super) fn fault(&mut self, port: &mut Port, reason: &str) {
+    pub(super) fn fault(&mut self, port: &mut Port, mut reason: &str) {
         if std::mem::replace(&mut port.broken, true) {
             return;
         }
         if let Link::Vhost(vhost) = &mut port.link {
             vhost.rx_enabled.clear();
+            if vhost.memory.as_ref().is_some_and(|memory| memory.is_lost()) {
+                // What a ring says that is zeros now is no lie of the driver.
+                reason = sigbus::REASON;
+            }
         }
         let _ = self.faults.send((port.index, reason.to_owned()));
+    }
+
+    /// Guest memory was lost: the own ports it belongs to are broken. `true` where there is one.
+    #[cold]
+    pub(super) fn memory_lost(&mut self) -> bool {
+        self.lost = sigbus::lost();
+        let mut broke = false;
+        for index in self.owned.clone() {
+            let Some(mut port) = self.ports[index as usize].take() else { continue };
+            if let Link::Vhost(VhostPort { memory: Some(memory), .. }) = &port.link
+                && memory.is_lost()
+            {
+                self.fault(&mut port, sigbus::REASON);
+                broke = true;
+            }
+            self.ports[index as usize] = Some(port);
+        }
+        broke
     }
 
     fn listen(&mut self, index: PortIndex, queue: u16) {

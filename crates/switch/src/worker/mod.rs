@@ -44,6 +44,7 @@ pub use handle::{Inbox, WorkerHandle, mailbox};
 use crate::fdb::{Fdb, PortIndex};
 use crate::port::{NEVER, Port, PortInfo, PortSet};
 use crate::stats::layout::{VNICS, WorkerSlot};
+use crate::virtio::sigbus;
 use change::Faults;
 use crossing::{Crossing, Fate, Peer};
 use deliver::Scratch;
@@ -123,6 +124,8 @@ pub struct Worker {
     wake: u64,
     /// When quiet ports' kicks were last looked for.
     looked: u64,
+    /// How often guest memory was found lost, as far as it was looked whose it was.
+    lost: u64,
 }
 
 impl Worker {
@@ -161,6 +164,7 @@ impl Worker {
             now: clock(),
             wake: NEVER,
             looked: 0,
+            lost: sigbus::lost(),
         })
     }
 
@@ -185,7 +189,7 @@ impl Worker {
         let started = clock();
         self.now = started;
         self.wake = NEVER;
-        let mut worked = false;
+        let mut worked = self.lost != sigbus::lost() && self.memory_lost();
         for _ in 0..CALLS {
             let Some(call) = self.inbox.next() else { break };
             call(self);

@@ -10,6 +10,7 @@ use super::handle::Bell;
 use super::{Worker, clock};
 use crate::fdb::PortIndex;
 use crate::port::{Link, NEVER, Port};
+use crate::virtio::sigbus;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -99,7 +100,11 @@ impl Worker {
             return;
         }
         self.sleeper.bell.clone().about_to_sleep();
-        if self.arm() || !self.inbox.is_idle() || self.peers.iter().flatten().any(|(peer, _)| !peer.is_idle())
+        let crossing = |(peer, _): &(super::crossing::Peer, _)| !peer.is_idle();
+        if self.arm()
+            || !self.inbox.is_idle()
+            || self.peers.iter().flatten().any(crossing)
+            || self.lost != sigbus::lost()
         {
             self.sleeper.bell.awake();
             self.disarm();
