@@ -27,6 +27,7 @@ pub mod capture;
 pub mod control;
 pub mod fdb;
 pub mod frame;
+pub mod log_limit;
 pub mod port;
 pub mod sched;
 pub mod server;

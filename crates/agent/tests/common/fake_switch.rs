@@ -186,6 +186,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 deadline_suspended: None,
                 last_error: None,
                 refused_connections: 0,
+                thrown_out: Default::default(),
                 vnic: *vnic,
             };
             state.ports.insert(status.vnic.name.clone(), status);

@@ -1,6 +1,7 @@
 //! Requests and replies.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use tidegate_contract::{Host, Vnic};
 
 /// Version of this protocol; both ends must speak the same.
@@ -118,4 +119,7 @@ pub struct PortStatus {
     pub last_error: Option<String>,
     /// Front ends refused because one was connected already.
     pub refused_connections: u64,
+    /// Front ends disconnected for what they did, by [`ThrownOut`](crate::stats::ThrownOut).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub thrown_out: BTreeMap<String, u64>,
 }

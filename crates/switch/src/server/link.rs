@@ -105,7 +105,7 @@ impl PortControl for PortLink {
 
     fn disconnect(&mut self, reason: &str) {
         let index = self.index;
-        tracing::info!(port = index, reason, "front end disconnected");
+        tracing::debug!(port = index, reason, "front end disconnected");
         drop(self.quietly(move |worker| worker.disconnect(index)));
         self.announced = false;
     }

@@ -9,15 +9,19 @@ use super::table::{End, Entry, Table, macs};
 use crate::capture;
 use crate::control::message::{Connection, PortStatus};
 use crate::fdb::PortIndex;
+use crate::log_limit::LogLimit;
 use crate::port::tap::TapPort;
 use crate::port::vhost::VhostPort;
 use crate::port::{Link, Port, PortContract};
+use crate::stats::ThrownOut;
 use crate::stats::layout::VNICS;
 use crate::vhost_user::listener::{PortConfig, PortThread, SocketEnd};
 use crate::vhost_user::status::{ConnectionStatus, State};
 use crate::worker::clock;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Instant;
 use tidegate_contract::{Attach, Host, Mac, Vnic};
 
 /// What a port is to be connected with.
@@ -127,8 +131,17 @@ impl Switch {
             },
         };
         tracing::info!(vnic = vnic.name, index, worker, "port added");
-        let entry =
-            Entry { index, worker, segment, vnic, end, preallocated: true, broken: None, published: None };
+        let entry = Entry {
+            index,
+            worker,
+            segment,
+            vnic,
+            end,
+            preallocated: true,
+            broken: None,
+            published: None,
+            lines: LogLimit::new(Instant::now()),
+        };
         table.entries.insert(entry.vnic.name.clone(), entry);
         self.publish(table);
         Ok(())
@@ -253,8 +266,11 @@ impl Switch {
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
         entry.broken = None;
         entry.preallocated = preallocated;
-        if entry.suspended().is_some() {
-            tracing::warn!(vnic = entry.vnic.name, "deadline suspended: guest memory is not preallocated");
+        if entry.suspended().is_some()
+            && let Some(suppressed) = entry.lines.line(Instant::now())
+        {
+            let vnic = &entry.vnic.name;
+            tracing::warn!(vnic, suppressed, "deadline suspended: guest memory is not preallocated");
         }
         self.publish(&mut table);
     }
@@ -269,10 +285,11 @@ impl Switch {
     pub fn broken(&self, index: PortIndex, reason: &str) {
         let mut table = self.lock();
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
-        tracing::warn!(vnic = entry.vnic.name, reason, "link broken");
         entry.broken = Some(reason.to_owned());
-        if let End::Vhost { thread, .. } = &entry.end {
-            thread.throw_out(reason.to_owned());
+        match &entry.end {
+            // Its thread tells, no more often than it should.
+            End::Vhost { thread, .. } => thread.throw_out(reason.to_owned()),
+            End::Tap { .. } => tracing::warn!(vnic = entry.vnic.name, reason, "link broken"),
         }
     }
 
@@ -309,6 +326,7 @@ fn status(entry: &Entry) -> PortStatus {
         deadline_suspended: entry.suspended().map(str::to_owned),
         last_error: entry.broken.clone(),
         refused_connections: 0,
+        thrown_out: BTreeMap::new(),
     };
     match &entry.end {
         End::Tap { queues } => {
@@ -329,6 +347,9 @@ fn status(entry: &Entry) -> PortStatus {
             status.queue_pairs = now.queue_pairs;
             status.last_error = status.last_error.or(now.last_error);
             status.refused_connections = now.refused;
+            let counts = ThrownOut::ALL.iter().map(|kind| (kind.label(), now.thrown_out[*kind as usize]));
+            let counts = counts.filter(|(_, count)| *count > 0);
+            status.thrown_out = counts.map(|(label, count)| (label.to_owned(), count)).collect();
         }
     }
     status

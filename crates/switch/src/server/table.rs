@@ -1,6 +1,7 @@
 //! The ports, and what every worker is to know of them.
 
 use crate::fdb::{PortIndex, SegmentIndex};
+use crate::log_limit::LogLimit;
 use crate::port::{PortInfo, PortSet};
 use crate::stats::layout::VNICS;
 use crate::vhost_user::listener::PortThread;
@@ -40,6 +41,8 @@ pub struct Entry {
     pub broken: Option<String>,
     /// What the workers know.
     pub published: Option<PortInfo>,
+    /// What is written of it in the log.
+    pub lines: LogLimit,
 }
 
 /// The far end of a port.

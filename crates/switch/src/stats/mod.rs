@@ -25,5 +25,5 @@ pub mod writer;
 
 pub use histogram::Histogram;
 pub use reader::{Delay, Miss, Reader, Traffic, VnicStats, WorkerStats};
-pub use reason::{DropReason, MissCause};
+pub use reason::{DropReason, MissCause, ThrownOut};
 pub use writer::Region;

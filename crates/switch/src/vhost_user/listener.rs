@@ -14,6 +14,9 @@ use super::PortControl;
 use super::connection::{Connection, NOT_SHARED};
 use super::status::{ConnectionStatus, State};
 use super::wire::{self, Glance, Header};
+use crate::log_limit::LogLimit;
+use crate::stats::ThrownOut;
+use crate::virtio::sigbus;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
@@ -132,7 +135,9 @@ impl PortThread {
             }
         };
         let name = config.name.clone();
-        let port = Port { config, listener, control, status: status.clone(), mailbox: mailbox.clone() };
+        let lines = LogLimit::new(Instant::now());
+        let port =
+            Port { config, listener, control, status: status.clone(), mailbox: mailbox.clone(), lines };
         let thread = std::thread::Builder::new().name(format!("port {name}")).spawn(move || port.run())?;
         Ok(Self { name, mailbox, status, thread: Some(thread) })
     }
@@ -187,7 +192,7 @@ enum End {
     /// The front end left, as it may.
     Closed,
     /// The front end is thrown out for this.
-    Wrong(String),
+    Wrong(ThrownOut, String),
 }
 
 /// The thread's own half.
@@ -197,6 +202,7 @@ struct Port {
     control: Box<dyn PortControl + Send>,
     status: Arc<ConnectionStatus>,
     mailbox: Arc<Mailbox>,
+    lines: LogLimit,
 }
 
 impl Port {
@@ -234,7 +240,9 @@ impl Port {
 
     fn serve(&mut self, stream: &UnixStream) -> End {
         let port = self.config.name.clone();
-        tracing::info!(port, "front end connected");
+        if let Some(suppressed) = self.lines.line(Instant::now()) {
+            tracing::info!(port, suppressed, "front end connected");
+        }
         self.status.update(|now| {
             now.connects += 1;
             now.state = State::Connected;
@@ -243,28 +251,31 @@ impl Port {
         let connection = Arc::new(Mutex::new(connection));
         let listener = self.listener.as_ref();
         let end = match Session::new(stream, connection.clone()) {
-            Ok(session) => session.run(&self.config, listener, &self.mailbox, &self.status),
-            Err(e) => End::Wrong(format!("socket: {e}")),
+            Ok(session) => session.run(&self.config, &mut self.lines, listener, &self.mailbox, &self.status),
+            Err(e) => End::Wrong(ThrownOut::Message, format!("socket: {e}")),
         };
         let (reason, blame) = match &end {
-            End::Stopped => ("the port was stopped", false),
-            End::Closed => ("the front end closed the connection", false),
-            End::Wrong(reason) => (reason.as_str(), true),
+            End::Stopped => ("the port was stopped", None),
+            End::Closed => ("the front end closed the connection", None),
+            End::Wrong(kind, reason) => (reason.as_str(), Some(*kind)),
         };
-        if blame {
-            tracing::warn!(port, "front end thrown out: {reason}");
-        } else {
-            tracing::info!(port, "{reason}");
+        match self.lines.line(Instant::now()) {
+            Some(suppressed) if blame.is_some() => {
+                tracing::warn!(port, suppressed, "front end thrown out: {reason}");
+            }
+            Some(suppressed) => tracing::info!(port, suppressed, "{reason}"),
+            None => {}
         }
-        lock(&connection).close(reason, blame);
+        lock(&connection).close(reason, blame.is_some());
         self.status.update(|now| {
             now.state = State::Waiting;
             now.features = 0;
             now.protocol_features = 0;
             now.queue_pairs = 0;
             now.memory_preallocated = None;
-            now.protocol_errors += u64::from(blame);
-            if blame {
+            if let Some(kind) = blame {
+                now.protocol_errors += 1;
+                now.thrown_out[kind as usize] += 1;
                 now.last_error = Some(reason.to_string());
             }
         });
@@ -289,6 +300,7 @@ impl<'s, 'c> Session<'s, 'c> {
     fn run(
         mut self,
         config: &PortConfig,
+        lines: &mut LogLimit,
         listener: Option<&UnixListener>,
         mailbox: &Mailbox,
         status: &ConnectionStatus,
@@ -314,13 +326,17 @@ impl<'s, 'c> Session<'s, 'c> {
                 return End::Stopped;
             }
             if let Some(reason) = mail.throw_out {
-                return End::Wrong(reason);
+                let kind = if reason == sigbus::REASON { ThrownOut::Memory } else { ThrownOut::Ring };
+                return End::Wrong(kind, reason);
             }
             let (mut refused, failed) = listener.map_or((0, false), turn_away);
             refused += u64::from(mail.stream.is_some());
             deaf = failed;
             if refused > 0 {
-                tracing::warn!(port = config.name, "{refused} front ends refused: one is connected");
+                if let Some(suppressed) = lines.line(Instant::now()) {
+                    let port = &config.name;
+                    tracing::warn!(port, suppressed, "{refused} front ends refused: one is connected");
+                }
                 status.update(|now| now.refused += refused);
             }
 
@@ -330,21 +346,22 @@ impl<'s, 'c> Session<'s, 'c> {
                 Ok(Glance::Whole(header)) => {
                     partial = None;
                     if let Err(reason) = self.handle(header) {
-                        return End::Wrong(reason);
+                        return End::Wrong(ThrownOut::Message, reason);
                     }
                 }
                 Ok(Glance::Partial) if hung_up => {
-                    return End::Wrong("closed in the middle of a message".into());
+                    return End::Wrong(ThrownOut::Message, "closed in the middle of a message".into());
                 }
                 Ok(Glance::Partial) => {
                     if partial.get_or_insert_with(Instant::now).elapsed() > config.message_timeout {
-                        return End::Wrong(format!(
+                        let reason = format!(
                             "stalled in the middle of a message, or of reading its reply, for {:?}",
                             config.message_timeout
-                        ));
+                        );
+                        return End::Wrong(ThrownOut::Stalled, reason);
                     }
                 }
-                Err(reason) => return End::Wrong(reason),
+                Err(reason) => return End::Wrong(ThrownOut::Message, reason),
             }
         }
     }

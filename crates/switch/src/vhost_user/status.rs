@@ -1,5 +1,6 @@
 //! What is known about a port's connection, for whoever wants to show it.
 
+use crate::stats::ThrownOut;
 use serde::Serialize;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,8 +38,10 @@ pub struct Snapshot {
     pub connects: u64,
     /// Front ends refused because one was connected.
     pub refused: u64,
-    /// Front ends thrown out for what they sent.
+    /// Front ends thrown out for what they sent or did.
     pub protocol_errors: u64,
+    /// Of those, how many for each [`ThrownOut`].
+    pub thrown_out: [u64; ThrownOut::COUNT],
 }
 
 /// The shared, current [`Snapshot`] of a port.
