@@ -1,0 +1,143 @@
+//! Every way a front end can lie, by name: what it costs, and that it costs nobody else.
+//!
+//! ```text
+//!  liar ──── one lie after the other ───▶ ┌────────┐ ──▶ its frame, or its connection; counted
+//!                                         │ switch │
+//!  a ══ numbered frames, deadline ══════▶ └────────┘ ══▶ b: none lost, none late for it
+//! ```
+//!
+//! The neighbours' frames go on all the time, in a thread of their own. A table of the outcomes is
+//! printed (`-- --nocapture`); as JSON it goes to the file that `TIDEGATE_REPORT` names.
+//!
+//! - [`rings`]: descriptors and indices
+//! - [`frames`]: headers of frames and of virtio
+//! - [`memory`]: tables and files
+//! - [`messages`]: the socket
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod frames;
+mod memory;
+mod messages;
+mod neighbours;
+mod rings;
+mod scene;
+
+use harness::TestSwitch;
+use neighbours::Neighbours;
+use scene::{Case, Costs, Layout, Scene};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+use tidegate_switch::control::{Connection, PortStatus};
+
+/// How long a port that keeps its connection is given to lose it.
+const MOMENT: Duration = Duration::from_millis(20);
+
+fn cases() -> Vec<Case> {
+    [rings::cases(), frames::cases(), memory::cases(), messages::cases()].concat()
+}
+
+/// What one lie did.
+struct Outcome {
+    name: &'static str,
+    layout: &'static str,
+    cost: String,
+    reason: String,
+    /// Frames between the neighbours meanwhile, of which none was lost.
+    neighbours: u64,
+}
+
+/// Lies, and finds out what came of it.
+fn outcome(scene: &mut Scene, case: &Case, neighbours: &Neighbours) -> Outcome {
+    let before = scene.liar();
+    let frames = neighbours.received();
+    let drops = scene.drops();
+    let kept = (case.lie)(scene);
+    let (cost, reason) = match case.costs {
+        Costs::Connection(kind, text) => {
+            let count = |port: &PortStatus| port.thrown_out.get(kind).copied().unwrap_or(0);
+            scene.host.until(|| {
+                let now = scene.liar();
+                count(&now) > count(&before) && now.connection == Connection::Waiting
+            });
+            let reason = scene.liar().last_error.unwrap_or_default();
+            assert!(reason.contains(text), "{}: {reason}", case.name);
+            (format!("connection ({kind})"), reason)
+        }
+        Costs::Frame(reason) => {
+            let count = |drops: &BTreeMap<String, u64>| drops.get(reason).copied().unwrap_or(0);
+            scene.host.until(|| count(&scene.drops()) > count(&drops));
+            stays_up(scene, case, &before);
+            ("frame".to_owned(), reason.to_owned())
+        }
+        Costs::Nothing => {
+            stays_up(scene, case, &before);
+            ("nothing".to_owned(), String::new())
+        }
+    };
+    drop(kept);
+    scene.host.until(|| scene.liar().connection == Connection::Waiting);
+    scene.assert_serves(case.name);
+    neighbours.wait_for_more(case.name);
+    let layout = if scene.packed { "packed" } else { "split" };
+    let neighbours = neighbours.received() - frames;
+    Outcome { name: case.name, layout, cost, reason, neighbours }
+}
+
+/// Nobody was thrown out; whoever is connected stays so.
+fn stays_up(scene: &Scene, case: &Case, before: &PortStatus) {
+    let start = Instant::now();
+    while start.elapsed() < MOMENT {
+        let now = scene.liar();
+        assert_eq!(now.thrown_out, before.thrown_out, "{}: {:?}", case.name, now.last_error);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The cases on a switch of so many workers, with split or packed rings.
+fn run(workers: usize, packed: bool, outcomes: &mut Vec<Outcome>) -> serde_json::Value {
+    let mut failed = Vec::new();
+    let host = TestSwitch::new(workers);
+    let neighbours = Neighbours::start(&host);
+    let mut scene = Scene::new(&host, packed);
+    let only = std::env::var("TIDEGATE_CASE").unwrap_or_default();
+    for case in cases().iter().filter(|case| case.name.contains(&only)) {
+        if matches!((case.layout, packed), (Layout::Split, true) | (Layout::Packed, false)) {
+            continue;
+        }
+        // All that fail are named, not the first one alone.
+        match catch_unwind(AssertUnwindSafe(|| outcome(&mut scene, case, &neighbours))) {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(_) => failed.push(format!("{} ({workers} workers)", case.name)),
+        }
+    }
+    let report = neighbours.finish(&host);
+    assert!(failed.is_empty(), "these cost something else: {failed:#?}");
+    report
+}
+
+#[test]
+fn every_lie_costs_the_liar_alone() {
+    let mut outcomes = Vec::new();
+    let neighbours = [(1, false), (2, true)].map(|(workers, packed)| run(workers, packed, &mut outcomes));
+    println!("{:<62} {:<7} {:<21} reason", "lie", "rings", "costs");
+    for Outcome { name, layout, cost, reason, .. } in &outcomes {
+        let reason: String = reason.chars().take(90).collect();
+        println!("{name:<62} {layout:<7} {cost:<21} {reason}");
+    }
+    println!("{} lies; neighbours {neighbours:?}", outcomes.len());
+    if let Some(path) = std::env::var_os("TIDEGATE_REPORT") {
+        let cases: Vec<_> = outcomes
+            .iter()
+            .map(|o| {
+                json!({ "lie": o.name, "rings": o.layout, "costs": o.cost, "reason": o.reason,
+                        "neighbour_frames": o.neighbours, "neighbour_frames_lost": 0 })
+            })
+            .collect();
+        let report = json!({ "cases": cases, "neighbours": neighbours });
+        std::fs::write(path, serde_json::to_vec_pretty(&report).unwrap()).unwrap();
+    }
+}

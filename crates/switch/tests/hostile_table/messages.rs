@@ -1,0 +1,202 @@
+//! What can be wrong on the socket.
+
+use crate::scene::{
+    Case,
+    Costs::{Connection, Nothing},
+    Kept,
+    Layout::Split,
+    Scene, case,
+};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use tidegate_frontend::front_end::VERSION_1;
+use vhost::vhost_user::message::FrontendReq::{self, *};
+
+/// A message as it is on the socket. Flags: 1 is the version, 8 asks for an acknowledgement.
+fn message(code: FrontendReq, flags: u32, payload: &[u8]) -> Vec<u8> {
+    [&words(&[code.into(), flags, payload.len() as u32])[..], payload].concat()
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn send_fds(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// Says these bytes on a new connection.
+fn say(scene: &mut Scene, bytes: &[u8]) -> Kept {
+    let mut raw = scene.dial();
+    raw.write_all(bytes).unwrap();
+    Box::new(raw)
+}
+
+/// Says it beside running rings.
+fn say_running(scene: &mut Scene, bytes: &[u8]) -> Kept {
+    let front = scene.connect();
+    front.stream().unwrap().write_all(bytes).unwrap();
+    Box::new(front)
+}
+
+/// Descriptor `fd` where an eventfd is expected.
+fn no_eventfd(scene: &mut Scene, code: FrontendReq) -> Kept {
+    let raw = scene.dial();
+    let (reader, writer) = std::io::pipe().unwrap();
+    send_fds(&raw, &message(code, 1, &words(&[0, 0])), &[writer.as_fd()]);
+    Box::new((raw, reader))
+}
+
+pub fn cases() -> Vec<Case> {
+    let wrong = |text| Connection("message", text);
+    // None of these depends on the layout of rings.
+    vec![
+        case("another protocol", Split, wrong("is not of the vhost-user protocol"), |s| {
+            say(s, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        }),
+        case("reply to nothing", Split, wrong("a reply to nothing"), |s| say(s, &message(SET_OWNER, 5, &[]))),
+        case("another protocol version", Split, wrong("flags 0x2"), |s| say(s, &message(SET_OWNER, 2, &[]))),
+        case("payload of 4 GiB less a byte", Split, wrong("bytes of payload, expected at most"), |s| {
+            say(s, &words(&[5, 1, u32::MAX]))
+        }),
+        case("payload of another length", Split, wrong("wrong size"), |s| {
+            say(s, &message(GET_FEATURES, 1, &[1]))
+        }),
+        case("message of all ones", Split, wrong("is not of the vhost-user protocol"), |s| {
+            say(s, &[0xff; 64])
+        }),
+        case("features that were not offered", Split, wrong("not offered"), |s| {
+            say(s, &message(SET_FEATURES, 1, &u64::MAX.to_ne_bytes()))
+        }),
+        case("other features while rings run", Split, wrong("is running"), |s| {
+            say_running(s, &message(SET_FEATURES, 1, &VERSION_1.to_ne_bytes()))
+        }),
+        case(
+            "start before anything else",
+            Split,
+            wrong("SET_VRING_KICK for queue 0 before SET_FEATURES"),
+            |s| say(s, &message(SET_VRING_KICK, 1, &0x100u64.to_ne_bytes())),
+        ),
+        case("start before memory", Split, wrong("before any memory"), |s| {
+            let features = message(SET_FEATURES, 1, &VERSION_1.to_ne_bytes());
+            say(s, &[features, message(SET_VRING_KICK, 1, &0x100u64.to_ne_bytes())].concat())
+        }),
+        case("ring of no entries", Split, wrong("0 entries"), |s| {
+            say(s, &message(SET_VRING_NUM, 1, &words(&[0, 0])))
+        }),
+        case("ring of 100 entries, split", Split, wrong("expected a power of two"), |s| {
+            say(s, &message(SET_VRING_NUM, 1, &words(&[0, 100])))
+        }),
+        case("ring of 65536 entries", Split, wrong("65536 entries"), |s| {
+            say(s, &message(SET_VRING_NUM, 1, &words(&[0, 65536])))
+        }),
+        case("ring of another size while it runs", Split, wrong("is running"), |s| {
+            say_running(s, &message(SET_VRING_NUM, 1, &words(&[1, 4])))
+        }),
+        case("ring moved while it runs", Split, wrong("is running"), |s| {
+            say_running(s, &message(SET_VRING_ADDR, 1, &[&words(&[1, 0])[..], &[0; 32]].concat()))
+        }),
+        case("base moved while the ring runs", Split, wrong("is running"), |s| {
+            say_running(s, &message(SET_VRING_BASE, 1, &words(&[1, 1])))
+        }),
+        case("queue that does not exist", Split, wrong("queue index 4294967295"), |s| {
+            say(s, &message(GET_VRING_BASE, 1, &words(&[u32::MAX, 0])))
+        }),
+        case("rings outside memory", Split, wrong("is not in the guest's memory"), |s| {
+            let mut front = s.connect();
+            front.stop_queue(1).unwrap();
+            let addresses: Vec<u8> =
+                [0x1000u64, 0x2000, 0x3000, 0].iter().flat_map(|a| a.to_ne_bytes()).collect();
+            let stream = front.stream().unwrap();
+            (&*stream).write_all(&message(SET_VRING_ADDR, 1, &[words(&[1, 0]), addresses].concat())).unwrap();
+            (&*stream).write_all(&message(SET_VRING_KICK, 1, &0x101u64.to_ne_bytes())).unwrap();
+            Box::new(front)
+        }),
+        case("rings at odd addresses", Split, wrong("not aligned"), |s| {
+            let mut front = s.connect();
+            front.stop_queue(1).unwrap();
+            let start = front.memory().user_addr() + 1;
+            let addresses: Vec<u8> = [start, start, start, 0].iter().flat_map(|a| a.to_ne_bytes()).collect();
+            let stream = front.stream().unwrap();
+            (&*stream).write_all(&message(SET_VRING_ADDR, 1, &[words(&[1, 0]), addresses].concat())).unwrap();
+            (&*stream).write_all(&message(SET_VRING_KICK, 1, &0x101u64.to_ne_bytes())).unwrap();
+            Box::new(front)
+        }),
+        case("base that the used index contradicts", Split, wrong("more than 256 entries in flight"), |s| {
+            let mut front = s.connect();
+            front.stop_queue(1).unwrap();
+            let stream = front.stream().unwrap();
+            (&*stream).write_all(&message(SET_VRING_BASE, 1, &words(&[1, 30_000]))).unwrap();
+            (&*stream).write_all(&message(SET_VRING_KICK, 1, &0x101u64.to_ne_bytes())).unwrap();
+            Box::new(front)
+        }),
+        case("kick that is no eventfd", Split, wrong("is not an eventfd"), |s| no_eventfd(s, SET_VRING_KICK)),
+        case("call that is no eventfd", Split, wrong("is not an eventfd"), |s| no_eventfd(s, SET_VRING_CALL)),
+        case("more descriptors than a message may have", Split, wrong("SET_OWNER"), |s| {
+            let raw = s.dial();
+            let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+            send_fds(&raw, &message(SET_OWNER, 1, &[]), &[event.as_fd(); 8]);
+            Box::new(raw)
+        }),
+        case("memory without descriptors", Split, wrong("guest memory is not shared"), |s| {
+            say(s, &message(SET_MEM_TABLE, 1, &words(&[0, 0])))
+        }),
+        case("closed in the middle of a message", Split, wrong("closed in the middle"), |s| {
+            drop(say(s, &message(SET_FEATURES, 1, &[0; 8])[..15]));
+            Box::new(())
+        }),
+        case("message that is never finished", Split, Connection("stalled", "stalled in the middle"), |s| {
+            say(s, &message(SET_FEATURES, 1, &[0; 8])[..15])
+        }),
+        case("a byte now and then", Split, Connection("stalled", "stalled in the middle"), |s| {
+            let mut raw = s.dial();
+            let bytes = message(SET_MEM_TABLE, 1, &[0; 40]);
+            let (start, before) = (Instant::now(), s.liar().thrown_out);
+            for byte in &bytes {
+                if s.liar().thrown_out != before || raw.write_all(&[*byte]).is_err() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            assert!(start.elapsed() < Duration::from_millis(100 * bytes.len() as u64));
+            Box::new(raw)
+        }),
+        case(
+            "questions whose answers are never read",
+            Split,
+            Connection("stalled", "of reading its reply"),
+            |s| {
+                let mut raw = s.dial();
+                let many = message(GET_FEATURES, 1, &[]).repeat(100);
+                while raw.write_all(&many).is_ok() {}
+                Box::new(raw)
+            },
+        ),
+        case("2000 connections, one after the other", Split, Nothing, |s| {
+            for _ in 0..2000 {
+                drop(s.dial());
+            }
+            s.host.until(|| s.liar().connection == tidegate_switch::control::Connection::Waiting);
+            Box::new(())
+        }),
+        case("500 connections while one is served", Split, Nothing, |s| {
+            let front = s.connect();
+            let before = s.liar().refused_connections;
+            let mut others: Vec<_> = (0..500).map(|_| s.dial()).collect();
+            for other in &mut others {
+                // Turned away.
+                assert!(matches!(other.read(&mut [0]), Ok(0) | Err(_)));
+            }
+            s.host.until(|| s.liar().refused_connections == before + 500);
+            Box::new(front)
+        }),
+    ]
+}
