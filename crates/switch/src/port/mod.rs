@@ -90,6 +90,9 @@ pub struct Egress {
     pub active: bool,
     /// Since when the first frame stands without receive buffers; [`NEVER`] while it does not.
     pub blocked_since: u64,
+    /// The frame that found too few buffers, when it was queued, and how many chains there were: it
+    /// is not tried again while there are no more.
+    pub starved: Option<(FrameRef, u64, u16)>,
     /// Whose frame left last, and when.
     pub last: (PortIndex, u64),
 }
@@ -108,6 +111,7 @@ impl Port {
             sources: PortSet::EMPTY,
             active: false,
             blocked_since: NEVER,
+            starved: None,
             last: (index, 0),
         };
         Self {

@@ -285,6 +285,10 @@ impl Switch {
     pub fn broken(&self, index: PortIndex, reason: &str) {
         let mut table = self.lock();
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
+        if !self.workers[entry.worker].call(move |worker| worker.is_broken(index)) {
+            // Whoever broke it left meanwhile; the next one is not to pay for it.
+            return;
+        }
         entry.broken = Some(reason.to_owned());
         match &entry.end {
             // Its thread tells, no more often than it should.

@@ -346,6 +346,11 @@ impl Worker {
         Some(gone)
     }
 
+    /// Whether the link of an own port is broken now.
+    pub fn is_broken(&self, index: PortIndex) -> bool {
+        self.ports[index as usize].as_ref().is_some_and(|port| port.broken)
+    }
+
     /// The link of a port is broken: nothing is taken from it until it is made anew.
     pub(super) fn fault(&mut self, port: &mut Port, mut reason: &str) {
         if std::mem::replace(&mut port.broken, true) {

@@ -30,6 +30,8 @@ pub struct Scratch {
     chains: Box<[Chain]>,
     /// Segments of one super-frame: their chains.
     parts: Vec<Part>,
+    /// How many chains the last frame filled.
+    pub filled: usize,
 }
 
 struct Part {
@@ -43,6 +45,7 @@ impl Default for Scratch {
             chain: Chain::new(),
             chains: vec![Chain::new(); MAX_CHAINS].into_boxed_slice(),
             parts: Vec::with_capacity(256),
+            filled: 0,
         }
     }
 }
@@ -81,8 +84,17 @@ fn form(frame: &Frame, receiver: &Receiver) -> Form {
     if whole && receiver.csum { Form::AsIs } else { Form::Segments }
 }
 
+/// How many chains wait where `frame` would go; `None` where only trying tells whether it can.
+pub fn chains_waiting(frame: &Frame, link: &mut Link) -> Option<u16> {
+    let Link::Vhost(vhost) = link else { return None };
+    let pair = frame.flow as usize % vhost.rx_enabled.len().max(1);
+    let pair = *vhost.rx_enabled.get(pair)?;
+    vhost.rx[pair as usize].as_mut()?.queue.available().ok()
+}
+
 /// Delivers `frame` to a port.
 pub fn deliver(frame: &Frame, link: &mut Link, scratch: &mut Scratch) -> Outcome {
+    scratch.filled = 0;
     match link {
         Link::Vhost(vhost) => to_rings(frame, vhost, scratch),
         Link::Tap(tap) => to_tap(frame, tap),
@@ -145,6 +157,7 @@ fn whole(
         ring.queue.rewind(*popped);
     });
     let chains = chains.map_err(|(_, outcome)| outcome)?;
+    scratch.filled = chains;
     write(ring, receiver, &scratch.chains[..chains], vnet, head, payload);
     Ok(())
 }
@@ -179,7 +192,8 @@ fn gather(
         if room >= needed {
             return Ok(i + 1);
         }
-        if !receiver.mergeable || (i == 0 && room < receiver.header_len) {
+        // A buffer holds a header at least (virtio 1.2, 5.1.6.3.1): fewer bytes are not worth a chain.
+        if !receiver.mergeable || (chain.bytes() as usize) < receiver.header_len {
             return Err((popped + 1, Outcome::Dropped(DropReason::Unacceptable)));
         }
     }
@@ -243,6 +257,7 @@ fn segmented(
             }
         }
     }
+    scratch.filled = popped;
     let (mut spans, count) = body_spans(frame);
     let mut parts = scratch.parts.iter();
     while let (Some(part), Some(chains)) = (segmenter.next(&mut head), parts.next()) {

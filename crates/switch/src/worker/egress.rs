@@ -1,7 +1,7 @@
 //! From an egress's scheduler to its receiver.
 
 use super::crossing::Fate;
-use super::deliver::{Outcome, deliver};
+use super::deliver::{Outcome, chains_waiting, deliver};
 use super::{Worker, clock};
 use crate::capture::Direction;
 use crate::fdb::PortIndex;
@@ -16,6 +16,8 @@ const BATCH: usize = 64;
 const QUANTUM: i64 = 64 << 10;
 /// What a frame costs besides its bytes, in bytes.
 pub(super) const FRAME_COST: i64 = 256;
+/// What each of its chains costs but the first, in bytes: a receiver of tiny buffers makes many.
+const CHAIN_COST: i64 = 128;
 
 impl Worker {
     /// Queues a frame at an own egress.
@@ -122,7 +124,8 @@ impl Worker {
                     if !self.deliver_head(port, queued) {
                         return self.expire(port) || worked;
                     }
-                    *budget -= i64::from(queued.bytes) + FRAME_COST;
+                    let chains = self.scratch.filled.saturating_sub(1) as i64;
+                    *budget -= i64::from(queued.bytes) + FRAME_COST + chains * CHAIN_COST;
                     worked = true;
                 }
             }
@@ -133,7 +136,15 @@ impl Worker {
     /// Delivers or drops the first frame; `false` where it stays first.
     fn deliver_head(&mut self, port: &mut Port, queued: Queued<FrameRef>) -> bool {
         let frame = queued.frame.get();
-        let outcome = deliver(frame, &mut port.link, &mut self.scratch);
+        let tried = |(tried, enqueued, chains): (FrameRef, u64, u16)| {
+            ((tried, enqueued) == (queued.frame, queued.enqueued)).then_some(chains)
+        };
+        let tried = port.egress.starved.and_then(tried);
+        // A thousand tiny buffers that are too few are not to be looked through in every loop.
+        let outcome = match tried.is_some() && tried == chains_waiting(frame, &mut port.link) {
+            true => Outcome::NoBuffers,
+            false => deliver(frame, &mut port.link, &mut self.scratch),
+        };
         let dropped = match outcome {
             Outcome::Delivered => None,
             Outcome::Dropped(reason) => Some(reason),
@@ -141,6 +152,8 @@ impl Worker {
                 if port.egress.blocked_since == NEVER {
                     port.egress.blocked_since = self.now;
                 }
+                let chains = chains_waiting(frame, &mut port.link);
+                port.egress.starved = chains.map(|chains| (queued.frame, queued.enqueued, chains));
                 self.wake_at(self.now + super::sleep::BLOCKED_POLL);
                 return false;
             }
