@@ -290,10 +290,35 @@ fn either_layout() -> Vec<Case> {
         }),
         case("receive: buffer of a byte", Both, Frame("unacceptable"), |s| {
             rx(s, |f| {
-                for _ in 0..8 {
-                    offer(f, RX, 0, 1, WRITE, 0);
+                for n in 0..8 {
+                    offer(f, RX, 0, 1, WRITE, n);
                 }
             })
+        }),
+        case("receive: merged buffers shorter than a header", Both, Frame("unacceptable"), |s| {
+            rx(s, |f| {
+                while f.ring(RX).reap().is_some() {}
+                let at = f.memory().alloc(16 * 11 + 500, 16);
+                for n in 0..16 {
+                    // Only the first is long enough, but not for the frame.
+                    let buffer = Buffer::writable(at + 11 * n, if n == 0 { 500 } else { 11 });
+                    f.ring(RX).add(&[buffer]).unwrap();
+                }
+                let _ = f.ring(RX).publish();
+                f.kick(RX).unwrap();
+            })
+        }),
+        case("receive: a thousand buffers of a header's length", Both, Nothing, |s| {
+            let options = Options { queue_size: 1024, buffer_size: 12, ..Options::default() };
+            let mut front = s.connect_with(options);
+            let (start, mut frames) = (Instant::now(), 0);
+            while start.elapsed() < Duration::from_millis(100) {
+                let room = 64 - s.peer.front.in_flight(0).min(64);
+                s.send_to_liar(room);
+                frames += std::iter::from_fn(|| front.receive(0)).count();
+            }
+            assert!(frames > 0);
+            Box::new(front)
         }),
         case("receive: no buffers, ever", Both, Frame("held_too_long"), |s| rx(s, |_| {})),
     ]
