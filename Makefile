@@ -4,14 +4,14 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
-PYTHON := tests scripts/test bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane
+PYTHON := tests scripts/test scripts/fuzz bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane
 BINARY := target/release/tidegate
 
 # Tools in ~/.cargo/bin are found even by a shell that does not know of them.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab lint fmt bench bench-quick instructions soak reliability deb build
+.PHONY: help setup demo test lab lint fmt bench bench-quick instructions soak fuzz reliability deb build
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -40,17 +40,21 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
 	@scripts/setup lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --lib --tests --locked -- -D warnings
 	.venv/bin/ruff check --config tests/pyproject.toml $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml --check $(PYTHON)
 	cd tests && ../.venv/bin/mypy . ../scripts/test
 	cd tests && ../.venv/bin/mypy ../bench && ../.venv/bin/mypy ../bench/run && ../.venv/bin/mypy ../bench/instructions
 	cd tests && ../.venv/bin/mypy ../bench/soak && ../.venv/bin/mypy ../bench/reliability
 	cd tests && ../.venv/bin/mypy ../bench/control-plane
+	cd tests && ../.venv/bin/mypy ../scripts/fuzz
 	shellcheck -x scripts/setup scripts/deb .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
 
 fmt: ## format Rust and Python
 	cargo fmt --all
+	cargo fmt --manifest-path fuzz/Cargo.toml
 	.venv/bin/ruff check --config tests/pyproject.toml --fix --quiet $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml $(PYTHON)
 
@@ -75,6 +79,10 @@ soak: build ## hours of churn, HOURS=n (1): are memory, descriptors, threads and
 
 reliability: ## docs/reliability.md, from what is in target/reliability
 	bench/reliability $(ARGS)
+
+fuzz: ## each fuzz target for SECONDS=60, with a nightly compiler; target/fuzz/results.json
+	@scripts/setup fuzz
+	scripts/fuzz $(or $(SECONDS),60) $(TARGETS)
 
 deb: build ## dist/tidegate_VERSION_ARCH.deb
 	@scripts/setup deb

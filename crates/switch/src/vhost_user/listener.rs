@@ -405,6 +405,35 @@ impl<'s, 'c> Session<'s, 'c> {
     }
 }
 
+/// Obeys what comes on `stream`, without a thread and without waiting: for fuzzing. `more` sends
+/// what comes next; `false` from it ends the connection.
+#[cfg(feature = "fuzzing")]
+pub fn obey(
+    stream: &UnixStream,
+    control: &mut (dyn PortControl + Send),
+    status: &ConnectionStatus,
+    queue_pairs: u16,
+    mut more: impl FnMut() -> bool,
+) {
+    let connection = Arc::new(Mutex::new(Connection::new(control, status, queue_pairs)));
+    let Ok(mut session) = Session::new(stream, connection.clone()) else { return };
+    let mut wrong = None;
+    while wrong.is_none() && more() {
+        wrong = loop {
+            match wire::glance(stream) {
+                Ok(Glance::Whole(header)) => {
+                    if let Err(reason) = session.handle(header) {
+                        break Some(reason);
+                    }
+                }
+                Ok(_) => break None,
+                Err(reason) => break Some(reason),
+            }
+        };
+    }
+    lock(&connection).close(wrong.as_deref().unwrap_or_default(), wrong.is_some());
+}
+
 fn lock<'m, 'c>(connection: &'m Mutex<Connection<'c>>) -> std::sync::MutexGuard<'m, Connection<'c>> {
     connection.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,0 +1,22 @@
+//! What is fuzzed: functions of bytes that panic where something that must hold does not.
+//!
+//! ```text
+//!  libFuzzer ─▶ fuzz_targets ─┐
+//!                             ├─▶ run(bytes) ─▶ the switch's and the contract's own code
+//!  corpus ────▶ tests/corpus ─┘
+//! ```
+//!
+//! - [`ring`]: a device's work on rings that their driver changes between any two steps
+//! - [`messages`]: what a front end says on its socket
+//! - [`frame`]: headers, offload requests, segments and checksums
+//! - [`contract`]: contracts, read and written
+
+mod bytes;
+pub mod contract;
+pub mod frame;
+pub mod messages;
+pub mod ring;
+
+/// The targets by name.
+pub const TARGETS: [(&str, fn(&[u8])); 4] =
+    [("ring", ring::run), ("messages", messages::run), ("frame", frame::run), ("contract", contract::run)];
