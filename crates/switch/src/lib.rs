@@ -21,9 +21,11 @@
 //! - [`stats`]: counters and histograms in shared memory
 //! - [`capture`]: copies of frames, as pcapng
 //! - [`control`]: what the agent asks of the switch
+//! - [`confine`]: the rights the process gives up
 //! - [`server`]: the process: workers, ports, the control socket
 
 pub mod capture;
+pub mod confine;
 pub mod control;
 pub mod fdb;
 pub mod frame;

@@ -3,8 +3,8 @@
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -78,6 +78,11 @@ fn receive_first(
             other => break other?,
         }
     };
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Error::other(
+            "descriptors of a message were lost: more than expected, or none left to this process (RLIMIT_NOFILE)",
+        ));
+    }
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
             descriptors.extend(received);

@@ -10,12 +10,15 @@
 //! - [`ports`]: making, changing and removing them
 //! - [`link`]: between a port's vhost-user connection and its worker
 //! - [`session`]: one connection of an agent
+//! - [`descriptors`]: how many there are for ports
 
+pub mod descriptors;
 pub mod link;
 pub mod ports;
 pub mod session;
 pub mod table;
 
+use crate::confine;
 use crate::fdb::Fdb;
 use crate::stats::Region;
 use crate::virtio::sigbus;
@@ -46,6 +49,10 @@ pub struct Options {
     pub cpus: Vec<usize>,
     /// SCHED_FIFO priority of the workers, 1 to 99.
     pub realtime_priority: Option<u8>,
+    /// User to become, by name or number, where the process was started as root.
+    pub user: Option<String>,
+    /// Give up all rights before the first frame; see [`confine`].
+    pub confined: bool,
 }
 
 /// Why the switch could not start.
@@ -70,6 +77,9 @@ pub enum Error {
         /// What happened.
         source: io::Error,
     },
+    /// Its rights.
+    #[error(transparent)]
+    Confine(#[from] confine::Error),
 }
 
 /// What the threads of the switch share.
@@ -84,6 +94,8 @@ pub struct Switch {
     pub table: Mutex<Table>,
     /// When the process started, ns since the epoch.
     pub started: u64,
+    /// File descriptors it may have.
+    pub descriptors: u64,
 }
 
 impl Switch {
@@ -128,6 +140,7 @@ impl Switch {
             fdb,
             table: Mutex::new(Table::new()),
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
+            descriptors: descriptors::raise(),
         });
         let warden = switch.clone();
         let watch = move || {
@@ -155,8 +168,33 @@ pub fn run(options: Options) -> Result<(), Error> {
         Some(listener) => listener,
         None => bind(&options.socket)?,
     };
-    let switch = Switch::start(options.workers, &options.cpus, options.realtime_priority)?;
+    let switch = start(&options)?;
     tracing::info!(workers = options.workers, socket = %options.socket.display(), "switch is up");
+    serve(&switch, &listener);
+    Ok(())
+}
+
+/// Starts workers in a process that gives up its rights, where `options` say so. Whatever takes a
+/// right, such as the control socket, must be open by now, and the process have one thread.
+///
+/// # Errors
+/// No worker, or a right that cannot be given up.
+pub fn start(options: &Options) -> Result<Arc<Switch>, Error> {
+    let start = || Switch::start(options.workers, &options.cpus, options.realtime_priority);
+    if !options.confined {
+        tracing::warn!("not confined (--no-confinement): whoever takes the switch over has all its rights");
+        return start();
+    }
+    let enclosed = confine::enclose(options.user.as_deref(), options.realtime_priority)?;
+    let switch = start()?;
+    // A worker that answers has its CPU and priority, which it may not ask for any more.
+    switch.workers.iter().for_each(|worker| worker.call(|_| ()));
+    enclosed.seal()?;
+    Ok(switch)
+}
+
+/// Takes the agent's connections, for ever.
+pub fn serve(switch: &Arc<Switch>, listener: &UnixListener) {
     for stream in listener.incoming() {
         match stream {
             Ok(stream) => session::spawn(switch.clone(), stream),
@@ -166,7 +204,6 @@ pub fn run(options: Options) -> Result<(), Error> {
             }
         }
     }
-    Ok(())
 }
 
 /// A socket from the service manager (sd_listen_fds(3)): the first descriptor after stderr.

@@ -4,6 +4,7 @@
 //! that thread may itself be waiting for the lock.
 
 use super::Switch;
+use super::descriptors;
 use super::link::PortLink;
 use super::table::{End, Entry, Table, macs};
 use crate::capture;
@@ -91,6 +92,7 @@ impl Switch {
 
     fn add(self: &Arc<Self>, table: &mut Table, vnic: Vnic, connect: Connect) -> Result<(), String> {
         let index = table.free_index().ok_or_else(|| format!("a switch has at most {VNICS} ports"))?;
+        descriptors::check(self.descriptors, table.entries.values().map(|entry| &entry.vnic), &vnic)?;
         let worker = table.least_worker(self.workers.len());
         let segment = table.segment(vnic.segment);
         let fits = match connect {

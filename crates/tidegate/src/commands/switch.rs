@@ -22,6 +22,12 @@ pub struct Args {
     /// Run the workers under SCHED_FIFO at this priority, 1 to 99 (needs CAP_SYS_NICE)
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u8).range(1..=99))]
     fifo_priority: Option<u8>,
+    /// User to become before the first frame, by name or number; needs root
+    #[arg(long, value_name = "USER", conflicts_with = "no_confinement")]
+    user: Option<String>,
+    /// Keep all rights and allow every system call: for debugging alone
+    #[arg(long)]
+    no_confinement: bool,
 }
 
 /// CPU numbers as in `2,3` or `4-7`, the form of cpuset(7).
@@ -59,6 +65,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         workers: args.workers.into(),
         cpus: args.cpus.map_or_else(Vec::new, |list| list.0),
         realtime_priority: args.fifo_priority,
+        user: args.user,
+        confined: !args.no_confinement,
     };
     tidegate_switch::run(options).map_err(Failure::failed)
 }

@@ -1,0 +1,101 @@
+//! Least privilege: what the process can still do once frames flow, and nothing else.
+//!
+//! ```text
+//!  one thread                                     all threads
+//!  bind, dial, read ─▶ enclose ─▶ start threads ─▶ seal ─▶ frames, ports, captures
+//!                       │ user, no capabilities     │ system calls of a list (seccomp)
+//!                       │ no file (landlock)        └─▶ another one: denied, logged, counted
+//!                       └ inherited by every thread
+//! ```
+//!
+//! Whoever takes the process over by way of a guest's rings finds no file to open, no address to
+//! connect to and no program to start. What it holds it keeps: memory of the guests that are
+//! connected, their sockets, the taps. Why it is done like this: `docs/decisions/confinement.md`.
+//!
+//! - [`privileges`]: user, capabilities, no new privileges
+//! - [`filesystem`]: landlock without a rule: no file, no TCP port, no signal to others
+//! - [`syscalls`]: the list of system calls, and what may stand in their arguments
+//! - [`violation`]: what happens to any other
+
+pub mod filesystem;
+pub mod privileges;
+pub mod syscalls;
+pub mod violation;
+
+use std::io;
+
+/// Why the process could not be confined.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There are threads already: they would keep what the calling one gives up.
+    #[error("the process has {0} threads where it is to give up its rights, expected one")]
+    Threads(usize),
+    /// The user to become.
+    #[error("cannot become user {user}: {reason}")]
+    User {
+        /// As it was named.
+        user: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A right could not be given up.
+    #[error("cannot {what}: {source}")]
+    Right {
+        /// What was tried.
+        what: &'static str,
+        /// What happened.
+        source: io::Error,
+    },
+    /// Landlock is there and does not work.
+    #[error("landlock: {0}")]
+    Landlock(String),
+    /// The list of system calls.
+    #[error("cannot limit system calls (seccomp): {0}; --no-confinement runs the switch without")]
+    Seccomp(String),
+}
+
+/// The process as [`enclose`] left it; threads may be started now.
+#[must_use = "system calls are not limited yet: call `seal`"]
+#[derive(Debug)]
+pub struct Enclosed {
+    landlock: Option<u32>,
+}
+
+/// Gives up everything that threads inherit: user, capabilities, files. To be called while the
+/// process has one thread, when everything that needs a right is open.
+///
+/// Threads may take SCHED_FIFO up to `realtime_priority` afterwards, where the process was allowed
+/// to grant that. `user` is a name or number; only root can become another.
+///
+/// # Errors
+/// There are other threads, the user cannot be had, or the kernel refused. The process may have
+/// lost some of its rights then, and should end. A kernel without landlock is no error: it is said
+/// in the log, and the limit on system calls covers the same.
+pub fn enclose(user: Option<&str>, realtime_priority: Option<u8>) -> Result<Enclosed, Error> {
+    // Without /proc there is nothing to count; the threads that matter are ours to start anyway.
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads != 1 {
+        return Err(Error::Threads(threads));
+    }
+    if let Some(priority) = realtime_priority {
+        privileges::allow_realtime(priority);
+    }
+    privileges::drop_all(user)?;
+    let landlock = filesystem::close()?;
+    Ok(Enclosed { landlock })
+}
+
+impl Enclosed {
+    /// Limits all threads, and those still to be started, to the [list](syscalls) of system calls.
+    ///
+    /// # Errors
+    /// The kernel has no seccomp filters, or refused this one.
+    pub fn seal(self) -> Result<(), Error> {
+        let uid = rustix::process::getuid().as_raw();
+        violation::catch()?;
+        let allowed = syscalls::limit()?;
+        let landlock = self.landlock.map_or("none".to_owned(), |abi| format!("ABI {abi}"));
+        tracing::info!(uid, landlock, system_calls = allowed, "confined: no capability, no file, no exec");
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! Who the process is, and what that allows it.
+
+use super::Error;
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use std::ffi::CString;
+use std::io;
+
+/// Bits of a capability set; the kernel says where those it knows end.
+const CAPABILITIES: u32 = 64;
+
+/// Becomes `user` where one is given, and gives up every capability for good.
+///
+/// # Errors
+/// No such user, or not allowed to become it; or the kernel keeps a capability.
+pub fn drop_all(user: Option<&str>) -> Result<(), Error> {
+    let identity = user.map(|name| Identity::find(name).map_err(|reason| failed(name, reason))).transpose()?;
+    // The bounding set is what a program that is executed could regain; to narrow it takes a capability
+    // itself. Without, nothing is lost: no_new_privs says the same.
+    for bit in 0..CAPABILITIES {
+        let capability = CapabilitySet::from_bits_retain(1 << bit);
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            Err(Errno::PERM | Errno::INVAL) => break,
+            Err(error) => return Err(right("narrow the capability bounding set")(error)),
+        }
+    }
+    rustix::thread::clear_ambient_capability_set().map_err(right("clear the ambient capabilities"))?;
+    if let (Some(name), Some(identity)) = (user, identity) {
+        identity.assume().map_err(|reason| failed(name, reason))?;
+    }
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, none).map_err(right("drop the capabilities"))?;
+    rustix::thread::set_no_new_privs(true).map_err(right("forgo new privileges"))?;
+    // No core file with other people's frames in it, and no ptrace by others of the same user.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(right("forbid core dumps and ptrace"))?;
+    if rustix::process::getuid().is_root() && is_initial_user_namespace() {
+        tracing::warn!("the switch runs as root, without root's capabilities: give it a user of its own (--user)");
+    }
+    Ok(())
+}
+
+/// Lets threads take SCHED_FIFO at `priority` when the capability to do so is gone. Best effort: the
+/// thread that is refused says so.
+pub fn allow_realtime(priority: u8) {
+    let limit = getrlimit(Resource::Rtprio);
+    let wanted = u64::from(priority);
+    let raise = |limit: Option<u64>| limit.map(|limit| limit.max(wanted));
+    let _ = setrlimit(
+        Resource::Rtprio,
+        Rlimit { current: raise(limit.current), maximum: raise(limit.maximum) },
+    );
+}
+
+fn right(what: &'static str) -> impl Fn(Errno) -> Error {
+    move |source| Error::Right { what, source: source.into() }
+}
+
+fn failed(user: &str, reason: String) -> Error {
+    Error::User { user: user.to_owned(), reason }
+}
+
+/// Whether user 0 here is the host's root (user_namespaces(7)).
+fn is_initial_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// A user and its own group.
+#[derive(Debug, PartialEq, Eq)]
+struct Identity {
+    uid: u32,
+    gid: u32,
+}
+
+impl Identity {
+    /// By name or number, from the system's name service. A number needs no entry there; its
+    /// group is then the same number.
+    fn find(user: &str) -> Result<Self, String> {
+        let number: Option<u32> = user.parse().ok();
+        let name = CString::new(user).map_err(|_| "a NUL byte in it".to_owned())?;
+        let mut buffer: Vec<libc::c_char> = vec![0; 1 << 16];
+        // SAFETY: passwd is plain integers and pointers; all zero is a valid value.
+        let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+        let mut found = std::ptr::null_mut();
+        let (room, len) = (buffer.as_mut_ptr(), buffer.len());
+        // SAFETY: name, entry, buffer and result are live for the call; the length is the buffer's.
+        let code = unsafe {
+            match number {
+                Some(uid) => libc::getpwuid_r(uid, &raw mut entry, room, len, &raw mut found),
+                None => libc::getpwnam_r(name.as_ptr(), &raw mut entry, room, len, &raw mut found),
+            }
+        };
+        match (found.is_null(), number) {
+            (false, _) => Ok(Self { uid: entry.pw_uid, gid: entry.pw_gid }),
+            (true, Some(number)) => Ok(Self { uid: number, gid: number }),
+            (true, None) if code == 0 => Err("there is no such user on this host".into()),
+            (true, None) => Err(io::Error::from_raw_os_error(code).to_string()),
+        }
+    }
+
+    /// Becomes it, with no other group. The process has one thread, so the thread's identity is all
+    /// there is.
+    fn assume(&self) -> Result<(), String> {
+        if rustix::process::geteuid().as_raw() == self.uid {
+            return Ok(());
+        }
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        let refused = |error: Errno| match error {
+            Errno::PERM => "only root can: start the switch as root, or as that user without --user".into(),
+            other => io::Error::from(other).to_string(),
+        };
+        rustix::thread::set_thread_groups(&[]).map_err(refused)?;
+        rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(refused)?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_by_name_and_number() {
+        assert_eq!(Identity::find("root"), Ok(Identity { uid: 0, gid: 0 }));
+        assert_eq!(Identity::find("0"), Ok(Identity { uid: 0, gid: 0 }));
+        assert_eq!(Identity::find("4000000001"), Ok(Identity { uid: 4_000_000_001, gid: 4_000_000_001 }));
+        assert!(Identity::find("no-such-user").unwrap_err().contains("no such user"));
+        assert!(Identity::find("a\0b").unwrap_err().contains("NUL"));
+    }
+}

@@ -1,0 +1,220 @@
+//! The system calls of a switch that runs, as a seccomp filter.
+//!
+//! ```text
+//!  call ─▶ on the list? ─▶ arguments as they may be? ─▶ allowed
+//!              │ no                 │ no
+//!              └────────────────────┴─▶ trapped: see `violation`
+//! ```
+//!
+//! [`ALWAYS`] holds what is harmless with any argument, given the descriptors that the process has;
+//! [`guarded`] what is not. Nothing on either opens a file, makes or connects a socket, starts a
+//! program or a process, makes memory executable, or reaches another process.
+//!
+//! The calls that carry frames (read, write, readv, writev, epoll) are looked up by the kernel in a
+//! bitmap, since their arguments are not looked at: the length of the list costs them nothing.
+
+use super::Error;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
+};
+use std::collections::BTreeMap;
+use std::io;
+
+/// A system call: its number and, for people, its name.
+type Call = (i64, &'static str);
+
+macro_rules! calls {
+    ($($name:ident),* $(,)?) => { &[$((libc::$name, stringify!($name))),*] };
+}
+
+/// Allowed with any argument.
+#[rustfmt::skip]
+pub const ALWAYS: &[Call] = calls![
+    // Frames, kicks, captures, logs.
+    SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_close,
+    SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_ppoll,
+    // Sockets that somebody else made: front ends, the agent. Who is asked is decided there.
+    SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_recvfrom,
+    // Descriptors that are memory or a counter, and nothing outside of this process.
+    SYS_eventfd2, SYS_memfd_create, SYS_ftruncate, SYS_fstat, SYS_fstatfs,
+    // Memory; executable memory is refused below.
+    SYS_brk, SYS_munmap, SYS_mremap, SYS_madvise,
+    // Threads and time.
+    SYS_futex, SYS_set_robust_list, SYS_rseq, SYS_sched_yield, SYS_sched_getaffinity, SYS_getpid, SYS_gettid,
+    SYS_exit, SYS_exit_group, SYS_clock_gettime, SYS_clock_nanosleep, SYS_nanosleep, SYS_getrandom,
+    SYS_restart_syscall,
+    // Signals to this thread.
+    SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack,
+    // Every thread is started by it in vain: another filter says that the kernel does not know it.
+    SYS_clone3,
+];
+
+/// Allowed where the architecture has them: older forms of the above.
+#[cfg(target_arch = "x86_64")]
+pub const OLDER: &[Call] = calls![SYS_epoll_wait, SYS_poll];
+/// Allowed where the architecture has them: older forms of the above.
+#[cfg(not(target_arch = "x86_64"))]
+pub const OLDER: &[Call] = &[];
+
+/// Not allowed; what an intruder tries first, and a library's next version: named in the log.
+#[rustfmt::skip]
+const NAMED: &[Call] = calls![
+    SYS_openat, SYS_openat2, SYS_statx, SYS_newfstatat, SYS_faccessat, SYS_readlinkat, SYS_mkdirat, SYS_unlinkat,
+    SYS_renameat2, SYS_fchmodat, SYS_truncate, SYS_getdents64, SYS_open_by_handle_at, SYS_inotify_init1,
+    SYS_socket, SYS_socketpair, SYS_bind, SYS_listen, SYS_connect, SYS_setsockopt, SYS_getsockopt,
+    SYS_execve, SYS_execveat, SYS_wait4, SYS_kill, SYS_tkill, SYS_ptrace, SYS_process_vm_readv,
+    SYS_process_vm_writev, SYS_pidfd_open, SYS_pidfd_getfd, SYS_pidfd_send_signal, SYS_pkey_mprotect, SYS_shmget,
+    SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot,
+    SYS_setuid, SYS_setresuid, SYS_setgroups, SYS_capset, SYS_seccomp, SYS_personality, SYS_prlimit64,
+    SYS_sched_setaffinity, SYS_sched_setscheduler, SYS_sched_setattr, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
+    SYS_io_uring_setup, SYS_io_uring_enter, SYS_add_key, SYS_keyctl, SYS_uname, SYS_sysinfo, SYS_getuid,
+];
+#[cfg(target_arch = "x86_64")]
+const NAMED_OLDER: &[Call] =
+    calls![SYS_open, SYS_creat, SYS_stat, SYS_access, SYS_unlink, SYS_rename, SYS_fork, SYS_vfork];
+#[cfg(not(target_arch = "x86_64"))]
+const NAMED_OLDER: &[Call] = &[];
+
+/// Calls with arguments that decide.
+#[derive(Clone, Debug)]
+pub struct Guarded {
+    /// The call.
+    pub call: Call,
+    /// Which argument, counted from 0.
+    argument: u8,
+    /// How much of it the kernel reads.
+    width: SeccompCmpArgLen,
+    /// Any of these.
+    accepted: Vec<(SeccompCmpOp, u64)>,
+}
+
+/// Every guarded call: allowed where the argument is one of those accepted.
+#[rustfmt::skip]
+pub fn guarded() -> Vec<Guarded> {
+    use SeccompCmpArgLen::{Dword, Qword};
+    use SeccompCmpOp::{Eq, MaskedEq, Ne};
+    let one_of = |values: &[i64]| values.iter().map(|value| (Eq, *value as u64)).collect::<Vec<_>>();
+    let exec = libc::PROT_EXEC as u64;
+    let namespaces = (libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNET) as u64;
+    let thread = libc::CLONE_THREAD as u64;
+    let pid = i64::from(rustix::process::getpid().as_raw_pid());
+    let guard = |call: Call, argument, width, accepted| Guarded { call, argument, width, accepted };
+    let name = |one: &'static [Call]| one[0];
+    vec![
+        // No memory that can be executed.
+        guard(name(calls![SYS_mmap]), 2, Qword, vec![(MaskedEq(exec), 0)]),
+        guard(name(calls![SYS_mprotect]), 2, Qword, vec![(MaskedEq(exec), 0)]),
+        // Threads of this process, in its namespaces; no other process.
+        guard(name(calls![SYS_clone]), 0, Qword, vec![(MaskedEq(thread | namespaces), thread)]),
+        // Signals within this process: abort(3).
+        guard(name(calls![SYS_tgkill]), 0, Dword, one_of(&[pid])),
+        // A crash takes its handler away; the one that denies calls stays.
+        guard(name(calls![SYS_rt_sigaction]), 0, Dword, vec![(Ne, libc::SIGSYS as u64)]),
+        guard(name(calls![SYS_prctl]), 0, Dword, one_of(&[libc::PR_SET_NAME, libc::PR_GET_NAME].map(i64::from))),
+        // Over what is connected; nowhere else.
+        guard(name(calls![SYS_sendto]), 4, Qword, one_of(&[0])),
+        // Duplicates, blocking, seals. No signals on behalf of others (F_SETOWN), no leases.
+        guard(name(calls![SYS_fcntl]), 1, Dword, one_of(&[
+            libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL,
+            libc::F_ADD_SEALS, libc::F_GET_SEALS,
+        ].map(i64::from))),
+        // Blocking, and how much there is to read. No change of a tap, no key strokes into a terminal.
+        guard(name(calls![SYS_ioctl]), 1, Dword, one_of(&[libc::FIONBIO as i64, libc::FIONREAD as i64])),
+    ]
+}
+
+/// The name of a call that this file knows, without `SYS_`; safe in a signal handler but for those
+/// that are [`guarded`], which it therefore names itself.
+pub fn name_of(call: i64) -> Option<&'static str> {
+    const GUARDED: &[Call] = calls![
+        SYS_mmap, SYS_mprotect, SYS_clone, SYS_tgkill, SYS_rt_sigaction, SYS_prctl, SYS_sendto, SYS_fcntl, SYS_ioctl
+    ];
+    [NAMED, GUARDED, NAMED_OLDER].into_iter().flatten().find(|(number, _)| *number == call).map(|(_, name)| &name[4..])
+}
+
+/// Puts the list in force for all threads. Returns how many calls are on it.
+///
+/// # Errors
+/// The kernel is older than Linux 4.17, or built without seccomp filters.
+pub fn limit() -> Result<usize, Error> {
+    let calls = list().map_err(|error| Error::Seccomp(error.to_string()))?;
+    let count = calls.len();
+    // The C library asks for clone3, whose flags a filter cannot see, and falls back to clone.
+    let unknown = compile(
+        BTreeMap::from([(libc::SYS_clone3, vec![])]),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::ENOSYS as u32),
+    )?;
+    let listed = compile(calls, SeccompAction::Trap, SeccompAction::Allow)?;
+    install(&unknown, 0)?;
+    // With an audit record of each violation, by the kernel.
+    install(&listed, libc::SECCOMP_FILTER_FLAG_LOG)?;
+    Ok(count)
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn list() -> Result<Rules, seccompiler::BackendError> {
+    let mut rules: Rules = [ALWAYS, OLDER].into_iter().flatten().map(|(call, _)| (*call, vec![])).collect();
+    for Guarded { call, argument, width, accepted } in guarded() {
+        let rule = |(operator, value)| {
+            SeccompRule::new(vec![SeccompCondition::new(argument, width.clone(), operator, value)?])
+        };
+        rules.insert(call.0, accepted.into_iter().map(rule).collect::<Result<_, _>>()?);
+    }
+    Ok(rules)
+}
+
+fn compile(rules: Rules, others: SeccompAction, these: SeccompAction) -> Result<BpfProgram, Error> {
+    let compile = || -> Result<BpfProgram, seccompiler::BackendError> {
+        let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+        SeccompFilter::new(rules, others, these, arch)?.try_into()
+    };
+    compile().map_err(|error| Error::Seccomp(error.to_string()))
+}
+
+/// For all threads, and without slowing them down: a switch runs no code of others, so it needs no
+/// guard against its own speculation, which kernels before 5.16 switch on with a filter.
+fn install(program: &BpfProgram, flags: libc::c_ulong) -> Result<(), Error> {
+    let flags = flags | libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_ptr().cast_mut().cast::<libc::sock_filter>(),
+    };
+    let call = libc::SECCOMP_SET_MODE_FILTER;
+    // SAFETY: the kernel copies the program, which is live and of that length (repr(C), as sock_filter is).
+    match unsafe { libc::syscall(libc::SYS_seccomp, call, flags, &raw const filter) } {
+        0 => Ok(()),
+        -1 => Err(Error::Seccomp(io::Error::last_os_error().to_string())),
+        thread => Err(Error::Seccomp(format!("thread {thread} has a filter of its own"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_stands_once() {
+        let guarded = guarded();
+        let all = [ALWAYS, OLDER, NAMED, NAMED_OLDER].into_iter().flatten().map(|call| call.0);
+        let mut all: Vec<_> = all.chain(guarded.iter().map(|one| one.call.0)).collect();
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count);
+        assert!(guarded.iter().all(|one| name_of(one.call.0) == Some(&one.call.1[4..])));
+        assert_eq!(name_of(libc::SYS_execve), Some("execve"));
+        assert_eq!(name_of(libc::SYS_read), None);
+    }
+
+    #[test]
+    fn the_list_compiles_and_fits() {
+        let count = ALWAYS.len() + OLDER.len() + guarded().len();
+        let rules = list().unwrap();
+        assert_eq!(rules.len(), count);
+        assert!(compile(rules, SeccompAction::Trap, SeccompAction::Allow).unwrap().len() < 1000);
+    }
+}
