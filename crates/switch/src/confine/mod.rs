@@ -63,22 +63,17 @@ pub struct Enclosed {
 
 /// Gives up everything that threads inherit: user, capabilities, files. To be called while the
 /// process has one thread, when everything that needs a right is open.
-///
-/// Threads may take SCHED_FIFO up to `realtime_priority` afterwards, where the process was allowed
-/// to grant that. `user` is a name or number; only root can become another.
+/// `user` is a name or number; only root can become another.
 ///
 /// # Errors
 /// There are other threads, the user cannot be had, or the kernel refused. The process may have
 /// lost some of its rights then, and should end. A kernel without landlock is no error: it is said
 /// in the log, and the limit on system calls covers the same.
-pub fn enclose(user: Option<&str>, realtime_priority: Option<u8>) -> Result<Enclosed, Error> {
+pub fn enclose(user: Option<&str>) -> Result<Enclosed, Error> {
     // Without /proc there is nothing to count; the threads that matter are ours to start anyway.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads != 1 {
         return Err(Error::Threads(threads));
-    }
-    if let Some(priority) = realtime_priority {
-        privileges::allow_realtime(priority);
     }
     privileges::drop_all(user)?;
     let landlock = filesystem::close()?;

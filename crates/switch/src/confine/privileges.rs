@@ -2,7 +2,7 @@
 
 use super::Error;
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::ffi::CString;
 use std::io;
@@ -44,18 +44,6 @@ pub fn drop_all(user: Option<&str>) -> Result<(), Error> {
         tracing::warn!("the switch runs as root, without root's capabilities: give it a user of its own (--user)");
     }
     Ok(())
-}
-
-/// Lets threads take SCHED_FIFO at `priority` when the capability to do so is gone. Best effort: the
-/// thread that is refused says so.
-pub fn allow_realtime(priority: u8) {
-    let limit = getrlimit(Resource::Rtprio);
-    let wanted = u64::from(priority);
-    let raise = |limit: Option<u64>| limit.map(|limit| limit.max(wanted));
-    let _ = setrlimit(
-        Resource::Rtprio,
-        Rlimit { current: raise(limit.current), maximum: raise(limit.maximum) },
-    );
 }
 
 fn right(what: &'static str) -> impl Fn(Errno) -> Error {

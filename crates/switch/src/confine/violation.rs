@@ -15,7 +15,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Violations logged one by one; after that, every power of two. A loop must not fill the disk.
-const LOGGED: u64 = 64;
+const LOGGED: u64 = 128;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 

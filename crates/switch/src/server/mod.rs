@@ -133,6 +133,10 @@ impl Switch {
                 })
                 .map_err(fail("start a worker thread"))?;
         }
+        if realtime_priority.is_some() {
+            // That is for the workers: other threads, and this one where it has it, are ordinary.
+            schedule(libc::SCHED_OTHER, 0).map_err(fail("leave real-time priority to the workers"))?;
+        }
         let now = clock_gettime(ClockId::Realtime);
         let switch = Arc::new(Self {
             region,
@@ -185,7 +189,11 @@ pub fn start(options: &Options) -> Result<Arc<Switch>, Error> {
         tracing::warn!("not confined (--no-confinement): whoever takes the switch over has all its rights");
         return start();
     }
-    let enclosed = confine::enclose(options.user.as_deref(), options.realtime_priority)?;
+    // Threads inherit it, and keep it where the right to take it is gone. A worker without says so.
+    if let Some(priority) = options.realtime_priority {
+        let _ = schedule(libc::SCHED_FIFO, priority);
+    }
+    let enclosed = confine::enclose(options.user.as_deref())?;
     let switch = start()?;
     // A worker that answers has its CPU and priority, which it may not ask for any more.
     switch.workers.iter().for_each(|worker| worker.call(|_| ()));
@@ -257,14 +265,21 @@ fn place(cpu: Option<usize>, realtime_priority: Option<u8>) {
         }
     }
     if let Some(priority) = realtime_priority {
-        let param = libc::sched_param { sched_priority: i32::from(priority) };
-        // SAFETY: a plain call on the calling thread with a valid parameter.
-        if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } != 0 {
-            let error = io::Error::last_os_error();
+        if let Err(error) = schedule(libc::SCHED_FIFO, priority) {
             tracing::warn!(priority, %error, "worker gets no real-time priority (needs CAP_SYS_NICE or RLIMIT_RTPRIO)");
         }
     } else {
         short_slice();
+    }
+}
+
+/// Puts the calling thread under `policy` (sched(7)).
+fn schedule(policy: i32, priority: u8) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: i32::from(priority) };
+    // SAFETY: a plain call on the calling thread with a valid parameter.
+    match unsafe { libc::sched_setscheduler(0, policy, &param) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

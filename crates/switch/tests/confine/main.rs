@@ -1,0 +1,417 @@
+//! A switch that somebody else runs: what it cannot do any more.
+//!
+//! ```text
+//!  this test ──frames, control socket──▶ a switch in a process of its own, confined as the real one
+//!      └──"worker 17"──▶ its stdin ──▶ attempt 17 on its worker ──▶ stdout ──"denied 1, 18 violations"
+//! ```
+//!
+//! The process is this program, started again: it has a main thread to itself, as the switch has, and
+//! calls what `tidegate switch` calls. So there is no libtest here, only its way of telling.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod attempts;
+
+use attempts::{ABSTRACT_LEN, Attempt, Held, abstract_address};
+use harness::{Guest, contract, udp, vnic};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tidegate_frontend::front_end::{FrontEnd, Options};
+use tidegate_switch::confine::{self, violation};
+use tidegate_switch::control::{Client, Connection, Link};
+use tidegate_switch::server;
+
+/// What the process gives up; unset in the test itself.
+const ROLE: &str = "TIDEGATE_TEST_CONFINE";
+
+/// Where an attempt is made.
+const THREADS: [&str; 3] = ["worker", "main", "late"];
+
+fn main() {
+    if let Ok(role) = std::env::var(ROLE) {
+        return be_switch(&role);
+    }
+    let tests: &[(&str, fn())] = &[
+        ("what_is_forbidden_works_where_it_is_not", what_is_forbidden_works_where_it_is_not),
+        ("a_compromised_switch_cannot", a_compromised_switch_cannot),
+        ("every_thread_is_confined", every_thread_is_confined),
+        ("landlock_alone_closes_files_ports_and_processes", landlock_alone_closes_files_ports_and_processes),
+        ("the_kernel_does_not_know_clone3", the_kernel_does_not_know_clone3),
+        ("a_panic_is_told", a_panic_is_told),
+        ("a_crash_ends_the_process", a_crash_ends_the_process),
+        ("ports_come_and_go_and_captures_run", ports_come_and_go_and_captures_run),
+        ("threads_must_not_be_there_yet", threads_must_not_be_there_yet),
+    ];
+    let filters: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let wanted = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
+    if std::env::args().any(|word| word == "--list") {
+        return tests.iter().for_each(|(name, _)| println!("{name}: test"));
+    }
+    let (mut passed, mut failed) = (0, 0);
+    for (name, test) in tests.iter().filter(|(name, _)| wanted(name)) {
+        let well = catch_unwind(AssertUnwindSafe(test)).is_ok();
+        println!("test {name} ... {}", if well { "ok" } else { "FAILED" });
+        if well { passed += 1 } else { failed += 1 }
+    }
+    let filtered = tests.len() - passed - failed;
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {verdict}. {passed} passed; {failed} failed; 0 ignored; 0 measured; {filtered} filtered out"
+    );
+    std::process::exit(i32::from(failed > 0));
+}
+
+/// The process under test: a switch, and somebody who has taken it over.
+fn be_switch(role: &str) {
+    let mut words = std::env::args().skip(1);
+    let mut word = || words.next().unwrap();
+    let (dir, parent, port) = (word(), word().parse().unwrap(), word().parse().unwrap());
+    let held = Held::new(Path::new(&dir), parent, port);
+    let listener = UnixListener::bind(Path::new(&dir).join("switch.sock")).unwrap();
+    let options = server::Options {
+        socket: "/nonexistent".into(),
+        workers: 1,
+        cpus: vec![],
+        realtime_priority: None,
+        user: None,
+        confined: role == "confined",
+    };
+    let switch = match role {
+        "landlock" => {
+            let enclosed = confine::enclose(None).unwrap();
+            let switch = server::Switch::start(1, &[], None).unwrap();
+            drop(enclosed);
+            switch
+        }
+        "threaded" => {
+            std::thread::spawn(std::thread::park);
+            println!("{}", confine::enclose(None).unwrap_err());
+            return;
+        }
+        _ => server::start(&options).unwrap(),
+    };
+    let served = switch.clone();
+    std::thread::spawn(move || server::serve(&served, &listener));
+    let held: &'static Held = Box::leak(Box::new(held));
+    println!("up");
+    let all = attempts::all();
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let (thread, number) = line.split_once(' ').unwrap();
+        let done = match (thread, number.parse::<usize>()) {
+            ("panic", _) => std::thread::spawn(|| panic!("told")).join().map_err(|_| 0),
+            // SAFETY: none; that is the test.
+            ("crash", _) => unsafe { Ok(std::ptr::null_mut::<u8>().write_volatile(1)) },
+            ("clone3", _) => {
+                // SAFETY: the kernel refuses it before it reads its arguments, or for being empty.
+                let result = unsafe { libc::syscall(libc::SYS_clone3, 0, 0) };
+                assert_eq!(result, -1);
+                Err(std::io::Error::last_os_error().raw_os_error().unwrap())
+            }
+            ("main", Ok(n)) => attempts::make(all[n], held),
+            ("late", Ok(n)) => {
+                let attempt = all[n];
+                std::thread::spawn(move || attempts::make(attempt, held)).join().unwrap()
+            }
+            (_, Ok(n)) => {
+                let attempt = all[n];
+                switch.workers[0].call(move |_| attempts::make(attempt, held))
+            }
+            (_, Err(_)) => panic!("{line}"),
+        };
+        println!("{} {}", done.err().unwrap_or(0), violation::count());
+    }
+}
+
+/// Such a process, as the test sees it.
+struct Suspect {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    dir: TempDir,
+    _listener: TcpListener,
+    _abstract: OwnedFd,
+}
+
+impl Suspect {
+    fn start(role: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("victim"), "alive").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let log = fs::File::create(dir.path().join("log")).unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .arg(dir.path())
+            .arg(std::process::id().to_string())
+            .arg(listener.local_addr().unwrap().port().to_string())
+            .env(ROLE, role)
+            .env("RUST_BACKTRACE", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let (orders, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, orders, answers, dir, _listener: listener, _abstract: abstract_listener() }
+    }
+
+    /// One that runs.
+    fn up(role: &str) -> Self {
+        let mut suspect = Self::start(role);
+        let said = suspect.line();
+        assert_eq!(said, "up", "{}", suspect.log());
+        suspect
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn order(&mut self, thread: &str, number: usize) -> String {
+        writeln!(self.orders, "{thread} {number}").unwrap();
+        self.line()
+    }
+
+    /// The error number (0: it worked), and violations so far.
+    fn answer(&mut self, thread: &str, number: usize) -> (i32, u64) {
+        let said = self.order(thread, number);
+        let parsed = said.split_once(' ').and_then(|(e, n)| Some((e.parse().ok()?, n.parse().ok()?)));
+        parsed.unwrap_or_else(|| panic!("{said:?}: {}", self.log()))
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.dir.path().join("switch.sock")).unwrap()
+    }
+
+    /// A guest on a port of its own.
+    fn guest(&self, client: &mut Client, name: &str, n: u8) -> Guest {
+        let path = self.dir.path().join(format!("{name}.sock"));
+        let _ = fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let vnic = contract(&vnic(name, n, ""));
+        client.set_port(&vnic, Link::Listener(listener.as_fd())).unwrap();
+        let front = FrontEnd::connect(&path, Options::default()).unwrap();
+        let end = Instant::now() + harness::PATIENCE;
+        let up = |client: &mut Client| {
+            let ports = client.ports().unwrap();
+            ports.iter().any(|port| port.vnic.name == name && port.connection == Connection::Up)
+        };
+        while !up(client) {
+            assert!(Instant::now() < end, "{name} does not come up: {}", self.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Guest { vnic, front }
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let end = Instant::now() + harness::PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < end, "it does not end: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Suspect {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Listens at this process's abstract address, where it is not taken by another suspect's.
+fn abstract_listener() -> OwnedFd {
+    // SAFETY: plain calls with valid arguments; the descriptor is new and owned by nobody else.
+    unsafe {
+        let fd = OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0));
+        let address = abstract_address(std::process::id());
+        let bound = libc::bind(fd.as_raw_fd(), (&raw const address).cast(), ABSTRACT_LEN as u32);
+        assert_eq!(bound, 0, "{}", std::io::Error::last_os_error());
+        assert_eq!(libc::listen(fd.as_raw_fd(), 8), 0);
+        fd
+    }
+}
+
+/// A frame from `a` to `b` and one back.
+#[track_caller]
+fn frames_flow(a: &mut Guest, b: &mut Guest, mark: &[u8]) {
+    for (from, to) in [(0, 1), (1, 0)] {
+        let guests = [&mut *a, &mut *b];
+        let frame = udp(guests[to].mac(), guests[from].mac(), mark);
+        guests[from].send(&frame);
+        let [a, b] = guests;
+        let receiver = if to == 0 { a } else { b };
+        // The announcement of a port that came up may stand before it.
+        while receiver.receive() != frame {}
+    }
+}
+
+/// Without this, a denial would say nothing.
+fn what_is_forbidden_works_where_it_is_not() {
+    let mut tried = 0;
+    for (number, Attempt { name, works, .. }) in attempts::all().into_iter().enumerate() {
+        if *works {
+            // A process each: many change it, or become another program.
+            let said = Suspect::up("open").order("main", number);
+            assert!(said == "0 0" || said == "escaped", "unconfined, one cannot {name}: {said}");
+            tried += 1;
+        }
+    }
+    assert!(tried >= 40);
+}
+
+fn a_compromised_switch_cannot() {
+    let mut suspect = Suspect::up("confined");
+    let mut client = suspect.client();
+    let (mut a, mut b) = (suspect.guest(&mut client, "a", 1), suspect.guest(&mut client, "b", 2));
+    frames_flow(&mut a, &mut b, b"before");
+    let (mut expected, mut wrong) = (0, vec![]);
+    for thread in THREADS {
+        for (number, attempt) in attempts::all().into_iter().enumerate() {
+            expected += 1;
+            let (error, violations) = suspect.answer(thread, number);
+            if (error, violations) != (libc::EPERM, expected) {
+                wrong.push(format!("{} ({thread}): error {error}, {violations} violations", attempt.name));
+                expected = violations;
+            }
+            frames_flow(&mut a, &mut b, attempt.name.as_bytes());
+        }
+    }
+    assert!(wrong.is_empty(), "a compromised switch may\n{}", wrong.join("\n"));
+    assert!(!suspect.dir.path().join("new").exists());
+    assert_eq!(fs::read_to_string(suspect.dir.path().join("victim")).unwrap(), "alive");
+
+    // Each was logged, with the thread, until there were too many of them.
+    let log = suspect.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("denied system call")).collect();
+    for (number, attempt) in attempts::all().into_iter().enumerate() {
+        let violation = format!("to thread worker-0, violation {}:", number + 1);
+        let call = format!("denied system call {} ", attempt.call);
+        assert!(lines[number].contains(&violation) && lines[number].contains(&call), "{}", lines[number]);
+    }
+    assert!(lines[0].contains("(openat)"), "{}", lines[0]);
+    assert!(lines.len() >= 128 && lines.len() < 140, "{} lines of {expected}", lines.len());
+}
+
+fn every_thread_is_confined() {
+    let suspect = Suspect::up("confined");
+    let mut client = suspect.client();
+    let (mut a, mut b) = (suspect.guest(&mut client, "a", 1), suspect.guest(&mut client, "b", 2));
+    frames_flow(&mut a, &mut b, b"up");
+    let mut threads = BTreeSet::new();
+    for task in fs::read_dir(format!("/proc/{}/task", suspect.child.id())).unwrap() {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let value = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+            line.trim_start_matches(':').trim().to_owned()
+        };
+        threads.insert(value("Name"));
+        for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+            assert_eq!(value(set), "0000000000000000", "{set}: {status}");
+        }
+        assert_eq!((value("NoNewPrivs").as_str(), value("Seccomp").as_str()), ("1", "2"), "{status}");
+    }
+    for name in ["worker-0", "warden", "ager", "control", "port a", "port b"] {
+        assert!(threads.contains(name), "{name}: {threads:?}");
+    }
+}
+
+/// Landlock's answers, one layer below the filter: EACCES for files and ports, EPERM for the rest.
+fn landlock_alone_closes_files_ports_and_processes() {
+    // SAFETY: asks for the version of the interface alone (LANDLOCK_CREATE_RULESET_VERSION).
+    let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, 1) };
+    if abi < 1 {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "this kernel has no landlock");
+        eprintln!("skipped: this kernel has no landlock");
+        return;
+    }
+    let mut suspect = Suspect::up("landlock");
+    let closed = [
+        (1, "open a file", libc::EACCES),
+        (1, "create a file", libc::EACCES),
+        (1, "make a folder", libc::EACCES),
+        (1, "remove a file", libc::EACCES),
+        (1, "execute a program", libc::EACCES),
+        (3, "cut a file short", libc::EACCES),
+        (4, "connect a TCP socket it was handed", libc::EACCES),
+        (4, "take a TCP port", libc::EACCES),
+        (6, "connect to an abstract Unix socket", libc::EPERM),
+        (6, "signal another process", libc::EPERM),
+    ];
+    for (since, name, errno) in closed.into_iter().filter(|one| one.0 <= abi) {
+        let number = attempts::all().iter().position(|attempt| attempt.name == name).unwrap();
+        for thread in THREADS {
+            assert_eq!(suspect.answer(thread, number), (errno, 0), "{name} on {thread}, ABI {since} of {abi}");
+        }
+    }
+}
+
+fn the_kernel_does_not_know_clone3() {
+    let mut suspect = Suspect::up("confined");
+    assert_eq!(suspect.answer("clone3", 0), (libc::ENOSYS, 0));
+    drop(suspect);
+    assert_eq!(Suspect::up("open").answer("clone3", 0), (libc::EINVAL, 0));
+}
+
+fn a_panic_is_told() {
+    let mut suspect = Suspect::up("confined");
+    suspect.answer("panic", 0);
+    let log = suspect.log();
+    assert!(log.contains("panicked at") && log.contains("told"), "{log}");
+    let mut client = suspect.client();
+    let (mut a, mut b) = (suspect.guest(&mut client, "a", 1), suspect.guest(&mut client, "b", 2));
+    frames_flow(&mut a, &mut b, b"and the others go on");
+}
+
+fn a_crash_ends_the_process() {
+    let mut suspect = Suspect::up("confined");
+    writeln!(suspect.orders, "crash 0").unwrap();
+    let status = suspect.end();
+    assert_eq!((status.signal(), status.core_dumped()), (Some(libc::SIGSEGV), false), "{status}");
+}
+
+fn ports_come_and_go_and_captures_run() {
+    let mut suspect = Suspect::up("confined");
+    let mut client = suspect.client();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    for round in 0..5 {
+        let (mut a, mut b) = (suspect.guest(&mut client, "a", 1), suspect.guest(&mut client, "b", 2));
+        if round == 0 {
+            client.capture("a", 9000, writer.as_fd()).unwrap();
+        }
+        frames_flow(&mut a, &mut b, b"captured");
+        client.remove_port("a").unwrap();
+        client.remove_port("b").unwrap();
+    }
+    drop(writer);
+    let mut captured = vec![];
+    std::io::Read::read_to_end(&mut reader, &mut captured).unwrap();
+    let found = captured.windows(8).filter(|bytes| *bytes == b"captured").count();
+    assert_eq!(found, 2, "one frame each way");
+    // Nothing that it does of its own accord is denied.
+    assert_eq!(suspect.answer("clone3", 0).1, 0, "{}", suspect.log());
+}
+
+fn threads_must_not_be_there_yet() {
+    let said = Suspect::start("threaded").line();
+    assert!(said.contains("has 2 threads"), "{said}");
+}
