@@ -77,8 +77,13 @@ class Vnic:
 class Host:
     """A running switch and agent."""
 
-    def __init__(self, folder: Path, *, switch_options: Iterable[str] = ()) -> None:
-        """`switch_options` are further words for `tidegate switch`, such as `--cpus`, `1`."""
+    def __init__(
+        self, folder: Path, *, switch_options: Iterable[str] = (), switch_wrapper: Iterable[str] = ()
+    ) -> None:
+        """`switch_options` are further words for `tidegate switch`, such as `--cpus`, `1`.
+
+        `switch_wrapper` is a program with its options that becomes the switch, such as prlimit(1).
+        """
         if not BINARY.exists():
             raise FileNotFoundError(f"{BINARY} is missing: cargo build --release")
         self.folder = folder
@@ -87,6 +92,7 @@ class Host:
         self.etc.mkdir(parents=True, exist_ok=True)
         self.state.mkdir(exist_ok=True)
         self.switch_options = tuple(switch_options)
+        self.switch_wrapper = tuple(switch_wrapper)
         self.switch_socket = folder / "switch.sock"
         self.api = folder / "api.sock"
         try:
@@ -104,7 +110,7 @@ class Host:
 
         left_behind = made()
         self.switch = Process(
-            [BINARY, "switch", "--socket", self.switch_socket, *self.switch_options],
+            [*self.switch_wrapper, BINARY, "switch", "--socket", self.switch_socket, *self.switch_options],
             self.folder / "switch.log",
         )
         self.switch.wait_for("its control socket", lambda: made() > left_behind)
@@ -192,10 +198,12 @@ class Host:
         assert self.switch.running, f"the switch ended:\n{self.switch.output()[-4000:]}"
 
     def stop(self) -> None:
-        """Stop both processes."""
+        """Stop both processes. Whatever the switch did in a test, its confinement allows."""
         for process in ("agent", "switch"):
             if hasattr(self, process):
                 getattr(self, process).stop()
+        denied = [line for line in self.switch.output().splitlines() if "denied system call" in line]
+        assert not denied, denied
 
     def __enter__(self) -> Self:
         return self

@@ -11,9 +11,7 @@
 //! should a filter have a hole, and it sees what a filter cannot: the address in a `sendmsg`.
 
 use super::Error;
-use landlock::{
-    ABI, Access, AccessFs, AccessNet, LandlockStatus, Ruleset, RulesetAttr, RulesetError, Scope,
-};
+use landlock::{ABI, Access, AccessFs, AccessNet, LandlockStatus, Ruleset, RulesetAttr, RulesetError, Scope};
 
 /// The newest ABI whose restrictions are asked for; of an older kernel, those it knows.
 const NEWEST: ABI = ABI::V9;
@@ -36,7 +34,9 @@ pub fn close() -> Result<Option<u32>, Error> {
     match status.landlock {
         LandlockStatus::Available { effective_abi, .. } => Ok(Some(effective_abi as u32)),
         LandlockStatus::NotEnabled => {
-            tracing::warn!("landlock is not enabled (lsm= of the kernel's command line): seccomp alone keeps files away");
+            tracing::warn!(
+                "landlock is not enabled (lsm= of the kernel's command line): seccomp alone keeps files away"
+            );
             Ok(None)
         }
         LandlockStatus::NotImplemented => {

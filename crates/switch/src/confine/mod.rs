@@ -22,6 +22,7 @@ pub mod privileges;
 pub mod syscalls;
 pub mod violation;
 
+pub use privileges::User;
 use std::io;
 
 /// Why the process could not be confined.
@@ -63,13 +64,13 @@ pub struct Enclosed {
 
 /// Gives up everything that threads inherit: user, capabilities, files. To be called while the
 /// process has one thread, when everything that needs a right is open.
-/// `user` is a name or number; only root can become another.
+/// Only root can become another `user`.
 ///
 /// # Errors
-/// There are other threads, the user cannot be had, or the kernel refused. The process may have
+/// There are other threads, the user is refused, or the kernel refused. The process may have
 /// lost some of its rights then, and should end. A kernel without landlock is no error: it is said
 /// in the log, and the limit on system calls covers the same.
-pub fn enclose(user: Option<&str>) -> Result<Enclosed, Error> {
+pub fn enclose(user: Option<&User>) -> Result<Enclosed, Error> {
     // Without /proc there is nothing to count; the threads that matter are ours to start anyway.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads != 1 {

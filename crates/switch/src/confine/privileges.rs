@@ -13,9 +13,8 @@ const CAPABILITIES: u32 = 64;
 /// Becomes `user` where one is given, and gives up every capability for good.
 ///
 /// # Errors
-/// No such user, or not allowed to become it; or the kernel keeps a capability.
-pub fn drop_all(user: Option<&str>) -> Result<(), Error> {
-    let identity = user.map(|name| Identity::find(name).map_err(|reason| failed(name, reason))).transpose()?;
+/// Not allowed to become that user; or the kernel refused.
+pub fn drop_all(user: Option<&User>) -> Result<(), Error> {
     // The bounding set is what a program that is executed could regain; to narrow it takes a capability
     // itself. Without, nothing is lost: no_new_privs says the same.
     for bit in 0..CAPABILITIES {
@@ -27,8 +26,8 @@ pub fn drop_all(user: Option<&str>) -> Result<(), Error> {
         }
     }
     rustix::thread::clear_ambient_capability_set().map_err(right("clear the ambient capabilities"))?;
-    if let (Some(name), Some(identity)) = (user, identity) {
-        identity.assume().map_err(|reason| failed(name, reason))?;
+    if let Some(user) = user {
+        user.assume().map_err(|reason| failed(&user.name, reason))?;
     }
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
@@ -41,7 +40,9 @@ pub fn drop_all(user: Option<&str>) -> Result<(), Error> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(right("forbid core dumps and ptrace"))?;
     if rustix::process::getuid().is_root() && is_initial_user_namespace() {
-        tracing::warn!("the switch runs as root, without root's capabilities: give it a user of its own (--user)");
+        tracing::warn!(
+            "the switch runs as root, without root's capabilities: give it a user of its own (--user)"
+        );
     }
     Ok(())
 }
@@ -61,36 +62,22 @@ fn is_initial_user_namespace() -> bool {
 }
 
 /// A user and its own group.
-#[derive(Debug, PartialEq, Eq)]
-struct Identity {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    name: String,
     uid: u32,
     gid: u32,
 }
 
-impl Identity {
+impl User {
     /// By name or number, from the system's name service. A number needs no entry there; its
     /// group is then the same number.
-    fn find(user: &str) -> Result<Self, String> {
-        let number: Option<u32> = user.parse().ok();
-        let name = CString::new(user).map_err(|_| "a NUL byte in it".to_owned())?;
-        let mut buffer: Vec<libc::c_char> = vec![0; 1 << 16];
-        // SAFETY: passwd is plain integers and pointers; all zero is a valid value.
-        let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
-        let mut found = std::ptr::null_mut();
-        let (room, len) = (buffer.as_mut_ptr(), buffer.len());
-        // SAFETY: name, entry, buffer and result are live for the call; the length is the buffer's.
-        let code = unsafe {
-            match number {
-                Some(uid) => libc::getpwuid_r(uid, &raw mut entry, room, len, &raw mut found),
-                None => libc::getpwnam_r(name.as_ptr(), &raw mut entry, room, len, &raw mut found),
-            }
-        };
-        match (found.is_null(), number) {
-            (false, _) => Ok(Self { uid: entry.pw_uid, gid: entry.pw_gid }),
-            (true, Some(number)) => Ok(Self { uid: number, gid: number }),
-            (true, None) if code == 0 => Err("there is no such user on this host".into()),
-            (true, None) => Err(io::Error::from_raw_os_error(code).to_string()),
-        }
+    ///
+    /// # Errors
+    /// There is no such user, or the name service failed.
+    pub fn find(user: &str) -> Result<Self, Error> {
+        let (uid, gid) = look_up(user).map_err(|reason| failed(user, reason))?;
+        Ok(Self { name: user.to_owned(), uid, gid })
     }
 
     /// Becomes it, with no other group. The process has one thread, so the thread's identity is all
@@ -110,16 +97,44 @@ impl Identity {
     }
 }
 
+/// User and group number.
+fn look_up(user: &str) -> Result<(u32, u32), String> {
+    let number: Option<u32> = user.parse().ok();
+    let name = CString::new(user).map_err(|_| "a NUL byte in it".to_owned())?;
+    let mut buffer: Vec<libc::c_char> = vec![0; 1 << 16];
+    // SAFETY: passwd is plain integers and pointers; all zero is a valid value.
+    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+    let mut found = std::ptr::null_mut();
+    let (room, len) = (buffer.as_mut_ptr(), buffer.len());
+    // SAFETY: name, entry, buffer and result are live for the call; the length is the buffer's.
+    let code = unsafe {
+        match number {
+            Some(uid) => libc::getpwuid_r(uid, &raw mut entry, room, len, &raw mut found),
+            None => libc::getpwnam_r(name.as_ptr(), &raw mut entry, room, len, &raw mut found),
+        }
+    };
+    match (found.is_null(), number) {
+        (false, _) => Ok((entry.pw_uid, entry.pw_gid)),
+        (true, Some(number)) => Ok((number, number)),
+        (true, None) if code == 0 => Err("there is no such user on this host".into()),
+        (true, None) => Err(io::Error::from_raw_os_error(code).to_string()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn users_by_name_and_number() {
-        assert_eq!(Identity::find("root"), Ok(Identity { uid: 0, gid: 0 }));
-        assert_eq!(Identity::find("0"), Ok(Identity { uid: 0, gid: 0 }));
-        assert_eq!(Identity::find("4000000001"), Ok(Identity { uid: 4_000_000_001, gid: 4_000_000_001 }));
-        assert!(Identity::find("no-such-user").unwrap_err().contains("no such user"));
-        assert!(Identity::find("a\0b").unwrap_err().contains("NUL"));
+        assert_eq!(look_up("root"), Ok((0, 0)));
+        assert_eq!(look_up("0"), Ok((0, 0)));
+        assert_eq!(look_up("4000000001"), Ok((4_000_000_001, 4_000_000_001)));
+        let refused = |name| User::find(name).unwrap_err().to_string();
+        assert_eq!(
+            refused("no-such-user"),
+            "cannot become user no-such-user: there is no such user on this host"
+        );
+        assert!(refused("a\0b").contains("NUL"));
     }
 }

@@ -129,9 +129,21 @@ pub fn guarded() -> Vec<Guarded> {
 /// that are [`guarded`], which it therefore names itself.
 pub fn name_of(call: i64) -> Option<&'static str> {
     const GUARDED: &[Call] = calls![
-        SYS_mmap, SYS_mprotect, SYS_clone, SYS_tgkill, SYS_rt_sigaction, SYS_prctl, SYS_sendto, SYS_fcntl, SYS_ioctl
+        SYS_mmap,
+        SYS_mprotect,
+        SYS_clone,
+        SYS_tgkill,
+        SYS_rt_sigaction,
+        SYS_prctl,
+        SYS_sendto,
+        SYS_fcntl,
+        SYS_ioctl
     ];
-    [NAMED, GUARDED, NAMED_OLDER].into_iter().flatten().find(|(number, _)| *number == call).map(|(_, name)| &name[4..])
+    [NAMED, GUARDED, NAMED_OLDER]
+        .into_iter()
+        .flatten()
+        .find(|(number, _)| *number == call)
+        .map(|(_, name)| &name[4..])
 }
 
 /// Puts the list in force for all threads. Returns how many calls are on it.

@@ -49,8 +49,8 @@ pub struct Options {
     pub cpus: Vec<usize>,
     /// SCHED_FIFO priority of the workers, 1 to 99.
     pub realtime_priority: Option<u8>,
-    /// User to become, by name or number, where the process was started as root.
-    pub user: Option<String>,
+    /// User to become, where the process was started as root.
+    pub user: Option<confine::User>,
     /// Give up all rights before the first frame; see [`confine`].
     pub confined: bool,
 }
@@ -193,7 +193,7 @@ pub fn start(options: &Options) -> Result<Arc<Switch>, Error> {
     if let Some(priority) = options.realtime_priority {
         let _ = schedule(libc::SCHED_FIFO, priority);
     }
-    let enclosed = confine::enclose(options.user.as_deref())?;
+    let enclosed = confine::enclose(options.user.as_ref())?;
     let switch = start()?;
     // A worker that answers has its CPU and priority, which it may not ask for any more.
     switch.workers.iter().for_each(|worker| worker.call(|_| ()));

@@ -59,7 +59,8 @@ impl Held {
         let path = |name: &str| CString::new(dir.join(name).to_str().unwrap()).unwrap();
         // SAFETY: a new private mapping; nothing existing is touched.
         let page = unsafe {
-            let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let (protection, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             libc::mmap(null_mut(), 4096, protection, flags, -1, 0)
         };
         Self {

@@ -111,8 +111,11 @@ fn be_switch(role: &str) {
         let (thread, number) = line.split_once(' ').unwrap();
         let done = match (thread, number.parse::<usize>()) {
             ("panic", _) => std::thread::spawn(|| panic!("told")).join().map_err(|_| 0),
-            // SAFETY: none; that is the test.
-            ("crash", _) => unsafe { Ok(std::ptr::null_mut::<u8>().write_volatile(1)) },
+            ("crash", _) => {
+                // SAFETY: none; that is the test.
+                unsafe { std::ptr::null_mut::<u8>().write_volatile(1) };
+                Ok(())
+            }
             ("clone3", _) => {
                 // SAFETY: the kernel refuses it before it reads its arguments, or for being empty.
                 let result = unsafe { libc::syscall(libc::SYS_clone3, 0, 0) };
@@ -360,7 +363,11 @@ fn landlock_alone_closes_files_ports_and_processes() {
     for (since, name, errno) in closed.into_iter().filter(|one| one.0 <= abi) {
         let number = attempts::all().iter().position(|attempt| attempt.name == name).unwrap();
         for thread in THREADS {
-            assert_eq!(suspect.answer(thread, number), (errno, 0), "{name} on {thread}, ABI {since} of {abi}");
+            assert_eq!(
+                suspect.answer(thread, number),
+                (errno, 0),
+                "{name} on {thread}, ABI {since} of {abi}"
+            );
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::exit::Failure;
 use std::path::PathBuf;
 use std::str::FromStr;
+use tidegate_switch::confine::User;
 
 /// Default of `--socket`, and of the agent's `--switch`.
 pub const SOCKET: &str = "/run/tidegate/switch.sock";
@@ -65,7 +66,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         workers: args.workers.into(),
         cpus: args.cpus.map_or_else(Vec::new, |list| list.0),
         realtime_priority: args.fifo_priority,
-        user: args.user,
+        user: args.user.as_deref().map(User::find).transpose().map_err(Failure::failed)?,
         confined: !args.no_confinement,
     };
     tidegate_switch::run(options).map_err(Failure::failed)

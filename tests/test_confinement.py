@@ -1,0 +1,93 @@
+"""The real switch process has no right that it does not need, and serves every kind of port without."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.host import Host, tap_vnic, vhost_user_vnic
+from lab.namespaces import Stack, can_make_namespaces
+from lab.need import need, need_commands
+
+MAC = {"a": "52:54:00:00:09:0a", "b": "52:54:00:00:09:0b"}
+
+
+def statuses(pid: int) -> Iterator[dict[str, str]]:
+    """/proc/PID/status of each thread, by key."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        lines = (line.split(":", 1) for line in (task / "status").read_text().splitlines())
+        yield {key: " ".join(value.split()) for key, value in lines}
+
+
+def check_confined(pid: int) -> list[str]:
+    """Fail unless no thread has a right; their names."""
+    names = []
+    for status in statuses(pid):
+        for capabilities in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+            assert int(status[capabilities], 16) == 0, status
+        assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2"), status
+        names.append(status["Name"])
+    return names
+
+
+def ping_over_taps(host: Host, folder: Path) -> None:
+    """Two kernel stacks on taps of this switch reach each other."""
+    with Stack(folder / "a") as a, Stack(folder / "b") as b:
+        host.apply(tap_vnic("a", a.path, MAC["a"]) + tap_vnic("b", b.path, MAC["b"]))
+        a.address("eth0", "10.9.0.1/24")
+        b.address("eth0", "10.9.0.2/24")
+        a.run("ping -c 3 -i 0.2 -W 5 10.9.0.2")
+
+
+def test_no_rights(host: Host, tmp_path: Path) -> None:
+    """No thread of a switch with ports has a capability; each is under seccomp."""
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    need_commands("ping")
+    ping_over_taps(host, tmp_path)
+    host.apply(vhost_user_vnic("v", host.folder / "v.sock", "52:54:00:00:09:0c"))
+    names = check_confined(host.switch.pid)
+    assert {"worker-0", "warden", "ager", "control", "port v"} <= set(names)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_user_of_its_own(tmp_path: Path) -> None:
+    """Started as root with --user, it is that user and no group's member, and taps work."""
+    if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
+        pytest.skip("root of a user namespace has no other user to become")
+    need("network namespaces and /dev/net/tun", can_make_namespaces())
+    with Host(tmp_path / "host", switch_options=["--user", "nobody"]) as host:
+        ping_over_taps(host, tmp_path)
+        check_confined(host.switch.pid)
+        for status in statuses(host.switch.pid):
+            uids, gids = status["Uid"].split(), status["Gid"].split()
+            assert set(uids) == {"65534"} and len(set(gids)) == 1 and status["Groups"] == ""
+
+
+def test_unknown_user(tmp_path: Path) -> None:
+    """A user that does not exist is an error, not a switch with root's rights."""
+    with pytest.raises(RuntimeError, match="cannot become user no-such-user: there is no such user"):
+        Host(tmp_path, switch_options=["--user", "no-such-user"])
+
+
+def test_without(tmp_path: Path) -> None:
+    """--no-confinement leaves everything as it is, and says so."""
+    with Host(tmp_path, switch_options=["--no-confinement"]) as host:
+        assert {status["Seccomp"] for status in statuses(host.switch.pid)} == {
+            next(statuses(os.getpid()))["Seccomp"]
+        }
+        assert "not confined (--no-confinement)" in host.switch.output()
+
+
+def test_descriptors_run_out(tmp_path: Path) -> None:
+    """The port for which there are none left is refused with the reason, and the first one stays."""
+    need_commands("prlimit")
+    with Host(tmp_path, switch_wrapper=["prlimit", "--nofile=100:100"]) as host:
+        assert re.search(r"enough for 1 ports of one queue pair.*limit.*100", host.switch.output())
+        host.apply(vhost_user_vnic("a", host.folder / "a.sock", MAC["a"]))
+        second = host.file(vhost_user_vnic("b", host.folder / "b.sock", MAC["b"]))
+        done = host.try_cli("apply", "-f", second)
+        assert done.returncode != 0
+        assert "b: no file descriptors left" in done.stderr and "RLIMIT_NOFILE" in done.stderr
+        assert host.names() == {"a"}
