@@ -139,6 +139,8 @@ pub struct Evidence {
     pub misses: BTreeMap<String, Vec<Miss>>,
     /// The workers' accounts.
     pub workers: Vec<WorkerStats>,
+    /// System calls denied to the place's process.
+    pub denied_calls: u64,
 }
 
 /// One change at a place.

@@ -119,6 +119,9 @@ impl Collector for Snapshot {
         out.family("worker_asleep_seconds", "Time a worker slept", Counter, {
             workers().map(|(l, w)| (l, w.asleep_ns as f64 * NANOS))
         })?;
+        out.family("switch_denied_calls", "System calls denied to the switch", Counter, {
+            [(vec![], host.denied_calls as f64)].into_iter()
+        })?;
         out.family("place_reachable", "1 where the place answers", Gauge, {
             host.places.iter().map(|p| (vec![("place", p.name.as_str())], f64::from(u8::from(p.reachable))))
         })?;

@@ -35,6 +35,8 @@ pub struct HostView {
     /// The switch's workers.
     #[schema(value_type = Vec<Object>)]
     pub workers: Vec<WorkerStats>,
+    /// System calls denied to the switch since it was started: none, unless there is a bug or an intruder.
+    pub denied_calls: u64,
     /// Attempts to bring a contract into force that failed, since the agent started.
     pub reconcile_errors: u64,
     /// Differences between contract and place that the agent found and set right, since it started.

@@ -541,6 +541,7 @@ impl Reconciler {
             files: self.file_views(),
             admission,
             workers: evidence().flat_map(|e| e.workers.clone()).collect(),
+            denied_calls: evidence().map(|e| e.denied_calls).sum(),
             reconcile_errors: self.reconcile_errors,
             drift_repaired: self.drift_repaired,
         };
@@ -584,6 +585,7 @@ fn nothing() -> Published {
             files: vec![],
             admission: Default::default(),
             workers: vec![],
+            denied_calls: 0,
             reconcile_errors: 0,
             drift_repaired: 0,
         },

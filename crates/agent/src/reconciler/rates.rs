@@ -59,7 +59,13 @@ mod tests {
     fn evidence(taken: Instant, tx: u64, rx: u64) -> Evidence {
         let mut stats = VnicStats::default();
         (stats.tx.wire_bytes, stats.rx.wire_bytes) = (tx, rx);
-        Evidence { taken, vnics: [("a".into(), stats)].into(), misses: [].into(), workers: vec![] }
+        Evidence {
+            taken,
+            vnics: [("a".into(), stats)].into(),
+            misses: [].into(),
+            workers: vec![],
+            denied_calls: 0,
+        }
     }
 
     #[test]

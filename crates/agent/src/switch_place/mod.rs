@@ -498,6 +498,7 @@ fn evidence(reader: &Reader) -> Evidence {
         taken: Instant::now(),
         misses: missed.map(|s| (s.name.clone(), reader.misses(&s.name))).collect(),
         workers: reader.workers(),
+        denied_calls: reader.denied_calls(),
         vnics,
     }
 }

@@ -255,6 +255,7 @@ mod tests {
                 vnics: BTreeMap::new(),
                 misses: BTreeMap::new(),
                 workers: vec![],
+                denied_calls: 0,
             },
             keeper: Keeper::default(),
             problem: None,

@@ -22,6 +22,7 @@ pub mod privileges;
 pub mod syscalls;
 pub mod violation;
 
+use crate::stats::layout::Counter;
 pub use privileges::User;
 use std::io;
 
@@ -83,12 +84,13 @@ pub fn enclose(user: Option<&User>) -> Result<Enclosed, Error> {
 
 impl Enclosed {
     /// Limits all threads, and those still to be started, to the [list](syscalls) of system calls.
+    /// Others are counted in `denied`.
     ///
     /// # Errors
     /// The kernel has no seccomp filters, or refused this one.
-    pub fn seal(self) -> Result<(), Error> {
+    pub fn seal(self, denied: &'static Counter) -> Result<(), Error> {
         let uid = rustix::process::getuid().as_raw();
-        violation::catch()?;
+        violation::catch(denied)?;
         let allowed = syscalls::limit()?;
         let landlock = self.landlock.map_or("none".to_owned(), |abi| format!("ABI {abi}"));
         tracing::info!(uid, landlock, system_calls = allowed, "confined: no capability, no file, no exec");

@@ -10,25 +10,31 @@
 
 use super::Error;
 use super::syscalls::name_of;
+use crate::stats::layout::Counter;
 use std::fmt::Write;
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Violations logged one by one; after that, every power of two. A loop must not fill the disk.
 const LOGGED: u64 = 128;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
+/// Where others read it.
+static PUBLISHED: OnceLock<&'static Counter> = OnceLock::new();
 
 /// System calls denied so far.
 pub fn count() -> u64 {
     COUNT.load(Relaxed)
 }
 
-/// Takes SIGSYS, for all threads.
+/// Takes SIGSYS, for all threads; the count is published in `counter`.
 ///
 /// # Errors
 /// The kernel refused.
-pub fn catch() -> Result<(), Error> {
+pub fn catch(counter: &'static Counter) -> Result<(), Error> {
+    // A second switch in the process shares the first one's.
+    let _ = PUBLISHED.set(counter);
     // SAFETY: sigaction is plain data; all zero is an empty mask and no flag.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = denied as *const () as usize;
@@ -66,6 +72,9 @@ extern "C" fn denied(_signal: libc::c_int, info: *mut libc::siginfo_t, context: 
     // SAFETY: the address of this thread's errno, which the interrupted code may be about to read.
     let errno = unsafe { *libc::__errno_location() };
     let number = COUNT.fetch_add(1, Relaxed) + 1;
+    if let Some(counter) = PUBLISHED.get() {
+        counter.raise(number);
+    }
     if number <= LOGGED || number.is_power_of_two() {
         say(i64::from(info.call), number);
     }

@@ -197,7 +197,7 @@ pub fn start(options: &Options) -> Result<Arc<Switch>, Error> {
     let switch = start()?;
     // A worker that answers has its CPU and priority, which it may not ask for any more.
     switch.workers.iter().for_each(|worker| worker.call(|_| ()));
-    enclosed.seal()?;
+    enclosed.seal(&switch.region.layout().denied_calls)?;
     Ok(switch)
 }
 

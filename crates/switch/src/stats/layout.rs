@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 /// `tgstats` and a NUL, big-endian.
 pub const MAGIC: u64 = 0x7467_7374_6174_7300;
 /// Version of this layout.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Most vNICs of one switch.
 pub const VNICS: usize = 1024;
 /// Most workers of one switch.
@@ -62,6 +62,8 @@ pub struct Layout {
     pub version: Counter,
     /// Workers running.
     pub workers_used: Counter,
+    /// System calls denied to the process; see [`crate::confine::violation`].
+    pub denied_calls: Counter,
     /// One per worker.
     pub workers: [WorkerSlot; WORKERS],
     /// One per vNIC, at the port's index.

@@ -189,6 +189,11 @@ impl Reader {
             .collect()
     }
 
+    /// System calls denied to the switch since it was started: none, unless there is a bug or an intruder.
+    pub fn denied_calls(&self) -> u64 {
+        self.layout().denied_calls.get()
+    }
+
     /// All workers' accounts.
     pub fn workers(&self) -> Vec<WorkerStats> {
         let layout = self.layout();

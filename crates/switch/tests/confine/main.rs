@@ -303,6 +303,9 @@ fn a_compromised_switch_cannot() {
     assert!(!suspect.dir.path().join("new").exists());
     assert_eq!(fs::read_to_string(suspect.dir.path().join("victim")).unwrap(), "alive");
 
+    let (_, stats) = client.hello().unwrap();
+    assert_eq!(stats.denied_calls(), expected, "what the agent is told");
+
     // Each was logged, with the thread, until there were too many of them.
     let log = suspect.log();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("denied system call")).collect();
