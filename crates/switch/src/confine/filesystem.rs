@@ -13,8 +13,9 @@
 use super::Error;
 use landlock::{ABI, Access, AccessFs, AccessNet, LandlockStatus, Ruleset, RulesetAttr, RulesetError, Scope};
 
-/// The newest ABI whose restrictions are asked for; of an older kernel, those it knows.
-const NEWEST: ABI = ABI::V9;
+/// The newest ABI whose restrictions are asked for; of an older kernel, those it knows. The next one
+/// keeps from Unix sockets with a path, which a switch that takes another's place must still connect to.
+const NEWEST: ABI = ABI::V8;
 
 /// Closes the file system to the calling thread and all it will start. Returns the ABI in force, or
 /// `None` where the kernel has no landlock; that is said.

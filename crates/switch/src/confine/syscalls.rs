@@ -32,10 +32,10 @@ macro_rules! calls {
 #[rustfmt::skip]
 pub const ALWAYS: &[Call] = calls![
     // Frames, kicks, captures, logs.
-    SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_close,
+    SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_close,
     SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_ppoll,
     // Sockets that somebody else made: front ends, the agent. Who is asked is decided there.
-    SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_recvfrom,
+    SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_recvfrom, SYS_shutdown,
     // Descriptors that are memory or a counter, and nothing outside of this process.
     SYS_eventfd2, SYS_memfd_create, SYS_ftruncate, SYS_fstat, SYS_fstatfs,
     // Memory; executable memory is refused below.
@@ -62,7 +62,7 @@ pub const OLDER: &[Call] = &[];
 const NAMED: &[Call] = calls![
     SYS_openat, SYS_openat2, SYS_statx, SYS_newfstatat, SYS_faccessat, SYS_readlinkat, SYS_mkdirat, SYS_unlinkat,
     SYS_renameat2, SYS_fchmodat, SYS_truncate, SYS_getdents64, SYS_open_by_handle_at, SYS_inotify_init1,
-    SYS_socket, SYS_socketpair, SYS_bind, SYS_listen, SYS_connect, SYS_setsockopt, SYS_getsockopt,
+    SYS_socket, SYS_bind, SYS_listen, SYS_connect, SYS_setsockopt, SYS_getsockopt,
     SYS_execve, SYS_execveat, SYS_wait4, SYS_kill, SYS_tkill, SYS_ptrace, SYS_process_vm_readv,
     SYS_process_vm_writev, SYS_pidfd_open, SYS_pidfd_getfd, SYS_pidfd_send_signal, SYS_pkey_mprotect, SYS_shmget,
     SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot,
@@ -76,68 +76,64 @@ const NAMED_OLDER: &[Call] =
 #[cfg(not(target_arch = "x86_64"))]
 const NAMED_OLDER: &[Call] = &[];
 
-/// Calls with arguments that decide.
+/// One argument as it may be: which, how much of it the kernel reads, and its value.
+type Condition = (u8, SeccompCmpArgLen, SeccompCmpOp, u64);
+
+/// A call whose arguments decide: allowed where all conditions of any rule hold.
 #[derive(Clone, Debug)]
 pub struct Guarded {
     /// The call.
     pub call: Call,
-    /// Which argument, counted from 0.
-    argument: u8,
-    /// How much of it the kernel reads.
-    width: SeccompCmpArgLen,
-    /// Any of these.
-    accepted: Vec<(SeccompCmpOp, u64)>,
+    rules: Vec<Vec<Condition>>,
 }
 
-/// Every guarded call: allowed where the argument is one of those accepted.
+/// Every guarded call.
 #[rustfmt::skip]
 pub fn guarded() -> Vec<Guarded> {
     use SeccompCmpArgLen::{Dword, Qword};
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
-    let one_of = |values: &[i64]| values.iter().map(|value| (Eq, *value as u64)).collect::<Vec<_>>();
     let exec = libc::PROT_EXEC as u64;
     let namespaces = (libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNET) as u64;
     let thread = libc::CLONE_THREAD as u64;
-    let pid = i64::from(rustix::process::getpid().as_raw_pid());
-    let guard = |call: Call, argument, width, accepted| Guarded { call, argument, width, accepted };
-    let name = |one: &'static [Call]| one[0];
+    let stream = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64;
+    let pid = rustix::process::getpid().as_raw_pid() as u64;
+    let one_of = |argument: u8, values: &[u64]| -> Vec<Vec<Condition>> {
+        values.iter().map(|value| vec![(argument, Dword, Eq, *value)]).collect()
+    };
+    let guard = |calls: &'static [Call], rules| Guarded { call: calls[0], rules };
     vec![
         // No memory that can be executed.
-        guard(name(calls![SYS_mmap]), 2, Qword, vec![(MaskedEq(exec), 0)]),
-        guard(name(calls![SYS_mprotect]), 2, Qword, vec![(MaskedEq(exec), 0)]),
+        guard(calls![SYS_mmap], vec![vec![(2, Qword, MaskedEq(exec), 0)]]),
+        guard(calls![SYS_mprotect], vec![vec![(2, Qword, MaskedEq(exec), 0)]]),
         // Threads of this process, in its namespaces; no other process.
-        guard(name(calls![SYS_clone]), 0, Qword, vec![(MaskedEq(thread | namespaces), thread)]),
+        guard(calls![SYS_clone], vec![vec![(0, Qword, MaskedEq(thread | namespaces), thread)]]),
         // Signals within this process: abort(3).
-        guard(name(calls![SYS_tgkill]), 0, Dword, one_of(&[pid])),
+        guard(calls![SYS_tgkill], one_of(0, &[pid])),
         // A crash takes its handler away; the one that denies calls stays.
-        guard(name(calls![SYS_rt_sigaction]), 0, Dword, vec![(Ne, libc::SIGSYS as u64)]),
-        guard(name(calls![SYS_prctl]), 0, Dword, one_of(&[libc::PR_SET_NAME, libc::PR_GET_NAME].map(i64::from))),
+        guard(calls![SYS_rt_sigaction], vec![vec![(0, Dword, Ne, libc::SIGSYS as u64)]]),
+        guard(calls![SYS_prctl], one_of(0, &[libc::PR_SET_NAME as u64, libc::PR_GET_NAME as u64])),
+        // Two ends in this process. A datagram socket could send to an address.
+        guard(calls![SYS_socketpair], vec![vec![(0, Dword, Eq, libc::AF_UNIX as u64), (1, Dword, Eq, stream)]]),
         // Over what is connected; nowhere else.
-        guard(name(calls![SYS_sendto]), 4, Qword, one_of(&[0])),
+        guard(calls![SYS_sendto], vec![vec![(4, Qword, Eq, 0)]]),
         // Duplicates, blocking, seals. No signals on behalf of others (F_SETOWN), no leases.
-        guard(name(calls![SYS_fcntl]), 1, Dword, one_of(&[
+        guard(calls![SYS_fcntl], one_of(1, &[
             libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL,
             libc::F_ADD_SEALS, libc::F_GET_SEALS,
-        ].map(i64::from))),
+        ].map(|command| command as u64))),
         // Blocking, and how much there is to read. No change of a tap, no key strokes into a terminal.
-        guard(name(calls![SYS_ioctl]), 1, Dword, one_of(&[libc::FIONBIO as i64, libc::FIONREAD as i64])),
+        guard(calls![SYS_ioctl], one_of(1, &[libc::FIONBIO, libc::FIONREAD])),
     ]
 }
 
 /// The name of a call that this file knows, without `SYS_`; safe in a signal handler but for those
 /// that are [`guarded`], which it therefore names itself.
 pub fn name_of(call: i64) -> Option<&'static str> {
+    #[rustfmt::skip]
     const GUARDED: &[Call] = calls![
-        SYS_mmap,
-        SYS_mprotect,
-        SYS_clone,
-        SYS_tgkill,
-        SYS_rt_sigaction,
-        SYS_prctl,
-        SYS_sendto,
-        SYS_fcntl,
-        SYS_ioctl
+        SYS_mmap, SYS_mprotect, SYS_clone, SYS_tgkill, SYS_rt_sigaction, SYS_prctl, SYS_socketpair, SYS_sendto,
+        SYS_fcntl, SYS_ioctl,
     ];
     [NAMED, GUARDED, NAMED_OLDER]
         .into_iter()
@@ -170,11 +166,13 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn list() -> Result<Rules, seccompiler::BackendError> {
     let mut rules: Rules = [ALWAYS, OLDER].into_iter().flatten().map(|(call, _)| (*call, vec![])).collect();
-    for Guarded { call, argument, width, accepted } in guarded() {
-        let rule = |(operator, value)| {
-            SeccompRule::new(vec![SeccompCondition::new(argument, width.clone(), operator, value)?])
+    for one in guarded() {
+        let condition =
+            |(argument, width, operator, value)| SeccompCondition::new(argument, width, operator, value);
+        let rule = |conditions: Vec<Condition>| {
+            SeccompRule::new(conditions.into_iter().map(condition).collect::<Result<_, _>>()?)
         };
-        rules.insert(call.0, accepted.into_iter().map(rule).collect::<Result<_, _>>()?);
+        rules.insert(one.call.0, one.rules.into_iter().map(rule).collect::<Result<_, _>>()?);
     }
     Ok(rules)
 }

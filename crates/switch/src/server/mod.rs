@@ -18,7 +18,7 @@ pub mod ports;
 pub mod session;
 pub mod table;
 
-use crate::confine;
+use crate::confine::{self, Enclosed};
 use crate::fdb::Fdb;
 use crate::stats::Region;
 use crate::virtio::sigbus;
@@ -172,33 +172,39 @@ pub fn run(options: Options) -> Result<(), Error> {
         Some(listener) => listener,
         None => bind(&options.socket)?,
     };
-    let switch = start(&options)?;
+    let enclosed = enclose(&options)?;
+    let switch = Switch::start(options.workers, &options.cpus, options.realtime_priority)?;
+    seal(enclosed, &switch)?;
     tracing::info!(workers = options.workers, socket = %options.socket.display(), "switch is up");
     serve(&switch, &listener);
     Ok(())
 }
 
-/// Starts workers in a process that gives up its rights, where `options` say so. Whatever takes a
-/// right, such as the control socket, must be open by now, and the process have one thread.
+/// Gives up the rights of a process that has one thread, where `options` say so. Whatever takes one,
+/// such as the control socket, must be open by now.
 ///
 /// # Errors
-/// No worker, or a right that cannot be given up.
-pub fn start(options: &Options) -> Result<Arc<Switch>, Error> {
-    let start = || Switch::start(options.workers, &options.cpus, options.realtime_priority);
+/// A right cannot be given up.
+pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
     if !options.confined {
         tracing::warn!("not confined (--no-confinement): whoever takes the switch over has all its rights");
-        return start();
+        return Ok(None);
     }
     // Threads inherit it, and keep it where the right to take it is gone. A worker without says so.
     if let Some(priority) = options.realtime_priority {
         let _ = schedule(libc::SCHED_FIFO, priority);
     }
-    let enclosed = confine::enclose(options.user.as_ref())?;
-    let switch = start()?;
+    Ok(Some(confine::enclose(options.user.as_ref())?))
+}
+
+/// Limits what is left to what carrying frames takes.
+///
+/// # Errors
+/// System calls cannot be limited.
+pub fn seal(enclosed: Option<Enclosed>, switch: &Switch) -> Result<(), Error> {
     // A worker that answers has its CPU and priority, which it may not ask for any more.
     switch.workers.iter().for_each(|worker| worker.call(|_| ()));
-    enclosed.seal(&switch.region.layout().denied_calls)?;
-    Ok(switch)
+    enclosed.map_or(Ok(()), |enclosed| Ok(enclosed.seal(&switch.region.layout().denied_calls)?))
 }
 
 /// Takes the agent's connections, for ever.

@@ -51,6 +51,7 @@ fn main() {
         ("a_panic_is_told", a_panic_is_told),
         ("a_crash_ends_the_process", a_crash_ends_the_process),
         ("ports_come_and_go_and_captures_run", ports_come_and_go_and_captures_run),
+        ("what_it_needs_is_allowed", what_it_needs_is_allowed),
         ("threads_must_not_be_there_yet", threads_must_not_be_there_yet),
     ];
     let filters: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
@@ -85,22 +86,18 @@ fn be_switch(role: &str) {
         cpus: vec![],
         realtime_priority: None,
         user: None,
-        confined: role == "confined",
+        confined: role != "open",
     };
-    let switch = match role {
-        "landlock" => {
-            let enclosed = confine::enclose(None).unwrap();
-            let switch = server::Switch::start(1, &[], None).unwrap();
-            drop(enclosed);
-            switch
-        }
-        "threaded" => {
-            std::thread::spawn(std::thread::park);
-            println!("{}", confine::enclose(None).unwrap_err());
-            return;
-        }
-        _ => server::start(&options).unwrap(),
-    };
+    if role == "threaded" {
+        std::thread::spawn(std::thread::park);
+        return println!("{}", confine::enclose(None).unwrap_err());
+    }
+    // As `server::run` does it.
+    let enclosed = server::enclose(&options).unwrap();
+    let switch = server::Switch::start(1, &[], None).unwrap();
+    if role != "landlock" {
+        server::seal(enclosed, &switch).unwrap();
+    }
     let served = switch.clone();
     std::thread::spawn(move || server::serve(&served, &listener));
     let held: &'static Held = Box::leak(Box::new(held));
@@ -122,6 +119,7 @@ fn be_switch(role: &str) {
                 assert_eq!(result, -1);
                 Err(std::io::Error::last_os_error().raw_os_error().unwrap())
             }
+            ("needed", _) => needed().map_err(|error| error.raw_os_error().unwrap()),
             ("main", Ok(n)) => attempts::make(all[n], held),
             ("late", Ok(n)) => {
                 let attempt = all[n];
@@ -135,6 +133,32 @@ fn be_switch(role: &str) {
         };
         println!("{} {}", done.err().unwrap_or(0), violation::count());
     }
+}
+
+/// What no test above makes the switch do, and what it does for inflight regions, for connections
+/// that it takes over, and for guest memory that vanishes under it.
+fn needed() -> std::io::Result<()> {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
+    use rustix::mm::{MapFlags, ProtFlags};
+    let file = memfd_create("inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, 8192)?;
+    rustix::io::pwrite(&file, b"header", 0)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK)?;
+    fcntl_get_seals(&file)?;
+    let (protection, anywhere) = (ProtFlags::READ | ProtFlags::WRITE, std::ptr::null_mut());
+    // SAFETY: a new mapping, of which one page is replaced by an anonymous one, and unmapped again.
+    unsafe {
+        let start = rustix::mm::mmap(anywhere, 8192, protection, MapFlags::SHARED, &file, 0)?;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        rustix::mm::mmap_anonymous(start, 4096, protection, flags)?;
+        rustix::mm::munmap(start, 8192)?;
+    }
+    let (mut a, mut b) = std::os::unix::net::UnixStream::pair()?;
+    a.write_all(b"replayed")?;
+    a.shutdown(std::net::Shutdown::Both)?;
+    std::io::Read::read_to_end(&mut b, &mut vec![])?;
+    drop(b.try_clone()?);
+    Ok(())
 }
 
 /// Such a process, as the test sees it.
@@ -419,6 +443,12 @@ fn ports_come_and_go_and_captures_run() {
     assert_eq!(found, 2, "one frame each way");
     // Nothing that it does of its own accord is denied.
     assert_eq!(suspect.answer("clone3", 0).1, 0, "{}", suspect.log());
+}
+
+fn what_it_needs_is_allowed() {
+    let mut suspect = Suspect::up("confined");
+    let answer = suspect.answer("needed", 0);
+    assert_eq!(answer, (0, 0), "{}", suspect.log());
 }
 
 fn threads_must_not_be_there_yet() {
