@@ -182,7 +182,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("tidegate-silent-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let _listener = UnixListener::bind(&path).unwrap();
-        let error = Client::connect(&path).unwrap().hello().unwrap_err().to_string();
+        let error = Client::connect(&path).unwrap().hello().err().unwrap().to_string();
         assert!(error.contains("no answer for 3 s") && error.contains("SIGSTOP"), "{error}");
         // Nobody accepts: from some number on there is no room to wait in.
         let waiting: Vec<_> =
