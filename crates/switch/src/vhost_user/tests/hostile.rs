@@ -412,7 +412,7 @@ fn what_was_not_negotiated_is_not_obeyed() {
     {
         let mut raw = port.dial();
         raw.write_all(&message(FrontendReq::SET_VRING_ENABLE, 1, &payload)).unwrap();
-        let reason = thrown_out(&port, n as u64 + 4);
+        let reason = thrown_out(&port, n as u64 + 5);
         assert!(reason.contains(expected), "{reason}");
     }
 }
