@@ -69,7 +69,7 @@ mod tests {
 
     fn vnic(name: &str, attach: &str, queues: u16) -> Vnic {
         let toml = format!(
-            "[vnic.{name}]\nattach = {{ {attach} }}\nmac = \"52:54:00:00:00:01\"\nqueues = {queues}\n"
+            "[vnic.{name}]\nattach = {{ {attach} }}\nmac = \"52:54:00:00:00:01\"\nsegment = 1\nqueues = {queues}\n"
         );
         tidegate_contract::parse(&toml, "test").unwrap().vnics.into_iter().next().unwrap().value
     }
