@@ -256,7 +256,12 @@ fn an_apply_that_dies_anywhere_is_wholly_done_or_not_at_all() {
     let (applies, deaths) = (Cell::new(0), Cell::new(0));
     // Each case is dozens of lives: few by default, more with PROPTEST_CASES.
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
-    let config = ProptestConfig { cases, max_shrink_iters: 30, ..ProptestConfig::default() };
+    let config = ProptestConfig {
+        cases,
+        max_shrink_iters: 30,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
     let each = |case| {
         applies.set(applies.get() + 1);
         for at in 0.. {
