@@ -3,7 +3,8 @@
 //! ```text
 //!  bytes ─▶ step, step, step, ...
 //!            │ driver: a descriptor, an index, a chain as it should be, raw bytes    ─▶ guest memory
-//!            └ device: look, pop, pop singles, put back, rewind, complete, publish   ─▶ the queue
+//!            └ device: look, pop, pop singles, put back, rewind, complete, publish,
+//!                      be killed and recovered                                       ─▶ the queue
 //! ```
 //!
 //! The device keeps to its own contract (it completes what it popped, once), as the worker does.
@@ -13,11 +14,13 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::sync::Arc;
 use tidegate_switch::virtio::memory::RegionSpec;
 use tidegate_switch::virtio::{
-    Chain, Features, GuestMemory, MAX_CHAIN_BYTES, MAX_SPANS, Queue, RingLayout, Single, Span,
+    Chain, Features, GuestMemory, Inflight, MAX_CHAIN_BYTES, MAX_SPANS, Queue, RingLayout, Single, Span,
 };
 
 /// Guest addresses of two regions side by side, and of one behind a hole. User addresses are the same.
 const REGIONS: [(u64, u64); 3] = [(0x1000, 0x4000), (0x5000, 0x1000), (0x8000, 0x1000)];
+/// The step at which the device is killed, and another one takes its place.
+const KILLED: u8 = 0x7f;
 /// Entries of the largest ring.
 const MOST: u16 = 128;
 /// Where the descriptors are,
@@ -34,6 +37,8 @@ struct Guest {
     memory: Arc<GuestMemory>,
     /// Where each region is in this process.
     mapped: [*mut u8; 3],
+    /// What a queue leaves to its successor, which the front end may write to as well.
+    inflight: Inflight,
 }
 
 thread_local! {
@@ -49,7 +54,8 @@ impl Guest {
         };
         let memory = GuestMemory::map(REGIONS.map(region).into()).expect("mapped");
         let mapped = REGIONS.map(|(at, size)| memory.translate(at, size).expect("a region"));
-        Self { memory: Arc::new(memory), mapped }
+        let inflight = Inflight::create(2, MOST).expect("a region");
+        Self { memory: Arc::new(memory), mapped, inflight }
     }
 
     fn clear(&self) {
@@ -57,6 +63,15 @@ impl Guest {
             // SAFETY: a mapped region of that size, of this thread alone.
             unsafe { start.write_bytes(0, size as usize) };
         }
+        self.write_inflight(0, &vec![0; self.inflight.bytes() as usize - INFLIGHT_HEADER]);
+    }
+
+    /// Writes to the region behind its header, which is read only before it is mapped.
+    fn write_inflight(&self, at: usize, bytes: &[u8]) {
+        let room = (self.inflight.bytes() as usize - INFLIGHT_HEADER).saturating_sub(at);
+        let bytes = &bytes[..bytes.len().min(room)];
+        rustix::io::pwrite(self.inflight.fd(), bytes, (INFLIGHT_HEADER + at) as u64)
+            .expect("a memfd takes it");
     }
 
     /// Writes what of `bytes` is inside a region.
@@ -77,6 +92,9 @@ impl Guest {
         })
     }
 }
+
+/// Bytes before the queues of an in-flight region.
+const INFLIGHT_HEADER: usize = 128;
 
 /// The driver's own idea of where it is.
 struct Driver {
@@ -132,6 +150,9 @@ fn address(bytes: &mut Bytes) -> u64 {
 struct Held {
     /// Heads popped and not completed, in the order of their pops.
     heads: Vec<u16>,
+    /// Chains that a predecessor is known to have popped, by the base and the used index alone: they
+    /// never come back.
+    before: u16,
     /// How many of the last of them may be rewound: nothing was completed since.
     fresh: usize,
 }
@@ -164,23 +185,37 @@ fn run_on(guest: &Guest, data: &[u8]) {
         guest.write(AVAIL + 2, &(base as u16).to_le_bytes());
     }
     let layout = RingLayout { size, desc: DESC, avail: AVAIL, used: USED };
-    let Ok(mut queue) = Queue::new(guest.memory.clone(), layout, base, features) else { return };
+    let start = |base| {
+        let inflight = if kind & 0x80 != 0 { guest.inflight.queue(u16::from(!writable)) } else { None };
+        Queue::with_inflight(guest.memory.clone(), layout, base, features, inflight)
+    };
+    let Ok(mut queue) = start(base) else { return };
     let (next, wrap) = match packed {
         true => (base as u16 & 0x7fff, base & 0x8000 != 0),
         false => (base as u16, true),
     };
     let mut driver = Driver { packed, size, next, wrap };
-    let mut held = Held::default();
+    let mut held = Held { before: queue.in_flight(), ..Held::default() };
     let mut lied = false;
     while !bytes.is_empty() {
         let step = bytes.u8();
-        if step & 0x80 != 0 {
+        if step == KILLED {
+            if kind & 0x80 == 0 {
+                continue;
+            }
+            // Nothing is said to the queue: its successor finds what it left.
+            match start(queue.base()) {
+                Ok(successor) => queue = successor,
+                Err(error) => return assert!(!error.to_string().is_empty()),
+            }
+            (held, lied) = (Held { before: queue.in_flight(), ..Held::default() }, false);
+        } else if step & 0x80 != 0 {
             drive(guest, &mut driver, step & 0x7f, &mut bytes);
         } else if !work(guest, &mut queue, &mut held, step, writable, lied, &mut bytes) {
             // Nothing is popped any more; what is in flight still comes back.
             lied = true;
         }
-        assert_eq!(usize::from(queue.in_flight()), held.heads.len());
+        assert_eq!(usize::from(queue.in_flight()), usize::from(held.before) + held.heads.len());
         assert!(queue.in_flight() <= size, "{} in flight of {size}", queue.in_flight());
     }
     for head in held.heads.drain(..) {
@@ -221,6 +256,11 @@ fn drive(guest: &Guest, driver: &mut Driver, step: u8, bytes: &mut Bytes) {
         6 => {
             let at = [AVAIL, AVAIL + 2, USED, USED + 2][usize::from(step >> 3 & 3)];
             guest.write(at, &bytes.u16().to_le_bytes());
+        }
+        _ if step & 8 != 0 => {
+            let at = bytes.u16() % 0x2000;
+            let len = bytes.u8() & 31;
+            guest.write_inflight(at.into(), bytes.take(len.into()));
         }
         _ => {
             let at = address(bytes);
