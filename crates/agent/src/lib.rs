@@ -36,7 +36,7 @@ use place::Place;
 use reconciler::{Command, Reconciler};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tidegate_contract::SocketOwner;
 use tokio::signal::unix::{SignalKind, signal};
@@ -139,7 +139,10 @@ impl Agent {
         let state = &options.state;
         make_folder(state)?;
         let lock = lock::Lock::take(state)?;
-        let (switch, damage) = switch_place::SwitchPlace::new(&options.switch, state)?;
+        let (commands, received) = mpsc::channel();
+        let wake = commands.clone();
+        let wake = Arc::new(move || drop(wake.send(Command::Repair)));
+        let (switch, damage) = switch_place::SwitchPlace::new(&options.switch, state, wake)?;
         let (capture, made) = (switch.capture(), switch.made());
         let places: Vec<Box<dyn Place>> = vec![Box::new(switch)];
         let mut reconciler = Reconciler::new(&options.config, state, places)?;
@@ -148,7 +151,6 @@ impl Agent {
         let listener = listen(options)?;
 
         let board = reconciler.board();
-        let (commands, received) = mpsc::channel();
         let (ready, started) = mpsc::channel();
         let (ended, reconciled) = tokio::sync::oneshot::channel();
         std::thread::Builder::new()

@@ -186,6 +186,21 @@ impl Fdb {
         }
     }
 
+    /// Everything learned: segment, address, port, when it was seen last (seconds).
+    pub fn learned_addresses(&self) -> Vec<(SegmentIndex, Mac, PortIndex, u32)> {
+        let one = |entry: &Entry| {
+            let key = entry.key.load(Ordering::Acquire);
+            let value = read(entry, key)?;
+            if key == EMPTY || key == GONE || value & VALID == 0 || value & PINNED != 0 {
+                return None;
+            }
+            let ([a, b, c, d], [e, f]) = ((key as u32).to_ne_bytes(), ((key >> 32) as u16).to_ne_bytes());
+            let segment = SegmentIndex((key >> 48) as u16 - 1);
+            Some((segment, Mac([a, b, c, d, e, f]), port_of(value), seconds_of(value)))
+        };
+        self.entries.iter().filter_map(one).collect()
+    }
+
     /// Addresses learned behind `port`.
     pub fn learned(&self, port: PortIndex) -> u32 {
         self.learned[port as usize].load(Ordering::Relaxed)
@@ -351,6 +366,21 @@ mod tests {
         assert_eq!(fdb.lookup(segment, own), Some(5));
         let left = chosen.iter().filter(|n| fdb.lookup(segment, mac(**n)).is_some()).count();
         assert_eq!(left as u32, fdb.learned(2));
+    }
+
+    #[test]
+    fn what_was_learned_can_be_told() {
+        let fdb = Fdb::new();
+        fdb.pin(SegmentIndex(0), mac(9), 1).unwrap();
+        let known = [(SegmentIndex(0), mac(1), 2, 100), (SegmentIndex(7), mac(u32::MAX), 1023, 400)];
+        for (segment, mac, port, seconds) in known {
+            fdb.learn(segment, mac, port, seconds).unwrap();
+        }
+        fdb.learn(SegmentIndex(1), mac(5), 2, 1).unwrap();
+        fdb.sweep(50, None);
+        let mut told = fdb.learned_addresses();
+        told.sort_by_key(|(segment, ..)| segment.0);
+        assert_eq!(told, known);
     }
 
     #[test]

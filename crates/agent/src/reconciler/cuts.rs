@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tidegate_contract::{Attach, Rate, SocketMode, SocketOwner, Vnic};
 use tidegate_switch::control::{Client, Link};
@@ -130,7 +131,8 @@ impl World {
     }
 
     fn agent(&self) -> Reconciler {
-        let (place, damage) = SwitchPlace::new(&self.path("switch.sock"), &self.path("state")).unwrap();
+        let (place, damage) =
+            SwitchPlace::new(&self.path("switch.sock"), &self.path("state"), Arc::new(|| ())).unwrap();
         assert_eq!(damage, None);
         let made = place.made();
         let places: Vec<Box<dyn Place>> = vec![Box::new(place)];
@@ -245,7 +247,8 @@ fn try_cut(case: &Case, at: u32) -> bool {
     }
     drop(agent);
     // What the next one would know to be its own.
-    let (place, _) = SwitchPlace::new(&world.path("switch.sock"), &world.path("state")).unwrap();
+    let (place, _) =
+        SwitchPlace::new(&world.path("switch.sock"), &world.path("state"), Arc::new(|| ())).unwrap();
     let ours: BTreeSet<_> = place.made().into_iter().map(|v| v.name).collect();
     assert_eq!(ours, accepted.keys().cloned().collect());
     survived

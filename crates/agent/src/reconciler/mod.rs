@@ -84,6 +84,8 @@ pub enum Command {
         /// Told when the board shows them.
         reply: oneshot::Sender<()>,
     },
+    /// A place is there again: put right now what differs.
+    Repair,
     /// Read the configuration folder now.
     Reload,
     /// End, with what came before finished.
@@ -97,7 +99,7 @@ impl Command {
             Self::Apply { reply, .. } => reply.is_closed(),
             Self::Set { reply, .. } | Self::Remove { reply, .. } => reply.is_closed(),
             Self::Look { reply } => reply.is_closed(),
-            Self::Reload | Self::Stop => false,
+            Self::Repair | Self::Reload | Self::Stop => false,
         }
     }
 }
@@ -331,6 +333,11 @@ impl Reconciler {
                 self.observe();
                 self.publish();
                 let _ = reply.send(());
+            }
+            Command::Repair => {
+                self.observe();
+                self.repair();
+                self.publish();
             }
             Command::Reload => {
                 self.look_at_files(true);

@@ -7,14 +7,17 @@
 //!                    └─▶ Record: what is ours, on disk
 //! ```
 //!
-//! A duplicate of every listening socket and tap stays here: a switch that starts anew gets the same ones.
+//! A duplicate of every descriptor of the switch stays here: a switch that starts anew goes on where the one
+//! before it ended, and front ends do not notice.
 //!
+//! - `fdstore`: those duplicates
 //! - `plan`: from wanted and observed to actions
 //! - `socket`: vhost-user sockets
 //! - `tap`: taps
 //! - `record`: what is ours
 //! - `users`: names to numbers
 
+mod fdstore;
 mod plan;
 mod record;
 mod socket;
@@ -27,10 +30,12 @@ use crate::place::{
     Action, Capabilities, Capture, Evidence, Keeper, Observed, ObservedVnic, Place, PlaceError, Refusal,
     Wanted,
 };
+pub use fdstore::Wake;
+use fdstore::{Estate, FdStore};
 use record::Record;
 use socket::{At, Dialled, Earlier};
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,6 +56,11 @@ pub struct SwitchPlace {
     host: Option<Host>,
     /// Start of the switch last spoken to.
     started: u64,
+    /// Keeps what that switch has.
+    kept: Option<FdStore>,
+    /// What switches before it have left and it has not got yet.
+    estate: Estate,
+    wake: Wake,
 }
 
 struct Session {
@@ -66,9 +76,9 @@ enum Held {
 }
 
 impl SwitchPlace {
-    /// The switch whose control socket is `path`; what is ours is kept in `state`. The second value is what
-    /// was damaged there.
-    pub fn new(path: &Path, state: &Path) -> Result<(Self, Option<String>), DurableError> {
+    /// The switch whose control socket is `path`; what is ours is kept in `state`. `wake` is called when
+    /// another switch listens there. The second value is what was damaged.
+    pub fn new(path: &Path, state: &Path, wake: Wake) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
         let place = Self {
             path: path.to_owned(),
@@ -78,6 +88,9 @@ impl SwitchPlace {
             waiting: HashMap::new(),
             host: None,
             started: 0,
+            kept: None,
+            estate: Estate::default(),
+            wake,
         };
         Ok((place, damage))
     }
@@ -88,7 +101,7 @@ impl SwitchPlace {
         question: impl FnOnce(&mut Session) -> Result<T, SwitchError>,
     ) -> Result<T, SwitchError> {
         cut::point();
-        let mut session = match self.session.take() {
+        let mut session = match self.session.take().filter(|session| !session.client.is_closed()) {
             Some(session) => session,
             None => self.connect()?,
         };
@@ -111,15 +124,27 @@ impl SwitchPlace {
 
     fn connect(&mut self) -> Result<Session, SwitchError> {
         let mut client = Client::connect(&self.path)?;
-        let (hello, reader) = client.hello()?;
+        let (hello, reader, _) = client.hello()?;
         if hello.started != self.started {
             self.host = None;
+            if let Some(kept) = self.kept.take() {
+                kept.bequeath(&mut self.estate);
+            }
+            if let Some(statistics) = &self.estate.statistics
+                && let Err(error) = client.inherit(statistics.as_fd())
+            {
+                // One that took over from a running switch has them already.
+                tracing::debug!(%error, "counters do not go on");
+            }
             if self.started != 0 {
                 tracing::warn!(pid = hello.pid, "the switch was started anew; giving it everything again");
             } else {
                 tracing::info!(pid = hello.pid, version = hello.version, "connected to the switch");
             }
             self.started = hello.started;
+        }
+        if self.kept.as_ref().is_none_or(FdStore::is_over) {
+            self.kept = Some(FdStore::start(&self.path, &mut Client::connect(&self.path)?, &self.wake)?);
         }
         Ok(Session { client, reader, hello })
     }
@@ -153,7 +178,8 @@ impl SwitchPlace {
         match &vnic.attach {
             Attach::VhostUser { path, mode: SocketMode::Server, owner } => {
                 let known = self.record.get(name).and_then(|m| m.socket);
-                let held = match (self.held.remove(name), known) {
+                let held = self.held.remove(name).or_else(|| self.left_listener(name));
+                let held = match (held, known) {
                     (Some(Held::Listener(fd)), Some(inode))
                         if socket::look(path).is_ok_and(|at| at == At::Socket(inode)) =>
                     {
@@ -174,7 +200,7 @@ impl SwitchPlace {
                         socket::listen_at(path, owner, earlier).map_err(PlaceError::Failed)?
                     }
                 };
-                let given = self.ask(|s| s.client.set_port(vnic, Link::Listener(fd.as_fd())));
+                let given = self.connect_port(vnic, Some(fd.as_fd()), Link::Listener(fd.as_fd()));
                 match given {
                     Err(e @ SwitchError::Refused(_)) if fresh => {
                         socket::remove(path, Earlier::Made(inode));
@@ -192,7 +218,7 @@ impl SwitchPlace {
                 self.record.put(vnic, None);
             }
             Attach::Tap { name: interface, netns } => {
-                let held = match self.held.remove(name) {
+                let held = match self.held.remove(name).or_else(|| self.left_tap(name)) {
                     Some(Held::Tap(queues))
                         if queues.len() == usize::from(vnic.queues)
                             && tap::broken(&queues[0], interface).is_none() =>
@@ -222,8 +248,54 @@ impl SwitchPlace {
         Ok(())
     }
 
+    /// Makes a port on the connection that a switch before left it, else with `link`.
+    fn connect_port(
+        &mut self,
+        vnic: &Vnic,
+        listener: Option<BorrowedFd<'_>>,
+        link: Link<'_>,
+    ) -> Result<(), SwitchError> {
+        let Some(left) = self.estate.connections.remove(&vnic.name) else {
+            return self.ask(|s| s.client.set_port(vnic, link));
+        };
+        let restored = Link::Restored { listener, kept: &left.kept, descriptors: &left.descriptors };
+        let given = self.ask(|s| s.client.set_port(vnic, restored));
+        match given {
+            Err(SwitchError::Refused(why)) => {
+                tracing::warn!(vnic = vnic.name, why, "its front end has to connect again");
+                self.ask(|s| s.client.set_port(vnic, link))
+            }
+            given => {
+                // Until the switch says itself what it has: it may be killed before.
+                self.estate.connections.insert(vnic.name.clone(), left);
+                given
+            }
+        }
+    }
+
+    fn left_listener(&mut self, name: &str) -> Option<Held> {
+        self.left(name)?.pop().map(Held::Listener)
+    }
+
+    fn left_tap(&mut self, name: &str) -> Option<Held> {
+        self.left(name).filter(|queues| !queues.is_empty()).map(Held::Tap)
+    }
+
+    /// A listening socket or tap that an agent before us made.
+    fn left(&mut self, name: &str) -> Option<Vec<OwnedFd>> {
+        let left = self.estate.links.remove(name);
+        left.or_else(|| self.kept.as_ref()?.take_link(name))
+    }
+
     /// A port whose front end does not listen yet is made without one, and dialled again later.
     fn dial(&mut self, vnic: &Vnic, path: &Path) -> Result<(), PlaceError> {
+        if self.estate.connections.contains_key(&vnic.name) && !self.session_has(&vnic.name)? {
+            // A connection that has ended, should the other one be refused.
+            let (ended, _) = socket_pair()?;
+            self.connect_port(vnic, None, Link::Stream(ended.as_fd()))?;
+            self.waiting.remove(&vnic.name);
+            return Ok(());
+        }
         match socket::dial(path) {
             Dialled::Connected(stream) => {
                 self.ask(|s| s.client.set_port(vnic, Link::Stream(stream.as_fd())))?;
@@ -237,8 +309,7 @@ impl SwitchPlace {
                 };
                 if !self.session_has(&vnic.name)? {
                     // A connection that has ended: the port is there, and says that it is disconnected.
-                    let (ended, _) = UnixStream::pair()
-                        .map_err(|e| PlaceError::Failed(format!("cannot make a socket pair: {e}")))?;
+                    let (ended, _) = socket_pair()?;
                     self.ask(|s| s.client.set_port(vnic, Link::Stream(ended.as_fd())))?;
                 }
                 if self.waiting.insert(vnic.name.clone(), why.clone()).is_none() {
@@ -271,7 +342,9 @@ impl SwitchPlace {
         let earlier = self.record.get(&vnic.name).map_or(Earlier::None, record::Made::earlier);
         if !matches!(&vnic.attach, Attach::VhostUser { mode: SocketMode::Client, .. }) {
             self.held.remove(&vnic.name);
+            drop(self.left(&vnic.name));
         }
+        self.estate.connections.remove(&vnic.name);
         let before = self.record.get(&vnic.name).cloned();
         let made = self.link(vnic, earlier);
         if let Err(PlaceError::Failed(_)) = made {
@@ -286,6 +359,8 @@ impl SwitchPlace {
             self.ask(|s| s.client.remove_port(name))?;
         }
         self.held.remove(name);
+        self.estate.connections.remove(name);
+        drop(self.left(name));
         self.waiting.remove(name);
         let made = self.record.remove(name);
         if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &vnic.attach
@@ -452,6 +527,13 @@ impl Place for SwitchPlace {
             Ok((ports, evidence(&session.reader), Keeper { version, pid, started }))
         })?;
         self.find_sockets(&ports);
+        // Nobody is going to make these again.
+        let (record, kept) = (&self.record, &self.kept);
+        self.estate.connections.retain(|name, _| {
+            // What the switch says itself is the truth.
+            record.get(name).is_some() && kept.as_ref().is_none_or(|kept| !kept.knows(name))
+        });
+        self.estate.links.retain(|name, _| record.get(name).is_some());
         let mut vnics: BTreeMap<String, ObservedVnic> =
             ports.into_iter().map(|p| (p.vnic.name.clone(), self.observed(p))).collect();
         for (name, made) in self.record.iter() {
@@ -475,6 +557,10 @@ impl Place for SwitchPlace {
     fn capture(&self) -> Option<Arc<dyn Capture>> {
         Some(Arc::new(SwitchCapture(self.path.clone())))
     }
+}
+
+fn socket_pair() -> Result<(UnixStream, UnixStream), PlaceError> {
+    UnixStream::pair().map_err(|e| PlaceError::Failed(format!("cannot make a socket pair: {e}")))
 }
 
 /// A listening socket for the API; one that an agent before us left is replaced.

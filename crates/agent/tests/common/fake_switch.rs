@@ -12,7 +12,7 @@ use tidegate_contract::Host;
 use tidegate_switch::control::channel::{receive, send};
 use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
 use tidegate_switch::control::{Connection, PortStatus};
-use tidegate_switch::stats::Region;
+use tidegate_switch::stats::{Reader, Region};
 
 pub struct FakeSwitch {
     path: PathBuf,
@@ -35,6 +35,8 @@ pub struct State {
     /// vNICs whose ports are refused.
     pub refuse: BTreeSet<String>,
     pub region: Option<Region>,
+    /// Who is told what it takes to go on without this switch.
+    pub keepers: Vec<OwnedFd>,
     descriptors: BTreeMap<String, Vec<OwnedFd>>,
     connections: Vec<UnixStream>,
 }
@@ -87,6 +89,7 @@ impl FakeSwitch {
             let _ = connection.shutdown(std::net::Shutdown::Both);
         }
         state.descriptors.clear();
+        state.keepers.clear();
         let _ = std::fs::remove_file(&self.path);
     }
 
@@ -160,17 +163,24 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             if state.refuse.contains(&vnic.name) {
                 return Reply::Refused("it does not like this one".into());
             }
-            state.log.push(format!("set {} {link:?}", vnic.name));
+            let kind = if matches!(link, LinkKind::Restored { .. }) {
+                "Restored".into()
+            } else {
+                format!("{link:?}")
+            };
+            state.log.push(format!("set {} {kind}", vnic.name));
             let index = state.ports.get(&vnic.name).map_or(state.ports.len(), |p| p.index);
             let before = state.ports.get(&vnic.name).map(|p| p.connection);
+            let keep = link == LinkKind::Keep;
             let connection = match (link, before) {
                 (LinkKind::Keep, Some(before)) => before,
                 (LinkKind::Keep, None) => return Reply::Refused("a new port needs a descriptor".into()),
                 (LinkKind::Listener, _) => Connection::Waiting,
                 (LinkKind::Stream, _) => stream_state(&descriptors[0]),
+                (LinkKind::Restored { .. }, _) => Connection::Connected,
                 (LinkKind::Tap, _) => Connection::Up,
             };
-            if link != LinkKind::Keep {
+            if !keep {
                 assert!(!descriptors.is_empty());
                 state.descriptors.insert(vnic.name.clone(), descriptors);
             }
@@ -198,6 +208,12 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.log.push(format!("remove {name}"));
             state.region.as_ref().unwrap().release(port.index);
             state.descriptors.remove(&name);
+        }
+        Request::Retire | Request::Release => return Reply::Refused("nobody takes its place".into()),
+        Request::Keep => state.keepers.extend(descriptors),
+        Request::Inherit => {
+            let Some(region) = &state.region else { return Reply::Refused("no region".into()) };
+            region.inherit(&Reader::open(&descriptors[0]).unwrap());
         }
         Request::Ports => return Reply::Ports(state.ports.values().cloned().collect()),
         Request::Capture { name, snaplen } => {

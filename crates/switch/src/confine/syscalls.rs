@@ -37,7 +37,7 @@ pub const ALWAYS: &[Call] = calls![
     // Sockets that somebody else made: front ends, the agent. Who is asked is decided there.
     SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_recvfrom, SYS_shutdown,
     // Descriptors that are memory or a counter, and nothing outside of this process.
-    SYS_eventfd2, SYS_memfd_create, SYS_ftruncate, SYS_fstat, SYS_fstatfs,
+    SYS_eventfd2, SYS_memfd_create, SYS_ftruncate, SYS_fstat, SYS_fstatfs, SYS_dup3,
     // Memory; executable memory is refused below.
     SYS_brk, SYS_munmap, SYS_mremap, SYS_madvise,
     // Threads and time.

@@ -1,9 +1,12 @@
 //! The agent's side of the control socket.
 
-use super::channel;
-use super::message::{Hello, LinkKind, PROTOCOL, PortStatus, Reply, Request};
+use super::message::{Hello, LinkKind, PROTOCOL, PortStatus, Reply, Request, Retired};
+use super::{channel, keep};
 use crate::stats::Reader;
+use crate::vhost_user::kept::{Descriptors, Kept};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{RecvFlags, recv};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -35,6 +38,15 @@ pub enum Link<'a> {
     Stream(BorrowedFd<'a>),
     /// A tap, one descriptor per queue pair.
     Tap(&'a [OwnedFd]),
+    /// A connection to a switch that is gone.
+    Restored {
+        /// A listening socket, where the switch is the server.
+        listener: Option<BorrowedFd<'a>>,
+        /// What the front end has said.
+        kept: &'a Kept,
+        /// The descriptors of it.
+        descriptors: &'a Descriptors,
+    },
 }
 
 /// Why the switch did not do what was asked.
@@ -94,8 +106,17 @@ impl Client {
         }
     }
 
-    /// Who it is, and its statistics.
-    pub fn hello(&mut self) -> Result<(Hello, Reader), SwitchError> {
+    /// Whether the switch has closed the connection, or is gone.
+    pub fn is_closed(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recv(&self.stream, &mut [0u8; 1], flags) {
+            Ok((_, bytes)) => bytes == 0,
+            Err(error) => error != Errno::AGAIN && error != Errno::INTR,
+        }
+    }
+
+    /// Who it is, and its statistics, as a reader and as a descriptor.
+    pub fn hello(&mut self) -> Result<(Hello, Reader, OwnedFd), SwitchError> {
         let (reply, descriptors) = self.ask(&Request::Hello, &[])?;
         let Reply::Hello(hello) = reply else { return Err(self.unexpected(&reply)) };
         if hello.protocol != PROTOCOL {
@@ -104,9 +125,10 @@ impl Client {
                 hello.protocol
             )));
         }
-        let file = descriptors.first().ok_or_else(|| self.broken("no statistics descriptor".into()))?;
-        let reader = Reader::open(file).map_err(|e| self.broken(e.to_string()))?;
-        Ok((hello, reader))
+        let file =
+            descriptors.into_iter().next().ok_or_else(|| self.broken("no statistics descriptor".into()))?;
+        let reader = Reader::open(&file).map_err(|e| self.broken(e.to_string()))?;
+        Ok((hello, reader, file))
     }
 
     /// Host-wide settings.
@@ -121,6 +143,14 @@ impl Client {
             Link::Listener(fd) => (LinkKind::Listener, vec![*fd]),
             Link::Stream(fd) => (LinkKind::Stream, vec![*fd]),
             Link::Tap(queues) => (LinkKind::Tap, queues.iter().map(AsFd::as_fd).collect()),
+            Link::Restored { listener, kept, descriptors } => {
+                let kind = LinkKind::Restored {
+                    listener: listener.is_some(),
+                    kept: Box::new((*kept).clone()),
+                    numbers: descriptors.keys().copied().collect(),
+                };
+                (kind, listener.iter().copied().chain(descriptors.values().map(AsFd::as_fd)).collect())
+            }
         };
         self.done(&Request::SetPort { vnic: Box::new(vnic.clone()), link: kind }, &descriptors)
     }
@@ -136,6 +166,36 @@ impl Client {
             (Reply::Ports(ports), _) => Ok(ports),
             (other, _) => Err(self.unexpected(&other)),
         }
+    }
+
+    /// Where the switch tells, from now on, what it takes to go on in its place. It ends when this switch is
+    /// gone.
+    pub fn keep(&mut self) -> Result<keep::Notes, SwitchError> {
+        let (notes, theirs) = keep::pair().map_err(|e| self.broken(format!("cannot make a socket: {e}")))?;
+        self.done(&Request::Keep, &[theirs.as_fd()])?;
+        Ok(notes)
+    }
+
+    /// Lets ports go on counting where they stood in the statistics of a switch that is gone.
+    pub fn inherit(&mut self, statistics: BorrowedFd<'_>) -> Result<(), SwitchError> {
+        self.done(&Request::Inherit, &[statistics])
+    }
+
+    /// Lets the switch end its traffic; what it leaves, and its control socket. It goes on when this client
+    /// is dropped, unless it is [released](Self::release).
+    pub fn retire(&mut self) -> Result<(Retired, OwnedFd), SwitchError> {
+        match self.ask(&Request::Retire, &[])? {
+            (Reply::Retired(retired), descriptors) => match descriptors.into_iter().next() {
+                Some(socket) => Ok((*retired, socket)),
+                None => Err(self.broken("no control socket".into())),
+            },
+            (other, _) => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Lets a switch that has [retired](Self::retire) end. When this returns it touches nothing any more.
+    pub fn release(&mut self) -> Result<(), SwitchError> {
+        self.done(&Request::Release, &[])
     }
 
     /// Streams a vNIC's frames as pcapng into `into` until its other end closes.

@@ -1,11 +1,13 @@
 //! Requests and replies.
 
+use crate::vhost_user::kept::{Kept, Number};
+use crate::worker::handover::Levels;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_contract::{Host, Vnic};
+use tidegate_contract::{Host, Mac, Vnic};
 
 /// Version of this protocol; both ends must speak the same.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// What the agent asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +31,18 @@ pub enum Request {
     },
     /// All ports with their contracts in force.
     Ports,
+    /// Tells, from now on, what it takes for another process to go on in this one's place, as
+    /// [notes](super::keep) into the request's descriptor, a `SOCK_SEQPACKET` socket.
+    Keep,
+    /// Ends traffic, with nothing in flight, and tells what is left: for a process that goes on with it. The
+    /// next request of this connection is [`Release`](Self::Release); whatever else comes, and its end, takes
+    /// this back.
+    Retire,
+    /// End: another process goes on.
+    Release,
+    /// Ports that are made from now on go on counting where they stood in the statistics region that is the
+    /// request's descriptor: one of a switch that is gone.
+    Inherit,
     /// Sends a copy of a vNIC's frames, both ways, as pcapng into the
     /// request's descriptor until its other end closes.
     Capture {
@@ -40,7 +54,7 @@ pub enum Request {
 }
 
 /// What the descriptors of [`Request::SetPort`] are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkKind {
     /// None: the port keeps what it has.
@@ -51,6 +65,15 @@ pub enum LinkKind {
     Stream,
     /// One tap descriptor per queue pair.
     Tap,
+    /// A listening socket where `listener`, then those of a connection to a switch that is gone.
+    Restored {
+        /// We are the server.
+        listener: bool,
+        /// What the front end has said.
+        kept: Box<Kept>,
+        /// The numbers, in `kept`, of the descriptors.
+        numbers: Vec<Number>,
+    },
 }
 
 /// What the switch answers.
@@ -63,8 +86,27 @@ pub enum Reply {
     Hello(Hello),
     /// To [`Request::Ports`].
     Ports(Vec<PortStatus>),
+    /// To [`Request::Retire`], with the control socket that listens.
+    Retired(Box<Retired>),
     /// Refused; nothing was changed.
     Refused(String),
+}
+
+/// What a switch that has retired leaves, beside the connections that it [told](Request::Keep) of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retired {
+    /// Host-wide settings.
+    pub host: Host,
+    /// All ports.
+    pub ports: Vec<PortStatus>,
+    /// Tokens by vNIC.
+    pub levels: Vec<(String, Levels)>,
+    /// Addresses learned: which, behind which vNIC, when it was seen last (s of CLOCK_MONOTONIC).
+    pub learned: Vec<(Mac, String, u32)>,
+    /// When ports were last read, ns of CLOCK_MONOTONIC.
+    pub stopped: u64,
+    /// Frames that were in flight and found no receiver in time.
+    pub dropped: bool,
 }
 
 /// A switch, introduced.

@@ -10,9 +10,11 @@
 //! - [`message`]: requests and replies
 //! - [`channel`]: bytes and descriptors on the socket
 //! - [`client`]: the agent's side
+//! - [`keep`]: what the switch tells unasked, for the time after it
 
 pub mod channel;
 pub mod client;
+pub mod keep;
 pub mod message;
 
 pub use client::{Client, Link, SwitchError};

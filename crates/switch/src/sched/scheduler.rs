@@ -210,6 +210,13 @@ impl<F: Copy> Scheduler<F> {
         self.bucket.as_ref().map_or(i64::MAX, |bucket| bucket.available(now))
     }
 
+    /// Takes out what is above `bytes` at `now`.
+    pub fn lower_tokens(&mut self, now: u64, bytes: i64) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.lower(now, bytes);
+        }
+    }
+
     /// Charges what went while nothing waited.
     pub fn charge(&mut self, now: u64, bytes: u64) {
         if let Some(bucket) = &mut self.bucket {

@@ -116,6 +116,12 @@ impl TokenBucket {
         }
     }
 
+    /// Takes out what is above `bytes` at `now`: the level of a bucket that this one goes on for.
+    pub fn lower(&mut self, now: u64, bytes: i64) {
+        self.settle(now);
+        self.level = self.level.min(i128::from(bytes) * PER_BYTE);
+    }
+
     /// Whole bytes that the bucket holds, rounded down; negative is debt.
     pub fn available(&self, now: u64) -> i64 {
         let bytes = self.level_at(now).div_euclid(PER_BYTE);
@@ -176,6 +182,19 @@ mod tests {
         b.charge(400_000, 64_000);
         assert_eq!(b.available(400_000), -63_000);
         assert_eq!(b.conforms_at(400_000, 100), 400_000 + 63_100_000);
+    }
+
+    #[test]
+    fn it_goes_on_where_another_stood() {
+        let mut old = bucket(8_000_000, 1000);
+        old.charge(0, 2500);
+        let mut new = bucket(8_000_000, 1000);
+        new.lower(300_000, old.available(300_000));
+        assert_eq!(new.available(300_000), -1200);
+        assert_eq!(new.conforms_at(300_000, 100), old.conforms_at(300_000, 100));
+        // Nobody gains by it.
+        new.lower(300_000, 5000);
+        assert_eq!(new.available(300_000), -1200);
     }
 
     #[test]

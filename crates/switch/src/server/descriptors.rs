@@ -8,12 +8,13 @@ use crate::stats::layout::VNICS;
 
 /// Left for the control socket, its connections, captures, workers, logs.
 const OTHERS: u64 = 64;
-/// Of a vhost-user port: listening socket, connection twice, the thread's event, inflight region.
-const PER_PORT: u64 = 5;
-/// Kick, call and error of both rings.
-const PER_QUEUE_PAIR: u64 = 6;
-/// Memory regions of a message, until they are mapped; QEMU passes up to 8 at once.
-const REGIONS: u64 = 8;
+/// Of a vhost-user port: listening socket twice, connection three times, the thread's event, inflight
+/// region twice. What is there once more is for whoever keeps it.
+const PER_PORT: u64 = 8;
+/// Kick and call twice and error, of both rings.
+const PER_QUEUE_PAIR: u64 = 10;
+/// Memory regions, and those of a message until they are mapped; QEMU passes up to 8 at once.
+const REGIONS: u64 = 16;
 
 /// Raises the soft limit to the hard one (RLIMIT_NOFILE), and says where that is too little for as
 /// many ports as there can be. Returns the limit.
@@ -36,7 +37,7 @@ pub fn raise() -> u64 {
 /// Descriptors that a port may come to need.
 pub fn needed(vnic: &Vnic) -> u64 {
     match vnic.attach {
-        Attach::Tap { .. } => u64::from(vnic.queues),
+        Attach::Tap { .. } => 2 * u64::from(vnic.queues),
         _ => vhost_user(vnic.queues),
     }
 }
@@ -83,7 +84,7 @@ mod tests {
         assert_eq!(check(limit + 100, there.into_iter(), &port), Ok(()));
         let refused = check(limit - 1, there.into_iter(), &port).unwrap_err();
         assert!(refused.contains("web") && refused.contains("RLIMIT_NOFILE"), "{refused}");
-        assert!(refused.contains("the 2 ports there are 38"), "{refused}");
+        assert!(refused.contains("the 2 ports there are 68"), "{refused}");
     }
 
     #[test]
@@ -91,7 +92,7 @@ mod tests {
         let one = needed(&vnic("a", "vhost-user = \"/tmp/a.sock\"", 1));
         let four = needed(&vnic("a", "vhost-user = \"/tmp/a.sock\"", 4));
         assert_eq!(four - one, 3 * PER_QUEUE_PAIR);
-        assert_eq!(needed(&vnic("a", "tap = \"a\"", 4)), 4);
+        assert_eq!(needed(&vnic("a", "tap = \"a\"", 4)), 8);
     }
 
     #[test]

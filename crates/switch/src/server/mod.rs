@@ -9,16 +9,22 @@
 //! - [`table`]: the ports and what every worker is to know of them
 //! - [`ports`]: making, changing and removing them
 //! - [`link`]: between a port's vhost-user connection and its worker
+//! - [`keep`]: what it takes for another process to go on in this one's place
 //! - [`session`]: one connection of an agent
 //! - [`descriptors`]: how many there are for ports
+//! - [`retire`], [`replace`]: both ends of a live upgrade
 
 pub mod descriptors;
+pub mod keep;
 pub mod link;
 pub mod ports;
+pub mod replace;
+pub mod retire;
 pub mod session;
 pub mod table;
 
 use crate::confine::{self, Enclosed};
+use crate::control::client::Client;
 use crate::fdb::Fdb;
 use crate::stats::Region;
 use crate::virtio::sigbus;
@@ -31,7 +37,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use table::Table;
 
@@ -53,6 +59,8 @@ pub struct Options {
     pub user: Option<confine::User>,
     /// Give up all rights before the first frame; see [`confine`].
     pub confined: bool,
+    /// Take the place of the switch that runs at `socket`.
+    pub replace: bool,
 }
 
 /// Why the switch could not start.
@@ -69,6 +77,9 @@ pub enum Error {
         /// What happened.
         source: io::Error,
     },
+    /// The switch that is to be replaced.
+    #[error(transparent)]
+    Replace(#[from] replace::ReplaceError),
     /// A worker thread.
     #[error("cannot {what}: {source}")]
     Worker {
@@ -92,6 +103,10 @@ pub struct Switch {
     pub fdb: Arc<Fdb>,
     /// The ports.
     pub table: Mutex<Table>,
+    /// Those who keep what it takes to go on without this process.
+    pub subscribers: Arc<keep::Subscribers>,
+    /// The control socket, for whoever takes our place.
+    pub control: OnceLock<OwnedFd>,
     /// When the process started, ns since the epoch.
     pub started: u64,
     /// File descriptors it may have.
@@ -143,6 +158,8 @@ impl Switch {
             workers: handles.into(),
             fdb,
             table: Mutex::new(Table::new()),
+            subscribers: Arc::default(),
+            control: OnceLock::new(),
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             descriptors: descriptors::raise(),
         });
@@ -168,13 +185,25 @@ impl Switch {
 
 /// Runs the switch until it is told to end (SIGTERM, SIGINT).
 pub fn run(options: Options) -> Result<(), Error> {
-    let listener = match inherited_socket() {
-        Some(listener) => listener,
-        None => bind(&options.socket)?,
+    // Whatever takes a right is done first.
+    let (predecessor, listener) = match (options.replace, inherited_socket()) {
+        (true, _) => (Some(Client::connect(&options.socket).map_err(replace::ReplaceError::from)?), None),
+        (false, Some(listener)) => (None, Some(listener)),
+        (false, None) => (None, Some(bind(&options.socket)?)),
     };
     let enclosed = enclose(&options)?;
     let switch = Switch::start(options.workers, &options.cpus, options.realtime_priority)?;
+    let successor = predecessor.map(|client| replace::prepare(&switch, client)).transpose()?;
     seal(enclosed, &switch)?;
+    let listener = match (successor, listener) {
+        (Some(successor), _) => successor.take_over()?,
+        (None, Some(listener)) => listener,
+        (None, None) => return Err(Error::Option("no control socket".into())),
+    };
+    match listener.try_clone() {
+        Ok(control) => drop(switch.control.set(control.into())),
+        Err(error) => tracing::warn!(%error, "this switch cannot be replaced while it runs"),
+    }
     tracing::info!(workers = options.workers, socket = %options.socket.display(), "switch is up");
     serve(&switch, &listener);
     Ok(())

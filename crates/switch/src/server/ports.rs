@@ -5,25 +5,30 @@
 
 use super::Switch;
 use super::descriptors;
+use super::keep::PortKeeper;
 use super::link::PortLink;
 use super::table::{End, Entry, Table, macs};
 use crate::capture;
-use crate::control::message::{Connection, PortStatus};
+use crate::control::keep::{Note, What};
+use crate::control::message::{Connection, PortStatus, Retired};
 use crate::fdb::PortIndex;
 use crate::log_limit::LogLimit;
 use crate::port::tap::TapPort;
 use crate::port::vhost::VhostPort;
 use crate::port::{Link, Port, PortContract};
-use crate::stats::ThrownOut;
-use crate::stats::layout::VNICS;
-use crate::vhost_user::listener::{PortConfig, PortThread, SocketEnd};
+use crate::stats::layout::{VNICS, VnicSlot};
+use crate::stats::{Reader, ThrownOut};
+use crate::vhost_user::listener::{PortConfig, PortThread, Restored, SocketEnd};
 use crate::vhost_user::status::{ConnectionStatus, State};
 use crate::worker::clock;
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tidegate_contract::{Attach, Host, Mac, Vnic};
+
+/// How long queues may take to start in this process.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What a port is to be connected with.
 pub enum Connect {
@@ -35,10 +40,12 @@ pub enum Connect {
     Stream(OwnedFd),
     /// A tap's descriptors.
     Tap(Vec<OwnedFd>),
+    /// A connection to a process that is gone.
+    Restored(Box<Restored>),
 }
 
 impl Switch {
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -75,7 +82,7 @@ impl Switch {
                 let name = vnic.name.clone();
                 self.change(&mut table, vnic)?;
                 match table.entries.get(&name).map(|entry| &entry.end) {
-                    Some(End::Vhost { thread, dialled: true, .. }) => {
+                    Some(End::Vhost { thread, listener: None, .. }) => {
                         thread.attach(stream).map_err(|error| error.to_string())
                     }
                     _ => Err(format!("{name} is not in client mode")),
@@ -91,7 +98,11 @@ impl Switch {
     }
 
     fn add(self: &Arc<Self>, table: &mut Table, vnic: Vnic, connect: Connect) -> Result<(), String> {
-        let index = table.free_index().ok_or_else(|| format!("a switch has at most {VNICS} ports"))?;
+        let wanted = self.region.inherited_index(&vnic.name).map(|index| index as PortIndex);
+        let reserved = |index| self.region.is_reserved(usize::from(index));
+        let index = table
+            .free_index(wanted, reserved)
+            .ok_or_else(|| format!("a switch has at most {VNICS} ports"))?;
         descriptors::check(self.descriptors, table.entries.values().map(|entry| &entry.vnic), &vnic)?;
         let worker = table.least_worker(self.workers.len());
         let segment = table.segment(vnic.segment);
@@ -102,28 +113,35 @@ impl Switch {
         if !fits {
             return Err(format!("{}: the descriptors do not fit the attachment", vnic.name));
         }
+        let duplicate = |files: &[OwnedFd]| -> Result<Vec<OwnedFd>, String> {
+            let copies = files.iter().map(OwnedFd::try_clone).collect::<std::io::Result<_>>();
+            copies.map_err(|error| format!("{}: no descriptors left: {error}", vnic.name))
+        };
+        let (link, end) = match connect {
+            Connect::Tap(files) => {
+                let queues = duplicate(&files)?;
+                (Link::Tap(TapPort::new(files, index, worker as u16, clock())), Err(queues))
+            }
+            Connect::Restored(restored) => {
+                (Link::Vhost(VhostPort::default()), Ok(SocketEnd::Restored(restored)))
+            }
+            Connect::Listener(fd) => (Link::Vhost(VhostPort::default()), Ok(SocketEnd::Listener(fd))),
+            Connect::Stream(fd) => (Link::Vhost(VhostPort::default()), Ok(SocketEnd::Stream(fd))),
+            Connect::Keep => return Err(format!("{}: nothing to connect", vnic.name)),
+        };
         for mac in macs(&vnic) {
             if self.fdb.pin(segment, mac, index).is_err() {
                 macs(&vnic).for_each(|mac| self.fdb.unpin(segment, mac));
                 return Err(format!("no room in the forwarding database for {mac}"));
             }
         }
-        let (link, end) = match connect {
-            Connect::Tap(files) => {
-                let queues = files.len() as u16;
-                (Link::Tap(TapPort::new(files, index, worker as u16, clock())), Err(queues))
-            }
-            Connect::Listener(fd) => (Link::Vhost(VhostPort::default()), Ok(SocketEnd::Listener(fd))),
-            Connect::Stream(fd) => (Link::Vhost(VhostPort::default()), Ok(SocketEnd::Stream(fd))),
-            Connect::Keep => return Err(format!("{}: nothing to connect", vnic.name)),
-        };
         let contract = PortContract::new(&vnic, &table.host);
         let stats = self.region.claim(index as usize, &vnic.name);
         let port = Box::new(Port::new(index, segment, contract, stats, link));
         self.workers[worker].call(move |worker| worker.add_port(port));
         let end = match end {
             Err(queues) => End::Tap { queues },
-            Ok(socket) => match self.serve(index, worker, &vnic, socket) {
+            Ok(socket) => match self.serve(index, worker, &vnic, socket, stats) {
                 Ok(end) => end,
                 Err(error) => {
                     self.forget(index, worker);
@@ -156,13 +174,56 @@ impl Switch {
         worker: usize,
         vnic: &Vnic,
         socket: SocketEnd,
+        stats: &'static VnicSlot,
     ) -> std::io::Result<End> {
-        let dialled = matches!(socket, SocketEnd::Stream(_));
+        let listener = match &socket {
+            SocketEnd::Listener(fd) => Some(fd.try_clone()?),
+            SocketEnd::Restored(restored) => {
+                restored.listener.as_ref().map(OwnedFd::try_clone).transpose()?
+            }
+            SocketEnd::Stream(_) => None,
+        };
         let status = Arc::new(ConnectionStatus::default());
-        let control = PortLink { switch: self.clone(), index, worker, announced: false };
+        let announced = matches!(socket, SocketEnd::Restored(_));
+        let control = PortLink { switch: self.clone(), index, worker, announced };
         let config = PortConfig::new(vnic.name.clone(), vnic.queues);
-        let thread = PortThread::spawn(config, socket, Box::new(control), status.clone())?;
-        Ok(End::Vhost { thread, status, dialled })
+        let keeper = PortKeeper::new(&vnic.name, stats, self.subscribers.clone());
+        let thread =
+            PortThread::spawn_kept(config, socket, Box::new(control), status.clone(), Box::new(keeper))?;
+        Ok(End::Vhost { thread, status, listener })
+    }
+
+    /// Tells `socket` from now on what it takes to go on without this process.
+    pub fn keep(&self, socket: OwnedFd) -> Result<(), String> {
+        let table = self.lock();
+        self.subscribers.add(socket);
+        for entry in table.entries.values() {
+            let note = |what| Note { vnic: entry.vnic.name.clone(), what };
+            let told = match &entry.end {
+                End::Tap { queues } => {
+                    let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
+                    self.subscribers.tell_newest(&note(What::Tap), &queues)
+                }
+                End::Vhost { thread, listener, .. } => {
+                    thread.renew();
+                    listener.as_ref().map_or(Ok(()), |listener| {
+                        self.subscribers.tell_newest(&note(What::Listener), &[listener.as_fd()])
+                    })
+                }
+            };
+            told.map_err(|error| format!("{}: cannot be told of: {error}", entry.vnic.name))?;
+        }
+        Ok(())
+    }
+
+    /// Ports go on counting where they stood in the statistics of a switch that is gone.
+    pub fn inherit(&self, statistics: &OwnedFd) -> Result<(), String> {
+        let table = self.lock();
+        if !table.entries.is_empty() {
+            return Err("ports count here already".into());
+        }
+        self.region.inherit(&Reader::open(statistics).map_err(|error| error.to_string())?);
+        Ok(())
     }
 
     /// A new contract on the connection that is there.
@@ -301,7 +362,39 @@ impl Switch {
 
     /// All ports as they are.
     pub fn ports(&self) -> Vec<PortStatus> {
-        self.lock().entries.values().map(status).collect()
+        statuses(&self.lock())
+    }
+
+    /// Tokens and addresses that another process had.
+    pub(super) fn set_levels_and_learned(&self, retired: &Retired) {
+        let table = self.lock();
+        for (vnic, levels) in &retired.levels {
+            if let Some(entry) = table.entries.get(vnic) {
+                let (index, levels) = (entry.index, *levels);
+                self.workers[entry.worker].call(move |worker| worker.set_levels(index, levels));
+            }
+        }
+        for (mac, vnic, seen) in &retired.learned {
+            if let Some(entry) = table.entries.get(vnic) {
+                // A full table learns it again, or does not.
+                let _ = self.fdb.learn(entry.segment, *mac, entry.index, *seen);
+            }
+        }
+    }
+
+    /// Waits until so many vhost-user ports have their queues, or have lost their front ends.
+    pub(super) fn await_queues(&self, ports: usize) {
+        let end = Instant::now() + PATIENCE;
+        let started = |entry: &&Entry| match &entry.end {
+            End::Vhost { status, .. } => status.snapshot().state != State::Connected,
+            End::Tap { .. } => false,
+        };
+        while self.lock().entries.values().filter(started).count() < ports && Instant::now() < end {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        for worker in self.workers.iter() {
+            worker.call(|_| ());
+        }
     }
 
     /// Starts a capture; it ends when the other end of `into` closes.
@@ -321,6 +414,11 @@ impl Switch {
     }
 }
 
+/// All ports of a table.
+pub(super) fn statuses(table: &Table) -> Vec<PortStatus> {
+    table.entries.values().map(status).collect()
+}
+
 fn status(entry: &Entry) -> PortStatus {
     let mut status = PortStatus {
         vnic: entry.vnic.clone(),
@@ -336,15 +434,15 @@ fn status(entry: &Entry) -> PortStatus {
     };
     match &entry.end {
         End::Tap { queues } => {
-            status.queue_pairs = *queues;
+            status.queue_pairs = queues.len() as u16;
             if entry.broken.is_some() {
                 status.connection = Connection::Disconnected;
             }
         }
-        End::Vhost { status: connection, dialled, .. } => {
+        End::Vhost { status: connection, listener, .. } => {
             let now = connection.snapshot();
             status.connection = match now.state {
-                State::Waiting if *dialled => Connection::Disconnected,
+                State::Waiting if listener.is_none() => Connection::Disconnected,
                 State::Waiting => Connection::Waiting,
                 State::Connected => Connection::Connected,
                 State::Ready => Connection::Up,

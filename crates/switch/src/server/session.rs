@@ -2,8 +2,10 @@
 
 use super::Switch;
 use super::ports::Connect;
+use super::retire;
 use crate::control::channel;
 use crate::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
+use crate::vhost_user::listener::Restored;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -33,6 +35,7 @@ fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
                 };
                 channel::send(stream, &Reply::Hello(hello), &[switch.region.file().as_fd()])?;
             }
+            Request::Retire => retire::serve(switch, stream)?,
             request => channel::send(stream, &answer(switch, request, descriptors), &[])?,
         }
     }
@@ -41,7 +44,9 @@ fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
 
 fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>) -> Reply {
     let done = match request {
-        Request::Hello => return Reply::Refused("hello is answered by the session".into()),
+        Request::Hello | Request::Retire | Request::Release => {
+            return Reply::Refused("not at this point of the conversation".into());
+        }
         Request::Ports => return Reply::Ports(switch.ports()),
         Request::SetHost(host) => switch.set_host(host),
         Request::SetPort { vnic, link } => match (link, descriptors.len()) {
@@ -49,9 +54,25 @@ fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>)
             (LinkKind::Listener, 1) => switch.set_port(*vnic, Connect::Listener(descriptors.remove(0))),
             (LinkKind::Stream, 1) => switch.set_port(*vnic, Connect::Stream(descriptors.remove(0))),
             (LinkKind::Tap, 1..) => switch.set_port(*vnic, Connect::Tap(descriptors)),
+            (LinkKind::Restored { listener, kept, numbers }, count)
+                if count == numbers.len() + usize::from(listener) =>
+            {
+                let listener = listener.then(|| descriptors.remove(0));
+                let descriptors = numbers.into_iter().zip(descriptors).collect();
+                let restored = Restored { listener, kept: *kept, descriptors, gate: None };
+                switch.set_port(*vnic, Connect::Restored(Box::new(restored)))
+            }
             (kind, count) => Err(format!("{kind:?} with {count} descriptors")),
         },
         Request::RemovePort { name } => switch.remove_port(&name),
+        Request::Keep => match descriptors.pop() {
+            Some(socket) => switch.keep(socket),
+            None => Err("nothing to tell what is to be kept: no descriptor".into()),
+        },
+        Request::Inherit => match descriptors.pop() {
+            Some(statistics) => switch.inherit(&statistics),
+            None => Err("no statistics to inherit: no descriptor".into()),
+        },
         Request::Capture { name, snaplen } => match descriptors.pop() {
             Some(into) => switch.capture(&name, snaplen, into),
             None => Err("a capture without a descriptor to write to".into()),

@@ -7,6 +7,7 @@ use crate::stats::layout::VNICS;
 use crate::vhost_user::listener::PortThread;
 use crate::vhost_user::status::ConnectionStatus;
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_contract::{Host, Mac, Segment, Vnic};
 
@@ -53,13 +54,13 @@ pub enum End {
         thread: PortThread,
         /// How far it is.
         status: Arc<ConnectionStatus>,
-        /// We connect to the front end, through the agent.
-        dialled: bool,
+        /// The listening socket; `None` where we connect to the front end, through the agent.
+        listener: Option<OwnedFd>,
     },
     /// A kernel tap.
     Tap {
-        /// Queue pairs.
-        queues: u16,
+        /// Duplicates of its descriptors, one per queue pair.
+        queues: Vec<OwnedFd>,
     },
 }
 
@@ -79,10 +80,16 @@ impl Table {
         Self::default()
     }
 
-    /// An index nobody uses.
-    pub fn free_index(&self) -> Option<PortIndex> {
+    /// An index nobody uses: `wanted`, or one where no counters are `reserved` for somebody else, if there is.
+    pub fn free_index(
+        &self,
+        wanted: Option<PortIndex>,
+        reserved: impl Fn(PortIndex) -> bool,
+    ) -> Option<PortIndex> {
         let used = |i: &PortIndex| self.leaving.contains(i) || self.entries.values().any(|e| e.index == *i);
-        (0..VNICS as PortIndex).find(|i| !used(i))
+        let free = || (0..VNICS as PortIndex).filter(|i| !used(i));
+        let wanted = wanted.filter(|i| !used(i));
+        wanted.or_else(|| free().find(|i| !reserved(*i))).or_else(|| free().next())
     }
 
     /// The worker with fewest ports.

@@ -65,6 +65,15 @@ impl SharedHistogram {
         }
     }
 
+    /// Copies what was recorded.
+    pub(super) fn copy_to(&self, to: &Self) {
+        to.max.store(self.max.load(Relaxed), Relaxed);
+        to.sum.store(self.sum.load(Relaxed), Relaxed);
+        for (from, to) in self.buckets.iter().zip(&to.buckets) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+    }
+
     /// A private copy.
     pub fn read(&self) -> Histogram {
         Histogram {

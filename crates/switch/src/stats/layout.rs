@@ -125,6 +125,34 @@ pub struct VnicSlot {
     pub misses_seen: Counter,
     /// The latest misses.
     pub miss_log: [MissRecord; MISSES],
+    /// Messages of front ends begun and answered: odd while one is being handled. Never falls, so what was
+    /// kept of a connection at one value is the truth while it has that value.
+    pub messages: Counter,
+}
+
+impl TrafficSlot {
+    fn copy_to(&self, to: &Self) {
+        to.frames.set(self.frames.get());
+        to.wire_frames.set(self.wire_frames.get());
+        to.wire_bytes.set(self.wire_bytes.get());
+        self.dropped.iter().zip(&to.dropped).for_each(|(from, to)| to.set(from.get()));
+    }
+}
+
+impl VnicSlot {
+    /// Copies all counters, not whose they are.
+    pub(super) fn copy_to(&self, to: &Self) {
+        self.tx.copy_to(&to.tx);
+        self.rx.copy_to(&to.rx);
+        to.throttled.set(self.throttled.get());
+        self.delay.copy_to(&to.delay);
+        to.realtime_delivered.set(self.realtime_delivered.get());
+        to.realtime_worst.set(self.realtime_worst.get());
+        self.misses.iter().zip(&to.misses).for_each(|(from, to)| to.set(from.get()));
+        to.misses_seen.set(self.misses_seen.get());
+        self.miss_log.iter().zip(&to.miss_log).for_each(|(from, to)| from.copy_to(to));
+        to.messages.set(self.messages.get());
+    }
 }
 
 /// One miss. Read without a lock: a record that is overwritten while it is
@@ -155,4 +183,22 @@ pub struct MissRecord {
     pub queue: Counter,
     /// Waited for receive buffers, ns.
     pub buffers: Counter,
+}
+
+impl MissRecord {
+    fn copy_to(&self, to: &Self) {
+        to.number.set(0);
+        to.at.set(self.at.get());
+        to.egress.set(self.egress.get());
+        to.cause.set(self.cause.get());
+        to.dropped.set(self.dropped.get());
+        to.behind.set(self.behind.get());
+        to.delay.set(self.delay.get());
+        to.deadline.set(self.deadline.get());
+        to.tokens.set(self.tokens.get());
+        to.worker.set(self.worker.get());
+        to.queue.set(self.queue.get());
+        to.buffers.set(self.buffers.get());
+        to.number.set(self.number.get());
+    }
 }

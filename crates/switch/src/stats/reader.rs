@@ -210,17 +210,27 @@ impl Reader {
             .collect()
     }
 
+    /// Names of all vNICs, with their indices.
+    pub fn names(&self) -> impl Iterator<Item = (usize, String)> + '_ {
+        (0..self.layout().vnics.len()).filter_map(|index| Some((index, self.name_at(index)?)))
+    }
+
+    /// Messages of a vNIC's front ends begun and answered; odd while one is being handled.
+    pub fn messages(&self, name: &str) -> Option<u64> {
+        Some(self.layout().vnics[self.find(name)?].messages.get())
+    }
+
+    /// Copies the counters at `index`, of a region that nobody writes to any more.
+    pub(super) fn copy_to(&self, index: usize, to: &VnicSlot) {
+        self.layout().vnics[index].copy_to(to);
+    }
+
     fn find(&self, name: &str) -> Option<usize> {
         (0..self.layout().vnics.len()).find(|i| self.name_at(*i).as_deref() == Some(name))
     }
 
     fn name_at(&self, index: usize) -> Option<String> {
-        let slot = self.layout().vnics.get(index)?;
-        if slot.generation.load(Acquire) % 2 == 1 {
-            return None;
-        }
-        let bytes: Vec<u8> = slot.name.iter().map(|c| c.load(Relaxed)).take_while(|b| *b != 0).collect();
-        if bytes.is_empty() { None } else { String::from_utf8(bytes).ok() }
+        name(self.layout().vnics.get(index)?)
     }
 
     fn vnic_at(&self, index: usize) -> Option<VnicStats> {
@@ -260,6 +270,15 @@ impl Drop for Reader {
         // SAFETY: the mapping made in `open`; no reference into it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.layout.cast_mut().cast(), size_of::<Layout>()) };
     }
+}
+
+/// Whose slot it is; `None` for nobody's, and while it changes hands.
+pub(super) fn name(slot: &VnicSlot) -> Option<String> {
+    if slot.generation.load(Acquire) % 2 == 1 {
+        return None;
+    }
+    let bytes: Vec<u8> = slot.name.iter().map(|c| c.load(Relaxed)).take_while(|b| *b != 0).collect();
+    if bytes.is_empty() { None } else { String::from_utf8(bytes).ok() }
 }
 
 fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
@@ -344,6 +363,42 @@ mod tests {
         // A machine that is up for less than an hour has no such moment.
         let ago = hour.min(crate::worker::clock());
         assert!((now - miss.at).abs_diff(ago) < 10_000_000_000, "{} ns ago", now - miss.at);
+    }
+
+    #[test]
+    fn counters_go_on_in_another_region() {
+        let old = Region::create().unwrap();
+        let slot = old.claim(7, "plc1");
+        slot.tx.frames.add(3);
+        slot.rx.dropped[DropReason::Late as usize].add(1);
+        slot.delay.record(5_000);
+        slot.messages.set(12);
+        let miss = &slot.miss_log[0];
+        miss.number.set(1);
+        miss.behind.set(9);
+        slot.misses_seen.set(1);
+        old.claim(9, "bulk").rx.wire_bytes.add(10);
+        let (before, misses) = {
+            let reader = Reader::open(old.file()).unwrap();
+            (reader.vnics(), reader.misses("plc1").len())
+        };
+        let new = Region::create().unwrap();
+        new.inherit(&Reader::open(old.file()).unwrap());
+        let reader = Reader::open(new.file()).unwrap();
+        assert_eq!((new.inherited_index("plc1"), new.inherited_index("x")), (Some(7), None));
+        new.claim(7, "plc1");
+        new.claim(9, "bulk");
+        assert_eq!((reader.vnics(), reader.misses("plc1").len()), (before, misses));
+        assert_eq!(reader.misses("plc1")[0].behind.as_deref(), Some("bulk"));
+        assert_eq!(reader.messages("plc1"), Some(12));
+        // Once only, and not for anybody else.
+        new.claim(7, "plc1");
+        assert_eq!(reader.vnic("plc1").unwrap().tx.frames, 0);
+        new.inherit(&Reader::open(old.file()).unwrap());
+        assert!(new.is_reserved(9));
+        new.claim(9, "other");
+        assert!(!new.is_reserved(9));
+        assert_eq!(reader.vnic("other").unwrap().rx.wire_bytes, 0);
     }
 
     #[test]

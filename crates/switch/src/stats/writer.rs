@@ -1,17 +1,22 @@
 //! The switch's side of the shared memory.
 
 use super::layout::{Layout, MAGIC, NAME, VERSION, VnicSlot};
+use super::reader::Reader;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The shared region, mapped for writing. Never unmapped: workers keep
 /// references into it for as long as the process lives.
 pub struct Region {
     layout: &'static Layout,
     file: OwnedFd,
+    /// Counters that nobody has claimed yet, by their index.
+    inherited: Mutex<BTreeMap<usize, String>>,
 }
 
 impl Region {
@@ -39,7 +44,7 @@ impl Region {
         let layout: &'static Layout = unsafe { &*start.cast::<Layout>() };
         layout.version.set(VERSION);
         layout.magic.set(MAGIC);
-        Ok(Self { layout, file })
+        Ok(Self { layout, file, inherited: Mutex::default() })
     }
 
     /// What is in the region.
@@ -52,9 +57,45 @@ impl Region {
         self.file.as_fd()
     }
 
-    /// Gives slot `index` to vNIC `name`, with all counters at zero.
+    /// Takes over the counters of a region whose switch is gone, each vNIC at its index: they go on when
+    /// [`claim`](Self::claim)ed by their names.
+    pub fn inherit(&self, from: &Reader) {
+        for (index, name) in from.names() {
+            from.copy_to(index, self.claim(index, &name));
+            self.inherited().insert(index, name);
+        }
+    }
+
+    /// Copies the counters of a region once more, for vNICs that claimed theirs and have not counted since.
+    pub fn renew(&self, from: &Reader) {
+        for (index, name) in from.names() {
+            if super::reader::name(&self.layout.vnics[index]).as_deref() == Some(name.as_str()) {
+                from.copy_to(index, &self.layout.vnics[index]);
+            }
+        }
+    }
+
+    /// The index at which a vNIC's counters go on; `None` where it has none.
+    pub fn inherited_index(&self, name: &str) -> Option<usize> {
+        self.inherited().iter().find(|(_, own)| *own == name).map(|(index, _)| *index)
+    }
+
+    /// Whether counters wait there for their vNIC.
+    pub fn is_reserved(&self, index: usize) -> bool {
+        self.inherited().contains_key(&index)
+    }
+
+    fn inherited(&self) -> MutexGuard<'_, BTreeMap<usize, String>> {
+        self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives slot `index` to vNIC `name`: with all counters at zero, unless they were
+    /// [inherited](Self::inherit) for it.
     pub fn claim(&self, index: usize, name: &str) -> &'static VnicSlot {
         let slot = &self.layout.vnics[index];
+        if self.inherited().remove(&index).is_some_and(|own| own == name) {
+            return slot;
+        }
         let generation = slot.generation.load(Relaxed);
         slot.generation.store(generation | 1, Release);
         clear(slot);
@@ -88,4 +129,5 @@ fn clear(slot: &VnicSlot) {
     slot.misses.iter().for_each(|c| c.set(0));
     slot.misses_seen.set(0);
     slot.miss_log.iter().for_each(|m| m.number.set(0));
+    slot.messages.set(0);
 }

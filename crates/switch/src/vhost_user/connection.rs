@@ -14,6 +14,7 @@
 //! is polled for a moment too early finds nothing in its ring.
 
 use super::features::{self, F_RING_PACKED, VHOST_USER_F_PROTOCOL_FEATURES};
+use super::kept::{Descriptors, Kept, KeptRegion, KeptVring, Number, Numbered};
 use super::shared;
 use super::status::{ConnectionStatus, State};
 use super::{PortControl, VringSetup};
@@ -52,8 +53,10 @@ struct Vring {
     addresses: Option<Addresses>,
     /// `None` until SET_VRING_BASE: the beginning, which depends on the layout.
     base: Option<u32>,
-    call: Option<OwnedFd>,
-    err: Option<OwnedFd>,
+    /// Of a running queue.
+    kick: Option<Numbered>,
+    call: Option<Numbered>,
+    err: Option<Numbered>,
     enabled: bool,
     running: bool,
 }
@@ -75,6 +78,8 @@ pub struct Connection<'a> {
     protocol_features: u64,
     /// The table as it was sent: ADD_MEM_REG and REM_MEM_REG change it.
     regions: Vec<RegionSpec>,
+    /// Their files, for whoever keeps them.
+    files: Vec<Numbered>,
     has_memory: bool,
     /// Something of the guest's was found in it.
     memory_is_alive: bool,
@@ -82,6 +87,8 @@ pub struct Connection<'a> {
     /// What the queues have in flight; made when the first starts, unless the front end asks for
     /// it or brings one.
     inflight: Option<Inflight>,
+    /// The region's file, for whoever keeps it.
+    inflight_file: Option<Numbered>,
 }
 
 /// A message that is refused, with the reason; ends the connection.
@@ -109,10 +116,12 @@ impl<'a> Connection<'a> {
             features: None,
             protocol_features: 0,
             regions: Vec::new(),
+            files: Vec::new(),
             has_memory: false,
             memory_is_alive: false,
             vrings,
             inflight: None,
+            inflight_file: None,
         }
     }
 
@@ -136,6 +145,12 @@ impl<'a> Connection<'a> {
                 self.vrings.len()
             ));
         }
+        self.use_inflight(inflight)
+    }
+
+    fn use_inflight(&mut self, inflight: Inflight) -> Result<()> {
+        let file = inflight.fd().try_clone_to_owned().map_err(Error::ReqHandlerError)?;
+        self.inflight_file = Some(Numbered::new(file));
         self.inflight = Some(inflight);
         Ok(())
     }
@@ -149,14 +164,12 @@ impl<'a> Connection<'a> {
 
     /// The part of queue `index` in the region, which is made if there is none.
     fn queue_inflight(&mut self, index: u16, size: u16) -> Result<QueueInflight> {
-        let inflight = match &mut self.inflight {
-            Some(inflight) => inflight,
-            none => {
-                // Of any size: what no queue writes to takes no memory.
-                let made = Inflight::create(self.queue_pairs * 2, MAX_ENTRIES);
-                none.insert(made.map_err(Error::ReqHandlerError)?)
-            }
-        };
+        if self.inflight.is_none() {
+            // Of any size: what no queue writes to takes no memory.
+            let made = Inflight::create(self.queue_pairs * 2, MAX_ENTRIES);
+            self.use_inflight(made.map_err(Error::ReqHandlerError)?)?;
+        }
+        let Some(inflight) = &mut self.inflight else { return refuse("no in-flight region") };
         let (queues, entries) = (inflight.queues(), inflight.entries());
         match inflight.queue(index).filter(|_| size <= entries) {
             Some(queue) => Ok(queue),
@@ -189,6 +202,111 @@ impl<'a> Connection<'a> {
         }
         self.vrings.clear();
         self.regions.clear();
+        self.files.clear();
+    }
+
+    /// Everything the front end has said on `stream`, and the descriptors that came with it.
+    pub fn kept(&self, stream: &Numbered) -> (Kept, Vec<Numbered>) {
+        let mut descriptors = vec![stream.clone()];
+        descriptors.extend(self.files.iter().cloned());
+        let mut number = |fd: &Option<Numbered>| -> Option<Number> {
+            descriptors.extend(fd.clone());
+            fd.as_ref().map(Numbered::number)
+        };
+        let vrings = self.vrings.iter().map(|vring| KeptVring {
+            size: vring.size,
+            addresses: vring.addresses.map(|at| (at.desc, at.avail, at.used)),
+            base: vring.base,
+            kick: number(&vring.kick),
+            call: number(&vring.call),
+            err: number(&vring.err),
+            enabled: vring.enabled,
+            running: vring.running,
+        });
+        let regions = self.regions.iter().zip(&self.files).map(|(region, file)| KeptRegion {
+            guest_addr: region.guest_addr,
+            user_addr: region.user_addr,
+            size: region.size,
+            mmap_offset: region.mmap_offset,
+            file: file.number(),
+        });
+        let kept = Kept {
+            stream: stream.number(),
+            features: self.features,
+            protocol_features: self.protocol_features,
+            regions: regions.collect(),
+            memory_is_alive: self.memory_is_alive,
+            vrings: vrings.collect(),
+            inflight: self.inflight_file.as_ref().map(Numbered::number),
+        };
+        descriptors.extend(self.inflight_file.clone());
+        (kept, descriptors)
+    }
+
+    /// Takes up what a front end has said to a process that is gone: its memory, and its queues as far as it
+    /// described them. Features come before, by their messages. Checked as the messages are.
+    ///
+    /// # Errors
+    /// What does not hold; the front end has to be asked again, by closing the connection.
+    pub fn restore_memory(&mut self, kept: &Kept, descriptors: &mut Descriptors) -> Result<()> {
+        let (has, was) = (self.vrings.len(), kept.vrings.len());
+        if has != was {
+            return refuse(format!("the port has {has} queues, and had {was}"));
+        }
+        if kept.regions.len() > MAX_REGIONS {
+            return refuse(format!("more than {MAX_REGIONS} memory regions"));
+        }
+        if !kept.regions.is_empty() {
+            let specs = kept.regions.iter().map(|region| {
+                Ok(RegionSpec {
+                    guest_addr: region.guest_addr,
+                    user_addr: region.user_addr,
+                    size: region.size,
+                    mmap_offset: region.mmap_offset,
+                    fd: take(descriptors, Some(region.file))?.expect("asked for one").into(),
+                })
+            });
+            let specs = specs.collect::<Result<Vec<_>>>()?;
+            self.set_regions("kept memory table", specs)?;
+        }
+        self.memory_is_alive = kept.memory_is_alive;
+        if let Some(file) = take(descriptors, kept.inflight)? {
+            match Inflight::open(file.into()) {
+                Ok(inflight) => self.set_inflight(inflight)?,
+                Err(error) => return refuse(format!("kept in-flight region: {error}")),
+            }
+        }
+        for (index, vring) in (0..).zip(&kept.vrings) {
+            if let Some(size) = vring.size {
+                self.set_vring_num(index, size.into())?;
+            }
+            if let Some((desc, avail, used)) = vring.addresses {
+                self.set_vring_addr(index, VhostUserVringAddrFlags::empty(), desc, used, avail, 0)?;
+            }
+            if let Some(base) = vring.base {
+                self.set_vring_base(index, base)?;
+            }
+            self.set_vring_call(index as u8, take(descriptors, vring.call)?)?;
+            self.set_vring_err(index as u8, take(descriptors, vring.err)?)?;
+            self.enable(index, vring.enabled)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the queues that ran, after [`restore_memory`](Self::restore_memory): each where the in-flight
+    /// region says it stood. Their drivers are called: what was completed last may not have been told.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn restore_queues(&mut self, kept: &Kept, descriptors: &mut Descriptors) -> Result<()> {
+        for (index, vring) in (0..).zip(&kept.vrings).filter(|(_, vring)| vring.running) {
+            self.set_vring_kick(index, take(descriptors, vring.kick)?)?;
+            if let Some(call) = &self.vrings[usize::from(index)].call {
+                // Fails only if the counter is full, and then the driver was told.
+                let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+            }
+        }
+        Ok(())
     }
 
     /// SET_VRING_ENABLE, which QEMU also sends before SET_FEATURES.
@@ -258,14 +376,16 @@ impl<'a> Connection<'a> {
         let inflight = Some(self.queue_inflight(index, size)?);
         let vring = &mut self.vrings[usize::from(index)];
         // Kept here too: a front end may restart the queue without sending it again.
-        let call = vring.call.as_ref().map(OwnedFd::try_clone).transpose();
+        let call = vring.call.as_ref().map(Numbered::duplicate).transpose();
+        let kept = kick.map(Numbered::new);
+        let kick = kept.as_ref().map(Numbered::duplicate).transpose();
         let setup = VringSetup {
             size,
             desc,
             avail,
             used,
             base: vring.base.unwrap_or(Queue::first_base(packed)),
-            kick,
+            kick: kick.map_err(Error::ReqHandlerError)?,
             call: call.map_err(Error::ReqHandlerError)?,
             inflight,
         };
@@ -273,6 +393,7 @@ impl<'a> Connection<'a> {
             return refuse(format!("queue {index} cannot start: {reason}"));
         }
         vring.running = true;
+        vring.kick = kept;
         vring.enabled |= starts_enabled;
         if vring.enabled {
             self.control.enable_queue(index, true);
@@ -295,6 +416,8 @@ impl<'a> Connection<'a> {
         if let Err(reason) = self.control.set_memory(memory) {
             return refuse(format!("{message}: {reason}"));
         }
+        let files = regions.iter().map(|region| region.fd.try_clone().map(Numbered::new));
+        self.files = files.collect::<io::Result<_>>().map_err(Error::ReqHandlerError)?;
         self.regions = regions;
         self.has_memory = true;
         self.status.update(|now| now.memory_preallocated = Some(preallocated));
@@ -324,6 +447,15 @@ fn event(message: &str, index: u16, file: Option<File>) -> Result<Option<OwnedFd
     let flags = fcntl_getfl(&file).map_err(system)?;
     fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(system)?;
     Ok(Some(file.into()))
+}
+
+/// The descriptor of that number, which is used once.
+fn take(descriptors: &mut Descriptors, number: Option<Number>) -> Result<Option<File>> {
+    let Some(number) = number else { return Ok(None) };
+    match descriptors.remove(&number) {
+        Some(fd) => Ok(Some(fd.into())),
+        None => refuse(format!("descriptor {number} is missing")),
+    }
 }
 
 fn region_spec(region: &VhostUserMemoryRegion, file: File) -> RegionSpec {
@@ -460,6 +592,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
                 return refuse(format!("REM_MEM_REG: the last region, while queue {index} is running"));
             }
             self.has_memory = false;
+            self.files.clear();
             self.status.update(|now| now.memory_preallocated = None);
             return Ok(());
         }
@@ -517,6 +650,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let (index, vring) = self.vring("GET_VRING_BASE", index)?;
+        vring.kick = None;
         if std::mem::take(&mut vring.running)
             && let Some(next) = self.control.stop_queue(index)
         {
@@ -532,7 +666,9 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         let (index, vring) = self.vring("SET_VRING_KICK", index.into())?;
         let kick = event("SET_VRING_KICK", index, file)?;
         if vring.running {
-            self.control.set_kick(index, kick);
+            vring.kick = kick.map(Numbered::new);
+            let kick = vring.kick.as_ref().map(Numbered::duplicate).transpose();
+            self.control.set_kick(index, kick.map_err(Error::ReqHandlerError)?);
             return Ok(());
         }
         self.start(index, kick)
@@ -540,9 +676,9 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let (index, vring) = self.vring("SET_VRING_CALL", index.into())?;
-        vring.call = event("SET_VRING_CALL", index, file)?;
+        vring.call = event("SET_VRING_CALL", index, file)?.map(Numbered::new);
         if vring.running {
-            let call = vring.call.as_ref().map(OwnedFd::try_clone).transpose();
+            let call = vring.call.as_ref().map(Numbered::duplicate).transpose();
             self.control.set_call(index, call.map_err(Error::ReqHandlerError)?);
         }
         Ok(())
@@ -550,7 +686,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let (index, vring) = self.vring("SET_VRING_ERR", index.into())?;
-        vring.err = event("SET_VRING_ERR", index, file)?;
+        vring.err = event("SET_VRING_ERR", index, file)?.map(Numbered::new);
         Ok(())
     }
 
@@ -588,7 +724,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         };
         let file = inflight.fd().try_clone_to_owned().map_err(Error::ReqHandlerError)?;
         let made = VhostUserInflight::new(inflight.bytes(), 0, queues, wanted.queue_size);
-        self.inflight = Some(inflight);
+        self.use_inflight(inflight)?;
         Ok((made, file.into()))
     }
 

@@ -10,10 +10,12 @@
 //! The thread blocks nowhere but in that poll, so that stopping never waits
 //! for a front end, and an idle port costs nothing.
 
-use super::PortControl;
 use super::connection::{Connection, NOT_SHARED};
+use super::kept::{Descriptors, Kept, Numbered};
+use super::replay;
 use super::status::{ConnectionStatus, State};
 use super::wire::{self, Glance, Header};
+use super::{Keeper, NoKeeper, PortControl};
 use crate::log_limit::LogLimit;
 use crate::stats::ThrownOut;
 use crate::virtio::sigbus;
@@ -21,6 +23,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -33,6 +36,9 @@ const PARTIAL_POLL: Duration = Duration::from_millis(5);
 /// Pause after accept failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How often what could not be passed on to whoever keeps it is tried again.
+const KEEP_AGAIN: Duration = Duration::from_secs(1);
+
 /// Where front ends come from.
 #[derive(Debug)]
 pub enum SocketEnd {
@@ -41,6 +47,21 @@ pub enum SocketEnd {
     /// We are the client: a Unix socket connected to the front end. When it
     /// ends, the state is [`State::Waiting`] until [`PortThread::attach`].
     Stream(OwnedFd),
+    /// A front end that has spoken to a process that is gone.
+    Restored(Box<Restored>),
+}
+
+/// A connection that goes on in this process.
+#[derive(Debug)]
+pub struct Restored {
+    /// Where we are the server.
+    pub listener: Option<OwnedFd>,
+    /// What the front end has said.
+    pub kept: Kept,
+    /// The descriptors of it.
+    pub descriptors: Descriptors,
+    /// Queues start when this is opened by a message, not when it hangs up; at once without.
+    pub gate: Option<Receiver<()>>,
 }
 
 /// What a port's thread needs to know about its port.
@@ -73,6 +94,10 @@ struct Inbox {
     /// Throw the front end out for this.
     throw_out: Option<String>,
     stream: Option<OwnedFd>,
+    /// Somebody else keeps what the front end says.
+    renew: bool,
+    /// Read no message until this is taken back; answered when it is obeyed.
+    frozen: Option<SyncSender<()>>,
 }
 
 /// The thread of one vhost-user port. Stopped on drop.
@@ -100,7 +125,32 @@ impl Mailbox {
     fn take(&self) -> Inbox {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        Inbox { stop: inbox.stop, throw_out: inbox.throw_out.take(), stream: inbox.stream.take() }
+        Inbox {
+            stop: inbox.stop,
+            throw_out: inbox.throw_out.take(),
+            stream: inbox.stream.take(),
+            renew: std::mem::take(&mut inbox.renew),
+            frozen: inbox.frozen.clone(),
+        }
+    }
+
+    /// Says that the thread is frozen, to whoever asks, and returns when it is not any more.
+    fn freeze(&self, frozen: &SyncSender<()>) {
+        let _ = frozen.try_send(());
+        loop {
+            let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
+            let _ = poll(&mut fds, None);
+            let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+            let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+            match &inbox.frozen {
+                Some(frozen) if !inbox.stop => drop(frozen.try_send(())),
+                _ => {
+                    // What came meanwhile is still there.
+                    let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+                    return;
+                }
+            }
+        }
     }
 }
 
@@ -115,6 +165,20 @@ impl PortThread {
         control: Box<dyn PortControl + Send>,
         status: Arc<ConnectionStatus>,
     ) -> io::Result<Self> {
+        Self::spawn_kept(config, end, control, status, Box::new(NoKeeper))
+    }
+
+    /// As [`spawn`](Self::spawn), with somebody who keeps what front ends say.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn spawn_kept(
+        config: PortConfig,
+        end: SocketEnd,
+        control: Box<dyn PortControl + Send>,
+        status: Arc<ConnectionStatus>,
+        keeper: Box<dyn Keeper>,
+    ) -> io::Result<Self> {
         if !(1..=128).contains(&config.queue_pairs) {
             return Err(io::Error::new(
                 ErrorKind::InvalidInput,
@@ -123,21 +187,34 @@ impl PortThread {
         }
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mailbox = Arc::new(Mailbox { inbox: Mutex::default(), wake });
-        let listener = match end {
-            SocketEnd::Listener(fd) => {
-                let listener = UnixListener::from(fd);
-                listener.set_nonblocking(true)?;
-                Some(listener)
-            }
+        let (listener, restored) = match end {
+            SocketEnd::Listener(fd) => (Some(fd), None),
             SocketEnd::Stream(fd) => {
                 mailbox.post(|inbox| inbox.stream = Some(fd));
-                None
+                (None, None)
             }
+            SocketEnd::Restored(mut restored) => (restored.listener.take(), Some(restored)),
         };
+        let listener = listener.map(UnixListener::from);
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true)?;
+        }
+        if restored.is_some() {
+            // Whoever asks before the thread runs is not to take the port for a free one.
+            status.update(|now| now.state = State::Connected);
+        }
         let name = config.name.clone();
         let lines = LogLimit::new(Instant::now());
-        let port =
-            Port { config, listener, control, status: status.clone(), mailbox: mailbox.clone(), lines };
+        let port = Port {
+            config,
+            listener,
+            restored,
+            control,
+            keeper,
+            status: status.clone(),
+            mailbox: mailbox.clone(),
+            lines,
+        };
         let thread = std::thread::Builder::new().name(format!("port {name}")).spawn(move || port.run())?;
         Ok(Self { name, mailbox, status, thread: Some(thread) })
     }
@@ -162,6 +239,23 @@ impl PortThread {
     /// Ends the connection, if there is one, for what the front end's rings did.
     pub fn throw_out(&self, reason: String) {
         self.mailbox.post(|inbox| inbox.throw_out = Some(reason));
+    }
+
+    /// Somebody else keeps what the front end says, or again.
+    pub fn renew(&self) {
+        self.mailbox.post(|inbox| inbox.renew = true);
+    }
+
+    /// No message is read from when the receiver gets its answer until [`thaw`](Self::thaw).
+    pub fn freeze(&self) -> Receiver<()> {
+        let (frozen, obeyed) = sync_channel(1);
+        self.mailbox.post(|inbox| inbox.frozen = Some(frozen));
+        obeyed
+    }
+
+    /// Messages are read again.
+    pub fn thaw(&self) {
+        self.mailbox.post(|inbox| inbox.frozen = None);
     }
 
     /// Ends the connection, if there is one, and the thread.
@@ -193,13 +287,17 @@ enum End {
     Closed,
     /// The front end is thrown out for this.
     Wrong(ThrownOut, String),
+    /// The process that served it before goes on.
+    NotOurs,
 }
 
 /// The thread's own half.
 struct Port {
     config: PortConfig,
     listener: Option<UnixListener>,
+    restored: Option<Box<Restored>>,
     control: Box<dyn PortControl + Send>,
+    keeper: Box<dyn Keeper>,
     status: Arc<ConnectionStatus>,
     mailbox: Arc<Mailbox>,
     lines: LogLimit,
@@ -207,8 +305,21 @@ struct Port {
 
 impl Port {
     fn run(mut self) {
+        if let Some(mut restored) = self.restored.take() {
+            match restored.descriptors.remove(&restored.kept.stream) {
+                Some(stream) => {
+                    if let End::Stopped | End::NotOurs = self.serve(&stream.into(), Some(*restored)) {
+                        return;
+                    }
+                }
+                None => self.status.update(|now| {
+                    now.state = State::Waiting;
+                    now.last_error = Some("a kept connection came without its socket".into());
+                }),
+            }
+        }
         while let Some(stream) = self.next_front_end() {
-            if let End::Stopped = self.serve(&stream) {
+            if let End::Stopped = self.serve(&stream, None) {
                 break;
             }
         }
@@ -227,6 +338,10 @@ impl Port {
             if let Some(stream) = mail.stream {
                 return Some(stream.into());
             }
+            if let Some(frozen) = &mail.frozen {
+                self.mailbox.freeze(frozen);
+                continue;
+            }
             match self.listener.as_ref().map(UnixListener::accept) {
                 Some(Ok((stream, _))) => return Some(stream),
                 Some(Err(e)) if !is_transient(&e) => {
@@ -238,10 +353,10 @@ impl Port {
         }
     }
 
-    fn serve(&mut self, stream: &UnixStream) -> End {
+    fn serve(&mut self, stream: &UnixStream, restored: Option<Restored>) -> End {
         let port = self.config.name.clone();
         if let Some(suppressed) = self.lines.line(Instant::now()) {
-            tracing::info!(port, suppressed, "front end connected");
+            tracing::info!(port, suppressed, restored = restored.is_some(), "front end connected");
         }
         self.status.update(|now| {
             now.connects += 1;
@@ -250,13 +365,26 @@ impl Port {
         let connection = Connection::new(&mut *self.control, &self.status, self.config.queue_pairs);
         let connection = Arc::new(Mutex::new(connection));
         let listener = self.listener.as_ref();
-        let end = match Session::new(stream, connection.clone()) {
-            Ok(session) => session.run(&self.config, &mut self.lines, listener, &self.mailbox, &self.status),
+        let end = match Session::new(stream, connection.clone(), &mut *self.keeper) {
+            Ok(mut session) => match restored.map_or(Ok(true), |restored| session.restore(restored)) {
+                Ok(true) => session.run(&self.config, &mut self.lines, listener, &self.mailbox, &self.status),
+                Ok(false) => End::NotOurs,
+                Err(reason) => End::Wrong(
+                    ThrownOut::Message,
+                    format!("its connection could not go on in this process: {reason}"),
+                ),
+            },
             Err(e) => End::Wrong(ThrownOut::Message, format!("socket: {e}")),
         };
+        if !matches!(end, End::NotOurs) {
+            // Whoever keeps it has a duplicate, which must not keep it open.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+            self.keeper.gone();
+        }
         let (reason, blame) = match &end {
             End::Stopped => ("the port was stopped", None),
             End::Closed => ("the front end closed the connection", None),
+            End::NotOurs => ("the process that served it before goes on", None),
             End::Wrong(kind, reason) => (reason.as_str(), Some(*kind)),
         };
         match self.lines.line(Instant::now()) {
@@ -288,13 +416,43 @@ struct Session<'s, 'c> {
     stream: &'s UnixStream,
     connection: Arc<Mutex<Connection<'c>>>,
     handler: BackendReqHandler<Mutex<Connection<'c>>>,
+    keeper: &'s mut dyn Keeper,
+    /// The stream, for whoever keeps it.
+    duplicate: Numbered,
 }
 
 impl<'s, 'c> Session<'s, 'c> {
-    fn new(stream: &'s UnixStream, connection: Arc<Mutex<Connection<'c>>>) -> io::Result<Self> {
+    fn new(
+        stream: &'s UnixStream,
+        connection: Arc<Mutex<Connection<'c>>>,
+        keeper: &'s mut dyn Keeper,
+    ) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         let handler = BackendReqHandler::from_stream(stream.try_clone()?, connection.clone());
-        Ok(Self { stream, connection, handler })
+        let duplicate = Numbered::new(stream.try_clone()?.into());
+        Ok(Self { stream, connection, handler, keeper, duplicate })
+    }
+
+    /// Goes on where another process ended; `false` where that one goes on itself.
+    fn restore(&mut self, restored: Restored) -> Result<bool, String> {
+        let Restored { kept, mut descriptors, gate, .. } = restored;
+        self.handler = replay::handler(self.stream, &self.connection, &kept)?;
+        let words = |error: Error| match error {
+            Error::ReqHandlerError(e) => e.to_string(),
+            other => other.to_string(),
+        };
+        lock(&self.connection).restore_memory(&kept, &mut descriptors).map_err(words)?;
+        if gate.is_some_and(|gate| gate.recv().is_err()) {
+            return Ok(false);
+        }
+        lock(&self.connection).restore_queues(&kept, &mut descriptors).map_err(words)?;
+        Ok(true)
+    }
+
+    /// Tells whoever keeps it what the front end has said by now.
+    fn keep(&mut self) {
+        let (kept, descriptors) = lock(&self.connection).kept(&self.duplicate);
+        self.keeper.said(kept, descriptors);
     }
 
     fn run(
@@ -305,6 +463,7 @@ impl<'s, 'c> Session<'s, 'c> {
         mailbox: &Mailbox,
         status: &ConnectionStatus,
     ) -> End {
+        self.keep();
         // Since when the next message is only partly there.
         let mut partial: Option<Instant> = None;
         let mut deaf = false;
@@ -316,7 +475,7 @@ impl<'s, 'c> Session<'s, 'c> {
             let pause = match (partial, deaf) {
                 (Some(_), _) => Some(PARTIAL_POLL),
                 (None, true) => Some(ACCEPT_PAUSE),
-                (None, false) => None,
+                (None, false) => self.keeper.is_behind().then_some(KEEP_AGAIN),
             };
             let others = listener.filter(|_| !deaf);
             let hung_up = wait(mailbox, Some((self.stream, events)), others, pause);
@@ -328,6 +487,13 @@ impl<'s, 'c> Session<'s, 'c> {
             if let Some(reason) = mail.throw_out {
                 let kind = if reason == sigbus::REASON { ThrownOut::Memory } else { ThrownOut::Ring };
                 return End::Wrong(kind, reason);
+            }
+            if mail.renew || self.keeper.is_behind() {
+                self.keeper.renew();
+            }
+            if let Some(frozen) = &mail.frozen {
+                mailbox.freeze(frozen);
+                continue;
             }
             let (mut refused, failed) = listener.map_or((0, false), turn_away);
             refused += u64::from(mail.stream.is_some());
@@ -345,9 +511,11 @@ impl<'s, 'c> Session<'s, 'c> {
                 Ok(Glance::Closed) => return End::Closed,
                 Ok(Glance::Whole(header)) => {
                     partial = None;
+                    self.keeper.listening();
                     if let Err(reason) = self.handle(header) {
                         return End::Wrong(ThrownOut::Message, reason);
                     }
+                    self.keep();
                 }
                 Ok(Glance::Partial) if hung_up => {
                     return End::Wrong(ThrownOut::Message, "closed in the middle of a message".into());

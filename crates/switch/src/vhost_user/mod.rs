@@ -8,12 +8,15 @@
 //!
 //! - [`listener`]: the port's thread: who may speak, and when
 //! - [`connection`]: what a front end may say, and what it means
+//! - [`kept`]: what it has said, for another process to keep
 //! - [`features`]: the feature bits, offered and named
 //! - [`status`]: what is known about the connection, for others to read
 
 pub mod connection;
 pub mod features;
+pub mod kept;
 pub mod listener;
+mod replay;
 mod shared;
 pub mod status;
 #[cfg(test)]
@@ -22,6 +25,7 @@ mod wire;
 
 use crate::virtio::QueueInflight;
 use crate::virtio::memory::GuestMemory;
+use kept::{Kept, Numbered};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -74,4 +78,32 @@ pub trait PortControl {
     fn set_kick(&mut self, index: u16, kick: Option<OwnedFd>);
     /// The front end went away (or is thrown out): all queues stop, memory is released.
     fn disconnect(&mut self, reason: &str);
+}
+
+/// Whoever keeps what a front end says, for the time after this process.
+pub trait Keeper: Send {
+    /// A message is about to be read. Until [`said`](Self::said), what is kept is not what the front end
+    /// knows: after a crash it would wait for an answer.
+    fn listening(&mut self);
+    /// What it has said by now; the last message was answered.
+    fn said(&mut self, kept: Kept, descriptors: Vec<Numbered>);
+    /// Somebody else keeps from now on, or what could not be passed on is to be tried again.
+    fn renew(&mut self);
+    /// Something could not be passed on.
+    fn is_behind(&self) -> bool;
+    /// The connection is over.
+    fn gone(&mut self);
+}
+
+/// Keeps nothing.
+pub struct NoKeeper;
+
+impl Keeper for NoKeeper {
+    fn listening(&mut self) {}
+    fn said(&mut self, _: Kept, _: Vec<Numbered>) {}
+    fn renew(&mut self) {}
+    fn is_behind(&self) -> bool {
+        false
+    }
+    fn gone(&mut self) {}
 }

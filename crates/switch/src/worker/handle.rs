@@ -95,11 +95,34 @@ impl WorkerHandle {
         answer.recv().expect("the worker runs as long as the process")
     }
 
+    /// Stops the worker between two loops, until the result is dropped: it touches nothing meanwhile.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call).
+    pub fn halt(&self) -> Halted {
+        let (halted, dropped) = sync_channel::<()>(1);
+        let (obey, obeyed) = sync_channel(1);
+        let call: Call = Box::new(move |_| {
+            let _ = obey.send(());
+            // Ends when the other end is dropped: nothing is ever sent.
+            let _ = dropped.recv();
+        });
+        self.calls.send(call).expect("the worker runs as long as the process");
+        self.bell.called.store(true, Ordering::Release);
+        self.bell.ring();
+        obeyed.recv().expect("the worker runs as long as the process");
+        Halted(halted)
+    }
+
     /// The worker's bell.
     pub fn bell(&self) -> &Arc<Bell> {
         &self.bell
     }
 }
+
+/// A worker stands still while this lives.
+#[must_use = "it goes on when this is dropped"]
+pub struct Halted(#[allow(dead_code, reason = "held, not used")] std::sync::mpsc::SyncSender<()>);
 
 impl Inbox {
     /// The next call, if there is one. Costs one load where there is none.

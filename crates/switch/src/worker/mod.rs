@@ -19,6 +19,7 @@
 //! - [`crossing`]: rings between workers
 //! - [`quiet`]: ports that have nothing to send cost nothing
 //! - [`sleep`]: notifications and sleep
+//! - [`handover`]: an end with nothing in flight
 //! - [`handle`]: how other threads reach a worker
 //! - [`change`]: what they ask of it
 
@@ -31,6 +32,7 @@ mod equivalence;
 mod fast;
 pub mod flood;
 pub mod handle;
+pub mod handover;
 pub mod ingress;
 mod ingress_tap;
 mod quiet;

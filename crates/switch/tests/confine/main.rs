@@ -85,6 +85,7 @@ fn be_switch(role: &str) {
         workers: 1,
         cpus: vec![],
         realtime_priority: None,
+        replace: false,
         user: None,
         confined: role != "open",
     };
@@ -327,7 +328,7 @@ fn a_compromised_switch_cannot() {
     assert!(!suspect.dir.path().join("new").exists());
     assert_eq!(fs::read_to_string(suspect.dir.path().join("victim")).unwrap(), "alive");
 
-    let (_, stats) = client.hello().unwrap();
+    let (_, stats, _) = client.hello().unwrap();
     assert_eq!(stats.denied_calls(), expected, "what the agent is told");
 
     // Each was logged, with the thread, until there were too many of them.

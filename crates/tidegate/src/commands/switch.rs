@@ -29,6 +29,9 @@ pub struct Args {
     /// Keep all rights and allow every system call: for debugging alone
     #[arg(long)]
     no_confinement: bool,
+    /// Take the place of the switch that runs at the control socket, in the middle of its traffic
+    #[arg(long)]
+    replace: bool,
 }
 
 /// CPU numbers as in `2,3` or `4-7`, the form of cpuset(7).
@@ -68,6 +71,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         realtime_priority: args.fifo_priority,
         user: args.user.as_deref().map(User::find).transpose().map_err(Failure::failed)?,
         confined: !args.no_confinement,
+        replace: args.replace,
     };
     tidegate_switch::run(options).map_err(Failure::failed)
 }

@@ -1,0 +1,200 @@
+//! What the switch tells unasked: all it takes for another process to go on in its place.
+//!
+//! ```text
+//!  port threads ── Note + descriptors ──▶ SOCK_SEQPACKET ──▶ agent: Notes::next
+//!                                             │ the switch is gone: what it sent is still there,
+//!                                             └──▶ then the end
+//! ```
+//!
+//! One packet is one note. Nothing is acknowledged: what was sent is in the
+//! receiver's queue and survives the sender. What was *not* sent because the
+//! receiver was slow is told by [`messages`](crate::stats::layout::VnicSlot::messages)
+//! in the statistics region: a connection kept at another count than that is not the
+//! one the front end knows.
+
+use super::channel::SCM_MAX;
+use crate::vhost_user::kept::{Kept, Number};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
+};
+use serde::{Deserialize, Serialize};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Longest note, bytes: a connection of 128 queue pairs takes less.
+const LONGEST: usize = 192 << 10;
+
+/// One thing that changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// The vNIC.
+    pub vnic: String,
+    /// What of it.
+    pub what: What,
+}
+
+/// What changed of a vNIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// The note's descriptors have these numbers; a connection needs them.
+    Descriptors(Vec<Number>),
+    /// What its front end has said by now.
+    Said {
+        /// [`messages`](crate::stats::layout::VnicSlot::messages) for which it holds.
+        messages: u64,
+        /// The connection.
+        kept: Box<Kept>,
+    },
+    /// Its connection is over.
+    Gone,
+    /// The note's descriptor is its listening socket.
+    Listener,
+    /// The note's descriptors are its tap's, one per queue pair.
+    Tap,
+}
+
+/// A socket pair: what comes out of it, and the switch's end.
+///
+/// # Errors
+/// No descriptors to be had.
+pub fn pair() -> io::Result<(Notes, OwnedFd)> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    // As large as the host allows (net.core.wmem_max): all ports may speak at once.
+    sockopt::set_socket_send_buffer_size(&theirs, 4 << 20)?;
+    Ok((Notes { socket: ours, buffer: vec![0; LONGEST] }, theirs))
+}
+
+/// Sends one note without waiting.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] where the receiver does not keep up; otherwise it is gone.
+pub fn send(socket: impl AsFd, note: &Note, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(note)?;
+    if bytes.len() > LONGEST {
+        return Err(io::Error::other(format!("a note of {} bytes, at most {LONGEST}", bytes.len())));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other(format!("more than {SCM_MAX} descriptors")));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::io::retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags))?;
+    Ok(())
+}
+
+/// What a switch tells, until it is gone.
+#[derive(Debug)]
+pub struct Notes {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl Notes {
+    /// The next note; `None` when the switch is gone and all it sent was taken.
+    ///
+    /// # Errors
+    /// The switch sent something else, or the system refused.
+    pub fn next(&mut self) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
+        self.receive(RecvFlags::empty())
+    }
+
+    /// As [`next`](Self::next), without waiting.
+    ///
+    /// # Errors
+    /// As there; [`io::ErrorKind::WouldBlock`] where there is none.
+    pub fn try_next(&mut self) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
+        self.receive(RecvFlags::DONTWAIT)
+    }
+
+    fn receive(&mut self, flags: RecvFlags) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let buffer = &mut [IoSliceMut::new(&mut self.buffer)];
+            match recvmsg(&self.socket, buffer, &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC) {
+                Err(Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        let mut descriptors = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                descriptors.extend(received);
+            }
+        }
+        if received.bytes == 0 {
+            return Ok(None);
+        }
+        Ok(Some((serde_json::from_slice(&self.buffer[..received.bytes])?, descriptors)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vhost_user::kept::{KeptRegion, KeptVring};
+
+    #[test]
+    fn what_was_sent_survives_the_sender() {
+        let (mut notes, theirs) = pair().unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let note = |what| Note { vnic: "a".into(), what };
+        send(&theirs, &note(What::Descriptors(vec![7])), &[writer.as_fd()]).unwrap();
+        send(&theirs, &note(What::Gone), &[]).unwrap();
+        drop((theirs, writer));
+        let (first, descriptors) = notes.next().unwrap().unwrap();
+        assert_eq!((first.what, descriptors.len()), (What::Descriptors(vec![7]), 1));
+        assert_eq!(notes.next().unwrap().unwrap().0.what, What::Gone);
+        assert!(notes.next().unwrap().is_none());
+        rustix::io::write(&descriptors[0], b"x").unwrap();
+        drop(descriptors);
+        assert_eq!(std::io::read_to_string(reader).unwrap(), "x");
+    }
+
+    #[test]
+    fn the_largest_connection_fits_and_a_slow_receiver_is_told_of() {
+        let number = Some(u64::MAX);
+        let vring = KeptVring {
+            size: Some(u16::MAX),
+            addresses: Some((u64::MAX, u64::MAX, u64::MAX)),
+            base: Some(u32::MAX),
+            kick: number,
+            call: number,
+            err: number,
+            enabled: true,
+            running: true,
+        };
+        let all = u64::MAX;
+        let region = KeptRegion { guest_addr: all, user_addr: all, size: all, mmap_offset: all, file: all };
+        let kept = Kept {
+            stream: all,
+            features: number,
+            protocol_features: all,
+            regions: vec![region; 32],
+            memory_is_alive: true,
+            vrings: vec![vring; 256],
+            inflight: number,
+        };
+        let (mut notes, theirs) = pair().unwrap();
+        let said = What::Said { messages: all, kept: Box::new(kept) };
+        let note = Note { vnic: "n".repeat(63), what: said };
+        let mut sent = 0;
+        let error = loop {
+            match send(&theirs, &note, &[]) {
+                Ok(()) => sent += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(sent > 0 && error.kind() == io::ErrorKind::WouldBlock, "{sent}: {error}");
+        drop(theirs);
+        for _ in 0..sent {
+            assert_eq!(notes.next().unwrap().unwrap().0, note);
+        }
+        assert!(notes.next().unwrap().is_none());
+    }
+}

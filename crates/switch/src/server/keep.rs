@@ -1,0 +1,177 @@
+//! Passing on what it takes for another process to go on in this one's place.
+//!
+//! ```text
+//!  port thread: a message comes ─ messages + 1 (odd) ─▶ handled, answered
+//!                                                           │
+//!  statistics region ◀─ messages + 1 (even) ◀─ notes ─▶ every subscriber
+//! ```
+//!
+//! The port's thread waits [`PATIENCE`] for a subscriber that does not keep up,
+//! and not at all the next time; the workers never do.
+
+use crate::control::channel::SCM_MAX;
+use crate::control::keep::{self, Note, What};
+use crate::stats::layout::VnicSlot;
+use crate::vhost_user::Keeper;
+use crate::vhost_user::kept::{Kept, Number, Numbered};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a subscriber is waited for.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Those who keep.
+#[derive(Default)]
+pub struct Subscribers(Mutex<List>);
+
+#[derive(Default)]
+struct List {
+    all: Vec<Subscriber>,
+    last: u64,
+}
+
+struct Subscriber {
+    number: u64,
+    socket: OwnedFd,
+    /// It did not keep up the last time.
+    slow: bool,
+}
+
+impl Subscribers {
+    /// One more.
+    pub fn add(&self, socket: OwnedFd) {
+        let mut list = self.lock();
+        list.last += 1;
+        let number = list.last;
+        list.all.push(Subscriber { number, socket, slow: false });
+    }
+
+    /// Sends a note to the newest one.
+    pub fn tell_newest(&self, note: &Note, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.lock().all.last_mut().map_or(Ok(()), |newest| newest.send(note, descriptors))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscriber {
+    fn send(&mut self, note: &Note, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        loop {
+            match keep::send(&self.socket, note, descriptors) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && !self.slow => {
+                    let timeout = Timespec::try_from(PATIENCE).expect("a short time");
+                    let ready = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&timeout));
+                    self.slow = ready == Ok(0);
+                }
+                other => {
+                    self.slow &= other.is_err();
+                    return other;
+                }
+            }
+        }
+    }
+}
+
+/// Keeps the connection of one port.
+pub struct PortKeeper {
+    vnic: String,
+    slot: &'static VnicSlot,
+    subscribers: Arc<Subscribers>,
+    /// What the front end has said by now.
+    last: Option<(Kept, Vec<Numbered>)>,
+    /// The descriptors that each subscriber has.
+    sent: HashMap<u64, HashSet<Number>>,
+    behind: bool,
+}
+
+impl PortKeeper {
+    /// Of a port that counts in `slot`.
+    pub fn new(vnic: &str, slot: &'static VnicSlot, subscribers: Arc<Subscribers>) -> Self {
+        // A message that a process before this one did not answer is answered by nobody any more.
+        slot.messages.set(slot.messages.get().next_multiple_of(2));
+        Self { vnic: vnic.into(), slot, subscribers, last: None, sent: HashMap::new(), behind: false }
+    }
+
+    /// Tells all subscribers what holds when `messages` have been handled.
+    fn tell(&mut self, messages: u64) {
+        self.behind = false;
+        let mut list = self.subscribers.lock();
+        list.all.retain_mut(|subscriber| {
+            let sent = self.sent.entry(subscriber.number).or_default();
+            match tell(subscriber, sent, &self.vnic, self.last.as_ref(), messages) {
+                Ok(()) => true,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    if !std::mem::replace(&mut self.behind, true) {
+                        tracing::warn!(vnic = self.vnic, "whoever keeps connections for a restart is slow");
+                    }
+                    true
+                }
+                Err(e) => {
+                    // Gone, as an agent may be; anything else is our own fault, and costs the rest too.
+                    if e.kind() != io::ErrorKind::BrokenPipe && e.kind() != io::ErrorKind::ConnectionReset {
+                        tracing::error!(vnic = self.vnic, "its connection cannot be kept: {e}");
+                    }
+                    false
+                }
+            }
+        });
+        self.sent.retain(|number, _| list.all.iter().any(|s| s.number == *number));
+    }
+}
+
+fn tell(
+    subscriber: &mut Subscriber,
+    sent: &mut HashSet<Number>,
+    vnic: &str,
+    last: Option<&(Kept, Vec<Numbered>)>,
+    messages: u64,
+) -> io::Result<()> {
+    let note = |what| Note { vnic: vnic.into(), what };
+    let Some((kept, descriptors)) = last else {
+        sent.clear();
+        return subscriber.send(&note(What::Gone), &[]);
+    };
+    let new: Vec<&Numbered> = descriptors.iter().filter(|d| !sent.contains(&d.number())).collect();
+    for part in new.chunks(SCM_MAX) {
+        let numbers = part.iter().map(|d| d.number());
+        let borrowed: Vec<_> = part.iter().map(|d| d.as_fd()).collect();
+        subscriber.send(&note(What::Descriptors(numbers.clone().collect())), &borrowed)?;
+        sent.extend(numbers);
+    }
+    sent.retain(|number| descriptors.iter().any(|d| d.number() == *number));
+    subscriber.send(&note(What::Said { messages, kept: Box::new(kept.clone()) }), &[])
+}
+
+impl Keeper for PortKeeper {
+    fn listening(&mut self) {
+        self.slot.messages.set(self.slot.messages.get() | 1);
+    }
+
+    fn said(&mut self, kept: Kept, descriptors: Vec<Numbered>) {
+        self.last = Some((kept, descriptors));
+        let messages = self.slot.messages.get().next_multiple_of(2);
+        self.tell(messages);
+        self.slot.messages.set(messages);
+    }
+
+    fn renew(&mut self) {
+        self.tell(self.slot.messages.get());
+    }
+
+    fn is_behind(&self) -> bool {
+        self.behind
+    }
+
+    fn gone(&mut self) {
+        self.last = None;
+        // What was kept holds no more, whether the note arrives or not.
+        self.slot.messages.set(self.slot.messages.get().next_multiple_of(2) + 2);
+        self.tell(self.slot.messages.get());
+    }
+}

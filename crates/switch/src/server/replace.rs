@@ -1,0 +1,270 @@
+//! Taking the place of a running switch.
+//!
+//! ```text
+//!  running switch ── ports, connections ──▶ prepared here: memory mapped, queues not started
+//!         │                                                  │
+//!      Retire: nothing in flight ── counters, tokens, addresses, control socket
+//!         │                                                  │
+//!      Release: it ends ────────────────────────────▶ queues start: the gap is over
+//! ```
+//!
+//! Until it is released the running switch goes on by itself if this process fails.
+
+use super::Switch;
+use super::ports::Connect;
+use crate::control::client::{Client, SwitchError};
+use crate::control::keep::{Note, Notes, What};
+use crate::control::message::{Connection, PortStatus, Retired};
+use crate::vhost_user::kept::{Descriptors, Kept};
+use crate::vhost_user::listener::Restored;
+use crate::worker::clock;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// How long the running switch may take to tell of its connections.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why the running switch goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplaceError {
+    /// It cannot be asked, or refused.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    /// A port cannot be made here.
+    #[error("{0}; the running switch goes on")]
+    Port(String),
+    /// What it tells cannot be read.
+    #[error("what the running switch tells of its connections: {0}; it goes on")]
+    Notes(#[from] io::Error),
+}
+
+/// What the running switch has told.
+#[derive(Default)]
+struct Told {
+    connections: BTreeMap<String, (Kept, u64)>,
+    descriptors: BTreeMap<String, Descriptors>,
+    links: BTreeMap<String, Vec<OwnedFd>>,
+    heard: BTreeSet<String>,
+}
+
+impl Told {
+    fn note(&mut self, note: Note, descriptors: Vec<OwnedFd>) {
+        let vnic = note.vnic;
+        match note.what {
+            What::Descriptors(numbers) => {
+                self.descriptors.entry(vnic).or_default().extend(numbers.into_iter().zip(descriptors));
+            }
+            What::Said { messages, kept } => {
+                self.heard.insert(vnic.clone());
+                self.connections.insert(vnic, (*kept, messages));
+            }
+            What::Gone => {
+                self.heard.insert(vnic.clone());
+                self.descriptors.remove(&vnic);
+                self.connections.remove(&vnic);
+            }
+            What::Listener | What::Tap => drop(self.links.insert(vnic, descriptors)),
+        }
+    }
+
+    /// How to connect a port, with duplicates of what was told.
+    fn connect(&self, port: &PortStatus, gate: std::sync::mpsc::Receiver<()>) -> io::Result<Connect> {
+        let vnic = &port.vnic.name;
+        let links = self.links.get(vnic).map_or(&[][..], Vec::as_slice);
+        let mut links = links.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
+        if matches!(port.vnic.attach, tidegate_contract::Attach::Tap { .. }) {
+            return Ok(Connect::Tap(links));
+        }
+        let listener = links.pop();
+        let Some((kept, _)) = self.connections.get(vnic) else {
+            return Ok(match listener {
+                Some(listener) => Connect::Listener(listener),
+                // One that has ended: the agent dials again.
+                None => Connect::Stream(UnixStream::pair()?.0.into()),
+            });
+        };
+        let known = self.descriptors.get(vnic);
+        let descriptors = kept.numbers().filter_map(|number| {
+            let fd = known?.get(&number)?;
+            Some(fd.try_clone().map(|fd| (number, fd)))
+        });
+        let descriptors = descriptors.collect::<io::Result<Descriptors>>()?;
+        Ok(Connect::Restored(Box::new(Restored {
+            listener,
+            kept: kept.clone(),
+            descriptors,
+            gate: Some(gate),
+        })))
+    }
+}
+
+/// A port that waits for the running switch to end.
+struct Prepared {
+    port: PortStatus,
+    /// For how many messages it holds.
+    messages: u64,
+    gate: SyncSender<()>,
+}
+
+/// A switch whose traffic can begin, beside one that has [retired](Client::retire) and waits to be
+/// [released](Client::release). Dropped, that one goes on.
+pub struct Successor<'s> {
+    switch: &'s Arc<Switch>,
+    client: Client,
+    pid: u32,
+    told: Told,
+    retired: Retired,
+    gates: Vec<SyncSender<()>>,
+    control: OwnedFd,
+}
+
+/// All but the last step.
+///
+/// # Errors
+/// The running switch goes on.
+pub fn prepare(switch: &Arc<Switch>, mut client: Client) -> Result<Successor<'_>, ReplaceError> {
+    let (hello, counters, statistics) = client.hello()?;
+    let mut notes = client.keep()?;
+    let ports = client.ports()?;
+    switch.inherit(&statistics).map_err(ReplaceError::Port)?;
+
+    let mut told = Told::default();
+    let end = Instant::now() + PATIENCE;
+    let connected = |port: &PortStatus| matches!(port.connection, Connection::Connected | Connection::Up);
+    while Instant::now() < end {
+        hear(&mut told, &mut notes)?;
+        let is_told = |port: &PortStatus| !connected(port) || told.heard.contains(&port.vnic.name);
+        if ports.iter().all(is_told) {
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let mut prepared = BTreeMap::new();
+    for port in ports {
+        let name = port.vnic.name.clone();
+        if let Some((_, messages)) = told.connections.get(&name) {
+            let messages = *messages;
+            let (gate, opened) = sync_channel(1);
+            let connect = told.connect(&port, opened)?;
+            switch.set_port(port.vnic.clone(), connect).map_err(ReplaceError::Port)?;
+            prepared.insert(name, Prepared { port, messages, gate });
+        }
+    }
+
+    let (retired, control) = client.retire()?;
+    hear(&mut told, &mut notes)?;
+    switch.region.renew(&counters);
+    let gates = settle(switch, &retired, &told, prepared)?;
+    Ok(Successor { switch, client, pid: hello.pid, told, retired, gates, control })
+}
+
+impl Successor<'_> {
+    /// Takes the place of the other one; returns its control socket. Traffic runs when this returns.
+    ///
+    /// # Errors
+    /// It goes on, unless it ended by itself.
+    pub fn take_over(mut self) -> Result<UnixListener, ReplaceError> {
+        self.client.release()?;
+        Ok(self.go_on()?.1)
+    }
+
+    /// Begins traffic; the other one must have been released, or is never to go on. Returns what leads to
+    /// it, and its control socket.
+    ///
+    /// # Errors
+    /// No descriptors to be had.
+    pub fn go_on(self) -> Result<(Client, UnixListener), ReplaceError> {
+        let Self { switch, client, pid, told, retired, gates, control } = self;
+        switch.set_levels_and_learned(&retired);
+        let mut waiting = gates.len();
+        for gate in &gates {
+            // A thread that has ended has said why.
+            waiting -= usize::from(gate.send(()).is_err());
+        }
+        switch.connect_rest(&retired, &told)?;
+        switch.await_queues(waiting);
+        let gap = clock().saturating_sub(retired.stopped);
+        tracing::info!(
+            pid,
+            ports = retired.ports.len(),
+            addresses = retired.learned.len(),
+            dropped = retired.dropped,
+            gap_us = gap / 1000,
+            "took the place of the running switch"
+        );
+        Ok((client, control.into()))
+    }
+}
+
+fn hear(told: &mut Told, notes: &mut Notes) -> io::Result<()> {
+    loop {
+        match notes.try_next() {
+            Ok(Some((note, descriptors))) => told.note(note, descriptors),
+            Ok(None) => return Err(io::Error::other("it ended")),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Brings what was prepared up to what the running switch left; returns what its queues wait for.
+fn settle(
+    switch: &Arc<Switch>,
+    retired: &Retired,
+    told: &Told,
+    mut prepared: BTreeMap<String, Prepared>,
+) -> Result<Vec<SyncSender<()>>, ReplaceError> {
+    let refused = ReplaceError::Port;
+    switch.set_host(retired.host.clone()).map_err(refused)?;
+    let mut gates = Vec::new();
+    for port in &retired.ports {
+        let name = &port.vnic.name;
+        let now = told.connections.get(name).map(|(_, messages)| *messages);
+        match prepared.remove(name) {
+            Some(before) if Some(before.messages) == now => {
+                if before.port.vnic != port.vnic {
+                    switch.set_port(port.vnic.clone(), Connect::Keep).map_err(refused)?;
+                }
+                gates.push(before.gate);
+                continue;
+            }
+            Some(stale) => {
+                drop(stale.gate);
+                switch.remove_port(name).map_err(refused)?;
+            }
+            None => {}
+        }
+        if now.is_some() {
+            let (gate, opened) = sync_channel(1);
+            switch.set_port(port.vnic.clone(), told.connect(port, opened)?).map_err(refused)?;
+            gates.push(gate);
+        }
+    }
+    for (name, gone) in prepared {
+        drop(gone.gate);
+        switch.remove_port(&name).map_err(refused)?;
+    }
+    Ok(gates)
+}
+
+impl Switch {
+    /// What nobody else touches any more: taps and ports without a front end.
+    fn connect_rest(self: &Arc<Self>, retired: &Retired, told: &Told) -> Result<(), ReplaceError> {
+        for port in &retired.ports {
+            if !told.connections.contains_key(&port.vnic.name) {
+                let (_, opened) = sync_channel(1);
+                let made = self.set_port(port.vnic.clone(), told.connect(port, opened)?);
+                // The agent makes it again.
+                made.unwrap_or_else(|why| tracing::error!(vnic = port.vnic.name, why, "port not taken over"));
+            }
+        }
+        // Once more, for these.
+        self.set_levels_and_learned(retired);
+        Ok(())
+    }
+}

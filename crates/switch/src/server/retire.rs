@@ -1,0 +1,132 @@
+//! The end of a switch whose place another process takes.
+//!
+//! ```text
+//!  Retire ─▶ port threads frozen ─▶ workers: nothing taken any more, what is in flight delivered
+//!                                       └▶ reply ─▶ Release ─▶ exit
+//!                                                └▶ anything else: all goes on here
+//! ```
+
+use super::Switch;
+use super::table::{End, Table};
+use crate::control::channel;
+use crate::control::message::{Reply, Request, Retired};
+use crate::worker::clock;
+use crate::worker::handle::Halted;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long frames in flight may take to arrive: the longest that the scheduler holds one.
+const DRAIN: Duration = Duration::from_millis(10);
+/// How long a port's thread may take with the message it is at.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Serves [`Request::Retire`]. Returns where the switch goes on.
+///
+/// # Errors
+/// The connection broke off; the switch goes on.
+pub fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> io::Result<()> {
+    let Some(control) = switch.control.get() else {
+        return channel::send(stream, &Reply::Refused("it has no control socket to leave".into()), &[]);
+    };
+    let (table, halted, retired) = match switch.retire() {
+        Ok(retired) => retired,
+        Err(why) => return channel::send(stream, &Reply::Refused(why), &[]),
+    };
+    let reply = Reply::Retired(Box::new(retired));
+    let answer = channel::send(stream, &reply, &[control.as_fd()]).and_then(|()| channel::receive(stream));
+    if let Ok(Some((Request::Release, _))) = &answer {
+        tracing::info!("another process goes on in our place");
+        let _ = channel::send(stream, &Reply::Done, &[]);
+        std::process::exit(0);
+    }
+    drop(halted);
+    switch.resume(&table);
+    tracing::warn!("the process that was to take our place did not; going on");
+    answer.map(drop)
+}
+
+impl Switch {
+    /// Ends all traffic. The table is locked until it is [resumed](Self::resume).
+    fn retire(&self) -> Result<(MutexGuard<'_, Table>, Vec<Halted>, Retired), String> {
+        // Not under the lock: a thread may be at a message that takes it.
+        let frozen = freeze(&self.lock());
+        let waited = wait_for(frozen);
+        let table = self.lock();
+        // Ports that were made meanwhile.
+        if let Err(why) = waited.and_then(|()| wait_for(freeze(&table))) {
+            thaw(&table);
+            return Err(why);
+        }
+        let stopped = clock();
+        for worker in self.workers.iter() {
+            worker.call(|worker| worker.pause_all());
+        }
+        let end = Instant::now() + DRAIN;
+        let mut drained = false;
+        while !drained && Instant::now() < end {
+            drained = self.workers.iter().all(|worker| worker.call(|worker| worker.is_drained()));
+            if !drained {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+        for worker in self.workers.iter() {
+            worker.call(|worker| worker.put_back_pending());
+        }
+        if !drained {
+            for worker in self.workers.iter() {
+                worker.call(|worker| worker.drop_all());
+            }
+        }
+        while !self.workers.iter().all(|worker| worker.call(|worker| worker.is_all_quiet())) {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let name = |index| table.entries.values().find(|e| e.index == index).map(|e| e.vnic.name.clone());
+        let levels = self.workers.iter().flat_map(|worker| worker.call(|worker| worker.levels()));
+        let learned = self.fdb.learned_addresses().into_iter();
+        let retired = Retired {
+            host: table.host.clone(),
+            ports: super::ports::statuses(&table),
+            levels: levels.filter_map(|(index, levels)| Some((name(index)?, levels))).collect(),
+            learned: learned.filter_map(|(_, mac, port, seen)| Some((mac, name(port)?, seen))).collect(),
+            stopped,
+            dropped: !drained,
+        };
+        // Their sleep and wake-ups write to the rings too.
+        let halted = self.workers.iter().map(|worker| worker.halt()).collect();
+        Ok((table, halted, retired))
+    }
+
+    fn resume(&self, table: &Table) {
+        for worker in self.workers.iter() {
+            worker.call(|worker| worker.resume_all());
+        }
+        thaw(table);
+    }
+}
+
+fn freeze(table: &Table) -> Vec<(String, std::sync::mpsc::Receiver<()>)> {
+    let threads = table.entries.values().filter_map(|entry| match &entry.end {
+        End::Vhost { thread, .. } => Some((entry.vnic.name.clone(), thread.freeze())),
+        End::Tap { .. } => None,
+    });
+    threads.collect()
+}
+
+fn wait_for(frozen: Vec<(String, std::sync::mpsc::Receiver<()>)>) -> Result<(), String> {
+    for (vnic, obeyed) in frozen {
+        let late = |_| format!("{vnic}: its front end's message is not done; try again");
+        obeyed.recv_timeout(PATIENCE).map_err(late)?;
+    }
+    Ok(())
+}
+
+fn thaw(table: &Table) {
+    for entry in table.entries.values() {
+        if let End::Vhost { thread, .. } = &entry.end {
+            thread.thaw();
+        }
+    }
+}

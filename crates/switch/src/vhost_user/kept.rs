@@ -1,0 +1,121 @@
+//! What a front end has said, in a form that another process can keep.
+//!
+//! ```text
+//!  Connection ─ Connection::kept ─▶ Kept + descriptors ─▶ kept by the agent
+//!                                                              │ the switch is gone
+//!  Connection ◀─ Connection::restore ── Kept + descriptors ◀───┘
+//! ```
+//!
+//! Descriptors have numbers, so that each is sent once although what was said
+//! changes with every message.
+
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Number of a descriptor: never used twice by one process.
+pub type Number = u64;
+
+/// A descriptor and its number.
+#[derive(Clone, Debug)]
+pub struct Numbered {
+    number: Number,
+    fd: Arc<OwnedFd>,
+}
+
+impl Numbered {
+    /// Gives a descriptor the next number.
+    pub fn new(fd: OwnedFd) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), fd: Arc::new(fd) }
+    }
+
+    /// Its number.
+    pub fn number(&self) -> Number {
+        self.number
+    }
+
+    /// A duplicate.
+    ///
+    /// # Errors
+    /// No descriptor to be had.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+}
+
+impl AsFd for Numbered {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Descriptors by their numbers.
+pub type Descriptors = HashMap<Number, OwnedFd>;
+
+/// What one front end has said, from its first message to its last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// The connection itself.
+    pub stream: Number,
+    /// SET_FEATURES, with the protocol features' own bit.
+    pub features: Option<u64>,
+    /// SET_PROTOCOL_FEATURES.
+    pub protocol_features: u64,
+    /// The memory table.
+    pub regions: Vec<KeptRegion>,
+    /// Something of the guest's was found in it.
+    pub memory_is_alive: bool,
+    /// Every queue, in the protocol's order.
+    pub vrings: Vec<KeptVring>,
+    /// The in-flight region, once there is one.
+    pub inflight: Option<Number>,
+}
+
+/// One region of the memory table, as [`RegionSpec`](crate::virtio::memory::RegionSpec).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptRegion {
+    /// Guest physical address.
+    pub guest_addr: u64,
+    /// The front end's own address.
+    pub user_addr: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Offset in the file.
+    pub mmap_offset: u64,
+    /// The file.
+    pub file: Number,
+}
+
+/// One queue, as far as the front end has described it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptVring {
+    /// SET_VRING_NUM.
+    pub size: Option<u16>,
+    /// SET_VRING_ADDR: descriptors, available, used.
+    pub addresses: Option<(u64, u64, u64)>,
+    /// SET_VRING_BASE, or where it was stopped.
+    pub base: Option<u32>,
+    /// SET_VRING_KICK; `None` where it is polled.
+    pub kick: Option<Number>,
+    /// SET_VRING_CALL.
+    pub call: Option<Number>,
+    /// SET_VRING_ERR.
+    pub err: Option<Number>,
+    /// SET_VRING_ENABLE.
+    pub enabled: bool,
+    /// Started, and not stopped since.
+    pub running: bool,
+}
+
+impl Kept {
+    /// The numbers of all descriptors it needs.
+    pub fn numbers(&self) -> impl Iterator<Item = Number> {
+        let regions = self.regions.iter().map(|region| region.file);
+        let vrings = self.vrings.iter().flat_map(|vring| [vring.kick, vring.call, vring.err]).flatten();
+        std::iter::once(self.stream).chain(regions).chain(vrings).chain(self.inflight)
+    }
+}

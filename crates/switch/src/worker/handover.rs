@@ -1,0 +1,112 @@
+//! What a worker does so that another process can go on in its place.
+//!
+//! ```text
+//!  pause_all ─▶ loops: what is in flight is delivered ─▶ is_drained ─▶ put_back: what waits for tokens
+//!                                                                        └▶ levels: tokens, by port
+//! ```
+
+use super::{Worker, clock};
+use crate::fdb::PortIndex;
+use crate::port::{Link, Port};
+use crate::sched::TokenBucket;
+use serde::{Deserialize, Serialize};
+
+/// Tokens of one port, bytes; negative is debt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Levels {
+    /// Of its `tx.max`.
+    pub tx: Option<i64>,
+    /// Of its `rx.max`.
+    pub rx: Option<i64>,
+    /// For copies of flooded frames.
+    pub flood: i64,
+}
+
+impl Worker {
+    /// Stops taking frames from all own ports.
+    pub fn pause_all(&mut self) {
+        for index in self.owned.clone() {
+            self.pause(index);
+        }
+    }
+
+    /// Takes [`pause_all`](Self::pause_all) back.
+    pub fn resume_all(&mut self) {
+        for index in self.owned.clone() {
+            self.resume(index);
+        }
+    }
+
+    /// Whether all frames that own ports sent have arrived or been dropped, but for those that wait for
+    /// tokens.
+    pub fn is_drained(&self) -> bool {
+        let in_flight = |port: &Port| match &port.link {
+            Link::Vhost(vhost) => {
+                let of = |tx: &crate::port::vhost::TxQueue| {
+                    tx.slots.in_flight() > usize::from(tx.pending.is_some_and(|pending| pending.sent == 0))
+                };
+                vhost.tx.iter().flatten().any(of)
+            }
+            Link::Tap(tap) => tap.slots.in_flight() > tap.waiting.len(),
+        };
+        !self.owned.iter().filter_map(|index| self.ports[*index as usize].as_deref()).any(in_flight)
+    }
+
+    /// Puts the frames that wait for tokens back into their rings: whoever goes on finds them there.
+    pub fn put_back_pending(&mut self) {
+        for index in &self.owned {
+            let Some(port) = &mut self.ports[*index as usize] else { continue };
+            let Link::Vhost(vhost) = &mut port.link else { continue };
+            for tx in vhost.tx.iter_mut().flatten() {
+                // A frame of which a piece was sent cannot be sent again. Nothing was popped after one
+                // that waits, so it is the ring's last.
+                if let Some(pending) = tx.pending.take_if(|pending| pending.sent == 0) {
+                    tx.slots.give(pending.frame);
+                    tx.ring.queue.rewind(1);
+                }
+            }
+        }
+    }
+
+    /// Drops what own ports still have in flight; `true` when nothing is left. Other workers have to
+    /// [drop](Worker::drop_source) theirs before.
+    pub fn is_all_quiet(&mut self) -> bool {
+        let owned = self.owned.clone();
+        owned.into_iter().all(|index| self.is_quiet(index))
+    }
+
+    /// Drops everything that waits for anybody here.
+    pub fn drop_all(&mut self) {
+        for source in 0..self.infos.len() as PortIndex {
+            if self.infos[source as usize].is_some() {
+                self.drop_source(source);
+            }
+        }
+    }
+
+    /// The tokens of own ports.
+    pub fn levels(&mut self) -> Vec<(PortIndex, Levels)> {
+        let now = clock();
+        let of = |port: &Port| Levels {
+            tx: port.shaper.as_ref().map(|bucket| bucket.available(now)),
+            rx: port.contract.egress.rate.map(|_| port.egress.scheduler.tokens(now)),
+            flood: port.flood.available(now),
+        };
+        let ports = self.owned.iter().filter_map(|index| self.ports[*index as usize].as_deref());
+        ports.map(|port| (port.index, of(port))).collect()
+    }
+
+    /// Gives an own port the tokens that it had in another process.
+    pub fn set_levels(&mut self, index: PortIndex, levels: Levels) {
+        let now = clock();
+        let Some(port) = &mut self.ports[index as usize] else { return };
+        let level = |bucket: &mut TokenBucket, level: i64| bucket.lower(now, level);
+        if let (Some(shaper), Some(tx)) = (&mut port.shaper, levels.tx) {
+            level(shaper, tx);
+        }
+        if let Some(rx) = levels.rx {
+            port.egress.scheduler.lower_tokens(now, rx);
+        }
+        level(&mut port.flood, levels.flood);
+    }
+}

@@ -1,0 +1,255 @@
+//! Another switch goes on with the front ends of one that is killed, or replaced while it runs.
+//! The front ends never connect again.
+
+mod harness;
+
+use harness::*;
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tidegate_switch::control::keep::{Notes, What};
+use tidegate_switch::control::{Client, Connection};
+use tidegate_switch::server::ports::Connect;
+use tidegate_switch::server::{Switch, replace, session};
+use tidegate_switch::stats::Reader;
+use tidegate_switch::vhost_user::kept::{Descriptors, Kept};
+use tidegate_switch::vhost_user::listener::Restored;
+
+/// Lets a switch of this process be asked at a control socket.
+fn control(host: &TestSwitch) -> PathBuf {
+    let path = host.socket("control");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    host.switch.control.set(listener.try_clone().unwrap().into()).unwrap();
+    let switch = host.switch.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            session::spawn(switch.clone(), stream);
+        }
+    });
+    path
+}
+
+/// Waits until `done`. The harness's own asks a switch for its ports, which one that has retired does not tell.
+#[track_caller]
+fn until(mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "waited too long");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// What a subscriber knows of connections.
+#[derive(Default)]
+struct Known {
+    connections: BTreeMap<String, (Kept, u64)>,
+    descriptors: Descriptors,
+    gone: usize,
+}
+
+impl Known {
+    fn hear(&mut self, notes: &mut Notes) {
+        while let Ok(Some((note, descriptors))) = notes.try_next() {
+            match note.what {
+                What::Descriptors(numbers) => self.descriptors.extend(numbers.into_iter().zip(descriptors)),
+                What::Said { messages, kept } => {
+                    self.connections.insert(note.vnic, (*kept, messages));
+                }
+                What::Gone => {
+                    self.gone += 1;
+                    self.connections.remove(&note.vnic);
+                }
+                What::Listener | What::Tap => assert!(!descriptors.is_empty()),
+            }
+        }
+    }
+
+    fn wait(&mut self, notes: &mut Notes, done: impl Fn(&Self) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !done(self) {
+            self.hear(notes);
+            assert!(Instant::now() < end, "not told: {:?}", self.connections);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+#[test]
+fn what_a_front_end_says_is_told() {
+    let host = TestSwitch::new(1);
+    let early = host.guest(&vnic("a", 1, ""));
+    let mut notes = Client::connect(&control(&host)).unwrap().keep().unwrap();
+    let mut known = Known::default();
+    known.wait(&mut notes, |known| known.connections.contains_key("a"));
+    let mut late = host.guest(&vnic("b", 2, ""));
+    for (name, front) in [("a", &early.front), ("b", &late.front)] {
+        let current = |known: &Known| {
+            known.connections.get(name).map(|(_, messages)| *messages) == host.stats.messages(name)
+        };
+        known.wait(&mut notes, current);
+        let (kept, messages) = &known.connections[name];
+        assert_eq!(kept.features, Some(front.features()));
+        assert!(kept.vrings.iter().all(|vring| vring.running && vring.enabled), "{kept:?}");
+        assert!(kept.numbers().all(|number| known.descriptors.contains_key(&number)));
+        assert_eq!(host.stats.messages(name), Some(*messages));
+    }
+    // What was told before an answer does not hold after it: the count says so until the new is told.
+    for enabled in [false, true] {
+        let before = known.connections["b"].1;
+        late.front.enable_queue(1, enabled).unwrap();
+        assert!(host.stats.messages("b").unwrap() > before);
+        let current = |known: &Known| Some(known.connections["b"].1) == host.stats.messages("b");
+        known.wait(&mut notes, current);
+        assert_eq!(known.connections["b"].0.vrings[1].enabled, enabled);
+    }
+    drop(late);
+    known.wait(&mut notes, |known| !known.connections.contains_key("b"));
+    assert_eq!(known.gone, 1);
+}
+
+#[test]
+fn a_connection_goes_on_in_another_switch() {
+    for replaced in [false, true] {
+        let host = TestSwitch::new(1);
+        let path = control(&host);
+        let (contract_a, contract_b) = (vnic("a", 1, "tx = { max = \"80mbit\" }"), vnic("b", 2, ""));
+        let mut a = host.guest_with(&contract_a, ring(256));
+        let mut b = host.guest_with(&contract_b, ring(1024));
+        let mut stream = Stream::new(&a, &b);
+        stream.send(&mut a);
+        until(|| host.stats("b").rx.frames > 20);
+
+        let next = Switch::start(1, &[], None).unwrap();
+        let stats = Reader::open(next.region.file()).unwrap();
+        if replaced {
+            upgrade(&next, &path);
+        } else {
+            restore(&next, &path, [&contract_a, &contract_b]);
+        }
+        let state = |name: &str| next.ports().into_iter().find(|port| port.vnic.name == name).unwrap();
+        until(|| ["a", "b"].iter().all(|name| state(name).connection == Connection::Up));
+        let before = host.stats("b");
+        assert!(stats.vnic("b").unwrap().rx.frames >= before.rx.frames, "counters go on");
+
+        // Every frame that the old switch took arrived, all others come from the new one.
+        for _ in 0..3 {
+            stream.send(&mut a);
+            let want = stream.received + 100;
+            until(|| {
+                b.each(|frame| stream.check(frame));
+                stream.received >= want
+            });
+        }
+        until(|| {
+            b.each(|frame| stream.check(frame));
+            stream.is_complete()
+        });
+        assert_eq!(host.stats("b"), before, "the old one carried something");
+        assert_eq!(a.front.in_flight(0), 0);
+        // The same connections answer.
+        let base = a.front.stop_queue(1).unwrap();
+        assert_eq!(base, a.front.ring(1).base());
+        let base = b.front.stop_queue(0).unwrap();
+        assert_eq!(base, b.front.ring(0).base());
+        assert_eq!(state("a").queue_pairs, 0);
+    }
+}
+
+/// The old one is quiet and stays so: as good as dead.
+fn restore(next: &Arc<Switch>, path: &PathBuf, contracts: [&String; 2]) {
+    let mut client = Client::connect(path).unwrap();
+    let (_, counters, statistics) = client.hello().unwrap();
+    let mut notes = client.keep().unwrap();
+    let mut known = Known::default();
+    known.wait(&mut notes, |known| known.connections.len() == 2);
+    let (retired, _control) = client.retire().unwrap();
+    assert_eq!(retired.ports.len(), 2);
+    known.hear(&mut notes);
+    next.inherit(&statistics).unwrap();
+    next.set_host(retired.host).unwrap();
+    for toml in contracts {
+        let vnic = contract(toml);
+        let (kept, messages) = known.connections.remove(&vnic.name).unwrap();
+        assert_eq!(counters.messages(&vnic.name), Some(messages));
+        let descriptors = kept.numbers().map(|n| (n, known.descriptors.remove(&n).unwrap())).collect();
+        let restored = Restored { listener: None, kept, descriptors, gate: None };
+        next.set_port(vnic, Connect::Restored(Box::new(restored))).unwrap();
+    }
+    // Dropped, the client would let the old one go on.
+    std::mem::forget(client);
+}
+
+/// As `tidegate switch --replace`, but for the last step: the old one is not to end this process.
+fn upgrade(next: &Arc<Switch>, path: &std::path::Path) {
+    let taken = replace::prepare(next, Client::connect(path).unwrap()).unwrap();
+    let client = taken.go_on().unwrap();
+    std::mem::forget(client);
+}
+
+#[test]
+fn a_switch_that_is_not_released_goes_on() {
+    let host = TestSwitch::new(1);
+    let path = control(&host);
+    let mut a = host.guest_with(&vnic("a", 1, ""), ring(256));
+    let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
+    let mut stream = Stream::new(&a, &b);
+    for round in 1..=3 {
+        let next = Switch::start(1, &[], None).unwrap();
+        let prepared = replace::prepare(&next, Client::connect(&path).unwrap()).unwrap();
+        stream.send(&mut a);
+        std::thread::sleep(Duration::from_millis(5));
+        b.each(|frame| stream.check(frame));
+        assert!(!stream.is_complete(), "round {round}: it is not quiet");
+        drop(prepared);
+        until(|| {
+            b.each(|frame| stream.check(frame));
+            stream.is_complete()
+        });
+        until(|| next.ports().iter().all(|port| port.connection == Connection::Waiting));
+    }
+    assert_eq!(host.port("a").connection, Connection::Up);
+    a.front.stop_queue(1).unwrap();
+}
+
+#[test]
+fn what_was_kept_is_checked_as_messages_are() {
+    let host = TestSwitch::new(1);
+    let path = control(&host);
+    let toml = vnic("a", 1, "");
+    let guest = host.guest(&toml);
+    let mut notes = Client::connect(&path).unwrap().keep().unwrap();
+    let mut known = Known::default();
+    known.wait(&mut notes, |known| known.connections.contains_key("a"));
+    let (good, _) = known.connections.remove("a").unwrap();
+    type Change = fn(&mut Kept);
+    let wrong: [(Change, &str); 6] = [
+        (|kept| kept.features = Some(1 << 60), "not offered"),
+        (|kept| kept.regions[0].size <<= 8, "ends at byte"),
+        (|kept| kept.vrings[0].size = Some(3), "power of two"),
+        (|kept| kept.vrings.truncate(1), "the port has 2 queues, and had 1"),
+        (|kept| kept.vrings[1].addresses = Some((16, 16, 16)), "cannot start"),
+        (|kept| kept.vrings[1].kick = Some(kept.regions[0].file + 1_000_000), "is missing"),
+    ];
+    for (change, part) in wrong {
+        let mut kept = good.clone();
+        change(&mut kept);
+        let next = Switch::start(1, &[], None).unwrap();
+        let (_front, back) = std::os::unix::net::UnixStream::pair().unwrap();
+        let copy = |n: u64| Some((n, known.descriptors.get(&n)?.as_fd().try_clone_to_owned().unwrap()));
+        let mut descriptors: Descriptors = good.numbers().filter_map(copy).collect();
+        descriptors.insert(kept.stream, back.into());
+        let restored = Restored { listener: None, kept, descriptors, gate: None };
+        next.set_port(contract(&toml), Connect::Restored(Box::new(restored))).unwrap();
+        let mut why = None;
+        host.until(|| {
+            why = next.ports()[0].last_error.clone();
+            why.is_some()
+        });
+        let why = why.unwrap();
+        assert!(why.contains(part), "{why}, expected {part}");
+    }
+    assert_eq!(host.port("a").connection, Connection::Up);
+    drop(guest);
+}
