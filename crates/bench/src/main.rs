@@ -15,6 +15,7 @@
 //! - [`frames`]: what they send
 //! - [`guest`], [`load`]: sending, receiving, counting
 //! - [`envelope`], [`shares`]: what the counts say of rates and of fairness; pure
+//! - [`kills`]: agent, switch and guests of the measurement that kills
 //! - [`commands`]: one file per measurement
 //! - [`clock`]: time, and the CPU
 
@@ -23,6 +24,7 @@ mod commands;
 mod envelope;
 mod frames;
 mod guest;
+mod kills;
 mod load;
 mod scene;
 mod shares;

@@ -2,6 +2,7 @@
 
 pub mod fairness;
 pub mod forward;
+pub mod kills;
 pub mod numbered;
 pub mod rates;
 pub mod superframes;
@@ -49,6 +50,8 @@ pub enum Command {
     Fairness(fairness::Args),
     /// Numbered frames from one vNIC to another, over deaths of the switch: a line of JSON a second
     Numbered(numbered::Args),
+    /// How traffic goes on when the switch is killed again and again; starts an agent and a switch itself
+    Kills(kills::Args),
 }
 
 /// How long to measure.
@@ -86,10 +89,13 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Does what is asked; returns what is to be printed.
 pub fn run(cli: &Cli) -> Outcome<String> {
-    let scene = Scene::read(&cli.contracts)?;
     if let Some(cpu) = cli.cpu {
         clock::pin(cpu).map_err(|error| format!("--cpu {cpu}: {error}"))?;
     }
+    if let Command::Kills(args) = &cli.command {
+        return print(cli.json, &kills::run(args)?, kills::Report::table);
+    }
+    let scene = Scene::read(&cli.contracts)?;
     let watch = &Watch::new(cli.switch_pid)?;
     match &cli.command {
         Command::Forward(args) => {
@@ -103,6 +109,7 @@ pub fn run(cli: &Cli) -> Outcome<String> {
             print(cli.json, &fairness::run(&scene, args, watch)?, fairness::Report::table)
         }
         Command::Numbered(args) => numbered::run(&scene, args),
+        Command::Kills(_) => unreachable!("it needs no contracts, and was done before"),
     }
 }
 

@@ -1,0 +1,157 @@
+//! An agent and a switch of our own, as child processes.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest wait for a socket to be there.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Lines of the agent's log that an error shows.
+const LINES: usize = 8;
+
+/// MACs of the two guests.
+pub const MACS: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0, 0, 0xa], [0x52, 0x54, 0, 0, 0, 0xb]];
+
+/// Both processes; killed when dropped.
+#[derive(Debug)]
+pub struct Host {
+    tidegate: PathBuf,
+    cpus: Option<String>,
+    folder: PathBuf,
+    switch: Option<Child>,
+    agent: Option<Child>,
+}
+
+impl Host {
+    /// Starts both, with vNICs `a` and `b`.
+    ///
+    /// # Errors
+    /// A program that is not there, or does not come up.
+    pub fn start(tidegate: &Path, cpus: Option<&str>) -> io::Result<Self> {
+        let folder = std::env::temp_dir().join(format!("tidegate-kills-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("etc"))?;
+        std::fs::create_dir_all(folder.join("state"))?;
+        let (tidegate, cpus) = (tidegate.to_owned(), cpus.map(str::to_owned));
+        let mut host = Self { tidegate, cpus, folder, switch: None, agent: None };
+        let contract = |(name, mac): (&str, [u8; 6])| {
+            let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+            let socket = host.socket(name);
+            let socket = socket.display();
+            format!("[vnic.{name}]\nattach = {{ vhost-user = \"{socket}\" }}\nmac = \"{mac}\"\nsegment = 1\n")
+        };
+        let contracts: String = ["a", "b"].into_iter().zip(MACS).map(contract).collect();
+        std::fs::write(host.folder.join("etc/contracts.toml"), contracts)?;
+        host.start_switch()?;
+        wait_for(&host.folder.join("switch.sock"))?;
+        let path = |name: &str| host.folder.join(name).display().to_string();
+        let arguments = [
+            ["agent".into(), "--config".into(), path("etc")].as_slice(),
+            &["--state".into(), path("state"), "--switch".into(), path("switch.sock")],
+            &["--api".into(), path("api.sock")],
+        ]
+        .concat();
+        host.agent = Some(host.spawn("agent", &arguments)?);
+        wait_for(&host.socket("a"))?;
+        wait_for(&host.socket("b"))?;
+        Ok(host)
+    }
+
+    /// Where a guest connects.
+    pub fn socket(&self, vnic: &str) -> PathBuf {
+        self.folder.join(format!("{vnic}.sock"))
+    }
+
+    /// Starts a switch, and does not wait for it.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_switch(&mut self) -> io::Result<()> {
+        self.switch = Some(self.spawn("switch", &self.switch_arguments())?);
+        Ok(())
+    }
+
+    fn switch_arguments(&self) -> Vec<String> {
+        let socket = self.folder.join("switch.sock").display().to_string();
+        let mut arguments = vec!["switch".into(), "--socket".into(), socket];
+        arguments.extend(self.cpus.iter().flat_map(|cpus| ["--cpus".into(), cpus.clone()]));
+        arguments
+    }
+
+    /// kill -9 of the switch; returns when nothing of it runs any more.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn kill(&mut self) -> io::Result<()> {
+        if let Some(mut switch) = self.switch.take() {
+            switch.kill()?;
+            switch.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Starts a switch that takes the place of the running one, and waits for that one's end.
+    ///
+    /// # Errors
+    /// It does not take its place.
+    pub fn replace(&mut self) -> io::Result<()> {
+        let mut arguments = self.switch_arguments();
+        arguments.push("--replace".into());
+        let mut new = self.spawn("switch", &arguments)?;
+        let end = Instant::now() + PATIENCE;
+        if let Some(mut old) = self.switch.take() {
+            while old.try_wait()?.is_none() {
+                if new.try_wait()?.is_some() || Instant::now() > end {
+                    self.switch = Some(old);
+                    return Err(io::Error::other(format!("it was not replaced: {}", self.last_words())));
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.switch = Some(new);
+        Ok(())
+    }
+
+    fn spawn(&self, name: &str, arguments: &[String]) -> io::Result<Child> {
+        let log = File::options().create(true).append(true).open(self.folder.join(format!("{name}.log")))?;
+        let mut command = Command::new(&self.tidegate);
+        command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let tidegate = self.tidegate.display();
+        command.spawn().map_err(|error| io::Error::other(format!("cannot start {tidegate}: {error}")))
+    }
+
+    /// The end of both logs.
+    pub fn last_words(&self) -> String {
+        let tail = |name: &str| {
+            let log = std::fs::read_to_string(self.folder.join(format!("{name}.log"))).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            lines[lines.len().saturating_sub(LINES)..].join("\n  ")
+        };
+        format!("\n  {}\n  {}", tail("switch"), tail("agent"))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        for child in [&mut self.agent, &mut self.switch].into_iter().flatten() {
+            // Both fail only where it is gone already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::env::var_os("TIDEGATE_KEEP").is_none() {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+fn wait_for(path: &Path) -> io::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while !path.exists() {
+        if Instant::now() > end {
+            return Err(io::Error::other(format!("{} does not appear", path.display())));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
