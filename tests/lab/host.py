@@ -115,6 +115,15 @@ class Host:
         )
         self.switch.wait_for("its control socket", lambda: made() > left_behind)
 
+    def replace_switch(self) -> None:
+        """`tidegate switch --replace`: a new process takes the place of the running one."""
+        old = self.switch
+        self.switch = Process(
+            [BINARY, "switch", "--socket", self.switch_socket, "--replace", *self.switch_options],
+            self.folder / "switch.log",
+        )
+        self.switch.wait_for("the end of the switch before", lambda: not old.running)
+
     def agent_command(self) -> list[str | Path]:
         """The command line of the agent."""
         return [
