@@ -124,6 +124,8 @@ pub struct ObservedVnic {
     pub last_error: Option<String>,
     /// Front ends refused because one was connected already.
     pub refused_connections: u64,
+    /// Front ends disconnected for what they did, by reason.
+    pub thrown_out: BTreeMap<String, u64>,
     /// What a person would want to know: why nobody is connected, why the deadline is suspended.
     pub notes: Vec<String>,
 }

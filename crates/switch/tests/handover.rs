@@ -6,7 +6,7 @@ mod harness;
 use harness::*;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_switch::control::keep::{Notes, What};
@@ -158,7 +158,7 @@ fn a_connection_goes_on_in_another_switch() {
 }
 
 /// The old one is quiet and stays so: as good as dead.
-fn restore(next: &Arc<Switch>, path: &PathBuf, contracts: [&String; 2]) {
+fn restore(next: &Arc<Switch>, path: &Path, contracts: [&String; 2]) {
     let mut client = Client::connect(path).unwrap();
     let (_, counters, statistics) = client.hello().unwrap();
     let mut notes = client.keep().unwrap();

@@ -116,6 +116,9 @@ pub struct VnicView {
     /// Front ends refused because one was connected already.
     #[serde(default)]
     pub refused_connections: u64,
+    /// Front ends disconnected for what they did, by reason; those that happened.
+    #[serde(default)]
+    pub thrown_out: BTreeMap<String, u64>,
     /// What was counted; absent where nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]

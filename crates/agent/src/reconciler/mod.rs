@@ -524,6 +524,7 @@ impl Reconciler {
                 connection: there.filter(|t| t.present).map(|t| t.connection),
                 last_error: there.and_then(|t| t.last_error.clone()),
                 refused_connections: there.map_or(0, |t| t.refused_connections),
+                thrown_out: there.map(|t| t.thrown_out.clone()).unwrap_or_default(),
                 stats,
                 tx_rate_bps,
                 rx_rate_bps,

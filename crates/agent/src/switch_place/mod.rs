@@ -461,6 +461,7 @@ impl SwitchPlace {
             broken,
             last_error: port.last_error,
             refused_connections: port.refused_connections,
+            thrown_out: port.thrown_out.into_iter().filter(|(_, count)| *count > 0).collect(),
             notes: notes.into_iter().flatten().collect(),
             vnic: port.vnic,
         }
@@ -546,6 +547,7 @@ impl Place for SwitchPlace {
                 broken: None,
                 last_error: None,
                 refused_connections: 0,
+                thrown_out: BTreeMap::new(),
                 notes: vec![],
             });
         }

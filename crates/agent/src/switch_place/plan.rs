@@ -241,6 +241,7 @@ mod tests {
             broken: None,
             last_error: None,
             refused_connections: 0,
+            thrown_out: BTreeMap::new(),
             notes: vec![],
         }
     }
@@ -292,6 +293,7 @@ mod tests {
                     broken: (broken && present).then(|| "its socket is gone".into()),
                     last_error: None,
                     refused_connections: 0,
+                    thrown_out: BTreeMap::new(),
                     notes: vec![],
                 });
             observed(host.map(host_with), vnics.collect())

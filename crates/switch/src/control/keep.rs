@@ -99,6 +99,7 @@ impl Notes {
     ///
     /// # Errors
     /// The switch sent something else, or the system refused.
+    #[expect(clippy::should_implement_trait, reason = "it fails")]
     pub fn next(&mut self) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
         self.receive(RecvFlags::empty())
     }
