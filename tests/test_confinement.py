@@ -62,7 +62,9 @@ def test_user_of_its_own(tmp_path: Path) -> None:
         check_confined(host.switch.pid)
         for status in statuses(host.switch.pid):
             uids, gids = status["Uid"].split(), status["Gid"].split()
-            assert set(uids) == {"65534"} and len(set(gids)) == 1 and status["Groups"] == ""
+            assert set(uids) == {"65534"}
+            assert len(set(gids)) == 1
+            assert status["Groups"] == ""
 
 
 def test_unknown_user(tmp_path: Path) -> None:
@@ -89,5 +91,6 @@ def test_descriptors_run_out(tmp_path: Path) -> None:
         second = host.file(vhost_user_vnic("b", host.folder / "b.sock", MAC["b"]))
         done = host.try_cli("apply", "-f", second)
         assert done.returncode != 0
-        assert "b: no file descriptors left" in done.stderr and "RLIMIT_NOFILE" in done.stderr
+        assert "b: no file descriptors left" in done.stderr
+        assert "RLIMIT_NOFILE" in done.stderr
         assert host.names() == {"a"}

@@ -238,7 +238,8 @@ def test_metrics_named_elsewhere() -> None:
     documented = set(re.findall(r"^\| `(tidegate_\w+)`", text, re.MULTILINE))
     assert documented
     for page in PAGES:
-        assert set(re.findall(r"\btidegate_(?:vnic|worker|switch|place|agent)_\w+", page.read_text())) <= documented
+        named = re.findall(r"\btidegate_(?:vnic|worker|switch|place|agent)_\w+", page.read_text())
+        assert set(named) <= documented
 
 
 def test_reasons_and_causes() -> None:

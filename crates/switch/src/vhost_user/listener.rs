@@ -584,7 +584,8 @@ pub fn obey(
     mut more: impl FnMut() -> bool,
 ) {
     let connection = Arc::new(Mutex::new(Connection::new(control, status, queue_pairs)));
-    let Ok(mut session) = Session::new(stream, connection.clone()) else { return };
+    let mut keeper = super::NoKeeper;
+    let Ok(mut session) = Session::new(stream, connection.clone(), &mut keeper) else { return };
     let mut wrong = None;
     while wrong.is_none() && more() {
         wrong = loop {
