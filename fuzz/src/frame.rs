@@ -114,6 +114,6 @@ fn cut(frame: &[u8], head: &[u8], headers: &Headers, offload: Offload, (count, w
 
 /// `bytes` in two pieces, of odd length where they can be.
 fn spans(bytes: &[u8]) -> [Span; 2] {
-    let (a, b) = bytes.split_at(bytes.len() / 2 | usize::from(bytes.len() > 1));
+    let (a, b) = bytes.split_at((bytes.len() / 2) | usize::from(bytes.len() > 1));
     [a, b].map(|part| Span { ptr: part.as_ptr().cast_mut(), len: part.len() as u32 })
 }

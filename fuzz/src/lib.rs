@@ -17,6 +17,9 @@ pub mod frame;
 pub mod messages;
 pub mod ring;
 
+/// Takes any bytes; panics where something is wrong with what they led to.
+pub type Target = fn(&[u8]);
+
 /// The targets by name.
-pub const TARGETS: [(&str, fn(&[u8])); 4] =
+pub const TARGETS: [(&str, Target); 4] =
     [("ring", ring::run), ("messages", messages::run), ("frame", frame::run), ("contract", contract::run)];
