@@ -150,11 +150,11 @@ def test_changed_contract_takes_effect_live(lasting: tuple[Host, Guest, Guest]) 
         (2, ""),
         (1, "mrg_rxbuf=off"),
         (1, "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off"),
-        (1, "guest_csum=off,guest_tso4=off,guest_tso6=off"),
+        pytest.param(1, "guest_csum=off,guest_tso4=off,guest_tso6=off", marks=pytest.mark.long),
         (1, "indirect_desc=off,event_idx=off"),
         (1, "rx_queue_size=1024"),
         (2, "packed=on"),
-        (1, "packed=on,indirect_desc=off,event_idx=off"),
+        pytest.param(1, "packed=on,indirect_desc=off,event_idx=off", marks=pytest.mark.long),
     ],
     ids=[
         "multiqueue",
@@ -278,6 +278,7 @@ def test_jumbo_frames(host: Host) -> None:
         assert checksum_errors(a) == checksum_errors(b) == 0
 
 
+@pytest.mark.long
 def test_offloads_toggled_in_the_guest(host: Host) -> None:
     """Whatever `ethtool -K` switches off and on while the port is up, files come through whole."""
     unlimited(host)
