@@ -412,7 +412,7 @@ fn a_minimum_holds_beside_one_that_meets_no_contention() {
         let mut b = host.guest_with(&vnic("b", 2, &limit), ring(1024));
         let (fa, fb) = (udp(c.mac(), a.mac(), &[1; 1000]), udp(c.mac(), b.mac(), &[2; 200]));
         let mut senders = [(&mut a, fa), (&mut b, fb)];
-        measured(&format!("rate to minimum beside {other} Mbit/s"), 0.93..=1.2, || {
+        measured(&format!("rate to minimum beside {other} Mbit/s"), 0.8..=1.4, || {
             let (got, time) = pump(Duration::from_millis(600), &mut senders, &mut c);
             got[0] as f64 / bytes_in(15_000_000, time)
         });
