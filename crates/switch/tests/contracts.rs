@@ -90,7 +90,8 @@ fn super_frames_are_counted_as_they_look_on_the_wire() {
         buffer_size: 70_000,
         ..Options::default()
     };
-    let mut a = host.guest_with(&vnic("a", 1, "tx = { max = \"100mbit\", burst = \"300kB\" }"), options(SENDER));
+    let mut a =
+        host.guest_with(&vnic("a", 1, "tx = { max = \"100mbit\", burst = \"300kB\" }"), options(SENDER));
     let mut b = host.guest_with(&vnic("b", 2, ""), options(GUEST_CSUM | GUEST_TSO4));
     let tcp = Kind { v6: false, tcp: true };
     // Small segments: headers are a fifth of what is on the wire.
@@ -110,6 +111,30 @@ fn super_frames_are_counted_as_they_look_on_the_wire() {
     let stats = host.stats("b").rx;
     assert_eq!((stats.wire_bytes, stats.wire_frames), (stats.frames * on_wire, stats.frames * 100));
     assert!(host.stats("a").tx.dropped.is_empty());
+}
+
+#[test]
+fn super_frames_wait_in_the_ring_for_a_worker_that_is_behind() {
+    let host = TestSwitch::new(1);
+    let options = |features| Options {
+        features: Options::default().features | features,
+        queue_size: 128,
+        buffer_size: 70_000,
+        ..Options::default()
+    };
+    // All may go at once, eight times as much as an egress holds of one sender.
+    let mut a =
+        host.guest_with(&vnic("a", 1, "tx = { max = \"100gbit\", burst = \"10MB\" }"), options(SENDER));
+    let mut b = host.guest_with(&vnic("b", 2, ""), options(GUEST_CSUM | GUEST_TSO4));
+    let (header, frame) = Kind { v6: false, tcp: true }.frame(b.mac(), a.mac(), &pattern(60_000), 1448);
+    let sent = a.fill_with(header.bytes(54), || frame.clone());
+    let mut got = 0;
+    host.until(|| {
+        got += b.drain();
+        a.front.in_flight(0) == 0
+    });
+    got += b.drain();
+    assert_eq!((sent, got), (128, 128), "{:?}", host.stats("a").tx.dropped);
 }
 
 #[test]
@@ -177,7 +202,8 @@ fn a_minimum_is_kept_under_overload() {
 #[test]
 fn a_limit_changes_live_without_losing_a_frame() {
     let host = TestSwitch::new(1);
-    let limit = |mbit: u32| vnic("a", 1, &format!("tx = {{ max = \"{mbit}mbit\", burst = \"{}kB\" }}", 3 * mbit));
+    let limit =
+        |mbit: u32| vnic("a", 1, &format!("tx = {{ max = \"{mbit}mbit\", burst = \"{}kB\" }}", 3 * mbit));
     let mut a = host.guest_with(&limit(10), ring(1024));
     let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
     let mut stream = Stream::new(&a, &b);

@@ -77,6 +77,7 @@ pub fn enclose(user: Option<&User>) -> Result<Enclosed, Error> {
     if threads != 1 {
         return Err(Error::Threads(threads));
     }
+    filesystem::ask_no_more();
     privileges::drop_all(user)?;
     let landlock = filesystem::close()?;
     Ok(Enclosed { landlock })

@@ -178,18 +178,16 @@ impl Port {
         Ok(at)
     }
 
-    /// What this port sent and received was shown to the drivers: soon after it was charged, or
-    /// `late`, at that time.
+    /// What this port sent and received was shown to the drivers, at `now`.
     #[inline]
-    pub fn shown(&mut self, late: Option<u64>) {
-        if let Some(shaper) = &mut self.shaper {
-            match late {
-                // The envelope of a deadline counts from when frames conform.
-                Some(now) if self.contract.deadline.is_none() => shaper.shown_late(now),
-                _ => shaper.shown(),
-            }
+    pub fn shown(&mut self, now: u64) {
+        // The envelope of a deadline counts from when frames conform.
+        if self.contract.deadline.is_none()
+            && let Some(shaper) = &mut self.shaper
+        {
+            shaper.shown(now);
         }
-        self.egress.scheduler.shown(late);
+        self.egress.scheduler.shown(now);
     }
 
     /// Counts a frame of this port that was dropped before it was sent on.

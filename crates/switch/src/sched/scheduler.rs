@@ -163,32 +163,11 @@ impl<F: Copy> Scheduler<F> {
     /// # Errors
     /// The cap that it would exceed; of several, the source's own come first.
     pub fn enqueue(&mut self, now: u64, id: SourceId, queued: Queued<F>) -> Result<(), Full> {
+        let bytes = u64::from(queued.bytes);
+        self.accepts(id, bytes)?;
         let source = self.sources.get_mut(usize::from(id));
         let source = source.and_then(Option::as_mut).ok_or(Full::NoSource)?;
-        let bytes = u64::from(queued.bytes);
-        if source.list.frames >= source.config.cap_frames {
-            return Err(Full::SourceFrames);
-        }
-        if source.list.bytes + bytes > source.config.cap_bytes {
-            return Err(Full::SourceBytes);
-        }
         let promised = source.config.promised();
-        let room = match self.config.discipline {
-            Discipline::Contract if promised => u64::MAX,
-            Discipline::Contract => {
-                let left = self.config.queue.saturating_sub(self.unpromised);
-                // Whoever is polled first would fill what is left at every turn, and the last never
-                // find room. So, beside others, none holds more than is left (dynamic thresholds,
-                // Choudhury and Hahne, 1998): some is always left for who has least.
-                let alone = self.unpromised == source.list.bytes;
-                if alone { left } else { left.saturating_sub(source.list.bytes) }
-            }
-            Discipline::Fifo => self.config.queue.saturating_sub(self.total.bytes),
-        };
-        if bytes > room {
-            return Err(Full::EgressBytes);
-        }
-
         let idle = source.list.is_empty();
         self.arena.push_back(&mut source.list, queued, self.arrivals);
         self.arrivals += 1;
@@ -202,6 +181,33 @@ impl<F: Copy> Scheduler<F> {
             self.activate(now, id);
         }
         Ok(())
+    }
+
+    /// Whether a frame of so many bytes would be accepted.
+    ///
+    /// # Errors
+    /// As of [`enqueue`](Self::enqueue).
+    pub fn accepts(&self, id: SourceId, bytes: u64) -> Result<(), Full> {
+        let source = self.sources.get(usize::from(id)).and_then(Option::as_ref).ok_or(Full::NoSource)?;
+        if source.list.frames >= source.config.cap_frames {
+            return Err(Full::SourceFrames);
+        }
+        if source.list.bytes + bytes > source.config.cap_bytes {
+            return Err(Full::SourceBytes);
+        }
+        let room = match self.config.discipline {
+            Discipline::Contract if source.config.promised() => u64::MAX,
+            Discipline::Contract => {
+                let left = self.config.queue.saturating_sub(self.unpromised);
+                // Whoever is polled first would fill what is left at every turn, and the last never
+                // find room. So, beside others, none holds more than is left (dynamic thresholds,
+                // Choudhury and Hahne, 1998): some is always left for who has least.
+                let alone = self.unpromised == source.list.bytes;
+                if alone { left } else { left.saturating_sub(source.list.bytes) }
+            }
+            Discipline::Fifo => self.config.queue.saturating_sub(self.total.bytes),
+        };
+        if bytes > room { Err(Full::EgressBytes) } else { Ok(()) }
     }
 
     /// Bytes that a frame may have to go at `now` without waiting for the egress rate, rounded down.
@@ -224,14 +230,11 @@ impl<F: Copy> Scheduler<F> {
         }
     }
 
-    /// What was charged has been shown to the receiver: soon after, or `late`, at that time.
+    /// What was charged has been shown to the receiver, at `now`.
     #[inline]
-    pub fn shown(&mut self, late: Option<u64>) {
+    pub fn shown(&mut self, now: u64) {
         if let Some(bucket) = &mut self.bucket {
-            match late {
-                None => bucket.shown(),
-                Some(now) => bucket.shown_late(now),
-            }
+            bucket.shown(now);
         }
     }
 

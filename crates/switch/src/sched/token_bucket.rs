@@ -60,6 +60,7 @@ impl TokenBucket {
         self.rate = rate.bits();
         self.depth = units(burst.get());
         self.level = self.level.min(self.depth);
+        self.unseen = None;
     }
 
     /// The earliest time, not before `now`, at which a frame of `bytes` may go
@@ -101,15 +102,9 @@ impl TokenBucket {
         self.unseen = Some(self.unseen.unwrap_or(0).saturating_add(units(bytes)));
     }
 
-    /// What was charged has been shown, soon after it was charged.
-    #[inline]
-    pub fn shown(&mut self) {
-        self.unseen = None;
-    }
-
-    /// As [`shown`](Self::shown), but late, at `now`. Who looks at the frames sees them from then on:
+    /// What was charged has been shown, at `now`. Who looks at the frames sees them from then on:
     /// what the bucket could not have held beside them is lost, as if they were charged now.
-    pub fn shown_late(&mut self, now: u64) {
+    pub fn shown(&mut self, now: u64) {
         self.settle(now);
         if let Some(unseen) = self.unseen.take() {
             self.level = self.level.min(self.depth.saturating_sub(unseen));
@@ -297,7 +292,7 @@ mod tests {
         /// Batches that are shown late: whoever sees them sees no interval of more than burst, one
         /// frame and what fell in.
         #[test]
-        fn what_is_shown_late_is_no_burst_beyond_the_burst(
+        fn what_is_shownr_is_no_burst_beyond_the_burst(
             bits in 1_000_000u64..10_000_000_000,
             burst in 1_500u64..200_000,
             waits in any::<bool>(),
@@ -317,7 +312,7 @@ mod tests {
                     total += bytes;
                 }
                 now += late;
-                bucket.shown_late(now);
+                bucket.shown(now);
                 shown.push((now, total, bytes));
             }
             for first in 0..shown.len() {

@@ -5,8 +5,8 @@ use super::deliver::{Outcome, chains_waiting, deliver};
 use super::{Worker, clock};
 use crate::capture::Direction;
 use crate::fdb::PortIndex;
-use crate::port::{Egress, FrameRef, NEVER, Port};
-use crate::sched::{Head, Queued, Tier};
+use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
+use crate::sched::{Full, Head, Queued, Tier};
 use crate::stats::DropReason;
 
 /// Frames delivered to one receiver per loop.
@@ -64,14 +64,23 @@ impl Worker {
         for (egress, source) in relief.drain(..) {
             let now = self.now;
             let Some(port) = &mut self.ports[egress as usize] else { continue };
-            let stuck = port.egress.blocked_since != NEVER
-                || matches!(port.egress.scheduler.head(now), Head::WaitUntil(_));
-            if stuck && let Some(queued) = port.egress.scheduler.drop_tail(source) {
+            if is_stuck(&mut port.egress, now)
+                && let Some(queued) = port.egress.scheduler.drop_tail(source)
+            {
                 self.drop_frame(queued.frame, egress, DropReason::RingShare);
             }
         }
         self.relief = relief;
         before != self.fates.len()
+    }
+
+    /// Whether a super-frame would be dropped for want of room at an own egress that has not come to
+    /// its turn: a worker that copies as fast as it can lets it wait in the sender's ring instead.
+    pub(super) fn is_behind(&mut self, source: PortIndex, egress: PortIndex, frame: &Frame) -> bool {
+        let now = self.now;
+        let Some(port) = &mut self.ports[egress as usize] else { return false };
+        let room = port.egress.scheduler.accepts(source, u64::from(frame.wire_bytes));
+        !matches!(room, Ok(()) | Err(Full::NoSource)) && !is_stuck(&mut port.egress, now)
     }
 
     /// Serves all egresses with work; `true` where anything moved.
@@ -200,6 +209,11 @@ impl Worker {
         });
         before != self.fates.len()
     }
+}
+
+/// Whether it is the receiver or its rate that an egress waits for, not this worker.
+fn is_stuck(egress: &mut Egress, now: u64) -> bool {
+    egress.blocked_since != NEVER || matches!(egress.scheduler.head(now), Head::WaitUntil(_))
 }
 
 /// What became of a frame, with what its egress knows of its waiting.

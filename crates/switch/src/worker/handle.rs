@@ -18,7 +18,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    fn new() -> std::io::Result<Self> {
+    pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self {
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             asleep: AtomicBool::new(false),

@@ -44,6 +44,8 @@ pub(super) enum Sent {
     At(u64),
     /// No slot for the next piece.
     NoSlot,
+    /// Its egress has not come to its turn.
+    Behind,
 }
 
 impl Worker {
@@ -148,6 +150,7 @@ impl Worker {
                     self.ask_relief(port);
                     break;
                 }
+                Sent::Behind => return (true, false),
             }
         }
         (worked, false)
@@ -272,6 +275,10 @@ impl Worker {
                     }
                 }
             },
+            None if frame.offload.gso_size().is_some() && self.would_overrun(port, frame) => {
+                put_back(port, pending);
+                Sent::Behind
+            }
             None => match port.conform(pending.arrival, whole, self.now) {
                 Ok(started) => {
                     count_sent(port, frame);
@@ -283,6 +290,13 @@ impl Worker {
                     Sent::At(at)
                 }
             },
+        }
+    }
+
+    fn would_overrun(&mut self, port: &Port, frame: &Frame) -> bool {
+        match self.destination(port, frame.headers.dst) {
+            Some(To::Port(egress)) => self.is_behind(port.index, egress, frame),
+            _ => false,
         }
     }
 

@@ -82,6 +82,10 @@ impl Worker {
                     break;
                 }
                 Sent::NoSlot => break,
+                Sent::Behind => {
+                    worked = true;
+                    break;
+                }
             }
         }
         port.set_throttled(throttled, now);

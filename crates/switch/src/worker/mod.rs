@@ -62,10 +62,6 @@ const CROSSINGS: usize = 256;
 /// Calls answered per loop, so that front ends that never stop asking do not stop the frames.
 const CALLS: usize = 4;
 
-/// A loop that took longer, ns, was kept from showing what it had charged before: tokens fell in
-/// meanwhile.
-const LATE: u64 = 50_000;
-
 /// Nanoseconds of CLOCK_MONOTONIC.
 #[inline]
 pub fn clock() -> u64 {
@@ -207,7 +203,7 @@ impl Worker {
         worked |= self.relieve();
         worked |= self.settle();
         if !self.touched.is_empty() {
-            self.flush(started);
+            self.flush();
         }
         self.ring_peers();
         if worked {
@@ -247,16 +243,22 @@ impl Worker {
         worked
     }
 
-    /// Shows drivers what was completed in the loop that `started` then.
-    fn flush(&mut self, started: u64) {
-        let now = clock();
-        let late = (now.saturating_sub(started) > LATE).then_some(now);
-        for index in self.touched.drain() {
-            let Some(port) = &mut self.ports[index as usize] else { continue };
-            if let crate::port::Link::Vhost(vhost) = &mut port.link {
+    /// Shows drivers what was completed, then says to the token buckets when that was: a worker can
+    /// be kept from its CPU between charging and showing, while tokens fall in.
+    fn flush(&mut self) {
+        let touched = std::mem::replace(&mut self.touched, PortSet::EMPTY);
+        for index in touched.iter() {
+            if let Some(port) = &mut self.ports[index as usize]
+                && let crate::port::Link::Vhost(vhost) = &mut port.link
+            {
                 vhost.flush();
             }
-            port.shown(late);
+        }
+        let now = clock();
+        for index in touched.iter() {
+            if let Some(port) = &mut self.ports[index as usize] {
+                port.shown(now);
+            }
         }
     }
 

@@ -20,6 +20,11 @@ use std::sync::Arc;
 const SPIN: u64 = 30_000;
 /// Sleeping for less is not worth the system call, ns.
 const NAP: u64 = 15_000;
+/// Most that a timer is taken to be late, ns: what comes later was not the timer, but the CPU that was
+/// taken away.
+const LATEST: u64 = 1_000_000;
+/// How often a timer is tried that was too late before, ns.
+const TRIAL: u64 = 4_000_000_000;
 /// How often a receiver without buffers is looked at even if it does not kick, ns.
 pub(super) const BLOCKED_POLL: u64 = 200_000;
 
@@ -31,6 +36,11 @@ pub struct Sleeper {
     epoll: OwnedFd,
     bell: Arc<Bell>,
     last_work: u64,
+    /// How late timers end, ns: the worst of late. A CPU that was halted may take half a millisecond,
+    /// in which a rate whose burst is smaller is lost.
+    late: u64,
+    /// When a timer was used last.
+    timed: u64,
     /// Taps among the ports: they are polled by system call even while there is work.
     taps: usize,
 }
@@ -40,7 +50,7 @@ impl Sleeper {
     pub fn new(bell: &Arc<Bell>) -> std::io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, bell.event(), EventData::new_u64(BELL), EventFlags::IN)?;
-        Ok(Self { epoll, bell: bell.clone(), last_work: clock(), taps: 0 })
+        Ok(Self { epoll, bell: bell.clone(), last_work: clock(), late: 0, timed: 0, taps: 0 })
     }
 
     /// Listens for a tap's frames.
@@ -64,6 +74,17 @@ impl Sleeper {
         if let Err(error) = epoll::add(&self.epoll, kick, data, EventFlags::IN | EventFlags::ET) {
             tracing::error!(port, %error, "a kick cannot be listened for");
         }
+    }
+
+    /// How long before something is due a timer is to end, ns.
+    fn margin(&self, now: u64) -> u64 {
+        if now.saturating_sub(self.timed) < TRIAL { self.late } else { 0 }
+    }
+
+    /// Learns from a timer that ended at `now`, so many ns later than it was to.
+    fn timer_was_late(&mut self, late: u64, now: u64) {
+        self.late = late.max(self.margin(now) * 63 / 64).min(LATEST);
+        self.timed = now;
     }
 
     /// Stops listening.
@@ -90,7 +111,9 @@ impl Worker {
         let spin = if self.sleeper.taps < self.owned.len() { SPIN } else { 0 };
         let quiet = now.saturating_sub(self.sleeper.last_work) >= spin;
         let due = self.wake.saturating_sub(now);
-        if !quiet || due < NAP {
+        // What is due is not to be late: the rest is spun.
+        let margin = self.sleeper.margin(now);
+        if !quiet || due < NAP.max(margin) {
             if self.sleeper.taps > 0 {
                 self.poll_taps();
             } else {
@@ -111,10 +134,15 @@ impl Worker {
             self.sleeper.last_work = now;
             return;
         }
-        let timeout = (self.wake != NEVER).then_some(due);
-        self.wait(timeout, u64::MAX);
+        let timeout = (self.wake != NEVER).then(|| due - margin);
+        let timed_out = self.wait(timeout, u64::MAX) == 0;
         self.sleeper.bell.awake();
         let woke = clock();
+        if let Some(timeout) = timeout
+            && timed_out
+        {
+            self.sleeper.timer_was_late(woke.saturating_sub(now + timeout), woke);
+        }
         self.stats.sleeps.add(1);
         self.stats.asleep.add(woke.saturating_sub(now));
         self.now = woke;
@@ -137,14 +165,18 @@ impl Worker {
     }
 
     /// Waits up to `timeout` ns, for ever with `None`. What quiet ports have sent arrived at `since`,
-    /// or at the wake-up where that is earlier.
-    pub(super) fn wait(&mut self, timeout: Option<u64>, since: u64) {
+    /// or at the wake-up where that is earlier. Returns how many events there were.
+    pub(super) fn wait(&mut self, timeout: Option<u64>, since: u64) -> usize {
         let mut events = [MaybeUninit::<Event>::uninit(); 64];
         let timeout = timeout.map(|ns| rustix::time::Timespec {
             tv_sec: (ns / 1_000_000_000) as i64,
             tv_nsec: (ns % 1_000_000_000) as _,
         });
-        let Ok((events, _)) = epoll::wait(&self.sleeper.epoll, &mut events, timeout.as_ref()) else { return };
+        let Ok((events, _)) = epoll::wait(&self.sleeper.epoll, &mut events, timeout.as_ref()) else {
+            // A signal.
+            return 1;
+        };
+        let count = events.len();
         for event in events {
             let data = event.data.u64();
             if data == BELL {
@@ -163,6 +195,7 @@ impl Worker {
                 queue.readable = true;
             }
         }
+        count
     }
 
     /// Asks all drivers for kicks; `true` where there is something to do after all.
@@ -225,4 +258,30 @@ fn for_each_port(ports: &mut [Option<Box<Port>>], indices: &[PortIndex], mut vis
 pub(super) fn sharpen_timers() {
     // SAFETY: PR_SET_TIMERSLACK takes one number and changes this thread only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_is_not_left_to_a_timer_that_comes_late() {
+        let bell = Arc::new(Bell::new().unwrap());
+        let mut sleeper = Sleeper::new(&bell).unwrap();
+        assert_eq!(sleeper.margin(10), 0, "nothing is known yet");
+        sleeper.timer_was_late(500_000, 20);
+        assert_eq!(sleeper.margin(30), 500_000);
+        // One that is in time says little of the next.
+        sleeper.timer_was_late(50_000, 40);
+        assert!((480_000..500_000).contains(&sleeper.margin(50)));
+        for at in 0..300 {
+            sleeper.timer_was_late(50_000, 60 + at);
+        }
+        assert_eq!(sleeper.margin(400), 50_000, "forgotten");
+        // It was not the timer.
+        sleeper.timer_was_late(80_000_000, 500);
+        assert_eq!(sleeper.margin(600), LATEST);
+        // Where all is due earlier than that, it is tried again at some time.
+        assert_eq!(sleeper.margin(500 + TRIAL), 0);
+    }
 }
