@@ -97,7 +97,7 @@ impl PortControl for Shared {
         let layout = RingLayout { size: setup.size, desc: setup.desc, avail: setup.avail, used: setup.used };
         let mut device = self.lock();
         let has = |feature| device.features & feature != 0;
-        let features = Features { packed: has(PACKED), event_idx: has(EVENT_IDX), indirect: has(INDIRECT) };
+        let features = Features { packed: has(PACKED), event_idx: has(EVENT_IDX), indirect: has(INDIRECT), in_order: false };
         let memory = device.memory.clone().expect("memory comes first");
         let queue = Queue::new(memory, layout, setup.base, features).map_err(|error| error.to_string())?;
         assert!(device.queues.insert(index, queue).is_none(), "queue {index} runs already");

@@ -170,7 +170,7 @@ fn run_on(guest: &Guest, data: &[u8]) {
     let mut bytes = Bytes::new(data);
     let kind = bytes.u8();
     let (packed, writable) = (kind & 1 != 0, kind & 8 != 0);
-    let features = Features { packed, event_idx: kind & 2 != 0, indirect: kind & 4 != 0 };
+    let features = Features { packed, event_idx: kind & 2 != 0, indirect: kind & 4 != 0, in_order: false };
     let size = match packed {
         true => 1 + u16::from(bytes.u8()) % MOST,
         false => 1 << (bytes.u8() % 8),

@@ -40,6 +40,8 @@ pub const EVENT_IDX: u64 = 1 << 29;
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// VIRTIO_F_VERSION_1.
 pub const VERSION_1: u64 = 1 << 32;
+/// VIRTIO_F_IN_ORDER.
+pub const IN_ORDER: u64 = 1 << 35;
 /// VIRTIO_F_RING_PACKED.
 pub const RING_PACKED: u64 = 1 << 34;
 
@@ -426,6 +428,7 @@ impl FrontEnd {
             packed: self.features & RING_PACKED != 0,
             event_idx: self.features & EVENT_IDX != 0,
             indirect: self.features & INDIRECT_DESC != 0,
+            in_order: self.features & IN_ORDER != 0,
         };
         let (size, buffer_size) = (self.options.queue_size, self.options.buffer_size);
         let mut queue = Queue::new(&self.memory, size, features, buffer_size)?;

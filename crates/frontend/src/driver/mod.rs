@@ -9,6 +9,7 @@
 //! - [`split`]: descriptor table, available and used ring
 //! - [`packed`]: one descriptor ring
 
+mod in_order;
 pub mod packed;
 pub mod split;
 
@@ -33,6 +34,8 @@ pub struct DriverFeatures {
     pub event_idx: bool,
     /// VIRTIO_F_INDIRECT_DESC, for [`DriverQueue::add_indirect`].
     pub indirect: bool,
+    /// VIRTIO_F_IN_ORDER: one used entry may stand for a batch, by its last chain.
+    pub in_order: bool,
 }
 
 /// One buffer of a chain.

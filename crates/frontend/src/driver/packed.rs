@@ -8,6 +8,7 @@
 //!   ────────┴─────────────────┴────────
 //! ```
 
+use super::in_order::InOrder;
 use super::{Buffer, DriverFeatures, INDIRECT, MAX_INDIRECT, Used};
 use crate::memory::SharedMemory;
 use std::sync::Arc;
@@ -82,6 +83,8 @@ pub struct PackedDriver {
     unpublished: Option<(u16, u16)>,
     /// Places of all chains not yet shown.
     added: u16,
+    /// With VIRTIO_F_IN_ORDER: the chains in flight.
+    order: InOrder,
 }
 
 impl PackedDriver {
@@ -112,6 +115,7 @@ impl PackedDriver {
             places: vec![0; usize::from(size)],
             unpublished: None,
             added: 0,
+            order: InOrder::default(),
         };
         // As if everything before had come back: used in the last round.
         for slot in 0..size {
@@ -149,7 +153,10 @@ impl PackedDriver {
         let (mut place, mut left) = (self.used, self.size - self.free);
         while left > 0 && self.is_used(place) {
             let id = u16::from_le(self.memory.word(self.desc_at(place.slot) + 12).load(Ordering::Relaxed));
-            let places = self.places_of(id);
+            let places = match self.features.in_order {
+                true => self.order.up_to(id).map(|id| self.places_of(id)).sum(),
+                false => self.places_of(id),
+            };
             place = place.forward(places, self.size);
             left -= places;
         }
@@ -235,6 +242,30 @@ impl PackedDriver {
     /// If the device completed what is not in flight.
     #[inline]
     pub fn reap(&mut self) -> Option<Used> {
+        if self.features.in_order {
+            return self.reap_in_order();
+        }
+        let Used { head, len } = self.next_used()?;
+        self.free_chain(head);
+        Some(Used { head, len })
+    }
+
+    fn reap_in_order(&mut self) -> Option<Used> {
+        let next = match self.order.take() {
+            Some(next) => next,
+            None => {
+                let Used { head, len } = self.next_used()?;
+                self.order.used_up_to(head, len);
+                self.order.take()?
+            }
+        };
+        self.free_chain(next.head);
+        Some(next)
+    }
+
+    /// The next used descriptor, as it is.
+    #[inline]
+    fn next_used(&self) -> Option<Used> {
         if self.free == self.size || !self.is_used(self.used) {
             return None;
         }
@@ -242,12 +273,17 @@ impl PackedDriver {
         self.memory.read(self.desc_at(self.used.slot) + 8, &mut half);
         let len = u32::from_le_bytes(std::array::from_fn(|i| half[i]));
         let [id, flags] = [4, 6].map(|at| u16::from_le_bytes([half[at], half[at + 1]]));
+        Some(Used { head: id, len: if flags & WRITE != 0 { len } else { 0 } })
+    }
+
+    /// The chain of `id` is not in flight any more.
+    #[inline]
+    fn free_chain(&mut self, id: u16) {
         let places = self.places_of(id);
         self.places[usize::from(id)] = 0;
         self.ids.push(id);
         self.free += places;
         self.used = self.used.forward(places, self.size);
-        Some(Used { head: id, len: if flags & WRITE != 0 { len } else { 0 } })
     }
 
     /// See [`DriverQueue::disable_interrupts`](super::DriverQueue::disable_interrupts).
@@ -296,6 +332,9 @@ impl PackedDriver {
     /// Counts `places` from `avail` on as the chain of `id`.
     #[inline]
     fn take(&mut self, id: u16, places: u16) {
+        if self.features.in_order {
+            self.order.add(id);
+        }
         self.places[usize::from(id)] = places;
         self.free -= places;
         self.added += places;
@@ -331,7 +370,8 @@ mod tests {
     use super::*;
     use crate::driver::DriverQueue;
 
-    const FEATURES: DriverFeatures = DriverFeatures { packed: true, event_idx: true, indirect: true };
+    const FEATURES: DriverFeatures =
+        DriverFeatures { packed: true, event_idx: true, indirect: true, in_order: false };
 
     fn queue(size: u16) -> (Arc<SharedMemory>, PackedDriver) {
         let memory = Arc::new(SharedMemory::new(0, 0x10000).unwrap());

@@ -7,6 +7,7 @@
 
 mod recycle;
 
+use super::in_order::InOrder;
 use super::{Buffer, DriverFeatures, INDIRECT, MAX_INDIRECT, Used};
 use crate::memory::SharedMemory;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub struct SplitDriver {
     next_avail: u16,
     published: u16,
     next_used: u16,
+    /// With VIRTIO_F_IN_ORDER: the chains in flight.
+    order: InOrder,
 }
 
 impl SplitDriver {
@@ -65,6 +68,7 @@ impl SplitDriver {
             next_avail: base,
             published: base,
             next_used: base,
+            order: InOrder::default(),
         };
         queue.memory.word(avail + 2).store(base.to_le(), Ordering::Relaxed);
         queue.memory.word(used + 2).store(base.to_le(), Ordering::Relaxed);
@@ -176,6 +180,24 @@ impl SplitDriver {
     /// If the device completed what is not in flight.
     #[inline]
     pub fn reap(&mut self) -> Option<Used> {
+        let next = match self.features.in_order {
+            true => match self.order.take() {
+                Some(next) => next,
+                None => {
+                    let Used { head, len } = self.used_entry()?;
+                    self.order.used_up_to(head, len);
+                    self.order.take()?
+                }
+            },
+            false => self.used_entry()?,
+        };
+        self.free_chain(next.head);
+        Some(next)
+    }
+
+    /// The next used entry, as it is.
+    #[inline]
+    fn used_entry(&self) -> Option<Used> {
         let index = u16::from_le(self.memory.word(self.used + 2).load(Ordering::Acquire));
         if index == self.next_used {
             return None;
@@ -185,8 +207,13 @@ impl SplitDriver {
         let [head, len] = [0, 4].map(|at| u32::from_le_bytes(std::array::from_fn(|i| entry[at + i])));
         let count = self.chain_len.get(head as usize).copied().unwrap_or(0);
         assert!(count > 0, "the device completed chain {head}, which is not in flight");
-        let head = head as u16;
-        self.chain_len[usize::from(head)] = 0;
+        Some(Used { head: head as u16, len })
+    }
+
+    /// The chain of `head` is not in flight any more.
+    #[inline]
+    fn free_chain(&mut self, head: u16) {
+        let count = std::mem::take(&mut self.chain_len[usize::from(head)]);
         // The chain is still linked through `next`; put it before the free ones.
         let mut last = head;
         for _ in 1..count {
@@ -196,7 +223,6 @@ impl SplitDriver {
         self.first_free = head;
         self.free += count;
         self.next_used = self.next_used.wrapping_add(1);
-        Some(Used { head, len })
     }
 
     /// See [`DriverQueue::disable_interrupts`](super::DriverQueue::disable_interrupts).
@@ -237,6 +263,9 @@ impl SplitDriver {
 
     /// Makes the first `count` free descriptors, from `head` to before `rest`, an available chain.
     fn take(&mut self, head: u16, rest: u16, count: u16) {
+        if self.features.in_order {
+            self.order.add(head);
+        }
         self.chain_len[usize::from(head)] = count;
         self.first_free = rest;
         self.free -= count;

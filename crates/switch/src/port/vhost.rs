@@ -5,8 +5,8 @@ use super::slots::{FrameRef, Slots};
 use crate::fdb::PortIndex;
 use crate::vhost_user::VringSetup;
 use crate::vhost_user::features::{
-    F_EVENT_IDX, F_INDIRECT_DESC, F_RING_PACKED, NET_F_GUEST_CSUM, NET_F_GUEST_ECN, NET_F_GUEST_TSO4,
-    NET_F_GUEST_TSO6, NET_F_GUEST_USO4, NET_F_GUEST_USO6, NET_F_MRG_RXBUF, header_len,
+    F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RING_PACKED, NET_F_GUEST_CSUM, NET_F_GUEST_ECN,
+    NET_F_GUEST_TSO4, NET_F_GUEST_TSO6, NET_F_GUEST_USO4, NET_F_GUEST_USO6, NET_F_MRG_RXBUF, header_len,
 };
 use crate::virtio::{Features, GuestMemory, Queue, RingError, RingLayout};
 use std::os::fd::OwnedFd;
@@ -152,6 +152,7 @@ impl VhostPort {
             packed: self.features & F_RING_PACKED != 0,
             event_idx: self.features & F_EVENT_IDX != 0,
             indirect: self.features & F_INDIRECT_DESC != 0,
+            in_order: self.features & F_IN_ORDER != 0,
         };
         let mut queue = Queue::with_inflight(memory, layout, setup.base, features, setup.inflight)?;
         queue.suppress_kicks();

@@ -184,6 +184,7 @@ impl Switch {
             SocketEnd::Stream(_) => None,
         };
         let status = Arc::new(ConnectionStatus::default());
+        status.keep_any_order(vnic.deadline.is_some());
         let announced = matches!(socket, SocketEnd::Restored(_));
         let control = PortLink { switch: self.clone(), index, worker, announced };
         let config = PortConfig::new(vnic.name.clone(), vnic.queues);
@@ -244,6 +245,9 @@ impl Switch {
         }
         let moved = entry.segment != segment;
         let (index, owner) = (entry.index, entry.worker);
+        if let End::Vhost { status, .. } = &entry.end {
+            status.keep_any_order(vnic.deadline.is_some());
+        }
         (entry.segment, entry.vnic) = (segment, vnic);
         if moved {
             // What it learned, sent or was to receive belongs to the segment it left.

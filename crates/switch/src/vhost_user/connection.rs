@@ -489,7 +489,8 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
     }
 
     fn get_features(&mut self) -> Result<u64> {
-        Ok(features::offered(self.queue_pairs))
+        let hidden = if self.status.offers_in_order() { 0 } else { features::F_IN_ORDER };
+        Ok(features::offered(self.queue_pairs) & !hidden)
     }
 
     fn set_features(&mut self, features: u64) -> Result<()> {

@@ -3,7 +3,8 @@
 //!
 //! Not offered, and why:
 //! - CTRL_VQ and what hangs on it: the front end runs the control queue itself.
-//! - IN_ORDER: frames of one ring leave towards several receivers, in any order.
+//! - IN_ORDER, to vNICs with a deadline: a best-effort frame that waits would keep the buffers of
+//!   real-time ones behind it. See docs/decisions/in-order.md.
 //! - LOG_ALL, PAGEFAULT: writes are not logged, and post-copy would stall the
 //!   worker, and with it every other port.
 //! - ACCESS_PLATFORM: there is no IOTLB; rings hold guest physical addresses.
@@ -50,10 +51,12 @@ pub const F_EVENT_IDX: u64 = 1 << 29;
 pub const F_VERSION_1: u64 = 1 << 32;
 /// One descriptor ring for both sides, instead of a table and two rings.
 pub const F_RING_PACKED: u64 = 1 << 34;
+/// Chains are given back in the order they were made available.
+pub const F_IN_ORDER: u64 = 1 << 35;
 /// vhost-user's own bit: protocol features follow, and rings start disabled.
 pub const VHOST_USER_F_PROTOCOL_FEATURES: u64 = 1 << 30;
 
-const NAMES: [(u64, &str); 20] = [
+const NAMES: [(u64, &str); 21] = [
     (NET_F_CSUM, "CSUM"),
     (NET_F_GUEST_CSUM, "GUEST_CSUM"),
     (NET_F_GUEST_TSO4, "GUEST_TSO4"),
@@ -73,10 +76,12 @@ const NAMES: [(u64, &str); 20] = [
     (F_EVENT_IDX, "EVENT_IDX"),
     (F_VERSION_1, "VERSION_1"),
     (F_RING_PACKED, "RING_PACKED"),
+    (F_IN_ORDER, "IN_ORDER"),
     (VHOST_USER_F_PROTOCOL_FEATURES, "PROTOCOL_FEATURES"),
 ];
 
-/// The virtio features of a port with that many queue pairs.
+/// The virtio features that a port with that many queue pairs accepts. It offers all of them but
+/// IN_ORDER, which not every contract goes with; whoever has it already keeps it.
 pub fn offered(queue_pairs: u16) -> u64 {
     let all = NAMES.iter().fold(0, |bits, (bit, _)| bits | bit);
     if queue_pairs > 1 { all } else { all & !NET_F_MQ }
@@ -114,7 +119,7 @@ mod tests {
     /// Compared with the numbers of the standard, written out a second time.
     #[test]
     fn offers_the_bits_of_the_standard() {
-        let expected = [0, 1, 7, 8, 9, 11, 12, 13, 15, 21, 22, 27, 28, 29, 30, 32, 34, 54, 55, 56];
+        let expected = [0, 1, 7, 8, 9, 11, 12, 13, 15, 21, 22, 27, 28, 29, 30, 32, 34, 35, 54, 55, 56];
         let bits = expected.iter().fold(0u64, |bits, n| bits | 1 << n);
         assert_eq!(offered(4), bits);
         assert_eq!(offered(1), bits & !(1 << 22));

@@ -2,6 +2,7 @@
 
 use crate::stats::ThrownOut;
 use serde::Serialize;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +50,7 @@ pub struct Snapshot {
 pub struct ConnectionStatus {
     now: Mutex<Snapshot>,
     changed: Condvar,
+    any_order: AtomicBool,
 }
 
 impl ConnectionStatus {
@@ -65,6 +67,15 @@ impl ConnectionStatus {
             .wait_timeout_while(self.lock(), timeout, |now| !wanted(now))
             .unwrap_or_else(PoisonError::into_inner);
         (!waited.timed_out()).then(|| now.clone())
+    }
+
+    /// Front ends that connect from now on are not offered VIRTIO_F_IN_ORDER, or are.
+    pub fn keep_any_order(&self, any_order: bool) {
+        self.any_order.store(any_order, Ordering::Relaxed);
+    }
+
+    pub(super) fn offers_in_order(&self) -> bool {
+        !self.any_order.load(Ordering::Relaxed)
     }
 
     pub(super) fn update(&self, change: impl FnOnce(&mut Snapshot)) {

@@ -1,6 +1,7 @@
 //! What both layouts of a virtqueue have in common before the first descriptor is read: what was
 //! negotiated, where the parts are, when the other side wants to be told.
 
+use super::inflight::Kind;
 use super::{GuestMemory, RingError, RingPart};
 
 /// The negotiated features that change what the rings mean.
@@ -12,6 +13,14 @@ pub struct Features {
     pub event_idx: bool,
     /// VIRTIO_F_INDIRECT_DESC: chains may continue in a table of their own.
     pub indirect: bool,
+    /// VIRTIO_F_IN_ORDER: chains are given back in the order they were made available.
+    pub in_order: bool,
+}
+
+impl Features {
+    pub(super) fn kind(self) -> Kind {
+        Kind { packed: self.packed, in_order: self.in_order }
+    }
 }
 
 /// Size of a virtqueue and where its parts are, in the front end's (user) addresses.

@@ -39,6 +39,7 @@ pub mod sigbus;
 mod span;
 mod split;
 mod walker;
+mod window;
 mod writer;
 
 #[cfg(test)]

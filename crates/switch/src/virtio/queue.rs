@@ -117,6 +117,19 @@ impl Queue {
         either!(self, queue => queue.in_flight())
     }
 
+    /// What the driver calls the chain in flight that [`complete`](Self::complete) wants so.
+    #[cfg(test)]
+    pub(super) fn head_of(&self, token: u16) -> u16 {
+        either!(self, queue => queue.head_of(token))
+    }
+
+    /// With VIRTIO_F_IN_ORDER: the oldest chain in flight, as [`complete`](Self::complete) wants it,
+    /// and how many are completed behind it, which the driver gets back only after it. `None` where
+    /// chains go back in any order. Looks at each chain in flight.
+    pub fn held_back(&self) -> Option<(u16, u16)> {
+        either!(self, queue => queue.held_back())
+    }
+
     /// Entries of the ring.
     #[inline]
     pub fn size(&self) -> u16 {
@@ -170,8 +183,8 @@ impl Queue {
     }
 
     /// Gives a popped chain back by its [`Chain::head`], `len` bytes of it written (0 in a transmit
-    /// queue). Chains may be completed in any order. The driver sees it after
-    /// [`publish`](Self::publish).
+    /// queue). Chains may be completed in any order; with VIRTIO_F_IN_ORDER one that is completed
+    /// before an older one waits for it. The driver sees it after [`publish`](Self::publish).
     #[inline]
     pub fn complete(&mut self, head: u16, len: u32) {
         either!(self, queue => queue.complete(head, len));

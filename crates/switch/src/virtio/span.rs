@@ -105,8 +105,8 @@ impl Chain {
         Self { bytes: 0, head: 0, count: 0, spans: [Span::EMPTY; MAX_SPANS] }
     }
 
-    /// Index of the chain's first descriptor or, in a packed ring, its buffer id: what
-    /// [`Queue::complete`](super::Queue::complete) wants back.
+    /// Index of the chain's first descriptor or, in a packed ring, its buffer id or, with
+    /// VIRTIO_F_IN_ORDER, its number: what [`Queue::complete`](super::Queue::complete) wants back.
     #[inline]
     pub fn head(&self) -> u16 {
         self.head

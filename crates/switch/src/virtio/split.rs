@@ -13,11 +13,12 @@
 //! Indices count modulo 2^16 and the size divides 2^16, so that an index masked is a slot.
 //! One thread at a time may call a queue: the worker that owns its port.
 
-use super::inflight::{Snapshot, stored};
+use super::inflight::{Record, Snapshot, stored};
 use super::layout::{Features, RingLayout, locate, need_event};
 use super::memory::GuestMemory;
 use super::span::prefetch;
 use super::walker::{DESC_BYTES, DESC_NEXT, Descriptor, Links, Table, Walker, longest_chain};
+use super::window::Window;
 use super::{Chain, QueueInflight, RingError, RingPart, Single};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
@@ -85,6 +86,8 @@ pub struct SplitQueue {
     next_used: u16,
     /// Used index the driver was told.
     published: u16,
+    /// With VIRTIO_F_IN_ORDER: the chains in flight; their numbers are the available indices.
+    window: Option<Window>,
     /// Nothing was published yet, and our predecessor may owe the driver an interrupt.
     interrupt_due: bool,
     inflight: QueueInflight,
@@ -131,7 +134,7 @@ impl SplitQueue {
         }
         let rings = Rings::translate(&memory, &layout)?;
         let inflight = inflight.unwrap_or_else(|| QueueInflight::private(size));
-        let left = inflight.snapshot(&layout, false)?;
+        let left = inflight.snapshot(&layout, features.kind())?;
         let mut queue = Self {
             rings,
             size,
@@ -140,6 +143,7 @@ impl SplitQueue {
             next_avail: base,
             next_used: 0,
             published: 0,
+            window: None,
             interrupt_due: true,
             inflight,
             recovered: None,
@@ -149,12 +153,46 @@ impl SplitQueue {
         let used = u16::from_le(queue.used_idx().load(Ordering::Relaxed));
         queue.next_used = used;
         queue.published = used;
+        let kind = features.kind();
         match left {
+            Some(left) if features.in_order && queue.inflight.is_transmit() => {
+                let popped = left.commit.0;
+                if popped.wrapping_sub(used) > size {
+                    return Err(RingError::Inflight("more entries than it has"));
+                }
+                queue.recovered = Some(popped.wrapping_sub(used));
+                queue.give_all_back(popped);
+            }
             Some(left) => queue.recover(&left)?,
             None if base.wrapping_sub(used) > size => return Err(RingError::Base { base, used, size }),
-            None => queue.inflight.enter(&layout, false, (used, 0), base.wrapping_sub(used)),
+            // Nothing that is in flight may be passed over: it comes back, or is popped again.
+            None if features.in_order && queue.inflight.is_transmit() => {
+                queue.inflight.enter(&layout, kind, (base, 0, 0), 0);
+                queue.give_all_back(base);
+            }
+            None if features.in_order => {
+                queue.inflight.enter(&layout, kind, (used, 0, 0), 0);
+                (queue.next_avail, queue.seen) = (used, used);
+            }
+            None => queue.inflight.enter(&layout, kind, (used, 0, 0), base.wrapping_sub(used)),
+        }
+        if features.in_order {
+            queue.window = Some(Window::new(size, queue.next_avail));
         }
         Ok(queue)
+    }
+
+    /// Gives all that is not used before `popped` back, unsent, and shows it: in order, so that the
+    /// last one stands for all.
+    fn give_all_back(&mut self, popped: u16) {
+        if popped != self.published {
+            let head = self.avail_entry(popped.wrapping_sub(1));
+            self.write_used(self.published, head, 0);
+            self.used_idx().store(popped.to_le(), Ordering::Release);
+            stored();
+        }
+        (self.next_used, self.published) = (popped, popped);
+        (self.next_avail, self.seen) = (popped, popped);
     }
 
     /// Goes on where a predecessor was killed; `published` is the used index in the ring.
@@ -217,7 +255,21 @@ impl SplitQueue {
     /// Entries popped and not completed.
     #[inline]
     pub fn in_flight(&self) -> u16 {
-        self.next_avail.wrapping_sub(self.next_used)
+        match &self.window {
+            Some(window) => window.in_flight(),
+            None => self.next_avail.wrapping_sub(self.next_used),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn head_of(&self, token: u16) -> u16 {
+        self.window.as_ref().map_or(token, |window| Record::unpack(window.record(token)).id)
+    }
+
+    /// As [`Queue::held_back`](super::Queue::held_back).
+    pub fn held_back(&self) -> Option<(u16, u16)> {
+        let window = self.window.as_ref()?;
+        Some((window.given, window.held_back()))
     }
 
     /// Entries of the ring.
@@ -269,13 +321,24 @@ impl SplitQueue {
             let desc = unsafe { Descriptor::read::<ByName>(self.rings.desc.add(at)) };
             let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
             (single.ptr, single.len) = (ptr, desc.len);
-            if !WRITE {
+            if let Some(window) = &mut self.window {
+                single.head = window.push(single.head, 1);
+            } else if !WRITE {
                 self.inflight.mark(single.head, 1);
             }
             popped += 1;
         }
         self.next_avail = self.next_avail.wrapping_add(popped as u16);
+        self.commit_in_flight();
         popped
+    }
+
+    /// Of a transmit queue in order: what is popped is in flight until it is shown.
+    #[inline]
+    fn commit_in_flight(&self) {
+        if self.window.is_some() && self.inflight.is_transmit() {
+            self.inflight.commit(self.next_avail, 0);
+        }
     }
 
     /// Puts what [`pop_singles`](Self::pop_singles) popped last back, or the last of it.
@@ -283,6 +346,12 @@ impl SplitQueue {
     pub fn put_back(&mut self, last: &[Single]) {
         let n = last.len() as u16;
         assert!(n <= self.in_flight(), "putting {n} chains back of {} in flight", self.in_flight());
+        if let Some(window) = &mut self.window {
+            window.forget(n);
+            self.next_avail = self.next_avail.wrapping_sub(n);
+            self.commit_in_flight();
+            return;
+        }
         if self.inflight.is_transmit() {
             // The last one first: a kill leaves those in flight that come before in the ring.
             last.iter().rev().for_each(|single| self.inflight.unmark(single.head));
@@ -298,6 +367,12 @@ impl SplitQueue {
     #[inline]
     pub fn rewind(&mut self, n: u16) {
         assert!(n <= self.in_flight(), "rewinding {n} chains of {} in flight", self.in_flight());
+        if let Some(window) = &mut self.window {
+            window.forget(n);
+            self.next_avail = self.next_avail.wrapping_sub(n);
+            self.commit_in_flight();
+            return;
+        }
         for _ in 0..n {
             self.next_avail = self.next_avail.wrapping_sub(1);
             if self.inflight.is_transmit() {
@@ -317,28 +392,55 @@ impl SplitQueue {
     /// As [`complete`](Self::complete), for many.
     #[inline]
     pub fn complete_all(&mut self, done: impl Iterator<Item = (u16, u32)>) {
-        if self.inflight.is_transmit() {
-            self.complete_in::<true>(done);
-        } else {
-            self.complete_in::<false>(done);
+        match (&self.window, self.inflight.is_transmit()) {
+            (None, true) => self.complete_in::<true>(done),
+            (None, false) => self.complete_in::<false>(done),
+            (Some(_), true) => self.complete_in_order::<true>(done),
+            (Some(_), false) => self.complete_in_order::<false>(done),
         }
+    }
+
+    /// A transmit queue writes one used entry for all that is published, so none here.
+    #[inline]
+    fn complete_in_order<const TRANSMIT: bool>(&mut self, done: impl Iterator<Item = (u16, u32)>) {
+        let Some(mut window) = self.window.take() else { return };
+        for (number, len) in done {
+            window.complete(number, len, |record| {
+                if !TRANSMIT {
+                    let Record { id, len, .. } = Record::unpack(record);
+                    self.write_used(self.next_used, id, len);
+                }
+                self.next_used = self.next_used.wrapping_add(1);
+            });
+        }
+        self.window = Some(window);
+        if !TRANSMIT {
+            // All at once: no driver ever sees half of a frame.
+            self.inflight.commit(self.next_used, 0);
+        }
+    }
+
+    /// Writes the used entry of that index.
+    #[inline]
+    fn write_used(&self, index: u16, head: u16, len: u32) {
+        let at = 1 + 2 * usize::from(index & (self.size - 1));
+        // SAFETY: flags and index are 4 bytes, the masked slot is below the size, and the used
+        // ring is aligned to 4 and mapped for all its entries.
+        let entry = unsafe { self.rings.used.cast::<u32>().add(at) };
+        // SAFETY: as above; a driver reading meanwhile is no conflict, the accesses are atomic.
+        let (id, length) = unsafe { (AtomicU32::from_ptr(entry), AtomicU32::from_ptr(entry.add(1))) };
+        id.store(u32::from(head).to_le(), Ordering::Relaxed);
+        stored();
+        length.store(len.to_le(), Ordering::Relaxed);
+        stored();
     }
 
     #[inline]
     fn complete_in<const TRANSMIT: bool>(&mut self, done: impl Iterator<Item = (u16, u32)>) {
-        let (mask, entries) = (self.size - 1, self.rings.used.cast::<u32>());
         let mut next = self.next_used;
         for (head, len) in done {
             debug_assert!(next != self.next_avail, "completing chain {head}, but none is in flight");
-            // SAFETY: flags and index are 4 bytes, the masked slot is below the size, and the used
-            // ring is aligned to 4 and mapped for all its entries.
-            let entry = unsafe { entries.add(1 + 2 * usize::from(next & mask)) };
-            // SAFETY: as above; a driver reading meanwhile is no conflict, the accesses are atomic.
-            let (id, length) = unsafe { (AtomicU32::from_ptr(entry), AtomicU32::from_ptr(entry.add(1))) };
-            id.store(u32::from(head).to_le(), Ordering::Relaxed);
-            stored();
-            length.store(len.to_le(), Ordering::Relaxed);
-            stored();
+            self.write_used(next, head, len);
             next = next.wrapping_add(1);
             if TRANSMIT {
                 // In this order: until it is committed the chain is marked, so a kill strands none.
@@ -365,6 +467,14 @@ impl SplitQueue {
         let due = std::mem::take(&mut self.interrupt_due);
         if old == new {
             return due;
+        }
+        if let Some(window) = &mut self.window {
+            window.shown = new;
+            if self.inflight.is_transmit() {
+                // One entry for the batch, where the first one's would be.
+                let last = Record::unpack(window.record(new.wrapping_sub(1)));
+                self.write_used(old, last.id, 0);
+            }
         }
         // Release: the entries are written before the index that covers them.
         self.used_idx().store(new.to_le(), Ordering::Release);
@@ -436,14 +546,19 @@ impl SplitQueue {
         // SAFETY: the descriptors are mapped as long as `self` holds the memory.
         let ring = unsafe { Table::of_ring(self.rings.desc, self.size) };
         let walked = self.walker.walk::<ByName, WRITE>(ring, head, longest_chain(self.size), chain);
+        let mut token = head;
         if !matches!(walked, Err(error) if error.is_fatal()) {
-            if !WRITE {
+            if let Some(window) = &mut self.window {
+                token = window.push(head, 1);
+            } else if !WRITE {
                 self.inflight.mark(head, 1);
             }
             self.next_avail = self.next_avail.wrapping_add(1);
+            self.commit_in_flight();
         }
-        if walked.is_err() {
-            chain.reset(head);
+        match walked {
+            Ok(_) => chain.set_head(token),
+            Err(_) => chain.reset(token),
         }
         walked.map(|_| true)
     }
@@ -507,7 +622,7 @@ struct Left {
 impl Left {
     /// From what the region says and `used`, the ring's used index.
     fn of(left: &Snapshot, used: u16, size: u16, transmit: bool) -> Result<Self, &'static str> {
-        let (next_used, last) = left.commit;
+        let (next_used, last, _) = left.commit;
         // What is shown was no longer marked, and may be in flight again.
         let last = (transmit && next_used != used).then_some(last);
         let marked = (0..).zip(&left.places).filter(|&(head, &places)| places != 0 && Some(head) != last);

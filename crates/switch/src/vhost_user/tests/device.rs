@@ -1,7 +1,9 @@
 //! A device for tests: writes down what it is asked, and sends what a queue
 //! pair transmits back on the same pair.
 
-use crate::vhost_user::features::{F_EVENT_IDX, F_INDIRECT_DESC, F_RING_PACKED, NET_F_MRG_RXBUF, header_len};
+use crate::vhost_user::features::{
+    F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RING_PACKED, NET_F_MRG_RXBUF, header_len,
+};
 use crate::vhost_user::{PortControl, VringSetup};
 use crate::virtio::{Chain, Features, GuestMemory, Queue as Ring, RingLayout, SpanWriter};
 use std::collections::BTreeMap;
@@ -135,6 +137,7 @@ impl PortControl for Arc<Mutex<Device>> {
             packed: device.features & F_RING_PACKED != 0,
             event_idx: device.features & F_EVENT_IDX != 0,
             indirect: device.features & F_INDIRECT_DESC != 0,
+            in_order: device.features & F_IN_ORDER != 0,
         };
         let memory = device.memory.clone().ok_or("no memory")?;
         let ring = Ring::with_inflight(memory, layout, setup.base, features, setup.inflight);

@@ -28,8 +28,8 @@
 pub(super) mod cut;
 mod queue;
 
+pub(super) use queue::{Kind, Record, Snapshot, stored};
 pub use queue::{QueueInflight, Standing};
-pub(super) use queue::{Record, Snapshot, stored};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite};

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A split ring needs no journal: its used ring is one, as the driver looks only as far as the used
-//! index says.
+//! index says. A transmit queue in order needs neither journal nor places: what is in flight lies
+//! between two places of the ring, and the commit says which.
 
 use super::Memory;
 use crate::virtio::{RingError, RingLayout};
@@ -37,7 +38,7 @@ pub enum Standing {
 #[repr(C)]
 struct Fixed {
     standing: AtomicU32,
-    packed: AtomicU32,
+    kind: AtomicU32,
     size: AtomicU32,
     base: AtomicU32,
     lost: AtomicU32,
@@ -47,12 +48,27 @@ struct Fixed {
     used: AtomicU64,
     _line: [AtomicU64; 2],
     /// In a cache line of its own.
-    commit: AtomicU32,
+    commit: AtomicU64,
 }
 
 /// Bytes of [`Fixed`] and what is left free after it.
 const FIXED: usize = 128;
 const _: () = assert!(size_of::<Fixed>() <= FIXED);
+
+/// Which rings a queue has, and what its driver relies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::virtio) struct Kind {
+    /// VIRTIO_F_RING_PACKED.
+    pub packed: bool,
+    /// VIRTIO_F_IN_ORDER.
+    pub in_order: bool,
+}
+
+impl Kind {
+    fn bits(self) -> u32 {
+        u32::from(self.packed) | u32::from(self.in_order) << 1
+    }
+}
 
 /// A completed chain of a packed ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +96,8 @@ impl Record {
 /// What a queue in service left behind, read once. Nothing in it is to be believed unchecked.
 #[derive(Debug)]
 pub(in crate::virtio) struct Snapshot {
-    /// As [`QueueInflight::commit`] stored it.
-    pub commit: (u16, u16),
+    /// As [`QueueInflight::commit`] or [`QueueInflight::commit_all`] stored it.
+    pub commit: (u16, u16, u16),
     /// Chains or places that were lost before this region was, by a predecessor without one.
     pub lost: u16,
     /// As [`QueueInflight::mark`] stored it: one for each entry of the ring.
@@ -161,7 +177,7 @@ impl QueueInflight {
     pub(in crate::virtio) fn snapshot(
         &self,
         layout: &RingLayout,
-        packed: bool,
+        kind: Kind,
     ) -> Result<Option<Snapshot>, RingError> {
         if layout.size > self.entries {
             return Err(RingError::Inflight("the region is for fewer entries"));
@@ -172,7 +188,7 @@ impl QueueInflight {
             .all(|(word, addr)| word.load(Ordering::Relaxed) == *addr);
         if self.standing() != Standing::InService
             || !same
-            || fixed.packed.load(Ordering::Relaxed) != u32::from(packed)
+            || fixed.kind.load(Ordering::Relaxed) != kind.bits()
             || fixed.size.load(Ordering::Relaxed) != u32::from(layout.size)
         {
             return Ok(None);
@@ -181,7 +197,7 @@ impl QueueInflight {
         let read = |id| self.place(id).map_or(0, |place| place.load(Ordering::Relaxed));
         let record = |n| self.record(n).map_or(0, |record| record.load(Ordering::Relaxed));
         Ok(Some(Snapshot {
-            commit: (commit as u16, (commit >> 16) as u16),
+            commit: (commit as u16, (commit >> 16) as u16, (commit >> 32) as u16),
             lost: fixed.lost.load(Ordering::Relaxed) as u16,
             places: (0..layout.size).map(read).collect(),
             journal: (0..layout.size).map(|n| Record::unpack(record(n))).collect(),
@@ -190,7 +206,13 @@ impl QueueInflight {
 
     /// Nothing is in flight, and the queue is in service from here on. A kill meanwhile leaves it as
     /// it was, or unused.
-    pub(in crate::virtio) fn enter(&self, layout: &RingLayout, packed: bool, commit: (u16, u16), lost: u16) {
+    pub(in crate::virtio) fn enter(
+        &self,
+        layout: &RingLayout,
+        kind: Kind,
+        commit: (u16, u16, u16),
+        lost: u16,
+    ) {
         let fixed = self.fixed();
         self.stand(UNUSED);
         (0..layout.size).for_each(|id| self.unmark(id));
@@ -199,10 +221,10 @@ impl QueueInflight {
         {
             word.store(addr, Ordering::Relaxed);
         }
-        fixed.packed.store(packed.into(), Ordering::Relaxed);
+        fixed.kind.store(kind.bits(), Ordering::Relaxed);
         fixed.size.store(layout.size.into(), Ordering::Relaxed);
         fixed.lost.store(lost.into(), Ordering::Relaxed);
-        self.commit(commit.0, commit.1);
+        self.commit_all(commit.0, commit.1, commit.2);
         self.stand(IN_SERVICE);
     }
 
@@ -244,8 +266,15 @@ impl QueueInflight {
     /// One store, so that a kill leaves either the old pair or the new one.
     #[inline]
     pub(in crate::virtio) fn commit(&self, first: u16, second: u16) {
+        self.commit_all(first, second, 0);
+    }
+
+    /// The same with three values.
+    #[inline]
+    pub(in crate::virtio) fn commit_all(&self, first: u16, second: u16, third: u16) {
+        let all = u64::from(first) | u64::from(second) << 16 | u64::from(third) << 32;
         // Release: what is committed to, frames in buffers too, is written before.
-        self.fixed().commit.store(u32::from(first) | u32::from(second) << 16, Ordering::Release);
+        self.fixed().commit.store(all, Ordering::Release);
         stored();
     }
 

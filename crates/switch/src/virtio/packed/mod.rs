@@ -20,6 +20,7 @@
 //!
 //! One thread at a time may call a queue: the worker that owns its port.
 
+mod in_order;
 mod left;
 mod parts;
 mod place;
@@ -32,6 +33,7 @@ use super::span::prefetch_write;
 use super::walker::{
     DESC_BYTES, DESC_NEXT, DESC_WRITE, Descriptor, End, Links, Table, Walker, longest_chain,
 };
+use super::window::Window;
 use super::{Chain, QueueInflight, RingError, RingPart, Single};
 use parts::{EVENTS_AT_PLACE, EVENTS_DISABLE, EVENTS_ENABLE, Parts};
 use place::Place;
@@ -104,6 +106,8 @@ pub struct PackedQueue {
     places: Box<[u16]>,
     /// Buffer ids in the order of popping, at `popped` masked: for `rewind`.
     order: Box<[u16]>,
+    /// With VIRTIO_F_IN_ORDER, instead of journal, places, order and their counters.
+    window: Option<Window>,
     inflight: QueueInflight,
     /// Chains of a predecessor that were completed unsent; `None` if there was nothing to recover.
     recovered: Option<u16>,
@@ -169,7 +173,21 @@ impl PackedQueue {
     /// Chains popped and not completed.
     #[inline]
     pub fn in_flight(&self) -> u16 {
-        self.popped.wrapping_sub(self.completed)
+        match &self.window {
+            Some(window) => window.in_flight(),
+            None => self.popped.wrapping_sub(self.completed),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn head_of(&self, token: u16) -> u16 {
+        self.window.as_ref().map_or(token, |window| Record::unpack(window.record(token)).id)
+    }
+
+    /// As [`Queue::held_back`](super::Queue::held_back).
+    pub fn held_back(&self) -> Option<(u16, u16)> {
+        let window = self.window.as_ref()?;
+        Some((window.given, window.held_back()))
     }
 
     /// Entries of the ring.
@@ -209,12 +227,22 @@ impl PackedQueue {
     /// As [`SplitQueue::pop_singles`](super::SplitQueue::pop_singles).
     #[inline]
     pub fn pop_singles<const WRITE: bool>(&mut self, out: &mut [Single]) -> usize {
+        match self.window {
+            Some(_) => self.singles::<WRITE, true>(out),
+            None => self.singles::<WRITE, false>(out),
+        }
+    }
+
+    #[inline]
+    fn singles<const WRITE: bool, const IN_ORDER: bool>(&mut self, out: &mut [Single]) -> usize {
         let free = self.size - self.taken - self.unpublished;
         // Up to the end of the ring: within it, a place is a number and a round has one look.
         let here = self.size - self.avail.slot();
         let count = self.pending.min(free).min(here).min(out.len().min(usize::from(u16::MAX)) as u16);
-        // They were read; soon they are written, as used.
-        self.fetch_for_writing(count);
+        if WRITE || !IN_ORDER {
+            // They were read; soon they are written, as used. In order one is, of a batch.
+            self.fetch_for_writing(count);
+        }
         let (first, available) = (self.avail.slot(), self.avail.available_flags());
         let mut popped = 0;
         for single in &mut out[..usize::from(count)] {
@@ -228,17 +256,32 @@ impl PackedQueue {
             if desc.flags & (DESC_AVAIL | DESC_USED) != available {
                 break;
             }
-            let Some(places @ 0) = self.places.get_mut(usize::from(desc.link)) else { break };
+            let head = if IN_ORDER {
+                let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
+                let Some(window) = &mut self.window else { break };
+                *single = Single { ptr, len: desc.len, head: window.push(desc.link, 1) };
+                popped += 1;
+                continue;
+            } else {
+                desc.link
+            };
+            let Some(places @ 0) = self.places.get_mut(usize::from(head)) else { break };
             let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
             *places = 1;
             if !WRITE {
-                self.inflight.mark(desc.link, 1);
+                self.inflight.mark(head, 1);
             }
-            *single = Single { ptr, len: desc.len, head: desc.link };
+            *single = Single { ptr, len: desc.len, head };
             popped += 1;
         }
         self.avail = self.avail.forward(popped, self.size);
-        self.popped = self.popped.wrapping_add(popped);
+        if IN_ORDER {
+            if !WRITE && self.inflight.is_transmit() {
+                self.commit_in_flight();
+            }
+        } else {
+            self.popped = self.popped.wrapping_add(popped);
+        }
         self.taken += popped;
         // As `take` does it, chain by chain.
         self.looked = self.looked.saturating_sub(popped);
@@ -253,6 +296,11 @@ impl PackedQueue {
     #[inline]
     pub fn put_back(&mut self, last: &[Single]) {
         let n = last.len() as u16;
+        if let Some(window) = &mut self.window {
+            window.forget(n);
+            self.step_back(n, n);
+            return;
+        }
         // The last one first: a kill leaves those in flight that come before in the ring.
         for single in last.iter().rev() {
             if self.inflight.is_transmit() {
@@ -268,6 +316,18 @@ impl PackedQueue {
         self.pending += n;
     }
 
+    /// Makes the last `n` chains in order pending again, which took so many places.
+    #[inline]
+    fn step_back(&mut self, n: u16, places: u16) {
+        self.avail = self.avail.back(places, self.size);
+        self.taken -= places;
+        self.looked += places;
+        self.pending += n;
+        if self.inflight.is_transmit() {
+            self.commit_in_flight();
+        }
+    }
+
     /// Puts the last `n` popped chains back, for the next pops to find again; not for those of
     /// [`pop_singles`](Self::pop_singles).
     ///
@@ -276,6 +336,13 @@ impl PackedQueue {
     #[inline]
     pub fn rewind(&mut self, n: u16) {
         assert!(n <= self.in_flight(), "rewinding {n} chains of {} in flight", self.in_flight());
+        if let Some(window) = &mut self.window {
+            window.forget(n);
+            let numbers = (0..n).map(|i| window.popped.wrapping_add(i));
+            let places = numbers.map(|number| Record::unpack(window.record(number)).places).sum();
+            self.step_back(n, places);
+            return;
+        }
         for _ in 0..n {
             self.popped = self.popped.wrapping_sub(1);
             let id = self.order[usize::from(self.popped) & (self.order.len() - 1)];
@@ -304,10 +371,11 @@ impl PackedQueue {
     /// As [`complete`](Self::complete), for many.
     #[inline]
     pub fn complete_all(&mut self, done: impl Iterator<Item = (u16, u32)>) {
-        if self.inflight.is_transmit() {
-            self.complete_in::<true>(done);
-        } else {
-            self.complete_in::<false>(done);
+        match (&self.window, self.inflight.is_transmit()) {
+            (None, true) => self.complete_in::<true>(done),
+            (None, false) => self.complete_in::<false>(done),
+            (Some(_), true) => self.complete_in_order::<true>(done),
+            (Some(_), false) => self.complete_in_order::<false>(done),
         }
     }
 
@@ -349,8 +417,21 @@ impl PackedQueue {
     #[must_use = "a driver that asked for an interrupt waits for it"]
     pub fn publish(&mut self) -> bool {
         let due = std::mem::take(&mut self.interrupt_due);
+        let shown = if self.window.is_some() { self.show_in_order() } else { self.show_in_any_order() };
+        let Some(place) = shown else { return due };
+        self.used = place;
+        let passed = std::mem::take(&mut self.unpublished);
+        // The driver asks for an interrupt, then looks at its next descriptor; we write that, then
+        // look whether it asked. Without the fence both could miss the other.
+        fence(Ordering::SeqCst);
+        due || self.parts.wants_interrupt(self.event_idx, place, passed)
+    }
+
+    /// Writes what was completed; returns the place after it.
+    #[inline]
+    fn show_in_any_order(&mut self) -> Option<Place> {
         let logged = usize::from(std::mem::take(&mut self.logged));
-        let Some((&first, others)) = self.journal[..logged].split_first() else { return due };
+        let (&first, others) = self.journal[..logged].split_first()?;
         let (first_place, size) = (self.used, self.size);
         let mut place = first_place.forward(Record::unpack(first).places, size);
         for &record in others {
@@ -360,13 +441,8 @@ impl PackedQueue {
         // Release: the driver looks no further than the first. The others of the batch, and what was
         // written to buffers, come before.
         self.parts.use_slot(first_place.slot(), used_half(first, first_place), Ordering::Release);
-        self.used = place;
         self.inflight.commit(place.0, 0);
-        let passed = std::mem::take(&mut self.unpublished);
-        // The driver asks for an interrupt, then looks at its next descriptor; we write that, then
-        // look whether it asked. Without the fence both could miss the other.
-        fence(Ordering::SeqCst);
-        due || self.parts.wants_interrupt(self.event_idx, place, passed)
+        Some(place)
     }
 
     /// Tells the driver not to kick: this queue is polled. A hint; kicks may still come.
@@ -389,7 +465,7 @@ impl PackedQueue {
     /// The number of the next chain to be popped, counted from the start modulo 2^16.
     #[inline]
     pub fn next_avail(&self) -> u16 {
-        self.popped
+        self.window.as_ref().map_or(self.popped, |window| window.popped)
     }
 
     /// Where the ring stands, as [`new`](Self::new) takes it (vhost-user,
@@ -427,11 +503,13 @@ impl PackedQueue {
             Ok(end) => end,
             Err(error) => return Err(self.unusable::<WRITE>(head, error, chain)),
         };
-        if let Err(error) = self.take::<WRITE>(head, end) {
-            chain.reset(head);
-            return Err(error);
+        match self.take::<WRITE>(head, end) {
+            Ok(token) => chain.set_head(token),
+            Err(error) => {
+                chain.reset(head);
+                return Err(error);
+            }
         }
-        chain.set_head(end.link);
         Ok(true)
     }
 
@@ -443,24 +521,27 @@ impl PackedQueue {
         if error.is_fatal() {
             return error;
         }
-        match self.find_end(head).and_then(|end| self.take::<WRITE>(head, end).map(|()| end.link)) {
-            Ok(id) => {
-                chain.reset(id);
+        match self.find_end(head).and_then(|end| self.take::<WRITE>(head, end)) {
+            Ok(token) => {
+                chain.reset(token);
                 error
             }
             Err(worse) => worse,
         }
     }
 
-    /// Takes the chain at `avail` into flight.
+    /// Takes the chain at `avail` into flight; returns what `complete` wants of it.
     #[inline]
-    fn take<const WRITE: bool>(&mut self, head: u16, end: End) -> Result<(), RingError> {
+    fn take<const WRITE: bool>(&mut self, head: u16, end: End) -> Result<u16, RingError> {
         let End { taken, link: id } = end;
         let free = self.size - self.taken - self.unpublished;
         if taken > free {
             return Err(RingError::Loop { head, most: free });
         }
         let size = self.size;
+        if self.window.is_some() {
+            return Ok(self.take_in_order(id, taken));
+        }
         let places = self.places.get_mut(usize::from(id)).ok_or(RingError::BufferId { head, id, size })?;
         if *places != 0 {
             return Err(RingError::BufferIdInFlight { head, id });
@@ -472,7 +553,14 @@ impl PackedQueue {
         let at = usize::from(self.popped) & (self.order.len() - 1);
         self.order[at] = id;
         self.popped = self.popped.wrapping_add(1);
-        self.avail = self.avail.forward(taken, size);
+        self.step(taken);
+        Ok(id)
+    }
+
+    /// One chain of so many places was popped.
+    #[inline]
+    fn step(&mut self, taken: u16) {
+        self.avail = self.avail.forward(taken, self.size);
         self.taken += taken;
         // A chain that grew since it was seen leaves fewer places to the others.
         self.looked = self.looked.saturating_sub(taken);
@@ -480,7 +568,6 @@ impl PackedQueue {
         if self.pending == 0 {
             self.looked = 0;
         }
-        Ok(())
     }
 
     /// Where the chain at slot `head` ends, whatever its buffers are.

@@ -11,6 +11,7 @@ use super::left::Left;
 use super::{MAX_SIZE, PackedQueue, Parts, Place};
 use crate::virtio::layout::{Features, RingLayout};
 use crate::virtio::walker::Walker;
+use crate::virtio::window::Window;
 use crate::virtio::{GuestMemory, QueueInflight, RingError};
 use std::sync::Arc;
 
@@ -52,8 +53,13 @@ impl PackedQueue {
         }
         let parts = Parts::translate(&memory, &layout)?;
         let inflight = inflight.unwrap_or_else(|| QueueInflight::private(size));
-        let left = inflight.snapshot(&layout, true)?;
+        let left = inflight.snapshot(&layout, features.kind())?;
         if let Some(left) = &left {
+            if features.in_order && inflight.is_transmit() {
+                let mut queue = Self::standing_at(memory, parts, layout, features, inflight);
+                queue.recover_in_order(left).map_err(RingError::Inflight)?;
+                return Ok(queue);
+            }
             let left = Left::of(left, size, inflight.is_transmit(), |slot| parts.flags(slot));
             let mut queue = Self::standing_at(memory, parts, layout, features, inflight);
             queue.recover(left.map_err(RingError::Inflight)?);
@@ -63,7 +69,18 @@ impl PackedQueue {
         let used = if base >> 16 == 0 { avail } else { Place((base >> 16) as u16) };
         let taken = avail.since(used, size).filter(|_| avail.slot() < size && used.slot() < size);
         let taken = taken.ok_or(RingError::PackedBase { base, size })?;
-        inflight.enter(&layout, true, (used.0, 0), taken);
+        if features.in_order {
+            // Nothing that is in flight may be passed over: it comes back, or is popped again.
+            let transmit = inflight.is_transmit();
+            inflight.enter(&layout, features.kind(), (used.0, if transmit { used.0 } else { 0 }, avail.0), 0);
+            let mut queue = Self::standing_at(memory, parts, layout, features, inflight);
+            (queue.avail, queue.used) = (if transmit { avail } else { used }, used);
+            if transmit {
+                queue.give_all_back();
+            }
+            return Ok(queue);
+        }
+        inflight.enter(&layout, features.kind(), (used.0, 0, 0), taken);
         let mut queue = Self::standing_at(memory, parts, layout, features, inflight);
         (queue.avail, queue.used, queue.taken) = (avail, used, taken);
         Ok(queue)
@@ -78,6 +95,7 @@ impl PackedQueue {
         inflight: QueueInflight,
     ) -> Self {
         let size = layout.size;
+        let tables = if features.in_order { 0 } else { usize::from(size) };
         Self {
             parts,
             size,
@@ -88,13 +106,14 @@ impl PackedQueue {
             popped: 0,
             completed: 0,
             used: Place(Self::FIRST as u16),
-            journal: vec![0; usize::from(size)].into(),
+            journal: vec![0; tables].into(),
             logged: 0,
             unpublished: 0,
             taken: 0,
             interrupt_due: true,
-            places: vec![0; usize::from(size)].into(),
-            order: vec![0; usize::from(size).next_power_of_two()].into(),
+            places: vec![0; tables].into(),
+            order: vec![0; tables.next_power_of_two()].into(),
+            window: features.in_order.then(|| Window::new(size, 0)),
             inflight,
             recovered: None,
             layout,
@@ -108,6 +127,17 @@ impl PackedQueue {
         // A kill may have come between the completion and this.
         unshown.iter().chain(&shown).for_each(|record| self.inflight.unmark(record.id));
         self.used = used;
+        if let Some(window) = &mut self.window {
+            // A receive queue: all before `avail` is completed.
+            self.unpublished = unshown.iter().map(|record| record.places).sum();
+            unshown.iter().for_each(|record| window.restore(*record));
+            self.inflight.commit(used.0, unshown.len() as u16);
+            self.avail = used.forward(self.unpublished, self.size);
+            self.recovered = Some(0);
+            let _ = self.publish();
+            self.interrupt_due = true;
+            return;
+        }
         for (logged, record) in self.journal.iter_mut().zip(&unshown) {
             *logged = record.pack();
             self.unpublished += record.places;
@@ -135,7 +165,7 @@ impl PackedQueue {
 
     /// As [`Queue::retire`](super::Queue::retire).
     pub fn retire(self) -> u32 {
-        debug_assert_eq!(self.logged, 0, "retired with completions unpublished");
+        debug_assert_eq!(self.unpublished, 0, "retired with completions unpublished");
         let base = self.base();
         self.inflight.leave(base);
         base

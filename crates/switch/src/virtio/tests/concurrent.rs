@@ -130,14 +130,14 @@ fn stress(features: Features) {
 
 #[test]
 fn nobody_sleeps_for_ever_with_flags() {
-    stress(Features { packed: false, event_idx: false, indirect: false });
-    stress(Features { packed: true, event_idx: false, indirect: false });
+    stress(Features { packed: false, event_idx: false, indirect: false, in_order: false });
+    stress(Features { packed: true, event_idx: false, indirect: false, in_order: false });
 }
 
 #[test]
 fn nobody_sleeps_for_ever_with_event_indices() {
-    stress(Features { packed: false, event_idx: true, indirect: true });
-    stress(Features { packed: true, event_idx: true, indirect: true });
+    stress(Features { packed: false, event_idx: true, indirect: true, in_order: false });
+    stress(Features { packed: true, event_idx: true, indirect: true, in_order: false });
 }
 
 /// Two threads that go on only together.
@@ -204,21 +204,22 @@ fn race(features: Features) {
 
 #[test]
 fn asking_and_moving_at_once_is_noticed_with_flags() {
-    race(Features { packed: false, event_idx: false, indirect: false });
-    race(Features { packed: true, event_idx: false, indirect: false });
+    race(Features { packed: false, event_idx: false, indirect: false, in_order: false });
+    race(Features { packed: true, event_idx: false, indirect: false, in_order: false });
 }
 
 #[test]
 fn asking_and_moving_at_once_is_noticed_with_event_indices() {
-    race(Features { packed: false, event_idx: true, indirect: false });
-    race(Features { packed: true, event_idx: true, indirect: false });
+    race(Features { packed: false, event_idx: true, indirect: false, in_order: false });
+    race(Features { packed: true, event_idx: true, indirect: false, in_order: false });
 }
 
 /// A guest that rewrites descriptors while they are read gets errors or its own memory,
 /// never anything else.
 #[test]
 fn descriptors_may_change_while_they_are_read() {
-    let mut guest = Guest::new(4, Features { packed: false, event_idx: false, indirect: true });
+    let mut guest =
+        Guest::new(4, Features { packed: false, event_idx: false, indirect: true, in_order: false });
     let start = guest.map.translate(GUEST_ADDR, 1 << 20).unwrap().addr();
     let memory = Arc::clone(&guest.memory);
     let desc = guest.driver.desc_addr();
@@ -279,7 +280,8 @@ fn descriptors_may_change_while_they_are_read() {
 #[test]
 fn a_packed_ring_may_change_while_it_is_read() {
     const SIZE: u16 = 5;
-    let mut guest = Guest::new(SIZE, Features { packed: true, event_idx: false, indirect: true });
+    let mut guest =
+        Guest::new(SIZE, Features { packed: true, event_idx: false, indirect: true, in_order: false });
     let start = guest.map.translate(GUEST_ADDR, 1 << 20).unwrap().addr();
     let (memory, map) = (Arc::clone(&guest.memory), Arc::clone(&guest.map));
     let layout = super::layout(&guest.driver, &memory);
@@ -322,7 +324,7 @@ fn a_packed_ring_may_change_while_it_is_read() {
             Ok(false) => {}
             Err(_) => {
                 // The end of a real queue. Begin anew.
-                let features = Features { packed: true, event_idx: false, indirect: true };
+                let features = Features { packed: true, event_idx: false, indirect: true, in_order: false };
                 guest.device = Queue::new(Arc::clone(&map), layout, 0x8000_8000, features).unwrap();
                 open.clear();
                 bad += 1;

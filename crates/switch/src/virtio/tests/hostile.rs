@@ -252,8 +252,10 @@ const LIES: &[Lie] = &[
 fn every_lie_is_named() {
     let mut chain = Chain::new();
     for lie in LIES {
-        let mut guest =
-            Guest::new(SIZE, Features { packed: false, event_idx: false, indirect: lie.indirect });
+        let mut guest = Guest::new(
+            SIZE,
+            Features { packed: false, event_idx: false, indirect: lie.indirect, in_order: false },
+        );
         for (table, descs) in [(guest.driver.desc_addr(), lie.ring), (TABLE, lie.table)] {
             for (i, &(addr, len, flags, next)) in (0u16..).zip(descs) {
                 guest.driver.write_raw_desc(table, i, addr, len, flags, next);
@@ -288,7 +290,10 @@ fn every_lie_is_named_in_a_packed_ring() {
         ) {
             continue;
         }
-        let mut guest = Guest::new(SIZE, Features { packed: true, event_idx: false, indirect: lie.indirect });
+        let mut guest = Guest::new(
+            SIZE,
+            Features { packed: true, event_idx: false, indirect: lie.indirect, in_order: false },
+        );
         for (i, &(addr, len, flags, _)) in (0u16..).zip(lie.table) {
             guest.driver.write_raw_desc(TABLE, i, addr, len, flags, 0);
         }
@@ -494,7 +499,7 @@ proptest! {
             memory.word(driver.avail_addr() + 2).store(at.wrapping_add(1), Ordering::Relaxed);
             memory.word(driver.used_addr() + 2).store(at, Ordering::Relaxed);
             for write in [false, true] {
-                let features = Features { packed: false, event_idx: false, indirect };
+                let features = Features { packed: false, event_idx: false, indirect, in_order: false };
                 let mut queue = SplitQueue::new(Arc::clone(&map), layout, at, features).unwrap();
                 prop_assert_eq!(queue.available(), Ok(1));
                 let result = if write { queue.pop_writable(&mut chain) } else { queue.pop_readable(&mut chain) };
@@ -523,7 +528,7 @@ proptest! {
         let map = Arc::new(GuestMemory::map(vec![spec(&memory)]).unwrap());
         let user = memory.user_addr();
         let layout = RingLayout { size: 64, desc: user, avail: user + 1024, used: user + 2048 };
-        let features = Features { packed: false, event_idx: true, indirect: true };
+        let features = Features { packed: false, event_idx: true, indirect: true, in_order: false };
         memory.word(GUEST_ADDR + 2050).store(base, Ordering::Relaxed);
         let mut queue = SplitQueue::new(map, layout, base, features).unwrap();
         let _ = (queue.available(), queue.publish(), queue.request_kicks());

@@ -7,13 +7,13 @@
 //!   driver goes on ◀── recovery (cut as well) ◀┘
 //! ```
 
-use super::super::inflight::{Record, cut};
+use super::super::inflight::{Kind, Record, cut};
 use super::super::{Chain, Features, GuestMemory, Inflight, Queue, RingError, RingLayout, Single, Standing};
-use super::{GUEST_ADDR, layout, spec};
+use super::{GUEST_ADDR, layout, of_driver, spec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tidegate_frontend::driver::{Buffer, DriverFeatures, DriverQueue};
+use tidegate_frontend::driver::{Buffer, DriverQueue};
 use tidegate_frontend::memory::SharedMemory;
 
 /// Virtqueues as the protocol numbers them.
@@ -108,7 +108,7 @@ struct World {
     /// Chains the driver gave and did not get back: by head, the number of each.
     given: BTreeMap<u16, u64>,
     next_chain: u64,
-    /// Chains the device has popped, in order: heads; `None` where completed.
+    /// Chains the device has popped, in order: what `complete` wants; `None` where completed.
     popped: Vec<Option<u16>>,
     /// The last of them that were popped one by one, as `rewind` wants them.
     one_by_one: usize,
@@ -124,9 +124,7 @@ impl World {
         let base = if features.packed { (base & 0x8000) | ((base & 0x7fff) % size) } else { base };
         let memory = Arc::new(SharedMemory::new(GUEST_ADDR, 1 << 20).unwrap());
         let map = Arc::new(GuestMemory::map(vec![spec(&memory)]).unwrap());
-        let Features { packed, event_idx, indirect } = features;
-        let driver =
-            DriverQueue::starting_at(&memory, size, DriverFeatures { packed, event_idx, indirect }, base);
+        let driver = DriverQueue::starting_at(&memory, size, of_driver(features), base);
         let layout = layout(&driver, &memory);
         let mut world = Self {
             driver,
@@ -179,7 +177,12 @@ impl World {
             }
             Step::Reap => {
                 while let Some(used) = self.driver.reap() {
-                    assert!(self.given.remove(&used.head).is_some(), "{} came back twice", used.head);
+                    let chain = self.given.remove(&used.head);
+                    assert!(chain.is_some(), "{} came back twice", used.head);
+                    if self.features.in_order {
+                        let before = self.given.values().filter(|other| chain > Some(**other)).count();
+                        assert_eq!(before, 0, "chains came back before older ones");
+                    }
                     if self.index == RX {
                         self.receive(used.len);
                     }
@@ -242,8 +245,8 @@ impl World {
                         done.extend(open[which].take());
                     }
                 }
-                for head in &done {
-                    let chain = self.given[head];
+                for token in &done {
+                    let chain = self.given[&device.head_of(*token)];
                     assert!(self.sent.insert(chain), "sent twice");
                 }
                 device.complete_all(done.into_iter().map(|head| (head, 0)));
@@ -347,12 +350,13 @@ proptest! {
             (0u32..5).prop_map(|log| (false, 1u16 << log)),
             (1u16..=16).prop_map(|size| (true, size)),
         ],
+        in_order in any::<bool>(),
         index in prop_oneof![Just(RX), Just(TX)],
         base in prop_oneof![Just(0u16), 65500u16..=65535, any::<u16>()],
         event_idx in any::<bool>(),
         indirect in any::<bool>(),
     ) {
-        let mut world = World::new(size, Features { packed, event_idx, indirect }, index, base);
+        let mut world = World::new(size, Features { packed, event_idx, indirect, in_order }, index, base);
         run(&mut world, &events);
         world.drain();
     }
@@ -371,6 +375,7 @@ proptest! {
         last in prop::collection::vec(device_step(), 0..3),
         chains in 1usize..4,
         (packed, size) in prop_oneof![Just((false, 8u16)), Just((true, 7)), Just((true, 8))],
+        in_order in any::<bool>(),
         index in prop_oneof![Just(RX), Just(TX)],
     ) {
         let offer = [vec![Step::Add { buffers: 1, indirect: false }; offered], vec![Step::Show, Step::Look]];
@@ -385,7 +390,7 @@ proptest! {
             Step::Publish,
         ] {
             for stores in 0.. {
-                let features = Features { packed, event_idx: true, indirect: true };
+                let features = Features { packed, event_idx: true, indirect: true, in_order };
                 let mut world = World::new(size, features, index, 0x8000);
                 run(&mut world, &before);
                 let again = if stores % 2 == 1 { vec![stores / 2] } else { Vec::new() };
@@ -405,7 +410,7 @@ proptest! {
 #[derive(Clone, Debug)]
 struct Nonsense {
     packed: bool,
-    commit: (u16, u16),
+    commit: (u16, u16, u16),
     lost: u16,
     /// By id.
     places: Vec<(u16, u16)>,
@@ -422,7 +427,7 @@ fn nonsense(packed: bool, size: u16) -> impl Strategy<Value = Nonsense> {
     ];
     let places = prop_oneof![6 => Just(1u16), 1 => 0u16..4, 1 => any::<u16>()];
     let words = (
-        (number(), number()),
+        (number(), number(), number()),
         prop_oneof![4 => Just(0u16), 1 => number()],
         prop::collection::vec((0..size, places), 0..6),
         prop::collection::vec(record, size as usize),
@@ -438,11 +443,12 @@ proptest! {
     fn a_region_that_lies_harms_no_memory(
         nonsense in prop_oneof![nonsense(false, 8), nonsense(true, 13)],
         index in prop_oneof![Just(RX), Just(TX)],
+        in_order in any::<bool>(),
         steps in prop::collection::vec(prop_oneof![driver_step(), device_step()], 0..60),
     ) {
         let Nonsense { packed, commit, lost, places, journal } = nonsense;
         let size = journal.len() as u16;
-        let mut world = World::new(size, Features { packed, event_idx: true, indirect: true }, index, 0);
+        let mut world = World::new(size, Features { packed, event_idx: true, indirect: true, in_order }, index, 0);
         world.device = None;
         for step in &steps {
             if let Step::Add { .. } | Step::Show = step {
@@ -450,7 +456,7 @@ proptest! {
             }
         }
         let region = world.region.queue(index).unwrap();
-        region.enter(&world.layout, packed, commit, lost);
+        region.enter(&world.layout, Kind { packed, in_order }, commit, lost);
         places.into_iter().for_each(|(id, places)| region.mark(id, places));
         (0..).zip(journal).for_each(|(n, record)| region.log(n, record));
         let memory = Arc::clone(&world.map);
@@ -482,8 +488,8 @@ proptest! {
 
 #[test]
 fn a_queue_stopped_in_order_says_where_and_is_not_recovered() {
-    for packed in [false, true] {
-        let mut world = World::new(8, Features { packed, ..Features::default() }, TX, 0);
+    for (packed, in_order) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut world = World::new(8, Features { packed, in_order, ..Features::default() }, TX, 0);
         world.driver_does(&Step::Add { buffers: 1, indirect: false });
         world.driver_does(&Step::Show);
         for step in [Step::Look, Step::Pop, Step::Complete { which: vec![0] }, Step::Publish] {
@@ -517,6 +523,7 @@ fn what_another_ring_left_is_not_recovered() {
     assert_eq!(start(RingLayout { size: 4, ..layout }, Features::default()), Some(0));
     assert_eq!(start(RingLayout { size: 4, desc: layout.desc + 16, ..layout }, Features::default()), None);
     assert_eq!(start(layout, Features { packed: true, ..Features::default() }), None);
+    assert_eq!(start(layout, Features { in_order: true, ..Features::default() }), None);
     let large = RingLayout { size: 16, ..layout };
     let error = Queue::with_inflight(Arc::clone(&world.map), large, 0, Features::default(), region());
     assert_eq!(error.map(|_| ()), Err(RingError::Inflight("the region is for fewer entries")));
@@ -534,9 +541,10 @@ fn a_region_is_of_a_size_and_for_so_many_queues() {
     assert_eq!((again.queues(), again.entries(), again.bytes()), (256, 32768, region.bytes()));
     // What both mean by the last entry of the last queue is in the file, and the same.
     let layout = RingLayout { size: 32768, desc: 0, avail: 0, used: 0 };
-    region.queue(255).unwrap().enter(&layout, true, (0, 0), 0);
+    let kind = Kind { packed: true, in_order: false };
+    region.queue(255).unwrap().enter(&layout, kind, (0, 0, 0), 0);
     region.queue(255).unwrap().mark(32767, 9);
     region.queue(255).unwrap().log(32767, 7);
-    let left = again.queue(255).unwrap().snapshot(&layout, true).unwrap().unwrap();
+    let left = again.queue(255).unwrap().snapshot(&layout, kind).unwrap().unwrap();
     assert_eq!((left.places[32767], left.journal[32767].pack()), (9, 7));
 }

@@ -38,6 +38,12 @@ fn layout(driver: &DriverQueue, memory: &SharedMemory) -> RingLayout {
     }
 }
 
+/// The same features on the driver's side.
+fn of_driver(features: Features) -> DriverFeatures {
+    let Features { packed, event_idx, indirect, in_order } = features;
+    DriverFeatures { packed, event_idx, indirect, in_order }
+}
+
 /// A queue seen from both sides.
 struct Guest {
     memory: Arc<SharedMemory>,
@@ -57,9 +63,7 @@ impl Guest {
         let base = if features.packed { (base & 0x8000) | ((base & 0x7fff) % size) } else { base };
         let memory = Arc::new(SharedMemory::new(GUEST_ADDR, 1 << 20).unwrap());
         let map = Arc::new(GuestMemory::map(vec![spec(&memory)]).unwrap());
-        let Features { packed, event_idx, indirect } = features;
-        let driver =
-            DriverQueue::starting_at(&memory, size, DriverFeatures { packed, event_idx, indirect }, base);
+        let driver = DriverQueue::starting_at(&memory, size, of_driver(features), base);
         let device = Queue::new(Arc::clone(&map), layout(&driver, &memory), driver.base(), features).unwrap();
         Self { memory, map, driver, device }
     }

@@ -69,7 +69,7 @@ proptest! {
         event_idx in any::<bool>(),
         use_indirect in any::<bool>(),
     ) {
-        let features = Features { packed, event_idx, indirect: use_indirect };
+        let features = Features { packed, event_idx, indirect: use_indirect, in_order: false };
         let mut guest = Guest::starting_at(size, features, base);
         prop_assert!(guest.device.publish(), "the first one is always sent");
         let mut chain = Chain::new();
@@ -194,13 +194,13 @@ proptest! {
 
 #[test]
 fn indices_wrap() {
-    wrap(64, Features { packed: false, event_idx: true, indirect: false });
+    wrap(64, Features { packed: false, event_idx: true, indirect: false, in_order: false });
 }
 
 #[test]
 fn places_wrap() {
-    wrap(64, Features { packed: true, event_idx: true, indirect: false });
-    wrap(61, Features { packed: true, event_idx: true, indirect: false });
+    wrap(64, Features { packed: true, event_idx: true, indirect: false, in_order: false });
+    wrap(61, Features { packed: true, event_idx: true, indirect: false, in_order: false });
 }
 
 /// Once around all 2^16 indices and more, in bursts, out of order.

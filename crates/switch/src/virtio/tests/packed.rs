@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use tidegate_frontend::driver::{Buffer, DriverFeatures, DriverQueue, Used};
 use tidegate_frontend::memory::SharedMemory;
 
-const PLAIN: Features = Features { packed: true, event_idx: false, indirect: false };
-const INDIRECT: Features = Features { packed: true, event_idx: true, indirect: true };
+const PLAIN: Features = Features { packed: true, event_idx: false, indirect: false, in_order: false };
+const INDIRECT: Features = Features { packed: true, event_idx: true, indirect: true, in_order: false };
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const AVAIL: u16 = 1 << 7;

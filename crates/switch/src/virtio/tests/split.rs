@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use tidegate_frontend::driver::{Buffer, DriverFeatures, DriverQueue, Used};
 use tidegate_frontend::memory::SharedMemory;
 
-const PLAIN: Features = Features { packed: false, event_idx: false, indirect: false };
-const INDIRECT: Features = Features { packed: false, event_idx: false, indirect: true };
+const PLAIN: Features = Features { packed: false, event_idx: false, indirect: false, in_order: false };
+const INDIRECT: Features = Features { packed: false, event_idx: false, indirect: true, in_order: false };
 
 fn content(spans: &[Span]) -> Vec<u8> {
     let byte = |span: &Span, i: usize| {
@@ -213,8 +213,11 @@ fn what_was_not_popped_cannot_be_put_back() {
 
 #[test]
 fn a_restarted_device_owes_an_interrupt_and_goes_on_where_the_ring_is() {
-    let mut guest =
-        Guest::starting_at(4, Features { packed: false, event_idx: true, indirect: false }, 65534);
+    let mut guest = Guest::starting_at(
+        4,
+        Features { packed: false, event_idx: true, indirect: false, in_order: false },
+        65534,
+    );
     let mut chain = Chain::new();
     guest.driver.disable_interrupts();
     assert!(guest.device.publish(), "whoever was before us may have been killed before the interrupt");
@@ -231,7 +234,7 @@ fn a_restarted_device_owes_an_interrupt_and_goes_on_where_the_ring_is() {
         let base = guest.device.next_avail();
         assert_eq!(base, 65535u16.wrapping_add(round as u16));
         let layout = layout(&guest.driver, &guest.memory);
-        let features = Features { packed: false, event_idx: true, indirect: false };
+        let features = Features { packed: false, event_idx: true, indirect: false, in_order: false };
         guest.device = Queue::new(Arc::clone(&guest.map), layout, base.into(), features).unwrap();
         assert!(guest.device.publish());
     }

@@ -175,7 +175,12 @@ impl Guest {
     pub(super) fn new(features: u64, queues: usize) -> Self {
         let memory = Arc::new(SharedMemory::new(0, 16 << 20).unwrap());
         let has = |feature| features & feature != 0;
-        let driver = DriverFeatures { packed: has(PACKED), event_idx: has(EVENTS), indirect: has(INDIRECT) };
+        let driver = DriverFeatures {
+            packed: has(PACKED),
+            event_idx: has(EVENTS),
+            indirect: has(INDIRECT),
+            in_order: false,
+        };
         let tx = DriverQueue::new(&memory, TX_RING, driver);
         let rx = (0..queues).map(|_| DriverQueue::new(&memory, RX_RING, driver)).collect();
         let (given, received) = (HashMap::new(), Vec::new());

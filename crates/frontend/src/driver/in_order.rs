@@ -1,0 +1,78 @@
+//! Chains in the order they were made available, for VIRTIO_F_IN_ORDER (virtio 1.2, 2.7.9 and 2.8.8).
+//!
+//! ```text
+//!   add ─▶ a b c d ─▶ used: c, 0 bytes ─▶ a, b, c came back, one `take` each
+//! ```
+
+use super::Used;
+use std::collections::VecDeque;
+
+/// Chains with the device, and which of them it gave back.
+#[derive(Debug, Default)]
+pub(super) struct InOrder {
+    /// Heads, the oldest first.
+    given: VecDeque<u16>,
+    /// How many at the front came back.
+    back: usize,
+    /// Bytes that the device wrote into the last of them.
+    len: u32,
+}
+
+impl InOrder {
+    /// A chain was made available.
+    pub(super) fn add(&mut self, head: u16) {
+        self.given.push_back(head);
+    }
+
+    /// The device says that it used all chains up to `head`, and wrote `len` bytes into that one.
+    ///
+    /// # Panics
+    /// If that is not in flight, or what came back before was not taken.
+    pub(super) fn used_up_to(&mut self, head: u16, len: u32) {
+        assert_eq!(self.back, 0, "chains that came back were not taken");
+        let at = self.given.iter().position(|given| *given == head);
+        let at = at.unwrap_or_else(|| panic!("the device completed chain {head}, which is not in flight"));
+        (self.back, self.len) = (at + 1, len);
+    }
+
+    /// The next chain that came back. Only the last of a batch has a length.
+    pub(super) fn take(&mut self) -> Option<Used> {
+        self.back = self.back.checked_sub(1)?;
+        let head = self.given.pop_front()?;
+        Some(Used { head, len: if self.back == 0 { self.len } else { 0 } })
+    }
+
+    /// Chains from the oldest on, up to `head`.
+    pub(super) fn up_to(&self, head: u16) -> impl Iterator<Item = u16> {
+        let at = self.given.iter().skip(self.back).position(|given| *given == head).map_or(0, |at| at + 1);
+        self.given.iter().skip(self.back).take(at).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_stands_for_all_before() {
+        let mut order = InOrder::default();
+        (0..4).for_each(|head| order.add(head));
+        assert_eq!(order.take(), None);
+        assert!(order.up_to(2).eq([0, 1, 2]));
+        order.used_up_to(2, 9);
+        let taken: Vec<_> = std::iter::from_fn(|| order.take()).collect();
+        assert_eq!(taken, [(0, 0), (1, 0), (2, 9)].map(|(head, len)| Used { head, len }));
+        order.used_up_to(3, 0);
+        assert_eq!(order.take(), Some(Used { head: 3, len: 0 }));
+    }
+
+    #[test]
+    #[should_panic(expected = "not in flight")]
+    fn completing_twice_is_noticed() {
+        let mut order = InOrder::default();
+        order.add(1);
+        order.used_up_to(1, 0);
+        order.take();
+        order.used_up_to(1, 0);
+    }
+}
