@@ -5,6 +5,8 @@ mod harness;
 
 use harness::*;
 use std::time::{Duration, Instant};
+use tidegate_frontend::front_end::{IN_ORDER, Options};
+use tidegate_switch::control::Connection;
 
 #[test]
 fn a_receiver_that_takes_nothing_harms_only_traffic_to_itself() {
@@ -85,6 +87,77 @@ fn at_most_half_a_ring_is_in_flight() {
         });
         assert_eq!(host.stats("a").tx.dropped.len(), 1, "{:?}", host.stats("a").tx.dropped);
     }
+}
+
+/// Without a limit of `a`, so that its frames leave as they come, and with one of `c` that lets a
+/// frame to it be held for seconds.
+fn in_order(host: &TestSwitch) -> (Guest, Guest, Guest) {
+    let mut filler = host.guest(&vnic("filler", 1, ""));
+    let c = without_buffers(host, &mut filler);
+    host.change(&vnic("c", 9, "rx = { max = \"100kbit\" }"));
+    let options = ring(64);
+    let a = host.guest_with(&vnic("a", 2, ""), Options { features: options.features | IN_ORDER, ..options });
+    assert_ne!(a.front.features() & IN_ORDER, 0);
+    let live = host.guest_with(&vnic("live", 3, ""), ring(128));
+    (a, live, c)
+}
+
+#[test]
+fn buffers_used_in_order_come_back_in_order() {
+    for workers in [1, 2] {
+        let host = TestSwitch::new(workers);
+        let (mut a, mut live, mut c) = in_order(&host);
+        a.send(&udp(c.mac(), a.mac(), b"held"));
+        for n in 0..20u8 {
+            a.send(&udp(live.mac(), a.mac(), &[n; 30]));
+        }
+        let got: Vec<u8> = (0..20).map(|_| live.receive()[42]).collect();
+        assert_eq!(got, (0..20).collect::<Vec<u8>>(), "sent, whatever waits");
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(a.front.in_flight(0), 21, "and given back after it");
+        host.until(|| {
+            c.drain();
+            a.front.in_flight(0) == 0
+        });
+        assert_eq!(host.stats("a").tx.dropped.len(), 0, "{:?}", host.stats("a").tx.dropped);
+    }
+}
+
+#[test]
+fn a_frame_that_holds_half_a_ring_back_makes_room() {
+    for workers in [1, 2] {
+        let host = TestSwitch::new(workers);
+        let (mut a, mut live, c) = in_order(&host);
+        a.send(&udp(c.mac(), a.mac(), b"held"));
+        host.until(|| host.stats("a").tx.frames == 1);
+        for n in 0..63u8 {
+            a.send(&udp(live.mac(), a.mac(), &[n; 30]));
+        }
+        host.until(|| a.front.in_flight(0) == 0);
+        let got: Vec<u8> = (0..63).map(|_| live.receive()[42]).collect();
+        assert_eq!(got, (0..63).collect::<Vec<u8>>());
+        let dropped = host.stats("a").tx.dropped;
+        assert_eq!((dropped.len(), dropped.get("ring_share")), (1, Some(&1)), "{dropped:?}");
+    }
+}
+
+#[test]
+fn order_is_not_offered_where_a_deadline_could_wait_for_it() {
+    let host = TestSwitch::new(1);
+    let with_order = || Options { features: Options::default().features | IN_ORDER, ..Options::default() };
+    let deadline = "tx = { max = \"1mbit\", burst = \"4kB\" }\ndeadline = \"1ms\"\nto = [\"b\"]";
+    let b = host.guest_with(&vnic("b", 1, ""), with_order());
+    assert_ne!(b.front.features() & IN_ORDER, 0);
+    let a = host.guest_with(&vnic("a", 2, deadline), with_order());
+    assert_eq!(a.front.features() & IN_ORDER, 0);
+    // Who has it keeps it; who comes later is asked for what the contract is then.
+    host.change(&vnic("b", 1, "tx = { max = \"1mbit\", burst = \"4kB\" }\ndeadline = \"1ms\"\nto = [\"a\"]"));
+    host.change(&vnic("a", 2, ""));
+    let (vnic_a, vnic_b) = (a.vnic.clone(), b.vnic.clone());
+    drop((a, b));
+    host.until(|| ["a", "b"].iter().all(|name| host.port(name).connection == Connection::Waiting));
+    assert_ne!(host.connect(vnic_a, with_order()).front.features() & IN_ORDER, 0);
+    assert_eq!(host.connect(vnic_b, with_order()).front.features() & IN_ORDER, 0);
 }
 
 #[test]

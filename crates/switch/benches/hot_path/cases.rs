@@ -4,6 +4,8 @@
 const USUAL: u64 = 1 << 32 | 1 << 15 | 1 << 1;
 /// VIRTIO_F_RING_PACKED.
 pub const PACKED: u64 = 1 << 34;
+/// VIRTIO_F_IN_ORDER.
+pub const IN_ORDER: u64 = 1 << 35;
 /// Of the virtio header in front of every frame.
 pub const HEADER: usize = 12;
 
@@ -40,7 +42,7 @@ const fn case(name: &'static str, frames: Frames) -> Case {
 }
 
 /// All cases.
-pub const CASES: [Case; 12] = [
+pub const CASES: [Case; 14] = [
     Case { contracts: &["", ""], ..case("64B-open", Frames::V4(64)) },
     case("64B", Frames::V4(64)),
     Case {
@@ -53,6 +55,8 @@ pub const CASES: [Case; 12] = [
     case("512B", Frames::V4(512)),
     case("1518B", Frames::V4(1514)),
     Case { features: USUAL | PACKED, ..case("64B-packed", Frames::V4(64)) },
+    Case { features: USUAL | PACKED | IN_ORDER, ..case("64B-packed-in-order", Frames::V4(64)) },
+    Case { features: USUAL | IN_ORDER, ..case("64B-in-order", Frames::V4(64)) },
     case("66B-ipv6", Frames::V6(66)),
     Case {
         contracts: &[

@@ -1,6 +1,6 @@
 //! A guest's memory and its two rings, driven by hand.
 
-use crate::cases::PACKED;
+use crate::cases::{IN_ORDER, PACKED};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use tidegate_frontend::driver::{Buffer, DriverFeatures, DriverQueue};
@@ -30,7 +30,8 @@ impl Guest {
         let memory = Arc::new(SharedMemory::new(0, 8 << 20).expect("memory"));
         memory.preallocate().expect("memory");
         let packed = features & PACKED != 0;
-        let driver = DriverFeatures { packed, ..DriverFeatures::default() };
+        let driver =
+            DriverFeatures { packed, in_order: features & IN_ORDER != 0, ..DriverFeatures::default() };
         let mut tx = DriverQueue::new(&memory, RING, driver);
         let mut rx = DriverQueue::new(&memory, RING, driver);
         tx.disable_interrupts();

@@ -58,6 +58,8 @@ pub struct Frame {
     pub shares: Cell<u16>,
     /// Who gets the memory back.
     pub owner: Owner,
+    /// Where it was sent.
+    pub egress: PortIndex,
     /// Bytes, without the virtio header.
     pub len: u32,
     /// Bytes on the wire: every segment with its headers.
@@ -158,6 +160,7 @@ impl Slots {
                 slot,
                 shares: Cell::new(0),
                 owner: Owner::Flood,
+                egress: 0,
                 len: 0,
                 wire_bytes: 0,
                 wire_frames: 0,
@@ -187,7 +190,15 @@ impl Slots {
     /// Takes a slot back.
     #[inline]
     pub fn give(&mut self, frame: FrameRef) {
+        // No longer found.
+        frame.get_mut().owner = Owner::Flood;
         self.free.push(frame.get().slot);
+    }
+
+    /// The frame of that owner, if there is one. Looks at each slot.
+    pub fn find(&self, owner: Owner) -> Option<FrameRef> {
+        let frames = self.frames.iter().filter_map(|frame| NonNull::new(frame.get()).map(FrameRef));
+        frames.into_iter().find(|frame| frame.get().owner == owner)
     }
 
     /// Slots in use.
@@ -224,7 +235,12 @@ mod tests {
         assert!(slots.take().is_none());
         slots.give(a);
         assert_eq!(slots.take(), Some(a));
+        let owner = Owner::Ring { queue: 0, head: 7 };
+        assert_eq!(slots.find(owner), None);
+        a.get_mut().owner = owner;
+        assert_eq!(slots.find(owner), Some(a));
         slots.give(a);
+        assert_eq!(slots.find(owner), None);
         slots.give(b);
         assert_eq!(slots.in_flight(), 0);
         assert_eq!(b.get().source, 3);

@@ -283,6 +283,7 @@ enum Step {
     Wait,
     Expire(u64),
     DropTail(SourceId),
+    DropHead(SourceId),
     Clear(SourceId),
     Remove(SourceId),
     Set(SourceId, SourceConfig),
@@ -343,6 +344,7 @@ fn step() -> impl Strategy<Value = Step> {
         15 => Just(Step::Wait),
         3 => prop_oneof![Just(0u64), 0..20_000_000u64, Just(u64::MAX)].prop_map(Step::Expire),
         3 => id().prop_map(Step::DropTail),
+        1 => id().prop_map(Step::DropHead),
         1 => id().prop_map(Step::Clear),
         1 => id().prop_map(Step::Remove),
         4 => (0..SOURCES, source_config()).prop_map(|(id, config)| Step::Set(id, config)),
@@ -408,6 +410,11 @@ proptest! {
                 Step::DropTail(id) => {
                     let dropped = sched.drop_tail(id);
                     prop_assert_eq!(dropped, model.drop_one(id, VecDeque::pop_back));
+                    left += u64::from(dropped.is_some());
+                }
+                Step::DropHead(id) => {
+                    let dropped = sched.drop_head(id);
+                    prop_assert_eq!(dropped, model.drop_one(id, VecDeque::pop_front));
                     left += u64::from(dropped.is_some());
                 }
                 Step::Clear(id) | Step::Remove(id) => {

@@ -158,6 +158,14 @@ impl<F: Copy> Scheduler<F> {
         Some(queued)
     }
 
+    /// Drops the oldest frame of a source.
+    pub fn drop_head(&mut self, id: SourceId) -> Option<Queued<F>> {
+        let source = self.sources.get_mut(usize::from(id))?.as_mut()?;
+        let queued = self.arena.pop_front(&mut source.list)?;
+        self.removed(id, queued.bytes);
+        Some(queued)
+    }
+
     /// Accepts a frame.
     ///
     /// # Errors
@@ -352,13 +360,6 @@ impl<F: Copy> Scheduler<F> {
             return None;
         }
         self.arena.front(&source.list).map(|node| node.queued)
-    }
-
-    fn drop_head(&mut self, id: SourceId) -> Option<Queued<F>> {
-        let source = self.sources.get_mut(usize::from(id))?.as_mut()?;
-        let queued = self.arena.pop_front(&mut source.list)?;
-        self.removed(id, queued.bytes);
-        Some(queued)
     }
 
     /// A frame of `bytes` has left the list of `id`.

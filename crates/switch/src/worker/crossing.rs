@@ -35,6 +35,8 @@ pub enum Crossing {
         egress: PortIndex,
         /// Of this source.
         source: PortIndex,
+        /// Its oldest frame, which holds others back; otherwise its newest.
+        oldest: bool,
     },
 }
 

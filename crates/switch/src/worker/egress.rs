@@ -6,7 +6,7 @@ use super::{Worker, clock};
 use crate::capture::Direction;
 use crate::fdb::PortIndex;
 use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
-use crate::sched::{Full, Head, Queued, Tier};
+use crate::sched::{Full, Head, Queued, Scheduler, Tier};
 use crate::stats::DropReason;
 
 /// Frames delivered to one receiver per loop.
@@ -56,16 +56,18 @@ impl Worker {
         }
     }
 
-    /// Makes room for sources with half their ring in flight: drops their newest frame where the
-    /// receiver is what it waits for. Where it waits for this worker, it is on its way.
+    /// Makes room for sources with half their ring in flight: drops their newest frame, or the oldest
+    /// that holds others back, where the receiver is what it waits for. Where it waits for this
+    /// worker, it is on its way.
     pub(super) fn relieve(&mut self) -> bool {
         let before = self.fates.len();
         let mut relief = std::mem::take(&mut self.relief);
-        for (egress, source) in relief.drain(..) {
+        for (egress, source, oldest) in relief.drain(..) {
             let now = self.now;
             let Some(port) = &mut self.ports[egress as usize] else { continue };
+            let drop = |s: &mut Scheduler<_>| if oldest { s.drop_head(source) } else { s.drop_tail(source) };
             if is_stuck(&mut port.egress, now)
-                && let Some(queued) = port.egress.scheduler.drop_tail(source)
+                && let Some(queued) = drop(&mut port.egress.scheduler)
             {
                 self.drop_frame(queued.frame, egress, DropReason::RingShare);
             }

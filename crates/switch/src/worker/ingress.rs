@@ -107,6 +107,12 @@ impl Worker {
         if !tx.ring.enabled {
             return (false, false);
         }
+        // Slots bound what is in flight; what is done and held back in order comes on top.
+        if tx.ring.queue.in_flight() > (tx.ring.queue.size() / 2).max(2) {
+            self.let_through(port, pair);
+        }
+        let Link::Vhost(vhost) = &mut port.link else { return (false, false) };
+        let Some(Some(tx)) = vhost.tx.get_mut(pair) else { return (false, false) };
         let available = match tx.ring.queue.available() {
             Ok(available) => available,
             Err(error) => {
@@ -368,6 +374,7 @@ impl Worker {
                     frame.deadline = started + deadline;
                 }
                 port.in_flight_to[egress as usize] += 1;
+                frame.egress = egress;
                 self.route(egress, reference);
             }
             Some(To::Flood { unknown }) => {
@@ -403,20 +410,39 @@ impl Worker {
         }
     }
 
-    /// Half the ring is in flight: a frame at the fullest egress is to make room. Asked for once
-    /// until a frame comes back, or another worker would drop one for each of our loops.
+    /// Half the ring is in flight: a frame at the fullest egress is to make room.
     fn ask_relief(&mut self, port: &mut Port) {
+        self.ask(port, port.longest_egress(), false);
+    }
+
+    /// Half the ring is in flight, and the driver relies on order: if its oldest frame holds back
+    /// what is done, that frame is to make room. Not if it has a deadline.
+    #[cold]
+    fn let_through(&mut self, port: &mut Port, pair: usize) {
+        let Link::Vhost(vhost) = &port.link else { return };
+        let Some(Some(tx)) = vhost.tx.get(pair) else { return };
+        let Some((head, behind @ 1..)) = tx.ring.queue.held_back() else { return };
+        let Some(oldest) = tx.slots.find(Owner::Ring { queue: pair as u16, head }) else { return };
+        let frame = oldest.get();
+        if !frame.is_realtime() && frame.shares.get() == 0 {
+            tracing::trace!(port = port.index, behind, "a frame holds others back");
+            self.ask(port, frame.egress, true);
+        }
+    }
+
+    /// Asks the worker that owns `egress` to drop a frame: once until one comes back, or another
+    /// worker would drop one for each of our loops.
+    fn ask(&mut self, port: &mut Port, egress: PortIndex, oldest: bool) {
         if port.relieving {
             return;
         }
-        let egress = port.longest_egress();
         let Some(info) = &self.infos[egress as usize] else { return };
         let worker = info.worker as usize;
         if worker == self.id as usize {
-            self.relief.push((egress, port.index));
+            self.relief.push((egress, port.index, oldest));
             port.relieving = true;
         } else if let Some((peer, _)) = &mut self.peers[worker]
-            && peer.send(Crossing::Relieve { egress, source: port.index })
+            && peer.send(Crossing::Relieve { egress, source: port.index, oldest })
         {
             port.relieving = true;
             self.to_ring |= 1 << worker;

@@ -103,7 +103,7 @@ pub struct Worker {
     /// Egresses with work.
     active: Vec<PortIndex>,
     /// Egress and source: half the source's ring is in flight, and most of it waits there.
-    relief: Vec<(PortIndex, PortIndex)>,
+    relief: Vec<(PortIndex, PortIndex, bool)>,
     flood: FloodPool,
     /// Fates of this loop, not yet settled.
     fates: Vec<Fate>,
@@ -227,7 +227,9 @@ impl Worker {
                 worked = true;
                 match crossing {
                     Crossing::Frame { egress, frame } => self.enqueue(egress, frame),
-                    Crossing::Relieve { egress, source } => self.relief.push((egress, source)),
+                    Crossing::Relieve { egress, source, oldest } => {
+                        self.relief.push((egress, source, oldest));
+                    }
                 }
             }
             while let Some(fate) = self.peers[id].as_mut().and_then(|(peer, _)| peer.settled()) {

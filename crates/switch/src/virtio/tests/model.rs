@@ -68,8 +68,9 @@ proptest! {
         base in prop_oneof![Just(0u16), 65400u16..=65535, any::<u16>()],
         event_idx in any::<bool>(),
         use_indirect in any::<bool>(),
+        in_order in any::<bool>(),
     ) {
-        let features = Features { packed, event_idx, indirect: use_indirect, in_order: false };
+        let features = Features { packed, event_idx, indirect: use_indirect, in_order };
         let mut guest = Guest::starting_at(size, features, base);
         prop_assert!(guest.device.publish(), "the first one is always sent");
         let mut chain = Chain::new();
@@ -80,6 +81,9 @@ proptest! {
         let mut seen = 0usize;
         // In pop order; a completed one is None until nothing before it can be put back.
         let mut popped: Vec<Option<Expected>> = Vec::new();
+        // In order: what was not given back yet, and its length where it is completed.
+        let mut open_order: VecDeque<(u16, Option<u32>)> = VecDeque::new();
+        let mut heads: Vec<u16> = Vec::new();
         let mut completed: VecDeque<Used> = VecDeque::new();
         let mut used: VecDeque<Used> = VecDeque::new();
         let (mut kicks, mut interrupts) = (Notifications::Open, Notifications::Open);
@@ -127,19 +131,23 @@ proptest! {
                     prop_assert_eq!(guest.device.pop_readable(&mut chain), Ok(expected.is_some()));
                     let Some((head, buffers)) = expected else { continue };
                     seen -= 1;
-                    prop_assert_eq!(chain.head(), head);
+                    prop_assert_eq!(guest.device.head_of(chain.head()), head);
+                    open_order.push_back((head, None));
                     let spans: Vec<_> = chain.spans().iter().map(|s| (Some(s.ptr), s.len)).collect();
                     let expected: Vec<_> =
                         buffers.iter().map(|&(addr, len)| (guest.map.translate(addr, len.into()), len)).collect();
                     prop_assert_eq!(spans, expected);
                     prop_assert_eq!(chain.bytes(), buffers.iter().map(|b| b.1).sum::<u32>());
-                    popped.push(Some((head, buffers)));
+                    popped.push(Some((chain.head(), buffers)));
+                    heads.push(head);
                 }
                 Step::Rewind(n) => {
                     let last = popped.iter().rev().take(n.into()).take_while(|p| p.is_some()).count();
                     guest.device.rewind(last as u16);
                     for _ in 0..last {
-                        available.push_front(popped.pop().flatten().unwrap());
+                        let (_, buffers) = popped.pop().flatten().unwrap();
+                        available.push_front((heads.pop().unwrap(), buffers));
+                        open_order.pop_back();
                     }
                     seen += last;
                 }
@@ -147,9 +155,19 @@ proptest! {
                     let mut open: Vec<_> = popped.iter_mut().filter(|p| p.is_some()).collect();
                     if open.is_empty() { continue }
                     let which = which % open.len();
-                    let (head, _) = open[which].take().unwrap();
-                    guest.device.complete(head, len);
-                    completed.push_back(Used { head, len });
+                    let (token, _) = open[which].take().unwrap();
+                    let head = guest.device.head_of(token);
+                    guest.device.complete(token, len);
+                    if in_order {
+                        let of_head = |open: &&mut (u16, Option<u32>)| open.0 == head;
+                        open_order.iter_mut().find(of_head).unwrap().1 = Some(len);
+                        while let Some(&(head, Some(len))) = open_order.front() {
+                            open_order.pop_front();
+                            completed.push_back(Used { head, len });
+                        }
+                    } else {
+                        completed.push_back(Used { head, len });
+                    }
                 }
                 Step::PublishUsed => {
                     let interrupt = guest.device.publish();
@@ -185,7 +203,10 @@ proptest! {
                     interrupts = Notifications::Suppressed;
                 }
             }
-            let in_flight = popped.iter().flatten().count();
+            let in_flight = match in_order {
+                true => open_order.len(),
+                false => popped.iter().flatten().count(),
+            };
             prop_assert_eq!(usize::from(guest.device.in_flight()), in_flight);
             prop_assert_eq!(usize::from(guest.device.pending()), seen);
         }

@@ -25,6 +25,7 @@ pub(super) const INDIRECT: u64 = 1 << 28;
 pub(super) const EVENTS: u64 = 1 << 29;
 pub(super) const V1: u64 = 1 << 32;
 pub(super) const PACKED: u64 = 1 << 34;
+pub(super) const IN_ORDER: u64 = 1 << 35;
 
 /// How a receive buffer lies in memory.
 #[derive(Clone, Copy, Debug)]
@@ -179,7 +180,7 @@ impl Guest {
             packed: has(PACKED),
             event_idx: has(EVENTS),
             indirect: has(INDIRECT),
-            in_order: false,
+            in_order: has(IN_ORDER),
         };
         let tx = DriverQueue::new(&memory, TX_RING, driver);
         let rx = (0..queues).map(|_| DriverQueue::new(&memory, RX_RING, driver)).collect();

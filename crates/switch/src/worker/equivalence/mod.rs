@@ -21,8 +21,8 @@ use crate::port::{Link, Port, PortContract, PortInfo, PortSet};
 use crate::stats::Region;
 use crate::stats::layout::{TrafficSlot, VnicSlot};
 use guests::{
-    Asks, Body, CSUM, EVENTS, Guest, INDIRECT, Layout, MERGEABLE, OFFLOADS, PACKED, RX_RING, Received, Room,
-    Sent, Source, To, V1, mac,
+    Asks, Body, CSUM, EVENTS, Guest, IN_ORDER, INDIRECT, Layout, MERGEABLE, OFFLOADS, PACKED, RX_RING,
+    Received, Room, Sent, Source, To, V1, mac,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -32,11 +32,13 @@ const GUESTS: usize = 3;
 /// Loops after which nothing is left to do at that time.
 const LOOPS: usize = 12;
 const START: u64 = 1_000_000_000_000;
-const FEATURES: [u64; 6] = [
+const FEATURES: [u64; 8] = [
     V1 | MERGEABLE | CSUM | INDIRECT,
     V1 | MERGEABLE | CSUM | INDIRECT | EVENTS | OFFLOADS,
     V1 | MERGEABLE | INDIRECT | PACKED,
     V1 | CSUM | OFFLOADS | INDIRECT | EVENTS | PACKED,
+    V1 | MERGEABLE | EVENTS | PACKED | IN_ORDER,
+    V1 | MERGEABLE | INDIRECT | IN_ORDER,
     V1,
     0,
 ];
