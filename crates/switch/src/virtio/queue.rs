@@ -196,6 +196,13 @@ impl Queue {
         either!(self, queue => queue.complete_all(done));
     }
 
+    /// Gives what [`pop_singles`](Self::pop_singles) popped in one call back, or the first of it:
+    /// nothing was written to it.
+    #[inline]
+    pub fn complete_singles(&mut self, done: &[Single]) {
+        either!(self, queue => queue.complete_singles(done));
+    }
+
     /// Shows the driver what was completed; returns whether it wants an interrupt. Once per batch,
     /// not per chain: it is a full fence. The first call always returns `true`.
     #[inline]

@@ -400,19 +400,33 @@ impl SplitQueue {
         }
     }
 
+    /// As [`Queue::complete_singles`](super::Queue::complete_singles).
+    #[inline]
+    pub fn complete_singles(&mut self, done: &[Single]) {
+        let n = done.len() as u16;
+        if self.inflight.is_transmit()
+            && let (Some(window), Some(first)) = (&mut self.window, done.first())
+            && window.complete_run(first.head, n)
+        {
+            self.next_used = self.next_used.wrapping_add(n);
+            return;
+        }
+        self.complete_all(done.iter().map(|single| (single.head, 0)));
+    }
+
     /// A transmit queue writes one used entry for all that is published, so none here.
     #[inline]
     fn complete_in_order<const TRANSMIT: bool>(&mut self, done: impl Iterator<Item = (u16, u32)>) {
         let Some(mut window) = self.window.take() else { return };
-        for (number, len) in done {
-            window.complete(number, len, |record| {
-                if !TRANSMIT {
-                    let Record { id, len, .. } = Record::unpack(record);
-                    self.write_used(self.next_used, id, len);
-                }
-                self.next_used = self.next_used.wrapping_add(1);
-            });
-        }
+        let mut next = self.next_used;
+        window.complete(done, |record| {
+            if !TRANSMIT {
+                let Record { id, len, .. } = Record::unpack(record);
+                self.write_used(next, id, len);
+            }
+            next = next.wrapping_add(1);
+        });
+        self.next_used = next;
         self.window = Some(window);
         if !TRANSMIT {
             // All at once: no driver ever sees half of a frame.

@@ -77,23 +77,46 @@ impl Window {
         self.popped.wrapping_sub(self.given)
     }
 
-    /// A chain is done. Gives back to `each` what may be given back now, in order.
+    /// Chains are done: numbers and lengths. Gives to `each` what may be given back now, in order.
     #[inline]
-    pub(super) fn complete(&mut self, number: u16, len: u32, mut each: impl FnMut(u64)) {
-        debug_assert!(
-            number.wrapping_sub(self.given) < self.in_flight(),
-            "completing chain {number}, which is not in flight"
-        );
-        let at = self.at(number);
-        let record = self.records[at] | u64::from(len);
-        debug_assert!(record & DONE == 0, "completing chain {number} twice");
-        if number != self.given {
-            self.records[at] = record | DONE;
-            return;
+    pub(super) fn complete(&mut self, done: impl Iterator<Item = (u16, u32)>, mut each: impl FnMut(u64)) {
+        let mut given = self.given;
+        for (number, len) in done {
+            debug_assert!(
+                number.wrapping_sub(given) < self.popped.wrapping_sub(given),
+                "completing chain {number}, which is not in flight"
+            );
+            let at = self.at(number);
+            let record = self.records[at] | u64::from(len);
+            debug_assert!(record & DONE == 0, "completing chain {number} twice");
+            if number == given {
+                self.records[at] = record;
+                given = given.wrapping_add(1);
+                each(record);
+            } else {
+                self.records[at] = record | DONE;
+            }
         }
-        self.records[at] = record;
-        self.given = number.wrapping_add(1);
-        each(record);
+        self.given = given;
+        self.let_go(each);
+    }
+
+    /// The `n` chains from number `first` on are done, with nothing written. Returns whether they, and
+    /// only they, may be given back by that; if not, nothing has changed.
+    #[inline]
+    pub(super) fn complete_run(&mut self, first: u16, n: u16) -> bool {
+        let end = first.wrapping_add(n);
+        let alone = end == self.popped || self.records[self.at(end)] & DONE == 0;
+        if first != self.given || !alone {
+            return false;
+        }
+        self.given = end;
+        true
+    }
+
+    /// Gives to `each` what waited for the oldest only.
+    #[inline]
+    fn let_go(&mut self, mut each: impl FnMut(u64)) {
         while self.given != self.popped && self.records[self.at(self.given)] & DONE != 0 {
             let at = self.at(self.given);
             self.records[at] &= !DONE;
@@ -116,8 +139,21 @@ mod tests {
 
     fn ids(window: &mut Window, number: u16, len: u32) -> Vec<u16> {
         let mut ids = Vec::new();
-        window.complete(number, len, |record| ids.push(Record::unpack(record).id));
+        window.complete(std::iter::once((number, len)), |record| ids.push(Record::unpack(record).id));
         ids
+    }
+
+    #[test]
+    fn a_run_is_given_back_whole_or_not_at_all() {
+        let mut window = Window::new(8, u16::MAX);
+        let numbers: Vec<_> = (0..6).map(|id| window.push(id, 1)).collect();
+        assert!(!window.complete_run(numbers[1], 2), "an older one is not done");
+        assert_eq!(ids(&mut window, numbers[3], 0), [0; 0]);
+        assert!(!window.complete_run(numbers[0], 3), "one behind it is done");
+        assert!(window.complete_run(numbers[0], 2));
+        assert_eq!(ids(&mut window, numbers[2], 0), [2, 3]);
+        assert!(window.complete_run(numbers[4], 2));
+        assert_eq!(window.in_flight(), 0);
     }
 
     #[test]

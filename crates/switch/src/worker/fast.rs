@@ -384,7 +384,7 @@ impl Worker {
         if let Link::Vhost(vhost) = &mut port.link
             && let Some(Some(queue)) = vhost.tx.get_mut(pair)
         {
-            queue.ring.queue.complete_all(tx.iter().map(|single| (single.head, 0)));
+            queue.ring.queue.complete_singles(tx);
             queue.ring.dirty = true;
         }
         self.touched.insert(port.index);

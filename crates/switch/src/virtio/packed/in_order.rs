@@ -12,7 +12,9 @@
 //! mark for each chain; after a kill one used descriptor gives all of it back. Receive chains have
 //! lengths: each has a used descriptor and, until that is shown, an entry in the journal.
 
-use super::{PackedQueue, Place, used_half};
+use super::place::used_half;
+use super::{PackedQueue, Place};
+use crate::virtio::Single;
 use crate::virtio::inflight::{Record, Snapshot};
 use crate::virtio::walker::DESC_NEXT;
 use std::sync::atomic::Ordering;
@@ -41,21 +43,32 @@ impl PackedQueue {
         let (inflight, shown) = (&self.inflight, window.shown);
         let mut freed = 0;
         let mut number = window.given.wrapping_sub(shown);
-        for (token, len) in done {
-            window.complete(token, len, |record| {
-                freed += Record::unpack(record).places;
-                if !TRANSMIT {
-                    inflight.log(number, record);
-                    number = number.wrapping_add(1);
-                }
-            });
-        }
+        window.complete(done, |record| {
+            freed += Record::unpack(record).places;
+            if !TRANSMIT {
+                inflight.log(number, record);
+                number = number.wrapping_add(1);
+            }
+        });
         if !TRANSMIT {
             // All at once: no driver ever sees half of a frame.
             inflight.commit(self.used.0, number);
         }
         self.taken -= freed;
         self.unpublished += freed;
+    }
+
+    /// As [`Queue::complete_singles`](crate::virtio::Queue::complete_singles).
+    #[inline]
+    pub(super) fn complete_run(&mut self, done: &[Single]) -> bool {
+        let (Some(window), Some(first)) = (&mut self.window, done.first()) else { return false };
+        let n = done.len() as u16;
+        if !self.inflight.is_transmit() || !window.complete_run(first.head, n) {
+            return false;
+        }
+        self.taken -= n;
+        self.unpublished += n;
+        true
     }
 
     /// Writes what was given back; returns the place after it.
@@ -75,15 +88,12 @@ impl PackedQueue {
             return Some(end);
         }
         let first = window.record(shown);
-        let mut place = first_place.forward(Record::unpack(first).places, size);
-        let mut number = shown.wrapping_add(1);
-        while number != given {
-            let record = window.record(number);
-            self.parts.use_slot(place.slot(), used_half(record, place), Ordering::Relaxed);
-            place = place.forward(Record::unpack(record).places, size);
-            number = number.wrapping_add(1);
-        }
-        // Release: as in `publish`.
+        let count = given.wrapping_sub(shown) - 1;
+        let others = (1..=count).map(|i| window.record(shown.wrapping_add(i)));
+        let after = first_place.forward(Record::unpack(first).places, size);
+        self.parts.use_slots(after, others, self.unpublished == count + 1);
+        // Release: the driver looks no further than the first. The others of the batch, and what was
+        // written to buffers, come before.
         self.parts.use_slot(first_place.slot(), used_half(first, first_place), Ordering::Release);
         self.inflight.commit(end.0, 0);
         Some(end)

@@ -30,13 +30,11 @@ use super::inflight::Record;
 use super::layout::{RingLayout, locate};
 use super::memory::GuestMemory;
 use super::span::prefetch_write;
-use super::walker::{
-    DESC_BYTES, DESC_NEXT, DESC_WRITE, Descriptor, End, Links, Table, Walker, longest_chain,
-};
+use super::walker::{DESC_BYTES, DESC_NEXT, Descriptor, End, Links, Table, Walker, longest_chain};
 use super::window::Window;
 use super::{Chain, QueueInflight, RingError, RingPart, Single};
 use parts::{EVENTS_AT_PLACE, EVENTS_DISABLE, EVENTS_ENABLE, Parts};
-use place::Place;
+use place::{Place, used_half};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -247,8 +245,9 @@ impl PackedQueue {
         let mut popped = 0;
         for single in &mut out[..usize::from(count)] {
             let slot = first + popped;
-            // Acquire: the address is read after the flags that say whose it is.
-            let half = u64::from_le(self.parts.second_half(slot).load(Ordering::Acquire));
+            // `available` has acquired what the driver wrote before these flags; this look is whether
+            // it took the chain back.
+            let half = u64::from_le(self.parts.second_half(slot).load(Ordering::Relaxed));
             // SAFETY: the first half of one of the ring's descriptors, mapped and aligned as long
             // as `self` holds the memory; read once.
             let addr = u64::from_le(unsafe { self.parts.descriptor(slot).cast::<u64>().read_volatile() });
@@ -379,6 +378,14 @@ impl PackedQueue {
         }
     }
 
+    /// As [`Queue::complete_singles`](super::Queue::complete_singles).
+    #[inline]
+    pub fn complete_singles(&mut self, done: &[Single]) {
+        if !self.complete_run(done) {
+            self.complete_all(done.iter().map(|single| (single.head, 0)));
+        }
+    }
+
     /// Nothing is written to the ring before [`publish`](Self::publish): a used descriptor takes the
     /// place of one that may have to be popped again.
     #[inline]
@@ -433,11 +440,9 @@ impl PackedQueue {
         let logged = usize::from(std::mem::take(&mut self.logged));
         let (&first, others) = self.journal[..logged].split_first()?;
         let (first_place, size) = (self.used, self.size);
-        let mut place = first_place.forward(Record::unpack(first).places, size);
-        for &record in others {
-            self.parts.use_slot(place.slot(), used_half(record, place), Ordering::Relaxed);
-            place = place.forward(Record::unpack(record).places, size);
-        }
+        let after = first_place.forward(Record::unpack(first).places, size);
+        let singles = usize::from(self.unpublished) == logged;
+        let place = self.parts.use_slots(after, others.iter().copied(), singles);
         // Release: the driver looks no further than the first. The others of the batch, and what was
         // written to buffers, come before.
         self.parts.use_slot(first_place.slot(), used_half(first, first_place), Ordering::Release);
@@ -591,12 +596,4 @@ impl PackedQueue {
     fn is_available(&self, place: Place) -> bool {
         place.is_available(self.parts.flags(place.slot()))
     }
-}
-
-/// Length, id and flags of the used descriptor at `place`.
-#[inline]
-fn used_half(record: u64, place: Place) -> u64 {
-    // A length counts only with this flag (2.8.4).
-    let flags = if record as u32 > 0 { place.used_flags() | DESC_WRITE } else { place.used_flags() };
-    record & (u64::MAX >> 16) | u64::from(flags) << 48
 }

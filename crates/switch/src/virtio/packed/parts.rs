@@ -1,8 +1,8 @@
 //! The memory of a packed virtqueue: descriptor ring and event suppression structures.
 
-use super::place::Place;
+use super::place::{Place, used_half};
 use super::{DESC_BYTES, GuestMemory, RingError, RingLayout, RingPart, locate};
-use crate::virtio::inflight::stored;
+use crate::virtio::inflight::{Record, stored};
 use crate::virtio::layout::need_event;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -62,6 +62,30 @@ impl Parts {
     pub(super) fn use_slot(&self, slot: u16, half: u64, order: Ordering) {
         self.second_half(slot).store(half.to_le(), order);
         stored();
+    }
+
+    /// Writes used descriptors from `place` on, in no order that a driver could see; returns the place
+    /// after them. `singles`: each takes one place.
+    #[inline]
+    pub(super) fn use_slots(
+        &self,
+        mut place: Place,
+        mut records: impl ExactSizeIterator<Item = u64>,
+        singles: bool,
+    ) -> Place {
+        while singles && records.len() > 0 {
+            // Up to the end of the ring the round is the same.
+            let here = records.len().min(usize::from(self.size - place.slot())) as u16;
+            for (i, record) in (0..here).zip(&mut records) {
+                self.use_slot(place.slot() + i, used_half(record, place), Ordering::Relaxed);
+            }
+            place = place.forward(here, self.size);
+        }
+        for record in records {
+            self.use_slot(place.slot(), used_half(record, place), Ordering::Relaxed);
+            place = place.forward(Record::unpack(record).places, self.size);
+        }
+        place
     }
 
     /// Whether the driver asked to be told of the last `passed` places before `used`.

@@ -1,6 +1,7 @@
 //! Places in a packed ring, and which round they belong to.
 
 use super::{DESC_AVAIL, DESC_USED};
+use crate::virtio::walker::DESC_WRITE;
 
 /// A place in the ring, in one of two alternating rounds: the slot, and the wrap counter in bit 15,
 /// as event structures and vhost-user write it. One number, not two: what was stored a moment ago
@@ -69,4 +70,13 @@ impl Place {
     pub(super) fn was_used(self, flags: u16) -> bool {
         (flags & DESC_USED != 0) == self.wrap()
     }
+}
+
+/// Length, id and flags of the used descriptor at `place`, for a packed
+/// [`Record`](crate::virtio::inflight::Record).
+#[inline]
+pub(super) fn used_half(record: u64, place: Place) -> u64 {
+    // A length counts only with this flag (2.8.4).
+    let flags = if record as u32 > 0 { place.used_flags() | DESC_WRITE } else { place.used_flags() };
+    record & (u64::MAX >> 16) | u64::from(flags) << 48
 }

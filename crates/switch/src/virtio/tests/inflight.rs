@@ -44,6 +44,8 @@ enum Step {
     Complete {
         which: Vec<usize>,
     },
+    /// Of a transmit queue: completes the first of those that were popped together last.
+    CompleteRun(usize),
     Publish,
 }
 
@@ -63,6 +65,7 @@ fn device_step() -> impl Strategy<Value = Step> {
         3 => (1usize..6, 0usize..6).prop_map(|(most, back)| Step::Singles { most, back }),
         1 => (1u16..4).prop_map(Step::Rewind),
         3 => prop::collection::vec(0usize..64, 1..4).prop_map(|which| Step::Complete { which }),
+        3 => (1usize..6).prop_map(Step::CompleteRun),
         2 => Just(Step::Publish),
     ]
 }
@@ -112,6 +115,8 @@ struct World {
     popped: Vec<Option<u16>>,
     /// The last of them that were popped one by one, as `rewind` wants them.
     one_by_one: usize,
+    /// The last of them that were popped as singles, together.
+    together: usize,
     /// Chains whose frame went out.
     sent: BTreeSet<u64>,
     next_frame: u32,
@@ -138,6 +143,7 @@ impl World {
             next_chain: 0,
             popped: Vec::new(),
             one_by_one: 0,
+            together: 0,
             sent: BTreeSet::new(),
             next_frame: 0,
             open: None,
@@ -214,6 +220,7 @@ impl World {
                 if popped.unwrap() {
                     self.popped.push(Some(chain.head()));
                     self.one_by_one += 1;
+                    self.together = 0;
                 }
             }
             Step::Singles { most, back } => {
@@ -227,6 +234,7 @@ impl World {
                 if !kept.is_empty() {
                     self.one_by_one = 0;
                 }
+                self.together = kept.len();
                 self.popped.extend(kept.iter().map(|single| Some(single.head)));
             }
             Step::Rewind(n) => {
@@ -251,6 +259,20 @@ impl World {
                 }
                 device.complete_all(done.into_iter().map(|head| (head, 0)));
             }
+            Step::CompleteRun(most) if transmit => {
+                // As the fast path does: the last that were popped together, from the first of them on.
+                let first = self.popped.len() - self.together.min(self.popped.len());
+                let run: Vec<u16> =
+                    self.popped[first..].iter_mut().take(*most).map_while(Option::take).collect();
+                for token in &run {
+                    let chain = self.given[&device.head_of(*token)];
+                    assert!(self.sent.insert(chain), "sent twice");
+                }
+                let run: Vec<_> = run.iter().map(|head| Single { head: *head, ..Single::EMPTY }).collect();
+                device.complete_singles(&run);
+                self.together = 0;
+            }
+            Step::CompleteRun(_) => {}
             Step::Complete { which } => {
                 let mut open: Vec<_> = self.popped.iter_mut().filter(|head| head.is_some()).collect();
                 let chains = which.len().min(open.len()) as u32;
@@ -273,7 +295,7 @@ impl World {
         let whole = cut::after(kill.stores, || self.device_does(&kill.step));
         self.device = None;
         self.popped.clear();
-        self.one_by_one = 0;
+        (self.one_by_one, self.together) = (0, 0);
         kill.meanwhile.iter().for_each(|step| self.driver_does(step));
         assert_eq!(self.region.queue(self.index).unwrap().standing(), Standing::InService);
         // A base from long ago: it means nothing.
@@ -387,6 +409,7 @@ proptest! {
             Step::Pop,
             Step::Rewind(3),
             Step::Complete { which: vec![2, 1, 0] },
+            Step::CompleteRun(5),
             Step::Publish,
         ] {
             for stores in 0.. {
