@@ -305,6 +305,14 @@ impl SplitQueue {
     /// [`pop_writable`](Self::pop_writable).
     #[inline]
     pub fn pop_singles<const WRITE: bool>(&mut self, out: &mut [Single]) -> usize {
+        match self.window {
+            Some(_) => self.singles::<WRITE, true>(out),
+            None => self.singles::<WRITE, false>(out),
+        }
+    }
+
+    #[inline]
+    fn singles<const WRITE: bool, const IN_ORDER: bool>(&mut self, out: &mut [Single]) -> usize {
         let count = out.len().min(usize::from(self.pending()));
         for (i, single) in (0..).zip(&mut out[..count]) {
             single.head = self.avail_entry(self.next_avail.wrapping_add(i));
@@ -321,7 +329,8 @@ impl SplitQueue {
             let desc = unsafe { Descriptor::read::<ByName>(self.rings.desc.add(at)) };
             let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
             (single.ptr, single.len) = (ptr, desc.len);
-            if let Some(window) = &mut self.window {
+            if IN_ORDER {
+                let Some(window) = &mut self.window else { break };
                 single.head = window.push(single.head, 1);
             } else if !WRITE {
                 self.inflight.mark(single.head, 1);
@@ -329,7 +338,9 @@ impl SplitQueue {
             popped += 1;
         }
         self.next_avail = self.next_avail.wrapping_add(popped as u16);
-        self.commit_in_flight();
+        if IN_ORDER && !WRITE {
+            self.commit_in_flight();
+        }
         popped
     }
 

@@ -49,9 +49,15 @@ impl Window {
     /// Counts a chain as popped; returns its number.
     #[inline]
     pub(super) fn push(&mut self, id: u16, places: u16) -> u16 {
+        self.push_record(Record { id, places, len: 0 }.pack())
+    }
+
+    /// As [`push`](Self::push), of a packed [`Record`] without a length.
+    #[inline]
+    pub(super) fn push_record(&mut self, record: u64) -> u16 {
         let number = self.popped;
         let at = self.at(number);
-        self.records[at] = Record { id, places, len: 0 }.pack();
+        self.records[at] = record;
         self.popped = number.wrapping_add(1);
         number
     }

@@ -34,7 +34,7 @@ use super::walker::{DESC_BYTES, DESC_NEXT, Descriptor, End, Links, Table, Walker
 use super::window::Window;
 use super::{Chain, QueueInflight, RingError, RingPart, Single};
 use parts::{EVENTS_AT_PLACE, EVENTS_DISABLE, EVENTS_ENABLE, Parts};
-use place::{Place, used_half};
+use place::{Place, single_record};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -258,7 +258,7 @@ impl PackedQueue {
             let head = if IN_ORDER {
                 let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
                 let Some(window) = &mut self.window else { break };
-                *single = Single { ptr, len: desc.len, head: window.push(desc.link, 1) };
+                *single = Single { ptr, len: desc.len, head: window.push_record(single_record(half)) };
                 popped += 1;
                 continue;
             } else {
@@ -445,7 +445,7 @@ impl PackedQueue {
         let place = self.parts.use_slots(after, others.iter().copied(), singles);
         // Release: the driver looks no further than the first. The others of the batch, and what was
         // written to buffers, come before.
-        self.parts.use_slot(first_place.slot(), used_half(first, first_place), Ordering::Release);
+        self.parts.use_slot(first_place.slot(), place::used_half(first, first_place), Ordering::Release);
         self.inflight.commit(place.0, 0);
         Some(place)
     }
