@@ -130,12 +130,8 @@ impl PackedQueue {
         let mut place = self.avail.forward(looked, self.size);
         while looked < end {
             // Chains of one descriptor, as most are, up to the end of the ring.
-            let alone = place.available_flags();
             let most_here = (end - looked).min(self.size - place.slot());
-            let here = (0..most_here).take_while(|i| {
-                self.parts.flags(place.slot() + i) & (DESC_AVAIL | DESC_USED | DESC_NEXT) == alone
-            });
-            let here = here.count() as u16;
+            let here = self.parts.singles(place, most_here);
             looked += here;
             pending += here;
             place = place.forward(here, self.size);
@@ -238,8 +234,10 @@ impl PackedQueue {
         let here = self.size - self.avail.slot();
         let count = self.pending.min(free).min(here).min(out.len().min(usize::from(u16::MAX)) as u16);
         if WRITE || !IN_ORDER {
-            // They were read; soon they are written, as used. In order one is, of a batch.
-            self.fetch_for_writing(count);
+            // They were read; soon they are written, as used. In order one is, of a batch. Receive
+            // buffers that were seen behind them are the next batch's.
+            let ahead = if WRITE { (2 * count).min(self.looked) } else { count };
+            self.fetch_for_writing(ahead);
         }
         let (first, available) = (self.avail.slot(), self.avail.available_flags());
         let mut popped = 0;

@@ -1,7 +1,10 @@
 //! The memory of a packed virtqueue: descriptor ring and event suppression structures.
 
 use super::place::{Place, used_half};
-use super::{DESC_BYTES, GuestMemory, RingError, RingLayout, RingPart, locate};
+use super::{
+    DESC_AVAIL, DESC_BYTES, DESC_NEXT, DESC_USED, GuestMemory, PER_LINE, RingError, RingLayout, RingPart,
+    locate,
+};
 use crate::virtio::inflight::{Record, stored};
 use crate::virtio::layout::need_event;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -55,6 +58,32 @@ impl Parts {
     pub(super) fn flags(&self, slot: u16) -> u16 {
         // Acquire: whatever is read because of these flags is read after them.
         (u64::from_le(self.second_half(slot).load(Ordering::Acquire)) >> 48) as u16
+    }
+
+    /// How many of the `n` descriptors from `place` on, none behind the end of the ring, are chains of
+    /// one that the driver made available in this round.
+    #[inline]
+    pub(super) fn singles(&self, place: Place, n: u16) -> u16 {
+        let slot = place.slot();
+        let mask = u64::from(DESC_AVAIL | DESC_USED | DESC_NEXT) << 48;
+        let alone = u64::from(place.available_flags()) << 48;
+        // Acquire: whatever is read because of these flags is read after them.
+        let half = |i: u16| u64::from_le(self.second_half(slot + i).load(Ordering::Acquire));
+        let mut i = 0;
+        // Four at a time, as a cache line has.
+        while n - i >= PER_LINE {
+            let halves = [half(i), half(i + 1), half(i + 2), half(i + 3)];
+            let any = halves.iter().fold(0, |any, half| any | half);
+            let all = halves.iter().fold(u64::MAX, |all, half| all & half);
+            if (any & mask, all & mask) != (alone, alone) {
+                break;
+            }
+            i += PER_LINE;
+        }
+        while i < n && half(i) & mask == alone {
+            i += 1;
+        }
+        i
     }
 
     /// Writes a used descriptor; `order` says what is to be written before it.
