@@ -335,6 +335,8 @@ impl Reconciler {
                 let _ = reply.send(());
             }
             Command::Repair => {
+                // What failed, failed in a process that is gone.
+                self.failures.clear();
                 self.observe();
                 self.repair();
                 self.publish();

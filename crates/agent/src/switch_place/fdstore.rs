@@ -2,36 +2,24 @@
 //!
 //! ```text
 //!  switch ── notes, descriptors ──▶ thread ─▶ Table: vNIC ─▶ connection, listener, tap
-//!                                     │ the end: the switch is gone
-//!                                     ├─▶ waits for a switch to listen again, looking every few ms
-//!                                     └─▶ wakes the reconciler
+//!                                     └─ the end: the switch is gone ─▶ Watch
 //! ```
 //!
 //! What front ends wrote to their doorbells meanwhile is in the event counters, and
 //! their connections are open: nobody but us notices.
 
+use super::watch::Watch;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tidegate_switch::control::keep::{Note, Notes, What};
 use tidegate_switch::control::{Client, SwitchError};
 use tidegate_switch::stats::Reader;
 use tidegate_switch::vhost_user::kept::{Descriptors, Kept};
 
-/// How often a switch that is to come is looked for, at first.
-const LOOK_SOON: Duration = Duration::from_millis(1);
-/// How often it is looked for when it has not come for [`SOON`].
-const LOOK_LATER: Duration = Duration::from_millis(50);
-/// A service manager starts it again within this time.
-const SOON: Duration = Duration::from_secs(3);
 /// How long the notes of a switch that is gone take to be read at most.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Called when a switch listens where another one ended.
-pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// A front end's connection.
 #[derive(Debug)]
@@ -74,12 +62,12 @@ pub struct FdStore {
 }
 
 impl FdStore {
-    /// Begins to keep what the switch at `path` has.
-    pub fn start(path: &Path, client: &mut Client, wake: &Wake) -> Result<Self, SwitchError> {
+    /// Begins to keep what the switch of `client` has; when it is gone the next one is looked for.
+    pub fn start(client: &mut Client, watch: &Arc<Watch>) -> Result<Self, SwitchError> {
         let (_, reader, statistics) = client.hello()?;
         let notes = client.keep()?;
         let shared = Arc::new(Shared::default());
-        let thread = Thread { shared: shared.clone(), notes, path: path.into(), wake: wake.clone() };
+        let thread = Thread { shared: shared.clone(), notes, watch: Arc::downgrade(watch) };
         if let Err(error) = std::thread::Builder::new().name("fdstore".into()).spawn(move || thread.run()) {
             tracing::error!(%error, "no thread to keep connections: a crash of the switch will cost them");
             shared.lock().over = true;
@@ -154,8 +142,7 @@ pub struct Estate {
 struct Thread {
     shared: Arc<Shared>,
     notes: Notes,
-    path: PathBuf,
-    wake: Wake,
+    watch: Weak<Watch>,
 }
 
 impl Thread {
@@ -175,15 +162,9 @@ impl Thread {
         drop(self.notes);
         self.shared.lock().over = true;
         self.shared.ended.notify_all();
-        let gone = Instant::now();
-        while UnixStream::connect(&self.path).is_err() {
-            std::thread::sleep(if gone.elapsed() < SOON { LOOK_SOON } else { LOOK_LATER });
-            if Arc::strong_count(&self.shared) == 1 {
-                // The reconciler found it, or ended.
-                return;
-            }
+        if let Some(watch) = self.watch.upgrade() {
+            watch.look();
         }
-        (self.wake)();
     }
 }
 

@@ -16,6 +16,7 @@
 //! - `tap`: taps
 //! - `record`: what is ours
 //! - `users`: names to numbers
+//! - `watch`: the switch that comes after one that is gone
 
 mod fdstore;
 mod plan;
@@ -23,6 +24,7 @@ mod record;
 mod socket;
 mod tap;
 mod users;
+mod watch;
 
 use crate::cut;
 use crate::durable::DurableError;
@@ -30,7 +32,6 @@ use crate::place::{
     Action, Capabilities, Capture, Evidence, Keeper, Observed, ObservedVnic, Place, PlaceError, Refusal,
     Wanted,
 };
-pub use fdstore::Wake;
 use fdstore::{Estate, FdStore};
 use record::Record;
 use socket::{At, Dialled, Earlier};
@@ -43,6 +44,8 @@ use std::time::Instant;
 use tidegate_contract::{Attach, Host, SocketMode, Vnic};
 use tidegate_switch::control::{Client, Connection, Hello, Link, PortStatus, SwitchError};
 use tidegate_switch::stats::Reader;
+pub use watch::Wake;
+use watch::Watch;
 
 /// The host switch, reached over its control socket.
 pub struct SwitchPlace {
@@ -60,7 +63,7 @@ pub struct SwitchPlace {
     kept: Option<FdStore>,
     /// What switches before it have left and it has not got yet.
     estate: Estate,
-    wake: Wake,
+    watch: Arc<Watch>,
 }
 
 struct Session {
@@ -77,7 +80,7 @@ enum Held {
 
 impl SwitchPlace {
     /// The switch whose control socket is `path`; what is ours is kept in `state`. `wake` is called when
-    /// another switch listens there. The second value is what was damaged.
+    /// another switch answers there. The second value is what was damaged.
     pub fn new(path: &Path, state: &Path, wake: Wake) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
         let place = Self {
@@ -90,7 +93,7 @@ impl SwitchPlace {
             started: 0,
             kept: None,
             estate: Estate::default(),
-            wake,
+            watch: Watch::new(path, wake),
         };
         Ok((place, damage))
     }
@@ -101,13 +104,17 @@ impl SwitchPlace {
         question: impl FnOnce(&mut Session) -> Result<T, SwitchError>,
     ) -> Result<T, SwitchError> {
         cut::point();
-        let mut session = match self.session.take().filter(|session| !session.client.is_closed()) {
-            Some(session) => session,
-            None => self.connect()?,
-        };
-        let answer = question(&mut session);
-        if matches!(answer, Ok(_) | Err(SwitchError::Refused(_))) {
-            self.session = Some(session);
+        let session = self.session.take().filter(|session| !session.client.is_closed());
+        let answer = session.map_or_else(|| self.connect(), Ok).and_then(|mut session| {
+            let answer = question(&mut session);
+            if matches!(answer, Ok(_) | Err(SwitchError::Refused(_))) {
+                self.session = Some(session);
+            }
+            answer
+        });
+        if matches!(answer, Err(SwitchError::Unreachable { .. } | SwitchError::Broken { .. })) {
+            // Whatever step it was gone at: the next one is not to wait for a tick.
+            self.watch.look();
         }
         cut::point();
         answer
@@ -144,7 +151,7 @@ impl SwitchPlace {
             self.started = hello.started;
         }
         if self.kept.as_ref().is_none_or(FdStore::is_over) {
-            self.kept = Some(FdStore::start(&self.path, &mut Client::connect(&self.path)?, &self.wake)?);
+            self.kept = Some(FdStore::start(&mut Client::connect(&self.path)?, &self.watch)?);
         }
         Ok(Session { client, reader, hello })
     }
