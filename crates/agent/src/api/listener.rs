@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  socket ─▶ accept ─▶ room for one of MOST? ── no: who never said a word goes
-//!                         └─▶ Patient: an answer within ANSWER, or it goes; a reader that takes nothing too
+//!                         └─▶ Patient: the head of its request within REQUEST, an answer within ANSWER,
+//!                             or it goes; a reader that takes nothing too
 //! ```
 
 use std::collections::VecDeque;
@@ -20,8 +21,10 @@ use tokio::time::{Instant, Sleep, sleep};
 
 /// Most clients at one time: descriptors are left for ports and files.
 pub const MOST: usize = 64;
-/// Longest time from a connection to the begin of its answer, and between two bytes that it takes. Longer than
-/// the reconciler is waited for.
+/// Longest time from a connection to the end of its request's head, and from there to the end of its body.
+pub const REQUEST: Duration = Duration::from_secs(5);
+/// Longest time from a request's head to the begin of its answer, and between two bytes that it takes. Longer
+/// than the reconciler is waited for.
 const ANSWER: Duration = Duration::from_secs(40);
 
 /// The API's socket.
@@ -71,8 +74,9 @@ impl axum::serve::Listener for Bounded {
             Patient {
                 stream,
                 unheard: Some(told),
+                head: Head::default(),
                 answered: false,
-                timer: Box::pin(sleep(ANSWER)),
+                timer: Box::pin(sleep(REQUEST)),
                 _room: room,
             },
             address,
@@ -84,11 +88,37 @@ impl axum::serve::Listener for Bounded {
     }
 }
 
+/// Where a request's head ends: at its first empty line (RFC 9112, 2.1 and 2.2).
+#[derive(Default)]
+struct Head {
+    /// The line that is being read has something in it.
+    line: bool,
+    begun: bool,
+    whole: bool,
+}
+
+impl Head {
+    /// Some more of it; whether it ended there.
+    fn read(&mut self, bytes: &[u8]) -> bool {
+        let before = self.whole;
+        for byte in bytes {
+            match byte {
+                b'\r' => {}
+                // Empty lines before a request are none of it.
+                b'\n' => self.whole |= self.begun && !std::mem::take(&mut self.line),
+                _ => (self.line, self.begun) = (true, true),
+            }
+        }
+        self.whole && !before
+    }
+}
+
 /// One client.
 pub struct Patient {
     stream: UnixStream,
     /// Until it says something.
     unheard: Option<oneshot::Receiver<()>>,
+    head: Head,
     answered: bool,
     timer: Pin<Box<Sleep>>,
     _room: OwnedSemaphorePermit,
@@ -116,8 +146,12 @@ impl AsyncRead for Patient {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
         if let Poll::Ready(result) = Pin::new(&mut self.stream).poll_read(context, buffer) {
             self.unheard = None;
+            if self.head.read(&buffer.filled()[before..]) {
+                self.timer.as_mut().reset(Instant::now() + ANSWER);
+            }
             return Poll::Ready(result);
         }
         if let Some(unheard) = &mut self.unheard
@@ -167,18 +201,21 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// Answers `x` to whoever says a word.
+    /// Answers `x` to whoever says an empty line after some others.
     fn serve(path: &std::path::Path) {
         let mut listener = Bounded::new(UnixListener::bind(path).unwrap());
         tokio::spawn(async move {
             loop {
                 let (mut client, _) = axum::serve::Listener::accept(&mut listener).await;
                 tokio::spawn(async move {
-                    if client.read_u8().await.is_ok() {
-                        let _ = client.write_all(b"x").await;
-                        // A capture that has nothing more to say.
-                        let _ = client.read_u8().await;
+                    while !client.head.whole {
+                        if client.read_u8().await.is_err() {
+                            return;
+                        }
                     }
+                    let _ = client.write_all(b"x").await;
+                    // A capture that has nothing more to say.
+                    let _ = client.read_u8().await;
                 });
             }
         });
@@ -186,9 +223,26 @@ mod tests {
 
     async fn ask(path: &std::path::Path) -> UnixStream {
         let mut client = UnixStream::connect(path).await.unwrap();
-        client.write_all(b"?").await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
         assert_eq!(client.read_u8().await.unwrap(), b'x');
         client
+    }
+
+    #[test]
+    fn a_head_ends_with_its_first_empty_line() {
+        for (whole, text) in [
+            (true, "GET / HTTP/1.1\r\nHost: t\r\n\r\n"),
+            (true, "GET / HTTP/1.1\n\nbody"),
+            (true, "\r\n\r\nGET / HTTP/1.1\r\n\r\n"),
+            (false, "GET / HTTP/1.1\r\nHost: t\r\n"),
+            (false, "\r\n\r\n"),
+            (false, "GET / HTTP/1.1\r\n x\r\n"),
+        ] {
+            assert_eq!(Head::default().read(text.as_bytes()), whole, "{text:?}");
+            let mut head = Head::default();
+            let ended = text.bytes().filter(|byte| head.read(&[*byte])).count();
+            assert_eq!(ended, usize::from(whole), "{text:?} byte by byte");
+        }
     }
 
     #[tokio::test]
@@ -210,10 +264,18 @@ mod tests {
         let path = dir.path().join("s");
         serve(&path);
         let mut answered = ask(&path).await;
-        let mut silent = UnixStream::connect(&path).await.unwrap();
-        let began = Instant::now();
-        assert!(silent.read_u8().await.is_err());
-        assert!(began.elapsed() >= ANSWER && began.elapsed() < 2 * ANSWER);
+        // However busily it says it.
+        for word in [&b""[..], b"G", b"\r\n\r\n", b"GET / HTTP/1.1\r\nHost"] {
+            let mut half = UnixStream::connect(&path).await.unwrap();
+            let began = Instant::now();
+            half.write_all(word).await.unwrap();
+            tokio::time::sleep(REQUEST / 2).await;
+            if !word.is_empty() {
+                half.write_all(&word[..1]).await.unwrap();
+            }
+            assert!(half.read_u8().await.is_err());
+            assert!(began.elapsed() >= REQUEST && began.elapsed() < 2 * REQUEST, "{word:?}");
+        }
         tokio::time::sleep(10 * ANSWER).await;
         answered.write_all(b"!").await.unwrap();
         assert_eq!(answered.read(&mut [0; 8]).await.unwrap(), 0, "it ended in the orderly way");

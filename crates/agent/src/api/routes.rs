@@ -1,6 +1,7 @@
 //! Who answers what.
 
 use super::error::ApiError;
+use super::listener::REQUEST;
 use super::types::{
     AdmissionView, ApplyQuery, CaptureQuery, ErrorBody, HostView, PlanView, SetBody, VnicChange, VnicView,
     WhyView,
@@ -9,8 +10,9 @@ use super::{capture, metrics};
 use crate::place::Capture;
 use crate::reconciler::{Board, Command, Reply, read, view};
 use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
@@ -23,6 +25,8 @@ use utoipa::OpenApi;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest wait for a fresh look at the places.
 const LOOK: Duration = Duration::from_millis(300);
+/// Longest body of a request, bytes.
+const LONGEST: usize = 2 << 20;
 /// Shortest capture of a frame that is of use, bytes.
 const SNAPLEN: std::ops::RangeInclusive<u32> = 64..=65535;
 
@@ -70,8 +74,26 @@ pub fn router(api: Api) -> Router {
     // Concerns the routes there are by now, so it comes after them.
     all.fallback(nowhere)
         .method_not_allowed_fallback(not_so)
+        .layer(axum::middleware::from_fn(whole))
         .layer(axum::middleware::map_response(last))
         .with_state(api)
+}
+
+/// Nobody is kept busy by a request that never ends: its body is there in time, or it is refused.
+async fn whole(request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let refusal = match tokio::time::timeout(REQUEST, axum::body::to_bytes(body, LONGEST)).await {
+        Ok(Ok(body)) => return next.run(Request::from_parts(parts, body.into())).await,
+        Ok(Err(_)) => {
+            let why = format!("the request's body broke off, or is longer than {LONGEST} bytes");
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, why)
+        }
+        Err(_) => {
+            let why = format!("the request's body did not come within {} s", REQUEST.as_secs());
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, why)
+        }
+    };
+    refusal.into_response()
 }
 
 /// One request a connection: a client that stays on keeps no place.
@@ -260,6 +282,21 @@ mod tests {
 
     const METHODS: [&str; 5] = ["get", "put", "post", "patch", "delete"];
 
+    /// A body of which nothing comes.
+    struct Endless;
+
+    impl axum::body::HttpBody for Endless {
+        type Data = axum::body::Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+            std::task::Poll::Pending
+        }
+    }
+
     fn api() -> (Api, mpsc::Receiver<Command>) {
         let (commands, receiver) = mpsc::channel();
         let board = crate::reconciler::empty_board();
@@ -309,6 +346,21 @@ mod tests {
         assert_eq!(status("patch", "/v1/vnics/x").await, StatusCode::BAD_REQUEST);
         assert_eq!(status("delete", "/v1/vnics/x").await, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(status("post", "/v1/apply?prune=perhaps").await, StatusCode::BAD_REQUEST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_end_is_refused() {
+        let ask = async |body| {
+            let request = Request::builder().method("POST").uri("/v1/plan").body(body).unwrap();
+            let began = tokio::time::Instant::now();
+            let status = router(api().0).oneshot(request).await.unwrap().status();
+            (status, began.elapsed())
+        };
+        let (status, took) = ask(Body::new(Endless)).await;
+        assert_eq!(status, StatusCode::REQUEST_TIMEOUT);
+        assert!(took >= REQUEST && took < 2 * REQUEST, "{took:?}");
+        let (status, _) = ask(Body::from(vec![b' '; LONGEST + 1])).await;
+        assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     }
 
     #[tokio::test]
