@@ -12,6 +12,8 @@
 //! - [`check`]: whether contracts can be had, before anything is touched
 //! - [`transaction`]: all or nothing
 //! - [`repair`]: what happens twice a second
+//! - [`files`]: contract files
+//! - [`publish`]: what readers see
 //! - [`diff`]: what changes, key by key
 //! - [`rates`]: rates over the last second
 //! - [`view`]: what the API shows
@@ -20,23 +22,29 @@ mod check;
 #[cfg(test)]
 mod cuts;
 mod diff;
+mod files;
+mod publish;
 mod rates;
 mod repair;
 mod transaction;
 pub mod view;
 
-use crate::api::types::{FileView, HostView, PlanView, State, VnicChange, VnicView};
+use crate::api::types::{HostView, PlanView, VnicChange, VnicView};
 use crate::durable::{Durable, DurableError};
 use crate::place::{Observed, Place};
 use crate::store::files::Files;
 use crate::store::{Contracts, OwnedByFile};
+use files::RefusedFile;
+#[cfg(test)]
+pub use publish::empty_board;
+use publish::nothing;
 use rates::Rates;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
-use tidegate_contract::{Admission, Document, Errors, Located, Vnic, parse, set_key};
+use tidegate_contract::{Admission, Errors, Located, Vnic, parse, set_key};
 use tidegate_switch::stats::Miss;
 use tokio::sync::oneshot;
 
@@ -176,14 +184,6 @@ pub struct Reconciler {
     reconcile_errors: u64,
     drift_repaired: u64,
     board: Board,
-}
-
-/// A file whose present contents are not in force.
-#[derive(Debug)]
-struct RefusedFile {
-    why: String,
-    /// What to try again: `Some(None)` is its removal; `None` where it does not parse.
-    contents: Option<Option<Document>>,
 }
 
 impl Reconciler {
@@ -335,8 +335,7 @@ impl Reconciler {
                 let _ = reply.send(());
             }
             Command::Repair => {
-                // What failed, failed in a process that is gone.
-                self.failures.clear();
+                self.failures.values_mut().for_each(repair::Failure::try_at_once);
                 self.observe();
                 self.repair();
                 self.publish();
@@ -423,183 +422,5 @@ impl Reconciler {
         self.retry_files();
         self.observe();
         self.publish();
-    }
-
-    fn look_at_files(&mut self, at_once: bool) {
-        let changes = match self.files.poll(at_once) {
-            Ok(changes) => changes,
-            Err(e) => {
-                return self.problem("files", Some(format!("cannot read the configuration folder: {e}")));
-            }
-        };
-        self.problem("files", None);
-        if changes.is_empty() {
-            return;
-        }
-        for change in changes {
-            let contents = match change.contents {
-                Ok(contents) => RefusedFile { why: String::new(), contents: Some(contents) },
-                Err(why) => {
-                    tracing::error!(
-                        file = %change.path.display(),
-                        "this file is bad, what it said before stays in force:\n{why}"
-                    );
-                    RefusedFile { why, contents: None }
-                }
-            };
-            self.refused_files.insert(change.path, contents);
-        }
-        self.retry_files();
-    }
-
-    /// Takes all new contents together, or where that fails those that can be had one by one.
-    fn retry_files(&mut self) {
-        let open: Vec<PathBuf> =
-            self.refused_files.iter().filter(|(_, f)| f.contents.is_some()).map(|(p, _)| p.clone()).collect();
-        if open.is_empty() || self.take_files(&open).is_ok() {
-            return;
-        }
-        for path in open {
-            let Err(why) = self.take_files(std::slice::from_ref(&path)) else { continue };
-            if let Some(file) = self.refused_files.get_mut(&path)
-                && file.why != why
-            {
-                tracing::error!(
-                    file = %path.display(),
-                    "this file is refused, what it said before stays in force:\n{why}"
-                );
-                file.why = why;
-            }
-        }
-    }
-
-    fn take_files(&mut self, paths: &[PathBuf]) -> Result<(), String> {
-        let mut wanted = self.contracts.clone();
-        let mut taken = Vec::new();
-        for path in paths {
-            let contents = self.refused_files.get(path).and_then(|f| f.contents.clone());
-            taken.extend(wanted.set_file(path, contents.flatten()));
-        }
-        self.enact_or_defer(wanted).map_err(|e| e.to_string())?;
-        for path in paths {
-            self.refused_files.remove(path);
-            tracing::info!(file = %path.display(), "its contracts are accepted");
-        }
-        for what in taken {
-            tracing::warn!("{what} was set by the API and belongs to a file now");
-        }
-        Ok(())
-    }
-
-    fn admission_view(&self, admission: &Admission) -> crate::api::types::AdmissionView {
-        let evidence = self.seen.iter().flatten().map(|o| &o.evidence);
-        let stats = evidence.clone().flat_map(|e| e.vnics.clone()).collect();
-        let workers: Vec<_> = evidence.flat_map(|e| e.workers.clone()).collect();
-        view::admission(admission, &stats, &workers)
-    }
-
-    fn publish(&self) {
-        let admission = self.admission_view(&self.admission);
-        let mut vnics = BTreeMap::new();
-        for (owner, located) in self.contracts.vnics() {
-            let contract = located.value.clone();
-            let name = contract.name.clone();
-            let place = self.places.iter().position(|p| p.capabilities(&contract.attach).is_some());
-            let seen = place.map(|i| &self.seen[i]);
-            let there = seen.and_then(|s| s.as_ref().ok()).and_then(|o| o.vnics.get(&name));
-            let (state, reason) = match (seen, there, self.failures.get(&name)) {
-                (Some(Err(why)), ..) => (State::Pending, Some(why.clone())),
-                (_, _, Some(failure)) => (State::Failed, Some(failure.why.clone())),
-                (_, Some(there), None) if there.present && there.vnic == contract => {
-                    (State::InForce, (!there.notes.is_empty()).then(|| there.notes.join("; ")))
-                }
-                (None, ..) => (State::Failed, Some("no place on this host keeps such an attachment".into())),
-                _ => (State::Pending, Some("about to be brought into force".into())),
-            };
-            let stats = seen.and_then(|s| s.as_ref().ok()).and_then(|o| o.evidence.vnics.get(&name).cloned());
-            let (tx_rate_bps, rx_rate_bps) = self.rates.of(&name);
-            let view = VnicView {
-                owner: owner.to_string(),
-                place: place.map_or_else(String::new, |i| self.places[i].name().into()),
-                state,
-                reason,
-                connection: there.filter(|t| t.present).map(|t| t.connection),
-                last_error: there.and_then(|t| t.last_error.clone()),
-                refused_connections: there.map_or(0, |t| t.refused_connections),
-                thrown_out: there.map(|t| t.thrown_out.clone()).unwrap_or_default(),
-                stats,
-                tx_rate_bps,
-                rx_rate_bps,
-                limits: view::limits(&contract),
-                promises: admission.bounds.iter().filter(|b| b.vnic == name).cloned().collect(),
-                name: name.clone(),
-                contract,
-            };
-            vnics.insert(name, view);
-        }
-        let evidence = || self.seen.iter().flatten().map(|o| &o.evidence);
-        let host = HostView {
-            version: env!("CARGO_PKG_VERSION").into(),
-            problems: self.problems.values().cloned().collect(),
-            host: self.contracts.host(),
-            places: self
-                .places
-                .iter()
-                .zip(&self.seen)
-                .map(|(p, s)| repair::place_view(p.name(), s))
-                .collect(),
-            files: self.file_views(),
-            admission,
-            workers: evidence().flat_map(|e| e.workers.clone()).collect(),
-            denied_calls: evidence().map(|e| e.denied_calls).sum(),
-            reconcile_errors: self.reconcile_errors,
-            drift_repaired: self.drift_repaired,
-        };
-        let misses = evidence().flat_map(|e| e.misses.clone()).collect();
-        let published = Arc::new(Published { host, vnics, misses });
-        *self.board.write().unwrap_or_else(std::sync::PoisonError::into_inner) = published;
-    }
-
-    fn file_views(&self) -> Vec<FileView> {
-        let paths: BTreeSet<&PathBuf> =
-            self.contracts.files.keys().chain(self.refused_files.keys()).collect();
-        paths
-            .into_iter()
-            .map(|path| FileView {
-                path: path.display().to_string(),
-                vnics: self
-                    .contracts
-                    .files
-                    .get(path)
-                    .map_or_else(Vec::new, |d| d.vnics.iter().map(|v| v.value.name.clone()).collect()),
-                error: self.refused_files.get(path).map(|f| f.why.clone()),
-            })
-            .collect()
-    }
-}
-
-/// A board on which nothing stands yet.
-#[cfg(test)]
-pub fn empty_board() -> Board {
-    Arc::new(RwLock::new(Arc::new(nothing())))
-}
-
-/// Before the first look.
-fn nothing() -> Published {
-    Published {
-        host: HostView {
-            version: env!("CARGO_PKG_VERSION").into(),
-            problems: vec!["the agent is starting".into()],
-            host: Default::default(),
-            places: vec![],
-            files: vec![],
-            admission: Default::default(),
-            workers: vec![],
-            denied_calls: 0,
-            reconcile_errors: 0,
-            drift_repaired: 0,
-        },
-        vnics: BTreeMap::new(),
-        misses: BTreeMap::new(),
     }
 }

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 /// Longest pause between attempts to bring one contract into force.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
+/// A contract that failed in so many processes, one after the other, that its pause is longer has to wait.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
 /// Stands for the host-wide settings among the failures; no vNIC may have this name.
 const HOST: &str = "[host]";
 
@@ -18,6 +21,16 @@ pub(super) struct Failure {
     pub why: String,
     pause: Duration,
     again: Instant,
+}
+
+impl Failure {
+    /// It failed in a process that is gone: in the one that came after it, it is tried without a pause. Not
+    /// for ever, since it may be what ends them.
+    pub fn try_at_once(&mut self) {
+        if self.pause <= AT_ONCE {
+            self.again = Instant::now();
+        }
+    }
 }
 
 impl Reconciler {
@@ -148,5 +161,24 @@ pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
         pid: keeper.pid,
         started: keeper.started,
         vnics,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_in_every_process_waits_its_turn() {
+        let now = Instant::now();
+        let tried = |pause: Duration| {
+            let mut failure = Failure { why: String::new(), pause, again: now + pause };
+            failure.try_at_once();
+            failure.again < now + pause
+        };
+        // Each failure doubles the pause.
+        let pauses: Vec<_> = (0..6).map(|n| super::super::TICK * (1 << n)).collect();
+        let at_once: Vec<_> = pauses.into_iter().map(tried).collect();
+        assert_eq!(at_once, [true, true, true, false, false, false]);
     }
 }

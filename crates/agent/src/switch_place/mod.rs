@@ -11,6 +11,7 @@
 //! before it ended, and front ends do not notice.
 //!
 //! - `fdstore`: those duplicates
+//! - `observe`: what is in force
 //! - `plan`: from wanted and observed to actions
 //! - `socket`: vhost-user sockets
 //! - `tap`: taps
@@ -19,6 +20,7 @@
 //! - `watch`: the switch that comes after one that is gone
 
 mod fdstore;
+mod observe;
 mod plan;
 mod record;
 mod socket;
@@ -28,21 +30,17 @@ mod watch;
 
 use crate::cut;
 use crate::durable::DurableError;
-use crate::place::{
-    Action, Capabilities, Capture, Evidence, Keeper, Observed, ObservedVnic, Place, PlaceError, Refusal,
-    Wanted,
-};
+use crate::place::{Action, Capabilities, Capture, Observed, Place, PlaceError, Refusal, Wanted};
 use fdstore::{Estate, FdStore};
 use record::Record;
 use socket::{At, Dialled, Earlier};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 use tidegate_contract::{Attach, Host, SocketMode, Vnic};
-use tidegate_switch::control::{Client, Connection, Hello, Link, PortStatus, SwitchError};
+use tidegate_switch::control::{Client, Hello, Link, SwitchError};
 use tidegate_switch::stats::Reader;
 pub use watch::Wake;
 use watch::Watch;
@@ -385,94 +383,6 @@ impl SwitchPlace {
         tracing::info!(vnic = vnic.name, "took over a vNIC that was already in the switch");
         Ok(())
     }
-
-    /// An agent that died while it made a port's socket did not note which it is: the one that is listened at.
-    fn find_sockets(&mut self, ports: &[PortStatus]) {
-        for port in ports.iter().filter(|p| p.connection == Connection::Waiting) {
-            if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &port.vnic.attach
-                && self.record.get(&port.vnic.name).is_some_and(|made| made.socket.is_none())
-                && let Some(inode) = socket::listened_at(path)
-            {
-                self.record.put(&port.vnic, Some(inode));
-            }
-        }
-    }
-
-    /// The recorded socket file, or for a vNIC that was not ours the one that is there.
-    fn socket_of(&self, vnic: &Vnic) -> Option<socket::Inode> {
-        if let Some(made) = self.record.get(&vnic.name) {
-            return made.socket;
-        }
-        match &vnic.attach {
-            Attach::VhostUser { path, mode: SocketMode::Server, .. } => match socket::look(path) {
-                Ok(At::Socket(inode)) => Some(inode),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// What stands in the way of an attachment that is to be made; what is ours does not.
-    fn obstacle(&self, vnic: &Vnic) -> Option<String> {
-        match &vnic.attach {
-            Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
-                let ours = self.record.iter().find(|(_, made)| same_socket(&made.vnic, vnic));
-                socket::obstacle(path, ours.map_or(Earlier::None, |(_, made)| made.earlier()))
-            }
-            Attach::Tap { name, netns } => {
-                let same = |made: &Vnic| matches!(&made.attach, Attach::Tap { name: n, netns: s } if n == name && s == netns);
-                let ours = self.record.iter().any(|(_, made)| same(&made.vnic));
-                if ours { None } else { tap::obstacle(name, netns.as_deref()) }
-            }
-            _ => None,
-        }
-    }
-
-    fn observed(&self, port: PortStatus) -> ObservedVnic {
-        let name = &port.vnic.name;
-        let made = self.record.get(name);
-        let broken = match (&port.vnic.attach, self.held.get(name)) {
-            (Attach::Tap { name: interface, .. }, Some(Held::Tap(queues))) => {
-                tap::broken(&queues[0], interface)
-            }
-            // A connected front end does not need the path any more: leave it alone.
-            (Attach::VhostUser { path, mode: SocketMode::Server, .. }, _)
-                if port.connection == Connection::Waiting =>
-            {
-                made.filter(|made| {
-                    socket::look(path).is_ok_and(|at| made.socket.is_none_or(|inode| at != At::Socket(inode)))
-                })
-                .map(|_| format!("socket {} is gone or was replaced by somebody", path.display()))
-            }
-            _ => None,
-        };
-        let refused = (port.refused_connections > 0).then(|| {
-            format!("{} further front ends were refused: one is connected already", port.refused_connections)
-        });
-        let notes = [
-            broken.clone(),
-            self.waiting.get(name).cloned(),
-            port.deadline_suspended.map(|why| format!("the deadline is not promised right now: {why}")),
-            // While nobody is there to connect to, or another one is up, why the last one went says little.
-            port.last_error
-                .clone()
-                .filter(|_| !self.waiting.contains_key(name) && port.connection != Connection::Up)
-                .map(|why| format!("the last front end was disconnected: {why}")),
-            refused,
-        ];
-        ObservedVnic {
-            ours: made.is_some(),
-            found: made.and_then(|m| m.found.clone()),
-            present: true,
-            connection: port.connection,
-            broken,
-            last_error: port.last_error,
-            refused_connections: port.refused_connections,
-            thrown_out: port.thrown_out.into_iter().filter(|(_, count)| *count > 0).collect(),
-            notes: notes.into_iter().flatten().collect(),
-            vnic: port.vnic,
-        }
-    }
 }
 
 impl Place for SwitchPlace {
@@ -527,40 +437,7 @@ impl Place for SwitchPlace {
     }
 
     fn observe(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
-        // What is in force goes on being looked at and put right while nothing can be written.
-        let problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
-        let (ports, evidence, keeper) = self.ask(|session| {
-            let ports = session.client.ports()?;
-            let Hello { version, pid, started, .. } = session.hello.clone();
-            Ok((ports, evidence(&session.reader), Keeper { version, pid, started }))
-        })?;
-        self.find_sockets(&ports);
-        // Nobody is going to make these again.
-        let (record, kept) = (&self.record, &self.kept);
-        self.estate.connections.retain(|name, _| {
-            // What the switch says itself is the truth.
-            record.get(name).is_some() && kept.as_ref().is_none_or(|kept| !kept.knows(name))
-        });
-        self.estate.links.retain(|name, _| record.get(name).is_some());
-        let mut vnics: BTreeMap<String, ObservedVnic> =
-            ports.into_iter().map(|p| (p.vnic.name.clone(), self.observed(p))).collect();
-        for (name, made) in self.record.iter() {
-            vnics.entry(name.clone()).or_insert_with(|| ObservedVnic {
-                vnic: made.vnic.clone(),
-                present: false,
-                ours: true,
-                found: made.found.clone(),
-                connection: Connection::Disconnected,
-                broken: None,
-                last_error: None,
-                refused_connections: 0,
-                thrown_out: BTreeMap::new(),
-                notes: vec![],
-            });
-        }
-        let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
-        let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v)?))).collect();
-        Ok(Observed { host: self.host.clone(), vnics, obstacles, evidence, keeper, problem })
+        self.look(coming)
     }
 
     fn capture(&self) -> Option<Arc<dyn Capture>> {
@@ -583,18 +460,6 @@ struct SwitchCapture(PathBuf);
 impl Capture for SwitchCapture {
     fn capture(&self, vnic: &str, snaplen: u32, into: OwnedFd) -> Result<(), PlaceError> {
         Ok(Client::connect(&self.0)?.capture(vnic, snaplen, into.as_fd())?)
-    }
-}
-
-fn evidence(reader: &Reader) -> Evidence {
-    let vnics: BTreeMap<_, _> = reader.vnics().into_iter().map(|s| (s.name.clone(), s)).collect();
-    let missed = vnics.values().filter(|s| !s.misses.is_empty());
-    Evidence {
-        taken: Instant::now(),
-        misses: missed.map(|s| (s.name.clone(), reader.misses(&s.name))).collect(),
-        workers: reader.workers(),
-        denied_calls: reader.denied_calls(),
-        vnics,
     }
 }
 

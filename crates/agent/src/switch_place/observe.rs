@@ -1,0 +1,150 @@
+//! What is in force: what the switch says of its ports, and what is ours of it.
+
+use super::socket::{self, At, Earlier};
+use super::{Held, SwitchPlace, same_socket, tap};
+use crate::place::{Evidence, Keeper, Observed, ObservedVnic, PlaceError};
+use std::collections::BTreeMap;
+use std::time::Instant;
+use tidegate_contract::{Attach, SocketMode, Vnic};
+use tidegate_switch::control::{Connection, Hello, PortStatus};
+use tidegate_switch::stats::Reader;
+
+impl SwitchPlace {
+    /// [`Place::observe`](crate::place::Place::observe).
+    pub(super) fn look(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
+        // What is in force goes on being looked at and put right while nothing can be written.
+        let problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
+        let (ports, evidence, keeper) = self.ask(|session| {
+            let ports = session.client.ports()?;
+            let Hello { version, pid, started, .. } = session.hello.clone();
+            Ok((ports, evidence(&session.reader), Keeper { version, pid, started }))
+        })?;
+        self.find_sockets(&ports);
+        // Nobody is going to make these again.
+        let (record, kept) = (&self.record, &self.kept);
+        self.estate.connections.retain(|name, _| {
+            // What the switch says itself is the truth.
+            record.get(name).is_some() && kept.as_ref().is_none_or(|kept| !kept.knows(name))
+        });
+        self.estate.links.retain(|name, _| record.get(name).is_some());
+        let mut vnics: BTreeMap<String, ObservedVnic> =
+            ports.into_iter().map(|p| (p.vnic.name.clone(), self.observed(p))).collect();
+        for (name, made) in self.record.iter() {
+            vnics.entry(name.clone()).or_insert_with(|| ObservedVnic {
+                vnic: made.vnic.clone(),
+                present: false,
+                ours: true,
+                found: made.found.clone(),
+                connection: Connection::Disconnected,
+                broken: None,
+                last_error: None,
+                refused_connections: 0,
+                thrown_out: BTreeMap::new(),
+                notes: vec![],
+            });
+        }
+        let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
+        let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v)?))).collect();
+        Ok(Observed { host: self.host.clone(), vnics, obstacles, evidence, keeper, problem })
+    }
+
+    /// An agent that died while it made a port's socket did not note which it is: the one that is listened at.
+    fn find_sockets(&mut self, ports: &[PortStatus]) {
+        for port in ports.iter().filter(|p| p.connection == Connection::Waiting) {
+            if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &port.vnic.attach
+                && self.record.get(&port.vnic.name).is_some_and(|made| made.socket.is_none())
+                && let Some(inode) = socket::listened_at(path)
+            {
+                self.record.put(&port.vnic, Some(inode));
+            }
+        }
+    }
+
+    /// The recorded socket file, or for a vNIC that was not ours the one that is there.
+    pub(super) fn socket_of(&self, vnic: &Vnic) -> Option<socket::Inode> {
+        if let Some(made) = self.record.get(&vnic.name) {
+            return made.socket;
+        }
+        match &vnic.attach {
+            Attach::VhostUser { path, mode: SocketMode::Server, .. } => match socket::look(path) {
+                Ok(At::Socket(inode)) => Some(inode),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// What stands in the way of an attachment that is to be made; what is ours does not.
+    fn obstacle(&self, vnic: &Vnic) -> Option<String> {
+        match &vnic.attach {
+            Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
+                let ours = self.record.iter().find(|(_, made)| same_socket(&made.vnic, vnic));
+                socket::obstacle(path, ours.map_or(Earlier::None, |(_, made)| made.earlier()))
+            }
+            Attach::Tap { name, netns } => {
+                let same = |made: &Vnic| matches!(&made.attach, Attach::Tap { name: n, netns: s } if n == name && s == netns);
+                let ours = self.record.iter().any(|(_, made)| same(&made.vnic));
+                if ours { None } else { tap::obstacle(name, netns.as_deref()) }
+            }
+            _ => None,
+        }
+    }
+
+    fn observed(&self, port: PortStatus) -> ObservedVnic {
+        let name = &port.vnic.name;
+        let made = self.record.get(name);
+        let broken = match (&port.vnic.attach, self.held.get(name)) {
+            (Attach::Tap { name: interface, .. }, Some(Held::Tap(queues))) => {
+                tap::broken(&queues[0], interface)
+            }
+            // A connected front end does not need the path any more: leave it alone.
+            (Attach::VhostUser { path, mode: SocketMode::Server, .. }, _)
+                if port.connection == Connection::Waiting =>
+            {
+                made.filter(|made| {
+                    socket::look(path).is_ok_and(|at| made.socket.is_none_or(|inode| at != At::Socket(inode)))
+                })
+                .map(|_| format!("socket {} is gone or was replaced by somebody", path.display()))
+            }
+            _ => None,
+        };
+        let refused = (port.refused_connections > 0).then(|| {
+            format!("{} further front ends were refused: one is connected already", port.refused_connections)
+        });
+        let notes = [
+            broken.clone(),
+            self.waiting.get(name).cloned(),
+            port.deadline_suspended.map(|why| format!("the deadline is not promised right now: {why}")),
+            // While nobody is there to connect to, or another one is up, why the last one went says little.
+            port.last_error
+                .clone()
+                .filter(|_| !self.waiting.contains_key(name) && port.connection != Connection::Up)
+                .map(|why| format!("the last front end was disconnected: {why}")),
+            refused,
+        ];
+        ObservedVnic {
+            ours: made.is_some(),
+            found: made.and_then(|m| m.found.clone()),
+            present: true,
+            connection: port.connection,
+            broken,
+            last_error: port.last_error,
+            refused_connections: port.refused_connections,
+            thrown_out: port.thrown_out.into_iter().filter(|(_, count)| *count > 0).collect(),
+            notes: notes.into_iter().flatten().collect(),
+            vnic: port.vnic,
+        }
+    }
+}
+
+fn evidence(reader: &Reader) -> Evidence {
+    let vnics: BTreeMap<_, _> = reader.vnics().into_iter().map(|s| (s.name.clone(), s)).collect();
+    let missed = vnics.values().filter(|s| !s.misses.is_empty());
+    Evidence {
+        taken: Instant::now(),
+        misses: missed.map(|s| (s.name.clone(), reader.misses(&s.name))).collect(),
+        workers: reader.workers(),
+        denied_calls: reader.denied_calls(),
+        vnics,
+    }
+}
