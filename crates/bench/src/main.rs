@@ -16,6 +16,7 @@
 //! - [`guest`], [`load`]: sending, receiving, counting
 //! - [`envelope`], [`shares`]: what the counts say of rates and of fairness; pure
 //! - [`kills`]: agent, switch and guests of the measurement that kills
+//! - [`reliability`]: the file that docs/reliability.md is made of
 //! - [`commands`]: one file per measurement
 //! - [`clock`]: time, and the CPU
 
@@ -26,6 +27,7 @@ mod frames;
 mod guest;
 mod kills;
 mod load;
+mod reliability;
 mod scene;
 mod shares;
 

@@ -10,13 +10,18 @@
 use super::Outcome;
 use crate::kills::guests::{Counts, Guests};
 use crate::kills::host::Host;
+use crate::reliability::{Part, Verdict};
 use clap::Args as ClapArgs;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Longest wait for a ring to move: one that has not moved by then is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Traffic is to be there again within this time of a start, ms.
+const WITHIN_MS: f64 = 200.0;
 
 /// Arguments of `kills`.
 #[derive(Debug, ClapArgs)]
@@ -45,6 +50,9 @@ pub struct Args {
     /// CPUs of the switch's workers
     #[arg(long, value_name = "LIST")]
     switch_cpus: Option<String>,
+    /// Also write the rows of docs/reliability.md there; those of the other layout of rings stay
+    #[arg(long, value_name = "PATH")]
+    report: Option<PathBuf>,
 }
 
 /// What came of it.
@@ -52,17 +60,24 @@ pub struct Args {
 pub struct Report {
     layout: &'static str,
     what: &'static str,
+    asked: u32,
     kills: u32,
     /// Kills within 20 ms of a start: maybe before anything moved.
     early_kills: u32,
     /// Rings that had not moved for [`PATIENCE`] after a start.
     stuck_rings: u32,
+    /// Kills after which there were any.
+    stuck_at: u32,
     /// Times a guest had to connect again, because of those.
     reconnections: u32,
     sent: u64,
     received: u64,
     /// Sent, given back by the switch and never received.
     lost: u64,
+    /// What the switch dropped and counted, by reason. Counters go on in the next process.
+    dropped: BTreeMap<String, u64>,
+    /// What is neither counted nor lost for a full receiver, that is by what was done to the switch.
+    lost_by_it: u64,
     /// Received more than once.
     duplicated: u64,
     /// Received after a later one.
@@ -105,6 +120,15 @@ impl Spread {
 /// # Errors
 /// The processes cannot be started, or a guest cannot connect.
 pub fn run(args: &Args) -> Outcome<Report> {
+    let report = measure(args)?;
+    if let Some(path) = &args.report {
+        let mine = format!(", {} rings", report.layout);
+        report.part(path)?.write(path, |measure| !measure.ends_with(&mine))?;
+    }
+    Ok(report)
+}
+
+fn measure(args: &Args) -> Outcome<Report> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("tidegate"));
     let tidegate = args.tidegate.clone().map_or_else(beside, Ok)?;
     let mut host = Host::start(&tidegate, args.switch_cpus.as_deref())?;
@@ -114,7 +138,7 @@ pub fn run(args: &Args) -> Outcome<Report> {
 
     guests.wait_for(|counts| counts.each.iter().all(|n| *n > 1000), PATIENCE);
     let rate_before = guests.rate(Duration::from_secs(1));
-    let (mut early_kills, mut stuck_rings, mut reconnections) = (0, 0, 0);
+    let (mut early_kills, mut stuck_rings, mut stuck_at, mut reconnections) = (0, 0, 0, 0);
     let (mut again, mut silence) = (Vec::new(), Vec::new());
     let mut kills = 0;
     while kills < args.count {
@@ -147,7 +171,7 @@ pub fn run(args: &Args) -> Outcome<Report> {
             None => {
                 let now = guests.counts();
                 let stuck = now.each.iter().zip(&before.each).filter(|(now, before)| now == before).count();
-                stuck_rings += stuck as u32;
+                (stuck_rings, stuck_at) = (stuck_rings + stuck as u32, stuck_at + 1);
                 eprintln!("{stuck} rings stuck after {kills} kills: {}", host.last_words());
                 reconnections += guests.reconnect()?;
             }
@@ -157,16 +181,22 @@ pub fn run(args: &Args) -> Outcome<Report> {
     guests.wait_for(|_| false, Duration::from_millis(500));
     let rate_after = guests.rate(Duration::from_secs(1));
     let end = guests.finish(PATIENCE)?;
+    let dropped = host.dropped()?;
+    let lost = end.sent - end.received;
     Ok(Report {
         layout: if args.packed { "packed" } else { "split" },
         what: if args.replace { "replace" } else { "kill -9" },
+        asked: args.count,
         kills,
         early_kills,
         stuck_rings,
+        stuck_at,
         reconnections,
         sent: end.sent,
         received: end.received,
-        lost: end.sent - end.received,
+        lost,
+        lost_by_it: lost.saturating_sub(full(&dropped)),
+        dropped,
         duplicated: end.duplicated,
         reordered: end.reordered,
         buffers_leaked: end.leaked,
@@ -177,7 +207,67 @@ pub fn run(args: &Args) -> Outcome<Report> {
     })
 }
 
+/// Of what was dropped, that for a receiver that had no buffers, which has nothing to do with who switches.
+fn full(dropped: &BTreeMap<String, u64>) -> u64 {
+    ["ring_share", "queue_full", "held_too_long"].iter().filter_map(|reason| dropped.get(*reason)).sum()
+}
+
 impl Report {
+    fn reasons(&self) -> String {
+        let each: Vec<_> = self.dropped.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        if each.is_empty() { "none".into() } else { each.join(", ") }
+    }
+
+    /// For docs/reliability.md.
+    fn part(&self, path: &Path) -> std::io::Result<Part> {
+        let replace = self.what == "replace";
+        let (name, option) = if replace { ("upgrade", " --replace") } else { ("kills", "") };
+        let command = format!(
+            "tidegate-bench kills{option} --count {} --report {}, again with --packed",
+            self.asked,
+            path.display()
+        );
+        let mut part = Part::new(name, &command)?;
+        let layout = self.layout;
+        let count = |n: u64| n.to_string();
+        let none = |n: u64| if n == 0 { Verdict::Kept } else { Verdict::Missed };
+        let ms = |ms: f64| format!("{ms:.1} ms");
+        let mut row = |measure: &str, asked: &str, seen: String, verdict| {
+            part.row(format!("{measure}, {layout} rings"), asked, seen, verdict);
+        };
+        let survived = if replace { "upgrades" } else { "kills survived" };
+        let stuck = none(self.stuck_rings.into());
+        row(survived, &self.asked.to_string(), count(u64::from(self.kills - self.stuck_at)), stuck);
+        row("stuck rings", "0", count(self.stuck_rings.into()), stuck);
+        row("frames received twice", "0", count(self.duplicated), none(self.duplicated));
+        row("buffers leaked", "0", count(self.buffers_leaked), none(self.buffers_leaked));
+        row("frames sent", "", count(self.sent), Verdict::Info);
+        row("frames lost", "", count(self.lost), Verdict::Info);
+        let counted = format!("{} ({})", full(&self.dropped), self.reasons());
+        row(
+            "of those, for a full receiver, as at any time (all that is counted)",
+            "",
+            counted,
+            Verdict::Info,
+        );
+        if replace {
+            row("of those, lost by the upgrade", "0", count(self.lost_by_it), none(self.lost_by_it));
+            row("nothing received for, median", "", ms(self.silence_ms.median), Verdict::Info);
+            row("nothing received for, worst", "", ms(self.silence_ms.worst), Verdict::Info);
+        } else {
+            let again = &self.traffic_again_ms;
+            let within = |ms: f64| if ms <= WITHIN_MS { Verdict::Kept } else { Verdict::Missed };
+            row("traffic again after the start, median", "200 ms", ms(again.median), within(again.median));
+            row("traffic again after the start, 90 %", "200 ms", ms(again.p90), within(again.p90));
+            row("traffic again after the start, worst", "200 ms", ms(again.worst), within(again.worst));
+        }
+        let rate = |rate: f64| format!("{rate:.0} frames/s");
+        row("rate before", "", rate(self.rate_before), Verdict::Info);
+        row("rate after", "", rate(self.rate_after), Verdict::Info);
+        part.note("Two guests on one thread, frames with numbers both ways as fast as their rings take them; a receiver that is not looked after meanwhile is full, and what is dropped for that is counted.");
+        Ok(part)
+    }
+
     /// For people.
     pub fn table(&self) -> String {
         let spread = |of: &Spread| {
@@ -190,6 +280,7 @@ impl Report {
             "{} {} of the switch ({} within 20 ms of its start), {} rings, both ways at full load\n\
              stuck rings      {}   (guests connected again: {})\n\
              frames           {} sent, {} lost, {} twice, {} out of order\n\
+             of those lost    {} for a full receiver, as at any time; {} not (counted: {})\n\
              buffers leaked   {}\n\
              traffic again    {}\n\
              longest silence  {}\n\
@@ -204,6 +295,9 @@ impl Report {
             self.lost,
             self.duplicated,
             self.reordered,
+            full(&self.dropped),
+            self.lost_by_it,
+            self.reasons(),
             self.buffers_leaked,
             spread(&self.traffic_again_ms),
             spread(&self.silence_ms),

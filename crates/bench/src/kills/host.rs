@@ -1,7 +1,9 @@
 //! An agent and a switch of our own, as child processes.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -113,6 +115,19 @@ impl Host {
         Ok(())
     }
 
+    /// What the switch dropped of what the guests sent, by reason, as it counts it: from the agent's API.
+    ///
+    /// # Errors
+    /// The agent does not answer, or something else.
+    pub fn dropped(&self) -> io::Result<BTreeMap<String, u64>> {
+        let mut api = UnixStream::connect(self.folder.join("api.sock"))?;
+        api.set_read_timeout(Some(PATIENCE))?;
+        api.write_all(b"GET /v1/vnics HTTP/1.1\r\nHost: tidegate\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        api.read_to_string(&mut answer)?;
+        dropped(&answer).ok_or_else(|| io::Error::other(format!("the agent's API answered: {answer}")))
+    }
+
     fn spawn(&self, name: &str, arguments: &[String]) -> io::Result<Child> {
         let log = File::options().create(true).append(true).open(self.folder.join(format!("{name}.log")))?;
         let mut command = Command::new(&self.tidegate);
@@ -145,6 +160,19 @@ impl Drop for Host {
     }
 }
 
+/// Both vNICs' `stats.tx.dropped` in an answer of `GET /v1/vnics`, added up.
+fn dropped(answer: &str) -> Option<BTreeMap<String, u64>> {
+    let (_, body) = answer.split_once("\r\n\r\n")?;
+    let vnics: serde_json::Value = serde_json::from_str(body).ok()?;
+    let mut sum = BTreeMap::new();
+    for vnic in vnics.as_array()? {
+        for (reason, count) in vnic.pointer("/stats/tx/dropped")?.as_object()? {
+            *sum.entry(reason.clone()).or_default() += count.as_u64()?;
+        }
+    }
+    Some(sum)
+}
+
 fn wait_for(path: &Path) -> io::Result<()> {
     let end = Instant::now() + PATIENCE;
     while !path.exists() {
@@ -154,4 +182,20 @@ fn wait_for(path: &Path) -> io::Result<()> {
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_of_both_vnics_are_added_up() {
+        let vnic = |dropped: &str| format!(r#"{{"stats":{{"tx":{{"dropped":{dropped}}},"rx":{{}}}}}}"#);
+        let body = format!("[{},{}]", vnic(r#"{"ring_share":3}"#), vnic(r#"{"ring_share":4,"vlan":1}"#));
+        let sum = dropped(&format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{body}")).unwrap();
+        assert_eq!(sum, BTreeMap::from([("ring_share".into(), 7), ("vlan".into(), 1)]));
+        for wrong in ["", "HTTP/1.1 503\r\n\r\n{}", "x\r\n\r\n[{}]"] {
+            assert_eq!(dropped(wrong), None, "{wrong}");
+        }
+    }
 }
