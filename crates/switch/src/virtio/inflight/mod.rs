@@ -31,7 +31,9 @@ mod queue;
 pub(super) use queue::{Kind, Record, Snapshot, stored};
 pub use queue::{QueueInflight, Standing};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
+};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::c_void;
@@ -43,6 +45,8 @@ use std::sync::Arc;
 const MAGIC: [u8; 8] = *b"TGinfl\0\x01";
 /// Magic, queues, entries: 4 bytes each after the first 8.
 const HEADER: usize = 128;
+/// File system of memfds without huge pages (linux/magic.h).
+const TMPFS_MAGIC: u32 = 0x0102_1994;
 /// Most entries of a queue: the largest ring (virtio 1.2, 2.7 and 2.8).
 pub const MAX_ENTRIES: u16 = 1 << 15;
 /// Most queues of a port: a kick message has 8 bits for them, so 128 pairs.
@@ -56,6 +60,12 @@ pub enum InflightError {
         "the in-flight region is not sealed against shrinking; give back the descriptor of GET_INFLIGHT_FD"
     )]
     NotSealed,
+    /// Touching a page of it can fail: only plain shared memory always has one.
+    #[error(
+        "the in-flight region is not in plain shared memory but on a file system of type {0:#x} (hugetlbfs is \
+         0x958458f6), where a page may be missing when it is needed; give back the descriptor of GET_INFLIGHT_FD"
+    )]
+    NotPlain(u32),
     /// It does not begin like a region of this version.
     #[error("the in-flight region has another format; ask for a new one with GET_INFLIGHT_FD")]
     Format,
@@ -121,6 +131,12 @@ impl Inflight {
         let seals = fcntl_get_seals(&fd).map_err(|_| InflightError::NotSealed)?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(InflightError::NotSealed);
+        }
+        // Huge pages are sealed as well, but punched out of the file they come back only from the pool, and
+        // where that is empty a store is SIGBUS: of a region that is not watched, as guest memory is.
+        let kind = fstatfs(&fd).map_err(InflightError::System)?.f_type as u32;
+        if kind != TMPFS_MAGIC {
+            return Err(InflightError::NotPlain(kind));
         }
         let has = fstat(&fd).map_err(InflightError::System)?.st_size as u64;
         let mut header = [0; 16];
@@ -224,5 +240,34 @@ impl Drop for Memory {
             // hold it.
             let _ = unsafe { munmap(start, len) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealed(flags: MemfdFlags, seals: SealFlags) -> Result<OwnedFd, Errno> {
+        let fd = memfd_create("region", flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, 2 << 20)?;
+        fcntl_add_seals(&fd, seals)?;
+        Ok(fd)
+    }
+
+    #[test]
+    fn a_file_that_can_lose_pages_is_refused() {
+        let open = |fd: OwnedFd| Inflight::open(fd).unwrap_err();
+        let shrinks = sealed(MemfdFlags::empty(), SealFlags::GROW).unwrap();
+        assert_eq!(open(shrinks), InflightError::NotSealed);
+        assert_eq!(open(tempfile::tempfile().unwrap().into()), InflightError::NotSealed);
+        // Sealed, but of huge pages. There need not be any for that.
+        match sealed(MemfdFlags::HUGETLB, SealFlags::SHRINK | SealFlags::GROW) {
+            Ok(huge) => assert_eq!(open(huge), InflightError::NotPlain(0x9584_58f6)),
+            Err(error) => eprintln!("not tested with huge pages: this kernel has none: {error}"),
+        }
+        let plain = sealed(MemfdFlags::empty(), SealFlags::SHRINK).unwrap();
+        assert_eq!(open(plain), InflightError::Format);
+        let ours = Inflight::create(2, 256).unwrap();
+        assert!(Inflight::open(ours.fd().try_clone_to_owned().unwrap()).is_ok());
     }
 }
