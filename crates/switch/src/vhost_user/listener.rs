@@ -540,7 +540,7 @@ impl<'s, 'c> Session<'s, 'c> {
         if !is_supported(code) {
             return Err(format!("{code:?}: not supported, nor offered"));
         }
-        if matches!(code, FrontendReq::SET_MEM_TABLE | FrontendReq::ADD_MEM_REG) && !header.has_fds {
+        if matches!(code, FrontendReq::SET_MEM_TABLE | FrontendReq::ADD_MEM_REG) && !header.may_have_fds {
             return Err(format!("{code:?} without file descriptors: {NOT_SHARED}"));
         }
         if code == FrontendReq::SET_VRING_ENABLE && !lock(&self.connection).has_features() {
@@ -680,6 +680,9 @@ fn explain(code: FrontendReq, error: Error) -> String {
             "SET_VRING_ADDR: malformed, or a ring that is not aligned (descriptor table 16, \
              available ring 2, used ring 4 bytes)"
                 .into()
+        }
+        (FrontendReq::ADD_MEM_REG, Error::InvalidMessage | Error::InvalidParam) => {
+            format!("ADD_MEM_REG: malformed, or not one file descriptor. If there is none: {NOT_SHARED}")
         }
         (code, Error::InvalidMessage) => {
             format!("{code:?}: wrong size, values or file descriptors")

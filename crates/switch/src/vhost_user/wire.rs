@@ -24,7 +24,7 @@ const VERSION: u32 = 0x1;
 const REPLY: u32 = 0x4;
 const NEED_REPLY: u32 = 0x8;
 
-/// A message's header, and whether descriptors came with it.
+/// A message's header, and whether descriptors can have come with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What is asked.
@@ -33,8 +33,10 @@ pub struct Header {
     pub size: usize,
     /// The sender waits for an acknowledgement (REPLY_ACK).
     pub need_reply: bool,
-    /// File descriptors are attached.
-    pub has_fds: bool,
+    /// File descriptors are attached to it, or to one that waits behind it: a look goes on, for descriptors,
+    /// to where the next are (unix_stream_read_generic() with MSG_PEEK). A read does not: they arrive with
+    /// the message that they were sent with.
+    pub may_have_fds: bool,
 }
 
 /// What the socket holds.
@@ -87,7 +89,7 @@ pub fn glance(stream: &UnixStream) -> Result<Glance, String> {
     Ok(Glance::Whole(header))
 }
 
-fn parse(bytes: [u8; HEADER_LEN], has_fds: bool) -> Result<Header, String> {
+fn parse(bytes: [u8; HEADER_LEN], may_have_fds: bool) -> Result<Header, String> {
     let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
     let (code, flags, size) = (word(0), word(4), word(8));
     let code = FrontendReq::try_from(code).map_err(|()| {
@@ -102,7 +104,7 @@ fn parse(bytes: [u8; HEADER_LEN], has_fds: bool) -> Result<Header, String> {
     if size as usize > MAX_MSG_SIZE {
         return Err(format!("{code:?}: {size} bytes of payload, expected at most {MAX_MSG_SIZE}"));
     }
-    Ok(Header { code, size: size as usize, need_reply: flags & NEED_REPLY != 0, has_fds })
+    Ok(Header { code, size: size as usize, need_reply: flags & NEED_REPLY != 0, may_have_fds })
 }
 
 fn has_room(stream: &UnixStream) -> rustix::io::Result<bool> {
@@ -123,7 +125,10 @@ pub fn success(code: FrontendReq) -> [u8; HEADER_LEN + 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use rustix::net::{RecvAncillaryMessage, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use std::io::{IoSlice, Read, Write};
+    use std::mem::MaybeUninit;
+    use std::os::fd::{AsFd, OwnedFd};
 
     fn message(code: u32, flags: u32, size: u32) -> Vec<u8> {
         [code, flags, size].iter().flat_map(|w| w.to_ne_bytes()).collect()
@@ -140,7 +145,8 @@ mod tests {
             assert_eq!(glance(&theirs), Ok(Glance::Partial));
         }
         ours.write_all(&bytes[19..]).unwrap();
-        let expected = Header { code: FrontendReq::SET_FEATURES, size: 8, need_reply: true, has_fds: false };
+        let expected =
+            Header { code: FrontendReq::SET_FEATURES, size: 8, need_reply: true, may_have_fds: false };
         assert_eq!(glance(&theirs), Ok(Glance::Whole(expected)));
         let mut read = [0; 20];
         (&theirs).read_exact(&mut read).unwrap();
@@ -157,6 +163,61 @@ mod tests {
         theirs.set_nonblocking(true).unwrap();
         while (&theirs).write(&[0; 4096]).is_ok() {}
         assert_eq!(glance(&theirs), Ok(Glance::Partial));
+    }
+
+    fn send(stream: &UnixStream, bytes: &[u8], fd: Option<&OwnedFd>) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+        if !fds.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        }
+        sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+    }
+
+    /// Of the messages that wait: whether a look says that it may have descriptors, and how many arrive
+    /// when its header is read.
+    fn descriptors(stream: &UnixStream, count: usize) -> Vec<(bool, usize)> {
+        let mut seen = Vec::new();
+        for _ in 0..count {
+            let Ok(Glance::Whole(header)) = glance(stream) else { panic!("a whole message") };
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut bytes = [0; HEADER_LEN];
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags).unwrap();
+            let rights = control.drain().filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(received) => Some(received.count()),
+                _ => None,
+            });
+            seen.push((header.may_have_fds, rights.sum()));
+            (&*stream).read_exact(&mut vec![0; header.size]).unwrap();
+        }
+        assert_eq!(glance(stream), Ok(Glance::Nothing));
+        seen
+    }
+
+    #[test]
+    fn descriptors_belong_to_the_message_they_came_with() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+        let (owner, features) = (message(3, 1, 0), [message(2, 1, 8), vec![0; 8]].concat());
+        let call = [message(13, 1, 8), vec![0; 8]].concat();
+        // All are there before the first is looked at.
+        for (bytes, fds) in
+            [(&owner, false), (&call, true), (&features, false), (&call, true), (&owner, false)]
+        {
+            send(&ours, bytes, fds.then_some(&event));
+        }
+        let none = (false, 0);
+        assert_eq!(descriptors(&theirs, 5), [(true, 0), (true, 1), (true, 0), (true, 1), none]);
+        // Sent as one, they are the first one's: that is all the socket knows.
+        send(&ours, &[owner.clone(), call.clone()].concat(), Some(&event));
+        assert_eq!(descriptors(&theirs, 2), [(true, 1), none]);
+        // In the middle of a message they are not its own.
+        send(&ours, &call[..HEADER_LEN], None);
+        send(&ours, &call[HEADER_LEN..], Some(&event));
+        assert_eq!(descriptors(&theirs, 1), [(true, 0)]);
     }
 
     #[test]

@@ -137,6 +137,44 @@ fn what_a_worker_is_to_signal_never_makes_it_wait() {
 }
 
 #[test]
+fn two_messages_sent_as_one_with_descriptors_are_refused() {
+    let port = Port::server(1);
+    let event = eventfd(0, EventfdFlags::empty()).unwrap();
+    // The descriptor is meant for the second. Whose it is cannot be told: neither gets it.
+    let polled = message(FrontendReq::SET_VRING_CALL, 1, &words(&[1 << 8, 0]));
+    let called = message(FrontendReq::SET_VRING_CALL, 1, &words(&[0, 0]));
+    send_fds(&port.dial(), &[polled, called].concat(), &[event.as_fd()]);
+    let reason = thrown_out(&port, 1);
+    assert!(reason.contains("SET_VRING_CALL") && reason.contains("file descriptors"), "{reason}");
+    assert_serves(&port);
+}
+
+#[test]
+fn memory_without_descriptors_is_explained_whatever_comes_behind_it() {
+    let event = eventfd(0, EventfdFlags::empty()).unwrap();
+    let slots = 1u64 << 15;
+    for code in [FrontendReq::SET_MEM_TABLE, FrontendReq::ADD_MEM_REG] {
+        let (raw, ours) = UnixStream::pair().unwrap();
+        // One region, of the two forms.
+        let payload = [&words(&[1, 0])[..], &[1; 32]].concat();
+        let call = message(FrontendReq::SET_VRING_CALL, 1, &words(&[0, 0]));
+        if code == FrontendReq::ADD_MEM_REG {
+            let features = features::VHOST_USER_F_PROTOCOL_FEATURES.to_ne_bytes();
+            send_fds(&raw, &message(FrontendReq::SET_FEATURES, 1, &features), &[]);
+            send_fds(&raw, &message(FrontendReq::SET_PROTOCOL_FEATURES, 1, &slots.to_ne_bytes()), &[]);
+        }
+        send_fds(&raw, &message(code, 1, &payload), &[]);
+        send_fds(&raw, &call, &[event.as_fd()]);
+        // All is there before the first is looked at.
+        let dir = tempfile::tempdir().unwrap();
+        let end = SocketEnd::Stream(ours.into());
+        let port = Port::spawn(dir, PathBuf::new(), PortConfig::new("test", 1), end);
+        let reason = thrown_out(&port, 1);
+        assert!(reason.contains("share=on") && reason.contains(&format!("{code:?}")), "{reason}");
+    }
+}
+
+#[test]
 fn memory_that_is_not_shared_is_explained() {
     let port = Port::server(1);
     let guest = FrontEnd::connect(&port.path, Options { share: false, ..one_pair() });

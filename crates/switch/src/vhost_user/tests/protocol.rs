@@ -264,6 +264,23 @@ fn notifications_of_a_running_queue_are_replaced() {
 }
 
 #[test]
+fn descriptors_are_not_taken_for_those_of_the_message_before() {
+    let port = Port::server(1);
+    let guest = port.connect(one_pair());
+    port.events();
+    let mut raw = guest.stream().unwrap();
+    let event = eventfd(0, EventfdFlags::empty()).unwrap();
+    // Without (bit 8), with: whatever of it is there when the first is read.
+    for _ in 0..20 {
+        let payload = |polled: u64| (polled << 8 | 1).to_ne_bytes();
+        send_fds(raw, &message(SET_VRING_CALL, 1, &payload(1)), &[]);
+        send_fds(raw, &message(SET_VRING_CALL, 9, &payload(0)), &[event.as_fd()]);
+        assert_eq!(reply(&mut raw), [0; 8]);
+        assert_eq!(port.events(), ["call 1 false", "call 1 true"]);
+    }
+}
+
+#[test]
 fn running_queues_go_on_in_a_new_memory_table() {
     let port = Port::server(1);
     let mut guest = port.connect(one_pair());
