@@ -19,6 +19,7 @@
 //! - [`port`]: where a vNIC is connected, with its contract
 //! - [`worker`]: the threads that carry frames
 //! - [`stats`]: counters and histograms in shared memory
+//! - [`eventfd`]: telling drivers, without waiting
 //! - [`capture`]: copies of frames, as pcapng
 //! - [`control`]: what the agent asks of the switch
 //! - [`confine`]: the rights the process gives up
@@ -27,6 +28,7 @@
 pub mod capture;
 pub mod confine;
 pub mod control;
+pub mod eventfd;
 pub mod fdb;
 pub mod frame;
 pub mod log_limit;

@@ -24,7 +24,7 @@ pub mod session;
 pub mod table;
 
 use crate::confine::{self, Enclosed};
-use crate::control::client::Client;
+use crate::eventfd;
 use crate::fdb::Fdb;
 use crate::stats::Region;
 use crate::virtio::sigbus;
@@ -128,6 +128,7 @@ impl Switch {
         region.layout().workers_used.set(workers as u64);
         let fdb = Arc::new(Fdb::new());
         let (faults, broken) = channel();
+        eventfd::prepare();
         let (handles, inboxes): (Vec<_>, Vec<_>) = (0..workers)
             .map(|_| mailbox())
             .collect::<io::Result<Vec<_>>>()
@@ -222,6 +223,7 @@ pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
     // Threads inherit it, and keep it where the right to take it is gone. A worker without says so.
     if let Some(priority) = options.realtime_priority {
         let _ = schedule(libc::SCHED_FIFO, priority);
+    eventfd::prepare();
     }
     Ok(Some(confine::enclose(options.user.as_ref())?))
 }

@@ -18,6 +18,7 @@ use super::kept::{Descriptors, Kept, KeptRegion, KeptVring, Number, Numbered};
 use super::shared;
 use super::status::{ConnectionStatus, State};
 use super::{PortControl, VringSetup};
+use crate::eventfd;
 use crate::virtio::memory::{GuestMemory, RegionSpec};
 use crate::virtio::{Inflight, MAX_ENTRIES, Queue, QueueInflight};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
@@ -196,8 +197,8 @@ impl<'a> Connection<'a> {
         self.control.disconnect(reason);
         if blame {
             for err in self.vrings.iter().filter_map(|vring| vring.err.as_ref()) {
-                // Nobody has to listen: a full or closed descriptor is fine.
-                let _ = rustix::io::write(err, &1u64.to_ne_bytes());
+                // Nobody has to listen.
+                let _ = eventfd::signal(err);
             }
         }
         self.vrings.clear();
@@ -302,8 +303,7 @@ impl<'a> Connection<'a> {
         for (index, vring) in (0..).zip(&kept.vrings).filter(|(_, vring)| vring.running) {
             self.set_vring_kick(index, take(descriptors, vring.kick)?)?;
             if let Some(call) = &self.vrings[usize::from(index)].call {
-                // Fails only if the counter is full, and then the driver was told.
-                let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+                let _ = eventfd::signal(call);
             }
         }
         Ok(())
@@ -434,8 +434,8 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// A descriptor that a worker polls or writes to: an eventfd, and made never to block, whatever the
-/// front end has put behind it. A pipe that is full, or a file of FUSE, would stop every port.
+/// A descriptor that a worker polls or [signals](eventfd::signal): an eventfd, and made not to block, whatever
+/// the front end has put behind it. A pipe that is full, or a file of FUSE, would stop every port.
 fn event(message: &str, index: u16, file: Option<File>) -> Result<Option<OwnedFd>> {
     /// File system of eventfds and their like (linux/magic.h).
     const ANON_INODE_FS_MAGIC: u32 = 0x0904_1934;

@@ -117,6 +117,7 @@ fn a_front_end_that_reads_no_replies_keeps_nobody_waiting() {
 
 #[test]
 fn what_a_worker_is_to_signal_never_makes_it_wait() {
+    crate::eventfd::prepare();
     let port = Port::server(1);
     let codes = [FrontendReq::SET_VRING_KICK, FrontendReq::SET_VRING_CALL, FrontendReq::SET_VRING_ERR];
     for (n, code) in (1..).zip(codes) {
@@ -132,6 +133,18 @@ fn what_a_worker_is_to_signal_never_makes_it_wait() {
     send_fds(&raw, &message(FrontendReq::SET_VRING_ERR, 1, &words(&[0, 0])), &[full.as_fd()]);
     (&raw).write_all(&message(FrontendReq::SET_VRING_NUM, 1, &words(&[0, 3]))).unwrap();
     let reason = thrown_out(&port, 4);
+    assert!(reason.contains("expected a power of two"), "{reason}");
+    assert_serves(&port);
+    // And one that is made to block again, when it was accepted.
+    let full = eventfd(0, EventfdFlags::empty()).unwrap();
+    let mut raw = port.dial();
+    send_fds(&raw, &message(FrontendReq::SET_VRING_ERR, 1, &words(&[0, 0])), &[full.as_fd()]);
+    raw.write_all(&message(FrontendReq::GET_FEATURES, 1, &[])).unwrap();
+    reply(&mut raw);
+    rustix::fs::fcntl_setfl(&full, rustix::fs::OFlags::empty()).unwrap();
+    rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    raw.write_all(&message(FrontendReq::SET_VRING_NUM, 1, &words(&[0, 3]))).unwrap();
+    let reason = thrown_out(&port, 5);
     assert!(reason.contains("expected a power of two"), "{reason}");
     assert_serves(&port);
 }

@@ -1,0 +1,180 @@
+//! Adding to an event counter that a front end gave us, without ever waiting for it.
+//!
+//! ```text
+//!  write(2):      counter full ── O_NONBLOCK? ── no: waits until somebody reads ✗
+//!                                     └─ a flag of the open file, which the front end has as well
+//!  io_submit(2):  an empty read of /dev/null, done at once ── its completion adds 1, full or not ✓
+//! ```
+//!
+//! A front end may take O_NONBLOCK back and fill the counter at any moment, also between a check and
+//! a write: each worker it can keep so carries other ports as well. No flag of a write to an eventfd
+//! says "do not wait" (RWF_NOWAIT is not supported there); a completion (IOCB_FLAG_RESFD) never does.
+
+use std::ffi::c_long;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::OnceLock;
+
+/// Completions that may wait to be taken. They say nothing, and are taken when there is no room.
+const COMPLETIONS: usize = 128;
+
+/// One request (linux/aio_abi.h, `struct iocb`).
+#[repr(C)]
+#[derive(Default)]
+struct Iocb {
+    data: u64,
+    /// The kernel's key and the flags of the request, in the order of the machine's bytes; 0 both.
+    key_and_rw_flags: u64,
+    /// 0 reads (IOCB_CMD_PREAD).
+    opcode: u16,
+    priority: i16,
+    file: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    event: u32,
+}
+
+/// The event counter in [`Iocb::event`] is told of its completion.
+const IOCB_FLAG_RESFD: u32 = 1;
+
+/// One completion (`struct io_event`).
+type IoEvent = [u64; 4];
+
+/// Where completions go, for all threads.
+struct Context {
+    id: libc::c_ulong,
+    null: File,
+}
+
+static CONTEXT: OnceLock<Option<Context>> = OnceLock::new();
+
+/// Opens what [`signal`] needs. To be called before the process gives up its rights; once is enough.
+pub fn prepare() {
+    CONTEXT.get_or_init(|| {
+        Context::new()
+            .inspect_err(|error| {
+                tracing::warn!(%error, "no asynchronous I/O (io_setup): a hostile front end may stop a worker");
+            })
+            .ok()
+    });
+}
+
+/// Adds 1 to the counter `event`, and returns at once whatever its state and flags are.
+///
+/// # Errors
+/// It is no eventfd; or, without asynchronous I/O, it is full.
+#[inline]
+pub fn signal(event: impl AsFd) -> io::Result<()> {
+    let event = event.as_fd();
+    match CONTEXT.get().and_then(Option::as_ref) {
+        Some(context) => context.signal(event.as_raw_fd() as u32),
+        None => Ok(rustix::io::write(event, &1u64.to_ne_bytes()).map(drop)?),
+    }
+}
+
+impl Context {
+    fn new() -> io::Result<Self> {
+        let null = File::open("/dev/null")?;
+        let mut id: libc::c_ulong = 0;
+        // SAFETY: the kernel writes one word to `id`, which is 0 as it has to be.
+        check(unsafe { libc::syscall(libc::SYS_io_setup, COMPLETIONS as c_long, &raw mut id) })?;
+        Ok(Self { id, null })
+    }
+
+    fn signal(&self, event: u32) -> io::Result<()> {
+        let file = self.null.as_raw_fd() as u32;
+        let mut request = Iocb { file, flags: IOCB_FLAG_RESFD, event, ..Iocb::default() };
+        loop {
+            let requests = [&raw mut request];
+            // SAFETY: one request, which the kernel copies before it returns; it reads no byte anywhere.
+            let done = check(unsafe {
+                libc::syscall(libc::SYS_io_submit, self.id, 1 as c_long, &raw const requests)
+            });
+            match done {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.take_completions()?,
+                done => return done.map(drop),
+            }
+        }
+    }
+
+    #[cold]
+    fn take_completions(&self) -> io::Result<()> {
+        let mut events: [IoEvent; COMPLETIONS] = [[0; 4]; COMPLETIONS];
+        let (least, most) = (0 as c_long, COMPLETIONS as c_long);
+        let no_timeout = std::ptr::null::<libc::timespec>();
+        // SAFETY: the kernel writes at most `most` completions to `events`; with 0 for the least it does
+        // not wait.
+        check(unsafe {
+            libc::syscall(libc::SYS_io_getevents, self.id, least, most, events.as_mut_ptr(), no_timeout)
+        })
+        .map(drop)
+    }
+}
+
+fn check(result: c_long) -> io::Result<c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+    use std::os::fd::OwnedFd;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    fn count(event: &OwnedFd) -> u64 {
+        let mut bytes = [0; 8];
+        rustix::io::read(event, &mut bytes).unwrap();
+        u64::from_ne_bytes(bytes)
+    }
+
+    #[test]
+    fn each_signal_adds_one_and_wakes() {
+        prepare();
+        assert!(CONTEXT.get().unwrap().is_some());
+        let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let is_ready = || {
+            let mut fds = [PollFd::new(&event, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
+        };
+        assert!(!is_ready());
+        // More than completions have room, from several threads.
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| signal(&event).unwrap()));
+            }
+        });
+        assert!(is_ready());
+        assert_eq!(count(&event), 4000);
+        assert!(!is_ready());
+    }
+
+    #[test]
+    fn a_full_counter_that_blocks_is_not_waited_for() {
+        prepare();
+        let event = eventfd(0, EventfdFlags::empty()).unwrap();
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let (told, done) = channel();
+        let ours = event.try_clone().unwrap();
+        std::thread::spawn(move || {
+            (0..3).for_each(|_| signal(&ours).unwrap());
+            told.send(()).unwrap();
+        });
+        done.recv_timeout(Duration::from_secs(20)).expect("it did not wait");
+        assert_eq!(count(&event), u64::MAX);
+    }
+
+    #[test]
+    fn anything_else_is_refused_and_nothing_is_written() {
+        prepare();
+        let (reader, writer) = std::io::pipe().unwrap();
+        assert!(signal(&writer).is_err());
+        drop(writer);
+        assert_eq!(std::io::read_to_string(reader).unwrap(), "");
+    }
+}
