@@ -75,8 +75,8 @@ def test_units(tree: Path, tmp_path: Path) -> None:
         words = command[1].replace("/usr/bin/tidegate", str(BINARY)).split()
         usage = subprocess.run([*words, "--help"], capture_output=True, text=True, check=False)
         assert usage.returncode == 0, usage.stderr
-        for option in re.findall(r" (--[a-z]+) /", text.split("ExecStart=")[1].split("\n\n")[0]):
-            assert option in usage.stdout
+        for line in re.findall(r"^Exec(?:Start|Reload)=((?:.*\\\n)*.*)$", text, re.MULTILINE):
+            assert all(option in usage.stdout for option in re.findall(r" (--[a-z]+)\b", line)), line
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *sorted(tmp_path.glob("*.service"))],
         capture_output=True,

@@ -1,9 +1,13 @@
 """A killed or replaced switch costs nobody a connection: the agent keeps the descriptors."""
 
+import contextlib
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
+import time
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +40,55 @@ def test_rings_go_on(how: str) -> None:
     assert report["received"] > 1000
     found = {key: report[key] for key in ("stuck_rings", "reconnections", "duplicated", "buffers_leaked")}
     assert found == dict.fromkeys(found, 0), done.stderr
+    if "--replace" in how:
+        assert report["lost_by_it"] == 0, report["dropped"]
+
+
+def test_reload(tmp_path: Path) -> None:
+    """As systemd calls and hears it: it knows the new main process before the old one ends."""
+    control, manager = tmp_path / "switch.sock", tmp_path / "notify.sock"
+    command: list[str | Path] = [BINARY, "switch", "--socket", control]
+    replace: list[str | Path] = [*command, "--replace", "--detach"]
+    processes = [old := subprocess.Popen(command)]
+    new = 0
+    try:
+        wait_for("the switch", control.exists)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.bind(str(manager))
+            notify.settimeout(20)
+            reload = subprocess.Popen(replace, env=os.environ | {"NOTIFY_SOCKET": str(manager)})
+            processes.append(reload)
+            text, barriers = "", list[int]()
+            while not barriers:
+                message, barriers, _, _ = socket.recv_fds(notify, 256, 4)
+                text += message.decode()
+            match = re.fullmatch(r"MAINPID=(\d+)\nBARRIER=1", text)
+            assert match, text
+            new = int(match[1])
+            # It waits for us.
+            time.sleep(0.05)
+            assert old.poll() is None
+            assert reload.poll() is None
+            for barrier in barriers:
+                os.close(barrier)
+            assert (reload.wait(20), old.wait(20)) == (0, 0)
+        assert new not in (old.pid, reload.pid)
+        assert Path(f"/proc/{new}/comm").read_text() == "tidegate\n"
+        # One that cannot take the place says so, and the other goes on.
+        wrong = subprocess.run(
+            [*replace, "--user=no-such-user"], capture_output=True, text=True, timeout=20, check=False
+        )
+        assert wrong.returncode != 0
+        assert "no-such-user" in wrong.stderr
+        assert "did not take the place" in wrong.stderr
+        assert Path(f"/proc/{new}").exists()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        if new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(new, signal.SIGKILL)
 
 
 def test_taps_stay(host: Host, tmp_path: Path) -> None:

@@ -189,6 +189,45 @@ fn upgrade(next: &Arc<Switch>, path: &std::path::Path) {
 }
 
 #[test]
+fn nothing_is_lost_for_a_port_that_starts_later() {
+    let host = TestSwitch::new(1);
+    let path = control(&host);
+    // One more has a front end and no driver.
+    let idle = contract(&vnic("idle", 9, ""));
+    let (front, back) = std::os::unix::net::UnixStream::pair().unwrap();
+    host.switch.set_port(idle, Connect::Stream(back.into())).unwrap();
+    let mut guests: Vec<Guest> =
+        (1..=6).map(|n| host.guest_with(&vnic(&format!("g{n}"), n, ""), ring(256))).collect();
+    let count = guests.len();
+    // The first to start sends to the last, and the other way round.
+    let mut streams: Vec<Stream> =
+        (0..count).map(|n| Stream::new(&guests[n], &guests[count - 1 - n])).collect();
+    // What others announced takes no buffers any more.
+    for guest in &mut guests {
+        guest.each(|_| ());
+    }
+    let next = Switch::start(1, &[], None).unwrap();
+    let stats = Reader::open(next.region.file()).unwrap();
+    let taken = replace::prepare(&next, Client::connect(&path).unwrap()).unwrap();
+    // It waits in the rings when they start.
+    for (stream, guest) in streams.iter_mut().zip(&mut guests) {
+        stream.send(guest);
+    }
+    std::mem::forget(taken.go_on().unwrap());
+    until(|| {
+        for (stream, guest) in streams.iter_mut().zip(guests.iter_mut().rev()) {
+            guest.each(|frame| stream.check(frame));
+        }
+        streams.iter().all(Stream::is_complete)
+    });
+    for n in 1..=count {
+        let dropped = stats.vnic(&format!("g{n}")).unwrap().tx.dropped;
+        assert!(dropped.is_empty(), "g{n}: {dropped:?}");
+    }
+    drop(front);
+}
+
+#[test]
 fn a_switch_that_is_not_released_goes_on() {
     let host = TestSwitch::new(1);
     let path = control(&host);

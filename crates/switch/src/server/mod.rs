@@ -13,10 +13,12 @@
 //! - [`session`]: one connection of an agent
 //! - [`descriptors`]: how many there are for ports
 //! - [`retire`], [`replace`]: both ends of a live upgrade
+//! - [`notify`]: what the service manager is told of it
 
 pub mod descriptors;
 pub mod keep;
 pub mod link;
+pub mod notify;
 pub mod ports;
 pub mod replace;
 pub mod retire;
@@ -36,6 +38,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -107,6 +110,8 @@ pub struct Switch {
     pub subscribers: Arc<keep::Subscribers>,
     /// The control socket, for whoever takes our place.
     pub control: OnceLock<OwnedFd>,
+    /// Ports that are made take no frame yet: those that the frames are for may not be there.
+    pub holds: AtomicBool,
     /// When the process started, ns since the epoch.
     pub started: u64,
     /// File descriptors it may have.
@@ -123,12 +128,12 @@ impl Switch {
             let what = what.to_owned();
             move |source| Error::Worker { what, source }
         };
+        eventfd::prepare();
         sigbus::install().map_err(fail("guard against memory that is taken away"))?;
         let region = Region::create().map_err(fail("make the statistics region"))?;
         region.layout().workers_used.set(workers as u64);
         let fdb = Arc::new(Fdb::new());
         let (faults, broken) = channel();
-        eventfd::prepare();
         let (handles, inboxes): (Vec<_>, Vec<_>) = (0..workers)
             .map(|_| mailbox())
             .collect::<io::Result<Vec<_>>>()
@@ -161,6 +166,7 @@ impl Switch {
             table: Mutex::new(Table::new()),
             subscribers: Arc::default(),
             control: OnceLock::new(),
+            holds: AtomicBool::new(false),
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             descriptors: descriptors::raise(),
         });
@@ -188,16 +194,17 @@ impl Switch {
 pub fn run(options: Options) -> Result<(), Error> {
     // Whatever takes a right is done first.
     let (predecessor, listener) = match (options.replace, inherited_socket()) {
-        (true, _) => (Some(Client::connect(&options.socket).map_err(replace::ReplaceError::from)?), None),
+        (true, _) => (Some(replace::Predecessor::find(&options.socket)?), None),
         (false, Some(listener)) => (None, Some(listener)),
         (false, None) => (None, Some(bind(&options.socket)?)),
     };
     let enclosed = enclose(&options)?;
     let switch = Switch::start(options.workers, &options.cpus, options.realtime_priority)?;
-    let successor = predecessor.map(|client| replace::prepare(&switch, client)).transpose()?;
+    let successor = predecessor.map(|it| Ok::<_, Error>((replace::prepare(&switch, it.client)?, it.manager)));
+    let successor = successor.transpose()?;
     seal(enclosed, &switch)?;
     let listener = match (successor, listener) {
-        (Some(successor), _) => successor.take_over()?,
+        (Some((successor, manager)), _) => successor.take_over(manager)?,
         (None, Some(listener)) => listener,
         (None, None) => return Err(Error::Option("no control socket".into())),
     };
@@ -216,6 +223,7 @@ pub fn run(options: Options) -> Result<(), Error> {
 /// # Errors
 /// A right cannot be given up.
 pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
+    eventfd::prepare();
     if !options.confined {
         tracing::warn!("not confined (--no-confinement): whoever takes the switch over has all its rights");
         return Ok(None);
@@ -223,7 +231,6 @@ pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
     // Threads inherit it, and keep it where the right to take it is gone. A worker without says so.
     if let Some(priority) = options.realtime_priority {
         let _ = schedule(libc::SCHED_FIFO, priority);
-    eventfd::prepare();
     }
     Ok(Some(confine::enclose(options.user.as_ref())?))
 }

@@ -23,12 +23,10 @@ use crate::vhost_user::status::{ConnectionStatus, State};
 use crate::worker::clock;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tidegate_contract::{Attach, Host, Mac, Vnic};
-
-/// How long queues may take to start in this process.
-const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What a port is to be connected with.
 pub enum Connect {
@@ -137,7 +135,8 @@ impl Switch {
         }
         let contract = PortContract::new(&vnic, &table.host);
         let stats = self.region.claim(index as usize, &vnic.name);
-        let port = Box::new(Port::new(index, segment, contract, stats, link));
+        let mut port = Box::new(Port::new(index, segment, contract, stats, link));
+        port.pauses = u32::from(self.holds.load(Ordering::Relaxed));
         self.workers[worker].call(move |worker| worker.add_port(port));
         let end = match end {
             Err(queues) => End::Tap { queues },
@@ -386,18 +385,12 @@ impl Switch {
         }
     }
 
-    /// Waits until so many vhost-user ports have their queues, or have lost their front ends.
-    pub(super) fn await_queues(&self, ports: usize) {
-        let end = Instant::now() + PATIENCE;
-        let started = |entry: &&Entry| match &entry.end {
-            End::Vhost { status, .. } => status.snapshot().state != State::Connected,
-            End::Tap { .. } => false,
-        };
-        while self.lock().entries.values().filter(started).count() < ports && Instant::now() < end {
-            std::thread::sleep(Duration::from_micros(50));
-        }
+    /// Lets all ports take frames that were made while it [held](Self::holds) them: all there are.
+    pub(super) fn let_go(&self) {
+        let _table = self.lock();
+        self.holds.store(false, Ordering::Relaxed);
         for worker in self.workers.iter() {
-            worker.call(|_| ());
+            worker.call(|worker| worker.resume_all());
         }
     }
 

@@ -5,29 +5,35 @@
 //!         │                                                  │
 //!      Retire: nothing in flight ── counters, tokens, addresses, control socket
 //!         │                                                  │
-//!      Release: it ends ────────────────────────────▶ queues start: the gap is over
+//!      Release: it ends ──────────────────▶ all queues start ──▶ frames are taken: the gap is over
 //! ```
 //!
 //! Until it is released the running switch goes on by itself if this process fails.
 
 use super::Switch;
+use super::notify::{Notifier, service_of};
 use super::ports::Connect;
 use crate::control::client::{Client, SwitchError};
 use crate::control::keep::{Note, Notes, What};
 use crate::control::message::{Connection, PortStatus, Retired};
 use crate::vhost_user::kept::{Descriptors, Kept};
-use crate::vhost_user::listener::Restored;
+use crate::vhost_user::listener::{Restored, Starting};
 use crate::worker::clock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 /// How long the running switch may take to tell of its connections.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long queues may take to start in this process; frames are taken all the same after it.
+const START: Duration = Duration::from_millis(500);
 
 /// Why the running switch goes on.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +44,52 @@ pub enum ReplaceError {
     /// A port cannot be made here.
     #[error("{0}; the running switch goes on")]
     Port(String),
+    /// It is the main process of a service, which would be started again at its end.
+    #[error(
+        "the running switch (pid {pid}) is the main process of {service}, which this one is not part of: \
+         use `systemctl reload {service}`; it goes on"
+    )]
+    Service {
+        /// Its process.
+        pid: u32,
+        /// The unit.
+        service: String,
+    },
+    /// The service manager.
+    #[error(
+        "the service manager (NOTIFY_SOCKET) cannot be told who takes over: {0}; the running switch goes on"
+    )]
+    Manager(io::Error),
     /// What it tells cannot be read.
     #[error("what the running switch tells of its connections: {0}; it goes on")]
     Notes(#[from] io::Error),
+}
+
+/// The running switch.
+#[derive(Debug)]
+pub struct Predecessor {
+    /// A connection to it.
+    pub client: Client,
+    /// Where the service manager is to be told who is its main process.
+    pub manager: Option<Notifier>,
+}
+
+impl Predecessor {
+    /// The one that listens at `path`.
+    ///
+    /// # Errors
+    /// There is none, or somebody else would start it again.
+    pub fn find(path: &Path) -> Result<Self, ReplaceError> {
+        let mut client = Client::connect(path)?;
+        let pid = client.hello()?.0.pid;
+        let manager = Notifier::from_environment().map_err(ReplaceError::Manager)?;
+        match service_of(pid) {
+            Some(service) if Some(&service) != service_of(std::process::id()).as_ref() => {
+                Err(ReplaceError::Service { pid, service })
+            }
+            _ => Ok(Self { client, manager }),
+        }
+    }
 }
 
 /// What the running switch has told.
@@ -73,7 +122,7 @@ impl Told {
     }
 
     /// How to connect a port, with duplicates of what was told.
-    fn connect(&self, port: &PortStatus, gate: std::sync::mpsc::Receiver<()>) -> io::Result<Connect> {
+    fn connect(&self, port: &PortStatus, gate: Receiver<Starting>) -> io::Result<Connect> {
         let vnic = &port.vnic.name;
         let links = self.links.get(vnic).map_or(&[][..], Vec::as_slice);
         let mut links = links.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
@@ -108,7 +157,7 @@ struct Prepared {
     port: PortStatus,
     /// For how many messages it holds.
     messages: u64,
-    gate: SyncSender<()>,
+    gate: SyncSender<Starting>,
 }
 
 /// A switch whose traffic can begin, beside one that has [retired](Client::retire) and waits to be
@@ -119,7 +168,7 @@ pub struct Successor<'s> {
     pid: u32,
     told: Told,
     retired: Retired,
-    gates: Vec<SyncSender<()>>,
+    gates: Vec<SyncSender<Starting>>,
     control: OwnedFd,
 }
 
@@ -128,6 +177,8 @@ pub struct Successor<'s> {
 /// # Errors
 /// The running switch goes on.
 pub fn prepare(switch: &Arc<Switch>, mut client: Client) -> Result<Successor<'_>, ReplaceError> {
+    // A frame to a port whose queues start a moment later would be lost.
+    switch.holds.store(true, Ordering::Relaxed);
     let (hello, counters, statistics) = client.hello()?;
     let mut notes = client.keep()?;
     let ports = client.ports()?;
@@ -164,12 +215,22 @@ pub fn prepare(switch: &Arc<Switch>, mut client: Client) -> Result<Successor<'_>
 }
 
 impl Successor<'_> {
-    /// Takes the place of the other one; returns its control socket. Traffic runs when this returns.
+    /// Takes the place of the other one, also for the service manager; returns its control socket. Traffic
+    /// runs when this returns.
     ///
     /// # Errors
     /// It goes on, unless it ended by itself.
-    pub fn take_over(mut self) -> Result<UnixListener, ReplaceError> {
-        self.client.release()?;
+    pub fn take_over(mut self, mut manager: Option<Notifier>) -> Result<UnixListener, ReplaceError> {
+        if let Some(manager) = &mut manager {
+            // Before the end of the process that it knows, or it starts another one.
+            manager.main_process(std::process::id()).map_err(ReplaceError::Manager)?;
+        }
+        self.client.release().inspect_err(|_| {
+            if let Some(manager) = &mut manager {
+                let _ = manager.main_process(self.pid);
+            }
+        })?;
+        drop(manager);
         Ok(self.go_on()?.1)
     }
 
@@ -181,13 +242,17 @@ impl Successor<'_> {
     pub fn go_on(self) -> Result<(Client, UnixListener), ReplaceError> {
         let Self { switch, client, pid, told, retired, gates, control } = self;
         switch.set_levels_and_learned(&retired);
-        let mut waiting = gates.len();
+        let (starting, started) = channel();
         for gate in &gates {
             // A thread that has ended has said why.
-            waiting -= usize::from(gate.send(()).is_err());
+            let _ = gate.send(starting.clone());
         }
-        switch.connect_rest(&retired, &told)?;
-        switch.await_queues(waiting);
+        drop(starting);
+        let rest = switch.connect_rest(&retired, &told);
+        // Nobody says anything: it hangs up when all have started.
+        let _ = started.recv_timeout(START);
+        switch.let_go();
+        rest?;
         let gap = clock().saturating_sub(retired.stopped);
         tracing::info!(
             pid,
@@ -218,7 +283,7 @@ fn settle(
     retired: &Retired,
     told: &Told,
     mut prepared: BTreeMap<String, Prepared>,
-) -> Result<Vec<SyncSender<()>>, ReplaceError> {
+) -> Result<Vec<SyncSender<Starting>>, ReplaceError> {
     let refused = ReplaceError::Port;
     switch.set_host(retired.host.clone()).map_err(refused)?;
     let mut gates = Vec::new();

@@ -23,7 +23,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -60,9 +60,13 @@ pub struct Restored {
     pub kept: Kept,
     /// The descriptors of it.
     pub descriptors: Descriptors,
-    /// Queues start when this is opened by a message, not when it hangs up; at once without.
-    pub gate: Option<Receiver<()>>,
+    /// Queues start when this is opened by a message, not when it hangs up; at once without. The message
+    /// is dropped when they have started.
+    pub gate: Option<Receiver<Starting>>,
 }
+
+/// Held by a connection whose queues are being started.
+pub type Starting = Sender<()>;
 
 /// What a port's thread needs to know about its port.
 #[derive(Clone, Debug)]
@@ -442,7 +446,8 @@ impl<'s, 'c> Session<'s, 'c> {
             other => other.to_string(),
         };
         lock(&self.connection).restore_memory(&kept, &mut descriptors).map_err(words)?;
-        if gate.is_some_and(|gate| gate.recv().is_err()) {
+        let starting = gate.map(|gate| gate.recv());
+        if let Some(Err(_)) = starting {
             return Ok(false);
         }
         lock(&self.connection).restore_queues(&kept, &mut descriptors).map_err(words)?;
@@ -676,13 +681,13 @@ fn explain(code: FrontendReq, error: Error) -> String {
         (FrontendReq::SET_MEM_TABLE, Error::InvalidMessage) => format!(
             "SET_MEM_TABLE: no regions, or not one file descriptor for each. If there are none: {NOT_SHARED}"
         ),
+        (FrontendReq::ADD_MEM_REG, Error::InvalidMessage | Error::InvalidParam) => {
+            format!("ADD_MEM_REG: malformed, or not one file descriptor. If there is none: {NOT_SHARED}")
+        }
         (FrontendReq::SET_VRING_ADDR, Error::InvalidMessage) => {
             "SET_VRING_ADDR: malformed, or a ring that is not aligned (descriptor table 16, \
              available ring 2, used ring 4 bytes)"
                 .into()
-        }
-        (FrontendReq::ADD_MEM_REG, Error::InvalidMessage | Error::InvalidParam) => {
-            format!("ADD_MEM_REG: malformed, or not one file descriptor. If there is none: {NOT_SHARED}")
         }
         (code, Error::InvalidMessage) => {
             format!("{code:?}: wrong size, values or file descriptors")

@@ -1,9 +1,12 @@
 //! `tidegate switch`.
 
 use crate::exit::Failure;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 use tidegate_switch::confine::User;
+use tidegate_switch::control::Client;
 
 /// Default of `--socket`, and of the agent's `--switch`.
 pub const SOCKET: &str = "/run/tidegate/switch.sock";
@@ -32,6 +35,9 @@ pub struct Args {
     /// Take the place of the switch that runs at the control socket, in the middle of its traffic
     #[arg(long)]
     replace: bool,
+    /// Return when it has the place, and leave it running: for ExecReload= of a systemd unit
+    #[arg(long, requires = "replace")]
+    detach: bool,
 }
 
 /// CPU numbers as in `2,3` or `4-7`, the form of cpuset(7).
@@ -62,8 +68,14 @@ impl FromStr for CpuList {
     }
 }
 
+/// How long a switch may take to have the place of another one.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Runs the switch until it is told to stop.
 pub fn run(args: Args) -> Result<(), Failure> {
+    if args.detach {
+        return detach(&args.socket);
+    }
     let options = tidegate_switch::Options {
         socket: args.socket,
         workers: args.workers.into(),
@@ -74,6 +86,32 @@ pub fn run(args: Args) -> Result<(), Failure> {
         replace: args.replace,
     };
     tidegate_switch::run(options).map_err(Failure::failed)
+}
+
+/// Runs this very command line, without `--detach`, and waits until that switch answers at `socket`.
+fn detach(socket: &Path) -> Result<(), Failure> {
+    let fail = |error: std::io::Error| Failure::failed(format!("cannot start the switch: {error}"));
+    let program = std::env::current_exe().map_err(fail)?;
+    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
+    let mut child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn().map_err(fail)?;
+    let end = Instant::now() + PATIENCE;
+    let answers =
+        |pid: u32| Client::connect(socket).is_ok_and(|mut c| c.hello().is_ok_and(|h| h.0.pid == pid));
+    while !answers(child.id()) {
+        if let Some(status) = child.try_wait().map_err(fail)? {
+            return Err(Failure::failed(format!(
+                "it did not take the place of the running switch: {status}"
+            )));
+        }
+        if Instant::now() > end {
+            // It has not got it, and is not to get it when nobody expects that any more.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(Failure::failed(format!("it did not answer within {} s", PATIENCE.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

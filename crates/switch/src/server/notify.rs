@@ -1,0 +1,166 @@
+//! Telling the service manager who is the service now (sd_notify(3)).
+//!
+//! ```text
+//!  systemctl reload ─▶ tidegate switch --replace ── MAINPID=, BARRIER= ──▶ systemd
+//!                          │                             closes its end of the barrier: it knows
+//!                          └▶ Release: the process it knew ends, and is not started anew
+//! ```
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, connect, sendmsg, socket_with,
+};
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::ffi::OsStr;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+/// How long the service manager may take to read it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection to the service manager. Opened before the process gives its rights up, and closed before
+/// frames flow.
+#[derive(Debug)]
+pub struct Notifier {
+    socket: OwnedFd,
+    /// What is read from, and what the service manager gets and closes; used once.
+    barrier: Option<(OwnedFd, OwnedFd)>,
+}
+
+impl Notifier {
+    /// To whoever listens at `NOTIFY_SOCKET`; `None` where the service manager is not to be told.
+    ///
+    /// # Errors
+    /// The socket cannot be reached.
+    pub fn from_environment() -> io::Result<Option<Self>> {
+        std::env::var_os("NOTIFY_SOCKET").map(|path| Self::open(&path)).transpose()
+    }
+
+    fn open(path: &OsStr) -> io::Result<Self> {
+        // A path, or a name with @ for its first byte, which is 0.
+        let address = match path.as_bytes() {
+            [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
+            path => SocketAddrUnix::new(path)?,
+        };
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &address)?;
+        Ok(Self { socket, barrier: Some(pipe_with(PipeFlags::CLOEXEC)?) })
+    }
+
+    /// The process `pid` is the service. Returns when the service manager knows: an older one may end then.
+    ///
+    /// # Errors
+    /// It was not told.
+    pub fn main_process(&mut self, pid: u32) -> io::Result<()> {
+        send(&self.socket, &format!("MAINPID={pid}\n"), None)?;
+        let Some((reader, writer)) = self.barrier.take() else { return Ok(()) };
+        let timeout = Timespec::try_from(PATIENCE).expect("a short time");
+        let passed = send(&self.socket, "BARRIER=1", Some(writer)).and_then(|()| {
+            // Nobody writes to it: the end is all that can come.
+            let mut end = [PollFd::new(&reader, PollFlags::IN)];
+            Ok(rustix::io::retry_on_intr(|| poll(&mut end, Some(&timeout)))? > 0)
+        });
+        if !passed.as_ref().is_ok_and(|passed| *passed) {
+            // It will read it before it looks for processes that ended.
+            tracing::warn!(?passed, "the service manager is slow to learn who its main process is");
+        }
+        Ok(())
+    }
+}
+
+fn send(socket: &OwnedFd, text: &str, descriptor: Option<OwnedFd>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    }
+    let bytes = [IoSlice::new(text.as_bytes())];
+    rustix::io::retry_on_intr(|| sendmsg(socket, &bytes, &mut ancillary, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// The service that a process belongs to, by its control group, such as `tidegate-switch.service`; `None`
+/// where it is none's, or cannot be seen.
+pub fn service_of(pid: u32) -> Option<String> {
+    service_in(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+/// The last service on the path of a control group (cgroups(7), /proc/pid/cgroup).
+fn service_in(groups: &str) -> Option<String> {
+    let path = groups.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        (controllers.is_empty() || controllers == "name=systemd").then_some(path)
+    })?;
+    path.rsplit('/').find(|part| part.ends_with(".service")).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    use std::io::IoSliceMut;
+    use std::os::unix::net::UnixDatagram;
+
+    /// What the next message says, and the descriptors that came with it.
+    fn receive(socket: &UnixDatagram) -> (String, Vec<OwnedFd>) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; 64];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let got = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags).unwrap();
+        let rights = ancillary.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        let descriptors = rights.flatten().collect();
+        (String::from_utf8(bytes[..got.bytes].to_vec()).unwrap(), descriptors)
+    }
+
+    #[test]
+    fn it_is_waited_for_until_the_barrier_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let mut notifier = Notifier::open(path.as_os_str()).unwrap();
+        let (told, done) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            notifier.main_process(4711).unwrap();
+            told.send(()).unwrap();
+            // Taken back, should the old one go on after all.
+            notifier.main_process(4710).unwrap();
+        });
+        assert_eq!(receive(&manager).0, "MAINPID=4711\n");
+        let (text, barrier) = receive(&manager);
+        assert_eq!((text.as_str(), barrier.len()), ("BARRIER=1", 1));
+        // Nobody goes on before systemd has it.
+        assert!(done.recv_timeout(Duration::from_millis(20)).is_err());
+        drop(barrier);
+        done.recv_timeout(Duration::from_secs(20)).unwrap();
+        thread.join().unwrap();
+        assert_eq!(receive(&manager).0, "MAINPID=4710\n");
+    }
+
+    #[test]
+    fn nobody_there_is_an_error() {
+        assert!(Notifier::open(OsStr::new("/nonexistent/notify")).is_err());
+        assert!(Notifier::open(OsStr::new("@tidegate-nobody-listens-here")).is_err());
+    }
+
+    #[test]
+    fn services_are_read_from_control_groups() {
+        let unit = |groups: &str| service_in(groups);
+        let switch = Some("tidegate-switch.service".to_owned());
+        assert_eq!(unit("0::/system.slice/tidegate-switch.service\n"), switch);
+        let hybrid = "8:pids:/a.service\n1:name=systemd:/system.slice/tidegate-switch.service/sub\n0::/\n";
+        assert_eq!(unit(hybrid), switch);
+        for none in ["0::/user.slice/session-1.scope", "0::/", "", "8:pids:/a.service\n", "nonsense"] {
+            assert_eq!(unit(none), None, "{none}");
+        }
+    }
+}
