@@ -91,10 +91,23 @@ impl Enclosed {
     /// The kernel has no seccomp filters, or refused this one.
     pub fn seal(self, denied: &'static Counter) -> Result<(), Error> {
         let uid = rustix::process::getuid().as_raw();
+        settle_allocator();
         violation::catch(denied)?;
         let allowed = syscalls::limit()?;
         let landlock = self.landlock.map_or("none".to_owned(), |abi| format!("ABI {abi}"));
         tracing::info!(uid, landlock, system_calls = allowed, "confined: no capability, no file, no exec");
         Ok(())
     }
+}
+
+/// The C library looks into /proc the first time that a thread's heap shrinks, and remembers the answer,
+/// also that there was none. It is made to ask before that would be a violation.
+fn settle_allocator() {
+    let shrink = || {
+        // Each too small for a mapping of its own, together more than a heap keeps when they are freed.
+        let pieces: Vec<Vec<u8>> = (0..16).map(|_| vec![0; 64 << 10]).collect();
+        std::hint::black_box(&pieces);
+    };
+    // Without a thread nothing is lost but this.
+    let _ = std::thread::Builder::new().spawn(shrink).map(std::thread::JoinHandle::join);
 }

@@ -137,7 +137,7 @@ fn be_switch(role: &str) {
 }
 
 /// What no test above makes the switch do, and what it does for inflight regions, for connections
-/// that it takes over, and for guest memory that vanishes under it.
+/// that it takes over, for guest memory that vanishes under it, and to give memory back.
 fn needed() -> std::io::Result<()> {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
     use rustix::mm::{MapFlags, ProtFlags};
@@ -159,6 +159,9 @@ fn needed() -> std::io::Result<()> {
     a.shutdown(std::net::Shutdown::Both)?;
     std::io::Read::read_to_end(&mut b, &mut vec![])?;
     drop(b.try_clone()?);
+    // A heap that shrinks: a thread's own, as the workers have.
+    let pieces = || std::hint::black_box((0..16).map(|_| vec![0u8; 64 << 10]).collect::<Vec<_>>());
+    drop(std::thread::spawn(move || drop(pieces())).join());
     Ok(())
 }
 
