@@ -15,7 +15,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use tidegate_switch::vhost_user::listener::obey;
 use tidegate_switch::vhost_user::status::ConnectionStatus;
 use tidegate_switch::vhost_user::{PortControl, VringSetup};
-use tidegate_switch::virtio::{Chain, Features, GuestMemory, Queue, RingLayout};
+use tidegate_contract::Mac;
+use tidegate_switch::virtio::{Chain, DirtyLog, Features, GuestMemory, Queue, RingLayout};
 
 /// Bytes of the memory a front end may share.
 const MEMORY: u64 = 0x1_0000;
@@ -43,12 +44,16 @@ struct Device {
     features: u64,
     memory: Option<Arc<GuestMemory>>,
     queues: BTreeMap<u16, Queue>,
+    log: Option<DirtyLog>,
+    /// Where used rings are in the log.
+    used_logs: BTreeMap<u16, u64>,
 }
 
 impl Device {
     /// Looks at every ring and gives back what is there.
     fn work(&mut self) {
         let mut chain = Chain::new();
+        let (log, used_logs) = (self.log.as_ref(), &self.used_logs);
         self.queues.retain(|index, queue| {
             for _ in 0..4 {
                 let popped = queue.available().and_then(|_| match index % 2 {
@@ -56,13 +61,19 @@ impl Device {
                     _ => queue.pop_readable(&mut chain),
                 });
                 match popped {
-                    Ok(true) => queue.complete(chain.head(), 0),
+                    Ok(true) => {
+                        log.inspect(|log| log.mark_chain(&chain, u32::MAX));
+                        queue.complete(chain.head(), 0);
+                    }
                     Ok(false) => break,
                     Err(error) if error.is_fatal() => return false,
                     Err(_) => queue.complete(chain.head(), 0),
                 }
             }
             let _ = queue.publish();
+            if let (Some(log), Some(at)) = (log, used_logs.get(index)) {
+                log.mark_guest(*at, 6 + 8 * u64::from(queue.size()));
+            }
             true
         });
     }
@@ -88,8 +99,27 @@ impl PortControl for Shared {
         for queue in device.queues.values_mut() {
             queue.remap(memory.clone()).map_err(|error| error.to_string())?;
         }
+        if let Some(log) = &device.log {
+            device.log = Some(log.with_memory(memory.clone()).map_err(|error| error.to_string())?);
+        }
         device.memory = Some(memory);
         Ok(())
+    }
+
+    fn set_log(&mut self, log: Option<DirtyLog>) {
+        self.lock().log = log;
+    }
+
+    fn set_used_log(&mut self, index: u16, log: Option<u64>) {
+        let mut device = self.lock();
+        match log {
+            Some(at) => device.used_logs.insert(index, at),
+            None => device.used_logs.remove(&index),
+        };
+    }
+
+    fn announce(&mut self, mac: Mac) -> bool {
+        !mac.is_group()
     }
 
     fn start_queue(&mut self, index: u16, setup: VringSetup) -> Result<(), String> {
@@ -100,6 +130,7 @@ impl PortControl for Shared {
         let features = Features { packed: has(PACKED), event_idx: has(EVENT_IDX), indirect: has(INDIRECT), in_order: false };
         let memory = device.memory.clone().expect("memory comes first");
         let queue = Queue::new(memory, layout, setup.base, features).map_err(|error| error.to_string())?;
+        device.used_logs.extend(setup.log.map(|at| (index, at)));
         assert!(device.queues.insert(index, queue).is_none(), "queue {index} runs already");
         Ok(())
     }
@@ -117,7 +148,8 @@ impl PortControl for Shared {
     fn disconnect(&mut self, _reason: &str) {
         let mut device = self.lock();
         device.queues.clear();
-        device.memory = None;
+        device.used_logs.clear();
+        (device.memory, device.log) = (None, None);
     }
 }
 

@@ -19,6 +19,7 @@ use crate::queue::Queue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -274,6 +275,15 @@ impl FrontEnd {
     /// If there is no such queue.
     pub fn ring(&mut self, index: usize) -> &mut DriverQueue {
         &mut self.queues[index].ring
+    }
+
+    /// Guest addresses of virtqueue `index`'s buffers.
+    ///
+    /// # Panics
+    /// If there is no such queue.
+    pub fn buffers(&self, index: usize) -> Range<u64> {
+        let queue = &self.queues[index];
+        queue.addr(0)..queue.addr(queue.ring.size())
     }
 
     /// Kicks virtqueue `index`, whether the back end asked for it or not.

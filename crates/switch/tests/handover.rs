@@ -3,6 +3,7 @@
 
 mod harness;
 
+use harness::dirty::{Log, changed, migrating, snapshot};
 use harness::*;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -154,6 +155,45 @@ fn a_connection_goes_on_in_another_switch() {
         let base = b.front.stop_queue(0).unwrap();
         assert_eq!(base, b.front.ring(0).base());
         assert_eq!(state("a").queue_pairs, 0);
+    }
+}
+
+/// A guest may be on its way to another host meanwhile.
+#[test]
+fn what_the_next_switch_writes_is_in_the_dirty_log() {
+    for replaced in [false, true] {
+        let host = TestSwitch::new(1);
+        let path = control(&host);
+        let (contract_a, contract_b) = (vnic("a", 1, ""), vnic("b", 2, ""));
+        let mut a = host.guest_with(&contract_a, ring(256));
+        let mut b = host.guest_with(&contract_b, migrating(ring(256)));
+        let log = Log::new(&b.front, 0);
+        log.start(&mut b.front).unwrap();
+        let next = Switch::start(1, &[], None).unwrap();
+        if replaced {
+            upgrade(&next, &path);
+        } else {
+            restore(&next, &path, [&contract_a, &contract_b]);
+        }
+        until(|| next.ports().iter().all(|port| port.connection == Connection::Up));
+        log.take();
+        let before = snapshot(&b.front);
+        let stats = Reader::open(next.region.file()).unwrap();
+        let seen = stats.vnic("b").unwrap().rx.frames;
+        a.send(&udp(b.mac(), a.mac(), &[7; 900]));
+        until(|| stats.vnic("b").unwrap().rx.frames > seen);
+        b.front.stop_queue(0).unwrap();
+        b.front.stop_queue(1).unwrap();
+        let (written, marked) = (changed(&before, &b.front), log.take());
+        assert!(!written.is_empty() && written.is_subset(&marked), "{written:?}, in the log {marked:?}");
+        // And it ends as it would have in the one before.
+        b.front.start_queue(0).unwrap();
+        b.front.enable_queue(0, true).unwrap();
+        Log::stop(&mut b.front);
+        log.take();
+        a.send(&udp(b.mac(), a.mac(), &[7; 900]));
+        b.receive();
+        assert!(log.take().is_empty());
     }
 }
 

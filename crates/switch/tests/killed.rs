@@ -167,7 +167,7 @@ fn device() {
             let (size, desc, avail, used) = (next() as u16, next(), next(), next());
             let (base, kick) = (next() as u32, Some(fd(next())));
             let inflight = inflight.queue(queue);
-            let setup = VringSetup { size, desc, avail, used, base, kick, call: None, inflight };
+            let setup = VringSetup { size, desc, avail, used, base, log: None, kick, call: None, inflight };
             worker.start_queue(index, queue, setup).unwrap();
             worker.enable_queue(index, queue, true);
         }

@@ -66,6 +66,7 @@ impl Guest {
             used: user(ring.used_addr()),
             // Of a packed ring: the first place, wrap counter 1, on both sides.
             base: if self.packed { 0x8000_8000 } else { 0 },
+            log: None,
             kick: None,
             call: None,
             inflight: self.inflight.queue(index),

@@ -138,7 +138,7 @@ impl Notes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vhost_user::kept::{KeptRegion, KeptVring};
+    use crate::vhost_user::kept::{KeptLog, KeptRegion, KeptVring};
 
     #[test]
     fn what_was_sent_survives_the_sender() {
@@ -164,6 +164,7 @@ mod tests {
             size: Some(u16::MAX),
             addresses: Some((u64::MAX, u64::MAX, u64::MAX)),
             base: Some(u32::MAX),
+            log: number,
             kick: number,
             call: number,
             err: number,
@@ -180,6 +181,7 @@ mod tests {
             memory_is_alive: true,
             vrings: vec![vring; 256],
             inflight: number,
+            log: Some(KeptLog { file: all, size: all, offset: all }),
         };
         let (mut notes, theirs) = pair().unwrap();
         let said = What::Said { messages: all, kept: Box::new(kept) };

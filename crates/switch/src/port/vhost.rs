@@ -3,12 +3,12 @@
 use super::arrivals::Arrivals;
 use super::slots::{FrameRef, Slots};
 use crate::fdb::PortIndex;
-use crate::vhost_user::VringSetup;
 use crate::vhost_user::features::{
     F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RING_PACKED, NET_F_GUEST_CSUM, NET_F_GUEST_ECN,
     NET_F_GUEST_TSO4, NET_F_GUEST_TSO6, NET_F_GUEST_USO4, NET_F_GUEST_USO6, NET_F_MRG_RXBUF, header_len,
 };
-use crate::virtio::{Features, GuestMemory, Queue, RingError, RingLayout};
+use crate::vhost_user::{VringSetup, used_bytes};
+use crate::virtio::{DirtyLog, Features, GuestMemory, Queue, RingError, RingLayout};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -62,19 +62,61 @@ pub struct Ring {
     pub enabled: bool,
     /// Entries were completed and not yet published.
     pub dirty: bool,
+    /// What of it is to be noted in the dirty log.
+    pub written: Written,
+}
+
+/// What the device writes of a ring. Addresses of the front end, and bytes.
+pub struct Written {
+    /// The used ring, or the event suppression of a packed one.
+    used: (u64, u64),
+    /// The descriptors of a packed ring; no bytes otherwise.
+    descriptors: (u64, u64),
+    /// A guest address by which the front end wants the used ring noted too.
+    pub used_log: Option<u64>,
+}
+
+impl Written {
+    fn new(setup: &VringSetup, packed: bool) -> Self {
+        let entries = if packed { setup.size } else { 0 };
+        Self {
+            used: (setup.used, used_bytes(packed, setup.size)),
+            descriptors: (setup.desc, 16 * u64::from(entries)),
+            used_log: setup.log,
+        }
+    }
+
+    #[cold]
+    fn mark(&self, log: &DirtyLog) {
+        let Self { used, descriptors, used_log } = self;
+        log.mark_user(used.0, used.1);
+        log.mark_user(descriptors.0, descriptors.1);
+        if let Some(at) = used_log {
+            log.mark_guest(*at, used.1);
+        }
+    }
 }
 
 impl Ring {
     /// Shows the driver what was completed, and calls it if it asked for it.
     #[inline]
-    pub fn flush(&mut self) {
-        if std::mem::take(&mut self.dirty)
-            && self.queue.publish()
-            && let Some(call) = &self.call
-        {
+    pub fn flush(&mut self, log: Option<&DirtyLog>) {
+        if !std::mem::take(&mut self.dirty) {
+            return;
+        }
+        let wanted = self.queue.publish();
+        if let Some(log) = log {
+            self.mark(log);
+        }
+        if wanted && let Some(call) = &self.call {
             // One that is no event counter calls nobody.
             let _ = crate::eventfd::signal(call);
         }
+    }
+
+    /// Notes all of the ring that the device writes as written: few pages, and nothing to keep.
+    pub fn mark(&self, log: &DirtyLog) {
+        self.written.mark(log);
     }
 }
 
@@ -123,6 +165,8 @@ pub struct VhostPort {
     pub rx: Vec<Option<Ring>>,
     /// The memory the rings lie in.
     pub memory: Option<Arc<GuestMemory>>,
+    /// Where it is noted which pages we write, while the guest migrates.
+    pub log: Option<DirtyLog>,
     /// Receive queues that are started and enabled, for spreading flows.
     pub rx_enabled: Vec<u16>,
 }
@@ -155,13 +199,14 @@ impl VhostPort {
             indirect: self.features & F_INDIRECT_DESC != 0,
             in_order: self.features & F_IN_ORDER != 0,
         };
+        let written = Written::new(&setup, features.packed);
         let mut queue = Queue::with_inflight(memory, layout, setup.base, features, setup.inflight)?;
         queue.suppress_kicks();
         let recovered = queue.recovered();
         // A predecessor may have been killed between a completion and its interrupt.
         let dirty = recovered.is_some();
-        let mut ring = Ring { queue, kick: setup.kick, call: setup.call, enabled: false, dirty };
-        ring.flush();
+        let mut ring = Ring { queue, kick: setup.kick, call: setup.call, enabled: false, dirty, written };
+        ring.flush(self.log.as_ref());
         if let Some(unsent @ 1..) = recovered {
             tracing::warn!(port, queue = index, unsent, "frames lost with the process before");
         }
@@ -196,11 +241,12 @@ impl VhostPort {
 
     /// Shows the driver what was completed on all queues.
     pub fn flush(&mut self) {
+        let log = self.log.as_ref();
         for tx in self.tx.iter_mut().flatten() {
-            tx.ring.flush();
+            tx.ring.flush(log);
         }
         for rx in self.rx.iter_mut().flatten() {
-            rx.flush();
+            rx.flush(log);
         }
     }
 

@@ -9,8 +9,8 @@ use crate::stats::layout::VNICS;
 /// Left for the control socket, its connections, captures, workers, logs.
 const OTHERS: u64 = 64;
 /// Of a vhost-user port: listening socket twice, connection three times, the thread's event, inflight
-/// region twice. What is there once more is for whoever keeps it.
-const PER_PORT: u64 = 8;
+/// region and dirty log twice. What is there once more is for whoever keeps it.
+const PER_PORT: u64 = 10;
 /// Kick and call twice and error, of both rings.
 const PER_QUEUE_PAIR: u64 = 10;
 /// Memory regions, and those of a message until they are mapped; QEMU passes up to 8 at once.
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(check(limit + 100, there.into_iter(), &port), Ok(()));
         let refused = check(limit - 1, there.into_iter(), &port).unwrap_err();
         assert!(refused.contains("web") && refused.contains("RLIMIT_NOFILE"), "{refused}");
-        assert!(refused.contains("the 2 ports there are 68"), "{refused}");
+        assert!(refused.contains("the 2 ports there are 72"), "{refused}");
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use super::Switch;
 use crate::fdb::PortIndex;
 use crate::vhost_user::{PortControl, VringSetup};
-use crate::virtio::GuestMemory;
+use crate::virtio::{DirtyLog, GuestMemory};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_contract::Mac;
 
 /// What a connection changes is changed on the port's worker.
 pub struct PortLink {
@@ -68,6 +69,25 @@ impl PortControl for PortLink {
         drop(self.quietly(move |worker| worker.set_memory(index, &memory))?);
         self.switch.memory_arrived(index, preallocated);
         Ok(())
+    }
+
+    fn set_log(&mut self, log: Option<DirtyLog>) {
+        let index = self.index;
+        drop(self.on_worker(move |worker| worker.set_log(index, log)));
+    }
+
+    fn set_used_log(&mut self, queue: u16, log: Option<u64>) {
+        let index = self.index;
+        self.on_worker(move |worker| worker.set_used_log(index, queue, log));
+    }
+
+    fn announce(&mut self, mac: Mac) -> bool {
+        let index = self.index;
+        let own = self.switch.macs_of(index).contains(&mac);
+        if own {
+            self.on_worker(move |worker| worker.announce(index, &[mac]));
+        }
+        own
     }
 
     fn start_queue(&mut self, queue: u16, setup: VringSetup) -> Result<(), String> {

@@ -13,11 +13,12 @@
 //! A queue starts at SET_VRING_KICK: front ends send it last, and a queue that
 //! is polled for a moment too early finds nothing in its ring.
 
-use super::features::{self, F_RING_PACKED, VHOST_USER_F_PROTOCOL_FEATURES};
+use super::features::{self, F_RING_PACKED, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES};
 use super::kept::{Descriptors, Kept, KeptRegion, KeptVring, Number, Numbered};
+use super::logging::Logging;
 use super::shared;
 use super::status::{ConnectionStatus, State};
-use super::{PortControl, VringSetup};
+use super::{PortControl, VringSetup, used_bytes};
 use crate::eventfd;
 use crate::virtio::memory::{GuestMemory, RegionSpec};
 use crate::virtio::{Inflight, MAX_ENTRIES, Queue, QueueInflight};
@@ -27,6 +28,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use tidegate_contract::Mac;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
     VhostUserLog, VhostUserMemoryRegion, VhostUserShMemConfig, VhostUserSharedMsg,
@@ -54,6 +56,8 @@ struct Vring {
     addresses: Option<Addresses>,
     /// `None` until SET_VRING_BASE: the beginning, which depends on the layout.
     base: Option<u32>,
+    /// SET_VRING_ADDR with VHOST_VRING_F_LOG: the used ring's guest address in the dirty log.
+    log: Option<u64>,
     /// Of a running queue.
     kick: Option<Numbered>,
     call: Option<Numbered>,
@@ -74,13 +78,16 @@ pub struct Connection<'a> {
     control: &'a mut (dyn PortControl + Send),
     status: &'a ConnectionStatus,
     queue_pairs: u16,
-    /// `None` until SET_FEATURES.
+    /// `None` until SET_FEATURES. Without LOG_ALL, which comes and goes.
     features: Option<u64>,
+    logging: Logging,
     protocol_features: u64,
     /// The table as it was sent: ADD_MEM_REG and REM_MEM_REG change it.
     regions: Vec<RegionSpec>,
     /// Their files, for whoever keeps them.
     files: Vec<Numbered>,
+    /// What the workers have of it.
+    memory: Option<Arc<GuestMemory>>,
     has_memory: bool,
     /// Something of the guest's was found in it.
     memory_is_alive: bool,
@@ -115,9 +122,11 @@ impl<'a> Connection<'a> {
             status,
             queue_pairs,
             features: None,
+            logging: Logging::default(),
             protocol_features: 0,
             regions: Vec::new(),
             files: Vec::new(),
+            memory: None,
             has_memory: false,
             memory_is_alive: false,
             vrings,
@@ -204,6 +213,7 @@ impl<'a> Connection<'a> {
         self.vrings.clear();
         self.regions.clear();
         self.files.clear();
+        (self.memory, self.logging) = (None, Logging::default());
     }
 
     /// Everything the front end has said on `stream`, and the descriptors that came with it.
@@ -218,6 +228,7 @@ impl<'a> Connection<'a> {
             size: vring.size,
             addresses: vring.addresses.map(|at| (at.desc, at.avail, at.used)),
             base: vring.base,
+            log: vring.log,
             kick: number(&vring.kick),
             call: number(&vring.call),
             err: number(&vring.err),
@@ -231,16 +242,20 @@ impl<'a> Connection<'a> {
             mmap_offset: region.mmap_offset,
             file: file.number(),
         });
+        let log = self.logging.kept();
+        let logs = if self.logging.all { VHOST_F_LOG_ALL } else { 0 };
         let kept = Kept {
             stream: stream.number(),
-            features: self.features,
+            features: self.features.map(|features| features | logs),
             protocol_features: self.protocol_features,
             regions: regions.collect(),
             memory_is_alive: self.memory_is_alive,
             vrings: vrings.collect(),
             inflight: self.inflight_file.as_ref().map(Numbered::number),
+            log: log.as_ref().map(|(log, _)| *log),
         };
         descriptors.extend(self.inflight_file.clone());
+        descriptors.extend(log.map(|(_, file)| file));
         (kept, descriptors)
     }
 
@@ -256,6 +271,12 @@ impl<'a> Connection<'a> {
         }
         if kept.regions.len() > MAX_REGIONS {
             return refuse(format!("more than {MAX_REGIONS} memory regions"));
+        }
+        if let Some(log) = &kept.log {
+            let file = take(descriptors, Some(log.file))?.expect("asked for one");
+            if let Err(error) = self.logging.set_base(file.into(), log.size, log.offset) {
+                return refuse(format!("kept dirty log: {error}"));
+            }
         }
         if !kept.regions.is_empty() {
             let specs = kept.regions.iter().map(|region| {
@@ -282,7 +303,10 @@ impl<'a> Connection<'a> {
                 self.set_vring_num(index, size.into())?;
             }
             if let Some((desc, avail, used)) = vring.addresses {
-                self.set_vring_addr(index, VhostUserVringAddrFlags::empty(), desc, used, avail, 0)?;
+                let log = vring
+                    .log
+                    .map_or(VhostUserVringAddrFlags::empty(), |_| VhostUserVringAddrFlags::VHOST_VRING_F_LOG);
+                self.set_vring_addr(index, log, desc, used, avail, vring.log.unwrap_or(0))?;
             }
             if let Some(base) = vring.base {
                 self.set_vring_base(index, base)?;
@@ -365,7 +389,7 @@ impl<'a> Connection<'a> {
         let entries = u64::from(size);
         let parts = match packed {
             true => [(desc, 16 * entries), (avail, 4), (used, 4)],
-            false => [(desc, 16 * entries), (avail, 6 + 2 * entries), (used, 6 + 8 * entries)],
+            false => [(desc, 16 * entries), (avail, 6 + 2 * entries), (used, used_bytes(packed, size))],
         };
         if !self.memory_is_alive && shared::is_blank(&self.regions, &parts) {
             return refuse(format!(
@@ -385,6 +409,7 @@ impl<'a> Connection<'a> {
             avail,
             used,
             base: vring.base.unwrap_or(Queue::first_base(packed)),
+            log: vring.log,
             kick: kick.map_err(Error::ReqHandlerError)?,
             call: call.map_err(Error::ReqHandlerError)?,
             inflight,
@@ -413,15 +438,50 @@ impl<'a> Connection<'a> {
             Err(e) => return refuse(format!("{message}: {e}")),
         };
         let preallocated = memory.preallocated();
-        if let Err(reason) = self.control.set_memory(memory) {
+        if let Err(reason) = self.control.set_memory(memory.clone()) {
             return refuse(format!("{message}: {reason}"));
         }
         let files = regions.iter().map(|region| region.fd.try_clone().map(Numbered::new));
         self.files = files.collect::<io::Result<_>>().map_err(Error::ReqHandlerError)?;
+        self.memory = Some(memory);
         self.regions = regions;
         self.has_memory = true;
+        self.set_log(message)?;
         self.status.update(|now| now.memory_preallocated = Some(preallocated));
         Ok(())
+    }
+
+    /// Begins or ends logging, as far as is known where.
+    fn set_log(&mut self, message: &str) -> Result<()> {
+        let packed = self.is_packed();
+        let used = |vring: &Vring| match (vring.log, vring.size) {
+            (Some(at), Some(size)) => Some((at, used_bytes(packed, size))),
+            _ => None,
+        };
+        let rings: Vec<_> = self.vrings.iter().filter_map(used).collect();
+        match self.logging.log(self.memory.as_ref(), &rings) {
+            Ok(None) if !self.logging.on => {}
+            Ok(log) => {
+                self.logging.on = log.is_some();
+                self.control.set_log(log);
+            }
+            Err(error) => return refuse(format!("{message}: {error}")),
+        }
+        Ok(())
+    }
+
+    /// SEND_RARP: the front end asks for an announcement on behalf of a guest that makes none.
+    ///
+    /// # Errors
+    /// Not negotiated, or an address that is not the contract's.
+    pub fn announce(&mut self, mac: Mac) -> Result<()> {
+        if self.protocol_features & VhostUserProtocolFeatures::RARP.bits() == 0 {
+            return refuse("SEND_RARP: protocol feature RARP was not negotiated");
+        }
+        if self.control.announce(mac) {
+            return Ok(());
+        }
+        refuse(format!("SEND_RARP: {mac} is none of the contract's addresses (`mac`, `allowed.macs`)"))
     }
 
     fn publish(&self) {
@@ -497,6 +557,11 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         let excess = features & !features::offered(self.queue_pairs);
         if excess != 0 {
             return refuse(format!("SET_FEATURES: {} not offered", features::names(excess).join(", ")));
+        }
+        let logs = features & VHOST_F_LOG_ALL != 0;
+        let features = features & !VHOST_F_LOG_ALL;
+        if std::mem::replace(&mut self.logging.all, logs) != logs {
+            self.set_log("SET_FEATURES")?;
         }
         if self.features == Some(features) {
             return Ok(());
@@ -620,11 +685,11 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
     fn set_vring_addr(
         &mut self,
         index: u32,
-        _flags: VhostUserVringAddrFlags,
+        flags: VhostUserVringAddrFlags,
         desc: u64,
         used: u64,
         avail: u64,
-        _log: u64,
+        log: u64,
     ) -> Result<()> {
         let (index, vring) = self.vring("SET_VRING_ADDR", index)?;
         let addresses = Some(Addresses { desc, avail, used });
@@ -632,6 +697,13 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
             return refuse(format!("SET_VRING_ADDR: queue {index} is running"));
         }
         vring.addresses = addresses;
+        let log = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
+        if std::mem::replace(&mut vring.log, log) != log {
+            if vring.running {
+                self.control.set_used_log(index, log);
+            }
+            self.set_log("SET_VRING_ADDR")?;
+        }
         Ok(())
     }
 
@@ -759,7 +831,12 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         not_offered("SHMEM")
     }
 
-    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
-        not_offered("LOG_SHMFD")
+    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        // Copies: the message is packed.
+        let (size, offset) = (log.mmap_size, log.mmap_offset);
+        match self.logging.set_base(file.into(), size, offset) {
+            Ok(()) => self.set_log("SET_LOG_BASE"),
+            Err(error) => refuse(format!("SET_LOG_BASE: {error}")),
+        }
     }
 }

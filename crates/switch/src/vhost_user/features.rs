@@ -5,8 +5,7 @@
 //! - CTRL_VQ and what hangs on it: the front end runs the control queue itself.
 //! - IN_ORDER, to vNICs with a deadline: a best-effort frame that waits would keep the buffers of
 //!   real-time ones behind it. See docs/decisions/in-order.md.
-//! - LOG_ALL, PAGEFAULT: writes are not logged, and post-copy would stall the
-//!   worker, and with it every other port.
+//! - PAGEFAULT: post-copy would stall the worker, and with it every other port.
 //! - ACCESS_PLATFORM: there is no IOTLB; rings hold guest physical addresses.
 
 use vhost::vhost_user::VhostUserProtocolFeatures;
@@ -41,6 +40,9 @@ pub const NET_F_GUEST_USO4: u64 = 1 << 54;
 pub const NET_F_GUEST_USO6: u64 = 1 << 55;
 /// The guest may send UDP super-frames.
 pub const NET_F_HOST_USO: u64 = 1 << 56;
+/// vhost's own bit: the pages we write are to be noted in the dirty log. Set and
+/// cleared while rings run.
+pub const VHOST_F_LOG_ALL: u64 = 1 << 26;
 /// Legacy drivers: the header need not be in a descriptor of its own.
 pub const F_ANY_LAYOUT: u64 = 1 << 27;
 /// A descriptor may refer to a table of descriptors.
@@ -56,7 +58,7 @@ pub const F_IN_ORDER: u64 = 1 << 35;
 /// vhost-user's own bit: protocol features follow, and rings start disabled.
 pub const VHOST_USER_F_PROTOCOL_FEATURES: u64 = 1 << 30;
 
-const NAMES: [(u64, &str); 21] = [
+const NAMES: [(u64, &str); 22] = [
     (NET_F_CSUM, "CSUM"),
     (NET_F_GUEST_CSUM, "GUEST_CSUM"),
     (NET_F_GUEST_TSO4, "GUEST_TSO4"),
@@ -71,6 +73,7 @@ const NAMES: [(u64, &str); 21] = [
     (NET_F_GUEST_USO4, "GUEST_USO4"),
     (NET_F_GUEST_USO6, "GUEST_USO6"),
     (NET_F_HOST_USO, "HOST_USO"),
+    (VHOST_F_LOG_ALL, "LOG_ALL"),
     (F_ANY_LAYOUT, "ANY_LAYOUT"),
     (F_INDIRECT_DESC, "INDIRECT_DESC"),
     (F_EVENT_IDX, "EVENT_IDX"),
@@ -90,6 +93,8 @@ pub fn offered(queue_pairs: u16) -> u64 {
 /// The protocol features of every port.
 pub fn offered_protocol() -> VhostUserProtocolFeatures {
     VhostUserProtocolFeatures::MQ
+        | VhostUserProtocolFeatures::LOG_SHMFD
+        | VhostUserProtocolFeatures::RARP
         | VhostUserProtocolFeatures::REPLY_ACK
         | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
         | VhostUserProtocolFeatures::INFLIGHT_SHMFD
@@ -119,11 +124,11 @@ mod tests {
     /// Compared with the numbers of the standard, written out a second time.
     #[test]
     fn offers_the_bits_of_the_standard() {
-        let expected = [0, 1, 7, 8, 9, 11, 12, 13, 15, 21, 22, 27, 28, 29, 30, 32, 34, 35, 54, 55, 56];
+        let expected = [0, 1, 7, 8, 9, 11, 12, 13, 15, 21, 22, 26, 27, 28, 29, 30, 32, 34, 35, 54, 55, 56];
         let bits = expected.iter().fold(0u64, |bits, n| bits | 1 << n);
         assert_eq!(offered(4), bits);
         assert_eq!(offered(1), bits & !(1 << 22));
-        assert_eq!(offered_protocol().bits(), 1 | 1 << 3 | 1 << 12 | 1 << 15);
+        assert_eq!(offered_protocol().bits(), 0b1111 | 1 << 12 | 1 << 15);
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub type Descriptors = HashMap<Number, OwnedFd>;
 pub struct Kept {
     /// The connection itself.
     pub stream: Number,
-    /// SET_FEATURES, with the protocol features' own bit.
+    /// SET_FEATURES, with the protocol features' own bit and LOG_ALL.
     pub features: Option<u64>,
     /// SET_PROTOCOL_FEATURES.
     pub protocol_features: u64,
@@ -73,6 +73,19 @@ pub struct Kept {
     pub vrings: Vec<KeptVring>,
     /// The in-flight region, once there is one.
     pub inflight: Option<Number>,
+    /// SET_LOG_BASE, once a migration began.
+    pub log: Option<KeptLog>,
+}
+
+/// The dirty log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptLog {
+    /// Its file.
+    pub file: Number,
+    /// Bytes.
+    pub size: u64,
+    /// Offset in the file.
+    pub offset: u64,
 }
 
 /// One region of the memory table, as [`RegionSpec`](crate::virtio::memory::RegionSpec).
@@ -99,6 +112,8 @@ pub struct KeptVring {
     pub addresses: Option<(u64, u64, u64)>,
     /// SET_VRING_BASE, or where it was stopped.
     pub base: Option<u32>,
+    /// SET_VRING_ADDR: where the used ring is in the dirty log.
+    pub log: Option<u64>,
     /// SET_VRING_KICK; `None` where it is polled.
     pub kick: Option<Number>,
     /// SET_VRING_CALL.
@@ -116,6 +131,10 @@ impl Kept {
     pub fn numbers(&self) -> impl Iterator<Item = Number> {
         let regions = self.regions.iter().map(|region| region.file);
         let vrings = self.vrings.iter().flat_map(|vring| [vring.kick, vring.call, vring.err]).flatten();
-        std::iter::once(self.stream).chain(regions).chain(vrings).chain(self.inflight)
+        std::iter::once(self.stream)
+            .chain(regions)
+            .chain(vrings)
+            .chain(self.inflight)
+            .chain(self.log.map(|log| log.file))
     }
 }

@@ -27,6 +27,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tidegate_contract::Mac;
 use vhost::vhost_user::message::FrontendReq;
 use vhost::vhost_user::{BackendReqHandler, Error};
 
@@ -548,6 +549,9 @@ impl<'s, 'c> Session<'s, 'c> {
         if matches!(code, FrontendReq::SET_MEM_TABLE | FrontendReq::ADD_MEM_REG) && !header.may_have_fds {
             return Err(format!("{code:?} without file descriptors: {NOT_SHARED}"));
         }
+        if code == FrontendReq::SEND_RARP {
+            return self.announce(header);
+        }
         if code == FrontendReq::SET_VRING_ENABLE && !lock(&self.connection).has_features() {
             return self.enable_early(header);
         }
@@ -557,22 +561,43 @@ impl<'s, 'c> Session<'s, 'c> {
     /// QEMU enables queues before SET_FEATURES; the `vhost` crate takes that for
     /// a missing feature.
     fn enable_early(&mut self, header: Header) -> Result<(), String> {
-        let socket = |e: io::Error| format!("socket: {e}");
-        let mut message = [0; wire::HEADER_LEN + 8];
-        if header.size != 8 {
-            return Err(explain(header.code, Error::InvalidMessage));
-        }
-        self.stream.read_exact(&mut message).map_err(socket)?;
-        let word = |at: usize| u32::from_ne_bytes(message[at..at + 4].try_into().expect("4 bytes"));
-        let (index, enable) = (word(12), word(16));
+        let payload = self.payload(header)?;
+        let word = |at: usize| u32::from_ne_bytes(payload[at..at + 4].try_into().expect("4 bytes"));
+        let (index, enable) = (word(0), word(4));
         if enable > 1 {
             return Err(explain(header.code, Error::InvalidParam));
         }
         let mut connection = lock(&self.connection);
         connection.enable(index, enable == 1).map_err(|error| explain(header.code, error))?;
-        if header.need_reply && connection.acknowledges() {
-            let reply = wire::success(header.code);
-            self.stream.write_all(&reply).map_err(socket)?;
+        let wanted = header.need_reply && connection.acknowledges();
+        drop(connection);
+        self.acknowledge(header, wanted)
+    }
+
+    /// SEND_RARP, which the `vhost` crate does not know. The address is the first 6 bytes.
+    fn announce(&mut self, header: Header) -> Result<(), String> {
+        let [a, b, c, d, e, f, ..] = self.payload(header)?;
+        let mut connection = lock(&self.connection);
+        connection.announce(Mac([a, b, c, d, e, f])).map_err(|error| explain(header.code, error))?;
+        let wanted = header.need_reply && connection.acknowledges();
+        drop(connection);
+        self.acknowledge(header, wanted)
+    }
+
+    /// Takes a message of 8 bytes. Descriptors that come with it are closed; whether some did is not
+    /// known for sure: a look at one message also sees those of the next.
+    fn payload(&mut self, header: Header) -> Result<[u8; 8], String> {
+        let mut message = [0; wire::HEADER_LEN + 8];
+        if header.size != 8 {
+            return Err(explain(header.code, Error::InvalidMessage));
+        }
+        self.stream.read_exact(&mut message).map_err(|e| format!("socket: {e}"))?;
+        Ok(message[wire::HEADER_LEN..].try_into().expect("8 bytes"))
+    }
+
+    fn acknowledge(&mut self, header: Header, wanted: bool) -> Result<(), String> {
+        if wanted {
+            self.stream.write_all(&wire::success(header.code)).map_err(|e| format!("socket: {e}"))?;
         }
         Ok(())
     }
@@ -670,6 +695,8 @@ fn is_supported(code: FrontendReq) -> bool {
             | Req::REM_MEM_REG
             | Req::GET_INFLIGHT_FD
             | Req::SET_INFLIGHT_FD
+            | Req::SET_LOG_BASE
+            | Req::SEND_RARP
     )
 }
 

@@ -16,6 +16,7 @@ pub mod connection;
 pub mod features;
 pub mod kept;
 pub mod listener;
+mod logging;
 mod replay;
 mod shared;
 pub mod status;
@@ -23,11 +24,12 @@ pub mod status;
 mod tests;
 mod wire;
 
-use crate::virtio::QueueInflight;
 use crate::virtio::memory::GuestMemory;
+use crate::virtio::{DirtyLog, QueueInflight};
 use kept::{Kept, Numbered};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use tidegate_contract::Mac;
 
 /// What it takes to start one virtqueue. Addresses are the front end's
 /// (user) addresses, to be translated by [`GuestMemory`].
@@ -44,6 +46,8 @@ pub struct VringSetup {
     /// First available index to be read; packed: both places and wrap counters
     /// ([`Queue::new`](crate::virtio::Queue::new)).
     pub base: u32,
+    /// Guest address of the used ring in the dirty log, if the front end says one (VHOST_VRING_F_LOG).
+    pub log: Option<u64>,
     /// The driver's notification; `None` means the ring is polled.
     pub kick: Option<OwnedFd>,
     /// Our notification; `None` means the driver polls.
@@ -51,6 +55,12 @@ pub struct VringSetup {
     /// What outlives this process: if it says that the queue was in service at this place, the queue
     /// goes on there and `base` means nothing. `None` for a queue that nobody is to recover.
     pub inflight: Option<QueueInflight>,
+}
+
+/// Bytes of what the device writes at a ring's `used` address: the used ring of `size` entries
+/// (virtio 1.2, 2.7.8), or its event suppression (2.8.10).
+pub fn used_bytes(packed: bool, size: u16) -> u64 {
+    if packed { 4 } else { 6 + 8 * u64::from(size) }
 }
 
 /// What a connection asks of the data plane. Every call returns only once the
@@ -65,6 +75,12 @@ pub trait PortControl {
     /// this returns, running queues go on in the new table (their addresses are
     /// translated again). `Err` says which ring no longer fits.
     fn set_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), String>;
+    /// From now on every page of guest memory that is written is noted there, or not any more.
+    fn set_log(&mut self, log: Option<DirtyLog>);
+    /// Where else a running queue's used ring is in that log.
+    fn set_used_log(&mut self, index: u16, log: Option<u64>);
+    /// Tells the segment that an address lives here; `false` where it is not the contract's.
+    fn announce(&mut self, mac: Mac) -> bool;
     /// Starts a queue; it carries frames once enabled.
     fn start_queue(&mut self, index: u16, setup: VringSetup) -> Result<(), String>;
     /// Stops a queue, having dropped its frames in flight; returns the base to

@@ -224,6 +224,19 @@ impl GuestMemory {
         })
     }
 
+    /// The guest physical address of a byte as it is mapped in this process.
+    pub fn guest_addr(&self, ptr: *const u8) -> Option<u64> {
+        self.regions.iter().find_map(|region| {
+            let offset = ptr.addr().checked_sub(region.host.addr())? as u64;
+            (offset < region.size).then_some(region.guest_addr + offset)
+        })
+    }
+
+    /// The first guest physical address after the last region.
+    pub fn end(&self) -> u64 {
+        self.regions.last().map_or(0, |region| region.guest_addr + region.size)
+    }
+
     /// Hands `each` the pieces of `len` bytes at guest physical address `gpa`, in order: more
     /// than one where they cross from one region into the next.
     ///

@@ -32,6 +32,7 @@
 mod error;
 mod inflight;
 mod layout;
+pub mod log;
 pub mod memory;
 mod packed;
 mod queue;
@@ -48,6 +49,7 @@ mod tests;
 pub use error::{RingError, RingPart};
 pub use inflight::{Inflight, InflightError, MAX_ENTRIES, QueueInflight, Standing};
 pub use layout::{Features, RingLayout};
+pub use log::{DirtyLog, LogArea};
 pub use memory::GuestMemory;
 pub use packed::PackedQueue;
 pub use queue::Queue;

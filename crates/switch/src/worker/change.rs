@@ -17,7 +17,7 @@ use crate::port::{Link, NEVER, Port, PortContract, PortInfo};
 use crate::sched::Queued;
 use crate::stats::DropReason;
 use crate::vhost_user::VringSetup;
-use crate::virtio::{GuestMemory, sigbus};
+use crate::virtio::{DirtyLog, GuestMemory, sigbus};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -262,10 +262,26 @@ impl Worker {
         memory: &Arc<GuestMemory>,
     ) -> Result<Option<Arc<GuestMemory>>, String> {
         let Some(vhost) = self.vhost(index) else { return Ok(None) };
+        if let Some(log) = &vhost.log {
+            vhost.log = Some(log.with_memory(memory.clone()).map_err(|error| error.to_string())?);
+        }
         for ring in vhost.rings() {
             ring.queue.remap(memory.clone()).map_err(|error| error.to_string())?;
         }
         Ok(vhost.memory.replace(memory.clone()))
+    }
+
+    /// Begins or ends noting which pages of a guest are written. The log before is returned: to
+    /// unmap it takes long.
+    pub fn set_log(&mut self, index: PortIndex, log: Option<DirtyLog>) -> Option<DirtyLog> {
+        std::mem::replace(&mut self.vhost(index)?.log, log)
+    }
+
+    /// Where else a queue's used ring is in the log.
+    pub fn set_used_log(&mut self, index: PortIndex, queue: u16, log: Option<u64>) {
+        if let Some(ring) = self.vhost(index).and_then(|vhost| vhost.ring(queue)) {
+            ring.written.used_log = log;
+        }
     }
 
     /// Puts a queue into service.
@@ -279,8 +295,14 @@ impl Worker {
 
     /// Takes a queue of a quiet port out of service; returns where it stopped.
     pub fn stop_queue(&mut self, index: PortIndex, queue: u16) -> Option<u32> {
-        let ring = self.vhost(index)?.ring(queue)?;
-        ring.flush();
+        let vhost = self.vhost(index)?;
+        let log = vhost.log.clone();
+        let ring = vhost.ring(queue)?;
+        ring.flush(log.as_ref());
+        if let Some(log) = &log {
+            // Also what was written to it to ask for kicks.
+            ring.mark(log);
+        }
         if let Some(kick) = ring.kick.take() {
             self.sleeper.remove_kick(kick);
         }
@@ -373,8 +395,9 @@ impl Worker {
         let mut broke = false;
         for index in self.owned.clone() {
             let Some(mut port) = self.ports[index as usize].take() else { continue };
-            if let Link::Vhost(VhostPort { memory: Some(memory), .. }) = &port.link
-                && memory.is_lost()
+            if let Link::Vhost(VhostPort { memory, log, .. }) = &port.link
+                && (memory.as_ref().is_some_and(|memory| memory.is_lost())
+                    || log.as_ref().is_some_and(DirtyLog::is_lost))
             {
                 self.fault(&mut port, sigbus::REASON);
                 broke = true;

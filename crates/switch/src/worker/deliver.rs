@@ -17,7 +17,7 @@ use crate::port::tap::TapPort;
 use crate::port::vhost::{Receiver, Ring, VhostPort};
 use crate::port::{Frame, Link};
 use crate::stats::DropReason;
-use crate::virtio::{Chain, MAX_SPANS, RingError, Span, SpanWriter};
+use crate::virtio::{Chain, DirtyLog, MAX_SPANS, RingError, Span, SpanWriter};
 use rustix::io::Errno;
 
 /// Most chains one frame may fill.
@@ -113,17 +113,18 @@ fn to_rings(frame: &Frame, vhost: &mut VhostPort, scratch: &mut Scratch) -> Outc
     {
         return Outcome::Broken(error);
     }
+    let log = vhost.log.as_ref();
     let done = match form(frame, &receiver) {
         Form::AsIs => {
             let vnet = receiver_hdr(&frame.vnet, &frame.headers, frame.offload);
-            whole(ring, &receiver, scratch, &vnet, frame.head(), frame.payload(), frame.len)
+            whole(ring, log, &receiver, scratch, &vnet, frame.head(), frame.payload(), frame.len)
         }
         Form::FinishChecksum => {
             let (head, vnet) = finished(frame);
             let head = &head[..frame.head_len as usize];
-            whole(ring, &receiver, scratch, &vnet, head, frame.payload(), frame.len)
+            whole(ring, log, &receiver, scratch, &vnet, head, frame.payload(), frame.len)
         }
-        Form::Segments => segmented(ring, &receiver, scratch, frame),
+        Form::Segments => segmented(ring, log, &receiver, scratch, frame),
     };
     match done {
         Ok(()) => {
@@ -144,8 +145,10 @@ fn finished(frame: &Frame) -> ([u8; HEADER_MAX], VnetHdr) {
     (head, vnet)
 }
 
+#[allow(clippy::too_many_arguments, reason = "a frame's parts, and where they go")]
 fn whole(
     ring: &mut Ring,
+    log: Option<&DirtyLog>,
     receiver: &Receiver,
     scratch: &mut Scratch,
     vnet: &VnetHdr,
@@ -158,7 +161,7 @@ fn whole(
     });
     let chains = chains.map_err(|(_, outcome)| outcome)?;
     scratch.filled = chains;
-    write(ring, receiver, &scratch.chains[..chains], vnet, head, payload);
+    write(ring, log, receiver, &scratch.chains[..chains], vnet, head, payload);
     Ok(())
 }
 
@@ -202,6 +205,7 @@ fn gather(
 
 fn write(
     ring: &mut Ring,
+    log: Option<&DirtyLog>,
     receiver: &Receiver,
     chains: &[Chain],
     vnet: &VnetHdr,
@@ -218,12 +222,16 @@ fn write(
     writer.write(head);
     // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
     unsafe { writer.write_spans(payload) };
+    if let Some(log) = log {
+        writer.used().zip(chains).for_each(|((_, len), chain)| log.mark_chain(chain, len));
+    }
     // At once: a frame over several buffers is shown whole or not at all, whenever we are killed.
     ring.queue.complete_all(writer.used());
 }
 
 fn segmented(
     ring: &mut Ring,
+    log: Option<&DirtyLog>,
     receiver: &Receiver,
     scratch: &mut Scratch,
     frame: &Frame,
@@ -268,7 +276,7 @@ fn segmented(
             finish_part(&mut head[..part.head_len], &mut vnet, &part.headers, &piece[..n]);
         }
         let chains = &scratch.chains[chains.first..chains.first + chains.chains];
-        write(ring, receiver, chains, &vnet, &head[..part.head_len], &piece[..n]);
+        write(ring, log, receiver, chains, &vnet, &head[..part.head_len], &piece[..n]);
     }
     Ok(())
 }

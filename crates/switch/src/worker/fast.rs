@@ -9,8 +9,8 @@
 //!
 //! A frame is plain if it is one buffer with the headers of IP over Ethernet and asks for no more
 //! than the receiver takes as it is. It meets no contention if nothing waits at its egress, the
-//! egress has tokens, and the receiver a buffer that it fits into. Frames to another worker or to
-//! a tap take the general path.
+//! egress has tokens, and the receiver a buffer that it fits into. Frames to another worker, to
+//! a tap or to a guest that migrates take the general path.
 
 use super::egress::FRAME_COST;
 use super::ingress::flow_hash;
@@ -251,7 +251,7 @@ impl Worker {
         let to = self.ports[egress as usize].as_ref()?;
         let Link::Vhost(vhost) = &to.link else { return None };
         let idle = to.egress.scheduler.backlog_total().frames == 0;
-        let here = !to.broken && to.capture.is_none() && to.segment == port.segment;
+        let here = !to.broken && to.capture.is_none() && to.segment == port.segment && vhost.log.is_none();
         if !idle || !here || vid.is_some_and(|vid| !to.contract.policy.may_receive_tagged(vid)) {
             return None;
         }

@@ -16,6 +16,7 @@ use tidegate_switch::server::Switch;
 use tidegate_switch::server::ports::Connect;
 use tidegate_switch::stats::{Reader, VnicStats};
 
+pub mod dirty;
 pub mod frames;
 pub mod netns;
 

@@ -5,10 +5,11 @@ use crate::vhost_user::features::{
     F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RING_PACKED, NET_F_MRG_RXBUF, header_len,
 };
 use crate::vhost_user::{PortControl, VringSetup};
-use crate::virtio::{Chain, Features, GuestMemory, Queue as Ring, RingLayout, SpanWriter};
+use crate::virtio::{Chain, DirtyLog, Features, GuestMemory, Queue as Ring, RingLayout, SpanWriter};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
+use tidegate_contract::Mac;
 
 #[derive(Default)]
 pub struct Device {
@@ -103,6 +104,20 @@ fn read(chain: &Chain) -> Vec<u8> {
 }
 
 impl PortControl for Arc<Mutex<Device>> {
+    fn set_log(&mut self, log: Option<DirtyLog>) {
+        let state = if log.is_some() { "on" } else { "off" };
+        self.lock().unwrap().events.push(format!("log {state}"));
+    }
+
+    fn set_used_log(&mut self, index: u16, log: Option<u64>) {
+        self.lock().unwrap().events.push(format!("used {index} logged at {log:x?}"));
+    }
+
+    fn announce(&mut self, mac: Mac) -> bool {
+        self.lock().unwrap().events.push(format!("announce {mac}"));
+        mac.0[0] == 0x52
+    }
+
     fn set_features(&mut self, features: u64) {
         let mut device = self.lock().unwrap();
         device.features = features;

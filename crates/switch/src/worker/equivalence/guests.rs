@@ -207,6 +207,7 @@ impl Guest {
             avail: user(ring.avail_addr()),
             used: user(ring.used_addr()),
             base: if self.features & PACKED != 0 { 0x8000_8000 } else { 0 },
+            log: None,
             kick: None,
             call: None,
             inflight: None,

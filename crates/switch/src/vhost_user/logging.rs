@@ -1,0 +1,77 @@
+//! The dirty log, as far as the front end has described it.
+//!
+//! ```text
+//!  SET_LOG_BASE ───────────── area ─┐
+//!  SET_FEATURES ──────────── LOG_ALL ├─▶ DirtyLog ─▶ PortControl::set_log
+//!  SET_VRING_ADDR ─ VHOST_VRING_F_LOG┘
+//! ```
+//!
+//! Either of the two begins it, and then everything is noted, used rings too: a page too many is
+//! sent again, no more.
+
+use super::kept::{KeptLog, Numbered};
+use crate::virtio::log::LogError;
+use crate::virtio::{DirtyLog, GuestMemory, LogArea};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// SET_LOG_BASE and LOG_ALL.
+#[derive(Default)]
+pub struct Logging {
+    /// SET_FEATURES with LOG_ALL.
+    pub all: bool,
+    /// Writes are noted now.
+    pub on: bool,
+    base: Option<Base>,
+}
+
+struct Base {
+    area: Arc<LogArea>,
+    /// For whoever keeps it.
+    file: Numbered,
+    size: u64,
+    offset: u64,
+}
+
+impl Logging {
+    /// SET_LOG_BASE: the log is there from now on.
+    ///
+    /// # Errors
+    /// It cannot be.
+    pub fn set_base(&mut self, file: OwnedFd, size: u64, offset: u64) -> Result<(), LogError> {
+        let kept = file.try_clone().map_err(|e| LogError::System(errno(&e)))?;
+        let area = Arc::new(LogArea::map(file, size, offset)?);
+        self.base = Some(Base { area, file: Numbered::new(kept), size, offset });
+        Ok(())
+    }
+
+    /// Where writes to `memory` are noted, if there is anything to note them in. `rings` has what
+    /// the front end says of used rings: guest address and bytes of each that is to be noted.
+    ///
+    /// # Errors
+    /// The log has no bit for some of it.
+    pub fn log(
+        &self,
+        memory: Option<&Arc<GuestMemory>>,
+        rings: &[(u64, u64)],
+    ) -> Result<Option<DirtyLog>, LogError> {
+        let (Some(base), Some(memory)) = (&self.base, memory) else { return Ok(None) };
+        if !self.all && rings.is_empty() {
+            return Ok(None);
+        }
+        let log = DirtyLog::new(base.area.clone(), memory.clone())?;
+        rings.iter().try_for_each(|(at, len)| log.covers(*at, *len))?;
+        Ok(Some(log))
+    }
+
+    /// What another process needs, and the descriptor.
+    pub fn kept(&self) -> Option<(KeptLog, Numbered)> {
+        self.base.as_ref().map(|Base { file, size, offset, .. }| {
+            (KeptLog { file: file.number(), size: *size, offset: *offset }, file.clone())
+        })
+    }
+}
+
+fn errno(error: &std::io::Error) -> rustix::io::Errno {
+    rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO)
+}
