@@ -64,6 +64,14 @@ class Vnic:
         return str(self.document.get("connection") or "")
 
     @property
+    def in_force(self) -> dict[str, Any]:
+        """The contract and its limits, but for where it is attached; empty where it is not in force."""
+        if self.document["state"] != "in force":
+            return {}
+        contract = {key: value for key, value in self.document["contract"].items() if key != "attach"}
+        return {**contract, "limits": self.document["limits"]}
+
+    @property
     def promises(self) -> list[dict[str, Any]]:
         """Delay bounds, worst delays seen and margins, per egress."""
         return list(self.document["promises"])

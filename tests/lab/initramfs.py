@@ -134,9 +134,9 @@ class _Cpio:
         return bytes(self._out)
 
 
-def initramfs() -> Path:
-    """The initramfs for `kernel`, made when kernel, busybox or its script changed."""
-    init = Path(__file__).with_name("init.sh").read_bytes()
+def initramfs(script: str = "init.sh") -> Path:
+    """The initramfs for `kernel` with that first process, made when kernel, busybox or the script changed."""
+    init = Path(__file__).with_name(script).read_bytes()
     key = hashlib.sha256()
     for part in (_bzimage().name.encode(), init, Path(__file__).read_bytes(), BUSYBOX.read_bytes()):
         key.update(part)
