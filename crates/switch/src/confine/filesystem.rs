@@ -17,16 +17,6 @@ use landlock::{ABI, Access, AccessFs, AccessNet, LandlockStatus, Ruleset, Rulese
 /// keeps from Unix sockets with a path, which a switch that takes another's place must still connect to.
 const NEWEST: ABI = ABI::V8;
 
-/// Answers beforehand what the C library would open a file for later: before it makes a further heap
-/// for a new thread, its allocator counts the processors in /sys, unless the number of heaps is set.
-pub fn ask_no_more() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: sets a number; no other thread runs, and nothing allocates meanwhile.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 8);
-    }
-}
-
 /// Closes the file system to the calling thread and all it will start. Returns the ABI in force, or
 /// `None` where the kernel has no landlock; that is said.
 ///

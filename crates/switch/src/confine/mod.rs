@@ -77,7 +77,6 @@ pub fn enclose(user: Option<&User>) -> Result<Enclosed, Error> {
     if threads != 1 {
         return Err(Error::Threads(threads));
     }
-    filesystem::ask_no_more();
     privileges::drop_all(user)?;
     let landlock = filesystem::close()?;
     Ok(Enclosed { landlock })
@@ -100,9 +99,16 @@ impl Enclosed {
     }
 }
 
-/// The C library looks into /proc the first time that a thread's heap shrinks, and remembers the answer,
-/// also that there was none. It is made to ask before that would be a violation.
+/// The C library's allocator opens two files at some time: it counts the processors before it makes
+/// a ninth heap for a new thread, unless the number of heaps is set; and it looks into /proc the first
+/// time that a thread's heap shrinks, and remembers the answer, also that there was none. Both are
+/// settled before they would be violations.
 fn settle_allocator() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a number.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 8);
+    }
     let shrink = || {
         // Each too small for a mapping of its own, together more than a heap keeps when they are freed.
         let pieces: Vec<Vec<u8>> = (0..16).map(|_| vec![0; 64 << 10]).collect();
