@@ -21,6 +21,7 @@ from .model import NEAR_BELOW_NS, Json, Missing
 GENERATOR = Path(__file__).resolve().parent.parent / "generator"
 BUILT = GENERATOR.parent.parent / "target/bench/generator"
 HUGEPAGES = Path("/proc/sys/vm/nr_hugepages")
+AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 
 
 def build(program: str) -> Path:
@@ -100,6 +101,24 @@ def hugepages(count: int) -> Iterator[int]:
     finally:
         if before < count:
             HUGEPAGES.write_text(str(before))
+
+
+@contextmanager
+def without_autogroup() -> Iterator[None]:
+    """Let nice values count among all processes; with autogroups they count within a session alone.
+
+    Nothing where the kernel has none, or the right to it is missing.
+    """
+    try:
+        before = AUTOGROUP.read_text()
+        AUTOGROUP.write_text("0")
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        AUTOGROUP.write_text(before)
 
 
 def process_cpu_s(pid: int) -> float:

@@ -176,9 +176,10 @@ SCENE = Scene(
     title="Set rates, exactly",
     about=(
         "One guest whose ring is always full, another that takes whatever comes; `tx.max` of the one or "
-        "`rx.max` of the other is set, with a burst of 5 ms at the rate (at least 64 KiB), since whoever runs "
-        "beneath this machine takes a core for some milliseconds at a time. The rate is counted at the receiver in wire bytes (every segment "
-        "with its headers), from an arrival to an arrival, a second after the burst. Beyond the burst: the "
+        "`rx.max` of the other is set, with a burst of 5 ms at the rate (at least 64 KiB), since whoever "
+        "runs beneath this machine takes a core for some milliseconds at a time. The rate is counted at the "
+        "receiver in wire bytes (every segment with its headers), from an arrival to an arrival, a second "
+        "after the burst. Beyond the burst: the "
         "most bytes, over all intervals since the first frame, that are more than rate x time + burst. A "
         "frame is known to have come between two looks at the ring; no interval is taken to be shorter than "
         "it certainly was."

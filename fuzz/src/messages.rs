@@ -12,16 +12,18 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use tidegate_contract::Mac;
 use tidegate_switch::vhost_user::listener::obey;
 use tidegate_switch::vhost_user::status::ConnectionStatus;
 use tidegate_switch::vhost_user::{PortControl, VringSetup};
-use tidegate_contract::Mac;
 use tidegate_switch::virtio::{Chain, DirtyLog, Features, GuestMemory, Queue, RingLayout};
 
 /// Bytes of the memory a front end may share.
 const MEMORY: u64 = 0x1_0000;
 /// VIRTIO_F_RING_PACKED.
 const PACKED: u64 = 1 << 34;
+/// VIRTIO_F_IN_ORDER.
+const IN_ORDER: u64 = 1 << 35;
 /// VIRTIO_F_EVENT_IDX.
 const EVENT_IDX: u64 = 1 << 29;
 /// VIRTIO_F_INDIRECT_DESC.
@@ -127,7 +129,12 @@ impl PortControl for Shared {
         let layout = RingLayout { size: setup.size, desc: setup.desc, avail: setup.avail, used: setup.used };
         let mut device = self.lock();
         let has = |feature| device.features & feature != 0;
-        let features = Features { packed: has(PACKED), event_idx: has(EVENT_IDX), indirect: has(INDIRECT), in_order: false };
+        let features = Features {
+            packed: has(PACKED),
+            event_idx: has(EVENT_IDX),
+            indirect: has(INDIRECT),
+            in_order: has(IN_ORDER),
+        };
         let memory = device.memory.clone().expect("memory comes first");
         let queue = Queue::new(memory, layout, setup.base, features).map_err(|error| error.to_string())?;
         device.used_logs.extend(setup.log.map(|at| (index, at)));
