@@ -223,7 +223,7 @@ fn restore(next: &Arc<Switch>, path: &Path, contracts: [&String; 2]) {
 
 /// As `tidegate switch --replace`, but for the last step: the old one is not to end this process.
 fn upgrade(next: &Arc<Switch>, path: &std::path::Path) {
-    let taken = replace::prepare(next, Client::connect(path).unwrap()).unwrap();
+    let taken = replace::prepare(next, Client::connect(path).unwrap(), None).unwrap();
     let client = taken.go_on().unwrap();
     std::mem::forget(client);
 }
@@ -248,7 +248,7 @@ fn nothing_is_lost_for_a_port_that_starts_later() {
     }
     let next = Switch::start(1, &[], None).unwrap();
     let stats = Reader::open(next.region.file()).unwrap();
-    let taken = replace::prepare(&next, Client::connect(&path).unwrap()).unwrap();
+    let taken = replace::prepare(&next, Client::connect(&path).unwrap(), None).unwrap();
     // It waits in the rings when they start.
     for (stream, guest) in streams.iter_mut().zip(&mut guests) {
         stream.send(guest);
@@ -276,7 +276,7 @@ fn a_switch_that_is_not_released_goes_on() {
     let mut stream = Stream::new(&a, &b);
     for round in 1..=3 {
         let next = Switch::start(1, &[], None).unwrap();
-        let prepared = replace::prepare(&next, Client::connect(&path).unwrap()).unwrap();
+        let prepared = replace::prepare(&next, Client::connect(&path).unwrap(), None).unwrap();
         stream.send(&mut a);
         std::thread::sleep(Duration::from_millis(5));
         b.each(|frame| stream.check(frame));

@@ -76,14 +76,19 @@ fn at_most_half_a_ring_is_in_flight() {
         let frame = udp(c.mac(), a.mac(), b"waits for c");
         assert_eq!(a.fill(&frame), 64);
         let dropped = || host.stats("a").tx.dropped.get("ring_share").copied().unwrap_or(0);
-        host.until(|| host.stats("a").tx.frames == 64 && dropped() == 32);
+        host.until(|| host.stats("a").tx.frames == 64 && dropped() >= 32);
         std::thread::sleep(Duration::from_millis(20));
-        assert_eq!((dropped(), a.front.in_flight(0)), (32, 32), "no more than needed");
+        let (lost, waiting) = (dropped() as usize, a.front.in_flight(0));
+        // A worker that was kept from its CPU for long is asked again.
+        assert!(
+            lost + waiting == 64 && lost <= 32 + 2 * (workers - 1),
+            "{lost} dropped, {waiting} in flight"
+        );
         // As soon as there are buffers, they are delivered.
         let mut got = 0;
         host.until(|| {
             got += c.drain();
-            got == 16 + 32 && a.front.in_flight(0) == 0
+            got == 16 + waiting && a.front.in_flight(0) == 0
         });
         assert_eq!(host.stats("a").tx.dropped.len(), 1, "{:?}", host.stats("a").tx.dropped);
     }

@@ -84,9 +84,12 @@ async fn whole(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let refusal = match tokio::time::timeout(REQUEST, axum::body::to_bytes(body, LONGEST)).await {
         Ok(Ok(body)) => return next.run(Request::from_parts(parts, body.into())).await,
-        Ok(Err(_)) => {
-            let why = format!("the request's body broke off, or is longer than {LONGEST} bytes");
+        Ok(Err(error)) if too_long(&error) => {
+            let why = format!("the request's body is longer than {LONGEST} bytes");
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, why)
+        }
+        Ok(Err(error)) => {
+            ApiError::new(StatusCode::BAD_REQUEST, format!("the request's body broke off: {error}"))
         }
         Err(_) => {
             let why = format!("the request's body did not come within {} s", REQUEST.as_secs());
@@ -94,6 +97,10 @@ async fn whole(request: Request, next: Next) -> Response {
         }
     };
     refusal.into_response()
+}
+
+fn too_long(error: &axum::Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.is::<http_body_util::LengthLimitError>())
 }
 
 /// One request a connection: a client that stays on keeps no place.

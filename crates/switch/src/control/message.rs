@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tidegate_contract::{Host, Mac, Vnic};
 
 /// Version of this protocol; both ends must speak the same.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// What the agent asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

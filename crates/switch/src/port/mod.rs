@@ -61,8 +61,9 @@ pub struct Port {
     pub quiet: bool,
     /// For how many loops it has had nothing to send.
     pub idle_loops: u16,
-    /// Another worker was asked to drop a frame of it, and none came back since.
-    pub relieving: bool,
+    /// A frame of it was to be dropped, and none came back since: when that may be asked again, as there
+    /// may have been nothing to drop. [`NEVER`] otherwise.
+    pub relieving: u64,
     /// The hard limit on what it sends.
     pub shaper: Option<TokenBucket>,
     /// The cap on copies of flooded frames.
@@ -126,7 +127,7 @@ impl Port {
             broken: false,
             quiet: false,
             idle_loops: 0,
-            relieving: false,
+            relieving: NEVER,
             throttled_since: NEVER,
             last_started: 0,
             in_flight_to: Box::new([0; VNICS]),

@@ -200,11 +200,11 @@ pub fn run(options: Options) -> Result<(), Error> {
     };
     let enclosed = enclose(&options)?;
     let switch = Switch::start(options.workers, &options.cpus, options.realtime_priority)?;
-    let successor = predecessor.map(|it| Ok::<_, Error>((replace::prepare(&switch, it.client)?, it.manager)));
+    let successor = predecessor.map(|it| replace::prepare(&switch, it.client, it.manager));
     let successor = successor.transpose()?;
     seal(enclosed, &switch)?;
     let listener = match (successor, listener) {
-        (Some((successor, manager)), _) => successor.take_over(manager)?,
+        (Some(successor), _) => successor.take_over()?,
         (None, Some(listener)) => listener,
         (None, None) => return Err(Error::Option("no control socket".into())),
     };

@@ -60,6 +60,17 @@ pub enum ReplaceError {
         "the service manager (NOTIFY_SOCKET) cannot be told who takes over: {0}; the running switch goes on"
     )]
     Manager(io::Error),
+    /// Its service would see its main process end, and not know of another one.
+    #[error(
+        "the running switch (pid {pid}) is the main process of {service}, which cannot be told who takes over: \
+         set NotifyAccess=all in the unit; it goes on"
+    )]
+    NoNotify {
+        /// Its process.
+        pid: u32,
+        /// The unit.
+        service: String,
+    },
     /// What it tells cannot be read.
     #[error("what the running switch tells of its connections: {0}; it goes on")]
     Notes(#[from] io::Error),
@@ -87,6 +98,7 @@ impl Predecessor {
             Some(service) if Some(&service) != service_of(std::process::id()).as_ref() => {
                 Err(ReplaceError::Service { pid, service })
             }
+            Some(service) if manager.is_none() => Err(ReplaceError::NoNotify { pid, service }),
             _ => Ok(Self { client, manager }),
         }
     }
@@ -165,6 +177,7 @@ struct Prepared {
 pub struct Successor<'s> {
     switch: &'s Arc<Switch>,
     client: Client,
+    manager: Option<Notifier>,
     pid: u32,
     told: Told,
     retired: Retired,
@@ -172,11 +185,15 @@ pub struct Successor<'s> {
     control: OwnedFd,
 }
 
-/// All but the last step.
+/// All but the last step. The `manager` learns of it while frames still flow.
 ///
 /// # Errors
 /// The running switch goes on.
-pub fn prepare(switch: &Arc<Switch>, mut client: Client) -> Result<Successor<'_>, ReplaceError> {
+pub fn prepare(
+    switch: &Arc<Switch>,
+    mut client: Client,
+    mut manager: Option<Notifier>,
+) -> Result<Successor<'_>, ReplaceError> {
     // A frame to a port whose queues start a moment later would be lost.
     switch.holds.store(true, Ordering::Relaxed);
     let (hello, counters, statistics) = client.hello()?;
@@ -207,30 +224,35 @@ pub fn prepare(switch: &Arc<Switch>, mut client: Client) -> Result<Successor<'_>
         }
     }
 
-    let (retired, control) = client.retire()?;
-    hear(&mut told, &mut notes)?;
-    switch.region.renew(&counters);
-    let gates = settle(switch, &retired, &told, prepared)?;
-    Ok(Successor { switch, client, pid: hello.pid, told, retired, gates, control })
+    if let Some(manager) = &mut manager {
+        // Before the end of the process that it knows, or it starts another one.
+        manager.main_process(std::process::id()).map_err(ReplaceError::Manager)?;
+    }
+    let taken = || -> Result<_, ReplaceError> {
+        let (retired, control) = client.retire()?;
+        hear(&mut told, &mut notes)?;
+        switch.region.renew(&counters);
+        let gates = settle(switch, &retired, &told, prepared)?;
+        Ok((retired, control, gates))
+    };
+    let (retired, control, gates) = taken().inspect_err(|_| goes_on(&mut manager, hello.pid))?;
+    Ok(Successor { switch, client, manager, pid: hello.pid, told, retired, gates, control })
+}
+
+/// The other one is the main process still.
+fn goes_on(manager: &mut Option<Notifier>, pid: u32) {
+    if let Some(Err(error)) = manager.as_mut().map(|manager| manager.main_process(pid)) {
+        tracing::error!(%error, pid, "the service manager takes this process for the switch, which ends");
+    }
 }
 
 impl Successor<'_> {
-    /// Takes the place of the other one, also for the service manager; returns its control socket. Traffic
-    /// runs when this returns.
+    /// Takes the place of the other one; returns its control socket. Traffic runs when this returns.
     ///
     /// # Errors
     /// It goes on, unless it ended by itself.
-    pub fn take_over(mut self, mut manager: Option<Notifier>) -> Result<UnixListener, ReplaceError> {
-        if let Some(manager) = &mut manager {
-            // Before the end of the process that it knows, or it starts another one.
-            manager.main_process(std::process::id()).map_err(ReplaceError::Manager)?;
-        }
-        self.client.release().inspect_err(|_| {
-            if let Some(manager) = &mut manager {
-                let _ = manager.main_process(self.pid);
-            }
-        })?;
-        drop(manager);
+    pub fn take_over(mut self) -> Result<UnixListener, ReplaceError> {
+        self.client.release().inspect_err(|_| goes_on(&mut self.manager, self.pid))?;
         Ok(self.go_on()?.1)
     }
 
@@ -240,7 +262,8 @@ impl Successor<'_> {
     /// # Errors
     /// No descriptors to be had.
     pub fn go_on(self) -> Result<(Client, UnixListener), ReplaceError> {
-        let Self { switch, client, pid, told, retired, gates, control } = self;
+        let Self { switch, client, manager, pid, told, retired, gates, control } = self;
+        drop(manager);
         switch.set_levels_and_learned(&retired);
         let (starting, started) = channel();
         for gate in &gates {

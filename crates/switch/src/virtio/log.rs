@@ -11,9 +11,10 @@
 //! A bit is set after the write it stands for. The front end clears a bit before it reads the page:
 //! so it either reads what was written, or finds the bit set again.
 
+use super::inflight::TMPFS_MAGIC;
 use super::sigbus::Watch;
 use super::{Chain, GuestMemory};
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::os::fd::OwnedFd;
@@ -35,8 +36,14 @@ pub enum LogError {
         offset: u64,
     },
     /// Not something whose length can be known.
-    #[error("the log is not a file")]
+    #[error("the log is not a file; give a memfd")]
     NotAFile,
+    /// On another file system. Huge pages cannot be replaced one by one where they go missing, and a file
+    /// system of the front end's own keeps whoever writes waiting.
+    #[error(
+        "the log is not in plain shared memory but on a file system of type {0:#x}; give a memfd without huge pages"
+    )]
+    NotPlain(u32),
     /// The file ends before the log does; writing there would raise SIGBUS.
     #[error("the log ends at byte {end} of its file, which has {file} bytes")]
     FileTooSmall {
@@ -92,6 +99,10 @@ impl LogArea {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(LogError::NotAFile);
         }
+        let kind = fstatfs(&fd).map_err(LogError::System)?.f_type as u32;
+        if kind != TMPFS_MAGIC {
+            return Err(LogError::NotPlain(kind));
+        }
         let file = stat.st_size as u64;
         if end > file {
             return Err(LogError::FileTooSmall { end, file });
@@ -106,9 +117,15 @@ impl LogArea {
             .map_err(LogError::System)?;
         let mut area = Self { mapping: start.cast(), mapped, before, size, watch: None };
         area.watch = Some(Watch::new(start, mapped, page as usize).ok_or(LogError::TooManyMapped)?);
-        // A worker is not to wait for the kernel to make a page of it. Best effort.
-        // SAFETY: our own mapping, made above; populating changes no byte of it.
-        let _ = unsafe { madvise(start, mapped, Advice::LinuxPopulateWrite) };
+        // A core dump has no use for it.
+        // SAFETY: our own mapping, made above.
+        let _ = unsafe { madvise(start, mapped, Advice::LinuxDontDump) };
+        // A worker is not to wait for the kernel to map a page of it; pages that are not there yet are not
+        // made, or a front end could have us fill the machine's memory. QEMU clears its log first.
+        if stat.st_blocks as u64 * 512 >= end {
+            // SAFETY: as above; populating changes no byte of it.
+            let _ = unsafe { madvise(start, mapped, Advice::LinuxPopulateWrite) };
+        }
         Ok(area)
     }
 
@@ -325,5 +342,23 @@ mod tests {
         // SAFETY: the first page of the mapping, which lives to the end of the test.
         let bytes = unsafe { std::slice::from_raw_parts(area.mapping, 8) };
         assert_eq!(bytes, [255, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_log_that_is_not_plain_memory_is_refused_and_one_without_pages_is_not_filled() {
+        // There need not be any huge pages for that.
+        match memfd_create("log", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) {
+            Ok(huge) => {
+                ftruncate(&huge, 2 << 20).unwrap();
+                assert_eq!(LogArea::map(huge, 4096, 0).unwrap_err(), LogError::NotPlain(0x9584_58f6));
+            }
+            Err(error) => eprintln!("not tested with huge pages: this kernel has none: {error}"),
+        }
+        let sparse = file(1 << 30);
+        let looked_at = sparse.try_clone().unwrap();
+        let area = LogArea::map(sparse, 1 << 30, 0).unwrap();
+        assert_eq!(fstat(&looked_at).unwrap().st_blocks, 0);
+        area.set(9);
+        assert_eq!(fstat(&looked_at).unwrap().st_blocks * 512, 4096);
     }
 }

@@ -125,7 +125,7 @@ impl Queue {
 
     /// With VIRTIO_F_IN_ORDER: the oldest chain in flight, as [`complete`](Self::complete) wants it,
     /// and how many are completed behind it, which the driver gets back only after it. `None` where
-    /// chains go back in any order. Looks at each chain in flight.
+    /// chains go back in any order.
     pub fn held_back(&self) -> Option<(u16, u16)> {
         either!(self, queue => queue.held_back())
     }

@@ -168,6 +168,7 @@ impl SplitQueue {
             // Nothing that is in flight may be passed over: it comes back, or is popped again.
             None if features.in_order && queue.inflight.is_transmit() => {
                 queue.inflight.enter(&layout, kind, (base, 0, 0), 0);
+                queue.recovered = Some(base.wrapping_sub(used)).filter(|back| *back > 0);
                 queue.give_all_back(base);
             }
             None if features.in_order => {
@@ -238,8 +239,12 @@ impl SplitQueue {
         // Acquire: entries and descriptors are read after the index that covers them.
         let avail = u16::from_le(self.avail_idx().load(Ordering::Acquire));
         let (used, size) = (self.published, self.size);
-        // Both halves: an index that runs backwards past what was popped is a lie as well.
-        if avail.wrapping_sub(used) > size || avail.wrapping_sub(self.next_avail) > size {
+        // Both halves: an index that runs backwards past what was popped is a lie as well. Not more than
+        // the ring has beyond what is popped and not shown, or 32,768 entries could be made available twice.
+        let unshown = self.next_avail.wrapping_sub(used);
+        if avail.wrapping_sub(used) > size
+            || avail.wrapping_sub(self.next_avail) > size.saturating_sub(unshown)
+        {
             return Err(RingError::AvailableIndex { avail, used, size });
         }
         self.seen = avail;

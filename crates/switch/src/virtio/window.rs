@@ -26,13 +26,15 @@ pub(super) struct Window {
     pub(super) given: u16,
     /// The next chain that the driver is to see.
     pub(super) shown: u16,
+    /// Done, and held back by the oldest.
+    held_back: u16,
 }
 
 impl Window {
     /// For a ring of `size` entries, from chain number `first` on.
     pub(super) fn new(size: u16, first: u16) -> Self {
         let records = vec![0; usize::from(size).next_power_of_two()].into();
-        Self { records, popped: first, given: first, shown: first }
+        Self { records, popped: first, given: first, shown: first, held_back: 0 }
     }
 
     #[inline]
@@ -101,6 +103,7 @@ impl Window {
                 each(record);
             } else {
                 self.records[at] = record | DONE;
+                self.held_back += 1;
             }
         }
         self.given = given;
@@ -126,6 +129,7 @@ impl Window {
         while self.given != self.popped && self.records[self.at(self.given)] & DONE != 0 {
             let at = self.at(self.given);
             self.records[at] &= !DONE;
+            self.held_back -= 1;
             self.given = self.given.wrapping_add(1);
             each(self.records[at]);
         }
@@ -133,8 +137,7 @@ impl Window {
 
     /// Chains that are done and may not be given back: the oldest one is not.
     pub(super) fn held_back(&self) -> u16 {
-        let numbers = (0..self.in_flight()).map(|i| self.given.wrapping_add(i));
-        numbers.filter(|number| self.records[self.at(*number)] & DONE != 0).count() as u16
+        self.held_back
     }
 }
 

@@ -82,7 +82,10 @@ impl Worker {
         let now = self.now;
         let Some(port) = &mut self.ports[egress as usize] else { return false };
         let room = port.egress.scheduler.accepts(source, u64::from(frame.wire_bytes));
-        !matches!(room, Ok(()) | Err(Full::NoSource)) && !is_stuck(&mut port.egress, now)
+        // What an empty queue does not take has no turn to wait for.
+        !matches!(room, Ok(()) | Err(Full::NoSource))
+            && port.egress.blocked_since == NEVER
+            && matches!(port.egress.scheduler.head(now), Head::Ready { .. })
     }
 
     /// Serves all egresses with work; `true` where anything moved.
@@ -165,7 +168,7 @@ impl Worker {
                 }
                 let chains = chains_waiting(frame, &mut port.link);
                 port.egress.starved = chains.map(|chains| (queued.frame, queued.enqueued, chains));
-                self.wake_at(self.now + super::sleep::BLOCKED_POLL);
+                self.poll = self.poll.min(self.now + super::sleep::BLOCKED_POLL);
                 return false;
             }
             Outcome::Broken(error) => {

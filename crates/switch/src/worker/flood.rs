@@ -24,6 +24,9 @@ pub struct FloodPool {
     held: Box<[u16; VNICS]>,
 }
 
+/// Bytes of an announcement on the wire.
+const ANNOUNCEMENT: usize = 60;
+
 impl FloodPool {
     /// An empty pool of `worker`.
     pub fn new(worker: u16) -> Self {
@@ -127,10 +130,15 @@ impl Worker {
     /// Tells the segment where a port's addresses live now (RARP, as QEMU does
     /// after migration): bridges behind other ports learn it.
     pub fn announce(&mut self, index: PortIndex, macs: &[Mac]) {
-        let Some(port) = self.ports[index as usize].take() else { return };
+        let Some(mut port) = self.ports[index as usize].take() else { return };
         for mac in macs {
             let receivers = self.receivers(&port, true).count() as u16;
-            if let Some(copy) = self.flood.announcement(index, *mac, receivers, self.now) {
+            // A front end may ask for one after the other.
+            let bytes = ANNOUNCEMENT as u64 * u64::from(receivers);
+            if port.flood.conforms_at(self.now, bytes) > self.now {
+                port.count_tx_drop(DropReason::FloodCap);
+            } else if let Some(copy) = self.flood.announcement(index, *mac, receivers, self.now) {
+                port.flood.charge(self.now, bytes);
                 self.spread(&port, true, copy);
             }
         }
@@ -162,7 +170,7 @@ impl Worker {
 impl FloodPool {
     /// A RARP request from `mac` for itself (RFC 903), padded to 60 bytes.
     fn announcement(&mut self, source: PortIndex, mac: Mac, receivers: u16, now: u64) -> Option<FrameRef> {
-        const LEN: usize = 60;
+        const LEN: usize = ANNOUNCEMENT;
         if receivers == 0 {
             return None;
         }

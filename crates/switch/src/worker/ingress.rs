@@ -25,6 +25,13 @@ const GENERAL_COST: i64 = 1024;
 /// Bytes of best effort copied in one loop: a real-time frame that arrives
 /// meanwhile waits for it.
 const QUANTUM: i64 = 64 << 10;
+/// After how long a frame is asked again to be dropped where none came back, ns: here, nothing was to be
+/// dropped; another worker may not have come to it.
+const ASK_AGAIN: u64 = 200_000;
+const ASK_PEER_AGAIN: u64 = 10_000_000;
+/// Longest that a frame keeps those behind it waiting for a worker that is behind, ns: as long as it may be
+/// held by a receiver.
+const BEHIND: u64 = 10_000_000;
 
 /// Where a frame goes.
 enum To {
@@ -200,7 +207,7 @@ impl Worker {
         frame.owner = Owner::Ring { queue: pair as u16, head };
         let taken = take_head(frame, chain.spans(), chain.bytes(), header_len);
         match taken.and_then(|()| self.inspect(port, frame)) {
-            Ok(()) => Next::Frame(Pending { frame: reference, arrival, sent: 0 }),
+            Ok(()) => Next::Frame(Pending { frame: reference, arrival, sent: 0, behind: None }),
             Err(reason) => {
                 port.count_tx_drop(reason);
                 super::settle::give_back(port, reference);
@@ -259,7 +266,8 @@ impl Worker {
 
     /// Sends a frame, or puts it back where it waits for tokens.
     pub(super) fn try_send(&mut self, port: &mut Port, mut pending: Pending) -> Sent {
-        let frame = pending.frame.get();
+        let reference = pending.frame;
+        let frame = reference.get();
         let whole = frame.wire_bytes;
         let cut = match port.contract.cut_to {
             // What was begun in pieces ends in pieces, whatever the contract says by now.
@@ -281,7 +289,7 @@ impl Worker {
                     }
                 }
             },
-            None if frame.offload.gso_size().is_some() && self.would_overrun(port, frame) => {
+            None if frame.offload.gso_size().is_some() && self.would_overrun(port, &mut pending) => {
                 put_back(port, pending);
                 Sent::Behind
             }
@@ -299,11 +307,15 @@ impl Worker {
         }
     }
 
-    fn would_overrun(&mut self, port: &Port, frame: &Frame) -> bool {
-        match self.destination(port, frame.headers.dst) {
-            Some(To::Port(egress)) => self.is_behind(port.index, egress, frame),
-            _ => false,
+    /// Whether a super-frame is to wait for a worker that is behind, and has not waited too long.
+    fn would_overrun(&mut self, port: &Port, pending: &mut Pending) -> bool {
+        let frame = pending.frame.get();
+        let Some(To::Port(egress)) = self.destination(port, frame.headers.dst) else { return false };
+        if !self.is_behind(port.index, egress, frame) {
+            return false;
         }
+        let since = *pending.behind.get_or_insert(self.now);
+        self.now.saturating_sub(since) < BEHIND
     }
 
     /// Sends the next piece of a real-time super-frame, at most `burst` bytes on the wire.
@@ -419,6 +431,9 @@ impl Worker {
     /// what is done, that frame is to make room. Not if it has a deadline.
     #[cold]
     fn let_through(&mut self, port: &mut Port, pair: usize) {
+        if self.was_asked(port) {
+            return;
+        }
         let Link::Vhost(vhost) = &port.link else { return };
         let Some(Some(tx)) = vhost.tx.get(pair) else { return };
         let Some((head, behind @ 1..)) = tx.ring.queue.held_back() else { return };
@@ -427,24 +442,32 @@ impl Worker {
         if !frame.is_realtime() && frame.shares.get() == 0 {
             tracing::trace!(port = port.index, behind, "a frame holds others back");
             self.ask(port, frame.egress, true);
+        } else {
+            // Not looked for in every loop.
+            port.relieving = self.now + ASK_AGAIN;
         }
+    }
+
+    /// Whether a frame of it was to be dropped a moment ago.
+    fn was_asked(&self, port: &Port) -> bool {
+        port.relieving != NEVER && self.now < port.relieving
     }
 
     /// Asks the worker that owns `egress` to drop a frame: once until one comes back, or another
     /// worker would drop one for each of our loops.
     fn ask(&mut self, port: &mut Port, egress: PortIndex, oldest: bool) {
-        if port.relieving {
+        if self.was_asked(port) {
             return;
         }
         let Some(info) = &self.infos[egress as usize] else { return };
         let worker = info.worker as usize;
         if worker == self.id as usize {
             self.relief.push((egress, port.index, oldest));
-            port.relieving = true;
+            port.relieving = self.now + ASK_AGAIN;
         } else if let Some((peer, _)) = &mut self.peers[worker]
             && peer.send(Crossing::Relieve { egress, source: port.index, oldest })
         {
-            port.relieving = true;
+            port.relieving = self.now + ASK_PEER_AGAIN;
             self.to_ring |= 1 << worker;
         }
     }

@@ -43,7 +43,12 @@ impl Worker {
                         match inspected {
                             Ok(()) => {
                                 let Link::Tap(tap) = &mut port.link else { return worked };
-                                tap.waiting.push_back(Pending { frame: reference, arrival, sent: 0 });
+                                tap.waiting.push_back(Pending {
+                                    frame: reference,
+                                    arrival,
+                                    sent: 0,
+                                    behind: None,
+                                });
                             }
                             Err(reason) => {
                                 port.count_tx_drop(reason);

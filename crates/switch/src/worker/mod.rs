@@ -120,6 +120,8 @@ pub struct Worker {
     now: u64,
     /// The earliest time at which something is due.
     wake: u64,
+    /// When something is looked at again although nobody may have changed it; nobody waits for that.
+    poll: u64,
     /// When quiet ports' kicks were last looked for.
     looked: u64,
     /// How often guest memory was found lost, as far as it was looked whose it was.
@@ -161,6 +163,7 @@ impl Worker {
             host_latency: u64::MAX,
             now: clock(),
             wake: NEVER,
+            poll: NEVER,
             looked: 0,
             lost: sigbus::lost(),
         })
@@ -186,7 +189,7 @@ impl Worker {
     fn work(&mut self) -> bool {
         let started = clock();
         self.now = started;
-        self.wake = NEVER;
+        (self.wake, self.poll) = (NEVER, NEVER);
         let mut worked = self.lost != sigbus::lost() && self.memory_lost();
         for _ in 0..CALLS {
             let Some(call) = self.inbox.next() else { break };

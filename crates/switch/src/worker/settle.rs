@@ -4,7 +4,7 @@
 use super::Worker;
 use super::crossing::Fate;
 use crate::fdb::PortIndex;
-use crate::port::{Frame, FrameRef, Link, Owner, Port};
+use crate::port::{Frame, FrameRef, Link, NEVER, Owner, Port};
 use crate::stats::layout::{MISSES, NOBODY, VnicSlot};
 use crate::stats::{DropReason, MissCause};
 
@@ -45,7 +45,7 @@ impl Worker {
         };
         let in_flight = &mut port.in_flight_to[fate.egress as usize];
         *in_flight = in_flight.saturating_sub(1);
-        port.relieving = false;
+        port.relieving = NEVER;
         self.touched.insert(frame.source);
         account(port, frame, &fate);
         give_back(port, fate.frame);

@@ -110,10 +110,10 @@ impl Worker {
         // where there are only taps, spinning would only use up the CPU they need.
         let spin = if self.sleeper.taps < self.owned.len() { SPIN } else { 0 };
         let quiet = now.saturating_sub(self.sleeper.last_work) >= spin;
-        let due = self.wake.saturating_sub(now);
         // What is due is not to be late: the rest is spun.
-        let margin = self.sleeper.margin(now);
-        if !quiet || due < NAP.max(margin) {
+        let due = if self.wake == NEVER { NEVER } else { self.wake.saturating_sub(self.sleeper.margin(now)) };
+        let timer = due.min(self.poll);
+        if !quiet || timer.saturating_sub(now) < NAP {
             if self.sleeper.taps > 0 {
                 self.poll_taps();
             } else {
@@ -134,7 +134,7 @@ impl Worker {
             self.sleeper.last_work = now;
             return;
         }
-        let timeout = (self.wake != NEVER).then(|| due - margin);
+        let timeout = (timer != NEVER).then(|| timer - now);
         let timed_out = self.wait(timeout, u64::MAX) == 0;
         self.sleeper.bell.awake();
         let woke = clock();

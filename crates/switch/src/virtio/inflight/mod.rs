@@ -46,7 +46,7 @@ const MAGIC: [u8; 8] = *b"TGinfl\0\x01";
 /// Magic, queues, entries: 4 bytes each after the first 8.
 const HEADER: usize = 128;
 /// File system of memfds without huge pages (linux/magic.h).
-const TMPFS_MAGIC: u32 = 0x0102_1994;
+pub(super) const TMPFS_MAGIC: u32 = 0x0102_1994;
 /// Most entries of a queue: the largest ring (virtio 1.2, 2.7 and 2.8).
 pub const MAX_ENTRIES: u16 = 1 << 15;
 /// Most queues of a port: a kick message has 8 bits for them, so 128 pairs.

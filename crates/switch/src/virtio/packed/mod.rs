@@ -256,6 +256,9 @@ impl PackedQueue {
             let head = if IN_ORDER {
                 let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
                 let Some(window) = &mut self.window else { break };
+                if desc.link >= self.size {
+                    break;
+                }
                 *single = Single { ptr, len: desc.len, head: window.push_record(single_record(half)) };
                 popped += 1;
                 continue;
@@ -542,6 +545,9 @@ impl PackedQueue {
             return Err(RingError::Loop { head, most: free });
         }
         let size = self.size;
+        if id >= size {
+            return Err(RingError::BufferId { head, id, size });
+        }
         if self.window.is_some() {
             return Ok(self.take_in_order(id, taken));
         }

@@ -76,7 +76,7 @@ impl PackedQueue {
             let mut queue = Self::standing_at(memory, parts, layout, features, inflight);
             (queue.avail, queue.used) = (if transmit { avail } else { used }, used);
             if transmit {
-                queue.give_all_back();
+                queue.recovered = Some(queue.give_all_back()).filter(|back| *back > 0);
             }
             return Ok(queue);
         }

@@ -350,6 +350,29 @@ fn heads_beyond_the_table_are_refused() {
 }
 
 #[test]
+fn the_largest_ring_cannot_be_made_available_twice() {
+    const LARGEST: u16 = 1 << 15;
+    let mut chain = Chain::new();
+    let mut guest = Guest::starting_at(LARGEST, Features::default(), 0);
+    guest.driver.write_raw_desc(guest.driver.desc_addr(), 0, GUEST_ADDR, 1, 0, 0);
+    let index = |guest: &Guest, index: u16| {
+        guest.memory.word(guest.driver.avail_addr() + 2).store(index, Ordering::Release);
+    };
+    index(&guest, 1);
+    assert_eq!(guest.device.available(), Ok(1));
+    assert_eq!(guest.device.pop_readable(&mut chain), Ok(true));
+    // All of the ring beyond what is in flight, and one more: 2^15 beyond what was popped, but less than
+    // that beyond what was given back, modulo 2^16.
+    index(&guest, LARGEST);
+    assert_eq!(guest.device.available(), Ok(LARGEST - 1));
+    for avail in [LARGEST + 1, LARGEST + 2, 0xffff] {
+        index(&guest, avail);
+        let error = RingError::AvailableIndex { avail, used: 0, size: LARGEST };
+        assert_eq!(guest.device.available(), Err(error));
+    }
+}
+
+#[test]
 fn available_indices_that_cannot_be_are_refused() {
     let mut chain = Chain::new();
     let mut guest = Guest::starting_at(SIZE, Features::default(), 0xfffe);
