@@ -226,10 +226,16 @@ fn compare(setup: &Setup, steps: &[Step], alone: bool) -> Result<(), TestCaseErr
 
 fn run(switches: &mut [Switch; 2], steps: &[Step], alone: bool) -> Result<(), TestCaseError> {
     let mut now = START + 1_000_000;
-    // In the end everything is received or dropped, and every buffer back.
+    // In the end everything is received or dropped, and every buffer back. A small burst lets a frame or
+    // two through at a time.
     let end = [0, 1, 2].map(|to| Step::Give { to, count: RX_RING, layout: Room::Whole(2048) });
-    let end: Vec<Step> = (0..16).flat_map(|_| end.iter().cloned().chain([Step::Wait(40_000_000)])).collect();
-    for (number, step) in steps.iter().chain(&end).enumerate() {
+    let end: Vec<Step> = end.into_iter().chain([Step::Wait(40_000_000)]).collect();
+    let rounds = std::iter::repeat_n(&end, 400).flatten();
+    for (number, step) in steps.iter().chain(rounds).enumerate() {
+        let all_back = || switches.iter().flat_map(|switch| &switch.guests).all(|it| it.sent == it.completed);
+        if number >= steps.len() + 16 * end.len() && all_back() {
+            break;
+        }
         if let Step::Wait(ns) | Step::Send { after: ns, .. } = step {
             now += ns;
         }
