@@ -10,9 +10,10 @@
 
 import os
 import platform
+import resource
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -119,6 +120,14 @@ def without_autogroup() -> Iterator[None]:
         yield
     finally:
         AUTOGROUP.write_text(before)
+
+
+def enough_descriptors(count: int = 65536) -> None:
+    """As many as the unit of the switch allows, for a thousand ports; without the right to it, as before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < count:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), count))
 
 
 def process_cpu_s(pid: int) -> float:

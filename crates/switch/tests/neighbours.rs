@@ -13,8 +13,6 @@ mod harness;
 
 use harness::*;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
-use serde_json::{Value, json};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -343,11 +341,8 @@ fn others_keep_rate_and_deadline() {
             beside.by_worker
         );
         let mut row = |what: &str, kept: bool, seen: String| {
-            let verdict = if kept { "kept" } else { "missed" };
             let asked = format!("{:.0} % of what it is alone", 100.0 * KEPT);
-            rows.push(json!({
-                "measure": format!("{what} beside {name}"), "asked": asked, "seen": seen, "verdict": verdict
-            }));
+            rows.push(report::row(format!("{what} beside {name}"), &asked, seen, kept));
             if !kept {
                 failed.push(format!("{what} beside {name}"));
             }
@@ -366,38 +361,13 @@ fn others_keep_rate_and_deadline() {
             failed.push(format!("{name} made no noise"));
         }
     }
-    if let Some(path) = std::env::var_os("TIDEGATE_REPORT") {
-        let new = std::path::PathBuf::from(&path).with_extension("json.new");
-        std::fs::write(&new, serde_json::to_vec_pretty(&report(rows)).unwrap()).unwrap();
-        std::fs::rename(&new, &path).unwrap();
-    }
+    let notes = [
+        "One worker has all ports; victims, neighbour and worker share the machine's CPUs.",
+        "Each pair was measured for 0.4 s alone and 0.4 s beside the neighbour, again where a pair fell short, \
+         at most five times; the best pair counts.",
+    ];
+    report::write("neighbours", "neighbours", &rows, &notes);
     assert!(failed.is_empty(), "not kept: {failed:?}");
-}
-
-fn report(rows: Vec<Value>) -> Value {
-    let said = |program: &str, args: &[&str]| {
-        let output = Command::new(program).args(args).output().ok().filter(|output| output.status.success());
-        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let changed = said("git", &["status", "--porcelain", "-uno"]).is_some_and(|text| !text.is_empty());
-    let commit = said("git", &["rev-parse", "--short=12", "HEAD"])
-        .map_or_else(|| "unknown".to_owned(), |commit| commit + if changed { "+" } else { "" });
-    let build = if cfg!(debug_assertions) { "" } else { "--release " };
-    json!({
-        "name": "neighbours",
-        "command": format!(
-            "TIDEGATE_REPORT=$PWD/target/reliability/neighbours.json \
-             cargo test {build}-p tidegate-switch --test neighbours"
-        ),
-        "date": said("date", &["-u", "+%FT%TZ"]).unwrap_or_default(),
-        "commit": commit,
-        "rows": rows,
-        "notes": [
-            "One worker has all ports; victims, neighbour and worker share the machine's CPUs.",
-            "Each pair was measured for 0.4 s alone and 0.4 s beside the neighbour, again where a pair fell short, \
-             at most five times; the best pair counts."
-        ],
-    })
 }
 
 #[test]

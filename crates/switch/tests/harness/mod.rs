@@ -19,6 +19,7 @@ use tidegate_switch::stats::{Reader, VnicStats};
 pub mod dirty;
 pub mod frames;
 pub mod netns;
+pub mod report;
 
 /// Longest a test waits for anything that should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(10);
