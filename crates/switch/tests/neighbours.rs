@@ -24,7 +24,7 @@ const WHILE: Duration = Duration::from_millis(400);
 const RATE: u64 = 20_000_000;
 /// What is kept beside a neighbour, of what is kept alone: far from all, since neighbour and victims
 /// also take the CPU from each other, and far from what is left where anybody is starved.
-const KEPT: f64 = 0.6;
+const KEPT: f64 = 0.75;
 
 /// One thing that a neighbour does, again and again.
 type Noise = Box<dyn FnMut() + Send>;

@@ -292,7 +292,7 @@ mod tests {
         /// Batches that are shown late: whoever sees them sees no interval of more than burst, one
         /// frame and what fell in.
         #[test]
-        fn what_is_shownr_is_no_burst_beyond_the_burst(
+        fn what_is_shown_later_is_no_burst_beyond_the_burst(
             bits in 1_000_000u64..10_000_000_000,
             burst in 1_500u64..200_000,
             waits in any::<bool>(),
