@@ -254,6 +254,21 @@ fn try_cut(case: &Case, at: u32) -> bool {
     survived
 }
 
+/// One vNIC gives its socket's path to another: for a while both have it on record.
+#[test]
+fn an_apply_that_dies_while_a_path_changes_hands_is_wholly_done_or_not_at_all() {
+    let spec = |name, mac, link, dialled, rate| Spec { name, mac, link, dialled, rate };
+    let case = Case {
+        old: vec![spec(1, 0, 1, false, 1)],
+        new: vec![spec(1, 1, 3, true, 2), spec(0, 2, 1, false, 3)],
+        takes_over: None,
+        switch_too: false,
+        again: None,
+    };
+    let deaths = (0..).take_while(|at| !try_cut(&case, *at)).count();
+    assert!(deaths > 10, "few points: {deaths}");
+}
+
 #[test]
 fn an_apply_that_dies_anywhere_is_wholly_done_or_not_at_all() {
     let (applies, deaths) = (Cell::new(0), Cell::new(0));

@@ -370,11 +370,21 @@ impl SwitchPlace {
         let made = self.record.remove(name);
         if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &vnic.attach
             && let Some(made) = made
-            && !self.record.iter().any(|(_, other)| same_socket(&other.vnic, vnic))
+            && !self.is_anothers(vnic, path)
         {
             socket::remove(path, made.earlier());
         }
         Ok(())
+    }
+
+    /// Whether the file at `path`, where `vnic` had its socket, may be that of another vNIC of ours. One that
+    /// handed the path over has noted a file that is gone, if we died before that was struck out.
+    fn is_anothers(&self, vnic: &Vnic, path: &Path) -> bool {
+        let others = self.record.iter().filter(|(_, other)| same_socket(&other.vnic, vnic));
+        others.map(|(_, other)| other.socket).any(|noted| match (noted, socket::look(path)) {
+            (Some(noted), Ok(At::Socket(inode))) => noted == inode,
+            _ => true,
+        })
     }
 
     fn adopt(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
