@@ -32,7 +32,7 @@ pub struct State {
     pub host: Option<Host>,
     /// What changed anything, such as `set a Listener`.
     pub log: Vec<String>,
-    /// vNICs whose ports are refused.
+    /// vNICs whose ports and captures are refused.
     pub refuse: BTreeSet<String>,
     pub region: Option<Region>,
     /// Who is told what it takes to go on without this switch.
@@ -217,7 +217,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
         }
         Request::Ports => return Reply::Ports(state.ports.values().cloned().collect()),
         Request::Capture { name, snaplen } => {
-            if !state.ports.contains_key(&name) {
+            if !state.ports.contains_key(&name) || state.refuse.contains(&name) {
                 return Reply::Refused(format!("there is no port {name}"));
             }
             let mut pipe = std::fs::File::from(descriptors.into_iter().next().unwrap());

@@ -1,0 +1,89 @@
+"""scripts/test: what it counts, and what it runs a second time."""
+
+import importlib.machinery
+import importlib.util
+import os
+import stat
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lab.initramfs import ROOT
+
+CARGO = """\
+#!/bin/sh
+echo "$@" >>calls
+case "$*" in
+    *--exact\\ {steady}) echo "test {steady} ... ok"; echo "test result: ok. 1 passed; 0 failed; 0 ignored" ;;
+    *--exact*) echo "test result: FAILED. 0 passed; 1 failed; 0 ignored"; exit 101 ;;
+    *) echo "test good ... ok"
+       for name in {failing}; do echo "test $name ... FAILED"; done
+       echo "test result: FAILED. 1 passed; {count} failed; 0 ignored"
+       echo 'error: test failed, to rerun pass `-p some --test file`'
+       exit 101 ;;
+esac
+"""
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """scripts/test as a module, working in a folder of its own."""
+    loader = importlib.machinery.SourceFileLoader("runner", str(ROOT / "scripts/test"))
+    spec = importlib.util.spec_from_loader("runner", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(__import__("sys").modules, "runner", module)
+    loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return module
+
+
+def cargo(folder: Path, *failing: str) -> None:
+    """A `cargo` of which these tests fail; `shaky` passes when it is run by itself."""
+    program = folder / "cargo"
+    program.write_text(CARGO.format(steady="shaky", failing=" ".join(failing), count=len(failing)))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.mark.parametrize(
+    ("failing", "passed", "failed", "unstable", "runs"),
+    [
+        (["shaky"], 2, 0, ["-p some --test file shaky"], 2),
+        (["broken"], 1, 1, [], 2),
+        (["shaky", "broken"], 2, 1, ["-p some --test file shaky"], 3),
+        (["shaky", "b", "c", "d"], 1, 4, [], 1),
+    ],
+)
+def test_few_get_a_second_try(
+    runner: ModuleType,
+    tmp_path: Path,
+    failing: list[str],
+    passed: int,
+    failed: int,
+    unstable: list[str],
+    runs: int,
+) -> None:
+    """What fails twice has failed; what passes then is named; many at once are not tried again."""
+    cargo(tmp_path, *failing)
+    counts = runner.cargo_test("--workspace")
+    assert (counts.passed, counts.failed, counts.unstable) == (passed, failed, unstable)
+    assert len((tmp_path / "calls").read_text().splitlines()) == runs
+
+
+def test_pytest_gets_a_second_try(runner: ModuleType, tmp_path: Path) -> None:
+    """By its own list of what failed last."""
+    (tmp_path / "target").mkdir()
+    (tmp_path / "test_it.py").write_text(
+        "from pathlib import Path\n"
+        "def test_good(): pass\n"
+        "def test_shaky():\n"
+        "    first = not Path('tried').exists()\n"
+        "    Path('tried').touch()\n"
+        "    assert not first\n"
+        "def test_broken(): assert False\n"
+    )
+    counts = runner.end_to_end([str(ROOT / ".venv/bin/pytest"), str(tmp_path)])
+    assert (counts.passed, counts.failed, counts.unstable) == (2, 1, ["test_it::test_shaky"])
