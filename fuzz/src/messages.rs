@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use tidegate_contract::Mac;
-use tidegate_switch::vhost_user::listener::obey;
+use tidegate_switch::vhost_user::session::obey;
 use tidegate_switch::vhost_user::status::ConnectionStatus;
 use tidegate_switch::vhost_user::{PortControl, VringSetup};
 use tidegate_switch::virtio::{Chain, DirtyLog, Features, GuestMemory, Queue, RingLayout};

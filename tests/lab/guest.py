@@ -224,7 +224,7 @@ class Guest:
         self.stop()
 
 
-def transfer(giver: Guest, taker: Guest, address: str, size: int = 8_000_000) -> None:
+def transfer(giver: Guest, taker: Guest, address: str, size: int = 4_000_000) -> None:
     """Send random bytes by TCP from `giver`, at `address`, and check that they arrive unharmed."""
     giver.run(f"head -c {size} /dev/urandom >/tmp/given")
     giver.run("busybox nc -l -p 7000 </tmp/given >/dev/null 2>&1 &")

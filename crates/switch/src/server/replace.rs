@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  running switch ── ports, connections ──▶ prepared here: memory mapped, queues not started
-//!         │                                                  │
+//!         │                                                  │ (when all is mapped)
 //!      Retire: nothing in flight ── counters, tokens, addresses, control socket
 //!         │                                                  │
 //!      Release: it ends ──────────────────▶ all queues start ──▶ frames are taken: the gap is over
@@ -17,7 +17,7 @@ use crate::control::client::{Client, SwitchError};
 use crate::control::keep::{Note, Notes, What};
 use crate::control::message::{Connection, PortStatus, Retired};
 use crate::vhost_user::kept::{Descriptors, Kept};
-use crate::vhost_user::listener::{Restored, Starting};
+use crate::vhost_user::listener::{Busy, Gate, Restored};
 use crate::worker::clock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,11 +26,15 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 /// How long the running switch may take to tell of its connections.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long mapping guests' memory may take while the running switch still serves them; what takes longer is
+/// finished after it has stopped. An upgrade is not to wait for one front end's file system.
+const MAP: Duration = Duration::from_secs(10);
 
 /// How long queues may take to start in this process; frames are taken all the same after it.
 const START: Duration = Duration::from_millis(500);
@@ -134,7 +138,7 @@ impl Told {
     }
 
     /// How to connect a port, with duplicates of what was told.
-    fn connect(&self, port: &PortStatus, gate: Receiver<Starting>) -> io::Result<Connect> {
+    fn connect(&self, port: &PortStatus, gate: Option<Gate>) -> io::Result<Connect> {
         let vnic = &port.vnic.name;
         let links = self.links.get(vnic).map_or(&[][..], Vec::as_slice);
         let mut links = links.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
@@ -155,12 +159,7 @@ impl Told {
             Some(fd.try_clone().map(|fd| (number, fd)))
         });
         let descriptors = descriptors.collect::<io::Result<Descriptors>>()?;
-        Ok(Connect::Restored(Box::new(Restored {
-            listener,
-            kept: kept.clone(),
-            descriptors,
-            gate: Some(gate),
-        })))
+        Ok(Connect::Restored(Box::new(Restored { listener, kept: kept.clone(), descriptors, gate })))
     }
 }
 
@@ -169,7 +168,16 @@ struct Prepared {
     port: PortStatus,
     /// For how many messages it holds.
     messages: u64,
-    gate: SyncSender<Starting>,
+    gate: SyncSender<Busy>,
+}
+
+/// What the queues of ports wait for.
+#[derive(Default)]
+struct Gates {
+    /// Of ports that are ready.
+    prompt: Vec<SyncSender<Busy>>,
+    /// Of ports that changed at the last moment, whose memory is being mapped: nobody else waits for them.
+    late: Vec<SyncSender<Busy>>,
 }
 
 /// A switch whose traffic can begin, beside one that has [retired](Client::retire) and waits to be
@@ -181,7 +189,7 @@ pub struct Successor<'s> {
     pid: u32,
     told: Told,
     retired: Retired,
-    gates: Vec<SyncSender<Starting>>,
+    gates: Gates,
     control: OwnedFd,
 }
 
@@ -213,15 +221,21 @@ pub fn prepare(
         std::thread::sleep(Duration::from_micros(200));
     }
     let mut prepared = BTreeMap::new();
+    let (mapping, mapped) = channel();
     for port in ports {
         let name = port.vnic.name.clone();
         if let Some((_, messages)) = told.connections.get(&name) {
             let messages = *messages;
             let (gate, opened) = sync_channel(1);
-            let connect = told.connect(&port, opened)?;
+            let connect = told.connect(&port, Some(Gate { mapping: mapping.clone(), opened }))?;
             switch.set_port(port.vnic.clone(), connect).map_err(ReplaceError::Port)?;
             prepared.insert(name, Prepared { port, messages, gate });
         }
+    }
+    drop(mapping);
+    // Nobody says anything: it hangs up when all are done.
+    if mapped.recv_timeout(MAP) == Err(RecvTimeoutError::Timeout) {
+        tracing::warn!("guests' memory is not mapped after {MAP:?}; some queues will start late");
     }
 
     if let Some(manager) = &mut manager {
@@ -266,11 +280,14 @@ impl Successor<'_> {
         drop(manager);
         switch.set_levels_and_learned(&retired);
         let (starting, started) = channel();
-        for gate in &gates {
+        for gate in &gates.prompt {
             // A thread that has ended has said why.
             let _ = gate.send(starting.clone());
         }
         drop(starting);
+        for gate in &gates.late {
+            let _ = gate.send(channel().0);
+        }
         let rest = switch.connect_rest(&retired, &told);
         // Nobody says anything: it hangs up when all have started.
         let _ = started.recv_timeout(START);
@@ -306,10 +323,10 @@ fn settle(
     retired: &Retired,
     told: &Told,
     mut prepared: BTreeMap<String, Prepared>,
-) -> Result<Vec<SyncSender<Starting>>, ReplaceError> {
+) -> Result<Gates, ReplaceError> {
     let refused = ReplaceError::Port;
     switch.set_host(retired.host.clone()).map_err(refused)?;
-    let mut gates = Vec::new();
+    let mut gates = Gates::default();
     for port in &retired.ports {
         let name = &port.vnic.name;
         let now = told.connections.get(name).map(|(_, messages)| *messages);
@@ -318,7 +335,7 @@ fn settle(
                 if before.port.vnic != port.vnic {
                     switch.set_port(port.vnic.clone(), Connect::Keep).map_err(refused)?;
                 }
-                gates.push(before.gate);
+                gates.prompt.push(before.gate);
                 continue;
             }
             Some(stale) => {
@@ -329,8 +346,9 @@ fn settle(
         }
         if now.is_some() {
             let (gate, opened) = sync_channel(1);
-            switch.set_port(port.vnic.clone(), told.connect(port, opened)?).map_err(refused)?;
-            gates.push(gate);
+            let gate_here = Gate { mapping: channel().0, opened };
+            switch.set_port(port.vnic.clone(), told.connect(port, Some(gate_here))?).map_err(refused)?;
+            gates.late.push(gate);
         }
     }
     for (name, gone) in prepared {
@@ -345,8 +363,7 @@ impl Switch {
     fn connect_rest(self: &Arc<Self>, retired: &Retired, told: &Told) -> Result<(), ReplaceError> {
         for port in &retired.ports {
             if !told.connections.contains_key(&port.vnic.name) {
-                let (_, opened) = sync_channel(1);
-                let made = self.set_port(port.vnic.clone(), told.connect(port, opened)?);
+                let made = self.set_port(port.vnic.clone(), told.connect(port, None)?);
                 // The agent makes it again.
                 made.unwrap_or_else(|why| tracing::error!(vnic = port.vnic.name, why, "port not taken over"));
             }

@@ -10,35 +10,24 @@
 //! The thread blocks nowhere but in that poll, so that stopping never waits
 //! for a front end, and an idle port costs nothing.
 
-use super::connection::{Connection, NOT_SHARED};
-use super::kept::{Descriptors, Kept, Numbered};
-use super::replay;
+use super::connection::Connection;
+use super::kept::{Descriptors, Kept};
+use super::mailbox::{Mailbox, wait};
+use super::session::{End, Session};
 use super::status::{ConnectionStatus, State};
-use super::wire::{self, Glance, Header};
 use super::{Keeper, NoKeeper, PortControl};
 use crate::log_limit::LogLimit;
 use crate::stats::ThrownOut;
-use crate::virtio::sigbus;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tidegate_contract::Mac;
-use vhost::vhost_user::message::FrontendReq;
-use vhost::vhost_user::{BackendReqHandler, Error};
-
-/// How often a message that has begun is looked for again.
-const PARTIAL_POLL: Duration = Duration::from_millis(5);
 
 /// Pause after accept failed for want of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// How often what could not be passed on to whoever keeps it is tried again.
-const KEEP_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where front ends come from.
 #[derive(Debug)]
@@ -61,13 +50,22 @@ pub struct Restored {
     pub kept: Kept,
     /// The descriptors of it.
     pub descriptors: Descriptors,
-    /// Queues start when this is opened by a message, not when it hangs up; at once without. The message
-    /// is dropped when they have started.
-    pub gate: Option<Receiver<Starting>>,
+    /// What the queues wait for; nothing without.
+    pub gate: Option<Gate>,
 }
 
-/// Held by a connection whose queues are being started.
-pub type Starting = Sender<()>;
+/// Between a connection that is restored, and who says when its queues start.
+#[derive(Debug)]
+pub struct Gate {
+    /// Dropped when memory is mapped, or cannot be.
+    pub mapping: Busy,
+    /// Opened by a message, which is dropped when the queues have started. Where this hangs up instead, the
+    /// process that served the connection before goes on.
+    pub opened: Receiver<Busy>,
+}
+
+/// Held while something goes on: who waits for it waits until every one is dropped.
+pub type Busy = Sender<()>;
 
 /// What a port's thread needs to know about its port.
 #[derive(Clone, Debug)]
@@ -92,19 +90,6 @@ impl PortConfig {
 #[error("port {0} has a front end already; wait until its state is `waiting`")]
 pub struct AttachError(String);
 
-/// What the owner tells the thread.
-#[derive(Debug, Default)]
-struct Inbox {
-    stop: bool,
-    /// Throw the front end out for this.
-    throw_out: Option<String>,
-    stream: Option<OwnedFd>,
-    /// Somebody else keeps what the front end says.
-    renew: bool,
-    /// Read no message until this is taken back; answered when it is obeyed.
-    frozen: Option<SyncSender<()>>,
-}
-
 /// The thread of one vhost-user port. Stopped on drop.
 #[derive(Debug)]
 pub struct PortThread {
@@ -112,51 +97,6 @@ pub struct PortThread {
     mailbox: Arc<Mailbox>,
     status: Arc<ConnectionStatus>,
     thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug)]
-struct Mailbox {
-    inbox: Mutex<Inbox>,
-    wake: OwnedFd,
-}
-
-impl Mailbox {
-    fn post(&self, change: impl FnOnce(&mut Inbox)) {
-        change(&mut self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
-        // Fails only if the counter is full, and then the thread is awake anyway.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    fn take(&self) -> Inbox {
-        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
-        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        Inbox {
-            stop: inbox.stop,
-            throw_out: inbox.throw_out.take(),
-            stream: inbox.stream.take(),
-            renew: std::mem::take(&mut inbox.renew),
-            frozen: inbox.frozen.clone(),
-        }
-    }
-
-    /// Says that the thread is frozen, to whoever asks, and returns when it is not any more.
-    fn freeze(&self, frozen: &SyncSender<()>) {
-        let _ = frozen.try_send(());
-        loop {
-            let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
-            let _ = poll(&mut fds, None);
-            let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
-            let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-            match &inbox.frozen {
-                Some(frozen) if !inbox.stop => drop(frozen.try_send(())),
-                _ => {
-                    // What came meanwhile is still there.
-                    let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-                    return;
-                }
-            }
-        }
-    }
 }
 
 impl PortThread {
@@ -190,8 +130,7 @@ impl PortThread {
                 format!("{} queue pairs, expected 1 to 128", config.queue_pairs),
             ));
         }
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let mailbox = Arc::new(Mailbox { inbox: Mutex::default(), wake });
+        let mailbox = Arc::new(Mailbox::new()?);
         let (listener, restored) = match end {
             SocketEnd::Listener(fd) => (Some(fd), None),
             SocketEnd::Stream(fd) => {
@@ -282,18 +221,6 @@ impl Drop for PortThread {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Why a connection ended.
-enum End {
-    /// The owner wants no more.
-    Stopped,
-    /// The front end left, as it may.
-    Closed,
-    /// The front end is thrown out for this.
-    Wrong(ThrownOut, String),
-    /// The process that served it before goes on.
-    NotOurs,
 }
 
 /// The thread's own half.
@@ -416,246 +343,14 @@ impl Port {
     }
 }
 
-/// One front end's messages, one after the other.
-struct Session<'s, 'c> {
-    stream: &'s UnixStream,
-    connection: Arc<Mutex<Connection<'c>>>,
-    handler: BackendReqHandler<Mutex<Connection<'c>>>,
-    keeper: &'s mut dyn Keeper,
-    /// The stream, for whoever keeps it.
-    duplicate: Numbered,
-}
-
-impl<'s, 'c> Session<'s, 'c> {
-    fn new(
-        stream: &'s UnixStream,
-        connection: Arc<Mutex<Connection<'c>>>,
-        keeper: &'s mut dyn Keeper,
-    ) -> io::Result<Self> {
-        stream.set_nonblocking(false)?;
-        let handler = BackendReqHandler::from_stream(stream.try_clone()?, connection.clone());
-        let duplicate = Numbered::new(stream.try_clone()?.into());
-        Ok(Self { stream, connection, handler, keeper, duplicate })
-    }
-
-    /// Goes on where another process ended; `false` where that one goes on itself.
-    fn restore(&mut self, restored: Restored) -> Result<bool, String> {
-        let Restored { kept, mut descriptors, gate, .. } = restored;
-        self.handler = replay::handler(self.stream, &self.connection, &kept)?;
-        let words = |error: Error| match error {
-            Error::ReqHandlerError(e) => e.to_string(),
-            other => other.to_string(),
-        };
-        lock(&self.connection).restore_memory(&kept, &mut descriptors).map_err(words)?;
-        let starting = gate.map(|gate| gate.recv());
-        if let Some(Err(_)) = starting {
-            return Ok(false);
-        }
-        lock(&self.connection).restore_queues(&kept, &mut descriptors).map_err(words)?;
-        Ok(true)
-    }
-
-    /// Tells whoever keeps it what the front end has said by now.
-    fn keep(&mut self) {
-        let (kept, descriptors) = lock(&self.connection).kept(&self.duplicate);
-        self.keeper.said(kept, descriptors);
-    }
-
-    fn run(
-        mut self,
-        config: &PortConfig,
-        lines: &mut LogLimit,
-        listener: Option<&UnixListener>,
-        mailbox: &Mailbox,
-        status: &ConnectionStatus,
-    ) -> End {
-        self.keep();
-        // Since when the next message is only partly there.
-        let mut partial: Option<Instant> = None;
-        let mut deaf = false;
-        loop {
-            let events = match partial {
-                None => PollFlags::IN,
-                Some(_) => PollFlags::empty(),
-            };
-            let pause = match (partial, deaf) {
-                (Some(_), _) => Some(PARTIAL_POLL),
-                (None, true) => Some(ACCEPT_PAUSE),
-                (None, false) => self.keeper.is_behind().then_some(KEEP_AGAIN),
-            };
-            let others = listener.filter(|_| !deaf);
-            let hung_up = wait(mailbox, Some((self.stream, events)), others, pause);
-
-            let mail = mailbox.take();
-            if mail.stop {
-                return End::Stopped;
-            }
-            if let Some(reason) = mail.throw_out {
-                let kind = if reason == sigbus::REASON { ThrownOut::Memory } else { ThrownOut::Ring };
-                return End::Wrong(kind, reason);
-            }
-            if mail.renew || self.keeper.is_behind() {
-                self.keeper.renew();
-            }
-            if let Some(frozen) = &mail.frozen {
-                mailbox.freeze(frozen);
-                continue;
-            }
-            let (mut refused, failed) = listener.map_or((0, false), turn_away);
-            refused += u64::from(mail.stream.is_some());
-            deaf = failed;
-            if refused > 0 {
-                if let Some(suppressed) = lines.line(Instant::now()) {
-                    let port = &config.name;
-                    tracing::warn!(port, suppressed, "{refused} front ends refused: one is connected");
-                }
-                status.update(|now| now.refused += refused);
-            }
-
-            match wire::glance(self.stream) {
-                Ok(Glance::Nothing) => partial = None,
-                Ok(Glance::Closed) => return End::Closed,
-                Ok(Glance::Whole(header)) => {
-                    partial = None;
-                    self.keeper.listening();
-                    if let Err(reason) = self.handle(header) {
-                        return End::Wrong(ThrownOut::Message, reason);
-                    }
-                    self.keep();
-                }
-                Ok(Glance::Partial) if hung_up => {
-                    return End::Wrong(ThrownOut::Message, "closed in the middle of a message".into());
-                }
-                Ok(Glance::Partial) => {
-                    if partial.get_or_insert_with(Instant::now).elapsed() > config.message_timeout {
-                        let reason = format!(
-                            "stalled in the middle of a message, or of reading its reply, for {:?}",
-                            config.message_timeout
-                        );
-                        return End::Wrong(ThrownOut::Stalled, reason);
-                    }
-                }
-                Err(reason) => return End::Wrong(ThrownOut::Message, reason),
-            }
-        }
-    }
-
-    /// Reads and obeys one message that is there in full.
-    fn handle(&mut self, header: Header) -> Result<(), String> {
-        let code = header.code;
-        if !is_supported(code) {
-            return Err(format!("{code:?}: not supported, nor offered"));
-        }
-        if matches!(code, FrontendReq::SET_MEM_TABLE | FrontendReq::ADD_MEM_REG) && !header.may_have_fds {
-            return Err(format!("{code:?} without file descriptors: {NOT_SHARED}"));
-        }
-        if code == FrontendReq::SEND_RARP {
-            return self.announce(header);
-        }
-        if code == FrontendReq::SET_VRING_ENABLE && !lock(&self.connection).has_features() {
-            return self.enable_early(header);
-        }
-        self.handler.handle_request().map_err(|error| explain(code, error))
-    }
-
-    /// QEMU enables queues before SET_FEATURES; the `vhost` crate takes that for
-    /// a missing feature.
-    fn enable_early(&mut self, header: Header) -> Result<(), String> {
-        let payload = self.payload(header)?;
-        let word = |at: usize| u32::from_ne_bytes(payload[at..at + 4].try_into().expect("4 bytes"));
-        let (index, enable) = (word(0), word(4));
-        if enable > 1 {
-            return Err(explain(header.code, Error::InvalidParam));
-        }
-        let mut connection = lock(&self.connection);
-        connection.enable(index, enable == 1).map_err(|error| explain(header.code, error))?;
-        let wanted = header.need_reply && connection.acknowledges();
-        drop(connection);
-        self.acknowledge(header, wanted)
-    }
-
-    /// SEND_RARP, which the `vhost` crate does not know. The address is the first 6 bytes.
-    fn announce(&mut self, header: Header) -> Result<(), String> {
-        let [a, b, c, d, e, f, ..] = self.payload(header)?;
-        let mut connection = lock(&self.connection);
-        connection.announce(Mac([a, b, c, d, e, f])).map_err(|error| explain(header.code, error))?;
-        let wanted = header.need_reply && connection.acknowledges();
-        drop(connection);
-        self.acknowledge(header, wanted)
-    }
-
-    /// Takes a message of 8 bytes. Descriptors that come with it are closed; whether some did is not
-    /// known for sure: a look at one message also sees those of the next.
-    fn payload(&mut self, header: Header) -> Result<[u8; 8], String> {
-        let mut message = [0; wire::HEADER_LEN + 8];
-        if header.size != 8 {
-            return Err(explain(header.code, Error::InvalidMessage));
-        }
-        self.stream.read_exact(&mut message).map_err(|e| format!("socket: {e}"))?;
-        Ok(message[wire::HEADER_LEN..].try_into().expect("8 bytes"))
-    }
-
-    fn acknowledge(&mut self, header: Header, wanted: bool) -> Result<(), String> {
-        if wanted {
-            self.stream.write_all(&wire::success(header.code)).map_err(|e| format!("socket: {e}"))?;
-        }
-        Ok(())
-    }
-}
-
-/// Obeys what comes on `stream`, without a thread and without waiting: for fuzzing. `more` sends
-/// what comes next; `false` from it ends the connection.
-#[cfg(feature = "fuzzing")]
-pub fn obey(
-    stream: &UnixStream,
-    control: &mut (dyn PortControl + Send),
-    status: &ConnectionStatus,
-    queue_pairs: u16,
-    mut more: impl FnMut() -> bool,
-) {
-    let connection = Arc::new(Mutex::new(Connection::new(control, status, queue_pairs)));
-    let mut keeper = super::NoKeeper;
-    let Ok(mut session) = Session::new(stream, connection.clone(), &mut keeper) else { return };
-    let mut wrong = None;
-    while wrong.is_none() && more() {
-        wrong = loop {
-            match wire::glance(stream) {
-                Ok(Glance::Whole(header)) => {
-                    if let Err(reason) = session.handle(header) {
-                        break Some(reason);
-                    }
-                }
-                Ok(_) => break None,
-                Err(reason) => break Some(reason),
-            }
-        };
-    }
-    lock(&connection).close(wrong.as_deref().unwrap_or_default(), wrong.is_some());
-}
-
-fn lock<'m, 'c>(connection: &'m Mutex<Connection<'c>>) -> std::sync::MutexGuard<'m, Connection<'c>> {
+pub(super) fn lock<'m, 'c>(
+    connection: &'m Mutex<Connection<'c>>,
+) -> std::sync::MutexGuard<'m, Connection<'c>> {
     connection.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for mail, for the stream, for the listener, or for `pause` to pass.
-/// Returns whether no more bytes will come from the stream.
-fn wait(
-    mailbox: &Mailbox,
-    stream: Option<(&UnixStream, PollFlags)>,
-    listener: Option<&UnixListener>,
-    pause: Option<Duration>,
-) -> bool {
-    let mut fds = vec![PollFd::new(&mailbox.wake, PollFlags::IN)];
-    fds.extend(stream.map(|(stream, events)| PollFd::new(stream, events)));
-    fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
-    let pause = pause.map(|pause| Timespec::try_from(pause).expect("a short time"));
-    // An interrupted wait is a short wait.
-    let _ = poll(&mut fds, pause.as_ref());
-    stream.is_some() && fds[1].revents().contains(PollFlags::HUP)
-}
-
 /// Accepts and closes whoever waits; how many, and whether accept failed.
-fn turn_away(listener: &UnixListener) -> (u64, bool) {
+pub(super) fn turn_away(listener: &UnixListener) -> (u64, bool) {
     let mut refused = 0;
     loop {
         match listener.accept() {
@@ -667,64 +362,4 @@ fn turn_away(listener: &UnixListener) -> (u64, bool) {
 
 fn is_transient(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
-}
-
-/// The messages that our features allow; the `vhost` crate answers some others too.
-fn is_supported(code: FrontendReq) -> bool {
-    use FrontendReq as Req;
-    matches!(
-        code,
-        Req::GET_FEATURES
-            | Req::SET_FEATURES
-            | Req::SET_OWNER
-            | Req::RESET_OWNER
-            | Req::SET_MEM_TABLE
-            | Req::SET_VRING_NUM
-            | Req::SET_VRING_ADDR
-            | Req::SET_VRING_BASE
-            | Req::GET_VRING_BASE
-            | Req::SET_VRING_KICK
-            | Req::SET_VRING_CALL
-            | Req::SET_VRING_ERR
-            | Req::GET_PROTOCOL_FEATURES
-            | Req::SET_PROTOCOL_FEATURES
-            | Req::GET_QUEUE_NUM
-            | Req::SET_VRING_ENABLE
-            | Req::GET_MAX_MEM_SLOTS
-            | Req::ADD_MEM_REG
-            | Req::REM_MEM_REG
-            | Req::GET_INFLIGHT_FD
-            | Req::SET_INFLIGHT_FD
-            | Req::SET_LOG_BASE
-            | Req::SEND_RARP
-    )
-}
-
-/// The reason in words: what was sent, what is wrong with it.
-fn explain(code: FrontendReq, error: Error) -> String {
-    match (code, error) {
-        // Our own handler's words name the message already.
-        (_, Error::ReqHandlerError(e)) => e.to_string(),
-        (FrontendReq::SET_MEM_TABLE, Error::InvalidMessage) => format!(
-            "SET_MEM_TABLE: no regions, or not one file descriptor for each. If there are none: {NOT_SHARED}"
-        ),
-        (FrontendReq::ADD_MEM_REG, Error::InvalidMessage | Error::InvalidParam) => {
-            format!("ADD_MEM_REG: malformed, or not one file descriptor. If there is none: {NOT_SHARED}")
-        }
-        (FrontendReq::SET_VRING_ADDR, Error::InvalidMessage) => {
-            "SET_VRING_ADDR: malformed, or a ring that is not aligned (descriptor table 16, \
-             available ring 2, used ring 4 bytes)"
-                .into()
-        }
-        (code, Error::InvalidMessage) => {
-            format!("{code:?}: wrong size, values or file descriptors")
-        }
-        (code, Error::InactiveFeature(_)) => {
-            format!("{code:?}: PROTOCOL_FEATURES was not negotiated")
-        }
-        (code, Error::InactiveOperation(feature)) => {
-            format!("{code:?}: protocol feature {feature:?} was not negotiated")
-        }
-        (code, error) => format!("{code:?}: {error}"),
-    }
 }

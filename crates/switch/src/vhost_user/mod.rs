@@ -2,11 +2,12 @@
 //! and the workers.
 //!
 //! ```text
-//!  QEMU ──socket──▶ connection (messages, checked) ──PortControl──▶ workers
-//!                        ▲ listener: accept, refuse a second front end, reconnect
+//!  QEMU ──socket──▶ session ─▶ connection (messages, checked) ──PortControl──▶ workers
+//!                     ▲ listener: accept, refuse a second front end, reconnect
 //! ```
 //!
-//! - [`listener`]: the port's thread: who may speak, and when
+//! - [`listener`]: the port's thread: who may speak
+//! - [`session`]: one front end: when it may speak, and what ends it
 //! - [`connection`]: what a front end may say, and what it means
 //! - [`kept`]: what it has said, for another process to keep
 //! - [`features`]: the feature bits, offered and named
@@ -17,7 +18,9 @@ pub mod features;
 pub mod kept;
 pub mod listener;
 mod logging;
+mod mailbox;
 mod replay;
+pub mod session;
 mod shared;
 pub mod status;
 #[cfg(test)]

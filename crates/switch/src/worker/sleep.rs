@@ -108,10 +108,11 @@ impl Worker {
         let now = clock();
         // A tap wakes us as soon as it has a frame, and cannot be polled without a system call:
         // where there are only taps, spinning would only use up the CPU they need.
-        let spin = if self.sleeper.taps < self.owned.len() { SPIN } else { 0 };
-        let quiet = now.saturating_sub(self.sleeper.last_work) >= spin;
+        let may_spin = self.sleeper.taps < self.owned.len();
+        let quiet = !may_spin || now.saturating_sub(self.sleeper.last_work) >= SPIN;
         // What is due is not to be late: the rest is spun.
-        let due = if self.wake == NEVER { NEVER } else { self.wake.saturating_sub(self.sleeper.margin(now)) };
+        let margin = if may_spin { self.sleeper.margin(now) } else { 0 };
+        let due = if self.wake == NEVER { NEVER } else { self.wake.saturating_sub(margin) };
         let timer = due.min(self.poll);
         if !quiet || timer.saturating_sub(now) < NAP {
             if self.sleeper.taps > 0 {

@@ -13,7 +13,9 @@
 //! A queue starts at SET_VRING_KICK: front ends send it last, and a queue that
 //! is polled for a moment too early finds nothing in its ring.
 
-use super::features::{self, F_RING_PACKED, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES};
+mod messages;
+
+use super::features::{F_RING_PACKED, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES};
 use super::kept::{Descriptors, Kept, KeptRegion, KeptVring, Number, Numbered};
 use super::logging::Logging;
 use super::shared;
@@ -29,14 +31,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_contract::Mac;
-use vhost::vhost_user::message::{
-    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
-    VhostUserLog, VhostUserMemoryRegion, VhostUserShMemConfig, VhostUserSharedMsg,
-    VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
-};
-use vhost::vhost_user::{
-    Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures,
-};
+use vhost::vhost_user::message::VhostUserVringAddrFlags;
+use vhost::vhost_user::{Error, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
 
 /// What to tell whoever started a VM whose memory nobody else can see.
 pub const NOT_SHARED: &str = "guest memory is not shared; add share=on: \
@@ -45,9 +41,6 @@ pub const NOT_SHARED: &str = "guest memory is not shared; add share=on: \
 
 /// Regions a memory table may have; also the most descriptors one message can carry.
 const MAX_REGIONS: usize = 32;
-
-/// Largest ring (virtio 1.2, 2.7 and 2.8).
-const MAX_RING: u32 = 32768;
 
 /// One virtqueue, as far as the front end has described it.
 #[derive(Debug, Default)]
@@ -102,11 +95,6 @@ pub struct Connection<'a> {
 /// A message that is refused, with the reason; ends the connection.
 fn refuse<T>(reason: impl Into<String>) -> Result<T> {
     Err(Error::ReqHandlerError(io::Error::other(reason.into())))
-}
-
-/// A message that cannot come, because what it needs was not offered.
-fn not_offered<T>(what: &'static str) -> Result<T> {
-    Err(Error::InvalidOperation(what))
 }
 
 impl<'a> Connection<'a> {
@@ -516,328 +504,5 @@ fn take(descriptors: &mut Descriptors, number: Option<Number>) -> Result<Option<
     match descriptors.remove(&number) {
         Some(fd) => Ok(Some(fd.into())),
         None => refuse(format!("descriptor {number} is missing")),
-    }
-}
-
-fn region_spec(region: &VhostUserMemoryRegion, file: File) -> RegionSpec {
-    RegionSpec {
-        guest_addr: region.guest_phys_addr,
-        user_addr: region.user_addr,
-        size: region.memory_size,
-        mmap_offset: region.mmap_offset,
-        fd: file.into(),
-    }
-}
-
-/// Whether two descriptions mean the same bytes at the same addresses.
-fn is_same(a: &RegionSpec, b: &RegionSpec) -> bool {
-    let place = |r: &RegionSpec| (r.guest_addr, r.user_addr, r.size, r.mmap_offset);
-    let file = |r: &RegionSpec| rustix::fs::fstat(&r.fd).map(|stat| (stat.st_dev, stat.st_ino)).ok();
-    place(a) == place(b) && file(a).is_some() && file(a) == file(b)
-}
-
-impl VhostUserBackendReqHandlerMut for Connection<'_> {
-    fn set_owner(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    /// No longer used by the protocol, which leaves to "disable all rings" at most.
-    fn reset_owner(&mut self) -> Result<()> {
-        for index in 0..self.vrings.len() {
-            self.enable(index as u32, false)?;
-        }
-        Ok(())
-    }
-
-    fn get_features(&mut self) -> Result<u64> {
-        let hidden = if self.status.offers_in_order() { 0 } else { features::F_IN_ORDER };
-        Ok(features::offered(self.queue_pairs) & !hidden)
-    }
-
-    fn set_features(&mut self, features: u64) -> Result<()> {
-        let excess = features & !features::offered(self.queue_pairs);
-        if excess != 0 {
-            return refuse(format!("SET_FEATURES: {} not offered", features::names(excess).join(", ")));
-        }
-        let logs = features & VHOST_F_LOG_ALL != 0;
-        let features = features & !VHOST_F_LOG_ALL;
-        if std::mem::replace(&mut self.logging.all, logs) != logs {
-            self.set_log("SET_FEATURES")?;
-        }
-        if self.features == Some(features) {
-            return Ok(());
-        }
-        if let Some(index) = self.vrings.iter().position(|vring| vring.running) {
-            return refuse(format!("SET_FEATURES: other features while queue {index} is running"));
-        }
-        if (features ^ self.features.unwrap_or(0)) & F_RING_PACKED != 0 {
-            // What was a base in one layout is none in the other. Before the first SET_FEATURES,
-            // front ends send none.
-            self.vrings.iter_mut().for_each(|vring| vring.base = None);
-        }
-        self.features = Some(features);
-        let virtio = features & !VHOST_USER_F_PROTOCOL_FEATURES;
-        self.control.set_features(virtio);
-        self.status.update(|now| now.features = virtio);
-        Ok(())
-    }
-
-    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        Ok(features::offered_protocol())
-    }
-
-    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        let excess = features & !features::offered_protocol().bits();
-        if excess != 0 {
-            return refuse(format!("SET_PROTOCOL_FEATURES: {excess:#x} not offered"));
-        }
-        self.protocol_features = features;
-        self.status.update(|now| now.protocol_features = features);
-        Ok(())
-    }
-
-    /// In virtqueues, two for a pair. QEMU compares it with its queue pairs, and
-    /// so lets a VM with too many of them start; its first message for one of
-    /// those is then refused.
-    fn get_queue_num(&mut self) -> Result<u64> {
-        Ok(self.vrings.len() as u64)
-    }
-
-    fn set_mem_table(
-        &mut self,
-        regions: &[VhostUserMemoryRegion],
-        files: Vec<File>,
-        _postcopy_listening: Option<bool>,
-    ) -> Result<Option<Vec<u64>>> {
-        let regions = regions.iter().zip(files);
-        let specs = regions.map(|(region, file)| region_spec(region, file));
-        self.set_regions("SET_MEM_TABLE", specs.collect())?;
-        Ok(None)
-    }
-
-    fn get_max_mem_slots(&mut self) -> Result<u64> {
-        Ok(MAX_REGIONS as u64)
-    }
-
-    /// QEMU before 8.0 sends every region once per queue pair.
-    fn add_mem_region(
-        &mut self,
-        region: &VhostUserSingleMemoryRegion,
-        file: File,
-        _postcopy_listening: Option<bool>,
-    ) -> Result<Option<u64>> {
-        let added = region_spec(region, file);
-        if self.regions.iter().any(|known| is_same(known, &added)) {
-            return Ok(None);
-        }
-        let mut regions = std::mem::take(&mut self.regions);
-        if regions.len() == MAX_REGIONS {
-            return refuse(format!("ADD_MEM_REG: more than {MAX_REGIONS} regions"));
-        }
-        regions.push(added);
-        self.set_regions("ADD_MEM_REG", regions)?;
-        Ok(None)
-    }
-
-    /// QEMU before 8.0 takes every region away once per queue pair.
-    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
-        let (guest, user, size) = (region.guest_phys_addr, region.user_addr, region.memory_size);
-        let mut same =
-            self.regions.iter().map(|r| (r.guest_addr, r.user_addr, r.size) == (guest, user, size));
-        let Some(gone) = same.position(|same| same) else {
-            if self.queue_pairs > 1 {
-                return Ok(());
-            }
-            return refuse(format!("REM_MEM_REG: no region of {size} bytes at guest address {guest:#x}"));
-        };
-        let mut regions = std::mem::take(&mut self.regions);
-        regions.remove(gone);
-        if regions.is_empty() {
-            // An empty table cannot be mapped. The workers keep the old one, unused,
-            // until there is a new one.
-            if let Some(index) = self.vrings.iter().position(|vring| vring.running) {
-                return refuse(format!("REM_MEM_REG: the last region, while queue {index} is running"));
-            }
-            self.has_memory = false;
-            self.files.clear();
-            self.status.update(|now| now.memory_preallocated = None);
-            return Ok(());
-        }
-        self.set_regions("REM_MEM_REG", regions)
-    }
-
-    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
-        let packed = self.is_packed();
-        let (index, vring) = self.vring("SET_VRING_NUM", index)?;
-        if num == 0 || num > MAX_RING || (!packed && !num.is_power_of_two()) {
-            let kind = if packed { "from 1" } else { "a power of two" };
-            return refuse(format!(
-                "SET_VRING_NUM: {num} entries for queue {index}, expected {kind} up to {MAX_RING}"
-            ));
-        }
-        let size = Some(num as u16);
-        if vring.running && vring.size != size {
-            return refuse(format!("SET_VRING_NUM: queue {index} is running"));
-        }
-        vring.size = size;
-        Ok(())
-    }
-
-    fn set_vring_addr(
-        &mut self,
-        index: u32,
-        flags: VhostUserVringAddrFlags,
-        desc: u64,
-        used: u64,
-        avail: u64,
-        log: u64,
-    ) -> Result<()> {
-        let (index, vring) = self.vring("SET_VRING_ADDR", index)?;
-        let addresses = Some(Addresses { desc, avail, used });
-        if vring.running && vring.addresses != addresses {
-            return refuse(format!("SET_VRING_ADDR: queue {index} is running"));
-        }
-        vring.addresses = addresses;
-        let log = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
-        if std::mem::replace(&mut vring.log, log) != log {
-            if vring.running {
-                self.control.set_used_log(index, log);
-            }
-            self.set_log("SET_VRING_ADDR")?;
-        }
-        Ok(())
-    }
-
-    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        let packed = self.is_packed();
-        let (index, vring) = self.vring("SET_VRING_BASE", index)?;
-        // Of a packed ring all 32 bits mean something; whether they can be is seen with its size.
-        if !packed && base > u16::MAX.into() {
-            return refuse(format!("SET_VRING_BASE: index {base} for queue {index}, expected at most 65535"));
-        }
-        if vring.running {
-            return refuse(format!("SET_VRING_BASE: queue {index} is running"));
-        }
-        vring.base = Some(base);
-        Ok(())
-    }
-
-    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
-        let (index, vring) = self.vring("GET_VRING_BASE", index)?;
-        vring.kick = None;
-        if std::mem::take(&mut vring.running)
-            && let Some(next) = self.control.stop_queue(index)
-        {
-            self.vrings[usize::from(index)].base = Some(next);
-        }
-        self.publish();
-        let base = self.vrings[usize::from(index)].base;
-        let base = base.unwrap_or(Queue::first_base(self.is_packed()));
-        Ok(VhostUserVringState::new(index.into(), base))
-    }
-
-    fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let (index, vring) = self.vring("SET_VRING_KICK", index.into())?;
-        let kick = event("SET_VRING_KICK", index, file)?;
-        if vring.running {
-            vring.kick = kick.map(Numbered::new);
-            let kick = vring.kick.as_ref().map(Numbered::duplicate).transpose();
-            self.control.set_kick(index, kick.map_err(Error::ReqHandlerError)?);
-            return Ok(());
-        }
-        self.start(index, kick)
-    }
-
-    fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let (index, vring) = self.vring("SET_VRING_CALL", index.into())?;
-        vring.call = event("SET_VRING_CALL", index, file)?.map(Numbered::new);
-        if vring.running {
-            let call = vring.call.as_ref().map(Numbered::duplicate).transpose();
-            self.control.set_call(index, call.map_err(Error::ReqHandlerError)?);
-        }
-        Ok(())
-    }
-
-    fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let (index, vring) = self.vring("SET_VRING_ERR", index.into())?;
-        vring.err = event("SET_VRING_ERR", index, file)?.map(Numbered::new);
-        Ok(())
-    }
-
-    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
-        self.enable(index, enable)
-    }
-
-    fn reset_device(&mut self) -> Result<()> {
-        not_offered("RESET_DEVICE")
-    }
-
-    fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
-        not_offered("CONFIG")
-    }
-
-    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
-        not_offered("CONFIG")
-    }
-
-    fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
-        not_offered("GPU")
-    }
-
-    fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {
-        not_offered("SHARED_OBJECT")
-    }
-
-    /// A new region, for at least as many queues as the port has.
-    fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        self.none_runs("GET_INFLIGHT_FD")?;
-        let queues = wanted.num_queues.max(self.queue_pairs * 2);
-        let inflight = match Inflight::create(queues, wanted.queue_size) {
-            Ok(inflight) => inflight,
-            Err(error) => return refuse(format!("GET_INFLIGHT_FD: {error}")),
-        };
-        let file = inflight.fd().try_clone_to_owned().map_err(Error::ReqHandlerError)?;
-        let made = VhostUserInflight::new(inflight.bytes(), 0, queues, wanted.queue_size);
-        self.use_inflight(inflight)?;
-        Ok((made, file.into()))
-    }
-
-    /// What GET_INFLIGHT_FD gave, to this connection or one before it.
-    fn set_inflight_fd(&mut self, given: &VhostUserInflight, file: File) -> Result<()> {
-        let inflight = match Inflight::open(file.into()) {
-            Ok(inflight) => inflight,
-            Err(error) => return refuse(format!("SET_INFLIGHT_FD: {error}")),
-        };
-        let made = (inflight.bytes(), 0, inflight.queues(), inflight.entries());
-        if (given.mmap_size, given.mmap_offset, given.num_queues, given.queue_size) != made {
-            return refuse("SET_INFLIGHT_FD: not the size, offset, queues and entries of GET_INFLIGHT_FD");
-        }
-        self.set_inflight(inflight)
-    }
-
-    fn set_device_state_fd(
-        &mut self,
-        _: VhostTransferStateDirection,
-        _: VhostTransferStatePhase,
-        _: File,
-    ) -> Result<Option<File>> {
-        not_offered("DEVICE_STATE")
-    }
-
-    fn check_device_state(&mut self) -> Result<()> {
-        not_offered("DEVICE_STATE")
-    }
-
-    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
-        not_offered("SHMEM")
-    }
-
-    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
-        // Copies: the message is packed.
-        let (size, offset) = (log.mmap_size, log.mmap_offset);
-        match self.logging.set_base(file.into(), size, offset) {
-            Ok(()) => self.set_log("SET_LOG_BASE"),
-            Err(error) => refuse(format!("SET_LOG_BASE: {error}")),
-        }
     }
 }

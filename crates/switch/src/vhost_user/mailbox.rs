@@ -1,0 +1,102 @@
+//! What a port's owner tells its thread.
+//!
+//! ```text
+//!  owner ── post ─▶ inbox ── eventfd ─▶ [ wait ] ── take ─▶ thread
+//! ```
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// What the owner tells the thread.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    /// End the connection, and the thread.
+    pub stop: bool,
+    /// Throw the front end out for this.
+    pub throw_out: Option<String>,
+    /// The next front end, in client mode.
+    pub stream: Option<OwnedFd>,
+    /// Somebody else keeps what the front end says.
+    pub renew: bool,
+    /// Read no message until this is taken back; answered when it is obeyed.
+    pub frozen: Option<SyncSender<()>>,
+}
+
+/// Where the owner leaves it; the thread polls `wake`.
+#[derive(Debug)]
+pub struct Mailbox {
+    inbox: Mutex<Inbox>,
+    wake: OwnedFd,
+}
+
+impl Mailbox {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// No descriptor to be had.
+    pub fn new() -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { inbox: Mutex::default(), wake })
+    }
+
+    /// Leaves something, and wakes the thread.
+    pub fn post(&self, change: impl FnOnce(&mut Inbox)) {
+        change(&mut self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        // Fails only if the counter is full, and then the thread is awake anyway.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// What was left; orders that last stay.
+    pub fn take(&self) -> Inbox {
+        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        Inbox {
+            stop: inbox.stop,
+            throw_out: inbox.throw_out.take(),
+            stream: inbox.stream.take(),
+            renew: std::mem::take(&mut inbox.renew),
+            frozen: inbox.frozen.clone(),
+        }
+    }
+
+    /// Says that the thread is frozen, to whoever asks, and returns when it is not any more.
+    pub fn freeze(&self, frozen: &SyncSender<()>) {
+        let _ = frozen.try_send(());
+        loop {
+            let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
+            let _ = poll(&mut fds, None);
+            let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+            let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+            match &inbox.frozen {
+                Some(frozen) if !inbox.stop => drop(frozen.try_send(())),
+                _ => {
+                    // What came meanwhile is still there.
+                    let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Waits for mail, for the stream, for the listener, or for `pause` to pass.
+/// Returns whether no more bytes will come from the stream.
+pub fn wait(
+    mailbox: &Mailbox,
+    stream: Option<(&UnixStream, PollFlags)>,
+    listener: Option<&UnixListener>,
+    pause: Option<Duration>,
+) -> bool {
+    let mut fds = vec![PollFd::new(&mailbox.wake, PollFlags::IN)];
+    fds.extend(stream.map(|(stream, events)| PollFd::new(stream, events)));
+    fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
+    let pause = pause.map(|pause| Timespec::try_from(pause).expect("a short time"));
+    // An interrupted wait is a short wait.
+    let _ = poll(&mut fds, pause.as_ref());
+    stream.is_some() && fds[1].revents().contains(PollFlags::HUP)
+}
