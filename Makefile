@@ -77,7 +77,7 @@ soak: build ## hours of churn, HOURS=n (1): are memory, descriptors, threads and
 	@scripts/setup test
 	$(AS_ROOT) bench/soak --hours $(HOURS) $(ARGS)
 
-reliability: ## docs/reliability.md, from what is in target/reliability
+reliability: ## docs/reliability.md from target/reliability; ARGS=--measure measures first: all (hours), or parts
 	bench/reliability $(ARGS)
 
 fuzz: ## each fuzz target for SECONDS=60, with a nightly compiler; target/fuzz/results.json

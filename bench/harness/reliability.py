@@ -24,13 +24,33 @@ TITLES = {
     "soak": "Hours of churn",
 }
 """The parts, in the order of the page."""
-COMMANDS = {
-    "kills": "tidegate-bench kills",
-    "fuzz": "make fuzz",
-    "soak": "make soak HOURS=1",
-    "control-plane": "bench/control-plane",
+PARTS = "target/reliability"
+"""Where each part leaves its JSON, from the root of the project."""
+
+
+def _test(name: str, test: str, *options: str) -> str:
+    report = f"TIDEGATE_REPORT=$PWD/{PARTS}/{name}.json"
+    return " ".join([report, "cargo test", *options, f"-p tidegate-switch --test {test}"])
+
+
+_KILLS = "target/release/tidegate-bench kills"
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "kills": tuple(f"{_KILLS} --count 100{rings} --report {PARTS}/kills.json" for rings in ("", " --packed")),
+    "upgrade": tuple(
+        f"{_KILLS} --replace --count 20{rings} --report {PARTS}/upgrade.json" for rings in ("", " --packed")
+    ),
+    "migration": (
+        f"TIDEGATE_REPORT=$PWD/{PARTS}/migration.json .venv/bin/python -m pytest -c tests/pyproject.toml"
+        " --rootdir tests tests/test_migration.py",
+    ),
+    "hostile": (_test("hostile", "hostile_table"),),
+    "confinement": (_test("confinement", "confine"),),
+    "fuzz": ("make fuzz SECONDS=1800",),
+    "neighbours": (_test("neighbours", "neighbours", "--release"),),
+    "control-plane": ("bench/control-plane",),
+    "soak": ("make soak HOURS=1",),
 }
-"""What makes a part, where it was never measured."""
+"""What measures a part, for a shell."""
 VERDICTS = {"kept": "kept", "missed": "**missed**", "info": ""}
 KEYS: dict[str, type] = {"name": str, "command": str, "date": str, "commit": str, "rows": list, "notes": list}
 ROW = ("measure", "asked", "seen", "verdict")
@@ -113,8 +133,9 @@ def page(parts: Mapping[str, Part]) -> str:
         "What was done to the switch, the agent and their guests, and what came of it. Every figure stands",
         "as the command above its table printed it; one that falls short says **missed**.",
         "",
-        "`make reliability` writes this page and [its data](reliability/results.json) from the results in",
-        "`target/reliability`. A part that was not measured again keeps its figures and their date.",
+        "`bench/reliability --measure` runs all of it, in about four hours, or the parts that are named, and",
+        "writes this page and [its data](reliability/results.json). A part that was not measured again keeps",
+        "its figures and their date.",
         "",
         "| part | measured | as asked | missed |",
         "|---|---|---|---|",
@@ -133,6 +154,5 @@ def page(parts: Mapping[str, Part]) -> str:
         if part:
             lines += _section(title, part)
         else:
-            how = f" `{COMMANDS[name]}` does." if name in COMMANDS else ""
-            lines += [f"## {title}", "", f"Not measured.{how}", ""]
+            lines += [f"## {title}", "", f"Not measured. `bench/reliability --measure {name}` does.", ""]
     return "\n".join(lines).rstrip() + "\n"

@@ -327,6 +327,7 @@ fn a_compromised_switch_cannot() {
             frames_flow(&mut a, &mut b, attempt.name.as_bytes());
         }
     }
+    report(expected as usize, &wrong);
     assert!(wrong.is_empty(), "a compromised switch may\n{}", wrong.join("\n"));
     assert!(!suspect.dir.path().join("new").exists());
     assert_eq!(fs::read_to_string(suspect.dir.path().join("victim")).unwrap(), "alive");
@@ -344,6 +345,32 @@ fn a_compromised_switch_cannot() {
     }
     assert!(lines[0].contains("(openat)"), "{}", lines[0]);
     assert!(lines.len() >= 128 && lines.len() < 140, "{} lines of {expected}", lines.len());
+}
+
+/// Their part of docs/reliability.md.
+fn report(attempts: usize, wrong: &[String]) {
+    let all = attempts::all();
+    let named = |wanted: &[&str]| {
+        let is_wanted = |name: &&str| wanted.iter().any(|word| name.contains(word));
+        all.iter().map(|attempt| attempt.name).filter(is_wanted).collect::<Vec<_>>().join("; ")
+    };
+    let asked = "denied, counted, logged; frames flow between";
+    let seen = match wrong {
+        [] => format!("{attempts} of {attempts}, from {} threads", THREADS.len()),
+        _ => format!("not so: {}", wrong.join("; ")),
+    };
+    let measure = format!("{} things that a switch in somebody else's hands may try", all.len());
+    let unconfined = all.iter().filter(|attempt| attempt.works).count();
+    let rows = [
+        harness::report::row(measure, asked, seen, wrong.is_empty()),
+        harness::report::info("of those, with files".into(), named(&["file", "folder"])),
+        harness::report::info("with sockets to the outside".into(), named(&["socket", "port"])),
+        harness::report::info("with programs and processes".into(), named(&["program", "process"])),
+        harness::report::info("that do work in a process that is not confined".into(), unconfined.to_string()),
+    ];
+    let note = "Each attempt is a system call made by the switch's own threads, after it has confined itself \
+        as `tidegate switch` does.";
+    harness::report::write("confinement", "confine", &rows, &[note]);
 }
 
 fn every_thread_is_confined() {
