@@ -17,8 +17,12 @@ use tidegate_switch::control::Client;
 const LOOK_SOON: Duration = Duration::from_millis(1);
 /// How often it is looked for when it has not come for [`SOON`].
 const LOOK_LATER: Duration = Duration::from_millis(50);
+/// And when not for [`LATER`]: one that cannot be understood, of another release, is not asked all the time.
+const LOOK_SELDOM: Duration = Duration::from_millis(500);
 /// A service manager starts it again within this time.
 const SOON: Duration = Duration::from_secs(3);
+/// An administrator may.
+const LATER: Duration = Duration::from_secs(60);
 /// Least time between two that were found: one that answers this question and breaks off at the next is not
 /// to be asked all the time.
 const FOUND_AGAIN: Duration = Duration::from_millis(20);
@@ -53,7 +57,11 @@ impl Watch {
                     return watch.found();
                 }
                 drop(watch);
-                std::thread::sleep(if began.elapsed() < SOON { LOOK_SOON } else { LOOK_LATER });
+                std::thread::sleep(match began.elapsed() {
+                    waited if waited < SOON => LOOK_SOON,
+                    waited if waited < LATER => LOOK_LATER,
+                    _ => LOOK_SELDOM,
+                });
             }
         };
         if let Err(error) = std::thread::Builder::new().name("watch".into()).spawn(look) {

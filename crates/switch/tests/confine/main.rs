@@ -366,7 +366,10 @@ fn report(attempts: usize, wrong: &[String]) {
         harness::report::info("of those, with files".into(), named(&["file", "folder"])),
         harness::report::info("with sockets to the outside".into(), named(&["socket", "port"])),
         harness::report::info("with programs and processes".into(), named(&["program", "process"])),
-        harness::report::info("that do work in a process that is not confined".into(), unconfined.to_string()),
+        harness::report::info(
+            "that do work in a process that is not confined".into(),
+            unconfined.to_string(),
+        ),
     ];
     let note = "Each attempt is a system call made by the switch's own threads, after it has confined itself \
         as `tidegate switch` does.";
