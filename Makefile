@@ -11,7 +11,7 @@ BINARY := target/release/tidegate
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab lint fmt bench bench-quick instructions soak fuzz reliability deb build
+.PHONY: help setup demo test lab lint fmt bench bench-quick instructions soak fuzz miri reliability deb build
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -83,6 +83,15 @@ reliability: ## docs/reliability.md from target/reliability; ARGS=--measure meas
 fuzz: ## each fuzz target for SECONDS=60, with a nightly compiler; target/fuzz/results.json
 	@scripts/setup fuzz
 	scripts/fuzz $(or $(SECONDS),60) $(TARGETS)
+
+# What needs neither guest memory nor system calls, and is `unsafe` or shared between threads.
+MIRI := worker::crossing port::slots port::arrivals port::pool stats::histogram virtio::window virtio::span
+
+miri: ## frames between workers, slots, pools, counters under Miri, with a nightly compiler (minutes)
+	@scripts/setup fuzz
+	rustup component add --toolchain nightly miri rust-src
+	PROPTEST_CASES=2 MIRIFLAGS=-Zmiri-disable-isolation \
+		cargo +nightly miri test -p tidegate-switch --lib --target-dir target/miri --locked -- $(MIRI)
 
 deb: build ## dist/tidegate_VERSION_ARCH.deb
 	@scripts/setup deb
