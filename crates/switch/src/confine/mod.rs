@@ -99,15 +99,24 @@ impl Enclosed {
     }
 }
 
+/// Heaps: nobody allocates on the path of a frame, and each keeps what it once had.
+const HEAPS: i32 = 2;
+/// From this size on memory is a mapping of its own, bytes: the C library's own default, made fixed.
+const MAPPED: i32 = 128 << 10;
+
 /// The C library's allocator opens two files at some time: it counts the processors before it makes
 /// a ninth heap for a new thread, unless the number of heaps is set; and it looks into /proc the first
 /// time that a thread's heap shrinks, and remembers the answer, also that there was none. Both are
 /// settled before they would be violations.
+///
+/// It also learns: what was large once, such as a tap's pool, is later taken from a heap and kept there.
+/// With a fixed threshold it goes back to the kernel when a port goes.
 fn settle_allocator() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: sets a number.
+    // SAFETY: sets numbers.
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 8);
+        libc::mallopt(libc::M_ARENA_MAX, HEAPS);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED);
     }
     let shrink = || {
         // Each too small for a mapping of its own, together more than a heap keeps when they are freed.
