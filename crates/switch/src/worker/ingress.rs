@@ -25,10 +25,6 @@ const GENERAL_COST: i64 = 1024;
 /// Bytes of best effort copied in one loop: a real-time frame that arrives
 /// meanwhile waits for it.
 const QUANTUM: i64 = 64 << 10;
-/// After how long a frame is asked again to be dropped where none came back, ns: here, nothing was to be
-/// dropped; another worker may not have come to it.
-const ASK_AGAIN: u64 = 200_000;
-const ASK_PEER_AGAIN: u64 = 10_000_000;
 /// Longest that a frame keeps those behind it waiting for a worker that is behind, ns: as long as it may be
 /// held by a receiver.
 const BEHIND: u64 = 10_000_000;
@@ -419,56 +415,6 @@ impl Worker {
             self.to_ring |= 1 << worker;
         } else {
             self.drop_frame(frame, egress, DropReason::QueueFull);
-        }
-    }
-
-    /// Half the ring is in flight: a frame at the fullest egress is to make room.
-    fn ask_relief(&mut self, port: &mut Port) {
-        self.ask(port, port.longest_egress(), false);
-    }
-
-    /// Half the ring is in flight, and the driver relies on order: if its oldest frame holds back
-    /// what is done, that frame is to make room. Not if it has a deadline.
-    #[cold]
-    fn let_through(&mut self, port: &mut Port, pair: usize) {
-        if self.was_asked(port) {
-            return;
-        }
-        let Link::Vhost(vhost) = &port.link else { return };
-        let Some(Some(tx)) = vhost.tx.get(pair) else { return };
-        let Some((head, behind @ 1..)) = tx.ring.queue.held_back() else { return };
-        let Some(oldest) = tx.slots.find(Owner::Ring { queue: pair as u16, head }) else { return };
-        let frame = oldest.get();
-        if !frame.is_realtime() && frame.shares.get() == 0 {
-            tracing::trace!(port = port.index, behind, "a frame holds others back");
-            self.ask(port, frame.egress, true);
-        } else {
-            // Not looked for in every loop.
-            port.relieving = self.now + ASK_AGAIN;
-        }
-    }
-
-    /// Whether a frame of it was to be dropped a moment ago.
-    fn was_asked(&self, port: &Port) -> bool {
-        port.relieving != NEVER && self.now < port.relieving
-    }
-
-    /// Asks the worker that owns `egress` to drop a frame: once until one comes back, or another
-    /// worker would drop one for each of our loops.
-    fn ask(&mut self, port: &mut Port, egress: PortIndex, oldest: bool) {
-        if self.was_asked(port) {
-            return;
-        }
-        let Some(info) = &self.infos[egress as usize] else { return };
-        let worker = info.worker as usize;
-        if worker == self.id as usize {
-            self.relief.push((egress, port.index, oldest));
-            port.relieving = self.now + ASK_AGAIN;
-        } else if let Some((peer, _)) = &mut self.peers[worker]
-            && peer.send(Crossing::Relieve { egress, source: port.index, oldest })
-        {
-            port.relieving = self.now + ASK_PEER_AGAIN;
-            self.to_ring |= 1 << worker;
         }
     }
 

@@ -36,6 +36,7 @@ pub mod handover;
 pub mod ingress;
 mod ingress_tap;
 mod quiet;
+mod relief;
 pub mod settle;
 pub mod sleep;
 #[cfg(test)]

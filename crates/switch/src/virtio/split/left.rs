@@ -1,0 +1,33 @@
+//! What a region and the ring say about a queue whose process was killed.
+
+use crate::virtio::inflight::Snapshot;
+
+/// Where a predecessor left a queue.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Used entries up to here are written.
+    pub next_used: u16,
+    /// The chain completed last, which may still be marked.
+    pub last: Option<u16>,
+    /// Chains that were popped and not completed: of a transmit queue; those of a receive queue
+    /// are popped again.
+    pub in_flight: Vec<u16>,
+    /// Available index after them.
+    pub next_avail: u16,
+}
+
+impl Left {
+    /// From what the region says and `used`, the ring's used index.
+    pub fn of(left: &Snapshot, used: u16, size: u16, transmit: bool) -> Result<Self, &'static str> {
+        let (next_used, last, _) = left.commit;
+        // What is shown was no longer marked, and may be in flight again.
+        let last = (transmit && next_used != used).then_some(last);
+        let marked = (0..).zip(&left.places).filter(|&(head, &places)| places != 0 && Some(head) != last);
+        let in_flight: Vec<u16> = if transmit { marked.map(|(head, _)| head).collect() } else { Vec::new() };
+        let open = in_flight.len() as u32 + u32::from(left.lost);
+        if u32::from(next_used.wrapping_sub(used)) + open > size.into() {
+            return Err("more entries than it has");
+        }
+        Ok(Self { next_used, last, in_flight, next_avail: next_used.wrapping_add(open as u16) })
+    }
+}

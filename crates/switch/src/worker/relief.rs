@@ -1,0 +1,68 @@
+//! Room in a sender's ring: half of it is in flight, and a frame of it that waits is to be dropped.
+//!
+//! ```text
+//!  ring, half in flight ─▶ ask ─┬─▶ relief: this worker's egresses, this loop
+//!                               └─▶ Crossing::Relieve: the egress is another worker's
+//! ```
+
+use super::Worker;
+use super::crossing::Crossing;
+use crate::fdb::PortIndex;
+use crate::port::{Link, NEVER, Owner, Port};
+
+/// After how long a frame is asked again to be dropped where none came back, ns: here, nothing was to be
+/// dropped; another worker may not have come to it.
+const ASK_AGAIN: u64 = 200_000;
+const ASK_PEER_AGAIN: u64 = 10_000_000;
+
+impl Worker {
+    /// Half the ring is in flight: a frame at the fullest egress is to make room.
+    pub(super) fn ask_relief(&mut self, port: &mut Port) {
+        self.ask(port, port.longest_egress(), false);
+    }
+
+    /// Half the ring is in flight, and the driver relies on order: if its oldest frame holds back
+    /// what is done, that frame is to make room. Not if it has a deadline.
+    #[cold]
+    pub(super) fn let_through(&mut self, port: &mut Port, pair: usize) {
+        if self.was_asked(port) {
+            return;
+        }
+        let Link::Vhost(vhost) = &port.link else { return };
+        let Some(Some(tx)) = vhost.tx.get(pair) else { return };
+        let Some((head, behind @ 1..)) = tx.ring.queue.held_back() else { return };
+        let Some(oldest) = tx.slots.find(Owner::Ring { queue: pair as u16, head }) else { return };
+        let frame = oldest.get();
+        if !frame.is_realtime() && frame.shares.get() == 0 {
+            tracing::trace!(port = port.index, behind, "a frame holds others back");
+            self.ask(port, frame.egress, true);
+        } else {
+            // Not looked for in every loop.
+            port.relieving = self.now + ASK_AGAIN;
+        }
+    }
+
+    /// Whether a frame of it was to be dropped a moment ago.
+    fn was_asked(&self, port: &Port) -> bool {
+        port.relieving != NEVER && self.now < port.relieving
+    }
+
+    /// Asks the worker that owns `egress` to drop a frame: once until one comes back, or another
+    /// worker would drop one for each of our loops.
+    fn ask(&mut self, port: &mut Port, egress: PortIndex, oldest: bool) {
+        if self.was_asked(port) {
+            return;
+        }
+        let Some(info) = &self.infos[egress as usize] else { return };
+        let worker = info.worker as usize;
+        if worker == self.id as usize {
+            self.relief.push((egress, port.index, oldest));
+            port.relieving = self.now + ASK_AGAIN;
+        } else if let Some((peer, _)) = &mut self.peers[worker]
+            && peer.send(Crossing::Relieve { egress, source: port.index, oldest })
+        {
+            port.relieving = self.now + ASK_PEER_AGAIN;
+            self.to_ring |= 1 << worker;
+        }
+    }
+}
