@@ -105,9 +105,8 @@ const HEAPS: i32 = 2;
 const MAPPED: i32 = 128 << 10;
 
 /// The C library's allocator opens two files at some time: it counts the processors before it makes
-/// a ninth heap for a new thread, unless the number of heaps is set; and it looks into /proc the first
-/// time that a thread's heap shrinks, and remembers the answer, also that there was none. Both are
-/// settled before they would be violations.
+/// a ninth heap for a new thread, unless the number of heaps is set; and it looks into /proc before it makes
+/// a thread's heap smaller. With a number, and without ever making one smaller, it opens none.
 ///
 /// It also learns: what was large once, such as a tap's pool, is later taken from a heap and kept there.
 /// With a fixed threshold it goes back to the kernel when a port goes.
@@ -116,13 +115,7 @@ fn settle_allocator() {
     // SAFETY: sets numbers.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, HEAPS);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED);
     }
-    let shrink = || {
-        // Each too small for a mapping of its own, together more than a heap keeps when they are freed.
-        let pieces: Vec<Vec<u8>> = (0..16).map(|_| vec![0; 64 << 10]).collect();
-        std::hint::black_box(&pieces);
-    };
-    // Without a thread nothing is lost but this.
-    let _ = std::thread::Builder::new().spawn(shrink).map(std::thread::JoinHandle::join);
 }

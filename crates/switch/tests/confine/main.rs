@@ -159,8 +159,18 @@ fn needed() -> std::io::Result<()> {
     a.shutdown(std::net::Shutdown::Both)?;
     std::io::Read::read_to_end(&mut b, &mut vec![])?;
     drop(b.try_clone()?);
-    // A heap that shrinks: a thread's own, as the workers have.
-    let pieces = || std::hint::black_box((0..16).map(|_| vec![0u8; 64 << 10]).collect::<Vec<_>>());
+    // Heaps that could shrink: of threads that are there at the same time, as those of many ports are.
+    let pieces = || std::hint::black_box((0..64).map(|_| vec![0u8; 64 << 10]).collect::<Vec<_>>());
+    let both = std::sync::Barrier::new(3);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let held = pieces();
+                both.wait();
+                drop(held);
+            });
+        }
+    });
     drop(std::thread::spawn(move || drop(pieces())).join());
     Ok(())
 }
