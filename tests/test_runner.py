@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import os
 import stat
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -33,7 +34,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_loader("runner", loader)
     assert spec
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(__import__("sys").modules, "runner", module)
+    monkeypatch.setitem(sys.modules, "runner", module)
     loader.exec_module(module)
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -71,6 +72,32 @@ def test_few_get_a_second_try(
     counts = runner.cargo_test("--workspace")
     assert (counts.passed, counts.failed, counts.unstable) == (passed, failed, unstable)
     assert len((tmp_path / "calls").read_text().splitlines()) == runs
+
+
+RESULT = "test result: FAILED. 1 passed; 1 failed; 0 ignored"
+RERUN = "error: test failed, to rerun pass `-p some --test {}`"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["error: could not compile `some`"],
+        # A program that a signal ended says nothing of its tests; another one had one that failed.
+        [RERUN.format("crashed")],
+        ["test shaky ... FAILED", RERUN.format("crashed")],
+        ["test shaky ... FAILED", RESULT, RERUN.format("file"), RERUN.format("crashed")],
+    ],
+)
+def test_what_failed_without_a_name_has_failed(runner: ModuleType, tmp_path: Path, lines: list[str]) -> None:
+    """A build that fails and a program that crashes get no second try, and are no success."""
+    (tmp_path / "output").write_text("\n".join(lines) + "\n")
+    program = tmp_path / "cargo"
+    program.write_text("#!/bin/sh\necho call >>calls\ncat output\nexit 101\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    counts = runner.cargo_test("--workspace")
+    assert counts.failed >= 1
+    assert not counts.unstable
+    assert (tmp_path / "calls").read_text() == "call\n"
 
 
 def test_pytest_gets_a_second_try(runner: ModuleType, tmp_path: Path) -> None:
