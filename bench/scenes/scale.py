@@ -11,44 +11,51 @@ from peers.synthetic import Synthetic, disturbed, vnics
 ANY = 'allowed = { macs = "any" }'
 FEW, MANY = "2 ports", "256 ports"
 SHORT = "256 ports, rings of 16"
+TEN = "10 contracts"
+MACS, MANY_MACS = "10 addresses", "4,100 addresses"
 DESCRIPTORS = 36
 """What the switch sets aside for a vhost-user port of one queue pair."""
-MOST = min(1000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] // DESCRIPTORS - 5)
-"""Contracts; fewer than 1,000 only where this machine allows the switch too few descriptors."""
-TEN, DEFINED, CONNECTED = "10 contracts", f"{MOST:,} contracts", f"{MOST:,} contracts, all connected"
-MACS, MANY_MACS = "10 addresses", "4,100 addresses"
-
-CASES: dict[str, tuple[int, str, tuple[str, ...]]] = {
-    FEW: (2, "", ()),
-    MANY: (256, "", ()),
-    SHORT: (256, "", ("--ring", "16")),
-    TEN: (10, "", ("--ports", "10")),
-    DEFINED: (MOST, "", ("--ports", "10")),
-    CONNECTED: (MOST, "", ("--ports", "10", "--idle", str(MOST - 10))),
-    MACS: (10, ANY, ("--macs", "10", "--ring", "512")),
-    MANY_MACS: (10, ANY, ("--macs", "4100", "--ring", "512")),
-}
+Case = tuple[int, str, tuple[str, ...]]
 """Contracts, what each says besides, and what the generator is told."""
+Claim = tuple[str, str, str, float, str]
+"""Measure, the two cases that are compared, the limit, and what is asked, in words."""
 
-TARGETS = (
-    ("2 → 256 ports", FEW, MANY, 1.25, "at most +25 % per frame"),
-    (f"10 → {MOST:,} contracts", TEN, DEFINED, 1.25, "at most +25 % per frame"),
-    (
-        f"10 → {MOST:,} contracts, the others connected and silent",
-        TEN,
-        CONNECTED,
-        1.25,
-        "at most +25 % per frame",
-    ),
-    ("10 → 4,100 addresses behind 10 ports", MACS, MANY_MACS, 1 / 0.85, "throughput at most -15 %"),
-)
+
+def most_contracts() -> int:
+    """1,000; fewer only where this machine allows the switch too few descriptors."""
+    return min(1000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] // DESCRIPTORS - 5)
+
+
+def cases_and_claims(most: int) -> tuple[dict[str, Case], list[Claim]]:
+    """What is measured with `most` contracts, and what is compared."""
+    defined, connected = f"{most:,} contracts", f"{most:,} contracts, all connected"
+    cases: dict[str, Case] = {
+        FEW: (2, "", ()),
+        MANY: (256, "", ()),
+        SHORT: (256, "", ("--ring", "16")),
+        TEN: (10, "", ("--ports", "10")),
+        defined: (most, "", ("--ports", "10")),
+        connected: (most, "", ("--ports", "10", "--idle", str(most - 10))),
+        MACS: (10, ANY, ("--macs", "10", "--ring", "512")),
+        MANY_MACS: (10, ANY, ("--macs", "4100", "--ring", "512")),
+    }
+    frame = "at most +25 % per frame"
+    claims: list[Claim] = [
+        ("2 → 256 ports", FEW, MANY, 1.25, frame),
+        (f"10 → {defined}", TEN, defined, 1.25, frame),
+        (f"10 → {defined}, the others connected and silent", TEN, connected, 1.25, frame),
+        ("10 → 4,100 addresses behind 10 ports", MACS, MANY_MACS, 1 / 0.85, "throughput at most -15 %"),
+    ]
+    return cases, claims
+
+
 NS, RATE = "ns a frame", "Mpps"
 PAGES = 1100
 """Hugepages (2 MB): the guests' memory, of 256 busy ones or of 1,000 that are mostly silent."""
 
 
-def _measure(load: Synthetic, seconds: float, case: str) -> Json:
-    count, lines, arguments = CASES[case]
+def _measure(load: Synthetic, seconds: float, known: dict[str, Case], case: str) -> Json:
+    count, lines, arguments = known[case]
     load.apply(vnics(load.folder, count, *filter(None, [lines])))
     report = load.run("forward", "--windows", "1", "--window", seconds, "--warm-up", "0.3", *arguments)
     if not report["huge_pages"]:
@@ -73,8 +80,9 @@ def run(context: Context) -> Result:
     """Each case by turns; the cost of a frame against the smallest case of its kind."""
     context.cleanup.enter_context(hugepages(PAGES))
     load = Synthetic(context)
-    contender = Contender("tidegate", partial(_measure, load, context.seconds(1.0)))
-    cases = [case for case in CASES if not context.quick or case != SHORT]
+    known, claims = cases_and_claims(most_contracts())
+    contender = Contender("tidegate", partial(_measure, load, context.seconds(1.0), known))
+    cases = [case for case in known if not context.quick or case != SHORT]
     windows = interleave(context.machine, [contender], cases, context.rounds(5))
     figures = [
         Figure(f"64 B, {case}", "tidegate", unit, samples(windows, "tidegate", case, unit), filterable=True)
@@ -88,7 +96,7 @@ def run(context: Context) -> Result:
             filterable=True,
             invalid=_limited(windows, few) or _limited(windows, many),
         )
-        for measure, few, many, limit, asked in TARGETS
+        for measure, few, many, limit, asked in claims
     ]
     return Result(figures, targets, windows=windows)
 
