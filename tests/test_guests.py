@@ -16,8 +16,8 @@ pytestmark = pytest.mark.lab
 
 MAC = {"a": "52:54:00:00:00:0a", "b": "52:54:00:00:00:0b"}
 IP = {"a": "10.0.0.1", "b": "10.0.0.2"}
-LIMIT = {"a": 20, "b": 40}
-"""tx.max, Mbit/s."""
+LIMIT = {"a": 4, "b": 8}
+"""tx.max, Mbit/s: less than a guest sends in emulation on a busy machine."""
 MBIT = 1e6
 
 
@@ -114,6 +114,12 @@ def stream(guest: Guest, to: str, seconds: int, options: str = "") -> None:
     )
 
 
+def end_stream(guest: Guest) -> None:
+    """Stop the client; its server is ready for the next one."""
+    guest.run("kill -INT $(cat /tmp/client.pid)")
+    guest.run("while kill -0 $(cat /tmp/client.pid) 2>/dev/null; do sleep 0.1; done")
+
+
 def test_ping(lasting: tuple[Host, Guest, Guest]) -> None:
     """Every echo comes back, small and fragmented."""
     host, a, b = lasting
@@ -123,47 +129,42 @@ def test_ping(lasting: tuple[Host, Guest, Guest]) -> None:
     assert host.show("b").rx_frames >= 25
 
 
-@pytest.mark.parametrize("options", ["", "--udp --bitrate 60M"], ids=["tcp", "udp"])
+@pytest.mark.parametrize("options", ["", "--udp --bitrate 16M"], ids=["tcp", "udp"])
 @pytest.mark.parametrize(("sender", "receiver"), ["ab", "ba"])
 def test_rate_is_kept(lasting: tuple[Host, Guest, Guest], sender: str, receiver: str, options: str) -> None:
     """What a guest sends comes to its tx.max and not over it; how far it gets is also up to the emulation."""
     host, *guests = lasting
     guest = guests["ab".index(sender)]
-    stream(guest, IP[receiver], 10, options)
-    time.sleep(2)
+    stream(guest, IP[receiver], 60, options)
+    wait_for("traffic", lambda: host.tx_rate(sender, 0.5) > 0.5 * MBIT)
     throttled = host.show(sender).throttled_ns
-    rate = host.tx_rate(sender, 6)
+    host.keeps_rate(sender, LIMIT[sender] * MBIT, 0.5)
     assert host.show(sender).throttled_ns > throttled
-    guest.run("while kill -0 $(cat /tmp/client.pid) 2>/dev/null; do sleep 0.1; done", timeout=20)
-    log = guest.run("cat /tmp/client.log")
-    assert 0.5 * LIMIT[sender] * MBIT <= rate <= 1.05 * LIMIT[sender] * MBIT, log
-    assert "iperf Done" in log
+    end_stream(guest)
 
 
 def test_changed_contract_takes_effect_live(lasting: tuple[Host, Guest, Guest]) -> None:
     """`vnic set` changes the rate of a running connection."""
     host, a, _ = lasting
-    stream(a, IP["b"], 16)
-    time.sleep(2)
-    assert host.tx_rate("a", 3) <= 1.05 * LIMIT["a"] * MBIT
+    stream(a, IP["b"], 60)
+    wait_for("traffic", lambda: host.tx_rate("a", 0.5) > 0.5 * MBIT)
+    host.keeps_rate("a", LIMIT["a"] * MBIT, 0.5)
     try:
-        host.cli("vnic", "set", "a", "tx.max=60mbit")
-        time.sleep(2)
-        assert 1.5 * LIMIT["a"] * MBIT <= host.tx_rate("a", 4) <= 1.05 * 60 * MBIT, a.run(
-            "cat /tmp/client.log"
-        )
+        host.cli("vnic", "set", "a", f"tx.max={3 * LIMIT['a']}mbit")
+        host.keeps_rate("a", 3 * LIMIT["a"] * MBIT, 0.5)
     finally:
         host.cli("vnic", "set", "a", f"tx.max={LIMIT['a']}mbit")
+    end_stream(a)
 
 
 @pytest.mark.parametrize(
     ("queues", "options"),
     [
         (2, ""),
-        (1, "mrg_rxbuf=off"),
+        pytest.param(1, "mrg_rxbuf=off", marks=pytest.mark.long),
         (1, "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off"),
         pytest.param(1, "guest_csum=off,guest_tso4=off,guest_tso6=off", marks=pytest.mark.long),
-        (1, "indirect_desc=off,event_idx=off"),
+        pytest.param(1, "indirect_desc=off,event_idx=off", marks=pytest.mark.long),
         pytest.param(1, "rx_queue_size=1024", marks=pytest.mark.long),
         (2, "packed=on"),
         pytest.param(1, "packed=on,indirect_desc=off,event_idx=off", marks=pytest.mark.long),
@@ -398,8 +399,8 @@ def test_switch_restarted_under_running_guests(host: Host) -> None:
             host.start_switch()
             ready(host, a, b)
             # The same connection goes on.
-            wait_for("traffic", lambda: host.tx_rate("a", 1) > 5e6, 30)
-            assert host.tx_rate("a", 3) <= 1.05 * LIMIT["a"] * MBIT
+            wait_for("traffic", lambda: host.tx_rate("a", 1) > 1e6, 30)
+            host.keeps_rate("a", LIMIT["a"] * MBIT, 0)
             a.run("kill -9 $(cat /tmp/client.pid); sleep 1")
             assert " 0% packet loss" in a.run(f"ping -c 5 -i 0.1 -W 5 {IP['b']}")
         assert checksum_errors(a) == checksum_errors(b) == 0

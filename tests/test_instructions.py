@@ -59,18 +59,9 @@ def test_more_than_the_margin_is_told() -> None:
     assert any("gone" in line for line in wrong)
 
 
-@pytest.mark.parametrize(
-    "cases",
-    [
-        pytest.param(["64B", "64B-deadline", "64B-packed", "68B-vlan"], id="four"),
-        pytest.param([], id="all", marks=pytest.mark.long),
-    ],
-)
-def test_the_hot_path_takes_no_more_instructions(cases: list[str]) -> None:
+def test_the_hot_path_takes_no_more_instructions() -> None:
     """As stored in bench/instructions.json."""
     if not shutil.which("valgrind"):
         pytest.skip("valgrind is missing: scripts/setup test")
-    options = [word for case in cases for word in ("--case", case)]
-    command = [str(ROOT / "bench/instructions"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run([str(ROOT / "bench/instructions")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -54,7 +54,7 @@ def test_iperf3(
     a, b = stacks
     b.iperf_server()
     direction = ["--reverse"] if sender == "b" else []
-    client = a.spawn("iperf3", "--client", IP["b"], "--time", "24", *options, *direction)
+    client = a.spawn("iperf3", "--client", IP["b"], "--time", "40", *options, *direction)
     time.sleep(1.5)
     host.keeps_rate(sender, limit * MBIT)
     client.kill()

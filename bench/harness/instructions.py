@@ -1,7 +1,7 @@
 """Instructions a frame on the hot path, counted by callgrind: the same on every run.
 
 ```text
- benches/hot_path ─▶ valgrind, 2 x CASES ─▶ Ir of our own code ─▶ difference / frames
+ examples/hot_path ─▶ valgrind, 2 x CASES ─▶ Ir of our own code ─▶ difference / frames
 ```
 
 What libc does is left out: its memcpy is another one on another CPU.
@@ -20,7 +20,8 @@ from . import stages
 
 FEW, MANY = 2_560, 10_240
 """Frames of the two runs of which the difference is taken: start-up is in both."""
-BUILD = ("cargo", "bench", "-p", "tidegate-switch", "--bench", "hot_path", "--locked", "--no-run")
+BUILD = ("cargo", "build", "--release", "--locked", "--workspace", "--example", "hot_path")
+"""The workspace: with its features for dependencies, what `cargo build` made serves here too."""
 
 
 class Failed(Exception):

@@ -1,7 +1,7 @@
-"""What a frame costs on one core, by case and by stage: benches/hot_path, without a second core.
+"""What a frame costs on one core, by case and by stage: examples/hot_path, without a second core.
 
 ```text
- benches/hot_path ─▶ ns a frame, each case ─▶ differences: what a contract, what a deadline adds
+ examples/hot_path ─▶ ns a frame, each case ─▶ differences: what a contract, what a deadline adds
         └─ callgrind ─▶ instructions a frame of the 64 B case, by stage
 ```
 """

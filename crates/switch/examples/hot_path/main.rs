@@ -5,7 +5,7 @@
 //!  driver (not counted): fills tx ring, gives rx buffers ─▶ Worker::turn ─▶ driver takes all back
 //! ```
 //!
-//! `cargo bench -p tidegate-switch --bench hot_path` prints nanoseconds a frame. With `--frames N`
+//! `cargo run --release -p tidegate-switch --example hot_path` prints nanoseconds a frame. With `--frames N`
 //! it carries N frames of each case and prints nothing: for instruction counts. `--case NAME`
 //! takes one case; `--list` names them.
 
