@@ -22,7 +22,7 @@ MAC = {"source": "52:54:00:00:01:01", "sink": "52:54:00:00:01:02"}
 
 @pytest.fixture
 def ports(host: Host) -> Host:
-    """A source limited to 20 Mbit/s, so that its ring lasts while it is not scheduled, and an unlimited sink."""
+    """A source of 20 Mbit/s, whose ring lasts while it is not scheduled, and an unlimited sink."""
     need_commands("dpdk-testpmd")
     host.apply(
         vhost_user_vnic("source", host.folder / "source.sock", MAC["source"], 'tx = { max = "20mbit" }')
