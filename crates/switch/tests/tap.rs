@@ -167,7 +167,8 @@ fn over_its_limit_a_tap_waits_in_a_bounded_pool() {
         host.until(|| receive(&mut b) == host.stats("tg0").tx.frames && !host.stats("tg0").throttled);
         std::thread::sleep(Duration::from_millis(5));
         let delivered = receive(&mut b);
-        assert!((1900..=2200).contains(&delivered), "{delivered} frames waited in 4 MB");
+        // In pieces of 2 KiB; and up to 500 more were in the kernel's queue when the last ones were sent.
+        assert!((1900..=2700).contains(&delivered), "{delivered} frames waited in 4 MB");
         assert!(delivered + dropped() <= u64::from(sent));
         assert_eq!(host.stats("tg0").tx.dropped.len(), 1, "{:?}", host.stats("tg0").tx.dropped);
     });

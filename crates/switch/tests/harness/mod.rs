@@ -298,13 +298,13 @@ impl Stream {
     }
 }
 
-/// Measures again, at most five times, until what is measured is in `range`: a worker that the
+/// Measures again, at most ten times, until what is measured is in `range`: a worker that the
 /// host took the CPU from for longer than a burst lasts does not keep a rate meanwhile, and a wrong
 /// one is wrong each time. Bursts are of 20 ms and more for the same reason, and ranges wide.
 #[track_caller]
 pub fn measured(what: &str, range: RangeInclusive<f64>, mut measure: impl FnMut() -> f64) {
     let mut seen = Vec::new();
-    while seen.len() < 5 {
+    while seen.len() < 10 {
         let value = measure();
         if range.contains(&value) {
             return;
