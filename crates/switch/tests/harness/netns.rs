@@ -32,10 +32,12 @@ pub fn in_namespace(name: &str, body: impl FnOnce()) {
         return;
     }
     let test = std::env::current_exe().unwrap();
-    // Its "test result" is not one more.
     let inside =
         unshare().arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1").output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&inside.stdout), String::from_utf8_lossy(&inside.stderr));
+    // Indented, its "test result" is not one more.
+    let [out, err] = [&inside.stdout, &inside.stderr].map(|text| {
+        String::from_utf8_lossy(text).lines().map(|line| format!("    {line}\n")).collect::<String>()
+    });
     assert!(inside.status.success(), "{name} failed in its namespace:\n{out}{err}");
     assert!(out.contains("1 passed"), "{name} is not the name of this test:\n{out}");
 }
