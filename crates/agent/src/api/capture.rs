@@ -47,9 +47,14 @@ impl http_body::Body for PipeBody {
 pub async fn start(place: Arc<dyn Capture>, vnic: String, snaplen: u32) -> Result<Body, ApiError> {
     let (reader, writer) = io::pipe().map_err(|e| failed("make a pipe", &e))?;
     let receiver = Receiver::from_owned_fd(reader.into()).map_err(|e| failed("use a pipe", &e))?;
+    // A place that refuses closes its end: not to be taken for frames before its answer is there.
+    let held = writer.try_clone().map_err(|e| failed("hold a pipe", &e))?;
     let (tell, mut told) = tokio::sync::oneshot::channel();
     // Not on tokio's threads: a switch that hangs must not keep the agent from ending.
-    let asking = move || drop(tell.send(place.capture(&vnic, snaplen, writer.into())));
+    let asking = move || {
+        drop(tell.send(place.capture(&vnic, snaplen, writer.into())));
+        drop(held);
+    };
     std::thread::Builder::new()
         .name("capture".into())
         .spawn(asking)
@@ -61,7 +66,7 @@ pub async fn start(place: Arc<dyn Capture>, vnic: String, snaplen: u32) -> Resul
             Ok(answer) => answer?,
             Err(_) => return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the capture panicked")),
         },
-        _ = receiver.readable() => {}
+        _ = receiver.readable() => told.try_recv().unwrap_or(Ok(()))?,
     }
     Ok(Body::new(PipeBody(receiver)))
 }
