@@ -278,6 +278,7 @@ def test_super_frames_pass_whole(peer: tuple[Host, Guest]) -> None:
         assert checksum_errors(a) == checksum_errors(b) == 0
 
 
+@pytest.mark.long
 def test_jumbo_frames(host: Host) -> None:
     """With mtu = 9000 frames of 9000 bytes pass, over several buffers of the receiver."""
     unlimited(host, "mtu = 9000")
