@@ -99,7 +99,7 @@ mod tests {
         thread::spawn(move || receive(&listener, &counting));
         send(address, Duration::from_secs(5)).unwrap();
         let now = clock::now();
-        let window = Window { from: now, to: now + 100_000_000 };
+        let window = Window { from: now, to: now + 1_000_000_000 };
         meter.measure(window);
         assert_eq!(meter.bytes(), 0);
         while meter.bytes() == 0 {
