@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::pipe::Receiver;
+use tokio::sync::oneshot::error::TryRecvError;
 
 /// Bytes taken from the pipe at once: as many as a pipe holds by default.
 const CHUNK: usize = 64 << 10;
@@ -60,13 +61,17 @@ pub async fn start(place: Arc<dyn Capture>, vnic: String, snaplen: u32) -> Resul
         .spawn(asking)
         .map_err(|e| failed("start a thread", &e))?;
     // Frames may flow before the place has answered.
-    tokio::select! {
+    let answer = tokio::select! {
         biased;
-        answer = &mut told => match answer {
-            Ok(answer) => answer?,
-            Err(_) => return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the capture panicked")),
-        },
-        _ = receiver.readable() => told.try_recv().unwrap_or(Ok(()))?,
+        answer = &mut told => answer.map_err(|_| TryRecvError::Closed),
+        _ = receiver.readable() => told.try_recv(),
+    };
+    match answer {
+        Ok(answer) => answer?,
+        Err(TryRecvError::Empty) => {}
+        Err(TryRecvError::Closed) => {
+            return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the capture panicked"));
+        }
     }
     Ok(Body::new(PipeBody(receiver)))
 }
