@@ -115,7 +115,7 @@ def stream(guest: Guest, to: str, seconds: int, options: str = "") -> None:
 
 
 def end_stream(guest: Guest) -> None:
-    """Stop the client; its server is ready for the next one."""
+    """Stop the client, which must still be at it; its server is ready for the next one."""
     guest.run("kill -INT $(cat /tmp/client.pid)")
     guest.run("while kill -0 $(cat /tmp/client.pid) 2>/dev/null; do sleep 0.1; done")
 
