@@ -1,0 +1,45 @@
+//! The kernel place: contracts for VMs on network devices that are there already: a tap with vhost-net, a macvtap,
+//! a veth.
+//!
+//! ```text
+//!  Shaping (rates of each netdev) ─┐
+//!                                  ├─▶ plan (pure) ──▶ Steps ──▶ netlink ──▶ kernel
+//!  Network (what is there) ────────┘                                           │
+//!        ▲                                                                     │
+//!        └───────────────────────── observe: links, qdiscs, classes, filters ◀─┘
+//!
+//!  In the kernel, for a tap:
+//!
+//!    to the VM (rx):    host stack, bridge ──▶ tap: HTB 7464: ─ class 7464:1 ─ bfifo ──▶ VM
+//!
+//!    from the VM (tx):  VM ──▶ tap: clsact ─ redirect ─▶ tidegate-tx (IFB): HTB 7464: ─┬─ class 7464:1 ─ bfifo ─┐
+//!                       host stack, bridge ◀─ as if received on its tap ───────────────┴─ class 7464:2 ─ bfifo ─┘
+//! ```
+//!
+//! What a VM sends is *shaped*: it waits, where a policer would drop, so that super-frames of 64 KiB neither starve
+//! nor burst. Rates count wire bytes, every segment of a super-frame with its headers.
+//!
+//! Pure, tested without a kernel:
+//! - [`limit`]: what the kernel makes of a rate and a burst
+//! - [`class`]: the HTB class of a limit
+//! - [`handle`]: names of qdiscs and classes
+//! - [`owner`]: how what is ours is marked
+//! - [`network`]: what was observed
+//! - [`shaping`]: what is wanted
+//! - [`step`]: one request to the kernel
+//! - [`mod@plan`]: from wanted and observed to steps
+
+pub mod class;
+pub mod handle;
+pub mod limit;
+pub mod network;
+pub mod owner;
+pub mod plan;
+pub mod shaping;
+pub mod step;
+
+pub use limit::{Limit, LimitError};
+pub use network::Network;
+pub use plan::{Plan, plan};
+pub use shaping::{Refusal, Shaping};
+pub use step::{Device, Step};

@@ -1,0 +1,195 @@
+//! What was observed: the links of a network namespace, and the qdiscs, classes and filters on them.
+
+use crate::class::HtbClass;
+use crate::handle::Handle;
+use crate::owner::{self, Cookie};
+use std::collections::BTreeMap;
+
+/// A network namespace, as far as the plan needs to know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// By interface index.
+    pub links: BTreeMap<u32, Link>,
+}
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// At most 15 bytes.
+    pub name: String,
+    /// Kind of a virtual device, such as `tun`, `veth`, `ifb`; physical ones have none.
+    pub kind: Option<String>,
+    /// What `ip link set alias` sets.
+    pub alias: Option<String>,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// Its qdiscs, but what the kernel makes by itself below others.
+    pub qdiscs: Vec<Qdisc>,
+    /// The classes of a root qdisc of ours.
+    pub classes: Vec<Class>,
+    /// The filters at its ingress, and those of a root qdisc of ours.
+    pub filters: Vec<Filter>,
+}
+
+/// A qdisc.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Qdisc {
+    /// Major 0 where the kernel made it by itself.
+    pub handle: Handle,
+    /// Root, clsact, or a class.
+    pub parent: Handle,
+    /// What it is.
+    pub setting: Setting,
+}
+
+/// Kind of a qdisc, with what the plan cares for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// `htb`.
+    Htb {
+        /// Minor of the class for what no filter takes; 0 passes it on without any limit.
+        default: u32,
+    },
+    /// `bfifo`.
+    Bfifo {
+        /// Most bytes that wait.
+        limit: u32,
+    },
+    /// `clsact`.
+    Clsact,
+    /// Any other kind.
+    Other(String),
+}
+
+impl Setting {
+    /// As `tc` names it.
+    pub fn kind(&self) -> &str {
+        match self {
+            Self::Htb { .. } => "htb",
+            Self::Bfifo { .. } => "bfifo",
+            Self::Clsact => "clsact",
+            Self::Other(kind) => kind,
+        }
+    }
+}
+
+/// A class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Its name.
+    pub id: Handle,
+    /// What HTB was told; `None` for a class of another kind.
+    pub htb: Option<HtbClass>,
+    /// What it counted.
+    pub counters: Counters,
+}
+
+/// What a class counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Wire bytes sent.
+    pub bytes: u64,
+    /// Frames sent; each segment of a super-frame is one.
+    pub packets: u64,
+    /// Frames dropped since the queue was full; a super-frame is one.
+    pub drops: u64,
+    /// Bytes that wait now.
+    pub backlog: u64,
+}
+
+/// A filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// [`Handle::INGRESS`], or a qdisc.
+    pub parent: Handle,
+    /// Lower ones are asked first.
+    pub preference: u16,
+    /// Ethernet protocol; 3 is all of them (`ETH_P_ALL`).
+    pub protocol: u16,
+    /// Such as `u32`.
+    pub kind: String,
+    /// Its number among those of its preference.
+    pub handle: u32,
+    /// What it does.
+    pub rule: Rule,
+}
+
+/// What a filter does, where it is one that we make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Everything goes to the egress of another device.
+    Redirect {
+        /// Its interface index; 0 where it is gone.
+        to: u32,
+        /// Our mark.
+        cookie: Cookie,
+    },
+    /// What came in by a device goes to a class.
+    Classify {
+        /// Interface index; `None` where it is gone.
+        from: Option<u32>,
+        /// The class.
+        to: Handle,
+    },
+    /// Something else.
+    Other,
+}
+
+/// Every protocol (`ETH_P_ALL`).
+pub const ANY_PROTOCOL: u16 = 3;
+
+impl Network {
+    /// A link with its index.
+    pub fn by_name(&self, name: &str) -> Option<(u32, &Link)> {
+        self.links.iter().find(|(_, l)| l.name == name).map(|(i, l)| (*i, l))
+    }
+}
+
+impl Link {
+    /// The root qdisc, where it is not one that the kernel made by itself.
+    pub fn root(&self) -> Option<&Qdisc> {
+        self.qdiscs.iter().find(|q| q.parent == Handle::ROOT && q.handle.major() != 0)
+    }
+
+    /// The ingress or clsact qdisc.
+    pub fn ingress(&self) -> Option<&Qdisc> {
+        self.qdiscs.iter().find(|q| q.parent == Handle::CLSACT)
+    }
+
+    /// The qdisc of a class.
+    pub fn leaf(&self, class: Handle) -> Option<&Qdisc> {
+        self.qdiscs.iter().find(|q| q.parent == class)
+    }
+
+    /// A class by its name.
+    pub fn class(&self, id: Handle) -> Option<&Class> {
+        self.classes.iter().find(|c| c.id == id)
+    }
+
+    /// The filters at one place.
+    pub fn filters_at(&self, parent: Handle) -> impl Iterator<Item = &Filter> {
+        self.filters.iter().filter(move |f| f.parent == parent)
+    }
+
+    /// Whether its root qdisc bears our mark.
+    pub fn root_is_ours(&self) -> bool {
+        self.root().is_some_and(|q| q.handle == owner::ROOT_QDISC)
+    }
+
+    /// Whether it is our IFB.
+    pub fn is_our_ifb(&self) -> bool {
+        self.name == owner::IFB
+            && self.kind.as_deref() == Some("ifb")
+            && self.alias.as_deref() == Some(owner::IFB_ALIAS)
+    }
+}
+
+impl Filter {
+    /// Our mark, where it bears it.
+    pub fn cookie(&self) -> Option<Cookie> {
+        match self.rule {
+            Rule::Redirect { cookie, .. } => Some(cookie),
+            _ => None,
+        }
+    }
+}

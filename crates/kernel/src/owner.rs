@@ -1,0 +1,80 @@
+//! How what we made is told from what others made: by marks in the kernel itself, so that an agent that died
+//! at any point leaves nothing behind that its successor does not know.
+//!
+//! | object | mark |
+//! |---|---|
+//! | root qdisc of a netdev | its handle, `7464:` |
+//! | filter at the ingress of a netdev | its preference, and the cookie of its action |
+//! | IFB, with all that is on it | its name and its alias |
+//!
+//! A clsact qdisc has no room for a mark. Whether we made it is a bit of the cookie of the filter in it.
+
+use crate::handle::Handle;
+
+/// Major of our qdiscs: the bytes "td", as in the stamp of the uplink.
+pub const MAJOR: u16 = 0x7464;
+
+/// Our root qdisc.
+pub const ROOT_QDISC: Handle = Handle::new(MAJOR, 0);
+
+/// The only class of a netdev's root qdisc.
+pub const ROOT_CLASS: Handle = Handle::new(MAJOR, 1);
+
+/// Preference of our filter at a netdev's ingress: low, since whoever comes first decides.
+pub const PREFERENCE: u16 = 1;
+
+/// Name of our IFB, the device whose classes shape what VMs send.
+pub const IFB: &str = "tidegate-tx";
+
+/// Alias of our IFB.
+pub const IFB_ALIAS: &str = "tidegate: what VMs send waits here";
+
+/// The first minor of a leaf on the IFB.
+pub const FIRST_LEAF: u16 = 1;
+
+const MAGIC: [u8; 8] = *b"tidegate";
+
+/// The cookie of our redirecting action (`TCA_ACT_COOKIE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    /// The clsact qdisc that the filter is in was made for it, and goes with it.
+    pub made_clsact: bool,
+}
+
+impl Cookie {
+    /// As the kernel keeps it: `tidegate`, then flags; 16 bytes, the most there may be.
+    pub fn bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8] = self.made_clsact.into();
+        bytes
+    }
+
+    /// What a cookie says; `None` where it is not ours.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let rest = bytes.strip_prefix(&MAGIC)?;
+        Some(Self { made_clsact: rest.first().is_some_and(|flags| flags & 1 == 1) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_reads_back_and_others_are_not_ours() {
+        for made_clsact in [true, false] {
+            let cookie = Cookie { made_clsact };
+            assert_eq!(Cookie::parse(&cookie.bytes()), Some(cookie));
+        }
+        for other in [&b""[..], b"tide", b"cilium\0\0\0\0", &[0; 16]] {
+            assert_eq!(Cookie::parse(other), None);
+        }
+    }
+
+    #[test]
+    fn the_names_fit() {
+        assert!(IFB.len() <= 15, "IFNAMSIZ");
+        assert!(IFB_ALIAS.len() < 256, "IFALIASZ");
+    }
+}

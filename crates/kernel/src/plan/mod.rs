@@ -1,0 +1,248 @@
+//! From what is wanted and what was observed to steps. Pure.
+//!
+//! ```text
+//!  Shaping per netdev ─┐             ┌─ refusals: what others made, devices that are not there
+//!                      ├─▶ sort out ─┤
+//!  Network ────────────┘             └─▶ take away ─▶ IFB: class, queue, filter ─▶ netdev: redirect, root qdisc
+//! ```
+//!
+//! Nothing is kept in between: what is ours is seen by its marks. Steps are in an order in which no frame is lost:
+//! a way is built from its end, and taken away from its beginning. What is refused is left as it is, and stands in the way of nothing else.
+
+mod foreign;
+mod leaves;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+use crate::class::HtbClass;
+use crate::handle::Handle;
+use crate::limit::Limit;
+use crate::network::{ANY_PROTOCOL, Link, Network, Rule, Setting};
+use crate::owner::{self, Cookie};
+use crate::shaping::{Refusal, Shaping, Sides};
+use crate::step::{Device, Step};
+use leaves::Leaves;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In this order.
+    pub steps: Vec<Step>,
+    /// What cannot be had.
+    pub refusals: Vec<Refusal>,
+}
+
+/// One device that is there and may be touched.
+struct Target {
+    sides: Sides,
+    held: bool,
+}
+
+/// What to do so that each netdev of `wanted`, and no other, is shaped.
+pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
+    let mut plan = Plan::default();
+    let mut targets = BTreeMap::new();
+    let mut left_alone = BTreeSet::new();
+    for shaping in wanted {
+        match target(shaping, network) {
+            Ok((index, target)) => drop(targets.insert(index, target)),
+            Err(reason) => {
+                plan.refusals.push(Refusal { netdev: shaping.netdev.clone(), reason });
+                left_alone.extend(network.by_name(&shaping.netdev).map(|(index, _)| index));
+            }
+        }
+    }
+    let ifb = network.by_name(owner::IFB).filter(|(_, link)| link.is_our_ifb());
+    let shaped = |index: u32| {
+        left_alone.contains(&index) || targets.get(&index).is_some_and(|t| t.sides.ingress.is_some())
+    };
+
+    for (index, link) in network.links.iter().filter(|(i, _)| !left_alone.contains(i)) {
+        let sides = targets.get(index).map(|t| t.sides).unwrap_or_default();
+        if Some(*index) != ifb.map(|(i, _)| i) {
+            take_away(&mut plan.steps, &device(*index, link), link, sides);
+        }
+    }
+    let mut leaves = Leaves::read(ifb.map(|(_, link)| link));
+    let needed = targets.values().any(|t| t.sides.ingress.is_some())
+        || left_alone.iter().any(|index| network.links[index].filters.iter().any(|f| f.cookie().is_some()));
+    if needed {
+        leaves.drop_others(&mut plan.steps, shaped);
+        set_ifb(&mut plan.steps, ifb.map(|(_, link)| link), &mut leaves);
+    } else if ifb.is_some() {
+        plan.steps.push(Step::DeleteIfb);
+    }
+
+    for (index, target) in &targets {
+        let link = &network.links[index];
+        let device = device(*index, link);
+        if let Some(limit) = target.sides.ingress {
+            let known = leaves.minor(*index).is_some();
+            match leaves.set(&mut plan.steps, *index, &device, limit) {
+                Ok(()) => {
+                    set_redirect(&mut plan.steps, &device, link, ifb.map(|(i, _)| i), known, target.held)
+                }
+                Err(reason) => {
+                    plan.refusals.push(Refusal { netdev: link.name.clone(), reason });
+                    continue;
+                }
+            }
+        }
+        if let Some(limit) = target.sides.egress {
+            set_root(&mut plan.steps, &device, link, limit);
+        }
+    }
+    plan
+}
+
+fn target(shaping: &Shaping, network: &Network) -> Result<(u32, Target), String> {
+    let name = &shaping.netdev;
+    let (index, link) = network.by_name(name).ok_or_else(|| {
+        format!(
+            "interface {name} does not exist in this network namespace; start its VM, or correct the name"
+        )
+    })?;
+    let sides = shaping.sides(link.kind.as_deref()).ok_or_else(|| {
+        let kind = link.kind.as_deref().unwrap_or("physical");
+        format!("interface {name} is of kind {kind}; expected a tap, macvtap or veth, with a VM behind it")
+    })?;
+    if sides.ingress.is_some()
+        && let Some((_, other)) = network.by_name(owner::IFB)
+        && !other.is_our_ifb()
+    {
+        let ifb = owner::IFB;
+        return Err(format!(
+            "interface {ifb} is there and is not ours; rename it (ip link set {ifb} name …)"
+        ));
+    }
+    if !shaping.held {
+        foreign::refuse(link, sides)?;
+    }
+    Ok((index, Target { sides, held: shaping.held }))
+}
+
+fn device(index: u32, link: &Link) -> Device {
+    Device::Netdev { index, name: link.name.clone() }
+}
+
+/// What is ours and not wanted any more.
+fn take_away(steps: &mut Vec<Step>, device: &Device, link: &Link, sides: Sides) {
+    if sides.ingress.is_none()
+        && let Some(filter) = link.filters_at(Handle::INGRESS).find(|f| f.cookie().is_some())
+    {
+        steps.push(Step::DeleteFilter { device: device.clone(), filter: filter.clone() });
+        let others = link.filters_at(Handle::INGRESS).any(|f| f.cookie().is_none());
+        if filter.cookie().is_some_and(|c| c.made_clsact) && !others {
+            let (parent, handle) = (Handle::CLSACT, Handle::INGRESS_QDISC);
+            steps.push(Step::DeleteQdisc { device: device.clone(), parent, handle });
+        }
+    }
+    if sides.egress.is_none() && link.root_is_ours() {
+        let (parent, handle) = (Handle::ROOT, owner::ROOT_QDISC);
+        steps.push(Step::DeleteQdisc { device: device.clone(), parent, handle });
+    }
+}
+
+/// The IFB, up, with a root qdisc that passes on what no filter takes.
+fn set_ifb(steps: &mut Vec<Step>, ifb: Option<&Link>, leaves: &mut Leaves<'_>) {
+    if ifb.is_none() {
+        steps.push(Step::AddIfb);
+    }
+    let setting = Setting::Htb { default: 0 };
+    if !ifb.is_some_and(|link| has_root(link, &setting)) {
+        let replace = ifb.is_some_and(|link| link.root().is_some());
+        leaves.forget();
+        steps.push(root(Device::Ifb, setting, replace));
+    }
+    if !ifb.is_some_and(|link| link.up) {
+        steps.push(Step::RaiseIfb);
+    }
+}
+
+fn has_root(link: &Link, setting: &Setting) -> bool {
+    link.root_is_ours() && link.root().is_some_and(|q| q.setting == *setting)
+}
+
+fn root(device: Device, setting: Setting, replace: bool) -> Step {
+    Step::SetQdisc { device, parent: Handle::ROOT, handle: owner::ROOT_QDISC, setting, replace }
+}
+
+/// Root qdisc, class and queue of a netdev.
+fn set_root(steps: &mut Vec<Step>, device: &Device, link: &Link, limit: Limit) {
+    let setting = Setting::Htb { default: owner::ROOT_CLASS.minor().into() };
+    let there = has_root(link, &setting);
+    if !there {
+        if link.root_is_ours() {
+            // HTB cannot change its default class.
+            let (parent, handle) = (Handle::ROOT, owner::ROOT_QDISC);
+            steps.push(Step::DeleteQdisc { device: device.clone(), parent, handle });
+        }
+        let replace = link.root().is_some() && !link.root_is_ours();
+        steps.push(root(device.clone(), setting, replace));
+    }
+    set_class(steps, device, there.then_some(link), owner::ROOT_CLASS, limit);
+}
+
+/// A class with its queue; `link` is where they may be already.
+fn set_class(steps: &mut Vec<Step>, device: &Device, link: Option<&Link>, id: Handle, limit: Limit) {
+    let class = HtbClass::from(limit);
+    let known = link.and_then(|l| l.class(id));
+    if known.and_then(|c| c.htb) != Some(class) {
+        steps.push(Step::SetClass { device: device.clone(), id, class });
+    }
+    let setting = Setting::Bfifo { limit: limit.queue };
+    if known.is_none() || link.and_then(|l| l.leaf(id)).is_none_or(|q| q.setting != setting) {
+        steps.push(Step::SetQdisc {
+            device: device.clone(),
+            parent: id,
+            handle: Handle::default(),
+            setting,
+            replace: true,
+        });
+    }
+}
+
+/// The filter at the ingress. `known`: a leaf for this device was there.
+fn set_redirect(
+    steps: &mut Vec<Step>,
+    device: &Device,
+    link: &Link,
+    ifb: Option<u32>,
+    known: bool,
+    held: bool,
+) {
+    let mut ours = None;
+    let mut there = false;
+    for filter in link.filters_at(Handle::INGRESS) {
+        let cookie = filter.cookie();
+        ours = ours.or(cookie);
+        let right = matches!(filter.rule, Rule::Redirect { to, .. } if Some(to) == ifb)
+            && (filter.preference, filter.protocol) == (owner::PREFERENCE, ANY_PROTOCOL);
+        if right && !there {
+            there = true;
+            continue;
+        }
+        // What others put beside it since, a shaping that is held goes on without.
+        debug_assert!(held || cookie.is_some(), "others' filters are refused before");
+        steps.push(Step::DeleteFilter { device: device.clone(), filter: filter.clone() });
+    }
+    if there {
+        return;
+    }
+    let empty = link.filters_at(Handle::INGRESS).next().is_none();
+    let made_clsact = match (link.ingress(), ours) {
+        (None, _) => {
+            let (parent, handle) = (Handle::CLSACT, Handle::INGRESS_QDISC);
+            let (device, setting) = (device.clone(), Setting::Clsact);
+            steps.push(Step::SetQdisc { device, parent, handle, setting, replace: false });
+            true
+        }
+        (Some(_), Some(cookie)) => cookie.made_clsact,
+        // Ended between making it and the filter, or somebody deleted the filter.
+        (Some(q), None) => known && empty && q.setting == Setting::Clsact,
+    };
+    steps.push(Step::Redirect { device: device.clone(), cookie: Cookie { made_clsact } });
+}

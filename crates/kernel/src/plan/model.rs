@@ -1,0 +1,145 @@
+//! The kernel, as far as steps concern it: slow, and obviously like it.
+
+use crate::class::HtbClass;
+use crate::handle::Handle;
+use crate::network::*;
+use crate::owner;
+use crate::step::{Device, Step};
+
+/// Does one step as the kernel would.
+pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
+    let ifb = network.by_name(owner::IFB).map(|(index, _)| index);
+    match step {
+        Step::AddIfb => {
+            if ifb.is_some() {
+                return Err("EEXIST".into());
+            }
+            let index = network.links.keys().max().unwrap_or(&0) + 1;
+            let (name, kind) = (owner::IFB.into(), Some("ifb".into()));
+            let alias = Some(owner::IFB_ALIAS.into());
+            network.links.insert(index, Link { name, kind, alias, ..Link::default() });
+        }
+        Step::DeleteIfb => {
+            let index = ifb.ok_or("ENODEV")?;
+            network.links.remove(&index);
+            for link in network.links.values_mut() {
+                for filter in &mut link.filters {
+                    if let Rule::Redirect { to, .. } = &mut filter.rule
+                        && *to == index
+                    {
+                        *to = 0;
+                    }
+                }
+            }
+        }
+        Step::RaiseIfb => network.links.get_mut(&ifb.ok_or("ENODEV")?).ok_or("ENODEV")?.up = true,
+        Step::SetQdisc { device, parent, handle, setting, replace } => {
+            set_qdisc(find(network, device)?, *parent, *handle, setting, *replace)?;
+        }
+        Step::DeleteQdisc { device, parent, handle } => {
+            let link = find(network, device)?;
+            let there = link.qdiscs.iter().position(|q| (q.parent, q.handle) == (*parent, *handle));
+            link.qdiscs.remove(there.ok_or("ENOENT")?);
+            clear(link, *parent);
+        }
+        Step::SetClass { device, id, class } => set_class(find(network, device)?, *id, *class)?,
+        Step::DeleteClass { device, id } => {
+            let link = find(network, device)?;
+            if link.filters.iter().any(|f| matches!(f.rule, Rule::Classify { to, .. } if to == *id)) {
+                return Err("EBUSY".into());
+            }
+            let there = link.classes.iter().position(|c| c.id == *id);
+            link.classes.remove(there.ok_or("ENOENT")?);
+            link.qdiscs.retain(|q| q.parent != *id);
+        }
+        Step::Redirect { device, cookie } => {
+            let rule = Rule::Redirect { to: ifb.ok_or("ENODEV")?, cookie: *cookie };
+            let link = find(network, device)?;
+            link.ingress().ok_or("EINVAL: no ingress qdisc")?;
+            add_filter(link, Handle::INGRESS, owner::PREFERENCE, rule)?;
+        }
+        Step::Classify { from: Device::Netdev { index, .. }, to } => {
+            let rule = Rule::Classify { from: Some(*index), to: *to };
+            let link = find(network, &Device::Ifb)?;
+            link.class(*to).ok_or("ENOENT: no such class")?;
+            add_filter(link, owner::ROOT_QDISC, to.minor(), rule)?;
+        }
+        Step::Classify { .. } => return Err("from the IFB itself".into()),
+        Step::DeleteFilter { device, filter } => {
+            let link = find(network, device)?;
+            let there = link.filters.iter().position(|f| f == filter);
+            link.filters.remove(there.ok_or("ENOENT")?);
+        }
+    }
+    Ok(())
+}
+
+fn find<'a>(network: &'a mut Network, device: &Device) -> Result<&'a mut Link, String> {
+    let index = match device {
+        Device::Ifb => network.by_name(owner::IFB).map(|(index, _)| index).ok_or("ENODEV")?,
+        Device::Netdev { index, .. } => *index,
+    };
+    network.links.get_mut(&index).ok_or_else(|| "ENODEV".into())
+}
+
+fn set_qdisc(
+    link: &mut Link,
+    parent: Handle,
+    handle: Handle,
+    setting: &Setting,
+    replace: bool,
+) -> Result<(), String> {
+    let there = link.qdiscs.iter().position(|q| q.parent == parent && q.handle.major() != 0);
+    if there.is_some() && !replace {
+        return Err("EEXIST".into());
+    }
+    if parent != Handle::ROOT && parent != Handle::CLSACT && link.class(parent).is_none() {
+        return Err("ENOENT: no such class".into());
+    }
+    link.qdiscs.retain(|q| q.parent != parent);
+    clear(link, parent);
+    let handle = if handle == Handle::default() { Handle::new(0x8001, 0) } else { handle };
+    link.qdiscs.push(Qdisc { handle, parent, setting: setting.clone() });
+    Ok(())
+}
+
+/// What went with the qdisc of a parent.
+fn clear(link: &mut Link, parent: Handle) {
+    if parent == Handle::CLSACT {
+        link.filters.retain(|f| f.parent != Handle::INGRESS);
+    }
+    if parent == Handle::ROOT {
+        link.filters.retain(|f| f.parent == Handle::INGRESS);
+        link.classes.clear();
+        link.qdiscs.retain(|q| q.parent == Handle::CLSACT || q.parent == Handle::ROOT);
+    }
+}
+
+fn set_class(link: &mut Link, id: Handle, class: HtbClass) -> Result<(), String> {
+    if !link.root().is_some_and(|q| q.handle.major() == id.major() && q.setting.kind() == "htb") {
+        return Err("ENOENT: no such qdisc".into());
+    }
+    match link.classes.iter_mut().find(|c| c.id == id) {
+        Some(known) => known.htb = Some(class),
+        None => link.classes.push(Class { id, htb: Some(class), counters: Counters::default() }),
+    }
+    Ok(())
+}
+
+fn add_filter(link: &mut Link, parent: Handle, preference: u16, rule: Rule) -> Result<(), String> {
+    let mut same = link.filters.iter().filter(|f| f.parent == parent && f.preference == preference);
+    if same.clone().any(|f| f.kind != "u32" || f.protocol != ANY_PROTOCOL) {
+        return Err("EINVAL: another kind or protocol of that preference".into());
+    }
+    let handle = (1..).find(|h| !same.clone().any(|f| f.handle == *h)).unwrap_or_default();
+    same.next();
+    link.filters.push(Filter {
+        parent,
+        preference,
+        protocol: ANY_PROTOCOL,
+        kind: "u32".into(),
+        handle,
+        rule,
+    });
+    Ok(())
+}

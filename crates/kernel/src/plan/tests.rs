@@ -1,0 +1,465 @@
+use super::{Plan, model, plan};
+use crate::class::HtbClass;
+use crate::handle::Handle;
+use crate::limit::Limit;
+use crate::network::*;
+use crate::owner::{self, Cookie};
+use crate::shaping::Shaping;
+use crate::step::Step;
+use proptest::prelude::*;
+use tidegate_contract::{Bytes, Rate};
+
+fn limit(mbit: u64) -> Limit {
+    let rate = Rate::from_bits(mbit * 1_000_000).expect("a rate");
+    Limit::new(rate, Bytes::new(65_536), None, 1518).expect("a limit")
+}
+
+fn shaping(netdev: &str, tx: u64, rx: u64) -> Shaping {
+    let side = |mbit| (mbit > 0).then(|| limit(mbit));
+    Shaping { netdev: netdev.into(), tx: side(tx), rx: side(rx), held: false }
+}
+
+/// `tap1` and so on, as QEMU leaves them.
+fn taps(n: u32) -> Network {
+    let tap = |i: u32| Link {
+        name: format!("tap{i}"),
+        kind: Some("tun".into()),
+        up: true,
+        qdiscs: vec![Qdisc {
+            handle: Handle::default(),
+            parent: Handle::ROOT,
+            setting: Setting::Other("pfifo_fast".into()),
+        }],
+        ..Link::default()
+    };
+    Network { links: (1..=n).map(|i| (i, tap(i))).collect() }
+}
+
+fn run(network: &mut Network, plan: &Plan) {
+    for step in &plan.steps {
+        if let Err(e) = model::apply(network, step) {
+            panic!("{step}: {e}\n{plan:#?}\n{network:#?}");
+        }
+    }
+}
+
+/// Makes it so, in one plan.
+fn settle(network: &mut Network, wanted: &[Shaping]) {
+    let made = plan(wanted, network);
+    run(network, &made);
+}
+
+fn shown(plan: &Plan) -> Vec<String> {
+    plan.steps.iter().map(ToString::to_string).collect()
+}
+
+/// What frames meet: the limit at a device's egress, and that of its leaf at its ingress.
+fn in_force(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass>) {
+    let link = &network.links[&index];
+    let class = |link: &Link, id| {
+        let class = link.class(id)?.htb?;
+        let limit = Setting::Bfifo { limit: queue(class) };
+        assert_eq!(link.leaf(id).map(|q| &q.setting), Some(&limit), "its queue");
+        Some(class)
+    };
+    let egress = link
+        .root()
+        .filter(|q| q.setting == Setting::Htb { default: 1 } && link.root_is_ours())
+        .and_then(|_| class(link, owner::ROOT_CLASS));
+    let ingress = link.filters_at(Handle::INGRESS).next().and_then(|first| {
+        let Rule::Redirect { to, .. } = first.rule else { return None };
+        let ifb = network.links.get(&to).filter(|l| l.up && l.root_is_ours())?;
+        let of = |f: &&Filter| matches!(f.rule, Rule::Classify { from, .. } if from == Some(index));
+        let mut leading = ifb.filters.iter().filter(of);
+        let Rule::Classify { to, .. } = leading.next()?.rule else { return None };
+        assert_eq!(leading.next(), None, "one filter each");
+        class(ifb, to)
+    });
+    (egress, ingress)
+}
+
+/// The queue that goes with a class of [`limit`].
+fn queue(class: HtbClass) -> u32 {
+    limit(class.rate * 8 / 1_000_000).queue
+}
+
+fn tc_root(major: u16, kind: &str) -> Qdisc {
+    let setting = if kind == "htb" { Setting::Htb { default: 1 } } else { Setting::Other(kind.to_owned()) };
+    Qdisc { handle: Handle::new(major, 0), parent: Handle::ROOT, setting }
+}
+
+fn clsact() -> Qdisc {
+    Qdisc { handle: Handle::INGRESS_QDISC, parent: Handle::CLSACT, setting: Setting::Clsact }
+}
+
+/// As libvirt's, but u32 by itself.
+fn police(preference: u16) -> Filter {
+    Filter {
+        parent: Handle::INGRESS,
+        preference,
+        protocol: ANY_PROTOCOL,
+        kind: "u32".into(),
+        handle: 0x800,
+        rule: Rule::Other,
+    }
+}
+
+#[test]
+fn a_tap_is_shaped_both_ways_from_the_end_to_the_beginning() {
+    let mut network = taps(1);
+    let wanted = [shaping("tap1", 100, 50)];
+    let made = plan(&wanted, &network);
+    assert_eq!(made.refusals, []);
+    assert_eq!(
+        shown(&made),
+        [
+            "make interface tidegate-tx",
+            "set qdisc htb at root of tidegate-tx",
+            "bring interface tidegate-tx up",
+            "set class 7464:1 of tidegate-tx to 12500000 bytes/s",
+            "set qdisc bfifo at 7464:1 of tidegate-tx",
+            "put what tap1 receives into class 7464:1",
+            "set qdisc clsact at clsact of tap1",
+            "redirect what tap1 receives to tidegate-tx",
+            "set qdisc htb at root of tap1",
+            "set class 7464:1 of tap1 to 6250000 bytes/s",
+            "set qdisc bfifo at 7464:1 of tap1",
+        ]
+    );
+    run(&mut network, &made);
+    assert_eq!(in_force(&network, 1), (Some(limit(50).into()), Some(limit(100).into())));
+    assert_eq!(plan(&wanted, &network), Plan::default());
+
+    let changed = plan(&[shaping("tap1", 200, 50)], &network);
+    assert_eq!(
+        shown(&changed),
+        ["set class 7464:1 of tidegate-tx to 25000000 bytes/s", "set qdisc bfifo at 7464:1 of tidegate-tx"]
+    );
+
+    let gone = plan(&[], &network);
+    run(&mut network, &gone);
+    assert_eq!(network.links.len(), 1);
+    assert_eq!(network.links[&1].qdiscs, [], "the kernel puts its own there again");
+    assert_eq!(network.links[&1].filters, []);
+}
+
+#[test]
+fn a_macvtap_is_the_other_way_round() {
+    let mut network = taps(1);
+    network.links.get_mut(&1).expect("a tap").kind = Some("macvtap".into());
+    let made = plan(&[shaping("tap1", 100, 50)], &network);
+    run(&mut network, &made);
+    assert_eq!(in_force(&network, 1), (Some(limit(100).into()), Some(limit(50).into())));
+}
+
+#[test]
+fn what_is_not_a_vm_s_is_refused() {
+    let mut network = taps(3);
+    network.links.get_mut(&2).expect("a tap").kind = Some("bridge".into());
+    network.links.get_mut(&3).expect("a tap").kind = None;
+    let wanted = ["-rf", "tap2", "tap3"].map(|name| shaping(name, 1, 1));
+    let refused = plan(&wanted, &network);
+    assert_eq!(refused.steps, []);
+    let reasons: Vec<_> = refused.refusals.iter().map(|r| r.reason.as_str()).collect();
+    assert!(reasons[0].starts_with("interface -rf does not exist"), "{reasons:?}");
+    assert!(reasons[1].contains("of kind bridge; expected a tap, macvtap or veth"), "{reasons:?}");
+    assert!(reasons[2].contains("of kind physical"), "{reasons:?}");
+}
+
+#[test]
+fn what_others_made_is_named_and_left_alone() {
+    let mut network = taps(2);
+    let link = network.links.get_mut(&1).expect("a tap");
+    link.qdiscs = vec![tc_root(1, "htb"), clsact()];
+    link.filters = vec![police(49152)];
+    let before = network.links[&1].clone();
+    let made = plan(&[shaping("tap1", 100, 50), shaping("tap2", 100, 50)], &network);
+    assert_eq!(
+        made.refusals[0].reason,
+        "interface tap1 has qdisc htb 1: at its root and a u32 filter of preference 49152 at its ingress, which \
+         somebody else made (libvirt does for <bandwidth>); remove it first (tc qdisc del dev tap1 root; tc filter del dev \
+         tap1 ingress pref 49152)"
+    );
+    run(&mut network, &made);
+    assert_eq!(network.links[&1], before);
+    assert_eq!(in_force(&network, 2), (Some(limit(50).into()), Some(limit(100).into())));
+    // Where only the other direction is asked for, nothing is in the way.
+    let only_tx = plan(&[shaping("tap1", 0, 0)], &network);
+    assert_eq!(only_tx.refusals, []);
+}
+
+#[test]
+fn an_ifb_of_somebody_else_is_not_used() {
+    let mut network = taps(1);
+    let link = Link { name: owner::IFB.into(), kind: Some("ifb".into()), ..Link::default() };
+    network.links.insert(9, link);
+    let refused = plan(&[shaping("tap1", 1, 0)], &network);
+    assert!(refused.refusals[0].reason.contains("is not ours; rename it"), "{refused:?}");
+    assert_eq!(refused.steps, []);
+    assert_eq!(plan(&[], &network), Plan::default());
+}
+
+#[test]
+fn what_is_held_is_put_right_whoever_changed_it() {
+    let mut network = taps(1);
+    let mut wanted = [shaping("tap1", 100, 50)];
+    settle(&mut network, &wanted);
+    wanted[0].held = true;
+    let link = network.links.get_mut(&1).expect("a tap");
+    // What `tc qdisc replace` and libvirt's way of setting a rate leave.
+    link.qdiscs = vec![tc_root(1, "htb"), clsact()];
+    link.classes = vec![];
+    link.filters = vec![police(49152)];
+    let repaired = plan(&wanted, &network);
+    assert_eq!(
+        shown(&repaired),
+        [
+            "delete the u32 filter of preference 49152 at ingress of tap1",
+            "redirect what tap1 receives to tidegate-tx",
+            "set qdisc htb at root of tap1",
+            "set class 7464:1 of tap1 to 6250000 bytes/s",
+            "set qdisc bfifo at 7464:1 of tap1",
+        ]
+    );
+    run(&mut network, &repaired);
+    assert_eq!(in_force(&network, 1), (Some(limit(50).into()), Some(limit(100).into())));
+}
+
+#[test]
+fn a_clsact_qdisc_of_somebody_else_stays() {
+    let mut network = taps(1);
+    network.links.get_mut(&1).expect("a tap").qdiscs.push(clsact());
+    settle(&mut network, &[shaping("tap1", 100, 0)]);
+    assert_eq!(in_force(&network, 1), (None, Some(limit(100).into())));
+    settle(&mut network, &[]);
+    assert_eq!(network.links[&1].ingress(), Some(&clsact()));
+    assert_eq!(network.links[&1].filters, []);
+}
+
+#[test]
+fn what_a_vm_leaves_behind_goes() {
+    let mut network = taps(2);
+    let wanted = [shaping("tap1", 100, 0), shaping("tap2", 10, 0)];
+    settle(&mut network, &wanted);
+    network.links.remove(&1);
+    let (ifb, _) = network.by_name(owner::IFB).expect("an IFB");
+    for filter in &mut network.links.get_mut(&ifb).expect("an IFB").filters {
+        if let Rule::Classify { from, .. } = &mut filter.rule
+            && *from == Some(1)
+        {
+            *from = None;
+        }
+    }
+    let made = plan(&wanted, &network);
+    assert_eq!(made.refusals.len(), 1);
+    assert_eq!(
+        shown(&made),
+        [
+            "delete the u32 filter of preference 1 at 7464: of tidegate-tx",
+            "delete class 7464:1 of tidegate-tx"
+        ]
+    );
+    run(&mut network, &made);
+    assert_eq!(in_force(&network, 2), (None, Some(limit(10).into())));
+}
+
+/// One damage, by whoever.
+#[derive(Clone, Debug)]
+enum Damage {
+    Root(Option<&'static str>),
+    IngressGone,
+    FilterGone,
+    FilterBeside(u16),
+    ClassGone,
+    ClassChanged(u64),
+    QueueGone,
+    TapGone,
+    IfbGone,
+    IfbDown,
+    IfbRootGone,
+    IfbFilterGone(usize),
+    IfbFilterTwice(usize),
+    StepsCut(usize),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    prop_oneof![
+        prop_oneof![Just(None), Just(Some("htb")), Just(Some("tbf"))].prop_map(Damage::Root),
+        Just(Damage::IngressGone),
+        Just(Damage::FilterGone),
+        (1_u16..4).prop_map(Damage::FilterBeside),
+        Just(Damage::ClassGone),
+        (1_u64..9).prop_map(Damage::ClassChanged),
+        Just(Damage::QueueGone),
+        Just(Damage::TapGone),
+        Just(Damage::IfbGone),
+        Just(Damage::IfbDown),
+        Just(Damage::IfbRootGone),
+        (0_usize..4).prop_map(Damage::IfbFilterGone),
+        (0_usize..4).prop_map(Damage::IfbFilterTwice),
+        (0_usize..40).prop_map(Damage::StepsCut),
+    ]
+}
+
+fn hurt(network: &mut Network, index: u32, damage: &Damage) {
+    let ifb = network.by_name(owner::IFB).map(|(i, _)| i);
+    let name = network.links.get(&index).map(|l| l.name.clone());
+    let device = name.map(|name| crate::step::Device::Netdev { index, name });
+    let on_ifb = ifb.and_then(|i| network.links.get_mut(&i));
+    match damage {
+        Damage::IfbGone if ifb.is_some() => drop(model::apply(network, &Step::DeleteIfb)),
+        Damage::IfbDown => drop(on_ifb.map(|l| l.up = false)),
+        Damage::IfbRootGone => {
+            if let Some(link) = on_ifb {
+                (link.qdiscs, link.classes, link.filters) = Default::default();
+            }
+        }
+        Damage::IfbFilterGone(n) => {
+            if let Some(link) = on_ifb.filter(|l| *n < l.filters.len()) {
+                link.filters.remove(*n);
+            }
+        }
+        Damage::IfbFilterTwice(n) => {
+            if let Some(link) = on_ifb.filter(|l| *n < l.filters.len()) {
+                let twice = Filter { handle: 77, ..link.filters[*n].clone() };
+                link.filters.push(twice);
+            }
+        }
+        Damage::TapGone => {
+            network.links.remove(&index);
+            for filter in network.links.values_mut().flat_map(|l| &mut l.filters) {
+                if let Rule::Classify { from, .. } = &mut filter.rule
+                    && *from == Some(index)
+                {
+                    *from = None;
+                }
+            }
+        }
+        _ => {
+            let (Some(link), Some(_)) = (network.links.get_mut(&index), device) else { return };
+            match damage {
+                Damage::Root(kind) => {
+                    link.qdiscs.retain(|q| q.parent == Handle::CLSACT);
+                    link.classes.clear();
+                    link.qdiscs.extend(kind.map(|kind| tc_root(5, kind)));
+                }
+                Damage::IngressGone => {
+                    link.qdiscs.retain(|q| q.parent != Handle::CLSACT);
+                    link.filters.clear();
+                }
+                Damage::FilterGone => link.filters.clear(),
+                Damage::FilterBeside(preference) if link.ingress().is_some() => {
+                    link.filters.push(Filter { handle: 99, ..police(*preference) });
+                }
+                Damage::ClassGone => {
+                    link.classes.clear();
+                    link.qdiscs.retain(|q| q.parent.major() != owner::MAJOR);
+                }
+                Damage::ClassChanged(mbit) => {
+                    link.classes.iter_mut().for_each(|c| c.htb = Some(limit(*mbit).into()));
+                }
+                Damage::QueueGone => link.qdiscs.retain(|q| q.parent.major() != owner::MAJOR),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn shapings() -> impl Strategy<Value = Vec<Shaping>> {
+    let side = || prop_oneof![Just(0_u64), 1..9_u64];
+    proptest::collection::btree_map(1_u32..6, (side(), side()), 0..6).prop_map(|wanted| {
+        wanted.into_iter().map(|(i, (tx, rx))| shaping(&format!("tap{i}"), tx, rx)).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    /// Whatever was there before, and whatever happened to it since: one plan leads to what is wanted.
+    #[test]
+    fn one_plan_leads_to_what_is_wanted(
+        before in shapings(),
+        damages in proptest::collection::vec((1_u32..6, damage()), 0..5),
+        wanted in shapings(),
+        held in any::<bool>(),
+    ) {
+        let mut network = taps(5);
+        settle(&mut network, &before);
+        for (index, damage) in &damages {
+            if let Damage::StepsCut(after) = damage {
+                // An agent that died over another change.
+                let under_way = plan(&wanted[..wanted.len() / 2], &network);
+                let steps = under_way.steps.into_iter().take(*after).collect();
+                run(&mut network, &Plan { steps, refusals: vec![] });
+            } else {
+                hurt(&mut network, *index, damage);
+            }
+        }
+        let wanted: Vec<_> = wanted.into_iter().map(|s| Shaping { held, ..s }).collect();
+        let found = network.clone();
+        let made = plan(&wanted, &network);
+        run(&mut network, &made);
+
+        let refused = |name: &str| made.refusals.iter().any(|r| r.netdev == name);
+        for shaping in &wanted {
+            let there = network.by_name(&shaping.netdev).map(|(index, _)| index);
+            prop_assert!(!held || there.is_none() || !refused(&shaping.netdev), "held is not refused");
+            if refused(&shaping.netdev) {
+                if let Some(index) = there {
+                    prop_assert_eq!(&network.links[&index], &found.links[&index], "left as it was");
+                }
+                continue;
+            }
+            let expected = (shaping.rx.map(HtbClass::from), shaping.tx.map(HtbClass::from));
+            prop_assert_eq!(in_force(&network, there.expect("a tap")), expected);
+        }
+        for (index, link) in &network.links {
+            let here = wanted.iter().find(|s| s.netdev == link.name);
+            if link.is_our_ifb() || refused(&link.name) {
+                continue;
+            }
+            // Nothing of ours where nothing is wanted, and all of theirs that is not in the way.
+            let (tx, rx) = (here.and_then(|s| s.tx), here.and_then(|s| s.rx));
+            prop_assert!(rx.is_some() || !link.root_is_ours());
+            prop_assert!(tx.is_some() || link.filters.iter().all(|f| f.cookie().is_none()));
+            let theirs = |link: &Link| {
+                let root = link.root().filter(|_| rx.is_none() && !link.root_is_ours()).cloned();
+                let filters = link.filters.iter().filter(|f| tx.is_none() && f.cookie().is_none());
+                (root, filters.cloned().collect::<Vec<_>>())
+            };
+            prop_assert_eq!(theirs(link), theirs(&found.links[index]));
+        }
+        let ifb = network.by_name(owner::IFB).map(|(_, link)| link);
+        let leaves = wanted.iter().filter(|s| s.tx.is_some() && !refused(&s.netdev)).count();
+        prop_assert!(ifb.map_or(0, |l| l.classes.len()) >= leaves);
+        if made.refusals.is_empty() {
+            prop_assert_eq!(ifb.map_or(0, |l| l.classes.len()), leaves, "no leaf is left over");
+        }
+
+        let again = plan(&wanted, &network);
+        prop_assert_eq!(&again.steps, &vec![], "a second plan is empty");
+        prop_assert_eq!(again.refusals, made.refusals);
+    }
+
+    #[test]
+    fn what_is_removed_leaves_nothing(before in shapings()) {
+        let bare = taps(5);
+        let mut network = bare.clone();
+        settle(&mut network, &before);
+        settle(&mut network, &[]);
+        for (index, link) in &network.links {
+            prop_assert_eq!(&link.filters, &vec![]);
+            prop_assert!(link.qdiscs.iter().all(|q| q.handle.major() == 0));
+            prop_assert_eq!(&link.name, &bare.links[index].name);
+        }
+        prop_assert_eq!(network.links.len(), 5);
+    }
+
+    #[test]
+    fn a_cookie_of_any_bytes_is_read(bytes: Vec<u8>) {
+        if let Some(cookie) = Cookie::parse(&bytes) {
+            prop_assert!(bytes.starts_with(b"tidegate"));
+            prop_assert_eq!(Cookie::parse(&cookie.bytes()), Some(cookie));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! One request to the kernel.
+
+use crate::class::HtbClass;
+use crate::handle::Handle;
+use crate::network::{Filter, Setting};
+use crate::owner;
+use std::fmt;
+
+/// A device that a step is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// Our IFB; it may not be there yet when the plan is made.
+    Ifb,
+    /// A netdev. The index decides: a device of the same name may be another one by now.
+    Netdev {
+        /// Interface index.
+        index: u32,
+        /// For messages.
+        name: String,
+    },
+}
+
+/// One request: the kernel does it wholly or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Makes our IFB, with its alias, down.
+    AddIfb,
+    /// Our IFB goes, with all that is on it.
+    DeleteIfb,
+    /// Brings our IFB up: while down it drops what it is given.
+    RaiseIfb,
+    /// Makes a qdisc, or gives the one of that parent another setting.
+    SetQdisc {
+        /// Where.
+        device: Device,
+        /// Root, clsact, or a class.
+        parent: Handle,
+        /// Its name; 0 lets the kernel choose.
+        handle: Handle,
+        /// What it is to be.
+        setting: Setting,
+        /// Whether it may take the place of another qdisc.
+        replace: bool,
+    },
+    /// A qdisc goes, with its classes and filters.
+    DeleteQdisc {
+        /// Where.
+        device: Device,
+        /// Root or clsact.
+        parent: Handle,
+        /// Its name.
+        handle: Handle,
+    },
+    /// Makes a class of our root qdisc, or changes it; what waits stays.
+    SetClass {
+        /// Where.
+        device: Device,
+        /// Its name.
+        id: Handle,
+        /// What HTB is told.
+        class: HtbClass,
+    },
+    /// A class goes, with its queue.
+    DeleteClass {
+        /// Where.
+        device: Device,
+        /// Its name.
+        id: Handle,
+    },
+    /// At the ingress of a netdev: everything goes to our IFB.
+    Redirect {
+        /// Where.
+        device: Device,
+        /// Our mark.
+        cookie: owner::Cookie,
+    },
+    /// On our IFB: what came in by a netdev goes to a class.
+    Classify {
+        /// The netdev.
+        from: Device,
+        /// The class; its minor is the filter's preference.
+        to: Handle,
+    },
+    /// A filter goes.
+    DeleteFilter {
+        /// Where.
+        device: Device,
+        /// Which.
+        filter: Filter,
+    },
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ifb => owner::IFB,
+            Self::Netdev { name, .. } => name,
+        })
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddIfb => write!(f, "make interface {}", owner::IFB),
+            Self::DeleteIfb => write!(f, "delete interface {}", owner::IFB),
+            Self::RaiseIfb => write!(f, "bring interface {} up", owner::IFB),
+            Self::SetQdisc { device, parent, setting, .. } => {
+                write!(f, "set qdisc {} at {parent} of {device}", setting.kind())
+            }
+            Self::DeleteQdisc { device, parent, handle } => {
+                write!(f, "delete qdisc {handle} at {parent} of {device}")
+            }
+            Self::SetClass { device, id, class } => {
+                write!(f, "set class {id} of {device} to {} bytes/s", class.rate)
+            }
+            Self::DeleteClass { device, id } => write!(f, "delete class {id} of {device}"),
+            Self::Redirect { device, .. } => write!(f, "redirect what {device} receives to {}", owner::IFB),
+            Self::Classify { from, to } => write!(f, "put what {from} receives into class {to}"),
+            Self::DeleteFilter { device, filter: Filter { kind, preference, parent, .. } } => {
+                write!(f, "delete the {kind} filter of preference {preference} at {parent} of {device}")
+            }
+        }
+    }
+}
