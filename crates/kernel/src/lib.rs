@@ -28,16 +28,23 @@
 //! - [`shaping`]: what is wanted
 //! - [`step`]: one request to the kernel
 //! - [`mod@plan`]: from wanted and observed to steps
+//!
+//! With a kernel:
+//! - [`netlink`]: the messages
+//! - [`kernel`]: observing and applying
 
 pub mod class;
 pub mod handle;
+pub mod kernel;
 pub mod limit;
+pub mod netlink;
 pub mod network;
 pub mod owner;
 pub mod plan;
 pub mod shaping;
 pub mod step;
 
+pub use kernel::{Kernel, StepError};
 pub use limit::{Limit, LimitError};
 pub use network::Network;
 pub use plan::{Plan, plan};

@@ -19,8 +19,8 @@ pub struct Link {
     pub name: String,
     /// Kind of a virtual device, such as `tun`, `veth`, `ifb`; physical ones have none.
     pub kind: Option<String>,
-    /// What `ip link set alias` sets.
-    pub alias: Option<String>,
+    /// What `ip link set group` sets; 0 where nobody did.
+    pub group: u32,
     /// Whether it is administratively up.
     pub up: bool,
     /// Its qdiscs, but what the kernel makes by itself below others.
@@ -178,9 +178,7 @@ impl Link {
 
     /// Whether it is our IFB.
     pub fn is_our_ifb(&self) -> bool {
-        self.name == owner::IFB
-            && self.kind.as_deref() == Some("ifb")
-            && self.alias.as_deref() == Some(owner::IFB_ALIAS)
+        self.name == owner::IFB && self.kind.as_deref() == Some("ifb") && self.group == owner::IFB_GROUP
     }
 }
 

@@ -23,7 +23,7 @@ pub enum Device {
 /// One request: the kernel does it wholly or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Makes our IFB, with its alias, down.
+    /// Makes our IFB, with its mark, down.
     AddIfb,
     /// Our IFB goes, with all that is on it.
     DeleteIfb,

@@ -16,8 +16,7 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
             }
             let index = network.links.keys().max().unwrap_or(&0) + 1;
             let (name, kind) = (owner::IFB.into(), Some("ifb".into()));
-            let alias = Some(owner::IFB_ALIAS.into());
-            network.links.insert(index, Link { name, kind, alias, ..Link::default() });
+            network.links.insert(index, Link { name, kind, group: owner::IFB_GROUP, ..Link::default() });
         }
         Step::DeleteIfb => {
             let index = ifb.ok_or("ENODEV")?;

@@ -1,0 +1,156 @@
+//! The kernel of a network namespace: look at it, and change it step by step.
+
+use crate::handle::Handle;
+use crate::netlink::attribute::Attributes;
+use crate::netlink::constants::{RTM_GETLINK, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER};
+use crate::netlink::{self, NetlinkError, Socket, header, link_header};
+use crate::network::{Link, Network};
+use crate::owner;
+use crate::plan::{Plan, plan};
+use crate::shaping::Shaping;
+use crate::step::{Device, Step};
+use std::collections::BTreeMap;
+use std::io;
+
+/// Why a step failed. It was not done; those before it were.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {step}: {why}")]
+pub struct StepError {
+    /// What was to be done.
+    pub step: String,
+    /// What is wrong, and what to do.
+    pub why: String,
+}
+
+/// The kernel, in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct Kernel {
+    socket: Socket,
+    /// Interface index of our IFB, as last seen.
+    ifb: Option<u32>,
+}
+
+impl Kernel {
+    /// Opens the conversation. Looking needs no rights, changes need CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// The operating system said no.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { socket: Socket::open()?, ifb: None })
+    }
+
+    /// What is there. Classes and filters are asked for where they may concern us: two requests for the whole
+    /// namespace, and a few for each device that is shaped or has an ingress qdisc.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn observe(&mut self) -> Result<Network, NetlinkError> {
+        let links = self.socket.dump(RTM_GETLINK, &links(), |_, body| netlink::link(body))?;
+        let mut links: BTreeMap<u32, Link> = links.into_iter().collect();
+        let names: BTreeMap<String, u32> = links.iter().map(|(i, l)| (l.name.clone(), *i)).collect();
+        let qdiscs = self.socket.dump(RTM_GETQDISC, &on(0, Handle::default()), |_, body| {
+            let message = netlink::traffic_control(body)?;
+            Some((message.index, message.qdisc()))
+        })?;
+        for (index, qdisc) in qdiscs {
+            // One that came in between is seen next time.
+            if let Some(link) = links.get_mut(&index) {
+                link.qdiscs.push(qdisc);
+            }
+        }
+        for (index, link) in &mut links {
+            if link.root_is_ours() {
+                link.classes = unless_gone(self.socket.dump(
+                    RTM_GETTCLASS,
+                    &on(*index, Handle::default()),
+                    |_, body| Some(netlink::traffic_control(body)?.class()),
+                ))?;
+            }
+            let at_ingress = link.ingress().map(|_| Handle::INGRESS);
+            let at_root = (link.root_is_ours() && link.is_our_ifb()).then_some(owner::ROOT_QDISC);
+            for parent in at_ingress.into_iter().chain(at_root) {
+                let filters = self.socket.dump(RTM_GETTFILTER, &on(*index, parent), |_, body| {
+                    netlink::traffic_control(body)?.filter(parent, |name| names.get(name).copied())
+                });
+                link.filters.extend(unless_gone(filters)?);
+            }
+        }
+        self.ifb = links.iter().find(|(_, link)| link.is_our_ifb()).map(|(index, _)| *index);
+        Ok(Network { links })
+    }
+
+    /// Does one step.
+    ///
+    /// # Errors
+    /// The kernel refused, or the device is gone.
+    pub fn apply(&mut self, step: &Step) -> Result<(), StepError> {
+        let done = netlink::request(step, |device| match device {
+            Device::Ifb => {
+                self.ifb.ok_or_else(|| format!("interface {} is gone: somebody deleted it", owner::IFB))
+            }
+            Device::Netdev { index, .. } => Ok(*index),
+        })
+        .and_then(|request| {
+            self.socket.change(request.kind, request.flags, &request.body).map_err(|e| explain(&e))
+        })
+        .and_then(|()| if *step == Step::AddIfb { self.find_ifb() } else { Ok(()) });
+        done.map_err(|why| StepError { step: step.to_string(), why })
+    }
+
+    /// Observes, and does what leads to `wanted`; what was done.
+    ///
+    /// # Errors
+    /// A step failed; those before it are done, and the next plan goes on from there.
+    pub fn settle(&mut self, wanted: &[Shaping]) -> Result<Plan, StepError> {
+        let network = self
+            .observe()
+            .map_err(|e| StepError { step: "observe what is in force".into(), why: e.to_string() })?;
+        let plan = plan(wanted, &network);
+        for step in &plan.steps {
+            self.apply(step)?;
+        }
+        Ok(plan)
+    }
+
+    fn find_ifb(&mut self) -> Result<(), String> {
+        let ours = |_, body: &[u8]| netlink::link(body).filter(|(_, link)| link.is_our_ifb());
+        let found = self.socket.dump(RTM_GETLINK, &links(), ours).map_err(|e| e.to_string())?;
+        self.ifb = found.first().map(|(index, _)| *index);
+        Ok(())
+    }
+}
+
+/// All links.
+fn links() -> Vec<u8> {
+    link_header(0, 0, 0).0
+}
+
+/// What hangs on a device, at a parent.
+fn on(index: u32, parent: Handle) -> Vec<u8> {
+    let Attributes(body) = header(index, Handle::default(), parent, 0);
+    body
+}
+
+/// A device or qdisc that went while it was looked at has nothing.
+fn unless_gone<T>(found: Result<Vec<T>, NetlinkError>) -> Result<Vec<T>, NetlinkError> {
+    match found {
+        Err(e) if matches!(e.errno(), Some(ENODEV | EINVAL | ENOENT)) => Ok(vec![]),
+        other => other,
+    }
+}
+
+const EPERM: i32 = 1;
+const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
+const ENODEV: i32 = 19;
+const EINVAL: i32 = 22;
+
+fn explain(error: &NetlinkError) -> String {
+    let hint = match error.errno() {
+        Some(EPERM) => "; it needs CAP_NET_ADMIN",
+        Some(ENODEV) => "; the device is gone",
+        Some(EEXIST) => "; somebody made one since this was looked at",
+        _ => "",
+    };
+    format!("{error}{hint}")
+}

@@ -1,0 +1,59 @@
+//! Numbers of the kernel's interface: linux/rtnetlink.h, if_link.h, pkt_sched.h, pkt_cls.h, tc_act/tc_mirred.h.
+
+/// Message types (linux/rtnetlink.h).
+pub const RTM_NEWLINK: u16 = 16;
+pub const RTM_DELLINK: u16 = 17;
+pub const RTM_GETLINK: u16 = 18;
+pub const RTM_NEWQDISC: u16 = 36;
+pub const RTM_DELQDISC: u16 = 37;
+pub const RTM_GETQDISC: u16 = 38;
+pub const RTM_NEWTCLASS: u16 = 40;
+pub const RTM_DELTCLASS: u16 = 41;
+pub const RTM_GETTCLASS: u16 = 42;
+pub const RTM_NEWTFILTER: u16 = 44;
+pub const RTM_DELTFILTER: u16 = 45;
+pub const RTM_GETTFILTER: u16 = 46;
+
+/// Links (linux/if_link.h).
+pub const IFLA_IFNAME: u16 = 3;
+pub const IFLA_TXQLEN: u16 = 13;
+pub const IFLA_LINKINFO: u16 = 18;
+pub const IFLA_GROUP: u16 = 27;
+pub const IFLA_INFO_KIND: u16 = 1;
+pub const IFF_UP: u32 = 1;
+
+/// Traffic control (linux/rtnetlink.h).
+pub const TCA_KIND: u16 = 1;
+pub const TCA_OPTIONS: u16 = 2;
+pub const TCA_STATS2: u16 = 7;
+
+/// Counters (linux/gen_stats.h).
+pub const TCA_STATS_BASIC: u16 = 1;
+pub const TCA_STATS_QUEUE: u16 = 3;
+pub const TCA_STATS_PKT64: u16 = 8;
+
+/// HTB (linux/pkt_sched.h).
+pub const TCA_HTB_PARMS: u16 = 1;
+pub const TCA_HTB_INIT: u16 = 2;
+pub const TCA_HTB_DIRECT_QLEN: u16 = 5;
+pub const TCA_HTB_RATE64: u16 = 6;
+pub const TCA_HTB_CEIL64: u16 = 7;
+pub const HTB_VERSION: u32 = 3;
+pub const TC_LINKLAYER_ETHERNET: u8 = 1;
+
+/// u32 (linux/pkt_cls.h).
+pub const TCA_U32_CLASSID: u16 = 1;
+pub const TCA_U32_SEL: u16 = 5;
+pub const TCA_U32_ACT: u16 = 7;
+pub const TCA_U32_INDEV: u16 = 8;
+pub const TC_U32_TERMINAL: u8 = 1;
+
+/// Actions (linux/pkt_cls.h).
+pub const TCA_ACT_KIND: u16 = 1;
+pub const TCA_ACT_OPTIONS: u16 = 2;
+pub const TCA_ACT_COOKIE: u16 = 6;
+pub const TC_ACT_STOLEN: u32 = 4;
+
+/// mirred (linux/tc_act/tc_mirred.h).
+pub const TCA_MIRRED_PARMS: u16 = 2;
+pub const TCA_EGRESS_REDIR: u32 = 1;

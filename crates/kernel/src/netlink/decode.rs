@@ -1,0 +1,262 @@
+//! What a message says. What is not understood is somebody else's, never an error.
+
+use super::attribute::{find, read, string, u32_at, u64_at};
+use super::constants::*;
+use crate::class::HtbClass;
+use crate::handle::Handle;
+use crate::network::{Class, Counters, Filter, Link, Qdisc, Rule, Setting};
+use crate::owner::Cookie;
+
+/// Length of `struct ifinfomsg`.
+const LINK_HEADER: usize = 16;
+/// Length of `struct tcmsg`.
+const HEADER: usize = 20;
+
+/// Interface index and interface of an `RTM_NEWLINK`.
+pub fn link(body: &[u8]) -> Option<(u32, Link)> {
+    let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
+    let mut link = Link { up: flags & IFF_UP != 0, ..Link::default() };
+    for (kind, value) in read(body.get(LINK_HEADER..)?) {
+        match kind {
+            IFLA_IFNAME => link.name = string(value),
+            IFLA_GROUP => link.group = u32_at(value, 0).unwrap_or_default(),
+            IFLA_LINKINFO => link.kind = find(value, IFLA_INFO_KIND).map(string),
+            _ => {}
+        }
+    }
+    Some((index, link))
+}
+
+/// A message of traffic control.
+pub struct TrafficControl<'a> {
+    /// Interface index.
+    pub index: u32,
+    handle: Handle,
+    parent: Handle,
+    info: u32,
+    kind: String,
+    attributes: &'a [u8],
+    options: &'a [u8],
+}
+
+/// Reads what qdiscs, classes and filters have in common.
+pub fn traffic_control(body: &[u8]) -> Option<TrafficControl<'_>> {
+    let attributes = body.get(HEADER..)?;
+    Some(TrafficControl {
+        index: u32_at(body, 4)?,
+        handle: Handle(u32_at(body, 8)?),
+        parent: Handle(u32_at(body, 12)?),
+        info: u32_at(body, 16)?,
+        kind: find(attributes, TCA_KIND).map(string).unwrap_or_default(),
+        attributes,
+        options: find(attributes, TCA_OPTIONS).unwrap_or_default(),
+    })
+}
+
+impl TrafficControl<'_> {
+    /// Of an `RTM_NEWQDISC`.
+    pub fn qdisc(self) -> Qdisc {
+        let setting = match self.kind.as_str() {
+            "htb" => {
+                // struct tc_htb_glob: version, rate2quantum, defcls.
+                let default = find(self.options, TCA_HTB_INIT).and_then(|glob| u32_at(glob, 8));
+                Setting::Htb { default: default.unwrap_or_default() }
+            }
+            "bfifo" => Setting::Bfifo { limit: u32_at(self.options, 0).unwrap_or_default() },
+            "clsact" => Setting::Clsact,
+            _ => Setting::Other(self.kind),
+        };
+        Qdisc { handle: self.handle, parent: self.parent, setting }
+    }
+
+    /// Of an `RTM_NEWTCLASS`.
+    pub fn class(self) -> Class {
+        let htb = (self.kind == "htb").then(|| htb_class(self.options)).flatten();
+        Class { id: self.handle, htb, counters: counters(self.attributes) }
+    }
+
+    /// Of an `RTM_NEWTFILTER` that was asked for at `parent`; `None` for the tables of u32, which are no filters.
+    pub fn filter(self, parent: Handle, index_of: impl Fn(&str) -> Option<u32>) -> Option<Filter> {
+        let rule = match self.kind.as_str() {
+            "u32" => {
+                find(self.options, TCA_U32_SEL)?;
+                u32_rule(self.options, index_of)
+            }
+            _ => Rule::Other,
+        };
+        // The kernel also says that a preference is there, without a filter.
+        if self.handle == Handle::default() && self.options.is_empty() {
+            return None;
+        }
+        let [high, low] = [self.info >> 16, self.info & 0xffff].map(|half| half as u16);
+        Some(Filter {
+            parent,
+            preference: high,
+            protocol: u16::from_be(low),
+            kind: self.kind,
+            handle: self.handle.0,
+            rule,
+        })
+    }
+}
+
+/// `struct tc_htb_opt`: rate, ceil (12 bytes each), buffer, cbuffer, quantum, level, prio.
+fn htb_class(options: &[u8]) -> Option<HtbClass> {
+    let parameters = find(options, TCA_HTB_PARMS)?;
+    let rate = |offset: usize, wide| {
+        let wide = find(options, wide).and_then(|value| u64_at(value, 0));
+        wide.or_else(|| u32_at(parameters, offset + 8).map(u64::from))
+    };
+    Some(HtbClass {
+        rate: rate(0, TCA_HTB_RATE64)?,
+        ceil: rate(12, TCA_HTB_CEIL64)?,
+        burst: u32_at(parameters, 24)?,
+        cburst: u32_at(parameters, 28)?,
+        quantum: u32_at(parameters, 32)?,
+        priority: u32_at(parameters, 40)?,
+    })
+}
+
+fn counters(attributes: &[u8]) -> Counters {
+    let statistics = find(attributes, TCA_STATS2).unwrap_or_default();
+    let (basic, queue) = (find(statistics, TCA_STATS_BASIC), find(statistics, TCA_STATS_QUEUE));
+    let wide = find(statistics, TCA_STATS_PKT64).and_then(|v| u64_at(v, 0));
+    let narrow = basic.and_then(|v| u32_at(v, 8)).map(u64::from);
+    Counters {
+        bytes: basic.and_then(|v| u64_at(v, 0)).unwrap_or_default(),
+        packets: wide.or(narrow).unwrap_or_default(),
+        // struct gnet_stats_queue: qlen, backlog, drops.
+        backlog: queue.and_then(|v| u32_at(v, 4)).unwrap_or_default().into(),
+        drops: queue.and_then(|v| u32_at(v, 8)).unwrap_or_default().into(),
+    }
+}
+
+/// Whether a u32 filter takes every packet: keys without a bit.
+fn takes_everything(options: &[u8]) -> bool {
+    let Some(select) = find(options, TCA_U32_SEL) else { return false };
+    let (flags, keys) = (select.first(), select.get(2));
+    let masks = select.get(16..).unwrap_or_default().chunks(16).map(|key| u32_at(key, 0));
+    flags.is_some_and(|f| f & TC_U32_TERMINAL != 0)
+        && keys.is_some()
+        && masks.into_iter().all(|m| m == Some(0))
+}
+
+fn u32_rule(options: &[u8], index_of: impl Fn(&str) -> Option<u32>) -> Rule {
+    if !takes_everything(options) {
+        return Rule::Other;
+    }
+    let action = find(options, TCA_U32_ACT).and_then(|list| read(list).next());
+    match (action, find(options, TCA_U32_CLASSID).and_then(|id| u32_at(id, 0))) {
+        (Some((_, action)), _) => redirect(action).unwrap_or(Rule::Other),
+        (None, Some(id)) => {
+            let from = find(options, TCA_U32_INDEV).map(string).and_then(|name| index_of(&name));
+            Rule::Classify { from, to: Handle(id) }
+        }
+        (None, None) => Rule::Other,
+    }
+}
+
+fn redirect(action: &[u8]) -> Option<Rule> {
+    let cookie = Cookie::parse(find(action, TCA_ACT_COOKIE)?)?;
+    let mirred = find(find(action, TCA_ACT_OPTIONS)?, TCA_MIRRED_PARMS);
+    let to = mirred.filter(|m| u32_at(m, 20) == Some(TCA_EGRESS_REDIR)).and_then(|m| u32_at(m, 24));
+    // Ours, but changed by somebody: to be made anew.
+    Some(Rule::Redirect { to: to.unwrap_or(0), cookie })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::encode::{header, request};
+    use crate::owner;
+    use crate::step::{Device, Step};
+    use proptest::prelude::*;
+
+    fn tap() -> Device {
+        Device::Netdev { index: 7, name: "tap7".into() }
+    }
+
+    /// What a step says, read as if the kernel had said it.
+    fn body(step: &Step) -> Vec<u8> {
+        let index = |d: &Device| Ok::<_, ()>(if *d == Device::Ifb { 9 } else { 7 });
+        request(step, index).expect("an index").body
+    }
+
+    fn index_of(name: &str) -> Option<u32> {
+        (name == "tap7").then_some(7)
+    }
+
+    #[test]
+    fn a_redirect_reads_back() {
+        let cookie = Cookie { made_clsact: true };
+        let body = body(&Step::Redirect { device: tap(), cookie });
+        let message = traffic_control(&body).expect("a message");
+        assert_eq!(message.index, 7);
+        let filter = message.filter(Handle::INGRESS, index_of).expect("a filter");
+        assert_eq!((filter.preference, filter.protocol), (owner::PREFERENCE, 3));
+        assert_eq!(filter.rule, Rule::Redirect { to: 9, cookie });
+    }
+
+    #[test]
+    fn a_leaf_s_filter_reads_back() {
+        let to = Handle::new(owner::MAJOR, 0xfffe);
+        let body = body(&Step::Classify { from: tap(), to });
+        let message = traffic_control(&body).expect("a message");
+        assert_eq!(message.index, 9);
+        let filter = message.filter(owner::ROOT_QDISC, index_of).expect("a filter");
+        assert_eq!((filter.preference, filter.protocol), (0xfffe, 3));
+        assert_eq!(filter.rule, Rule::Classify { from: Some(7), to });
+    }
+
+    #[test]
+    fn a_link_reads_back() {
+        let body = body(&Step::AddIfb);
+        let (_, link) = link(&body).expect("a link");
+        assert!(link.is_our_ifb() && !link.up);
+    }
+
+    #[test]
+    fn a_table_of_u32_and_an_empty_preference_are_no_filters() {
+        let mut table = header(7, Handle(0x8000_0000), Handle::INGRESS, 0x0001_0300);
+        table.put_str(TCA_KIND, "u32");
+        let mut bare = header(7, Handle::default(), Handle::INGRESS, 0x0001_0300);
+        bare.put_str(TCA_KIND, "bpf");
+        for body in [table.0, bare.0] {
+            let message = traffic_control(&body).expect("a message");
+            assert_eq!(message.filter(Handle::INGRESS, index_of), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_class_reads_back(rate in 1..50_000_000_000_u64, ceil in 1..50_000_000_000_u64, rest: [u32; 4]) {
+            let [burst, cburst, quantum, priority] = rest;
+            let class = HtbClass { rate, ceil, burst, cburst, quantum, priority };
+            let id = Handle::new(owner::MAJOR, 3);
+            let body = body(&Step::SetClass { device: tap(), id, class });
+            let read = traffic_control(&body).expect("a message").class();
+            prop_assert_eq!((read.id, read.htb), (id, Some(class)));
+        }
+
+        #[test]
+        fn a_qdisc_reads_back(default: u32, limit: u32) {
+            for setting in [Setting::Htb { default }, Setting::Bfifo { limit }, Setting::Clsact] {
+                let (parent, handle) = (Handle::ROOT, owner::ROOT_QDISC);
+                let step = Step::SetQdisc { device: tap(), parent, handle, setting: setting.clone(), replace: false };
+                let read = traffic_control(&body(&step)).expect("a message").qdisc();
+                prop_assert_eq!(read, Qdisc { handle, parent, setting });
+            }
+        }
+
+        #[test]
+        fn no_message_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in "(u32|htb|bfifo|bpf)") {
+            let mut body = header(1, Handle(1), Handle(1), 1);
+            body.put_str(TCA_KIND, &kind);
+            body.put(TCA_OPTIONS, &bytes);
+            body.put(TCA_STATS2, &bytes);
+            let message = || traffic_control(&body.0).expect("a message");
+            let _ = (message().qdisc(), message().class(), message().filter(Handle::INGRESS, index_of));
+            let _ = (link(&bytes), traffic_control(&bytes).map(TrafficControl::class));
+        }
+    }
+}

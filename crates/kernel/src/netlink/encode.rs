@@ -1,0 +1,175 @@
+//! The message of a step.
+
+use super::attribute::Attributes;
+use super::constants::*;
+use crate::class::HtbClass;
+use crate::handle::Handle;
+use crate::network::{ANY_PROTOCOL, Filter, Setting};
+use crate::owner;
+use crate::step::{Device, Step};
+
+const NLM_F_REPLACE: u16 = 0x100;
+const NLM_F_EXCL: u16 = 0x200;
+const NLM_F_CREATE: u16 = 0x400;
+
+/// Frames that may wait on the IFB before its qdisc is there.
+const IFB_QUEUE: u32 = 1000;
+
+/// A request, without its header.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Message type.
+    pub kind: u16,
+    /// Flags beside those that every request has.
+    pub flags: u16,
+    /// What follows the header.
+    pub body: Vec<u8>,
+}
+
+/// What to send for a step; `index` finds the interface index of a device, which for our IFB may be new.
+///
+/// # Errors
+/// What `index` says.
+pub fn request<E>(step: &Step, mut index: impl FnMut(&Device) -> Result<u32, E>) -> Result<Request, E> {
+    let made = |kind, flags, body: Attributes| Ok(Request { kind, flags, body: body.0 });
+    match step {
+        Step::AddIfb => {
+            let mut body = link_header(0, 0, 0);
+            body.put_str(IFLA_IFNAME, owner::IFB);
+            body.put_u32(IFLA_GROUP, owner::IFB_GROUP);
+            body.put_u32(IFLA_TXQLEN, IFB_QUEUE);
+            body.nest(IFLA_LINKINFO, |info| info.put_str(IFLA_INFO_KIND, "ifb"));
+            made(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body)
+        }
+        Step::DeleteIfb => made(RTM_DELLINK, 0, link_header(index(&Device::Ifb)?, 0, 0)),
+        Step::RaiseIfb => made(RTM_NEWLINK, 0, link_header(index(&Device::Ifb)?, IFF_UP, IFF_UP)),
+        Step::SetQdisc { device, parent, handle, setting, replace } => {
+            let mut body = header(index(device)?, *handle, *parent, 0);
+            body.put_str(TCA_KIND, setting.kind());
+            options(&mut body, setting);
+            made(RTM_NEWQDISC, NLM_F_CREATE | if *replace { NLM_F_REPLACE } else { NLM_F_EXCL }, body)
+        }
+        Step::DeleteQdisc { device, parent, handle } => {
+            made(RTM_DELQDISC, 0, header(index(device)?, *handle, *parent, 0))
+        }
+        Step::SetClass { device, id, class } => {
+            let mut body = header(index(device)?, *id, Handle::new(id.major(), 0), 0);
+            body.put_str(TCA_KIND, "htb");
+            body.nest(TCA_OPTIONS, |options| put_class(options, class));
+            made(RTM_NEWTCLASS, NLM_F_CREATE | NLM_F_REPLACE, body)
+        }
+        Step::DeleteClass { device, id } => {
+            made(RTM_DELTCLASS, 0, header(index(device)?, *id, Handle::default(), 0))
+        }
+        Step::Redirect { device, cookie } => {
+            let to = index(&Device::Ifb)?;
+            let info = filter_info(owner::PREFERENCE, ANY_PROTOCOL);
+            let mut body = header(index(device)?, Handle::default(), Handle::INGRESS, info);
+            body.put_str(TCA_KIND, "u32");
+            body.nest(TCA_OPTIONS, |options| {
+                options.put(TCA_U32_SEL, &select_everything());
+                options.nest(TCA_U32_ACT, |list| list.nest(1, |action| put_redirect(action, to, *cookie)));
+            });
+            made(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, body)
+        }
+        Step::Classify { from, to } => {
+            let (device, name) = match from {
+                Device::Netdev { name, .. } => (index(&Device::Ifb)?, name),
+                Device::Ifb => (index(from)?, &owner::IFB.to_owned()),
+            };
+            let info = filter_info(to.minor(), ANY_PROTOCOL);
+            let mut body = header(device, Handle::default(), owner::ROOT_QDISC, info);
+            body.put_str(TCA_KIND, "u32");
+            body.nest(TCA_OPTIONS, |options| {
+                options.put_u32(TCA_U32_CLASSID, to.0);
+                options.put_str(TCA_U32_INDEV, name);
+                options.put(TCA_U32_SEL, &select_everything());
+            });
+            made(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, body)
+        }
+        Step::DeleteFilter { device, filter } => {
+            let Filter { parent, preference, protocol, kind, handle, .. } = filter;
+            let info = filter_info(*preference, *protocol);
+            let mut body = header(index(device)?, Handle(*handle), *parent, info);
+            body.put_str(TCA_KIND, kind);
+            made(RTM_DELTFILTER, 0, body)
+        }
+    }
+}
+
+/// `struct ifinfomsg`, which begins every message of a link.
+pub fn link_header(index: u32, flags: u32, change: u32) -> Attributes {
+    let mut bytes = vec![0; 4];
+    for field in [index, flags, change] {
+        bytes.extend(field.to_ne_bytes());
+    }
+    Attributes(bytes)
+}
+
+/// `struct tcmsg`, which begins every message of traffic control.
+pub fn header(index: u32, handle: Handle, parent: Handle, info: u32) -> Attributes {
+    let mut bytes = vec![0; 4];
+    for field in [index, handle.0, parent.0, info] {
+        bytes.extend(field.to_ne_bytes());
+    }
+    Attributes(bytes)
+}
+
+/// Preference, and the protocol in network byte order.
+fn filter_info(preference: u16, protocol: u16) -> u32 {
+    u32::from(preference) << 16 | u32::from(protocol.to_be())
+}
+
+fn options(body: &mut Attributes, setting: &Setting) {
+    match setting {
+        Setting::Htb { default } => body.nest(TCA_OPTIONS, |options| {
+            // struct tc_htb_glob: version, rate2quantum, defcls, debug, direct_pkts.
+            let glob = [HTB_VERSION, 10, *default, 0, 0];
+            options.put(TCA_HTB_INIT, &glob.map(u32::to_ne_bytes).concat());
+            options.put_u32(TCA_HTB_DIRECT_QLEN, IFB_QUEUE);
+        }),
+        Setting::Bfifo { limit } => body.put(TCA_OPTIONS, &limit.to_ne_bytes()),
+        Setting::Clsact | Setting::Other(_) => {}
+    }
+}
+
+fn put_class(options: &mut Attributes, class: &HtbClass) {
+    let HtbClass { rate, ceil, burst, cburst, quantum, priority } = *class;
+    let mut parameters = [ratespec(rate), ratespec(ceil)].concat();
+    // struct tc_htb_opt goes on: buffer, cbuffer, quantum, level, prio.
+    for field in [burst, cburst, quantum, 0, priority] {
+        parameters.extend(field.to_ne_bytes());
+    }
+    options.put(TCA_HTB_PARMS, &parameters);
+    for (kind, rate) in [(TCA_HTB_RATE64, rate), (TCA_HTB_CEIL64, ceil)] {
+        if rate > u64::from(u32::MAX) {
+            options.put_u64(kind, rate);
+        }
+    }
+}
+
+/// `struct tc_ratespec`: with the link layer stated, the kernel does not ask for the tables of old.
+fn ratespec(rate: u64) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[1] = TC_LINKLAYER_ETHERNET;
+    bytes[8..].copy_from_slice(&u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes());
+    bytes
+}
+
+/// `struct tc_u32_sel` with one key that every packet has: no bit of its first four bytes is looked at.
+fn select_everything() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes[0] = TC_U32_TERMINAL;
+    bytes[2] = 1;
+    bytes
+}
+
+fn put_redirect(action: &mut Attributes, to: u32, cookie: owner::Cookie) {
+    action.put_str(TCA_ACT_KIND, "mirred");
+    action.nest(TCA_ACT_OPTIONS, |options| {
+        // struct tc_mirred: index, capab, action, refcnt, bindcnt, eaction, ifindex.
+        let mirred = [0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, to];
+        options.put(TCA_MIRRED_PARMS, &mirred.map(u32::to_ne_bytes).concat());
+    });
+    action.put(TCA_ACT_COOKIE, &cookie.bytes());
+}

@@ -1,0 +1,187 @@
+//! One conversation with the kernel: a request, then its acknowledgement or what was dumped.
+
+use super::attribute;
+use netlink_packet_core::NetlinkBuffer;
+use netlink_sys::{SocketAddr, protocols::NETLINK_ROUTE};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use std::io;
+use std::time::Duration;
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+
+const NLM_F_REQUEST: u16 = 0x1;
+const NLM_F_ACK: u16 = 0x4;
+const NLM_F_DUMP_INTR: u16 = 0x10;
+const NLM_F_DUMP: u16 = 0x300;
+/// The answer has attributes (linux/netlink.h).
+const NLM_F_ACK_TLVS: u16 = 0x200;
+/// The words of an error (`NLMSGERR_ATTR_MSG`).
+const MESSAGE: u16 = 1;
+
+/// Of a message: length, type, flags, sequence number, port.
+const HEADER: usize = 16;
+
+/// The kernel answers at once; this is for one that lost an answer for want of memory.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often a dump is begun anew that a change interrupted.
+const DUMPS: usize = 10;
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NetlinkError {
+    /// The kernel refused; nothing was changed.
+    #[error("the kernel refused: {}{}", .error, .words.as_ref().map(|w| format!(" ({w})")).unwrap_or_default())]
+    Refused {
+        /// Its error number.
+        error: io::Error,
+        /// What it says besides.
+        words: Option<String>,
+    },
+    /// The conversation broke off; whether anything was changed is not known.
+    #[error("cannot talk to the kernel (netlink): {0}")]
+    Broken(#[from] io::Error),
+}
+
+impl NetlinkError {
+    /// The kernel's error number, such as `EEXIST`.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Refused { error, .. } => error.raw_os_error(),
+            Self::Broken(_) => None,
+        }
+    }
+}
+
+/// A socket in the network namespace of the thread that opened it.
+pub struct Socket {
+    socket: netlink_sys::Socket,
+    sequence: u32,
+}
+
+impl Socket {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// The operating system said no.
+    pub fn open() -> io::Result<Self> {
+        let mut socket = netlink_sys::Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        // Without the words of its errors, and with the request in them, it can be talked to as well.
+        let _ = socket.set_ext_ack(true);
+        let _ = socket.set_cap_ack(true);
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Asks for a change, and waits until it is done.
+    ///
+    /// # Errors
+    /// The kernel refused it, or the conversation broke off.
+    pub fn change(&mut self, kind: u16, flags: u16, body: &[u8]) -> Result<(), NetlinkError> {
+        self.send(kind, NLM_F_REQUEST | NLM_F_ACK | flags, body)?;
+        self.receive(|_, _| ()).map(drop)
+    }
+
+    /// Asks for all there is; `each` gets type and body of every message.
+    ///
+    /// # Errors
+    /// As [`Socket::change`].
+    pub fn dump<T>(
+        &mut self,
+        kind: u16,
+        body: &[u8],
+        mut each: impl FnMut(u16, &[u8]) -> Option<T>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        for _ in 0..DUMPS {
+            self.send(kind, NLM_F_REQUEST | NLM_F_DUMP, body)?;
+            let mut found = Vec::new();
+            let whole = self.receive(|kind, body| found.extend(each(kind, body)))?;
+            if whole {
+                return Ok(found);
+            }
+        }
+        Err(io::Error::other("what is there changes faster than it can be read").into())
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> Result<(), NetlinkError> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut message = vec![0; HEADER + body.len()];
+        let length = u32::try_from(message.len()).map_err(io::Error::other)?;
+        let mut buffer = NetlinkBuffer::new(&mut message);
+        buffer.set_length(length);
+        buffer.set_message_type(kind);
+        buffer.set_flags(flags);
+        buffer.set_sequence_number(self.sequence);
+        buffer.payload_mut().copy_from_slice(body);
+        self.socket.send(&message, 0)?;
+        Ok(())
+    }
+
+    /// Until the end of the answer; whether nothing changed over it.
+    fn receive(&mut self, mut each: impl FnMut(u16, &[u8])) -> Result<bool, NetlinkError> {
+        let mut whole = true;
+        loop {
+            let (datagram, _) = self.socket.recv_from_full()?;
+            let mut rest = datagram.as_slice();
+            while rest.len() >= HEADER {
+                let message = NetlinkBuffer::new_checked(rest).map_err(io::Error::other)?;
+                let body = message.payload();
+                let flags = message.flags();
+                // Answers to a request that was given up.
+                let ours = message.sequence_number() == self.sequence;
+                let length = (message.length() as usize).next_multiple_of(4).min(rest.len());
+                rest = &rest[length..];
+                if !ours {
+                    continue;
+                }
+                whole &= flags & NLM_F_DUMP_INTR == 0;
+                match message.message_type() {
+                    NLMSG_DONE => return Ok(whole),
+                    NLMSG_ERROR => return result(body, flags).map(|()| whole),
+                    kind => each(kind, body),
+                }
+            }
+        }
+    }
+}
+
+/// What an acknowledgement says: `struct nlmsgerr`, an error number and the request's header.
+fn result(body: &[u8], flags: u16) -> Result<(), NetlinkError> {
+    let code = attribute::u32_at(body, 0).map_or(0, u32::cast_signed);
+    if code == 0 {
+        return Ok(());
+    }
+    let words = (flags & NLM_F_ACK_TLVS != 0)
+        .then(|| body.get(4 + HEADER..))
+        .flatten()
+        .and_then(|attributes| attribute::find(attributes, MESSAGE))
+        .map(attribute::string);
+    Err(NetlinkError::Refused { error: io::Error::from_raw_os_error(code.saturating_neg()), words })
+}
+
+impl std::fmt::Debug for Socket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Socket").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_has_its_number_and_the_kernel_s_words() {
+        let mut attributes = attribute::Attributes::default();
+        attributes.put_str(MESSAGE, "Qdisc not found");
+        let body = [&(-2_i32).to_ne_bytes()[..], &[0; HEADER], &attributes.0].concat();
+        let error = result(&body, NLM_F_ACK_TLVS).expect_err("an error");
+        assert_eq!(error.errno(), Some(2));
+        assert!(error.to_string().ends_with("(os error 2) (Qdisc not found)"), "{error}");
+        let bare = result(&body[..20], 0).expect_err("an error");
+        assert!(bare.to_string().ends_with("(os error 2)"), "{bare}");
+        assert!(result(&[0; 20], 0).is_ok());
+    }
+}
