@@ -32,6 +32,7 @@
 //! With a kernel:
 //! - [`netlink`]: the messages
 //! - [`kernel`]: observing and applying
+//! - [`mod@probe`]: what the running kernel lacks
 
 pub mod class;
 pub mod handle;
@@ -41,6 +42,7 @@ pub mod netlink;
 pub mod network;
 pub mod owner;
 pub mod plan;
+pub mod probe;
 pub mod shaping;
 pub mod step;
 
@@ -48,5 +50,6 @@ pub use kernel::{Kernel, StepError};
 pub use limit::{Limit, LimitError};
 pub use network::Network;
 pub use plan::{Plan, plan};
+pub use probe::{Missing, probe};
 pub use shaping::{Refusal, Shaping};
 pub use step::{Device, Step};

@@ -43,18 +43,34 @@ struct Target {
 
 /// What to do so that each netdev of `wanted`, and no other, is shaped.
 pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
-    let mut plan = Plan::default();
     let mut targets = BTreeMap::new();
     let mut left_alone = BTreeSet::new();
+    let mut refusals = Vec::new();
     for shaping in wanted {
         match target(shaping, network) {
             Ok((index, target)) => drop(targets.insert(index, target)),
             Err(reason) => {
-                plan.refusals.push(Refusal { netdev: shaping.netdev.clone(), reason });
+                refusals.push(Refusal { netdev: shaping.netdev.clone(), reason });
                 left_alone.extend(network.by_name(&shaping.netdev).map(|(index, _)| index));
             }
         }
     }
+    lead_to(&targets, &left_alone, refusals, network)
+}
+
+/// The plan for one link of any kind, and for no other.
+pub(crate) fn settle_link(index: u32, sides: Sides, network: &Network) -> Plan {
+    let targets = [(index, Target { sides, held: true })].into();
+    lead_to(&targets, &BTreeSet::new(), vec![], network)
+}
+
+fn lead_to(
+    targets: &BTreeMap<u32, Target>,
+    left_alone: &BTreeSet<u32>,
+    refusals: Vec<Refusal>,
+    network: &Network,
+) -> Plan {
+    let mut plan = Plan { steps: vec![], refusals };
     let ifb = network.by_name(owner::IFB).filter(|(_, link)| link.is_our_ifb());
     let shaped = |index: u32| {
         left_alone.contains(&index) || targets.get(&index).is_some_and(|t| t.sides.ingress.is_some())
@@ -76,7 +92,7 @@ pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
         plan.steps.push(Step::DeleteIfb);
     }
 
-    for (index, target) in &targets {
+    for (index, target) in targets {
         let link = &network.links[index];
         let device = device(*index, link);
         if let Some(limit) = target.sides.ingress {

@@ -1,0 +1,84 @@
+//! What the running kernel can do, found out by doing it, in a network namespace made for that.
+//!
+//! ```text
+//!  thread ─ unshare ─▶ empty namespace: lo ─ the plan for both directions ─▶ each step done?
+//!                      (gone with the thread)                            └─▶ read back: a second plan is empty?
+//! ```
+//!
+//! A kernel may lack a module, have it and load it only now, or know it and not the attributes we use. The
+//! steps are the real ones, so what passes here works there.
+
+use crate::handle::Handle;
+use crate::kernel::Kernel;
+use crate::limit::Limit;
+use crate::network::Setting;
+use crate::plan::settle_link;
+use crate::shaping::Sides;
+use crate::step::Step;
+use tidegate_contract::{Bytes, Rate};
+
+/// What the kernel lacks for each direction of a netdev; `None` where it lacks nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// For limits of what the host sends into a device: on a tap, what the VM receives.
+    pub egress: Option<String>,
+    /// For limits of what the host receives from one.
+    pub ingress: Option<String>,
+}
+
+/// Above 34 Gbit/s the kernel takes a rate from an attribute of its own.
+const WIDE: u64 = 40_000_000_000;
+
+/// Finds out what is missing. Changes nothing outside a namespace that is gone when this returns; may make the kernel load
+/// modules.
+///
+/// # Errors
+/// No such namespace can be made: it needs CAP_SYS_ADMIN and CAP_NET_ADMIN.
+pub fn probe() -> Result<Missing, String> {
+    let thread = std::thread::Builder::new().name("probe".into()).spawn(|| {
+        use rustix::thread::{UnshareFlags, unshare_unsafe};
+        // SAFETY: only the network namespace is this thread's own from here on; memory and descriptors stay shared.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|e| {
+            format!("cannot make a network namespace to try things in: {e} (it needs CAP_SYS_ADMIN)")
+        })?;
+        let limit = Rate::from_bits(WIDE).and_then(|r| Limit::new(r, Bytes::new(5_000_000), None, 1518).ok());
+        let side =
+            |egress, ingress| Sides { egress: limit.filter(|_| egress), ingress: limit.filter(|_| ingress) };
+        Ok(Missing { egress: attempt(side(true, false))?, ingress: attempt(side(false, true))? })
+    });
+    let thread = thread.map_err(|e| format!("cannot start a thread: {e}"))?;
+    thread.join().unwrap_or_else(|_| Err("the thread that tries the kernel panicked".into()))
+}
+
+/// What is missing for these sides, on the namespace's loopback.
+fn attempt(sides: Sides) -> Result<Option<String>, String> {
+    let mut kernel = Kernel::open().map_err(|e| format!("cannot talk to the kernel (netlink): {e}"))?;
+    let observe = |kernel: &mut Kernel| kernel.observe().map_err(|e| e.to_string());
+    let network = observe(&mut kernel)?;
+    let (lo, _) = network.by_name("lo").ok_or("a new network namespace has no loopback")?;
+    for step in settle_link(lo, sides, &network).steps {
+        if let Err(e) = kernel.apply(&step) {
+            return Ok(Some(format!("{} ({e})", feature(&step))));
+        }
+    }
+    let left = settle_link(lo, sides, &observe(&mut kernel)?).steps;
+    let odd = left.first().map(|step| {
+        format!("{}: this kernel took it and says something else of it than it was told", feature(step))
+    });
+    Ok(odd)
+}
+
+/// What a step takes, as the kernel's configuration names it.
+fn feature(step: &Step) -> &'static str {
+    match step {
+        Step::AddIfb | Step::DeleteIfb | Step::RaiseIfb => "interfaces of kind ifb (CONFIG_IFB)",
+        Step::SetQdisc { setting: Setting::Bfifo { .. }, .. } => "qdisc bfifo (CONFIG_NET_SCH_FIFO)",
+        Step::SetQdisc { parent: Handle::CLSACT, .. } => "qdisc clsact (CONFIG_NET_SCH_INGRESS)",
+        Step::SetQdisc { .. }
+        | Step::DeleteQdisc { .. }
+        | Step::SetClass { .. }
+        | Step::DeleteClass { .. } => "qdisc htb (CONFIG_NET_SCH_HTB)",
+        Step::Classify { .. } | Step::DeleteFilter { .. } => "filter u32 (CONFIG_NET_CLS_U32)",
+        Step::Redirect { .. } => "action mirred for filter u32 (CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED)",
+    }
+}
