@@ -1,0 +1,199 @@
+//! Limits under traffic, in namespaces: TCP in super-frames and UDP, both directions.
+//!
+//! What a class sent is compared with its rate over intervals in which it always had something to send: those that its queue would have
+//! outlasted. So a busy machine, whose sender stands still for a while, makes a test longer and not fail. That the kernel's counters are wire
+//! bytes is a test of its own. Exact figures are `bench/kernel-rates`.
+
+mod netns;
+
+use netns::*;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tidegate_kernel::handle::Handle;
+use tidegate_kernel::network::Counters;
+use tidegate_kernel::{Kernel, Network, owner};
+
+/// Bytes on the wire for each of payload: Ethernet, IP, TCP with timestamps.
+const TCP: f64 = 1514.0 / 1448.0;
+
+/// How long a class has to have been busy, and how long that may take.
+const BUSY: Duration = Duration::from_millis(1500);
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A look at the counters that took longer than this says too little of when.
+const SHARP: Duration = Duration::from_millis(1);
+
+/// What goes where: datagrams or a stream, from the guest or to it.
+#[derive(Clone, Copy, Debug)]
+enum Traffic {
+    TcpOut,
+    TcpIn,
+    UdpOut,
+    UdpIn,
+}
+
+fn counters(network: &Network, device: &str, class: Handle) -> Counters {
+    network.by_name(device).unwrap().1.class(class).unwrap().counters
+}
+
+/// What the first class of a device sends while it is busy, bit/s.
+#[track_caller]
+fn busy_rate(device: &str, class: Handle, set: f64) -> f64 {
+    let mut kernel = Kernel::open().unwrap();
+    let mut look = || {
+        let before = Instant::now();
+        let seen = counters(&kernel.observe().unwrap(), device, class);
+        (before.elapsed() < SHARP * 4).then_some((before, seen))
+    };
+    let (begin, mut last) = (Instant::now(), None::<(Instant, Counters)>);
+    let (mut bytes, mut time) = (0, Duration::ZERO);
+    while time < BUSY {
+        assert!(begin.elapsed() < PATIENCE, "busy for {time:?} only: its sender got no processor");
+        std::thread::sleep(Duration::from_millis(5));
+        let now = look();
+        // The first second is the burst's.
+        if let (Some((t0, before)), Some((t1, after))) = (last, now)
+            && begin.elapsed() > Duration::from_secs(1)
+            && before.backlog as f64 * 8.0 >= set * (t1 - t0).as_secs_f64()
+        {
+            bytes += after.bytes - before.bytes;
+            time += t1 - t0;
+        }
+        last = now;
+    }
+    bytes as f64 * 8.0 / time.as_secs_f64()
+}
+
+fn receive_tcp(listener: &TcpListener) {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut buffer = vec![0; 1 << 20];
+    while stream.read(&mut buffer).is_ok_and(|n| n > 0) {}
+}
+
+fn send_tcp(to: &str, stop: &AtomicBool) {
+    let mut stream = TcpStream::connect((to, 5001)).unwrap();
+    let piece = vec![0; 256 * 1024];
+    while !stop.load(Relaxed) && stream.write_all(&piece).is_ok() {}
+}
+
+/// Nobody has to listen: a datagram is counted before it arrives.
+fn send_udp(to: &str, stop: &AtomicBool) {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    while !stop.load(Relaxed) {
+        for _ in 0..32 {
+            let _ = socket.send_to(&[0; 1472], (to, 9));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Runs `work` beside a sender that has always something to send.
+fn under<T>(traffic: Traffic, guest: &Guest, work: impl FnOnce() -> T) -> T {
+    let (host, inside) = (guest.address(1), guest.address(2));
+    let stop = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let listen = || TcpListener::bind("0.0.0.0:5001").unwrap();
+        match traffic {
+            Traffic::TcpOut => {
+                let listener = listen();
+                scope.spawn(move || receive_tcp(&listener));
+                scope.spawn(move || guest.within(|_| send_tcp(&host, stop)));
+            }
+            Traffic::TcpIn => {
+                let listener = guest.within(|_| listen());
+                scope.spawn(move || receive_tcp(&listener));
+                scope.spawn(move || send_tcp(&inside, stop));
+            }
+            Traffic::UdpOut => drop(scope.spawn(move || guest.within(|_| send_udp(&host, stop)))),
+            Traffic::UdpIn => drop(scope.spawn(move || send_udp(&inside, stop))),
+        }
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        stop.store(true, Relaxed);
+        done.unwrap_or_else(|e| std::panic::resume_unwind(e))
+    })
+}
+
+#[track_caller]
+fn kept(what: &str, achieved: f64, set: f64) {
+    let ratio = achieved / set;
+    assert!((0.9..1.05).contains(&ratio), "{what}: {achieved:.0} of {set} bit/s");
+}
+
+/// Sets 40 Mbit/s for what the VM sends and 20 for what it receives, and looks at one of them.
+fn one_way(traffic: Traffic) {
+    let guest = Guest::new("vnet3", 1);
+    settle(&[shaping("vnet3", "40mbit", "20mbit")]);
+    let (device, class, set) = match traffic {
+        Traffic::TcpOut | Traffic::UdpOut => (owner::IFB, Handle::new(owner::MAJOR, owner::FIRST_LEAF), 40e6),
+        Traffic::TcpIn | Traffic::UdpIn => ("vnet3", owner::ROOT_CLASS, 20e6),
+    };
+    let achieved = under(traffic, &guest, || busy_rate(device, class, set));
+    kept(&format!("{traffic:?}"), achieved, set);
+}
+
+#[test]
+fn tcp_from_the_vm_keeps_its_rate() {
+    in_namespace("tcp_from_the_vm_keeps_its_rate", || one_way(Traffic::TcpOut));
+}
+
+#[test]
+fn tcp_to_the_vm_keeps_its_rate() {
+    in_namespace("tcp_to_the_vm_keeps_its_rate", || one_way(Traffic::TcpIn));
+}
+
+#[test]
+fn udp_from_the_vm_keeps_its_rate() {
+    in_namespace("udp_from_the_vm_keeps_its_rate", || one_way(Traffic::UdpOut));
+}
+
+#[test]
+fn udp_to_the_vm_keeps_its_rate() {
+    in_namespace("udp_to_the_vm_keeps_its_rate", || one_way(Traffic::UdpIn));
+}
+
+#[test]
+fn super_frames_are_counted_by_their_segments() {
+    in_namespace("super_frames_are_counted_by_their_segments", || {
+        let guest = Guest::new("vnet3", 1);
+        settle(&[shaping("vnet3", "1gbit", "-")]);
+        let of = || counters(&observe(), owner::IFB, Handle::new(owner::MAJOR, owner::FIRST_LEAF));
+        let before = of();
+        let listener = TcpListener::bind("0.0.0.0:5001").unwrap();
+        let host = guest.address(1);
+        const SENT: u64 = 20_000_000;
+        let received = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                guest.within(|_| {
+                    let mut stream = TcpStream::connect((host.as_str(), 5001)).unwrap();
+                    stream.write_all(&vec![0; SENT as usize]).unwrap();
+                });
+            });
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_to_end(&mut Vec::new()).unwrap() as u64
+        });
+        assert_eq!(received, SENT);
+        let after = of();
+        let (bytes, packets) = (after.bytes - before.bytes, after.packets - before.packets);
+        let ratio = bytes as f64 / (SENT as f64 * TCP);
+        assert!((0.999..1.02).contains(&ratio), "{bytes} wire bytes for {SENT} of payload");
+        let per_segment = SENT as f64 / packets as f64;
+        assert!((1300.0..=1448.0).contains(&per_segment), "{per_segment} bytes of payload per segment");
+    });
+}
+
+#[test]
+fn neighbours_have_their_own() {
+    in_namespace("neighbours_have_their_own", || {
+        let (slow, fast) = (Guest::new("vnet3", 1), Guest::new("vnet4", 2));
+        settle(&[shaping("vnet3", "10mbit", "-"), shaping("vnet4", "30mbit", "-")]);
+        let leaf = |n| Handle::new(owner::MAJOR, owner::FIRST_LEAF + n);
+        under(Traffic::UdpOut, &slow, || {
+            under(Traffic::UdpOut, &fast, || {
+                kept("the slower", busy_rate(owner::IFB, leaf(0), 10e6), 10e6);
+                kept("the faster", busy_rate(owner::IFB, leaf(1), 30e6), 30e6);
+            });
+        });
+    });
+}
