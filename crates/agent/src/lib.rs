@@ -13,6 +13,7 @@
 //!
 //! - [`place`]: the four questions every place answers; the agent knows nothing else about one
 //! - `switch_place`: the host switch as a place
+//! - `kernel_place`: the kernel's netdevs as a place
 //! - `store`: the contracts and who owns each
 //! - `reconciler`: makes what is wanted be in force, and keeps it so
 //! - [`api`]: HTTP on a Unix socket, OpenAPI document, metrics
@@ -22,6 +23,7 @@
 pub mod api;
 mod cut;
 mod durable;
+mod kernel_place;
 mod lock;
 pub mod place;
 mod reconciler;
@@ -143,10 +145,13 @@ impl Agent {
         let wake = commands.clone();
         let wake = Arc::new(move || drop(wake.send(Command::Repair)));
         let (switch, damage) = switch_place::SwitchPlace::new(&options.switch, state, wake)?;
-        let (capture, made) = (switch.capture(), switch.made());
-        let places: Vec<Box<dyn Place>> = vec![Box::new(switch)];
+        let (kernel, kernel_damage) = kernel_place::KernelPlace::new(state)?;
+        let capture = switch.capture();
+        let made = [switch.made(), kernel.made()].concat();
+        let places: Vec<Box<dyn Place>> = vec![Box::new(switch), Box::new(kernel)];
         let mut reconciler = Reconciler::new(&options.config, state, places)?;
         reconciler.problem("switch state", damage);
+        reconciler.problem("kernel state", kernel_damage);
         reconciler.recover(made);
         let listener = listen(options)?;
 

@@ -24,6 +24,17 @@ pub fn vnic(name: &str, mac: u8) -> Vnic {
     }
 }
 
+/// A contract for a netdev, with 1 Mbit/s each way.
+pub fn netdev(name: &str, mac: u8, interface: &str) -> Vnic {
+    let max = tidegate_contract::Rate::from_bits(1_000_000);
+    Vnic {
+        attach: Attach::Netdev { name: interface.into() },
+        segment: Segment::new(0).expect("in range"),
+        tx: Tx { max, ..Tx::default() },
+        ..vnic(name, mac)
+    }
+}
+
 /// A tap attachment.
 pub fn tap(name: &str) -> Attach {
     Attach::Tap { name: name.into(), netns: None }

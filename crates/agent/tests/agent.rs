@@ -152,13 +152,12 @@ fn what_cannot_be_kept_is_refused_with_the_reason() {
     let lab = Lab::new();
     let switch = lab.switch();
     let agent = lab.agent();
-    let netdev = "[vnic.n]\nattach = { netdev = \"vnet3\" }\nmac = \"52:54:00:00:00:09\"\nsegment = 1\n";
-    let (status, error) = agent.apply(&(lab.vnic("a", 1, "") + netdev));
+    let vf = "[vnic.n]\nattach = { vf = \"eth0/1\" }\nmac = \"52:54:00:00:00:09\"\nsegment = 1\n";
+    let (status, error) = agent.apply(&(lab.vnic("a", 1, "") + vf));
     assert_eq!(status, 422);
     let why = error["details"][0].as_str().unwrap();
     assert!(
-        why.contains("no place on this host keeps an attachment of kind netdev")
-            && why.contains("test.toml:"),
+        why.contains("no place on this host keeps an attachment of kind vf") && why.contains("test.toml:"),
         "{why}"
     );
 
@@ -213,11 +212,11 @@ fn planning_changes_nothing() {
     let actions: Vec<_> = plan.vnics.iter().map(|v| (v.vnic.as_str(), v.action)).collect();
     assert_eq!(actions, [("a", types::ChangeAction::Change), ("b", types::ChangeAction::Create)]);
     assert!(plan.notes.iter().any(|n| n.contains("back-pressure")), "{:?}", plan.notes);
-    let netdev = "[vnic.n]\nattach = { netdev = \"vnet3\" }\nmac = \"52:54:00:00:00:09\"\nsegment = 1\n";
-    let (status, body) = agent.request("POST", "/v1/plan?prune=true", netdev);
+    let vf = "[vnic.n]\nattach = { vf = \"eth0/1\" }\nmac = \"52:54:00:00:00:09\"\nsegment = 1\n";
+    let (status, body) = agent.request("POST", "/v1/plan?prune=true", vf);
     let plan: types::PlanView = serde_json::from_value(body).unwrap();
     assert_eq!((status, plan.admissible, plan.vnics[0].action), (200, false, types::ChangeAction::Remove));
-    assert!(plan.refusals[0].contains("kind netdev"));
+    assert!(plan.refusals[0].contains("kind vf"));
 
     assert_eq!(switch.log(), [""; 0]);
     assert_eq!(std::fs::read(lab.path("state/contracts.json")).unwrap(), state);

@@ -48,7 +48,7 @@ pub mod step;
 
 pub use kernel::{Kernel, StepError};
 pub use limit::{Limit, LimitError};
-pub use network::Network;
+pub use network::{Link, Network};
 pub use plan::{Plan, plan};
 pub use probe::{Missing, probe};
 pub use shaping::{Refusal, Shaping};

@@ -35,6 +35,12 @@ pub(crate) struct Sides {
 }
 
 impl Shaping {
+    /// Whether a device of this kind is limited at its egress and at its ingress; `None` where no VM can be
+    /// behind one.
+    pub fn uses(&self, kind: Option<&str>) -> Option<(bool, bool)> {
+        self.sides(kind).map(|s| (s.egress.is_some(), s.ingress.is_some()))
+    }
+
     /// On a device of this kind; `None` where a VM cannot be behind one.
     ///
     /// A tap's egress is what the VM receives. A macvtap is the VM's own device on the lower one: its egress is what the VM

@@ -90,6 +90,21 @@ pub enum Step {
     },
 }
 
+impl Step {
+    /// The device that it changes.
+    pub fn device(&self) -> Device {
+        match self {
+            Self::AddIfb | Self::DeleteIfb | Self::RaiseIfb | Self::Classify { .. } => Device::Ifb,
+            Self::SetQdisc { device, .. }
+            | Self::DeleteQdisc { device, .. }
+            | Self::SetClass { device, .. }
+            | Self::DeleteClass { device, .. }
+            | Self::Redirect { device, .. }
+            | Self::DeleteFilter { device, .. } => device.clone(),
+        }
+    }
+}
+
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -65,6 +65,7 @@ pub fn check(contracts: &Contracts, places: &[Box<dyn Place>]) -> Result<Checked
         notes.insert(vnic.name.clone(), capabilities.notes);
         by_place[index].push(vnic.clone());
     }
+    refusals.extend(across_places(&by_place, places));
     for vnics in &mut by_place {
         vnics.sort_by(|a, b| a.name.cmp(&b.name));
     }
@@ -81,6 +82,27 @@ pub fn check(contracts: &Contracts, places: &[Box<dyn Place>]) -> Result<Checked
     } else {
         Err(ApplyError::Refused(refusals))
     }
+}
+
+/// Promises towards a vNIC of another place: what is in between keeps none.
+fn across_places(by_place: &[Vec<Vnic>], places: &[Box<dyn Place>]) -> Vec<String> {
+    let place_of = |name: &str| by_place.iter().position(|vnics| vnics.iter().any(|v| v.name == name));
+    let promising = |v: &&Vnic| v.is_realtime() || v.tx.min.is_some();
+    let mut refusals = Vec::new();
+    for (index, vnic) in by_place.iter().enumerate().flat_map(|(i, v)| v.iter().map(move |v| (i, v))) {
+        for to in vnic.to.iter().filter(|_| promising(&vnic)) {
+            if let Some(other) = place_of(to).filter(|other| *other != index) {
+                refusals.push(format!(
+                    "vNIC {}: no promise holds from place {} to vNIC {to} at place {}; name vNICs of its own place in \
+                     `to`, or leave tx.min and deadline out",
+                    vnic.name,
+                    places[index].name(),
+                    places[other].name()
+                ));
+            }
+        }
+    }
+    refusals
 }
 
 /// As the key in a contract.

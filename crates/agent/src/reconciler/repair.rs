@@ -101,6 +101,12 @@ impl Reconciler {
         let place = &mut self.places[place];
         match action {
             // The agent told the switch something else than it keeps: somebody spoke to it besides us.
+            Action::Change { from, to } if from == to => {
+                tracing::warn!(
+                    vnic = name,
+                    "drift: somebody changed what keeps its contract; putting it right"
+                );
+            }
             Action::Change { from, to } => {
                 tracing::warn!(
                     vnic = name,

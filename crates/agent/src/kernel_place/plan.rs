@@ -1,0 +1,93 @@
+//! From what is wanted and what is observed to actions. Pure; what an action takes of the kernel is planned when it
+//! is done, by what is there then.
+
+use super::shape::shaping;
+use crate::place::{Action, Observed, Refusal, Wanted};
+
+/// See [`crate::place::Place::plan`].
+pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {
+    let mut refusals = Vec::new();
+    for vnic in wanted.vnics {
+        let refuse = |reason| Refusal { vnic: vnic.name.clone(), reason };
+        refusals.extend(observed.obstacles.get(&vnic.name).cloned().map(refuse));
+        refusals.extend(shaping(vnic, true).err().into_iter().flatten().map(refuse));
+    }
+    if !refusals.is_empty() {
+        return Err(refusals);
+    }
+    let is_wanted = |name: &str| wanted.vnics.iter().any(|v| v.name == name);
+    let mut actions = Vec::new();
+    // A netdev may go from one contract to another.
+    let gone = observed.vnics.values().filter(|o| o.ours && !is_wanted(&o.vnic.name));
+    actions.extend(gone.map(|o| Action::Remove(o.vnic.clone())));
+    for vnic in wanted.vnics {
+        match observed.vnics.get(&vnic.name) {
+            None => actions.push(Action::Create(vnic.clone())),
+            Some(there) if there.vnic.attach != vnic.attach => {
+                actions.push(Action::Remove(there.vnic.clone()));
+                actions.push(Action::Create(vnic.clone()));
+            }
+            // Where others changed something, from and to are the same.
+            Some(there) if there.vnic != *vnic || there.broken.is_some() => {
+                actions.push(Action::Change { from: there.vnic.clone(), to: vnic.clone() });
+            }
+            Some(_) => {}
+        }
+    }
+    // What makes room comes first.
+    actions.sort_by_key(|a| !matches!(a, Action::Remove(_)));
+    Ok(actions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel_place::observe::{nothing, there};
+    use crate::testing::netdev;
+    use tidegate_contract::{Host, Rate, Vnic};
+    use tidegate_switch::control::Connection;
+
+    fn actions(wanted: &[Vnic], observed: &Observed) -> Vec<(&'static str, String)> {
+        let planned = plan(&Wanted { host: &Host::default(), vnics: wanted }, observed).expect("a plan");
+        planned.iter().map(|a| (a.label(), a.vnic().unwrap_or_default().to_owned())).collect()
+    }
+
+    #[test]
+    fn each_difference_has_its_action() {
+        let (a, b, c, d) = (
+            netdev("a", 1, "vnet1"),
+            netdev("b", 2, "vnet2"),
+            netdev("c", 3, "vnet3"),
+            netdev("d", 4, "vnet4"),
+        );
+        let mut observed = nothing();
+        for vnic in [&a, &b, &c, &d] {
+            observed.vnics.insert(vnic.name.clone(), there(vnic, Connection::Up));
+        }
+        assert_eq!(actions(&[a.clone(), b.clone(), c.clone(), d.clone()], &observed), []);
+        observed.vnics.get_mut("b").expect("there").broken = Some("somebody deleted it".into());
+        let faster =
+            Vnic { tx: tidegate_contract::Tx { max: Rate::from_bits(9_000), ..c.tx.clone() }, ..c.clone() };
+        // `a` goes, and `e` gets its netdev; `d` moves to another.
+        let wanted = [b, faster, netdev("d", 4, "vnet5"), netdev("e", 5, "vnet1")];
+        let expected = [
+            ("remove", "a"),
+            ("remove", "d"),
+            ("change", "b"),
+            ("change", "c"),
+            ("create", "d"),
+            ("create", "e"),
+        ];
+        assert_eq!(actions(&wanted, &observed), expected.map(|(l, n)| (l, n.to_owned())));
+    }
+
+    #[test]
+    fn what_stands_in_the_way_is_a_refusal() {
+        let mut observed = nothing();
+        observed.obstacles.insert("a".into(), "interface vnet1 does not exist".into());
+        let wanted = [Vnic { weight: 2, ..netdev("a", 1, "vnet1") }];
+        let refused =
+            plan(&Wanted { host: &Host::default(), vnics: &wanted }, &observed).expect_err("refused");
+        assert_eq!(refused.len(), 2, "{refused:?}");
+    }
+}

@@ -1,0 +1,216 @@
+//! The agent and the kernel's netdevs, in a network namespace: limits come into force, are put right, and go.
+
+mod common;
+
+use common::{Lab, RunningAgent, until};
+use std::io::Write;
+use std::process::Command;
+
+const INSIDE: &str = "TIDEGATE_TEST_NETNS";
+
+/// Runs `body` in a process with a network namespace of its own, where a tap `vnet3` is: this test once more, by
+/// its name. Skipped with the reason where that is forbidden, which is a failure in CI.
+fn in_namespace(name: &str, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        run("ip tuntap add vnet3 mode tap");
+        return body();
+    }
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        let root = rustix::process::geteuid().is_root();
+        command.args(if root { &["--net"][..] } else { &["--user", "--map-root-user", "--net"] });
+        command
+    };
+    let probe =
+        unshare().args(["ip", "tuntap", "add", "mode", "tap"]).output().expect("unshare (util-linux)");
+    if !probe.status.success() {
+        let why = String::from_utf8_lossy(&probe.stderr);
+        let why = format!("no network namespace with a tap to be had here ({}): {why}", probe.status);
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
+        // Not eprintln!, which libtest keeps to itself: scripts/test counts it.
+        std::io::stderr().write_all(format!("skipped: {}\n", why.trim_end()).as_bytes()).unwrap();
+        return;
+    }
+    let test = std::env::current_exe().unwrap();
+    let inside =
+        unshare().arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1").output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&inside.stdout), String::from_utf8_lossy(&inside.stderr));
+    assert!(inside.status.success(), "{name} failed in its namespace:\n{out}{err}");
+    assert!(out.contains("1 passed"), "{name} is not the name of this test:\n{out}");
+}
+
+/// Runs a command line; what it printed.
+#[track_caller]
+fn run(line: &str) -> String {
+    let mut words = line.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output().expect("iproute2");
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn contract(name: &str, mac: u8, netdev: &str, more: &str) -> String {
+    format!(
+        "[vnic.{name}]\nattach = {{ netdev = \"{netdev}\" }}\nmac = \"52:54:00:00:00:{mac:02x}\"\nsegment = 0\n{more}\n"
+    )
+}
+
+const LIMITS: &str = "tx = { max = \"100mbit\" }\nrx = { max = \"50mbit\" }";
+
+/// The classes on the tap and on the IFB, as tc shows them.
+fn classes() -> String {
+    let ifb = Command::new("tc").args(["class", "show", "dev", "tidegate-tx"]).output().unwrap();
+    run("tc class show dev vnet3") + &String::from_utf8_lossy(&ifb.stdout)
+}
+
+fn is_shaped() -> bool {
+    let shown = classes();
+    shown.contains("rate 50Mbit ceil 50Mbit")
+        && shown.contains("rate 100Mbit ceil 100Mbit")
+        && run("tc filter show dev vnet3 ingress").contains("Redirect to device tidegate-tx")
+}
+
+fn details(agent: &RunningAgent, text: &str) -> (u16, String) {
+    let (status, body) = agent.apply(text);
+    let details = body["details"].as_array().map(|d| d.iter().filter_map(|v| v.as_str()).collect::<Vec<_>>());
+    (status, details.unwrap_or_default().join("\n"))
+}
+
+#[test]
+fn limits_come_into_force_change_and_go() {
+    in_namespace("limits_come_into_force_change_and_go", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        let (status, body) = agent.apply(&contract("web", 1, "vnet3", LIMITS));
+        assert_eq!(status, 200, "{body}");
+        assert!(body["notes"].to_string().contains("kept by the kernel"), "{body}");
+        assert!(is_shaped(), "{}", classes());
+        let view = agent.vnic("web");
+        assert_eq!((&view["state"], &view["place"]), (&"in_force".into(), &"kernel".into()), "{view}");
+
+        let (status, body) = agent.request("PATCH", "/v1/vnics/web", r#"{"tx.max": "200mbit"}"#);
+        assert_eq!(status, 200, "{body}");
+        assert!(classes().contains("rate 200Mbit ceil 200Mbit"), "{}", classes());
+
+        let (status, body) = agent.request("DELETE", "/v1/vnics/web", "");
+        assert_eq!(status, 200, "{body}");
+        assert_eq!(classes(), "");
+        assert!(!run("ip -br link").contains("tidegate"));
+        assert_eq!(run("tc filter show dev vnet3 ingress"), "");
+    });
+}
+
+#[test]
+fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
+    in_namespace("what_cannot_be_kept_is_refused_and_nothing_is_touched", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        let refused = |text: &str, expected: &str| {
+            let (status, why) = details(&agent, text);
+            assert_eq!(status, 422, "{why}");
+            assert!(why.contains(expected), "{why}");
+            assert_eq!(classes(), "");
+        };
+        refused(&contract("web", 1, "vnet9", LIMITS), "interface vnet9 does not exist");
+        refused(&contract("web", 1, "lo", LIMITS), "of kind physical; expected a tap, macvtap or veth");
+        refused(&contract("web", 1, "vnet3", "tx = { max = \"1bit\" }"), "tx: at 1bit a super-frame");
+        refused(
+            &contract("web", 1, "vnet3", LIMITS).replace("segment = 0", "segment = 7"),
+            "place kernel keeps no segment",
+        );
+        refused(&contract("web", 1, "vnet3", "weight = 5"), "leave it out");
+        refused(
+            &(contract("web", 1, "vnet3", "tx = { max = \"1mbit\", min = \"1mbit\" }\nto = [\"b\"]")
+                + &contract("b", 2, "vnet4", "rx = { max = \"9mbit\" }")),
+            "place kernel cannot promise tx.min",
+        );
+        run("tc qdisc add dev vnet3 root handle 1: tbf rate 1mbit burst 10kb latency 50ms");
+        refused(
+            &contract("web", 1, "vnet3", LIMITS),
+            "has qdisc tbf 1: at its root, which somebody else made",
+        );
+        assert!(run("tc qdisc show dev vnet3").contains("tbf 1: root"));
+    });
+}
+
+#[test]
+fn drift_is_seen_repaired_and_counted() {
+    in_namespace("drift_is_seen_repaired_and_counted", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        assert_eq!(agent.apply(&contract("web", 1, "vnet3", LIMITS)).0, 200);
+        let repaired = || agent.get("/v1/host").1["drift_repaired"].as_u64().unwrap();
+        let before = repaired();
+        for damage in [
+            "tc qdisc del dev vnet3 root",
+            "tc qdisc replace dev vnet3 root handle 1: htb",
+            "tc qdisc del dev vnet3 clsact",
+            "ip link del tidegate-tx",
+        ] {
+            run(damage);
+            until(damage, || is_shaped().then_some(()));
+        }
+        until("four repairs", || (repaired() >= before + 4).then_some(()));
+    });
+}
+
+#[test]
+fn a_netdev_that_goes_and_comes_is_shaped_again() {
+    in_namespace("a_netdev_that_goes_and_comes_is_shaped_again", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        assert_eq!(agent.apply(&contract("web", 1, "vnet3", LIMITS)).0, 200);
+        run("ip link del vnet3");
+        until("it is missed", || {
+            agent.vnic("web")["reason"].as_str()?.contains("is not there").then_some(())
+        });
+        run("ip tuntap add vnet3 mode tap");
+        until("it is shaped", || is_shaped().then_some(()));
+        let reason = until("it is as it should be", || {
+            let view = agent.vnic("web");
+            (view["connection"] == "up" && view["reason"].is_null()).then(|| view["state"].clone())
+        });
+        assert_eq!(reason, "in_force");
+    });
+}
+
+#[test]
+fn an_agent_that_starts_anew_changes_nothing() {
+    in_namespace("an_agent_that_starts_anew_changes_nothing", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        assert_eq!(agent.apply(&contract("web", 1, "vnet3", LIMITS)).0, 200);
+        agent.stop();
+        assert!(is_shaped(), "limits need no agent");
+        let qdiscs = run("tc qdisc show");
+        let agent = lab.agent();
+        until("it is in force", || (agent.vnic("web")["state"] == "in_force").then_some(()));
+        // Queues made anew would have other handles.
+        assert_eq!(run("tc qdisc show"), qdiscs);
+        agent.stop();
+        // Its memory is lost: what is in force is recognised, not made again.
+        std::fs::remove_file(lab.path("state/kernel.json")).unwrap();
+        let agent = lab.agent();
+        until("it is in force", || (agent.vnic("web")["state"] == "in_force").then_some(()));
+        assert_eq!(run("tc qdisc show"), qdiscs);
+    });
+}
+
+#[test]
+fn no_promise_holds_across_places() {
+    in_namespace("no_promise_holds_across_places", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        let promise = lab.vnic("a", 1, "tx = { max = \"9mbit\", min = \"1mbit\" }\nto = [\"web\"]");
+        let promise = promise.replace("segment = 1", "segment = 0");
+        let (status, why) =
+            details(&agent, &(promise + &contract("web", 2, "vnet3", "rx = { max = \"50mbit\" }")));
+        assert_eq!(status, 422);
+        assert!(why.contains("no promise holds from place switch to vNIC web at place kernel"), "{why}");
+    });
+}
