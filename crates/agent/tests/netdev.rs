@@ -163,6 +163,8 @@ fn a_netdev_that_goes_and_comes_is_shaped_again() {
         let _switch = lab.switch();
         let agent = lab.agent();
         assert_eq!(agent.apply(&contract("web", 1, "vnet3", LIMITS)).0, 200);
+        let repaired = || agent.get("/v1/host").1["drift_repaired"].as_u64();
+        let before = repaired();
         run("ip link del vnet3");
         until("it is missed", || {
             agent.vnic("web")["reason"].as_str()?.contains("is not there").then_some(())
@@ -174,6 +176,7 @@ fn a_netdev_that_goes_and_comes_is_shaped_again() {
             (view["connection"] == "up" && view["reason"].is_null()).then(|| view["state"].clone())
         });
         assert_eq!(reason, "in_force");
+        assert_eq!(repaired(), before, "a VM that stops and starts is no drift");
     });
 }
 

@@ -154,6 +154,25 @@ fn udp_to_the_vm_keeps_its_rate() {
 }
 
 #[test]
+fn a_netdev_on_a_bridge_keeps_its_rates() {
+    in_namespace("a_netdev_on_a_bridge_keeps_its_rates", || {
+        let guest = Guest::new("vnet3", 1);
+        let host = guest.address(1);
+        ip("link add br0 type bridge");
+        ip(&format!("addr del {host}/24 dev vnet3"));
+        ip("link set vnet3 master br0");
+        ip(&format!("addr add {host}/24 dev br0"));
+        ip("link set br0 up");
+        settle(&[shaping("vnet3", "40mbit", "20mbit")]);
+        let leaf = Handle::new(owner::MAJOR, owner::FIRST_LEAF);
+        let out = under(Traffic::TcpOut, &guest, || busy_rate(owner::IFB, leaf, 40e6));
+        kept("TCP from the VM", out, 40e6);
+        let in_ = under(Traffic::TcpIn, &guest, || busy_rate("vnet3", owner::ROOT_CLASS, 20e6));
+        kept("TCP to the VM", in_, 20e6);
+    });
+}
+
+#[test]
 fn super_frames_are_counted_by_their_segments() {
     in_namespace("super_frames_are_counted_by_their_segments", || {
         let guest = Guest::new("vnet3", 1);

@@ -24,6 +24,7 @@ mod shape;
 use crate::durable::DurableError;
 use crate::place::{Action, Capabilities, Observed, Place, PlaceError, Refusal, Wanted};
 use record::Record;
+use std::collections::BTreeMap;
 use std::path::Path;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::{Kernel, Missing, Network, Shaping, StepError, plan as steps_for};
@@ -35,6 +36,8 @@ const ATTEMPTS: usize = 3;
 pub struct KernelPlace {
     kernel: Option<Kernel>,
     record: Record,
+    /// Interface index of each netdev as it was last seen shaped, by vNIC: another one is another device.
+    shaped: BTreeMap<String, u32>,
     /// What the kernel lacks, once somebody wanted to know.
     missing: Option<Missing>,
 }
@@ -43,7 +46,7 @@ impl KernelPlace {
     /// What it was told is kept in `state`. The second value is what was damaged.
     pub fn new(state: &Path) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
-        Ok((Self { kernel: None, record, missing: None }, damage))
+        Ok((Self { kernel: None, record, shaped: BTreeMap::new(), missing: None }, damage))
     }
 
     /// The contracts it was last told to keep.
@@ -84,25 +87,38 @@ impl KernelPlace {
         Some(format!("this kernel cannot limit {}: it lacks {lacking}", shaping.netdev))
     }
 
-    /// Enters a contract, or strikes it out, and brings the kernel to what the record says then. Where that fails
-    /// for this contract, the record is as before, and the kernel too as far as it goes.
-    fn tell(&mut self, name: &str, vnic: Option<&Vnic>) -> Result<(), PlaceError> {
-        let before = self.record.set(name, vnic.cloned());
-        let known = before.as_ref().is_some_and(|b| Some(&b.attach) == vnic.map(|v| &v.attach));
-        let told = self
-            .record
-            .save()
-            .map_err(|e| PlaceError::Failed(format!("nothing was changed, because it cannot be noted: {e}")))
-            .and_then(|()| self.settle(vnic.filter(|_| !known)));
-        if told.is_err() && vnic.is_some() {
-            self.record.set(name, before);
+    /// Enters a contract, and brings the kernel to what the record says then. Where that fails, the record is as
+    /// before, and the kernel too as far as it goes.
+    fn tell(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
+        let before = self.record.set(&vnic.name, Some(vnic.clone()));
+        let known = before.as_ref().is_some_and(|b| b.attach == vnic.attach);
+        let told = self.note().and_then(|()| self.settle((!known).then_some(vnic)));
+        if told.is_err() {
+            self.record.set(&vnic.name, before);
             if let Err(error) = self.settle(None) {
-                tracing::warn!(vnic = name, %error, "cannot take back what was done of it; trying again soon");
+                tracing::warn!(vnic = vnic.name, %error, "cannot take back what was done of it; trying again soon");
             }
             // What is on disk says too much at worst, until the next look.
             let _ = self.record.save();
         }
         told
+    }
+
+    /// Strikes a contract out. It is on record until nothing of it is left.
+    fn forget(&mut self, name: &str) -> Result<(), PlaceError> {
+        let before = self.record.set(name, None);
+        let gone = self.settle(None);
+        if gone.is_err() {
+            self.record.set(name, before);
+        }
+        // A disk that is full is a problem of its own, seen at the next look.
+        let _ = self.record.save();
+        gone
+    }
+
+    fn note(&mut self) -> Result<(), PlaceError> {
+        let failed = |e| PlaceError::Failed(format!("nothing was changed, because it cannot be noted: {e}"));
+        self.record.save().map_err(failed)
     }
 
     /// Brings the kernel to what the record says. Others' qdiscs are in the way of `new` only.
@@ -120,7 +136,11 @@ impl KernelPlace {
                 return Err(PlaceError::Failed(refusal.reason.clone()));
             }
             let kernel = self.kernel()?;
-            match plan.steps.iter().try_for_each(|step| kernel.apply(step)) {
+            let mut apply = |step| {
+                tracing::debug!(%step, "doing");
+                kernel.apply(step)
+            };
+            match plan.steps.iter().try_for_each(&mut apply) {
                 Ok(()) => return Ok(()),
                 Err(e) => failed = Some(e),
             }
@@ -160,8 +180,8 @@ impl Place for KernelPlace {
 
     fn apply(&mut self, action: &Action) -> Result<(), PlaceError> {
         match action {
-            Action::Create(vnic) | Action::Change { to: vnic, .. } => self.tell(&vnic.name, Some(vnic)),
-            Action::Remove(vnic) => self.tell(&vnic.name, None),
+            Action::Create(vnic) | Action::Change { to: vnic, .. } => self.tell(vnic),
+            Action::Remove(vnic) => self.forget(&vnic.name),
             Action::Reconnect(_) => self.settle(None),
             Action::SetHost { .. } | Action::Adopt(_) | Action::Own(_) | Action::Release(_) => Ok(()),
         }

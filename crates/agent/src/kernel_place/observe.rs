@@ -7,7 +7,7 @@ use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::handle::Handle;
 use tidegate_kernel::network::{Counters, Rule};
-use tidegate_kernel::{Device, Link, Network, Plan, Shaping, owner, plan};
+use tidegate_kernel::{Device, Link, Network, Plan, Shaping, Step, owner, plan};
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{Traffic, VnicStats};
 
@@ -34,14 +34,30 @@ impl KernelPlace {
                     let name = &shaping.netdev;
                     there.notes.push(format!("interface {name} is not there; it is shaped as soon as it is"));
                 }
-                Some((_, link)) => {
-                    there.broken = differs(&drift, shaping);
+                Some((index, link)) => {
+                    let differs = differs(&drift, shaping, index, &network);
+                    if differs.is_none() {
+                        self.shaped.insert(vnic.name.clone(), index);
+                    } else if self.shaped.get(&vnic.name) != Some(&index) {
+                        // A VM that has just started, not somebody who changed something.
+                        there.connection = Connection::Connected;
+                    }
+                    there.broken = differs;
                     there.notes.extend(shape::notes(shaping));
                     observed.evidence.vnics.insert(vnic.name.clone(), counted(vnic, link, &network));
                 }
             }
             there.notes.extend(there.broken.clone());
             observed.vnics.insert(vnic.name.clone(), there);
+        }
+        if let Some(left) = left_over(&drift, &shapings, &network) {
+            // Of a VM that ended where there is one, else put there by somebody.
+            let whose = observed.vnics.values().find(|o| o.connection == Connection::Disconnected);
+            let whose = whose.or(observed.vnics.values().next()).map(|o| o.vnic.name.clone());
+            let whose = whose.and_then(|name| observed.vnics.get_mut(&name));
+            if let Some(vnic) = whose.filter(|o| o.broken.is_none()) {
+                vnic.broken = Some(left);
+            }
         }
         observed.obstacles = self.obstacles(coming, &network);
         Ok(observed)
@@ -102,28 +118,49 @@ pub(super) fn there(vnic: &Vnic, connection: Connection) -> ObservedVnic {
 }
 
 /// What there is to do for a netdev that should be shaped already.
-fn differs(drift: &Plan, shaping: &Shaping) -> Option<String> {
-    let of_ours = |device: &Device| matches!(device, Device::Netdev { name, .. } if *name == shaping.netdev);
+fn differs(drift: &Plan, shaping: &Shaping, index: u32, network: &Network) -> Option<String> {
     let refused = drift.refusals.iter().find(|r| r.netdev == shaping.netdev).map(|r| r.reason.clone());
-    let concerned = drift.steps.iter().find(|step| match step.device() {
-        // What is on the IFB concerns everybody who sends.
-        Device::Ifb => shaping.tx.is_some() || shaping.rx.is_some(),
-        device => of_ours(&device),
-    });
-    refused.or_else(|| Some(format!("somebody changed its limits; to be done: {}", concerned?)))
+    let step = || drift.steps.iter().find(|step| concerns(step, shaping, index, network));
+    refused.or_else(|| Some(format!("its limits are not as they should be; to be done: {}", step()?)))
+}
+
+/// What there is to do that concerns no netdev.
+fn left_over(drift: &Plan, held: &[Shaping], network: &Network) -> Option<String> {
+    let indexed: Vec<_> = held.iter().filter_map(|s| Some((s, network.by_name(&s.netdev)?.0))).collect();
+    let nobodys = |step: &&Step| !indexed.iter().any(|(s, index)| concerns(step, s, *index, network));
+    Some(format!("to be cleared away: {}", drift.steps.iter().find(nobodys)?))
+}
+
+/// Whether frames of a netdev meet something else while a step is not done.
+fn concerns(step: &Step, shaping: &Shaping, index: u32, network: &Network) -> bool {
+    let kind = network.links.get(&index).and_then(|l| l.kind.as_deref());
+    let uses_ifb = shaping.uses(kind).is_some_and(|(_, ingress)| ingress);
+    let is_ours = |device: &Device| matches!(device, Device::Netdev { index: i, .. } if *i == index);
+    match step {
+        Step::AddIfb | Step::DeleteIfb | Step::RaiseIfb => uses_ifb,
+        Step::Classify { from, .. } => is_ours(from),
+        Step::SetQdisc { device: Device::Ifb, parent: Handle::ROOT, .. } => uses_ifb,
+        Step::SetQdisc { device: Device::Ifb, parent: class, .. }
+        | Step::SetClass { device: Device::Ifb, id: class, .. } => leaf(network, index) == Some(*class),
+        other => is_ours(&other.device()),
+    }
+}
+
+/// The class on the IFB that what came in by a netdev goes to.
+fn leaf(network: &Network, index: u32) -> Option<Handle> {
+    let (_, ifb) = network.by_name(owner::IFB)?;
+    ifb.filters.iter().find_map(|f| match f.rule {
+        Rule::Classify { from: Some(from), to } if from == index => Some(to),
+        _ => None,
+    })
 }
 
 /// What the classes of a netdev counted.
 fn counted(vnic: &Vnic, link: &Link, network: &Network) -> VnicStats {
     let egress = link.class(owner::ROOT_CLASS).map(|c| c.counters);
-    let index = network.by_name(&link.name).map(|(index, _)| index);
-    let ingress = network.by_name(owner::IFB).and_then(|(_, ifb)| {
-        let leads = |rule: &Rule| match rule {
-            Rule::Classify { from, to } if *from == index => Some(*to),
-            _ => None,
-        };
-        let class: Handle = ifb.filters.iter().find_map(|f| leads(&f.rule))?;
-        ifb.class(class).map(|c| c.counters)
+    let ingress = network.by_name(&link.name).and_then(|(index, _)| {
+        let (_, ifb) = network.by_name(owner::IFB)?;
+        ifb.class(leaf(network, index)?).map(|c| c.counters)
     });
     let macvtap = link.kind.as_deref() == Some("macvtap");
     let (tx, rx) = if macvtap { (egress, ingress) } else { (ingress, egress) };

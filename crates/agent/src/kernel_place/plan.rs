@@ -2,7 +2,8 @@
 //! is done, by what is there then.
 
 use super::shape::shaping;
-use crate::place::{Action, Observed, Refusal, Wanted};
+use crate::place::{Action, Observed, ObservedVnic, Refusal, Wanted};
+use tidegate_switch::control::Connection;
 
 /// See [`crate::place::Place::plan`].
 pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {
@@ -27,16 +28,22 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
                 actions.push(Action::Remove(there.vnic.clone()));
                 actions.push(Action::Create(vnic.clone()));
             }
-            // Where others changed something, from and to are the same.
-            Some(there) if there.vnic != *vnic || there.broken.is_some() => {
+            // What others changed: from and to may be the same.
+            Some(there) if there.vnic != *vnic || is_drift(there) => {
                 actions.push(Action::Change { from: there.vnic.clone(), to: vnic.clone() });
             }
+            Some(there) if there.broken.is_some() => actions.push(Action::Reconnect(vnic.clone())),
             Some(_) => {}
         }
     }
     // What makes room comes first.
     actions.sort_by_key(|a| !matches!(a, Action::Remove(_)));
     Ok(actions)
+}
+
+/// Whether somebody changed what was as it should be, and no VM came or went.
+fn is_drift(there: &ObservedVnic) -> bool {
+    there.broken.is_some() && there.connection == Connection::Up
 }
 
 #[cfg(test)]
@@ -68,8 +75,11 @@ mod tests {
         observed.vnics.get_mut("b").expect("there").broken = Some("somebody deleted it".into());
         let faster =
             Vnic { tx: tidegate_contract::Tx { max: Rate::from_bits(9_000), ..c.tx.clone() }, ..c.clone() };
+        let f = netdev("f", 6, "vnet6");
+        observed.vnics.insert("f".into(), there(&f, Connection::Connected));
+        observed.vnics.get_mut("f").expect("there").broken = Some("its VM has just started".into());
         // `a` goes, and `e` gets its netdev; `d` moves to another.
-        let wanted = [b, faster, netdev("d", 4, "vnet5"), netdev("e", 5, "vnet1")];
+        let wanted = [b, faster, netdev("d", 4, "vnet5"), netdev("e", 5, "vnet1"), f];
         let expected = [
             ("remove", "a"),
             ("remove", "d"),
@@ -77,6 +87,7 @@ mod tests {
             ("change", "c"),
             ("create", "d"),
             ("create", "e"),
+            ("reconnect", "f"),
         ];
         assert_eq!(actions(&wanted, &observed), expected.map(|(l, n)| (l, n.to_owned())));
     }
