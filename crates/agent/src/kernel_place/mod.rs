@@ -27,7 +27,7 @@ use record::Record;
 use std::collections::BTreeMap;
 use std::path::Path;
 use tidegate_contract::{Attach, Vnic};
-use tidegate_kernel::{Kernel, Missing, Network, Shaping, StepError, plan as steps_for};
+use tidegate_kernel::{Kernel, Missing, Network, Shaping, Step, StepError, plan as steps_for};
 
 /// How often a plan is made anew because something vanished while it was done.
 const ATTEMPTS: usize = 3;
@@ -136,7 +136,7 @@ impl KernelPlace {
                 return Err(PlaceError::Failed(refusal.reason.clone()));
             }
             let kernel = self.kernel()?;
-            let mut apply = |step| {
+            let mut apply = |step: &Step| {
                 tracing::debug!(%step, "doing");
                 kernel.apply(step)
             };
