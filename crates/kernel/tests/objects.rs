@@ -183,19 +183,17 @@ fn two_hundred_taps_come_and_go_and_nothing_is_left() {
 fn without_rights_nothing_is_made_and_the_missing_one_is_named() {
     in_namespace("without_rights_nothing_is_made_and_the_missing_one_is_named", || {
         ip("tuntap add vnet3 mode tap");
-        let example = std::env::current_exe().unwrap();
-        let example = example.parent().unwrap().parent().unwrap().join("examples/shape");
-        if !example.exists() {
-            return;
-        }
-        let output = std::process::Command::new("setpriv")
-            .args(["--bounding-set=-net_admin", "--inh-caps=-net_admin"])
-            .arg(example)
-            .arg("vnet3:1mbit:1mbit")
-            .output()
-            .expect("setpriv (util-linux)");
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(text.contains("needs CAP_NET_ADMIN"), "{text}");
+        let before = observe();
+        let tried = std::thread::spawn(|| {
+            use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::NET_ADMIN);
+            set_capabilities(None, sets).unwrap();
+            Kernel::open().unwrap().settle(&[shaping("vnet3", "1mbit", "1mbit")])
+        });
+        let error = tried.join().unwrap().expect_err("it has no rights").to_string();
+        assert!(error.contains("needs CAP_NET_ADMIN"), "{error}");
+        assert_eq!(observe(), before);
     });
 }
 
