@@ -139,7 +139,8 @@ impl Socket {
                 }
                 whole &= flags & NLM_F_DUMP_INTR == 0;
                 match message.message_type() {
-                    NLMSG_DONE => return Ok(whole),
+                    // An error number here, too.
+                    NLMSG_DONE => return result(body, 0).map(|()| whole),
                     NLMSG_ERROR => return result(body, flags).map(|()| whole),
                     kind => each(kind, body),
                 }
