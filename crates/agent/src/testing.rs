@@ -24,7 +24,7 @@ pub fn vnic(name: &str, mac: u8) -> Vnic {
     }
 }
 
-/// A contract for a netdev, with 1 Mbit/s each way.
+/// A contract for a netdev, that may send 1 Mbit/s.
 pub fn netdev(name: &str, mac: u8, interface: &str) -> Vnic {
     let max = tidegate_contract::Rate::from_bits(1_000_000);
     Vnic {

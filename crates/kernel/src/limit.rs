@@ -163,7 +163,7 @@ fn kept(rate: u64, frame: u64) -> Option<u64> {
         factor <<= 1;
         shift += 1;
     }
-    let ns = u128::from(frame) * u128::from(mult) >> shift;
+    let ns = (u128::from(frame) * u128::from(mult)) >> shift;
     let bits = (u128::from(frame) * 8_000_000_000).checked_div(ns)?;
     u64::try_from(bits).ok()
 }

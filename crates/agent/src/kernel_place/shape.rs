@@ -56,6 +56,7 @@ mod tests {
     #[test]
     fn limits_become_shaping() {
         let mut vnic = netdev("web", 1, "vnet3");
+        vnic.tx.max = None;
         vnic.rx.max = Rate::from_bits(8_000_000);
         vnic.rx.queue = Some(Bytes::new(20_000));
         let shaping = shaping(&vnic, true).expect("kept");
