@@ -86,9 +86,9 @@ fn limits_come_into_force_change_and_go() {
         assert!(body["notes"].to_string().contains("kept by the kernel"), "{body}");
         assert!(is_shaped(), "{}", classes());
         let view = agent.vnic("web");
-        assert_eq!((&view["state"], &view["place"]), (&"in_force".into(), &"kernel".into()), "{view}");
+        assert_eq!((&view["state"], &view["place"]), (&"in force".into(), &"kernel".into()), "{view}");
 
-        let (status, body) = agent.request("PATCH", "/v1/vnics/web", r#"{"tx.max": "200mbit"}"#);
+        let (status, body) = agent.request("PATCH", "/v1/vnics/web", r#"{"set": {"tx.max": "200mbit"}}"#);
         assert_eq!(status, 200, "{body}");
         assert!(classes().contains("rate 200Mbit ceil 200Mbit"), "{}", classes());
 
@@ -110,7 +110,7 @@ fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
             let (status, why) = details(&agent, text);
             assert_eq!(status, 422, "{why}");
             assert!(why.contains(expected), "{why}");
-            assert_eq!(classes(), "");
+            assert!(!classes().contains("7464:"), "{}", classes());
         };
         refused(&contract("web", 1, "vnet9", LIMITS), "interface vnet9 does not exist");
         refused(&contract("web", 1, "lo", LIMITS), "of kind physical; expected a tap, macvtap or veth");
@@ -175,7 +175,7 @@ fn a_netdev_that_goes_and_comes_is_shaped_again() {
             let view = agent.vnic("web");
             (view["connection"] == "up" && view["reason"].is_null()).then(|| view["state"].clone())
         });
-        assert_eq!(reason, "in_force");
+        assert_eq!(reason, "in force");
         assert_eq!(repaired(), before, "a VM that stops and starts is no drift");
     });
 }
@@ -191,14 +191,14 @@ fn an_agent_that_starts_anew_changes_nothing() {
         assert!(is_shaped(), "limits need no agent");
         let qdiscs = run("tc qdisc show");
         let agent = lab.agent();
-        until("it is in force", || (agent.vnic("web")["state"] == "in_force").then_some(()));
+        until("it is in force", || (agent.vnic("web")["state"] == "in force").then_some(()));
         // Queues made anew would have other handles.
         assert_eq!(run("tc qdisc show"), qdiscs);
         agent.stop();
         // Its memory is lost: what is in force is recognised, not made again.
         std::fs::remove_file(lab.path("state/kernel.json")).unwrap();
         let agent = lab.agent();
-        until("it is in force", || (agent.vnic("web")["state"] == "in_force").then_some(()));
+        until("it is in force", || (agent.vnic("web")["state"] == "in force").then_some(()));
         assert_eq!(run("tc qdisc show"), qdiscs);
     });
 }
