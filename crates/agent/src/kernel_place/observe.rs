@@ -181,7 +181,6 @@ fn traffic(counters: Option<Counters>, full: &str) -> Traffic {
         wire_frames: packets,
         wire_bytes: bytes,
         dropped: (drops > 0).then(|| (full.to_owned(), drops)).into_iter().collect(),
-        ..Traffic::default()
     }
 }
 
