@@ -121,14 +121,14 @@ pub(super) fn there(vnic: &Vnic, connection: Connection) -> ObservedVnic {
 fn differs(drift: &Plan, shaping: &Shaping, index: u32, network: &Network) -> Option<String> {
     let refused = drift.refusals.iter().find(|r| r.netdev == shaping.netdev).map(|r| r.reason.clone());
     let step = || drift.steps.iter().find(|step| concerns(step, shaping, index, network));
-    refused.or_else(|| Some(format!("its limits are not as they should be; to be done: {}", step()?)))
+    refused.or_else(|| Some(format!("its limits are not as they should be, so: {}", step()?)))
 }
 
 /// What there is to do that concerns no netdev.
 fn left_over(drift: &Plan, held: &[Shaping], network: &Network) -> Option<String> {
     let indexed: Vec<_> = held.iter().filter_map(|s| Some((s, network.by_name(&s.netdev)?.0))).collect();
     let nobodys = |step: &&Step| !indexed.iter().any(|(s, index)| concerns(step, s, *index, network));
-    Some(format!("to be cleared away: {}", drift.steps.iter().find(nobodys)?))
+    Some(format!("something is left over, so: {}", drift.steps.iter().find(nobodys)?))
 }
 
 /// Whether frames of a netdev meet something else while a step is not done.

@@ -44,7 +44,10 @@ fn unkept(vnic: &Vnic) -> Vec<String> {
 
 /// What a person should know of a contract in force.
 pub fn notes(shaping: &Shaping) -> impl Iterator<Item = String> {
-    let note = |way: &str, limit: Option<Limit>| Some(format!("{way}: {}", limit?.note()?));
+    let note = |way: &str, limit: Option<Limit>| match limit {
+        Some(limit) => limit.note().map(|note| format!("{way}: {note}")),
+        None => Some(format!("{way}: not limited, and so not counted")),
+    };
     [note("tx", shaping.tx), note("rx", shaping.rx)].into_iter().flatten()
 }
 
@@ -63,7 +66,7 @@ mod tests {
         assert_eq!((shaping.netdev.as_str(), shaping.tx, shaping.held), ("vnet3", None, true));
         let rx = shaping.rx.expect("a limit");
         assert_eq!((rx.rate, rx.queue), (1_000_000, 20_000));
-        assert_eq!(notes(&shaping).count(), 0);
+        assert_eq!(notes(&shaping).collect::<Vec<_>>(), ["tx: not limited, and so not counted"]);
     }
 
     #[test]

@@ -98,15 +98,17 @@ impl Reconciler {
         if self.failures.get(&name).is_some_and(|f| Instant::now() < f.again) {
             return false;
         }
+        let found = self.seen[place].as_ref().ok().and_then(|o| o.vnics.get(&name)?.broken.clone());
         let place = &mut self.places[place];
         match action {
-            // The agent told the switch something else than it keeps: somebody spoke to it besides us.
             Action::Change { from, to } if from == to => {
+                let found = found.unwrap_or_default();
                 tracing::warn!(
                     vnic = name,
-                    "drift: somebody changed what keeps its contract; putting it right"
+                    "drift: somebody changed what keeps its contract; putting it right: {found}"
                 );
             }
+            // The agent told the switch something else than it keeps: somebody spoke to it besides us.
             Action::Change { from, to } => {
                 tracing::warn!(
                     vnic = name,

@@ -1,51 +1,29 @@
 //! The agent and the kernel's netdevs, in a network namespace: limits come into force, are put right, and go.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod counters;
+mod drift;
+#[path = "../../../kernel/tests/netns/mod.rs"]
+mod netns;
 
 use common::{Lab, RunningAgent, until};
-use std::io::Write;
 use std::process::Command;
 
-const INSIDE: &str = "TIDEGATE_TEST_NETNS";
-
-/// Runs `body` in a process with a network namespace of its own, where a tap `vnet3` is: this test once more, by
-/// its name. Skipped with the reason where that is forbidden, which is a failure in CI.
+/// Runs `body` in a process with a network namespace of its own, where a tap `vnet3` is.
+#[track_caller]
 fn in_namespace(name: &str, body: impl FnOnce()) {
-    if std::env::var_os(INSIDE).is_some() {
+    netns::in_namespace(name, || {
         run("ip tuntap add vnet3 mode tap");
-        return body();
-    }
-    let unshare = || {
-        let mut command = Command::new("unshare");
-        let root = rustix::process::geteuid().is_root();
-        command.args(if root { &["--net"][..] } else { &["--user", "--map-root-user", "--net"] });
-        command
-    };
-    let probe =
-        unshare().args(["ip", "tuntap", "add", "mode", "tap"]).output().expect("unshare (util-linux)");
-    if !probe.status.success() {
-        let why = String::from_utf8_lossy(&probe.stderr);
-        let why = format!("no network namespace with a tap to be had here ({}): {why}", probe.status);
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
-        // Not eprintln!, which libtest keeps to itself: scripts/test counts it.
-        std::io::stderr().write_all(format!("skipped: {}\n", why.trim_end()).as_bytes()).unwrap();
-        return;
-    }
-    let test = std::env::current_exe().unwrap();
-    let inside =
-        unshare().arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1").output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&inside.stdout), String::from_utf8_lossy(&inside.stderr));
-    assert!(inside.status.success(), "{name} failed in its namespace:\n{out}{err}");
-    assert!(out.contains("1 passed"), "{name} is not the name of this test:\n{out}");
+        body();
+    });
 }
 
 /// Runs a command line; what it printed.
 #[track_caller]
 fn run(line: &str) -> String {
-    let mut words = line.split(' ');
-    let output = Command::new(words.next().unwrap()).args(words).output().expect("iproute2");
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let (program, words) = line.split_once(' ').unwrap();
+    netns::run(program, words)
 }
 
 fn contract(name: &str, mac: u8, netdev: &str, more: &str) -> String {
@@ -131,28 +109,6 @@ fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
             "has qdisc tbf 1: at its root, which somebody else made",
         );
         assert!(run("tc qdisc show dev vnet3").contains("tbf 1: root"));
-    });
-}
-
-#[test]
-fn drift_is_seen_repaired_and_counted() {
-    in_namespace("drift_is_seen_repaired_and_counted", || {
-        let lab = Lab::new();
-        let _switch = lab.switch();
-        let agent = lab.agent();
-        assert_eq!(agent.apply(&contract("web", 1, "vnet3", LIMITS)).0, 200);
-        let repaired = || agent.get("/v1/host").1["drift_repaired"].as_u64().unwrap();
-        let before = repaired();
-        for damage in [
-            "tc qdisc del dev vnet3 root",
-            "tc qdisc replace dev vnet3 root handle 1: htb",
-            "tc qdisc del dev vnet3 clsact",
-            "ip link del tidegate-tx",
-        ] {
-            run(damage);
-            until(damage, || is_shaped().then_some(()));
-        }
-        until("four repairs", || (repaired() >= before + 4).then_some(()));
     });
 }
 

@@ -1,0 +1,173 @@
+//! What the agent says was sent, beside what the interface and iperf3 say.
+
+use super::common::{Lab, RunningAgent, until};
+use super::netns::{Guest, in_namespace, run};
+use super::{LIMITS, contract};
+use serde_json::Value;
+use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Bytes on the wire for each of TCP payload: Ethernet, IP, TCP with timestamps.
+const TCP: f64 = 1514.0 / 1448.0;
+
+/// Of one direction of a vNIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Count {
+    bytes: u64,
+    frames: u64,
+    dropped: u64,
+}
+
+impl Count {
+    fn since(self, before: Self) -> Self {
+        Self {
+            bytes: self.bytes - before.bytes,
+            frames: self.frames - before.frames,
+            dropped: self.dropped - before.dropped,
+        }
+    }
+}
+
+/// (tx, rx) of `web`, as the API and so `tidegate vnic show --json` has them.
+fn counted(agent: &RunningAgent) -> (Count, Count) {
+    let stats = &agent.vnic("web")["stats"];
+    let of = |way: &str| {
+        let traffic = &stats[way];
+        let dropped = traffic["dropped"].as_object().unwrap();
+        Count {
+            bytes: traffic["wire_bytes"].as_u64().unwrap(),
+            frames: traffic["wire_frames"].as_u64().unwrap(),
+            dropped: dropped.values().map(|n| n.as_u64().unwrap()).sum(),
+        }
+    };
+    (of("tx"), of("rx"))
+}
+
+/// (tx, rx) of the VM, as the interface of the host counts them: every frame before its limit from the VM, and after
+/// it to the VM.
+fn interface() -> (Count, Count) {
+    let shown: Value = serde_json::from_str(&run("ip", "-j -s link show vnet4")).unwrap();
+    let of = |way: &str| {
+        let count = &shown[0]["stats64"][way];
+        Count {
+            bytes: count["bytes"].as_u64().unwrap(),
+            frames: count["packets"].as_u64().unwrap(),
+            dropped: 0,
+        }
+    };
+    (of("rx"), of("tx"))
+}
+
+/// Datagrams without super-frames, at about this many per second; nobody has to listen.
+fn send_datagrams(to: &str, count: usize, per_second: u32) {
+    // A datagram that waits for its limit fills the buffer of its socket: one alone would wait with it.
+    let sockets: Vec<_> = (0..16).map(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).collect();
+    for (n, socket) in sockets.iter().cycle().take(count).enumerate() {
+        socket.send_to(&[0; 1400], (to, 9)).unwrap();
+        if n % 10 == 9 {
+            std::thread::sleep(Duration::from_secs(10) / per_second);
+        }
+    }
+}
+
+/// A guest in front of an agent with its limits in force; nothing but what a test sends goes over it.
+fn with_guest(body: impl FnOnce(&RunningAgent, &Guest)) {
+    // No neighbour discovery of IPv6 in between; a kernel without IPv6 has none.
+    let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    let guest = Guest::new("vnet4", 1);
+    let lab = Lab::new();
+    let _switch = lab.switch();
+    let agent = lab.agent();
+    let (status, answer) = agent.apply(&contract("web", 1, "vnet4", LIMITS));
+    assert_eq!(status, 200, "{answer}");
+    body(&agent, &guest);
+}
+
+/// Counts when nothing moves any more.
+fn settled(agent: &RunningAgent) -> ((Count, Count), (Count, Count)) {
+    let mut last = (counted(agent), interface());
+    until("nothing moves", || {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = (counted(agent), interface());
+        let still = now == last;
+        last = now;
+        still.then_some(())
+    });
+    last
+}
+
+#[test]
+fn counters_are_those_of_the_interface() {
+    in_namespace("counters::counters_are_those_of_the_interface", || {
+        with_guest(|agent, guest| {
+            let (host, inside) = (guest.address(1), guest.address(2));
+            let (ours, theirs) = settled(agent);
+            // Within the limits, nothing is lost.
+            guest.within(|_| send_datagrams(&host, 500, 2_000));
+            send_datagrams(&inside, 300, 1_000);
+            let (after, there) = settled(agent);
+            let (tx, rx) = (after.0.since(ours.0), after.1.since(ours.1));
+            assert_eq!((tx, rx), (there.0.since(theirs.0), there.1.since(theirs.1)));
+            assert!(tx.frames >= 500 && rx.frames >= 300, "{tx:?} {rx:?}");
+
+            // Far above them: what is sent and what is dropped are all there was.
+            let (ours, theirs) = (after, there);
+            guest.within(|_| send_datagrams(&host, 10_000, 1_000_000));
+            let (after, there) = settled(agent);
+            let (tx, offered) = (after.0.since(ours.0), there.0.since(theirs.0));
+            assert!(tx.dropped > 0, "{tx:?}");
+            assert_eq!(tx.frames + tx.dropped, offered.frames);
+
+            let metrics = String::from_utf8(agent.raw("GET", "/metrics", "").1).unwrap();
+            for line in [
+                format!("tidegate_vnic_wire_bytes_total{{vnic=\"web\",direction=\"tx\"}} {}", after.0.bytes),
+                format!(
+                    "tidegate_vnic_wire_frames_total{{vnic=\"web\",direction=\"rx\"}} {}",
+                    after.1.frames
+                ),
+                format!(
+                    "tidegate_vnic_dropped_frames_total{{vnic=\"web\",direction=\"tx\",reason=\"pool_full\"}} {}",
+                    after.0.dropped
+                ),
+            ] {
+                assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
+            }
+        });
+    });
+}
+
+/// 12 MB of TCP in super-frames; the payload that iperf3 received, bytes.
+fn iperf(guest: &Guest, from_guest: bool) -> f64 {
+    let mut server = Command::new("iperf3").args(["-s", "-1"]).stdout(Stdio::null()).spawn().expect("iperf3");
+    let reverse: &[&str] = if from_guest { &[] } else { &["-R"] };
+    let host = guest.address(1);
+    let client = until("iperf3 listens", || {
+        let client = guest.within(|_| {
+            let words = ["-c", &host, "-n", "12M", "-J"];
+            Command::new("iperf3").args(words).args(reverse).output().expect("iperf3")
+        });
+        client.status.success().then_some(client)
+    });
+    server.wait().unwrap();
+    let report: Value = serde_json::from_slice(&client.stdout).unwrap();
+    report["end"]["sum_received"]["bytes"].as_f64().unwrap()
+}
+
+#[test]
+fn super_frames_are_counted_as_on_the_wire() {
+    in_namespace("counters::super_frames_are_counted_as_on_the_wire", || {
+        with_guest(|agent, guest| {
+            for from_guest in [true, false] {
+                let pick = |((tx, rx), _): ((Count, Count), _)| if from_guest { tx } else { rx };
+                let before = pick(settled(agent));
+                let received = iperf(guest, from_guest);
+                let count = pick(settled(agent)).since(before);
+                let ratio = count.bytes as f64 / (received * TCP);
+                assert!((0.99..1.05).contains(&ratio), "{ratio}: {count:?} for {received} bytes of payload");
+                let payload = received / count.frames as f64;
+                assert!((1250.0..1449.0).contains(&payload), "{payload} bytes of payload per frame");
+            }
+        });
+    });
+}
