@@ -1,9 +1,10 @@
 //! Names of qdiscs and classes: `major:minor`, 16 bits each (linux/pkt_sched.h).
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A qdisc is `major:0`, a class of it `major:minor`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Handle(pub u32);
 
 impl Handle {

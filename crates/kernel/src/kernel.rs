@@ -7,8 +7,9 @@ use crate::netlink::{self, NetlinkError, Socket, header, link_header};
 use crate::network::{Link, Network};
 use crate::owner;
 use crate::plan::{Plan, plan};
-use crate::shaping::Shaping;
+use crate::shaping::{Ends, Shaping};
 use crate::step::{Device, Step};
+use crate::theirs::{self, Theirs};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -91,7 +92,11 @@ impl Kernel {
             Device::Netdev { index, .. } => Ok(*index),
         })
         .and_then(|request| {
-            self.socket.change(request.kind, request.flags, &request.body).map_err(|e| explain(&e))
+            match self.socket.change(request.kind, request.flags, &request.body) {
+                // Of a filter that is made again, this was left: tables of u32 are not seen among the filters.
+                Err(e) if e.errno() == Some(EEXIST) && is_filter_again(step) => Ok(()),
+                done => done.map_err(|e| explain(&e)),
+            }
         })
         .and_then(|()| if *step == Step::AddIfb { self.find_ifb() } else { Ok(()) });
         done.map_err(|why| StepError { step: step.to_string(), why })
@@ -110,6 +115,14 @@ impl Kernel {
             self.apply(step)?;
         }
         Ok(plan)
+    }
+
+    /// What others made at these ends of a device, to be remembered.
+    ///
+    /// # Errors
+    /// The kernel does not answer, or there is something that cannot be remembered; the text names it.
+    pub fn theirs(&mut self, index: u32, ends: Ends) -> Result<Theirs, String> {
+        theirs::read(&mut self.socket, index, ends)
     }
 
     fn find_ifb(&mut self) -> Result<(), String> {
@@ -137,6 +150,10 @@ fn unless_gone<T>(found: Result<Vec<T>, NetlinkError>) -> Result<Vec<T>, Netlink
         Err(e) if matches!(e.errno(), Some(ENODEV | EINVAL | ENOENT)) => Ok(vec![]),
         other => other,
     }
+}
+
+fn is_filter_again(step: &Step) -> bool {
+    matches!(step, Step::Again { object, .. } if object.layer == theirs::Layer::Filter)
 }
 
 const EPERM: i32 = 1;

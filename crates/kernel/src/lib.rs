@@ -27,6 +27,7 @@
 //! - [`network`]: what was observed
 //! - [`shaping`]: what is wanted
 //! - [`step`]: one request to the kernel
+//! - [`theirs`]: what others made on a netdev, remembered to be made again
 //! - [`mod@plan`]: from wanted and observed to steps
 //!
 //! With a kernel:
@@ -45,11 +46,13 @@ pub mod plan;
 pub mod probe;
 pub mod shaping;
 pub mod step;
+pub mod theirs;
 
 pub use kernel::{Kernel, StepError};
 pub use limit::{Limit, LimitError};
 pub use network::{Link, Network};
 pub use plan::{Plan, plan};
 pub use probe::{Missing, probe};
-pub use shaping::{Refusal, Shaping};
+pub use shaping::{Ends, Refusal, Shaping, Ways};
 pub use step::{Device, Step};
+pub use theirs::{Theirs, rehearse};

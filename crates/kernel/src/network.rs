@@ -167,7 +167,7 @@ impl Link {
     }
 
     /// The filters at one place.
-    pub fn filters_at(&self, parent: Handle) -> impl Iterator<Item = &Filter> {
+    pub fn filters_at(&self, parent: Handle) -> impl Iterator<Item = &Filter> + Clone {
         self.filters.iter().filter(move |f| f.parent == parent)
     }
 
@@ -183,6 +183,9 @@ impl Link {
 }
 
 impl Filter {
+    /// Stands for all of a preference, where one is deleted.
+    pub const ALL: u32 = 0;
+
     /// Our mark, where it bears it.
     pub fn cookie(&self) -> Option<Cookie> {
         match self.rule {

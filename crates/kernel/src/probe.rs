@@ -35,16 +35,25 @@ const WIDE: u64 = 40_000_000_000;
 /// # Errors
 /// No such namespace can be made: it needs CAP_SYS_ADMIN and CAP_NET_ADMIN.
 pub fn probe() -> Result<Missing, String> {
+    in_namespace(|| {
+        let limit = Rate::from_bits(WIDE).and_then(|r| Limit::new(r, Bytes::new(5_000_000), None, 1518).ok());
+        let side =
+            |egress, ingress| Sides { egress: limit.filter(|_| egress), ingress: limit.filter(|_| ingress) };
+        Ok(Missing { egress: attempt(side(true, false))?, ingress: attempt(side(false, true))? })
+    })
+}
+
+/// Does `work` in a network namespace that is made for it, and gone after it.
+pub(crate) fn in_namespace<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
     let thread = std::thread::Builder::new().name("probe".into()).spawn(|| {
         use rustix::thread::{UnshareFlags, unshare_unsafe};
         // SAFETY: only the network namespace is this thread's own from here on; memory and descriptors stay shared.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|e| {
             format!("cannot make a network namespace to try things in: {e} (it needs CAP_SYS_ADMIN)")
         })?;
-        let limit = Rate::from_bits(WIDE).and_then(|r| Limit::new(r, Bytes::new(5_000_000), None, 1518).ok());
-        let side =
-            |egress, ingress| Sides { egress: limit.filter(|_| egress), ingress: limit.filter(|_| ingress) };
-        Ok(Missing { egress: attempt(side(true, false))?, ingress: attempt(side(false, true))? })
+        work()
     });
     let thread = thread.map_err(|e| format!("cannot start a thread: {e}"))?;
     thread.join().unwrap_or_else(|_| Err("the thread that tries the kernel panicked".into()))
@@ -79,6 +88,8 @@ fn feature(step: &Step) -> &'static str {
         | Step::SetClass { .. }
         | Step::DeleteClass { .. } => "qdisc htb (CONFIG_NET_SCH_HTB)",
         Step::Classify { .. } | Step::DeleteFilter { .. } => "filter u32 (CONFIG_NET_CLS_U32)",
+        // Not in what is tried here.
+        Step::Again { .. } => "what others made",
         Step::Redirect { .. } => "action mirred for filter u32 (CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED)",
     }
 }

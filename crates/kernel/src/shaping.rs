@@ -11,9 +11,62 @@ pub struct Shaping {
     pub tx: Option<Limit>,
     /// Of what the VM receives.
     pub rx: Option<Limit>,
-    /// It was in force before: what others put in its place since is replaced. Otherwise others' qdiscs and
-    /// filters are left alone, and the shaping is refused.
-    pub held: bool,
+    /// What was in force before, or is taken over: what others put in its place is replaced. Otherwise others' qdiscs
+    /// and filters are left alone, and the shaping is refused.
+    pub held: Ways,
+}
+
+/// The two directions of a VM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ways {
+    /// What it sends.
+    pub tx: bool,
+    /// What it receives.
+    pub rx: bool,
+}
+
+impl Ways {
+    /// Neither.
+    pub const NONE: Self = Self { tx: false, rx: false };
+    /// Both.
+    pub const BOTH: Self = Self { tx: true, rx: true };
+
+    /// Those of either.
+    pub fn or(self, other: Self) -> Self {
+        Self { tx: self.tx || other.tx, rx: self.rx || other.rx }
+    }
+
+    /// As a device of a kind sees them.
+    pub(crate) fn ends(self, kind: Option<&str>) -> Option<Ends> {
+        by_end(kind, self.tx, self.rx).map(|(egress, ingress)| Ends { egress, ingress })
+    }
+}
+
+/// What belongs to egress and ingress of a device of a kind, from what belongs to tx and rx of its VM; `None` where no
+/// VM can be behind one.
+///
+/// A tap's egress is what the VM receives. A macvtap is the VM's own device on the lower one: its egress is what the VM
+/// sends.
+fn by_end<T>(kind: Option<&str>, tx: T, rx: T) -> Option<(T, T)> {
+    match kind {
+        Some("tun" | "veth") => Some((rx, tx)),
+        Some("macvtap") => Some((tx, rx)),
+        _ => None,
+    }
+}
+
+/// The two ends of a device, by its own view.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// What the host sends into it: its root qdisc.
+    pub egress: bool,
+    /// What the host receives from it: its ingress qdisc.
+    pub ingress: bool,
+}
+
+impl Ends {
+    /// Both.
+    pub const BOTH: Self = Self { egress: true, ingress: true };
 }
 
 /// Why a netdev cannot be shaped. Nothing of it is touched.
@@ -23,6 +76,8 @@ pub struct Refusal {
     pub netdev: String,
     /// What is wrong, and what to do.
     pub reason: String,
+    /// What others made there, where only that is in the way: it can be taken over.
+    pub theirs: Option<String>,
 }
 
 /// The limits of one device, by the device's own view.
@@ -35,21 +90,13 @@ pub(crate) struct Sides {
 }
 
 impl Shaping {
-    /// Whether a device of this kind is limited at its egress and at its ingress; `None` where no VM can be
-    /// behind one.
-    pub fn uses(&self, kind: Option<&str>) -> Option<(bool, bool)> {
-        self.sides(kind).map(|s| (s.egress.is_some(), s.ingress.is_some()))
+    /// The ends of a device of this kind that are limited; `None` where no VM can be behind one.
+    pub fn uses(&self, kind: Option<&str>) -> Option<Ends> {
+        self.sides(kind).map(|s| Ends { egress: s.egress.is_some(), ingress: s.ingress.is_some() })
     }
 
     /// On a device of this kind; `None` where a VM cannot be behind one.
-    ///
-    /// A tap's egress is what the VM receives. A macvtap is the VM's own device on the lower one: its egress is what the VM
-    /// sends.
     pub(crate) fn sides(&self, kind: Option<&str>) -> Option<Sides> {
-        match kind {
-            Some("tun" | "veth") => Some(Sides { egress: self.rx, ingress: self.tx }),
-            Some("macvtap") => Some(Sides { egress: self.tx, ingress: self.rx }),
-            _ => None,
-        }
+        by_end(kind, self.tx, self.rx).map(|(egress, ingress)| Sides { egress, ingress })
     }
 }

@@ -4,6 +4,7 @@ use crate::class::HtbClass;
 use crate::handle::Handle;
 use crate::network::{Filter, Setting};
 use crate::owner;
+use crate::theirs::Object;
 use std::fmt;
 
 /// A device that a step is for.
@@ -85,8 +86,15 @@ pub enum Step {
     DeleteFilter {
         /// Where.
         device: Device,
-        /// Which.
+        /// Which; with the handle [`Filter::ALL`] its preference, and all filters of that.
         filter: Filter,
+    },
+    /// What others made is made again.
+    Again {
+        /// Where.
+        device: Device,
+        /// What.
+        object: Object,
     },
 }
 
@@ -100,7 +108,8 @@ impl Step {
             | Self::SetClass { device, .. }
             | Self::DeleteClass { device, .. }
             | Self::Redirect { device, .. }
-            | Self::DeleteFilter { device, .. } => device.clone(),
+            | Self::DeleteFilter { device, .. }
+            | Self::Again { device, .. } => device.clone(),
         }
     }
 }
@@ -135,6 +144,7 @@ impl fmt::Display for Step {
             Self::DeleteFilter { device, filter: Filter { kind, preference, parent, .. } } => {
                 write!(f, "delete the {kind} filter of preference {preference} at {parent} of {device}")
             }
+            Self::Again { device, object } => write!(f, "make {object} of {device} again, as it was"),
         }
     }
 }

@@ -4,7 +4,7 @@ mod netns;
 
 use netns::*;
 use tidegate_kernel::network::Rule;
-use tidegate_kernel::{Kernel, Limit, Shaping, owner};
+use tidegate_kernel::{Kernel, Limit, Shaping, Ways, owner};
 
 fn leaves(network: &tidegate_kernel::Network) -> usize {
     network.by_name(owner::IFB).map_or(0, |(_, ifb)| ifb.classes.len())
@@ -88,7 +88,7 @@ fn drift_is_put_right() {
         ip("tuntap add vnet3 mode tap");
         let mut wanted = [shaping("vnet3", "100mbit", "50mbit")];
         let right = settle(&wanted);
-        wanted[0].held = true;
+        wanted[0].held = Ways::BOTH;
         let damages: &[&[&str]] = &[
             &["tc qdisc del dev vnet3 root"],
             &["tc qdisc replace dev vnet3 root handle 1: htb default 1"],
@@ -172,6 +172,9 @@ fn two_hundred_taps_come_and_go_and_nothing_is_left() {
         // A quarter goes by itself, a quarter by contract, and the rest gets other rates.
         batch(0, 50, &|i| format!("link del vnet{i}"));
         assert_eq!(leaves(&settle(&wanted(100, 200, "20mbit"))), 100);
+        let filters = run("tc", "filter show dev tidegate-tx");
+        // A preference, its table, and what is in it.
+        assert_eq!(filters.lines().filter(|l| l.contains("pref")).count(), 300, "{filters}");
         batch(0, 50, &|i| format!("link add vnet{i} type veth peer name peer{i}"));
         assert_eq!(leaves(&settle(&wanted(0, 200, "30mbit"))), 200);
         batch(0, 200, &|i| format!("link del vnet{i}"));
@@ -212,7 +215,7 @@ fn a_limit_holds_what_the_kernel_says_of_it() {
     in_namespace("a_limit_holds_what_the_kernel_says_of_it", || {
         ip("tuntap add vnet3 mode tap");
         let limit: Limit = small();
-        settle(&[Shaping { netdev: "vnet3".into(), tx: None, rx: Some(limit), held: false }]);
+        settle(&[Shaping { netdev: "vnet3".into(), tx: None, rx: Some(limit), held: Ways::NONE }]);
         let shown = run("tc", "class show dev vnet3");
         assert!(shown.contains("rate 10Mbit ceil 10Mbit burst 64Kb cburst 64Kb"), "{shown}");
     });

@@ -48,19 +48,21 @@ fn busy_rate(device: &str, class: Handle, set: f64) -> f64 {
         (before.elapsed() < SHARP * 4).then_some((before, seen))
     };
     let (begin, mut last) = (Instant::now(), None::<(Instant, Counters)>);
-    let (mut bytes, mut time) = (0, Duration::ZERO);
+    let (mut bytes, mut time, mut was_busy) = (0, Duration::ZERO, false);
     while time < BUSY {
         assert!(begin.elapsed() < PATIENCE, "busy for {time:?} only: its sender got no processor");
         std::thread::sleep(Duration::from_millis(5));
         let now = look();
-        // The first second is the burst's.
-        if let (Some((t0, before)), Some((t1, after))) = (last, now)
-            && begin.elapsed() > Duration::from_secs(1)
-            && before.backlog as f64 * 8.0 >= set * (t1 - t0).as_secs_f64()
-        {
-            bytes += after.bytes - before.bytes;
-            time += t1 - t0;
+        let mut is_busy = false;
+        if let (Some((t0, before)), Some((t1, after))) = (last, now) {
+            is_busy = before.backlog as f64 * 8.0 >= set * (t1 - t0).as_secs_f64();
+            // The first second is the burst's; and so is the first interval after a pause, in which its bucket filled.
+            if is_busy && was_busy && begin.elapsed() > Duration::from_secs(1) {
+                bytes += after.bytes - before.bytes;
+                time += t1 - t0;
+            }
         }
+        was_busy = is_busy;
         last = now;
     }
     bytes as f64 * 8.0 / time.as_secs_f64()

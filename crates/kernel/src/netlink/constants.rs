@@ -26,6 +26,7 @@ pub const IFF_UP: u32 = 1;
 pub const TCA_KIND: u16 = 1;
 pub const TCA_OPTIONS: u16 = 2;
 pub const TCA_STATS2: u16 = 7;
+pub const TCA_CHAIN: u16 = 11;
 
 /// Counters (linux/gen_stats.h).
 pub const TCA_STATS_BASIC: u16 = 1;
@@ -43,9 +44,13 @@ pub const TC_LINKLAYER_ETHERNET: u8 = 1;
 
 /// u32 (linux/pkt_cls.h).
 pub const TCA_U32_CLASSID: u16 = 1;
+pub const TCA_U32_HASH: u16 = 2;
+pub const TCA_U32_DIVISOR: u16 = 4;
 pub const TCA_U32_SEL: u16 = 5;
 pub const TCA_U32_ACT: u16 = 7;
 pub const TCA_U32_INDEV: u16 = 8;
+pub const TCA_U32_PCNT: u16 = 9;
+pub const TCA_U32_FLAGS: u16 = 11;
 pub const TC_U32_TERMINAL: u8 = 1;
 
 /// Actions (linux/pkt_cls.h).
@@ -57,3 +62,8 @@ pub const TC_ACT_STOLEN: u32 = 4;
 /// mirred (linux/tc_act/tc_mirred.h).
 pub const TCA_MIRRED_PARMS: u16 = 2;
 pub const TCA_EGRESS_REDIR: u32 = 1;
+
+/// police (linux/pkt_cls.h).
+pub const TCA_POLICE_TBF: u16 = 1;
+pub const TCA_POLICE_RATE: u16 = 2;
+pub const TCA_POLICE_PEAKRATE: u16 = 3;

@@ -31,11 +31,11 @@ pub fn link(body: &[u8]) -> Option<(u32, Link)> {
 pub struct TrafficControl<'a> {
     /// Interface index.
     pub index: u32,
-    handle: Handle,
-    parent: Handle,
-    info: u32,
-    kind: String,
-    attributes: &'a [u8],
+    pub(crate) handle: Handle,
+    pub(crate) parent: Handle,
+    pub(crate) info: u32,
+    pub(crate) kind: String,
+    pub(crate) attributes: &'a [u8],
     options: &'a [u8],
 }
 

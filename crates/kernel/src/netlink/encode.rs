@@ -7,6 +7,7 @@ use crate::handle::Handle;
 use crate::network::{ANY_PROTOCOL, Filter, Setting};
 use crate::owner;
 use crate::step::{Device, Step};
+use crate::theirs::{self, Layer};
 
 const NLM_F_REPLACE: u16 = 0x100;
 const NLM_F_EXCL: u16 = 0x200;
@@ -93,6 +94,22 @@ pub fn request<E>(step: &Step, mut index: impl FnMut(&Device) -> Result<u32, E>)
             let mut body = header(index(device)?, Handle(*handle), *parent, info);
             body.put_str(TCA_KIND, kind);
             made(RTM_DELTFILTER, 0, body)
+        }
+        Step::Again { device, object } => {
+            let kind = match object.layer {
+                Layer::Qdisc => RTM_NEWQDISC,
+                Layer::Class => RTM_NEWTCLASS,
+                Layer::Filter => RTM_NEWTFILTER,
+            };
+            let mut body = header(index(device)?, object.handle, object.parent, object.info);
+            body.put_str(TCA_KIND, &object.kind);
+            if let Some(options) = theirs::told(object) {
+                body.put(TCA_OPTIONS, &options);
+            }
+            if let Some(chain) = object.chain {
+                body.put_u32(TCA_CHAIN, chain);
+            }
+            made(kind, NLM_F_CREATE | NLM_F_EXCL, body)
         }
     }
 }

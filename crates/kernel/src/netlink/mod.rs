@@ -20,6 +20,6 @@ mod decode;
 mod encode;
 pub mod socket;
 
-pub use decode::{link, traffic_control};
+pub use decode::{TrafficControl, link, traffic_control};
 pub use encode::{Request, header, link_header, request};
 pub use socket::{NetlinkError, Socket};

@@ -2,13 +2,13 @@
 
 use crate::handle::Handle;
 use crate::network::Link;
-use crate::shaping::Sides;
+use crate::shaping::{Ends, Refusal};
 
-/// Refuses to touch a link on which others shape or filter already.
-pub fn refuse(link: &Link, sides: Sides) -> Result<(), String> {
+/// Refuses to touch these ends of a link, on which others shape or filter already.
+pub fn refuse(link: &Link, ends: Ends) -> Result<(), Refusal> {
     let name = &link.name;
     let mut found = Vec::new();
-    if sides.egress.is_some()
+    if ends.egress
         && let Some(root) = link.root().filter(|_| !link.root_is_ours())
     {
         let kind = root.setting.kind();
@@ -17,7 +17,7 @@ pub fn refuse(link: &Link, sides: Sides) -> Result<(), String> {
             format!("tc qdisc del dev {name} root"),
         ));
     }
-    if sides.ingress.is_some()
+    if ends.ingress
         && let Some(filter) = link.filters_at(Handle::INGRESS).find(|f| f.cookie().is_none())
     {
         let (kind, preference) = (&filter.kind, filter.preference);
@@ -30,9 +30,13 @@ pub fn refuse(link: &Link, sides: Sides) -> Result<(), String> {
         return Ok(());
     }
     let (what, how): (Vec<_>, Vec<_>) = found.into_iter().unzip();
-    Err(format!(
-        "interface {name} has {}, which somebody else made (libvirt does for <bandwidth>); remove it first ({})",
-        what.join(" and "),
-        how.join("; ")
-    ))
+    let what = what.join(" and ");
+    Err(Refusal {
+        netdev: name.clone(),
+        reason: format!(
+            "interface {name} has {what}, which somebody else made (libvirt does for <bandwidth>); remove it first ({})",
+            how.join("; ")
+        ),
+        theirs: Some(what),
+    })
 }

@@ -2,7 +2,7 @@
 //!
 //! Class `7464:m`, its queue and the filter of preference `m` belong together. Which netdev they are for is what the filter says.
 
-use super::set_class;
+use super::{filters, set_class};
 use crate::handle::Handle;
 use crate::limit::Limit;
 use crate::network::{ANY_PROTOCOL, Filter, Link, Rule};
@@ -50,13 +50,16 @@ impl<'a> Leaves<'a> {
         let Some(link) = self.link.filter(|l| l.root_is_ours()) else { return };
         self.minors.retain(|index, _| kept(*index));
         self.used = self.minors.values().copied().collect();
-        let mut seen = BTreeSet::new();
-        for filter in link.filters_at(owner::ROOT_QDISC) {
-            let right = leads(filter).is_some_and(|(from, minor)| self.minors.get(&from) == Some(&minor));
-            if !right || !seen.insert(filter.preference) {
-                steps.push(Step::DeleteFilter { device: Device::Ifb, filter: filter.clone() });
+        let leading = |f: &&Filter| leads(f).is_some_and(|(from, m)| self.minors.get(&from) == Some(&m));
+        let mut kept: Vec<&Filter> = Vec::new();
+        for filter in link.filters_at(owner::ROOT_QDISC).filter(leading) {
+            if !kept.iter().any(|k| k.preference == filter.preference) {
+                kept.push(filter);
             }
         }
+        filters::delete(steps, &Device::Ifb, link.filters_at(owner::ROOT_QDISC), |f| {
+            !kept.iter().any(|k| std::ptr::eq(*k, f))
+        });
         for class in link.classes.iter().filter(|c| !self.used.contains(&c.id.minor())) {
             steps.push(Step::DeleteClass { device: Device::Ifb, id: class.id });
         }

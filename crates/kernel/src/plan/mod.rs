@@ -9,6 +9,7 @@
 //! Nothing is kept in between: what is ours is seen by its marks. Steps are in an order in which no frame is lost:
 //! a way is built from its end, and taken away from its beginning. What is refused is left as it is, and stands in the way of nothing else.
 
+mod filters;
 mod foreign;
 mod leaves;
 #[cfg(test)]
@@ -19,9 +20,9 @@ mod tests;
 use crate::class::HtbClass;
 use crate::handle::Handle;
 use crate::limit::Limit;
-use crate::network::{ANY_PROTOCOL, Link, Network, Rule, Setting};
+use crate::network::{ANY_PROTOCOL, Filter, Link, Network, Rule, Setting};
 use crate::owner::{self, Cookie};
-use crate::shaping::{Refusal, Shaping, Sides};
+use crate::shaping::{Ends, Refusal, Shaping, Sides};
 use crate::step::{Device, Step};
 use leaves::Leaves;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +39,7 @@ pub struct Plan {
 /// One device that is there and may be touched.
 struct Target {
     sides: Sides,
-    held: bool,
+    held: Ends,
 }
 
 /// What to do so that each netdev of `wanted`, and no other, is shaped.
@@ -49,8 +50,8 @@ pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
     for shaping in wanted {
         match target(shaping, network) {
             Ok((index, target)) => drop(targets.insert(index, target)),
-            Err(reason) => {
-                refusals.push(Refusal { netdev: shaping.netdev.clone(), reason });
+            Err(refusal) => {
+                refusals.push(refusal);
                 left_alone.extend(network.by_name(&shaping.netdev).map(|(index, _)| index));
             }
         }
@@ -60,7 +61,7 @@ pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
 
 /// The plan for one link of any kind, and for no other.
 pub(crate) fn settle_link(index: u32, sides: Sides, network: &Network) -> Plan {
-    let targets = [(index, Target { sides, held: true })].into();
+    let targets = [(index, Target { sides, held: Ends::BOTH })].into();
     lead_to(&targets, &BTreeSet::new(), vec![], network)
 }
 
@@ -98,11 +99,16 @@ fn lead_to(
         if let Some(limit) = target.sides.ingress {
             let known = leaves.minor(*index).is_some();
             match leaves.set(&mut plan.steps, *index, &device, limit) {
-                Ok(()) => {
-                    set_redirect(&mut plan.steps, &device, link, ifb.map(|(i, _)| i), known, target.held)
-                }
+                Ok(()) => set_redirect(
+                    &mut plan.steps,
+                    &device,
+                    link,
+                    ifb.map(|(i, _)| i),
+                    known,
+                    target.held.ingress,
+                ),
                 Err(reason) => {
-                    plan.refusals.push(Refusal { netdev: link.name.clone(), reason });
+                    plan.refusals.push(refusal(&link.name, reason));
                     continue;
                 }
             }
@@ -114,30 +120,40 @@ fn lead_to(
     plan
 }
 
-fn target(shaping: &Shaping, network: &Network) -> Result<(u32, Target), String> {
+fn target(shaping: &Shaping, network: &Network) -> Result<(u32, Target), Refusal> {
     let name = &shaping.netdev;
+    let no = |reason| refusal(name, reason);
     let (index, link) = network.by_name(name).ok_or_else(|| {
-        format!(
+        no(format!(
             "interface {name} does not exist in this network namespace; start its VM, or correct the name"
-        )
+        ))
     })?;
-    let sides = shaping.sides(link.kind.as_deref()).ok_or_else(|| {
-        let kind = link.kind.as_deref().unwrap_or("physical");
-        format!("interface {name} is of kind {kind}; expected a tap, macvtap or veth, with a VM behind it")
-    })?;
+    let kind = link.kind.as_deref();
+    let (Some(sides), Some(held)) = (shaping.sides(kind), shaping.held.ends(kind)) else {
+        let kind = kind.unwrap_or("physical");
+        return Err(no(format!(
+            "interface {name} is of kind {kind}; expected a tap, macvtap or veth, with a VM behind it"
+        )));
+    };
     if sides.ingress.is_some()
         && let Some((_, other)) = network.by_name(owner::IFB)
         && !other.is_our_ifb()
     {
         let ifb = owner::IFB;
-        return Err(format!(
+        return Err(no(format!(
             "interface {ifb} is there and is not ours; rename it (ip link set {ifb} name …)"
-        ));
+        )));
     }
-    if !shaping.held {
-        foreign::refuse(link, sides)?;
-    }
-    Ok((index, Target { sides, held: shaping.held }))
+    let new = Ends {
+        egress: sides.egress.is_some() && !held.egress,
+        ingress: sides.ingress.is_some() && !held.ingress,
+    };
+    foreign::refuse(link, new)?;
+    Ok((index, Target { sides, held }))
+}
+
+fn refusal(netdev: &str, reason: String) -> Refusal {
+    Refusal { netdev: netdev.to_owned(), reason, theirs: None }
 }
 
 fn device(index: u32, link: &Link) -> Device {
@@ -149,7 +165,7 @@ fn take_away(steps: &mut Vec<Step>, device: &Device, link: &Link, sides: Sides) 
     if sides.ingress.is_none()
         && let Some(filter) = link.filters_at(Handle::INGRESS).find(|f| f.cookie().is_some())
     {
-        steps.push(Step::DeleteFilter { device: device.clone(), filter: filter.clone() });
+        filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| f.cookie().is_some());
         let others = link.filters_at(Handle::INGRESS).any(|f| f.cookie().is_none());
         if filter.cookie().is_some_and(|c| c.made_clsact) && !others {
             let (parent, handle) = (Handle::CLSACT, Handle::INGRESS_QDISC);
@@ -230,21 +246,18 @@ fn set_redirect(
     known: bool,
     held: bool,
 ) {
-    let mut ours = None;
-    let mut there = false;
-    for filter in link.filters_at(Handle::INGRESS) {
-        let cookie = filter.cookie();
-        ours = ours.or(cookie);
-        let right = matches!(filter.rule, Rule::Redirect { to, .. } if Some(to) == ifb)
-            && (filter.preference, filter.protocol) == (owner::PREFERENCE, ANY_PROTOCOL);
-        if right && !there {
-            there = true;
-            continue;
-        }
-        // What others put beside it since, a shaping that is held goes on without.
-        debug_assert!(held || cookie.is_some(), "others' filters are refused before");
-        steps.push(Step::DeleteFilter { device: device.clone(), filter: filter.clone() });
-    }
+    let ours = link.filters_at(Handle::INGRESS).find_map(Filter::cookie);
+    let is_right = |f: &&Filter| {
+        matches!(f.rule, Rule::Redirect { to, .. } if Some(to) == ifb)
+            && (f.preference, f.protocol) == (owner::PREFERENCE, ANY_PROTOCOL)
+    };
+    let right = link.filters_at(Handle::INGRESS).find(is_right);
+    // What others put beside it since, a shaping that is held goes on without.
+    filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| {
+        debug_assert!(held || f.cookie().is_some(), "others' filters are refused before");
+        !right.is_some_and(|right| std::ptr::eq(right, f))
+    });
+    let there = right.is_some();
     if there {
         return;
     }

@@ -66,9 +66,16 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
         Step::Classify { .. } => return Err("from the IFB itself".into()),
         Step::DeleteFilter { device, filter } => {
             let link = find(network, device)?;
-            let there = link.filters.iter().position(|f| f == filter);
-            link.filters.remove(there.ok_or("ENOENT")?);
+            let group = |f: &Filter| (f.parent, f.preference, f.protocol);
+            let goes =
+                |f: &Filter| group(f) == group(filter) && [f.handle, Filter::ALL].contains(&filter.handle);
+            let before = link.filters.len();
+            link.filters.retain(|f| !goes(f));
+            if link.filters.len() == before {
+                return Err("ENOENT".into());
+            }
         }
+        Step::Again { .. } => return Err("no plan has this step".into()),
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use crate::handle::Handle;
 use crate::limit::Limit;
 use crate::network::*;
 use crate::owner::{self, Cookie};
-use crate::shaping::Shaping;
+use crate::shaping::{Shaping, Ways};
 use crate::step::Step;
 use proptest::prelude::*;
 use tidegate_contract::{Bytes, Rate};
@@ -16,7 +16,7 @@ fn limit(mbit: u64) -> Limit {
 
 fn shaping(netdev: &str, tx: u64, rx: u64) -> Shaping {
     let side = |mbit| (mbit > 0).then(|| limit(mbit));
-    Shaping { netdev: netdev.into(), tx: side(tx), rx: side(rx), held: false }
+    Shaping { netdev: netdev.into(), tx: side(tx), rx: side(rx), held: Ways::NONE }
 }
 
 /// `tap1` and so on, as QEMU leaves them.
@@ -204,7 +204,7 @@ fn what_is_held_is_put_right_whoever_changed_it() {
     let mut network = taps(1);
     let mut wanted = [shaping("tap1", 100, 50)];
     settle(&mut network, &wanted);
-    wanted[0].held = true;
+    wanted[0].held = Ways::BOTH;
     let link = network.links.get_mut(&1).expect("a tap");
     // What `tc qdisc replace` and libvirt's way of setting a rate leave.
     link.qdiscs = vec![tc_root(1, "htb"), clsact()];
@@ -223,6 +223,18 @@ fn what_is_held_is_put_right_whoever_changed_it() {
     );
     run(&mut network, &repaired);
     assert_eq!(in_force(&network, 1), (Some(limit(50).into()), Some(limit(100).into())));
+}
+
+#[test]
+fn what_others_made_at_the_end_that_is_new_is_left_alone() {
+    let mut network = taps(1);
+    network.links.get_mut(&1).expect("a tap").qdiscs = vec![tc_root(1, "tbf")];
+    settle(&mut network, &[shaping("tap1", 100, 0)]);
+    // The contract is in force for what the VM sends, and now limits what it receives too.
+    let wanted = [Shaping { held: Ways { tx: true, rx: false }, ..shaping("tap1", 100, 50) }];
+    let made = plan(&wanted, &network);
+    assert_eq!(made.steps, []);
+    assert_eq!(made.refusals[0].theirs.as_deref(), Some("qdisc tbf 1: at its root"));
 }
 
 #[test]
@@ -381,7 +393,7 @@ proptest! {
         before in shapings(),
         damages in proptest::collection::vec((1_u32..6, damage()), 0..5),
         wanted in shapings(),
-        held in any::<bool>(),
+        held in any::<(bool, bool)>().prop_map(|(tx, rx)| Ways { tx, rx }),
     ) {
         let mut network = taps(5);
         settle(&mut network, &before);
@@ -403,7 +415,7 @@ proptest! {
         let refused = |name: &str| made.refusals.iter().any(|r| r.netdev == name);
         for shaping in &wanted {
             let there = network.by_name(&shaping.netdev).map(|(index, _)| index);
-            prop_assert!(!held || there.is_none() || !refused(&shaping.netdev), "held is not refused");
+            prop_assert!(held != Ways::BOTH || there.is_none() || !refused(&shaping.netdev), "held is not refused");
             if refused(&shaping.netdev) {
                 if let Some(index) = there {
                     prop_assert_eq!(&network.links[&index], &found.links[&index], "left as it was");

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tidegate_contract::{Bytes, Rate, Tx};
-use tidegate_kernel::{Kernel, Limit, Network, Shaping};
+use tidegate_kernel::{Kernel, Limit, Network, Shaping, Ways};
 
 const INSIDE: &str = "TIDEGATE_TEST_NETNS";
 
@@ -77,7 +77,7 @@ pub fn small() -> Limit {
 /// `-` is no limit.
 pub fn shaping(netdev: &str, tx: &str, rx: &str) -> Shaping {
     let side = |rate: &str| (rate != "-").then(|| limit(rate));
-    Shaping { netdev: netdev.into(), tx: side(tx), rx: side(rx), held: false }
+    Shaping { netdev: netdev.into(), tx: side(tx), rx: side(rx), held: Ways::NONE }
 }
 
 /// Makes it so; a second look finds nothing to do.

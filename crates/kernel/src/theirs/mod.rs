@@ -1,0 +1,102 @@
+//! What somebody else made on a netdev that we take over: remembered, and made again when we let go of it.
+//!
+//! ```text
+//!  kernel ── dump ──▶ Object … ─ lasting ─▶ Theirs ─▶ state file
+//!                                             │
+//!           rehearse: made in a namespace of its own, read back: the same?    before anything is touched
+//!                                             │
+//!  kernel ◀── Step::Again ◀── again (pure) ◀──┘ ◀── what is there then
+//! ```
+//!
+//! What the kernel says of a qdisc, a class or a filter is what it is told to make one, but for counters and what it
+//! works out by itself: so no kind has to be understood here. Whether that holds for what is found is tried, not assumed.
+//!
+//! - `lasting`: what of a kind's attributes is a setting
+//! - `read`: from the kernel to objects
+//! - `again`: from objects to steps
+//! - `rehearse`: whether it can be made again
+
+mod again;
+mod lasting;
+mod read;
+mod rehearse;
+
+pub(crate) use lasting::told;
+pub(crate) use read::read;
+pub use rehearse::rehearse;
+
+use crate::handle::Handle;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What others made at the ends of a netdev that were taken over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Theirs {
+    /// Interface index: what was on another device of the same name is gone with it.
+    pub index: u32,
+    /// The root qdisc with all below it, each after what it hangs on.
+    pub egress: Vec<Object>,
+    /// The ingress qdisc, then its filters.
+    pub ingress: Vec<Object>,
+}
+
+/// A qdisc, a class or a filter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Object {
+    /// Which of them.
+    pub layer: Layer,
+    /// Its name; of a filter, its number among those of its preference.
+    pub handle: Handle,
+    /// What it hangs on.
+    pub parent: Handle,
+    /// Of a filter: preference and protocol, as netlink has them.
+    pub info: u32,
+    /// Such as `htb`.
+    pub kind: String,
+    /// Its settings, as netlink has them; those that a kind does not have are absent.
+    pub options: Option<Vec<u8>>,
+    /// Of a filter: the chain it is in.
+    pub chain: Option<u32>,
+}
+
+/// What an [`Object`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    /// A qdisc.
+    Qdisc,
+    /// A class.
+    Class,
+    /// A filter.
+    Filter,
+}
+
+impl Theirs {
+    /// Whether there is nothing to remember.
+    pub fn is_empty(&self) -> bool {
+        self.egress.is_empty() && self.ingress.is_empty()
+    }
+}
+
+impl Object {
+    /// Of a filter: lower ones are asked first.
+    pub fn preference(&self) -> u16 {
+        (self.info >> 16) as u16
+    }
+
+    /// Of a filter: Ethernet protocol.
+    pub fn protocol(&self) -> u16 {
+        u16::from_be(self.info as u16)
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { handle, parent, kind, .. } = self;
+        match self.layer {
+            Layer::Qdisc => write!(f, "qdisc {kind} {handle} at {parent}"),
+            Layer::Class => write!(f, "class {handle} of {kind}"),
+            Layer::Filter => write!(f, "the {kind} filter of preference {} at {parent}", self.preference()),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What others made on a netdev is remembered, tried, taken over, and as it was afterwards: as tc shows it.
+
+mod netns;
+
+use netns::*;
+use tidegate_kernel::{Ends, Kernel, Shaping, Theirs, Ways, rehearse};
+
+/// All that tc shows of a device, but counters, the numbers that the kernel gives u32's tables, and their order.
+fn shown(device: &str) -> Vec<String> {
+    let mut text = String::new();
+    for words in ["qdisc", "class", "filter"] {
+        text += &run("tc", &format!("-d {words} show dev {device}"));
+    }
+    text += &run("tc", &format!("-d filter show dev {device} ingress"));
+    let lasting = |line: &str| {
+        line.split_whitespace().filter(|word| !word.starts_with("80")).collect::<Vec<_>>().join(" ")
+    };
+    let mut lines: Vec<_> = text.lines().map(lasting).collect();
+    lines.sort();
+    lines
+}
+
+#[track_caller]
+fn theirs(device: &str) -> Result<Theirs, String> {
+    let mut kernel = Kernel::open().unwrap();
+    let (index, _) = kernel.observe().unwrap().by_name(device).map(|(i, l)| (i, l.clone())).unwrap();
+    kernel.theirs(index, Ends::BOTH)
+}
+
+fn held(device: &str) -> [Shaping; 1] {
+    [Shaping { held: Ways::BOTH, ..shaping(device, "100mbit", "50mbit") }]
+}
+
+/// Takes over what these lines make, lets go of it, and compares.
+#[track_caller]
+fn comes_back(lines: &[&str]) {
+    ip("tuntap add vnet3 mode tap");
+    for line in lines {
+        tc(line);
+    }
+    let before = shown("vnet3");
+    let theirs = theirs("vnet3").unwrap();
+    rehearse(&theirs, "vnet3").unwrap();
+    assert_eq!(shown("vnet3"), before, "nothing is touched so far");
+
+    let network = settle(&held("vnet3"));
+    assert!(network.by_name("vnet3").unwrap().1.root_is_ours());
+    assert_ne!(shown("vnet3"), before);
+
+    settle(&[]);
+    let mut kernel = Kernel::open().unwrap();
+    // As far as it may have got in a life before this one.
+    for _ in 0..2 {
+        let network = kernel.observe().unwrap();
+        for step in theirs.again(network.by_name("vnet3").unwrap().1, Ends::BOTH) {
+            kernel.apply(&step).unwrap();
+        }
+    }
+    assert_eq!(shown("vnet3"), before);
+    ip("link del vnet3");
+}
+
+#[test]
+fn what_others_made_comes_back_as_it_was() {
+    in_namespace("what_others_made_comes_back_as_it_was", || {
+        comes_back(&["qdisc add dev vnet3 root handle 1: tbf rate 1mbit burst 10kb latency 50ms"]);
+        comes_back(&[
+            "qdisc add dev vnet3 root handle 1: htb default 2 r2q 20",
+            "class add dev vnet3 parent 1: classid 1:1 htb rate 8mbit ceil 9mbit burst 20k prio 3",
+            "class add dev vnet3 parent 1:1 classid 1:2 htb rate 3mbit ceil 5gbit quantum 3000",
+            "class add dev vnet3 parent 1:1 classid 1:3 htb rate 40gbit",
+            "qdisc add dev vnet3 parent 1:2 handle 2: pfifo limit 77",
+            "qdisc add dev vnet3 parent 1:3 handle 3: tbf rate 1mbit burst 10kb limit 9000",
+            "filter add dev vnet3 parent 1: protocol ip pref 7 u32 match ip dport 80 0xffff flowid 1:3",
+            "filter add dev vnet3 parent 1: protocol all pref 2 u32 match u32 0 0 flowid 1:2",
+        ]);
+        comes_back(&[
+            "qdisc add dev vnet3 ingress",
+            "filter add dev vnet3 parent ffff: protocol all pref 9 u32 match u32 0 0 classid :1",
+            "filter add dev vnet3 parent ffff: protocol ip pref 3 u32 match ip src 10.0.0.0/8 classid :2",
+        ]);
+        comes_back(&[
+            "qdisc add dev vnet3 clsact",
+            "filter add dev vnet3 ingress protocol ip pref 3 handle 1: u32 divisor 4",
+            "filter add dev vnet3 ingress protocol ip pref 3 u32 ht 1:2: match ip src 10.0.0.0/8 classid :2",
+            "filter add dev vnet3 ingress protocol ip pref 3 u32 match u32 0 0 link 1:",
+            "filter add dev vnet3 egress protocol all pref 9 u32 match u32 0 0 classid :1",
+        ]);
+    });
+}
+
+#[test]
+fn what_cannot_be_made_again_is_named() {
+    in_namespace("what_cannot_be_made_again_is_named", || {
+        ip("tuntap add vnet3 mode tap");
+        ip("tuntap add vnet4 mode tap");
+        tc("qdisc add dev vnet3 ingress");
+        tc(
+            "filter add dev vnet3 parent ffff: protocol all pref 9 u32 match u32 0 0 action mirred egress redirect dev vnet4",
+        );
+        let before = observe();
+        let refused = rehearse(&theirs("vnet3").unwrap(), "vnet3").expect_err("no such device there");
+        assert!(refused.contains("the u32 filter of preference 9 at ffff: of vnet3"), "{refused}");
+        tc("qdisc add dev vnet4 root handle 1: stab overhead 20 tbf rate 1mbit burst 10kb latency 50ms");
+        let refused = theirs("vnet4").expect_err("a size table");
+        assert!(refused.contains("qdisc tbf 1: at root: a size table cannot be remembered"), "{refused}");
+        tc("qdisc del dev vnet4 root");
+        assert_eq!(observe(), before);
+    });
+}
+
+#[test]
+fn what_is_ours_is_not_theirs() {
+    in_namespace("what_is_ours_is_not_theirs", || {
+        ip("tuntap add vnet3 mode tap");
+        assert!(theirs("vnet3").unwrap().is_empty(), "what the kernel made by itself is nobody's");
+        settle(&held("vnet3"));
+        assert!(theirs("vnet3").unwrap().is_empty());
+    });
+}
