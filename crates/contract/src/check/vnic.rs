@@ -228,7 +228,8 @@ fn vnic_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A network interface's name as Linux takes it: 1 to 15 bytes without '/', ':' and space.
+/// A network interface's name as Linux takes it: 1 to 15 bytes without '/', ':' and space. Linux also takes
+/// one that begins with '-', and every tool would take it for an option.
 fn interface_name(name: &str) -> Result<(), String> {
     if name.len() > 15 {
         return Err(format!("interface name {name:?} has {} bytes; Linux takes at most 15", name.len()));
@@ -236,6 +237,11 @@ fn interface_name(name: &str) -> Result<(), String> {
     let bad = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
     if name.is_empty() || name == "." || name == ".." || name.contains(bad) {
         return Err(format!("{name:?} is no interface name; 1 to 15 bytes without '/', ':', '%' and spaces"));
+    }
+    if name.starts_with('-') {
+        return Err(format!(
+            "interface name {name:?} looks like an option; rename the interface (ip link set)"
+        ));
     }
     Ok(())
 }

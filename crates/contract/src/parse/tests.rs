@@ -175,6 +175,10 @@ fn refuses_bad_input() {
         ),
         ("attach = { tap = \"a/b\" }", "vnic.web.attach.tap: \"a/b\" is no interface name"),
         ("attach = { netdev = \"a b\" }", "vnic.web.attach.netdev: \"a b\" is no interface name"),
+        (
+            "attach = { netdev = \"-rf\" }",
+            "vnic.web.attach.netdev: interface name \"-rf\" looks like an option",
+        ),
         ("attach = { tap = \"\" }", "vnic.web.attach.tap: \"\" is no interface name"),
         ("attach = { tap = \"t0\", netns = \"web\" }", "vnic.web.attach.netns: expected an absolute path"),
         ("attach = { vf = \"enp3s0f0\" }", "vnic.web.attach.vf: \"enp3s0f0\" names no virtual function"),
