@@ -2,7 +2,9 @@
 
 use crate::handle::Handle;
 use crate::netlink::attribute::Attributes;
-use crate::netlink::constants::{RTM_GETLINK, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER};
+use crate::netlink::constants::{
+    IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER,
+};
 use crate::netlink::{self, NetlinkError, Socket, header, link_header};
 use crate::network::{Link, Network};
 use crate::owner;
@@ -46,6 +48,19 @@ impl Kernel {
     /// # Errors
     /// The kernel does not answer.
     pub fn observe(&mut self) -> Result<Network, NetlinkError> {
+        self.look(None)
+    }
+
+    /// As [`Self::observe`], with classes and filters of one interface and our IFB only: what a change of one netdev
+    /// needs to know, however many there are.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn observe_near(&mut self, name: &str) -> Result<Network, NetlinkError> {
+        self.look(Some(name))
+    }
+
+    fn look(&mut self, near: Option<&str>) -> Result<Network, NetlinkError> {
         let links = self.socket.dump(RTM_GETLINK, &links(), |_, body| netlink::link(body))?;
         let mut links: BTreeMap<u32, Link> = links.into_iter().collect();
         let names: BTreeMap<String, u32> = links.iter().map(|(i, l)| (l.name.clone(), *i)).collect();
@@ -60,6 +75,10 @@ impl Kernel {
             }
         }
         for (index, link) in &mut links {
+            if near.is_some_and(|name| link.name != name) && !link.is_our_ifb() {
+                link.unread = true;
+                continue;
+            }
             if link.root_is_ours() {
                 link.classes = unless_gone(self.socket.dump(
                     RTM_GETTCLASS,
@@ -135,7 +154,9 @@ impl Kernel {
 
 /// All links.
 fn links() -> Vec<u8> {
-    link_header(0, 0, 0).0
+    let mut body = link_header(0, 0, 0);
+    body.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+    body.0
 }
 
 /// What hangs on a device, at a parent.

@@ -23,6 +23,8 @@ pub struct Link {
     pub group: u32,
     /// Whether it is administratively up.
     pub up: bool,
+    /// Its classes and filters were not asked for: whatever is wanted of it, it is left as it is.
+    pub unread: bool,
     /// Its qdiscs, but what the kernel makes by itself below others.
     pub qdiscs: Vec<Qdisc>,
     /// The classes of a root qdisc of ours.

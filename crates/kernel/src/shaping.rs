@@ -1,6 +1,7 @@
 //! What is wanted of one netdev.
 
 use crate::limit::Limit;
+use serde::{Deserialize, Serialize};
 
 /// The limits of one netdev. Directions are the VM's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub struct Shaping {
 }
 
 /// The two directions of a VM.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ways {
     /// What it sends.
     pub tx: bool,
@@ -36,8 +37,8 @@ impl Ways {
         Self { tx: self.tx || other.tx, rx: self.rx || other.rx }
     }
 
-    /// As a device of a kind sees them.
-    pub(crate) fn ends(self, kind: Option<&str>) -> Option<Ends> {
+    /// As a device of this kind sees them; `None` where no VM can be behind one.
+    pub fn ends(self, kind: Option<&str>) -> Option<Ends> {
         by_end(kind, self.tx, self.rx).map(|(egress, ingress)| Ends { egress, ingress })
     }
 }
@@ -67,6 +68,11 @@ pub struct Ends {
 impl Ends {
     /// Both.
     pub const BOTH: Self = Self { egress: true, ingress: true };
+
+    /// Those that are not among the others.
+    pub fn without(self, other: Self) -> Self {
+        Self { egress: self.egress && !other.egress, ingress: self.ingress && !other.ingress }
+    }
 }
 
 /// Why a netdev cannot be shaped. Nothing of it is touched.

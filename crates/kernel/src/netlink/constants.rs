@@ -19,6 +19,9 @@ pub const IFLA_IFNAME: u16 = 3;
 pub const IFLA_TXQLEN: u16 = 13;
 pub const IFLA_LINKINFO: u16 = 18;
 pub const IFLA_GROUP: u16 = 27;
+pub const IFLA_EXT_MASK: u16 = 29;
+/// Without counters, which are most of a link's message (linux/rtnetlink.h).
+pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 pub const IFLA_INFO_KIND: u16 = 1;
 pub const IFF_UP: u32 = 1;
 

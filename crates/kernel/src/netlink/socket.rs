@@ -5,7 +5,7 @@ use netlink_packet_core::NetlinkBuffer;
 use netlink_sys::{SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -25,8 +25,9 @@ const HEADER: usize = 16;
 /// The kernel answers at once; this is for one that lost an answer for want of memory.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often a dump is begun anew that a change interrupted.
-const DUMPS: usize = 10;
+/// For how long a dump is begun anew that a change interrupted, and the longest pause before that.
+const CHANGING: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -95,13 +96,17 @@ impl Socket {
         body: &[u8],
         mut each: impl FnMut(u16, &[u8]) -> Option<T>,
     ) -> Result<Vec<T>, NetlinkError> {
-        for _ in 0..DUMPS {
+        let (begin, mut pause) = (Instant::now(), Duration::from_micros(500));
+        while begin.elapsed() < CHANGING {
             self.send(kind, NLM_F_REQUEST | NLM_F_DUMP, body)?;
             let mut found = Vec::new();
             let whole = self.receive(|kind, body| found.extend(each(kind, body)))?;
             if whole {
                 return Ok(found);
             }
+            // Whoever changes it is done sooner than we would be by asking without end.
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE);
         }
         Err(io::Error::other("what is there changes faster than it can be read").into())
     }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing is kept in between: what is ours is seen by its marks. Steps are in an order in which no frame is lost:
-//! a way is built from its end, and taken away from its beginning. What is refused is left as it is, and stands in the way of nothing else.
+//! a way is built from its end, and taken away from its beginning. Links that were not read are no part of it. What is refused is left as it is, and stands in the way of nothing else.
 
 mod filters;
 mod foreign;
@@ -45,9 +45,13 @@ struct Target {
 /// What to do so that each netdev of `wanted`, and no other, is shaped.
 pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
     let mut targets = BTreeMap::new();
-    let mut left_alone = BTreeSet::new();
+    let mut left_alone: BTreeSet<u32> =
+        network.links.iter().filter(|(_, link)| link.unread).map(|(index, _)| *index).collect();
     let mut refusals = Vec::new();
     for shaping in wanted {
+        if network.by_name(&shaping.netdev).is_some_and(|(_, link)| link.unread) {
+            continue;
+        }
         match target(shaping, network) {
             Ok((index, target)) => drop(targets.insert(index, target)),
             Err(refusal) => {
@@ -85,7 +89,11 @@ fn lead_to(
     }
     let mut leaves = Leaves::read(ifb.map(|(_, link)| link));
     let needed = targets.values().any(|t| t.sides.ingress.is_some())
-        || left_alone.iter().any(|index| network.links[index].filters.iter().any(|f| f.cookie().is_some()));
+        || left_alone.iter().map(|index| (index, &network.links[index])).any(|(index, link)| {
+            let redirected = link.filters.iter().any(|f| f.cookie().is_some());
+            // Of one that was not read, any ingress qdisc may be there for our redirection.
+            redirected || leaves.minor(*index).is_some() || (link.unread && link.ingress().is_some())
+        });
     if needed {
         leaves.drop_others(&mut plan.steps, shaped);
         set_ifb(&mut plan.steps, ifb.map(|(_, link)| link), &mut leaves);
@@ -144,11 +152,8 @@ fn target(shaping: &Shaping, network: &Network) -> Result<(u32, Target), Refusal
             "interface {ifb} is there and is not ours; rename it (ip link set {ifb} name …)"
         )));
     }
-    let new = Ends {
-        egress: sides.egress.is_some() && !held.egress,
-        ingress: sides.ingress.is_some() && !held.ingress,
-    };
-    foreign::refuse(link, new)?;
+    let used = Ends { egress: sides.egress.is_some(), ingress: sides.ingress.is_some() };
+    foreign::refuse(link, used.without(held))?;
     Ok((index, Target { sides, held }))
 }
 

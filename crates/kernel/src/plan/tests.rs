@@ -453,6 +453,46 @@ proptest! {
         prop_assert_eq!(again.refusals, made.refusals);
     }
 
+    /// One netdev after the other, each by a look at itself only, and then all: as at once.
+    #[test]
+    fn one_by_one_is_all_at_once(
+        before in shapings(),
+        damages in proptest::collection::vec((1_u32..6, damage()), 0..3),
+        wanted in shapings(),
+    ) {
+        let mut network = taps(5);
+        settle(&mut network, &before);
+        damages.iter().for_each(|(index, damage)| hurt(&mut network, *index, damage));
+        let wanted: Vec<_> = wanted.into_iter().map(|s| Shaping { held: Ways::BOTH, ..s }).collect();
+        for near in 1..6 {
+            let mut seen = network.clone();
+            for (index, link) in &mut seen.links {
+                if *index != near && !link.is_our_ifb() {
+                    // What is not read is not known.
+                    (link.unread, link.classes, link.filters) = (true, vec![], vec![]);
+                }
+            }
+            let made = plan(&wanted, &seen);
+            let others = |network: &Network| {
+                let mut links = network.links.clone();
+                links.retain(|index, link| *index != near && !link.is_our_ifb());
+                links
+            };
+            let untouched = others(&network);
+            run(&mut network, &made);
+            prop_assert_eq!(others(&network), untouched);
+            if let Some(shaping) = wanted.iter().find(|s| s.netdev == format!("tap{near}"))
+                && network.by_name(&shaping.netdev).is_some()
+            {
+                let expected = (shaping.rx.map(HtbClass::from), shaping.tx.map(HtbClass::from));
+                prop_assert_eq!(in_force(&network, near), expected);
+            }
+        }
+        let whole = plan(&wanted, &network);
+        run(&mut network, &whole);
+        prop_assert_eq!(plan(&wanted, &network).steps, vec![]);
+    }
+
     #[test]
     fn what_is_removed_leaves_nothing(before in shapings()) {
         let bare = taps(5);

@@ -26,6 +26,7 @@ pub(crate) use read::read;
 pub use rehearse::rehearse;
 
 use crate::handle::Handle;
+use crate::shaping::Ends;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -75,6 +76,29 @@ impl Theirs {
     /// Whether there is nothing to remember.
     pub fn is_empty(&self) -> bool {
         self.egress.is_empty() && self.ingress.is_empty()
+    }
+
+    /// What others had at these ends, too, where nothing is remembered of an end yet.
+    pub fn add(&mut self, other: &Self, ends: Ends) {
+        self.index = other.index;
+        for (ours, theirs, is_one) in [
+            (&mut self.egress, &other.egress, ends.egress),
+            (&mut self.ingress, &other.ingress, ends.ingress),
+        ] {
+            if is_one && ours.is_empty() {
+                ours.clone_from(theirs);
+            }
+        }
+    }
+
+    /// Nothing of these ends any more.
+    pub fn remove(&mut self, ends: Ends) {
+        if ends.egress {
+            self.egress.clear();
+        }
+        if ends.ingress {
+            self.ingress.clear();
+        }
     }
 }
 
