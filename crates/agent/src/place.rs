@@ -74,6 +74,8 @@ pub struct Wanted<'a> {
     pub host: &'a Host,
     /// The contracts of this place's attachments, in the order of their names.
     pub vnics: &'a [Vnic],
+    /// What others made in the way of one may be taken over, where the place can.
+    pub adopt: bool,
 }
 
 /// What is in force at one place.
@@ -85,12 +87,23 @@ pub struct Observed {
     pub vnics: BTreeMap<String, ObservedVnic>,
     /// What stands in the way of an attachment that is not there yet, such as a file at its socket's path.
     pub obstacles: BTreeMap<String, String>,
+    /// What others made in the way of an attachment, and that can be taken over.
+    pub in_the_way: BTreeMap<String, InTheWay>,
     /// What was counted.
     pub evidence: Evidence,
     /// The program that keeps the promises.
     pub keeper: Keeper,
     /// What is wrong with the place as a whole, such as a disk on which it can keep no record.
     pub problem: Option<String>,
+}
+
+/// What others made where a contract shall be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InTheWay {
+    /// It, such as `qdisc tbf 1: at its root`.
+    pub what: String,
+    /// What is wrong with that, and what to do.
+    pub reason: String,
 }
 
 /// The program that keeps the promises of a place.
@@ -165,6 +178,14 @@ pub enum Action {
         /// Wanted.
         to: Vnic,
     },
+    /// As [`Action::Create`], or where `from` was in force [`Action::Change`]; and what others made in its way is
+    /// remembered, and put back when the contract goes.
+    TakeOver {
+        /// In force.
+        from: Option<Vnic>,
+        /// Wanted.
+        to: Vnic,
+    },
     /// A vNIC of another agent becomes ours, as it is and until further notice: where the change that names it
     /// fails, or the agent dies over it, it is given back. Nothing changes for its traffic.
     Adopt(Vnic),
@@ -185,8 +206,10 @@ impl Action {
             Self::SetHost { from: Some(from), to } => {
                 Self::SetHost { from: Some(to.clone()), to: from.clone() }
             }
-            Self::Create(vnic) => Self::Remove(vnic.clone()),
-            Self::Change { from, to } => Self::Change { from: to.clone(), to: from.clone() },
+            Self::Create(vnic) | Self::TakeOver { from: None, to: vnic } => Self::Remove(vnic.clone()),
+            Self::Change { from, to } | Self::TakeOver { from: Some(from), to } => {
+                Self::Change { from: to.clone(), to: from.clone() }
+            }
             Self::Remove(vnic) => Self::Create(vnic.clone()),
             Self::Adopt(vnic) => Self::Release(vnic.clone()),
             Self::SetHost { from: None, .. } | Self::Own(_) | Self::Release(_) | Self::Reconnect(_) => {
@@ -205,7 +228,8 @@ impl Action {
             | Self::Release(v)
             | Self::Reconnect(v)
             | Self::Remove(v)
-            | Self::Change { to: v, .. } => Some(&v.name),
+            | Self::Change { to: v, .. }
+            | Self::TakeOver { to: v, .. } => Some(&v.name),
         }
     }
 
@@ -215,6 +239,7 @@ impl Action {
             Self::SetHost { .. } => "set host",
             Self::Create(_) => "create",
             Self::Change { .. } => "change",
+            Self::TakeOver { .. } => "take over",
             Self::Adopt(_) => "adopt",
             Self::Own(_) => "own",
             Self::Release(_) => "release",

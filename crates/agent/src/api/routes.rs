@@ -210,10 +210,10 @@ async fn submit(
     text: Result<String, StringRejection>,
     dry_run: bool,
 ) -> Result<Json<PlanView>, ApiError> {
-    let Query(ApplyQuery { origin, prune }) = query.map_err(|e| bad(&e.body_text()))?;
+    let Query(ApplyQuery { origin, prune, adopt }) = query.map_err(|e| bad(&e.body_text()))?;
     let text = text.map_err(|e| bad(&e.body_text()))?;
     let origin = origin.unwrap_or_else(|| "API".into());
-    ask(api, |reply| Command::Apply { text, origin, prune, dry_run, reply }).await
+    ask(api, |reply| Command::Apply { text, origin, prune, adopt, dry_run, reply }).await
 }
 
 /// Why frames of a vNIC were late, throttled or dropped

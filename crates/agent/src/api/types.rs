@@ -229,6 +229,9 @@ pub struct ApplyQuery {
     /// Remove the API's vNICs that the text does not name.
     #[serde(default)]
     pub prune: bool,
+    /// Take over what others made in the way, such as a root qdisc; it is put back when the contract goes.
+    #[serde(default)]
+    pub adopt: bool,
 }
 
 /// What a text would change, or has changed.

@@ -23,11 +23,13 @@ mod shape;
 
 use crate::durable::DurableError;
 use crate::place::{Action, Capabilities, Observed, Place, PlaceError, Refusal, Wanted};
-use record::Record;
+use record::{Record, Told};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tidegate_contract::{Attach, Vnic};
-use tidegate_kernel::{Kernel, Missing, Network, Shaping, Step, StepError, plan as steps_for};
+use tidegate_kernel::{
+    Ends, Kernel, Missing, Network, Shaping, Step, StepError, Theirs, Ways, plan as steps_for,
+};
 
 /// How often a plan is made anew because something vanished while it was done.
 const ATTEMPTS: usize = 3;
@@ -38,6 +40,8 @@ pub struct KernelPlace {
     record: Record,
     /// Interface index of each netdev as it was last seen shaped, by vNIC: another one is another device.
     shaped: BTreeMap<String, u32>,
+    /// Interface index of each netdev that gets a contract with the change that was planned last, by vNIC.
+    coming: BTreeMap<String, u32>,
     /// What the kernel lacks, once somebody wanted to know.
     missing: Option<Missing>,
 }
@@ -46,12 +50,15 @@ impl KernelPlace {
     /// What it was told is kept in `state`. The second value is what was damaged.
     pub fn new(state: &Path) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
-        Ok((Self { kernel: None, record, shaped: BTreeMap::new(), missing: None }, damage))
+        Ok((
+            Self { kernel: None, record, shaped: BTreeMap::new(), coming: BTreeMap::new(), missing: None },
+            damage,
+        ))
     }
 
     /// The contracts it was last told to keep.
     pub fn made(&self) -> Vec<Vnic> {
-        self.record.iter().cloned().collect()
+        self.record.iter().map(|told| told.vnic.clone()).collect()
     }
 
     fn kernel(&mut self) -> Result<&mut Kernel, PlaceError> {
@@ -65,7 +72,16 @@ impl KernelPlace {
     }
 
     fn network(&mut self) -> Result<Network, PlaceError> {
-        let network = self.kernel()?.observe();
+        self.network_near(None)
+    }
+
+    /// All of it, or what concerns one interface.
+    fn network_near(&mut self, name: Option<&str>) -> Result<Network, PlaceError> {
+        let kernel = self.kernel()?;
+        let network = match name {
+            Some(name) => kernel.observe_near(name),
+            None => kernel.observe(),
+        };
         // A conversation that broke off is begun anew.
         network.map_err(|e| {
             self.kernel = None;
@@ -81,58 +97,124 @@ impl KernelPlace {
         }
         let missing = self.missing.as_ref()?;
         let kind = network.by_name(&shaping.netdev).and_then(|(_, link)| link.kind.clone());
-        let (egress, ingress) = shaping.uses(kind.as_deref())?;
-        let lacking = missing.egress.as_ref().filter(|_| egress);
-        let lacking = lacking.or(missing.ingress.as_ref().filter(|_| ingress))?;
+        let ends = shaping.uses(kind.as_deref())?;
+        let lacking = missing.egress.as_ref().filter(|_| ends.egress);
+        let lacking = lacking.or(missing.ingress.as_ref().filter(|_| ends.ingress))?;
         Some(format!("this kernel cannot limit {}: it lacks {lacking}", shaping.netdev))
     }
 
-    /// Enters a contract, and brings the kernel to what the record says then. Where that fails, the record is as
-    /// before, and the kernel too as far as it goes.
-    fn tell(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
-        let before = self.record.set(&vnic.name, Some(vnic.clone()));
-        let known = before.as_ref().is_some_and(|b| b.attach == vnic.attach);
-        let told = self.note().and_then(|()| self.settle((!known).then_some(vnic)));
-        if told.is_err() {
+    /// Enters a contract, and brings the kernel to what the record says then; what others made is taken over where
+    /// that is said. Where that fails, the record is as before, and the kernel too as far as it goes.
+    fn tell(&mut self, vnic: &Vnic, take_over: bool) -> Result<(), PlaceError> {
+        let known = self.record.known(&vnic.attach);
+        let (mut held, mut theirs) = known.map_or_else(Default::default, |told| (told.held, told.theirs));
+        if take_over {
+            let found = self.find_theirs(vnic, held)?;
+            if theirs.index != found.index {
+                theirs = Theirs::default();
+            }
+            theirs.add(&found, Ends::BOTH);
+            held = held.or(shape::limited(vnic));
+        }
+        let told = Told { vnic: vnic.clone(), held: shape::limited(vnic), theirs: theirs.clone() };
+        let before = self.record.set(&vnic.name, Some(told));
+        let done = self
+            .note()
+            .and_then(|()| self.settle(Some(vnic), Some(held)))
+            .and_then(|()| self.give_back(&theirs))
+            .map(|given| self.forget_given(&vnic.name, given));
+        if done.is_err() {
             self.record.set(&vnic.name, before);
-            if let Err(error) = self.settle(None) {
+            if let Err(error) = self.settle(Some(vnic), None).and_then(|()| self.give_back(&theirs).map(drop))
+            {
                 tracing::warn!(vnic = vnic.name, %error, "cannot take back what was done of it; trying again soon");
             }
-            // What is on disk says too much at worst, until the next look.
-            let _ = self.record.save();
         }
-        told
+        done
     }
 
-    /// Strikes a contract out. It is on record until nothing of it is left.
-    fn forget(&mut self, name: &str) -> Result<(), PlaceError> {
-        let before = self.record.set(name, None);
-        let gone = self.settle(None);
+    fn find_theirs(&mut self, vnic: &Vnic, held: Ways) -> Result<Theirs, PlaceError> {
+        let network = self.network()?;
+        let shaping = shape::shaping(vnic, held).map_err(|why| PlaceError::Failed(why.join("; ")))?;
+        self.theirs(&shaping, &network).map_err(PlaceError::Failed)
+    }
+
+    /// Strikes a contract out; what others had there before is there again. It is on record until nothing of it is
+    /// left, and on disk until that is accepted.
+    fn forget(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
+        let theirs = self.record.known(&vnic.attach).map(|told| told.theirs).unwrap_or_default();
+        let before = self.record.set(&vnic.name, None);
+        let gone = self.settle(Some(vnic), None).and_then(|()| self.give_back(&theirs).map(drop));
         if gone.is_err() {
-            self.record.set(name, before);
+            self.record.set(&vnic.name, before);
+            if let Err(error) = self.settle(Some(vnic), None) {
+                tracing::warn!(vnic = vnic.name, %error, "cannot put back its limits; trying again soon");
+            }
         }
-        // A disk that is full is a problem of its own, seen at the next look.
-        let _ = self.record.save();
         gone
+    }
+
+    /// Makes again what others had at the ends of a netdev that no contract limits any more; which ends those are.
+    fn give_back(&mut self, theirs: &Theirs) -> Result<Ends, PlaceError> {
+        if theirs.is_empty() {
+            return Ok(Ends::default());
+        }
+        let network = self.network()?;
+        // What was on a netdev that is gone went with it.
+        let Some(link) = network.links.get(&theirs.index) else { return Ok(Ends::BOTH) };
+        let here = self.record.iter().filter(|t| observe::netdev(&t.vnic) == Some(link.name.as_str()));
+        let limited = here.map(|t| shape::limited(&t.vnic)).fold(Ways::NONE, Ways::or);
+        let free = Ends::BOTH.without(limited.ends(link.kind.as_deref()).unwrap_or_default());
+        let kernel = self.kernel()?;
+        for step in theirs.again(link, free) {
+            tracing::info!(%step, "giving back");
+            kernel.apply(&step).map_err(step_failed)?;
+        }
+        Ok(free)
+    }
+
+    /// What was given back is not remembered any more.
+    fn forget_given(&mut self, name: &str, given: Ends) {
+        if let Some(told) = self.record.get_mut(name) {
+            told.theirs.remove(given);
+        }
     }
 
     fn note(&mut self) -> Result<(), PlaceError> {
         let failed = |e| PlaceError::Failed(format!("nothing was changed, because it cannot be noted: {e}"));
-        self.record.save().map_err(failed)
+        self.record.note().map_err(failed)
     }
 
-    /// Brings the kernel to what the record says. Others' qdiscs are in the way of `new` only.
-    fn settle(&mut self, new: Option<&Vnic>) -> Result<(), PlaceError> {
-        let is_new = |v: &Vnic| new.is_some_and(|n| n.name == v.name);
+    /// Brings the kernel to what the record says: the netdev of one contract, so that others that come and go are of no
+    /// concern to it, or all of it. Where `about` is new, others' qdiscs are in its way but for what is `held`.
+    fn settle(&mut self, about: Option<&Vnic>, held: Option<Ways>) -> Result<(), PlaceError> {
+        let new = about.zip(held);
+        let held = |told: &Told| match new {
+            Some((vnic, held)) if vnic.name == told.vnic.name => held,
+            _ => told.held,
+        };
         let wanted: Vec<Shaping> =
-            self.record.iter().filter_map(|v| shape::shaping(v, !is_new(v)).ok()).collect();
+            self.record.iter().filter_map(|told| shape::shaping(&told.vnic, held(told)).ok()).collect();
+        let name = about.and_then(observe::netdev);
+        // With the last contract all that is ours goes.
+        let near = name.filter(|_| !self.record.is_empty());
+        let netdev = name.filter(|_| new.is_some());
+        let expected = new.and_then(|(vnic, _)| self.coming.get(&vnic.name).copied());
         let mut failed = None;
         for _ in 0..ATTEMPTS {
-            let network = self.network()?;
+            let network = self.network_near(near)?;
+            let there = netdev.and_then(|name| Some((name, network.by_name(name)?.0)));
+            if let (Some(name), Some(index)) = (netdev, expected)
+                && there != Some((name, index))
+            {
+                return Err(PlaceError::Failed(format!(
+                    "interface {name} went away while its contract came into force; start its VM, and apply again"
+                )));
+            }
             let plan = steps_for(&wanted, &network);
             // One that is not there is shaped when it is.
-            let netdev = new.and_then(observe::netdev).filter(|name| network.by_name(name).is_some());
-            if let Some(refusal) = plan.refusals.iter().find(|r| Some(r.netdev.as_str()) == netdev) {
+            let refusal = plan.refusals.iter().find(|r| there.is_some_and(|(name, _)| r.netdev == name));
+            if let Some(refusal) = refusal {
                 return Err(PlaceError::Failed(refusal.reason.clone()));
             }
             let kernel = self.kernel()?;
@@ -174,15 +256,21 @@ impl Place for KernelPlace {
     }
 
     fn prepare(&mut self, actions: &[&Action]) -> Result<(), PlaceError> {
-        let coming = actions.iter().filter_map(|a| if let Action::Create(v) = a { Some(v) } else { None });
+        let coming = actions.iter().filter_map(|a| match a {
+            // What others have there is noted with it, and held from then on.
+            Action::TakeOver { to, .. } => Some((to, Ways::NONE)),
+            Action::Create(vnic) | Action::Change { to: vnic, .. } => Some((vnic, shape::limited(vnic))),
+            _ => None,
+        });
         self.record.reserve(coming).map_err(|e| PlaceError::Failed(e.to_string()))
     }
 
     fn apply(&mut self, action: &Action) -> Result<(), PlaceError> {
         match action {
-            Action::Create(vnic) | Action::Change { to: vnic, .. } => self.tell(vnic),
-            Action::Remove(vnic) => self.forget(&vnic.name),
-            Action::Reconnect(_) => self.settle(None),
+            Action::Create(vnic) | Action::Change { to: vnic, .. } => self.tell(vnic, false),
+            Action::TakeOver { to: vnic, .. } => self.tell(vnic, true),
+            Action::Remove(vnic) => self.forget(vnic),
+            Action::Reconnect(_) => self.settle(None, None),
             Action::SetHost { .. } | Action::Adopt(_) | Action::Own(_) | Action::Release(_) => Ok(()),
         }
     }

@@ -1,13 +1,15 @@
 //! What is in force: what the kernel has, beside what this place was told.
 
 use super::{KernelPlace, shape};
-use crate::place::{Evidence, Keeper, Observed, ObservedVnic, PlaceError};
+use crate::place::{Evidence, InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::handle::Handle;
 use tidegate_kernel::network::{Counters, Rule};
-use tidegate_kernel::{Device, Link, Network, Plan, Shaping, Step, owner, plan};
+use tidegate_kernel::{
+    Device, Link, Network, Plan, Refusal, Shaping, Step, Theirs, Ways, owner, plan, rehearse,
+};
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{Traffic, VnicStats};
 
@@ -15,6 +17,9 @@ impl KernelPlace {
     /// [`Place::observe`](crate::place::Place::observe).
     pub(super) fn look(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
         let mut observed = nothing();
+        // Changes are made between two looks.
+        self.record.accepted();
+        self.coming.clear();
         observed.problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
         // A host without such contracts pays nothing.
         if self.record.is_empty() && coming.is_empty() {
@@ -22,8 +27,11 @@ impl KernelPlace {
         }
         let network = self.network()?;
         observed.evidence.taken = Instant::now();
-        let held: Vec<(&Vnic, Shaping)> =
-            self.record.iter().filter_map(|v| Some((v, shape::shaping(v, true).ok()?))).collect();
+        let held: Vec<(&Vnic, Shaping)> = self
+            .record
+            .iter()
+            .filter_map(|t| Some((&t.vnic, shape::shaping(&t.vnic, t.held).ok()?)))
+            .collect();
         let shapings: Vec<Shaping> = held.iter().map(|(_, s)| s.clone()).collect();
         let drift = plan(&shapings, &network);
         for (vnic, shaping) in &held {
@@ -59,24 +67,52 @@ impl KernelPlace {
                 vnic.broken = Some(left);
             }
         }
-        observed.obstacles = self.obstacles(coming, &network);
+        self.look_ahead(coming, &network, &mut observed);
         Ok(observed)
     }
 
-    /// Why what is `coming` cannot be had.
-    fn obstacles(&mut self, coming: &[Vnic], network: &Network) -> BTreeMap<String, String> {
-        let mut obstacles = BTreeMap::new();
+    /// Why what is `coming` cannot be had, or what is in its way.
+    fn look_ahead(&mut self, coming: &[Vnic], network: &Network, observed: &mut Observed) {
         for vnic in coming {
-            let held = self.record.iter().any(|v| v.attach == vnic.attach);
+            let known = self.record.known(&vnic.attach);
+            let held = known.as_ref().map_or(Ways::NONE, |told| told.held);
             // What is wrong with the contract itself, the plan says.
             let Ok(shaping) = shape::shaping(vnic, held) else { continue };
+            match network.by_name(&shaping.netdev) {
+                // Its VM is not running: the change waits for it, as the contract does.
+                None if known.is_some() => continue,
+                Some((index, _)) if known.is_none() => drop(self.coming.insert(vnic.name.clone(), index)),
+                _ => {}
+            }
             let missing = self.lacks(&shaping, network);
             let refused = plan(std::slice::from_ref(&shaping), network).refusals.into_iter().next();
-            if let Some(why) = missing.or(refused.map(|r| r.reason)) {
-                obstacles.insert(vnic.name.clone(), why);
-            }
+            let obstacle = match (missing, refused) {
+                (Some(missing), _) => missing,
+                (None, Some(Refusal { reason, theirs: Some(what), .. })) => {
+                    match self.theirs(&shaping, network) {
+                        Ok(_) => {
+                            observed.in_the_way.insert(vnic.name.clone(), InTheWay { what, reason });
+                            continue;
+                        }
+                        Err(why) => format!("{reason}; --adopt cannot take it over: {why}"),
+                    }
+                }
+                (None, Some(refused)) => refused.reason,
+                (None, None) => continue,
+            };
+            observed.obstacles.insert(vnic.name.clone(), obstacle);
         }
-        obstacles
+    }
+
+    /// What others made where a shaping has no hold yet; it can be made again.
+    pub(super) fn theirs(&mut self, shaping: &Shaping, network: &Network) -> Result<Theirs, String> {
+        let name = &shaping.netdev;
+        let (index, link) = network.by_name(name).ok_or_else(|| format!("interface {name} is not there"))?;
+        let new = shaping.uses(link.kind.as_deref()).unwrap_or_default();
+        let new = new.without(shaping.held.ends(link.kind.as_deref()).unwrap_or_default());
+        let theirs = self.kernel().map_err(|e| e.to_string())?.theirs(index, new)?;
+        rehearse(&theirs, name)?;
+        Ok(theirs)
     }
 }
 
@@ -86,6 +122,7 @@ pub(super) fn nothing() -> Observed {
         host: None,
         vnics: BTreeMap::new(),
         obstacles: BTreeMap::new(),
+        in_the_way: BTreeMap::new(),
         evidence: Evidence {
             taken: Instant::now(),
             vnics: BTreeMap::new(),
@@ -134,7 +171,7 @@ fn left_over(drift: &Plan, held: &[Shaping], network: &Network) -> Option<String
 /// Whether frames of a netdev meet something else while a step is not done.
 fn concerns(step: &Step, shaping: &Shaping, index: u32, network: &Network) -> bool {
     let kind = network.links.get(&index).and_then(|l| l.kind.as_deref());
-    let uses_ifb = shaping.uses(kind).is_some_and(|(_, ingress)| ingress);
+    let uses_ifb = shaping.uses(kind).is_some_and(|ends| ends.ingress);
     let is_ours = |device: &Device| matches!(device, Device::Netdev { index: i, .. } if *i == index);
     match step {
         Step::AddIfb | Step::DeleteIfb | Step::RaiseIfb => uses_ifb,

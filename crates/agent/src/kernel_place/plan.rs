@@ -3,6 +3,8 @@
 
 use super::shape::shaping;
 use crate::place::{Action, Observed, ObservedVnic, Refusal, Wanted};
+use tidegate_contract::Vnic;
+use tidegate_kernel::Ways;
 use tidegate_switch::control::Connection;
 
 /// See [`crate::place::Place::plan`].
@@ -11,11 +13,21 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
     for vnic in wanted.vnics {
         let refuse = |reason| Refusal { vnic: vnic.name.clone(), reason };
         refusals.extend(observed.obstacles.get(&vnic.name).cloned().map(refuse));
-        refusals.extend(shaping(vnic, true).err().into_iter().flatten().map(refuse));
+        if let Some(theirs) = observed.in_the_way.get(&vnic.name).filter(|_| !wanted.adopt) {
+            refusals.push(refuse(format!(
+                "{}, or apply with --adopt: then it is taken over, and put back when the contract goes",
+                theirs.reason
+            )));
+        }
+        refusals.extend(shaping(vnic, Ways::BOTH).err().into_iter().flatten().map(refuse));
     }
     if !refusals.is_empty() {
         return Err(refusals);
     }
+    let create = |vnic: &Vnic| match observed.in_the_way.get(&vnic.name) {
+        Some(_) => Action::TakeOver { from: None, to: vnic.clone() },
+        None => Action::Create(vnic.clone()),
+    };
     let is_wanted = |name: &str| wanted.vnics.iter().any(|v| v.name == name);
     let mut actions = Vec::new();
     // A netdev may go from one contract to another.
@@ -23,10 +35,13 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
     actions.extend(gone.map(|o| Action::Remove(o.vnic.clone())));
     for vnic in wanted.vnics {
         match observed.vnics.get(&vnic.name) {
-            None => actions.push(Action::Create(vnic.clone())),
+            None => actions.push(create(vnic)),
             Some(there) if there.vnic.attach != vnic.attach => {
                 actions.push(Action::Remove(there.vnic.clone()));
-                actions.push(Action::Create(vnic.clone()));
+                actions.push(create(vnic));
+            }
+            Some(there) if observed.in_the_way.contains_key(&vnic.name) => {
+                actions.push(Action::TakeOver { from: Some(there.vnic.clone()), to: vnic.clone() });
             }
             // What others changed: from and to may be the same.
             Some(there) if there.vnic != *vnic || is_drift(there) => {
@@ -50,12 +65,13 @@ fn is_drift(there: &ObservedVnic) -> bool {
 mod tests {
     use super::*;
     use crate::kernel_place::observe::{nothing, there};
+    use crate::place::InTheWay;
     use crate::testing::netdev;
-    use tidegate_contract::{Host, Rate, Vnic};
-    use tidegate_switch::control::Connection;
+    use tidegate_contract::{Host, Rate};
 
     fn actions(wanted: &[Vnic], observed: &Observed) -> Vec<(&'static str, String)> {
-        let planned = plan(&Wanted { host: &Host::default(), vnics: wanted }, observed).expect("a plan");
+        let planned =
+            plan(&Wanted { host: &Host::default(), vnics: wanted, adopt: false }, observed).expect("a plan");
         planned.iter().map(|a| (a.label(), a.vnic().unwrap_or_default().to_owned())).collect()
     }
 
@@ -93,12 +109,38 @@ mod tests {
     }
 
     #[test]
+    fn what_others_made_is_taken_over_where_that_is_said() {
+        let (a, b) = (netdev("a", 1, "vnet1"), netdev("b", 2, "vnet2"));
+        let mut observed = nothing();
+        observed.vnics.insert("b".into(), there(&b, Connection::Up));
+        for name in ["a", "b"] {
+            let (what, reason) = ("qdisc tbf 1: at its root".into(), "interface x has qdisc tbf 1:".into());
+            observed.in_the_way.insert(name.into(), InTheWay { what, reason });
+        }
+        let faster =
+            Vnic { rx: tidegate_contract::Rx { max: Rate::from_bits(9_000), ..b.rx.clone() }, ..b.clone() };
+        let vnics = [a.clone(), faster.clone()];
+        let host = Host::default();
+        let wanted = |adopt| Wanted { host: &host, vnics: &vnics, adopt };
+        let refused = plan(&wanted(false), &observed).expect_err("refused");
+        assert_eq!(refused.len(), 2);
+        assert!(
+            refused[0].reason.starts_with("interface x has qdisc tbf 1:, or apply with --adopt"),
+            "{refused:?}"
+        );
+        let actions = plan(&wanted(true), &observed).expect("a plan");
+        let expected =
+            [Action::TakeOver { from: None, to: a }, Action::TakeOver { from: Some(b), to: faster }];
+        assert_eq!(actions, expected);
+    }
+
+    #[test]
     fn what_stands_in_the_way_is_a_refusal() {
         let mut observed = nothing();
         observed.obstacles.insert("a".into(), "interface vnet1 does not exist".into());
         let wanted = [Vnic { weight: 2, ..netdev("a", 1, "vnet1") }];
-        let refused =
-            plan(&Wanted { host: &Host::default(), vnics: &wanted }, &observed).expect_err("refused");
+        let refused = plan(&Wanted { host: &Host::default(), vnics: &wanted, adopt: false }, &observed)
+            .expect_err("refused");
         assert_eq!(refused.len(), 2, "{refused:?}");
     }
 }

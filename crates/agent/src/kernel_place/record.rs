@@ -1,31 +1,80 @@
 //! The contracts this place was told to keep, over restarts: what is on a netdev of theirs is ours to put right.
+//!
+//! ```text
+//!  set ──▶ told ─────────────┬─▶ on disk: both, as one          accepted ──▶ leaving is empty
+//!   └─ what it was before ─▶ leaving ┘
+//! ```
+//!
+//! What was told before stays on record until the change is accepted: an agent that dies in between, or a change that
+//! is taken back, finds what was taken over of others.
 
 use crate::durable::{Durable, DurableError};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
-use tidegate_contract::Vnic;
+use tidegate_contract::{Attach, Vnic};
+use tidegate_kernel::{Ends, Theirs, Ways};
+
+/// One contract.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// As told.
+    pub vnic: Vnic,
+    /// The directions in which others have nothing to say on its netdev.
+    pub held: Ways,
+    /// What others made there before, and gets back.
+    #[serde(default, skip_serializing_if = "Theirs::is_empty")]
+    pub theirs: Theirs,
+}
+
+type All = BTreeMap<String, Told>;
 
 /// By name.
 #[derive(Debug)]
 pub struct Record {
-    told: BTreeMap<String, Vnic>,
+    told: All,
+    leaving: All,
     /// As it is on disk.
-    saved: BTreeMap<String, Vnic>,
+    saved: All,
     file: Durable,
+}
+
+impl Told {
+    /// With what is held, and remembered, by either.
+    fn with(mut self, other: &Self) -> Self {
+        self.held = self.held.or(other.held);
+        if self.theirs.is_empty() {
+            self.theirs = other.theirs.clone();
+        } else if self.theirs.index == other.theirs.index {
+            self.theirs.add(&other.theirs, Ends::BOTH);
+        }
+        self
+    }
 }
 
 impl Record {
     /// Reads the record in the state directory; the second value is what was damaged.
     pub fn load(state: &Path) -> Result<(Self, Option<String>), DurableError> {
         let file = Durable::new(state.join("kernel.json"));
-        let loaded = file.load::<BTreeMap<String, Vnic>>()?;
+        let loaded = file.load::<All>()?;
         let told = loaded.value.unwrap_or_default();
-        Ok((Self { saved: told.clone(), told, file }, loaded.damage))
+        Ok((Self { saved: told.clone(), told, leaving: All::new(), file }, loaded.damage))
     }
 
     /// All of them, in the order of their names.
-    pub fn iter(&self) -> impl Iterator<Item = &Vnic> {
+    pub fn iter(&self) -> impl Iterator<Item = &Told> {
         self.told.values()
+    }
+
+    /// What is held and remembered where `attach` is, or was before this change.
+    pub fn known(&self, attach: &Attach) -> Option<Told> {
+        let there = self.told.values().chain(self.leaving.values()).filter(|t| t.vnic.attach == *attach);
+        there.cloned().reduce(|a, b| a.with(&b))
+    }
+
+    /// One of them.
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut Told> {
+        self.told.get_mut(name)
     }
 
     /// Whether there is none.
@@ -34,32 +83,123 @@ impl Record {
     }
 
     /// Enters a contract, or strikes it out; what was there before. Saved with the next [`Record::save`].
-    pub fn set(&mut self, name: &str, vnic: Option<Vnic>) -> Option<Vnic> {
-        match vnic {
-            Some(vnic) => self.told.insert(name.to_owned(), vnic),
+    pub fn set(&mut self, name: &str, told: Option<Told>) -> Option<Told> {
+        let before = match told {
+            Some(told) => self.told.insert(name.to_owned(), told),
             None => self.told.remove(name),
+        };
+        if let Some(before) = &before {
+            self.leaving.entry(name.to_owned()).or_insert_with(|| before.clone());
         }
+        before
     }
 
-    /// Puts on disk what may be told next, beside what is there: a disk that is full is noticed before anything is touched.
-    pub fn reserve<'a>(&mut self, vnics: impl Iterator<Item = &'a Vnic>) -> Result<(), DurableError> {
-        let mut all = self.told.clone();
-        for vnic in vnics {
-            all.entry(vnic.name.clone()).or_insert_with(|| vnic.clone());
+    /// No change is under way.
+    pub fn accepted(&mut self) {
+        self.leaving.clear();
+    }
+
+    /// Puts on disk what may be told next, beside what is there: once for all of a change, however many contracts it
+    /// has; and a disk that is full is noticed before anything is touched.
+    pub fn reserve<'a>(
+        &mut self,
+        coming: impl Iterator<Item = (&'a Vnic, Ways)>,
+    ) -> Result<(), DurableError> {
+        let mut all = self.all();
+        for (vnic, held) in coming {
+            let new = Told { vnic: vnic.clone(), held, theirs: Theirs::default() };
+            let known = all.remove(&vnic.name).filter(|known| known.vnic.attach == vnic.attach);
+            all.insert(
+                vnic.name.clone(),
+                known.map_or_else(|| new.clone(), |known| new.clone().with(&known)),
+            );
         }
         self.write(all)
     }
 
-    /// Writes it to disk, where it changed or is gone from there.
-    pub fn save(&mut self) -> Result<(), DurableError> {
-        self.write(self.told.clone())
+    /// Sees that a successor would find on disk all that it has to know: where we have something, what is held there,
+    /// and what others had. What it says of rates may be older or newer.
+    pub fn note(&mut self) -> Result<(), DurableError> {
+        let on_disk = |(name, told): (&String, &Told)| {
+            self.saved.get(name).is_some_and(|saved| {
+                saved.vnic.attach == told.vnic.attach
+                    && saved.held.or(told.held) == saved.held
+                    && saved.theirs == told.theirs
+            })
+        };
+        if self.file.exists() && self.all().iter().all(on_disk) { Ok(()) } else { self.save() }
     }
 
-    fn write(&mut self, all: BTreeMap<String, Vnic>) -> Result<(), DurableError> {
+    /// Writes it to disk, where it changed or is gone from there.
+    pub fn save(&mut self) -> Result<(), DurableError> {
+        self.write(self.all())
+    }
+
+    fn all(&self) -> All {
+        let mut all = self.told.clone();
+        for (name, leaving) in &self.leaving {
+            let both = match all.remove(name) {
+                Some(told) if told.vnic.attach == leaving.vnic.attach => told.with(leaving),
+                Some(told) => told,
+                None => leaving.clone(),
+            };
+            all.insert(name.clone(), both);
+        }
+        all
+    }
+
+    fn write(&mut self, all: All) -> Result<(), DurableError> {
         if all != self.saved || (!all.is_empty() && !self.file.exists()) {
             self.file.save(&all)?;
             self.saved = all;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::netdev;
+    use tidegate_kernel::handle::Handle;
+    use tidegate_kernel::theirs::{Layer, Object};
+
+    fn told(name: &str, held: Ways, theirs: bool) -> Told {
+        let root = Object {
+            layer: Layer::Qdisc,
+            handle: Handle::new(1, 0),
+            parent: Handle::ROOT,
+            info: 0,
+            kind: "tbf".into(),
+            options: Some(vec![1, 2, 3]),
+            chain: None,
+        };
+        let theirs = Theirs { index: 7, egress: if theirs { vec![root] } else { vec![] }, ingress: vec![] };
+        Told { vnic: netdev(name, 1, "vnet3"), held, theirs }
+    }
+
+    #[test]
+    fn what_was_taken_over_is_on_disk_until_the_change_is_accepted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let load = || Record::load(folder.path()).expect("it loads").0;
+        let full = told("web", Ways::BOTH, true);
+        let (mut record, _) = Record::load(folder.path()).expect("nothing there");
+        record.set("web", Some(full.clone()));
+        record.save().expect("saved");
+
+        // Its rx has no limit any more, and its netdev gets another name.
+        record.set("web", Some(told("web", Ways { tx: true, rx: false }, false)));
+        record.save().expect("saved");
+        assert_eq!(load().known(&full.vnic.attach), Some(full.clone()), "an agent that died here");
+        record.set("web", None);
+        record.save().expect("saved");
+        assert_eq!(load().known(&full.vnic.attach), Some(full.clone()));
+        assert!(record.is_empty());
+        assert_eq!(record.known(&full.vnic.attach), Some(full.clone()), "for one that takes it back");
+
+        record.accepted();
+        record.save().expect("saved");
+        assert!(load().is_empty());
+        assert_eq!(record.known(&full.vnic.attach), None);
     }
 }

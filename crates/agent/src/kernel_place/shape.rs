@@ -1,10 +1,15 @@
 //! From a contract to what the kernel is asked for, and every reason why it cannot be. Pure.
 
 use tidegate_contract::{Allowed, Attach, Bytes, Rate, Vnic};
-use tidegate_kernel::{Limit, Shaping};
+use tidegate_kernel::{Limit, Shaping, Ways};
 
-/// What the kernel is asked for, or all that it cannot keep of this contract. `held`: it is in force already.
-pub fn shaping(vnic: &Vnic, held: bool) -> Result<Shaping, Vec<String>> {
+/// The directions that a contract limits.
+pub fn limited(vnic: &Vnic) -> Ways {
+    Ways { tx: vnic.tx.max.is_some(), rx: vnic.rx.max.is_some() }
+}
+
+/// What the kernel is asked for, or all that it cannot keep of this contract. `held`: where others have nothing to say.
+pub fn shaping(vnic: &Vnic, held: Ways) -> Result<Shaping, Vec<String>> {
     let Attach::Netdev { name } = &vnic.attach else {
         return Err(vec!["it is not a netdev".into()]);
     };
@@ -62,8 +67,8 @@ mod tests {
         vnic.tx.max = None;
         vnic.rx.max = Rate::from_bits(8_000_000);
         vnic.rx.queue = Some(Bytes::new(20_000));
-        let shaping = shaping(&vnic, true).expect("kept");
-        assert_eq!((shaping.netdev.as_str(), shaping.tx, shaping.held), ("vnet3", None, true));
+        let shaping = shaping(&vnic, Ways::BOTH).expect("kept");
+        assert_eq!((shaping.netdev.as_str(), shaping.tx, shaping.held), ("vnet3", None, Ways::BOTH));
         let rx = shaping.rx.expect("a limit");
         assert_eq!((rx.rate, rx.queue), (1_000_000, 20_000));
         assert_eq!(notes(&shaping).collect::<Vec<_>>(), ["tx: not limited, and so not counted"]);
@@ -77,7 +82,7 @@ mod tests {
         vnic.queues = 4;
         vnic.allowed.vlans = vec![5];
         vnic.tx.max = Rate::from_bits(1);
-        let refused = shaping(&vnic, false).expect_err("refused");
+        let refused = shaping(&vnic, Ways::NONE).expect_err("refused");
         assert_eq!(refused.len(), 5, "{refused:#?}");
         assert!(refused[4].starts_with("tx: at 1bit"), "{refused:#?}");
     }
@@ -87,7 +92,7 @@ mod tests {
         let mut vnic = netdev("web", 1, "vnet3");
         vnic.tx.max = Rate::from_bits(1_000_000_000);
         vnic.tx.burst = Some(Bytes::new(1_600));
-        let noted: Vec<_> = notes(&shaping(&vnic, true).expect("kept")).collect();
+        let noted: Vec<_> = notes(&shaping(&vnic, Ways::BOTH).expect("kept")).collect();
         assert!(noted[0].starts_with("tx: its burst lasts 12 us"), "{noted:?}");
     }
 }

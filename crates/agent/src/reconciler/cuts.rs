@@ -169,14 +169,14 @@ fn by_name(contracts: &Contracts) -> BTreeMap<String, Vnic> {
 
 fn apply(agent: &mut Reconciler, set: &BTreeMap<String, Vnic>) {
     let text = "# Nothing, perhaps\n".to_owned() + &set.values().map(Vnic::to_toml).collect::<String>();
-    agent.apply(&text, "test", true, false).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    agent.apply(&text, "test", true, false, false).unwrap_or_else(|e| panic!("{e}\n{text}"));
 }
 
 /// What there is to do.
 fn plan(agent: &mut Reconciler) -> Vec<Action> {
     agent.observe();
     let checked = check(&agent.contracts, &agent.places).unwrap();
-    let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[0] };
+    let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[0], adopt: false };
     agent.places[0].plan(&wanted, agent.seen[0].as_ref().unwrap()).unwrap()
 }
 

@@ -66,6 +66,8 @@ pub enum Command {
         origin: String,
         /// Remove the API's other vNICs.
         prune: bool,
+        /// Take over what others made in the way.
+        adopt: bool,
         /// Change nothing.
         dry_run: bool,
         /// The answer.
@@ -316,8 +318,8 @@ impl Reconciler {
             return;
         }
         match command {
-            Command::Apply { text, origin, prune, dry_run, reply } => {
-                let answer = self.apply(&text, &origin, prune, dry_run);
+            Command::Apply { text, origin, prune, adopt, dry_run, reply } => {
+                let answer = self.apply(&text, &origin, prune, adopt, dry_run);
                 let _ = reply.send(answer);
             }
             Command::Set { name, keys, reply } => {
@@ -353,6 +355,7 @@ impl Reconciler {
         text: &str,
         origin: &str,
         prune: bool,
+        adopt: bool,
         dry_run: bool,
     ) -> Result<PlanView, ApplyError> {
         let document = parse(text, origin).map_err(ApplyError::Invalid)?;
@@ -362,8 +365,9 @@ impl Reconciler {
         let vnics = diff::vnics(&self.contracts, &wanted, &named);
         let host = diff::host(&self.contracts, &wanted);
         let mut hints = Vec::new();
-        let outcome = merged
-            .and_then(|()| if dry_run { self.dry_run(&wanted, &mut hints) } else { self.enact(wanted) });
+        let outcome = merged.and_then(|()| {
+            if dry_run { self.dry_run(&wanted, adopt, &mut hints) } else { self.enact(wanted, adopt) }
+        });
         let (admission, refusals) = match outcome {
             Ok(checked) => {
                 for (vnic, notes) in checked.notes.iter().filter(|(name, _)| named.contains(*name)) {
@@ -411,7 +415,7 @@ impl Reconciler {
         let mut wanted = self.contracts.clone();
         change(&mut wanted)?;
         let changes = diff::vnics(&self.contracts, &wanted, &[name.to_owned()].into());
-        self.enact(wanted)?;
+        self.enact(wanted, false)?;
         self.changed();
         changes.into_iter().next().ok_or_else(|| ApplyError::NoVnic(name.into()))
     }

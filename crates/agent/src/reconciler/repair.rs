@@ -69,7 +69,7 @@ impl Reconciler {
         let mut touched = false;
         for index in 0..self.places.len() {
             let Ok(observed) = &self.seen[index] else { continue };
-            let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index] };
+            let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index], adopt: false };
             let actions = match self.places[index].plan(&wanted, observed) {
                 Ok(actions) => actions,
                 Err(refusals) => {
@@ -124,7 +124,8 @@ impl Reconciler {
             | Action::SetHost { .. }
             | Action::Adopt(_)
             | Action::Own(_)
-            | Action::Release(_) => {}
+            | Action::Release(_)
+            | Action::TakeOver { .. } => {}
         }
         // The contract that takes it over was accepted long ago.
         let settle = |place: &mut Box<dyn Place>| match action {

@@ -11,7 +11,7 @@
 use super::check::{Checked, check};
 use super::{ApplyError, Reconciler};
 use crate::durable::Staged;
-use crate::place::{Action, PlaceError, Wanted};
+use crate::place::{Action, Observed, PlaceError, Wanted};
 use crate::store::Contracts;
 use tidegate_contract::Vnic;
 
@@ -20,10 +20,11 @@ impl Reconciler {
     pub(super) fn dry_run(
         &mut self,
         wanted: &Contracts,
+        adopt: bool,
         hints: &mut Vec<String>,
     ) -> Result<Checked, ApplyError> {
-        let checked = check(wanted, &self.places)?;
-        match self.plan(&checked) {
+        let mut checked = check(wanted, &self.places)?;
+        match self.plan(&mut checked, adopt) {
             Err(ApplyError::Unreachable(why)) => {
                 hints.push(format!("whether it can be applied now is not known: {why}"));
             }
@@ -33,10 +34,10 @@ impl Reconciler {
         Ok(checked)
     }
 
-    /// Brings `wanted` into force and saves it.
-    pub(super) fn enact(&mut self, wanted: Contracts) -> Result<Checked, ApplyError> {
-        let checked = check(&wanted, &self.places)?;
-        let actions = self.plan(&checked)?;
+    /// Brings `wanted` into force and saves it; with `adopt` what others made in its way is taken over.
+    pub(super) fn enact(&mut self, wanted: Contracts, adopt: bool) -> Result<Checked, ApplyError> {
+        let mut checked = check(&wanted, &self.places)?;
+        let actions = self.plan(&mut checked, adopt)?;
         // A disk that is full, or not to be written, says no before anything is touched.
         for (index, place) in self.places.iter_mut().enumerate() {
             let of_it: Vec<&Action> = actions.iter().filter(|(i, _)| *i == index).map(|(_, a)| a).collect();
@@ -85,7 +86,7 @@ impl Reconciler {
 
     /// As [`Self::enact`]; where a place cannot be reached, `wanted` is taken and brought into force later.
     pub(super) fn enact_or_defer(&mut self, wanted: Contracts) -> Result<(), ApplyError> {
-        match self.enact(wanted.clone()) {
+        match self.enact(wanted.clone(), false) {
             Err(ApplyError::Unreachable(_)) => {
                 let checked = check(&wanted, &self.places)?;
                 let staged = self.stage(&wanted)?;
@@ -95,7 +96,7 @@ impl Reconciler {
         }
     }
 
-    fn plan(&mut self, checked: &Checked) -> Result<Vec<(usize, Action)>, ApplyError> {
+    fn plan(&mut self, checked: &mut Checked, adopt: bool) -> Result<Vec<(usize, Action)>, ApplyError> {
         let mut actions = Vec::new();
         let mut refusals = Vec::new();
         for (index, place) in self.places.iter_mut().enumerate() {
@@ -106,9 +107,16 @@ impl Reconciler {
                 PlaceError::Unreachable(why) => ApplyError::Unreachable(why),
                 PlaceError::Failed(why) => ApplyError::Failed(vec![why]),
             })?;
-            let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index] };
+            let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index], adopt };
             match place.plan(&wanted, &observed) {
-                Ok(planned) => actions.extend(planned.into_iter().map(|a| (index, a))),
+                Ok(planned) => {
+                    for action in &planned {
+                        let note = taken_over(action, &observed);
+                        let name = action.vnic().unwrap_or_default();
+                        checked.notes.entry(name.to_owned()).or_default().extend(note);
+                    }
+                    actions.extend(planned.into_iter().map(|a| (index, a)));
+                }
                 Err(refused) => {
                     refusals.extend(refused.into_iter().map(|r| format!("vNIC {}: {}", r.vnic, r.reason)));
                 }
@@ -162,4 +170,11 @@ impl Reconciler {
         self.problem("saved contracts", None);
         Ok(())
     }
+}
+
+/// What a person should know of an action that takes something over.
+fn taken_over(action: &Action, observed: &Observed) -> Option<String> {
+    let Action::TakeOver { to, .. } = action else { return None };
+    let what = &observed.in_the_way.get(&to.name)?.what;
+    Some(format!("{what} is taken over, and put back when the contract goes"))
 }

@@ -45,7 +45,15 @@ impl SwitchPlace {
         }
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v)?))).collect();
-        Ok(Observed { host: self.host.clone(), vnics, obstacles, evidence, keeper, problem })
+        Ok(Observed {
+            host: self.host.clone(),
+            vnics,
+            obstacles,
+            in_the_way: BTreeMap::new(),
+            evidence,
+            keeper,
+            problem,
+        })
     }
 
     /// An agent that died while it made a port's socket did not note which it is: the one that is listened at.

@@ -190,6 +190,7 @@ mod tests {
     /// What the actions do, without any switch. Panics where two vNICs would hold the same at one time.
     fn apply(observed: &mut Observed, action: &Action) {
         match action {
+            Action::TakeOver { .. } => panic!("nothing is in the way of a port"),
             Action::SetHost { from, to } => {
                 assert_eq!(*from, observed.host);
                 observed.host = Some(to.clone());
@@ -251,6 +252,7 @@ mod tests {
             host,
             vnics: vnics.into_iter().map(|o| (o.vnic.name.clone(), o)).collect(),
             obstacles: BTreeMap::new(),
+            in_the_way: BTreeMap::new(),
             evidence: Evidence {
                 taken: Instant::now(),
                 vnics: BTreeMap::new(),
@@ -308,7 +310,7 @@ mod tests {
         #[test]
         fn applying_the_plan_gives_what_is_wanted(set in set(), before in state(), host in 0u64..2) {
             let host = host_with(host);
-            let wanted = Wanted { host: &host, vnics: &set };
+            let wanted = Wanted { host: &host, vnics: &set, adopt: false };
             let Ok(actions) = plan(&wanted, &before) else { return Ok(()) };
             let mut after = before.clone();
             for action in &actions {
@@ -344,7 +346,7 @@ mod tests {
                 });
                 there.ours = ours || !same;
             }
-            let Ok(actions) = plan(&Wanted { host: &host, vnics: &set }, &before) else { return Ok(()) };
+            let Ok(actions) = plan(&Wanted { host: &host, vnics: &set, adopt: false }, &before) else { return Ok(()) };
             let mut state = before.clone();
             actions.iter().for_each(|a| apply(&mut state, a));
             actions.iter().rev().filter_map(Action::inverse).for_each(|a| apply(&mut state, &a));
@@ -360,7 +362,7 @@ mod tests {
             for entry in died.vnics.values_mut() {
                 (entry.found, entry.vnic.tx.max) = (Some(entry.vnic.clone()), Rate::from_bits(rate));
             }
-            let actions = plan(&Wanted { host: &Host::default(), vnics: &[] }, &died).unwrap();
+            let actions = plan(&Wanted { host: &Host::default(), vnics: &[], adopt: false }, &died).unwrap();
             actions.iter().for_each(|a| apply(&mut died, a));
             for (name, entry) in &died.vnics {
                 prop_assert!(!entry.ours && entry.found.is_none());
@@ -372,7 +374,7 @@ mod tests {
         fn only_foreign_vnics_are_a_reason_to_refuse(set in set(), mut before in state()) {
             before.vnics.values_mut().for_each(|o| o.ours = true);
             let host = Host::default();
-            let planned = plan(&Wanted { host: &host, vnics: &set }, &before);
+            let planned = plan(&Wanted { host: &host, vnics: &set, adopt: false }, &before);
             prop_assert!(planned.is_ok());
         }
     }
@@ -382,7 +384,7 @@ mod tests {
         let set = [vnic(1, 1, 1, 1, 5, 1)];
         let mut before = observed(Some(Host::default()), vec![there(set[0].clone())]);
         before.vnics.get_mut("v1").unwrap().ours = false;
-        let actions = plan(&Wanted { host: &Host::default(), vnics: &set }, &before);
+        let actions = plan(&Wanted { host: &Host::default(), vnics: &set, adopt: false }, &before);
         assert_eq!(actions, Ok(vec![Action::Adopt(set[0].clone())]));
     }
 
@@ -391,7 +393,7 @@ mod tests {
         let old = [vnic(1, 1, 1, 1, 5, 1), vnic(2, 2, 2, 1, 5, 1)];
         let before = observed(Some(Host::default()), old.iter().cloned().map(there).collect());
         let new = [vnic(3, 1, 3, 1, 5, 1)];
-        let actions = plan(&Wanted { host: &Host::default(), vnics: &new }, &before).unwrap();
+        let actions = plan(&Wanted { host: &Host::default(), vnics: &new, adopt: false }, &before).unwrap();
         let names: Vec<_> = actions.iter().map(|a| (a.label(), a.vnic().unwrap())).collect();
         assert_eq!(names, [("remove", "v1"), ("create", "v3"), ("remove", "v2")]);
     }
@@ -402,7 +404,8 @@ mod tests {
         foreign.ours = false;
         let before = observed(None, vec![foreign]);
         let refusals =
-            plan(&Wanted { host: &Host::default(), vnics: &[vnic(1, 1, 1, 1, 5, 1)] }, &before).unwrap_err();
+            plan(&Wanted { host: &Host::default(), vnics: &[vnic(1, 1, 1, 1, 5, 1)], adopt: false }, &before)
+                .unwrap_err();
         assert_eq!(refusals.len(), 1);
         assert!(refusals[0].vnic == "v1" && refusals[0].reason.contains("v9"), "{refusals:?}");
     }
@@ -412,7 +415,8 @@ mod tests {
         let mut before = observed(None, vec![]);
         before.obstacles.insert("v1".into(), "a file is there".into());
         let set = [vnic(1, 1, 1, 1, 5, 1), vnic(2, 2, 2, 1, 5, 1)];
-        let refusals = plan(&Wanted { host: &Host::default(), vnics: &set }, &before).unwrap_err();
+        let refusals =
+            plan(&Wanted { host: &Host::default(), vnics: &set, adopt: false }, &before).unwrap_err();
         assert_eq!(refusals, [Refusal { vnic: "v1".into(), reason: "a file is there".into() }]);
     }
 
@@ -423,7 +427,8 @@ mod tests {
             v.name = format!("v{i:04}");
         }
         let refusals =
-            plan(&Wanted { host: &Host::default(), vnics: &set }, &observed(None, vec![])).unwrap_err();
+            plan(&Wanted { host: &Host::default(), vnics: &set, adopt: false }, &observed(None, vec![]))
+                .unwrap_err();
         assert_eq!(refusals.iter().map(|r| r.vnic.as_str()).collect::<Vec<_>>(), ["v1024"]);
     }
 }

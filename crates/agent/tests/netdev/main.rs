@@ -1,5 +1,7 @@
 //! The agent and the kernel's netdevs, in a network namespace: limits come into force, are put right, and go.
 
+mod adopt;
+mod churn;
 #[path = "../common/mod.rs"]
 mod common;
 mod counters;
@@ -94,6 +96,13 @@ fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
         refused(&contract("web", 1, "lo", LIMITS), "of kind physical; expected a tap, macvtap or veth");
         refused(&contract("web", 1, "vnet3", "tx = { max = \"1bit\" }"), "tx: at 1bit a super-frame");
         refused(
+            &contract("web", 1, "vnet3", "rx = { max = \"400gbit\" }"),
+            "rx: the kernel would send at 404800000000bit where 400gbit is asked for, more than 1 % off",
+        );
+        let (status, answer) = agent.apply(&contract("web", 1, "-rf", LIMITS));
+        assert_eq!(status, 400, "{answer}");
+        assert!(answer.to_string().contains("looks like an option"), "{answer}");
+        refused(
             &contract("web", 1, "vnet3", LIMITS).replace("segment = 0", "segment = 7"),
             "place kernel keeps no segment",
         );
@@ -125,6 +134,12 @@ fn a_netdev_that_goes_and_comes_is_shaped_again() {
         until("it is missed", || {
             agent.vnic("web")["reason"].as_str()?.contains("is not there").then_some(())
         });
+        // What changes meanwhile waits for it.
+        for rate in ["90mbit", "100mbit"] {
+            let body = format!("{{\"set\": {{\"tx.max\": \"{rate}\"}}}}");
+            let (status, answer) = agent.request("PATCH", "/v1/vnics/web", &body);
+            assert_eq!(status, 200, "{answer}");
+        }
         run("ip tuntap add vnet3 mode tap");
         until("it is shaped", || is_shaped().then_some(()));
         let reason = until("it is as it should be", || {

@@ -12,9 +12,20 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(flatten)]
     source: Source,
+    #[command(flatten)]
+    how: How,
+}
+
+/// What may be done on the way.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct How {
     /// Remove the API's vNICs that the file does not name
     #[arg(long)]
     prune: bool,
+    /// Take over what others made in the way on a netdev (a root qdisc, filters at its ingress), and put it back
+    /// when the contract goes
+    #[arg(long)]
+    adopt: bool,
 }
 
 /// Where contracts are read from.
@@ -27,7 +38,7 @@ pub struct Source {
 
 impl Source {
     /// The API path `route` with where the text came from, and the text.
-    pub fn read(&self, route: &str, prune: bool) -> Result<(String, String), Failure> {
+    pub fn read(&self, route: &str, how: How) -> Result<(String, String), Failure> {
         let failed = |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", self.file.display()));
         let (origin, text) = if self.file == Path::new("-") {
             let mut text = String::new();
@@ -36,14 +47,15 @@ impl Source {
         } else {
             (self.file.display().to_string(), std::fs::read_to_string(&self.file).map_err(failed)?)
         };
-        let prune = if prune { "&prune=true" } else { "" };
-        Ok((format!("{route}?origin={}{prune}", encode(&origin)), text))
+        let prune = if how.prune { "&prune=true" } else { "" };
+        let adopt = if how.adopt { "&adopt=true" } else { "" };
+        Ok((format!("{route}?origin={}{prune}{adopt}", encode(&origin)), text))
     }
 }
 
 /// Puts the contracts of a file in force, all or none.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
-    let (path, text) = args.source.read("/v1/apply", args.prune)?;
+    let (path, text) = args.source.read("/v1/apply", args.how)?;
     if json {
         exit::print_json(&client.post_toml::<Value>(&path, &text).await?)
     } else {

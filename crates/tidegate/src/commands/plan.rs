@@ -1,7 +1,7 @@
 //! `tidegate plan -f FILE`, and how changes are shown.
 
 use crate::client::Client;
-use crate::commands::apply::Source;
+use crate::commands::apply::{How, Source};
 use crate::exit::{self, Code, Failure};
 use crate::format::{duration, plural, rate};
 use crate::table::{Align, Table};
@@ -14,14 +14,13 @@ use tidegate_agent::api::types::{ChangeAction, EgressView, KeyChange, PlanView, 
 pub struct Args {
     #[command(flatten)]
     source: Source,
-    /// As with `apply --prune`
-    #[arg(long)]
-    prune: bool,
+    #[command(flatten)]
+    how: How,
 }
 
 /// Shows what `apply` would change; changes nothing.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
-    let (path, toml) = args.source.read("/v1/plan", args.prune)?;
+    let (path, toml) = args.source.read("/v1/plan", args.how)?;
     let answer: Value = client.post_toml(&path, &toml).await?;
     let plan: PlanView = serde_json::from_value(answer.clone()).map_err(Failure::failed)?;
     if json {

@@ -1,0 +1,185 @@
+//! What somebody else made is taken over where that is said, remembered, and as it was when the contract goes.
+
+use super::common::{Lab, RunningAgent, until};
+use super::{LIMITS, contract, in_namespace, is_shaped, run};
+use serde_json::Value;
+
+/// What libvirt makes of `<bandwidth>`, as far as this kernel has it.
+const OTHERS: [&str; 6] = [
+    "tc qdisc add dev vnet3 root handle 1: htb default 2",
+    "tc class add dev vnet3 parent 1: classid 1:1 htb rate 8mbit ceil 9mbit burst 20k",
+    "tc class add dev vnet3 parent 1:1 classid 1:2 htb rate 3mbit quantum 3000",
+    "tc filter add dev vnet3 parent 1: protocol ip pref 7 u32 match ip dport 80 0xffff flowid 1:2",
+    "tc qdisc add dev vnet3 ingress",
+    "tc filter add dev vnet3 parent ffff: protocol all pref 9 u32 match u32 0 0 classid :1",
+];
+
+/// All that tc shows of `vnet3`, but the numbers that the kernel gives u32's tables.
+fn shown() -> String {
+    let shown = ["qdisc show dev", "class show dev", "filter show dev", "filter show ingress dev"];
+    let shown = shown.map(|words| run(&format!("tc {words} vnet3"))).concat();
+    shown.split_whitespace().filter(|word| !word.starts_with("80")).collect::<Vec<_>>().join(" ")
+}
+
+fn others() -> String {
+    for line in OTHERS {
+        run(line);
+    }
+    shown()
+}
+
+fn adopt(agent: &RunningAgent, text: &str) -> Value {
+    let (status, answer) = agent.request("POST", "/v1/apply?adopt=true", text);
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+fn remove(agent: &RunningAgent, name: &str) {
+    let (status, answer) = agent.request("DELETE", &format!("/v1/vnics/{name}"), "");
+    assert_eq!(status, 200, "{answer}");
+}
+
+fn set(agent: &RunningAgent, key: &str, value: &str) -> (u16, Value) {
+    agent.request("PATCH", "/v1/vnics/web", &format!("{{\"set\": {{\"{key}\": \"{value}\"}}}}"))
+}
+
+#[test]
+fn others_are_named_then_taken_over_then_as_they_were() {
+    in_namespace("adopt::others_are_named_then_taken_over_then_as_they_were", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        let before = others();
+        let text = contract("web", 1, "vnet3", LIMITS);
+        let (status, answer) = agent.apply(&text);
+        let why = answer["details"][0].as_str().unwrap();
+        assert_eq!(status, 422);
+        assert!(
+            why.contains("qdisc htb 1: at its root and a u32 filter of preference 9 at its ingress"),
+            "{why}"
+        );
+        assert!(why.contains("apply with --adopt: then it is taken over, and put back"), "{why}");
+        assert_eq!(shown(), before);
+
+        let (_, plan) = agent.request("POST", "/v1/plan?adopt=true", &text);
+        assert_eq!(
+            (&plan["admissible"], plan["refusals"].as_array().map(Vec::len)),
+            (&true.into(), Some(0)),
+            "{plan}"
+        );
+        assert_eq!(shown(), before);
+        let done = adopt(&agent, &text);
+        let notes = done["notes"].to_string();
+        assert!(
+            notes.contains("at its ingress is taken over, and put back when the contract goes"),
+            "{notes}"
+        );
+        assert!(is_shaped());
+
+        // An agent that knows it from its disk only.
+        agent.stop();
+        let agent = lab.agent();
+        until("it is in force", || (agent.vnic("web")["state"] == "in force").then_some(()));
+        // Drift is no reason to forget them.
+        run("tc qdisc del dev vnet3 root");
+        until("it is repaired", || is_shaped().then_some(()));
+        remove(&agent, "web");
+        assert_eq!(shown(), before);
+        assert!(!run("ip -br link").contains("tidegate"));
+        until("nothing is on record", || {
+            let record = std::fs::read_to_string(lab.path("state/kernel.json")).unwrap();
+            (!record.contains("vnet3")).then_some(())
+        });
+    });
+}
+
+#[test]
+fn each_direction_is_taken_over_and_given_back_by_itself() {
+    in_namespace("adopt::each_direction_is_taken_over_and_given_back_by_itself", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        let before = others();
+        adopt(&agent, &contract("web", 1, "vnet3", "tx = { max = \"100mbit\" }"));
+        assert!(shown().contains("htb 1: root"), "{}", shown());
+        // What is in force for one direction is no hold on the other.
+        let (status, answer) = set(&agent, "rx.max", "50mbit");
+        assert_eq!(status, 422, "{answer}");
+        assert!(
+            answer.to_string().contains("has qdisc htb 1: at its root, which somebody else made"),
+            "{answer}"
+        );
+        adopt(&agent, &contract("web", 1, "vnet3", LIMITS));
+        assert!(is_shaped());
+
+        let (status, answer) = set(&agent, "tx.max", "none");
+        assert_eq!(status, 200, "{answer}");
+        assert!(shown().contains("pref 9 u32"), "{}", shown());
+        assert!(shown().contains("htb 7464: root"), "{}", shown());
+        // Its netdev goes from one contract to another; then that goes.
+        let (status, answer) = agent.request(
+            "POST",
+            "/v1/apply?prune=true",
+            &contract("db", 2, "vnet3", "rx = { max = \"60mbit\" }"),
+        );
+        assert_eq!(status, 200, "{answer}");
+        assert!(shown().contains("rate 60Mbit"), "{}", shown());
+        remove(&agent, "db");
+        assert_eq!(shown(), before);
+    });
+}
+
+#[test]
+fn what_is_not_taken_over_in_the_end_is_as_it_was() {
+    in_namespace("adopt::what_is_not_taken_over_in_the_end_is_as_it_was", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        let before = others();
+        // The change cannot be accepted: the file's earlier copy has no place to go.
+        let earlier = lab.path("state/contracts.json.previous");
+        std::fs::create_dir_all(earlier.join("in the way")).unwrap();
+        // There has to be one that is replaced.
+        let text = contract("web", 1, "vnet3", LIMITS);
+        std::fs::write(lab.path("state/contracts.json"), "").unwrap();
+        let (status, answer) = agent.request("POST", "/v1/apply?adopt=true", &text);
+        assert_eq!(status, 500, "{answer}");
+        assert!(answer["error"].as_str().unwrap().contains("was taken back"), "{answer}");
+        assert_eq!(shown(), before);
+        std::fs::remove_dir_all(earlier).unwrap();
+
+        // Nor is what cannot be made again.
+        run("ip tuntap add vnet4 mode tap");
+        run(
+            "tc filter add dev vnet3 parent ffff: protocol all pref 4 u32 match u32 0 0 action mirred egress redirect dev vnet4",
+        );
+        let with_mirror = shown();
+        let (status, answer) =
+            agent.request("POST", "/v1/apply?adopt=true", &contract("web", 1, "vnet3", LIMITS));
+        assert_eq!(status, 422, "{answer}");
+        assert!(
+            answer
+                .to_string()
+                .contains("--adopt cannot take it over: cannot make the u32 filter of preference 4"),
+            "{answer}"
+        );
+        assert_eq!(shown(), with_mirror);
+    });
+}
+
+#[test]
+fn what_went_with_its_netdev_is_not_made_again() {
+    in_namespace("adopt::what_went_with_its_netdev_is_not_made_again", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        others();
+        adopt(&agent, &contract("web", 1, "vnet3", LIMITS));
+        run("ip link del vnet3");
+        run("ip tuntap add vnet3 mode tap");
+        let bare = shown();
+        until("it is shaped", || is_shaped().then_some(()));
+        remove(&agent, "web");
+        assert_eq!(shown(), bare);
+    });
+}
