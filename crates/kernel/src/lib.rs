@@ -33,12 +33,14 @@
 //! With a kernel:
 //! - [`netlink`]: the messages
 //! - [`kernel`]: observing and applying
+//! - [`meter`]: how long frames waited, by eBPF programs of `bpf/`
 //! - [`mod@probe`]: what the running kernel lacks
 
 pub mod class;
 pub mod handle;
 pub mod kernel;
 pub mod limit;
+pub mod meter;
 pub mod netlink;
 pub mod network;
 pub mod owner;
@@ -49,6 +51,7 @@ pub mod step;
 pub mod theirs;
 
 pub use kernel::{Kernel, StepError};
+pub use meter::{Meter, MeterError, Queue, Waits};
 pub use limit::{Limit, LimitError};
 pub use network::{Link, Network};
 pub use plan::{Plan, plan};

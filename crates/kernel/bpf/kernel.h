@@ -1,0 +1,42 @@
+/* What the programs use of the kernel's structures. Offsets are those of the running kernel: its BTF
+ * is asked when a program is loaded (CO-RE), so a member that moves is no change here.
+ */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct net_device {
+	int ifindex;
+	possible_net_t nd_net;
+};
+
+struct netdev_queue {
+	struct net_device *dev;
+};
+
+struct Qdisc {
+	__u32 handle;
+	struct netdev_queue *dev_queue;
+};
+
+struct sk_buff {
+	struct sk_buff *next;
+	int skb_iif;
+};
+
+#pragma clang attribute pop

@@ -1,0 +1,130 @@
+/* How long frames wait in the qdiscs of this place.
+ *
+ *   qdisc_enqueue ─▶ `waiting`: when each frame came ─▶ qdisc_dequeue ─▶ `queues`: histogram of its queue
+ *
+ * Both tracepoints are passed with the lock of the root qdisc held, so each value has one writer at a time.
+ */
+#include "kernel.h"
+#include "wait.h"
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+/* A frame that left sooner met tokens: that is the passage itself. */
+#define PASSAGE_NS 20000
+/* Frames that one dequeue takes at most (a device with byte queue limits takes several). */
+#define BULK 64
+
+/* When a frame, known by its address, was enqueued. One that a qdisc drops later is never asked for, and
+ * makes room as the oldest. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, __u64);
+} waiting SEC(".maps");
+
+/* The queues that are measured: who measures puts them in. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct end);
+	__type(value, struct waits);
+} queues SEC(".maps");
+
+/* The network namespace of who measures: other ones have interfaces of the same numbers. */
+const volatile __u32 namespace;
+
+static __always_inline int is_ours(const struct Qdisc *qdisc)
+{
+	return qdisc->handle == OURS && qdisc->dev_queue->dev->nd_net.net->ns.inum == namespace;
+}
+
+static __always_inline struct waits *queue_of(const struct Qdisc *qdisc, const struct sk_buff *skb)
+{
+	struct end end = { .ifindex = qdisc->dev_queue->dev->ifindex };
+	struct waits *waits = bpf_map_lookup_elem(&queues, &end);
+
+	if (waits)
+		return waits;
+	/* On the IFB: the netdev it was redirected from. */
+	end.ifindex = skb->skb_iif;
+	end.ingress = 1;
+	return bpf_map_lookup_elem(&queues, &end);
+}
+
+static __always_inline __u32 log2_of(__u64 value)
+{
+	__u32 bits = 0;
+
+	for (__u32 step = 32; step; step >>= 1) {
+		if (value >> step) {
+			value >>= step;
+			bits += step;
+		}
+	}
+	return bits;
+}
+
+static __always_inline __u32 bucket(__u64 value)
+{
+	if (value >> MAX_BITS)
+		value = (1ULL << MAX_BITS) - 1;
+	if (value < SUB)
+		return value;
+	__u32 exponent = log2_of(value) - SUB_BITS;
+	return (exponent + 1) * SUB + (value >> exponent) - SUB;
+}
+
+static __always_inline void record(struct waits *waits, __u64 came, __u64 now)
+{
+	__u64 waited = now - came;
+	/* It was the first in the queue since then. */
+	__u64 first = came > waits->left ? came : waits->left;
+	__u32 index = bucket(waited);
+
+	if (waited >= PASSAGE_NS)
+		waits->throttled_ns += now - first;
+	waits->left = now;
+	waits->sum += waited;
+	if (waited > waits->max)
+		waits->max = waited;
+	if (index < BUCKETS)
+		waits->buckets[index]++;
+}
+
+SEC("tp_btf/qdisc_enqueue")
+int BPF_PROG(enqueued, const struct Qdisc *qdisc, const struct netdev_queue *txq, struct sk_buff *skb)
+{
+	if (!is_ours(qdisc) || !queue_of(qdisc, skb))
+		return 0;
+	__u64 now = bpf_ktime_get_ns();
+	__u64 frame = (__u64)skb;
+
+	bpf_map_update_elem(&waiting, &frame, &now, BPF_ANY);
+	return 0;
+}
+
+SEC("tp_btf/qdisc_dequeue")
+int BPF_PROG(dequeued, const struct Qdisc *qdisc, const struct netdev_queue *txq, int packets,
+	     struct sk_buff *skb)
+{
+	if (!skb || !is_ours(qdisc))
+		return 0;
+	__u64 now = bpf_ktime_get_ns();
+
+	for (int i = 0; i < BULK && i < packets && skb; i++, skb = skb->next) {
+		__u64 frame = (__u64)skb;
+		__u64 *came = bpf_map_lookup_elem(&waiting, &frame);
+		struct waits *waits = came ? queue_of(qdisc, skb) : NULL;
+
+		if (waits)
+			record(waits, *came, now);
+		if (came)
+			bpf_map_delete_elem(&waiting, &frame);
+	}
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
