@@ -34,6 +34,7 @@
 //! - [`netlink`]: the messages
 //! - [`kernel`]: observing and applying
 //! - [`meter`]: how long frames waited, by eBPF programs of `bpf/`
+//! - [`police`]: a token bucket that drops, an eBPF program of `bpf/`
 //! - [`mod@probe`]: what the running kernel lacks
 
 pub mod class;
@@ -45,16 +46,18 @@ pub mod netlink;
 pub mod network;
 pub mod owner;
 pub mod plan;
+pub mod police;
 pub mod probe;
 pub mod shaping;
 pub mod step;
 pub mod theirs;
 
 pub use kernel::{Kernel, StepError};
-pub use meter::{Meter, MeterError, Queue, Waits};
 pub use limit::{Limit, LimitError};
+pub use meter::{Meter, MeterError, Queue, Waits};
 pub use network::{Link, Network};
 pub use plan::{Plan, plan};
+pub use police::{Police, PoliceError, Policed};
 pub use probe::{Missing, probe};
 pub use shaping::{Ends, Refusal, Shaping, Ways};
 pub use step::{Device, Step};

@@ -83,7 +83,8 @@ impl Meter {
         // `namespace`, the only constant.
         let mut constants = opened.maps_mut().find(|map| map.name().to_string_lossy().ends_with(".rodata"));
         let constants = constants.as_mut().expect("bpf/wait.bpf.c has a constant");
-        let namespace = namespace().map_err(libbpf_rs::Error::from).map_err(failed("tell the network namespace"))?;
+        let namespace =
+            namespace().map_err(libbpf_rs::Error::from).map_err(failed("tell the network namespace"))?;
         constants.set_initial_value(&namespace.to_ne_bytes()).map_err(failed("set the network namespace"))?;
         let object = opened.load().map_err(failed("load the eBPF programs that measure waits"))?;
         let links = object.progs_mut().map(|program| program.attach());
@@ -130,7 +131,8 @@ impl Meter {
     /// # Errors
     /// The kernel does not answer.
     pub fn read(&self, queue: Queue) -> Result<Option<Waits>, MeterError> {
-        let value = self.queues.lookup(&queue.key(), MapFlags::ANY).map_err(failed("read what was measured"))?;
+        let value =
+            self.queues.lookup(&queue.key(), MapFlags::ANY).map_err(failed("read what was measured"))?;
         Ok(value.map(|bytes| waits(&bytes)))
     }
 }

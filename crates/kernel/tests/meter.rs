@@ -32,7 +32,19 @@ fn check(waits: &Waits, took: Duration) {
     // 2 %: from when the frame was sent to when it was in the queue.
     assert!(waits.max as f64 >= 0.98 * longest && waits.max as f64 <= took, "{longest} {took} {}", waits.max);
     let throttled = waits.throttled_ns as f64;
-    assert!(throttled >= 0.98 * longest && throttled <= took, "{longest} {took} {throttled} max {} sum {} {:?}", waits.max, waits.sum, waits.buckets.iter().enumerate().filter(|(_, n)| **n > 0).map(|(i, n)| (lower(i as u64), *n)).collect::<Vec<_>>());
+    assert!(
+        throttled >= 0.98 * longest && throttled <= took,
+        "{longest} {took} {throttled} max {} sum {} {:?}",
+        waits.max,
+        waits.sum,
+        waits
+            .buckets
+            .iter()
+            .enumerate()
+            .filter(|(_, n)| **n > 0)
+            .map(|(i, n)| (lower(i as u64), *n))
+            .collect::<Vec<_>>()
+    );
     let sum: f64 = (0..FRAMES).map(at_least).sum();
     assert!(waits.sum as f64 >= 0.98 * sum, "{sum} {}", waits.sum);
     // The buckets hold what they say: their ends enclose the sum.

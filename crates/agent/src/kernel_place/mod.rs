@@ -15,11 +15,13 @@
 //! - `plan`: from wanted and observed to actions
 //! - `record`: what this place was told
 //! - `shape`: from a contract to limits
+//! - `waits`: how long frames waited
 
 mod observe;
 mod plan;
 mod record;
 mod shape;
+mod waits;
 
 use crate::durable::DurableError;
 use crate::place::{Action, Capabilities, Observed, Place, PlaceError, Refusal, Wanted};
@@ -30,6 +32,7 @@ use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::{
     Ends, Kernel, Missing, Network, Shaping, Step, StepError, Theirs, Ways, plan as steps_for,
 };
+use waits::WaitMeter;
 
 /// How often a plan is made anew because something vanished while it was done.
 const ATTEMPTS: usize = 3;
@@ -44,6 +47,7 @@ pub struct KernelPlace {
     coming: BTreeMap<String, u32>,
     /// What the kernel lacks, once somebody wanted to know.
     missing: Option<Missing>,
+    waits: WaitMeter,
 }
 
 impl KernelPlace {
@@ -51,7 +55,14 @@ impl KernelPlace {
     pub fn new(state: &Path) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
         Ok((
-            Self { kernel: None, record, shaped: BTreeMap::new(), coming: BTreeMap::new(), missing: None },
+            Self {
+                kernel: None,
+                record,
+                shaped: BTreeMap::new(),
+                coming: BTreeMap::new(),
+                missing: None,
+                waits: WaitMeter::default(),
+            },
             damage,
         ))
     }

@@ -2,13 +2,13 @@
 
 use super::{KernelPlace, shape};
 use crate::place::{Evidence, InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::handle::Handle;
 use tidegate_kernel::network::{Counters, Rule};
 use tidegate_kernel::{
-    Device, Link, Network, Plan, Refusal, Shaping, Step, Theirs, Ways, owner, plan, rehearse,
+    Device, Link, Network, Plan, Queue, Refusal, Shaping, Step, Theirs, Ways, owner, plan, rehearse,
 };
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{Traffic, VnicStats};
@@ -34,6 +34,7 @@ impl KernelPlace {
             .collect();
         let shapings: Vec<Shaping> = held.iter().map(|(_, s)| s.clone()).collect();
         let drift = plan(&shapings, &network);
+        let waited = self.waits.measure(&queues(&shapings, &network));
         for (vnic, shaping) in &held {
             let mut there = there(vnic, Connection::Up);
             match network.by_name(&shaping.netdev) {
@@ -52,7 +53,18 @@ impl KernelPlace {
                     }
                     there.broken = differs;
                     there.notes.extend(shape::notes(shaping));
-                    observed.evidence.vnics.insert(vnic.name.clone(), counted(vnic, link, &network));
+                    let mut counted = counted(vnic, link, &network);
+                    match &waited {
+                        // How long the VM waits to send; what it receives waits for its own `rx.max`.
+                        Ok(waited) => {
+                            let tx = Queue { index, ingress: link.kind.as_deref() != Some("macvtap") };
+                            let waited = waited.get(&tx).cloned().unwrap_or_default();
+                            counted.delay = waited.delay;
+                            counted.throttled_ns = waited.throttled_ns;
+                        }
+                        Err(why) => there.notes.push(format!("how long frames wait is not measured: {why}")),
+                    }
+                    observed.evidence.vnics.insert(vnic.name.clone(), counted);
                 }
             }
             there.notes.extend(there.broken.clone());
@@ -152,6 +164,17 @@ pub(super) fn there(vnic: &Vnic, connection: Connection) -> ObservedVnic {
         thrown_out: BTreeMap::new(),
         notes: vec![],
     }
+}
+
+/// The queues of what is shaped and there.
+fn queues(shapings: &[Shaping], network: &Network) -> BTreeSet<Queue> {
+    let of = |shaping: &Shaping| {
+        let (index, link) = network.by_name(&shaping.netdev)?;
+        let ends = shaping.uses(link.kind.as_deref())?;
+        let ends = [(false, ends.egress), (true, ends.ingress)];
+        Some(ends.into_iter().filter(|(_, used)| *used).map(move |(ingress, _)| Queue { index, ingress }))
+    };
+    shapings.iter().filter_map(of).flatten().collect()
 }
 
 /// What there is to do for a netdev that should be shaped already.

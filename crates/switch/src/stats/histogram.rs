@@ -99,6 +99,12 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    /// One that was recorded elsewhere: the largest value, all values together, and how many there are in each
+    /// bucket. `None` where those are not [`BUCKETS`].
+    pub fn recorded(max: u64, sum: u64, buckets: Vec<u64>) -> Option<Self> {
+        (buckets.len() == BUCKETS).then_some(Self { max, sum, buckets })
+    }
+
     /// Adds one value.
     pub fn record(&mut self, value: u64) {
         self.buckets[bucket(value)] += 1;

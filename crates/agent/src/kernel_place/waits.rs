@@ -1,0 +1,59 @@
+//! How long frames of each netdev waited, as eBPF programs measure it.
+//!
+//! Measuring is no part of what a contract promises: where it cannot be had, limits are kept all the same, and the
+//! vNIC says why there is no delay.
+
+use std::collections::{BTreeMap, BTreeSet};
+use tidegate_kernel::{Meter, MeterError, Queue};
+use tidegate_switch::stats::{Delay, Histogram};
+
+/// The programs, once there is something to measure.
+#[derive(Debug, Default)]
+pub struct WaitMeter {
+    meter: Option<Result<Meter, String>>,
+}
+
+/// What was measured of one direction.
+#[derive(Clone, Debug, Default)]
+pub struct Waited {
+    /// How long its frames waited.
+    pub delay: Delay,
+    /// Time with frames waiting for tokens, ns.
+    pub throttled_ns: u64,
+}
+
+impl WaitMeter {
+    /// Measures these queues and no others; what was measured of each. An error says why nothing is.
+    pub fn measure(&mut self, queues: &BTreeSet<Queue>) -> Result<BTreeMap<Queue, Waited>, String> {
+        if queues.is_empty() {
+            // The programs end with it: a host without limits pays nothing for each frame.
+            self.meter = None;
+            return Ok(BTreeMap::new());
+        }
+        let load = || {
+            let loaded = Meter::load().map_err(|e| e.to_string());
+            loaded.inspect_err(|why| tracing::warn!("how long frames wait is not measured: {why}"))
+        };
+        match self.meter.get_or_insert_with(load) {
+            Ok(meter) => read(meter, queues).map_err(|e| e.to_string()),
+            Err(why) => Err(why.clone()),
+        }
+    }
+}
+
+fn read(meter: &Meter, queues: &BTreeSet<Queue>) -> Result<BTreeMap<Queue, Waited>, MeterError> {
+    for gone in meter.watched().into_iter().filter(|queue| !queues.contains(queue)) {
+        meter.forget(gone)?;
+    }
+    let mut measured = BTreeMap::new();
+    for queue in queues {
+        meter.watch(*queue)?;
+        if let Some(waits) = meter.read(*queue)?
+            && let Some(histogram) = Histogram::recorded(waits.max, waits.sum, waits.buckets)
+        {
+            let delay = Delay::from(&histogram);
+            measured.insert(*queue, Waited { delay, throttled_ns: waits.throttled_ns });
+        }
+    }
+    Ok(measured)
+}
