@@ -6,7 +6,7 @@ use super::{LIMITS, contract};
 use serde_json::Value;
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes on the wire for each of TCP payload: Ethernet, IP, TCP with timestamps.
 const TCP: f64 = 1514.0 / 1448.0;
@@ -133,6 +133,45 @@ fn counters_are_those_of_the_interface() {
             ] {
                 assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
             }
+        });
+    });
+}
+
+#[test]
+fn waits_are_measured() {
+    in_namespace("counters::waits_are_measured", || {
+        with_guest(|agent, guest| {
+            let host = guest.address(1);
+            let waited = || agent.vnic("web")["stats"]["delay"]["count"].as_u64().unwrap();
+            // From the first look after it came into force.
+            until("waits are measured", || {
+                guest.within(|_| send_datagrams(&host, 1, 1_000_000));
+                (waited() > 0).then_some(())
+            });
+            let (before, _) = settled(agent).0;
+            let measured = waited();
+            let begin = Instant::now();
+            guest.within(|_| send_datagrams(&host, 5_000, 1_000_000));
+            let (after, _) = settled(agent).0;
+            let took = begin.elapsed().as_nanos() as u64;
+            let tx = after.since(before);
+            let stats = &agent.vnic("web")["stats"];
+            let delay = &stats["delay"];
+            assert_eq!(waited() - measured, tx.frames, "each frame once: {stats:#}");
+            assert!(tx.dropped > 0, "{tx:?}");
+            // It was full: 250 kB, 20 ms at the limit.
+            let max = delay["max"].as_u64().unwrap();
+            assert!((15_000_000..took).contains(&max), "{max} of {took}");
+            let throttled = stats["throttled_ns"].as_u64().unwrap();
+            assert!((max..took).contains(&throttled), "{max} {throttled} of {took}");
+
+            // Of a VM that is gone and came back nothing is left of what waited before.
+            let (status, answer) = agent.raw("DELETE", "/v1/vnics/web", "");
+            assert_eq!(status, 200, "{}", String::from_utf8_lossy(&answer));
+            assert_eq!(agent.apply(&contract("web", 1, "vnet4", LIMITS)).0, 200);
+            until("it is measured anew", || {
+                (waited() < tx.frames).then_some(())
+            });
         });
     });
 }
