@@ -41,5 +41,5 @@ pub use error::{Error, Errors, Located};
 pub use host::Host;
 pub use parse::{Document, parse};
 pub use units::{Bytes, Nanos, Rate};
-pub use vnic::{Allowed, Attach, Discipline, Rx, SocketMode, SocketOwner, Tx, UPLINK, Vnic};
+pub use vnic::{Allowed, Attach, Discipline, Method, Rx, SocketMode, SocketOwner, Tx, UPLINK, Vnic};
 pub use write::set_key;

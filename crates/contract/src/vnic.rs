@@ -110,6 +110,19 @@ pub struct Tx {
     pub min: Option<Rate>,
     /// Token bucket depth. Defaulted by [`Tx::burst_or_default`].
     pub burst: Option<Bytes>,
+    /// What becomes of what exceeds `max`.
+    pub method: Method,
+}
+
+/// What becomes of frames above a rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// They wait.
+    #[default]
+    Shape,
+    /// They are dropped at once: nothing waits, and whoever sends finds its rate by what is lost.
+    Police,
 }
 
 /// What the VM receives.

@@ -1,6 +1,6 @@
 //! Contracts to TOML, and changes to single keys of one.
 
-use crate::{Attach, Discipline, Error, Errors, SocketMode, Vnic, parse, parse::keys};
+use crate::{Attach, Discipline, Error, Errors, Method, SocketMode, Vnic, parse, parse::keys};
 use std::fmt::{Display, Write};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, TableLike, Value};
 
@@ -16,10 +16,12 @@ impl Vnic {
         line("attach", attach(&self.attach).into());
         line("mac", string(self.mac));
         line("segment", i64::from(self.segment.id()).into());
+        let police = (self.tx.method == Method::Police).then(|| "police".into());
         let tx = [
             ("max", self.tx.max.map(string)),
             ("min", self.tx.min.map(string)),
             ("burst", self.tx.burst.map(string)),
+            ("method", police),
         ];
         let fifo = (self.rx.discipline == Discipline::Fifo).then(|| "fifo".into());
         let rx = [
@@ -180,7 +182,12 @@ mod tests {
     fn writes_what_a_user_would() {
         let mut vnic = testing::vnic("plc.1");
         vnic.mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
-        vnic.tx = Tx { max: Rate::from_bits(500_000_000), min: None, burst: Some(Bytes::new(4000)) };
+        vnic.tx = Tx {
+            max: Rate::from_bits(500_000_000),
+            min: None,
+            burst: Some(Bytes::new(4000)),
+            ..Tx::default()
+        };
         vnic.deadline = Some(Nanos::new(500_000));
         vnic.to = vec!["plc2".into(), "uplink".into()];
         vnic.allowed.vlans = vec![1, 2];
@@ -301,7 +308,7 @@ allowed  = { vlans = [1, 2] }
             fifo: bool, queue in option::of(1u64..=1_000_000_000),
         ) -> (Tx, Rx) {
             let discipline = if fifo { Discipline::Fifo } else { Discipline::Contract };
-            let tx = Tx { max: max.map(|m| m.1), min: max.and_then(|m| m.0), burst: burst.map(Bytes::new) };
+            let tx = Tx { max: max.map(|m| m.1), min: max.and_then(|m| m.0), burst: burst.map(Bytes::new), ..Tx::default() };
             let rx = Rx { max: rx_max, burst: rx_burst.map(Bytes::new), discipline, queue: queue.map(Bytes::new) };
             (tx, rx)
         }

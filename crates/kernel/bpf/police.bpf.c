@@ -1,9 +1,9 @@
 /* A token bucket that drops, and knows what a super-frame is on the wire.
  *
- *   ingress of a netdev ─▶ policer of its index ─▶ passes on, or drops
+ *   ingress of a netdev ─▶ its bucket ─▶ passes on, or drops
  *
- * A frame larger than the burst passes when the bucket is full, and leaves it in debt: over by one frame at most, and
- * exact in the long run. So 64 KiB super-frames do not starve with a small burst, nor pass for less.
+ * A frame passes when the bucket owes nothing, however large it is, and is charged then, as HTB does: over by one frame
+ * at most, and exact in the long run. So 64 KiB super-frames do not starve with a small burst, nor pass for less.
  */
 #include "police.h"
 
@@ -21,13 +21,16 @@
 #define IPV6_HLEN 40
 #define UDP_HLEN 8
 
+/* Of the netdev that this program is loaded for: bytes per second, and how long they take for the burst, units. */
+const volatile __u64 rate = 1;
+const volatile __u64 burst;
+
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct policer);
-} policers SEC(".maps");
+} bucket SEC(".maps");
 
 /* Of the frame that is looked at: where its transport header starts, and of which protocol that is. */
 struct transport {
@@ -105,13 +108,12 @@ static __always_inline __u32 segments(struct __sk_buff *skb, __u32 headers)
 
 static __always_inline int conforms(struct policer *policer, __u64 cost, __u64 now)
 {
-	__u64 least = cost < policer->burst ? cost : policer->burst;
 	/* What came while the bucket was full is lost. */
-	__u64 full = now > policer->burst ? now - policer->burst : 0;
+	__u64 full = now > burst ? now - burst : 0;
 
 	if (policer->empty < full)
 		policer->empty = full;
-	if (policer->empty + least > now)
+	if (policer->empty > now)
 		return 0;
 	policer->empty += cost;
 	return 1;
@@ -120,16 +122,16 @@ static __always_inline int conforms(struct policer *policer, __u64 cost, __u64 n
 SEC("tc")
 int police(struct __sk_buff *skb)
 {
-	__u32 index = skb->ifindex;
-	struct policer *policer = bpf_map_lookup_elem(&policers, &index);
+	__u32 only = 0;
+	struct policer *policer = bpf_map_lookup_elem(&bucket, &only);
 
-	if (!policer || !policer->rate)
+	if (!policer || !rate)
 		return TC_ACT_UNSPEC;
 	__u32 each = headers(skb);
 	__u32 frames = segments(skb, each);
 	/* A tag that the kernel has taken out of the frame is on the wire all the same. */
 	__u64 bytes = skb->len + (frames - 1) * each + (skb->vlan_present ? frames * VLAN_HLEN : 0);
-	__u64 cost = bytes * UNITS_PER_S / policer->rate;
+	__u64 cost = bytes * UNITS_PER_S / rate;
 	__u64 now = bpf_ktime_get_ns() * UNITS_PER_NS;
 	int passes;
 

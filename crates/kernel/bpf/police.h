@@ -8,14 +8,10 @@
 #define UNITS_PER_NS 64ULL
 #define UNITS_PER_S (1000000000ULL * UNITS_PER_NS)
 
-/* What one netdev may send, and has sent. */
+/* The bucket of one netdev, and what it counted. */
 struct policer {
 	struct bpf_spin_lock lock;
 	__u32 reserved;
-	/* Bytes per second; not 0. */
-	__u64 rate;
-	/* How long the rate takes for the burst, units. */
-	__u64 burst;
 	/* The bucket holds what the rate brings from then until now, units; in the future where it owes. */
 	__u64 empty;
 	/* Wire frames and bytes that passed; frames that did not, a super-frame as one, and their wire bytes. */

@@ -31,7 +31,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         let [netdev, tx, rx] = words[..] else {
             return Err(format!("{argument}: expected NETDEV:TX:RX, such as vnet3:100mbit:-").into());
         };
-        wanted.push(Shaping { netdev: netdev.into(), tx: limit(tx)?, rx: limit(rx)?, held: Ways::NONE });
+        wanted.push(Shaping {
+            netdev: netdev.into(),
+            tx: limit(tx)?,
+            tx_police: None,
+            rx: limit(rx)?,
+            held: Ways::NONE,
+        });
     }
     let plan = Kernel::open()?.settle(&wanted)?;
     for step in &plan.steps {

@@ -5,15 +5,17 @@ use crate::netlink::attribute::Attributes;
 use crate::netlink::constants::{
     IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER,
 };
-use crate::netlink::{self, NetlinkError, Socket, header, link_header};
+use crate::netlink::{self, Names, NetlinkError, Socket, header, link_header};
 use crate::network::{Link, Network};
 use crate::owner;
 use crate::plan::{Plan, plan};
+use crate::police::{Bucket, Policed, Policer};
 use crate::shaping::{Ends, Shaping};
 use crate::step::{Device, Step};
 use crate::theirs::{self, Theirs};
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::AsRawFd;
 
 /// Why a step failed. It was not done; those before it were.
 #[derive(Debug, thiserror::Error)]
@@ -104,20 +106,17 @@ impl Kernel {
     /// # Errors
     /// The kernel refused, or the device is gone.
     pub fn apply(&mut self, step: &Step) -> Result<(), StepError> {
-        let done = netlink::request(step, |device| match device {
-            Device::Ifb => {
-                self.ifb.ok_or_else(|| format!("interface {} is gone: somebody deleted it", owner::IFB))
-            }
-            Device::Netdev { index, .. } => Ok(*index),
-        })
-        .and_then(|request| {
-            match self.socket.change(request.kind, request.flags, &request.body) {
-                // Of a filter that is made again, this was left: tables of u32 are not seen among the filters.
-                Err(e) if e.errno() == Some(EEXIST) && is_filter_again(step) => Ok(()),
-                done => done.map_err(|e| explain(&e)),
-            }
-        })
-        .and_then(|()| if *step == Step::AddIfb { self.find_ifb() } else { Ok(()) });
+        // Held until the filter holds its program.
+        let mut names = KernelNames { ifb: self.ifb, policer: None };
+        let done = netlink::request(step, &mut names)
+            .and_then(|request| {
+                match self.socket.change(request.kind, request.flags, &request.body) {
+                    // Of a filter that is made again, this was left: tables of u32 are not seen among the filters.
+                    Err(e) if e.errno() == Some(EEXIST) && is_filter_again(step) => Ok(()),
+                    done => done.map_err(|e| explain(&e)),
+                }
+            })
+            .and_then(|()| if *step == Step::AddIfb { self.find_ifb() } else { Ok(()) });
         done.map_err(|why| StepError { step: step.to_string(), why })
     }
 
@@ -149,6 +148,34 @@ impl Kernel {
         let found = self.socket.dump(RTM_GETLINK, &links(), ours).map_err(|e| e.to_string())?;
         self.ifb = found.first().map(|(index, _)| *index);
         Ok(())
+    }
+}
+
+struct KernelNames {
+    ifb: Option<u32>,
+    policer: Option<Policer>,
+}
+
+impl Names for KernelNames {
+    type Error = String;
+
+    fn index(&mut self, device: &Device) -> Result<u32, String> {
+        match device {
+            Device::Ifb => {
+                self.ifb.ok_or_else(|| format!("interface {} is gone: somebody deleted it", owner::IFB))
+            }
+            Device::Netdev { index, .. } => Ok(*index),
+        }
+    }
+
+    fn policer(&mut self, bucket: Bucket, before: Option<u32>) -> Result<(u32, u32), String> {
+        // One that is gone has nothing to go on with.
+        let counted = before.and_then(|map| Policed::read(map).ok()).unwrap_or_default();
+        let policer = Policer::load(bucket, counted).map_err(|e| e.to_string())?;
+        let program = policer.with_program(|fd| fd.as_raw_fd());
+        let number = policer.number().map_err(|e| e.to_string())?;
+        self.policer = Some(policer);
+        Ok((program.cast_unsigned(), number))
     }
 }
 

@@ -57,7 +57,7 @@ pub use limit::{Limit, LimitError};
 pub use meter::{Meter, MeterError, Queue, Waits};
 pub use network::{Link, Network};
 pub use plan::{Plan, plan};
-pub use police::{Police, PoliceError, Policed};
+pub use police::{Bucket, BucketError, PoliceError, Policed, Policer};
 pub use probe::{Missing, probe};
 pub use shaping::{Ends, Refusal, Shaping, Ways};
 pub use step::{Device, Step};

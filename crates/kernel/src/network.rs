@@ -3,6 +3,7 @@
 use crate::class::HtbClass;
 use crate::handle::Handle;
 use crate::owner::{self, Cookie};
+use crate::police::Bucket;
 use std::collections::BTreeMap;
 
 /// A network namespace, as far as the plan needs to know it.
@@ -126,6 +127,15 @@ pub enum Rule {
         /// Our mark.
         cookie: Cookie,
     },
+    /// What is more than a rate is dropped.
+    Police {
+        /// The rate.
+        bucket: Bucket,
+        /// Number of the eBPF map with what was counted.
+        map: u32,
+        /// Our mark.
+        cookie: Cookie,
+    },
     /// What came in by a device goes to a class.
     Classify {
         /// Interface index; `None` where it is gone.
@@ -191,7 +201,7 @@ impl Filter {
     /// Our mark, where it bears it.
     pub fn cookie(&self) -> Option<Cookie> {
         match self.rule {
-            Rule::Redirect { cookie, .. } => Some(cookie),
+            Rule::Redirect { cookie, .. } | Rule::Police { cookie, .. } => Some(cookie),
             _ => None,
         }
     }

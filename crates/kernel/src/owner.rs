@@ -5,11 +5,13 @@
 //! |---|---|
 //! | root qdisc of a netdev | its handle, `7464:` |
 //! | filter at the ingress of a netdev | its preference, and the cookie of its action |
+//! | policer there | its preference, and its name |
 //! | IFB, with all that is on it | its name and its device group |
 //!
 //! A clsact qdisc has no room for a mark. Whether we made it is a bit of the cookie of the filter in it.
 
 use crate::handle::Handle;
+use crate::police::Bucket;
 
 /// Major of our qdiscs: the bytes "td", as in the stamp of the uplink.
 pub const MAJOR: u16 = 0x7464;
@@ -32,6 +34,22 @@ pub const IFB_GROUP: u32 = 0x7469_6465;
 
 /// The first minor of a leaf on the IFB.
 pub const FIRST_LEAF: u16 = 1;
+
+/// The name of the filter of a policer (`TCA_BPF_NAME`): all that is known of it, since the kernel shows neither what
+/// its program was loaded with nor whose it is.
+pub fn police_name(cookie: Cookie, bucket: Bucket, map: u32) -> String {
+    let Bucket { rate, burst } = bucket;
+    format!("tidegate:{}:{rate}:{burst}:{map}", u8::from(cookie.made_clsact))
+}
+
+/// What a name says; `None` where it is not ours.
+pub fn parse_police_name(name: &str) -> Option<(Cookie, Bucket, u32)> {
+    let numbers = name.strip_prefix("tidegate:")?.split(':').map(|n| n.parse::<u64>().ok());
+    let [made_clsact @ (0 | 1), rate, burst, map] = numbers.collect::<Option<Vec<_>>>()?[..] else {
+        return None;
+    };
+    Some((Cookie { made_clsact: made_clsact == 1 }, Bucket { rate, burst }, map.try_into().ok()?))
+}
 
 const MAGIC: [u8; 8] = *b"tidegate";
 
@@ -70,6 +88,17 @@ mod tests {
         }
         for other in [&b""[..], b"tide", b"cilium\0\0\0\0", &[0; 16]] {
             assert_eq!(Cookie::parse(other), None);
+        }
+    }
+
+    #[test]
+    fn a_policer_s_name_reads_back_and_others_are_not_ours() {
+        let cookie = Cookie { made_clsact: true };
+        let bucket = Bucket { rate: 125_000_000, burst: 65_536 };
+        let name = police_name(cookie, bucket, 77);
+        assert_eq!(parse_police_name(&name), Some((cookie, bucket, 77)));
+        for other in ["", "cil_from_container", "tidegate:1:2:3", "tidegate:2:1:1:1", "tidegate:1:2:3:4:5"] {
+            assert_eq!(parse_police_name(other), None, "{other}");
         }
     }
 

@@ -1,21 +1,81 @@
-//! A token bucket that drops, in wire bytes: the program of `bpf/police.bpf.c`.
+//! A token bucket that drops, in wire bytes: the program of `bpf/police.bpf.c`, loaded anew for each netdev.
 //!
 //! ```text
-//!  set(netdev, rate, burst) ─▶ map `policers` ◀─ ingress of each netdev (every frame)
-//!                                  │
-//!                                  └─▶ read(netdev) ─▶ Policed
+//!  Bucket (rate, burst) ─▶ Program, with a map of its own ─▶ filter at the netdev's ingress, which keeps both
+//!                                                                │
+//!                              number of the map, in the filter's name ─▶ Policed::read
 //! ```
+//!
+//! Nobody has to hold a program: it goes with the filter. What it was loaded with is in the filter's name, so another
+//! agent knows it too ([`crate::owner`]).
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
-use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use tidegate_contract::{Bytes, Rate};
 
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/police.bpf.o"));
 
-/// `UNITS_PER_NS` of `bpf/police.h`.
+/// `UNITS_PER_S` of `bpf/police.h`.
 const UNITS_PER_S: u128 = 64 * 1_000_000_000;
-/// `struct policer`: lock, rate, burst, empty, and what was counted.
-const VALUE: usize = 8 * 8;
+/// The only key of a bucket's map.
+const ONLY: [u8; 4] = [0; 4];
+/// How far a rate in whole bytes may be from the one asked for, as its reciprocal: 1 %.
+const TOLERANCE: u64 = 100;
+
+/// A rate, and how much may pass at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Bytes per second; not 0.
+    pub rate: u64,
+    /// Bytes.
+    pub burst: u64,
+}
+
+/// Why no bucket keeps a rate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BucketError {
+    /// It counts whole bytes.
+    #[error(
+        "a policer counts whole bytes per second, and would let {kept}bit pass where {rate} is asked for; choose a \
+         multiple of 8bit"
+    )]
+    Rounded {
+        /// Asked for.
+        rate: Rate,
+        /// What it would be, bit/s.
+        kept: u64,
+    },
+    /// The bucket would not be full within nine years.
+    #[error("a burst of {burst} takes years at {rate}; choose a smaller burst")]
+    Burst {
+        /// Asked for.
+        burst: Bytes,
+        /// At this rate.
+        rate: Rate,
+    },
+}
+
+impl Bucket {
+    /// A bucket of `burst` that `rate` fills.
+    ///
+    /// # Errors
+    /// The rate is more than 1 % off in whole bytes, or the burst lasts too long.
+    pub fn new(rate: Rate, burst: Bytes) -> Result<Self, BucketError> {
+        let bucket = Self { rate: rate.bits() / 8, burst: burst.get() };
+        let kept = bucket.rate * 8;
+        if kept == 0 || (rate.bits() - kept) * TOLERANCE > rate.bits() {
+            return Err(BucketError::Rounded { rate, kept });
+        }
+        bucket.units().ok_or(BucketError::Burst { burst, rate })?;
+        Ok(bucket)
+    }
+
+    /// How long the rate takes for the burst.
+    fn units(self) -> Option<u64> {
+        let units = u128::from(self.burst) * UNITS_PER_S / u128::from(self.rate.max(1));
+        u64::try_from(units).ok().filter(|units| *units < 1 << 62)
+    }
+}
 
 /// What was counted of a netdev since its policer was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +90,7 @@ pub struct Policed {
     pub dropped_bytes: u64,
 }
 
-/// Frames cannot be policed.
+/// Frames cannot be policed, or what was counted not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}: {source}")]
 pub struct PoliceError {
@@ -42,81 +102,76 @@ fn failed(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> PoliceError {
     move |source| PoliceError { what, source }
 }
 
-/// The program, and the buckets of the netdevs at whose ingress it is.
-pub struct Police {
-    policers: MapHandle,
-    program: OwnedFd,
-    #[cfg_attr(not(test), expect(dead_code, reason = "the program and its maps are there while it is"))]
+/// A program that is loaded, with a full bucket, and at no ingress yet.
+pub struct Policer {
     object: Object,
 }
 
-impl Police {
-    /// Loads the program. It does nothing before it is at an ingress, and passes what comes in by a netdev without a policer.
+impl Policer {
+    /// Loads it, going on from what was `counted`.
     ///
     /// # Errors
     /// No right to (`CAP_BPF` and `CAP_NET_ADMIN`), or a kernel that does not take it.
-    pub fn load() -> Result<Self, PoliceError> {
+    pub fn load(bucket: Bucket, counted: Policed) -> Result<Self, PoliceError> {
         let mut builder = ObjectBuilder::default();
-        let opened = builder.open_memory(PROGRAM).map_err(failed("read the eBPF policer"))?;
-        let object = opened.load().map_err(failed("load the eBPF policer"))?;
-        let map = object.maps().find(|map| map.name() == "policers");
-        let map = map.expect("bpf/police.bpf.c has a map of this name");
-        let policers = MapHandle::try_from(&map).map_err(failed("reach the map of the eBPF policer"))?;
-        let program = object.progs().next().expect("bpf/police.bpf.c has one program");
-        let program = program.as_fd().try_clone_to_owned().map_err(libbpf_rs::Error::from);
-        let program = program.map_err(failed("hold the eBPF policer"))?;
-        Ok(Self { policers, program, object })
+        let mut opened = builder.open_memory(PROGRAM).map_err(failed("read the eBPF policer"))?;
+        let mut constants = opened.maps_mut().find(|map| map.name().to_string_lossy().ends_with(".rodata"));
+        let constants = constants.as_mut().expect("bpf/police.bpf.c has constants");
+        let numbers = [bucket.rate, bucket.units().unwrap_or(u64::MAX)];
+        let numbers: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
+        constants.set_initial_value(&numbers).map_err(failed("set the rate of an eBPF policer"))?;
+        let object = opened.load().map_err(failed("load an eBPF policer"))?;
+        let policer = Self { object };
+        // After the lock: a bucket that is empty since ever is full.
+        let Policed { frames, bytes, dropped, dropped_bytes } = counted;
+        let value: Vec<u8> = [0, 0, frames, bytes, dropped, dropped_bytes]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        let set = policer.map().update(&ONLY, &value, MapFlags::ANY);
+        set.map_err(failed("fill the bucket of an eBPF policer"))?;
+        Ok(policer)
     }
 
     /// The program, for a filter in direct action.
-    pub fn program(&self) -> BorrowedFd<'_> {
-        self.program.as_fd()
+    ///
+    /// # Panics
+    /// Never: it is in the object that was loaded.
+    pub fn with_program<T>(&self, work: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
+        let program = self.object.progs().next().expect("bpf/police.bpf.c has a program");
+        work(program.as_fd())
     }
 
-    /// A full bucket of `burst` bytes for what comes in by a netdev, at `rate` bytes per second; one that it has keeps
-    /// what was counted and starts full.
+    /// Number of its map, by which [`Policed::read`] finds it as long as the program is there.
     ///
     /// # Errors
-    /// The kernel has no memory, or 4096 netdevs are policed.
-    pub fn set(&self, index: u32, rate: u64, burst: u64) -> Result<(), PoliceError> {
-        let counted = self.read(index)?.unwrap_or_default();
-        let burst = u128::from(burst) * UNITS_PER_S / u128::from(rate.max(1));
-        // `lock` is not written; a bucket that is empty since ever is full.
-        let burst = u64::try_from(burst).unwrap_or(u64::MAX);
-        let Policed { frames, bytes, dropped, dropped_bytes } = counted;
-        let words = [0, rate, burst, 0, frames, bytes, dropped, dropped_bytes];
-        let value: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let set = self.policers.update(&index.to_ne_bytes(), &value, MapFlags::ANY);
-        set.map_err(failed("set the rate of an eBPF policer"))
+    /// The kernel does not say.
+    pub fn number(&self) -> Result<u32, PoliceError> {
+        let info = self.map().info().map_err(failed("tell the number of an eBPF map"))?;
+        Ok(info.info.id)
     }
 
-    /// What comes in by a netdev passes again; what was counted is forgotten.
-    ///
-    /// # Errors
-    /// It was not policed.
-    pub fn forget(&self, index: u32) -> Result<(), PoliceError> {
-        self.policers.delete(&index.to_ne_bytes()).map_err(failed("remove the bucket of an eBPF policer"))
-    }
-
-    /// What was counted; `None` of a netdev that is not policed.
-    ///
-    /// # Errors
-    /// The kernel does not answer.
-    pub fn read(&self, index: u32) -> Result<Option<Policed>, PoliceError> {
-        let value = self.policers.lookup(&index.to_ne_bytes(), MapFlags::LOCK);
-        let value = value.map_err(failed("read the counters of an eBPF policer"))?;
-        Ok(value.map(|bytes| {
-            debug_assert_eq!(bytes.len(), VALUE);
-            let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).skip(4);
-            let mut next = || words.next().unwrap_or_default();
-            Policed { frames: next(), bytes: next(), dropped: next(), dropped_bytes: next() }
-        }))
+    fn map(&self) -> libbpf_rs::Map<'_> {
+        self.object
+            .maps()
+            .find(|map| map.name() == "bucket")
+            .expect("bpf/police.bpf.c has a map of this name")
     }
 }
 
-impl fmt::Debug for Police {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Police").finish_non_exhaustive()
+impl Policed {
+    /// What the policer with this map has counted.
+    ///
+    /// # Errors
+    /// It is gone, or no right to (`CAP_SYS_ADMIN`).
+    pub fn read(number: u32) -> Result<Self, PoliceError> {
+        let map = MapHandle::from_map_id(number).map_err(failed("find the counters of an eBPF policer"))?;
+        let value = map.lookup(&ONLY, MapFlags::LOCK);
+        let value = value.map_err(failed("read the counters of an eBPF policer"))?.unwrap_or_default();
+        // After lock and level.
+        let mut words = value.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).skip(2);
+        let mut next = || words.next().unwrap_or_default();
+        Ok(Self { frames: next(), bytes: next(), dropped: next(), dropped_bytes: next() })
     }
 }
 
@@ -224,7 +279,7 @@ mod tests {
         })
     }
 
-    fn run(police: &Police, frame: &Frame) -> u32 {
+    fn run(police: &Policer, frame: &Frame) -> u32 {
         let mut context = Context::new(frame.gso_size as u32);
         let data = [frame.kind.headers(), vec![0; frame.payload]].concat();
         let input = ProgramInput {
@@ -237,29 +292,32 @@ mod tests {
     }
 
     /// `None` with the reason said where the kernel does not let us: a failure in CI.
-    fn load() -> Option<Police> {
+    fn load(rate: u64, burst: u64, counted: Policed) -> Option<Policer> {
         let skip = |why| {
             assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
             std::io::stderr().write_all(format!("skipped: {why}\n").as_bytes()).unwrap();
         };
-        Police::load().map_err(skip).ok()
+        Policer::load(Bucket { rate, burst }, counted).map_err(skip).ok()
     }
 
     #[test]
     fn frames_pass_as_a_bucket_in_wire_bytes_says() {
-        let Some(police) = load() else { return };
+        if load(RATE, 0, Policed::default()).is_none() {
+            return;
+        }
         let config = Config { cases: 200, ..Config::default() };
+        let before = Policed { frames: 7, bytes: 6, dropped: 5, dropped_bytes: 4 };
         let steps = (0u64..300, prop::collection::vec(frames(), 1..30));
         let tried = TestRunner::new(config).run(&steps, |(burst, frames)| {
             let burst = burst * UNIT;
-            police.set(INDEX, RATE, burst).unwrap();
-            let before = police.read(INDEX).unwrap().unwrap();
+            let police = load(RATE, burst, before).unwrap();
+            let number = police.number().unwrap();
             let (mut level, mut expected) = (burst as i64, before);
             for frame in frames {
                 let cost = frame.wire_bytes();
                 // What comes back meanwhile could decide otherwise here.
-                prop_assume!(level.abs_diff(cost.min(burst) as i64) > 20 || level == burst as i64);
-                let passes = level >= cost.min(burst) as i64;
+                prop_assume!(!(-20..0).contains(&level));
+                let passes = level >= 0;
                 prop_assert_eq!(run(&police, &frame), if passes { PASSES } else { DROPPED }, "{:?}", frame);
                 if passes {
                     level -= cost as i64;
@@ -269,7 +327,7 @@ mod tests {
                     expected.dropped += 1;
                     expected.dropped_bytes += cost;
                 }
-                prop_assert_eq!(police.read(INDEX).unwrap().unwrap(), expected);
+                prop_assert_eq!(Policed::read(number).unwrap(), expected);
             }
             Ok(())
         });
@@ -277,15 +335,28 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_policer_passes() {
-        let Some(police) = load() else { return };
+    fn a_bucket_of_nothing_lets_one_frame_pass_and_owes_it() {
+        let Some(police) = load(RATE, 0, Policed::default()) else { return };
         let frame = Frame { kind: Kind::Tcp4, payload: 1000, gso_size: 0 };
-        assert_eq!((run(&police, &frame), police.read(INDEX).unwrap()), (PASSES, None));
-        police.set(INDEX, RATE, 0).unwrap();
-        assert_eq!(run(&police, &frame), PASSES, "a bucket of nothing is full");
-        assert_eq!(run(&police, &frame), DROPPED, "and in debt then");
-        police.forget(INDEX).unwrap();
-        assert_eq!(run(&police, &frame), PASSES);
-        assert!(police.forget(INDEX).is_err());
+        assert_eq!([run(&police, &frame), run(&police, &frame)], [PASSES, DROPPED]);
+        let number = police.number().unwrap();
+        drop(police);
+        // The kernel takes its time.
+        let gone = (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            Policed::read(number).is_err()
+        });
+        assert!(gone, "nobody holds it any more");
+    }
+
+    #[test]
+    fn a_rate_in_whole_bytes_is_close_or_refused() {
+        let bucket = |bits, burst| Bucket::new(Rate::from_bits(bits).unwrap(), Bytes::new(burst));
+        assert_eq!(bucket(8_000_007, 5), Ok(Bucket { rate: 1_000_000, burst: 5 }));
+        assert_eq!(bucket(800, 5), Ok(Bucket { rate: 100, burst: 5 }));
+        for bits in [1, 9, 15] {
+            assert!(matches!(bucket(bits, 5), Err(BucketError::Rounded { .. })), "{bits}");
+        }
+        assert!(matches!(bucket(8, 1_000_000_000), Err(BucketError::Burst { .. })));
     }
 }

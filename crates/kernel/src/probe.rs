@@ -13,6 +13,7 @@ use crate::kernel::Kernel;
 use crate::limit::Limit;
 use crate::network::Setting;
 use crate::plan::settle_link;
+use crate::police::Bucket;
 use crate::shaping::Sides;
 use crate::step::Step;
 use tidegate_contract::{Bytes, Rate};
@@ -24,6 +25,8 @@ pub struct Missing {
     pub egress: Option<String>,
     /// For limits of what the host receives from one.
     pub ingress: Option<String>,
+    /// For a policer there.
+    pub police: Option<String>,
 }
 
 /// Above 34 Gbit/s the kernel takes a rate from an attribute of its own.
@@ -37,9 +40,13 @@ const WIDE: u64 = 40_000_000_000;
 pub fn probe() -> Result<Missing, String> {
     in_namespace(|| {
         let limit = Rate::from_bits(WIDE).and_then(|r| Limit::new(r, Bytes::new(5_000_000), None, 1518).ok());
-        let side =
-            |egress, ingress| Sides { egress: limit.filter(|_| egress), ingress: limit.filter(|_| ingress) };
-        Ok(Missing { egress: attempt(side(true, false))?, ingress: attempt(side(false, true))? })
+        let none = Sides::default();
+        let police = Some(Bucket { rate: WIDE / 8, burst: 5_000_000 });
+        Ok(Missing {
+            egress: attempt(Sides { egress: limit, ..none })?,
+            ingress: attempt(Sides { ingress: limit, ..none })?,
+            police: attempt(Sides { police, ..none })?,
+        })
     })
 }
 
@@ -88,6 +95,7 @@ fn feature(step: &Step) -> &'static str {
         | Step::SetClass { .. }
         | Step::DeleteClass { .. } => "qdisc htb (CONFIG_NET_SCH_HTB)",
         Step::Classify { .. } | Step::DeleteFilter { .. } => "filter u32 (CONFIG_NET_CLS_U32)",
+        Step::Police { .. } => "eBPF programs as filters (CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_BPF)",
         // Not in what is tried here.
         Step::Again { .. } => "what others made",
         Step::Redirect { .. } => "action mirred for filter u32 (CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED)",

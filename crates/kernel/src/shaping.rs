@@ -1,6 +1,7 @@
 //! What is wanted of one netdev.
 
 use crate::limit::Limit;
+use crate::police::Bucket;
 use serde::{Deserialize, Serialize};
 
 /// The limits of one netdev. Directions are the VM's.
@@ -8,8 +9,10 @@ use serde::{Deserialize, Serialize};
 pub struct Shaping {
     /// Interface name.
     pub netdev: String,
-    /// Of what the VM sends.
+    /// Of what the VM sends: more waits.
     pub tx: Option<Limit>,
+    /// Of what the VM sends: more is dropped. Beside `tx` it has no meaning.
+    pub tx_police: Option<Bucket>,
     /// Of what the VM receives.
     pub rx: Option<Limit>,
     /// What was in force before, or is taken over: what others put in its place is replaced. Otherwise others' qdiscs
@@ -93,16 +96,28 @@ pub(crate) struct Sides {
     pub egress: Option<Limit>,
     /// What the host receives from it.
     pub ingress: Option<Limit>,
+    /// The same, by a policer.
+    pub police: Option<Bucket>,
+}
+
+impl Sides {
+    /// Whether the ingress is limited in either way.
+    pub fn limits_ingress(self) -> bool {
+        self.ingress.is_some() || self.police.is_some()
+    }
 }
 
 impl Shaping {
     /// The ends of a device of this kind that are limited; `None` where no VM can be behind one.
     pub fn uses(&self, kind: Option<&str>) -> Option<Ends> {
-        self.sides(kind).map(|s| Ends { egress: s.egress.is_some(), ingress: s.ingress.is_some() })
+        self.sides(kind).map(|s| Ends { egress: s.egress.is_some(), ingress: s.limits_ingress() })
     }
 
     /// On a device of this kind; `None` where a VM cannot be behind one.
     pub(crate) fn sides(&self, kind: Option<&str>) -> Option<Sides> {
-        by_end(kind, self.tx, self.rx).map(|(egress, ingress)| Sides { egress, ingress })
+        let (egress, ingress) = by_end(kind, self.tx, self.rx)?;
+        // What a macvtap sends does not come in anywhere: the plan refuses that.
+        let comes_in = by_end(kind, true, false) == Some((false, true));
+        Some(Sides { egress, ingress, police: self.tx_police.filter(|_| comes_in && self.tx.is_none()) })
     }
 }

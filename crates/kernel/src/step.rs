@@ -4,6 +4,7 @@ use crate::class::HtbClass;
 use crate::handle::Handle;
 use crate::network::{Filter, Setting};
 use crate::owner;
+use crate::police::Bucket;
 use crate::theirs::Object;
 use std::fmt;
 
@@ -75,6 +76,17 @@ pub enum Step {
         /// Our mark.
         cookie: owner::Cookie,
     },
+    /// At the ingress of a netdev: what is more than a rate is dropped.
+    Police {
+        /// Where.
+        device: Device,
+        /// The rate.
+        bucket: Bucket,
+        /// Our mark.
+        cookie: owner::Cookie,
+        /// The policer whose place it takes, and whose counters it goes on with: handle of the filter, number of the map.
+        instead: Option<(u32, u32)>,
+    },
     /// On our IFB: what came in by a netdev goes to a class.
     Classify {
         /// The netdev.
@@ -108,6 +120,7 @@ impl Step {
             | Self::SetClass { device, .. }
             | Self::DeleteClass { device, .. }
             | Self::Redirect { device, .. }
+            | Self::Police { device, .. }
             | Self::DeleteFilter { device, .. }
             | Self::Again { device, .. } => device.clone(),
         }
@@ -140,6 +153,9 @@ impl fmt::Display for Step {
             }
             Self::DeleteClass { device, id } => write!(f, "delete class {id} of {device}"),
             Self::Redirect { device, .. } => write!(f, "redirect what {device} receives to {}", owner::IFB),
+            Self::Police { device, bucket, .. } => {
+                write!(f, "police what {device} receives to {} bytes/s", bucket.rate)
+            }
             Self::Classify { from, to } => write!(f, "put what {from} receives into class {to}"),
             Self::DeleteFilter { device, filter: Filter { kind, preference, parent, .. } } => {
                 write!(f, "delete the {kind} filter of preference {preference} at {parent} of {device}")

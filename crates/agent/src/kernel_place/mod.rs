@@ -110,7 +110,8 @@ impl KernelPlace {
         let kind = network.by_name(&shaping.netdev).and_then(|(_, link)| link.kind.clone());
         let ends = shaping.uses(kind.as_deref())?;
         let lacking = missing.egress.as_ref().filter(|_| ends.egress);
-        let lacking = lacking.or(missing.ingress.as_ref().filter(|_| ends.ingress))?;
+        let ingress = if shaping.tx_police.is_some() { &missing.police } else { &missing.ingress };
+        let lacking = lacking.or(ingress.as_ref().filter(|_| ends.ingress))?;
         Some(format!("this kernel cannot limit {}: it lacks {lacking}", shaping.netdev))
     }
 

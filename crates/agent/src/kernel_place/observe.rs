@@ -8,7 +8,7 @@ use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::handle::Handle;
 use tidegate_kernel::network::{Counters, Rule};
 use tidegate_kernel::{
-    Device, Link, Network, Plan, Queue, Refusal, Shaping, Step, Theirs, Ways, owner, plan, rehearse,
+    Device, Link, Network, Plan, Policed, Queue, Refusal, Shaping, Step, Theirs, Ways, owner, plan, rehearse,
 };
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{Traffic, VnicStats};
@@ -171,7 +171,8 @@ fn queues(shapings: &[Shaping], network: &Network) -> BTreeSet<Queue> {
     let of = |shaping: &Shaping| {
         let (index, link) = network.by_name(&shaping.netdev)?;
         let ends = shaping.uses(link.kind.as_deref())?;
-        let ends = [(false, ends.egress), (true, ends.ingress)];
+        // What is policed does not wait.
+        let ends = [(false, ends.egress), (true, ends.ingress && shaping.tx_police.is_none())];
         Some(ends.into_iter().filter(|(_, used)| *used).map(move |(ingress, _)| Queue { index, ingress }))
     };
     shapings.iter().filter_map(of).flatten().collect()
@@ -222,6 +223,22 @@ fn counted(vnic: &Vnic, link: &Link, network: &Network) -> VnicStats {
         let (_, ifb) = network.by_name(owner::IFB)?;
         ifb.class(leaf(network, index)?).map(|c| c.counters)
     });
+    if let Some(policed) = policed(link) {
+        return VnicStats {
+            name: vnic.name.clone(),
+            tx: Traffic {
+                frames: policed.frames,
+                wire_frames: policed.frames,
+                wire_bytes: policed.bytes,
+                dropped: (policed.dropped > 0)
+                    .then(|| ("policed".to_owned(), policed.dropped))
+                    .into_iter()
+                    .collect(),
+            },
+            rx: traffic(egress, "queue_full"),
+            ..VnicStats::default()
+        };
+    }
     let macvtap = link.kind.as_deref() == Some("macvtap");
     let (tx, rx) = if macvtap { (egress, ingress) } else { (ingress, egress) };
     VnicStats {
@@ -231,6 +248,17 @@ fn counted(vnic: &Vnic, link: &Link, network: &Network) -> VnicStats {
         rx: traffic(rx, "queue_full"),
         ..VnicStats::default()
     }
+}
+
+/// What the policer at its ingress counted.
+fn policed(link: &Link) -> Option<Policed> {
+    link.filters.iter().find_map(|filter| match filter.rule {
+        Rule::Police { map, .. } => {
+            let policed = Policed::read(map);
+            policed.inspect_err(|why| tracing::debug!(link = link.name, "{why}")).ok()
+        }
+        _ => None,
+    })
 }
 
 fn traffic(counters: Option<Counters>, full: &str) -> Traffic {

@@ -1,7 +1,7 @@
 //! From a contract to what the kernel is asked for, and every reason why it cannot be. Pure.
 
-use tidegate_contract::{Allowed, Attach, Bytes, Rate, Vnic};
-use tidegate_kernel::{Limit, Shaping, Ways};
+use tidegate_contract::{Allowed, Attach, Bytes, Method, Rate, Vnic};
+use tidegate_kernel::{Bucket, Limit, Shaping, Ways};
 
 /// The directions that a contract limits.
 pub fn limited(vnic: &Vnic) -> Ways {
@@ -20,9 +20,19 @@ pub fn shaping(vnic: &Vnic, held: Ways) -> Result<Shaping, Vec<String>> {
         let limit = Limit::new(rate, burst(vnic, rate), queue, frame);
         limit.map_err(|e| refused.push(format!("{way}: {e}"))).ok()
     };
-    let tx = limit("tx", vnic.tx.max, |v, r| v.tx.burst_or_default(r), None);
+    let (waits, drops) = match vnic.tx.method {
+        Method::Shape => (vnic.tx.max, None),
+        Method::Police => (None, vnic.tx.max),
+    };
+    let tx = limit("tx", waits, |v, r| v.tx.burst_or_default(r), None);
     let rx = limit("rx", vnic.rx.max, |v, r| v.rx.burst_or_default(r), vnic.rx.queue);
-    if refused.is_empty() { Ok(Shaping { netdev: name.clone(), tx, rx, held }) } else { Err(refused) }
+    let bucket = |rate| Bucket::new(rate, vnic.tx.burst_or_default(rate));
+    let tx_police = drops.and_then(|r| bucket(r).map_err(|e| refused.push(format!("tx: {e}"))).ok());
+    if refused.is_empty() {
+        Ok(Shaping { netdev: name.clone(), tx, tx_police, rx, held })
+    } else {
+        Err(refused)
+    }
 }
 
 /// What a contract may ask for and this place does not keep. Deadlines and minima are refused by its capabilities.
@@ -53,7 +63,8 @@ pub fn notes(shaping: &Shaping) -> impl Iterator<Item = String> {
         Some(limit) => limit.note().map(|note| format!("{way}: {note}")),
         None => Some(format!("{way}: not limited, and so not counted")),
     };
-    [note("tx", shaping.tx), note("rx", shaping.rx)].into_iter().flatten()
+    let tx = if shaping.tx_police.is_some() { None } else { note("tx", shaping.tx) };
+    [tx, note("rx", shaping.rx)].into_iter().flatten()
 }
 
 #[cfg(test)]

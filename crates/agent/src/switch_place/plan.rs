@@ -176,7 +176,7 @@ mod tests {
             attach,
             mac: Mac([2, 0, 0, 0, 0, mac]),
             segment: Segment::new(1).unwrap(),
-            tx: Tx { max: Rate::from_bits(rate), min: None, burst: Some(Bytes::new(4000)) },
+            tx: Tx { max: Rate::from_bits(rate), min: None, burst: Some(Bytes::new(4000)), ..Tx::default() },
             rx: Rx::default(),
             weight: 1,
             deadline: None,

@@ -138,6 +138,40 @@ fn counters_are_those_of_the_interface() {
 }
 
 #[test]
+fn what_is_policed_is_counted_and_does_not_wait() {
+    in_namespace("counters::what_is_policed_is_counted_and_does_not_wait", || {
+        with_guest(|agent, guest| {
+            let limits = "tx = { max = \"20mbit\", method = \"police\" }";
+            let (status, answer) = agent.apply(&contract("web", 1, "vnet4", limits));
+            assert_eq!(status, 200, "{answer}");
+            let (ours, theirs) = settled(agent);
+            let host = guest.address(1);
+            guest.within(|_| send_datagrams(&host, 5_000, 1_000_000));
+            let (after, there) = settled(agent);
+            let (tx, offered) = (after.0.since(ours.0), there.0.since(theirs.0));
+            assert_eq!(tx.frames + tx.dropped, offered.frames);
+            let stats = &agent.vnic("web")["stats"];
+            assert_eq!(stats["tx"]["dropped"]["policed"].as_u64(), Some(after.0.dropped));
+            assert!(tx.dropped > 0 && stats["delay"]["count"] == 0, "{stats:#}");
+
+            // It waits again, and what is more than may wait has another reason.
+            assert_eq!(agent.apply(&contract("web", 1, "vnet4", LIMITS)).0, 200);
+            until("it waits", || {
+                guest.within(|_| send_datagrams(&host, 5, 1_000_000));
+                (agent.vnic("web")["stats"]["delay"]["count"] != 0).then_some(())
+            });
+            for (wrong, why) in [
+                ("tx = { method = \"police\" }", "there is no tx.max to police"),
+                ("tx = { max = \"9bit\", method = \"police\" }", "counts whole bytes per second"),
+            ] {
+                let (status, answer) = agent.apply(&contract("web", 1, "vnet4", wrong));
+                assert!((400..500).contains(&status) && answer.to_string().contains(why), "{answer}");
+            }
+        });
+    });
+}
+
+#[test]
 fn waits_are_measured() {
     in_namespace("counters::waits_are_measured", || {
         with_guest(|agent, guest| {
@@ -169,9 +203,7 @@ fn waits_are_measured() {
             let (status, answer) = agent.raw("DELETE", "/v1/vnics/web", "");
             assert_eq!(status, 200, "{}", String::from_utf8_lossy(&answer));
             assert_eq!(agent.apply(&contract("web", 1, "vnet4", LIMITS)).0, 200);
-            until("it is measured anew", || {
-                (waited() < tx.frames).then_some(())
-            });
+            until("it is measured anew", || (waited() < tx.frames).then_some(()));
         });
     });
 }

@@ -8,7 +8,7 @@ use proptest::{collection::vec, prelude::*};
 /// A real-time vNIC towards `sink`.
 fn realtime(name: &str, max: &str, burst: &str, deadline: &str) -> Vnic {
     let mut vnic = testing::vnic(name);
-    vnic.tx = Tx { max: max.parse().ok(), min: None, burst: burst.parse().ok() };
+    vnic.tx = Tx { max: max.parse().ok(), min: None, burst: burst.parse().ok(), ..Tx::default() };
     vnic.deadline = deadline.parse().ok();
     vnic.to = vec!["sink".into()];
     vnic.check().expect("valid");

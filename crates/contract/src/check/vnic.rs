@@ -1,6 +1,6 @@
 //! The rules one contract keeps by itself.
 
-use crate::{Allowed, Attach, Bytes, Host, Nanos, SocketMode, UPLINK, Vnic};
+use crate::{Allowed, Attach, Bytes, Host, Method, Nanos, SocketMode, UPLINK, Vnic};
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::RangeInclusive, path::Path};
 
@@ -141,6 +141,17 @@ fn rates(rules: &mut Rules, vnic: &Vnic) {
         && min > max
     {
         rules.broken("tx.min", format!("min {min} is over max {max}; a guarantee cannot exceed the limit"));
+    }
+    if vnic.tx.method == Method::Police {
+        if !matches!(vnic.attach, Attach::Netdev { .. }) {
+            rules.broken(
+                "tx.method",
+                "only the kernel place polices (attach = { netdev = … }); leave it out: what exceeds tx.max waits",
+            );
+        }
+        if vnic.tx.max.is_none() {
+            rules.broken("tx.method", "there is no tx.max to police; give one, or leave tx.method out");
+        }
     }
     let sizes = [("tx.burst", vnic.tx.burst), ("rx.burst", vnic.rx.burst), ("rx.queue", vnic.rx.queue)];
     for (key, size) in sizes {

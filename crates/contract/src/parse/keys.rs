@@ -5,7 +5,7 @@ pub(crate) const HOST: &[&str] =
     &["host-latency", "host_latency", "uplink", "flood", "flood-burst", "flood_burst"];
 pub(crate) const VNIC: &[&str] =
     &["attach", "mac", "segment", "tx", "rx", "weight", "deadline", "to", "allowed", "mtu", "queues"];
-pub(crate) const TX: &[&str] = &["max", "min", "burst"];
+pub(crate) const TX: &[&str] = &["max", "min", "burst", "method"];
 pub(crate) const RX: &[&str] = &["max", "burst", "discipline", "queue"];
 pub(crate) const ALLOWED: &[&str] = &["macs", "prefixes", "vlans"];
 /// The kinds of attachment; exactly one of them is given.

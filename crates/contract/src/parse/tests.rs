@@ -73,7 +73,12 @@ allowed.macs = "any"
         },
         mac: Mac([0x52, 0x54, 0, 0, 0, 1]),
         segment: Segment::new(42).expect("in range"),
-        tx: Tx { max: rate(500_000_000), min: rate(50_000_000), burst: Some(Bytes::new(4000)) },
+        tx: Tx {
+            max: rate(500_000_000),
+            min: rate(50_000_000),
+            burst: Some(Bytes::new(4000)),
+            ..Tx::default()
+        },
         rx: Rx {
             max: rate(1_000_000_000),
             burst: Some(Bytes::new(65_536)),

@@ -3,8 +3,8 @@
 use super::{keys, reader::Table};
 use crate::check::{MTU, QUEUES, VLAN, WEIGHT};
 use crate::{
-    Allowed, Attach, Bytes, Discipline, Mac, Nanos, Rate, Rx, Segment, SocketMode, SocketOwner, Tx, UPLINK,
-    Vnic,
+    Allowed, Attach, Bytes, Discipline, Mac, Method, Nanos, Rate, Rx, Segment, SocketMode, SocketOwner, Tx,
+    UPLINK, Vnic,
 };
 use std::{convert::Infallible, path::PathBuf, str::FromStr};
 
@@ -58,6 +58,7 @@ fn read_tx(table: &Table<'_>) -> Tx {
         max: table.text("max", A_RATE, Rate::MAX),
         min: table.text("min", A_RATE, Rate::from_bits(1).expect("in range")),
         burst: table.text("burst", A_SIZE, LARGE),
+        method: table.text("method", "\"shape\" or \"police\"", Method::default()).unwrap_or_default(),
     }
 }
 
@@ -186,6 +187,17 @@ impl FromStr for Discipline {
             "contract" => Ok(Self::Contract),
             "fifo" => Ok(Self::Fifo),
             _ => Err(format!("unknown discipline {text:?}; \"contract\" or \"fifo\"")),
+        }
+    }
+}
+
+impl FromStr for Method {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "shape" => Ok(Self::Shape),
+            "police" => Ok(Self::Police),
+            _ => Err(format!("unknown method {text:?}; \"shape\" or \"police\"")),
         }
     }
 }

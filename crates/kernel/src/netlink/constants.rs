@@ -56,6 +56,12 @@ pub const TCA_U32_PCNT: u16 = 9;
 pub const TCA_U32_FLAGS: u16 = 11;
 pub const TC_U32_TERMINAL: u8 = 1;
 
+/// bpf (linux/pkt_cls.h).
+pub const TCA_BPF_FD: u16 = 6;
+pub const TCA_BPF_NAME: u16 = 7;
+pub const TCA_BPF_FLAGS: u16 = 8;
+pub const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
+
 /// Actions (linux/pkt_cls.h).
 pub const TCA_ACT_KIND: u16 = 1;
 pub const TCA_ACT_OPTIONS: u16 = 2;

@@ -5,7 +5,7 @@ use super::constants::*;
 use crate::class::HtbClass;
 use crate::handle::Handle;
 use crate::network::{Class, Counters, Filter, Link, Qdisc, Rule, Setting};
-use crate::owner::Cookie;
+use crate::owner::{self, Cookie};
 
 /// Length of `struct ifinfomsg`.
 const LINK_HEADER: usize = 16;
@@ -82,6 +82,7 @@ impl TrafficControl<'_> {
                 find(self.options, TCA_U32_SEL)?;
                 u32_rule(self.options, index_of)
             }
+            "bpf" => bpf_rule(self.options).unwrap_or(Rule::Other),
             _ => Rule::Other,
         };
         // The kernel also says that a preference is there, without a filter.
@@ -156,6 +157,12 @@ fn u32_rule(options: &[u8], index_of: impl Fn(&str) -> Option<u32>) -> Rule {
     }
 }
 
+fn bpf_rule(options: &[u8]) -> Option<Rule> {
+    let direct = find(options, TCA_BPF_FLAGS).and_then(|flags| u32_at(flags, 0))? & TCA_BPF_FLAG_ACT_DIRECT;
+    let (cookie, bucket, map) = owner::parse_police_name(&string(find(options, TCA_BPF_NAME)?))?;
+    (direct != 0).then_some(Rule::Police { bucket, map, cookie })
+}
+
 fn redirect(action: &[u8]) -> Option<Rule> {
     let cookie = Cookie::parse(find(action, TCA_ACT_COOKIE)?)?;
     let mirred = find(find(action, TCA_ACT_OPTIONS)?, TCA_MIRRED_PARMS);
@@ -167,10 +174,24 @@ fn redirect(action: &[u8]) -> Option<Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::encode::{header, request};
-    use crate::owner;
+    use crate::netlink::encode::{Names, header, request};
+    use crate::police::Bucket;
     use crate::step::{Device, Step};
     use proptest::prelude::*;
+
+    struct Numbers;
+
+    impl Names for Numbers {
+        type Error = ();
+
+        fn index(&mut self, device: &Device) -> Result<u32, ()> {
+            Ok(if *device == Device::Ifb { 9 } else { 7 })
+        }
+
+        fn policer(&mut self, _: Bucket, _: Option<u32>) -> Result<(u32, u32), ()> {
+            Ok((5, 77))
+        }
+    }
 
     fn tap() -> Device {
         Device::Netdev { index: 7, name: "tap7".into() }
@@ -178,8 +199,7 @@ mod tests {
 
     /// What a step says, read as if the kernel had said it.
     fn body(step: &Step) -> Vec<u8> {
-        let index = |d: &Device| Ok::<_, ()>(if *d == Device::Ifb { 9 } else { 7 });
-        request(step, index).expect("an index").body
+        request(step, &mut Numbers).expect("an index").body
     }
 
     fn index_of(name: &str) -> Option<u32> {
@@ -195,6 +215,19 @@ mod tests {
         let filter = message.filter(Handle::INGRESS, index_of).expect("a filter");
         assert_eq!((filter.preference, filter.protocol), (owner::PREFERENCE, 3));
         assert_eq!(filter.rule, Rule::Redirect { to: 9, cookie });
+    }
+
+    #[test]
+    fn a_policer_reads_back() {
+        let (cookie, bucket) = (Cookie { made_clsact: true }, Bucket { rate: 125_000, burst: 3_000 });
+        for instead in [None, Some((1, 5))] {
+            let body = body(&Step::Police { device: tap(), bucket, cookie, instead });
+            let message = traffic_control(&body).expect("a message");
+            assert_eq!(message.index, 7);
+            let filter = message.filter(Handle::INGRESS, index_of).expect("a filter");
+            assert_eq!((filter.preference, filter.protocol), (owner::PREFERENCE, 3));
+            assert_eq!(filter.rule, Rule::Police { bucket, map: 77, cookie });
+        }
     }
 
     #[test]

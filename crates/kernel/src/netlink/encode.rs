@@ -6,6 +6,7 @@ use crate::class::HtbClass;
 use crate::handle::Handle;
 use crate::network::{ANY_PROTOCOL, Filter, Setting};
 use crate::owner;
+use crate::police::Bucket;
 use crate::step::{Device, Step};
 use crate::theirs::{self, Layer};
 
@@ -27,11 +28,30 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-/// What to send for a step; `index` finds the interface index of a device, which for our IFB may be new.
+/// What a request names that only the kernel knows.
+pub trait Names {
+    /// Why there is no such thing.
+    type Error;
+
+    /// The interface index of a device, which for our IFB may be new.
+    ///
+    /// # Errors
+    /// It is gone.
+    fn index(&mut self, device: &Device) -> Result<u32, Self::Error>;
+
+    /// A policer's program, to be held until the request is sent: its descriptor and the number of its map. It goes on
+    /// with what the policer of another map counted.
+    ///
+    /// # Errors
+    /// It cannot be loaded.
+    fn policer(&mut self, bucket: Bucket, before: Option<u32>) -> Result<(u32, u32), Self::Error>;
+}
+
+/// What to send for a step.
 ///
 /// # Errors
-/// What `index` says.
-pub fn request<E>(step: &Step, mut index: impl FnMut(&Device) -> Result<u32, E>) -> Result<Request, E> {
+/// What `names` says.
+pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Request, N::Error> {
     let made = |kind, flags, body: Attributes| Ok(Request { kind, flags, body: body.0 });
     match step {
         Step::AddIfb => {
@@ -42,30 +62,30 @@ pub fn request<E>(step: &Step, mut index: impl FnMut(&Device) -> Result<u32, E>)
             body.nest(IFLA_LINKINFO, |info| info.put_str(IFLA_INFO_KIND, "ifb"));
             made(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body)
         }
-        Step::DeleteIfb => made(RTM_DELLINK, 0, link_header(index(&Device::Ifb)?, 0, 0)),
-        Step::RaiseIfb => made(RTM_NEWLINK, 0, link_header(index(&Device::Ifb)?, IFF_UP, IFF_UP)),
+        Step::DeleteIfb => made(RTM_DELLINK, 0, link_header(names.index(&Device::Ifb)?, 0, 0)),
+        Step::RaiseIfb => made(RTM_NEWLINK, 0, link_header(names.index(&Device::Ifb)?, IFF_UP, IFF_UP)),
         Step::SetQdisc { device, parent, handle, setting, replace } => {
-            let mut body = header(index(device)?, *handle, *parent, 0);
+            let mut body = header(names.index(device)?, *handle, *parent, 0);
             body.put_str(TCA_KIND, setting.kind());
             options(&mut body, setting);
             made(RTM_NEWQDISC, NLM_F_CREATE | if *replace { NLM_F_REPLACE } else { NLM_F_EXCL }, body)
         }
         Step::DeleteQdisc { device, parent, handle } => {
-            made(RTM_DELQDISC, 0, header(index(device)?, *handle, *parent, 0))
+            made(RTM_DELQDISC, 0, header(names.index(device)?, *handle, *parent, 0))
         }
         Step::SetClass { device, id, class } => {
-            let mut body = header(index(device)?, *id, Handle::new(id.major(), 0), 0);
+            let mut body = header(names.index(device)?, *id, Handle::new(id.major(), 0), 0);
             body.put_str(TCA_KIND, "htb");
             body.nest(TCA_OPTIONS, |options| put_class(options, class));
             made(RTM_NEWTCLASS, NLM_F_CREATE | NLM_F_REPLACE, body)
         }
         Step::DeleteClass { device, id } => {
-            made(RTM_DELTCLASS, 0, header(index(device)?, *id, Handle::default(), 0))
+            made(RTM_DELTCLASS, 0, header(names.index(device)?, *id, Handle::default(), 0))
         }
         Step::Redirect { device, cookie } => {
-            let to = index(&Device::Ifb)?;
+            let to = names.index(&Device::Ifb)?;
             let info = filter_info(owner::PREFERENCE, ANY_PROTOCOL);
-            let mut body = header(index(device)?, Handle::default(), Handle::INGRESS, info);
+            let mut body = header(names.index(device)?, Handle::default(), Handle::INGRESS, info);
             body.put_str(TCA_KIND, "u32");
             body.nest(TCA_OPTIONS, |options| {
                 options.put(TCA_U32_SEL, &select_everything());
@@ -73,10 +93,24 @@ pub fn request<E>(step: &Step, mut index: impl FnMut(&Device) -> Result<u32, E>)
             });
             made(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, body)
         }
+        Step::Police { device, bucket, cookie, instead } => {
+            let handle = instead.map_or(Handle::default(), |(handle, _)| Handle(handle));
+            let info = filter_info(owner::PREFERENCE, ANY_PROTOCOL);
+            let mut body = header(names.index(device)?, handle, Handle::INGRESS, info);
+            let (program, map) = names.policer(*bucket, instead.map(|(_, map)| map))?;
+            body.put_str(TCA_KIND, "bpf");
+            body.nest(TCA_OPTIONS, |options| {
+                options.put_u32(TCA_BPF_FD, program);
+                options.put_str(TCA_BPF_NAME, &owner::police_name(*cookie, *bucket, map));
+                options.put_u32(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT);
+            });
+            let exclusive = if instead.is_some() { 0 } else { NLM_F_EXCL };
+            made(RTM_NEWTFILTER, NLM_F_CREATE | exclusive, body)
+        }
         Step::Classify { from, to } => {
             let (device, name) = match from {
-                Device::Netdev { name, .. } => (index(&Device::Ifb)?, name),
-                Device::Ifb => (index(from)?, &owner::IFB.to_owned()),
+                Device::Netdev { name, .. } => (names.index(&Device::Ifb)?, name),
+                Device::Ifb => (names.index(from)?, &owner::IFB.to_owned()),
             };
             let info = filter_info(to.minor(), ANY_PROTOCOL);
             let mut body = header(device, Handle::default(), owner::ROOT_QDISC, info);
@@ -91,7 +125,7 @@ pub fn request<E>(step: &Step, mut index: impl FnMut(&Device) -> Result<u32, E>)
         Step::DeleteFilter { device, filter } => {
             let Filter { parent, preference, protocol, kind, handle, .. } = filter;
             let info = filter_info(*preference, *protocol);
-            let mut body = header(index(device)?, Handle(*handle), *parent, info);
+            let mut body = header(names.index(device)?, Handle(*handle), *parent, info);
             body.put_str(TCA_KIND, kind);
             made(RTM_DELTFILTER, 0, body)
         }
@@ -101,7 +135,7 @@ pub fn request<E>(step: &Step, mut index: impl FnMut(&Device) -> Result<u32, E>)
                 Layer::Class => RTM_NEWTCLASS,
                 Layer::Filter => RTM_NEWTFILTER,
             };
-            let mut body = header(index(device)?, object.handle, object.parent, object.info);
+            let mut body = header(names.index(device)?, object.handle, object.parent, object.info);
             body.put_str(TCA_KIND, &object.kind);
             if let Some(options) = theirs::told(object) {
                 body.put(TCA_OPTIONS, &options);

@@ -5,7 +5,7 @@
 //!  apply:    Step ──▶ encode ──▶ socket ──▶ kernel ──▶ done, or its error number and its words
 //! ```
 //!
-//! Framing and the socket are libraries'; the attributes of tc are ours: what HTB, u32 and mirred are told decides
+//! Framing and the socket are libraries'; the attributes of tc are ours: what HTB, u32, mirred and bpf are told decides
 //! whether a rate is exact. Numbers are in the machine's byte order unless said otherwise.
 //!
 //! - [`attribute`]: attributes, and how they are nested
@@ -21,5 +21,5 @@ mod encode;
 pub mod socket;
 
 pub use decode::{TrafficControl, link, traffic_control};
-pub use encode::{Request, header, link_header, request};
+pub use encode::{Names, Request, header, link_header, request};
 pub use socket::{NetlinkError, Socket};

@@ -22,6 +22,7 @@ use crate::handle::Handle;
 use crate::limit::Limit;
 use crate::network::{ANY_PROTOCOL, Filter, Link, Network, Rule, Setting};
 use crate::owner::{self, Cookie};
+use crate::police::Bucket;
 use crate::shaping::{Ends, Refusal, Shaping, Sides};
 use crate::step::{Device, Step};
 use leaves::Leaves;
@@ -90,9 +91,11 @@ fn lead_to(
     let mut leaves = Leaves::read(ifb.map(|(_, link)| link));
     let needed = targets.values().any(|t| t.sides.ingress.is_some())
         || left_alone.iter().map(|index| (index, &network.links[index])).any(|(index, link)| {
-            let redirected = link.filters.iter().any(|f| f.cookie().is_some());
+            let redirected = link.filters.iter().any(|f| matches!(f.rule, Rule::Redirect { .. }));
             // Of one that was not read, any ingress qdisc may be there for our redirection.
-            redirected || leaves.minor(*index).is_some() || (link.unread && link.ingress().is_some())
+            redirected
+                || leaves.minor(*index).is_some()
+                || (link.unread && link.ingress().is_some() && ifb.is_some())
         });
     if needed {
         leaves.drop_others(&mut plan.steps, shaped);
@@ -120,6 +123,9 @@ fn lead_to(
                     continue;
                 }
             }
+        }
+        if let Some(bucket) = target.sides.police {
+            set_police(&mut plan.steps, &device, link, bucket, target.held.ingress);
         }
         if let Some(limit) = target.sides.egress {
             set_root(&mut plan.steps, &device, link, limit);
@@ -152,7 +158,13 @@ fn target(shaping: &Shaping, network: &Network) -> Result<(u32, Target), Refusal
             "interface {ifb} is there and is not ours; rename it (ip link set {ifb} name …)"
         )));
     }
-    let used = Ends { egress: sides.egress.is_some(), ingress: sides.ingress.is_some() };
+    if shaping.tx_police.is_some() && shaping.tx.is_none() && sides.police.is_none() {
+        return Err(no(format!(
+            "interface {name} is a macvtap, which sends what its VM sends: a policer is for what comes in by a device; \
+             leave tx.method out, and it is shaped"
+        )));
+    }
+    let used = Ends { egress: sides.egress.is_some(), ingress: sides.limits_ingress() };
     foreign::refuse(link, used.without(held))?;
     Ok((index, Target { sides, held }))
 }
@@ -167,7 +179,7 @@ fn device(index: u32, link: &Link) -> Device {
 
 /// What is ours and not wanted any more.
 fn take_away(steps: &mut Vec<Step>, device: &Device, link: &Link, sides: Sides) {
-    if sides.ingress.is_none()
+    if !sides.limits_ingress()
         && let Some(filter) = link.filters_at(Handle::INGRESS).find(|f| f.cookie().is_some())
     {
         filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| f.cookie().is_some());
@@ -251,7 +263,6 @@ fn set_redirect(
     known: bool,
     held: bool,
 ) {
-    let ours = link.filters_at(Handle::INGRESS).find_map(Filter::cookie);
     let is_right = |f: &&Filter| {
         matches!(f.rule, Rule::Redirect { to, .. } if Some(to) == ifb)
             && (f.preference, f.protocol) == (owner::PREFERENCE, ANY_PROTOCOL)
@@ -262,12 +273,37 @@ fn set_redirect(
         debug_assert!(held || f.cookie().is_some(), "others' filters are refused before");
         !right.is_some_and(|right| std::ptr::eq(right, f))
     });
-    let there = right.is_some();
-    if there {
-        return;
+    if right.is_none() {
+        let made_clsact = set_clsact(steps, device, link, known);
+        steps.push(Step::Redirect { device: device.clone(), cookie: Cookie { made_clsact } });
     }
+}
+
+/// The policer at the ingress.
+fn set_police(steps: &mut Vec<Step>, device: &Device, link: &Link, bucket: Bucket, held: bool) {
+    let is_policer = |f: &&Filter| {
+        matches!(f.rule, Rule::Police { .. })
+            && (f.preference, f.protocol) == (owner::PREFERENCE, ANY_PROTOCOL)
+    };
+    let policer = link.filters_at(Handle::INGRESS).find(is_policer);
+    filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| {
+        debug_assert!(held || f.cookie().is_some(), "others' filters are refused before");
+        !policer.is_some_and(|policer| std::ptr::eq(policer, f))
+    });
+    let instead = match policer.map(|f| (f.rule.clone(), f.handle)) {
+        Some((Rule::Police { bucket: known, .. }, _)) if known == bucket => return,
+        Some((Rule::Police { map, .. }, handle)) => Some((handle, map)),
+        _ => None,
+    };
+    let made_clsact = set_clsact(steps, device, link, held);
+    steps.push(Step::Police { device: device.clone(), bucket, cookie: Cookie { made_clsact }, instead });
+}
+
+/// The qdisc that filters of the ingress are in; whether we made it. `known`: a filter of ours was there.
+fn set_clsact(steps: &mut Vec<Step>, device: &Device, link: &Link, known: bool) -> bool {
+    let ours = link.filters_at(Handle::INGRESS).find_map(Filter::cookie);
     let empty = link.filters_at(Handle::INGRESS).next().is_none();
-    let made_clsact = match (link.ingress(), ours) {
+    match (link.ingress(), ours) {
         (None, _) => {
             let (parent, handle) = (Handle::CLSACT, Handle::INGRESS_QDISC);
             let (device, setting) = (device.clone(), Setting::Clsact);
@@ -277,6 +313,5 @@ fn set_redirect(
         (Some(_), Some(cookie)) => cookie.made_clsact,
         // Ended between making it and the filter, or somebody deleted the filter.
         (Some(q), None) => known && empty && q.setting == Setting::Clsact,
-    };
-    steps.push(Step::Redirect { device: device.clone(), cookie: Cookie { made_clsact } });
+    }
 }

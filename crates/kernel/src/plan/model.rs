@@ -55,13 +55,26 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
             let rule = Rule::Redirect { to: ifb.ok_or("ENODEV")?, cookie: *cookie };
             let link = find(network, device)?;
             link.ingress().ok_or("EINVAL: no ingress qdisc")?;
-            add_filter(link, Handle::INGRESS, owner::PREFERENCE, rule)?;
+            add_filter(link, Handle::INGRESS, owner::PREFERENCE, "u32", rule)?;
+        }
+        Step::Police { device, bucket, cookie, instead } => {
+            let rule = Rule::Police { bucket: *bucket, map: 7, cookie: *cookie };
+            let link = find(network, device)?;
+            link.ingress().ok_or("EINVAL: no ingress qdisc")?;
+            if let Some((handle, _)) = instead {
+                let there = |f: &&mut Filter| {
+                    (f.parent, f.preference, f.handle) == (Handle::INGRESS, owner::PREFERENCE, *handle)
+                };
+                link.filters.iter_mut().find(there).ok_or("ENOENT")?.rule = rule;
+            } else {
+                add_filter(link, Handle::INGRESS, owner::PREFERENCE, "bpf", rule)?;
+            }
         }
         Step::Classify { from: Device::Netdev { index, .. }, to } => {
             let rule = Rule::Classify { from: Some(*index), to: *to };
             let link = find(network, &Device::Ifb)?;
             link.class(*to).ok_or("ENOENT: no such class")?;
-            add_filter(link, owner::ROOT_QDISC, to.minor(), rule)?;
+            add_filter(link, owner::ROOT_QDISC, to.minor(), "u32", rule)?;
         }
         Step::Classify { .. } => return Err("from the IFB itself".into()),
         Step::DeleteFilter { device, filter } => {
@@ -132,20 +145,19 @@ fn set_class(link: &mut Link, id: Handle, class: HtbClass) -> Result<(), String>
     Ok(())
 }
 
-fn add_filter(link: &mut Link, parent: Handle, preference: u16, rule: Rule) -> Result<(), String> {
+fn add_filter(
+    link: &mut Link,
+    parent: Handle,
+    preference: u16,
+    kind: &str,
+    rule: Rule,
+) -> Result<(), String> {
     let mut same = link.filters.iter().filter(|f| f.parent == parent && f.preference == preference);
-    if same.clone().any(|f| f.kind != "u32" || f.protocol != ANY_PROTOCOL) {
+    if same.clone().any(|f| f.kind != kind || f.protocol != ANY_PROTOCOL) {
         return Err("EINVAL: another kind or protocol of that preference".into());
     }
     let handle = (1..).find(|h| !same.clone().any(|f| f.handle == *h)).unwrap_or_default();
     same.next();
-    link.filters.push(Filter {
-        parent,
-        preference,
-        protocol: ANY_PROTOCOL,
-        kind: "u32".into(),
-        handle,
-        rule,
-    });
+    link.filters.push(Filter { parent, preference, protocol: ANY_PROTOCOL, kind: kind.into(), handle, rule });
     Ok(())
 }

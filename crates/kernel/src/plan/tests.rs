@@ -4,6 +4,7 @@ use crate::handle::Handle;
 use crate::limit::Limit;
 use crate::network::*;
 use crate::owner::{self, Cookie};
+use crate::police::Bucket;
 use crate::shaping::{Shaping, Ways};
 use crate::step::Step;
 use proptest::prelude::*;
@@ -16,7 +17,12 @@ fn limit(mbit: u64) -> Limit {
 
 fn shaping(netdev: &str, tx: u64, rx: u64) -> Shaping {
     let side = |mbit| (mbit > 0).then(|| limit(mbit));
-    Shaping { netdev: netdev.into(), tx: side(tx), rx: side(rx), held: Ways::NONE }
+    Shaping { netdev: netdev.into(), tx: side(tx), tx_police: None, rx: side(rx), held: Ways::NONE }
+}
+
+fn policing(netdev: &str, tx: u64, rx: u64) -> Shaping {
+    let bucket = Bucket { rate: tx * 125_000, burst: 65_536 };
+    Shaping { tx_police: (tx > 0).then_some(bucket), ..shaping(netdev, 0, rx) }
 }
 
 /// `tap1` and so on, as QEMU leaves them.
@@ -333,7 +339,7 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
         }
         Damage::IfbFilterTwice(n) => {
             if let Some(link) = on_ifb.filter(|l| *n < l.filters.len()) {
-                let twice = Filter { handle: 77, ..link.filters[*n].clone() };
+                let twice = Filter { handle: 77 + link.filters.len() as u32, ..link.filters[*n].clone() };
                 link.filters.push(twice);
             }
         }
@@ -361,7 +367,8 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
                 }
                 Damage::FilterGone => link.filters.clear(),
                 Damage::FilterBeside(preference) if link.ingress().is_some() => {
-                    link.filters.push(Filter { handle: 99, ..police(*preference) });
+                    link.filters
+                        .push(Filter { handle: 99 + link.filters.len() as u32, ..police(*preference) });
                 }
                 Damage::ClassGone => {
                     link.classes.clear();
@@ -379,9 +386,29 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
 
 fn shapings() -> impl Strategy<Value = Vec<Shaping>> {
     let side = || prop_oneof![Just(0_u64), 1..9_u64];
-    proptest::collection::btree_map(1_u32..6, (side(), side()), 0..6).prop_map(|wanted| {
-        wanted.into_iter().map(|(i, (tx, rx))| shaping(&format!("tap{i}"), tx, rx)).collect()
-    })
+    let made = |i, (tx, polices, rx)| {
+        let netdev = format!("tap{i}");
+        if polices { policing(&netdev, tx, rx) } else { shaping(&netdev, tx, rx) }
+    };
+    proptest::collection::btree_map(1_u32..6, (side(), any::<bool>(), side()), 0..6)
+        .prop_map(move |wanted| wanted.into_iter().map(|(i, sides)| made(i, sides)).collect())
+}
+
+/// What is asked of a device.
+fn asked(shaping: &Shaping) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>) {
+    (shaping.rx.map(HtbClass::from), shaping.tx.map(HtbClass::from), shaping.tx_police)
+}
+
+/// What frames meet, policers included.
+fn met(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>) {
+    let (egress, ingress) = in_force(network, index);
+    let mut filters = network.links[&index].filters_at(Handle::INGRESS);
+    let first = filters.clone().map(|f| f.preference).min();
+    let policer = filters.find_map(|f| match f.rule {
+        Rule::Police { bucket, .. } if Some(f.preference) == first => Some(bucket),
+        _ => None,
+    });
+    (egress, ingress, policer)
 }
 
 proptest! {
@@ -422,8 +449,7 @@ proptest! {
                 }
                 continue;
             }
-            let expected = (shaping.rx.map(HtbClass::from), shaping.tx.map(HtbClass::from));
-            prop_assert_eq!(in_force(&network, there.expect("a tap")), expected);
+            prop_assert_eq!(met(&network, there.expect("a tap")), asked(shaping));
         }
         for (index, link) in &network.links {
             let here = wanted.iter().find(|s| s.netdev == link.name);
@@ -431,12 +457,13 @@ proptest! {
                 continue;
             }
             // Nothing of ours where nothing is wanted, and all of theirs that is not in the way.
-            let (tx, rx) = (here.and_then(|s| s.tx), here.and_then(|s| s.rx));
+            let tx = here.is_some_and(|s| s.tx.is_some() || s.tx_police.is_some());
+            let rx = here.and_then(|s| s.rx);
             prop_assert!(rx.is_some() || !link.root_is_ours());
-            prop_assert!(tx.is_some() || link.filters.iter().all(|f| f.cookie().is_none()));
+            prop_assert!(tx || link.filters.iter().all(|f| f.cookie().is_none()));
             let theirs = |link: &Link| {
                 let root = link.root().filter(|_| rx.is_none() && !link.root_is_ours()).cloned();
-                let filters = link.filters.iter().filter(|f| tx.is_none() && f.cookie().is_none());
+                let filters = link.filters.iter().filter(|f| !tx && f.cookie().is_none());
                 (root, filters.cloned().collect::<Vec<_>>())
             };
             prop_assert_eq!(theirs(link), theirs(&found.links[index]));
@@ -484,8 +511,7 @@ proptest! {
             if let Some(shaping) = wanted.iter().find(|s| s.netdev == format!("tap{near}"))
                 && network.by_name(&shaping.netdev).is_some()
             {
-                let expected = (shaping.rx.map(HtbClass::from), shaping.tx.map(HtbClass::from));
-                prop_assert_eq!(in_force(&network, near), expected);
+                prop_assert_eq!(met(&network, near), asked(shaping));
             }
         }
         let whole = plan(&wanted, &network);

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "tests")]
 
+pub mod load;
+
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io::Write;
@@ -77,7 +79,7 @@ pub fn small() -> Limit {
 /// `-` is no limit.
 pub fn shaping(netdev: &str, tx: &str, rx: &str) -> Shaping {
     let side = |rate: &str| (rate != "-").then(|| limit(rate));
-    Shaping { netdev: netdev.into(), tx: side(tx), rx: side(rx), held: Ways::NONE }
+    Shaping { netdev: netdev.into(), tx: side(tx), tx_police: None, rx: side(rx), held: Ways::NONE }
 }
 
 /// Makes it so; a second look finds nothing to do.
