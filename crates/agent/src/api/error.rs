@@ -52,7 +52,7 @@ impl From<ApplyError> for ApiError {
                 Self::with_details(StatusCode::BAD_REQUEST, what, details)
             }
             ApplyError::NoVnic(_) => Self::new(StatusCode::NOT_FOUND, text),
-            ApplyError::OwnedByFile(_) => Self::new(StatusCode::CONFLICT, text),
+            ApplyError::Owned(_) => Self::new(StatusCode::CONFLICT, text),
             ApplyError::Refused(why) => Self::with_details(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "these contracts cannot be kept; nothing was changed",

@@ -9,6 +9,7 @@ use super::types::{
 use super::{capture, metrics};
 use crate::place::Capture;
 use crate::reconciler::{Board, Command, Reply, read, view};
+use crate::store::Owner;
 use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};
@@ -143,7 +144,7 @@ async fn show(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<V
 #[utoipa::path(patch, path = "/v1/vnics/{name}", params(("name" = String, Path, description = "vNIC")),
     request_body = SetBody,
     responses((status = 200, body = VnicChange), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 409, description = "owned by a file, or not possible", body = ErrorBody),
+        (status = 409, description = "owned by somebody else, or not possible", body = ErrorBody),
         (status = 422, description = "cannot be kept", body = ErrorBody), (status = 503, body = ErrorBody),
         (status = 507, description = "cannot be saved", body = ErrorBody)))]
 async fn set(
@@ -163,7 +164,7 @@ async fn set(
 #[utoipa::path(delete, path = "/v1/vnics/{name}", params(("name" = String, Path, description = "vNIC")),
     responses((status = 200, body = VnicChange), (status = 400, description = "others need it", body = ErrorBody),
         (status = 404, body = ErrorBody),
-        (status = 409, description = "owned by a file, or not possible", body = ErrorBody),
+        (status = 409, description = "owned by somebody else, or not possible", body = ErrorBody),
         (status = 422, description = "what remains cannot be kept", body = ErrorBody),
         (status = 503, body = ErrorBody), (status = 507, description = "cannot be saved", body = ErrorBody)))]
 async fn remove(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<VnicChange>, ApiError> {
@@ -184,7 +185,7 @@ async fn plan(
 /// Bring a text of contracts into force: its vNICs are made or changed, others stay
 #[utoipa::path(post, path = "/v1/apply", params(ApplyQuery), request_body(content = String, content_type = "application/toml"),
     responses((status = 200, body = PlanView), (status = 400, body = ErrorBody),
-        (status = 409, description = "owned by a file, or not possible", body = ErrorBody),
+        (status = 409, description = "owned by somebody else, or not possible", body = ErrorBody),
         (status = 422, description = "cannot be kept", body = ErrorBody), (status = 503, body = ErrorBody),
         (status = 507, description = "cannot be saved", body = ErrorBody)))]
 async fn apply(
@@ -210,10 +211,11 @@ async fn submit(
     text: Result<String, StringRejection>,
     dry_run: bool,
 ) -> Result<Json<PlanView>, ApiError> {
-    let Query(ApplyQuery { origin, prune, adopt }) = query.map_err(|e| bad(&e.body_text()))?;
+    let Query(ApplyQuery { origin, owner, prune, adopt }) = query.map_err(|e| bad(&e.body_text()))?;
     let text = text.map_err(|e| bad(&e.body_text()))?;
+    let owner = owner.map_or(Ok(Owner::Api), |o| Owner::named(&o)).map_err(|e| bad(&e.to_string()))?;
     let origin = origin.unwrap_or_else(|| "API".into());
-    ask(api, |reply| Command::Apply { text, origin, prune, adopt, dry_run, reply }).await
+    ask(api, |reply| Command::Apply { text, origin, owner, prune, adopt, dry_run, reply }).await
 }
 
 /// Why frames of a vNIC were late, throttled or dropped
@@ -353,6 +355,7 @@ mod tests {
         assert_eq!(status("patch", "/v1/vnics/x").await, StatusCode::BAD_REQUEST);
         assert_eq!(status("delete", "/v1/vnics/x").await, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(status("post", "/v1/apply?prune=perhaps").await, StatusCode::BAD_REQUEST);
+        assert_eq!(status("post", "/v1/apply?owner=file:/etc/x.toml").await, StatusCode::BAD_REQUEST);
     }
 
     #[tokio::test(start_paused = true)]

@@ -97,7 +97,7 @@ pub struct VnicView {
     /// The contract.
     #[schema(value_type = Object)]
     pub contract: Vnic,
-    /// `file:PATH` or `api`.
+    /// `file:PATH`, `api`, or a program such as `libvirt:web1`.
     pub owner: String,
     /// The place that keeps it.
     pub place: String,
@@ -226,7 +226,11 @@ pub struct ApplyQuery {
     /// File name of the text, for messages.
     #[serde(default)]
     pub origin: Option<String>,
-    /// Remove the API's vNICs that the text does not name.
+    /// Whose contracts these are: of a program that speaks for somebody, such as `libvirt:web1`; the API's where
+    /// absent. Only their owner changes or removes them.
+    #[serde(default)]
+    pub owner: Option<String>,
+    /// Remove the owner's vNICs that the text does not name.
     #[serde(default)]
     pub prune: bool,
     /// Take over what others made in the way, such as a root qdisc; it is put back when the contract goes.

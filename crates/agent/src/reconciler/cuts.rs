@@ -169,7 +169,9 @@ fn by_name(contracts: &Contracts) -> BTreeMap<String, Vnic> {
 
 fn apply(agent: &mut Reconciler, set: &BTreeMap<String, Vnic>) {
     let text = "# Nothing, perhaps\n".to_owned() + &set.values().map(Vnic::to_toml).collect::<String>();
-    agent.apply(&text, "test", true, false, false).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    agent
+        .apply(&text, "test", &crate::store::Owner::Api, true, false, false)
+        .unwrap_or_else(|e| panic!("{e}\n{text}"));
 }
 
 /// What there is to do.

@@ -33,7 +33,7 @@ use crate::api::types::{HostView, PlanView, VnicChange, VnicView};
 use crate::durable::{Durable, DurableError};
 use crate::place::{Observed, Place};
 use crate::store::files::Files;
-use crate::store::{Contracts, OwnedByFile};
+use crate::store::{Contracts, Owned, Owner};
 use files::RefusedFile;
 #[cfg(test)]
 pub use publish::empty_board;
@@ -64,7 +64,9 @@ pub enum Command {
         text: String,
         /// Its file name, for messages.
         origin: String,
-        /// Remove the API's other vNICs.
+        /// Whose contracts it has.
+        owner: Owner,
+        /// Remove the owner's other vNICs.
         prune: bool,
         /// Take over what others made in the way.
         adopt: bool,
@@ -126,9 +128,9 @@ pub enum ApplyError {
     /// No such vNIC.
     #[error("there is no vNIC {0:?}")]
     NoVnic(String),
-    /// A file owns it.
+    /// Somebody else owns it.
     #[error(transparent)]
-    OwnedByFile(#[from] OwnedByFile),
+    Owned(#[from] Owned),
     /// A place cannot keep it, or it does not fit.
     #[error("{}", .0.join("\n"))]
     Refused(Vec<String>),
@@ -318,8 +320,8 @@ impl Reconciler {
             return;
         }
         match command {
-            Command::Apply { text, origin, prune, adopt, dry_run, reply } => {
-                let answer = self.apply(&text, &origin, prune, adopt, dry_run);
+            Command::Apply { text, origin, owner, prune, adopt, dry_run, reply } => {
+                let answer = self.apply(&text, &origin, &owner, prune, adopt, dry_run);
                 let _ = reply.send(answer);
             }
             Command::Set { name, keys, reply } => {
@@ -354,6 +356,7 @@ impl Reconciler {
         &mut self,
         text: &str,
         origin: &str,
+        owner: &Owner,
         prune: bool,
         adopt: bool,
         dry_run: bool,
@@ -361,7 +364,7 @@ impl Reconciler {
         let document = parse(text, origin).map_err(ApplyError::Invalid)?;
         let named: BTreeSet<String> = document.vnics.iter().map(|v| v.value.name.clone()).collect();
         let mut wanted = self.contracts.clone();
-        let merged = wanted.merge_api(document, prune).map_err(ApplyError::from);
+        let merged = wanted.merge(owner, document, prune).map_err(ApplyError::from);
         let vnics = diff::vnics(&self.contracts, &wanted, &named);
         let host = diff::host(&self.contracts, &wanted);
         let mut hints = Vec::new();
@@ -399,7 +402,7 @@ impl Reconciler {
     fn set(&mut self, name: &str, keys: &[(String, String)]) -> Result<VnicChange, ApplyError> {
         let old = self.contracts.vnic(name).ok_or_else(|| ApplyError::NoVnic(name.into()))?;
         let new = set_key(old, keys).map_err(ApplyError::Invalid)?;
-        self.change(name, |wanted| wanted.set_api(Located::without_line(new, "API")))
+        self.change(name, |wanted| wanted.set(&Owner::Api, Located::without_line(new, "API")))
     }
 
     fn remove(&mut self, name: &str) -> Result<VnicChange, ApplyError> {
@@ -410,7 +413,7 @@ impl Reconciler {
     fn change(
         &mut self,
         name: &str,
-        change: impl FnOnce(&mut Contracts) -> Result<(), OwnedByFile>,
+        change: impl FnOnce(&mut Contracts) -> Result<(), Owned>,
     ) -> Result<VnicChange, ApplyError> {
         let mut wanted = self.contracts.clone();
         change(&mut wanted)?;

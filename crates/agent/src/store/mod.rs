@@ -4,6 +4,7 @@
 //!  /etc/tidegate/*.toml ──▶ files ──┐
 //!                                   ├─▶ Contracts ──▶ reconciler ──▶ contracts.json (last good of all)
 //!  API ─────────────────────────────┘   files win
+//!  programs, through the API: libvirt:web1 ──▶ what each says
 //! ```
 //!
 //! - [`files`]: the configuration folder, watched
@@ -21,14 +22,39 @@ use tidegate_contract::{Document, Errors, Host, Located, Vnic, merge};
 pub enum Owner {
     /// A file in the configuration folder.
     File(PathBuf),
+    /// A program that speaks for somebody through the API, such as `libvirt:web1`.
+    Program(String),
     /// The API.
     Api,
+}
+
+/// A name that no program can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} names no owner; expected KIND:NAME such as \"libvirt:web1\", the kind in small letters and not \"file\""
+)]
+pub struct NoOwner(String);
+
+impl Owner {
+    /// The owner that a program names itself: `libvirt:web1`, or `api`.
+    pub fn named(text: &str) -> Result<Self, NoOwner> {
+        let kind =
+            |kind: &str| !kind.is_empty() && kind != "file" && kind.chars().all(|c| c.is_ascii_lowercase());
+        match text.split_once(':') {
+            None if text == "api" => Ok(Self::Api),
+            Some((k, name)) if kind(k) && !name.is_empty() && !name.contains(char::is_control) => {
+                Ok(Self::Program(text.into()))
+            }
+            _ => Err(NoOwner(text.into())),
+        }
+    }
 }
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::Program(name) => f.write_str(name),
             Self::Api => f.write_str("api"),
         }
     }
@@ -39,118 +65,163 @@ impl fmt::Display for Owner {
 pub struct Contracts {
     /// What each file says, or said when it was last good.
     pub files: BTreeMap<PathBuf, Document>,
+    /// What programs said, each for somebody.
+    #[serde(default)]
+    pub programs: BTreeMap<String, Document>,
     /// What came through the API.
     pub api: Document,
 }
 
-/// A change through the API to what a file owns.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} belongs to {}: change it there (the agent reads it within three seconds)", file.display())]
-pub struct OwnedByFile {
+/// A change to what belongs to somebody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owned {
     /// `vNIC plc1` or `[host]`.
     pub what: String,
-    /// The file.
-    pub file: PathBuf,
+    /// To whom.
+    pub owner: Owner,
 }
+
+impl fmt::Display for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = &self.what;
+        match &self.owner {
+            Owner::File(file) => write!(
+                f,
+                "{what} belongs to {}: change it there (the agent reads it within three seconds)",
+                file.display()
+            ),
+            Owner::Program(name) => match name.strip_prefix("libvirt:") {
+                Some(domain) => write!(
+                    f,
+                    "{what} belongs to the libvirt domain {domain:?}: change its <metadata> or <bandwidth> there"
+                ),
+                None => write!(f, "{what} belongs to {name}: change it there"),
+            },
+            Owner::Api => {
+                write!(f, "{what} came through the API: change it there (tidegate vnic set, tidegate apply)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Owned {}
 
 impl Contracts {
     /// Everything together, with the rules between contracts checked.
     pub fn merged(&self) -> Result<Document, Errors> {
-        merge(self.files.values().cloned().chain([self.api.clone()]).collect())
+        merge(self.documents().map(|(_, document)| document.clone()).collect())
+    }
+
+    fn documents(&self) -> impl Iterator<Item = (Owner, &Document)> {
+        let files = self.files.iter().map(|(path, d)| (Owner::File(path.clone()), d));
+        let programs = self.programs.iter().map(|(name, d)| (Owner::Program(name.clone()), d));
+        files.chain(programs).chain([(Owner::Api, &self.api)])
     }
 
     /// All contracts with their owners.
     pub fn vnics(&self) -> impl Iterator<Item = (Owner, &Located<Vnic>)> {
-        let files = self
-            .files
-            .iter()
-            .flat_map(|(path, d)| d.vnics.iter().map(move |v| (Owner::File(path.clone()), v)));
-        files.chain(self.api.vnics.iter().map(|v| (Owner::Api, v)))
+        self.documents().flat_map(|(owner, d)| d.vnics.iter().map(move |v| (owner.clone(), v)))
     }
 
     /// One contract.
     pub fn vnic(&self, name: &str) -> Option<&Vnic> {
-        let documents = self.files.values().chain([&self.api]);
-        documents.flat_map(|d| &d.vnics).map(|v| &v.value).find(|v| v.name == name)
+        self.vnics().map(|(_, v)| &v.value).find(|v| v.name == name)
     }
 
     /// The host's declarations in force.
     pub fn host(&self) -> Host {
-        let documents = self.files.values().chain([&self.api]);
-        documents.filter_map(|d| d.host.as_ref()).map(|h| h.value.clone()).next().unwrap_or_default()
+        self.documents().find_map(|(_, d)| Some(d.host.as_ref()?.value.clone())).unwrap_or_default()
     }
 
-    fn file_of(&self, name: &str) -> Option<&Path> {
-        let owns = |d: &Document| d.vnics.iter().any(|v| v.value.name == name);
-        self.files.iter().find(|(_, d)| owns(d)).map(|(path, _)| path.as_path())
+    fn owner_of(&self, name: &str) -> Option<Owner> {
+        self.vnics().find(|(_, v)| v.value.name == name).map(|(owner, _)| owner)
     }
 
-    fn refuse_file(&self, name: &str) -> Result<(), OwnedByFile> {
-        match self.file_of(name) {
-            Some(file) => Err(OwnedByFile { what: format!("vNIC {name}"), file: file.into() }),
-            None => Ok(()),
+    /// Where it belongs to somebody else.
+    fn refuse_others(&self, name: &str, owner: &Owner) -> Result<(), Owned> {
+        match self.owner_of(name) {
+            Some(other) if other != *owner => Err(Owned { what: format!("vNIC {name}"), owner: other }),
+            _ => Ok(()),
         }
     }
 
-    /// Adds and changes what `document` names; with `prune` removes the API's other vNICs.
-    pub fn merge_api(&mut self, document: Document, prune: bool) -> Result<(), OwnedByFile> {
+    /// What an owner says, if anything. Of a file it is not to be changed through this.
+    fn document(&mut self, owner: &Owner) -> &mut Document {
+        match owner {
+            Owner::File(path) => self.files.entry(path.clone()).or_default(),
+            Owner::Program(name) => self.programs.entry(name.clone()).or_default(),
+            Owner::Api => &mut self.api,
+        }
+    }
+
+    /// Adds and changes what `document` names; with `prune` removes the owner's other vNICs.
+    pub fn merge(&mut self, owner: &Owner, document: Document, prune: bool) -> Result<(), Owned> {
         if prune {
-            self.api.vnics.retain(|old| document.vnics.iter().any(|new| new.value.name == old.value.name));
+            let named =
+                |old: &Located<Vnic>| document.vnics.iter().any(|new| new.value.name == old.value.name);
+            self.document(owner).vnics.retain(named);
         }
         for vnic in document.vnics {
             let name = &vnic.value.name;
             // What a file already says is no change.
-            if self.file_of(name).is_some() && self.vnic(name) == Some(&vnic.value) {
+            if matches!(self.owner_of(name), Some(Owner::File(_))) && self.vnic(name) == Some(&vnic.value) {
                 continue;
             }
-            self.set_api(vnic)?;
+            self.set(owner, vnic)?;
         }
         if let Some(host) = document.host {
-            match self.files.iter().find(|(_, d)| d.host.is_some()) {
-                Some((_, d)) if d.host.as_ref().is_some_and(|h| h.value == host.value) => {}
-                Some((file, _)) => return Err(OwnedByFile { what: "[host]".into(), file: file.clone() }),
-                None => self.api.host = Some(host),
+            let theirs = self.documents().find_map(|(other, d)| Some((other, d.host.as_ref()?)));
+            match theirs.filter(|(other, _)| other != owner) {
+                Some((_, h)) if h.value == host.value => {}
+                Some((other, _)) => return Err(Owned { what: "[host]".into(), owner: other }),
+                None => self.document(owner).host = Some(host),
             }
         }
+        // Who says nothing is no owner.
+        self.programs.retain(|_, d| *d != Document::default());
         Ok(())
     }
 
     /// Adds or changes one.
-    pub fn set_api(&mut self, vnic: Located<Vnic>) -> Result<(), OwnedByFile> {
-        self.refuse_file(&vnic.value.name)?;
-        match self.api.vnics.iter_mut().find(|v| v.value.name == vnic.value.name) {
+    pub fn set(&mut self, owner: &Owner, vnic: Located<Vnic>) -> Result<(), Owned> {
+        self.refuse_others(&vnic.value.name, owner)?;
+        let vnics = &mut self.document(owner).vnics;
+        match vnics.iter_mut().find(|v| v.value.name == vnic.value.name) {
             Some(old) => *old = vnic,
-            None => self.api.vnics.push(vnic),
+            None => vnics.push(vnic),
         }
         Ok(())
     }
 
-    /// Removes one; whether it was there.
-    pub fn remove_api(&mut self, name: &str) -> Result<bool, OwnedByFile> {
-        self.refuse_file(name)?;
+    /// Removes one of the API's; whether it was there.
+    pub fn remove_api(&mut self, name: &str) -> Result<bool, Owned> {
+        self.refuse_others(name, &Owner::Api)?;
         let before = self.api.vnics.len();
         self.api.vnics.retain(|v| v.value.name != name);
         Ok(self.api.vnics.len() < before)
     }
 
-    /// Takes a file's new contents, `None` where the file is gone. What the API had set of it is the file's
-    /// now; returns those names.
+    /// Takes a file's new contents, `None` where the file is gone. What the API or a program had set of it is the
+    /// file's now; returns those names.
     pub fn set_file(&mut self, path: &Path, document: Option<Document>) -> Vec<String> {
         let Some(document) = document else {
             self.files.remove(path);
             return vec![];
         };
         let mut taken = Vec::new();
-        self.api.vnics.retain(|old| {
-            let keep = document.vnics.iter().all(|new| new.value.name != old.value.name);
-            if !keep {
-                taken.push(format!("vNIC {}", old.value.name));
+        for others in self.programs.values_mut().chain([&mut self.api]) {
+            others.vnics.retain(|old| {
+                let keep = document.vnics.iter().all(|new| new.value.name != old.value.name);
+                if !keep {
+                    taken.push(format!("vNIC {}", old.value.name));
+                }
+                keep
+            });
+            if document.host.is_some() && others.host.take().is_some() {
+                taken.push("[host]".into());
             }
-            keep
-        });
-        if document.host.is_some() && self.api.host.take().is_some() {
-            taken.push("[host]".into());
         }
+        self.programs.retain(|_, d| *d != Document::default());
         self.files.insert(path.to_owned(), document);
         taken
     }
@@ -173,13 +244,13 @@ mod tests {
     #[test]
     fn files_win_over_the_api() {
         let mut contracts = Contracts::default();
-        contracts.merge_api(document(&["a", "b"]), false).unwrap();
+        contracts.merge(&Owner::Api, document(&["a", "b"]), false).unwrap();
         assert_eq!(contracts.set_file(Path::new("/x.toml"), Some(document(&["b", "c"]))), ["vNIC b"]);
         assert_eq!(names(&contracts), ["file:/x.toml b", "file:/x.toml c", "api a"]);
 
         let changed = Located::without_line(Vnic { weight: 9, ..vnic("c", b'c') }, "test");
-        let refused = contracts.set_api(changed).unwrap_err();
-        assert_eq!(refused.file, Path::new("/x.toml"));
+        let refused = contracts.set(&Owner::Api, changed).unwrap_err();
+        assert_eq!(refused.owner, Owner::File("/x.toml".into()));
         assert!(contracts.remove_api("b").is_err());
         assert_eq!(contracts.remove_api("a"), Ok(true));
         assert_eq!(contracts.remove_api("a"), Ok(false));
@@ -191,8 +262,8 @@ mod tests {
     fn pruning_spares_files() {
         let mut contracts = Contracts::default();
         contracts.set_file(Path::new("/x.toml"), Some(document(&["f"])));
-        contracts.merge_api(document(&["a", "b"]), false).unwrap();
-        contracts.merge_api(document(&["b", "c", "f"]), true).unwrap();
+        contracts.merge(&Owner::Api, document(&["a", "b"]), false).unwrap();
+        contracts.merge(&Owner::Api, document(&["b", "c", "f"]), true).unwrap();
         assert_eq!(names(&contracts), ["file:/x.toml f", "api b", "api c"]);
     }
 
@@ -202,8 +273,42 @@ mod tests {
         let mut host = document(&[]);
         host.host = Some(Located::without_line(Host::default(), "x"));
         contracts.set_file(Path::new("/x.toml"), Some(host.clone()));
-        contracts.merge_api(host.clone(), false).unwrap();
+        contracts.merge(&Owner::Api, host.clone(), false).unwrap();
         host.host.as_mut().unwrap().value.flood_burst = tidegate_contract::Bytes::new(1);
-        assert_eq!(contracts.merge_api(host, false).unwrap_err().what, "[host]");
+        assert_eq!(contracts.merge(&Owner::Api, host, false).unwrap_err().what, "[host]");
+    }
+
+    #[test]
+    fn each_owner_changes_its_own() {
+        let mut contracts = Contracts::default();
+        let web = Owner::named("libvirt:web 1").unwrap();
+        contracts.merge(&Owner::Api, document(&["a"]), false).unwrap();
+        contracts.merge(&web, document(&["b", "c"]), true).unwrap();
+        let text = contracts.merge(&web, document(&["a"]), true).unwrap_err().to_string();
+        assert!(text.contains("vNIC a came through the API"), "{text}");
+        contracts.merge(&Owner::Api, document(&["a", "d"]), true).unwrap();
+        contracts.merge(&web, document(&["c"]), true).unwrap();
+        assert_eq!(names(&contracts), ["libvirt:web 1 c", "api a", "api d"]);
+        let text = contracts.remove_api("c").unwrap_err().to_string();
+        assert!(text.contains("belongs to the libvirt domain \"web 1\""), "{text}");
+        assert_eq!(contracts.set_file(Path::new("/x.toml"), Some(document(&["c"]))), ["vNIC c"]);
+        contracts.merge(&web, document(&["c"]), true).unwrap();
+        assert_eq!(names(&contracts), ["file:/x.toml c", "api a", "api d"], "said by a file already");
+        assert!(contracts.programs.is_empty());
+    }
+
+    #[test]
+    fn owners_have_a_kind_and_a_name() {
+        assert_eq!(Owner::named("api"), Ok(Owner::Api));
+        for wrong in ["", "web1", "libvirt:", ":web1", "file:/etc/x.toml", "Libvirt:a", "libvirt:a\nb"] {
+            assert!(Owner::named(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_older_agents_saved_is_read() {
+        let contracts: Contracts =
+            serde_json::from_str(r#"{"files":{},"api":{"host":null,"vnics":[]}}"#).unwrap();
+        assert_eq!(contracts, Contracts::default());
     }
 }

@@ -1,0 +1,145 @@
+//! A domain: what its XML says of interfaces and of contracts.
+//!
+//! ```text
+//!  <domain>              as libvirt gives it to hooks, and `virsh dumpxml` prints it
+//!  <domstatus><domain>   as libvirt keeps it in /run/libvirt/qemu while the domain runs
+//! ```
+//!
+//! Source of the format: libvirt, formatdomain, "Network interfaces".
+
+use crate::bandwidth::Bandwidth;
+use crate::metadata::{Asked, asked};
+use crate::xml::{Source, child, child_attribute, children};
+use roxmltree::Node;
+use std::path::PathBuf;
+use tidegate_contract::{Error, Errors, Mac, SocketMode};
+
+/// A domain.
+#[derive(Debug)]
+pub(crate) struct Domain<'a> {
+    pub name: &'a str,
+    pub interfaces: Vec<Interface<'a>>,
+    /// Contracts in its metadata, by MAC; no MAC twice.
+    pub asked: Vec<Asked<'a>>,
+}
+
+/// An interface of a domain.
+#[derive(Debug)]
+pub(crate) struct Interface<'a> {
+    pub node: Node<'a, 'a>,
+    pub mac: Mac,
+    pub link: Link<'a>,
+    /// Of a type that libvirt itself limits.
+    pub bandwidth: Option<Bandwidth<'a>>,
+    /// Largest IP packet, bytes, where it is said.
+    pub mtu: Option<&'a str>,
+    /// Queue pairs, where it is said.
+    pub queues: Option<&'a str>,
+}
+
+/// What an interface is connected by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Link<'a> {
+    /// A tap or macvtap; its name is known while the domain runs.
+    Netdev(Option<&'a str>),
+    /// A vhost-user socket; who listens is told from our side.
+    VhostUser { path: PathBuf, mode: SocketMode },
+    /// Something that no contract can be about, by libvirt's name of the type.
+    Other(&'a str),
+}
+
+/// Reads a domain.
+///
+/// # Errors
+/// Everything that libvirt would not write, and contracts in the metadata that are not in the form they should have.
+pub(crate) fn read<'a>(source: Source<'a>, root: Node<'a, 'a>) -> Result<Domain<'a>, Errors> {
+    let domain = match root.tag_name().name() {
+        "domain" => Some(root),
+        "domstatus" => child(root, "domain"),
+        _ => None,
+    };
+    let Some(domain) = domain else {
+        let found = root.tag_name().name();
+        let message =
+            format!("expected the XML of a domain (<domain>, as virsh dumpxml prints it), not <{found}>");
+        return Err(Errors(vec![source.at(root, "", message)]));
+    };
+    let mut errors = Vec::new();
+    let name = child(domain, "name").and_then(|n| n.text()).map_or("", str::trim);
+    if name.is_empty() {
+        errors.push(source.at(domain, "name", "the domain has no <name>"));
+    }
+    let nodes = children(domain, "devices").flat_map(|devices| children(devices, "interface"));
+    let interfaces =
+        nodes.filter_map(|node| interface(source, node).map_err(|e| errors.extend(e)).ok()).collect();
+    let asked = asked(source, domain, &mut errors);
+    if errors.is_empty() { Ok(Domain { name, interfaces, asked }) } else { Err(Errors(errors)) }
+}
+
+fn interface<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Interface<'a>, Vec<Error>> {
+    let mut errors = Vec::new();
+    // What a network resolved to when the domain started; only in the status that libvirt keeps for itself.
+    let actual = child(node, "actual").unwrap_or(node);
+    let kind = actual.attribute("type").or(node.attribute("type")).unwrap_or_default();
+    let mac = match child_attribute(node, "mac", "address").map(str::parse::<Mac>) {
+        Some(Ok(mac)) => Some(mac),
+        Some(Err(e)) => {
+            errors.push(source.at(node, "mac", format!("the MAC of this interface: {e}")));
+            None
+        }
+        None => {
+            let message = "this interface has no <mac address='...'/>, by which its contract is found; libvirt adds one when \
+                           the domain is defined";
+            errors.push(source.at(node, "mac", message));
+            None
+        }
+    };
+    let target = child_attribute(node, "target", "dev");
+    let link = match kind {
+        "bridge" | "network" | "ethernet" | "direct" => Link::Netdev(target),
+        "vhostuser" => match socket(source, node) {
+            Ok(link) => link,
+            Err(e) => {
+                errors.push(e);
+                Link::Other(kind)
+            }
+        },
+        other => Link::Other(other),
+    };
+    // What a port group gives to a network's interface stands inside <actual>.
+    let said = child(actual, "bandwidth").or(child(node, "bandwidth"));
+    let bandwidth = said.map(|node| Bandwidth::read(source, node)).transpose();
+    let bandwidth = bandwidth.map_err(|e| errors.extend(e)).unwrap_or_default();
+    let open_vswitch = child_attribute(actual, "virtualport", "type")
+        .or(child_attribute(node, "virtualport", "type"))
+        .is_some_and(|t| t == "openvswitch");
+    let bandwidth = bandwidth.map(|b| Bandwidth { open_vswitch, ..b });
+    let (mtu, queues) = (child_attribute(node, "mtu", "size"), child_attribute(node, "driver", "queues"));
+    match mac {
+        Some(mac) if errors.is_empty() => Ok(Interface { node, mac, link, bandwidth, mtu, queues }),
+        _ => Err(errors),
+    }
+}
+
+/// The socket of an interface of type vhostuser. Its `mode` is QEMU's side: where QEMU is the client, we listen.
+fn socket<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Link<'a>, Error> {
+    let said = child(node, "source");
+    let attribute = |name| said.and_then(|s| s.attribute(name));
+    let Some(path) = attribute("path") else {
+        return Err(source.at(
+            said.unwrap_or(node),
+            "source",
+            "this vhostuser interface names no socket: <source path='...'/>",
+        ));
+    };
+    let mode = match attribute("mode") {
+        Some("client") => SocketMode::Server,
+        Some("server") => SocketMode::Client,
+        other => {
+            let found = other.map_or_else(|| "is missing".into(), |m| format!("is \"{m}\""));
+            let message = format!("the mode of this vhostuser interface {found}; expected client or server");
+            return Err(source.at(said.unwrap_or(node), "source", message));
+        }
+    };
+    Ok(Link::VhostUser { path: path.into(), mode })
+}

@@ -1,0 +1,322 @@
+//! A domain to contracts.
+//!
+//! ```text
+//!  interface ─┬─ metadata has its MAC ──▶ that contract           (its <bandwidth> is then as good as not there)
+//!             ├─ has a <bandwidth> ─────▶ that, translated
+//!             └─ neither ───────────────▶ nothing
+//! ```
+//!
+//! All or nothing: where one thing cannot be had as it is written, no contract of the domain is made.
+
+use crate::domain::{Domain, Interface, Link, read};
+use crate::metadata::{Asked, NAMESPACE};
+use crate::xml::Source;
+use tidegate_contract::{Allowed, Attach, Error, Errors, Mac, Rx, Segment, SocketOwner, Tx, Vnic, set_key};
+
+/// Most bytes of a domain's name that a vNIC's name takes over: 63 less a hyphen and the MAC's 12 digits.
+const STEM: usize = 50;
+/// Stands for the name of a tap that is not there yet.
+const NOT_YET: &str = "not-yet";
+
+/// What a domain asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// The domain's name.
+    pub domain: String,
+    /// Its contracts, in the order of the interfaces.
+    pub contracts: Vec<Contract>,
+    /// The same as elements of the metadata, with those that wait for an interface.
+    pub elements: Vec<Element>,
+    /// What a person should know: what was not translated, contracts without an interface.
+    pub notes: Vec<String>,
+}
+
+/// The contract of one interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contract {
+    /// The contract; its attachment is a placeholder where `attached` is false.
+    pub vnic: Vnic,
+    /// Whether the interface's tap or socket is known: taps get their names when a domain starts.
+    pub attached: bool,
+    /// Whether libvirt limits this interface too, so that its own qdisc and filter are in the way.
+    pub limited_by_libvirt: bool,
+    /// Where it comes from.
+    pub from: From,
+}
+
+/// A contract as an element of the metadata: the interface, and the attributes besides.
+pub type Element = (Mac, Vec<(String, String)>);
+
+/// Where a contract comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// The domain's metadata.
+    Metadata,
+    /// The interface's `<bandwidth>`.
+    Bandwidth,
+}
+
+/// Reads the XML of a domain. `origin` is where it is from, for errors.
+///
+/// # Errors
+/// Everything that is wrong or cannot be translated, with line and column.
+pub fn translate(text: &str, origin: &str) -> Result<Translation, Errors> {
+    let source = Source { text, origin };
+    let document = source.parse()?;
+    let domain = read(source, document.root_element())?;
+    let (mut contracts, mut notes, mut errors) = (Vec::<Contract>::new(), Vec::new(), Vec::new());
+    for interface in &domain.interfaces {
+        let asked = domain.asked.iter().find(|a| a.mac == interface.mac);
+        match contract(source, &domain, interface, asked, &mut notes) {
+            Ok(contract) => contracts.extend(contract),
+            Err(why) => errors.extend(why),
+        }
+    }
+    for unused in domain.asked.iter().filter(|a| domain.interfaces.iter().all(|i| i.mac != a.mac)) {
+        notes.push(format!(
+            "the metadata has a contract for {}, and the domain no interface of that MAC: it waits for one",
+            unused.mac
+        ));
+    }
+    if !errors.is_empty() {
+        return Err(Errors(errors));
+    }
+    let imported =
+        contracts.iter().filter(|c| c.from == From::Bandwidth).map(|c| (c.vnic.mac, limit_keys(&c.vnic)));
+    let elements = domain.asked.iter().map(written).chain(imported).collect();
+    Ok(Translation { domain: domain.name.into(), contracts, elements, notes })
+}
+
+/// The attributes of an element, as they stand there.
+fn written(asked: &Asked<'_>) -> Element {
+    let name = asked.name.map(|name| ("name".to_owned(), name.to_owned()));
+    let keys = asked.keys.iter().map(|key| (key.name().to_owned(), key.value().to_owned()));
+    (asked.mac, name.into_iter().chain(keys).collect())
+}
+
+/// The limits of a contract, as attributes.
+fn limit_keys(vnic: &Vnic) -> Vec<(String, String)> {
+    let keys = [
+        ("tx.max", vnic.tx.max.map(|r| r.to_string())),
+        ("tx.burst", vnic.tx.burst.map(|b| b.to_string())),
+        ("rx.max", vnic.rx.max.map(|r| r.to_string())),
+        ("rx.burst", vnic.rx.burst.map(|b| b.to_string())),
+    ];
+    keys.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+fn contract(
+    source: Source<'_>,
+    domain: &Domain<'_>,
+    interface: &Interface<'_>,
+    asked: Option<&Asked<'_>>,
+    notes: &mut Vec<String>,
+) -> Result<Option<Contract>, Vec<Error>> {
+    let mac = interface.mac;
+    let (attach, attached) = match (&interface.link, asked) {
+        (Link::Other(kind), Some(asked)) => {
+            let message = format!(
+                "{mac} is an interface of type {kind}, for which no contract can be kept; possible are bridge, network, \
+                 ethernet, direct (a limit on its tap) and vhostuser (a port of the switch)"
+            );
+            return Err(vec![source.at(asked.node, "metadata", message)]);
+        }
+        (Link::Other(kind), None) => {
+            if interface.bandwidth.is_some() {
+                notes.push(format!("{mac}: the <bandwidth> of an interface of type {kind} stays libvirt's"));
+            }
+            return Ok(None);
+        }
+        (Link::Netdev(name), _) => (Attach::Netdev { name: name.unwrap_or(NOT_YET).into() }, name.is_some()),
+        (Link::VhostUser { path, mode }, _) => {
+            (Attach::VhostUser { path: path.clone(), mode: *mode, owner: SocketOwner::default() }, true)
+        }
+    };
+    let mut base = Vnic {
+        name: name(domain.name, mac),
+        attach,
+        mac,
+        segment: Segment::new(0).expect("0 is a segment"),
+        tx: Tx::default(),
+        rx: Rx::default(),
+        weight: 1,
+        deadline: None,
+        to: vec![],
+        allowed: Allowed::default(),
+        mtu: 1500,
+        queues: 1,
+    };
+    let mut keys = own_keys(interface);
+    let from = match (asked, &interface.bandwidth) {
+        (Some(asked), _) => {
+            said(source, interface, asked, &mut base, &mut keys)?;
+            From::Metadata
+        }
+        (None, Some(bandwidth)) if bandwidth.open_vswitch => {
+            notes.push(format!(
+                "{mac}: the <bandwidth> of an interface on Open vSwitch stays with Open vSwitch; write a contract in the metadata \
+                 to have it kept here"
+            ));
+            return Ok(None);
+        }
+        (None, Some(_)) if matches!(interface.link, Link::VhostUser { .. }) => {
+            notes.push(format!(
+                "{mac}: the <bandwidth> of a vhostuser interface is kept by nobody; a port of the switch needs a contract in the \
+                 metadata, with its segment"
+            ));
+            return Ok(None);
+        }
+        (None, Some(_)) => {
+            limits(source, interface, &mut base, notes)?;
+            From::Bandwidth
+        }
+        (None, None) => return Ok(None),
+    };
+    let place = |key: &str, message: String| {
+        let attribute = asked.and_then(|a| a.node.attributes().find(|k| k.name() == key));
+        let path = format!("vnic.{}.{key}", base.name);
+        match (attribute, asked) {
+            (Some(attribute), _) => source.at_attribute(attribute, &path, message),
+            (None, Some(asked)) => source.at(asked.node, &path, message),
+            (None, None) => source.at(interface.node, &path, message),
+        }
+    };
+    // What `set_key` changes has to be a contract already.
+    base.check()
+        .map_err(|broken| broken.into_iter().map(|p| place(&p.key, p.message)).collect::<Vec<_>>())?;
+    let vnic = set_key(&base, &keys).map_err(|Errors(errors)| {
+        let prefix = format!("vnic.{}.", base.name);
+        let errors = errors.into_iter();
+        errors.map(|e| place(e.key.strip_prefix(&prefix).unwrap_or_default(), e.message)).collect::<Vec<_>>()
+    })?;
+    let limited_by_libvirt = interface.bandwidth.is_some() && matches!(interface.link, Link::Netdev(_));
+    Ok(Some(Contract { vnic, attached, limited_by_libvirt, from }))
+}
+
+/// Keys that the interface itself says.
+fn own_keys(interface: &Interface<'_>) -> Vec<(String, String)> {
+    let mut keys = Vec::new();
+    if let Some(mtu) = interface.mtu {
+        keys.push(("mtu".to_owned(), mtu.to_owned()));
+    }
+    // A tap has the queues it was made with, whatever a contract says.
+    if let (Some(queues), Link::VhostUser { .. }) = (interface.queues, &interface.link) {
+        keys.push(("queues".to_owned(), queues.to_owned()));
+    }
+    keys
+}
+
+/// What the metadata says of an interface.
+fn said(
+    source: Source<'_>,
+    interface: &Interface<'_>,
+    asked: &Asked<'_>,
+    base: &mut Vnic,
+    keys: &mut Vec<(String, String)>,
+) -> Result<(), Vec<Error>> {
+    let mut errors = Vec::new();
+    if let Some(name) = asked.name {
+        base.name = name.into();
+    }
+    for key in &asked.keys {
+        let socket = ["attach.owner", "attach.group", "attach.socket-mode"].contains(&key.name());
+        if key.name().starts_with("attach") && !socket {
+            let message = "where the interface is attached, the interface itself says; leave this out";
+            errors.push(source.at_attribute(*key, key.name(), message));
+        }
+        keys.retain(|(own, _)| own != key.name());
+        keys.push((key.name().to_owned(), key.value().to_owned()));
+    }
+    if matches!(interface.link, Link::VhostUser { .. }) && asked.keys.iter().all(|k| k.name() != "segment") {
+        let message = "a port of the switch is in one segment, and frames never cross segments: write which, such as segment=\"42\"";
+        errors.push(source.at(asked.node, "segment", message));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// What the `<bandwidth>` of an interface says.
+fn limits(
+    source: Source<'_>,
+    interface: &Interface<'_>,
+    base: &mut Vnic,
+    notes: &mut Vec<String>,
+) -> Result<(), Vec<Error>> {
+    let Some(bandwidth) = interface.bandwidth else { return Ok(()) };
+    let mut errors = Vec::new();
+    let mut limit = |way: &str, said: crate::bandwidth::Way| {
+        notes.extend(said.untranslated(way).into_iter().map(|note| format!("{}: {note}", interface.mac)));
+        said.limit().map_err(|why| errors.push(source.at(bandwidth.node, way, why))).unwrap_or_default()
+    };
+    let (rx, tx) = (limit("inbound", bandwidth.inbound), limit("outbound", bandwidth.outbound));
+    (base.rx.max, base.rx.burst) = (rx.max, rx.burst);
+    (base.tx.max, base.tx.burst) = (tx.max, tx.burst);
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// The name of a vNIC that was given none: the domain's, as far as a contract can have it, and the MAC.
+fn name(domain: &str, mac: Mac) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    let mut stem: String = domain.chars().map(plain).take(STEM).collect();
+    if !stem.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        stem = format!("vm{}", &stem[..stem.len().min(STEM - 2)]);
+    }
+    mac.0.iter().fold(stem + "-", |name, byte| format!("{name}{byte:02x}"))
+}
+
+impl Translation {
+    /// The contracts of interfaces that are attached, as a text for the agent: also where there are none.
+    pub fn to_toml(&self) -> String {
+        let attached = self.contracts.iter().filter(|c| c.attached);
+        attached.fold(format!("# Domain {:?}\n", self.domain), |text, c| text + "\n" + &c.vnic.to_toml())
+    }
+
+    /// For people: all contracts, where each is from, and what was not translated.
+    pub fn explained(&self) -> String {
+        let mut text = format!(
+            "# Domain {:?}, in the VM's view: tx is what it sends, rx what it receives.\n",
+            self.domain
+        );
+        for note in &self.notes {
+            text += &format!("# {note}\n");
+        }
+        for contract in &self.contracts {
+            let toml = contract.vnic.to_toml();
+            let toml = if contract.attached {
+                toml
+            } else {
+                let line = |line: &str| match line.starts_with("attach ") {
+                    true => "# attach: its tap gets a name when the domain starts\n".to_owned(),
+                    false => format!("{line}\n"),
+                };
+                toml.lines().map(line).collect()
+            };
+            let from = match contract.from {
+                From::Metadata => "its metadata",
+                From::Bandwidth => "its <bandwidth>",
+            };
+            text += &format!("\n# from {from}\n{toml}");
+        }
+        text
+    }
+
+    /// The same as an element for the domain's `<metadata>`.
+    pub fn to_metadata(&self) -> String {
+        let mut text = format!("<tidegate:contracts xmlns:tidegate=\"{NAMESPACE}\">\n");
+        for (mac, keys) in &self.elements {
+            let keys = keys
+                .iter()
+                .fold(String::new(), |all, (key, value)| format!("{all} {key}=\"{}\"", escaped(value)));
+            text += &format!("  <tidegate:vnic mac=\"{mac}\"{keys}/>\n");
+        }
+        text + "</tidegate:contracts>\n"
+    }
+}
+
+/// A text as the value of an attribute.
+fn escaped(text: &str) -> String {
+    let with = [("&", "&amp;"), ("<", "&lt;"), ("\"", "&quot;"), ("\n", "&#10;"), ("\t", "&#9;")];
+    with.into_iter().fold(text.to_owned(), |text, (plain, safe)| text.replace(plain, safe))
+}
+
+#[cfg(test)]
+mod tests;

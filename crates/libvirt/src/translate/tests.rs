@@ -1,0 +1,216 @@
+//! Domains and the contracts they become.
+
+use super::*;
+use proptest::prelude::*;
+use std::path::Path;
+use tidegate_contract::{Rate, SocketMode};
+
+fn domain(metadata: &str, devices: &str) -> String {
+    format!(
+        "<domain type='kvm'>\n<name>web 1</name>\n<metadata>{metadata}</metadata>\n<devices>\n{devices}\n</devices>\n</domain>"
+    )
+}
+
+fn contracts(vnics: &str) -> String {
+    format!("<tg:contracts xmlns:tg='https://tidegate.dev/libvirt/1'>{vnics}</tg:contracts>")
+}
+
+fn bridge(more: &str) -> String {
+    format!(
+        "<interface type='bridge'>\n<mac address='52:54:00:00:00:01'/>\n<source bridge='br0'/>\n<target dev='vnet3'/>\n{more}\n</interface>"
+    )
+}
+
+fn refused(metadata: &str, devices: &str) -> String {
+    translate(&domain(metadata, devices), "web.xml").expect_err("refused").to_string()
+}
+
+#[test]
+fn a_bandwidth_is_turned_to_the_vms_view() {
+    let bandwidth = "<bandwidth><inbound average='1000' peak='5000' burst='1024'/><outbound average='128' burst='256'/></bandwidth>";
+    let done = translate(&domain("", &bridge(bandwidth)), "web.xml").expect("translated");
+    let [contract] = &done.contracts[..] else { panic!("{done:?}") };
+    let vnic = &contract.vnic;
+    assert_eq!((done.domain.as_str(), vnic.name.as_str()), ("web 1", "web-1-525400000001"));
+    assert_eq!(vnic.attach, Attach::Netdev { name: "vnet3".into() });
+    assert_eq!((vnic.rx.max, vnic.tx.max), (Rate::from_bits(8_000_000), Rate::from_bits(1_024_000)));
+    assert_eq!(
+        (vnic.rx.burst.map(|b| b.get()), vnic.tx.burst.map(|b| b.get())),
+        (Some(1_048_576), Some(262_144))
+    );
+    assert!(contract.limited_by_libvirt && contract.attached);
+    assert_eq!(done.notes.len(), 1, "{:?}", done.notes);
+    assert_eq!(
+        done.to_metadata(),
+        "<tidegate:contracts xmlns:tidegate=\"https://tidegate.dev/libvirt/1\">\n  <tidegate:vnic mac=\"52:54:00:00:00:01\" \
+         tx.max=\"1024kbit\" tx.burst=\"256KiB\" rx.max=\"8mbit\" rx.burst=\"1MiB\"/>\n</tidegate:contracts>\n"
+    );
+}
+
+#[test]
+fn metadata_wins_and_may_say_everything() {
+    let asked = contracts(
+        "<tg:vnic mac='52:54:00:00:00:01' name='plc1' segment='7' tx.max='500mbit' tx.burst='10kB' deadline='1ms' to='plc2,plc3'/>",
+    );
+    let bandwidth = "<mtu size='9000'/><bandwidth><inbound average='1'/></bandwidth>";
+    let done = translate(&domain(&asked, &bridge(bandwidth)), "web.xml").expect("translated");
+    let vnic = &done.contracts[0].vnic;
+    assert_eq!((vnic.name.as_str(), u32::from(vnic.segment), vnic.mtu), ("plc1", 7, 9000));
+    assert_eq!((vnic.rx.max, vnic.to.len(), vnic.is_realtime()), (None, 2, true));
+    assert!(done.contracts[0].limited_by_libvirt, "libvirt sets its own all the same");
+    // What is printed for the metadata says the same again.
+    let again = translate(&domain(&done.to_metadata(), &bridge(bandwidth)), "web.xml").expect("translated");
+    assert_eq!(again, done);
+}
+
+#[test]
+fn a_vhostuser_interface_is_a_port_of_the_switch() {
+    let interface = |mode: &str| {
+        format!(
+            "<interface type='vhostuser'><mac address='52:54:00:00:00:02'/><source type='unix' path='/run/tidegate/vm/a.sock' \
+             mode='{mode}'/><driver queues='4'/></interface>"
+        )
+    };
+    let asked = contracts("<tg:vnic mac='52:54:00:00:00:02' segment='42' attach.group='kvm'/>");
+    let done = translate(&domain(&asked, &interface("client")), "a.xml").expect("translated");
+    let vnic = &done.contracts[0].vnic;
+    let Attach::VhostUser { path, mode, owner } = &vnic.attach else { panic!("{vnic:?}") };
+    assert_eq!(
+        (path.as_path(), *mode, vnic.queues),
+        (Path::new("/run/tidegate/vm/a.sock"), SocketMode::Server, 4)
+    );
+    assert_eq!(owner.group.as_deref(), Some("kvm"));
+    let plain = contracts("<tg:vnic mac='52:54:00:00:00:02' segment='42'/>");
+    let done = translate(&domain(&plain, &interface("server")), "a.xml").expect("translated");
+    assert!(matches!(done.contracts[0].vnic.attach, Attach::VhostUser { mode: SocketMode::Client, .. }));
+    assert_eq!(translate(&domain("", &interface("client")), "a.xml").expect("nothing asked").contracts, []);
+
+    let error = refused(&contracts("<tg:vnic mac='52:54:00:00:00:02'/>"), &interface("client"));
+    assert!(error.contains("write which, such as segment=\"42\""), "{error}");
+    let error = refused(&asked, &interface("both"));
+    assert!(error.contains("\"both\"; expected client or server"), "{error}");
+}
+
+#[test]
+fn who_asks_for_nothing_gets_nothing() {
+    let done = translate(&domain("<other xmlns='urn:x'/>", &bridge("")), "web.xml").expect("translated");
+    assert_eq!((done.contracts, done.notes), (vec![], vec![]));
+    let user = "<interface type='user'><mac address='52:54:00:00:00:01'/></interface>";
+    assert_eq!(translate(&domain("", user), "x").expect("translated").contracts, []);
+}
+
+#[test]
+fn a_tap_without_a_name_is_explained() {
+    let cold =
+        bridge("<bandwidth><outbound average='1000'/></bandwidth>").replace("<target dev='vnet3'/>", "");
+    let done = translate(&domain("", &cold), "web.xml").expect("translated");
+    assert!(!done.contracts[0].attached);
+    assert_eq!(done.to_toml(), "# Domain \"web 1\"\n");
+    let text = done.explained();
+    assert!(
+        text.contains(
+            "# attach: its tap gets a name when the domain starts\nmac      = \"52:54:00:00:00:01\""
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_state_that_libvirt_keeps_is_read_too() {
+    let actual = "<actual type='bridge'><source bridge='br0'/><bandwidth><inbound average='100'/></bandwidth></actual>";
+    let inner = domain("", &bridge(actual).replace("type='bridge'>\n<mac", "type='network'>\n<mac"));
+    let status = format!("<!-- made by libvirt -->\n<domstatus state='running'>\n{inner}\n</domstatus>");
+    let done = translate(&status, "web.xml").expect("translated");
+    assert_eq!(done.contracts[0].vnic.rx.max, Rate::from_bits(800_000));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    let one = |attributes: &str| contracts(&format!("\n<tg:vnic mac='52:54:00:00:00:01' {attributes}/>"));
+    for (metadata, device, expected) in [
+        (
+            one("tx.max='500'"),
+            bridge(""),
+            "web.xml:4:34: vnic.web-1-525400000001.tx.max: rate \"500\" has no unit",
+        ),
+        (one("tx.maxx='500mbit'"), bridge(""), "unknown key; did you mean \"tx.max\"?"),
+        (one("name='a b'"), bridge(""), "web.xml:4:34: vnic.a b.name: "),
+        (one("attach.tap='x'"), bridge(""), "the interface itself says; leave this out"),
+        (one("deadline='1ms'"), bridge(""), "tx.max"),
+        (contracts("<tg:vnic tx.max='1mbit'/>"), bridge(""), "names no interface"),
+        (contracts("<tg:nic mac='52:54:00:00:00:01'/>"), bridge(""), "<nic> has no meaning here"),
+        (contracts("<vnic mac='52:54:00:00:00:01'/>"), bridge(""), "<vnic> has no meaning here"),
+        (contracts("hello"), bridge(""), "this text has no meaning here"),
+        (one("/><tg:vnic mac='52:54:00:00:00:01'"), bridge(""), "has two contracts here"),
+        (
+            "<x:contracts xmlns:x='https://tidegate.dev/libvirt/2'/>".into(),
+            bridge(""),
+            "expected <contracts> of",
+        ),
+        (
+            one(""),
+            bridge("").replace("bridge'>", "hostdev'>"),
+            "interface of type hostdev, for which no contract",
+        ),
+        (one(""), bridge("").replace("vnet3", "a name that is far too long"), "attach.netdev"),
+        (
+            String::new(),
+            bridge("<bandwidth><inbound average='fast'/></bandwidth>"),
+            "whole number of kilobytes, not \"fast\"",
+        ),
+        (
+            String::new(),
+            bridge("<bandwidth><inbound average='99999999999'/></bandwidth>"),
+            "more than 400 Gbit/s",
+        ),
+        (
+            String::new(),
+            bridge("<bandwidth><inbound speed='1'/></bandwidth>"),
+            "speed is nothing that inbound has",
+        ),
+        (String::new(), "<interface type='bridge'/>".into(), "no <mac address="),
+        (String::new(), "<interface".into(), "no XML that can be read"),
+    ] {
+        let error = refused(&metadata, &device);
+        assert!(error.contains(expected), "{error}\nlacks: {expected}");
+    }
+    let error = translate("<network/>", "x").expect_err("no domain").to_string();
+    assert!(error.contains("not <network>"), "{error}");
+    let bomb = "<!DOCTYPE x [<!ENTITY a 'b'>]><domain><name>&a;</name></domain>";
+    assert!(translate(bomb, "x").is_err());
+}
+
+#[test]
+fn a_contract_for_no_interface_waits() {
+    let done = translate(&domain(&contracts("<tg:vnic mac='52:54:00:00:00:09' tx.max='1mbit'/>"), ""), "x")
+        .expect("ok");
+    assert_eq!(done.contracts, []);
+    assert!(done.notes[0].contains("52:54:00:00:00:09") && done.to_metadata().contains("tx.max=\"1mbit\""));
+}
+
+proptest! {
+    /// Any domain name makes a name that a contract may have.
+    #[test]
+    fn every_domain_has_a_name_for_its_vnics(domain in "\\PC{1,300}", mac in any::<[u8; 6]>()) {
+        let vnic = format!("[vnic.{:?}]\nattach = {{ netdev = 'a' }}\nmac = '52:54:00:00:00:01'\nsegment = 0\n", name(&domain, Mac(mac)));
+        prop_assert!(tidegate_contract::parse(&vnic, "x").is_ok(), "{}", vnic);
+    }
+
+    /// Whatever stands in an attribute, it is a contract or an error, and prints as what it was.
+    #[test]
+    fn attributes_are_read_as_they_were_written(name in "\\PC{0,20}", value in "[ -~\\n\\t]{0,30}", key in "(tx|rx)\\.(max|burst)|name|to|segment") {
+        let element = format!("<tg:vnic mac='52:54:00:00:00:01' {key}=\"{}\" mtu=\"{}\"/>", escaped(&value), escaped(&name.replace(|c: char| c.is_control(), "")));
+        let text = domain(&contracts(&element), &bridge(""));
+        if let Ok(done) = translate(&text, "x") {
+            let again = translate(&domain(&done.to_metadata(), &bridge("")), "x");
+            prop_assert_eq!(again.expect("the same"), done);
+        }
+    }
+
+    /// No text brings the reader down.
+    #[test]
+    fn nonsense_is_an_error(text in "(<[a-z/]{0,8}( [a-z]{1,5}='[a-z0-9:]{0,20}')?/?>|[a-z ]){0,60}") {
+        let _ = translate(&text, "x");
+        let _ = translate(&domain(&text, &text), "x");
+    }
+}

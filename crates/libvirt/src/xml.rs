@@ -1,0 +1,92 @@
+//! Reading XML with errors that point at line and column.
+
+use roxmltree::{Attribute, Document, Node, ParsingOptions};
+use std::ops::Range;
+use tidegate_contract::error::Excerpt;
+use tidegate_contract::{Error, Errors};
+
+/// Longest line that is shown with an error, in characters: some programs write a domain in one.
+const LONGEST: usize = 200;
+
+/// A text, and where it came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'a> {
+    pub text: &'a str,
+    pub origin: &'a str,
+}
+
+impl<'a> Source<'a> {
+    /// Reads it. Document type definitions, and with them entities that grow, are refused.
+    pub fn parse(self) -> Result<Document<'a>, Errors> {
+        let options = ParsingOptions { allow_dtd: false, ..ParsingOptions::default() };
+        Document::parse_with_options(self.text, options).map_err(|e| {
+            let at = e.pos();
+            let (line, column) = (at.row as usize, at.col as usize);
+            let message = format!("this is no XML that can be read: {e}");
+            Errors(vec![Error { line, column, message, ..self.nowhere() }])
+        })
+    }
+
+    /// What is wrong at an element.
+    pub fn at(self, node: Node<'_, '_>, key: &str, message: impl Into<String>) -> Error {
+        // The start tag's name, not all that the element holds.
+        let start = node.range().start;
+        let end = self.text[start..].find(|c: char| c == '>' || c == '/' || c.is_whitespace());
+        self.error(start..start + end.unwrap_or(1), key, message.into())
+    }
+
+    /// What is wrong with an attribute.
+    pub fn at_attribute(self, attribute: Attribute<'_, '_>, key: &str, message: impl Into<String>) -> Error {
+        self.error(attribute.range(), key, message.into())
+    }
+
+    fn error(self, span: Range<usize>, key: &str, message: String) -> Error {
+        let before = &self.text[..span.start];
+        let begin = before.rfind('\n').map_or(0, |i| i + 1);
+        let line = self.text[begin..].lines().next().unwrap_or_default();
+        let column = self.text[begin..span.start].chars().count() + 1;
+        let width = self.text[span.start..span.end.min(begin + line.len()).max(span.start)].chars().count();
+        let excerpt =
+            (line.chars().count() <= LONGEST).then(|| Excerpt { text: line.into(), width: width.max(1) });
+        Error {
+            line: before.matches('\n').count() + 1,
+            column,
+            key: key.into(),
+            message,
+            excerpt,
+            ..self.nowhere()
+        }
+    }
+
+    /// An error of the text as a whole.
+    pub fn nowhere(self) -> Error {
+        Error {
+            file: self.origin.into(),
+            line: 0,
+            column: 0,
+            key: String::new(),
+            message: String::new(),
+            excerpt: None,
+        }
+    }
+}
+
+/// The child elements of this name that are libvirt's own: in no namespace.
+pub(crate) fn children<'a, 'i>(node: Node<'a, 'i>, name: &'static str) -> impl Iterator<Item = Node<'a, 'i>> {
+    node.children()
+        .filter(move |n| n.is_element() && n.tag_name().namespace().is_none() && n.tag_name().name() == name)
+}
+
+/// The first of them.
+pub(crate) fn child<'a, 'i>(node: Node<'a, 'i>, name: &'static str) -> Option<Node<'a, 'i>> {
+    children(node, name).next()
+}
+
+/// An attribute of a child element.
+pub(crate) fn child_attribute<'a>(
+    node: Node<'a, '_>,
+    name: &'static str,
+    attribute: &str,
+) -> Option<&'a str> {
+    child(node, name)?.attribute(attribute)
+}
