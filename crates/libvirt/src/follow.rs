@@ -29,7 +29,7 @@ pub enum Todo {
 }
 
 /// Knows what was done. `S` tells one version of a state from another.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Follower<S> {
     running: BTreeMap<String, Known<S>>,
     /// Since when an owner is without a domain.
@@ -41,6 +41,12 @@ struct Known<S> {
     done: Option<S>,
     /// When a version was tried in vain.
     failed: Option<(S, Instant)>,
+}
+
+impl<S> Default for Follower<S> {
+    fn default() -> Self {
+        Self { running: BTreeMap::new(), orphans: BTreeMap::new() }
+    }
 }
 
 impl<S: Clone + Eq> Follower<S> {

@@ -16,6 +16,7 @@
 //! - [`mod@translate`]: both to contracts
 //! - [`hook`]: what to do when libvirt calls
 //! - [`follow`]: what to do when a domain changes without a call
+//! - [`room`]: whose contracts are in the way and of no use
 //! - [`script`]: the file that libvirt runs
 
 pub mod bandwidth;
@@ -23,6 +24,7 @@ pub mod domain;
 pub mod follow;
 pub mod hook;
 pub mod metadata;
+pub mod room;
 pub mod script;
 pub mod translate;
 mod xml;

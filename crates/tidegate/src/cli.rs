@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::commands::{agent, apply, capture, completions, demo, plan, switch, top, vnic, why};
+use crate::commands::{agent, apply, capture, completions, demo, libvirt, plan, switch, top, vnic, why};
 use crate::exit;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -39,6 +39,9 @@ pub enum Command {
     Why(why::Args),
     /// Record a vNIC's frames as pcapng, for Wireshark and tcpdump
     Capture(capture::Args),
+    /// Contracts of libvirt's domains: its hook, its <metadata> and <bandwidth>
+    #[command(subcommand)]
+    Libvirt(libvirt::Command),
     /// Run the agent: contracts in, evidence out
     Agent(agent::Args),
     /// Run the switch: the data plane

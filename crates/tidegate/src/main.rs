@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  tidegate apply, plan, vnic, top, why, capture ──HTTP over a Unix socket──▶ tidegate agent
+//!  tidegate libvirt hook, watch ── contracts of libvirt's domains, over the same ──▶ tidegate agent
 //!  tidegate agent, switch: run here             tidegate agent ──control──▶ tidegate switch
 //!  tidegate demo: namespaces, its own switch and agent, measured traffic
 //! ```

@@ -5,6 +5,7 @@ pub mod apply;
 pub mod capture;
 pub mod completions;
 pub mod demo;
+pub mod libvirt;
 pub mod plan;
 #[cfg(test)]
 mod samples;
@@ -29,6 +30,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Top(args) => wait(top::run(&client, args, json)),
         Command::Why(args) => wait(why::run(&client, args, json)),
         Command::Capture(args) => wait(capture::run(&client, args)),
+        Command::Libvirt(command) => wait(libvirt::run(&client, command)),
         Command::Agent(args) => agent::run(args, cli.api),
         Command::Switch(args) => switch::run(args),
         Command::Demo(args) => demo::run(args, json),

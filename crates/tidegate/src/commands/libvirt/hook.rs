@@ -1,0 +1,120 @@
+//! `tidegate libvirt hook`: what libvirt runs when a domain starts and stops.
+//!
+//! Standard output stays empty: of some calls libvirt would take it for the domain's new XML. What it shows to
+//! whoever started the domain is standard error, where the hook fails.
+
+use super::keeper;
+use super::states::Folder;
+use crate::client::Client;
+use crate::exit::{Code, Failure};
+use std::io::Read;
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+use tidegate_libvirt::hook::{Call, call};
+use tidegate_libvirt::{Translation, translate};
+
+/// Longest that libvirt, and with it whoever asked for the domain, is kept waiting.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Longest XML of a domain that is read, bytes.
+const LONGEST: u64 = 16 << 20;
+
+/// Arguments of `hook`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Log a refusal and let the domain start
+    #[arg(long)]
+    advisory: bool,
+    #[command(flatten)]
+    states: Folder,
+    /// The domain's name
+    domain: String,
+    /// What happens to it, such as `start`
+    operation: String,
+    /// Whether that begins or ends, and more: as libvirt says
+    #[arg(value_name = "MORE", allow_hyphen_values = true)]
+    more: Vec<String>,
+}
+
+/// Does what a call asks for. Fails only where libvirt is to stop.
+pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
+    // Read in any case: libvirt writes it.
+    let mut xml = String::new();
+    let read = std::io::stdin().take(LONGEST).read_to_string(&mut xml);
+    let Some(call) = call(&args.operation) else {
+        warn(&format!(
+            "domain {}: operation {} is not known to this release; nothing was done",
+            args.domain, args.operation
+        ));
+        return Ok(());
+    };
+    let outcome = match read {
+        Err(e) => Err(Failure::failed(format!("cannot read the domain's XML: {e}"))),
+        Ok(_) => match tokio::time::timeout(PATIENCE, carry_out(client, &args, call, &xml)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Failure {
+                code: Code::Unreachable,
+                message: format!(
+                    "the agent at {} does not answer within {} s",
+                    client.socket().display(),
+                    PATIENCE.as_secs()
+                ),
+            }),
+        },
+    };
+    let Err(failure) = outcome else { return Ok(()) };
+    let message = format!("domain {}, {}: {}", args.domain, args.operation, failure.message);
+    let may_refuse = matches!(call, Call::Check | Call::Put { may_refuse: true });
+    if may_refuse && !args.advisory {
+        return Err(Failure { message, ..failure });
+    }
+    warn(&message);
+    Ok(())
+}
+
+async fn carry_out(client: &Client, args: &Args, call: Call, xml: &str) -> Result<(), Failure> {
+    match call {
+        Call::Nothing => Ok(()),
+        Call::Remove => {
+            // A domain without contracts needs no agent, also when it ends.
+            let theirs = read(xml, &args.domain);
+            if theirs.is_ok_and(|t| t.contracts.is_empty()) && !client.socket().exists() {
+                return Ok(());
+            }
+            keeper::remove(client, &args.domain).await?;
+            Ok(())
+        }
+        Call::Check => read(xml, &args.domain).map(drop),
+        Call::Put { .. } => {
+            let translation = read(xml, &args.domain)?;
+            if let Some(contract) = translation.contracts.iter().find(|c| !c.attached) {
+                return Err(Failure {
+                    code: Code::Refused,
+                    message: format!(
+                        "the interface {} has no tap on this host yet (<target dev='...'/>), so its contract would not be kept",
+                        contract.vnic.mac
+                    ),
+                });
+            }
+            // A domain without contracts needs no agent.
+            if !translation.contracts.is_empty() {
+                keeper::put(client, &translation, &args.states).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// What the XML asks for, of the domain that libvirt named.
+fn read(xml: &str, domain: &str) -> Result<Translation, Failure> {
+    let translation = translate(xml, &format!("domain {domain}"))
+        .map_err(|e| Failure { code: Code::Refused, message: e.to_string() })?;
+    Ok(Translation { domain: domain.into(), ..translation })
+}
+
+/// Says it where somebody may see it: libvirt drops what a hook says that does not fail.
+fn warn(message: &str) {
+    eprintln!("tidegate: {message}");
+    // 28 is a warning of a daemon (RFC 3164, 4.1.1). A host without a log has nowhere else.
+    let line = format!("<28>tidegate-hook: {}", message.replace('\n', " "));
+    let _ = UnixDatagram::unbound().and_then(|log| log.send_to(line.as_bytes(), "/dev/log"));
+}

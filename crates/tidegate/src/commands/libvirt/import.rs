@@ -1,0 +1,38 @@
+//! `tidegate libvirt import DOMAIN.xml`.
+
+use crate::exit::{self, Code, Failure};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use tidegate_libvirt::translate;
+
+/// Arguments of `import`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The domain, as `virsh dumpxml` prints it; - reads standard input
+    #[arg(value_name = "DOMAIN.xml")]
+    file: PathBuf,
+    /// Print the element for the domain's <metadata> instead of TOML
+    #[arg(long)]
+    metadata: bool,
+}
+
+/// Prints the contracts that a domain's XML means.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", args.file.display()));
+    let mut text = String::new();
+    if args.file == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text).map_err(failed)?;
+    } else {
+        text = std::fs::read_to_string(&args.file).map_err(failed)?;
+    }
+    let translation = translate(&text, &args.file.display().to_string())
+        .map_err(|e| Failure { code: Code::Refused, message: e.to_string() })?;
+    if !args.metadata {
+        return exit::print(&translation.explained());
+    }
+    // Notes are no part of the element.
+    for note in &translation.notes {
+        eprintln!("tidegate: {note}");
+    }
+    exit::print(&translation.to_metadata())
+}

@@ -1,0 +1,101 @@
+//! `tidegate libvirt install-hook` and `remove-hook`.
+
+use crate::exit::{self, Failure};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+use tidegate_libvirt::script::{self, Settings};
+
+/// libvirt's folder of hooks, unless another is given.
+const HOOKS: &str = "/etc/libvirt/hooks";
+
+/// Arguments of `install-hook`. The agent's API socket that the hook uses is the global `--api`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// libvirt's folder of hooks
+    #[arg(long, value_name = "DIR", default_value = HOOKS)]
+    hooks_dir: PathBuf,
+    /// A domain whose contracts are refused starts all the same, without them; the reason is logged
+    #[arg(long)]
+    advisory: bool,
+}
+
+/// Arguments of `remove-hook`.
+#[derive(Debug, clap::Args)]
+pub struct RemoveArgs {
+    /// libvirt's folder of hooks
+    #[arg(long, value_name = "DIR", default_value = HOOKS)]
+    hooks_dir: PathBuf,
+}
+
+/// Writes the file that libvirt runs, unless somebody else's is there.
+pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
+    let program = std::env::current_exe()
+        .map_err(|e| Failure::failed(format!("cannot tell where this program is: {e}")))?;
+    let api =
+        std::path::absolute(api).map_err(|e| Failure::failed(format!("--api {}: {e}", api.display())))?;
+    let settings = Settings { program: &program, api: &api, advisory: args.advisory };
+    let text = script::text(settings).map_err(Failure::failed)?;
+    let path = place(&args.hooks_dir);
+    let failed = |e: io::Error| Failure::failed(format!("cannot write {}: {e}", path.display()));
+    let there = ours(&path)?;
+    if there.as_deref() != Some(&text) {
+        let folder = args.hooks_dir.join("qemu.d");
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(&folder).map_err(failed)?;
+        // Not beside it: libvirt runs whatever is in that folder.
+        let partial = args.hooks_dir.join(format!(".tidegate-{}", std::process::id()));
+        let written = write(&partial, &text).and_then(|()| fs::rename(&partial, &path));
+        if written.is_err() {
+            let _ = fs::remove_file(&partial);
+        }
+        written.map_err(failed)?;
+    }
+    let what = if there.is_some() { "is up to date" } else { "is installed" };
+    exit::print(&format!(
+        "{} {what}.\n\
+         libvirt looks for hooks when it starts: systemctl restart libvirtd (or virtqemud); VMs keep running.\n\
+         To follow what changes while VMs run: systemctl enable --now tidegate-libvirt\n",
+        path.display()
+    ))
+}
+
+/// Removes the file, where it is ours.
+pub fn remove(args: &RemoveArgs) -> Result<(), Failure> {
+    let path = place(&args.hooks_dir);
+    if ours(&path)?.is_none() {
+        return exit::print(&format!("{} is not there; nothing to remove.\n", path.display()));
+    }
+    fs::remove_file(&path).map_err(|e| Failure::failed(format!("cannot remove {}: {e}", path.display())))?;
+    exit::print(&format!("{} is removed; contracts in force go when their domains stop.\n", path.display()))
+}
+
+fn place(hooks: &Path) -> PathBuf {
+    hooks.join("qemu.d").join(script::NAME)
+}
+
+/// The text of our hook at `path`; `None` where nothing is.
+fn ours(path: &Path) -> Result<Option<String>, Failure> {
+    let failed = |e: io::Error| Failure::failed(format!("cannot look at {}: {e}", path.display()));
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed(e)),
+        Ok(meta) if !meta.is_file() => {}
+        Ok(_) => {
+            let text = String::from_utf8_lossy(&fs::read(path).map_err(failed)?).into_owned();
+            if script::is_ours(&text) {
+                return Ok(Some(text));
+            }
+        }
+    }
+    Err(Failure::failed(format!(
+        "{} is somebody else's and is left as it is; move it out of the way, or choose another --hooks-dir",
+        path.display()
+    )))
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}

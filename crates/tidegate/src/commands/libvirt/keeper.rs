@@ -1,0 +1,68 @@
+//! Has the agent keep the contracts of a domain: all that its owner has, and no other.
+
+use super::states::Folder;
+use crate::client::{Client, ClientError, encode};
+use hyper::StatusCode;
+use std::collections::BTreeSet;
+use tidegate_agent::api::types::{PlanView, VnicView};
+use tidegate_contract::Vnic;
+use tidegate_libvirt::{OWNER, Translation, owner, room};
+
+/// Puts the contracts of a domain in force. What is in their way of domains that are gone goes first.
+pub async fn put(
+    client: &Client,
+    translation: &Translation,
+    states: &Folder,
+) -> Result<PlanView, ClientError> {
+    let domain = translation.domain.as_str();
+    // libvirt's own qdisc and filter, for its <bandwidth>, are taken over; nobody else's.
+    let adopt = translation.contracts.iter().any(|c| c.limited_by_libvirt);
+    let path = apply(domain, adopt);
+    let text = translation.to_toml();
+    match client.post_toml(&path, &text).await {
+        Err(error @ ClientError::Answered { status, .. }) if is_refusal(status) => {
+            if make_room(client, translation, states).await? {
+                client.post_toml(&path, &text).await
+            } else {
+                Err(error)
+            }
+        }
+        other => other,
+    }
+}
+
+/// Has the agent forget a domain.
+pub async fn remove(client: &Client, domain: &str) -> Result<PlanView, ClientError> {
+    client.post_toml(&apply(domain, false), &format!("# Domain {domain:?} is gone\n")).await
+}
+
+/// The domains for which the agent keeps contracts.
+pub async fn owners(client: &Client) -> Result<BTreeSet<String>, ClientError> {
+    let vnics: Vec<VnicView> = client.get("/v1/vnics").await?;
+    Ok(vnics.iter().filter_map(|v| Some(v.owner.strip_prefix(OWNER)?.to_owned())).collect())
+}
+
+fn apply(domain: &str, adopt: bool) -> String {
+    let origin = encode(&format!("domain {domain}"));
+    let adopt = if adopt { "&adopt=true" } else { "" };
+    format!("/v1/apply?origin={origin}&owner={}&prune=true{adopt}", encode(&owner(domain)))
+}
+
+fn is_refusal(status: StatusCode) -> bool {
+    [StatusCode::BAD_REQUEST, StatusCode::CONFLICT, StatusCode::UNPROCESSABLE_ENTITY].contains(&status)
+}
+
+/// Removes what domains that are gone left in the way; whether there was any.
+async fn make_room(client: &Client, translation: &Translation, states: &Folder) -> Result<bool, ClientError> {
+    // Who runs is not known where the folder cannot be read, and then nobody is gone.
+    let Ok(running) = states.running() else { return Ok(false) };
+    let there: Vec<VnicView> = client.get("/v1/vnics").await?;
+    let ours: Vec<Vnic> = translation.contracts.iter().map(|c| c.vnic.clone()).collect();
+    let others = there.iter().filter(|v| v.owner != owner(&translation.domain));
+    let gone = room::in_the_way(&ours, others.map(|v| (v.owner.as_str(), &v.contract)), &running);
+    for domain in &gone {
+        tracing::warn!(domain, "it does not run any more, and its contracts are in the way: removing them");
+        remove(client, domain).await?;
+    }
+    Ok(!gone.is_empty())
+}

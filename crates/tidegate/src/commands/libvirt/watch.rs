@@ -1,0 +1,163 @@
+//! `tidegate libvirt watch`: follows running domains.
+
+use super::keeper;
+use super::states::{Folder, Stamp};
+use crate::client::Client;
+use crate::exit::Failure;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+use tidegate_libvirt::follow::{Follower, Todo};
+use tidegate_libvirt::translate;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How often states are looked at.
+const TICK: Duration = Duration::from_millis(500);
+/// How often the agent is asked for which domains it keeps contracts.
+const ASK: Duration = Duration::from_secs(5);
+
+/// Arguments of `watch`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    states: Folder,
+}
+
+/// Follows them until told to end.
+pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
+    let signals = |kind| signal(kind).map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")));
+    let (mut terminate, mut interrupt) =
+        (signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?);
+    tracing::info!(folder = %args.states.path().display(), "following libvirt's domains");
+    let mut watch = Watch {
+        client,
+        states: args.states,
+        follower: Follower::default(),
+        owners: BTreeSet::new(),
+        asked: None,
+        put: BTreeMap::new(),
+        stuck: BTreeMap::new(),
+        trouble: None,
+    };
+    loop {
+        watch.look().await;
+        tokio::select! {
+            () = tokio::time::sleep(TICK) => {}
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        }
+    }
+}
+
+struct Watch<'a> {
+    client: &'a Client,
+    states: Folder,
+    follower: Follower<Stamp>,
+    /// The domains for which the agent keeps contracts, when it was last asked.
+    owners: BTreeSet<String>,
+    asked: Option<Instant>,
+    /// What was last put for each domain: most changes of a state do not concern us.
+    put: BTreeMap<String, String>,
+    /// Why the contracts of domains that ended are still there.
+    stuck: BTreeMap<String, String>,
+    /// What keeps it from doing anything, said once.
+    trouble: Option<String>,
+}
+
+impl Watch<'_> {
+    async fn look(&mut self) {
+        let states = match self.states.states() {
+            Ok(states) => states,
+            Err(e) => return self.trouble(format!("cannot read {}: {e}", self.states.path().display())),
+        };
+        if self.asked.is_none_or(|at| at.elapsed() >= ASK) {
+            match keeper::owners(self.client).await {
+                Ok(owners) => self.owners = owners,
+                Err(e) => return self.trouble(e.to_string()),
+            }
+            self.asked = Some(Instant::now());
+            if self.trouble.take().is_some() {
+                tracing::info!("it goes on");
+            }
+        }
+        for todo in self.follower.look(Instant::now(), &states, &self.owners) {
+            match todo {
+                Todo::Put(domain) => self.put(&domain, &states[&domain]).await,
+                Todo::Remove(domain) => self.remove(&domain).await,
+            }
+        }
+    }
+
+    fn trouble(&mut self, what: String) {
+        // Asked anew as soon as it is over.
+        self.asked = None;
+        if self.trouble.as_ref() != Some(&what) {
+            tracing::error!("{what}");
+            self.trouble = Some(what);
+        }
+    }
+
+    async fn put(&mut self, domain: &str, stamp: &Stamp) {
+        let file = self.states.file(domain);
+        let outcome = match self.states.read(domain) {
+            // Stopped since it was listed.
+            Err(e) if e.kind() == ErrorKind::NotFound => return,
+            Err(e) => Err(format!("cannot read {}: {e}", file.display())),
+            Ok(xml) => self.put_contracts(domain, &xml).await,
+        };
+        match outcome {
+            Ok(()) => self.follower.done(domain, stamp.clone()),
+            Err(why) => {
+                if self.follower.failed(Instant::now(), domain, stamp.clone()) {
+                    tracing::error!(
+                        domain,
+                        "its contracts are not as its XML says; what was in force before stays so:\n{why}"
+                    );
+                }
+            }
+        }
+    }
+
+    async fn put_contracts(&mut self, domain: &str, xml: &str) -> Result<(), String> {
+        let translation = translate(xml, &format!("domain {domain}")).map_err(|e| e.to_string())?;
+        let text = translation.to_toml();
+        let known = self.owners.contains(domain);
+        let nothing = translation.contracts.is_empty() && !known;
+        if nothing || (known && self.put.get(domain) == Some(&text)) {
+            return Ok(());
+        }
+        for note in &translation.notes {
+            tracing::warn!(domain, "{note}");
+        }
+        for contract in translation.contracts.iter().filter(|c| !c.attached) {
+            tracing::warn!(domain, mac = %contract.vnic.mac, "its interface has no tap on this host; no contract is kept for it");
+        }
+        let done = keeper::put(self.client, &translation, &self.states).await.map_err(|e| e.to_string())?;
+        for change in done.vnics.iter().filter(|c| c.action != tidegate_agent::api::types::ChangeAction::None)
+        {
+            tracing::info!(domain, vnic = change.vnic, "{:?}", change.action);
+        }
+        self.owners.insert(domain.to_owned());
+        self.put.insert(domain.to_owned(), text);
+        Ok(())
+    }
+
+    async fn remove(&mut self, domain: &str) {
+        match keeper::remove(self.client, domain).await {
+            Ok(_) => {
+                tracing::info!(domain, "it does not run any more; its contracts are removed");
+                self.owners.remove(domain);
+                self.put.remove(domain);
+                self.stuck.remove(domain);
+            }
+            Err(e) => {
+                tracing::warn!(
+                    domain,
+                    "it does not run any more, and its contracts cannot be removed yet: {e}"
+                );
+                // Not at every tick.
+                self.owners.remove(domain);
+            }
+        }
+    }
+}
