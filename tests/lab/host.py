@@ -86,11 +86,17 @@ class Host:
     """A running switch and agent."""
 
     def __init__(
-        self, folder: Path, *, switch_options: Iterable[str] = (), switch_wrapper: Iterable[str] = ()
+        self,
+        folder: Path,
+        *,
+        switch_options: Iterable[str] = (),
+        switch_wrapper: Iterable[str] = (),
+        agent_wrapper: Iterable[str] = (),
     ) -> None:
         """`switch_options` are further words for `tidegate switch`, such as `--cpus`, `1`.
 
-        `switch_wrapper` is a program with its options that becomes the switch, such as prlimit(1).
+        `switch_wrapper` is a program with its options that becomes the switch, such as prlimit(1);
+        `agent_wrapper` one that becomes the agent, such as nsenter(1).
         """
         if not BINARY.exists():
             raise FileNotFoundError(f"{BINARY} is missing: cargo build --release")
@@ -101,6 +107,7 @@ class Host:
         self.state.mkdir(exist_ok=True)
         self.switch_options = tuple(switch_options)
         self.switch_wrapper = tuple(switch_wrapper)
+        self.agent_wrapper = tuple(agent_wrapper)
         self.switch_socket = folder / "switch.sock"
         self.api = folder / "api.sock"
         try:
@@ -135,6 +142,7 @@ class Host:
     def agent_command(self) -> list[str | Path]:
         """The command line of the agent."""
         return [
+            *self.agent_wrapper,
             *(BINARY, "agent", "--config", self.etc, "--state", self.state),
             *("--switch", self.switch_socket, "--api", self.api),
         ]

@@ -4,12 +4,16 @@ use crate::handle::Handle;
 use crate::network::Link;
 use crate::shaping::{Ends, Refusal};
 
+/// A root qdisc in which nothing waits, and with which nobody's limits are lost: libvirt puts it on every tap it makes
+/// (its commit 0b66196d).
+const NOTHING: &str = "noqueue";
+
 /// Refuses to touch these ends of a link, on which others shape or filter already.
 pub fn refuse(link: &Link, ends: Ends) -> Result<(), Refusal> {
     let name = &link.name;
     let mut found = Vec::new();
     if ends.egress
-        && let Some(root) = link.root().filter(|_| !link.root_is_ours())
+        && let Some(root) = link.root().filter(|q| !link.root_is_ours() && q.setting.kind() != NOTHING)
     {
         let kind = root.setting.kind();
         found.push((

@@ -195,6 +195,16 @@ fn what_others_made_is_named_and_left_alone() {
 }
 
 #[test]
+fn a_tap_as_libvirt_leaves_it_is_nobodys() {
+    let mut network = taps(1);
+    network.links.get_mut(&1).expect("a tap").qdiscs = vec![tc_root(0xaca3, "noqueue")];
+    let made = plan(&[shaping("tap1", 100, 50)], &network);
+    assert_eq!(made.refusals, []);
+    run(&mut network, &made);
+    assert_eq!(in_force(&network, 1), (Some(limit(50).into()), Some(limit(100).into())));
+}
+
+#[test]
 fn an_ifb_of_somebody_else_is_not_used() {
     let mut network = taps(1);
     let link = Link { name: owner::IFB.into(), kind: Some("ifb".into()), ..Link::default() };

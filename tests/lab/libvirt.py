@@ -1,0 +1,196 @@
+"""A libvirtd of its own: private configuration, state and network, nothing of the host's.
+
+Libvirt(folder) ── mount and network namespace ─┬─ libvirtd, its hooks in folder/hooks
+                                                └─ bridge br0
+libvirt.virsh("create", ...)      Host(..., agent_wrapper=libvirt.enter_network) keeps its taps
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from .host import BINARY
+from .process import Process, wait_for
+
+# libvirt's libraries look up the user they would run QEMU as, whatever qemu.conf says; Debian's package
+# libvirt-daemon-system makes it, which tests do not need.
+_SCRIPT = r"""
+set -e
+folder=$1
+for empty in /etc/libvirt /var/lib /var/log /var/cache /run; do mount -t tmpfs none "$empty"; done
+mkdir -p /run/libvirt /etc/libvirt/hooks /var/lib/libvirt /var/log/libvirt /var/cache/libvirt
+mount --bind "$folder/hooks" /etc/libvirt/hooks
+for file in passwd group; do cp "/etc/$file" "/run/$file"; done
+grep -q ^libvirt-qemu: /run/passwd || echo libvirt-qemu:x:64055:64055::/var/lib/libvirt:/usr/sbin/nologin >>/run/passwd
+grep -q ^libvirt-qemu: /run/group || echo libvirt-qemu:x:64055: >>/run/group
+grep -q ^kvm: /run/group || echo kvm:x:64056: >>/run/group
+for file in passwd group; do mount --bind "/run/$file" "/etc/$file"; done
+cp "$folder/qemu.conf" "$folder/libvirtd.conf" /etc/libvirt/
+if [ -e "$folder/tc" ]; then mount --bind "$folder/tc" "$(readlink -f "$(command -v tc)")"; fi
+ip link set lo up
+ip link add br0 type bridge
+ip link set br0 up
+touch "$folder/ready"
+exec sleep infinity
+"""
+
+_QEMU_CONF = """\
+user = "root"
+group = "root"
+cgroup_controllers = [ ]
+security_driver = "none"
+namespaces = [ ]
+remember_owner = 0
+stdio_handler = "file"
+"""
+
+_LIBVIRTD_CONF = """\
+auth_unix_ro = "none"
+auth_unix_rw = "none"
+log_outputs = "3:stderr"
+"""
+
+
+class LibvirtError(Exception):
+    """virsh failed; its text is what it said."""
+
+
+class Libvirt:
+    """A running libvirtd. Everything of it ends at `stop`, with the domains."""
+
+    def __init__(self, folder: Path, *, tc: str = "") -> None:
+        """`tc` is a script to stand in for tc, which libvirt runs for <bandwidth>."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.hooks = folder / "hooks"
+        self.hooks.mkdir(exist_ok=True)
+        (folder / "qemu.conf").write_text(_QEMU_CONF)
+        (folder / "libvirtd.conf").write_text(_LIBVIRTD_CONF)
+        if tc:
+            (folder / "tc").write_text(tc)
+            (folder / "tc").chmod(0o755)
+        self._holder = Process(
+            ["unshare", "--mount", "--net", "bash", "-c", _SCRIPT, "libvirt", folder],
+            folder / "namespaces.log",
+        )
+        self._holder.wait_for("the namespaces", (folder / "ready").exists)
+        self.start()
+
+    def start(self) -> None:
+        """Start libvirtd and wait until it answers."""
+        self._daemon = Process(self.enter("libvirtd"), self.folder / "libvirtd.log")
+        self._daemon.wait_for("libvirtd", lambda: self.try_virsh("list").returncode == 0)
+
+    def restart(self) -> None:
+        """End libvirtd and start it again; domains keep running."""
+        self._daemon.stop()
+        self.start()
+
+    @property
+    def enter_network(self) -> list[str]:
+        """The words before a command that shall see the domains' taps."""
+        return ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net"]
+
+    def enter(self, *command: str | Path) -> list[str | Path]:
+        """`command`, inside."""
+        pid = self._holder.pid
+        return ["nsenter", f"--mount=/proc/{pid}/ns/mnt", f"--net=/proc/{pid}/ns/net", *command]
+
+    def run(self, *command: str | Path) -> str:
+        """Run a command inside; it must succeed. Its standard output."""
+        return subprocess.run(
+            self.enter(*command), capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+
+    def try_virsh(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run `virsh ARGUMENTS`."""
+        command = self.enter("virsh", "--connect", "qemu:///system", *arguments)
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+
+    def virsh(self, *arguments: str | Path) -> str:
+        """`try_virsh` that must succeed; its standard output."""
+        done = self.try_virsh(*arguments)
+        if done.returncode != 0:
+            raise LibvirtError(f"virsh {' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def xml(self, text: str, name: str = "xml") -> Path:
+        """A file with this text that virsh can read."""
+        path = self.folder / f"{name}.xml"
+        path.write_text(text)
+        return path
+
+    def create(self, text: str) -> None:
+        """Start a domain that is gone when it stops."""
+        self.virsh("create", self.xml(text))
+
+    def domains(self) -> set[str]:
+        """The running domains."""
+        return set(self.virsh("list", "--name").split())
+
+    def process(self, domain: str) -> int:
+        """The process id of a domain's QEMU."""
+        return int(self.run("cat", f"/run/libvirt/qemu/{domain}.pid"))
+
+    def crash(self, domain: str) -> None:
+        """End a domain's QEMU as a bug of it would."""
+        os.kill(self.process(domain), signal.SIGKILL)
+        wait_for(f"libvirt to see that {domain} is gone", lambda: domain not in self.domains())
+
+    def watch(self, api: Path) -> Process:
+        """`tidegate libvirt watch`, running."""
+        command = self.enter(BINARY, "-v", "--api", api, "libvirt", "watch")
+        return Process(command, self.folder / "watch.log")
+
+    def stop(self) -> None:
+        """End the domains, libvirtd and the namespaces."""
+        if self._daemon.running:
+            for domain in self.domains():
+                self.try_virsh("destroy", domain)
+        self._daemon.stop()
+        self._holder.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def domain(name: str, *devices: str, metadata: str = "", more: str = "") -> str:
+    """A domain that boots nothing; `more` are further elements, such as `<os>` with a kernel."""
+    os_element = "" if "<os>" in more else "<os><type arch='x86_64' machine='pc'>hvm</type></os>"
+    return (
+        f"<domain type='qemu'><name>{name}</name><memory unit='MiB'>128</memory><vcpu>1</vcpu>"
+        f"<metadata>{metadata}</metadata>{os_element}<features><acpi/></features>{more}<devices>"
+        "<emulator>/usr/bin/qemu-system-x86_64</emulator><controller type='usb' model='none'/>"
+        f"<memballoon model='none'/>{''.join(devices)}</devices></domain>"
+    )
+
+
+def bridged(mac: str, more: str = "") -> str:
+    """An interface on br0."""
+    return (
+        f"<interface type='bridge'><mac address='{mac}'/><source bridge='br0'/><model type='virtio'/>"
+        f"<rom enabled='no'/>{more}</interface>"
+    )
+
+
+def vhost_user(mac: str, socket: Path, mode: str = "client") -> str:
+    """An interface on a vhost-user socket; `mode` is QEMU's."""
+    return (
+        f"<interface type='vhostuser'><mac address='{mac}'/><source type='unix' path='{socket}' mode='{mode}'/>"
+        "<model type='virtio'/><rom enabled='no'/></interface>"
+    )
+
+
+def contracts(vnics: Iterable[str]) -> str:
+    """The metadata with these contracts: attributes of each, its `mac` among them."""
+    elements = "".join(f"<t:vnic {attributes}/>" for attributes in vnics)
+    return f"<t:contracts xmlns:t='https://tidegate.dev/libvirt/1'>{elements}</t:contracts>"

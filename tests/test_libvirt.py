@@ -1,0 +1,237 @@
+"""Contracts of libvirt's domains, with a real libvirtd: start, refusal, attach, detach, crash, restart."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lab.host import BINARY, Host
+from lab.libvirt import Libvirt, LibvirtError, bridged, contracts, domain, vhost_user
+from lab.namespaces import can_make_namespaces
+from lab.need import need, need_commands
+from lab.process import Process, wait_for
+
+MAC = "52:54:00:00:0b:01"
+OTHER = "52:54:00:00:0b:02"
+VNIC = "52540000"
+
+
+@dataclass
+class Lab:
+    """libvirtd with the hook installed, an agent beside it that keeps its taps."""
+
+    libvirt: Libvirt
+    host: Host
+    watch: Process
+
+    def start(self, name: str, *devices: str, asked: str = "", more: str = "") -> None:
+        """Start a domain with these contracts in its metadata, one per line."""
+        metadata = contracts(asked.splitlines()) if asked else ""
+        self.libvirt.create(domain(name, *devices, metadata=metadata, more=more))
+
+    def refused(self, name: str, *devices: str, asked: str) -> str:
+        """Start a domain, which has to fail; what virsh says."""
+        with pytest.raises(LibvirtError) as error:
+            self.start(name, *devices, asked=asked)
+        assert name not in self.libvirt.domains()
+        return str(error.value)
+
+    def limit(self, name: str) -> tuple[int | None, int | None]:
+        """The limits of what a vNIC sends and receives, bit/s; nothing where it is not in force."""
+        limits = self.host.show(name).in_force.get("limits", {})
+        return limits.get("tx_bps"), limits.get("rx_bps")
+
+    def wait_gone(self, *names: str) -> None:
+        """Wait until there is no such vNIC."""
+        wait_for(f"{names} to go", lambda: not self.host.names() & set(names))
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One libvirtd for all: it takes some seconds to look at QEMU."""
+    need_commands("libvirtd", "virsh", "qemu-system-x86_64", "nsenter")
+    need("libvirtd runs VMs on taps as root only", os.geteuid() == 0)
+    need("network namespaces and /dev/net/tun", can_make_namespaces())
+    folder = tmp_path_factory.mktemp("l")
+    (folder / "libvirt").mkdir()
+    api = folder / "host" / "api.sock"
+    install(folder / "libvirt" / "hooks", api)
+    with (
+        Libvirt(folder / "libvirt") as libvirt,
+        Host(folder / "host", agent_wrapper=libvirt.enter_network) as host,
+        libvirt.watch(api) as watch,
+    ):
+        yield Lab(libvirt, host, watch)
+        host.check_alive()
+        assert watch.running, watch.output()
+
+
+@pytest.fixture(autouse=True)
+def _no_domains_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test that failed left running is not the next one's."""
+    yield
+    if "lab" in request.fixturenames:
+        lab: Lab = request.getfixturevalue("lab")
+        for name in lab.libvirt.domains():
+            lab.libvirt.try_virsh("destroy", name)
+
+
+def install(hooks: Path, api: Path, *options: str) -> str:
+    """`tidegate libvirt install-hook`; what it says."""
+    return tidegate("--api", api, "libvirt", "install-hook", "--hooks-dir", hooks, *options)
+
+
+def tidegate(*arguments: str | Path) -> str:
+    """A command of tidegate that must succeed; its standard output."""
+    import subprocess
+
+    return subprocess.run([BINARY, *arguments], capture_output=True, text=True, check=True, timeout=30).stdout
+
+
+def test_a_domain_starts_and_ends_with_its_contract(lab: Lab) -> None:
+    """In force when virsh returns, the domain's alone, gone with it."""
+    lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web' tx.max='50mbit' rx.max='100mbit'")
+    assert lab.limit("web") == (50_000_000, 100_000_000)
+    assert lab.host.show("web").document["owner"] == "libvirt:web"
+    assert "htb 7464:" in lab.libvirt.run("tc", "qdisc", "show")
+    refused = lab.host.try_cli("vnic", "set", "web", "tx.max=1mbit")
+    assert refused.returncode == 3
+    assert 'belongs to the libvirt domain "web"' in refused.stderr
+    lab.libvirt.virsh("destroy", "web")
+    assert "web" not in lab.host.names()
+
+
+def test_a_contract_that_cannot_be_had_keeps_the_domain_from_starting(lab: Lab) -> None:
+    """Virsh says why, with the place; nothing is left of it."""
+    said = lab.refused("web", bridged(MAC), asked=f"mac='{MAC}' tx.max='500'")
+    assert 'rate "500" has no unit' in said
+    said = lab.refused("web", bridged(MAC), asked=f"mac='{MAC}' segment='7'")
+    assert "place kernel keeps no segment" in said
+    assert lab.host.names() == set()
+    lab.start("web", bridged(MAC))
+    lab.libvirt.virsh("destroy", "web")
+
+
+def test_interfaces_come_and_go_while_it_runs(lab: Lab) -> None:
+    """libvirt calls no hook for these: `watch` sees them."""
+    lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web'\nmac='{OTHER}' name='more' rx.max='5mbit'")
+    assert lab.host.names() == {"web"}
+    device = lab.libvirt.xml(bridged(OTHER), "device")
+    lab.libvirt.virsh("attach-device", "web", device)
+    wait_for("the attached interface's contract", lambda: "more" in lab.host.names())
+    assert lab.limit("more") == (None, 5_000_000)
+    new = contracts([f"mac='{OTHER}' name='more' rx.max='7mbit'"])
+    lab.libvirt.virsh(
+        *("metadata", "web", "https://tidegate.dev/libvirt/1", "--key", "tidegate"),
+        *("--set", new, "--live"),
+    )
+    wait_for("the new limit", lambda: lab.limit("more") == (None, 7_000_000))
+    lab.wait_gone("web")
+    lab.libvirt.virsh("destroy", "web")
+    assert lab.host.names() == set()
+
+
+def test_a_crash_removes_the_contract(lab: Lab) -> None:
+    """QEMU killed; libvirt calls the hook."""
+    lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web' tx.max='50mbit'")
+    lab.libvirt.crash("web")
+    lab.wait_gone("web")
+    assert "tidegate-tx" not in lab.libvirt.run("ip", "link")
+
+
+def test_a_vhostuser_interface_gets_a_port(lab: Lab) -> None:
+    """The socket is there when QEMU connects to it."""
+    socket = lab.host.folder / "web.sock"
+    memory = "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>"
+    lab.start("web", vhost_user(MAC, socket), asked=f"mac='{MAC}' name='web' segment='42'", more=memory)
+    wait_for("QEMU to connect", lambda: lab.host.show("web").connection in ("connected", "up"))
+    assert lab.host.show("web").in_force["segment"] == 42
+    lab.libvirt.virsh("destroy", "web")
+    assert "web" not in lab.host.names()
+
+
+def test_saved_and_restored(lab: Lab) -> None:
+    """As with a migration, the domain that comes in has its contract from the start."""
+    lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web' tx.max='50mbit'")
+    image = lab.libvirt.folder / "web.save"
+    lab.libvirt.virsh("save", "web", image)
+    assert "web" not in lab.host.names()
+    lab.libvirt.virsh("restore", image)
+    assert lab.limit("web") == (50_000_000, None)
+    lab.libvirt.virsh("destroy", "web")
+
+
+def test_without_an_agent(lab: Lab) -> None:
+    """No contract in force, no start; who has none starts; who runs goes on; who ended leaves nothing."""
+    asked = f"mac='{MAC}' name='web' tx.max='50mbit'"
+    lab.start("web", bridged(MAC), asked=asked)
+    lab.host.kill_agent()
+    try:
+        assert "cannot reach the agent" in lab.refused("other", bridged(OTHER), asked=f"mac='{OTHER}'")
+        lab.start("plain", bridged(OTHER))
+        # At `reconnect` a hook that fails would end the VM.
+        lab.libvirt.restart()
+        wait_for("the domains", lambda: lab.libvirt.domains() == {"web", "plain"})
+        lab.libvirt.virsh("destroy", "plain")
+        lab.libvirt.virsh("destroy", "web")
+    finally:
+        lab.host.start_agent()
+    # What the ended domain left is in the way of another one of its MAC, and goes for it.
+    lab.start("next", bridged(MAC), asked=asked)
+    assert lab.host.show("web").document["owner"] == "libvirt:next"
+    lab.libvirt.virsh("destroy", "next")
+
+
+def test_libvirtd_restarts(lab: Lab) -> None:
+    """Domains and contracts stay; what was lost meanwhile is there again."""
+    lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web' tx.max='50mbit'")
+    lab.libvirt.restart()
+    wait_for("the domain", lambda: lab.libvirt.domains() == {"web"})
+    assert lab.limit("web") == (50_000_000, None)
+    lab.libvirt.virsh("destroy", "web")
+    assert "web" not in lab.host.names()
+
+
+def test_a_hook_that_only_advises(lab: Lab) -> None:
+    """`--advisory`: the domain starts; its contract comes when it can."""
+    install(lab.libvirt.hooks, lab.host.api, "--advisory")
+    lab.host.kill_agent()
+    try:
+        lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web' tx.max='50mbit'")
+    finally:
+        lab.host.start_agent()
+        install(lab.libvirt.hooks, lab.host.api)
+    wait_for("the contract", partial(_is_in_force, lab, "web"))
+    lab.libvirt.virsh("destroy", "web")
+
+
+def _is_in_force(lab: Lab, name: str) -> bool:
+    return name in lab.host.names() and lab.limit(name) != (None, None)
+
+
+def test_others_files_are_left_alone(tmp_path: Path) -> None:
+    """A hook of somebody else is not overwritten, not removed."""
+    path = tmp_path / "qemu.d" / "tidegate"
+    assert "is installed" in install(tmp_path, Path("/run/tidegate/api.sock"))
+    assert path.stat().st_mode & 0o777 == 0o755
+    assert "is up to date" in install(tmp_path, Path("/run/tidegate/api.sock"), "--advisory")
+    assert " libvirt hook --advisory -- " in path.read_text()
+    assert "is removed" in tidegate("libvirt", "remove-hook", "--hooks-dir", tmp_path)
+    assert "nothing to remove" in tidegate("libvirt", "remove-hook", "--hooks-dir", tmp_path)
+    path.write_text("#!/bin/sh\n# mine\n")
+    host = Path("/nonexistent")
+    import subprocess
+
+    for command in ("install-hook", "remove-hook"):
+        done = subprocess.run(
+            [BINARY, "--api", host, "libvirt", command, "--hooks-dir", tmp_path],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "somebody else's" in done.stderr
+    assert path.read_text() == "#!/bin/sh\n# mine\n"
