@@ -114,7 +114,7 @@ def usage(*command: str) -> str:
 def subcommands(*command: str) -> frozenset[str]:
     """The commands below a command."""
     listed = re.search(r"^Commands:\n(.*?)\n\n", usage(*command), re.MULTILINE | re.DOTALL)
-    names = re.findall(r"^  (\w+)", listed.group(1), re.MULTILINE) if listed else []
+    names = re.findall(r"^  ([\w-]+)", listed.group(1), re.MULTILINE) if listed else []
     return frozenset(names) - {"help"}
 
 

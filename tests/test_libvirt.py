@@ -1,6 +1,10 @@
 """Contracts of libvirt's domains, with a real libvirtd: start, refusal, attach, detach, crash, restart."""
 
+import json
 import os
+import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from lab.host import BINARY, Host
-from lab.libvirt import Libvirt, LibvirtError, bridged, contracts, domain, vhost_user
+from lab.initramfs import ROOT
+from lab.libvirt import DomainGuest, Libvirt, LibvirtError, bridged, contracts, domain, vhost_user
 from lab.namespaces import can_make_namespaces
 from lab.need import need, need_commands
 from lab.process import Process, wait_for
@@ -86,8 +91,6 @@ def install(hooks: Path, api: Path, *options: str) -> str:
 
 def tidegate(*arguments: str | Path) -> str:
     """A command of tidegate that must succeed; its standard output."""
-    import subprocess
-
     return subprocess.run([BINARY, *arguments], capture_output=True, text=True, check=True, timeout=30).stdout
 
 
@@ -132,6 +135,43 @@ def test_interfaces_come_and_go_while_it_runs(lab: Lab) -> None:
     lab.wait_gone("web")
     lab.libvirt.virsh("destroy", "web")
     assert lab.host.names() == set()
+
+
+@pytest.mark.lab
+def test_an_interface_is_detached(lab: Lab) -> None:
+    """The guest gives the interface up; its contract goes, the other stays."""
+    asked = contracts(
+        [f"mac='{MAC}' name='web' tx.max='50mbit'", f"mac='{OTHER}' name='more' rx.max='5mbit'"]
+    )
+    devices = (bridged(MAC), bridged(OTHER))
+    folder = lab.libvirt.folder / "guest"
+    with DomainGuest(folder, libvirt=lab.libvirt, name="web", devices=devices, metadata=asked) as guest:
+        assert lab.host.names() == {"web", "more"}
+        guest.ready()
+        lab.libvirt.virsh("detach-device", "web", lab.libvirt.xml(bridged(OTHER), "device"))
+        lab.wait_gone("more")
+        assert lab.limit("web") == (50_000_000, None)
+        assert guest.run("ls /sys/class/net").split() == ["eth0", "lo"]
+
+
+@pytest.mark.lab
+@pytest.mark.long
+def test_a_guests_rate(lab: Lab) -> None:
+    """What a guest of libvirt's sends and receives over TCP is what its metadata says."""
+    asked = contracts([f"mac='{MAC}' name='web' tx.max='50mbit' rx.max='20mbit'"])
+    folder = lab.libvirt.folder / "rate"
+    with DomainGuest(
+        folder, libvirt=lab.libvirt, name="web", devices=(bridged(MAC),), metadata=asked
+    ) as guest:
+        lab.libvirt.run("ip", "addr", "add", "10.11.0.1/24", "dev", "br0")
+        guest.address("10.11.0.2/24")
+        server = Process(lab.libvirt.enter("iperf3", "--server", "--forceflush"), folder / "iperf3.log")
+        server.wait_for("iperf3", lambda: "listening" in server.output())
+        with server:
+            for way, limit in (("", 50e6), ("--reverse", 20e6)):
+                report = json.loads(guest.run(f"iperf3 -c 10.11.0.1 -t 10 -O 2 --json {way}"))
+                rate = report["end"]["sum_received"]["bits_per_second"]
+                assert 0.85 * limit < rate < 1.02 * limit, (way, rate)
 
 
 def test_a_crash_removes_the_contract(lab: Lab) -> None:
@@ -212,6 +252,49 @@ def _is_in_force(lab: Lab, name: str) -> bool:
     return name in lab.host.names() and lab.limit(name) != (None, None)
 
 
+def page(language: str) -> list[str]:
+    """The blocks of docs/libvirt.md in this language."""
+    text = (ROOT / "docs/libvirt.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_pages_import(tmp_path: Path) -> None:
+    """What the page shows of `import` is what it prints, and the element says the same as the whole."""
+    (domain_xml,) = page("xml")
+    (tmp_path / "web1.xml").write_text(domain_xml)
+    shown = 0
+    for text in page("console"):
+        command, _, output = text.partition("\n")
+        words = command.removeprefix("$ tidegate ").split()
+        assert (
+            subprocess.run([BINARY, *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+            == output
+        )
+        shown += 1
+    assert shown == 2
+
+
+def test_the_pages_metadata(lab: Lab) -> None:
+    """The page's contracts, and its command that changes them, on a domain that this host can run."""
+    (domain_xml,) = page("xml")
+    metadata = re.search(r"<metadata>(.*)</metadata>", domain_xml, re.DOTALL)
+    assert metadata
+    lab.libvirt.virsh(
+        "define", lab.libvirt.xml(domain("web1", bridged("52:54:00:00:00:01"), metadata=metadata[1]))
+    )
+    try:
+        lab.libvirt.virsh("start", "web1")
+        assert lab.limit("web1") == (500_000_000, 1_000_000_000)
+        (command,) = [text for text in page("sh") if "virsh metadata" in text]
+        program, *words = shlex.split(command.replace("\\\n", " "))
+        assert program == "virsh"
+        lab.libvirt.virsh(*words)
+        wait_for("the new limit", lambda: lab.limit("web1") == (300_000_000, None))
+        lab.libvirt.virsh("destroy", "web1")
+    finally:
+        lab.libvirt.virsh("undefine", "web1")
+
+
 def test_others_files_are_left_alone(tmp_path: Path) -> None:
     """A hook of somebody else is not overwritten, not removed."""
     path = tmp_path / "qemu.d" / "tidegate"
@@ -223,8 +306,6 @@ def test_others_files_are_left_alone(tmp_path: Path) -> None:
     assert "nothing to remove" in tidegate("libvirt", "remove-hook", "--hooks-dir", tmp_path)
     path.write_text("#!/bin/sh\n# mine\n")
     host = Path("/nonexistent")
-    import subprocess
-
     for command in ("install-hook", "remove-hook"):
         done = subprocess.run(
             [BINARY, "--api", host, "libvirt", command, "--hooks-dir", tmp_path],

@@ -39,12 +39,14 @@ def test_contents(package: Path, tree: Path) -> None:
         "usr/bin/tidegate",
         "usr/lib/systemd/system/tidegate-switch.service",
         "usr/lib/systemd/system/tidegate-agent.service",
+        "usr/lib/systemd/system/tidegate-libvirt.service",
         "usr/lib/sysusers.d/tidegate.conf",
         "usr/lib/tmpfiles.d/tidegate.conf",
         "usr/share/bash-completion/completions/tidegate",
         "usr/share/zsh/vendor-completions/_tidegate",
         "usr/share/fish/vendor_completions.d/tidegate.fish",
         "usr/share/doc/tidegate/copyright",
+        "usr/share/doc/tidegate/libvirt.md",
         "etc/tidegate/contracts.toml",
     ):
         assert (tree / path).stat().st_size > 0, path
@@ -66,11 +68,11 @@ def test_program_runs(tree: Path) -> None:
 def test_units(tree: Path, tmp_path: Path) -> None:
     """systemd finds nothing to complain about, and the command lines are ones the program takes."""
     need_commands("systemd-analyze")
-    for unit in ("tidegate-switch.service", "tidegate-agent.service"):
+    for unit in ("tidegate-switch.service", "tidegate-agent.service", "tidegate-libvirt.service"):
         text = (tree / "usr/lib/systemd/system" / unit).read_text()
         # Verified where it is not installed: with the program's path as unpacked.
         (tmp_path / unit).write_text(text.replace("/usr/bin/tidegate", str(tree / "usr/bin/tidegate")))
-        command = re.search(r"^ExecStart=(\S+ \w+)", text, re.MULTILINE)
+        command = re.search(r"^ExecStart=(\S+(?: -\S+ [/\w.]+| -v)*(?: \w+)+)", text, re.MULTILINE)
         assert command
         words = command[1].replace("/usr/bin/tidegate", str(BINARY)).split()
         usage = subprocess.run([*words, "--help"], capture_output=True, text=True, check=False)

@@ -3,6 +3,7 @@
     test ──▶ host.Host          tidegate switch + agent in a folder of their own, and the command line
          ──▶ guest.Guest        a QEMU machine with Debian's kernel; NICs on vhost-user or on a Unix socket
          ──▶ namespaces.Stack   a Linux TCP/IP stack of its own (user + network namespace)
+         ──▶ libvirt.Libvirt        a libvirtd with its own configuration, state and network
          ──▶ testpmd.Testpmd    DPDK's virtio driver as somebody else's front end
 
 Everything a test starts is a `process.Process`: its output is kept in a file,

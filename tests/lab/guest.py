@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from .initramfs import initramfs, kernel
 from .process import Process
@@ -87,6 +87,23 @@ def unix_link(path: Path, mac: str, *, server: bool) -> Nic:
     )
 
 
+class Machine(Protocol):
+    """What runs a guest."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it still does."""
+        ...
+
+    def output(self) -> str:
+        """What the guest's console and QEMU have printed."""
+        ...
+
+    def kill(self) -> None:
+        """Power off, at once."""
+        ...
+
+
 @dataclass
 class Guest:
     """A guest, powered on: several boot side by side, until the first command waits for one.
@@ -118,7 +135,11 @@ class Guest:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(control))
         self._listener.listen(1)
-        self.process = Process(["qemu-system-x86_64", *self._arguments(control)], self.folder / "console.log")
+        self.process = self.power_on(control)
+
+    def power_on(self, control: Path) -> Machine:
+        """Start the machine, with a virtio-serial port named `lab` on the socket `control`."""
+        return Process(["qemu-system-x86_64", *self._arguments(control)], self.folder / "console.log")
 
     def _arguments(self, control: Path) -> list[str]:
         share, prealloc = ("on" if on else "off" for on in (self.share, self.prealloc))

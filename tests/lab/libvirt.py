@@ -9,11 +9,14 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from .guest import KERNEL_COMMAND_LINE, Guest, Machine
 from .host import BINARY
+from .initramfs import initramfs, kernel
 from .process import Process, wait_for
 
 # libvirt's libraries look up the user they would run QEMU as, whatever qemu.conf says; Debian's package
@@ -25,7 +28,7 @@ for empty in /etc/libvirt /var/lib /var/log /var/cache /run; do mount -t tmpfs n
 mkdir -p /run/libvirt /etc/libvirt/hooks /var/lib/libvirt /var/log/libvirt /var/cache/libvirt
 mount --bind "$folder/hooks" /etc/libvirt/hooks
 for file in passwd group; do cp "/etc/$file" "/run/$file"; done
-grep -q ^libvirt-qemu: /run/passwd || echo libvirt-qemu:x:64055:64055::/var/lib/libvirt:/usr/sbin/nologin >>/run/passwd
+grep -q ^libvirt-qemu: /run/passwd || echo libvirt-qemu:x:64055:64055::/:/usr/sbin/nologin >>/run/passwd
 grep -q ^libvirt-qemu: /run/group || echo libvirt-qemu:x:64055: >>/run/group
 grep -q ^kvm: /run/group || echo kvm:x:64056: >>/run/group
 for file in passwd group; do mount --bind "/run/$file" "/etc/$file"; done
@@ -185,7 +188,8 @@ def bridged(mac: str, more: str = "") -> str:
 def vhost_user(mac: str, socket: Path, mode: str = "client") -> str:
     """An interface on a vhost-user socket; `mode` is QEMU's."""
     return (
-        f"<interface type='vhostuser'><mac address='{mac}'/><source type='unix' path='{socket}' mode='{mode}'/>"
+        f"<interface type='vhostuser'><mac address='{mac}'/>"
+        f"<source type='unix' path='{socket}' mode='{mode}'/>"
         "<model type='virtio'/><rom enabled='no'/></interface>"
     )
 
@@ -194,3 +198,52 @@ def contracts(vnics: Iterable[str]) -> str:
     """The metadata with these contracts: attributes of each, its `mac` among them."""
     elements = "".join(f"<t:vnic {attributes}/>" for attributes in vnics)
     return f"<t:contracts xmlns:t='https://tidegate.dev/libvirt/1'>{elements}</t:contracts>"
+
+
+@dataclass
+class _Domain:
+    """A domain as what runs a guest."""
+
+    libvirt: Libvirt
+    name: str
+    console: Path
+
+    @property
+    def running(self) -> bool:
+        return self.name in self.libvirt.domains()
+
+    def output(self) -> str:
+        return self.console.read_text(errors="replace") if self.console.exists() else ""
+
+    def kill(self) -> None:
+        self.libvirt.try_virsh("destroy", self.name)
+
+
+@dataclass(kw_only=True)
+class DomainGuest(Guest):
+    """A guest that libvirt runs: its devices are elements of the domain's XML."""
+
+    libvirt: Libvirt
+    name: str
+    devices: tuple[str, ...] = ()
+    metadata: str = ""
+
+    def power_on(self, control: Path) -> Machine:
+        """Start the domain."""
+        console = self.folder / "console.log"
+        os_element = (
+            f"<os><type arch='x86_64' machine='pc'>hvm</type><kernel>{kernel()}</kernel>"
+            f"<initrd>{initramfs()}</initrd><cmdline>{KERNEL_COMMAND_LINE}</cmdline></os>"
+            "<cpu mode='maximum'/>"
+        )
+        lab = (
+            f"<serial type='file'><source path='{console}'/></serial>",
+            "<filesystem type='mount' accessmode='passthrough' multidevs='remap'>"
+            "<source dir='/'/><target dir='host'/><readonly/></filesystem>",
+            f"<channel type='unix'><source mode='connect' path='{control}'/>"
+            "<target type='virtio' name='lab'/></channel>",
+            "<rng model='virtio'><backend model='random'>/dev/urandom</backend></rng>",
+        )
+        text = domain(self.name, *lab, *self.devices, metadata=self.metadata, more=os_element)
+        self.libvirt.create(text.replace("<memory unit='MiB'>128<", f"<memory unit='MiB'>{self.memory_mb}<"))
+        return _Domain(self.libvirt, self.name, console)

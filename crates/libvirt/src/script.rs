@@ -29,11 +29,12 @@ pub fn text(settings: Settings<'_>) -> Result<String, String> {
         None => Err(format!("{} is not UTF-8", path.display())),
     };
     let advisory = if settings.advisory { " --advisory" } else { "" };
+    let (program, api) = (word(settings.program)?, word(settings.api)?);
     Ok(format!(
         "#!/bin/sh\n{MARK}, which also changes it; `tidegate libvirt remove-hook` removes it.\n\
-         exec {} --api {} libvirt hook{advisory} -- \"$@\"\n",
-        word(settings.program)?,
-        word(settings.api)?
+         # A program that was removed keeps no VM from starting.\n\
+         [ -x {program} ] || {{ logger -p daemon.warning -t tidegate-hook {program} is gone; exit 0; }}\n\
+         exec {program} --api {api} libvirt hook{advisory} -- \"$@\"\n"
     ))
 }
 

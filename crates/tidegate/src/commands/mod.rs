@@ -30,7 +30,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Top(args) => wait(top::run(&client, args, json)),
         Command::Why(args) => wait(why::run(&client, args, json)),
         Command::Capture(args) => wait(capture::run(&client, args)),
-        Command::Libvirt(command) => wait(libvirt::run(&client, command)),
+        Command::Libvirt(command) => wait(libvirt::run(&client, command, json)),
         Command::Agent(args) => agent::run(args, cli.api),
         Command::Switch(args) => switch::run(args),
         Command::Demo(args) => demo::run(args, json),

@@ -17,7 +17,7 @@ pub struct Args {
 }
 
 /// Prints the contracts that a domain's XML means.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", args.file.display()));
     let mut text = String::new();
     if args.file == Path::new("-") {
@@ -27,6 +27,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let translation = translate(&text, &args.file.display().to_string())
         .map_err(|e| Failure { code: Code::Refused, message: e.to_string() })?;
+    if json {
+        let contracts: Vec<_> = translation.contracts.iter().map(|c| &c.vnic).collect();
+        return exit::print_json(&serde_json::json!({
+            "domain": translation.domain, "contracts": contracts, "notes": translation.notes
+        }));
+    }
     if !args.metadata {
         return exit::print(&translation.explained());
     }

@@ -35,9 +35,9 @@ pub enum Command {
 }
 
 /// Runs one of them.
-pub async fn run(client: &Client, command: Command) -> Result<(), Failure> {
+pub async fn run(client: &Client, command: Command, json: bool) -> Result<(), Failure> {
     match command {
-        Command::Import(args) => import::run(&args),
+        Command::Import(args) => import::run(&args, json),
         Command::InstallHook(args) => install::run(&args, client.socket()),
         Command::RemoveHook(args) => install::remove(&args),
         Command::Hook(args) => hook::run(client, args).await,
