@@ -21,7 +21,6 @@ from lab.process import Process, wait_for
 
 MAC = "52:54:00:00:0b:01"
 OTHER = "52:54:00:00:0b:02"
-VNIC = "52540000"
 
 
 @dataclass
@@ -135,6 +134,46 @@ def test_interfaces_come_and_go_while_it_runs(lab: Lab) -> None:
     lab.wait_gone("web")
     lab.libvirt.virsh("destroy", "web")
     assert lab.host.names() == set()
+
+
+def test_a_bandwidth_is_kept_here(lab: Lab) -> None:
+    """libvirt's limits are taken over, in the VM's view; also those that `virsh domiftune` sets later."""
+    bandwidth = "<bandwidth><inbound average='1000' burst='128'/><outbound average='500'/></bandwidth>"
+    lab.start("web", bridged(MAC, bandwidth))
+    name = "web-5254" + MAC[6:].replace(":", "")
+    assert lab.limit(name) == (4_000_000, 8_000_000)
+    tap = lab.host.show(name).document["contract"]["attach"]["netdev"]["name"]
+    shown = partial(lab.libvirt.run, "tc", "qdisc", "show", "dev", tap)
+    assert "htb 7464: root" in shown()
+    lab.libvirt.virsh("domiftune", "web", tap, "--live", "--inbound", "2000,0,256")
+    wait_for("the new limit", lambda: lab.limit(name)[1] == 16_000_000 and "htb 7464: root" in shown())
+    lab.libvirt.virsh("destroy", "web")
+    assert lab.host.names() == set()
+
+
+@pytest.mark.long
+def test_migrated(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The contract goes with the domain: in force where it comes in, or it does not come in."""
+    folder = tmp_path_factory.mktemp("m")
+    hooks, api = folder / "libvirt" / "hooks", folder / "host" / "api.sock"
+    (folder / "libvirt").mkdir()
+    install(hooks, api)
+    with (
+        Libvirt(folder / "libvirt") as there,
+        Host(folder / "host", agent_wrapper=there.enter_network) as host,
+    ):
+        lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web' tx.max='50mbit'")
+        host.kill_agent()
+        with pytest.raises(LibvirtError, match="cannot reach the agent"):
+            lab.libvirt.migrate("web", there)
+        assert (lab.libvirt.domains(), lab.limit("web")) == ({"web"}, (50_000_000, None))
+        host.start_agent()
+        lab.libvirt.migrate("web", there)
+        assert (there.domains(), lab.libvirt.domains()) == ({"web"}, set())
+        assert host.show("web").in_force["limits"]["tx_bps"] == 50_000_000
+        lab.wait_gone("web")
+        there.virsh("destroy", "web")
+        assert host.names() == set()
 
 
 @pytest.mark.lab
