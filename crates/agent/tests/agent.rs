@@ -253,6 +253,39 @@ fn a_file_owns_its_vnics() {
 }
 
 #[test]
+fn a_program_owns_its_vnics() {
+    let lab = Lab::new();
+    let switch = lab.switch();
+    let agent = lab.agent();
+    let say = |owner: &str, text: &str| {
+        agent.request("POST", &format!("/v1/apply?owner={owner}&prune=true&origin=test"), text)
+    };
+    let both = lab.vnic("a", 1, "") + &lab.vnic("b", 2, "");
+    assert_eq!(say("libvirt%3Aweb", &both).0, 200);
+    assert_eq!(agent.vnic("a")["owner"], "libvirt:web");
+    for (status, error) in [
+        agent.request("DELETE", "/v1/vnics/a", ""),
+        agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"weight": "2"}}"#),
+        agent.apply(&lab.vnic("a", 1, "weight = 2")),
+        say("libvirt%3Adb", &lab.vnic("a", 1, "weight = 2")),
+    ] {
+        assert_eq!(status, 409, "{error}");
+        assert!(error["error"].as_str().unwrap().contains("libvirt domain \"web\""), "{error}");
+    }
+    assert_eq!(say("nobody", &both).0, 400);
+    // Others' are not pruned, and what it says is kept over a restart.
+    assert_eq!(agent.request("POST", "/v1/apply?prune=true", &lab.vnic("c", 3, "")).0, 200);
+    drop(agent);
+    let agent = lab.agent();
+    let say = |text: &str| agent.request("POST", "/v1/apply?owner=libvirt%3Aweb&prune=true", text);
+    switch.log();
+    assert_eq!(say(&lab.vnic("b", 2, "")).0, 200);
+    assert_eq!(say("# Gone\n").0, 200);
+    assert_eq!(switch.log(), ["remove a", "remove b"]);
+    assert_eq!(agent.vnic("c")["owner"], "api");
+}
+
+#[test]
 fn a_bad_file_keeps_its_last_good_contents_in_force() {
     let lab = Lab::new();
     let switch = lab.switch();
