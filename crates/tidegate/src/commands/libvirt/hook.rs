@@ -5,7 +5,7 @@
 
 use super::keeper;
 use super::states::Folder;
-use crate::client::Client;
+use crate::client::{Client, ClientError};
 use crate::exit::{Code, Failure};
 use std::io::Read;
 use std::os::unix::net::UnixDatagram;
@@ -74,15 +74,15 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
 async fn carry_out(client: &Client, args: &Args, call: Call, xml: &str) -> Result<(), Failure> {
     match call {
         Call::Nothing => Ok(()),
-        Call::Remove => {
+        Call::Remove => match keeper::remove(client, &args.domain).await {
             // A domain without contracts needs no agent, also when it ends.
-            let theirs = read(xml, &args.domain);
-            if theirs.is_ok_and(|t| t.contracts.is_empty()) && !client.socket().exists() {
-                return Ok(());
+            Err(ClientError::Unreachable { .. })
+                if read(xml, &args.domain).is_ok_and(|t| t.contracts.is_empty()) =>
+            {
+                Ok(())
             }
-            keeper::remove(client, &args.domain).await?;
-            Ok(())
-        }
+            other => other.map(drop).map_err(Failure::from),
+        },
         Call::Check => read(xml, &args.domain).map(drop),
         Call::Put { .. } => {
             let translation = read(xml, &args.domain)?;
