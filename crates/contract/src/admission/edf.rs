@@ -1,13 +1,14 @@
-//! The delay condition of one egress.
+//! The delay condition of one egress, which serves by deadline (EDF) or by strict priorities.
 //!
 //! Times are nanoseconds, rates bit/s. Amounts of data in sums with rates are
 //! in nanobits (bit/s times ns), where everything is an integer: with at most
 //! 400 Gbit/s, 10 s and 1 GB each, a sum of 2^50 vNICs stays below 2^127.
 
+use super::priority;
 use crate::{Bytes, Rate};
 
 /// Nanobits in a bit.
-const NANO: i128 = 1_000_000_000;
+pub(super) const NANO: i128 = 1_000_000_000;
 
 /// A real-time vNIC's envelope and deadline.
 #[derive(Clone, Debug)]
@@ -25,10 +26,20 @@ pub(super) struct Source {
     pub smallest_burst: u64,
 }
 
+/// In which order an egress serves real-time frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Earliest deadline first.
+    Edf,
+    /// Strict priorities, by deadline.
+    Priority,
+}
+
 /// An egress and what was promised there.
 #[derive(Clone, Debug)]
 pub(super) struct Egress {
     pub name: String,
+    pub order: Order,
     /// Where its capacity is set.
     pub capacity_key: String,
     /// C, bit/s.
@@ -60,10 +71,23 @@ impl Egress {
         rates.chain(self.minima.iter().map(|(_, min)| *min)).map(u128::from).sum()
     }
 
+    /// The conditions to be met.
+    pub(super) fn points(&self) -> Vec<Point> {
+        match self.order {
+            Order::Edf => self.edf_points(),
+            Order::Priority => priority::points(self),
+        }
+    }
+
+    /// The condition where `demand` may be due within `t`.
+    pub(super) fn point(&self, t: u64, demand: i128) -> Point {
+        Point { t, demand, slack: self.served(t) - demand - self.blocked() }
+    }
+
     /// The condition at every distinct deadline, shortest first. Between two
     /// deadlines the slack changes with slope C minus the rates so far, so with
     /// rates that sum up to at most C these are its only minima.
-    pub(super) fn points(&self) -> Vec<Point> {
+    fn edf_points(&self) -> Vec<Point> {
         let mut sources: Vec<&Source> = self.sources.iter().collect();
         sources.sort_unstable_by_key(|s| s.deadline);
         let (mut bursts, mut rates, mut offset) = (0i128, 0i128, 0i128);
@@ -74,11 +98,7 @@ impl Egress {
             rates += rate;
             offset += rate * t;
             let demand = bursts + rates * t - offset;
-            let point = Point {
-                t: source.deadline,
-                demand,
-                slack: self.served(source.deadline) - demand - self.blocked(),
-            };
+            let point = self.point(source.deadline, demand);
             match points.last_mut() {
                 Some(last) if last.t == point.t => *last = point,
                 _ => points.push(point),
@@ -104,21 +124,30 @@ impl Egress {
 
     /// Per source, the delay bound in ns and the point it comes from; meaningful where [`Egress::fits`].
     pub(super) fn bounds(&self) -> Vec<(u64, Point)> {
-        let points = self.points();
+        let critical = match self.order {
+            Order::Edf => self.edf_critical(),
+            Order::Priority => priority::points(self),
+        };
+        let bound = |(source, critical): (&Source, Point)| {
+            // Nanobits by bit/s are ns; rounding the spare time down rounds the bound up.
+            let spare = critical.slack.div_euclid(i128::from(self.capacity));
+            let bound = u64::try_from(i128::from(source.deadline) - spare).unwrap_or(u64::MAX);
+            (bound, critical)
+        };
+        self.sources.iter().zip(critical).map(bound).collect()
+    }
+
+    /// Per source, the tightest condition from its deadline on.
+    fn edf_critical(&self) -> Vec<Point> {
+        let points = self.edf_points();
         let mut tightest = points.clone();
         for i in (1..points.len()).rev() {
             if tightest[i].slack < tightest[i - 1].slack {
                 tightest[i - 1] = tightest[i];
             }
         }
-        let bound = |source: &Source| {
-            let critical = tightest[points.partition_point(|p| p.t < source.deadline)];
-            // Nanobits by bit/s are ns; rounding the spare time down rounds the bound up.
-            let spare = critical.slack.div_euclid(i128::from(self.capacity));
-            let bound = u64::try_from(i128::from(source.deadline) - spare).unwrap_or(u64::MAX);
-            (bound, critical)
-        };
-        self.sources.iter().map(bound).collect()
+        let of = |source: &Source| tightest[points.partition_point(|p| p.t < source.deadline)];
+        self.sources.iter().map(of).collect()
     }
 
     /// The smallest capacity with which everything fits, bit/s; `None` where no capacity helps.

@@ -20,6 +20,11 @@
 //!   The scheduler owes the arithmetic this: at an uplink a real-time
 //!   super-frame, too, lets a more urgent frame in after each MTU frame.
 //!
+//! An egress of the kernel (a `netdev`) serves by strict priorities instead, the
+//! shorter deadline first, and cuts no super-frame: L is 64 KiB there, and each
+//! source has a condition of its own at t = d, with demand(d) = the bursts of all
+//! that do not go after it, and what the others of them send within d.
+//!
 //! A real-time vNIC counts with its rate `tx.max`, whatever its `tx.min`: the
 //! envelope already includes the guarantee. A vNIC that names several places
 //! counts in full at each. Frames that come in over the uplink are not counted:
@@ -28,16 +33,18 @@
 //! The arithmetic is in integers throughout: a sum that fits by one bit fits.
 
 mod edf;
+mod priority;
 mod refusal;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;
 
+pub use priority::{LEVELS, priorities};
 pub use refusal::{Fit, Refusal, Relation};
 
-use crate::{Bytes, Discipline, Host, Nanos, Rate, UPLINK, Vnic};
-use edf::{Egress, Source};
+use crate::{Attach, Bytes, Discipline, Host, Nanos, Rate, UPLINK, Vnic};
+use edf::{Egress, Order, Source};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fmt};
 
@@ -49,6 +56,9 @@ pub struct Admission {
     /// One per egress that promises lead to, by name.
     pub egresses: Vec<EgressSummary>,
 }
+
+/// The largest super-frame: the largest IP packet, with Ethernet and VLAN header.
+const SUPER_FRAME: u64 = 65_535 + 18;
 
 /// How late a real-time vNIC's frames can be at one egress, and why.
 ///
@@ -65,6 +75,11 @@ pub struct Admission {
 /// interval D - t0 is at least d, hence the minimum over t >= d. It is attained
 /// at a deadline, because between two deadlines the slack never falls while the
 /// rates' sum is at most C.
+///
+/// Of strict priorities, with t = d: let t0 be the last moment up to `a` before which no frame of the source's level or
+/// a higher one waited. Until the frame is out at D there go at most one frame (L), b + r (a - t0) of its own source and
+/// b_j + r_j (D - t0) of each of the others. With all rates' sum at most C, D - a is largest where t0 = a; and as the
+/// others' rates are below C, d - slack(d) / C is not before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelayBound {
     /// The sender.
@@ -204,11 +219,15 @@ fn egress(name: &str, host: &Host, vnics: &[Vnic], senders: &[&Vnic]) -> Result<
         return Err(Box::new(Refusal::NoEnvelope { egress: name.into(), vnics: without.collect() }));
     }
     let minima = senders.iter().filter(|v| !v.is_realtime());
+    let by_kernel = receiver.is_some_and(|r| matches!(r.attach, Attach::Netdev { .. }));
+    let frame = vnics.iter().filter(reaches).map(Vnic::largest_frame).max().unwrap_or(0);
+    let (order, blocking) = if by_kernel { (Order::Priority, SUPER_FRAME) } else { (Order::Edf, frame) };
     Ok(Egress {
         name: name.into(),
+        order,
         capacity_key: key,
         capacity: capacity.bits(),
-        blocking: vnics.iter().filter(reaches).map(Vnic::largest_frame).max().unwrap_or(0) * 8,
+        blocking: blocking * 8,
         host_latency: host.host_latency.get(),
         sources,
         minima: minima.filter_map(|v| Some((v.name.clone(), v.tx.min?.bits()))).collect(),

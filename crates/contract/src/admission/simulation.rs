@@ -1,6 +1,7 @@
-//! The bounds against packets: an EDF server, conforming senders, and a host as slow as it may be.
+//! The bounds against packets: a server by deadline or by priority, conforming senders, and a host as slow as it may be.
 
-use super::edf::{Egress, Source};
+use super::edf::{Egress, Order, Source};
+use super::priority::priorities;
 use proptest::{collection::vec, prelude::*};
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -54,6 +55,7 @@ fn worst_delays(egress: &Egress, senders: &[Sender], blockers: &[u64]) -> Vec<u6
     }
     all.sort_by_key(|arrival| arrival.at);
     let mut worst = vec![0; egress.sources.len()];
+    let levels = priorities(&egress.sources.iter().map(|s| s.deadline).collect::<Vec<_>>());
     let mut waiting = BinaryHeap::new();
     let (mut now, mut next, mut idle) = (0u64, 0, 0);
     while next < all.len() || !waiting.is_empty() {
@@ -62,8 +64,13 @@ fn worst_delays(egress: &Egress, senders: &[Sender], blockers: &[u64]) -> Vec<u6
             idle += 1;
         }
         while next < all.len() && all[next].at <= now {
-            let deadline = all[next].at + egress.sources[all[next].source].deadline;
-            waiting.push(Reverse((deadline, next)));
+            let Arrival { at, source, .. } = all[next];
+            let first = match egress.order {
+                Order::Edf => (at + egress.sources[source].deadline, 0),
+                // Within a level any order will do: the last source first.
+                Order::Priority => (levels[source].into(), egress.sources.len() - source),
+            };
+            waiting.push(Reverse((first, next)));
             next += 1;
         }
         let Some(Reverse((_, n))) = waiting.pop() else {
@@ -93,13 +100,15 @@ prop_compose! {
         // Whole bits per nanosecond, so that the server keeps exact time.
         gbits in prop_oneof![Just(1u64), Just(2), Just(4), Just(8)],
         host_latency in prop_oneof![Just(0u64), 0u64..100_000],
-        envelopes in vec((1_000_000u64..330_000_000, LARGEST..20_000, 10_000u64..400_000), 1..6),
+        order in prop_oneof![Just(Order::Edf), Just(Order::Priority)],
+        // Some deadlines are the same.
+        envelopes in vec((1_000_000u64..330_000_000, LARGEST..20_000, prop_oneof![Just(100_000), 10_000u64..400_000]), 1..6),
     ) -> Egress {
         let source = |(i, (rate, burst, deadline)): (usize, (u64, u64, u64))| Source {
             name: format!("rt{i}"), burst: u128::from(burst) * 8, rate, deadline, smallest_rate: 1, smallest_burst: LARGEST,
         };
         let mut egress = Egress {
-            name: "sink".into(), capacity_key: String::new(), capacity: gbits * 1_000_000_000,
+            name: "sink".into(), order, capacity_key: String::new(), capacity: gbits * 1_000_000_000,
             blocking: LARGEST * 8, host_latency,
             sources: envelopes.into_iter().enumerate().map(source).collect(), minima: Vec::new(),
         };

@@ -1,6 +1,6 @@
 //! The arithmetic against the formula as written, and against worked examples.
 
-use super::edf::{Egress, Source};
+use super::edf::{Egress, Order, Source};
 use super::*;
 use crate::{Segment, Tx, testing};
 use proptest::{collection::vec, prelude::*};
@@ -26,6 +26,12 @@ fn guaranteed(name: &str, min: &str) -> Vnic {
 fn sink(max: &str) -> Vnic {
     let mut vnic = testing::vnic("sink");
     vnic.rx.max = max.parse().ok();
+    vnic
+}
+
+/// The same at the kernel's place, which serves by priorities and cuts no super-frame.
+fn of_kernel(mut vnic: Vnic) -> Vnic {
+    vnic.attach = crate::Attach::Netdev { name: format!("{}0", vnic.name) };
     vnic
 }
 
@@ -58,6 +64,27 @@ plc1 to sink: at most 294144ns of 500us, margin 205856ns
     );
     assert_eq!(admission.bounds_of("plc1").count(), 1);
     assert_eq!(admission.bounds_of("sink").count(), 0);
+}
+
+#[test]
+fn priorities_by_hand() {
+    // L = 65,553 bytes. The one of the shorter deadline waits for its own 4000 only: 556.4 us. The other, due in
+    // 2 ms, for 8000 and for the 25,000 that the first sends within 2 ms: 788.4 us, and those in turn.
+    let vnics = [
+        realtime("fast", "100mbit", "4kB", "900us"),
+        realtime("slow", "100mbit", "4kB", "2ms"),
+        sink("1gbit"),
+    ]
+    .map(of_kernel);
+    let admission = admit(&Host::default(), &vnics).expect("fits");
+    let bounds: Vec<_> = admission.bounds.iter().map(|b| (b.vnic.as_str(), b.bound.get())).collect();
+    assert_eq!(bounds, [("fast", 250_000 + 556_424), ("slow", 250_000 + 788_424)]);
+
+    let mut slow = vnics.clone();
+    slow[1].deadline = "901us".parse().ok();
+    let refused = refusals(&slow);
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].starts_with("egress sink refuses fast, slow: within 901us, 84816B may be due"), "{refused:?}");
 }
 
 #[test]
@@ -214,6 +241,7 @@ prop_compose! {
             name: format!("rt{i}"), burst: u128::from(burst) * 8, rate, deadline, smallest_rate: 1, smallest_burst: 86,
         };
         Egress {
+            order: Order::Edf,
             name: "sink".into(), capacity_key: "vnic.sink.rx.max".into(), capacity,
             blocking: (mtu + 18) * 8, host_latency,
             sources: envelopes.into_iter().enumerate().map(source).collect(),

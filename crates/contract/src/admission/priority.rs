@@ -1,0 +1,49 @@
+//! Strict priorities where an egress cannot order frames by deadline: the shorter the deadline, the higher.
+//!
+//! A source's frames are bounded for any order among those of its own level: what the others of its level and the
+//! levels above may send is taken to go first, all of it. This is the "blind" leftover service of network calculus
+//! (Le Boudec and Thiran, Network Calculus, 6.2).
+
+use super::edf::{Egress, Point};
+
+/// Levels for real-time traffic; the highest is 0. One more is needed for the rest, and HTB has eight
+/// (`TC_HTB_NUMPRIO`, net/sched/sch_htb.c).
+pub const LEVELS: u8 = 7;
+
+/// The level of each deadline, ns: its rank among the distinct ones; the longest share the last level.
+pub fn priorities(deadlines: &[u64]) -> Vec<u8> {
+    let mut distinct = deadlines.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let rank = |deadline| distinct.partition_point(|d| d < deadline).min(usize::from(LEVELS) - 1);
+    deadlines.iter().map(|deadline| u8::try_from(rank(deadline)).unwrap_or(LEVELS - 1)).collect()
+}
+
+/// The condition of each source at its own deadline, in the order of the sources: what may go before the last bit of
+/// its burst within d is no more than C (d - H) - L.
+pub(super) fn points(egress: &Egress) -> Vec<Point> {
+    let deadlines: Vec<u64> = egress.sources.iter().map(|s| s.deadline).collect();
+    let levels = priorities(&deadlines);
+    let point = |i: usize| {
+        let t = deadlines[i];
+        let demand = egress.sources.iter().enumerate().filter(|(j, _)| levels[*j] <= levels[i]).map(|(j, s)| {
+            let later = if i == j { 0 } else { i128::from(s.rate) * i128::from(t) };
+            s.burst as i128 * super::edf::NANO + later
+        });
+        egress.point(t, demand.sum())
+    };
+    (0..egress.sources.len()).map(point).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shorter_the_deadline_the_higher() {
+        assert!(priorities(&[]).is_empty());
+        assert_eq!(priorities(&[500, 100, 500, 300]), [2, 0, 2, 1]);
+        let many: Vec<u64> = (1..=9).collect();
+        assert_eq!(priorities(&many), [0, 1, 2, 3, 4, 5, 6, 6, 6]);
+    }
+}
