@@ -9,7 +9,7 @@
 
 use std::error::Error;
 use tidegate_contract::{Bytes, Rate, Tx};
-use tidegate_kernel::{Kernel, Limit, Shaping, Ways};
+use tidegate_kernel::{Kernel, Limit, Shaping};
 
 /// An Ethernet frame of 1500 bytes of IP, with a VLAN tag.
 const FRAME: u64 = 1518;
@@ -31,13 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let [netdev, tx, rx] = words[..] else {
             return Err(format!("{argument}: expected NETDEV:TX:RX, such as vnet3:100mbit:-").into());
         };
-        wanted.push(Shaping {
-            netdev: netdev.into(),
-            tx: limit(tx)?,
-            tx_police: None,
-            rx: limit(rx)?,
-            held: Ways::NONE,
-        });
+        wanted.push(Shaping { netdev: netdev.into(), tx: limit(tx)?, rx: limit(rx)?, ..Shaping::default() });
     }
     let plan = Kernel::open()?.settle(&wanted)?;
     for step in &plan.steps {

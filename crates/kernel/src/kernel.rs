@@ -89,7 +89,7 @@ impl Kernel {
                 ))?;
             }
             let at_ingress = link.ingress().map(|_| Handle::INGRESS);
-            let at_root = (link.root_is_ours() && link.is_our_ifb()).then_some(owner::ROOT_QDISC);
+            let at_root = link.has_leaves().then_some(owner::ROOT_QDISC);
             for parent in at_ingress.into_iter().chain(at_root) {
                 let filters = self.socket.dump(RTM_GETTFILTER, &on(*index, parent), |_, body| {
                     netlink::traffic_control(body)?.filter(parent, |name| names.get(name).copied())

@@ -21,7 +21,7 @@
 //!
 //! Pure, tested without a kernel:
 //! - [`limit`]: what the kernel makes of a rate and a burst
-//! - [`class`]: the HTB class of a limit
+//! - [`class`]: the HTB classes of limits and shares
 //! - [`handle`]: names of qdiscs and classes
 //! - [`owner`]: how what is ours is marked
 //! - [`network`]: what was observed
@@ -59,6 +59,6 @@ pub use network::{Link, Network};
 pub use plan::{Plan, plan};
 pub use police::{Bucket, BucketError, PoliceError, Policed, Policer};
 pub use probe::{Missing, probe};
-pub use shaping::{Ends, Refusal, Shaping, Ways};
+pub use shaping::{Ends, Refusal, Shaping, Share, Ways};
 pub use step::{Device, Step};
 pub use theirs::{Theirs, rehearse};

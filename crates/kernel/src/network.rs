@@ -22,6 +22,8 @@ pub struct Link {
     pub kind: Option<String>,
     /// What `ip link set group` sets; 0 where nobody did.
     pub group: u32,
+    /// Whether it is the loopback, which reaches nobody.
+    pub loopback: bool,
     /// Whether it is administratively up.
     pub up: bool,
     /// Its classes and filters were not asked for: whatever is wanted of it, it is left as it is.
@@ -81,6 +83,8 @@ impl Setting {
 pub struct Class {
     /// Its name.
     pub id: Handle,
+    /// The class it is part of; [`Handle::ROOT`] where it is of none.
+    pub parent: Handle,
     /// What HTB was told; `None` for a class of another kind.
     pub htb: Option<HtbClass>,
     /// What it counted.
@@ -186,6 +190,12 @@ impl Link {
     /// Whether its root qdisc bears our mark.
     pub fn root_is_ours(&self) -> bool {
         self.root().is_some_and(|q| q.handle == owner::ROOT_QDISC)
+    }
+
+    /// Whether classes of its root qdisc, which is ours, are chosen by filters.
+    pub fn has_leaves(&self) -> bool {
+        let all_in_one = Setting::Htb { default: owner::ROOT_CLASS.minor().into() };
+        self.root_is_ours() && self.root().is_some_and(|q| q.setting != all_in_one)
     }
 
     /// Whether it is our IFB.

@@ -19,8 +19,14 @@ pub const MAJOR: u16 = 0x7464;
 /// Our root qdisc.
 pub const ROOT_QDISC: Handle = Handle::new(MAJOR, 0);
 
-/// The only class of a netdev's root qdisc.
+/// The class of all that a netdev's root qdisc sends.
 pub const ROOT_CLASS: Handle = Handle::new(MAJOR, 1);
+
+/// Where senders have shares of it, the class of everybody else.
+pub const REST_CLASS: Handle = Handle::new(MAJOR, 0xffff);
+
+/// Below the classes of the senders: the first minor.
+pub const FIRST_SHARE: u16 = 2;
 
 /// Preference of our filter at a netdev's ingress: low, since whoever comes first decides.
 pub const PREFERENCE: u16 = 1;

@@ -5,7 +5,7 @@ use crate::police::Bucket;
 use serde::{Deserialize, Serialize};
 
 /// The limits of one netdev. Directions are the VM's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shaping {
     /// Interface name.
     pub netdev: String,
@@ -13,11 +13,33 @@ pub struct Shaping {
     pub tx: Option<Limit>,
     /// Of what the VM sends: more is dropped. Beside `tx` it has no meaning.
     pub tx_police: Option<Bucket>,
+    /// What the VM sends goes before what others send.
+    pub realtime: bool,
     /// Of what the VM receives.
     pub rx: Option<Limit>,
+    /// Who gets what of `rx`. Without `rx` it has no meaning.
+    pub rx_shares: Vec<Share>,
     /// What was in force before, or is taken over: what others put in its place is replaced. Otherwise others' qdiscs
     /// and filters are left alone, and the shaping is refused.
     pub held: Ways,
+}
+
+/// What one sender gets of what a VM receives, beside others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The sender's netdev.
+    pub from: String,
+    /// What it gets whatever others send; nothing but its part of what is left otherwise.
+    pub guaranteed: Option<Limit>,
+    /// 0 goes first, [`Share::LAST`] is for all without a deadline.
+    pub priority: u8,
+    /// Its part of what is left, 1 to 1000; everybody who has no share counts 1 together.
+    pub weight: u32,
+}
+
+impl Share {
+    /// Priority of those that have no deadline.
+    pub const LAST: u8 = tidegate_contract::admission::LEVELS;
 }
 
 /// The two directions of a VM.
@@ -49,12 +71,14 @@ impl Ways {
 /// What belongs to egress and ingress of a device of a kind, from what belongs to tx and rx of its VM; `None` where no
 /// VM can be behind one.
 ///
-/// A tap's egress is what the VM receives. A macvtap is the VM's own device on the lower one: its egress is what the VM
+/// A tap's egress is what the VM receives; a physical device's, what the network outside does. A macvtap is the VM's own device on the lower one: its egress is what the VM
 /// sends.
 fn by_end<T>(kind: Option<&str>, tx: T, rx: T) -> Option<(T, T)> {
     match kind {
         Some("tun" | "veth") => Some((rx, tx)),
         Some("macvtap") => Some((tx, rx)),
+        // What it sends into the network outside is what that receives.
+        None | Some("bond" | "team" | "vlan") => Some((rx, tx)),
         _ => None,
     }
 }
@@ -91,16 +115,20 @@ pub struct Refusal {
 
 /// The limits of one device, by the device's own view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sides {
+pub(crate) struct Sides<'a> {
     /// What the host sends into it.
     pub egress: Option<Limit>,
+    /// Who gets what of that.
+    pub shares: &'a [Share],
     /// What the host receives from it.
     pub ingress: Option<Limit>,
     /// The same, by a policer.
     pub police: Option<Bucket>,
+    /// What the host receives from it goes before what it receives from others.
+    pub realtime: bool,
 }
 
-impl Sides {
+impl Sides<'_> {
     /// Whether the ingress is limited in either way.
     pub fn limits_ingress(self) -> bool {
         self.ingress.is_some() || self.police.is_some()
@@ -114,10 +142,16 @@ impl Shaping {
     }
 
     /// On a device of this kind; `None` where a VM cannot be behind one.
-    pub(crate) fn sides(&self, kind: Option<&str>) -> Option<Sides> {
+    pub(crate) fn sides(&self, kind: Option<&str>) -> Option<Sides<'_>> {
         let (egress, ingress) = by_end(kind, self.tx, self.rx)?;
         // What a macvtap sends does not come in anywhere: the plan refuses that.
         let comes_in = by_end(kind, true, false) == Some((false, true));
-        Some(Sides { egress, ingress, police: self.tx_police.filter(|_| comes_in && self.tx.is_none()) })
+        Some(Sides {
+            egress,
+            shares: if comes_in { &self.rx_shares } else { &[] },
+            ingress,
+            police: self.tx_police.filter(|_| comes_in && self.tx.is_none()),
+            realtime: self.realtime,
+        })
     }
 }

@@ -59,6 +59,8 @@ pub enum Step {
         device: Device,
         /// Its name.
         id: Handle,
+        /// The class it is part of, or [`Handle::ROOT`].
+        parent: Handle,
         /// What HTB is told.
         class: HtbClass,
     },
@@ -87,8 +89,10 @@ pub enum Step {
         /// The policer whose place it takes, and whose counters it goes on with: handle of the filter, number of the map.
         instead: Option<(u32, u32)>,
     },
-    /// On our IFB: what came in by a netdev goes to a class.
+    /// In our root qdisc: what came in by a netdev goes to a class.
     Classify {
+        /// Where.
+        on: Device,
         /// The netdev.
         from: Device,
         /// The class; its minor is the filter's preference.
@@ -114,7 +118,8 @@ impl Step {
     /// The device that it changes.
     pub fn device(&self) -> Device {
         match self {
-            Self::AddIfb | Self::DeleteIfb | Self::RaiseIfb | Self::Classify { .. } => Device::Ifb,
+            Self::AddIfb | Self::DeleteIfb | Self::RaiseIfb => Device::Ifb,
+            Self::Classify { on, .. } => on.clone(),
             Self::SetQdisc { device, .. }
             | Self::DeleteQdisc { device, .. }
             | Self::SetClass { device, .. }
@@ -148,7 +153,7 @@ impl fmt::Display for Step {
             Self::DeleteQdisc { device, parent, handle } => {
                 write!(f, "delete qdisc {handle} at {parent} of {device}")
             }
-            Self::SetClass { device, id, class } => {
+            Self::SetClass { device, id, class, .. } => {
                 write!(f, "set class {id} of {device} to {} bytes/s", class.rate)
             }
             Self::DeleteClass { device, id } => write!(f, "delete class {id} of {device}"),
@@ -156,7 +161,9 @@ impl fmt::Display for Step {
             Self::Police { device, bucket, .. } => {
                 write!(f, "police what {device} receives to {} bytes/s", bucket.rate)
             }
-            Self::Classify { from, to } => write!(f, "put what {from} receives into class {to}"),
+            Self::Classify { on, from, to } => {
+                write!(f, "put what {from} receives into class {to} of {on}")
+            }
             Self::DeleteFilter { device, filter: Filter { kind, preference, parent, .. } } => {
                 write!(f, "delete the {kind} filter of preference {preference} at {parent} of {device}")
             }

@@ -87,13 +87,8 @@ fn waits_are_those_that_tokens_allow() {
         let quiet = || run("sysctl", "-qw net.ipv6.conf.all.disable_ipv6=1");
         guest.within(|_| quiet());
         quiet();
-        let limits = Shaping {
-            netdev: "vnet0".into(),
-            tx: Some(slow()),
-            tx_police: None,
-            rx: Some(slow()),
-            held: Ways::NONE,
-        };
+        let limits =
+            Shaping { netdev: "vnet0".into(), tx: Some(slow()), rx: Some(slow()), ..Shaping::default() };
         let network = settle(&[limits]);
         let index = network.by_name("vnet0").unwrap().0;
         let [tx, rx] = [true, false].map(|ingress| Queue { index, ingress });

@@ -215,13 +215,7 @@ fn a_limit_holds_what_the_kernel_says_of_it() {
     in_namespace("a_limit_holds_what_the_kernel_says_of_it", || {
         ip("tuntap add vnet3 mode tap");
         let limit: Limit = small();
-        settle(&[Shaping {
-            netdev: "vnet3".into(),
-            tx: None,
-            tx_police: None,
-            rx: Some(limit),
-            held: Ways::NONE,
-        }]);
+        settle(&[Shaping { netdev: "vnet3".into(), rx: Some(limit), ..Shaping::default() }]);
         let shown = run("tc", "class show dev vnet3");
         assert!(shown.contains("rate 10Mbit ceil 10Mbit burst 64Kb cburst 64Kb"), "{shown}");
     });

@@ -16,7 +16,7 @@ const SUPER_FRAME: u64 = 68_000;
 
 fn policing(netdev: &str, mbit: u64) -> Shaping {
     let bucket = Bucket { rate: mbit * 125_000, burst: BURST };
-    Shaping { netdev: netdev.into(), tx: None, tx_police: Some(bucket), rx: None, held: Ways::NONE }
+    Shaping { netdev: netdev.into(), tx_police: Some(bucket), ..Shaping::default() }
 }
 
 #[track_caller]

@@ -24,6 +24,7 @@ pub const IFLA_EXT_MASK: u16 = 29;
 pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 pub const IFLA_INFO_KIND: u16 = 1;
 pub const IFF_UP: u32 = 1;
+pub const IFF_LOOPBACK: u32 = 8;
 
 /// Traffic control (linux/rtnetlink.h).
 pub const TCA_KIND: u16 = 1;

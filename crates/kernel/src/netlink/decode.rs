@@ -15,7 +15,7 @@ const HEADER: usize = 20;
 /// Interface index and interface of an `RTM_NEWLINK`.
 pub fn link(body: &[u8]) -> Option<(u32, Link)> {
     let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
-    let mut link = Link { up: flags & IFF_UP != 0, ..Link::default() };
+    let mut link = Link { up: flags & IFF_UP != 0, loopback: flags & IFF_LOOPBACK != 0, ..Link::default() };
     for (kind, value) in read(body.get(LINK_HEADER..)?) {
         match kind {
             IFLA_IFNAME => link.name = string(value),
@@ -72,7 +72,7 @@ impl TrafficControl<'_> {
     /// Of an `RTM_NEWTCLASS`.
     pub fn class(self) -> Class {
         let htb = (self.kind == "htb").then(|| htb_class(self.options)).flatten();
-        Class { id: self.handle, htb, counters: counters(self.attributes) }
+        Class { id: self.handle, parent: self.parent, htb, counters: counters(self.attributes) }
     }
 
     /// Of an `RTM_NEWTFILTER` that was asked for at `parent`; `None` for the tables of u32, which are no filters.
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn a_leaf_s_filter_reads_back() {
         let to = Handle::new(owner::MAJOR, 0xfffe);
-        let body = body(&Step::Classify { from: tap(), to });
+        let body = body(&Step::Classify { on: Device::Ifb, from: tap(), to });
         let message = traffic_control(&body).expect("a message");
         assert_eq!(message.index, 9);
         let filter = message.filter(owner::ROOT_QDISC, index_of).expect("a filter");
@@ -266,9 +266,10 @@ mod tests {
             let [burst, cburst, quantum, priority] = rest;
             let class = HtbClass { rate, ceil, burst, cburst, quantum, priority };
             let id = Handle::new(owner::MAJOR, 3);
-            let body = body(&Step::SetClass { device: tap(), id, class });
+            let parent = Handle::new(owner::MAJOR, 1);
+            let body = body(&Step::SetClass { device: tap(), id, parent, class });
             let read = traffic_control(&body).expect("a message").class();
-            prop_assert_eq!((read.id, read.htb), (id, Some(class)));
+            prop_assert_eq!((read.id, read.parent, read.htb), (id, parent, Some(class)));
         }
 
         #[test]

@@ -73,8 +73,8 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Request, N::Error
         Step::DeleteQdisc { device, parent, handle } => {
             made(RTM_DELQDISC, 0, header(names.index(device)?, *handle, *parent, 0))
         }
-        Step::SetClass { device, id, class } => {
-            let mut body = header(names.index(device)?, *id, Handle::new(id.major(), 0), 0);
+        Step::SetClass { device, id, parent, class } => {
+            let mut body = header(names.index(device)?, *id, *parent, 0);
             body.put_str(TCA_KIND, "htb");
             body.nest(TCA_OPTIONS, |options| put_class(options, class));
             made(RTM_NEWTCLASS, NLM_F_CREATE | NLM_F_REPLACE, body)
@@ -107,17 +107,13 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Request, N::Error
             let exclusive = if instead.is_some() { 0 } else { NLM_F_EXCL };
             made(RTM_NEWTFILTER, NLM_F_CREATE | exclusive, body)
         }
-        Step::Classify { from, to } => {
-            let (device, name) = match from {
-                Device::Netdev { name, .. } => (names.index(&Device::Ifb)?, name),
-                Device::Ifb => (names.index(from)?, &owner::IFB.to_owned()),
-            };
+        Step::Classify { on, from, to } => {
             let info = filter_info(to.minor(), ANY_PROTOCOL);
-            let mut body = header(device, Handle::default(), owner::ROOT_QDISC, info);
+            let mut body = header(names.index(on)?, Handle::default(), owner::ROOT_QDISC, info);
             body.put_str(TCA_KIND, "u32");
             body.nest(TCA_OPTIONS, |options| {
                 options.put_u32(TCA_U32_CLASSID, to.0);
-                options.put_str(TCA_U32_INDEV, name);
+                options.put_str(TCA_U32_INDEV, &from.to_string());
                 options.put(TCA_U32_SEL, &select_everything());
             });
             made(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, body)

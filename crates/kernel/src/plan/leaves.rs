@@ -1,19 +1,23 @@
-//! The leaves of the IFB: one class per netdev, with the filter that leads to it.
+//! The leaves of a root qdisc: one class per netdev that frames come from, with the filter that leads to it. On the IFB
+//! they are all there is; at a netdev's egress they are parts of its one class.
 //!
 //! Class `7464:m`, its queue and the filter of preference `m` belong together. Which netdev they are for is what the filter says.
 
-use super::{filters, set_class};
+use super::{Leaf, filters, set_leaf};
 use crate::handle::Handle;
-use crate::limit::Limit;
 use crate::network::{ANY_PROTOCOL, Filter, Link, Rule};
 use crate::owner;
 use crate::step::{Device, Step};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 /// What is there, and what will be.
 pub struct Leaves<'a> {
-    /// The IFB as observed; `None` where there is none, or all that is on it goes.
+    device: Device,
+    /// The device as observed; `None` where there is none, or all that is on it goes.
     link: Option<&'a Link>,
+    /// Minors that leaves may have.
+    minors_for: RangeInclusive<u16>,
     /// Minor by interface index.
     minors: BTreeMap<u32, u16>,
     /// Minors in use.
@@ -21,11 +25,22 @@ pub struct Leaves<'a> {
 }
 
 impl<'a> Leaves<'a> {
-    /// Those of an IFB.
-    pub fn read(link: Option<&'a Link>) -> Self {
-        let mut leaves = Self { link, minors: BTreeMap::new(), used: BTreeSet::new() };
+    /// Those of the IFB.
+    pub fn of_ifb(link: Option<&'a Link>) -> Self {
+        Self::read(Device::Ifb, link, owner::FIRST_LEAF..=u16::MAX)
+    }
+
+    /// Those of a netdev's egress.
+    pub fn of_egress(device: Device, link: Option<&'a Link>) -> Self {
+        Self::read(device, link, owner::FIRST_SHARE..=owner::REST_CLASS.minor() - 1)
+    }
+
+    fn read(device: Device, link: Option<&'a Link>, minors_for: RangeInclusive<u16>) -> Self {
+        let (minors, used) = Default::default();
+        let mut leaves = Self { device, link, minors_for, minors, used };
         for filter in link.iter().flat_map(|l| l.filters_at(owner::ROOT_QDISC)) {
             if let Some((from, minor)) = leads(filter)
+                && leaves.minors_for.contains(&minor)
                 && !leaves.minors.contains_key(&from)
             {
                 leaves.minors.insert(from, minor);
@@ -40,9 +55,11 @@ impl<'a> Leaves<'a> {
         self.minors.get(&index).copied()
     }
 
-    /// All that was on the IFB is gone.
+    /// All that was on the device is gone.
     pub fn forget(&mut self) {
-        *self = Self { link: None, minors: BTreeMap::new(), used: BTreeSet::new() };
+        self.link = None;
+        self.minors.clear();
+        self.used.clear();
     }
 
     /// Takes away what belongs to no netdev that is `kept`.
@@ -57,11 +74,12 @@ impl<'a> Leaves<'a> {
                 kept.push(filter);
             }
         }
-        filters::delete(steps, &Device::Ifb, link.filters_at(owner::ROOT_QDISC), |f| {
+        filters::delete(steps, &self.device, link.filters_at(owner::ROOT_QDISC), |f| {
             !kept.iter().any(|k| std::ptr::eq(*k, f))
         });
-        for class in link.classes.iter().filter(|c| !self.used.contains(&c.id.minor())) {
-            steps.push(Step::DeleteClass { device: Device::Ifb, id: class.id });
+        let is_leaf = |minor: &u16| self.minors_for.contains(minor) && !self.used.contains(minor);
+        for class in link.classes.iter().filter(|c| is_leaf(&c.id.minor())) {
+            steps.push(Step::DeleteClass { device: self.device.clone(), id: class.id });
         }
     }
 
@@ -71,17 +89,19 @@ impl<'a> Leaves<'a> {
         steps: &mut Vec<Step>,
         index: u32,
         from: &Device,
-        limit: Limit,
+        leaf: Leaf,
     ) -> Result<(), String> {
         let known = self.minor(index);
-        let free = || (owner::FIRST_LEAF..=u16::MAX).find(|m| !self.used.contains(m));
-        let minor = known.or_else(free).ok_or("one IFB shapes at most 65535 interfaces")?;
+        let free = || self.minors_for.clone().find(|m| !self.used.contains(m));
+        let minor = known.or_else(free).ok_or_else(|| {
+            format!("{} has room for {} senders", self.device, self.minors_for.clone().count())
+        })?;
         self.minors.insert(index, minor);
         self.used.insert(minor);
         let id = Handle::new(owner::MAJOR, minor);
-        set_class(steps, &Device::Ifb, self.link.filter(|_| known.is_some()), id, limit);
+        set_leaf(steps, &self.device, self.link.filter(|_| known.is_some()), id, leaf);
         if known.is_none() {
-            steps.push(Step::Classify { from: from.clone(), to: id });
+            steps.push(Step::Classify { on: self.device.clone(), from: from.clone(), to: id });
         }
         Ok(())
     }

@@ -14,12 +14,12 @@ mod foreign;
 mod leaves;
 #[cfg(test)]
 mod model;
+mod shares;
 #[cfg(test)]
 mod tests;
 
 use crate::class::HtbClass;
 use crate::handle::Handle;
-use crate::limit::Limit;
 use crate::network::{ANY_PROTOCOL, Filter, Link, Network, Rule, Setting};
 use crate::owner::{self, Cookie};
 use crate::police::Bucket;
@@ -38,8 +38,8 @@ pub struct Plan {
 }
 
 /// One device that is there and may be touched.
-struct Target {
-    sides: Sides,
+struct Target<'a> {
+    sides: Sides<'a>,
     held: Ends,
 }
 
@@ -49,11 +49,13 @@ pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
     let mut left_alone: BTreeSet<u32> =
         network.links.iter().filter(|(_, link)| link.unread).map(|(index, _)| *index).collect();
     let mut refusals = Vec::new();
+    let senders: BTreeSet<&str> = wanted.iter().flat_map(|s| &s.rx_shares).map(|s| s.from.as_str()).collect();
     for shaping in wanted {
         if network.by_name(&shaping.netdev).is_some_and(|(_, link)| link.unread) {
             continue;
         }
-        match target(shaping, network) {
+        let promises = senders.contains(shaping.netdev.as_str());
+        match target(shaping, promises, network) {
             Ok((index, target)) => drop(targets.insert(index, target)),
             Err(refusal) => {
                 refusals.push(refusal);
@@ -65,13 +67,13 @@ pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
 }
 
 /// The plan for one link of any kind, and for no other.
-pub(crate) fn settle_link(index: u32, sides: Sides, network: &Network) -> Plan {
+pub(crate) fn settle_link(index: u32, sides: Sides<'_>, network: &Network) -> Plan {
     let targets = [(index, Target { sides, held: Ends::BOTH })].into();
     lead_to(&targets, &BTreeSet::new(), vec![], network)
 }
 
 fn lead_to(
-    targets: &BTreeMap<u32, Target>,
+    targets: &BTreeMap<u32, Target<'_>>,
     left_alone: &BTreeSet<u32>,
     refusals: Vec<Refusal>,
     network: &Network,
@@ -88,7 +90,7 @@ fn lead_to(
             take_away(&mut plan.steps, &device(*index, link), link, sides);
         }
     }
-    let mut leaves = Leaves::read(ifb.map(|(_, link)| link));
+    let mut leaves = Leaves::of_ifb(ifb.map(|(_, link)| link));
     let needed = targets.values().any(|t| t.sides.ingress.is_some())
         || left_alone.iter().map(|index| (index, &network.links[index])).any(|(index, link)| {
             let redirected = link.filters.iter().any(|f| matches!(f.rule, Rule::Redirect { .. }));
@@ -109,7 +111,9 @@ fn lead_to(
         let device = device(*index, link);
         if let Some(limit) = target.sides.ingress {
             let known = leaves.minor(*index).is_some();
-            match leaves.set(&mut plan.steps, *index, &device, limit) {
+            let class = HtbClass::sender(limit, target.sides.realtime);
+            let leaf = Leaf { class, parent: Handle::ROOT, queue: limit.queue };
+            match leaves.set(&mut plan.steps, *index, &device, leaf) {
                 Ok(()) => set_redirect(
                     &mut plan.steps,
                     &device,
@@ -128,13 +132,14 @@ fn lead_to(
             set_police(&mut plan.steps, &device, link, bucket, target.held.ingress);
         }
         if let Some(limit) = target.sides.egress {
-            set_root(&mut plan.steps, &device, link, limit);
+            let made = shares::set(&mut plan.steps, &device, link, limit, target.sides.shares, network);
+            plan.refusals.extend(made.err().map(|reason| refusal(&link.name, reason)));
         }
     }
     plan
 }
 
-fn target(shaping: &Shaping, network: &Network) -> Result<(u32, Target), Refusal> {
+fn target<'a>(shaping: &'a Shaping, promises: bool, network: &Network) -> Result<(u32, Target<'a>), Refusal> {
     let name = &shaping.netdev;
     let no = |reason| refusal(name, reason);
     let (index, link) = network.by_name(name).ok_or_else(|| {
@@ -146,9 +151,12 @@ fn target(shaping: &Shaping, network: &Network) -> Result<(u32, Target), Refusal
     let (Some(sides), Some(held)) = (shaping.sides(kind), shaping.held.ends(kind)) else {
         let kind = kind.unwrap_or("physical");
         return Err(no(format!(
-            "interface {name} is of kind {kind}; expected a tap, macvtap or veth, with a VM behind it"
+            "interface {name} is of kind {kind}; expected a tap, macvtap or veth with a VM behind it, or a physical one"
         )));
     };
+    if link.loopback {
+        return Err(no(format!("interface {name} is the loopback, which reaches nobody")));
+    }
     if sides.ingress.is_some()
         && let Some((_, other)) = network.by_name(owner::IFB)
         && !other.is_our_ifb()
@@ -156,6 +164,11 @@ fn target(shaping: &Shaping, network: &Network) -> Result<(u32, Target), Refusal
         let ifb = owner::IFB;
         return Err(no(format!(
             "interface {ifb} is there and is not ours; rename it (ip link set {ifb} name …)"
+        )));
+    }
+    if promises && kind == Some("macvtap") {
+        return Err(no(format!(
+            "interface {name} is a macvtap, whose frames do not come in by a device, so nobody can tell them from others:              leave tx.min, deadline and weight out"
         )));
     }
     if shaping.tx_police.is_some() && shaping.tx.is_none() && sides.police.is_none() {
@@ -178,7 +191,7 @@ fn device(index: u32, link: &Link) -> Device {
 }
 
 /// What is ours and not wanted any more.
-fn take_away(steps: &mut Vec<Step>, device: &Device, link: &Link, sides: Sides) {
+fn take_away(steps: &mut Vec<Step>, device: &Device, link: &Link, sides: Sides<'_>) {
     if !sides.limits_ingress()
         && let Some(filter) = link.filters_at(Handle::INGRESS).find(|f| f.cookie().is_some())
     {
@@ -219,30 +232,20 @@ fn root(device: Device, setting: Setting, replace: bool) -> Step {
     Step::SetQdisc { device, parent: Handle::ROOT, handle: owner::ROOT_QDISC, setting, replace }
 }
 
-/// Root qdisc, class and queue of a netdev.
-fn set_root(steps: &mut Vec<Step>, device: &Device, link: &Link, limit: Limit) {
-    let setting = Setting::Htb { default: owner::ROOT_CLASS.minor().into() };
-    let there = has_root(link, &setting);
-    if !there {
-        if link.root_is_ours() {
-            // HTB cannot change its default class.
-            let (parent, handle) = (Handle::ROOT, owner::ROOT_QDISC);
-            steps.push(Step::DeleteQdisc { device: device.clone(), parent, handle });
-        }
-        let replace = link.root().is_some() && !link.root_is_ours();
-        steps.push(root(device.clone(), setting, replace));
-    }
-    set_class(steps, device, there.then_some(link), owner::ROOT_CLASS, limit);
+/// A class with a queue.
+#[derive(Clone, Copy)]
+struct Leaf {
+    class: HtbClass,
+    parent: Handle,
+    /// Bytes.
+    queue: u32,
 }
 
 /// A class with its queue; `link` is where they may be already.
-fn set_class(steps: &mut Vec<Step>, device: &Device, link: Option<&Link>, id: Handle, limit: Limit) {
-    let class = HtbClass::from(limit);
-    let known = link.and_then(|l| l.class(id));
-    if known.and_then(|c| c.htb) != Some(class) {
-        steps.push(Step::SetClass { device: device.clone(), id, class });
-    }
-    let setting = Setting::Bfifo { limit: limit.queue };
+fn set_leaf(steps: &mut Vec<Step>, device: &Device, link: Option<&Link>, id: Handle, leaf: Leaf) {
+    set_class(steps, device, link, id, leaf.parent, leaf.class);
+    let known = link.and_then(|l| l.class(id)).filter(|c| c.parent == leaf.parent);
+    let setting = Setting::Bfifo { limit: leaf.queue };
     if known.is_none() || link.and_then(|l| l.leaf(id)).is_none_or(|q| q.setting != setting) {
         steps.push(Step::SetQdisc {
             device: device.clone(),
@@ -251,6 +254,21 @@ fn set_class(steps: &mut Vec<Step>, device: &Device, link: Option<&Link>, id: Ha
             setting,
             replace: true,
         });
+    }
+}
+
+/// A class; `link` is where it may be already.
+fn set_class(
+    steps: &mut Vec<Step>,
+    device: &Device,
+    link: Option<&Link>,
+    id: Handle,
+    parent: Handle,
+    class: HtbClass,
+) {
+    let known = link.and_then(|l| l.class(id));
+    if known.is_none_or(|known| (known.parent, known.htb) != (parent, Some(class))) {
+        steps.push(Step::SetClass { device: device.clone(), id, parent, class });
     }
 }
 

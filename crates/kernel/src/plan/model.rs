@@ -41,11 +41,16 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
             link.qdiscs.remove(there.ok_or("ENOENT")?);
             clear(link, *parent);
         }
-        Step::SetClass { device, id, class } => set_class(find(network, device)?, *id, *class)?,
+        Step::SetClass { device, id, parent, class } => {
+            set_class(find(network, device)?, *id, *parent, *class)?;
+        }
         Step::DeleteClass { device, id } => {
             let link = find(network, device)?;
             if link.filters.iter().any(|f| matches!(f.rule, Rule::Classify { to, .. } if to == *id)) {
                 return Err("EBUSY".into());
+            }
+            if link.classes.iter().any(|c| c.parent == *id) {
+                return Err("EBUSY: it has parts".into());
             }
             let there = link.classes.iter().position(|c| c.id == *id);
             link.classes.remove(there.ok_or("ENOENT")?);
@@ -70,9 +75,10 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
                 add_filter(link, Handle::INGRESS, owner::PREFERENCE, "bpf", rule)?;
             }
         }
-        Step::Classify { from: Device::Netdev { index, .. }, to } => {
+        Step::Classify { on, from: Device::Netdev { index, .. }, to } => {
+            network.links.get(index).ok_or("ENODEV: no such interface")?;
             let rule = Rule::Classify { from: Some(*index), to: *to };
-            let link = find(network, &Device::Ifb)?;
+            let link = find(network, on)?;
             link.class(*to).ok_or("ENOENT: no such class")?;
             add_filter(link, owner::ROOT_QDISC, to.minor(), "u32", rule)?;
         }
@@ -134,13 +140,21 @@ fn clear(link: &mut Link, parent: Handle) {
     }
 }
 
-fn set_class(link: &mut Link, id: Handle, class: HtbClass) -> Result<(), String> {
+fn set_class(link: &mut Link, id: Handle, parent: Handle, class: HtbClass) -> Result<(), String> {
     if !link.root().is_some_and(|q| q.handle.major() == id.major() && q.setting.kind() == "htb") {
         return Err("ENOENT: no such qdisc".into());
     }
     match link.classes.iter_mut().find(|c| c.id == id) {
+        Some(known) if known.parent != parent => return Err("EINVAL: part of another class".into()),
         Some(known) => known.htb = Some(class),
-        None => link.classes.push(Class { id, htb: Some(class), counters: Counters::default() }),
+        None => {
+            if parent != Handle::ROOT {
+                link.class(parent).ok_or("ENOENT: no such class")?;
+                // It is a leaf no more.
+                link.qdiscs.retain(|q| q.parent != parent);
+            }
+            link.classes.push(Class { id, parent, htb: Some(class), counters: Counters::default() });
+        }
     }
     Ok(())
 }

@@ -5,9 +5,10 @@ use crate::limit::Limit;
 use crate::network::*;
 use crate::owner::{self, Cookie};
 use crate::police::Bucket;
-use crate::shaping::{Shaping, Ways};
+use crate::shaping::{Shaping, Share, Ways};
 use crate::step::Step;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use tidegate_contract::{Bytes, Rate};
 
 fn limit(mbit: u64) -> Limit {
@@ -17,7 +18,7 @@ fn limit(mbit: u64) -> Limit {
 
 fn shaping(netdev: &str, tx: u64, rx: u64) -> Shaping {
     let side = |mbit| (mbit > 0).then(|| limit(mbit));
-    Shaping { netdev: netdev.into(), tx: side(tx), tx_police: None, rx: side(rx), held: Ways::NONE }
+    Shaping { netdev: netdev.into(), tx: side(tx), rx: side(rx), ..Shaping::default() }
 }
 
 fn policing(netdev: &str, tx: u64, rx: u64) -> Shaping {
@@ -68,10 +69,17 @@ fn in_force(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass
         assert_eq!(link.leaf(id).map(|q| &q.setting), Some(&limit), "its queue");
         Some(class)
     };
-    let egress = link
-        .root()
-        .filter(|q| q.setting == Setting::Htb { default: 1 } && link.root_is_ours())
-        .and_then(|_| class(link, owner::ROOT_CLASS));
+    let all = |setting| link.root().filter(|q| q.setting == setting && link.root_is_ours());
+    let egress = match (all(Setting::Htb { default: 1 }), all(Setting::Htb { default: 0xffff })) {
+        (Some(_), None) => class(link, owner::ROOT_CLASS),
+        (None, Some(_)) => {
+            let (all, rest) = (link.class(owner::ROOT_CLASS), link.class(owner::REST_CLASS));
+            assert_eq!(rest.map(|c| c.parent), Some(owner::ROOT_CLASS));
+            assert!(link.leaf(owner::REST_CLASS).is_some() && link.leaf(owner::ROOT_CLASS).is_none());
+            all.and_then(|c| c.htb)
+        }
+        _ => None,
+    };
     let ingress = link.filters_at(Handle::INGRESS).next().and_then(|first| {
         let Rule::Redirect { to, .. } = first.rule else { return None };
         let ifb = network.links.get(&to).filter(|l| l.up && l.root_is_ours())?;
@@ -82,6 +90,24 @@ fn in_force(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass
         class(ifb, to)
     });
     (egress, ingress)
+}
+
+/// The same, as one sender beside others.
+fn sender(mbit: u64) -> HtbClass {
+    HtbClass::sender(limit(mbit), false)
+}
+
+/// What those who have a share meet at a device's egress, by where they come from.
+fn shared(network: &Network, index: u32) -> BTreeMap<u32, HtbClass> {
+    let link = &network.links[&index];
+    let mut classes = BTreeMap::new();
+    for filter in link.filters_at(owner::ROOT_QDISC) {
+        let Rule::Classify { from: Some(from), to } = filter.rule else { panic!("{filter:?}") };
+        let class = link.class(to).expect("its class");
+        assert_eq!((class.parent, link.leaf(to).is_some()), (owner::ROOT_CLASS, true));
+        assert_eq!(classes.insert(from, class.htb.expect("htb")), None, "one filter each");
+    }
+    classes
 }
 
 /// The queue that goes with a class of [`limit`].
@@ -124,7 +150,7 @@ fn a_tap_is_shaped_both_ways_from_the_end_to_the_beginning() {
             "bring interface tidegate-tx up",
             "set class 7464:1 of tidegate-tx to 12500000 bytes/s",
             "set qdisc bfifo at 7464:1 of tidegate-tx",
-            "put what tap1 receives into class 7464:1",
+            "put what tap1 receives into class 7464:1 of tidegate-tx",
             "set qdisc clsact at clsact of tap1",
             "redirect what tap1 receives to tidegate-tx",
             "set qdisc htb at root of tap1",
@@ -133,7 +159,7 @@ fn a_tap_is_shaped_both_ways_from_the_end_to_the_beginning() {
         ]
     );
     run(&mut network, &made);
-    assert_eq!(in_force(&network, 1), (Some(limit(50).into()), Some(limit(100).into())));
+    assert_eq!(in_force(&network, 1), (Some(limit(50).into()), Some(sender(100))));
     assert_eq!(plan(&wanted, &network), Plan::default());
 
     let changed = plan(&[shaping("tap1", 200, 50)], &network);
@@ -155,21 +181,22 @@ fn a_macvtap_is_the_other_way_round() {
     network.links.get_mut(&1).expect("a tap").kind = Some("macvtap".into());
     let made = plan(&[shaping("tap1", 100, 50)], &network);
     run(&mut network, &made);
-    assert_eq!(in_force(&network, 1), (Some(limit(100).into()), Some(limit(50).into())));
+    assert_eq!(in_force(&network, 1), (Some(limit(100).into()), Some(sender(50))));
 }
 
 #[test]
 fn what_is_not_a_vm_s_is_refused() {
     let mut network = taps(3);
     network.links.get_mut(&2).expect("a tap").kind = Some("bridge".into());
-    network.links.get_mut(&3).expect("a tap").kind = None;
+    let physical = network.links.get_mut(&3).expect("a tap");
+    (physical.kind, physical.loopback) = (None, true);
     let wanted = ["-rf", "tap2", "tap3"].map(|name| shaping(name, 1, 1));
     let refused = plan(&wanted, &network);
     assert_eq!(refused.steps, []);
     let reasons: Vec<_> = refused.refusals.iter().map(|r| r.reason.as_str()).collect();
     assert!(reasons[0].starts_with("interface -rf does not exist"), "{reasons:?}");
     assert!(reasons[1].contains("of kind bridge; expected a tap, macvtap or veth"), "{reasons:?}");
-    assert!(reasons[2].contains("of kind physical"), "{reasons:?}");
+    assert!(reasons[2].contains("is the loopback"), "{reasons:?}");
 }
 
 #[test]
@@ -188,7 +215,7 @@ fn what_others_made_is_named_and_left_alone() {
     );
     run(&mut network, &made);
     assert_eq!(network.links[&1], before);
-    assert_eq!(in_force(&network, 2), (Some(limit(50).into()), Some(limit(100).into())));
+    assert_eq!(in_force(&network, 2), (Some(limit(50).into()), Some(sender(100))));
     // Where only the other direction is asked for, nothing is in the way.
     let only_tx = plan(&[shaping("tap1", 0, 0)], &network);
     assert_eq!(only_tx.refusals, []);
@@ -201,7 +228,7 @@ fn a_tap_as_libvirt_leaves_it_is_nobodys() {
     let made = plan(&[shaping("tap1", 100, 50)], &network);
     assert_eq!(made.refusals, []);
     run(&mut network, &made);
-    assert_eq!(in_force(&network, 1), (Some(limit(50).into()), Some(limit(100).into())));
+    assert_eq!(in_force(&network, 1), (Some(limit(50).into()), Some(sender(100))));
 }
 
 #[test]
@@ -213,6 +240,78 @@ fn an_ifb_of_somebody_else_is_not_used() {
     assert!(refused.refusals[0].reason.contains("is not ours; rename it"), "{refused:?}");
     assert_eq!(refused.steps, []);
     assert_eq!(plan(&[], &network), Plan::default());
+}
+
+#[test]
+fn senders_have_shares_of_what_a_vm_receives() {
+    let mut network = taps(3);
+    let share = |from: &str, guaranteed: u64, priority, weight| {
+        let guaranteed = (guaranteed > 0).then(|| limit(guaranteed));
+        Share { from: from.into(), guaranteed, priority, weight }
+    };
+    let shares =
+        vec![share("tap2", 10, 0, 1), share("tap3", 20, Share::LAST, 5), share("tap9", 1, Share::LAST, 1)];
+    let mut wanted = vec![Shaping { rx_shares: shares, ..shaping("tap1", 0, 50) }];
+    let made = plan(&wanted, &network);
+    assert_eq!(
+        shown(&made),
+        [
+            "set qdisc htb at root of tap1",
+            "set class 7464:1 of tap1 to 6250000 bytes/s",
+            "set class 7464:ffff of tap1 to 1100 bytes/s",
+            "set qdisc bfifo at 7464:ffff of tap1",
+            "set class 7464:2 of tap1 to 1250000 bytes/s",
+            "set qdisc bfifo at 7464:2 of tap1",
+            "put what tap2 receives into class 7464:2 of tap1",
+            "set class 7464:3 of tap1 to 2500000 bytes/s",
+            "set qdisc bfifo at 7464:3 of tap1",
+            "put what tap3 receives into class 7464:3 of tap1",
+        ]
+    );
+    run(&mut network, &made);
+    let classes = shared(&network, 1);
+    let told = |index| {
+        let HtbClass { rate, ceil, cburst, quantum, priority, .. } = classes[&index];
+        (rate, ceil, cburst, quantum, priority)
+    };
+    assert_eq!(told(2), (1_250_000, 6_250_000, limit(50).burst, 65_536, 0));
+    assert_eq!(told(3), (2_500_000, 6_250_000, limit(50).burst, 5 * 65_536, 7));
+
+    // A sender that comes gets its class, one that goes loses it; the others are left as they are.
+    let tap9 = Link { name: "tap9".into(), ..network.links[&2].clone() };
+    network.links.insert(9, tap9);
+    wanted[0].rx_shares.remove(0);
+    let changed = plan(&wanted, &network);
+    assert_eq!(
+        shown(&changed),
+        [
+            "delete the u32 filter of preference 2 at 7464: of tap1",
+            "delete class 7464:2 of tap1",
+            "set class 7464:2 of tap1 to 125000 bytes/s",
+            "set qdisc bfifo at 7464:2 of tap1",
+            "put what tap9 receives into class 7464:2 of tap1",
+        ]
+    );
+    run(&mut network, &changed);
+
+    // From shares to none everything is made anew: the default class is another one.
+    wanted[0].rx_shares.clear();
+    let plain = plan(&wanted, &network);
+    assert_eq!(plain.steps.len(), 4, "{plain:?}");
+    run(&mut network, &plain);
+    assert_eq!(in_force(&network, 1), (Some(limit(50).into()), None));
+}
+
+#[test]
+fn a_macvtap_promises_nothing() {
+    let mut network = taps(2);
+    network.links.get_mut(&2).expect("a tap").kind = Some("macvtap".into());
+    let share = Share { from: "tap2".into(), guaranteed: None, priority: Share::LAST, weight: 1 };
+    let wanted = [Shaping { rx_shares: vec![share], ..shaping("tap1", 0, 50) }, shaping("tap2", 10, 0)];
+    let made = plan(&wanted, &network);
+    assert_eq!(made.refusals.len(), 1);
+    assert!(made.refusals[0].reason.contains("interface tap2 is a macvtap"), "{made:?}");
+    assert_eq!(made.refusals[0].netdev, "tap2");
 }
 
 #[test]
@@ -238,7 +337,7 @@ fn what_is_held_is_put_right_whoever_changed_it() {
         ]
     );
     run(&mut network, &repaired);
-    assert_eq!(in_force(&network, 1), (Some(limit(50).into()), Some(limit(100).into())));
+    assert_eq!(in_force(&network, 1), (Some(limit(50).into()), Some(sender(100))));
 }
 
 #[test]
@@ -258,7 +357,7 @@ fn a_clsact_qdisc_of_somebody_else_stays() {
     let mut network = taps(1);
     network.links.get_mut(&1).expect("a tap").qdiscs.push(clsact());
     settle(&mut network, &[shaping("tap1", 100, 0)]);
-    assert_eq!(in_force(&network, 1), (None, Some(limit(100).into())));
+    assert_eq!(in_force(&network, 1), (None, Some(sender(100))));
     settle(&mut network, &[]);
     assert_eq!(network.links[&1].ingress(), Some(&clsact()));
     assert_eq!(network.links[&1].filters, []);
@@ -288,7 +387,7 @@ fn what_a_vm_leaves_behind_goes() {
         ]
     );
     run(&mut network, &made);
-    assert_eq!(in_force(&network, 2), (None, Some(limit(10).into())));
+    assert_eq!(in_force(&network, 2), (None, Some(sender(10))));
 }
 
 /// One damage, by whoever.
@@ -300,6 +399,7 @@ enum Damage {
     FilterBeside(u16),
     ClassGone,
     ClassChanged(u64),
+    ClassBeside,
     QueueGone,
     TapGone,
     IfbGone,
@@ -318,6 +418,7 @@ fn damage() -> impl Strategy<Value = Damage> {
         (1_u16..4).prop_map(Damage::FilterBeside),
         Just(Damage::ClassGone),
         (1_u64..9).prop_map(Damage::ClassChanged),
+        Just(Damage::ClassBeside),
         Just(Damage::QueueGone),
         Just(Damage::TapGone),
         Just(Damage::IfbGone),
@@ -369,11 +470,12 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
                 Damage::Root(kind) => {
                     link.qdiscs.retain(|q| q.parent == Handle::CLSACT);
                     link.classes.clear();
+                    link.filters.retain(|f| f.parent == Handle::INGRESS);
                     link.qdiscs.extend(kind.map(|kind| tc_root(5, kind)));
                 }
                 Damage::IngressGone => {
                     link.qdiscs.retain(|q| q.parent != Handle::CLSACT);
-                    link.filters.clear();
+                    link.filters.retain(|f| f.parent != Handle::INGRESS);
                 }
                 Damage::FilterGone => link.filters.clear(),
                 Damage::FilterBeside(preference) if link.ingress().is_some() => {
@@ -386,6 +488,12 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
                 }
                 Damage::ClassChanged(mbit) => {
                     link.classes.iter_mut().for_each(|c| c.htb = Some(limit(*mbit).into()));
+                }
+                Damage::ClassBeside if link.class(owner::ROOT_CLASS).is_some() => {
+                    let parent = owner::ROOT_CLASS;
+                    link.qdiscs.retain(|q| q.parent != parent);
+                    let id = Handle::new(owner::MAJOR, 0xabc);
+                    link.classes.push(Class { id, parent, htb: None, counters: Counters::default() });
                 }
                 Damage::QueueGone => link.qdiscs.retain(|q| q.parent.major() != owner::MAJOR),
                 _ => {}
@@ -400,13 +508,36 @@ fn shapings() -> impl Strategy<Value = Vec<Shaping>> {
         let netdev = format!("tap{i}");
         if polices { policing(&netdev, tx, rx) } else { shaping(&netdev, tx, rx) }
     };
-    proptest::collection::btree_map(1_u32..6, (side(), any::<bool>(), side()), 0..6)
-        .prop_map(move |wanted| wanted.into_iter().map(|(i, sides)| made(i, sides)).collect())
+    let share = |(from, guaranteed, priority)| Share {
+        from: format!("tap{from}"),
+        guaranteed: (guaranteed > 0).then(|| limit(guaranteed)),
+        priority,
+        weight: 1,
+    };
+    let shares = proptest::collection::btree_map(1_u32..7, (0..9_u64, 0..8_u8), 0..4)
+        .prop_map(move |all| all.into_iter().map(|(from, (g, p))| share((from, g, p))).collect::<Vec<_>>());
+    let shares = prop_oneof![Just(vec![]), shares];
+    proptest::collection::btree_map(1_u32..6, ((side(), any::<bool>(), side()), shares), 0..6).prop_map(
+        move |wanted| {
+            let made =
+                wanted.into_iter().map(|(i, (sides, rx_shares))| Shaping { rx_shares, ..made(i, sides) });
+            made.collect()
+        },
+    )
+}
+
+/// What is asked for those who send to a device.
+fn asked_of_shares(shaping: &Shaping, network: &Network) -> BTreeMap<u32, HtbClass> {
+    let class = |share: &Share| {
+        let (index, _) = network.by_name(&share.from)?;
+        Some((index, HtbClass::share(share, shaping.rx?)))
+    };
+    shaping.rx_shares.iter().filter_map(class).collect()
 }
 
 /// What is asked of a device.
 fn asked(shaping: &Shaping) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>) {
-    (shaping.rx.map(HtbClass::from), shaping.tx.map(HtbClass::from), shaping.tx_police)
+    (shaping.rx.map(HtbClass::from), shaping.tx.map(|tx| HtbClass::sender(tx, false)), shaping.tx_police)
 }
 
 /// What frames meet, policers included.
@@ -459,7 +590,9 @@ proptest! {
                 }
                 continue;
             }
-            prop_assert_eq!(met(&network, there.expect("a tap")), asked(shaping));
+            let there = there.expect("a tap");
+            prop_assert_eq!(met(&network, there), asked(shaping));
+            prop_assert_eq!(shared(&network, there), asked_of_shares(shaping, &network));
         }
         for (index, link) in &network.links {
             let here = wanted.iter().find(|s| s.netdev == link.name);
@@ -473,7 +606,7 @@ proptest! {
             prop_assert!(tx || link.filters.iter().all(|f| f.cookie().is_none()));
             let theirs = |link: &Link| {
                 let root = link.root().filter(|_| rx.is_none() && !link.root_is_ours()).cloned();
-                let filters = link.filters.iter().filter(|f| !tx && f.cookie().is_none());
+                let filters = link.filters_at(Handle::INGRESS).filter(|f| !tx && f.cookie().is_none());
                 (root, filters.cloned().collect::<Vec<_>>())
             };
             prop_assert_eq!(theirs(link), theirs(&found.links[index]));
@@ -522,6 +655,7 @@ proptest! {
                 && network.by_name(&shaping.netdev).is_some()
             {
                 prop_assert_eq!(met(&network, near), asked(shaping));
+                prop_assert_eq!(shared(&network, near), asked_of_shares(shaping, &network));
             }
         }
         let whole = plan(&wanted, &network);

@@ -79,7 +79,7 @@ pub fn small() -> Limit {
 /// `-` is no limit.
 pub fn shaping(netdev: &str, tx: &str, rx: &str) -> Shaping {
     let side = |rate: &str| (rate != "-").then(|| limit(rate));
-    Shaping { netdev: netdev.into(), tx: side(tx), tx_police: None, rx: side(rx), held: Ways::NONE }
+    Shaping { netdev: netdev.into(), tx: side(tx), rx: side(rx), ..Shaping::default() }
 }
 
 /// Makes it so; a second look finds nothing to do.

@@ -1,0 +1,70 @@
+//! What a netdev's egress sends: one class of all of it, and where senders have shares, its parts.
+//!
+//! ```text
+//!  nobody has a share:   HTB 7464: ── 7464:1 ── bfifo
+//!
+//!  some have:            HTB 7464: ── 7464:1 ─┬─ 7464:2 ─ bfifo      what came in by one netdev
+//!                                             ├─ 7464:3 ─ bfifo      what came in by another
+//!                                             └─ 7464:ffff ─ bfifo   everything else
+//! ```
+//!
+//! From one to the other all of it is made anew: HTB cannot change its default class, and frames that wait are lost.
+
+use super::leaves::Leaves;
+use super::{Leaf, device, has_root, root, set_class, set_leaf};
+use crate::class::HtbClass;
+use crate::handle::Handle;
+use crate::limit::Limit;
+use crate::network::{Link, Network, Setting};
+use crate::owner;
+use crate::shaping::Share;
+use crate::step::{Device, Step};
+use std::collections::BTreeMap;
+
+/// Root qdisc, classes and queues of a netdev. A sender that is not there gets its class when it is.
+pub fn set(
+    steps: &mut Vec<Step>,
+    at: &Device,
+    link: &Link,
+    limit: Limit,
+    shares: &[Share],
+    network: &Network,
+) -> Result<(), String> {
+    let all = HtbClass::from(limit);
+    if shares.is_empty() {
+        let there = set_root(steps, at, link, owner::ROOT_CLASS);
+        let leaf = Leaf { class: all, parent: Handle::ROOT, queue: limit.queue };
+        set_leaf(steps, at, there, owner::ROOT_CLASS, leaf);
+        return Ok(());
+    }
+    let there = set_root(steps, at, link, owner::REST_CLASS);
+    let mut leaves = Leaves::of_egress(at.clone(), there);
+    let senders: BTreeMap<u32, &Share> =
+        shares.iter().filter_map(|share| Some((network.by_name(&share.from)?.0, share))).collect();
+    leaves.drop_others(steps, |index| senders.contains_key(&index));
+    set_class(steps, at, there, owner::ROOT_CLASS, Handle::ROOT, all);
+    let part = |class| Leaf { class, parent: owner::ROOT_CLASS, queue: limit.queue };
+    set_leaf(steps, at, there, owner::REST_CLASS, part(HtbClass::rest(limit)));
+    for (index, share) in senders {
+        let from = device(index, &network.links[&index]);
+        leaves.set(steps, index, &from, part(HtbClass::share(share, limit)))?;
+    }
+    Ok(())
+}
+
+/// The root qdisc, with a class for what no filter takes; the link, where it was there already.
+fn set_root<'a>(steps: &mut Vec<Step>, at: &Device, link: &'a Link, default: Handle) -> Option<&'a Link> {
+    let setting = Setting::Htb { default: default.minor().into() };
+    // A class cannot become part of another one; and one with parts, which others gave it, is no default class.
+    let parent = |id| if id == owner::ROOT_CLASS { Handle::ROOT } else { owner::ROOT_CLASS };
+    if has_root(link, &setting) && link.classes.iter().all(|c| c.parent == parent(c.id)) {
+        return Some(link);
+    }
+    if link.root_is_ours() {
+        let (parent, handle) = (Handle::ROOT, owner::ROOT_QDISC);
+        steps.push(Step::DeleteQdisc { device: at.clone(), parent, handle });
+    }
+    let replace = link.root().is_some() && !link.root_is_ours();
+    steps.push(root(at.clone(), setting, replace));
+    None
+}
