@@ -13,7 +13,7 @@ use crate::police::{Bucket, Policed, Policer};
 use crate::shaping::{Ends, Shaping};
 use crate::step::{Device, Step};
 use crate::theirs::{self, Theirs};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsRawFd;
 
@@ -53,16 +53,16 @@ impl Kernel {
         self.look(None)
     }
 
-    /// As [`Self::observe`], with classes and filters of one interface and our IFB only: what a change of one netdev
+    /// As [`Self::observe`], with classes and filters of some interfaces and our IFB only: what a change of few netdevs
     /// needs to know, however many there are.
     ///
     /// # Errors
     /// The kernel does not answer.
-    pub fn observe_near(&mut self, name: &str) -> Result<Network, NetlinkError> {
-        self.look(Some(name))
+    pub fn observe_near(&mut self, names: &BTreeSet<String>) -> Result<Network, NetlinkError> {
+        self.look(Some(names))
     }
 
-    fn look(&mut self, near: Option<&str>) -> Result<Network, NetlinkError> {
+    fn look(&mut self, near: Option<&BTreeSet<String>>) -> Result<Network, NetlinkError> {
         let links = self.socket.dump(RTM_GETLINK, &links(), |_, body| netlink::link(body))?;
         let mut links: BTreeMap<u32, Link> = links.into_iter().collect();
         let names: BTreeMap<String, u32> = links.iter().map(|(i, l)| (l.name.clone(), *i)).collect();
@@ -77,7 +77,7 @@ impl Kernel {
             }
         }
         for (index, link) in &mut links {
-            if near.is_some_and(|name| link.name != name) && !link.is_our_ifb() {
+            if near.is_some_and(|names| !names.contains(&link.name)) && !link.is_our_ifb() {
                 link.unread = true;
                 continue;
             }

@@ -15,6 +15,8 @@ pub struct Shaping {
     pub tx_police: Option<Bucket>,
     /// What the VM sends goes before what others send.
     pub realtime: bool,
+    /// Others have a share for what it sends.
+    pub promises: bool,
     /// Of what the VM receives.
     pub rx: Option<Limit>,
     /// Who gets what of `rx`. Without `rx` it has no meaning.

@@ -26,7 +26,7 @@ mod waits;
 use crate::durable::DurableError;
 use crate::place::{Action, Capabilities, Observed, Place, PlaceError, Refusal, Wanted};
 use record::{Record, Told};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::{
@@ -69,7 +69,7 @@ impl KernelPlace {
 
     /// The contracts it was last told to keep.
     pub fn made(&self) -> Vec<Vnic> {
-        self.record.iter().map(|told| told.vnic.clone()).collect()
+        self.told().into_iter().cloned().collect()
     }
 
     fn kernel(&mut self) -> Result<&mut Kernel, PlaceError> {
@@ -86,11 +86,11 @@ impl KernelPlace {
         self.network_near(None)
     }
 
-    /// All of it, or what concerns one interface.
-    fn network_near(&mut self, name: Option<&str>) -> Result<Network, PlaceError> {
+    /// All of it, or what concerns some interfaces.
+    fn network_near(&mut self, names: Option<&BTreeSet<String>>) -> Result<Network, PlaceError> {
         let kernel = self.kernel()?;
-        let network = match name {
-            Some(name) => kernel.observe_near(name),
+        let network = match names {
+            Some(names) => kernel.observe_near(names),
             None => kernel.observe(),
         };
         // A conversation that broke off is begun anew.
@@ -147,7 +147,8 @@ impl KernelPlace {
 
     fn find_theirs(&mut self, vnic: &Vnic, held: Ways) -> Result<Theirs, PlaceError> {
         let network = self.network()?;
-        let shaping = shape::shaping(vnic, held).map_err(|why| PlaceError::Failed(why.join("; ")))?;
+        let shaping =
+            shape::shaping(vnic, held, &self.told()).map_err(|why| PlaceError::Failed(why.join("; ")))?;
         self.theirs(&shaping, &network).map_err(PlaceError::Failed)
     }
 
@@ -192,6 +193,18 @@ impl KernelPlace {
         }
     }
 
+    /// The contracts it was last told to keep.
+    fn told(&self) -> Vec<&Vnic> {
+        self.record.iter().map(|told| &told.vnic).collect()
+    }
+
+    /// The netdevs that a change of one contract is about: its own, and those it promises something to.
+    fn concerned(&self, about: &Vnic) -> BTreeSet<String> {
+        let versions = || self.record.versions(&about.name).chain([about]);
+        let promised = versions().flat_map(|v| &v.to).flat_map(|to| self.record.versions(to));
+        promised.chain(versions()).filter_map(observe::netdev).map(str::to_owned).collect()
+    }
+
     fn note(&mut self) -> Result<(), PlaceError> {
         let failed = |e| PlaceError::Failed(format!("nothing was changed, because it cannot be noted: {e}"));
         self.record.note().map_err(failed)
@@ -205,16 +218,17 @@ impl KernelPlace {
             Some((vnic, held)) if vnic.name == told.vnic.name => held,
             _ => told.held,
         };
-        let wanted: Vec<Shaping> =
-            self.record.iter().filter_map(|told| shape::shaping(&told.vnic, held(told)).ok()).collect();
+        let all = self.told();
+        let shaping = |told: &Told| shape::shaping(&told.vnic, held(told), &all).ok();
+        let wanted: Vec<Shaping> = self.record.iter().filter_map(shaping).collect();
         let name = about.and_then(observe::netdev);
         // With the last contract all that is ours goes.
-        let near = name.filter(|_| !self.record.is_empty());
+        let near = about.filter(|_| !self.record.is_empty()).map(|vnic| self.concerned(vnic));
         let netdev = name.filter(|_| new.is_some());
         let expected = new.and_then(|(vnic, _)| self.coming.get(&vnic.name).copied());
         let mut failed = None;
         for _ in 0..ATTEMPTS {
-            let network = self.network_near(near)?;
+            let network = self.network_near(near.as_ref())?;
             let there = netdev.and_then(|name| Some((name, network.by_name(name)?.0)));
             if let (Some(name), Some(index)) = (netdev, expected)
                 && there != Some((name, index))
@@ -260,7 +274,7 @@ impl Place for KernelPlace {
             ),
             "its source addresses are not checked by this place".into(),
         ];
-        Some(Capabilities { deadline: false, min: false, notes })
+        Some(Capabilities { deadline: true, min: true, notes })
     }
 
     fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {

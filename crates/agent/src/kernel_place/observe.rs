@@ -26,11 +26,12 @@ impl KernelPlace {
             return Ok(observed);
         }
         let network = self.network()?;
+        let all = self.told();
         observed.evidence.taken = Instant::now();
         let held: Vec<(&Vnic, Shaping)> = self
             .record
             .iter()
-            .filter_map(|t| Some((&t.vnic, shape::shaping(&t.vnic, t.held).ok()?)))
+            .filter_map(|t| Some((&t.vnic, shape::shaping(&t.vnic, t.held, &all).ok()?)))
             .collect();
         let shapings: Vec<Shaping> = held.iter().map(|(_, s)| s.clone()).collect();
         let drift = plan(&shapings, &network);
@@ -89,7 +90,8 @@ impl KernelPlace {
             let known = self.record.known(&vnic.attach);
             let held = known.as_ref().map_or(Ways::NONE, |told| told.held);
             // What is wrong with the contract itself, the plan says.
-            let Ok(shaping) = shape::shaping(vnic, held) else { continue };
+            let all: Vec<&Vnic> = coming.iter().collect();
+            let Ok(shaping) = shape::shaping(vnic, held, &all) else { continue };
             match network.by_name(&shaping.netdev) {
                 // Its VM is not running: the change waits for it, as the contract does.
                 None if known.is_some() => continue,
@@ -181,30 +183,56 @@ fn queues(shapings: &[Shaping], network: &Network) -> BTreeSet<Queue> {
 /// What there is to do for a netdev that should be shaped already.
 fn differs(drift: &Plan, shaping: &Shaping, index: u32, network: &Network) -> Option<String> {
     let refused = drift.refusals.iter().find(|r| r.netdev == shaping.netdev).map(|r| r.reason.clone());
-    let step = || drift.steps.iter().find(|step| concerns(step, shaping, index, network));
+    let step = || drift.steps.iter().find(|step| concerns(step, &drift.steps, shaping, index, network));
     refused.or_else(|| Some(format!("its limits are not as they should be, so: {}", step()?)))
 }
 
 /// What there is to do that concerns no netdev.
 fn left_over(drift: &Plan, held: &[Shaping], network: &Network) -> Option<String> {
     let indexed: Vec<_> = held.iter().filter_map(|s| Some((s, network.by_name(&s.netdev)?.0))).collect();
-    let nobodys = |step: &&Step| !indexed.iter().any(|(s, index)| concerns(step, s, *index, network));
+    let nobodys =
+        |step: &&Step| !indexed.iter().any(|(s, index)| concerns(step, &drift.steps, s, *index, network));
     Some(format!("something is left over, so: {}", drift.steps.iter().find(nobodys)?))
 }
 
-/// Whether frames of a netdev meet something else while a step is not done.
-fn concerns(step: &Step, shaping: &Shaping, index: u32, network: &Network) -> bool {
+/// Whether frames of a netdev meet something else while a step, one of `steps`, is not done.
+fn concerns(step: &Step, steps: &[Step], shaping: &Shaping, index: u32, network: &Network) -> bool {
+    if let Some(sender) = sender(step, steps, network) {
+        return sender == index;
+    }
     let kind = network.links.get(&index).and_then(|l| l.kind.as_deref());
     let uses_ifb = shaping.uses(kind).is_some_and(|ends| ends.ingress);
     let is_ours = |device: &Device| matches!(device, Device::Netdev { index: i, .. } if *i == index);
     match step {
         Step::AddIfb | Step::DeleteIfb | Step::RaiseIfb => uses_ifb,
-        Step::Classify { from, .. } => is_ours(from),
         Step::SetQdisc { device: Device::Ifb, parent: Handle::ROOT, .. } => uses_ifb,
         Step::SetQdisc { device: Device::Ifb, parent: class, .. }
         | Step::SetClass { device: Device::Ifb, id: class, .. } => leaf(network, index) == Some(*class),
         other => is_ours(&other.device()),
     }
+}
+
+/// The netdev whose frames a step about a class at the egress of another is for.
+fn sender(step: &Step, steps: &[Step], network: &Network) -> Option<u32> {
+    let (at, class) = match step {
+        Step::SetClass { device: device @ Device::Netdev { .. }, id, .. } => (device, *id),
+        Step::SetQdisc { device: device @ Device::Netdev { .. }, parent, .. } => (device, *parent),
+        Step::Classify { from: Device::Netdev { index, .. }, .. } => return Some(*index),
+        _ => return None,
+    };
+    let coming = steps.iter().find_map(|step| match step {
+        Step::Classify { on, from: Device::Netdev { index, .. }, to } if (on, *to) == (at, class) => {
+            Some(*index)
+        }
+        _ => None,
+    });
+    let Device::Netdev { index, .. } = at else { return coming };
+    coming.or_else(|| {
+        network.links.get(index)?.filters_at(owner::ROOT_QDISC).find_map(|f| match f.rule {
+            Rule::Classify { from, to } if to == class => from,
+            _ => None,
+        })
+    })
 }
 
 /// The class on the IFB that what came in by a netdev goes to.
@@ -216,9 +244,20 @@ fn leaf(network: &Network, index: u32) -> Option<Handle> {
     })
 }
 
+/// What the class of all that a netdev sends counted. Its parts drop, and have what waits.
+fn sent(link: &Link) -> Option<Counters> {
+    let all = link.class(owner::ROOT_CLASS)?.counters;
+    let parts = link.classes.iter().filter(|c| c.parent == owner::ROOT_CLASS).map(|c| c.counters);
+    Some(parts.fold(all, |all, part| Counters {
+        drops: all.drops + part.drops,
+        backlog: all.backlog + part.backlog,
+        ..all
+    }))
+}
+
 /// What the classes of a netdev counted.
 fn counted(vnic: &Vnic, link: &Link, network: &Network) -> VnicStats {
-    let egress = link.class(owner::ROOT_CLASS).map(|c| c.counters);
+    let egress = sent(link);
     let ingress = network.by_name(&link.name).and_then(|(index, _)| {
         let (_, ifb) = network.by_name(owner::IFB)?;
         ifb.class(leaf(network, index)?).map(|c| c.counters)

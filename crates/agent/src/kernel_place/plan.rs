@@ -10,6 +10,7 @@ use tidegate_switch::control::Connection;
 /// See [`crate::place::Place::plan`].
 pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {
     let mut refusals = Vec::new();
+    let all: Vec<&Vnic> = wanted.vnics.iter().collect();
     for vnic in wanted.vnics {
         let refuse = |reason| Refusal { vnic: vnic.name.clone(), reason };
         refusals.extend(observed.obstacles.get(&vnic.name).cloned().map(refuse));
@@ -19,7 +20,7 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
                 theirs.reason
             )));
         }
-        refusals.extend(shaping(vnic, Ways::BOTH).err().into_iter().flatten().map(refuse));
+        refusals.extend(shaping(vnic, Ways::BOTH, &all).err().into_iter().flatten().map(refuse));
     }
     if !refusals.is_empty() {
         return Err(refusals);
@@ -138,7 +139,7 @@ mod tests {
     fn what_stands_in_the_way_is_a_refusal() {
         let mut observed = nothing();
         observed.obstacles.insert("a".into(), "interface vnet1 does not exist".into());
-        let wanted = [Vnic { weight: 2, ..netdev("a", 1, "vnet1") }];
+        let wanted = [Vnic { queues: 2, ..netdev("a", 1, "vnet1") }];
         let refused = plan(&Wanted { host: &Host::default(), vnics: &wanted, adopt: false }, &observed)
             .expect_err("refused");
         assert_eq!(refused.len(), 2, "{refused:?}");

@@ -72,6 +72,11 @@ impl Record {
         there.cloned().reduce(|a, b| a.with(&b))
     }
 
+    /// A contract, and what it was before this change.
+    pub fn versions(&self, name: &str) -> impl Iterator<Item = &Vnic> {
+        [self.told.get(name), self.leaving.get(name)].into_iter().flatten().map(|told| &told.vnic)
+    }
+
     /// One of them.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Told> {
         self.told.get_mut(name)

@@ -1,15 +1,17 @@
 //! From a contract to what the kernel is asked for, and every reason why it cannot be. Pure.
 
-use tidegate_contract::{Allowed, Attach, Bytes, Method, Rate, Vnic};
-use tidegate_kernel::{Bucket, Limit, Shaping, Ways};
+use tidegate_contract::admission::priorities;
+use tidegate_contract::{Allowed, Attach, Bytes, Method, Nanos, Rate, Vnic};
+use tidegate_kernel::{Bucket, Limit, Shaping, Share, Ways};
 
 /// The directions that a contract limits.
 pub fn limited(vnic: &Vnic) -> Ways {
     Ways { tx: vnic.tx.max.is_some(), rx: vnic.rx.max.is_some() }
 }
 
-/// What the kernel is asked for, or all that it cannot keep of this contract. `held`: where others have nothing to say.
-pub fn shaping(vnic: &Vnic, held: Ways) -> Result<Shaping, Vec<String>> {
+/// What the kernel is asked for, or all that it cannot keep of this contract, one of `all` at this place. `held`: where
+/// others have nothing to say.
+pub fn shaping(vnic: &Vnic, held: Ways, all: &[&Vnic]) -> Result<Shaping, Vec<String>> {
     let Attach::Netdev { name } = &vnic.attach else {
         return Err(vec!["it is not a netdev".into()]);
     };
@@ -28,14 +30,70 @@ pub fn shaping(vnic: &Vnic, held: Ways) -> Result<Shaping, Vec<String>> {
     let rx = limit("rx", vnic.rx.max, |v, r| v.rx.burst_or_default(r), vnic.rx.queue);
     let bucket = |rate| Bucket::new(rate, vnic.tx.burst_or_default(rate));
     let tx_police = drops.and_then(|r| bucket(r).map_err(|e| refused.push(format!("tx: {e}"))).ok());
+    let rx_shares = shares(vnic, all, &mut refused);
     if refused.is_empty() {
-        Ok(Shaping { netdev: name.clone(), tx, tx_police, rx, held })
+        Ok(Shaping {
+            netdev: name.clone(),
+            tx,
+            tx_police,
+            realtime: vnic.is_realtime(),
+            promises: has_share(vnic) && !vnic.to.is_empty(),
+            rx,
+            rx_shares,
+            held,
+        })
     } else {
         Err(refused)
     }
 }
 
-/// What a contract may ask for and this place does not keep. Deadlines and minima are refused by its capabilities.
+/// Whether what it sends is told from what others send, where it promises something.
+fn has_share(vnic: &Vnic) -> bool {
+    vnic.is_realtime() || vnic.tx.min.is_some() || vnic.weight != 1
+}
+
+/// What those who promise something to a vNIC get of what it receives.
+fn shares(vnic: &Vnic, all: &[&Vnic], refused: &mut Vec<String>) -> Vec<Share> {
+    let senders: Vec<&&Vnic> =
+        all.iter().filter(|v| has_share(v) && v.to.contains(&vnic.name) && v.name != vnic.name).collect();
+    let deadlines: Vec<u64> = senders.iter().filter_map(|v| v.deadline).map(Nanos::get).collect();
+    let mut ranks = priorities(&deadlines).into_iter();
+    let mut shares = Vec::new();
+    for sender in senders {
+        let Attach::Netdev { name: from } = &sender.attach else { continue };
+        if vnic.rx.max.is_none() {
+            refused.push(format!(
+                "{} sends to it by weight, and it has no rx.max to share out; set one",
+                sender.name
+            ));
+        }
+        // Real-time traffic comes as its envelope lets it.
+        let (key, rate) = match sender.deadline {
+            Some(_) => ("tx.max", sender.tx.max),
+            None => ("tx.min", sender.tx.min),
+        };
+        let burst =
+            |rate| if sender.is_realtime() { sender.tx.burst_or_default(rate) } else { usual_burst(rate) };
+        let limit = rate.map(|rate| Limit::new(rate, burst(rate), None, sender.largest_frame()));
+        let guaranteed = match limit.transpose() {
+            Ok(guaranteed) => guaranteed,
+            Err(why) => {
+                refused.push(format!("{key} of {}: {why}", sender.name));
+                continue;
+            }
+        };
+        let priority = sender.deadline.and_then(|_| ranks.next()).unwrap_or(Share::LAST);
+        shares.push(Share { from: from.clone(), guaranteed, priority, weight: sender.weight });
+    }
+    shares
+}
+
+/// The burst of a guarantee, for which a contract has no key.
+fn usual_burst(rate: Rate) -> Bytes {
+    tidegate_contract::Tx::default().burst_or_default(rate)
+}
+
+/// What a contract may ask for and this place does not keep.
 fn unkept(vnic: &Vnic) -> Vec<String> {
     let mut refused = Vec::new();
     let mut refuse = |asked: bool, why: &str| {
@@ -48,7 +106,15 @@ fn unkept(vnic: &Vnic) -> Vec<String> {
         "place kernel keeps no segment: who reaches whom is for the bridge that the netdev is on; write segment = 0, \
          which promises nothing here, or attach it to the switch",
     );
-    refuse(vnic.weight != 1, "place kernel shares nothing out, so a weight has no meaning; leave it out");
+    refuse(
+        vnic.weight != 1 && vnic.to.is_empty(),
+        "place kernel shares out by weight where a vNIC says, in `to`; name vNICs of this place there, or leave weight out",
+    );
+    refuse(
+        vnic.is_realtime() && vnic.tx.method == Method::Police,
+        "a deadline counts from when a frame conforms to its envelope, and a policer lets none wait for that; leave \
+         tx.method out",
+    );
     refuse(
         vnic.allowed != Allowed::default(),
         "place kernel checks no source addresses, so `allowed` would not be kept; leave it out, or attach it to the switch",
@@ -78,11 +144,50 @@ mod tests {
         vnic.tx.max = None;
         vnic.rx.max = Rate::from_bits(8_000_000);
         vnic.rx.queue = Some(Bytes::new(20_000));
-        let shaping = shaping(&vnic, Ways::BOTH).expect("kept");
+        let shaping = shaping(&vnic, Ways::BOTH, &[]).expect("kept");
         assert_eq!((shaping.netdev.as_str(), shaping.tx, shaping.held), ("vnet3", None, Ways::BOTH));
         let rx = shaping.rx.expect("a limit");
         assert_eq!((rx.rate, rx.queue), (1_000_000, 20_000));
         assert_eq!(notes(&shaping).collect::<Vec<_>>(), ["tx: not limited, and so not counted"]);
+    }
+
+    #[test]
+    fn promises_become_shares() {
+        let rate = Rate::from_bits;
+        let sends = |name: &str, mac| Vnic { to: vec!["web".into()], ..netdev(name, mac, name) };
+        let mut web = netdev("web", 1, "vnet3");
+        web.rx.max = rate(100_000_000);
+        let mut minimum = sends("vnet4", 4);
+        minimum.tx.min = rate(20_000_000);
+        let mut voices = [("vnet5", 5, 900_000), ("vnet6", 6, 500_000)].map(|(name, mac, deadline)| {
+            let mut voice = Vnic { deadline: Some(Nanos::new(deadline)), ..sends(name, mac) };
+            (voice.tx.max, voice.tx.burst) = (rate(1_000_000), Some(Bytes::new(2_000)));
+            voice
+        });
+        let heavy = Vnic { weight: 7, ..sends("vnet7", 7) };
+        let plain = sends("vnet8", 8);
+        let all = [&web, &minimum, &voices[0], &voices[1], &heavy, &plain];
+        let shaped = shaping(&web, Ways::NONE, &all).expect("kept");
+        let shown = |s: &Share| (s.from.clone(), s.guaranteed.map(|g| g.rate), s.priority, s.weight);
+        assert_eq!(
+            shaped.rx_shares.iter().map(shown).collect::<Vec<_>>(),
+            [
+                ("vnet4".into(), Some(2_500_000), Share::LAST, 1),
+                ("vnet5".into(), Some(125_000), 1, 1),
+                ("vnet6".into(), Some(125_000), 0, 1),
+                ("vnet7".into(), None, Share::LAST, 7),
+            ]
+        );
+        let voice = shaping(&voices[0], Ways::NONE, &all).expect("kept");
+        assert!(voice.realtime && voice.promises && voice.rx_shares.is_empty());
+        assert!(!shaping(&plain, Ways::NONE, &all).expect("kept").promises);
+
+        web.rx.max = None;
+        let refused = shaping(&web, Ways::NONE, &[&heavy]).expect_err("refused");
+        assert!(refused[0].starts_with("vnet7 sends to it by weight, and it has no rx.max"), "{refused:?}");
+        voices[0].tx.method = Method::Police;
+        let refused = shaping(&voices[0], Ways::NONE, &[]).expect_err("refused");
+        assert!(refused[0].starts_with("a deadline counts from when"), "{refused:?}");
     }
 
     #[test]
@@ -93,7 +198,7 @@ mod tests {
         vnic.queues = 4;
         vnic.allowed.vlans = vec![5];
         vnic.tx.max = Rate::from_bits(1);
-        let refused = shaping(&vnic, Ways::NONE).expect_err("refused");
+        let refused = shaping(&vnic, Ways::NONE, &[]).expect_err("refused");
         assert_eq!(refused.len(), 5, "{refused:#?}");
         assert!(refused[4].starts_with("tx: at 1bit"), "{refused:#?}");
     }
@@ -103,7 +208,7 @@ mod tests {
         let mut vnic = netdev("web", 1, "vnet3");
         vnic.tx.max = Rate::from_bits(1_000_000_000);
         vnic.tx.burst = Some(Bytes::new(1_600));
-        let noted: Vec<_> = notes(&shaping(&vnic, Ways::BOTH).expect("kept")).collect();
+        let noted: Vec<_> = notes(&shaping(&vnic, Ways::BOTH, &[]).expect("kept")).collect();
         assert!(noted[0].starts_with("tx: its burst lasts 12 us"), "{noted:?}");
     }
 }

@@ -79,7 +79,7 @@ fn others_are_named_then_taken_over_then_as_they_were() {
         // An agent that knows it from its disk only.
         agent.stop();
         let agent = lab.agent();
-        until("it is in force", || (agent.vnic("web")["state"] == "in force").then_some(()));
+        until("it is in force", || super::in_force(&agent).then_some(()));
         // Drift is no reason to forget them.
         run("tc qdisc del dev vnet3 root");
         until("it is repaired", || is_shaped().then_some(()));

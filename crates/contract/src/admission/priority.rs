@@ -26,10 +26,11 @@ pub(super) fn points(egress: &Egress) -> Vec<Point> {
     let levels = priorities(&deadlines);
     let point = |i: usize| {
         let t = deadlines[i];
-        let demand = egress.sources.iter().enumerate().filter(|(j, _)| levels[*j] <= levels[i]).map(|(j, s)| {
-            let later = if i == j { 0 } else { i128::from(s.rate) * i128::from(t) };
-            s.burst as i128 * super::edf::NANO + later
-        });
+        let demand =
+            egress.sources.iter().enumerate().filter(|(j, _)| levels[*j] <= levels[i]).map(|(j, s)| {
+                let later = if i == j { 0 } else { i128::from(s.rate) * i128::from(t) };
+                s.burst as i128 * super::edf::NANO + later
+            });
         egress.point(t, demand.sum())
     };
     (0..egress.sources.len()).map(point).collect()

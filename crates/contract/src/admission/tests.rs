@@ -84,7 +84,10 @@ fn priorities_by_hand() {
     slow[1].deadline = "901us".parse().ok();
     let refused = refusals(&slow);
     assert_eq!(refused.len(), 1, "{refused:?}");
-    assert!(refused[0].starts_with("egress sink refuses fast, slow: within 901us, 84816B may be due"), "{refused:?}");
+    assert!(
+        refused[0].starts_with("egress sink refuses fast, slow: within 901us, 84816B may be due"),
+        "{refused:?}"
+    );
 }
 
 #[test]

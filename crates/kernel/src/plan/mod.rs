@@ -49,13 +49,11 @@ pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
     let mut left_alone: BTreeSet<u32> =
         network.links.iter().filter(|(_, link)| link.unread).map(|(index, _)| *index).collect();
     let mut refusals = Vec::new();
-    let senders: BTreeSet<&str> = wanted.iter().flat_map(|s| &s.rx_shares).map(|s| s.from.as_str()).collect();
     for shaping in wanted {
         if network.by_name(&shaping.netdev).is_some_and(|(_, link)| link.unread) {
             continue;
         }
-        let promises = senders.contains(shaping.netdev.as_str());
-        match target(shaping, promises, network) {
+        match target(shaping, network) {
             Ok((index, target)) => drop(targets.insert(index, target)),
             Err(refusal) => {
                 refusals.push(refusal);
@@ -139,7 +137,7 @@ fn lead_to(
     plan
 }
 
-fn target<'a>(shaping: &'a Shaping, promises: bool, network: &Network) -> Result<(u32, Target<'a>), Refusal> {
+fn target<'a>(shaping: &'a Shaping, network: &Network) -> Result<(u32, Target<'a>), Refusal> {
     let name = &shaping.netdev;
     let no = |reason| refusal(name, reason);
     let (index, link) = network.by_name(name).ok_or_else(|| {
@@ -166,7 +164,7 @@ fn target<'a>(shaping: &'a Shaping, promises: bool, network: &Network) -> Result
             "interface {ifb} is there and is not ours; rename it (ip link set {ifb} name …)"
         )));
     }
-    if promises && kind == Some("macvtap") {
+    if shaping.promises && kind == Some("macvtap") {
         return Err(no(format!(
             "interface {name} is a macvtap, whose frames do not come in by a device, so nobody can tell them from others:              leave tx.min, deadline and weight out"
         )));

@@ -307,7 +307,10 @@ fn a_macvtap_promises_nothing() {
     let mut network = taps(2);
     network.links.get_mut(&2).expect("a tap").kind = Some("macvtap".into());
     let share = Share { from: "tap2".into(), guaranteed: None, priority: Share::LAST, weight: 1 };
-    let wanted = [Shaping { rx_shares: vec![share], ..shaping("tap1", 0, 50) }, shaping("tap2", 10, 0)];
+    let wanted = [
+        Shaping { rx_shares: vec![share], ..shaping("tap1", 0, 50) },
+        Shaping { promises: true, ..shaping("tap2", 10, 0) },
+    ];
     let made = plan(&wanted, &network);
     assert_eq!(made.refusals.len(), 1);
     assert!(made.refusals[0].reason.contains("interface tap2 is a macvtap"), "{made:?}");

@@ -1,0 +1,138 @@
+//! Promises at the egress of a netdev: who gets what, and who goes first.
+
+use super::common::{Lab, until};
+use super::netns::{Guest, in_namespace, ip};
+use super::{contract, run};
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Of a datagram's payload, on the wire: UDP, IP and Ethernet headers.
+const HEADERS: u64 = 42;
+const SINK: u8 = 5;
+
+/// What came from one sender.
+#[derive(Default)]
+struct Arrived {
+    bytes: AtomicU64,
+    /// Of each datagram that says when it was sent, ns.
+    delays: std::sync::Mutex<Vec<u64>>,
+}
+
+/// Guests `vnet1` to `vnet5` on one bridge, each 10.9.N.2.
+fn bridged() -> Vec<Guest> {
+    ip("link add br0 type bridge");
+    ip("link set br0 up");
+    let guest = |n: u8| {
+        let guest = Guest::new(&format!("vnet{n}"), n);
+        ip(&format!("addr flush dev vnet{n}"));
+        ip(&format!("link set vnet{n} master br0"));
+        guest.within(|address| ip(&format!("addr replace {address}/16 dev eth0")));
+        guest
+    };
+    (1..=SINK).map(guest).collect()
+}
+
+/// Sends datagrams to the sink's port `port` until told to stop; each says when it was sent.
+fn send(port: u8, size: usize, at_once: usize, pause: Duration, start: Instant, stop: &AtomicBool) -> u64 {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let mut datagram = vec![0; size];
+    let mut sent = 0;
+    while !stop.load(Relaxed) {
+        for _ in 0..at_once {
+            datagram[..8].copy_from_slice(&(start.elapsed().as_nanos() as u64).to_ne_bytes());
+            let done = socket.send_to(&datagram, (format!("10.9.{SINK}.2"), 9000 + u16::from(port)));
+            sent += u64::from(done.is_ok());
+        }
+        std::thread::sleep(pause);
+    }
+    sent
+}
+
+fn receive(socket: &UdpSocket, from: &Arrived, start: Instant, stop: &AtomicBool) {
+    socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let mut datagram = [0; 2048];
+    while !stop.load(Relaxed) {
+        let Ok(n) = socket.recv(&mut datagram) else { continue };
+        from.bytes.fetch_add(n as u64 + HEADERS, Relaxed);
+        let sent = u64::from_ne_bytes(datagram[..8].try_into().unwrap());
+        from.delays.lock().unwrap().push(start.elapsed().as_nanos() as u64 - sent);
+    }
+}
+
+fn median(mut delays: Vec<u64>) -> u64 {
+    delays.sort_unstable();
+    delays[delays.len() / 2]
+}
+
+#[test]
+fn each_sender_gets_what_it_was_promised() {
+    in_namespace("shares::each_sender_gets_what_it_was_promised", || {
+        let guests = bridged();
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        let to_sink = |name: &str, n: u8, more: &str| {
+            contract(name, n, &format!("vnet{n}"), &format!("{more}\nto = [\"sink\"]"))
+        };
+        let contracts = [
+            to_sink("voice", 1, "tx = { max = \"2mbit\", burst = \"4kB\" }\ndeadline = \"100ms\""),
+            to_sink("data", 2, "tx = { min = \"12mbit\" }"),
+            to_sink("heavy", 3, "weight = 4"),
+            contract("sink", SINK, &format!("vnet{SINK}"), "rx = { max = \"20mbit\" }"),
+        ];
+        let (status, answer) = agent.apply(&contracts.concat());
+        assert_eq!(status, 200, "{answer}");
+        let bound = agent.vnic("voice")["promises"].to_string();
+        assert!(bound.contains("\"deadline_ns\":100000000"), "{}", agent.vnic("voice"));
+
+        let (start, stop) = (Instant::now(), &AtomicBool::new(false));
+        let sink = guests.last().unwrap();
+        let arrived: Vec<Arrived> = (1..SINK).map(|_| Arrived::default()).collect();
+        let rates = std::thread::scope(|scope| {
+            for (port, from) in (1_u8..).zip(&arrived) {
+                let socket = sink.within(|_| UdpSocket::bind(("0.0.0.0", 9000 + u16::from(port))).unwrap());
+                scope.spawn(move || receive(&socket, from, start, stop));
+            }
+            for (port, guest) in (1_u8..SINK).zip(&guests) {
+                // The first is the voice; each of the others would fill the sink alone, many times.
+                let (size, at_once, pause) = if port == 1 { (160, 1, 10) } else { (1400, 8, 1) };
+                let pause = Duration::from_millis(pause);
+                scope.spawn(move || guest.within(|_| send(port, size, at_once, pause, start, stop)));
+            }
+            let counted = || arrived.iter().map(|a| a.bytes.load(Relaxed)).collect::<Vec<_>>();
+            std::thread::sleep(Duration::from_secs(1));
+            let (before, began) = (counted(), Instant::now());
+            std::thread::sleep(Duration::from_secs(3));
+            let took = began.elapsed().as_secs_f64();
+            let now = counted();
+            stop.store(true, Relaxed);
+            now.iter().zip(before).map(|(n, b)| (n - b) as f64 * 8.0 / took / 1e6).collect::<Vec<_>>()
+        });
+        let [voice, data, heavy, other] = rates[..] else { panic!("{rates:?}") };
+        assert!((0.9..1.03).contains(&((voice + data + heavy + other) / 20.0)), "Mbit/s: {rates:?}");
+        assert!(data > 0.95 * 12.0, "its minimum, and its share of what is left: {rates:?}");
+        // What is left, 7.9 Mbit/s, goes 1 : 4 : 1.
+        assert!((2.5..6.0).contains(&(heavy / other)), "{rates:?}");
+        let delays = |n: usize| median(arrived[n].delays.lock().unwrap().clone());
+        assert!(delays(0) * 5 < delays(3), "the voice goes first: {} and {} ns", delays(0), delays(3));
+
+        // A sender whose VM stops and starts has its class again, and that is nobody's change.
+        let repaired = || agent.get("/v1/host").1["drift_repaired"].as_u64();
+        let before = repaired();
+        let senders = || run("tc filter show dev vnet5 parent 7464:").matches("flowid 7464:").count();
+        assert_eq!(senders(), 3);
+        run("ip link del vnet2");
+        until("its class is gone", || (senders() == 2).then_some(()));
+        run("ip tuntap add vnet2 mode tap");
+        until("it has one again", || (senders() == 3).then_some(()));
+        assert_eq!(repaired(), before);
+
+        for name in ["voice", "data", "heavy"] {
+            let (status, answer) = agent.request("DELETE", &format!("/v1/vnics/{name}"), "");
+            assert_eq!(status, 200, "{answer}");
+        }
+        let left = run("tc class show dev vnet5");
+        assert_eq!(left.lines().count(), 1, "nobody has a share any more: {left}");
+    });
+}
