@@ -205,6 +205,9 @@ fn concerns(step: &Step, steps: &[Step], shaping: &Shaping, index: u32, network:
     let is_ours = |device: &Device| matches!(device, Device::Netdev { index: i, .. } if *i == index);
     match step {
         Step::AddIfb | Step::DeleteIfb | Step::RaiseIfb => uses_ifb,
+        // Of a sender that is gone.
+        Step::DeleteClass { .. } => false,
+        Step::DeleteFilter { filter, .. } if filter.parent == owner::ROOT_QDISC => false,
         Step::SetQdisc { device: Device::Ifb, parent: Handle::ROOT, .. } => uses_ifb,
         Step::SetQdisc { device: Device::Ifb, parent: class, .. }
         | Step::SetClass { device: Device::Ifb, id: class, .. } => leaf(network, index) == Some(*class),
