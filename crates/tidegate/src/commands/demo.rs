@@ -1,5 +1,6 @@
 //! `tidegate demo`, and the tenants it starts.
 
+use crate::demo::contracts::Where;
 use crate::demo::{self, tenant};
 use crate::exit::Failure;
 use std::time::Duration;
@@ -7,6 +8,9 @@ use std::time::Duration;
 /// Arguments of `demo`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Who keeps the contracts
+    #[arg(long, value_enum, default_value_t = Where::Switch)]
+    place: Where,
     /// Leave the scene running afterwards, for `top` and the API, until Ctrl-C
     #[arg(long)]
     serve: bool,
@@ -27,7 +31,8 @@ pub struct TenantArgs {
 /// Runs the demo.
 pub fn run(args: Args, json: bool) -> Result<(), Failure> {
     let span = Duration::from_secs(args.seconds);
-    demo::run(demo::Options { json, serve: args.serve, span, realtime: !args.no_realtime })
+    let (place, serve, realtime) = (args.place, args.serve, !args.no_realtime);
+    demo::run(demo::Options { place, json, serve, span, realtime })
 }
 
 /// Runs a tenant.

@@ -1,10 +1,23 @@
-//! The contracts of the scene: the same four vNICs, under a plain FIFO and under contract.
+//! Where the scene plays, and its contracts: the same four vNICs, under a plain FIFO and under contract.
 
+use super::bridge;
+use clap::ValueEnum;
+use serde::Serialize;
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 
 /// Deadline of voice, ns; in the FIFO phase only a mark to count against.
 pub const DEADLINE: u64 = 1_000_000;
+
+/// Who keeps the contracts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Where {
+    /// The host switch; tenants on taps of it
+    Switch,
+    /// The kernel, on a Linux bridge; tenants on veths
+    Kernel,
+}
 
 /// The two halves of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +37,7 @@ pub fn address(index: usize) -> Ipv4Addr {
 }
 
 /// The contracts as TOML; `namespaces` holds the tenants' network namespaces as paths.
-pub fn toml(phase: Phase, namespaces: &[String; 4]) -> String {
+pub fn toml(place: Where, phase: Phase, namespaces: &[String; 4]) -> String {
     let mut text = String::new();
     for (index, (name, namespace)) in TENANTS.iter().zip(namespaces).enumerate() {
         let terms = match (*name, phase) {
@@ -32,14 +45,22 @@ pub fn toml(phase: Phase, namespaces: &[String; 4]) -> String {
             ("voice", Phase::Contract) => {
                 "tx = { max = \"4mbit\", burst = \"2kB\" }\ndeadline = \"1ms\"\nto = [\"sink\"]\n"
             }
-            ("sink", Phase::Fifo) => "rx = { max = \"1gbit\", discipline = \"fifo\", queue = \"1500kB\" }\n",
+            ("sink", Phase::Fifo) => match place {
+                Where::Switch => "rx = { max = \"1gbit\", discipline = \"fifo\", queue = \"1500kB\" }\n",
+                // Where nothing is promised the kernel's queue is one.
+                Where::Kernel => "rx = { max = \"1gbit\", queue = \"1500kB\" }\n",
+            },
             ("sink", Phase::Contract) => "rx = { max = \"1gbit\" }\n",
             _ => "",
         };
+        let (attach, segment) = match place {
+            Where::Switch => (format!("tap = \"eth0\", netns = \"{namespace}\""), 1),
+            Where::Kernel => (format!("netdev = \"{}\"", bridge::port(index)), 0),
+        };
         let _ = write!(
             text,
-            "[vnic.{name}]\nattach = {{ tap = \"eth0\", netns = \"{namespace}\" }}\n\
-             mac = \"52:54:00:00:00:{:02x}\"\nsegment = 1\n{terms}\n",
+            "[vnic.{name}]\nattach = {{ {attach} }}\nmac = \"52:54:00:00:00:{:02x}\"\nsegment = {segment}\n\
+             {terms}\n",
             index + 1
         );
     }
@@ -53,10 +74,13 @@ mod tests {
     #[test]
     fn only_the_second_phase_promises_anything() {
         let namespaces = ["/a", "/b", "/c", "/d"].map(String::from);
-        let (fifo, contract) = (toml(Phase::Fifo, &namespaces), toml(Phase::Contract, &namespaces));
+        let of = |phase| toml(Where::Switch, phase, &namespaces);
+        let (fifo, contract) = (of(Phase::Fifo), of(Phase::Contract));
         assert!(fifo.contains("fifo") && !fifo.contains("deadline"), "{fifo}");
         assert!(!contract.contains("fifo") && contract.contains("deadline = \"1ms\""), "{contract}");
         assert!(contract.contains("[vnic.sink]\nattach = { tap = \"eth0\", netns = \"/d\" }"), "{contract}");
         assert_eq!(address(3), Ipv4Addr::new(10, 0, 0, 4));
+        let kernel = toml(Where::Kernel, Phase::Contract, &namespaces);
+        assert!(kernel.contains("attach = { netdev = \"tg-voice\" }") && kernel.contains("1ms"), "{kernel}");
     }
 }

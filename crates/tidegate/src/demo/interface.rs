@@ -27,6 +27,14 @@ pub fn assign(name: &str, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
     up(name)
 }
 
+/// Its number.
+pub fn index(name: &str) -> io::Result<u32> {
+    let mut request = Request::new(name)?;
+    request.ioctl(libc::SIOCGIFINDEX)?;
+    // SAFETY: SIOCGIFINDEX has just filled in the union's index.
+    Ok(unsafe { request.raw.ifr_ifru.ifru_ifindex }.cast_unsigned())
+}
+
 /// Waits until the interface is there.
 ///
 /// # Errors
@@ -87,6 +95,7 @@ mod tests {
     #[test]
     fn loopback_is_there_and_nothing_else_is() {
         wait_for("lo", Duration::ZERO).unwrap();
+        assert_eq!(index("lo").unwrap(), 1);
         let missing = wait_for("tg-missing0", Duration::from_millis(20)).unwrap_err();
         assert!(missing.to_string().contains("did not appear"), "{missing}");
         assert!(wait_for("a-name-longer-than-15", Duration::ZERO).is_err());

@@ -10,8 +10,11 @@
 //!  └──────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
+//! With `--place kernel` there is a Linux bridge in place of the switch: each tenant has a veth to it, and the
+//! kernel's place keeps the contracts.
+//!
 //! Every tenant is a process with its own network namespace and its own Linux
-//! TCP/IP stack on a tap of the switch. Switch and agent are this very program, as
+//! TCP/IP stack, on a tap of the switch or on that veth. Switch and agent are this very program, as
 //! it runs on a host. Phase one queues first come, first served; phase two is
 //! under contract. Traffic, processes, priorities and placement are the same in both.
 //!
@@ -19,9 +22,10 @@
 //!   [`placement`]: what is asked of the kernel
 //! - [`order`], [`process`]: tenants as processes, and the talk with them
 //! - [`tenant`], [`voice`], [`bulk`]: what they do
-//! - [`contracts`], [`scene`]: the two phases
+//! - [`contracts`], [`scene`], [`bridge`]: the two phases, and where they play
 //! - [`progress`], [`report`], [`chart`]: what is shown
 
+pub mod bridge;
 pub mod bulk;
 pub mod chart;
 pub mod clock;
@@ -39,7 +43,7 @@ pub mod tenant;
 pub mod voice;
 
 use crate::exit::{self, Failure};
-use contracts::Phase;
+use contracts::{Phase, Where};
 use progress::Progress;
 use report::Report;
 use scene::Scene;
@@ -53,6 +57,8 @@ const WARM_UP: Duration = Duration::from_secs(2);
 /// What to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// Who keeps the contracts.
+    pub place: Where,
     /// Print JSON.
     pub json: bool,
     /// Leave the scene running afterwards.
@@ -108,8 +114,8 @@ pub fn run(options: Options) -> Result<(), Failure> {
 /// Measures both phases and prints what came out; the scene still runs.
 async fn perform(options: Options, realtime: bool, dir: &Path) -> Result<Scene, Failure> {
     let progress = Progress::new((2 * (WARM_UP + options.span + scene::SETTLE)).as_millis() as u64);
-    progress.say("building the scene: a switch, an agent, four tenants");
-    let mut scene = Scene::build(dir, realtime).await?;
+    progress.say("building the scene: an agent, four tenants, and what connects them");
+    let mut scene = Scene::build(dir, options.place, realtime).await?;
     scene.apply(Phase::Fifo).await?;
     scene.play().await?;
     progress.say("phase one of two: a plain FIFO of 1,000 full-size frames");
@@ -124,10 +130,11 @@ async fn perform(options: Options, realtime: bool, dir: &Path) -> Result<Scene, 
         exit::print_json(&Report {
             fifo: fifo.figures(),
             edf: contract.figures(),
+            place: options.place,
             realtime_priority: realtime,
         })?;
     } else {
-        exit::print(&report::text(&fifo, &contract, realtime))?;
+        exit::print(&report::text(&fifo, &contract, options.place, realtime))?;
     }
     Ok(scene)
 }

@@ -1,7 +1,7 @@
 //! What the demo found, for people and as JSON.
 
 use super::chart;
-use super::contracts::DEADLINE;
+use super::contracts::{DEADLINE, Where};
 use crate::format;
 use crate::table::{Align, Table};
 use serde::Serialize;
@@ -36,6 +36,8 @@ pub struct Report {
     pub fifo: Figures,
     /// Under contract.
     pub edf: Figures,
+    /// Who kept the contracts.
+    pub place: Where,
     /// Whether the switch's worker and voice's threads ran under SCHED_FIFO, in both phases.
     pub realtime_priority: bool,
 }
@@ -45,7 +47,7 @@ pub struct Report {
 pub struct Figures {
     /// One-way delay of voice from application to application.
     pub voice_delay_us: Quantiles,
-    /// Tr - Ts of voice inside the switch.
+    /// Tr - Ts of voice inside the switch, or as the kernel's place measures it.
     pub switch_delay_us: Quantiles,
     /// How late the host woke voice's sender by its timer: the same window, no network.
     pub host_wakeup_us: Quantiles,
@@ -103,7 +105,7 @@ impl Measured {
 }
 
 /// The table, the histogram and the sentence that sums them up.
-pub fn text(fifo: &Measured, contract: &Measured, realtime: bool) -> String {
+pub fn text(fifo: &Measured, contract: &Measured, place: Where, realtime: bool) -> String {
     let both = [fifo.figures(), contract.figures()];
     let mut table = Table::new(&[("", Align::Left), ("FIFO", Align::Right), ("contracts", Align::Right)]);
     let us = |us: f64| format::duration((us * 1000.0) as u64);
@@ -114,7 +116,11 @@ pub fn text(fifo: &Measured, contract: &Measured, realtime: bool) -> String {
         }
     };
     delays("voice, application to application", both.each_ref().map(|f| f.voice_delay_us));
-    delays("voice, inside the switch (Tr - Ts)", both.each_ref().map(|f| f.switch_delay_us));
+    let inside = match place {
+        Where::Switch => "voice, inside the switch (Tr - Ts)",
+        Where::Kernel => "voice, as the kernel's place measures",
+    };
+    delays(inside, both.each_ref().map(|f| f.switch_delay_us));
     delays("a timer on this host, for scale", both.each_ref().map(|f| f.host_wakeup_us));
     let mut row = |name: &str, cell: &dyn Fn(&Figures) -> String| {
         table.row([name.to_owned(), cell(&both[0]), cell(&both[1])]);
@@ -128,16 +134,20 @@ pub fn text(fifo: &Measured, contract: &Measured, realtime: bool) -> String {
         "{}\nvoice, application to application\n{chart}\n{}\n{}\n",
         table.render(),
         summary(&both),
-        priority(realtime)
+        priority(place, realtime)
     )
 }
 
-fn priority(realtime: bool) -> &'static str {
-    if realtime {
-        "The switch's worker and voice's own threads ran under SCHED_FIFO, in both phases."
-    } else {
-        "Nothing ran under real-time priority: what the CPUs were busy with is in the figures. To have it, run as \
+fn priority(place: Where, realtime: bool) -> &'static str {
+    match (place, realtime) {
+        (Where::Switch, true) => {
+            "The switch's worker and voice's own threads ran under SCHED_FIFO, in both phases."
+        }
+        (Where::Kernel, true) => "Voice's own threads ran under SCHED_FIFO, in both phases.",
+        (_, false) => {
+            "Nothing ran under real-time priority: what the CPUs were busy with is in the figures. To have it, run as \
          root, or allow it (rtprio in limits.conf(5))."
+        }
     }
 }
 
@@ -180,6 +190,7 @@ mod tests {
         let report = Report {
             fifo: measured(12_000_000, None).figures(),
             edf: measured(50_000, Some(0)).figures(),
+            place: Where::Switch,
             realtime_priority: true,
         };
         let expected = serde_json::json!({
@@ -195,6 +206,7 @@ mod tests {
                 "host_wakeup_us": {"p50": 5.0, "p99": 5.0, "p999": 5.0, "max": 5.0},
                 "voice_lost": 2, "voice_misses": 0, "bulk_mbps": 941.2
             },
+            "place": "switch",
             "realtime_priority": true
         });
         assert_eq!(serde_json::to_value(report).unwrap(), expected);
@@ -202,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_table_stands_side_by_side() {
-        let text = text(&measured(12_000_000, None), &measured(50_000, Some(0)), false);
+        let text = text(&measured(12_000_000, None), &measured(50_000, Some(0)), Where::Switch, false);
         let expected = "\
                                           FIFO   contracts
 voice, application to application
@@ -237,7 +249,7 @@ voice, application to application
 
     #[test]
     fn a_run_that_proves_nothing_says_so() {
-        let text = text(&measured(50_000, None), &measured(50_000, Some(0)), false);
+        let text = text(&measured(50_000, None), &measured(50_000, Some(0)), Where::Switch, false);
         assert!(text.contains("did not shorten voice's p99.9 in this run.\n"), "{text}");
     }
 }

@@ -1,12 +1,12 @@
 //! The scene: a switch, an agent and four tenants, and how it is measured.
 
-use super::contracts::{self, Phase, TENANTS};
+use super::contracts::{self, Phase, TENANTS, Where};
 use super::order::{Order, Window, histogram};
 use super::process::{Process, SWITCH, Tenant};
 use super::progress::Progress;
 use super::report::Measured;
 use super::tenant::Role;
-use super::{SceneError, clock, placement, priority};
+use super::{SceneError, bridge, clock, placement, priority};
 use crate::client::{Client, encode};
 use serde_json::Value;
 use std::path::Path;
@@ -31,13 +31,14 @@ pub struct Scene {
     tenants: [Tenant; 4],
     agent: Process,
     switch: Process,
+    place: Where,
     /// The worker and voice's threads have real-time priority.
     realtime: bool,
 }
 
 impl Scene {
     /// Starts the processes; files and sockets go to `dir`.
-    pub async fn build(dir: &Path, realtime: bool) -> Result<Self, SceneError> {
+    pub async fn build(dir: &Path, place: Where, realtime: bool) -> Result<Self, SceneError> {
         let path = |name: &str| dir.join(name).display().to_string();
         let (control, api, config, state) =
             (path("switch.sock"), path("api.sock"), path("contracts"), path("state"));
@@ -66,14 +67,18 @@ impl Scene {
             Tenant::start(TENANTS[2], Role::Bulk, dir).await?,
             Tenant::start(TENANTS[3], Role::Sink, dir).await?,
         ];
-        Ok(Self { client, tenants, agent, switch, realtime })
+        if place == Where::Kernel {
+            bridge::build(&tenants)?;
+        }
+        Ok(Self { client, tenants, agent, switch, place, realtime })
     }
 
     /// Puts the contracts of `phase` in force.
     pub async fn apply(&self, phase: Phase) -> Result<(), SceneError> {
         let namespaces = self.tenants.each_ref().map(Tenant::namespace);
         let path = format!("/v1/apply?origin={}", encode("demo"));
-        let applied = self.client.post_toml::<Value>(&path, &contracts::toml(phase, &namespaces)).await;
+        let applied =
+            self.client.post_toml::<Value>(&path, &contracts::toml(self.place, phase, &namespaces)).await;
         applied.map(drop).map_err(|e| SceneError::new(format!("the contracts were not taken: {e}")))
     }
 
