@@ -5,7 +5,7 @@ use crate::netlink::attribute::Attributes;
 use crate::netlink::constants::{
     IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER,
 };
-use crate::netlink::{self, Names, NetlinkError, Socket, header, link_header};
+use crate::netlink::{self, Names, NetlinkError, Socket, bridge, header, link_header};
 use crate::network::{Link, Network};
 use crate::owner;
 use crate::plan::{Plan, plan};
@@ -13,6 +13,7 @@ use crate::police::{Bucket, Policed, Policer};
 use crate::shaping::{Ends, Shaping};
 use crate::step::{Device, Step};
 use crate::theirs::{self, Theirs};
+use crate::vlan::Vlans;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -60,6 +61,28 @@ impl Kernel {
     /// The kernel does not answer.
     pub fn observe_near(&mut self, names: &BTreeSet<String>) -> Result<Network, NetlinkError> {
         self.look(Some(names))
+    }
+
+    /// Adds the VLANs of bridge ports to what was observed: one request for all of them.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn read_vlans(&mut self, network: &mut Network) -> Result<(), NetlinkError> {
+        let ports = self.socket.dump(RTM_GETLINK, &bridge::ports(), |_, body| bridge::port(body))?;
+        let mut ports: BTreeMap<u32, Vlans> = ports.into_iter().collect();
+        let is_bridge = |index: u32| network.links.get(&index).is_some_and(|link| link.bridge.is_some());
+        let on_bridges: Vec<u32> = network
+            .links
+            .iter()
+            .filter(|(_, link)| link.master.is_some_and(is_bridge))
+            .map(|(index, _)| *index)
+            .collect();
+        for index in on_bridges {
+            if let Some(link) = network.links.get_mut(&index) {
+                link.vlans = Some(ports.remove(&index).unwrap_or_default());
+            }
+        }
+        Ok(())
     }
 
     fn look(&mut self, near: Option<&BTreeSet<String>>) -> Result<Network, NetlinkError> {
@@ -125,9 +148,12 @@ impl Kernel {
     /// # Errors
     /// A step failed; those before it are done, and the next plan goes on from there.
     pub fn settle(&mut self, wanted: &[Shaping]) -> Result<Plan, StepError> {
-        let network = self
-            .observe()
-            .map_err(|e| StepError { step: "observe what is in force".into(), why: e.to_string() })?;
+        let mut network = self.observe();
+        if wanted.iter().any(|s| s.segment.is_some()) {
+            network = network.and_then(|mut n| self.read_vlans(&mut n).map(|()| n));
+        }
+        let network =
+            network.map_err(|e| StepError { step: "observe what is in force".into(), why: e.to_string() })?;
         let plan = plan(wanted, &network);
         for step in &plan.steps {
             self.apply(step)?;

@@ -28,6 +28,7 @@
 //! - [`shaping`]: what is wanted
 //! - [`step`]: one request to the kernel
 //! - [`theirs`]: what others made on a netdev, remembered to be made again
+//! - [`vlan`]: the VLANs of a bridge port
 //! - [`mod@plan`]: from wanted and observed to steps
 //!
 //! With a kernel:
@@ -51,6 +52,7 @@ pub mod probe;
 pub mod shaping;
 pub mod step;
 pub mod theirs;
+pub mod vlan;
 
 pub use kernel::{Kernel, StepError};
 pub use limit::{Limit, LimitError};
@@ -61,4 +63,5 @@ pub use police::{Bucket, BucketError, PoliceError, Policed, Policer};
 pub use probe::{Missing, probe};
 pub use shaping::{Ends, Refusal, Shaping, Share, Ways};
 pub use step::{Device, Step};
-pub use theirs::{Theirs, rehearse};
+pub use theirs::{Port, Theirs, rehearse};
+pub use vlan::Vlans;

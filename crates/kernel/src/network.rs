@@ -4,6 +4,7 @@ use crate::class::HtbClass;
 use crate::handle::Handle;
 use crate::owner::{self, Cookie};
 use crate::police::Bucket;
+use crate::vlan::Vlans;
 use std::collections::BTreeMap;
 
 /// A network namespace, as far as the plan needs to know it.
@@ -34,6 +35,21 @@ pub struct Link {
     pub classes: Vec<Class>,
     /// The filters at its ingress, and those of a root qdisc of ours.
     pub filters: Vec<Filter>,
+    /// Interface index of what it is a port of: a bridge, a bond.
+    pub master: Option<u32>,
+    /// Of a Linux bridge: what it does with VLANs.
+    pub bridge: Option<Bridge>,
+    /// As a port of a Linux bridge: its VLANs, where they were asked for.
+    pub vlans: Option<Vlans>,
+}
+
+/// What a Linux bridge does with VLANs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bridge {
+    /// Whether ports have only what is of their VLANs (`vlan_filtering`).
+    pub filters: bool,
+    /// The VLAN of a port that has just come (`vlan_default_pvid`).
+    pub default_pvid: Option<u16>,
 }
 
 /// A qdisc.

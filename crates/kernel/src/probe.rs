@@ -98,6 +98,9 @@ fn feature(step: &Step) -> &'static str {
         Step::Police { .. } => "eBPF programs as filters (CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_BPF)",
         // Not in what is tried here.
         Step::Again { .. } => "what others made",
+        Step::SetVlans { .. } | Step::DeleteVlans { .. } => {
+            "VLANs of bridge ports (CONFIG_BRIDGE_VLAN_FILTERING)"
+        }
         Step::Redirect { .. } => "action mirred for filter u32 (CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED)",
     }
 }

@@ -4,7 +4,7 @@ use crate::limit::Limit;
 use crate::police::Bucket;
 use serde::{Deserialize, Serialize};
 
-/// The limits of one netdev. Directions are the VM's.
+/// The limits of one netdev, and its segment. Directions are the VM's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shaping {
     /// Interface name.
@@ -21,8 +21,10 @@ pub struct Shaping {
     pub rx: Option<Limit>,
     /// Who gets what of `rx`. Without `rx` it has no meaning.
     pub rx_shares: Vec<Share>,
-    /// What was in force before, or is taken over: what others put in its place is replaced. Otherwise others' qdiscs
-    /// and filters are left alone, and the shaping is refused.
+    /// The VLAN that its bridge port is an access port of, 1 to [`LAST`](crate::vlan::LAST); `None` leaves the port as it is.
+    pub segment: Option<u16>,
+    /// What was in force before, or is taken over: what others put in its place is replaced. Otherwise others' qdiscs,
+    /// filters and VLANs are left alone, and the shaping is refused.
     pub held: Ways,
 }
 
@@ -44,24 +46,27 @@ impl Share {
     pub const LAST: u8 = tidegate_contract::admission::LEVELS;
 }
 
-/// The two directions of a VM.
+/// What of a netdev a contract may have: the two directions of its VM, and the VLANs of its bridge port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ways {
     /// What it sends.
     pub tx: bool,
     /// What it receives.
     pub rx: bool,
+    /// Its VLANs.
+    #[serde(default)]
+    pub segment: bool,
 }
 
 impl Ways {
-    /// Neither.
-    pub const NONE: Self = Self { tx: false, rx: false };
-    /// Both.
-    pub const BOTH: Self = Self { tx: true, rx: true };
+    /// None of it.
+    pub const NONE: Self = Self { tx: false, rx: false, segment: false };
+    /// Both directions, and the VLANs.
+    pub const BOTH: Self = Self { tx: true, rx: true, segment: true };
 
     /// Those of either.
     pub fn or(self, other: Self) -> Self {
-        Self { tx: self.tx || other.tx, rx: self.rx || other.rx }
+        Self { tx: self.tx || other.tx, rx: self.rx || other.rx, segment: self.segment || other.segment }
     }
 
     /// As a device of this kind sees them; `None` where no VM can be behind one.

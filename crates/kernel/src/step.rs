@@ -6,6 +6,7 @@ use crate::network::{Filter, Setting};
 use crate::owner;
 use crate::police::Bucket;
 use crate::theirs::Object;
+use crate::vlan::Vlans;
 use std::fmt;
 
 /// A device that a step is for.
@@ -105,6 +106,20 @@ pub enum Step {
         /// Which; with the handle [`Filter::ALL`] its preference, and all filters of that.
         filter: Filter,
     },
+    /// A bridge port comes into VLANs, or belongs to them in another way. Of several, the kernel may do the first ones only.
+    SetVlans {
+        /// Where.
+        device: Device,
+        /// Which, and how.
+        vlans: Vlans,
+    },
+    /// A bridge port leaves VLANs.
+    DeleteVlans {
+        /// Where.
+        device: Device,
+        /// Which.
+        vlans: Vlans,
+    },
     /// What others made is made again.
     Again {
         /// Where.
@@ -127,6 +142,8 @@ impl Step {
             | Self::Redirect { device, .. }
             | Self::Police { device, .. }
             | Self::DeleteFilter { device, .. }
+            | Self::SetVlans { device, .. }
+            | Self::DeleteVlans { device, .. }
             | Self::Again { device, .. } => device.clone(),
         }
     }
@@ -167,6 +184,8 @@ impl fmt::Display for Step {
             Self::DeleteFilter { device, filter: Filter { kind, preference, parent, .. } } => {
                 write!(f, "delete the {kind} filter of preference {preference} at {parent} of {device}")
             }
+            Self::SetVlans { device, vlans } => write!(f, "put {device} into VLAN {vlans}"),
+            Self::DeleteVlans { device, vlans } => write!(f, "take {device} out of VLAN {vlans}"),
             Self::Again { device, object } => write!(f, "make {object} of {device} again, as it was"),
         }
     }

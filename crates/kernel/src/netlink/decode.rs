@@ -1,14 +1,14 @@
 //! What a message says. What is not understood is somebody else's, never an error.
 
-use super::attribute::{find, read, string, u32_at, u64_at};
+use super::attribute::{find, read, string, u16_at, u32_at, u64_at};
 use super::constants::*;
 use crate::class::HtbClass;
 use crate::handle::Handle;
-use crate::network::{Class, Counters, Filter, Link, Qdisc, Rule, Setting};
+use crate::network::{Bridge, Class, Counters, Filter, Link, Qdisc, Rule, Setting};
 use crate::owner::{self, Cookie};
 
 /// Length of `struct ifinfomsg`.
-const LINK_HEADER: usize = 16;
+pub(super) const LINK_HEADER: usize = 16;
 /// Length of `struct tcmsg`.
 const HEADER: usize = 20;
 
@@ -20,11 +20,25 @@ pub fn link(body: &[u8]) -> Option<(u32, Link)> {
         match kind {
             IFLA_IFNAME => link.name = string(value),
             IFLA_GROUP => link.group = u32_at(value, 0).unwrap_or_default(),
-            IFLA_LINKINFO => link.kind = find(value, IFLA_INFO_KIND).map(string),
+            IFLA_MASTER => link.master = u32_at(value, 0),
+            IFLA_LINKINFO => {
+                link.kind = find(value, IFLA_INFO_KIND).map(string);
+                let data = find(value, IFLA_INFO_DATA).unwrap_or_default();
+                link.bridge = (link.kind.as_deref() == Some("bridge")).then(|| bridge(data));
+            }
             _ => {}
         }
     }
     Some((index, link))
+}
+
+/// Of a kernel without VLANs on bridges both are absent.
+fn bridge(data: &[u8]) -> Bridge {
+    let default_pvid = find(data, IFLA_BR_VLAN_DEFAULT_PVID).and_then(|value| u16_at(value, 0));
+    Bridge {
+        filters: find(data, IFLA_BR_VLAN_FILTERING).and_then(<[u8]>::first).is_some_and(|on| *on != 0),
+        default_pvid: default_pvid.filter(|vid| *vid != 0),
+    }
 }
 
 /// A message of traffic control.
@@ -174,7 +188,7 @@ fn redirect(action: &[u8]) -> Option<Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::encode::{Names, header, request};
+    use crate::netlink::encode::{Names, header, link_header, request};
     use crate::police::Bucket;
     use crate::step::{Device, Step};
     use proptest::prelude::*;
@@ -246,6 +260,23 @@ mod tests {
         let body = body(&Step::AddIfb);
         let (_, link) = link(&body).expect("a link");
         assert!(link.is_our_ifb() && !link.up);
+    }
+
+    #[test]
+    fn a_bridge_and_its_port_read_back() {
+        for (filters, default_pvid) in [(true, Some(1)), (false, None)] {
+            let mut body = link_header(9, 0, 0);
+            body.nest(IFLA_LINKINFO, |info| {
+                info.put_str(IFLA_INFO_KIND, "bridge");
+                info.nest(IFLA_INFO_DATA, |data| {
+                    data.put(IFLA_BR_VLAN_FILTERING, &[filters.into()]);
+                    data.put(IFLA_BR_VLAN_DEFAULT_PVID, &default_pvid.unwrap_or(0_u16).to_ne_bytes());
+                });
+            });
+            body.put_u32(IFLA_MASTER, 7);
+            let (_, link) = link(&body.0).expect("a link");
+            assert_eq!((link.bridge, link.master), (Some(Bridge { filters, default_pvid }), Some(7)));
+        }
     }
 
     #[test]

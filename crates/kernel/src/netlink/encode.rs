@@ -1,6 +1,7 @@
 //! The message of a step.
 
 use super::attribute::Attributes;
+use super::bridge::{port_header, put_vlans};
 use super::constants::*;
 use crate::class::HtbClass;
 use crate::handle::Handle;
@@ -124,6 +125,16 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Request, N::Error
             let mut body = header(names.index(device)?, Handle(*handle), *parent, info);
             body.put_str(TCA_KIND, kind);
             made(RTM_DELTFILTER, 0, body)
+        }
+        Step::SetVlans { device, vlans } => {
+            let mut body = port_header(names.index(device)?);
+            put_vlans(&mut body, vlans);
+            made(RTM_SETLINK, 0, body)
+        }
+        Step::DeleteVlans { device, vlans } => {
+            let mut body = port_header(names.index(device)?);
+            put_vlans(&mut body, vlans);
+            made(RTM_DELLINK, 0, body)
         }
         Step::Again { device, object } => {
             let kind = match object.layer {

@@ -9,12 +9,14 @@
 //! whether a rate is exact. Numbers are in the machine's byte order unless said otherwise.
 //!
 //! - [`attribute`]: attributes, and how they are nested
+//! - `bridge`: the VLANs of bridge ports, both ways
 //! - `constants`: the kernel's numbers
 //! - `decode`: what a message says
 //! - `encode`: the message of a step
 //! - [`socket`]: requests, answers, errors
 
 pub mod attribute;
+pub(crate) mod bridge;
 pub(crate) mod constants;
 mod decode;
 mod encode;

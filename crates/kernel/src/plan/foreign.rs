@@ -3,13 +3,14 @@
 use crate::handle::Handle;
 use crate::network::Link;
 use crate::shaping::{Ends, Refusal};
+use crate::vlan::Vlans;
 
 /// A root qdisc in which nothing waits, and with which nobody's limits are lost: libvirt puts it on every tap it makes
 /// (its commit 0b66196d).
 const NOTHING: &str = "noqueue";
 
-/// Refuses to touch these ends of a link, on which others shape or filter already.
-pub fn refuse(link: &Link, ends: Ends) -> Result<(), Refusal> {
+/// Refuses to touch these ends of a link, on which others shape or filter already, and the VLANs that others gave its port.
+pub fn refuse(link: &Link, ends: Ends, vlans: &Vlans) -> Result<(), Refusal> {
     let name = &link.name;
     let mut found = Vec::new();
     if ends.egress
@@ -30,6 +31,11 @@ pub fn refuse(link: &Link, ends: Ends) -> Result<(), Refusal> {
             format!("tc filter del dev {name} ingress pref {preference}"),
         ));
     }
+    let libvirt = if found.is_empty() { "" } else { " (libvirt does for <bandwidth>)" };
+    if !vlans.is_empty() {
+        let delete = vlans.ranges().iter().map(|range| format!("bridge vlan del dev {name} vid {range}"));
+        found.push((format!("VLAN {vlans} on its bridge port"), delete.collect::<Vec<_>>().join("; ")));
+    }
     if found.is_empty() {
         return Ok(());
     }
@@ -38,7 +44,7 @@ pub fn refuse(link: &Link, ends: Ends) -> Result<(), Refusal> {
     Err(Refusal {
         netdev: name.clone(),
         reason: format!(
-            "interface {name} has {what}, which somebody else made (libvirt does for <bandwidth>); remove it first ({})",
+            "interface {name} has {what}, which somebody else made{libvirt}; remove it first ({})",
             how.join("; ")
         ),
         theirs: Some(what),

@@ -17,6 +17,7 @@ mod model;
 mod shares;
 #[cfg(test)]
 mod tests;
+mod vlan;
 
 use crate::class::HtbClass;
 use crate::handle::Handle;
@@ -27,6 +28,7 @@ use crate::shaping::{Ends, Refusal, Shaping, Sides};
 use crate::step::{Device, Step};
 use leaves::Leaves;
 use std::collections::{BTreeMap, BTreeSet};
+pub(crate) use vlan::lead;
 
 /// What to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +42,7 @@ pub struct Plan {
 /// One device that is there and may be touched.
 struct Target<'a> {
     sides: Sides<'a>,
+    segment: Option<u16>,
     held: Ends,
 }
 
@@ -66,7 +69,7 @@ pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
 
 /// The plan for one link of any kind, and for no other.
 pub(crate) fn settle_link(index: u32, sides: Sides<'_>, network: &Network) -> Plan {
-    let targets = [(index, Target { sides, held: Ends::BOTH })].into();
+    let targets = [(index, Target { sides, segment: None, held: Ends::BOTH })].into();
     lead_to(&targets, &BTreeSet::new(), vec![], network)
 }
 
@@ -133,6 +136,9 @@ fn lead_to(
             let made = shares::set(&mut plan.steps, &device, link, limit, target.sides.shares, network);
             plan.refusals.extend(made.err().map(|reason| refusal(&link.name, reason)));
         }
+        if let Some(segment) = target.segment {
+            vlan::set(&mut plan.steps, &device, link, segment);
+        }
     }
     plan
 }
@@ -176,8 +182,11 @@ fn target<'a>(shaping: &'a Shaping, network: &Network) -> Result<(u32, Target<'a
         )));
     }
     let used = Ends { egress: sides.egress.is_some(), ingress: sides.limits_ingress() };
-    foreign::refuse(link, used.without(held))?;
-    Ok((index, Target { sides, held }))
+    let vlans =
+        shaping.segment.map(|segment| vlan::others(link, segment, network)).transpose().map_err(no)?;
+    let vlans = vlans.filter(|_| !shaping.held.segment).unwrap_or_default();
+    foreign::refuse(link, used.without(held), &vlans)?;
+    Ok((index, Target { sides, segment: shaping.segment, held }))
 }
 
 fn refusal(netdev: &str, reason: String) -> Refusal {

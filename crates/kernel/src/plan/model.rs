@@ -5,6 +5,7 @@ use crate::handle::Handle;
 use crate::network::*;
 use crate::owner;
 use crate::step::{Device, Step};
+use crate::vlan::{Member, Vlans};
 
 /// Does one step as the kernel would.
 pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
@@ -94,6 +95,17 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
                 return Err("ENOENT".into());
             }
         }
+        Step::SetVlans { device, vlans } => {
+            let all = port(network, device)?;
+            // One at a time is the VLAN of what has no tag.
+            let moved = vlans.each().any(|(_, member)| member.pvid);
+            let kept = all.each().map(|(vid, m)| (vid, Member { pvid: m.pvid && !moved, ..m }));
+            *all = kept.chain(vlans.each()).collect();
+        }
+        Step::DeleteVlans { device, vlans } => {
+            let all = port(network, device)?;
+            *all = all.only(|vid, _| vlans.get(vid).is_none());
+        }
         Step::Again { .. } => return Err("no plan has this step".into()),
     }
     Ok(())
@@ -105,6 +117,12 @@ fn find<'a>(network: &'a mut Network, device: &Device) -> Result<&'a mut Link, S
         Device::Netdev { index, .. } => *index,
     };
     network.links.get_mut(&index).ok_or_else(|| "ENODEV".into())
+}
+
+/// The VLANs of a bridge port.
+fn port<'a>(network: &'a mut Network, device: &Device) -> Result<&'a mut Vlans, String> {
+    let link = find(network, device)?;
+    link.vlans.as_mut().ok_or_else(|| "EOPNOTSUPP: not a bridge port".into())
 }
 
 fn set_qdisc(

@@ -7,6 +7,7 @@ use crate::owner::{self, Cookie};
 use crate::police::Bucket;
 use crate::shaping::{Shaping, Share, Ways};
 use crate::step::Step;
+use crate::vlan::Vlans;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tidegate_contract::{Bytes, Rate};
@@ -26,7 +27,10 @@ fn policing(netdev: &str, tx: u64, rx: u64) -> Shaping {
     Shaping { tx_police: (tx > 0).then_some(bucket), ..shaping(netdev, 0, rx) }
 }
 
-/// `tap1` and so on, as QEMU leaves them.
+/// Interface index of the bridge that all are on.
+const BRIDGE: u32 = 90;
+
+/// `tap1` and so on, as QEMU leaves them, on a bridge that filters VLANs.
 fn taps(n: u32) -> Network {
     let tap = |i: u32| Link {
         name: format!("tap{i}"),
@@ -37,9 +41,17 @@ fn taps(n: u32) -> Network {
             parent: Handle::ROOT,
             setting: Setting::Other("pfifo_fast".into()),
         }],
+        master: Some(BRIDGE),
+        vlans: Some(Vlans::access(1)),
         ..Link::default()
     };
-    Network { links: (1..=n).map(|i| (i, tap(i))).collect() }
+    let bridge = Link {
+        name: "br0".into(),
+        kind: Some("bridge".into()),
+        bridge: Some(Bridge { filters: true, default_pvid: Some(1) }),
+        ..Link::default()
+    };
+    Network { links: (1..=n).map(|i| (i, tap(i))).chain([(BRIDGE, bridge)]).collect() }
 }
 
 fn run(network: &mut Network, plan: &Plan) {
@@ -170,7 +182,7 @@ fn a_tap_is_shaped_both_ways_from_the_end_to_the_beginning() {
 
     let gone = plan(&[], &network);
     run(&mut network, &gone);
-    assert_eq!(network.links.len(), 1);
+    assert_eq!(network.links.keys().collect::<Vec<_>>(), [&1, &BRIDGE]);
     assert_eq!(network.links[&1].qdiscs, [], "the kernel puts its own there again");
     assert_eq!(network.links[&1].filters, []);
 }
@@ -235,7 +247,7 @@ fn a_tap_as_libvirt_leaves_it_is_nobodys() {
 fn an_ifb_of_somebody_else_is_not_used() {
     let mut network = taps(1);
     let link = Link { name: owner::IFB.into(), kind: Some("ifb".into()), ..Link::default() };
-    network.links.insert(9, link);
+    network.links.insert(99, link);
     let refused = plan(&[shaping("tap1", 1, 0)], &network);
     assert!(refused.refusals[0].reason.contains("is not ours; rename it"), "{refused:?}");
     assert_eq!(refused.steps, []);
@@ -349,7 +361,7 @@ fn what_others_made_at_the_end_that_is_new_is_left_alone() {
     network.links.get_mut(&1).expect("a tap").qdiscs = vec![tc_root(1, "tbf")];
     settle(&mut network, &[shaping("tap1", 100, 0)]);
     // The contract is in force for what the VM sends, and now limits what it receives too.
-    let wanted = [Shaping { held: Ways { tx: true, rx: false }, ..shaping("tap1", 100, 50) }];
+    let wanted = [Shaping { held: Ways { tx: true, ..Ways::NONE }, ..shaping("tap1", 100, 50) }];
     let made = plan(&wanted, &network);
     assert_eq!(made.steps, []);
     assert_eq!(made.refusals[0].theirs.as_deref(), Some("qdisc tbf 1: at its root"));
@@ -410,6 +422,7 @@ enum Damage {
     IfbRootGone,
     IfbFilterGone(usize),
     IfbFilterTwice(usize),
+    Vlan(u16),
     StepsCut(usize),
 }
 
@@ -429,6 +442,7 @@ fn damage() -> impl Strategy<Value = Damage> {
         Just(Damage::IfbRootGone),
         (0_usize..4).prop_map(Damage::IfbFilterGone),
         (0_usize..4).prop_map(Damage::IfbFilterTwice),
+        (1_u16..5).prop_map(Damage::Vlan),
         (0_usize..40).prop_map(Damage::StepsCut),
     ]
 }
@@ -498,6 +512,7 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
                     let id = Handle::new(owner::MAJOR, 0xabc);
                     link.classes.push(Class { id, parent, htb: None, counters: Counters::default() });
                 }
+                Damage::Vlan(vid) => link.vlans = Some(Vlans::access(*vid)),
                 Damage::QueueGone => link.qdiscs.retain(|q| q.parent.major() != owner::MAJOR),
                 _ => {}
             }
@@ -507,9 +522,11 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
 
 fn shapings() -> impl Strategy<Value = Vec<Shaping>> {
     let side = || prop_oneof![Just(0_u64), 1..9_u64];
-    let made = |i, (tx, polices, rx)| {
+    let segment = || prop::option::of(1_u16..5);
+    let made = |i, (tx, polices, rx, segment)| {
         let netdev = format!("tap{i}");
-        if polices { policing(&netdev, tx, rx) } else { shaping(&netdev, tx, rx) }
+        let made = if polices { policing(&netdev, tx, rx) } else { shaping(&netdev, tx, rx) };
+        Shaping { segment, ..made }
     };
     let share = |(from, guaranteed, priority)| Share {
         from: format!("tap{from}"),
@@ -520,7 +537,7 @@ fn shapings() -> impl Strategy<Value = Vec<Shaping>> {
     let shares = proptest::collection::btree_map(1_u32..7, (0..9_u64, 0..8_u8), 0..4)
         .prop_map(move |all| all.into_iter().map(|(from, (g, p))| share((from, g, p))).collect::<Vec<_>>());
     let shares = prop_oneof![Just(vec![]), shares];
-    proptest::collection::btree_map(1_u32..6, ((side(), any::<bool>(), side()), shares), 0..6).prop_map(
+    proptest::collection::btree_map(1_u32..6, ((side(), any::<bool>(), side(), segment()), shares), 0..6).prop_map(
         move |wanted| {
             let made =
                 wanted.into_iter().map(|(i, (sides, rx_shares))| Shaping { rx_shares, ..made(i, sides) });
@@ -564,7 +581,7 @@ proptest! {
         before in shapings(),
         damages in proptest::collection::vec((1_u32..6, damage()), 0..5),
         wanted in shapings(),
-        held in any::<(bool, bool)>().prop_map(|(tx, rx)| Ways { tx, rx }),
+        held in any::<(bool, bool, bool)>().prop_map(|(tx, rx, segment)| Ways { tx, rx, segment }),
     ) {
         let mut network = taps(5);
         settle(&mut network, &before);
@@ -593,9 +610,12 @@ proptest! {
                 }
                 continue;
             }
-            let there = there.expect("a tap");
-            prop_assert_eq!(met(&network, there), asked(shaping));
-            prop_assert_eq!(shared(&network, there), asked_of_shares(shaping, &network));
+            let index = there.expect("a tap");
+            prop_assert_eq!(met(&network, index), asked(shaping));
+            prop_assert_eq!(shared(&network, index), asked_of_shares(shaping, &network));
+            if let Some(segment) = shaping.segment {
+                prop_assert_eq!(&network.links[&index].vlans, &Some(Vlans::access(segment)));
+            }
         }
         for (index, link) in &network.links {
             let here = wanted.iter().find(|s| s.netdev == link.name);
@@ -613,6 +633,9 @@ proptest! {
                 (root, filters.cloned().collect::<Vec<_>>())
             };
             prop_assert_eq!(theirs(link), theirs(&found.links[index]));
+            if here.is_none_or(|s| s.segment.is_none()) {
+                prop_assert_eq!(&link.vlans, &found.links[index].vlans);
+            }
         }
         let ifb = network.by_name(owner::IFB).map(|(_, link)| link);
         let leaves = wanted.iter().filter(|s| s.tx.is_some() && !refused(&s.netdev)).count();
@@ -677,7 +700,7 @@ proptest! {
             prop_assert!(link.qdiscs.iter().all(|q| q.handle.major() == 0));
             prop_assert_eq!(&link.name, &bare.links[index].name);
         }
-        prop_assert_eq!(network.links.len(), 5);
+        prop_assert_eq!(network.links.len(), bare.links.len());
     }
 
     #[test]

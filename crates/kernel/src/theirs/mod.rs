@@ -13,15 +13,18 @@
 //!
 //! - `lasting`: what of a kind's attributes is a setting
 //! - `read`: from the kernel to objects
+//! - `port`: the VLANs of a bridge port
 //! - `again`: from objects to steps
 //! - `rehearse`: whether it can be made again
 
 mod again;
 mod lasting;
+mod port;
 mod read;
 mod rehearse;
 
 pub(crate) use lasting::told;
+pub use port::Port;
 pub(crate) use read::read;
 pub use rehearse::rehearse;
 
