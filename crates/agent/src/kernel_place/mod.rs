@@ -14,11 +14,13 @@
 //! - `observe`: what is in force
 //! - `plan`: from wanted and observed to actions
 //! - `record`: what this place was told
+//! - `port`: the VLANs that a bridge port had before
 //! - `shape`: from a contract to limits
 //! - `waits`: how long frames waited
 
 mod observe;
 mod plan;
+mod port;
 mod record;
 mod shape;
 mod waits;
@@ -30,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::{
-    Ends, Kernel, Missing, Network, Shaping, Step, StepError, Theirs, Ways, plan as steps_for,
+    Ends, Kernel, Missing, Network, Port, Shaping, Step, StepError, Theirs, Ways, plan as steps_for,
 };
 use waits::WaitMeter;
 
@@ -45,6 +47,8 @@ pub struct KernelPlace {
     shaped: BTreeMap<String, u32>,
     /// Interface index of each netdev that gets a contract with the change that was planned last, by vNIC.
     coming: BTreeMap<String, u32>,
+    /// The bridge port of each netdev that gets a segment with that change, as it is, by vNIC.
+    ports: BTreeMap<String, Port>,
     /// What the kernel lacks, once somebody wanted to know.
     missing: Option<Missing>,
     waits: WaitMeter,
@@ -60,6 +64,7 @@ impl KernelPlace {
                 record,
                 shaped: BTreeMap::new(),
                 coming: BTreeMap::new(),
+                ports: BTreeMap::new(),
                 missing: None,
                 waits: WaitMeter::default(),
             },
@@ -82,17 +87,19 @@ impl KernelPlace {
         self.kernel.as_mut().ok_or_else(|| PlaceError::Unreachable("the kernel is not spoken to".into()))
     }
 
-    fn network(&mut self) -> Result<Network, PlaceError> {
-        self.network_near(None)
-    }
-
-    /// All of it, or what concerns some interfaces.
-    fn network_near(&mut self, names: Option<&BTreeSet<String>>) -> Result<Network, PlaceError> {
+    /// All of it, or what concerns some interfaces; with the VLANs of bridge ports where some contract says them.
+    fn network(&mut self, names: Option<&BTreeSet<String>>, vlans: bool) -> Result<Network, PlaceError> {
         let kernel = self.kernel()?;
         let network = match names {
             Some(names) => kernel.observe_near(names),
             None => kernel.observe(),
         };
+        let network = network.and_then(|mut network| {
+            if vlans {
+                kernel.read_vlans(&mut network)?;
+            }
+            Ok(network)
+        });
         // A conversation that broke off is begun anew.
         network.map_err(|e| {
             self.kernel = None;
@@ -102,13 +109,13 @@ impl KernelPlace {
 
     /// The feature that the running kernel lacks for a shaping.
     fn lacks(&mut self, shaping: &Shaping, network: &Network) -> Option<String> {
+        let kind = network.by_name(&shaping.netdev).and_then(|(_, link)| link.kind.clone());
+        let ends = shaping.uses(kind.as_deref()).filter(|ends| *ends != Ends::default())?;
         if self.missing.is_none() {
             // Where it cannot be tried, doing it says what is wrong.
             self.missing = tidegate_kernel::probe().inspect_err(|why| tracing::warn!("{why}")).ok();
         }
         let missing = self.missing.as_ref()?;
-        let kind = network.by_name(&shaping.netdev).and_then(|(_, link)| link.kind.clone());
-        let ends = shaping.uses(kind.as_deref())?;
         let lacking = missing.egress.as_ref().filter(|_| ends.egress);
         let ingress = if shaping.tx_police.is_some() { &missing.police } else { &missing.ingress };
         let lacking = lacking.or(ingress.as_ref().filter(|_| ends.ingress))?;
@@ -119,7 +126,8 @@ impl KernelPlace {
     /// that is said. Where that fails, the record is as before, and the kernel too as far as it goes.
     fn tell(&mut self, vnic: &Vnic, take_over: bool) -> Result<(), PlaceError> {
         let known = self.record.known(&vnic.attach);
-        let (mut held, mut theirs) = known.map_or_else(Default::default, |told| (told.held, told.theirs));
+        let (mut held, mut theirs, port) =
+            known.map_or_else(Default::default, |told| (told.held, told.theirs, told.port));
         if take_over {
             let found = self.find_theirs(vnic, held)?;
             if theirs.index != found.index {
@@ -128,17 +136,27 @@ impl KernelPlace {
             theirs.add(&found, Ends::BOTH);
             held = held.or(shape::limited(vnic));
         }
-        let told = Told { vnic: vnic.clone(), held: shape::limited(vnic), theirs: theirs.clone() };
+        let told = Told {
+            vnic: vnic.clone(),
+            held: shape::limited(vnic),
+            theirs: theirs.clone(),
+            port: port.clone(),
+        };
         let before = self.record.set(&vnic.name, Some(told));
         let done = self
             .note()
             .and_then(|()| self.settle(Some(vnic), Some(held)))
             .and_then(|()| self.give_back(&theirs))
-            .map(|given| self.forget_given(&vnic.name, given));
+            .map(|given| self.forget_given(&vnic.name, given))
+            .and_then(|()| self.give_back_port(port.as_ref()));
         if done.is_err() {
-            self.record.set(&vnic.name, before);
-            if let Err(error) = self.settle(Some(vnic), None).and_then(|()| self.give_back(&theirs).map(drop))
-            {
+            // Its port may have been remembered just now.
+            let port = self.record.set(&vnic.name, before).and_then(|told| told.port);
+            let undone = self
+                .settle(Some(vnic), None)
+                .and_then(|()| self.give_back(&theirs).map(drop))
+                .and_then(|()| self.give_back_port(port.as_ref()));
+            if let Err(error) = undone {
                 tracing::warn!(vnic = vnic.name, %error, "cannot take back what was done of it; trying again soon");
             }
         }
@@ -146,7 +164,7 @@ impl KernelPlace {
     }
 
     fn find_theirs(&mut self, vnic: &Vnic, held: Ways) -> Result<Theirs, PlaceError> {
-        let network = self.network()?;
+        let network = self.network(None, shape::segment(vnic).is_some())?;
         let shaping =
             shape::shaping(vnic, held, &self.told()).map_err(|why| PlaceError::Failed(why.join("; ")))?;
         self.theirs(&shaping, &network).map_err(PlaceError::Failed)
@@ -155,9 +173,13 @@ impl KernelPlace {
     /// Strikes a contract out; what others had there before is there again. It is on record until nothing of it is
     /// left, and on disk until that is accepted.
     fn forget(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
-        let theirs = self.record.known(&vnic.attach).map(|told| told.theirs).unwrap_or_default();
+        let known = self.record.known(&vnic.attach);
+        let (theirs, port) = known.map_or_else(Default::default, |told| (told.theirs, told.port));
         let before = self.record.set(&vnic.name, None);
-        let gone = self.settle(Some(vnic), None).and_then(|()| self.give_back(&theirs).map(drop));
+        let gone = self
+            .settle(Some(vnic), None)
+            .and_then(|()| self.give_back(&theirs).map(drop))
+            .and_then(|()| self.give_back_port(port.as_ref()));
         if gone.is_err() {
             self.record.set(&vnic.name, before);
             if let Err(error) = self.settle(Some(vnic), None) {
@@ -172,7 +194,7 @@ impl KernelPlace {
         if theirs.is_empty() {
             return Ok(Ends::default());
         }
-        let network = self.network()?;
+        let network = self.network(None, false)?;
         // What was on a netdev that is gone went with it.
         let Some(link) = network.links.get(&theirs.index) else { return Ok(Ends::BOTH) };
         let here = self.record.iter().filter(|t| observe::netdev(&t.vnic) == Some(link.name.as_str()));
@@ -226,9 +248,10 @@ impl KernelPlace {
         let near = about.filter(|_| !self.record.is_empty()).map(|vnic| self.concerned(vnic));
         let netdev = name.filter(|_| new.is_some());
         let expected = new.and_then(|(vnic, _)| self.coming.get(&vnic.name).copied());
+        let vlans = wanted.iter().any(|s| s.segment.is_some());
         let mut failed = None;
         for _ in 0..ATTEMPTS {
-            let network = self.network_near(near.as_ref())?;
+            let network = self.network(near.as_ref(), vlans)?;
             let there = netdev.and_then(|name| Some((name, network.by_name(name)?.0)));
             if let (Some(name), Some(index)) = (netdev, expected)
                 && there != Some((name, index))
@@ -243,6 +266,7 @@ impl KernelPlace {
             if let Some(refusal) = refusal {
                 return Err(PlaceError::Failed(refusal.reason.clone()));
             }
+            self.remember_ports(&network, &plan)?;
             let kernel = self.kernel()?;
             let mut apply = |step: &Step| {
                 tracing::debug!(%step, "doing");
@@ -272,6 +296,10 @@ impl Place for KernelPlace {
             format!(
                 "limits of {name} are kept by the kernel: what exceeds one waits in a queue, first come, first served"
             ),
+            format!(
+                "a segment other than 0 is the VLAN of {name} on its bridge; that other ports of the bridge are in theirs \
+                 is for whoever made them"
+            ),
             "its source addresses are not checked by this place".into(),
         ];
         Some(Capabilities { deadline: true, min: true, notes })
@@ -288,6 +316,7 @@ impl Place for KernelPlace {
             Action::Create(vnic) | Action::Change { to: vnic, .. } => Some((vnic, shape::limited(vnic))),
             _ => None,
         });
+        let coming = coming.map(|(vnic, held)| (vnic, held, self.ports.get(&vnic.name).cloned()));
         self.record.reserve(coming).map_err(|e| PlaceError::Failed(e.to_string()))
     }
 

@@ -8,7 +8,8 @@ use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::handle::Handle;
 use tidegate_kernel::network::{Counters, Rule};
 use tidegate_kernel::{
-    Device, Link, Network, Plan, Policed, Queue, Refusal, Shaping, Step, Theirs, Ways, owner, plan, rehearse,
+    Device, Link, Network, Plan, Policed, Port, Queue, Refusal, Shaping, Step, Theirs, Ways, owner, plan,
+    rehearse,
 };
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{Traffic, VnicStats};
@@ -20,12 +21,15 @@ impl KernelPlace {
         // Changes are made between two looks.
         self.record.accepted();
         self.coming.clear();
+        self.ports.clear();
         observed.problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
         // A host without such contracts pays nothing.
         if self.record.is_empty() && coming.is_empty() {
             return Ok(observed);
         }
-        let network = self.network()?;
+        let vnics = self.record.iter().map(|told| &told.vnic).chain(coming);
+        let vlans = vnics.into_iter().any(|vnic| shape::segment(vnic).is_some());
+        let network = self.network(None, vlans)?;
         let all = self.told();
         observed.evidence.taken = Instant::now();
         let held: Vec<(&Vnic, Shaping)> = self
@@ -88,10 +92,18 @@ impl KernelPlace {
     fn look_ahead(&mut self, coming: &[Vnic], network: &Network, observed: &mut Observed) {
         for vnic in coming {
             let known = self.record.known(&vnic.attach);
-            let held = known.as_ref().map_or(Ways::NONE, |told| told.held);
+            let (held, port) =
+                known.as_ref().map_or((Ways::NONE, None), |told| (told.held, told.port.as_ref()));
             // What is wrong with the contract itself, the plan says.
             let all: Vec<&Vnic> = coming.iter().collect();
             let Ok(shaping) = shape::shaping(vnic, held, &all) else { continue };
+            if let Some((index, link)) = network.by_name(&shaping.netdev)
+                && shaping.segment.is_some()
+                && !port.is_some_and(|port| port.is(index, link))
+                && let Some(port) = Port::now(index, link)
+            {
+                self.ports.insert(vnic.name.clone(), port);
+            }
             match network.by_name(&shaping.netdev) {
                 // Its VM is not running: the change waits for it, as the contract does.
                 None if known.is_some() => continue,
@@ -184,7 +196,7 @@ fn queues(shapings: &[Shaping], network: &Network) -> BTreeSet<Queue> {
 fn differs(drift: &Plan, shaping: &Shaping, index: u32, network: &Network) -> Option<String> {
     let refused = drift.refusals.iter().find(|r| r.netdev == shaping.netdev).map(|r| r.reason.clone());
     let step = || drift.steps.iter().find(|step| concerns(step, &drift.steps, shaping, index, network));
-    refused.or_else(|| Some(format!("its limits are not as they should be, so: {}", step()?)))
+    refused.or_else(|| Some(format!("its netdev is not as it should be, so: {}", step()?)))
 }
 
 /// What there is to do that concerns no netdev.

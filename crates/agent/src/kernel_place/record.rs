@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tidegate_contract::{Attach, Vnic};
-use tidegate_kernel::{Ends, Theirs, Ways};
+use tidegate_kernel::{Ends, Port, Theirs, Ways};
 
 /// One contract.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,9 @@ pub struct Told {
     /// What others made there before, and gets back.
     #[serde(default, skip_serializing_if = "Theirs::is_empty")]
     pub theirs: Theirs,
+    /// The VLANs that its bridge port had before it had those of a segment, and gets back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<Port>,
 }
 
 type All = BTreeMap<String, Told>;
@@ -48,6 +51,7 @@ impl Told {
         } else if self.theirs.index == other.theirs.index {
             self.theirs.add(&other.theirs, Ends::BOTH);
         }
+        self.port = self.port.or_else(|| other.port.clone());
         self
     }
 }
@@ -75,6 +79,11 @@ impl Record {
     /// A contract, and what it was before this change.
     pub fn versions(&self, name: &str) -> impl Iterator<Item = &Vnic> {
         [self.told.get(name), self.leaving.get(name)].into_iter().flatten().map(|told| &told.vnic)
+    }
+
+    /// All of them, to be changed in place.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Told> {
+        self.told.values_mut()
     }
 
     /// One of them.
@@ -108,11 +117,11 @@ impl Record {
     /// has; and a disk that is full is noticed before anything is touched.
     pub fn reserve<'a>(
         &mut self,
-        coming: impl Iterator<Item = (&'a Vnic, Ways)>,
+        coming: impl Iterator<Item = (&'a Vnic, Ways, Option<Port>)>,
     ) -> Result<(), DurableError> {
         let mut all = self.all();
-        for (vnic, held) in coming {
-            let new = Told { vnic: vnic.clone(), held, theirs: Theirs::default() };
+        for (vnic, held, port) in coming {
+            let new = Told { vnic: vnic.clone(), held, theirs: Theirs::default(), port };
             let known = all.remove(&vnic.name).filter(|known| known.vnic.attach == vnic.attach);
             all.insert(
                 vnic.name.clone(),
@@ -130,6 +139,7 @@ impl Record {
                 saved.vnic.attach == told.vnic.attach
                     && saved.held.or(told.held) == saved.held
                     && saved.theirs == told.theirs
+                    && saved.port == told.port
             })
         };
         if self.file.exists() && self.all().iter().all(on_disk) { Ok(()) } else { self.save() }
@@ -166,6 +176,7 @@ impl Record {
 mod tests {
     use super::*;
     use crate::testing::netdev;
+    use tidegate_kernel::Vlans;
     use tidegate_kernel::handle::Handle;
     use tidegate_kernel::theirs::{Layer, Object};
 
@@ -180,7 +191,8 @@ mod tests {
             chain: None,
         };
         let theirs = Theirs { index: 7, egress: if theirs { vec![root] } else { vec![] }, ingress: vec![] };
-        Told { vnic: netdev(name, 1, "vnet3"), held, theirs }
+        let port = held.segment.then(|| Port { index: 7, bridge: 9, vlans: Vlans::access(1) });
+        Told { vnic: netdev(name, 1, "vnet3"), held, theirs, port }
     }
 
     #[test]
@@ -192,8 +204,8 @@ mod tests {
         record.set("web", Some(full.clone()));
         record.save().expect("saved");
 
-        // Its rx has no limit any more, and its netdev gets another name.
-        record.set("web", Some(told("web", Ways { tx: true, rx: false }, false)));
+        // Its rx has no limit any more, it has no segment, and its netdev gets another name.
+        record.set("web", Some(told("web", Ways { tx: true, ..Ways::NONE }, false)));
         record.save().expect("saved");
         assert_eq!(load().known(&full.vnic.attach), Some(full.clone()), "an agent that died here");
         record.set("web", None);

@@ -2,11 +2,16 @@
 
 use tidegate_contract::admission::priorities;
 use tidegate_contract::{Allowed, Attach, Bytes, Method, Nanos, Rate, Vnic};
-use tidegate_kernel::{Bucket, Limit, Shaping, Share, Ways};
+use tidegate_kernel::{Bucket, Limit, Shaping, Share, Ways, vlan};
 
-/// The directions that a contract limits.
+/// The directions that a contract limits, and whether it says which VLAN its bridge port is in.
 pub fn limited(vnic: &Vnic) -> Ways {
-    Ways { tx: vnic.tx.max.is_some(), rx: vnic.rx.max.is_some() }
+    Ways { tx: vnic.tx.max.is_some(), rx: vnic.rx.max.is_some(), segment: segment(vnic).is_some() }
+}
+
+/// The VLAN of a contract's bridge port. One that is too high is refused by [`shaping`].
+pub fn segment(vnic: &Vnic) -> Option<u16> {
+    u16::try_from(vnic.segment.id()).ok().filter(|vid| (1..=vlan::LAST).contains(vid))
 }
 
 /// What the kernel is asked for, or all that it cannot keep of this contract, one of `all` at this place. `held`: where
@@ -40,6 +45,7 @@ pub fn shaping(vnic: &Vnic, held: Ways, all: &[&Vnic]) -> Result<Shaping, Vec<St
             promises: has_share(vnic) && !vnic.to.is_empty(),
             rx,
             rx_shares,
+            segment: segment(vnic),
             held,
         })
     } else {
@@ -102,9 +108,9 @@ fn unkept(vnic: &Vnic) -> Vec<String> {
         }
     };
     refuse(
-        u32::from(vnic.segment) != 0,
-        "place kernel keeps no segment: who reaches whom is for the bridge that the netdev is on; write segment = 0, \
-         which promises nothing here, or attach it to the switch",
+        vnic.segment.id() > vlan::LAST.into(),
+        "the segment of a netdev is a VLAN of its bridge port, 1 to 4094; take one of those, or write segment = 0, which \
+         promises nothing here, or attach it to the switch",
     );
     refuse(
         vnic.weight != 1 && vnic.to.is_empty(),
@@ -144,8 +150,10 @@ mod tests {
         vnic.tx.max = None;
         vnic.rx.max = Rate::from_bits(8_000_000);
         vnic.rx.queue = Some(Bytes::new(20_000));
+        vnic.segment = tidegate_contract::Segment::new(4094).expect("in range");
         let shaping = shaping(&vnic, Ways::BOTH, &[]).expect("kept");
         assert_eq!((shaping.netdev.as_str(), shaping.tx, shaping.held), ("vnet3", None, Ways::BOTH));
+        assert_eq!(shaping.segment, Some(4094));
         let rx = shaping.rx.expect("a limit");
         assert_eq!((rx.rate, rx.queue), (1_000_000, 20_000));
         assert_eq!(notes(&shaping).collect::<Vec<_>>(), ["tx: not limited, and so not counted"]);
@@ -193,7 +201,7 @@ mod tests {
     #[test]
     fn everything_that_is_not_kept_is_said_at_once() {
         let mut vnic = netdev("web", 1, "vnet3");
-        vnic.segment = tidegate_contract::Segment::new(7).expect("in range");
+        vnic.segment = tidegate_contract::Segment::new(4095).expect("in range");
         vnic.weight = 3;
         vnic.queues = 4;
         vnic.allowed.vlans = vec![5];

@@ -8,6 +8,7 @@ mod counters;
 mod drift;
 #[path = "../../../kernel/tests/netns/mod.rs"]
 mod netns;
+mod segment;
 mod shares;
 
 use common::{Lab, RunningAgent, until};
@@ -115,10 +116,13 @@ fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
         let (status, answer) = agent.apply(&contract("web", 1, "-rf", LIMITS));
         assert_eq!(status, 400, "{answer}");
         assert!(answer.to_string().contains("looks like an option"), "{answer}");
-        refused(
-            &contract("web", 1, "vnet3", LIMITS).replace("segment = 0", "segment = 7"),
-            "place kernel keeps no segment",
-        );
+        let segment =
+            |n: u32| contract("web", 1, "vnet3", "").replace("segment = 0", &format!("segment = {n}"));
+        refused(&segment(5000), "a VLAN of its bridge port, 1 to 4094");
+        refused(&segment(7), "interface vnet3 is on no bridge, so nothing would keep it in segment 7");
+        run("ip link add br0 type bridge");
+        run("ip link set vnet3 master br0");
+        refused(&segment(7), "let it (ip link set br0 type bridge vlan_filtering 1;");
         refused(&contract("web", 1, "vnet3", "weight = 5"), "or leave weight out");
         refused(
             &(contract("web", 1, "vnet3", "tx = { max = \"1mbit\", min = \"1mbit\" }\nto = [\"b\"]")

@@ -537,13 +537,12 @@ fn shapings() -> impl Strategy<Value = Vec<Shaping>> {
     let shares = proptest::collection::btree_map(1_u32..7, (0..9_u64, 0..8_u8), 0..4)
         .prop_map(move |all| all.into_iter().map(|(from, (g, p))| share((from, g, p))).collect::<Vec<_>>());
     let shares = prop_oneof![Just(vec![]), shares];
-    proptest::collection::btree_map(1_u32..6, ((side(), any::<bool>(), side(), segment()), shares), 0..6).prop_map(
-        move |wanted| {
+    proptest::collection::btree_map(1_u32..6, ((side(), any::<bool>(), side(), segment()), shares), 0..6)
+        .prop_map(move |wanted| {
             let made =
                 wanted.into_iter().map(|(i, (sides, rx_shares))| Shaping { rx_shares, ..made(i, sides) });
             made.collect()
-        },
-    )
+        })
 }
 
 /// What is asked for those who send to a device.

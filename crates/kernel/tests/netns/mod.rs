@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tidegate_contract::{Bytes, Rate, Tx};
-use tidegate_kernel::{Kernel, Limit, Network, Shaping, Ways};
+use tidegate_kernel::{Kernel, Limit, Network, Shaping};
 
 const INSIDE: &str = "TIDEGATE_TEST_NETNS";
 

@@ -1,0 +1,57 @@
+//! The VLANs that a bridge port had before a contract's segment, remembered before they go, and given back.
+
+use super::{ATTEMPTS, KernelPlace, observe, shape, step_failed};
+use crate::place::PlaceError;
+use tidegate_kernel::{Network, Plan, Port};
+
+impl KernelPlace {
+    /// Before the first step of a plan: what is on the ports that it puts into segments, where that is not remembered.
+    pub(super) fn remember_ports(&mut self, network: &Network, plan: &Plan) -> Result<(), PlaceError> {
+        let mut new = false;
+        for told in self.record.iter_mut().filter(|told| shape::segment(&told.vnic).is_some()) {
+            let there = observe::netdev(&told.vnic).and_then(|name| network.by_name(name));
+            let Some((index, link)) = there.filter(|(_, link)| !link.unread) else { continue };
+            let refused = plan.refusals.iter().any(|r| r.netdev == link.name);
+            // On another bridge, or another netdev of the name, it has what that gave it.
+            if !refused && !told.port.as_ref().is_some_and(|port| port.is(index, link)) {
+                told.port = Port::now(index, link);
+                new = true;
+            }
+        }
+        if new { self.note() } else { Ok(()) }
+    }
+
+    /// Gives a port that no contract puts into a segment any more its VLANs back, and remembers them no longer.
+    pub(super) fn give_back_port(&mut self, port: Option<&Port>) -> Result<(), PlaceError> {
+        let Some(port) = port else { return Ok(()) };
+        let mut failed = None;
+        for _ in 0..ATTEMPTS {
+            let network = self.network(None, true)?;
+            let link = network.links.get(&port.index);
+            let in_segment = |name: &str| {
+                let here = |told: &&super::Told| observe::netdev(&told.vnic) == Some(name);
+                self.record.iter().filter(here).any(|told| shape::segment(&told.vnic).is_some())
+            };
+            if link.is_some_and(|link| in_segment(&link.name)) {
+                return Ok(());
+            }
+            let steps = link.map(|link| port.again(link)).unwrap_or_default();
+            let kernel = self.kernel()?;
+            let done = steps.iter().try_for_each(|step| {
+                tracing::info!(%step, "giving back");
+                kernel.apply(step)
+            });
+            match done {
+                Ok(()) => {
+                    for told in self.record.iter_mut().filter(|told| told.port.as_ref() == Some(port)) {
+                        told.port = None;
+                    }
+                    return Ok(());
+                }
+                // It may have gone, or have left its bridge, meanwhile.
+                Err(e) => failed = Some(e),
+            }
+        }
+        Err(failed.map_or_else(|| PlaceError::Failed("nothing was tried".into()), step_failed))
+    }
+}
