@@ -125,6 +125,9 @@ class Guest:
     machine: list[str] | None = None
     """QEMU arguments for memory and machine, instead of the lab's own (the documented line is tested so)."""
 
+    modules: list[str] = field(default_factory=list)
+    """Kernel modules beside those that every guest has."""
+
     def __post_init__(self) -> None:
         self._seq = 0
         self._buffer = b""
@@ -154,7 +157,7 @@ class Guest:
             *memory,
             *("-nodefaults", "-display", "none", "-serial", "stdio"),
             *([] if self.may_reboot else ["-no-reboot"]),
-            *("-kernel", str(kernel()), "-initrd", str(initramfs())),
+            *("-kernel", str(kernel()), "-initrd", str(initramfs(modules=self.modules))),
             *("-append", KERNEL_COMMAND_LINE),
             *("-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"),
             *("-device", "virtio-serial", "-chardev", f"socket,id=control,path={control}"),

@@ -10,6 +10,7 @@ import re
 import stat
 import struct
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,11 +135,12 @@ class _Cpio:
         return bytes(self._out)
 
 
-def initramfs(script: str = "init.sh") -> Path:
-    """The initramfs for `kernel` with that first process, made when kernel, busybox or the script changed."""
+def initramfs(script: str = "init.sh", modules: Sequence[str] = ()) -> Path:
+    """The initramfs for `kernel` with that first process and further modules, made when any of it changed."""
     init = Path(__file__).with_name(script).read_bytes()
     key = hashlib.sha256()
-    for part in (_bzimage().name.encode(), init, Path(__file__).read_bytes(), BUSYBOX.read_bytes()):
+    further = " ".join(modules).encode()
+    for part in (_bzimage().name.encode(), init, Path(__file__).read_bytes(), BUSYBOX.read_bytes(), further):
         key.update(part)
     image = LAB / f"initramfs-{key.hexdigest()[:16]}.cpio"
     if image.exists():
@@ -150,10 +152,10 @@ def initramfs(script: str = "init.sh") -> Path:
     cpio.add("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
     cpio.add("bin/busybox", stat.S_IFREG | 0o755, BUSYBOX.read_bytes())
     cpio.add("init", stat.S_IFREG | 0o755, init)
-    modules = _with_dependencies(_MODULES)
-    for name, text in modules:
+    loaded = _with_dependencies([*_MODULES, *modules])
+    for name, text in loaded:
         cpio.add(f"modules/{name}.ko", stat.S_IFREG | 0o644, text)
-    cpio.add("modules/order", stat.S_IFREG | 0o644, "".join(f"{n}\n" for n, _ in modules).encode())
+    cpio.add("modules/order", stat.S_IFREG | 0o644, "".join(f"{n}\n" for n, _ in loaded).encode())
 
     _write_atomically(image, cpio.bytes())
     return image
