@@ -14,6 +14,8 @@
 //!
 //!    from the VM (tx):  VM ──▶ tap: clsact ─ redirect ─▶ tidegate-tx (IFB): HTB 7464: ─┬─ class 7464:1 ─ bfifo ─┐
 //!                       host stack, bridge ◀─ as if received on its tap ───────────────┴─ class 7464:2 ─ bfifo ─┘
+//!
+//!  Which other ports a netdev's frames reach: the VLAN of its bridge port (PVID, untagged, no other)
 //! ```
 //!
 //! What a VM sends is *shaped*: it waits, where a policer would drop, so that super-frames of 64 KiB neither starve

@@ -1,4 +1,4 @@
-//! The kernel as a place: limits on netdevs that are there already.
+//! The kernel as a place: limits on netdevs that are there already, and the VLANs of their bridge ports.
 //!
 //! ```text
 //!  plan (pure) ──▶ KernelPlace ── contracts ─▶ shape: Shaping ─▶ tidegate_kernel: plan, steps ──▶ kernel
@@ -295,10 +295,6 @@ impl Place for KernelPlace {
         let notes = vec![
             format!(
                 "limits of {name} are kept by the kernel: what exceeds one waits in a queue, first come, first served"
-            ),
-            format!(
-                "a segment other than 0 is the VLAN of {name} on its bridge; that other ports of the bridge are in theirs \
-                 is for whoever made them"
             ),
             "its source addresses are not checked by this place".into(),
         ];

@@ -1,5 +1,6 @@
 //! The VLANs that a bridge port had before a contract's segment, remembered before they go, and given back.
 
+use super::record::Told;
 use super::{ATTEMPTS, KernelPlace, observe, shape, step_failed};
 use crate::place::PlaceError;
 use tidegate_kernel::{Network, Plan, Port};
@@ -24,12 +25,16 @@ impl KernelPlace {
     /// Gives a port that no contract puts into a segment any more its VLANs back, and remembers them no longer.
     pub(super) fn give_back_port(&mut self, port: Option<&Port>) -> Result<(), PlaceError> {
         let Some(port) = port else { return Ok(()) };
+        let keeps = |told: &Told| shape::segment(&told.vnic).is_some() && told.port.as_ref() == Some(port);
+        if self.record.iter().any(keeps) {
+            return Ok(());
+        }
         let mut failed = None;
         for _ in 0..ATTEMPTS {
             let network = self.network(None, true)?;
             let link = network.links.get(&port.index);
             let in_segment = |name: &str| {
-                let here = |told: &&super::Told| observe::netdev(&told.vnic) == Some(name);
+                let here = |told: &&Told| observe::netdev(&told.vnic) == Some(name);
                 self.record.iter().filter(here).any(|told| shape::segment(&told.vnic).is_some())
             };
             if link.is_some_and(|link| in_segment(&link.name)) {

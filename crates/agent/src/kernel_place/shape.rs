@@ -136,7 +136,10 @@ pub fn notes(shaping: &Shaping) -> impl Iterator<Item = String> {
         None => Some(format!("{way}: not limited, and so not counted")),
     };
     let tx = if shaping.tx_police.is_some() { None } else { note("tx", shaping.tx) };
-    [tx, note("rx", shaping.rx)].into_iter().flatten()
+    let segment = shaping.segment.map(|vid| {
+        format!("segment: VLAN {vid} of its bridge; which other ports are in it is for whoever made them")
+    });
+    [tx, note("rx", shaping.rx), segment].into_iter().flatten()
 }
 
 #[cfg(test)]
@@ -156,7 +159,9 @@ mod tests {
         assert_eq!(shaping.segment, Some(4094));
         let rx = shaping.rx.expect("a limit");
         assert_eq!((rx.rate, rx.queue), (1_000_000, 20_000));
-        assert_eq!(notes(&shaping).collect::<Vec<_>>(), ["tx: not limited, and so not counted"]);
+        let noted: Vec<_> = notes(&shaping).collect();
+        assert_eq!(noted[0], "tx: not limited, and so not counted");
+        assert!(noted.len() == 2 && noted[1].starts_with("segment: VLAN 4094 of its bridge"), "{noted:?}");
     }
 
     #[test]

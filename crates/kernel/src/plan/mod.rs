@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing is kept in between: what is ours is seen by its marks. Steps are in an order in which no frame is lost:
-//! a way is built from its end, and taken away from its beginning. Links that were not read are no part of it. What is refused is left as it is, and stands in the way of nothing else.
+//! a way is built from its end, and taken away from its beginning. Links that were not read are no part of it. VLANs bear no mark (`vlan`): what a port had before is given back by whoever remembers it. What is refused is left as it is, and stands in the way of nothing else.
 
 mod filters;
 mod foreign;
