@@ -186,6 +186,12 @@ impl Vnic {
     pub fn largest_frame(&self) -> u64 {
         u64::from(self.mtu) + L2_HEADERS
     }
+
+    /// Whether frames of a segment may reach it: those of its own; on a kernel device in segment 0, which is kept apart
+    /// from none, such as the uplink of a bridge, those of all.
+    pub fn hears(&self, segment: Segment) -> bool {
+        segment == self.segment || (self.segment.id() == 0 && matches!(self.attach, Attach::Netdev { .. }))
+    }
 }
 
 impl Tx {

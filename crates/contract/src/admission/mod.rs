@@ -201,7 +201,7 @@ fn egress(name: &str, host: &Host, vnics: &[Vnic], senders: &[&Vnic]) -> Result<
         return Err(Box::new(Refusal::NoCapacity { egress: name.into(), vnics: names(), key }));
     };
     // Every segment leaves through the one uplink; a vNIC hears its own only, and not itself.
-    let reaches = |v: &&Vnic| receiver.is_none_or(|r| v.segment == r.segment && v.name != r.name);
+    let reaches = |v: &&Vnic| receiver.is_none_or(|r| r.hears(v.segment) && v.name != r.name);
     let source = |v: &&&Vnic| {
         Some(Source {
             name: v.name.clone(),

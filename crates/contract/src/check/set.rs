@@ -5,7 +5,7 @@ use std::{collections::HashMap, hash::Hash};
 
 /// Checks the rules between vNICs: unique names; in one segment no MAC twice,
 /// `allowed` ones included; no socket, tap, netdev or VF twice; `to` names a
-/// vNIC of the same segment.
+/// vNIC that hears its segment.
 ///
 /// # Errors
 /// Every rule that is broken; each error stands at the later of two vNICs and names the earlier one's place.
@@ -39,7 +39,7 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
                     let hint = crate::parse::did_you_mean(to, known);
                     errors.push(at(vnic, "to", format!("there is no vNIC {to:?}{hint}")));
                 }
-                Some(other) if other.value.segment != vnic.value.segment => {
+                Some(other) if !other.value.hears(vnic.value.segment) => {
                     let message = format!(
                         "{to} is in segment {} and this vNIC in segment {}; frames never cross segments",
                         other.value.segment, vnic.value.segment
@@ -219,6 +219,10 @@ mod tests {
         a.attach = Attach::Tap { name: "t0".into(), netns: Some("/run/netns/x".into()) };
         b.attach = Attach::Tap { name: "t0".into(), netns: None };
         assert_eq!(check_set(&placed(vec![a.clone(), b.clone()])), Ok(()), "one name in two namespaces");
+        let uplink = Attach::Netdev { name: "eth0".into() };
+        let mut of_all = crate::Vnic { attach: uplink, ..testing::vnic("beta") };
+        of_all.segment = Segment::new(0).expect("in range");
+        assert_eq!(check_set(&placed(vec![a.clone(), of_all])), Ok(()), "an uplink of all segments");
         (a.to, b.to) = (Vec::new(), Vec::new());
         b.mac = a.mac;
         b.segment = Segment::new(2).expect("in range");
