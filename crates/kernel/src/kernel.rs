@@ -1,12 +1,13 @@
 //! The kernel of a network namespace: look at it, and change it step by step.
 
+use crate::classify::{Classes, Classifier, ClassifyError};
 use crate::handle::Handle;
 use crate::netlink::attribute::Attributes;
 use crate::netlink::constants::{
     IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER,
 };
-use crate::netlink::{self, Names, NetlinkError, Socket, bridge, header, link_header};
-use crate::network::{Link, Network};
+use crate::netlink::{self, Names, NetlinkError, Socket, bridge, header, link_header, link_named};
+use crate::network::{Class, Link, Network, Qdisc, Rule};
 use crate::owner;
 use crate::plan::{Plan, plan};
 use crate::police::{Bucket, Policed, Policer};
@@ -28,12 +29,25 @@ pub struct StepError {
     pub why: String,
 }
 
+/// Why it cannot be told what is there.
+#[derive(Debug, thiserror::Error)]
+pub enum ObserveError {
+    /// The kernel does not answer.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// A map cannot be read.
+    #[error(transparent)]
+    Classify(#[from] ClassifyError),
+}
+
 /// The kernel, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Kernel {
     socket: Socket,
     /// Interface index of our IFB, as last seen.
     ifb: Option<u32>,
+    /// The map of the classifier of each device that has one, by interface index, as last seen.
+    classifiers: BTreeMap<u32, Classes>,
 }
 
 impl Kernel {
@@ -42,25 +56,7 @@ impl Kernel {
     /// # Errors
     /// The operating system said no.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { socket: Socket::open()?, ifb: None })
-    }
-
-    /// What is there. Classes and filters are asked for where they may concern us: two requests for the whole
-    /// namespace, and a few for each device that is shaped or has an ingress qdisc.
-    ///
-    /// # Errors
-    /// The kernel does not answer.
-    pub fn observe(&mut self) -> Result<Network, NetlinkError> {
-        self.look(None)
-    }
-
-    /// As [`Self::observe`], with classes and filters of some interfaces and our IFB only: what a change of few netdevs
-    /// needs to know, however many there are.
-    ///
-    /// # Errors
-    /// The kernel does not answer.
-    pub fn observe_near(&mut self, names: &BTreeSet<String>) -> Result<Network, NetlinkError> {
-        self.look(Some(names))
+        Ok(Self { socket: Socket::open()?, ifb: None, classifiers: BTreeMap::new() })
     }
 
     /// Adds the VLANs of bridge ports to what was observed: one request for all of them.
@@ -85,10 +81,14 @@ impl Kernel {
         Ok(())
     }
 
-    fn look(&mut self, near: Option<&BTreeSet<String>>) -> Result<Network, NetlinkError> {
+    /// What is there. Classes and filters are asked for where they may concern us: two requests for the whole
+    /// namespace, and a few for each device that is shaped or has an ingress qdisc.
+    ///
+    /// # Errors
+    /// The kernel does not answer, or no right to read the map of a classifier (`CAP_SYS_ADMIN`).
+    pub fn observe(&mut self) -> Result<Network, ObserveError> {
         let links = self.socket.dump(RTM_GETLINK, &links(), |_, body| netlink::link(body))?;
         let mut links: BTreeMap<u32, Link> = links.into_iter().collect();
-        let names: BTreeMap<String, u32> = links.iter().map(|(i, l)| (l.name.clone(), *i)).collect();
         let qdiscs = self.socket.dump(RTM_GETQDISC, &on(0, Handle::default()), |_, body| {
             let message = netlink::traffic_control(body)?;
             Some((message.index, message.qdisc()))
@@ -100,28 +100,137 @@ impl Kernel {
             }
         }
         for (index, link) in &mut links {
-            if near.is_some_and(|names| !names.contains(&link.name)) && !link.is_our_ifb() {
-                link.unread = true;
-                continue;
+            self.read_classes(*index, link)?;
+            self.read_filters(*index, link)?;
+        }
+        let network = Network { links, near: None };
+        self.ifb = network.ifb().map(|(index, _)| index);
+        self.classifiers.retain(|index, _| network.links.contains_key(index));
+        Ok(network)
+    }
+
+    /// As [`Self::observe`], of some interfaces, and what is on our IFB for them and for devices that are `gone`: what a
+    /// change of few netdevs needs to know, in few requests, however many there are. Of others, `beside`, and of
+    /// bridges only that they are there is asked. Where nobody else is on the IFB all is looked at, since it may go with
+    /// the last one.
+    ///
+    /// # Errors
+    /// As [`Self::observe`].
+    pub fn observe_near(
+        &mut self,
+        names: &BTreeSet<String>,
+        beside: &BTreeSet<String>,
+        gone: &BTreeSet<u32>,
+    ) -> Result<Network, ObserveError> {
+        let mut near = gone.clone();
+        let mut links = BTreeMap::new();
+        for name in beside.difference(names) {
+            links.extend(self.link(name)?);
+        }
+        for name in names {
+            let Some((index, mut link)) = self.link(name)? else { continue };
+            near.insert(index);
+            if let Some(master) = link.master {
+                let bridge =
+                    self.socket.get(RTM_GETLINK, &link_header(master, 0, 0).0, |_, b| netlink::link(b));
+                links.extend(unless_gone(bridge)?);
             }
-            if link.root_is_ours() {
-                link.classes = unless_gone(self.socket.dump(
-                    RTM_GETTCLASS,
-                    &on(*index, Handle::default()),
-                    |_, body| Some(netlink::traffic_control(body)?.class()),
-                ))?;
+            self.read_ends(index, &mut link)?;
+            self.read_classes(index, &mut link)?;
+            for class in &link.classes {
+                link.qdiscs.extend(self.qdisc(index, class.id)?);
             }
-            let at_ingress = link.ingress().map(|_| Handle::INGRESS);
-            let at_root = link.has_leaves().then_some(owner::ROOT_QDISC);
-            for parent in at_ingress.into_iter().chain(at_root) {
-                let filters = self.socket.dump(RTM_GETTFILTER, &on(*index, parent), |_, body| {
-                    netlink::traffic_control(body)?.filter(parent, |name| names.get(name).copied())
-                });
-                link.filters.extend(unless_gone(filters)?);
+            self.read_filters(index, &mut link)?;
+            links.insert(index, link);
+        }
+        self.ifb = None;
+        if let Some((index, mut link)) = self.link(owner::IFB)? {
+            self.read_ends(index, &mut link)?;
+            self.read_filters(index, &mut link)?;
+            let (leaves, others): (Vec<_>, Vec<_>) =
+                link.classified().partition(|(from, _)| near.contains(from));
+            if link.is_our_ifb() && others.is_empty() {
+                return self.observe();
+            }
+            for (_, id) in leaves {
+                link.classes.extend(self.class(index, id)?);
+                link.qdiscs.extend(self.qdisc(index, id)?);
+            }
+            self.ifb = link.is_our_ifb().then_some(index);
+            links.insert(index, link);
+        }
+        Ok(Network { links, near: Some(near) })
+    }
+
+    /// The link with this name.
+    fn link(&mut self, name: &str) -> Result<Option<(u32, Link)>, NetlinkError> {
+        let found = self.socket.get(RTM_GETLINK, &link_named(name), |_, body| netlink::link(body));
+        // It may have been found by another of its names.
+        Ok(unless_gone(found)?.filter(|(_, link)| link.name == name))
+    }
+
+    /// The qdisc at a parent, where the kernel did not make it by itself below another.
+    fn qdisc(&mut self, index: u32, parent: Handle) -> Result<Option<Qdisc>, NetlinkError> {
+        let found = self
+            .socket
+            .get(RTM_GETQDISC, &on(index, parent), |_, body| Some(netlink::traffic_control(body)?.qdisc()));
+        unless_gone(found)
+    }
+
+    fn class(&mut self, index: u32, id: Handle) -> Result<Option<Class>, NetlinkError> {
+        let Attributes(body) = header(index, id, Handle::default(), 0);
+        let found =
+            self.socket.get(RTM_GETTCLASS, &body, |_, body| Some(netlink::traffic_control(body)?.class()));
+        unless_gone(found)
+    }
+
+    /// The qdiscs at the two ends of a device.
+    fn read_ends(&mut self, index: u32, link: &mut Link) -> Result<(), NetlinkError> {
+        for parent in [Handle::ROOT, Handle::CLSACT] {
+            link.qdiscs.extend(self.qdisc(index, parent)?);
+        }
+        Ok(())
+    }
+
+    /// The classes of a root qdisc of ours.
+    fn read_classes(&mut self, index: u32, link: &mut Link) -> Result<(), NetlinkError> {
+        if link.root_is_ours() {
+            let class = |_, body: &[u8]| Some(netlink::traffic_control(body)?.class());
+            let found = self.socket.dump(RTM_GETTCLASS, &on(index, Handle::default()), class);
+            link.classes = unless_gone(found)?;
+        }
+        Ok(())
+    }
+
+    /// The filters at its ingress, and at a root qdisc of ours that has some.
+    fn read_filters(&mut self, index: u32, link: &mut Link) -> Result<(), ObserveError> {
+        let at_ingress = link.ingress().map(|_| Handle::INGRESS);
+        let at_root = link.has_leaves().then_some(owner::ROOT_QDISC);
+        for parent in at_ingress.into_iter().chain(at_root) {
+            let filters = self.socket.dump(RTM_GETTFILTER, &on(index, parent), |_, body| {
+                netlink::traffic_control(body)?.filter(parent)
+            });
+            link.filters.extend(unless_gone(filters)?);
+        }
+        for filter in &mut link.filters {
+            if let Rule::Classify { map, classes } = &mut filter.rule {
+                *classes = self.read_map(index, *map)?;
             }
         }
-        self.ifb = links.iter().find(|(_, link)| link.is_our_ifb()).map(|(index, _)| *index);
-        Ok(Network { links })
+        Ok(())
+    }
+
+    /// What is in the map of the classifier of a device.
+    fn read_map(&mut self, index: u32, number: u32) -> Result<BTreeMap<u32, Handle>, ClassifyError> {
+        if self.classifiers.get(&index).is_none_or(|known| known.number() != number) {
+            match Classes::open(number) {
+                Ok(opened) => drop(self.classifiers.insert(index, opened)),
+                // It went, with its filter, while it was looked at.
+                Err(e) if e.is_gone() => return Ok(BTreeMap::new()),
+                Err(e) => return Err(e),
+            }
+        }
+        self.classifiers[&index].read()
     }
 
     /// Does one step.
@@ -129,18 +238,43 @@ impl Kernel {
     /// # Errors
     /// The kernel refused, or the device is gone.
     pub fn apply(&mut self, step: &Step) -> Result<(), StepError> {
+        self.try_step(step).map_err(|why| StepError { step: step.to_string(), why })
+    }
+
+    fn try_step(&mut self, step: &Step) -> Result<(), String> {
         // Held until the filter holds its program.
-        let mut names = KernelNames { ifb: self.ifb, policer: None };
-        let done = netlink::request(step, &mut names)
-            .and_then(|request| {
-                match self.socket.change(request.kind, request.flags, &request.body) {
-                    // Of a filter that is made again, this was left: tables of u32 are not seen among the filters.
-                    Err(e) if e.errno() == Some(EEXIST) && is_filter_again(step) => Ok(()),
-                    done => done.map_err(|e| explain(&e)),
-                }
-            })
-            .and_then(|()| if *step == Step::AddIfb { self.find_ifb() } else { Ok(()) });
-        done.map_err(|why| StepError { step: step.to_string(), why })
+        let mut names = KernelNames { ifb: self.ifb, policer: None, classifier: None };
+        if let Some(request) = netlink::request(step, &mut names)? {
+            match self.socket.change(request.kind, request.flags, &request.body) {
+                // Of a filter that is made again, this was left: tables of u32 are not seen among the filters.
+                Err(e) if e.errno() == Some(EEXIST) && is_filter_again(step) => {}
+                done => done.map_err(|e| explain(&e))?,
+            }
+        }
+        match step {
+            Step::AddIfb => {
+                let found = self.link(owner::IFB).map_err(|e| e.to_string())?;
+                self.ifb = found.filter(|(_, link)| link.is_our_ifb()).map(|(index, _)| index);
+            }
+            Step::AddClassifier { device } => {
+                let classes = names.classifier.as_ref().map(Classifier::classes).transpose();
+                let index = names.index(device)?;
+                self.classifiers.extend(classes.map_err(|e| e.to_string())?.map(|c| (index, c)));
+            }
+            Step::Classify { device, from, to } => {
+                let from = names.index(from)?;
+                self.classes_of(names.index(device)?)?.set(from, *to).map_err(|e| e.to_string())?;
+            }
+            Step::Unclassify { device, from } => {
+                self.classes_of(names.index(device)?)?.remove(*from).map_err(|e| e.to_string())?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn classes_of(&self, index: u32) -> Result<&Classes, String> {
+        self.classifiers.get(&index).ok_or_else(|| "its classifier is gone: somebody deleted it".into())
     }
 
     /// Observes, and does what leads to `wanted`; what was done.
@@ -150,7 +284,7 @@ impl Kernel {
     pub fn settle(&mut self, wanted: &[Shaping]) -> Result<Plan, StepError> {
         let mut network = self.observe();
         if wanted.iter().any(|s| s.segment.is_some()) {
-            network = network.and_then(|mut n| self.read_vlans(&mut n).map(|()| n));
+            network = network.and_then(|mut n| Ok(self.read_vlans(&mut n).map(|()| n)?));
         }
         let network =
             network.map_err(|e| StepError { step: "observe what is in force".into(), why: e.to_string() })?;
@@ -168,18 +302,12 @@ impl Kernel {
     pub fn theirs(&mut self, index: u32, ends: Ends) -> Result<Theirs, String> {
         theirs::read(&mut self.socket, index, ends)
     }
-
-    fn find_ifb(&mut self) -> Result<(), String> {
-        let ours = |_, body: &[u8]| netlink::link(body).filter(|(_, link)| link.is_our_ifb());
-        let found = self.socket.dump(RTM_GETLINK, &links(), ours).map_err(|e| e.to_string())?;
-        self.ifb = found.first().map(|(index, _)| *index);
-        Ok(())
-    }
 }
 
 struct KernelNames {
     ifb: Option<u32>,
     policer: Option<Policer>,
+    classifier: Option<Classifier>,
 }
 
 impl Names for KernelNames {
@@ -203,6 +331,14 @@ impl Names for KernelNames {
         self.policer = Some(policer);
         Ok((program.cast_unsigned(), number))
     }
+
+    fn classifier(&mut self, _: &Device) -> Result<(u32, u32), String> {
+        let classifier = Classifier::load().map_err(|e| e.to_string())?;
+        let program = classifier.with_program(|fd| fd.as_raw_fd());
+        let number = classifier.classes().map_err(|e| e.to_string())?.number();
+        self.classifier = Some(classifier);
+        Ok((program.cast_unsigned(), number))
+    }
 }
 
 /// All links.
@@ -219,9 +355,9 @@ fn on(index: u32, parent: Handle) -> Vec<u8> {
 }
 
 /// A device or qdisc that went while it was looked at has nothing.
-fn unless_gone<T>(found: Result<Vec<T>, NetlinkError>) -> Result<Vec<T>, NetlinkError> {
+fn unless_gone<T: Default>(found: Result<T, NetlinkError>) -> Result<T, NetlinkError> {
     match found {
-        Err(e) if matches!(e.errno(), Some(ENODEV | EINVAL | ENOENT)) => Ok(vec![]),
+        Err(e) if matches!(e.errno(), Some(ENODEV | EINVAL | ENOENT)) => Ok(T::default()),
         other => other,
     }
 }

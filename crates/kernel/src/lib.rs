@@ -36,11 +36,13 @@
 //! With a kernel:
 //! - [`netlink`]: the messages
 //! - [`kernel`]: observing and applying
+//! - [`classify`]: from netdev to class, an eBPF program of `bpf/`
 //! - [`meter`]: how long frames waited, by eBPF programs of `bpf/`
 //! - [`police`]: a token bucket that drops, an eBPF program of `bpf/`
 //! - [`mod@probe`]: what the running kernel lacks
 
 pub mod class;
+pub mod classify;
 pub mod handle;
 pub mod kernel;
 pub mod limit;
@@ -56,11 +58,12 @@ pub mod step;
 pub mod theirs;
 pub mod vlan;
 
-pub use kernel::{Kernel, StepError};
+pub use classify::{Classes, Classifier, ClassifyError};
+pub use kernel::{Kernel, ObserveError, StepError};
 pub use limit::{Limit, LimitError};
 pub use meter::{Meter, MeterError, Queue, Waits};
 pub use network::{Link, Network};
-pub use plan::{Plan, plan};
+pub use plan::{Plan, plan, refusals};
 pub use police::{Bucket, BucketError, PoliceError, Policed, Policer};
 pub use probe::{Missing, probe};
 pub use shaping::{Ends, Refusal, Shaping, Share, Ways};

@@ -5,13 +5,16 @@ use crate::handle::Handle;
 use crate::owner::{self, Cookie};
 use crate::police::Bucket;
 use crate::vlan::Vlans;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A network namespace, as far as the plan needs to know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
     /// By interface index.
     pub links: BTreeMap<u32, Link>,
+    /// Where not all was looked at: the devices, also gone ones, that this is about. Of others only our IFB is here,
+    /// and of what is on it only what is theirs.
+    pub near: Option<BTreeSet<u32>>,
 }
 
 /// A network interface.
@@ -27,8 +30,6 @@ pub struct Link {
     pub loopback: bool,
     /// Whether it is administratively up.
     pub up: bool,
-    /// Its classes and filters were not asked for: whatever is wanted of it, it is left as it is.
-    pub unread: bool,
     /// Its qdiscs, but what the kernel makes by itself below others.
     pub qdiscs: Vec<Qdisc>,
     /// The classes of a root qdisc of ours.
@@ -156,12 +157,12 @@ pub enum Rule {
         /// Our mark.
         cookie: Cookie,
     },
-    /// What came in by a device goes to a class.
+    /// What came in by a device goes to its class.
     Classify {
-        /// Interface index; `None` where it is gone.
-        from: Option<u32>,
-        /// The class.
-        to: Handle,
+        /// Number of the eBPF map that says to which.
+        map: u32,
+        /// What it says, by interface index; devices may be gone.
+        classes: BTreeMap<u32, Handle>,
     },
     /// Something else.
     Other,
@@ -174,6 +175,21 @@ impl Network {
     /// A link with its index.
     pub fn by_name(&self, name: &str) -> Option<(u32, &Link)> {
         self.links.iter().find(|(_, l)| l.name == name).map(|(i, l)| (*i, l))
+    }
+
+    /// Our IFB, with its index.
+    pub fn ifb(&self) -> Option<(u32, &Link)> {
+        self.links.iter().find(|(_, l)| l.is_our_ifb()).map(|(i, l)| (*i, l))
+    }
+
+    /// All links with their indices, for looking many up.
+    pub fn names(&self) -> BTreeMap<&str, (u32, &Link)> {
+        self.links.iter().map(|(i, l)| (l.name.as_str(), (*i, l))).collect()
+    }
+
+    /// Whether this is about a device, seen or gone.
+    pub fn is_about(&self, index: u32) -> bool {
+        self.near.as_ref().is_none_or(|near| near.contains(&index))
     }
 }
 
@@ -201,6 +217,23 @@ impl Link {
     /// The filters at one place.
     pub fn filters_at(&self, parent: Handle) -> impl Iterator<Item = &Filter> + Clone {
         self.filters.iter().filter(move |f| f.parent == parent)
+    }
+
+    /// Our classifier at its root qdisc.
+    pub fn classifier(&self) -> Option<&Filter> {
+        self.filters_at(owner::ROOT_QDISC).find(|f| {
+            matches!(f.rule, Rule::Classify { .. })
+                && (f.preference, f.protocol) == (owner::PREFERENCE, ANY_PROTOCOL)
+        })
+    }
+
+    /// The classes that its classifier knows, by interface index.
+    pub fn classified(&self) -> impl Iterator<Item = (u32, Handle)> {
+        let classes = self.classifier().and_then(|f| match &f.rule {
+            Rule::Classify { classes, .. } => Some(classes),
+            _ => None,
+        });
+        classes.into_iter().flatten().map(|(from, to)| (*from, *to))
     }
 
     /// Whether its root qdisc bears our mark.

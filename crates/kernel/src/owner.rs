@@ -6,6 +6,7 @@
 //! | root qdisc of a netdev | its handle, `7464:` |
 //! | filter at the ingress of a netdev | its preference, and the cookie of its action |
 //! | policer there | its preference, and its name |
+//! | classifier of a root qdisc | its preference, and its name |
 //! | IFB, with all that is on it | its name and its device group |
 //!
 //! A clsact qdisc has no room for a mark. Whether we made it is a bit of the cookie of the filter in it.
@@ -28,7 +29,7 @@ pub const REST_CLASS: Handle = Handle::new(MAJOR, 0xffff);
 /// Below the classes of the senders: the first minor.
 pub const FIRST_SHARE: u16 = 2;
 
-/// Preference of our filter at a netdev's ingress: low, since whoever comes first decides.
+/// Preference of our filters, at a netdev's ingress and at a root qdisc: low, since whoever comes first decides.
 pub const PREFERENCE: u16 = 1;
 
 /// Name of our IFB, the device whose classes shape what VMs send.
@@ -55,6 +56,16 @@ pub fn parse_police_name(name: &str) -> Option<(Cookie, Bucket, u32)> {
         return None;
     };
     Some((Cookie { made_clsact: made_clsact == 1 }, Bucket { rate, burst }, map.try_into().ok()?))
+}
+
+/// The name of the filter of a classifier: where its map is found.
+pub fn classifier_name(map: u32) -> String {
+    format!("tidegate-classes:{map}")
+}
+
+/// The map that a name says; `None` where it is not ours.
+pub fn parse_classifier_name(name: &str) -> Option<u32> {
+    name.strip_prefix("tidegate-classes:")?.parse().ok()
 }
 
 const MAGIC: [u8; 8] = *b"tidegate";
@@ -105,6 +116,16 @@ mod tests {
         assert_eq!(parse_police_name(&name), Some((cookie, bucket, 77)));
         for other in ["", "cil_from_container", "tidegate:1:2:3", "tidegate:2:1:1:1", "tidegate:1:2:3:4:5"] {
             assert_eq!(parse_police_name(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_classifier_s_name_reads_back_and_others_are_not_ours() {
+        assert_eq!(parse_classifier_name(&classifier_name(77)), Some(77));
+        for other in
+            ["", "tidegate:1:2:3:4", "tidegate-classes:", "tidegate-classes:x", "tidegate-classes:-1"]
+        {
+            assert_eq!(parse_classifier_name(other), None, "{other}");
         }
     }
 

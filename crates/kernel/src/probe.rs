@@ -94,8 +94,11 @@ fn feature(step: &Step) -> &'static str {
         | Step::DeleteQdisc { .. }
         | Step::SetClass { .. }
         | Step::DeleteClass { .. } => "qdisc htb (CONFIG_NET_SCH_HTB)",
-        Step::Classify { .. } | Step::DeleteFilter { .. } => "filter u32 (CONFIG_NET_CLS_U32)",
-        Step::Police { .. } => "eBPF programs as filters (CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_BPF)",
+        Step::DeleteFilter { .. } => "filter u32 (CONFIG_NET_CLS_U32)",
+        Step::AddClassifier { .. }
+        | Step::Classify { .. }
+        | Step::Unclassify { .. }
+        | Step::Police { .. } => "eBPF programs as filters (CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_BPF)",
         // Not in what is tried here.
         Step::Again { .. } => "what others made",
         Step::SetVlans { .. } | Step::DeleteVlans { .. } => {

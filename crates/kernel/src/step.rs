@@ -90,14 +90,26 @@ pub enum Step {
         /// The policer whose place it takes, and whose counters it goes on with: handle of the filter, number of the map.
         instead: Option<(u32, u32)>,
     },
-    /// In our root qdisc: what came in by a netdev goes to a class.
+    /// At our root qdisc of a device: what came in by a netdev goes to the class that a map says, which is empty yet.
+    AddClassifier {
+        /// Where.
+        device: Device,
+    },
+    /// In the map of the classifier there: what came in by a netdev goes to a class.
     Classify {
         /// Where.
-        on: Device,
+        device: Device,
         /// The netdev.
         from: Device,
-        /// The class; its minor is the filter's preference.
+        /// The class.
         to: Handle,
+    },
+    /// In the map of the classifier there: no class for a netdev.
+    Unclassify {
+        /// Where.
+        device: Device,
+        /// Interface index of the netdev, which may be gone.
+        from: u32,
     },
     /// A filter goes.
     DeleteFilter {
@@ -134,13 +146,15 @@ impl Step {
     pub fn device(&self) -> Device {
         match self {
             Self::AddIfb | Self::DeleteIfb | Self::RaiseIfb => Device::Ifb,
-            Self::Classify { on, .. } => on.clone(),
             Self::SetQdisc { device, .. }
             | Self::DeleteQdisc { device, .. }
             | Self::SetClass { device, .. }
             | Self::DeleteClass { device, .. }
             | Self::Redirect { device, .. }
             | Self::Police { device, .. }
+            | Self::AddClassifier { device }
+            | Self::Classify { device, .. }
+            | Self::Unclassify { device, .. }
             | Self::DeleteFilter { device, .. }
             | Self::SetVlans { device, .. }
             | Self::DeleteVlans { device, .. }
@@ -178,8 +192,12 @@ impl fmt::Display for Step {
             Self::Police { device, bucket, .. } => {
                 write!(f, "police what {device} receives to {} bytes/s", bucket.rate)
             }
-            Self::Classify { on, from, to } => {
-                write!(f, "put what {from} receives into class {to} of {on}")
+            Self::AddClassifier { device } => write!(f, "classify what goes to {device} by where it came in"),
+            Self::Classify { device, from, to } => {
+                write!(f, "put what {from} receives into class {to} of {device}")
+            }
+            Self::Unclassify { device, from } => {
+                write!(f, "put what interface {from} receives into no class of {device}")
             }
             Self::DeleteFilter { device, filter: Filter { kind, preference, parent, .. } } => {
                 write!(f, "delete the {kind} filter of preference {preference} at {parent} of {device}")

@@ -7,7 +7,7 @@ use netns::*;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 use tidegate_contract::Bytes;
-use tidegate_kernel::{Limit, Meter, Queue, Shaping, Waits, Ways};
+use tidegate_kernel::{Limit, Meter, Queue, Shaping, Waits};
 
 const RATE: f64 = 1e6;
 const BURST: u64 = 4_000;

@@ -32,7 +32,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::{
-    Ends, Kernel, Missing, Network, Port, Shaping, Step, StepError, Theirs, Ways, plan as steps_for,
+    Device, Ends, Kernel, Missing, Network, ObserveError, Port, Shaping, Step, StepError, Theirs, Ways,
+    plan as steps_for,
 };
 use waits::WaitMeter;
 
@@ -49,6 +50,8 @@ pub struct KernelPlace {
     coming: BTreeMap<String, u32>,
     /// The bridge port of each netdev that gets a segment with that change, as it is, by vNIC.
     ports: BTreeMap<String, Port>,
+    /// The last look found something of ours that belongs to no netdev with a contract.
+    left_over: bool,
     /// What the kernel lacks, once somebody wanted to know.
     missing: Option<Missing>,
     waits: WaitMeter,
@@ -65,6 +68,7 @@ impl KernelPlace {
                 shaped: BTreeMap::new(),
                 coming: BTreeMap::new(),
                 ports: BTreeMap::new(),
+                left_over: false,
                 missing: None,
                 waits: WaitMeter::default(),
             },
@@ -87,14 +91,18 @@ impl KernelPlace {
         self.kernel.as_mut().ok_or_else(|| PlaceError::Unreachable("the kernel is not spoken to".into()))
     }
 
-    /// All of it, or what concerns some interfaces; with the VLANs of bridge ports where some contract says them.
-    fn network(&mut self, names: Option<&BTreeSet<String>>, vlans: bool) -> Result<Network, PlaceError> {
+    /// All of it; with the VLANs of bridge ports where some contract says them.
+    fn network(&mut self, vlans: bool) -> Result<Network, PlaceError> {
+        self.look_with(vlans, Kernel::observe)
+    }
+
+    fn look_with(
+        &mut self,
+        vlans: bool,
+        look: impl FnOnce(&mut Kernel) -> Result<Network, ObserveError>,
+    ) -> Result<Network, PlaceError> {
         let kernel = self.kernel()?;
-        let network = match names {
-            Some(names) => kernel.observe_near(names),
-            None => kernel.observe(),
-        };
-        let network = network.and_then(|mut network| {
+        let network = look(kernel).and_then(|mut network| {
             if vlans {
                 kernel.read_vlans(&mut network)?;
             }
@@ -108,9 +116,8 @@ impl KernelPlace {
     }
 
     /// The feature that the running kernel lacks for a shaping.
-    fn lacks(&mut self, shaping: &Shaping, network: &Network) -> Option<String> {
-        let kind = network.by_name(&shaping.netdev).and_then(|(_, link)| link.kind.clone());
-        let ends = shaping.uses(kind.as_deref()).filter(|ends| *ends != Ends::default())?;
+    fn lacks(&mut self, shaping: &Shaping, kind: Option<&str>) -> Option<String> {
+        let ends = shaping.uses(kind).filter(|ends| *ends != Ends::default())?;
         if self.missing.is_none() {
             // Where it cannot be tried, doing it says what is wrong.
             self.missing = tidegate_kernel::probe().inspect_err(|why| tracing::warn!("{why}")).ok();
@@ -144,7 +151,7 @@ impl KernelPlace {
         };
         let before = self.record.set(&vnic.name, Some(told));
         let done = self
-            .note()
+            .note(&vnic.name)
             .and_then(|()| self.settle(Some(vnic), Some(held)))
             .and_then(|()| self.give_back(&theirs))
             .map(|given| self.forget_given(&vnic.name, given))
@@ -164,7 +171,7 @@ impl KernelPlace {
     }
 
     fn find_theirs(&mut self, vnic: &Vnic, held: Ways) -> Result<Theirs, PlaceError> {
-        let network = self.network(None, shape::segment(vnic).is_some())?;
+        let network = self.network(shape::segment(vnic).is_some())?;
         let shaping =
             shape::shaping(vnic, held, &self.told()).map_err(|why| PlaceError::Failed(why.join("; ")))?;
         self.theirs(&shaping, &network).map_err(PlaceError::Failed)
@@ -194,7 +201,7 @@ impl KernelPlace {
         if theirs.is_empty() {
             return Ok(Ends::default());
         }
-        let network = self.network(None, false)?;
+        let network = self.network(false)?;
         // What was on a netdev that is gone went with it.
         let Some(link) = network.links.get(&theirs.index) else { return Ok(Ends::BOTH) };
         let here = self.record.iter().filter(|t| observe::netdev(&t.vnic) == Some(link.name.as_str()));
@@ -220,38 +227,60 @@ impl KernelPlace {
         self.record.iter().map(|told| &told.vnic).collect()
     }
 
-    /// The netdevs that a change of one contract is about: its own, and those it promises something to.
-    fn concerned(&self, about: &Vnic) -> BTreeSet<String> {
+    /// The netdevs that a change of one contract is about: its own, and those it promises something to. And those that
+    /// have a share of what one of these sends.
+    fn concerned(&self, about: &Vnic) -> (BTreeSet<String>, BTreeSet<String>) {
         let versions = || self.record.versions(&about.name).chain([about]);
         let promised = versions().flat_map(|v| &v.to).flat_map(|to| self.record.versions(to));
-        promised.chain(versions()).filter_map(observe::netdev).map(str::to_owned).collect()
+        let concerned: Vec<&Vnic> = promised.chain(versions()).collect();
+        let sends = |v: &&Vnic| v.to.iter().any(|to| concerned.iter().any(|c| c.name == *to));
+        let senders = self.record.iter().map(|told| &told.vnic).filter(sends);
+        let netdevs =
+            |vnics: Vec<&Vnic>| vnics.into_iter().filter_map(observe::netdev).map(str::to_owned).collect();
+        (netdevs(concerned.clone()), netdevs(senders.collect()))
     }
 
-    fn note(&mut self) -> Result<(), PlaceError> {
+    fn note(&mut self, name: &str) -> Result<(), PlaceError> {
         let failed = |e| PlaceError::Failed(format!("nothing was changed, because it cannot be noted: {e}"));
-        self.record.note().map_err(failed)
+        self.record.note(name).map_err(failed)
     }
 
     /// Brings the kernel to what the record says: the netdev of one contract, so that others that come and go are of no
-    /// concern to it, or all of it. Where `about` is new, others' qdiscs are in its way but for what is `held`.
+    /// concern to it and their number not of its cost, or all of it. Where `about` is new, others' qdiscs are in its way but for what is `held`.
     fn settle(&mut self, about: Option<&Vnic>, held: Option<Ways>) -> Result<(), PlaceError> {
         let new = about.zip(held);
         let held = |told: &Told| match new {
             Some((vnic, held)) if vnic.name == told.vnic.name => held,
             _ => told.held,
         };
-        let all = self.told();
-        let shaping = |told: &Told| shape::shaping(&told.vnic, held(told), &all).ok();
-        let wanted: Vec<Shaping> = self.record.iter().filter_map(shaping).collect();
         let name = about.and_then(observe::netdev);
         // With the last contract all that is ours goes.
         let near = about.filter(|_| !self.record.is_empty()).map(|vnic| self.concerned(vnic));
         let netdev = name.filter(|_| new.is_some());
         let expected = new.and_then(|(vnic, _)| self.coming.get(&vnic.name).copied());
-        let vlans = wanted.iter().any(|s| s.segment.is_some());
+        // A device of that name that is gone has left its leaf.
+        let mut known: BTreeSet<u32> = about
+            .iter()
+            .flat_map(|v| [self.shaped.get(&v.name), self.coming.get(&v.name)])
+            .flatten()
+            .copied()
+            .collect();
+        let vlans = self.record.iter().any(|told| shape::segment(&told.vnic).is_some());
         let mut failed = None;
         for _ in 0..ATTEMPTS {
-            let network = self.network(near.as_ref(), vlans)?;
+            let network = self.look_with(vlans, |kernel| match &near {
+                Some((names, senders)) => kernel.observe_near(names, senders, &known),
+                None => kernel.observe(),
+            })?;
+            let concerned = near.iter().flat_map(|(names, _)| names);
+            known.extend(concerned.filter_map(|name| network.by_name(name)).map(|(index, _)| index));
+            let is_near = |netdev: Option<&str>| {
+                near.as_ref().is_none_or(|(names, _)| netdev.is_some_and(|netdev| names.contains(netdev)))
+            };
+            let is_seen = |told: &&Told| network.near.is_none() || is_near(observe::netdev(&told.vnic));
+            let all = self.told();
+            let shaping = |told: &Told| shape::shaping(&told.vnic, held(told), &all).ok();
+            let wanted: Vec<Shaping> = self.record.iter().filter(is_seen).filter_map(shaping).collect();
             let there = netdev.and_then(|name| Some((name, network.by_name(name)?.0)));
             if let (Some(name), Some(index)) = (netdev, expected)
                 && there != Some((name, index))
@@ -267,13 +296,24 @@ impl KernelPlace {
                 return Err(PlaceError::Failed(refusal.reason.clone()));
             }
             self.remember_ports(&network, &plan)?;
+            // Where all had to be looked at, others are no concern of it either.
+            let is_near = |step: &&Step| match step.device() {
+                Device::Netdev { index, .. } => near.is_none() || known.contains(&index),
+                Device::Ifb => true,
+            };
             let kernel = self.kernel()?;
             let mut apply = |step: &Step| {
                 tracing::debug!(%step, "doing");
                 kernel.apply(step)
             };
-            match plan.steps.iter().try_for_each(&mut apply) {
-                Ok(()) => return Ok(()),
+            match plan.steps.iter().filter(is_near).try_for_each(&mut apply) {
+                Ok(()) => {
+                    self.left_over &= near.is_some();
+                    if let (Some((vnic, _)), Some((_, index))) = (new, there) {
+                        self.shaped.insert(vnic.name.clone(), index);
+                    }
+                    return Ok(());
+                }
                 Err(e) => failed = Some(e),
             }
         }
@@ -318,10 +358,16 @@ impl Place for KernelPlace {
 
     fn apply(&mut self, action: &Action) -> Result<(), PlaceError> {
         match action {
+            // Where that is, nobody knows.
+            Action::Change { from, to } if from == to && self.left_over => {
+                self.tell(to, false).and_then(|()| self.settle(None, None))
+            }
+            Action::Reconnect(_) if self.left_over => self.settle(None, None),
             Action::Create(vnic) | Action::Change { to: vnic, .. } => self.tell(vnic, false),
             Action::TakeOver { to: vnic, .. } => self.tell(vnic, true),
             Action::Remove(vnic) => self.forget(vnic),
-            Action::Reconnect(_) => self.settle(None, None),
+            // Its VM has just started.
+            Action::Reconnect(vnic) => self.settle(Some(vnic), None),
             Action::SetHost { .. } | Action::Adopt(_) | Action::Own(_) | Action::Release(_) => Ok(()),
         }
     }

@@ -2,14 +2,14 @@
 
 use super::{KernelPlace, shape};
 use crate::place::{Evidence, InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::handle::Handle;
 use tidegate_kernel::network::{Counters, Rule};
 use tidegate_kernel::{
     Device, Link, Network, Plan, Policed, Port, Queue, Refusal, Shaping, Step, Theirs, Ways, owner, plan,
-    rehearse,
+    refusals, rehearse,
 };
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{Traffic, VnicStats};
@@ -29,7 +29,7 @@ impl KernelPlace {
         }
         let vnics = self.record.iter().map(|told| &told.vnic).chain(coming);
         let vlans = vnics.into_iter().any(|vnic| shape::segment(vnic).is_some());
-        let network = self.network(None, vlans)?;
+        let network = self.network(vlans)?;
         let all = self.told();
         observed.evidence.taken = Instant::now();
         let held: Vec<(&Vnic, Shaping)> = self
@@ -39,17 +39,18 @@ impl KernelPlace {
             .collect();
         let shapings: Vec<Shaping> = held.iter().map(|(_, s)| s.clone()).collect();
         let drift = plan(&shapings, &network);
-        let waited = self.waits.measure(&queues(&shapings, &network));
+        let seen = Seen::new(&network);
+        let waited = self.waits.measure(&queues(&shapings, &seen));
         for (vnic, shaping) in &held {
             let mut there = there(vnic, Connection::Up);
-            match network.by_name(&shaping.netdev) {
+            match seen.link(shaping) {
                 None => {
                     there.connection = Connection::Disconnected;
                     let name = &shaping.netdev;
                     there.notes.push(format!("interface {name} is not there; it is shaped as soon as it is"));
                 }
                 Some((index, link)) => {
-                    let differs = differs(&drift, shaping, index, &network);
+                    let differs = differs(&drift, shaping, index, &seen);
                     if differs.is_none() {
                         self.shaped.insert(vnic.name.clone(), index);
                     } else if self.shaped.get(&vnic.name) != Some(&index) {
@@ -58,12 +59,11 @@ impl KernelPlace {
                     }
                     there.broken = differs;
                     there.notes.extend(shape::notes(shaping));
-                    let mut counted = counted(vnic, link, &network);
+                    let mut counted = counted(vnic, index, link, &seen);
                     match &waited {
                         // How long the VM waits to send; what it receives waits for its own `rx.max`.
                         Ok(waited) => {
-                            let tx = Queue { index, ingress: link.kind.as_deref() != Some("macvtap") };
-                            let waited = waited.get(&tx).cloned().unwrap_or_default();
+                            let waited = waited.get(&sending(index, link)).cloned().unwrap_or_default();
                             counted.delay = waited.delay;
                             counted.throttled_ns = waited.throttled_ns;
                         }
@@ -75,7 +75,9 @@ impl KernelPlace {
             there.notes.extend(there.broken.clone());
             observed.vnics.insert(vnic.name.clone(), there);
         }
-        if let Some(left) = left_over(&drift, &shapings, &network) {
+        let left = left_over(&drift, &shapings, &seen);
+        self.left_over = left.is_some();
+        if let Some(left) = left {
             // Of a VM that ended where there is one, else put there by somebody.
             let whose = observed.vnics.values().find(|o| o.connection == Connection::Disconnected);
             let whose = whose.or(observed.vnics.values().next()).map(|o| o.vnic.name.clone());
@@ -90,28 +92,37 @@ impl KernelPlace {
 
     /// Why what is `coming` cannot be had, or what is in its way.
     fn look_ahead(&mut self, coming: &[Vnic], network: &Network, observed: &mut Observed) {
+        let seen = network.names();
+        let all: Vec<&Vnic> = coming.iter().collect();
+        let mut asked = Vec::new();
         for vnic in coming {
             let known = self.record.known(&vnic.attach);
             let (held, port) =
                 known.as_ref().map_or((Ways::NONE, None), |told| (told.held, told.port.as_ref()));
             // What is wrong with the contract itself, the plan says.
-            let all: Vec<&Vnic> = coming.iter().collect();
             let Ok(shaping) = shape::shaping(vnic, held, &all) else { continue };
-            if let Some((index, link)) = network.by_name(&shaping.netdev)
+            if let Some((index, link)) = seen.get(shaping.netdev.as_str())
                 && shaping.segment.is_some()
-                && !port.is_some_and(|port| port.is(index, link))
-                && let Some(port) = Port::now(index, link)
+                && !port.is_some_and(|port| port.is(*index, link))
+                && let Some(port) = Port::now(*index, link)
             {
                 self.ports.insert(vnic.name.clone(), port);
             }
-            match network.by_name(&shaping.netdev) {
+            match seen.get(shaping.netdev.as_str()) {
                 // Its VM is not running: the change waits for it, as the contract does.
                 None if known.is_some() => continue,
-                Some((index, _)) if known.is_none() => drop(self.coming.insert(vnic.name.clone(), index)),
+                Some((index, _)) if known.is_none() => drop(self.coming.insert(vnic.name.clone(), *index)),
                 _ => {}
             }
-            let missing = self.lacks(&shaping, network);
-            let refused = plan(std::slice::from_ref(&shaping), network).refusals.into_iter().next();
+            asked.push((vnic, shaping));
+        }
+        let shapings: Vec<Shaping> = asked.iter().map(|(_, shaping)| shaping.clone()).collect();
+        let refused = refusals(&shapings, network).into_iter().map(|r| (r.netdev.clone(), r));
+        let refused: BTreeMap<String, Refusal> = refused.collect();
+        for (vnic, shaping) in asked {
+            let kind = seen.get(shaping.netdev.as_str()).and_then(|(_, link)| link.kind.as_deref());
+            let missing = self.lacks(&shaping, kind);
+            let refused = refused.get(&shaping.netdev).cloned();
             let obstacle = match (missing, refused) {
                 (Some(missing), _) => missing,
                 (None, Some(Refusal { reason, theirs: Some(what), .. })) => {
@@ -180,55 +191,95 @@ pub(super) fn there(vnic: &Vnic, connection: Connection) -> ObservedVnic {
     }
 }
 
-/// The queues of what is shaped and there.
-fn queues(shapings: &[Shaping], network: &Network) -> BTreeSet<Queue> {
+/// A network, for looking many netdevs up.
+struct Seen<'a> {
+    links: BTreeMap<&'a str, (u32, &'a Link)>,
+    network: &'a Network,
+    /// The class on the IFB that what came in by a netdev goes to, by interface index.
+    leaves: BTreeMap<u32, Handle>,
+    /// What the classes on the IFB counted.
+    counters: BTreeMap<Handle, Counters>,
+}
+
+impl<'a> Seen<'a> {
+    fn new(network: &'a Network) -> Self {
+        let ifb = network.ifb().map(|(_, link)| link);
+        let classes = ifb.iter().flat_map(|ifb| &ifb.classes);
+        Self {
+            links: network.names(),
+            network,
+            leaves: ifb.iter().flat_map(|ifb| ifb.classified()).collect(),
+            counters: classes.map(|class| (class.id, class.counters)).collect(),
+        }
+    }
+
+    /// The netdev of a shaping.
+    fn link(&self, shaping: &Shaping) -> Option<(u32, &'a Link)> {
+        self.links.get(shaping.netdev.as_str()).copied()
+    }
+}
+
+/// Where what a VM sends waits.
+fn sending(index: u32, link: &Link) -> Queue {
+    Queue { index, ingress: link.kind.as_deref() != Some("macvtap") }
+}
+
+/// The queues of what is shaped and there; and whether they are where VMs' frames to send wait.
+fn queues(shapings: &[Shaping], seen: &Seen<'_>) -> BTreeMap<Queue, bool> {
     let of = |shaping: &Shaping| {
-        let (index, link) = network.by_name(&shaping.netdev)?;
+        let (index, link) = seen.link(shaping)?;
         let ends = shaping.uses(link.kind.as_deref())?;
         // What is policed does not wait.
         let ends = [(false, ends.egress), (true, ends.ingress && shaping.tx_police.is_none())];
-        Some(ends.into_iter().filter(|(_, used)| *used).map(move |(ingress, _)| Queue { index, ingress }))
+        let queues =
+            ends.into_iter().filter(|(_, used)| *used).map(move |(ingress, _)| Queue { index, ingress });
+        Some(queues.map(move |queue| (queue, queue == sending(index, link))))
     };
     shapings.iter().filter_map(of).flatten().collect()
 }
 
 /// What there is to do for a netdev that should be shaped already.
-fn differs(drift: &Plan, shaping: &Shaping, index: u32, network: &Network) -> Option<String> {
+fn differs(drift: &Plan, shaping: &Shaping, index: u32, seen: &Seen<'_>) -> Option<String> {
     let refused = drift.refusals.iter().find(|r| r.netdev == shaping.netdev).map(|r| r.reason.clone());
-    let step = || drift.steps.iter().find(|step| concerns(step, &drift.steps, shaping, index, network));
+    let step = || drift.steps.iter().find(|step| concerns(step, &drift.steps, shaping, index, seen));
     refused.or_else(|| Some(format!("its netdev is not as it should be, so: {}", step()?)))
 }
 
 /// What there is to do that concerns no netdev.
-fn left_over(drift: &Plan, held: &[Shaping], network: &Network) -> Option<String> {
-    let indexed: Vec<_> = held.iter().filter_map(|s| Some((s, network.by_name(&s.netdev)?.0))).collect();
+fn left_over(drift: &Plan, held: &[Shaping], seen: &Seen<'_>) -> Option<String> {
+    let indexed: Vec<_> = held.iter().filter_map(|s| Some((s, seen.link(s)?.0))).collect();
     let nobodys =
-        |step: &&Step| !indexed.iter().any(|(s, index)| concerns(step, &drift.steps, s, *index, network));
+        |step: &&Step| !indexed.iter().any(|(s, index)| concerns(step, &drift.steps, s, *index, seen));
     Some(format!("something is left over, so: {}", drift.steps.iter().find(nobodys)?))
 }
 
 /// Whether frames of a netdev meet something else while a step, one of `steps`, is not done.
-fn concerns(step: &Step, steps: &[Step], shaping: &Shaping, index: u32, network: &Network) -> bool {
-    if let Some(sender) = sender(step, steps, network) {
+fn concerns(step: &Step, steps: &[Step], shaping: &Shaping, index: u32, seen: &Seen<'_>) -> bool {
+    if let Some(sender) = sender(step, steps, seen) {
         return sender == index;
     }
-    let kind = network.links.get(&index).and_then(|l| l.kind.as_deref());
-    let uses_ifb = shaping.uses(kind).is_some_and(|ends| ends.ingress);
+    let uses_ifb = || {
+        let kind = seen.link(shaping).and_then(|(_, link)| link.kind.as_deref());
+        shaping.uses(kind).is_some_and(|ends| ends.ingress)
+    };
     let is_ours = |device: &Device| matches!(device, Device::Netdev { index: i, .. } if *i == index);
     match step {
-        Step::AddIfb | Step::DeleteIfb | Step::RaiseIfb => uses_ifb,
+        Step::AddIfb | Step::DeleteIfb | Step::RaiseIfb | Step::AddClassifier { device: Device::Ifb } => {
+            uses_ifb()
+        }
         // Of a sender that is gone.
         Step::DeleteClass { .. } => false,
         Step::DeleteFilter { filter, .. } if filter.parent == owner::ROOT_QDISC => false,
-        Step::SetQdisc { device: Device::Ifb, parent: Handle::ROOT, .. } => uses_ifb,
+        Step::Unclassify { from, .. } => *from == index,
+        Step::SetQdisc { device: Device::Ifb, parent: Handle::ROOT, .. } => uses_ifb(),
         Step::SetQdisc { device: Device::Ifb, parent: class, .. }
-        | Step::SetClass { device: Device::Ifb, id: class, .. } => leaf(network, index) == Some(*class),
+        | Step::SetClass { device: Device::Ifb, id: class, .. } => seen.leaves.get(&index) == Some(class),
         other => is_ours(&other.device()),
     }
 }
 
 /// The netdev whose frames a step about a class at the egress of another is for.
-fn sender(step: &Step, steps: &[Step], network: &Network) -> Option<u32> {
+fn sender(step: &Step, steps: &[Step], seen: &Seen<'_>) -> Option<u32> {
     let (at, class) = match step {
         Step::SetClass { device: device @ Device::Netdev { .. }, id, .. } => (device, *id),
         Step::SetQdisc { device: device @ Device::Netdev { .. }, parent, .. } => (device, *parent),
@@ -236,27 +287,15 @@ fn sender(step: &Step, steps: &[Step], network: &Network) -> Option<u32> {
         _ => return None,
     };
     let coming = steps.iter().find_map(|step| match step {
-        Step::Classify { on, from: Device::Netdev { index, .. }, to } if (on, *to) == (at, class) => {
+        Step::Classify { device, from: Device::Netdev { index, .. }, to } if (device, *to) == (at, class) => {
             Some(*index)
         }
         _ => None,
     });
     let Device::Netdev { index, .. } = at else { return coming };
-    coming.or_else(|| {
-        network.links.get(index)?.filters_at(owner::ROOT_QDISC).find_map(|f| match f.rule {
-            Rule::Classify { from, to } if to == class => from,
-            _ => None,
-        })
-    })
-}
-
-/// The class on the IFB that what came in by a netdev goes to.
-fn leaf(network: &Network, index: u32) -> Option<Handle> {
-    let (_, ifb) = network.by_name(owner::IFB)?;
-    ifb.filters.iter().find_map(|f| match f.rule {
-        Rule::Classify { from: Some(from), to } if from == index => Some(to),
-        _ => None,
-    })
+    let known =
+        || seen.network.links.get(index)?.classified().find(|(_, to)| *to == class).map(|(from, _)| from);
+    coming.or_else(known)
 }
 
 /// What the class of all that a netdev sends counted. Its parts drop, and have what waits.
@@ -271,12 +310,9 @@ fn sent(link: &Link) -> Option<Counters> {
 }
 
 /// What the classes of a netdev counted.
-fn counted(vnic: &Vnic, link: &Link, network: &Network) -> VnicStats {
+fn counted(vnic: &Vnic, index: u32, link: &Link, seen: &Seen<'_>) -> VnicStats {
     let egress = sent(link);
-    let ingress = network.by_name(&link.name).and_then(|(index, _)| {
-        let (_, ifb) = network.by_name(owner::IFB)?;
-        ifb.class(leaf(network, index)?).map(|c| c.counters)
-    });
+    let ingress = seen.leaves.get(&index).and_then(|class| seen.counters.get(class)).copied();
     if let Some(policed) = policed(link) {
         return VnicStats {
             name: vnic.name.clone(),

@@ -3,6 +3,7 @@
 
 use super::shape::shaping;
 use crate::place::{Action, Observed, ObservedVnic, Refusal, Wanted};
+use std::collections::BTreeSet;
 use tidegate_contract::Vnic;
 use tidegate_kernel::Ways;
 use tidegate_switch::control::Connection;
@@ -29,10 +30,10 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
         Some(_) => Action::TakeOver { from: None, to: vnic.clone() },
         None => Action::Create(vnic.clone()),
     };
-    let is_wanted = |name: &str| wanted.vnics.iter().any(|v| v.name == name);
+    let names: BTreeSet<&str> = wanted.vnics.iter().map(|v| v.name.as_str()).collect();
     let mut actions = Vec::new();
     // A netdev may go from one contract to another.
-    let gone = observed.vnics.values().filter(|o| o.ours && !is_wanted(&o.vnic.name));
+    let gone = observed.vnics.values().filter(|o| o.ours && !names.contains(o.vnic.name.as_str()));
     actions.extend(gone.map(|o| Action::Remove(o.vnic.clone())));
     for vnic in wanted.vnics {
         match observed.vnics.get(&vnic.name) {

@@ -8,18 +8,18 @@ use tidegate_kernel::{Network, Plan, Port};
 impl KernelPlace {
     /// Before the first step of a plan: what is on the ports that it puts into segments, where that is not remembered.
     pub(super) fn remember_ports(&mut self, network: &Network, plan: &Plan) -> Result<(), PlaceError> {
-        let mut new = false;
+        let mut new = Vec::new();
         for told in self.record.iter_mut().filter(|told| shape::segment(&told.vnic).is_some()) {
             let there = observe::netdev(&told.vnic).and_then(|name| network.by_name(name));
-            let Some((index, link)) = there.filter(|(_, link)| !link.unread) else { continue };
+            let Some((index, link)) = there.filter(|(index, _)| network.is_about(*index)) else { continue };
             let refused = plan.refusals.iter().any(|r| r.netdev == link.name);
             // On another bridge, or another netdev of the name, it has what that gave it.
             if !refused && !told.port.as_ref().is_some_and(|port| port.is(index, link)) {
                 told.port = Port::now(index, link);
-                new = true;
+                new.push(told.vnic.name.clone());
             }
         }
-        if new { self.note() } else { Ok(()) }
+        new.iter().try_for_each(|name| self.note(name))
     }
 
     /// Gives a port that no contract puts into a segment any more its VLANs back, and remembers them no longer.
@@ -31,7 +31,7 @@ impl KernelPlace {
         }
         let mut failed = None;
         for _ in 0..ATTEMPTS {
-            let network = self.network(None, true)?;
+            let network = self.network(true)?;
             let link = network.links.get(&port.index);
             let in_segment = |name: &str| {
                 let here = |told: &&Told| observe::netdev(&told.vnic) == Some(name);

@@ -131,10 +131,10 @@ impl Record {
         self.write(all)
     }
 
-    /// Sees that a successor would find on disk all that it has to know: where we have something, what is held there,
-    /// and what others had. What it says of rates may be older or newer.
-    pub fn note(&mut self) -> Result<(), DurableError> {
-        let on_disk = |(name, told): (&String, &Told)| {
+    /// Sees that a successor would find on disk all that it has to know of one contract: where we have something, what is
+    /// held there, and what others had. What it says of rates may be older or newer.
+    pub fn note(&mut self, name: &str) -> Result<(), DurableError> {
+        let on_disk = |told: Told| {
             self.saved.get(name).is_some_and(|saved| {
                 saved.vnic.attach == told.vnic.attach
                     && saved.held.or(told.held) == saved.held
@@ -142,7 +142,7 @@ impl Record {
                     && saved.port == told.port
             })
         };
-        if self.file.exists() && self.all().iter().all(on_disk) { Ok(()) } else { self.save() }
+        if self.file.exists() && self.with_leaving(name).is_none_or(on_disk) { Ok(()) } else { self.save() }
     }
 
     /// Writes it to disk, where it changed or is gone from there.
@@ -152,15 +152,18 @@ impl Record {
 
     fn all(&self) -> All {
         let mut all = self.told.clone();
-        for (name, leaving) in &self.leaving {
-            let both = match all.remove(name) {
-                Some(told) if told.vnic.attach == leaving.vnic.attach => told.with(leaving),
-                Some(told) => told,
-                None => leaving.clone(),
-            };
-            all.insert(name.clone(), both);
-        }
+        all.extend(self.leaving.keys().filter_map(|name| Some((name.clone(), self.with_leaving(name)?))));
         all
+    }
+
+    /// One of them, with what it was before this change.
+    fn with_leaving(&self, name: &str) -> Option<Told> {
+        match (self.told.get(name).cloned(), self.leaving.get(name)) {
+            (Some(told), Some(leaving)) if told.vnic.attach == leaving.vnic.attach => {
+                Some(told.with(leaving))
+            }
+            (told, leaving) => told.or_else(|| leaving.cloned()),
+        }
     }
 
     fn write(&mut self, all: All) -> Result<(), DurableError> {

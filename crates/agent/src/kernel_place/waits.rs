@@ -11,6 +11,8 @@ use tidegate_switch::stats::{Delay, Histogram};
 #[derive(Debug, Default)]
 pub struct WaitMeter {
     meter: Option<Result<Meter, String>>,
+    /// The queues that it measures.
+    watched: BTreeSet<Queue>,
 }
 
 /// What was measured of one direction.
@@ -23,11 +25,12 @@ pub struct Waited {
 }
 
 impl WaitMeter {
-    /// Measures these queues and no others; what was measured of each. An error says why nothing is.
-    pub fn measure(&mut self, queues: &BTreeSet<Queue>) -> Result<BTreeMap<Queue, Waited>, String> {
+    /// Measures these queues and no others; what was measured of those that are to be read. An error says why nothing is.
+    pub fn measure(&mut self, queues: &BTreeMap<Queue, bool>) -> Result<BTreeMap<Queue, Waited>, String> {
         if queues.is_empty() {
             // The programs end with it: a host without limits pays nothing for each frame.
             self.meter = None;
+            self.watched.clear();
             return Ok(BTreeMap::new());
         }
         let load = || {
@@ -35,20 +38,31 @@ impl WaitMeter {
             loaded.inspect_err(|why| tracing::warn!("how long frames wait is not measured: {why}"))
         };
         match self.meter.get_or_insert_with(load) {
-            Ok(meter) => read(meter, queues).map_err(|e| e.to_string()),
+            Ok(meter) => read(meter, &mut self.watched, queues).map_err(|e| e.to_string()),
             Err(why) => Err(why.clone()),
         }
     }
 }
 
-fn read(meter: &Meter, queues: &BTreeSet<Queue>) -> Result<BTreeMap<Queue, Waited>, MeterError> {
-    for gone in meter.watched().into_iter().filter(|queue| !queues.contains(queue)) {
-        meter.forget(gone)?;
+fn read(
+    meter: &Meter,
+    watched: &mut BTreeSet<Queue>,
+    queues: &BTreeMap<Queue, bool>,
+) -> Result<BTreeMap<Queue, Waited>, MeterError> {
+    let gone: Vec<Queue> = watched.iter().filter(|queue| !queues.contains_key(queue)).copied().collect();
+    for queue in gone {
+        watched.remove(&queue);
+        meter.forget(queue)?;
     }
     let mut measured = BTreeMap::new();
-    for queue in queues {
-        meter.watch(*queue)?;
-        if let Some(waits) = meter.read(*queue)?
+    for (queue, is_read) in queues {
+        if !watched.contains(queue) {
+            meter.watch(*queue)?;
+            watched.insert(*queue);
+        }
+        // A histogram is long: what nobody is shown is not fetched.
+        if *is_read
+            && let Some(waits) = meter.read(*queue)?
             && let Some(histogram) = Histogram::recorded(waits.max, waits.sum, waits.buckets)
         {
             let delay = Delay::from(&histogram);

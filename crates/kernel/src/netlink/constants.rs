@@ -63,17 +63,16 @@ pub const HTB_VERSION: u32 = 3;
 pub const TC_LINKLAYER_ETHERNET: u8 = 1;
 
 /// u32 (linux/pkt_cls.h).
-pub const TCA_U32_CLASSID: u16 = 1;
 pub const TCA_U32_HASH: u16 = 2;
 pub const TCA_U32_DIVISOR: u16 = 4;
 pub const TCA_U32_SEL: u16 = 5;
 pub const TCA_U32_ACT: u16 = 7;
-pub const TCA_U32_INDEV: u16 = 8;
 pub const TCA_U32_PCNT: u16 = 9;
 pub const TCA_U32_FLAGS: u16 = 11;
 pub const TC_U32_TERMINAL: u8 = 1;
 
 /// bpf (linux/pkt_cls.h).
+pub const TCA_BPF_CLASSID: u16 = 3;
 pub const TCA_BPF_FD: u16 = 6;
 pub const TCA_BPF_NAME: u16 = 7;
 pub const TCA_BPF_FLAGS: u16 = 8;

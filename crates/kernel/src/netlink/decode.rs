@@ -6,6 +6,7 @@ use crate::class::HtbClass;
 use crate::handle::Handle;
 use crate::network::{Bridge, Class, Counters, Filter, Link, Qdisc, Rule, Setting};
 use crate::owner::{self, Cookie};
+use std::collections::BTreeMap;
 
 /// Length of `struct ifinfomsg`.
 pub(super) const LINK_HEADER: usize = 16;
@@ -89,12 +90,13 @@ impl TrafficControl<'_> {
         Class { id: self.handle, parent: self.parent, htb, counters: counters(self.attributes) }
     }
 
-    /// Of an `RTM_NEWTFILTER` that was asked for at `parent`; `None` for the tables of u32, which are no filters.
-    pub fn filter(self, parent: Handle, index_of: impl Fn(&str) -> Option<u32>) -> Option<Filter> {
+    /// Of an `RTM_NEWTFILTER` that was asked for at `parent`; `None` for the tables of u32, which are no filters. What is in
+    /// the map of a classifier it does not say.
+    pub fn filter(self, parent: Handle) -> Option<Filter> {
         let rule = match self.kind.as_str() {
             "u32" => {
                 find(self.options, TCA_U32_SEL)?;
-                u32_rule(self.options, index_of)
+                redirect_rule(self.options).unwrap_or(Rule::Other)
             }
             "bpf" => bpf_rule(self.options).unwrap_or(Rule::Other),
             _ => Rule::Other,
@@ -156,28 +158,24 @@ fn takes_everything(options: &[u8]) -> bool {
         && masks.into_iter().all(|m| m == Some(0))
 }
 
-fn u32_rule(options: &[u8], index_of: impl Fn(&str) -> Option<u32>) -> Rule {
-    if !takes_everything(options) {
-        return Rule::Other;
-    }
-    let action = find(options, TCA_U32_ACT).and_then(|list| read(list).next());
-    match (action, find(options, TCA_U32_CLASSID).and_then(|id| u32_at(id, 0))) {
-        (Some((_, action)), _) => redirect(action).unwrap_or(Rule::Other),
-        (None, Some(id)) => {
-            let from = find(options, TCA_U32_INDEV).map(string).and_then(|name| index_of(&name));
-            Rule::Classify { from, to: Handle(id) }
-        }
-        (None, None) => Rule::Other,
-    }
-}
-
 fn bpf_rule(options: &[u8]) -> Option<Rule> {
     let direct = find(options, TCA_BPF_FLAGS).and_then(|flags| u32_at(flags, 0))? & TCA_BPF_FLAG_ACT_DIRECT;
-    let (cookie, bucket, map) = owner::parse_police_name(&string(find(options, TCA_BPF_NAME)?))?;
-    (direct != 0).then_some(Rule::Police { bucket, map, cookie })
+    let name = string(find(options, TCA_BPF_NAME)?);
+    let major = find(options, TCA_BPF_CLASSID).and_then(|id| u32_at(id, 0)).map(|id| Handle(id).major());
+    let rule = match (owner::parse_police_name(&name), owner::parse_classifier_name(&name)) {
+        (Some((cookie, bucket, map)), _) => Rule::Police { bucket, map, cookie },
+        (_, Some(map)) if major == Some(owner::MAJOR) => Rule::Classify { map, classes: BTreeMap::new() },
+        _ => return None,
+    };
+    (direct != 0).then_some(rule)
 }
 
-fn redirect(action: &[u8]) -> Option<Rule> {
+/// Of a u32 filter that takes every packet.
+fn redirect_rule(options: &[u8]) -> Option<Rule> {
+    if !takes_everything(options) {
+        return None;
+    }
+    let (_, action) = find(options, TCA_U32_ACT).and_then(|list| read(list).next())?;
     let cookie = Cookie::parse(find(action, TCA_ACT_COOKIE)?)?;
     let mirred = find(find(action, TCA_ACT_OPTIONS)?, TCA_MIRRED_PARMS);
     let to = mirred.filter(|m| u32_at(m, 20) == Some(TCA_EGRESS_REDIR)).and_then(|m| u32_at(m, 24));
@@ -205,6 +203,10 @@ mod tests {
         fn policer(&mut self, _: Bucket, _: Option<u32>) -> Result<(u32, u32), ()> {
             Ok((5, 77))
         }
+
+        fn classifier(&mut self, _: &Device) -> Result<(u32, u32), ()> {
+            Ok((6, 78))
+        }
     }
 
     fn tap() -> Device {
@@ -213,11 +215,7 @@ mod tests {
 
     /// What a step says, read as if the kernel had said it.
     fn body(step: &Step) -> Vec<u8> {
-        request(step, &mut Numbers).expect("an index").body
-    }
-
-    fn index_of(name: &str) -> Option<u32> {
-        (name == "tap7").then_some(7)
+        request(step, &mut Numbers).expect("an index").expect("a request").body
     }
 
     #[test]
@@ -226,7 +224,7 @@ mod tests {
         let body = body(&Step::Redirect { device: tap(), cookie });
         let message = traffic_control(&body).expect("a message");
         assert_eq!(message.index, 7);
-        let filter = message.filter(Handle::INGRESS, index_of).expect("a filter");
+        let filter = message.filter(Handle::INGRESS).expect("a filter");
         assert_eq!((filter.preference, filter.protocol), (owner::PREFERENCE, 3));
         assert_eq!(filter.rule, Rule::Redirect { to: 9, cookie });
     }
@@ -238,21 +236,20 @@ mod tests {
             let body = body(&Step::Police { device: tap(), bucket, cookie, instead });
             let message = traffic_control(&body).expect("a message");
             assert_eq!(message.index, 7);
-            let filter = message.filter(Handle::INGRESS, index_of).expect("a filter");
+            let filter = message.filter(Handle::INGRESS).expect("a filter");
             assert_eq!((filter.preference, filter.protocol), (owner::PREFERENCE, 3));
             assert_eq!(filter.rule, Rule::Police { bucket, map: 77, cookie });
         }
     }
 
     #[test]
-    fn a_leaf_s_filter_reads_back() {
-        let to = Handle::new(owner::MAJOR, 0xfffe);
-        let body = body(&Step::Classify { on: Device::Ifb, from: tap(), to });
+    fn a_classifier_reads_back() {
+        let body = body(&Step::AddClassifier { device: Device::Ifb });
         let message = traffic_control(&body).expect("a message");
         assert_eq!(message.index, 9);
-        let filter = message.filter(owner::ROOT_QDISC, index_of).expect("a filter");
-        assert_eq!((filter.preference, filter.protocol), (0xfffe, 3));
-        assert_eq!(filter.rule, Rule::Classify { from: Some(7), to });
+        let filter = message.filter(owner::ROOT_QDISC).expect("a filter");
+        assert_eq!((filter.preference, filter.protocol), (owner::PREFERENCE, 3));
+        assert_eq!(filter.rule, Rule::Classify { map: 78, classes: BTreeMap::new() });
     }
 
     #[test]
@@ -287,7 +284,7 @@ mod tests {
         bare.put_str(TCA_KIND, "bpf");
         for body in [table.0, bare.0] {
             let message = traffic_control(&body).expect("a message");
-            assert_eq!(message.filter(Handle::INGRESS, index_of), None);
+            assert_eq!(message.filter(Handle::INGRESS), None);
         }
     }
 
@@ -320,7 +317,7 @@ mod tests {
             body.put(TCA_OPTIONS, &bytes);
             body.put(TCA_STATS2, &bytes);
             let message = || traffic_control(&body.0).expect("a message");
-            let _ = (message().qdisc(), message().class(), message().filter(Handle::INGRESS, index_of));
+            let _ = (message().qdisc(), message().class(), message().filter(Handle::INGRESS));
             let _ = (link(&bytes), traffic_control(&bytes).map(TrafficControl::class));
         }
     }

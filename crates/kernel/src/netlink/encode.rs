@@ -46,14 +46,20 @@ pub trait Names {
     /// # Errors
     /// It cannot be loaded.
     fn policer(&mut self, bucket: Bucket, before: Option<u32>) -> Result<(u32, u32), Self::Error>;
+
+    /// A classifier's program for a device, to be held until the request is sent: its descriptor and the number of its map.
+    ///
+    /// # Errors
+    /// It cannot be loaded.
+    fn classifier(&mut self, device: &Device) -> Result<(u32, u32), Self::Error>;
 }
 
-/// What to send for a step.
+/// What to send for a step; nothing for one that changes a map.
 ///
 /// # Errors
 /// What `names` says.
-pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Request, N::Error> {
-    let made = |kind, flags, body: Attributes| Ok(Request { kind, flags, body: body.0 });
+pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Option<Request>, N::Error> {
+    let made = |kind, flags, body: Attributes| Ok(Some(Request { kind, flags, body: body.0 }));
     match step {
         Step::AddIfb => {
             let mut body = link_header(0, 0, 0);
@@ -108,17 +114,21 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Request, N::Error
             let exclusive = if instead.is_some() { 0 } else { NLM_F_EXCL };
             made(RTM_NEWTFILTER, NLM_F_CREATE | exclusive, body)
         }
-        Step::Classify { on, from, to } => {
-            let info = filter_info(to.minor(), ANY_PROTOCOL);
-            let mut body = header(names.index(on)?, Handle::default(), owner::ROOT_QDISC, info);
-            body.put_str(TCA_KIND, "u32");
+        Step::AddClassifier { device } => {
+            let info = filter_info(owner::PREFERENCE, ANY_PROTOCOL);
+            let mut body = header(names.index(device)?, Handle::default(), owner::ROOT_QDISC, info);
+            let (program, map) = names.classifier(device)?;
+            body.put_str(TCA_KIND, "bpf");
             body.nest(TCA_OPTIONS, |options| {
-                options.put_u32(TCA_U32_CLASSID, to.0);
-                options.put_str(TCA_U32_INDEV, &from.to_string());
-                options.put(TCA_U32_SEL, &select_everything());
+                // Its major is that of every class that the program chooses.
+                options.put_u32(TCA_BPF_CLASSID, owner::ROOT_QDISC.0);
+                options.put_u32(TCA_BPF_FD, program);
+                options.put_str(TCA_BPF_NAME, &owner::classifier_name(map));
+                options.put_u32(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT);
             });
             made(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, body)
         }
+        Step::Classify { .. } | Step::Unclassify { .. } => Ok(None),
         Step::DeleteFilter { device, filter } => {
             let Filter { parent, preference, protocol, kind, handle, .. } = filter;
             let info = filter_info(*preference, *protocol);
@@ -162,6 +172,14 @@ pub fn link_header(index: u32, flags: u32, change: u32) -> Attributes {
         bytes.extend(field.to_ne_bytes());
     }
     Attributes(bytes)
+}
+
+/// Asks for the link with a name, without its counters.
+pub fn link_named(name: &str) -> Vec<u8> {
+    let mut body = link_header(0, 0, 0);
+    body.put_str(IFLA_IFNAME, name);
+    body.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+    body.0
 }
 
 /// `struct tcmsg`, which begins every message of traffic control.

@@ -23,5 +23,5 @@ mod encode;
 pub mod socket;
 
 pub use decode::{TrafficControl, link, traffic_control};
-pub use encode::{Names, Request, header, link_header, request};
+pub use encode::{Names, Request, header, link_header, link_named, request};
 pub use socket::{NetlinkError, Socket};

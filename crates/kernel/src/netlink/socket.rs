@@ -12,6 +12,8 @@ const NLMSG_DONE: u16 = 3;
 
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_ACK: u16 = 0x4;
+/// Some older kernels say what was asked for only to who asks for an echo (`qdisc_notify`, net/sched/sch_api.c).
+const NLM_F_ECHO: u16 = 0x8;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLM_F_DUMP: u16 = 0x300;
 /// The answer has attributes (linux/netlink.h).
@@ -84,6 +86,22 @@ impl Socket {
     pub fn change(&mut self, kind: u16, flags: u16, body: &[u8]) -> Result<(), NetlinkError> {
         self.send(kind, NLM_F_REQUEST | NLM_F_ACK | flags, body)?;
         self.receive(|_, _| ()).map(drop)
+    }
+
+    /// Asks for one thing; `each` gets type and body of what is said of it, which may be nothing.
+    ///
+    /// # Errors
+    /// As [`Socket::change`].
+    pub fn get<T>(
+        &mut self,
+        kind: u16,
+        body: &[u8],
+        mut each: impl FnMut(u16, &[u8]) -> Option<T>,
+    ) -> Result<Option<T>, NetlinkError> {
+        self.send(kind, NLM_F_REQUEST | NLM_F_ACK | NLM_F_ECHO, body)?;
+        let mut found = None;
+        self.receive(|kind, body| found = each(kind, body))?;
+        Ok(found)
     }
 
     /// Asks for all there is; `each` gets type and body of every message.

@@ -1,11 +1,11 @@
-//! The leaves of a root qdisc: one class per netdev that frames come from, with the filter that leads to it. On the IFB
-//! they are all there is; at a netdev's egress they are parts of its one class.
+//! The leaves of a root qdisc: one class per netdev that frames come from, and the classifier that leads to them. On the
+//! IFB they are all there is; at a netdev's egress they are parts of its one class.
 //!
-//! Class `7464:m`, its queue and the filter of preference `m` belong together. Which netdev they are for is what the filter says.
+//! Which netdev class `7464:m` and its queue are for is what the map of the classifier says.
 
 use super::{Leaf, filters, set_leaf};
 use crate::handle::Handle;
-use crate::network::{ANY_PROTOCOL, Filter, Link, Rule};
+use crate::network::{Class, Link, Network, Qdisc};
 use crate::owner;
 use crate::step::{Device, Step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,37 +16,61 @@ pub struct Leaves<'a> {
     device: Device,
     /// The device as observed; `None` where there is none, or all that is on it goes.
     link: Option<&'a Link>,
+    /// Its classes and their queues.
+    classes: BTreeMap<Handle, &'a Class>,
+    queues: BTreeMap<Handle, &'a Qdisc>,
     /// Minors that leaves may have.
     minors_for: RangeInclusive<u16>,
     /// Minor by interface index.
     minors: BTreeMap<u32, u16>,
     /// Minors in use.
     used: BTreeSet<u16>,
+    /// Netdevs with an entry in the map that leads to no leaf of theirs.
+    astray: Vec<u32>,
 }
 
 impl<'a> Leaves<'a> {
-    /// Those of the IFB.
-    pub fn of_ifb(link: Option<&'a Link>) -> Self {
-        Self::read(Device::Ifb, link, owner::FIRST_LEAF..=u16::MAX)
+    /// Those of our IFB, for netdevs that are `kept`.
+    pub fn of_ifb(network: &'a Network, kept: impl Fn(u32) -> bool) -> Self {
+        let link = network.ifb().map(|(_, link)| link);
+        Self::read(Device::Ifb, link, owner::FIRST_LEAF..=u16::MAX, kept, |from| network.is_about(from))
     }
 
-    /// Those of a netdev's egress.
-    pub fn of_egress(device: Device, link: Option<&'a Link>) -> Self {
-        Self::read(device, link, owner::FIRST_SHARE..=owner::REST_CLASS.minor() - 1)
+    /// Those of a netdev's egress, for senders that are `kept`.
+    pub fn of_egress(device: Device, link: Option<&'a Link>, kept: impl Fn(u32) -> bool) -> Self {
+        Self::read(device, link, owner::FIRST_SHARE..=owner::REST_CLASS.minor() - 1, kept, |_| true)
     }
 
-    fn read(device: Device, link: Option<&'a Link>, minors_for: RangeInclusive<u16>) -> Self {
-        let (minors, used) = Default::default();
-        let mut leaves = Self { device, link, minors_for, minors, used };
-        for filter in link.iter().flat_map(|l| l.filters_at(owner::ROOT_QDISC)) {
-            if let Some((from, minor)) = leads(filter)
-                && leaves.minors_for.contains(&minor)
-                && !leaves.minors.contains_key(&from)
-            {
-                leaves.minors.insert(from, minor);
-                leaves.used.insert(minor);
+    fn read(
+        device: Device,
+        link: Option<&'a Link>,
+        minors_for: RangeInclusive<u16>,
+        kept: impl Fn(u32) -> bool,
+        is_about: impl Fn(u32) -> bool,
+    ) -> Self {
+        let mut leaves = Self {
+            device,
+            link,
+            classes: link.iter().flat_map(|l| &l.classes).map(|c| (c.id, c)).collect(),
+            queues: link.iter().flat_map(|l| &l.qdiscs).map(|q| (q.parent, q)).collect(),
+            minors_for,
+            minors: BTreeMap::new(),
+            used: BTreeSet::new(),
+            astray: vec![],
+        };
+        let classified = || link.into_iter().flat_map(Link::classified);
+        let mut entries: Vec<_> =
+            classified().filter(|(from, to)| kept(*from) && leaves.may_be_leaf(*to)).collect();
+        entries.sort_by_key(|(from, _)| is_about(*from));
+        for (from, to) in entries {
+            // Of two in one class, the first keeps it, or one that this is not about.
+            if leaves.used.insert(to.minor()) {
+                leaves.minors.insert(from, to.minor());
             }
         }
+        let right = |from: u32, to: Handle| leaves.minor(from) == Some(to.minor());
+        let astray = classified().filter(|(from, to)| is_about(*from) && !right(*from, *to));
+        leaves.astray = astray.map(|(from, _)| from).collect();
         leaves
     }
 
@@ -58,32 +82,35 @@ impl<'a> Leaves<'a> {
     /// All that was on the device is gone.
     pub fn forget(&mut self) {
         self.link = None;
+        self.classes.clear();
+        self.queues.clear();
         self.minors.clear();
         self.used.clear();
+        self.astray.clear();
     }
 
-    /// Takes away what belongs to no netdev that is `kept`.
-    pub fn drop_others(&mut self, steps: &mut Vec<Step>, kept: impl Fn(u32) -> bool) {
+    /// Takes away what belongs to no netdev that is kept.
+    pub fn drop_others(&self, steps: &mut Vec<Step>) {
         let Some(link) = self.link.filter(|l| l.root_is_ours()) else { return };
-        self.minors.retain(|index, _| kept(*index));
-        self.used = self.minors.values().copied().collect();
-        let leading = |f: &&Filter| leads(f).is_some_and(|(from, m)| self.minors.get(&from) == Some(&m));
-        let mut kept: Vec<&Filter> = Vec::new();
-        for filter in link.filters_at(owner::ROOT_QDISC).filter(leading) {
-            if !kept.iter().any(|k| k.preference == filter.preference) {
-                kept.push(filter);
-            }
-        }
+        let classifier = link.classifier();
         filters::delete(steps, &self.device, link.filters_at(owner::ROOT_QDISC), |f| {
-            !kept.iter().any(|k| std::ptr::eq(*k, f))
+            !classifier.is_some_and(|classifier| std::ptr::eq(classifier, f))
         });
-        let is_leaf = |minor: &u16| self.minors_for.contains(minor) && !self.used.contains(minor);
-        for class in link.classes.iter().filter(|c| is_leaf(&c.id.minor())) {
-            steps.push(Step::DeleteClass { device: self.device.clone(), id: class.id });
+        let device = || self.device.clone();
+        steps.extend(self.astray.iter().map(|from| Step::Unclassify { device: device(), from: *from }));
+        let unused =
+            link.classes.iter().filter(|c| self.may_be_leaf(c.id) && !self.used.contains(&c.id.minor()));
+        steps.extend(unused.map(|class| Step::DeleteClass { device: device(), id: class.id }));
+    }
+
+    /// The classifier, before the first leaf is set.
+    pub fn set_classifier(&self, steps: &mut Vec<Step>) {
+        if self.link.is_none_or(|link| link.classifier().is_none()) {
+            steps.push(Step::AddClassifier { device: self.device.clone() });
         }
     }
 
-    /// Class, queue and filter of one netdev.
+    /// Class and queue of one netdev, and the way there.
     pub fn set(
         &mut self,
         steps: &mut Vec<Step>,
@@ -99,24 +126,16 @@ impl<'a> Leaves<'a> {
         self.minors.insert(index, minor);
         self.used.insert(minor);
         let id = Handle::new(owner::MAJOR, minor);
-        set_leaf(steps, &self.device, self.link.filter(|_| known.is_some()), id, leaf);
+        let class = self.classes.get(&id).filter(|_| known.is_some());
+        set_leaf(steps, &self.device, class.copied(), self.queues.get(&id).copied(), id, leaf);
         if known.is_none() {
-            steps.push(Step::Classify { on: self.device.clone(), from: from.clone(), to: id });
+            steps.push(Step::Classify { device: self.device.clone(), from: from.clone(), to: id });
         }
         Ok(())
     }
-}
 
-/// From which netdev to which leaf, where a filter is as we make them.
-fn leads(filter: &Filter) -> Option<(u32, u16)> {
-    match filter.rule {
-        Rule::Classify { from: Some(from), to }
-            if to.major() == owner::MAJOR
-                && to.minor() == filter.preference
-                && filter.protocol == ANY_PROTOCOL =>
-        {
-            Some((from, to.minor()))
-        }
-        _ => None,
+    /// Whether a class can be one of them.
+    fn may_be_leaf(&self, class: Handle) -> bool {
+        class.major() == owner::MAJOR && self.minors_for.contains(&class.minor())
     }
 }

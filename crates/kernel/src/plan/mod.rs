@@ -3,11 +3,13 @@
 //! ```text
 //!  Shaping per netdev ─┐             ┌─ refusals: what others made, devices that are not there
 //!                      ├─▶ sort out ─┤
-//!  Network ────────────┘             └─▶ take away ─▶ IFB: class, queue, filter ─▶ netdev: redirect, root qdisc
+//!  Network ────────────┘             └─▶ take away ─▶ IFB: class, queue, classifier ─▶ netdev: redirect, root qdisc
 //! ```
 //!
 //! Nothing is kept in between: what is ours is seen by its marks. Steps are in an order in which no frame is lost:
-//! a way is built from its end, and taken away from its beginning. Links that were not read are no part of it. VLANs bear no mark (`vlan`): what a port had before is given back by whoever remembers it. What is refused is left as it is, and stands in the way of nothing else.
+//! a way is built from its end, and taken away from its beginning. Of a network of which only some devices were looked at,
+//! the others keep what they have. VLANs bear no mark (`vlan`): what a port had before is given back by whoever remembers
+//! it. What is refused is left as it is, and stands in the way of nothing else.
 
 mod filters;
 mod foreign;
@@ -21,7 +23,7 @@ mod vlan;
 
 use crate::class::HtbClass;
 use crate::handle::Handle;
-use crate::network::{ANY_PROTOCOL, Filter, Link, Network, Rule, Setting};
+use crate::network::{ANY_PROTOCOL, Class, Filter, Link, Network, Qdisc, Rule, Setting};
 use crate::owner::{self, Cookie};
 use crate::police::Bucket;
 use crate::shaping::{Ends, Refusal, Shaping, Sides};
@@ -46,21 +48,26 @@ struct Target<'a> {
     held: Ends,
 }
 
+/// Why those of `wanted` that are refused are, as [`plan`] says it, without one.
+pub fn refusals(wanted: &[Shaping], network: &Network) -> Vec<Refusal> {
+    let names = network.names();
+    wanted.iter().filter_map(|shaping| target(shaping, &names, network).err()).collect()
+}
+
 /// What to do so that each netdev of `wanted`, and no other, is shaped.
 pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
     let mut targets = BTreeMap::new();
-    let mut left_alone: BTreeSet<u32> =
-        network.links.iter().filter(|(_, link)| link.unread).map(|(index, _)| *index).collect();
+    let mut left_alone = BTreeSet::new();
     let mut refusals = Vec::new();
+    let names = network.names();
     for shaping in wanted {
-        if network.by_name(&shaping.netdev).is_some_and(|(_, link)| link.unread) {
-            continue;
-        }
-        match target(shaping, network) {
+        match target(shaping, &names, network) {
+            // Of one that is only known to be there nothing was read.
+            Ok((index, _)) if !network.is_about(index) => {}
             Ok((index, target)) => drop(targets.insert(index, target)),
             Err(refusal) => {
                 refusals.push(refusal);
-                left_alone.extend(network.by_name(&shaping.netdev).map(|(index, _)| index));
+                left_alone.extend(names.get(shaping.netdev.as_str()).map(|(index, _)| index));
             }
         }
     }
@@ -80,28 +87,30 @@ fn lead_to(
     network: &Network,
 ) -> Plan {
     let mut plan = Plan { steps: vec![], refusals };
-    let ifb = network.by_name(owner::IFB).filter(|(_, link)| link.is_our_ifb());
+    let ifb = network.ifb();
     let shaped = |index: u32| {
-        left_alone.contains(&index) || targets.get(&index).is_some_and(|t| t.sides.ingress.is_some())
+        !network.is_about(index)
+            || left_alone.contains(&index)
+            || targets.get(&index).is_some_and(|t| t.sides.ingress.is_some())
     };
 
-    for (index, link) in network.links.iter().filter(|(i, _)| !left_alone.contains(i)) {
+    let touched = |index: &u32| network.is_about(*index) && !left_alone.contains(index);
+    for (index, link) in network.links.iter().filter(|(index, _)| touched(index)) {
         let sides = targets.get(index).map(|t| t.sides).unwrap_or_default();
         if Some(*index) != ifb.map(|(i, _)| i) {
             take_away(&mut plan.steps, &device(*index, link), link, sides);
         }
     }
-    let mut leaves = Leaves::of_ifb(ifb.map(|(_, link)| link));
+    let mut leaves = Leaves::of_ifb(network, shaped);
     let needed = targets.values().any(|t| t.sides.ingress.is_some())
         || left_alone.iter().map(|index| (index, &network.links[index])).any(|(index, link)| {
             let redirected = link.filters.iter().any(|f| matches!(f.rule, Rule::Redirect { .. }));
-            // Of one that was not read, any ingress qdisc may be there for our redirection.
-            redirected
-                || leaves.minor(*index).is_some()
-                || (link.unread && link.ingress().is_some() && ifb.is_some())
-        });
+            redirected || leaves.minor(*index).is_some()
+        })
+        // It may be others'.
+        || (network.near.is_some() && ifb.is_some());
     if needed {
-        leaves.drop_others(&mut plan.steps, shaped);
+        leaves.drop_others(&mut plan.steps);
         set_ifb(&mut plan.steps, ifb.map(|(_, link)| link), &mut leaves);
     } else if ifb.is_some() {
         plan.steps.push(Step::DeleteIfb);
@@ -143,10 +152,14 @@ fn lead_to(
     plan
 }
 
-fn target<'a>(shaping: &'a Shaping, network: &Network) -> Result<(u32, Target<'a>), Refusal> {
+fn target<'a>(
+    shaping: &'a Shaping,
+    names: &BTreeMap<&str, (u32, &Link)>,
+    network: &Network,
+) -> Result<(u32, Target<'a>), Refusal> {
     let name = &shaping.netdev;
     let no = |reason| refusal(name, reason);
-    let (index, link) = network.by_name(name).ok_or_else(|| {
+    let (index, link) = *names.get(name.as_str()).ok_or_else(|| {
         no(format!(
             "interface {name} does not exist in this network namespace; start its VM, or correct the name"
         ))
@@ -162,7 +175,7 @@ fn target<'a>(shaping: &'a Shaping, network: &Network) -> Result<(u32, Target<'a
         return Err(no(format!("interface {name} is the loopback, which reaches nobody")));
     }
     if sides.ingress.is_some()
-        && let Some((_, other)) = network.by_name(owner::IFB)
+        && let Some((_, other)) = names.get(owner::IFB)
         && !other.is_our_ifb()
     {
         let ifb = owner::IFB;
@@ -215,7 +228,7 @@ fn take_away(steps: &mut Vec<Step>, device: &Device, link: &Link, sides: Sides<'
     }
 }
 
-/// The IFB, up, with a root qdisc that passes on what no filter takes.
+/// The IFB, up, with a root qdisc that passes on what is in no class.
 fn set_ifb(steps: &mut Vec<Step>, ifb: Option<&Link>, leaves: &mut Leaves<'_>) {
     if ifb.is_none() {
         steps.push(Step::AddIfb);
@@ -226,6 +239,7 @@ fn set_ifb(steps: &mut Vec<Step>, ifb: Option<&Link>, leaves: &mut Leaves<'_>) {
         leaves.forget();
         steps.push(root(Device::Ifb, setting, replace));
     }
+    leaves.set_classifier(steps);
     if !ifb.is_some_and(|link| link.up) {
         steps.push(Step::RaiseIfb);
     }
@@ -248,12 +262,18 @@ struct Leaf {
     queue: u32,
 }
 
-/// A class with its queue; `link` is where they may be already.
-fn set_leaf(steps: &mut Vec<Step>, device: &Device, link: Option<&Link>, id: Handle, leaf: Leaf) {
-    set_class(steps, device, link, id, leaf.parent, leaf.class);
-    let known = link.and_then(|l| l.class(id)).filter(|c| c.parent == leaf.parent);
+/// A class with its queue; `known` and `queue` may be there already.
+fn set_leaf(
+    steps: &mut Vec<Step>,
+    device: &Device,
+    known: Option<&Class>,
+    queue: Option<&Qdisc>,
+    id: Handle,
+    leaf: Leaf,
+) {
+    set_class(steps, device, known, id, leaf.parent, leaf.class);
     let setting = Setting::Bfifo { limit: leaf.queue };
-    if known.is_none() || link.and_then(|l| l.leaf(id)).is_none_or(|q| q.setting != setting) {
+    if known.is_none() || queue.is_none_or(|q| q.setting != setting) {
         steps.push(Step::SetQdisc {
             device: device.clone(),
             parent: id,
@@ -264,16 +284,15 @@ fn set_leaf(steps: &mut Vec<Step>, device: &Device, link: Option<&Link>, id: Han
     }
 }
 
-/// A class; `link` is where it may be already.
+/// A class; `known` may be there already.
 fn set_class(
     steps: &mut Vec<Step>,
     device: &Device,
-    link: Option<&Link>,
+    known: Option<&Class>,
     id: Handle,
     parent: Handle,
     class: HtbClass,
 ) {
-    let known = link.and_then(|l| l.class(id));
     if known.is_none_or(|known| (known.parent, known.htb) != (parent, Some(class))) {
         steps.push(Step::SetClass { device: device.clone(), id, parent, class });
     }

@@ -6,6 +6,7 @@ use crate::network::*;
 use crate::owner;
 use crate::step::{Device, Step};
 use crate::vlan::{Member, Vlans};
+use std::collections::BTreeMap;
 
 /// Does one step as the kernel would.
 pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
@@ -47,8 +48,8 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
         }
         Step::DeleteClass { device, id } => {
             let link = find(network, device)?;
-            if link.filters.iter().any(|f| matches!(f.rule, Rule::Classify { to, .. } if to == *id)) {
-                return Err("EBUSY".into());
+            if link.classified().any(|(_, to)| to == *id) {
+                return Err("frames still go there".into());
             }
             if link.classes.iter().any(|c| c.parent == *id) {
                 return Err("EBUSY: it has parts".into());
@@ -76,14 +77,23 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
                 add_filter(link, Handle::INGRESS, owner::PREFERENCE, "bpf", rule)?;
             }
         }
-        Step::Classify { on, from: Device::Netdev { index, .. }, to } => {
-            network.links.get(index).ok_or("ENODEV: no such interface")?;
-            let rule = Rule::Classify { from: Some(*index), to: *to };
-            let link = find(network, on)?;
-            link.class(*to).ok_or("ENOENT: no such class")?;
-            add_filter(link, owner::ROOT_QDISC, to.minor(), "u32", rule)?;
+        Step::AddClassifier { device } => {
+            let link = find(network, device)?;
+            if !link.root_is_ours() {
+                return Err("ENOENT: no such qdisc".into());
+            }
+            let rule = Rule::Classify { map: 8, classes: BTreeMap::new() };
+            add_filter(link, owner::ROOT_QDISC, owner::PREFERENCE, "bpf", rule)?;
+        }
+        Step::Classify { device, from: Device::Netdev { index, .. }, to } => {
+            let link = find(network, device)?;
+            link.class(*to).ok_or("frames would go nowhere")?;
+            classes(link)?.insert(*index, *to);
         }
         Step::Classify { .. } => return Err("from the IFB itself".into()),
+        Step::Unclassify { device, from } => {
+            classes(find(network, device)?)?.remove(from).ok_or("ENOENT: no such entry")?;
+        }
         Step::DeleteFilter { device, filter } => {
             let link = find(network, device)?;
             let group = |f: &Filter| (f.parent, f.preference, f.protocol);
@@ -123,6 +133,15 @@ fn find<'a>(network: &'a mut Network, device: &Device) -> Result<&'a mut Link, S
 fn port<'a>(network: &'a mut Network, device: &Device) -> Result<&'a mut Vlans, String> {
     let link = find(network, device)?;
     link.vlans.as_mut().ok_or_else(|| "EOPNOTSUPP: not a bridge port".into())
+}
+
+/// The map of the classifier.
+fn classes(link: &mut Link) -> Result<&mut BTreeMap<u32, Handle>, String> {
+    let found = link.filters.iter_mut().find_map(|f| match &mut f.rule {
+        Rule::Classify { classes, .. } if f.parent == owner::ROOT_QDISC => Some(classes),
+        _ => None,
+    });
+    found.ok_or_else(|| "its classifier is gone".into())
 }
 
 fn set_qdisc(

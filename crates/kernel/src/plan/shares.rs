@@ -15,7 +15,7 @@ use super::{Leaf, device, has_root, root, set_class, set_leaf};
 use crate::class::HtbClass;
 use crate::handle::Handle;
 use crate::limit::Limit;
-use crate::network::{Link, Network, Setting};
+use crate::network::{Class, Link, Network, Setting};
 use crate::owner;
 use crate::shaping::Share;
 use crate::step::{Device, Step};
@@ -34,22 +34,32 @@ pub fn set(
     if shares.is_empty() {
         let there = set_root(steps, at, link, owner::ROOT_CLASS);
         let leaf = Leaf { class: all, parent: Handle::ROOT, queue: limit.queue };
-        set_leaf(steps, at, there, owner::ROOT_CLASS, leaf);
+        set_known(steps, at, there, owner::ROOT_CLASS, leaf);
         return Ok(());
     }
     let there = set_root(steps, at, link, owner::REST_CLASS);
-    let mut leaves = Leaves::of_egress(at.clone(), there);
     let senders: BTreeMap<u32, &Share> =
         shares.iter().filter_map(|share| Some((network.by_name(&share.from)?.0, share))).collect();
-    leaves.drop_others(steps, |index| senders.contains_key(&index));
-    set_class(steps, at, there, owner::ROOT_CLASS, Handle::ROOT, all);
+    let mut leaves = Leaves::of_egress(at.clone(), there, |index| senders.contains_key(&index));
+    leaves.drop_others(steps);
+    set_class(steps, at, class(there, owner::ROOT_CLASS), owner::ROOT_CLASS, Handle::ROOT, all);
     let part = |class| Leaf { class, parent: owner::ROOT_CLASS, queue: limit.queue };
-    set_leaf(steps, at, there, owner::REST_CLASS, part(HtbClass::rest(limit)));
+    set_known(steps, at, there, owner::REST_CLASS, part(HtbClass::rest(limit)));
+    leaves.set_classifier(steps);
     for (index, share) in senders {
         let from = device(index, &network.links[&index]);
         leaves.set(steps, index, &from, part(HtbClass::share(share, limit)))?;
     }
     Ok(())
+}
+
+/// A class that a device has one of, with its queue; `there` is where they may be already.
+fn set_known(steps: &mut Vec<Step>, at: &Device, there: Option<&Link>, id: Handle, leaf: Leaf) {
+    set_leaf(steps, at, class(there, id), there.and_then(|link| link.leaf(id)), id, leaf);
+}
+
+fn class(there: Option<&Link>, id: Handle) -> Option<&Class> {
+    there.and_then(|link| link.class(id))
 }
 
 /// The root qdisc, with a class for what no filter takes; the link, where it was there already.

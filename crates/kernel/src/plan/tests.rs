@@ -51,7 +51,7 @@ fn taps(n: u32) -> Network {
         bridge: Some(Bridge { filters: true, default_pvid: Some(1) }),
         ..Link::default()
     };
-    Network { links: (1..=n).map(|i| (i, tap(i))).chain([(BRIDGE, bridge)]).collect() }
+    Network { links: (1..=n).map(|i| (i, tap(i))).chain([(BRIDGE, bridge)]).collect(), near: None }
 }
 
 fn run(network: &mut Network, plan: &Plan) {
@@ -95,10 +95,11 @@ fn in_force(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass
     let ingress = link.filters_at(Handle::INGRESS).next().and_then(|first| {
         let Rule::Redirect { to, .. } = first.rule else { return None };
         let ifb = network.links.get(&to).filter(|l| l.up && l.root_is_ours())?;
-        let of = |f: &&Filter| matches!(f.rule, Rule::Classify { from, .. } if from == Some(index));
-        let mut leading = ifb.filters.iter().filter(of);
-        let Rule::Classify { to, .. } = leading.next()?.rule else { return None };
-        assert_eq!(leading.next(), None, "one filter each");
+        let mut classifiers = ifb.filters_at(owner::ROOT_QDISC);
+        let first = classifiers.next();
+        assert_eq!((first, classifiers.next()), (ifb.classifier(), None), "one filter for all");
+        let (_, to) = ifb.classified().find(|(from, _)| *from == index)?;
+        assert_eq!(ifb.classified().filter(|(_, other)| *other == to).count(), 1, "a class of its own");
         class(ifb, to)
     });
     (egress, ingress)
@@ -113,8 +114,7 @@ fn sender(mbit: u64) -> HtbClass {
 fn shared(network: &Network, index: u32) -> BTreeMap<u32, HtbClass> {
     let link = &network.links[&index];
     let mut classes = BTreeMap::new();
-    for filter in link.filters_at(owner::ROOT_QDISC) {
-        let Rule::Classify { from: Some(from), to } = filter.rule else { panic!("{filter:?}") };
+    for (from, to) in link.classified() {
         let class = link.class(to).expect("its class");
         assert_eq!((class.parent, link.leaf(to).is_some()), (owner::ROOT_CLASS, true));
         assert_eq!(classes.insert(from, class.htb.expect("htb")), None, "one filter each");
@@ -159,6 +159,7 @@ fn a_tap_is_shaped_both_ways_from_the_end_to_the_beginning() {
         [
             "make interface tidegate-tx",
             "set qdisc htb at root of tidegate-tx",
+            "classify what goes to tidegate-tx by where it came in",
             "bring interface tidegate-tx up",
             "set class 7464:1 of tidegate-tx to 12500000 bytes/s",
             "set qdisc bfifo at 7464:1 of tidegate-tx",
@@ -272,6 +273,7 @@ fn senders_have_shares_of_what_a_vm_receives() {
             "set class 7464:1 of tap1 to 6250000 bytes/s",
             "set class 7464:ffff of tap1 to 1100 bytes/s",
             "set qdisc bfifo at 7464:ffff of tap1",
+            "classify what goes to tap1 by where it came in",
             "set class 7464:2 of tap1 to 1250000 bytes/s",
             "set qdisc bfifo at 7464:2 of tap1",
             "put what tap2 receives into class 7464:2 of tap1",
@@ -297,7 +299,7 @@ fn senders_have_shares_of_what_a_vm_receives() {
     assert_eq!(
         shown(&changed),
         [
-            "delete the u32 filter of preference 2 at 7464: of tap1",
+            "put what interface 2 receives into no class of tap1",
             "delete class 7464:2 of tap1",
             "set class 7464:2 of tap1 to 125000 bytes/s",
             "set qdisc bfifo at 7464:2 of tap1",
@@ -384,22 +386,11 @@ fn what_a_vm_leaves_behind_goes() {
     let wanted = [shaping("tap1", 100, 0), shaping("tap2", 10, 0)];
     settle(&mut network, &wanted);
     network.links.remove(&1);
-    let (ifb, _) = network.by_name(owner::IFB).expect("an IFB");
-    for filter in &mut network.links.get_mut(&ifb).expect("an IFB").filters {
-        if let Rule::Classify { from, .. } = &mut filter.rule
-            && *from == Some(1)
-        {
-            *from = None;
-        }
-    }
     let made = plan(&wanted, &network);
     assert_eq!(made.refusals.len(), 1);
     assert_eq!(
         shown(&made),
-        [
-            "delete the u32 filter of preference 1 at 7464: of tidegate-tx",
-            "delete class 7464:1 of tidegate-tx"
-        ]
+        ["put what interface 1 receives into no class of tidegate-tx", "delete class 7464:1 of tidegate-tx"]
     );
     run(&mut network, &made);
     assert_eq!(in_force(&network, 2), (None, Some(sender(10))));
@@ -420,8 +411,11 @@ enum Damage {
     IfbGone,
     IfbDown,
     IfbRootGone,
-    IfbFilterGone(usize),
-    IfbFilterTwice(usize),
+    IfbFilterGone,
+    IfbFilterBeside(u16),
+    LeafGone,
+    LeafOf(u32),
+    LeafOfNone(u16),
     Vlan(u16),
     StepsCut(usize),
 }
@@ -440,11 +434,41 @@ fn damage() -> impl Strategy<Value = Damage> {
         Just(Damage::IfbGone),
         Just(Damage::IfbDown),
         Just(Damage::IfbRootGone),
-        (0_usize..4).prop_map(Damage::IfbFilterGone),
-        (0_usize..4).prop_map(Damage::IfbFilterTwice),
+        Just(Damage::IfbFilterGone),
+        (1_u16..4).prop_map(Damage::IfbFilterBeside),
+        Just(Damage::LeafGone),
+        (1_u32..9).prop_map(Damage::LeafOf),
+        (0_u16..9).prop_map(Damage::LeafOfNone),
         (1_u16..5).prop_map(Damage::Vlan),
         (0_usize..40).prop_map(Damage::StepsCut),
     ]
+}
+
+/// The map of the classifier.
+fn map(ifb: Option<&mut Link>) -> Option<&mut BTreeMap<u32, Handle>> {
+    ifb?.filters.iter_mut().find_map(|f| match &mut f.rule {
+        Rule::Classify { classes, .. } => Some(classes),
+        _ => None,
+    })
+}
+
+/// As [`crate::Kernel::observe_near`].
+fn near(network: &Network, index: u32) -> Network {
+    let ifb = network.ifb();
+    if ifb.is_some_and(|(_, ifb)| ifb.classified().all(|(from, _)| from == index)) {
+        return network.clone();
+    }
+    let mut seen = Network { near: Some([index].into()), ..network.clone() };
+    // Of others, only that they are there.
+    for (_, link) in seen.links.iter_mut().filter(|(i, link)| **i != index && !link.is_our_ifb()) {
+        (link.qdiscs, link.classes, link.filters) = Default::default();
+    }
+    for link in seen.links.values_mut().filter(|link| link.is_our_ifb()) {
+        let leaf = link.classified().find(|(from, _)| *from == index).map(|(_, to)| to);
+        link.classes.retain(|class| Some(class.id) == leaf);
+        link.qdiscs.retain(|q| q.parent == Handle::ROOT || Some(q.parent) == leaf);
+    }
+    seen
 }
 
 fn hurt(network: &mut Network, index: u32, damage: &Damage) {
@@ -460,27 +484,26 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
                 (link.qdiscs, link.classes, link.filters) = Default::default();
             }
         }
-        Damage::IfbFilterGone(n) => {
-            if let Some(link) = on_ifb.filter(|l| *n < l.filters.len()) {
-                link.filters.remove(*n);
+        Damage::IfbFilterGone => drop(on_ifb.map(|l| l.filters.clear())),
+        Damage::IfbFilterBeside(preference) => {
+            if let Some(link) = on_ifb {
+                let handle = 77 + link.filters.len() as u32;
+                link.filters.push(Filter { parent: owner::ROOT_QDISC, handle, ..police(*preference) });
             }
         }
-        Damage::IfbFilterTwice(n) => {
-            if let Some(link) = on_ifb.filter(|l| *n < l.filters.len()) {
-                let twice = Filter { handle: 77 + link.filters.len() as u32, ..link.filters[*n].clone() };
-                link.filters.push(twice);
+        Damage::LeafGone => map(on_ifb).into_iter().for_each(|m| m.retain(|from, _| *from != index)),
+        Damage::LeafOf(other) => {
+            if let Some(map) = map(on_ifb)
+                && let Some(class) = map.get(other).copied()
+            {
+                map.insert(index, class);
             }
         }
-        Damage::TapGone => {
-            network.links.remove(&index);
-            for filter in network.links.values_mut().flat_map(|l| &mut l.filters) {
-                if let Rule::Classify { from, .. } = &mut filter.rule
-                    && *from == Some(index)
-                {
-                    *from = None;
-                }
-            }
+        Damage::LeafOfNone(minor) => {
+            let gone = [(index + 5, Handle::new(owner::MAJOR, *minor))];
+            map(on_ifb).into_iter().for_each(|m| m.extend(gone));
         }
+        Damage::TapGone => drop(network.links.remove(&index)),
         _ => {
             let (Some(link), Some(_)) = (network.links.get_mut(&index), device) else { return };
             match damage {
@@ -659,28 +682,28 @@ proptest! {
         settle(&mut network, &before);
         damages.iter().for_each(|(index, damage)| hurt(&mut network, *index, damage));
         let wanted: Vec<_> = wanted.into_iter().map(|s| Shaping { held: Ways::BOTH, ..s }).collect();
-        for near in 1..6 {
-            let mut seen = network.clone();
-            for (index, link) in &mut seen.links {
-                if *index != near && !link.is_our_ifb() {
-                    // What is not read is not known.
-                    (link.unread, link.classes, link.filters) = (true, vec![], vec![]);
-                }
-            }
-            let made = plan(&wanted, &seen);
+        for index in 1..6 {
+            let seen = near(&network, index);
+            // With the last on the IFB, all is seen.
+            let of_it = |s: &&Shaping| seen.near.is_none() || s.netdev == format!("tap{index}");
+            let asks: Vec<_> = wanted.iter().filter(of_it).cloned().collect();
+            let made = plan(&asks, &seen);
             let others = |network: &Network| {
                 let mut links = network.links.clone();
-                links.retain(|index, link| *index != near && !link.is_our_ifb());
-                links
+                links.retain(|i, link| *i != index && !link.is_our_ifb());
+                let leaves: Option<Vec<_>> = network.ifb().map(|(_, ifb)| ifb.classified().filter(|(i, _)| *i != index).collect());
+                (links, leaves.unwrap_or_default())
             };
             let untouched = others(&network);
             run(&mut network, &made);
-            prop_assert_eq!(others(&network), untouched);
-            if let Some(shaping) = wanted.iter().find(|s| s.netdev == format!("tap{near}"))
+            if seen.near.is_some() {
+                prop_assert_eq!(others(&network), untouched);
+            }
+            if let Some(shaping) = wanted.iter().find(|s| s.netdev == format!("tap{index}"))
                 && network.by_name(&shaping.netdev).is_some()
             {
-                prop_assert_eq!(met(&network, near), asked(shaping));
-                prop_assert_eq!(shared(&network, near), asked_of_shares(shaping, &network));
+                prop_assert_eq!(met(&network, index), asked(shaping));
+                prop_assert_eq!(shared(&network, index), asked_of_shares(shaping, &network));
             }
         }
         let whole = plan(&wanted, &network);

@@ -89,12 +89,15 @@ mod tests {
             vlans: Some(Vlans::access(1)),
             ..Link::default()
         };
-        Network { links: [(1, bridge("br0", true)), (2, bridge("br1", false)), (TAP, tap)].into() }
+        Network {
+            links: [(1, bridge("br0", true)), (2, bridge("br1", false)), (TAP, tap)].into(),
+            near: None,
+        }
     }
 
     fn wanted(segment: Option<u16>, held: bool) -> [Shaping; 1] {
         let held = Ways { segment: held, ..Ways::NONE };
-        [Shaping { netdev: "tap3".into(), tx: None, tx_police: None, rx: None, segment, held }]
+        [Shaping { netdev: "tap3".into(), segment, held, ..Shaping::default() }]
     }
 
     fn shown(plan: &Plan) -> Vec<String> {
