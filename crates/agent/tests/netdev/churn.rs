@@ -3,16 +3,15 @@
 use super::common::{Lab, RunningAgent};
 use super::netns::ip;
 use super::{LIMITS, contract, in_namespace, is_shaped, run};
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const VMS: usize = 200;
 
-/// Contracts of some VMs, at a rate of their own each.
-fn contracts(vms: Range<usize>, rate: impl Fn(usize) -> usize) -> String {
+/// Contracts of all VMs, at a rate of their own each.
+fn contracts(rate: impl Fn(usize) -> usize) -> String {
     let mut text = String::new();
-    for n in vms {
+    for n in 0..VMS {
         let (tx, rx) = (rate(n), rate(n) + 1);
         let limits = format!("tx = {{ max = \"{tx}mbit\" }}\nrx = {{ max = \"{rx}mbit\" }}");
         let mac = format!("52:54:00:00:{:02x}:{:02x}", n >> 8, n & 0xff);
@@ -20,14 +19,6 @@ fn contracts(vms: Range<usize>, rate: impl Fn(usize) -> usize) -> String {
             &contract(&format!("vm{n}"), 0, &format!("tg{n}"), &limits).replace("52:54:00:00:00:00", &mac);
     }
     text
-}
-
-/// Gives all VMs contracts, in pieces: a build for tests is slow, and the API waits 30 s at most.
-#[track_caller]
-fn apply_all(agent: &RunningAgent, rate: impl Fn(usize) -> usize) {
-    for from in (0..VMS).step_by(40) {
-        apply(agent, &contracts(from..from + 40, &rate));
-    }
 }
 
 /// Says that it is over, also where a test fails.
@@ -106,7 +97,7 @@ fn two_hundred_vms_come_and_go_while_limits_change() {
         let agent = lab.agent();
         let before = everything();
         batch((0..VMS).map(start));
-        apply_all(&agent, |n| 10 + n);
+        apply(&agent, &contracts(|n| 10 + n));
         assert_eq!(all_shaped(|n| 10 + n), Ok(()));
 
         let over = AtomicBool::new(false);
@@ -131,7 +122,7 @@ fn two_hundred_vms_come_and_go_while_limits_change() {
                 assert_eq!(status, 200, "{answer}");
             }
         });
-        apply_all(&agent, |n| 300 + n);
+        apply(&agent, &contracts(|n| 300 + n));
         let begin = Instant::now();
         while let Err(why) = all_shaped(|n| 300 + n) {
             let shown = || agent.get("/v1/vnics").1.to_string();

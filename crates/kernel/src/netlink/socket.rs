@@ -27,6 +27,12 @@ const HEADER: usize = 16;
 /// The kernel answers at once; this is for one that lost an answer for want of memory.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// A dump comes in pieces as large as who reads has room for, up to 32 KiB, and the kernel begins each by going through
+/// all it has said before (`netlink_dump`, net/netlink/af_netlink.c). One link with many functions may be longer.
+const BUFFER: usize = 128 * 1024;
+/// Of `recv`: tells the whole length (sys/socket.h).
+const MSG_TRUNC: i32 = 0x20;
+
 /// For how long a dump is begun anew that a change interrupted, and the longest pause before that.
 const CHANGING: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -61,6 +67,7 @@ impl NetlinkError {
 pub struct Socket {
     socket: netlink_sys::Socket,
     sequence: u32,
+    buffer: Vec<u8>,
 }
 
 impl Socket {
@@ -76,7 +83,7 @@ impl Socket {
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
-        Ok(Self { socket, sequence: 0 })
+        Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER] })
     }
 
     /// Asks for a change, and waits until it is done.
@@ -147,8 +154,11 @@ impl Socket {
     fn receive(&mut self, mut each: impl FnMut(u16, &[u8])) -> Result<bool, NetlinkError> {
         let mut whole = true;
         loop {
-            let (datagram, _) = self.socket.recv_from_full()?;
-            let mut rest = datagram.as_slice();
+            let length = self.socket.recv(&mut &mut self.buffer[..], MSG_TRUNC)?;
+            let mut rest = self
+                .buffer
+                .get(..length)
+                .ok_or_else(|| io::Error::other(format!("an answer of {length} bytes is too long")))?;
             while rest.len() >= HEADER {
                 let message = NetlinkBuffer::new_checked(rest).map_err(io::Error::other)?;
                 let body = message.payload();
