@@ -222,4 +222,22 @@ mod tests {
         assert!(load().is_empty());
         assert_eq!(record.known(&full.vnic.attach), None);
     }
+
+    #[test]
+    fn what_a_port_had_is_on_disk_before_it_is_touched() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let load = || Record::load(folder.path()).expect("it loads").0;
+        let Told { vnic, held, port, .. } = told("web", Ways::BOTH, false);
+        let on_disk = || load().known(&vnic.attach).and_then(|told| told.port);
+        let (mut record, _) = Record::load(folder.path()).expect("nothing there");
+        record.reserve([(&vnic, held, port.clone())].into_iter()).expect("saved");
+        assert_eq!(on_disk(), port, "an agent that died here");
+
+        // It is told, and found on another bridge.
+        record.set("web", Some(told("web", Ways::BOTH, false)));
+        let moved = Some(Port { index: 7, bridge: 10, vlans: Vlans::access(5) });
+        record.get_mut("web").expect("there").port = moved.clone();
+        record.note().expect("saved");
+        assert_eq!(on_disk(), moved);
+    }
 }
