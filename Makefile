@@ -40,8 +40,6 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
 	@scripts/setup lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo fmt --manifest-path fuzz/Cargo.toml --check
-	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --lib --tests --locked -- -D warnings
 	.venv/bin/ruff check --config tests/pyproject.toml $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml --check $(PYTHON)
 	cd tests && ../.venv/bin/mypy . ../scripts/test
@@ -56,7 +54,6 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
 
 fmt: ## format Rust and Python
 	cargo fmt --all
-	cargo fmt --manifest-path fuzz/Cargo.toml
 	.venv/bin/ruff check --config tests/pyproject.toml --fix --quiet $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml $(PYTHON)
 

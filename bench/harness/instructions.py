@@ -20,8 +20,8 @@ from . import stages
 
 FEW, MANY = 2_560, 10_240
 """Frames of the two runs of which the difference is taken: start-up is in both."""
-BUILD = ("cargo", "build", "--release", "--locked", "--workspace", "--example", "hot_path")
-"""The workspace: with its features for dependencies, what `cargo build` made serves here too."""
+BUILD = ("cargo", "build", "--release", "--locked", "--example", "hot_path")
+"""No crate is named: with the features of all for dependencies, what `cargo build` made serves here too."""
 
 
 class Failed(Exception):
