@@ -2,6 +2,7 @@
 
 use crate::classify::{Classes, Classifier, ClassifyError};
 use crate::handle::Handle;
+use crate::mark::{Marker, Marks, over_burst};
 use crate::netlink::attribute::Attributes;
 use crate::netlink::constants::{
     IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER,
@@ -48,6 +49,8 @@ pub struct Kernel {
     ifb: Option<u32>,
     /// The map of the classifier of each device that has one, by interface index, as last seen.
     classifiers: BTreeMap<u32, Classes>,
+    /// The program that clears marks, once it was needed: all netdevs share it.
+    clearing: Option<Marker>,
 }
 
 impl Kernel {
@@ -56,7 +59,7 @@ impl Kernel {
     /// # Errors
     /// The operating system said no.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { socket: Socket::open()?, ifb: None, classifiers: BTreeMap::new() })
+        Ok(Self { socket: Socket::open()?, ifb: None, classifiers: BTreeMap::new(), clearing: None })
     }
 
     /// Adds the VLANs of bridge ports to what was observed: one request for all of them.
@@ -243,7 +246,9 @@ impl Kernel {
 
     fn try_step(&mut self, step: &Step) -> Result<(), String> {
         // Held until the filter holds its program.
-        let mut names = KernelNames { ifb: self.ifb, policer: None, classifier: None };
+        let clearing = &mut self.clearing;
+        let mut names =
+            KernelNames { ifb: self.ifb, policer: None, classifier: None, marker: None, clearing };
         if let Some(request) = netlink::request(step, &mut names)? {
             match self.socket.change(request.kind, request.flags, &request.body) {
                 // Of a filter that is made again, this was left: tables of u32 are not seen among the filters.
@@ -251,22 +256,23 @@ impl Kernel {
                 done => done.map_err(|e| explain(&e))?,
             }
         }
+        let (ifb, classifier) = (names.ifb, names.classifier.take());
+        let index = |device: &Device| index_of(ifb, device);
         match step {
             Step::AddIfb => {
                 let found = self.link(owner::IFB).map_err(|e| e.to_string())?;
                 self.ifb = found.filter(|(_, link)| link.is_our_ifb()).map(|(index, _)| index);
             }
             Step::AddClassifier { device } => {
-                let classes = names.classifier.as_ref().map(Classifier::classes).transpose();
-                let index = names.index(device)?;
+                let classes = classifier.as_ref().map(Classifier::classes).transpose();
+                let index = index(device)?;
                 self.classifiers.extend(classes.map_err(|e| e.to_string())?.map(|c| (index, c)));
             }
             Step::Classify { device, from, to } => {
-                let from = names.index(from)?;
-                self.classes_of(names.index(device)?)?.set(from, *to).map_err(|e| e.to_string())?;
+                self.classes_of(index(device)?)?.set(index(from)?, *to).map_err(|e| e.to_string())?;
             }
             Step::Unclassify { device, from } => {
-                self.classes_of(names.index(device)?)?.remove(*from).map_err(|e| e.to_string())?;
+                self.classes_of(index(device)?)?.remove(*from).map_err(|e| e.to_string())?;
             }
             _ => {}
         }
@@ -304,22 +310,19 @@ impl Kernel {
     }
 }
 
-struct KernelNames {
+struct KernelNames<'a> {
     ifb: Option<u32>,
     policer: Option<Policer>,
     classifier: Option<Classifier>,
+    marker: Option<Marker>,
+    clearing: &'a mut Option<Marker>,
 }
 
-impl Names for KernelNames {
+impl Names for KernelNames<'_> {
     type Error = String;
 
     fn index(&mut self, device: &Device) -> Result<u32, String> {
-        match device {
-            Device::Ifb => {
-                self.ifb.ok_or_else(|| format!("interface {} is gone: somebody deleted it", owner::IFB))
-            }
-            Device::Netdev { index, .. } => Ok(*index),
-        }
+        index_of(self.ifb, device)
     }
 
     fn policer(&mut self, bucket: Bucket, before: Option<u32>) -> Result<(u32, u32), String> {
@@ -338,6 +341,27 @@ impl Names for KernelNames {
         let number = classifier.classes().map_err(|e| e.to_string())?.number();
         self.classifier = Some(classifier);
         Ok((program.cast_unsigned(), number))
+    }
+
+    fn marker(&mut self, marks: Marks, before: Option<u32>) -> Result<(u32, u32), String> {
+        let held = if marks == Marks::Clear { &mut *self.clearing } else { &mut self.marker };
+        let marker = match held {
+            Some(marker) => marker,
+            None => {
+                let counted = before.and_then(|map| over_burst(map).ok()).unwrap_or_default();
+                held.insert(Marker::load(marks, counted).map_err(|e| e.to_string())?)
+            }
+        };
+        let number = marker.number().map_err(|e| e.to_string())?;
+        Ok((marker.with_program(|fd| fd.as_raw_fd()).cast_unsigned(), number))
+    }
+}
+
+/// The interface index of a device; `ifb` is that of our IFB.
+fn index_of(ifb: Option<u32>, device: &Device) -> Result<u32, String> {
+    match device {
+        Device::Ifb => ifb.ok_or_else(|| format!("interface {} is gone: somebody deleted it", owner::IFB)),
+        Device::Netdev { index, .. } => Ok(*index),
     }
 }
 

@@ -38,6 +38,7 @@
 //! - [`kernel`]: observing and applying
 //! - [`classify`]: from netdev to class, an eBPF program of `bpf/`
 //! - [`meter`]: how long frames waited, by eBPF programs of `bpf/`
+//! - [`mark`]: priority marks in the IP header, an eBPF program of `bpf/`
 //! - [`police`]: a token bucket that drops, an eBPF program of `bpf/`
 //! - [`mod@probe`]: what the running kernel lacks
 
@@ -46,6 +47,7 @@ pub mod classify;
 pub mod handle;
 pub mod kernel;
 pub mod limit;
+pub mod mark;
 pub mod meter;
 pub mod netlink;
 pub mod network;
@@ -53,19 +55,24 @@ pub mod owner;
 pub mod plan;
 pub mod police;
 pub mod probe;
+pub mod program;
 pub mod shaping;
 pub mod step;
+#[cfg(test)]
+mod testing;
 pub mod theirs;
 pub mod vlan;
 
 pub use classify::{Classes, Classifier, ClassifyError};
 pub use kernel::{Kernel, ObserveError, StepError};
 pub use limit::{Limit, LimitError};
+pub use mark::Marks;
 pub use meter::{Meter, MeterError, Queue, Waits};
 pub use network::{Link, Network};
 pub use plan::{Plan, plan, refusals};
-pub use police::{Bucket, BucketError, PoliceError, Policed, Policer};
+pub use police::{Bucket, BucketError, Policed, Policer};
 pub use probe::{Missing, probe};
+pub use program::ProgramError;
 pub use shaping::{Ends, Refusal, Shaping, Share, Ways};
 pub use step::{Device, Step};
 pub use theirs::{Port, Theirs, rehearse};

@@ -2,6 +2,7 @@
 
 use crate::class::HtbClass;
 use crate::handle::Handle;
+use crate::mark::Marks;
 use crate::owner::{self, Cookie};
 use crate::police::Bucket;
 use crate::vlan::Vlans;
@@ -157,6 +158,15 @@ pub enum Rule {
         /// Our mark.
         cookie: Cookie,
     },
+    /// Priority marks are set or cleared.
+    Mark {
+        /// Which.
+        marks: Marks,
+        /// Number of the eBPF map with what was counted.
+        map: u32,
+        /// Our mark.
+        cookie: Cookie,
+    },
     /// What came in by a device goes to its class.
     Classify {
         /// Number of the eBPF map that says to which.
@@ -260,8 +270,15 @@ impl Filter {
     /// Our mark, where it bears it.
     pub fn cookie(&self) -> Option<Cookie> {
         match self.rule {
-            Rule::Redirect { cookie, .. } | Rule::Police { cookie, .. } => Some(cookie),
+            Rule::Redirect { cookie, .. } | Rule::Police { cookie, .. } | Rule::Mark { cookie, .. } => {
+                Some(cookie)
+            }
             _ => None,
         }
+    }
+
+    /// Whether it is ours and marks.
+    pub fn marks(&self) -> bool {
+        matches!(self.rule, Rule::Mark { .. })
     }
 }

@@ -5,13 +5,14 @@
 //! |---|---|
 //! | root qdisc of a netdev | its handle, `7464:` |
 //! | filter at the ingress of a netdev | its preference, and the cookie of its action |
-//! | policer there | its preference, and its name |
+//! | marks and policer there | their preferences, and their names |
 //! | classifier of a root qdisc | its preference, and its name |
 //! | IFB, with all that is on it | its name and its device group |
 //!
 //! A clsact qdisc has no room for a mark. Whether we made it is a bit of the cookie of the filter in it.
 
 use crate::handle::Handle;
+use crate::mark::Marks;
 use crate::police::Bucket;
 
 /// Major of our qdiscs: the bytes "td", as in the stamp of the uplink.
@@ -29,8 +30,12 @@ pub const REST_CLASS: Handle = Handle::new(MAJOR, 0xffff);
 /// Below the classes of the senders: the first minor.
 pub const FIRST_SHARE: u16 = 2;
 
-/// Preference of our filters, at a netdev's ingress and at a root qdisc: low, since whoever comes first decides.
-pub const PREFERENCE: u16 = 1;
+/// Preference of the filter at a netdev's ingress that marks: it comes before what shapes or polices.
+pub const MARK_PREFERENCE: u16 = 1;
+
+/// Preference of the filter at a netdev's ingress that shapes or polices, and of the one at a root qdisc: low, since
+/// whoever comes first decides.
+pub const PREFERENCE: u16 = 2;
 
 /// Name of our IFB, the device whose classes shape what VMs send.
 pub const IFB: &str = "tidegate-tx";
@@ -66,6 +71,20 @@ pub fn classifier_name(map: u32) -> String {
 /// The map that a name says; `None` where it is not ours.
 pub fn parse_classifier_name(name: &str) -> Option<u32> {
     name.strip_prefix("tidegate-classes:")?.parse().ok()
+}
+
+/// The name of the filter that marks, as [`police_name`].
+pub fn mark_name(cookie: Cookie, marks: Marks, map: u32) -> String {
+    format!("tidegate:mark:{}:{}:{map}", u8::from(cookie.made_clsact), marks.burst())
+}
+
+/// What a name says; `None` where it is not ours.
+pub fn parse_mark_name(name: &str) -> Option<(Cookie, Marks, u32)> {
+    let numbers = name.strip_prefix("tidegate:mark:")?.split(':').map(|n| n.parse::<u64>().ok());
+    let [made_clsact @ (0 | 1), burst, map] = numbers.collect::<Option<Vec<_>>>()?[..] else {
+        return None;
+    };
+    Some((Cookie { made_clsact: made_clsact == 1 }, Marks::from_burst(burst), map.try_into().ok()?))
 }
 
 const MAGIC: [u8; 8] = *b"tidegate";
@@ -126,6 +145,21 @@ mod tests {
             ["", "tidegate:1:2:3:4", "tidegate-classes:", "tidegate-classes:x", "tidegate-classes:-1"]
         {
             assert_eq!(parse_classifier_name(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_mark_s_name_reads_back_and_others_are_not_ours() {
+        let cookie = Cookie { made_clsact: true };
+        for marks in [Marks::Clear, Marks::Set { burst: 3_000.try_into().expect("not 0") }] {
+            let name = mark_name(cookie, marks, 77);
+            assert_eq!(parse_mark_name(&name), Some((cookie, marks, 77)));
+            assert_eq!(parse_police_name(&name), None);
+        }
+        for other in
+            ["", "tidegate:1:2:3:4", "tidegate:mark:1:2", "tidegate:mark:2:0:1", "tidegate:mark:1:2:3:4"]
+        {
+            assert_eq!(parse_mark_name(other), None, "{other}");
         }
     }
 

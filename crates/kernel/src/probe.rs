@@ -11,6 +11,7 @@
 use crate::handle::Handle;
 use crate::kernel::Kernel;
 use crate::limit::Limit;
+use crate::mark::Marks;
 use crate::network::Setting;
 use crate::plan::settle_link;
 use crate::police::Bucket;
@@ -27,6 +28,8 @@ pub struct Missing {
     pub ingress: Option<String>,
     /// For a policer there.
     pub police: Option<String>,
+    /// For priority marks there.
+    pub marks: Option<String>,
 }
 
 /// Above 34 Gbit/s the kernel takes a rate from an attribute of its own.
@@ -46,6 +49,7 @@ pub fn probe() -> Result<Missing, String> {
             egress: attempt(Sides { egress: limit, ..none })?,
             ingress: attempt(Sides { ingress: limit, ..none })?,
             police: attempt(Sides { police, ..none })?,
+            marks: attempt(Sides { marks: Some(Marks::from_burst(5_000_000)), ..none })?,
         })
     })
 }
@@ -98,6 +102,7 @@ fn feature(step: &Step) -> &'static str {
         Step::AddClassifier { .. }
         | Step::Classify { .. }
         | Step::Unclassify { .. }
+        | Step::Mark { .. }
         | Step::Police { .. } => "eBPF programs as filters (CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_BPF)",
         // Not in what is tried here.
         Step::Again { .. } => "what others made",

@@ -1,6 +1,7 @@
 //! What is wanted of one netdev.
 
 use crate::limit::Limit;
+use crate::mark::Marks;
 use crate::police::Bucket;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,8 @@ pub struct Shaping {
     pub tx: Option<Limit>,
     /// Of what the VM sends: more is dropped. Beside `tx` it has no meaning.
     pub tx_police: Option<Bucket>,
+    /// Priority marks of what the VM sends; `None` leaves them as they are. On a macvtap they are out of reach.
+    pub marks: Option<Marks>,
     /// What the VM sends goes before what others send.
     pub realtime: bool,
     /// Others have a share for what it sends.
@@ -133,12 +136,19 @@ pub(crate) struct Sides<'a> {
     pub police: Option<Bucket>,
     /// What the host receives from it goes before what it receives from others.
     pub realtime: bool,
+    /// Priority marks of what the host receives from it.
+    pub marks: Option<Marks>,
 }
 
 impl Sides<'_> {
     /// Whether the ingress is limited in either way.
     pub fn limits_ingress(self) -> bool {
         self.ingress.is_some() || self.police.is_some()
+    }
+
+    /// Whether a filter of ours belongs to the ingress.
+    pub fn filters_ingress(self) -> bool {
+        self.limits_ingress() || self.marks.is_some()
     }
 }
 
@@ -153,12 +163,15 @@ impl Shaping {
         let (egress, ingress) = by_end(kind, self.tx, self.rx)?;
         // What a macvtap sends does not come in anywhere: the plan refuses that.
         let comes_in = by_end(kind, true, false) == Some((false, true));
+        // Marks of what comes from the network outside are that network's.
+        let is_vm = matches!(kind, Some("tun" | "veth"));
         Some(Sides {
             egress,
             shares: if comes_in { &self.rx_shares } else { &[] },
             ingress,
             police: self.tx_police.filter(|_| comes_in && self.tx.is_none()),
             realtime: self.realtime,
+            marks: self.marks.filter(|_| is_vm),
         })
     }
 }

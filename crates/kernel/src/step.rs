@@ -2,6 +2,7 @@
 
 use crate::class::HtbClass;
 use crate::handle::Handle;
+use crate::mark::Marks;
 use crate::network::{Filter, Setting};
 use crate::owner;
 use crate::police::Bucket;
@@ -90,6 +91,17 @@ pub enum Step {
         /// The policer whose place it takes, and whose counters it goes on with: handle of the filter, number of the map.
         instead: Option<(u32, u32)>,
     },
+    /// At the ingress of a netdev, before the two above: priority marks are set or cleared.
+    Mark {
+        /// Where.
+        device: Device,
+        /// Which.
+        marks: Marks,
+        /// Our mark.
+        cookie: owner::Cookie,
+        /// As for [`Step::Police`].
+        instead: Option<(u32, u32)>,
+    },
     /// At our root qdisc of a device: what came in by a netdev goes to the class that a map says, which is empty yet.
     AddClassifier {
         /// Where.
@@ -155,6 +167,7 @@ impl Step {
             | Self::AddClassifier { device }
             | Self::Classify { device, .. }
             | Self::Unclassify { device, .. }
+            | Self::Mark { device, .. }
             | Self::DeleteFilter { device, .. }
             | Self::SetVlans { device, .. }
             | Self::DeleteVlans { device, .. }
@@ -198,6 +211,12 @@ impl fmt::Display for Step {
             }
             Self::Unclassify { device, from } => {
                 write!(f, "put what interface {from} receives into no class of {device}")
+            }
+            Self::Mark { device, marks: Marks::Clear, .. } => {
+                write!(f, "clear real-time marks in what {device} receives")
+            }
+            Self::Mark { device, marks: Marks::Set { .. }, .. } => {
+                write!(f, "mark what {device} receives as real-time")
             }
             Self::DeleteFilter { device, filter: Filter { kind, preference, parent, .. } } => {
                 write!(f, "delete the {kind} filter of preference {preference} at {parent} of {device}")

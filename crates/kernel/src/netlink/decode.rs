@@ -162,12 +162,12 @@ fn bpf_rule(options: &[u8]) -> Option<Rule> {
     let direct = find(options, TCA_BPF_FLAGS).and_then(|flags| u32_at(flags, 0))? & TCA_BPF_FLAG_ACT_DIRECT;
     let name = string(find(options, TCA_BPF_NAME)?);
     let major = find(options, TCA_BPF_CLASSID).and_then(|id| u32_at(id, 0)).map(|id| Handle(id).major());
-    let rule = match (owner::parse_police_name(&name), owner::parse_classifier_name(&name)) {
-        (Some((cookie, bucket, map)), _) => Rule::Police { bucket, map, cookie },
-        (_, Some(map)) if major == Some(owner::MAJOR) => Rule::Classify { map, classes: BTreeMap::new() },
-        _ => return None,
-    };
-    (direct != 0).then_some(rule)
+    let police = owner::parse_police_name(&name);
+    let police = police.map(|(cookie, bucket, map)| Rule::Police { bucket, map, cookie });
+    let mark = || owner::parse_mark_name(&name).map(|(cookie, marks, map)| Rule::Mark { marks, map, cookie });
+    let classes = || owner::parse_classifier_name(&name).filter(|_| major == Some(owner::MAJOR));
+    let classify = || classes().map(|map| Rule::Classify { map, classes: BTreeMap::new() });
+    police.or_else(mark).or_else(classify).filter(|_| direct != 0)
 }
 
 /// Of a u32 filter that takes every packet.
@@ -186,6 +186,7 @@ fn redirect_rule(options: &[u8]) -> Option<Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mark::Marks;
     use crate::netlink::encode::{Names, header, link_header, request};
     use crate::police::Bucket;
     use crate::step::{Device, Step};
@@ -205,6 +206,10 @@ mod tests {
         }
 
         fn classifier(&mut self, _: &Device) -> Result<(u32, u32), ()> {
+            Ok((67, 78))
+        }
+
+        fn marker(&mut self, _: Marks, _: Option<u32>) -> Result<(u32, u32), ()> {
             Ok((6, 78))
         }
     }
@@ -239,6 +244,18 @@ mod tests {
             let filter = message.filter(Handle::INGRESS).expect("a filter");
             assert_eq!((filter.preference, filter.protocol), (owner::PREFERENCE, 3));
             assert_eq!(filter.rule, Rule::Police { bucket, map: 77, cookie });
+        }
+    }
+
+    #[test]
+    fn marks_read_back() {
+        let (cookie, marks) = (Cookie { made_clsact: false }, Marks::Clear);
+        for instead in [None, Some((1, 5))] {
+            let body = body(&Step::Mark { device: tap(), marks, cookie, instead });
+            let message = traffic_control(&body).expect("a message");
+            let filter = message.filter(Handle::INGRESS).expect("a filter");
+            assert_eq!((filter.preference, filter.protocol), (owner::MARK_PREFERENCE, 3));
+            assert_eq!(filter.rule, Rule::Mark { marks, map: 78, cookie });
         }
     }
 

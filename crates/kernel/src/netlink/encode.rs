@@ -5,6 +5,7 @@ use super::bridge::{port_header, put_vlans};
 use super::constants::*;
 use crate::class::HtbClass;
 use crate::handle::Handle;
+use crate::mark::Marks;
 use crate::network::{ANY_PROTOCOL, Filter, Setting};
 use crate::owner;
 use crate::police::Bucket;
@@ -52,6 +53,12 @@ pub trait Names {
     /// # Errors
     /// It cannot be loaded.
     fn classifier(&mut self, device: &Device) -> Result<(u32, u32), Self::Error>;
+
+    /// The same of a program that marks.
+    ///
+    /// # Errors
+    /// It cannot be loaded.
+    fn marker(&mut self, marks: Marks, before: Option<u32>) -> Result<(u32, u32), Self::Error>;
 }
 
 /// What to send for a step; nothing for one that changes a map.
@@ -101,18 +108,20 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Option<Request>, 
             made(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, body)
         }
         Step::Police { device, bucket, cookie, instead } => {
-            let handle = instead.map_or(Handle::default(), |(handle, _)| Handle(handle));
-            let info = filter_info(owner::PREFERENCE, ANY_PROTOCOL);
-            let mut body = header(names.index(device)?, handle, Handle::INGRESS, info);
+            let index = names.index(device)?;
             let (program, map) = names.policer(*bucket, instead.map(|(_, map)| map))?;
-            body.put_str(TCA_KIND, "bpf");
-            body.nest(TCA_OPTIONS, |options| {
-                options.put_u32(TCA_BPF_FD, program);
-                options.put_str(TCA_BPF_NAME, &owner::police_name(*cookie, *bucket, map));
-                options.put_u32(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT);
-            });
-            let exclusive = if instead.is_some() { 0 } else { NLM_F_EXCL };
-            made(RTM_NEWTFILTER, NLM_F_CREATE | exclusive, body)
+            let name = owner::police_name(*cookie, *bucket, map);
+            let handle = instead.map(|(handle, _)| handle);
+            let (flags, body) = direct_action(index, owner::PREFERENCE, handle, program, &name);
+            made(RTM_NEWTFILTER, flags, body)
+        }
+        Step::Mark { device, marks, cookie, instead } => {
+            let index = names.index(device)?;
+            let (program, map) = names.marker(*marks, instead.map(|(_, map)| map))?;
+            let name = owner::mark_name(*cookie, *marks, map);
+            let handle = instead.map(|(handle, _)| handle);
+            let (flags, body) = direct_action(index, owner::MARK_PREFERENCE, handle, program, &name);
+            made(RTM_NEWTFILTER, flags, body)
         }
         Step::AddClassifier { device } => {
             let info = filter_info(owner::PREFERENCE, ANY_PROTOCOL);
@@ -163,6 +172,26 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Option<Request>, 
             made(kind, NLM_F_CREATE | NLM_F_EXCL, body)
         }
     }
+}
+
+/// Flags and message for a filter at an ingress that does what its eBPF program says; in the place of the one with this
+/// handle, where there is one.
+fn direct_action(
+    index: u32,
+    preference: u16,
+    instead: Option<u32>,
+    program: u32,
+    name: &str,
+) -> (u16, Attributes) {
+    let info = filter_info(preference, ANY_PROTOCOL);
+    let mut body = header(index, Handle(instead.unwrap_or_default()), Handle::INGRESS, info);
+    body.put_str(TCA_KIND, "bpf");
+    body.nest(TCA_OPTIONS, |options| {
+        options.put_u32(TCA_BPF_FD, program);
+        options.put_str(TCA_BPF_NAME, name);
+        options.put_u32(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT);
+    });
+    (NLM_F_CREATE | if instead.is_some() { 0 } else { NLM_F_EXCL }, body)
 }
 
 /// `struct ifinfomsg`, which begins every message of a link.

@@ -14,6 +14,7 @@
 mod filters;
 mod foreign;
 mod leaves;
+mod marks;
 #[cfg(test)]
 mod model;
 mod shares;
@@ -119,27 +120,19 @@ fn lead_to(
     for (index, target) in targets {
         let link = &network.links[index];
         let device = device(*index, link);
+        let known = leaves.minor(*index).is_some() || target.held.ingress;
         if let Some(limit) = target.sides.ingress {
-            let known = leaves.minor(*index).is_some();
             let class = HtbClass::sender(limit, target.sides.realtime);
             let leaf = Leaf { class, parent: Handle::ROOT, queue: limit.queue };
-            match leaves.set(&mut plan.steps, *index, &device, leaf) {
-                Ok(()) => set_redirect(
-                    &mut plan.steps,
-                    &device,
-                    link,
-                    ifb.map(|(i, _)| i),
-                    known,
-                    target.held.ingress,
-                ),
-                Err(reason) => {
-                    plan.refusals.push(refusal(&link.name, reason));
-                    continue;
-                }
+            if let Err(reason) = leaves.set(&mut plan.steps, *index, &device, leaf) {
+                plan.refusals.push(refusal(&link.name, reason));
+                continue;
             }
         }
-        if let Some(bucket) = target.sides.police {
-            set_police(&mut plan.steps, &device, link, bucket, target.held.ingress);
+        if target.sides.filters_ingress() {
+            let made_clsact = set_clsact(&mut plan.steps, &device, link, known);
+            let ifb = ifb.map(|(i, _)| i);
+            set_ingress(&mut plan.steps, &device, link, target, ifb, Cookie { made_clsact });
         }
         if let Some(limit) = target.sides.egress {
             let made = shares::set(&mut plan.steps, &device, link, limit, target.sides.shares, network);
@@ -199,6 +192,7 @@ fn target<'a>(
         shaping.segment.map(|segment| vlan::others(link, segment, network)).transpose().map_err(no)?;
     let vlans = vlans.filter(|_| !shaping.held.segment).unwrap_or_default();
     foreign::refuse(link, used.without(held), &vlans)?;
+    marks::refuse(link, shaping.marks, sides, held.ingress)?;
     Ok((index, Target { sides, segment: shaping.segment, held }))
 }
 
@@ -212,12 +206,14 @@ fn device(index: u32, link: &Link) -> Device {
 
 /// What is ours and not wanted any more.
 fn take_away(steps: &mut Vec<Step>, device: &Device, link: &Link, sides: Sides<'_>) {
-    if !sides.limits_ingress()
-        && let Some(filter) = link.filters_at(Handle::INGRESS).find(|f| f.cookie().is_some())
-    {
-        filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| f.cookie().is_some());
-        let others = link.filters_at(Handle::INGRESS).any(|f| f.cookie().is_none());
-        if filter.cookie().is_some_and(|c| c.made_clsact) && !others {
+    let goes = |f: &Filter| {
+        let wanted = if f.marks() { sides.marks.is_some() } else { sides.limits_ingress() };
+        f.cookie().is_some() && !wanted
+    };
+    if let Some(filter) = link.filters_at(Handle::INGRESS).find(|f| goes(f)) {
+        filters::delete(steps, device, link.filters_at(Handle::INGRESS), goes);
+        let others = link.filters_at(Handle::INGRESS).any(|f| !goes(f));
+        if filter.cookie().is_some_and(|c| c.made_clsact) && !others && !sides.filters_ingress() {
             let (parent, handle) = (Handle::CLSACT, Handle::INGRESS_QDISC);
             steps.push(Step::DeleteQdisc { device: device.clone(), parent, handle });
         }
@@ -298,13 +294,31 @@ fn set_class(
     }
 }
 
-/// The filter at the ingress. `known`: a leaf for this device was there.
+/// The filters at the ingress; `ifb` is where what is shaped goes.
+fn set_ingress(
+    steps: &mut Vec<Step>,
+    device: &Device,
+    link: &Link,
+    target: &Target<'_>,
+    ifb: Option<u32>,
+    cookie: Cookie,
+) {
+    let Target { sides, held, .. } = target;
+    if sides.ingress.is_some() {
+        set_redirect(steps, device, link, ifb, cookie, held.ingress);
+    }
+    if let Some(bucket) = sides.police {
+        set_police(steps, device, link, bucket, cookie, held.ingress);
+    }
+    marks::set(steps, device, link, *sides, cookie);
+}
+
 fn set_redirect(
     steps: &mut Vec<Step>,
     device: &Device,
     link: &Link,
     ifb: Option<u32>,
-    known: bool,
+    cookie: Cookie,
     held: bool,
 ) {
     let is_right = |f: &&Filter| {
@@ -315,16 +329,21 @@ fn set_redirect(
     // What others put beside it since, a shaping that is held goes on without.
     filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| {
         debug_assert!(held || f.cookie().is_some(), "others' filters are refused before");
-        !right.is_some_and(|right| std::ptr::eq(right, f))
+        !f.marks() && !right.is_some_and(|right| std::ptr::eq(right, f))
     });
     if right.is_none() {
-        let made_clsact = set_clsact(steps, device, link, known);
-        steps.push(Step::Redirect { device: device.clone(), cookie: Cookie { made_clsact } });
+        steps.push(Step::Redirect { device: device.clone(), cookie });
     }
 }
 
-/// The policer at the ingress.
-fn set_police(steps: &mut Vec<Step>, device: &Device, link: &Link, bucket: Bucket, held: bool) {
+fn set_police(
+    steps: &mut Vec<Step>,
+    device: &Device,
+    link: &Link,
+    bucket: Bucket,
+    cookie: Cookie,
+    held: bool,
+) {
     let is_policer = |f: &&Filter| {
         matches!(f.rule, Rule::Police { .. })
             && (f.preference, f.protocol) == (owner::PREFERENCE, ANY_PROTOCOL)
@@ -332,15 +351,14 @@ fn set_police(steps: &mut Vec<Step>, device: &Device, link: &Link, bucket: Bucke
     let policer = link.filters_at(Handle::INGRESS).find(is_policer);
     filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| {
         debug_assert!(held || f.cookie().is_some(), "others' filters are refused before");
-        !policer.is_some_and(|policer| std::ptr::eq(policer, f))
+        !f.marks() && !policer.is_some_and(|policer| std::ptr::eq(policer, f))
     });
     let instead = match policer.map(|f| (f.rule.clone(), f.handle)) {
         Some((Rule::Police { bucket: known, .. }, _)) if known == bucket => return,
         Some((Rule::Police { map, .. }, handle)) => Some((handle, map)),
         _ => None,
     };
-    let made_clsact = set_clsact(steps, device, link, held);
-    steps.push(Step::Police { device: device.clone(), bucket, cookie: Cookie { made_clsact }, instead });
+    steps.push(Step::Police { device: device.clone(), bucket, cookie, instead });
 }
 
 /// The qdisc that filters of the ingress are in; whether we made it. `known`: a filter of ours was there.

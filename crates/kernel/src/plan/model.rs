@@ -66,16 +66,11 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
         }
         Step::Police { device, bucket, cookie, instead } => {
             let rule = Rule::Police { bucket: *bucket, map: 7, cookie: *cookie };
-            let link = find(network, device)?;
-            link.ingress().ok_or("EINVAL: no ingress qdisc")?;
-            if let Some((handle, _)) = instead {
-                let there = |f: &&mut Filter| {
-                    (f.parent, f.preference, f.handle) == (Handle::INGRESS, owner::PREFERENCE, *handle)
-                };
-                link.filters.iter_mut().find(there).ok_or("ENOENT")?.rule = rule;
-            } else {
-                add_filter(link, Handle::INGRESS, owner::PREFERENCE, "bpf", rule)?;
-            }
+            direct_action(find(network, device)?, owner::PREFERENCE, *instead, rule)?;
+        }
+        Step::Mark { device, marks, cookie, instead } => {
+            let rule = Rule::Mark { marks: *marks, map: 8, cookie: *cookie };
+            direct_action(find(network, device)?, owner::MARK_PREFERENCE, *instead, rule)?;
         }
         Step::AddClassifier { device } => {
             let link = find(network, device)?;
@@ -193,6 +188,21 @@ fn set_class(link: &mut Link, id: Handle, parent: Handle, class: HtbClass) -> Re
             link.classes.push(Class { id, parent, htb: Some(class), counters: Counters::default() });
         }
     }
+    Ok(())
+}
+
+fn direct_action(
+    link: &mut Link,
+    preference: u16,
+    instead: Option<(u32, u32)>,
+    rule: Rule,
+) -> Result<(), String> {
+    link.ingress().ok_or("EINVAL: no ingress qdisc")?;
+    let Some((handle, _)) = instead else {
+        return add_filter(link, Handle::INGRESS, preference, "bpf", rule);
+    };
+    let there = |f: &&mut Filter| (f.parent, f.preference, f.handle) == (Handle::INGRESS, preference, handle);
+    link.filters.iter_mut().find(there).ok_or("ENOENT")?.rule = rule;
     Ok(())
 }
 

@@ -2,6 +2,7 @@ use super::{Plan, model, plan};
 use crate::class::HtbClass;
 use crate::handle::Handle;
 use crate::limit::Limit;
+use crate::mark::Marks;
 use crate::network::*;
 use crate::owner::{self, Cookie};
 use crate::police::Bucket;
@@ -92,7 +93,8 @@ fn in_force(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass
         }
         _ => None,
     };
-    let ingress = link.filters_at(Handle::INGRESS).next().and_then(|first| {
+    let mut filters = link.filters_at(Handle::INGRESS).filter(|f| !f.marks());
+    let ingress = filters.next().and_then(|first| {
         let Rule::Redirect { to, .. } = first.rule else { return None };
         let ifb = network.links.get(&to).filter(|l| l.up && l.root_is_ours())?;
         let mut classifiers = ifb.filters_at(owner::ROOT_QDISC);
@@ -195,6 +197,44 @@ fn a_macvtap_is_the_other_way_round() {
     let made = plan(&[shaping("tap1", 100, 50)], &network);
     run(&mut network, &made);
     assert_eq!(in_force(&network, 1), (Some(limit(100).into()), Some(sender(50))));
+}
+
+#[test]
+fn marks_go_beside_what_others_filter_but_not_behind() {
+    let mut network = taps(1);
+    let before = [clsact()];
+    let link = network.links.get_mut(&1).expect("a tap");
+    link.qdiscs.extend(before);
+    link.filters = vec![police(owner::PREFERENCE)];
+    let marked = |burst| [Shaping { marks: Some(Marks::from_burst(burst)), ..shaping("tap1", 0, 0) }];
+    let made = plan(&marked(3_000), &network);
+    assert_eq!(shown(&made), ["mark what tap1 receives as real-time"]);
+    run(&mut network, &made);
+    let changed = plan(&marked(0), &network);
+    assert!(matches!(changed.steps[..], [Step::Mark { instead: Some((1, 8)), .. }]), "{changed:?}");
+    run(&mut network, &changed);
+    settle(&mut network, &[]);
+    assert_eq!(network.links[&1].filters, [police(owner::PREFERENCE)]);
+
+    network.links.get_mut(&1).expect("a tap").filters = vec![police(owner::MARK_PREFERENCE)];
+    let refused = plan(&marked(0), &network);
+    assert_eq!(refused.steps, []);
+    let reason = &refused.refusals[0].reason;
+    assert!(reason.contains("a u32 filter of preference 1") && reason.contains("from 2 on"), "{reason}");
+}
+
+#[test]
+fn a_macvtap_cannot_be_marked() {
+    let mut network = taps(1);
+    network.links.get_mut(&1).expect("a tap").kind = Some("macvtap".into());
+    let wanted = |marks| [Shaping { marks: Some(marks), ..shaping("tap1", 100, 0) }];
+    let refused = plan(&wanted(Marks::from_burst(3_000)), &network);
+    assert_eq!(refused.steps, []);
+    assert!(refused.refusals[0].reason.contains("cannot be marked as real-time"), "{refused:?}");
+    let made = plan(&wanted(Marks::Clear), &network);
+    assert_eq!(made.refusals, []);
+    run(&mut network, &made);
+    assert!(network.links[&1].filters.is_empty(), "its own egress is limited, and nothing is marked");
 }
 
 #[test]
@@ -518,6 +558,8 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
                     link.filters.retain(|f| f.parent != Handle::INGRESS);
                 }
                 Damage::FilterGone => link.filters.clear(),
+                // Another kind cannot be where marks are.
+                Damage::FilterBeside(owner::MARK_PREFERENCE) if link.filters.iter().any(Filter::marks) => {}
                 Damage::FilterBeside(preference) if link.ingress().is_some() => {
                     link.filters
                         .push(Filter { handle: 99 + link.filters.len() as u32, ..police(*preference) });
@@ -546,10 +588,11 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
 fn shapings() -> impl Strategy<Value = Vec<Shaping>> {
     let side = || prop_oneof![Just(0_u64), 1..9_u64];
     let segment = || prop::option::of(1_u16..5);
-    let made = |i, (tx, polices, rx, segment)| {
+    let marks = || prop_oneof![Just(None), Just(Some(0)), (1_u64..3).prop_map(Some)];
+    let made = |i, (tx, polices, rx, segment, marks): (_, _, _, _, Option<u64>)| {
         let netdev = format!("tap{i}");
         let made = if polices { policing(&netdev, tx, rx) } else { shaping(&netdev, tx, rx) };
-        Shaping { segment, ..made }
+        Shaping { segment, marks: marks.map(Marks::from_burst), ..made }
     };
     let share = |(from, guaranteed, priority)| Share {
         from: format!("tap{from}"),
@@ -560,12 +603,15 @@ fn shapings() -> impl Strategy<Value = Vec<Shaping>> {
     let shares = proptest::collection::btree_map(1_u32..7, (0..9_u64, 0..8_u8), 0..4)
         .prop_map(move |all| all.into_iter().map(|(from, (g, p))| share((from, g, p))).collect::<Vec<_>>());
     let shares = prop_oneof![Just(vec![]), shares];
-    proptest::collection::btree_map(1_u32..6, ((side(), any::<bool>(), side(), segment()), shares), 0..6)
-        .prop_map(move |wanted| {
-            let made =
-                wanted.into_iter().map(|(i, (sides, rx_shares))| Shaping { rx_shares, ..made(i, sides) });
-            made.collect()
-        })
+    proptest::collection::btree_map(
+        1_u32..6,
+        ((side(), any::<bool>(), side(), segment(), marks()), shares),
+        0..6,
+    )
+    .prop_map(move |wanted| {
+        let made = wanted.into_iter().map(|(i, (sides, rx_shares))| Shaping { rx_shares, ..made(i, sides) });
+        made.collect()
+    })
 }
 
 /// What is asked for those who send to a device.
@@ -578,20 +624,25 @@ fn asked_of_shares(shaping: &Shaping, network: &Network) -> BTreeMap<u32, HtbCla
 }
 
 /// What is asked of a device.
-fn asked(shaping: &Shaping) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>) {
-    (shaping.rx.map(HtbClass::from), shaping.tx.map(|tx| HtbClass::sender(tx, false)), shaping.tx_police)
+fn asked(shaping: &Shaping) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>, Option<Marks>) {
+    let tx = shaping.tx.map(|tx| HtbClass::sender(tx, false));
+    (shaping.rx.map(HtbClass::from), tx, shaping.tx_police, shaping.marks)
 }
 
-/// What frames meet, policers included.
-fn met(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>) {
+/// What frames meet, policers and marks included.
+fn met(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>, Option<Marks>) {
     let (egress, ingress) = in_force(network, index);
-    let mut filters = network.links[&index].filters_at(Handle::INGRESS);
-    let first = filters.clone().map(|f| f.preference).min();
-    let policer = filters.find_map(|f| match f.rule {
-        Rule::Police { bucket, .. } if Some(f.preference) == first => Some(bucket),
+    let filters = network.links[&index].filters_at(Handle::INGRESS);
+    let first = |of: fn(&&Filter) -> bool| filters.clone().filter(of).min_by_key(|f| f.preference);
+    let policer = first(|f| !f.marks()).and_then(|f| match f.rule {
+        Rule::Police { bucket, .. } => Some(bucket),
         _ => None,
     });
-    (egress, ingress, policer)
+    let marks = first(|_| true).and_then(|f| match f.rule {
+        Rule::Mark { marks, .. } => Some(marks),
+        _ => None,
+    });
+    (egress, ingress, policer, marks)
 }
 
 proptest! {
@@ -648,10 +699,14 @@ proptest! {
             let tx = here.is_some_and(|s| s.tx.is_some() || s.tx_police.is_some());
             let rx = here.and_then(|s| s.rx);
             prop_assert!(rx.is_some() || !link.root_is_ours());
-            prop_assert!(tx || link.filters.iter().all(|f| f.cookie().is_none()));
+            let marks = here.is_some_and(|s| s.marks.is_some());
+            let is_wanted = |f: &Filter| if f.marks() { marks } else { tx };
+            prop_assert!(link.filters.iter().all(|f| f.cookie().is_none() || is_wanted(f)));
             let theirs = |link: &Link| {
                 let root = link.root().filter(|_| rx.is_none() && !link.root_is_ours()).cloned();
-                let filters = link.filters_at(Handle::INGRESS).filter(|f| !tx && f.cookie().is_none());
+                let in_the_way = |f: &Filter| tx || marks && f.preference <= owner::MARK_PREFERENCE;
+                let filters = link.filters_at(Handle::INGRESS);
+                let filters = filters.filter(|f| f.cookie().is_none() && !in_the_way(f));
                 (root, filters.cloned().collect::<Vec<_>>())
             };
             prop_assert_eq!(theirs(link), theirs(&found.links[index]));

@@ -167,3 +167,18 @@ pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     }
     panic!("{what}: not within five seconds");
 }
+
+/// Has the host forward between guests, and nobody send frames of IPv6 by himself.
+#[track_caller]
+pub fn route(guests: &[&Guest]) {
+    let quiet = || drop(run("sysctl", "-qw net.ipv6.conf.all.disable_ipv6=1"));
+    quiet();
+    run("sysctl", "-qw net.ipv4.ip_forward=1");
+    for guest in guests {
+        let host = guest.address(1);
+        guest.within(|_| {
+            quiet();
+            ip(&format!("route add default via {host}"));
+        });
+    }
+}

@@ -1,0 +1,95 @@
+/* Priority marks in the IP header (DSCP, RFC 2474) of what a netdev brings in.
+ *
+ *   ingress of a netdev ─▶ of a real-time vNIC: EF set; what is larger than its envelope's burst is dropped
+ *                       └▶ of another one: real-time marks cleared, others left
+ *
+ * The two ECN bits beside them are the endpoints'.
+ */
+#include "wire.h"
+
+#include <linux/pkt_cls.h>
+
+#define DSCP_EF 46
+/* Voice with admission (RFC 5865), class selectors 6 and 7: what a network takes for real-time traffic beside EF. */
+#define DSCP_VOICE_ADMIT 44
+#define DSCP_CS6 48
+#define DSCP_CS7 56
+#define REALTIME (1ULL << DSCP_EF | 1ULL << DSCP_VOICE_ADMIT | 1ULL << DSCP_CS6 | 1ULL << DSCP_CS7)
+
+/* Where the mark is in the first 16 bits of a header: IPv4 has version and header length before it, IPv6 the version. */
+#define SHIFT_IPV4 2
+#define SHIFT_IPV6 6
+/* The 16-bit word of an IPv4 header that is its checksum, and what has to be read for both. */
+#define CHECKSUM 5
+#define WORDS 6
+
+/* Of the netdev that this program is loaded for: the most wire bytes of one frame of a real-time vNIC; 0 of another vNIC. */
+const volatile __u64 burst;
+
+/* Frames that were larger. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} over_burst SEC(".maps");
+
+/* The checksum of a header in which one word changes (RFC 1624, equation 3). */
+static __always_inline __be16 checksum(__be16 check, __be16 before, __be16 after)
+{
+	__u32 sum = (__u16)~check + (__u16)~before + after;
+
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~((sum & 0xffff) + (sum >> 16));
+}
+
+static __always_inline void set_mark(struct __sk_buff *skb)
+{
+	__be16 type, words[WORDS];
+	__u32 offset, shift;
+
+	if (skip_ethernet(skb, &offset, &type))
+		return;
+	if (type == bpf_htons(ETH_P_IP))
+		shift = SHIFT_IPV4;
+	else if (type == bpf_htons(ETH_P_IPV6))
+		shift = SHIFT_IPV6;
+	else
+		return;
+	if (bpf_skb_load_bytes(skb, offset, words, sizeof(words)))
+		return;
+	__u16 before = bpf_ntohs(words[0]);
+	__u16 mark = before >> shift & 63;
+	__u16 wanted = burst ? DSCP_EF : REALTIME >> mark & 1 ? 0 : mark;
+
+	if (wanted == mark)
+		return;
+	__be16 after = bpf_htons((before & ~(63 << shift)) | wanted << shift);
+
+	if (type == bpf_htons(ETH_P_IP)) {
+		words[CHECKSUM] = checksum(words[CHECKSUM], words[0], after);
+		words[0] = after;
+		/* The sum over the whole header is as before, and so is what a device summed up. */
+		bpf_skb_store_bytes(skb, offset, words, sizeof(words), 0);
+	} else {
+		bpf_skb_store_bytes(skb, offset, &after, sizeof(after), BPF_F_RECOMPUTE_CSUM);
+	}
+}
+
+SEC("tc")
+int mark(struct __sk_buff *skb)
+{
+	if (burst && on_wire(skb).bytes > burst) {
+		__u32 only = 0;
+		__u64 *dropped = bpf_map_lookup_elem(&over_burst, &only);
+
+		if (dropped)
+			__sync_fetch_and_add(dropped, 1);
+		return TC_ACT_SHOT;
+	}
+	set_mark(skb);
+	/* What else is at this ingress decides. */
+	return TC_ACT_UNSPEC;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

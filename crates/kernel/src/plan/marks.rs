@@ -1,0 +1,61 @@
+//! The filter at the ingress that sets or clears priority marks.
+//!
+//! It decides nothing else, so where tx is not limited what others filter there goes on beside it. Its preference it needs for itself:
+//! whoever has a lower one may end the search before it.
+
+use super::{filters, refusal};
+use crate::handle::Handle;
+use crate::mark::Marks;
+use crate::network::{ANY_PROTOCOL, Filter, Link, Rule};
+use crate::owner::{self, Cookie};
+use crate::shaping::{Refusal, Sides};
+use crate::step::{Device, Step};
+
+/// Refuses marks that are out of reach, or in whose way others are. At an ingress that is limited those are refused anyway.
+pub fn refuse(link: &Link, wanted: Option<Marks>, sides: Sides, held: bool) -> Result<(), Refusal> {
+    let name = &link.name;
+    if sides.marks.is_none() && matches!(wanted, Some(Marks::Set { .. })) {
+        return Err(refusal(
+            name,
+            format!(
+                "interface {name} is a macvtap: what its VM sends comes in by no device of this host, so it cannot be \
+                 marked as real-time; leave the deadline out, or give its VM a tap"
+            ),
+        ));
+    }
+    match link.filters_at(Handle::INGRESS).find(|f| is_in_the_way(f)) {
+        Some(Filter { kind, preference, .. }) if sides.marks.is_some() && !held => Err(refusal(
+            name,
+            format!(
+                "interface {name} has a {kind} filter of preference {preference} at its ingress, which somebody else \
+                     made, where marks of real-time traffic have to be looked at first; give it another preference, from \
+                     {} on",
+                owner::PREFERENCE
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn is_in_the_way(filter: &Filter) -> bool {
+    filter.cookie().is_none() && filter.preference <= owner::MARK_PREFERENCE
+}
+
+/// The right filter, and no other that marks or is in its way.
+pub fn set(steps: &mut Vec<Step>, device: &Device, link: &Link, sides: Sides, cookie: Cookie) {
+    let Some(marks) = sides.marks else { return };
+    let place =
+        |f: &&Filter| f.marks() && (f.preference, f.protocol) == (owner::MARK_PREFERENCE, ANY_PROTOCOL);
+    let there = link.filters_at(Handle::INGRESS).find(place);
+    filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| {
+        // At an ingress that is limited what others made has gone by now.
+        let others = is_in_the_way(f) && !sides.limits_ingress();
+        others || f.marks() && !there.is_some_and(|there| std::ptr::eq(there, f))
+    });
+    let instead = match there.map(|f| (&f.rule, f.handle)) {
+        Some((Rule::Mark { marks: known, .. }, _)) if *known == marks => return,
+        Some((Rule::Mark { map, .. }, handle)) => Some((handle, *map)),
+        _ => None,
+    };
+    steps.push(Step::Mark { device: device.clone(), marks, cookie, instead });
+}
