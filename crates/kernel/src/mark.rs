@@ -136,8 +136,10 @@ mod tests {
     /// Of 16-bit words in ones' complement (RFC 1071).
     fn sum(bytes: &[u8]) -> u16 {
         let words = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
-        let sum: u32 = words.sum();
-        ((sum & 0xffff) + (sum >> 16)) as u16
+        words.fold(0, |sum, word| {
+            let sum = u32::from(sum) + word;
+            ((sum & 0xffff) + (sum >> 16)) as u16
+        })
     }
 
     fn headers() -> impl Strategy<Value = Header> {
