@@ -22,6 +22,7 @@ typedef struct {
 
 struct net_device {
 	int ifindex;
+	int group;
 	possible_net_t nd_net;
 };
 
@@ -36,7 +37,15 @@ struct Qdisc {
 
 struct sk_buff {
 	struct sk_buff *next;
+	struct net_device *dev;
 	int skb_iif;
+	unsigned char *data;
+};
+
+/* Why a frame was dropped; the numbers are the running kernel's (net/dropreason-core.h). */
+enum skb_drop_reason {
+	SKB_DROP_REASON_FULL_RING = 1,
+	SKB_DROP_REASON_QDISC_DROP,
 };
 
 #pragma clang attribute pop

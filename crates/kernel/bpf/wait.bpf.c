@@ -4,7 +4,7 @@
  *
  * Both tracepoints are passed with the lock of the root qdisc held, so each value has one writer at a time.
  */
-#include "kernel.h"
+#include "ours.h"
 #include "wait.h"
 
 #include <bpf/bpf_helpers.h>
@@ -33,14 +33,6 @@ struct {
 	__type(value, struct waits);
 } queues SEC(".maps");
 
-/* The network namespace of who measures: other ones have interfaces of the same numbers. */
-const volatile __u32 namespace;
-
-static __always_inline int is_ours(const struct Qdisc *qdisc)
-{
-	return qdisc->handle == OURS && qdisc->dev_queue->dev->nd_net.net->ns.inum == namespace;
-}
-
 static __always_inline struct waits *queue_of(const struct Qdisc *qdisc, const struct sk_buff *skb)
 {
 	struct end end = { .ifindex = qdisc->dev_queue->dev->ifindex };
@@ -52,29 +44,6 @@ static __always_inline struct waits *queue_of(const struct Qdisc *qdisc, const s
 	end.ifindex = skb->skb_iif;
 	end.ingress = 1;
 	return bpf_map_lookup_elem(&queues, &end);
-}
-
-static __always_inline __u32 log2_of(__u64 value)
-{
-	__u32 bits = 0;
-
-	for (__u32 step = 32; step; step >>= 1) {
-		if (value >> step) {
-			value >>= step;
-			bits += step;
-		}
-	}
-	return bits;
-}
-
-static __always_inline __u32 bucket(__u64 value)
-{
-	if (value >> MAX_BITS)
-		value = (1ULL << MAX_BITS) - 1;
-	if (value < SUB)
-		return value;
-	__u32 exponent = log2_of(value) - SUB_BITS;
-	return (exponent + 1) * SUB + (value >> exponent) - SUB;
 }
 
 static __always_inline void record(struct waits *waits, __u64 came, __u64 now)

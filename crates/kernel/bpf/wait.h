@@ -1,16 +1,7 @@
 /* Shared with the agent's side, src/meter.rs, which repeats it. */
 #pragma once
 
-#include <linux/types.h>
-
-/* Handle of every qdisc of ours, owner::ROOT_QDISC. */
-#define OURS 0x74640000
-
-/* Log-linear: 32 buckets per power of two up to 2^35 ns, as those of the host switch. */
-#define SUB_BITS 5
-#define SUB (1 << SUB_BITS)
-#define MAX_BITS 35
-#define BUCKETS ((MAX_BITS - SUB_BITS + 1) * SUB)
+#include "histogram.h"
 
 /* Which queue. */
 struct end {

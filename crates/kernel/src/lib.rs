@@ -38,12 +38,14 @@
 //! - [`kernel`]: observing and applying
 //! - [`classify`]: from netdev to class, an eBPF program of `bpf/`
 //! - [`meter`]: how long frames waited, by eBPF programs of `bpf/`
+//! - [`deadline`]: how long frames of real-time vNICs took, and what became of those that were late, by eBPF programs
 //! - [`mark`]: priority marks in the IP header, an eBPF program of `bpf/`
 //! - [`police`]: a token bucket that drops, an eBPF program of `bpf/`
 //! - [`mod@probe`]: what the running kernel lacks
 
 pub mod class;
 pub mod classify;
+pub mod deadline;
 pub mod handle;
 pub mod kernel;
 pub mod limit;
@@ -64,6 +66,7 @@ pub mod theirs;
 pub mod vlan;
 
 pub use classify::{Classes, Classifier, ClassifyError};
+pub use deadline::{DeadlineMeter, Delays, Loss, MissSeen, Part, Promise};
 pub use kernel::{Kernel, ObserveError, StepError};
 pub use limit::{Limit, LimitError};
 pub use mark::Marks;

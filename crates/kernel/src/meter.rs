@@ -12,7 +12,7 @@
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use std::fmt;
 
-/// `BUCKETS` of `bpf/wait.h`: 32 per power of two, up to 2^35 ns.
+/// `BUCKETS` of `bpf/histogram.h`: 32 per power of two, up to 2^35 ns.
 pub const BUCKETS: usize = 31 * 32;
 /// `struct waits`: four counters and the buckets.
 const VALUE: usize = (4 + BUCKETS) * 8;
@@ -144,7 +144,7 @@ impl fmt::Debug for Meter {
 }
 
 /// The number of this thread's network namespace.
-fn namespace() -> std::io::Result<u32> {
+pub(crate) fn namespace() -> std::io::Result<u32> {
     use std::os::unix::fs::MetadataExt;
     let inode = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
     u32::try_from(inode).map_err(std::io::Error::other)
