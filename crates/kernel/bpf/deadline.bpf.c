@@ -64,11 +64,6 @@ static __always_inline void forget(const struct sk_buff *skb)
 	bpf_map_delete_elem(&frames, &address);
 }
 
-static __always_inline int is_ifb(const struct Qdisc *qdisc)
-{
-	return qdisc->dev_queue->dev->group == IFB_GROUP;
-}
-
 static __always_inline void start(const struct sk_buff *skb, __u64 now)
 {
 	__u64 address = (__u64)skb;
@@ -84,13 +79,13 @@ static __always_inline void start(const struct sk_buff *skb, __u64 now)
 
 /* The frame that is at a receiver's netdev. Another frame may have got the address of one that nobody saw end: it came
  * in by another device. */
-static __always_inline struct frame *find_at(const struct Qdisc *qdisc, const struct sk_buff *skb)
+static __always_inline struct frame *find_at(__u32 ifindex, const struct sk_buff *skb)
 {
 	struct frame *frame = find(skb);
 
 	if (!frame || frame->promise.from != (__u32)skb->skb_iif)
 		return NULL;
-	frame->promise.to = qdisc->dev_queue->dev->ifindex;
+	frame->promise.to = ifindex;
 	return frame;
 }
 
@@ -167,7 +162,10 @@ static __always_inline void lost(const struct frame *frame, __u32 to, enum loss 
 SEC("tp_btf/qdisc_enqueue")
 int BPF_PROG(enqueued, const struct Qdisc *qdisc, const struct netdev_queue *txq, struct sk_buff *skb)
 {
-	struct frame *frame = is_ours(qdisc) && !is_ifb(qdisc) ? find_at(qdisc, skb) : NULL;
+	if (!is_ours(qdisc))
+		return 0;
+	const struct net_device *device = qdisc->dev_queue->dev;
+	struct frame *frame = device->group == IFB_GROUP ? NULL : find_at(device->ifindex, skb);
 
 	if (frame)
 		frame->queued = bpf_ktime_get_ns();
@@ -181,13 +179,17 @@ int BPF_PROG(dequeued, const struct Qdisc *qdisc, const struct netdev_queue *txq
 	if (!skb || !is_ours(qdisc))
 		return 0;
 	__u64 now = bpf_ktime_get_ns();
+	const struct net_device *device = qdisc->dev_queue->dev;
+	/* Not in the loop: of each pointer that is followed the verifier asks what it is, which takes it a millisecond. */
+	int starts = device->group == IFB_GROUP;
+	__u32 ifindex = device->ifindex;
 
 	for (int i = 0; i < BULK && i < packets && skb; i++, skb = skb->next) {
-		if (is_ifb(qdisc)) {
+		if (starts) {
 			start(skb, now);
 			continue;
 		}
-		struct frame *frame = find_at(qdisc, skb);
+		struct frame *frame = find_at(ifindex, skb);
 
 		if (frame)
 			frame->left = now;

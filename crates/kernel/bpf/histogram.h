@@ -23,7 +23,8 @@ static __always_inline __u32 log2_of(__u64 value)
 	return bits;
 }
 
-static __always_inline __u32 bucket(__u64 value)
+/* Not inline, so that it is verified once: in a loop its branches would be followed at each turn. */
+__noinline __u32 bucket(__u64 value)
 {
 	if (value >> MAX_BITS)
 		value = (1ULL << MAX_BITS) - 1;

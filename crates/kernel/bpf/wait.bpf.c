@@ -33,9 +33,9 @@ struct {
 	__type(value, struct waits);
 } queues SEC(".maps");
 
-static __always_inline struct waits *queue_of(const struct Qdisc *qdisc, const struct sk_buff *skb)
+static __always_inline struct waits *queue_of(__u32 ifindex, const struct sk_buff *skb)
 {
-	struct end end = { .ifindex = qdisc->dev_queue->dev->ifindex };
+	struct end end = { .ifindex = ifindex };
 	struct waits *waits = bpf_map_lookup_elem(&queues, &end);
 
 	if (waits)
@@ -66,7 +66,7 @@ static __always_inline void record(struct waits *waits, __u64 came, __u64 now)
 SEC("tp_btf/qdisc_enqueue")
 int BPF_PROG(enqueued, const struct Qdisc *qdisc, const struct netdev_queue *txq, struct sk_buff *skb)
 {
-	if (!is_ours(qdisc) || !queue_of(qdisc, skb))
+	if (!is_ours(qdisc) || !queue_of(qdisc->dev_queue->dev->ifindex, skb))
 		return 0;
 	__u64 now = bpf_ktime_get_ns();
 	__u64 frame = (__u64)skb;
@@ -82,11 +82,13 @@ int BPF_PROG(dequeued, const struct Qdisc *qdisc, const struct netdev_queue *txq
 	if (!skb || !is_ours(qdisc))
 		return 0;
 	__u64 now = bpf_ktime_get_ns();
+	/* Not in the loop: of each pointer that is followed the verifier asks what it is, which takes it a millisecond. */
+	__u32 ifindex = qdisc->dev_queue->dev->ifindex;
 
 	for (int i = 0; i < BULK && i < packets && skb; i++, skb = skb->next) {
 		__u64 frame = (__u64)skb;
 		__u64 *came = bpf_map_lookup_elem(&waiting, &frame);
-		struct waits *waits = came ? queue_of(qdisc, skb) : NULL;
+		struct waits *waits = came ? queue_of(ifindex, skb) : NULL;
 
 		if (waits)
 			record(waits, *came, now);
