@@ -6,6 +6,17 @@ use tidegate_switch::stats::{DropReason, Miss, MissCause};
 /// What a drop reason means and, where something can be done, what. `label` is
 /// [`DropReason::label`]; of a newer switch it may be one this program does not know.
 pub fn drop_reason(label: &str) -> &'static str {
+    // Of the kernel's netdevs.
+    match label {
+        "policed" => return "more than its `tx.max`, and `tx.method` says that it does not wait",
+        "over_burst" => {
+            return "a super-frame larger than its `tx.burst`, which the kernel cannot cut: raise it, or turn segmentation \
+                    offload off in the guest";
+        }
+        "ring_full" => return "the receiver took nothing for as long as its ring had room",
+        "kernel" => return "the kernel dropped it on its way",
+        _ => {}
+    }
     let Some(reason) = DropReason::ALL.iter().find(|r| r.label() == label) else {
         return "a reason this program does not know; it is older than the switch";
     };
@@ -85,7 +96,7 @@ fn wait(cause: MissCause, ns: u64, miss: &Miss) -> String {
             None => format!("{time} in the queue of `{egress}`"),
         },
         MissCause::Buffers => format!("{time} for `{egress}` to offer receive buffers"),
-        MissCause::Worker => format!("{time} for the switch's worker (the host was late)"),
+        MissCause::Worker => format!("{time} for the host (the switch's worker, or the kernel)"),
         MissCause::Tokens => {
             format!("{time} for its own envelope (sent faster than `tx.max` and `tx.burst`)")
         }
@@ -100,7 +111,9 @@ pub fn cause(label: &str) -> &'static str {
         Some(MissCause::Tokens) => "waited for its own envelope: sent faster than `tx.max` and `tx.burst`",
         Some(MissCause::Queue) => "waited behind other frames in the receiver's queue",
         Some(MissCause::Buffers) => "the receiving guest offered no buffers",
-        Some(MissCause::Worker) => "the switch's worker came late: a loop longer than the host budget H",
+        Some(MissCause::Worker) => {
+            "the switch's worker came late, by a loop longer than the host budget H; of netdevs, the host's kernel"
+        }
         Some(MissCause::Network) => "delayed in the network between the hosts",
         Some(MissCause::Dropped) => "dropped, so it never arrived",
         None => "a cause this program does not know; it is older than the switch",
@@ -135,6 +148,9 @@ mod tests {
         }
         for of in MissCause::ALL {
             assert!(!cause(of.label()).contains("older than"), "{}", of.label());
+        }
+        for reason in ["policed", "over_burst", "ring_full", "kernel"] {
+            assert!(!drop_reason(reason).contains("older than"), "{reason}");
         }
         assert!(drop_reason("new").contains("older than the switch"));
     }

@@ -11,6 +11,7 @@
 //! what others changed meanwhile is put right with it. A netdev that is gone keeps its contract, and is shaped when
 //! it is there again.
 //!
+//! - `deadlines`: which frames of real-time vNICs were late
 //! - `observe`: what is in force
 //! - `plan`: from wanted and observed to actions
 //! - `record`: what this place was told
@@ -18,6 +19,7 @@
 //! - `shape`: from a contract to limits
 //! - `waits`: how long frames waited
 
+mod deadlines;
 mod observe;
 mod plan;
 mod port;
@@ -27,13 +29,15 @@ mod waits;
 
 use crate::durable::DurableError;
 use crate::place::{Action, Capabilities, Observed, Place, PlaceError, Refusal, Wanted};
+use deadlines::DeadlineWatch;
 use record::{Record, Told};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::{
-    Device, Ends, Kernel, Missing, Network, ObserveError, Port, Shaping, Step, StepError, Theirs, Ways,
-    plan as steps_for,
+    Device, Ends, Kernel, Marks, Missing, Network, ObserveError, Plan, Port, Shaping, Step, StepError,
+    Theirs, Ways, plan as steps_for,
 };
 use waits::WaitMeter;
 
@@ -52,9 +56,10 @@ pub struct KernelPlace {
     ports: BTreeMap<String, Port>,
     /// The last look found something of ours that belongs to no netdev with a contract.
     left_over: bool,
-    /// What the kernel lacks, once somebody wanted to know.
-    missing: Option<Missing>,
+    /// What the kernel lacks, once somebody wanted to know; `None` where it cannot be tried.
+    missing: OnceCell<Option<Missing>>,
     waits: WaitMeter,
+    deadlines: DeadlineWatch,
 }
 
 impl KernelPlace {
@@ -69,8 +74,9 @@ impl KernelPlace {
                 coming: BTreeMap::new(),
                 ports: BTreeMap::new(),
                 left_over: false,
-                missing: None,
+                missing: OnceCell::new(),
                 waits: WaitMeter::default(),
+                deadlines: DeadlineWatch::default(),
             },
             damage,
         ))
@@ -115,14 +121,39 @@ impl KernelPlace {
         })
     }
 
-    /// The feature that the running kernel lacks for a shaping.
-    fn lacks(&mut self, shaping: &Shaping, kind: Option<&str>) -> Option<String> {
-        let ends = shaping.uses(kind).filter(|ends| *ends != Ends::default())?;
-        if self.missing.is_none() {
-            // Where it cannot be tried, doing it says what is wrong.
-            self.missing = tidegate_kernel::probe().inspect_err(|why| tracing::warn!("{why}")).ok();
+    /// What the running kernel lacks. Where it cannot be tried, doing it says what is wrong.
+    fn missing(&self) -> Option<&Missing> {
+        let probe = || tidegate_kernel::probe().inspect_err(|why| tracing::warn!("{why}")).ok();
+        self.missing.get_or_init(probe).as_ref()
+    }
+
+    /// The feature that the running kernel lacks to see to priority marks.
+    fn cannot_mark(&self) -> Option<&str> {
+        self.missing()?.marks.as_deref()
+    }
+
+    /// The plan on the running kernel. Whether that can mark is tried where there is something to mark: what is marked
+    /// already needs no trial.
+    fn plan_here(&self, wanted: &mut [Shaping], network: &Network) -> Plan {
+        let plan = steps_for(wanted, network);
+        let marks = plan.steps.iter().any(|step| matches!(step, Step::Mark { .. }));
+        if !marks || self.cannot_mark().is_none() {
+            return plan;
         }
-        let missing = self.missing.as_ref()?;
+        wanted.iter_mut().for_each(shape::leave_marks);
+        steps_for(wanted, network)
+    }
+
+    /// The feature that the running kernel lacks for a shaping.
+    fn lacks(&self, shaping: &Shaping, kind: Option<&str>) -> Option<String> {
+        let missing = self.missing()?;
+        if let (Some(Marks::Set { .. }), Some(lacking)) = (shaping.marks, &missing.marks) {
+            let netdev = &shaping.netdev;
+            return Some(format!(
+                "this kernel cannot mark what {netdev} sends as real-time, as its deadline needs: it lacks {lacking}"
+            ));
+        }
+        let ends = shaping.uses(kind).filter(|ends| *ends != Ends::default())?;
         let lacking = missing.egress.as_ref().filter(|_| ends.egress);
         let ingress = if shaping.tx_police.is_some() { &missing.police } else { &missing.ingress };
         let lacking = lacking.or(ingress.as_ref().filter(|_| ends.ingress))?;
@@ -280,7 +311,7 @@ impl KernelPlace {
             let is_seen = |told: &&Told| network.near.is_none() || is_near(observe::netdev(&told.vnic));
             let all = self.told();
             let shaping = |told: &Told| shape::shaping(&told.vnic, held(told), &all).ok();
-            let wanted: Vec<Shaping> = self.record.iter().filter(is_seen).filter_map(shaping).collect();
+            let mut wanted: Vec<Shaping> = self.record.iter().filter(is_seen).filter_map(shaping).collect();
             let there = netdev.and_then(|name| Some((name, network.by_name(name)?.0)));
             if let (Some(name), Some(index)) = (netdev, expected)
                 && there != Some((name, index))
@@ -289,7 +320,7 @@ impl KernelPlace {
                     "interface {name} went away while its contract came into force; start its VM, and apply again"
                 )));
             }
-            let plan = steps_for(&wanted, &network);
+            let plan = self.plan_here(&mut wanted, &network);
             // One that is not there is shaped when it is.
             let refusal = plan.refusals.iter().find(|r| there.is_some_and(|(name, _)| r.netdev == name));
             if let Some(refusal) = refusal {

@@ -1,6 +1,6 @@
 //! What is in force: what the kernel has, beside what this place was told.
 
-use super::{KernelPlace, shape};
+use super::{KernelPlace, deadlines, shape};
 use crate::place::{Evidence, InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::handle::Handle;
 use tidegate_kernel::network::{Counters, Rule};
 use tidegate_kernel::{
-    Device, Link, Network, Plan, Policed, Port, Queue, Refusal, Shaping, Step, Theirs, Ways, owner, plan,
+    Device, Link, Network, Plan, Policed, Port, Queue, Refusal, Shaping, Step, Theirs, Ways, mark, owner,
     refusals, rehearse,
 };
 use tidegate_switch::control::Connection;
@@ -32,16 +32,16 @@ impl KernelPlace {
         let network = self.network(vlans)?;
         let all = self.told();
         observed.evidence.taken = Instant::now();
-        let held: Vec<(&Vnic, Shaping)> = self
-            .record
-            .iter()
-            .filter_map(|t| Some((&t.vnic, shape::shaping(&t.vnic, t.held, &all).ok()?)))
-            .collect();
-        let shapings: Vec<Shaping> = held.iter().map(|(_, s)| s.clone()).collect();
-        let drift = plan(&shapings, &network);
+        let held =
+            self.record.iter().filter_map(|t| Some((&t.vnic, shape::shaping(&t.vnic, t.held, &all).ok()?)));
+        let (vnics, mut shapings): (Vec<&Vnic>, Vec<Shaping>) = held.unzip();
+        let drift = self.plan_here(&mut shapings, &network);
+        // Where there is something to mark this was tried.
+        let cannot_mark = self.missing.get().and_then(|missing| missing.as_ref()?.marks.clone());
         let seen = Seen::new(&network);
         let waited = self.waits.measure(&queues(&shapings, &seen));
-        for (vnic, shaping) in &held {
+        let watched = self.deadlines.watch(&vnics, &network);
+        for (vnic, shaping) in vnics.iter().zip(&shapings) {
             let mut there = there(vnic, Connection::Up);
             match seen.link(shaping) {
                 None => {
@@ -59,6 +59,7 @@ impl KernelPlace {
                     }
                     there.broken = differs;
                     there.notes.extend(shape::notes(shaping));
+                    there.notes.extend(shape::note_of_marks(link.kind.as_deref(), cannot_mark.as_deref()));
                     let mut counted = counted(vnic, index, link, &seen);
                     match &waited {
                         // How long the VM waits to send; what it receives waits for its own `rx.max`.
@@ -68,6 +69,25 @@ impl KernelPlace {
                             counted.throttled_ns = waited.throttled_ns;
                         }
                         Err(why) => there.notes.push(format!("how long frames wait is not measured: {why}")),
+                    }
+                    match &watched {
+                        Ok(watched) => {
+                            let misses =
+                                watched.get(&vnic.name).map(|seen| deadlines::enter(&mut counted, seen));
+                            let misses = misses.filter(|misses| !misses.is_empty());
+                            observed.evidence.misses.extend(misses.map(|misses| (vnic.name.clone(), misses)));
+                        }
+                        Err(why) if vnic.is_realtime() => {
+                            there.notes.push(format!("whether its frames are late is not measured: {why}"));
+                        }
+                        Err(_) => {}
+                    }
+                    if vnic.is_realtime() && shaping.tx_police.is_some() {
+                        there.notes.push(
+                            "whether its frames are late is not measured: what is policed passes no queue from which \
+                             on that counts"
+                                .into(),
+                        );
                     }
                     observed.evidence.vnics.insert(vnic.name.clone(), counted);
                 }
@@ -116,7 +136,10 @@ impl KernelPlace {
             }
             asked.push((vnic, shaping));
         }
-        let shapings: Vec<Shaping> = asked.iter().map(|(_, shaping)| shaping.clone()).collect();
+        let mut shapings: Vec<Shaping> = asked.iter().map(|(_, shaping)| shaping.clone()).collect();
+        if !shapings.is_empty() && self.cannot_mark().is_some() {
+            shapings.iter_mut().for_each(shape::leave_marks);
+        }
         let refused = refusals(&shapings, network).into_iter().map(|r| (r.netdev.clone(), r));
         let refused: BTreeMap<String, Refusal> = refused.collect();
         for (vnic, shaping) in asked {
@@ -309,8 +332,28 @@ fn sent(link: &Link) -> Option<Counters> {
     }))
 }
 
-/// What the classes of a netdev counted.
+/// What the filters and classes of a netdev counted.
 fn counted(vnic: &Vnic, index: u32, link: &Link, seen: &Seen<'_>) -> VnicStats {
+    let mut counted = limited(vnic, index, link, seen);
+    if let Some(dropped) = over_burst(link).filter(|n| *n > 0) {
+        counted.tx.dropped.insert("over_burst".into(), dropped);
+    }
+    counted
+}
+
+/// Super-frames that were larger than its burst.
+fn over_burst(link: &Link) -> Option<u64> {
+    link.filters.iter().find_map(|filter| match filter.rule {
+        Rule::Mark { map, .. } => {
+            let dropped = mark::over_burst(map);
+            dropped.inspect_err(|why| tracing::debug!(link = link.name, "{why}")).ok()
+        }
+        _ => None,
+    })
+}
+
+/// What its limits counted.
+fn limited(vnic: &Vnic, index: u32, link: &Link, seen: &Seen<'_>) -> VnicStats {
     let egress = sent(link);
     let ingress = seen.leaves.get(&index).and_then(|class| seen.counters.get(class)).copied();
     if let Some(policed) = policed(link) {

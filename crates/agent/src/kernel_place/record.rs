@@ -237,7 +237,7 @@ mod tests {
         record.set("web", Some(told("web", Ways::BOTH, false)));
         let moved = Some(Port { index: 7, bridge: 10, vlans: Vlans::access(5) });
         record.get_mut("web").expect("there").port = moved.clone();
-        record.note().expect("saved");
+        record.note("web").expect("saved");
         assert_eq!(on_disk(), moved);
     }
 }

@@ -2,7 +2,7 @@
 
 use tidegate_contract::admission::priorities;
 use tidegate_contract::{Allowed, Attach, Bytes, Method, Nanos, Rate, Vnic};
-use tidegate_kernel::{Bucket, Limit, Shaping, Share, Ways, vlan};
+use tidegate_kernel::{Bucket, Limit, Marks, Shaping, Share, Ways, vlan};
 
 /// The directions that a contract limits, and whether it says which VLAN its bridge port is in.
 pub fn limited(vnic: &Vnic) -> Ways {
@@ -37,11 +37,16 @@ pub fn shaping(vnic: &Vnic, held: Ways, all: &[&Vnic]) -> Result<Shaping, Vec<St
     let tx_police = drops.and_then(|r| bucket(r).map_err(|e| refused.push(format!("tx: {e}"))).ok());
     let rx_shares = shares(vnic, all, &mut refused);
     if refused.is_empty() {
+        // The whole envelope: a frame that is larger than the burst would not fit.
+        let burst =
+            vnic.tx.max.filter(|_| vnic.is_realtime()).map(|rate| vnic.tx.burst_or_default(rate).get());
+        let marks = Some(Marks::from_burst(burst.unwrap_or_default()));
         Ok(Shaping {
             netdev: name.clone(),
             tx,
             tx_police,
             realtime: vnic.is_realtime(),
+            marks,
             promises: has_share(vnic) && !vnic.to.is_empty(),
             rx,
             rx_shares,
@@ -97,6 +102,21 @@ fn shares(vnic: &Vnic, all: &[&Vnic], refused: &mut Vec<String>) -> Vec<Share> {
 /// The burst of a guarantee, for which a contract has no key.
 fn usual_burst(rate: Rate) -> Bytes {
     tidegate_contract::Tx::default().burst_or_default(rate)
+}
+
+/// As a kernel that cannot mark is asked: marks are not cleared there. A deadline needs them.
+pub fn leave_marks(shaping: &mut Shaping) {
+    shaping.marks = shaping.marks.filter(|marks| *marks != Marks::Clear);
+}
+
+/// What a person should know of marks that are not cleared; `cannot` is what the kernel lacks.
+pub fn note_of_marks(kind: Option<&str>, cannot: Option<&str>) -> Option<String> {
+    let why = match (kind, cannot) {
+        (Some("macvtap"), _) => "a macvtap sends past where they could be".to_owned(),
+        (_, Some(lacking)) => format!("this kernel lacks {lacking}"),
+        _ => return None,
+    };
+    Some(format!("tx: marks of real-time traffic (DSCP) are not cleared: {why}"))
 }
 
 /// What a contract may ask for and this place does not keep.
@@ -201,6 +221,29 @@ mod tests {
         voices[0].tx.method = Method::Police;
         let refused = shaping(&voices[0], Ways::NONE, &[]).expect_err("refused");
         assert!(refused[0].starts_with("a deadline counts from when"), "{refused:?}");
+    }
+
+    #[test]
+    fn marks_are_set_for_deadlines_and_else_cleared() {
+        let mut vnic = netdev("web", 1, "vnet3");
+        let marks = |vnic: &Vnic| shaping(vnic, Ways::BOTH, &[]).expect("kept").marks;
+        assert_eq!(marks(&vnic), Some(Marks::Clear));
+        vnic.deadline = Some(tidegate_contract::Nanos::new(1_000_000));
+        vnic.tx.burst = Some(Bytes::new(3_000));
+        assert_eq!(marks(&vnic), Some(Marks::from_burst(3_000)));
+        let realtime = shaping(&vnic, Ways::BOTH, &[]).expect("kept");
+
+        // On a kernel that cannot, what needs a mark goes on asking.
+        let after = |marks| {
+            let mut shaping = Shaping { marks: Some(marks), ..realtime.clone() };
+            leave_marks(&mut shaping);
+            shaping.marks
+        };
+        assert_eq!(after(Marks::from_burst(3_000)), realtime.marks);
+        assert_eq!(after(Marks::Clear), None);
+        assert_eq!(note_of_marks(Some("tun"), None), None);
+        assert!(note_of_marks(Some("tun"), Some("eBPF")).is_some_and(|note| note.ends_with("lacks eBPF")));
+        assert!(note_of_marks(Some("macvtap"), None).is_some_and(|note| note.contains("a macvtap sends")));
     }
 
     #[test]

@@ -98,7 +98,7 @@ fn misses(cause: &str, n: u64, latest: &[Miss]) -> String {
         "tokens" => "they waited for tokens of their own envelope",
         "queue" => "they waited behind other frames in the queue",
         "buffers" => "they waited for the receiver's buffers",
-        "worker" => "the worker was late",
+        "worker" => "the worker, or on netdevs the kernel, was late",
         "network" => "they were late in the network",
         _ => "they were dropped",
     };

@@ -18,6 +18,8 @@ const OTHERS: [&str; 6] = [
 fn shown() -> String {
     let shown = ["qdisc show dev", "class show dev", "filter show dev", "filter show ingress dev"];
     let shown = shown.map(|words| run(&format!("tc {words} vnet3"))).concat();
+    // Of all filters at an ingress the kernel says the parent that whoever came last named (`block->classid`).
+    let shown = shown.replace("filter parent ffff: ", "filter ");
     shown.split_whitespace().filter(|word| !word.starts_with("80")).collect::<Vec<_>>().join(" ")
 }
 

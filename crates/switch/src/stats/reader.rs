@@ -315,7 +315,7 @@ fn traffic(slot: &TrafficSlot) -> Traffic {
 
 /// A moment of CLOCK_MONOTONIC in ns since the epoch, as the clock is set now: what is shown as so long ago stays
 /// right when somebody sets it.
-fn time_of_day(moment: u64) -> u64 {
+pub fn time_of_day(moment: u64) -> u64 {
     let now = |clock| {
         let time = clock_gettime(clock);
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
