@@ -3,6 +3,7 @@
 mod netns;
 
 use netns::*;
+use tidegate_kernel::class::HtbClass;
 use tidegate_kernel::network::Rule;
 use tidegate_kernel::{Kernel, Limit, Shaping, Ways, owner};
 
@@ -32,7 +33,8 @@ fn what_is_taken_away_leaves_nothing() {
             let rule = &link.filters_at(tidegate_kernel::handle::Handle::INGRESS).next().unwrap().rule;
             let (ifb, on) = network.by_name(owner::IFB).unwrap();
             assert!(matches!(rule, Rule::Redirect { to, .. } if *to == ifb), "{rule:?}");
-            let leaf = on.classes.iter().filter(|c| c.htb == Some(limit(ingress).into())).count();
+            let leaf =
+                on.classes.iter().filter(|c| c.htb == Some(HtbClass::sender(limit(ingress), false))).count();
             assert!(leaf > 0, "{name}");
         }
         assert_eq!(settle(&[]), before);
@@ -109,7 +111,7 @@ fn drift_is_put_right() {
             &["ip link del tidegate-tx"],
             &["ip link set tidegate-tx down"],
             &["tc qdisc del dev tidegate-tx root"],
-            &["tc filter del dev tidegate-tx pref 1"],
+            &["tc filter del dev tidegate-tx pref 2"],
             &["tc filter add dev tidegate-tx pref 7 protocol all u32 match u32 0 0 classid 7464:1"],
             &["tc class add dev tidegate-tx parent 7464: classid 7464:9 htb rate 1mbit"],
         ];
