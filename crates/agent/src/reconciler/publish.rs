@@ -8,10 +8,8 @@ use tidegate_contract::Admission;
 
 impl Reconciler {
     pub(super) fn admission_view(&self, admission: &Admission) -> crate::api::types::AdmissionView {
-        let evidence = self.seen.iter().flatten().map(|o| &o.evidence);
-        let stats = evidence.clone().flat_map(|e| e.vnics.clone()).collect();
-        let workers: Vec<_> = evidence.flat_map(|e| e.workers.clone()).collect();
-        view::admission(admission, &stats, &workers)
+        let evidence: Vec<_> = self.seen.iter().flatten().map(|o| &o.evidence).collect();
+        view::admission(admission, &evidence)
     }
 
     pub(super) fn publish(&self) {

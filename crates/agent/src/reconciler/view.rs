@@ -2,38 +2,47 @@
 
 use super::Published;
 use crate::api::types::{AdmissionView, Derivation, EgressView, Limits, Promise, WhyView};
+use crate::place::Evidence;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tidegate_contract::{Admission, Vnic};
 use tidegate_switch::stats::{Miss, VnicStats, WorkerStats};
 
 /// What is promised, with what was seen beside it.
-pub fn admission(
-    admission: &Admission,
-    stats: &BTreeMap<String, VnicStats>,
-    workers: &[WorkerStats],
-) -> AdmissionView {
-    let violations = workers.iter().map(|w| w.loops_over_budget).sum();
-    let bounds = admission.bounds.iter().map(|b| Promise {
-        vnic: b.vnic.clone(),
-        egress: b.egress.clone(),
-        deadline_ns: b.deadline.get(),
-        bound_ns: b.bound.get(),
-        margin_ns: b.margin().get(),
-        worst_seen_ns: stats.get(&b.vnic).map(|s| s.realtime_worst_ns).filter(|worst| *worst > 0),
-        derivation: Derivation {
-            critical_t_ns: b.critical_t.get(),
-            demand_bytes: b.demand.get(),
-            blocking_bytes: b.blocking.get(),
-            capacity_bps: b.capacity.bits(),
-            host_latency_ns: b.host_latency.get(),
-            text: b.to_string(),
-        },
-        holds_if: format!(
-            "host latency {} held (violated {violations} times) and the receiver had buffers",
-            b.host_latency
-        ),
-        host_latency_violations: violations,
+pub fn admission(admission: &Admission, evidence: &[&Evidence]) -> AdmissionView {
+    let violated = |workers: &[WorkerStats]| workers.iter().map(|w| w.loops_over_budget).sum::<u64>();
+    let bounds = admission.bounds.iter().map(|b| {
+        let place = evidence.iter().find(|e| e.vnics.contains_key(&b.vnic));
+        let (violations, counted) = match place {
+            // The kernel's place has no loops of ours.
+            Some(place) if place.workers.is_empty() => {
+                (0, "nobody counts how often it does not, here".into())
+            }
+            Some(place) => counted(violated(&place.workers)),
+            None => counted(evidence.iter().map(|e| violated(&e.workers)).sum()),
+        };
+        let seen = place.and_then(|e| e.vnics.get(&b.vnic)).map(|s| s.realtime_worst_ns);
+        Promise {
+            vnic: b.vnic.clone(),
+            egress: b.egress.clone(),
+            deadline_ns: b.deadline.get(),
+            bound_ns: b.bound.get(),
+            margin_ns: b.margin().get(),
+            worst_seen_ns: seen.filter(|worst| *worst > 0),
+            derivation: Derivation {
+                critical_t_ns: b.critical_t.get(),
+                demand_bytes: b.demand.get(),
+                blocking_bytes: b.blocking.get(),
+                capacity_bps: b.capacity.bits(),
+                host_latency_ns: b.host_latency.get(),
+                text: b.to_string(),
+            },
+            holds_if: format!(
+                "host latency {} held ({counted}) and the receiver had buffers",
+                b.host_latency
+            ),
+            host_latency_violations: violations,
+        }
     });
     let egresses = admission.egresses.iter().map(|e| EgressView {
         egress: e.egress.clone(),
@@ -44,6 +53,11 @@ pub fn admission(
         vnics: e.vnics.clone(),
     });
     AdmissionView { egresses: egresses.collect(), bounds: bounds.collect() }
+}
+
+/// How often the host's latency was violated, and the same in words.
+fn counted(violations: u64) -> (u64, String) {
+    (violations, format!("violated {violations} times"))
 }
 
 /// The limits of a contract.
