@@ -3,10 +3,9 @@
 use super::Published;
 use crate::api::types::{AdmissionView, Derivation, EgressView, Limits, Promise, WhyView};
 use crate::place::Evidence;
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use tidegate_contract::{Admission, Vnic};
-use tidegate_switch::stats::{Miss, VnicStats, WorkerStats};
+use tidegate_switch::stats::{Miss, WorkerStats};
 
 /// What is promised, with what was seen beside it.
 pub fn admission(admission: &Admission, evidence: &[&Evidence]) -> AdmissionView {
