@@ -86,6 +86,14 @@ static __always_inline struct frame *find_at(__u32 ifindex, const struct sk_buff
 
 	if (!frame || frame->promise.from != (__u32)skb->skb_iif)
 		return NULL;
+	/* Nor has one to a group started here: it got the address of one that did, from the same sender. */
+	__u8 first = 1;
+
+	bpf_probe_read_kernel(&first, sizeof(first), skb->data);
+	if (first & 1) {
+		forget(skb);
+		return NULL;
+	}
 	frame->promise.to = ifindex;
 	return frame;
 }

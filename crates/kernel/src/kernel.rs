@@ -136,7 +136,10 @@ impl Kernel {
             if let Some(master) = link.master {
                 let bridge =
                     self.socket.get(RTM_GETLINK, &link_header(master, 0, 0).0, |_, b| netlink::link(b));
-                links.extend(unless_gone(bridge)?);
+                // It may be one of those that are looked at.
+                if let Some((index, bridge)) = unless_gone(bridge)? {
+                    links.entry(index).or_insert(bridge);
+                }
             }
             self.read_ends(index, &mut link)?;
             self.read_classes(index, &mut link)?;

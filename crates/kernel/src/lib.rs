@@ -72,7 +72,7 @@ pub use limit::{Limit, LimitError};
 pub use mark::Marks;
 pub use meter::{Meter, MeterError, Queue, Waits};
 pub use network::{Link, Network};
-pub use plan::{Plan, plan, refusals};
+pub use plan::{Plan, no_shares_at, plan, refusals};
 pub use police::{Bucket, BucketError, Policed, Policer};
 pub use probe::{Missing, probe};
 pub use program::ProgramError;

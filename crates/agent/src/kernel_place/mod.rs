@@ -183,7 +183,7 @@ impl KernelPlace {
         let before = self.record.set(&vnic.name, Some(told));
         let done = self
             .note(&vnic.name)
-            .and_then(|()| self.settle(Some(vnic), Some(held)))
+            .and_then(|()| self.settle_from(before.as_ref().map(|told| &told.vnic), vnic, held))
             .and_then(|()| self.give_back(&theirs))
             .map(|given| self.forget_given(&vnic.name, given))
             .and_then(|()| self.give_back_port(port.as_ref()));
@@ -260,8 +260,8 @@ impl KernelPlace {
 
     /// The netdevs that a change of one contract is about: its own, and those it promises something to. And those that
     /// have a share of what one of these sends.
-    fn concerned(&self, about: &Vnic) -> (BTreeSet<String>, BTreeSet<String>) {
-        let versions = || self.record.versions(&about.name).chain([about]);
+    fn concerned(&self, about: &Vnic, former: Option<&Vnic>) -> (BTreeSet<String>, BTreeSet<String>) {
+        let versions = || self.record.versions(&about.name).chain([about]).chain(former);
         let promised = versions().flat_map(|v| &v.to).flat_map(|to| self.record.versions(to));
         let concerned: Vec<&Vnic> = promised.chain(versions()).collect();
         let sends = |v: &&Vnic| v.to.iter().any(|to| concerned.iter().any(|c| c.name == *to));
@@ -279,6 +279,20 @@ impl KernelPlace {
     /// Brings the kernel to what the record says: the netdev of one contract, so that others that come and go are of no
     /// concern to it and their number not of its cost, or all of it. Where `about` is new, others' qdiscs are in its way but for what is `held`.
     fn settle(&mut self, about: Option<&Vnic>, held: Option<Ways>) -> Result<(), PlaceError> {
+        self.settle_with(None, about, held)
+    }
+
+    /// The same of a contract that was `former` just now: a change that is taken back leads from what the kernel has.
+    fn settle_from(&mut self, former: Option<&Vnic>, about: &Vnic, held: Ways) -> Result<(), PlaceError> {
+        self.settle_with(former, Some(about), Some(held))
+    }
+
+    fn settle_with(
+        &mut self,
+        former: Option<&Vnic>,
+        about: Option<&Vnic>,
+        held: Option<Ways>,
+    ) -> Result<(), PlaceError> {
         let new = about.zip(held);
         let held = |told: &Told| match new {
             Some((vnic, held)) if vnic.name == told.vnic.name => held,
@@ -286,7 +300,7 @@ impl KernelPlace {
         };
         let name = about.and_then(observe::netdev);
         // With the last contract all that is ours goes.
-        let near = about.filter(|_| !self.record.is_empty()).map(|vnic| self.concerned(vnic));
+        let near = about.filter(|_| !self.record.is_empty()).map(|vnic| self.concerned(vnic, former));
         let netdev = name.filter(|_| new.is_some());
         let expected = new.and_then(|(vnic, _)| self.coming.get(&vnic.name).copied());
         // A device of that name that is gone has left its leaf.
@@ -310,7 +324,7 @@ impl KernelPlace {
             };
             let is_seen = |told: &&Told| network.near.is_none() || is_near(observe::netdev(&told.vnic));
             let all = self.told();
-            let shaping = |told: &Told| shape::shaping(&told.vnic, held(told), &all).ok();
+            let shaping = |told: &Told| shape::nearest(&told.vnic, held(told), &all);
             let mut wanted: Vec<Shaping> = self.record.iter().filter(is_seen).filter_map(shaping).collect();
             let there = netdev.and_then(|name| Some((name, network.by_name(name)?.0)));
             if let (Some(name), Some(index)) = (netdev, expected)

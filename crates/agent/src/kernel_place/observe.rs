@@ -8,8 +8,8 @@ use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::handle::Handle;
 use tidegate_kernel::network::{Counters, Rule};
 use tidegate_kernel::{
-    Device, Link, Network, Plan, Policed, Port, Queue, Refusal, Shaping, Step, Theirs, Ways, mark, owner,
-    refusals, rehearse,
+    Device, Link, Network, Plan, Policed, Port, Queue, Refusal, Shaping, Step, Theirs, Ways, mark,
+    no_shares_at, owner, refusals, rehearse,
 };
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{Traffic, VnicStats};
@@ -32,8 +32,7 @@ impl KernelPlace {
         let network = self.network(vlans)?;
         let all = self.told();
         observed.evidence.taken = Instant::now();
-        let held =
-            self.record.iter().filter_map(|t| Some((&t.vnic, shape::shaping(&t.vnic, t.held, &all).ok()?)));
+        let held = self.record.iter().filter_map(|t| Some((&t.vnic, shape::nearest(&t.vnic, t.held, &all)?)));
         let (vnics, mut shapings): (Vec<&Vnic>, Vec<Shaping>) = held.unzip();
         let drift = self.plan_here(&mut shapings, &network);
         // Where there is something to mark this was tried.
@@ -144,7 +143,21 @@ impl KernelPlace {
         let refused: BTreeMap<String, Refusal> = refused.collect();
         for (vnic, shaping) in asked {
             let kind = seen.get(shaping.netdev.as_str()).and_then(|(_, link)| link.kind.as_deref());
-            let missing = self.lacks(&shaping, kind);
+            // The receiver may be no part of this change.
+            let no_shares = || {
+                let to = |v: &&&Vnic| shape::has_share(vnic) && vnic.to.contains(&v.name);
+                let told = self.record.iter().map(|told| &told.vnic);
+                let netdevs: Vec<&str> = all
+                    .iter()
+                    .filter(to)
+                    .copied()
+                    .chain(told.filter(|v| to(&v)))
+                    .filter_map(netdev)
+                    .collect();
+                let kind = |name: &str| seen.get(name).and_then(|(_, link)| link.kind.as_deref());
+                netdevs.into_iter().find(|name| kind(name) == Some("macvtap")).map(no_shares_at)
+            };
+            let missing = self.lacks(&shaping, kind).or_else(no_shares);
             let refused = refused.get(&shaping.netdev).cloned();
             let obstacle = match (missing, refused) {
                 (Some(missing), _) => missing,
@@ -303,6 +316,13 @@ fn concerns(step: &Step, steps: &[Step], shaping: &Shaping, index: u32, seen: &S
 
 /// The netdev whose frames a step about a class at the egress of another is for.
 fn sender(step: &Step, steps: &[Step], seen: &Seen<'_>) -> Option<u32> {
+    let changed = step.device();
+    let anew =
+        |s: &Step| matches!(s, Step::SetQdisc { device, parent: Handle::ROOT, .. } if *device == changed);
+    if steps.iter().any(anew) {
+        // It is the receiver that is not as it was.
+        return None;
+    }
     let (at, class) = match step {
         Step::SetClass { device: device @ Device::Netdev { .. }, id, .. } => (device, *id),
         Step::SetQdisc { device: device @ Device::Netdev { .. }, parent, .. } => (device, *parent),

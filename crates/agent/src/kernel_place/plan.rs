@@ -21,6 +21,10 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
                 theirs.reason
             )));
         }
+        let elsewhere = vnic.to.iter().filter(|to| vnic.weight != 1 && !all.iter().any(|v| v.name == **to));
+        refusals.extend(elsewhere.map(|to| {
+            refuse(format!("place kernel shares out by weight towards its own vNICs only, and {to} is none"))
+        }));
         refusals.extend(shaping(vnic, Ways::BOTH, &all).err().into_iter().flatten().map(refuse));
     }
     if !refusals.is_empty() {
@@ -140,9 +144,10 @@ mod tests {
     fn what_stands_in_the_way_is_a_refusal() {
         let mut observed = nothing();
         observed.obstacles.insert("a".into(), "interface vnet1 does not exist".into());
-        let wanted = [Vnic { queues: 2, ..netdev("a", 1, "vnet1") }];
+        let wanted = [Vnic { queues: 2, weight: 2, to: vec!["uplink".into()], ..netdev("a", 1, "vnet1") }];
         let refused = plan(&Wanted { host: &Host::default(), vnics: &wanted, adopt: false }, &observed)
             .expect_err("refused");
-        assert_eq!(refused.len(), 2, "{refused:?}");
+        assert_eq!(refused.len(), 3, "{refused:?}");
+        assert!(refused[1].reason.ends_with("and uplink is none"), "{refused:?}");
     }
 }

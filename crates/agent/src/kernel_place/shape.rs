@@ -58,8 +58,14 @@ pub fn shaping(vnic: &Vnic, held: Ways, all: &[&Vnic]) -> Result<Shaping, Vec<St
     }
 }
 
+/// What comes nearest to [`shaping`] while a change is under way that is not whole yet: its own limits, without shares
+/// that cannot be.
+pub fn nearest(vnic: &Vnic, held: Ways, all: &[&Vnic]) -> Option<Shaping> {
+    shaping(vnic, held, all).or_else(|_| shaping(vnic, held, &[])).ok()
+}
+
 /// Whether what it sends is told from what others send, where it promises something.
-fn has_share(vnic: &Vnic) -> bool {
+pub fn has_share(vnic: &Vnic) -> bool {
     vnic.is_realtime() || vnic.tx.min.is_some() || vnic.weight != 1
 }
 
@@ -217,6 +223,8 @@ mod tests {
 
         web.rx.max = None;
         let refused = shaping(&web, Ways::NONE, &[&heavy]).expect_err("refused");
+        let kept = nearest(&web, Ways::NONE, &[&heavy]).expect("its limits");
+        assert!(kept.tx.is_some() && kept.rx_shares.is_empty());
         assert!(refused[0].starts_with("vnet7 sends to it by weight, and it has no rx.max"), "{refused:?}");
         voices[0].tx.method = Method::Police;
         let refused = shaping(&voices[0], Ways::NONE, &[]).expect_err("refused");

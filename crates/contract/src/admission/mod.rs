@@ -22,7 +22,7 @@
 //!
 //! An egress of the kernel (a `netdev`) serves by strict priorities instead, the
 //! shorter deadline first, and cuts no super-frame: L is 64 KiB there, and each
-//! source has a condition of its own at t = d, with demand(d) = the bursts of all
+//! source has a condition of its own at t = d, with demand(d) = the bursts, and a frame on top of each, of all
 //! that do not go after it, and what the others of them send within d.
 //!
 //! A real-time vNIC counts with its rate `tx.max`, whatever its `tx.min`: the

@@ -24,12 +24,15 @@ pub fn priorities(deadlines: &[u64]) -> Vec<u8> {
 pub(super) fn points(egress: &Egress) -> Vec<Point> {
     let deadlines: Vec<u64> = egress.sources.iter().map(|s| s.deadline).collect();
     let levels = priorities(&deadlines);
+    // A bucket of the kernel's lets the frame through that uses it up: over by one, no larger than the burst, since marks
+    // drop such, nor than a super-frame.
+    let over = |burst: u128| burst + burst.min(egress.blocking.into());
     let point = |i: usize| {
         let t = deadlines[i];
         let demand =
             egress.sources.iter().enumerate().filter(|(j, _)| levels[*j] <= levels[i]).map(|(j, s)| {
                 let later = if i == j { 0 } else { i128::from(s.rate) * i128::from(t) };
-                s.burst as i128 * super::edf::NANO + later
+                over(s.burst) as i128 * super::edf::NANO + later
             });
         egress.point(t, demand.sum())
     };

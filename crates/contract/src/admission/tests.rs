@@ -68,8 +68,8 @@ plc1 to sink: at most 294144ns of 500us, margin 205856ns
 
 #[test]
 fn priorities_by_hand() {
-    // L = 65,553 bytes. The one of the shorter deadline waits for its own 4000 only: 556.4 us. The other, due in
-    // 2 ms, for 8000 and for the 25,000 that the first sends within 2 ms: 788.4 us, and those in turn.
+    // L = 65,553 bytes, and a burst is 4000 and a frame of 4000. The one of the shorter deadline waits for its own
+    // only: 588.4 us. The other, due in 2 ms, for both and for the 25,000 that the first sends within 2 ms: 852.4 us.
     let vnics = [
         realtime("fast", "100mbit", "4kB", "900us"),
         realtime("slow", "100mbit", "4kB", "2ms"),
@@ -78,14 +78,14 @@ fn priorities_by_hand() {
     .map(of_kernel);
     let admission = admit(&Host::default(), &vnics).expect("fits");
     let bounds: Vec<_> = admission.bounds.iter().map(|b| (b.vnic.as_str(), b.bound.get())).collect();
-    assert_eq!(bounds, [("fast", 250_000 + 556_424), ("slow", 250_000 + 788_424)]);
+    assert_eq!(bounds, [("fast", 250_000 + 588_424), ("slow", 250_000 + 852_424)]);
 
     let mut slow = vnics.clone();
     slow[1].deadline = "901us".parse().ok();
     let refused = refusals(&slow);
     assert_eq!(refused.len(), 1, "{refused:?}");
     assert!(
-        refused[0].starts_with("egress sink refuses fast, slow: within 901us, 84816B may be due"),
+        refused[0].starts_with("egress sink refuses fast, slow: within 901us, 92816B may be due"),
         "{refused:?}"
     );
 }

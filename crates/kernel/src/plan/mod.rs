@@ -176,10 +176,16 @@ fn target<'a>(
             "interface {ifb} is there and is not ours; rename it (ip link set {ifb} name …)"
         )));
     }
-    if shaping.promises && kind == Some("macvtap") {
-        return Err(no(format!(
-            "interface {name} is a macvtap, whose frames do not come in by a device, so nobody can tell them from others:              leave tx.min, deadline and weight out"
-        )));
+    if kind == Some("macvtap") {
+        if shaping.promises {
+            return Err(no(format!(
+                "interface {name} is a macvtap, whose frames do not come in by a device, so nobody can tell them from \
+                 others: leave tx.min, deadline and weight out"
+            )));
+        }
+        if !shaping.rx_shares.is_empty() {
+            return Err(no(no_shares_at(name)));
+        }
     }
     if shaping.tx_police.is_some() && shaping.tx.is_none() && sides.police.is_none() {
         return Err(no(format!(
@@ -194,6 +200,14 @@ fn target<'a>(
     foreign::refuse(link, used.without(held), &vlans)?;
     marks::refuse(link, shaping.marks, sides, held.ingress)?;
     Ok((index, Target { sides, segment: shaping.segment, held }))
+}
+
+/// Why nobody has a share of what a macvtap gives its VM.
+pub fn no_shares_at(name: &str) -> String {
+    format!(
+        "interface {name} is a macvtap, into which the device below sends, past all classes: leave it out of `to`, or give \
+         its VM a tap"
+    )
 }
 
 fn refusal(netdev: &str, reason: String) -> Refusal {

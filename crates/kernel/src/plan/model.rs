@@ -153,6 +153,9 @@ fn set_qdisc(
     if parent != Handle::ROOT && parent != Handle::CLSACT && link.class(parent).is_none() {
         return Err("ENOENT: no such class".into());
     }
+    if link.classes.iter().any(|c| c.parent == parent) && parent != Handle::ROOT {
+        return Err("EINVAL: it has parts".into());
+    }
     link.qdiscs.retain(|q| q.parent != parent);
     clear(link, parent);
     let handle = if handle == Handle::default() { Handle::new(0x8001, 0) } else { handle };

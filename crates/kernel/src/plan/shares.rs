@@ -67,7 +67,9 @@ fn set_root<'a>(steps: &mut Vec<Step>, at: &Device, link: &'a Link, default: Han
     let setting = Setting::Htb { default: default.minor().into() };
     // A class cannot become part of another one; and one with parts, which others gave it, is no default class.
     let parent = |id| if id == owner::ROOT_CLASS { Handle::ROOT } else { owner::ROOT_CLASS };
-    if has_root(link, &setting) && link.classes.iter().all(|c| c.parent == parent(c.id)) {
+    let alone = default == owner::ROOT_CLASS;
+    let right = |c: &Class| c.parent == parent(c.id) && (c.id == owner::ROOT_CLASS || !alone);
+    if has_root(link, &setting) && link.classes.iter().all(right) {
         return Some(link);
     }
     if link.root_is_ours() {

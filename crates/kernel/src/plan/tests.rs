@@ -369,6 +369,9 @@ fn a_macvtap_promises_nothing() {
     assert_eq!(made.refusals.len(), 1);
     assert!(made.refusals[0].reason.contains("interface tap2 is a macvtap"), "{made:?}");
     assert_eq!(made.refusals[0].netdev, "tap2");
+    network.links.get_mut(&1).expect("a tap").kind = Some("macvtap".into());
+    let made = plan(&wanted, &network);
+    assert!(made.refusals[0].reason.contains("interface tap1 is a macvtap, into which"), "{made:?}");
 }
 
 #[test]
