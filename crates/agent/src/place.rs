@@ -154,6 +154,8 @@ pub struct Evidence {
     pub misses: BTreeMap<String, Vec<Miss>>,
     /// The workers' accounts.
     pub workers: Vec<WorkerStats>,
+    /// Whether somebody counts there how often the host's latency is more than declared.
+    pub counts_latency: bool,
     /// System calls denied to the place's process.
     pub denied_calls: u64,
 }

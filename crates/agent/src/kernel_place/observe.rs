@@ -201,6 +201,7 @@ pub(super) fn nothing() -> Observed {
             vnics: BTreeMap::new(),
             misses: BTreeMap::new(),
             workers: vec![],
+            counts_latency: false,
             denied_calls: 0,
         },
         keeper: Keeper {

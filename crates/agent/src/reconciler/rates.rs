@@ -64,6 +64,7 @@ mod tests {
             vnics: [("a".into(), stats)].into(),
             misses: [].into(),
             workers: vec![],
+            counts_latency: true,
             denied_calls: 0,
         }
     }

@@ -13,10 +13,7 @@ pub fn admission(admission: &Admission, evidence: &[&Evidence]) -> AdmissionView
     let bounds = admission.bounds.iter().map(|b| {
         let place = evidence.iter().find(|e| e.vnics.contains_key(&b.vnic));
         let (violations, counted) = match place {
-            // The kernel's place has no loops of ours.
-            Some(place) if place.workers.is_empty() => {
-                (0, "nobody counts how often it does not, here".into())
-            }
+            Some(place) if !place.counts_latency => (0, "nobody counts how often it does not, here".into()),
             Some(place) => counted(violated(&place.workers)),
             None => counted(evidence.iter().map(|e| violated(&e.workers)).sum()),
         };

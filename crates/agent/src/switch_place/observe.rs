@@ -152,6 +152,7 @@ fn evidence(reader: &Reader) -> Evidence {
         taken: Instant::now(),
         misses: missed.map(|s| (s.name.clone(), reader.misses(&s.name))).collect(),
         workers: reader.workers(),
+        counts_latency: true,
         denied_calls: reader.denied_calls(),
         vnics,
     }

@@ -258,6 +258,7 @@ mod tests {
                 vnics: BTreeMap::new(),
                 misses: BTreeMap::new(),
                 workers: vec![],
+                counts_latency: true,
                 denied_calls: 0,
             },
             keeper: Keeper::default(),
