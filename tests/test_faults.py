@@ -106,7 +106,7 @@ def test_damaged_state(host: Host) -> None:
     host.kill_agent()
     contracts = host.state / "contracts.json"
     whole = contracts.read_bytes()
-    damaged = whole.replace(b"20", b"90")
+    damaged = whole.replace(b"20mbit", b"90mbit")
     assert damaged != whole
     contracts.write_bytes(damaged)
     host.start_agent()
