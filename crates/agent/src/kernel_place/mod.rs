@@ -381,6 +381,9 @@ impl Place for KernelPlace {
             format!(
                 "limits of {name} are kept by the kernel: what exceeds one waits in a queue, first come, first served"
             ),
+            format!(
+                "deadlines towards {name} are kept by strict priority, the shorter one first; etf is not used"
+            ),
             "its source addresses are not checked by this place".into(),
         ];
         Some(Capabilities { deadline: true, min: true, notes })
