@@ -1,5 +1,5 @@
 //! The kernel place: contracts for VMs on network devices that are there already: a tap with vhost-net, a macvtap,
-//! a veth.
+//! a veth; and for the uplink that they share.
 //!
 //! ```text
 //!  Shaping (rates of each netdev) ─┐
@@ -11,9 +11,10 @@
 //!  In the kernel, for a tap:
 //!
 //!    to the VM (rx):    host stack, bridge ──▶ tap: HTB 7464: ─ class 7464:1 ─ bfifo ──▶ VM
+//!                       where senders were promised something: ──┴─ a class below it for each of them
 //!
-//!    from the VM (tx):  VM ──▶ tap: clsact ─ redirect ─▶ tidegate-tx (IFB): HTB 7464: ─┬─ class 7464:1 ─ bfifo ─┐
-//!                       host stack, bridge ◀─ as if received on its tap ───────────────┴─ class 7464:2 ─ bfifo ─┘
+//!    from the VM (tx):  VM ──▶ tap: clsact ─ marks ─ redirect ─▶ tidegate-tx (IFB): HTB 7464: ─┬─ 7464:1 ─ bfifo ─┐
+//!                       host stack, bridge ◀─ as if received on its tap ───────────────────────┴─ 7464:2 ─ bfifo ─┘
 //!
 //!  Which other ports a netdev's frames reach: the VLAN of its bridge port (PVID, untagged, no other)
 //! ```
@@ -41,6 +42,7 @@
 //! - [`deadline`]: how long frames of real-time vNICs took, and what became of those that were late, by eBPF programs
 //! - [`mark`]: priority marks in the IP header, an eBPF program of `bpf/`
 //! - [`police`]: a token bucket that drops, an eBPF program of `bpf/`
+//! - [`program`]: loading such a program for a filter
 //! - [`mod@probe`]: what the running kernel lacks
 
 pub mod class;

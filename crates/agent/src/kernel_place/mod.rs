@@ -1,4 +1,4 @@
-//! The kernel as a place: limits on netdevs that are there already, and the VLANs of their bridge ports.
+//! The kernel as a place: limits, shares and marks on netdevs that are there already, and the VLANs of their bridge ports.
 //!
 //! ```text
 //!  plan (pure) ──▶ KernelPlace ── contracts ─▶ shape: Shaping ─▶ tidegate_kernel: plan, steps ──▶ kernel
@@ -11,6 +11,7 @@
 //! what others changed meanwhile is put right with it. A netdev that is gone keeps its contract, and is shaped when
 //! it is there again.
 //!
+//! - `drift`: what there is to do, and whom it concerns
 //! - `deadlines`: which frames of real-time vNICs were late
 //! - `observe`: what is in force
 //! - `plan`: from wanted and observed to actions
@@ -20,6 +21,7 @@
 //! - `waits`: how long frames waited
 
 mod deadlines;
+mod drift;
 mod observe;
 mod plan;
 mod port;
@@ -181,9 +183,10 @@ impl KernelPlace {
             port: port.clone(),
         };
         let before = self.record.set(&vnic.name, Some(told));
+        let former = before.as_ref().map(|told| &told.vnic);
         let done = self
             .note(&vnic.name)
-            .and_then(|()| self.settle_from(before.as_ref().map(|told| &told.vnic), vnic, held))
+            .and_then(|()| self.settle_from(former, Some(vnic), Some(held)))
             .and_then(|()| self.give_back(&theirs))
             .map(|given| self.forget_given(&vnic.name, given))
             .and_then(|()| self.give_back_port(port.as_ref()));
@@ -277,17 +280,14 @@ impl KernelPlace {
     }
 
     /// Brings the kernel to what the record says: the netdev of one contract, so that others that come and go are of no
-    /// concern to it and their number not of its cost, or all of it. Where `about` is new, others' qdiscs are in its way but for what is `held`.
+    /// concern to it and their number not of its cost, or all of it. Where `about` is new, others' qdiscs are in its way
+    /// but for what is `held`.
     fn settle(&mut self, about: Option<&Vnic>, held: Option<Ways>) -> Result<(), PlaceError> {
-        self.settle_with(None, about, held)
+        self.settle_from(None, about, held)
     }
 
-    /// The same of a contract that was `former` just now: a change that is taken back leads from what the kernel has.
-    fn settle_from(&mut self, former: Option<&Vnic>, about: &Vnic, held: Ways) -> Result<(), PlaceError> {
-        self.settle_with(former, Some(about), Some(held))
-    }
-
-    fn settle_with(
+    /// The same, where the contract was `former` just now: a change that is taken back leads from what the kernel has.
+    fn settle_from(
         &mut self,
         former: Option<&Vnic>,
         about: Option<&Vnic>,

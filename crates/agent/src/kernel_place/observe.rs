@@ -1,15 +1,15 @@
 //! What is in force: what the kernel has, beside what this place was told.
 
+use super::drift::{Drift, Seen};
 use super::{KernelPlace, deadlines, shape};
 use crate::place::{Evidence, InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
-use tidegate_kernel::handle::Handle;
 use tidegate_kernel::network::{Counters, Rule};
 use tidegate_kernel::{
-    Device, Link, Network, Plan, Policed, Port, Queue, Refusal, Shaping, Step, Theirs, Ways, mark,
-    no_shares_at, owner, refusals, rehearse,
+    Link, Network, Policed, Port, Queue, Refusal, Shaping, Theirs, Ways, mark, no_shares_at, owner, refusals,
+    rehearse,
 };
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{Traffic, VnicStats};
@@ -34,10 +34,11 @@ impl KernelPlace {
         observed.evidence.taken = Instant::now();
         let held = self.record.iter().filter_map(|t| Some((&t.vnic, shape::nearest(&t.vnic, t.held, &all)?)));
         let (vnics, mut shapings): (Vec<&Vnic>, Vec<Shaping>) = held.unzip();
-        let drift = self.plan_here(&mut shapings, &network);
+        let plan = self.plan_here(&mut shapings, &network);
         // Where there is something to mark this was tried.
         let cannot_mark = self.missing.get().and_then(|missing| missing.as_ref()?.marks.clone());
         let seen = Seen::new(&network);
+        let drift = Drift::new(&plan, &network);
         let waited = self.waits.measure(&queues(&shapings, &seen));
         let watched = self.deadlines.watch(&vnics, &network);
         for (vnic, shaping) in vnics.iter().zip(&shapings) {
@@ -49,7 +50,7 @@ impl KernelPlace {
                     there.notes.push(format!("interface {name} is not there; it is shaped as soon as it is"));
                 }
                 Some((index, link)) => {
-                    let differs = differs(&drift, shaping, index, &seen);
+                    let differs = drift.of(shaping, index, &seen);
                     if differs.is_none() {
                         self.shaped.insert(vnic.name.clone(), index);
                     } else if self.shaped.get(&vnic.name) != Some(&index) {
@@ -81,20 +82,13 @@ impl KernelPlace {
                         }
                         Err(_) => {}
                     }
-                    if vnic.is_realtime() && shaping.tx_police.is_some() {
-                        there.notes.push(
-                            "whether its frames are late is not measured: what is policed passes no queue from which \
-                             on that counts"
-                                .into(),
-                        );
-                    }
                     observed.evidence.vnics.insert(vnic.name.clone(), counted);
                 }
             }
             there.notes.extend(there.broken.clone());
             observed.vnics.insert(vnic.name.clone(), there);
         }
-        let left = left_over(&drift, &shapings, &seen);
+        let left = drift.of_nobody(&shapings, &seen);
         self.left_over = left.is_some();
         if let Some(left) = left {
             // Of a VM that ended where there is one, else put there by somebody.
@@ -143,21 +137,7 @@ impl KernelPlace {
         let refused: BTreeMap<String, Refusal> = refused.collect();
         for (vnic, shaping) in asked {
             let kind = seen.get(shaping.netdev.as_str()).and_then(|(_, link)| link.kind.as_deref());
-            // The receiver may be no part of this change.
-            let no_shares = || {
-                let to = |v: &&&Vnic| shape::has_share(vnic) && vnic.to.contains(&v.name);
-                let told = self.record.iter().map(|told| &told.vnic);
-                let netdevs: Vec<&str> = all
-                    .iter()
-                    .filter(to)
-                    .copied()
-                    .chain(told.filter(|v| to(&v)))
-                    .filter_map(netdev)
-                    .collect();
-                let kind = |name: &str| seen.get(name).and_then(|(_, link)| link.kind.as_deref());
-                netdevs.into_iter().find(|name| kind(name) == Some("macvtap")).map(no_shares_at)
-            };
-            let missing = self.lacks(&shaping, kind).or_else(no_shares);
+            let missing = self.lacks(&shaping, kind).or_else(|| self.no_shares(vnic, coming, &seen));
             let refused = refused.get(&shaping.netdev).cloned();
             let obstacle = match (missing, refused) {
                 (Some(missing), _) => missing,
@@ -175,6 +155,15 @@ impl KernelPlace {
             };
             observed.obstacles.insert(vnic.name.clone(), obstacle);
         }
+    }
+
+    /// Why a promise of a vNIC cannot be had where it leads; the receiver may be no part of the change.
+    fn no_shares(&self, vnic: &Vnic, coming: &[Vnic], seen: &BTreeMap<&str, (u32, &Link)>) -> Option<String> {
+        let receives = |v: &&Vnic| shape::has_share(vnic) && vnic.to.contains(&v.name);
+        let told = self.record.iter().map(|told| &told.vnic);
+        let is_macvtap =
+            |name: &&str| seen.get(name).is_some_and(|(_, l)| l.kind.as_deref() == Some("macvtap"));
+        coming.iter().chain(told).filter(receives).filter_map(netdev).find(is_macvtap).map(no_shares_at)
     }
 
     /// What others made where a shaping has no hold yet; it can be made again.
@@ -228,34 +217,6 @@ pub(super) fn there(vnic: &Vnic, connection: Connection) -> ObservedVnic {
     }
 }
 
-/// A network, for looking many netdevs up.
-struct Seen<'a> {
-    links: BTreeMap<&'a str, (u32, &'a Link)>,
-    network: &'a Network,
-    /// The class on the IFB that what came in by a netdev goes to, by interface index.
-    leaves: BTreeMap<u32, Handle>,
-    /// What the classes on the IFB counted.
-    counters: BTreeMap<Handle, Counters>,
-}
-
-impl<'a> Seen<'a> {
-    fn new(network: &'a Network) -> Self {
-        let ifb = network.ifb().map(|(_, link)| link);
-        let classes = ifb.iter().flat_map(|ifb| &ifb.classes);
-        Self {
-            links: network.names(),
-            network,
-            leaves: ifb.iter().flat_map(|ifb| ifb.classified()).collect(),
-            counters: classes.map(|class| (class.id, class.counters)).collect(),
-        }
-    }
-
-    /// The netdev of a shaping.
-    fn link(&self, shaping: &Shaping) -> Option<(u32, &'a Link)> {
-        self.links.get(shaping.netdev.as_str()).copied()
-    }
-}
-
 /// Where what a VM sends waits.
 fn sending(index: u32, link: &Link) -> Queue {
     Queue { index, ingress: link.kind.as_deref() != Some("macvtap") }
@@ -273,73 +234,6 @@ fn queues(shapings: &[Shaping], seen: &Seen<'_>) -> BTreeMap<Queue, bool> {
         Some(queues.map(move |queue| (queue, queue == sending(index, link))))
     };
     shapings.iter().filter_map(of).flatten().collect()
-}
-
-/// What there is to do for a netdev that should be shaped already.
-fn differs(drift: &Plan, shaping: &Shaping, index: u32, seen: &Seen<'_>) -> Option<String> {
-    let refused = drift.refusals.iter().find(|r| r.netdev == shaping.netdev).map(|r| r.reason.clone());
-    let step = || drift.steps.iter().find(|step| concerns(step, &drift.steps, shaping, index, seen));
-    refused.or_else(|| Some(format!("its netdev is not as it should be, so: {}", step()?)))
-}
-
-/// What there is to do that concerns no netdev.
-fn left_over(drift: &Plan, held: &[Shaping], seen: &Seen<'_>) -> Option<String> {
-    let indexed: Vec<_> = held.iter().filter_map(|s| Some((s, seen.link(s)?.0))).collect();
-    let nobodys =
-        |step: &&Step| !indexed.iter().any(|(s, index)| concerns(step, &drift.steps, s, *index, seen));
-    Some(format!("something is left over, so: {}", drift.steps.iter().find(nobodys)?))
-}
-
-/// Whether frames of a netdev meet something else while a step, one of `steps`, is not done.
-fn concerns(step: &Step, steps: &[Step], shaping: &Shaping, index: u32, seen: &Seen<'_>) -> bool {
-    if let Some(sender) = sender(step, steps, seen) {
-        return sender == index;
-    }
-    let uses_ifb = || {
-        let kind = seen.link(shaping).and_then(|(_, link)| link.kind.as_deref());
-        shaping.uses(kind).is_some_and(|ends| ends.ingress)
-    };
-    let is_ours = |device: &Device| matches!(device, Device::Netdev { index: i, .. } if *i == index);
-    match step {
-        Step::AddIfb | Step::DeleteIfb | Step::RaiseIfb | Step::AddClassifier { device: Device::Ifb } => {
-            uses_ifb()
-        }
-        // Of a sender that is gone.
-        Step::DeleteClass { .. } => false,
-        Step::DeleteFilter { filter, .. } if filter.parent == owner::ROOT_QDISC => false,
-        Step::Unclassify { from, .. } => *from == index,
-        Step::SetQdisc { device: Device::Ifb, parent: Handle::ROOT, .. } => uses_ifb(),
-        Step::SetQdisc { device: Device::Ifb, parent: class, .. }
-        | Step::SetClass { device: Device::Ifb, id: class, .. } => seen.leaves.get(&index) == Some(class),
-        other => is_ours(&other.device()),
-    }
-}
-
-/// The netdev whose frames a step about a class at the egress of another is for.
-fn sender(step: &Step, steps: &[Step], seen: &Seen<'_>) -> Option<u32> {
-    let changed = step.device();
-    let anew =
-        |s: &Step| matches!(s, Step::SetQdisc { device, parent: Handle::ROOT, .. } if *device == changed);
-    if steps.iter().any(anew) {
-        // It is the receiver that is not as it was.
-        return None;
-    }
-    let (at, class) = match step {
-        Step::SetClass { device: device @ Device::Netdev { .. }, id, .. } => (device, *id),
-        Step::SetQdisc { device: device @ Device::Netdev { .. }, parent, .. } => (device, *parent),
-        Step::Classify { from: Device::Netdev { index, .. }, .. } => return Some(*index),
-        _ => return None,
-    };
-    let coming = steps.iter().find_map(|step| match step {
-        Step::Classify { device, from: Device::Netdev { index, .. }, to } if (device, *to) == (at, class) => {
-            Some(*index)
-        }
-        _ => None,
-    });
-    let Device::Netdev { index, .. } = at else { return coming };
-    let known =
-        || seen.network.links.get(index)?.classified().find(|(_, to)| *to == class).map(|(from, _)| from);
-    coming.or_else(known)
 }
 
 /// What the class of all that a netdev sends counted. Its parts drop, and have what waits.
@@ -362,13 +256,19 @@ fn counted(vnic: &Vnic, index: u32, link: &Link, seen: &Seen<'_>) -> VnicStats {
     counted
 }
 
+/// What an eBPF program of a netdev's filters counted; `read` picks the filter.
+fn counted_by<T, E: std::fmt::Display>(
+    link: &Link,
+    read: impl Fn(&Rule) -> Option<Result<T, E>>,
+) -> Option<T> {
+    let counted = link.filters.iter().find_map(|filter| read(&filter.rule))?;
+    counted.inspect_err(|why| tracing::debug!(link = link.name, "{why}")).ok()
+}
+
 /// Super-frames that were larger than its burst.
 fn over_burst(link: &Link) -> Option<u64> {
-    link.filters.iter().find_map(|filter| match filter.rule {
-        Rule::Mark { map, .. } => {
-            let dropped = mark::over_burst(map);
-            dropped.inspect_err(|why| tracing::debug!(link = link.name, "{why}")).ok()
-        }
+    counted_by(link, |rule| match rule {
+        Rule::Mark { map, .. } => Some(mark::over_burst(*map)),
         _ => None,
     })
 }
@@ -406,11 +306,8 @@ fn limited(vnic: &Vnic, index: u32, link: &Link, seen: &Seen<'_>) -> VnicStats {
 
 /// What the policer at its ingress counted.
 fn policed(link: &Link) -> Option<Policed> {
-    link.filters.iter().find_map(|filter| match filter.rule {
-        Rule::Police { map, .. } => {
-            let policed = Policed::read(map);
-            policed.inspect_err(|why| tracing::debug!(link = link.name, "{why}")).ok()
-        }
+    counted_by(link, |rule| match rule {
+        Rule::Police { map, .. } => Some(Policed::read(*map)),
         _ => None,
     })
 }

@@ -129,6 +129,19 @@ fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
                 + &contract("b", 2, "vnet4", "rx = { max = \"900kbit\" }")),
             "egress b refuses web: 1000000 bit/s are promised",
         );
+        run("ip link add v0 type veth peer name v1");
+        run("ip link add link v1 name mt0 type macvtap");
+        let macvtap = contract("b", 2, "mt0", "rx = { max = \"9mbit\" }");
+        let promise = |more: &str| contract("web", 1, "vnet3", &format!("{more}\nto = [\"b\"]"));
+        let no_shares = "interface mt0 is a macvtap, into which the device below sends";
+        refused(&(promise("weight = 2") + &macvtap), no_shares);
+        // Also where only the sender changes.
+        assert_eq!(agent.apply(&(promise("") + &macvtap)).0, 200);
+        let (status, why) = agent.request("PATCH", "/v1/vnics/web", r#"{"set": {"weight": "2"}}"#);
+        assert!(status == 422 && why.to_string().contains(no_shares), "{status} {why}");
+        for name in ["web", "b"] {
+            assert_eq!(agent.request("DELETE", &format!("/v1/vnics/{name}"), "").0, 200);
+        }
         run("tc qdisc add dev vnet3 root handle 1: tbf rate 1mbit burst 10kb latency 50ms");
         refused(
             &contract("web", 1, "vnet3", LIMITS),

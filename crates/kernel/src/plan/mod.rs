@@ -17,6 +17,8 @@ mod leaves;
 mod marks;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod properties;
 mod shares;
 #[cfg(test)]
 mod tests;

@@ -48,6 +48,9 @@ pub fn in_namespace(name: &str, body: impl FnOnce()) {
     let (out, err) = (String::from_utf8_lossy(&inside.stdout), String::from_utf8_lossy(&inside.stderr));
     assert!(inside.status.success(), "{name} failed in its namespace:\n{out}{err}");
     assert!(out.contains("1 passed"), "{name} is not the name of this test:\n{out}");
+    for why in err.lines().filter(|line| line.starts_with("skipped: ")) {
+        std::io::stderr().write_all(format!("{why}\n").as_bytes()).unwrap();
+    }
 }
 
 /// Runs a program of iproute2 with these words; what it printed.

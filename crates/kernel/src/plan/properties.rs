@@ -1,0 +1,368 @@
+//! Whatever was there before, and whatever happened to it since: one plan leads to what is wanted.
+
+use super::tests::*;
+use super::{Plan, model, plan};
+use crate::class::HtbClass;
+use crate::handle::Handle;
+use crate::mark::Marks;
+use crate::network::*;
+use crate::owner::{self, Cookie};
+use crate::police::Bucket;
+use crate::shaping::{Shaping, Share, Ways};
+use crate::step::Step;
+use crate::vlan::Vlans;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// One damage, by whoever.
+#[derive(Clone, Debug)]
+enum Damage {
+    Root(Option<&'static str>),
+    IngressGone,
+    FilterGone,
+    FilterBeside(u16),
+    ClassGone,
+    ClassChanged(u64),
+    ClassBeside,
+    QueueGone,
+    TapGone,
+    IfbGone,
+    IfbDown,
+    IfbRootGone,
+    IfbFilterGone,
+    IfbFilterBeside(u16),
+    LeafGone,
+    LeafOf(u32),
+    LeafOfNone(u16),
+    Vlan(u16),
+    StepsCut(usize),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    prop_oneof![
+        prop_oneof![Just(None), Just(Some("htb")), Just(Some("tbf"))].prop_map(Damage::Root),
+        Just(Damage::IngressGone),
+        Just(Damage::FilterGone),
+        (1_u16..4).prop_map(Damage::FilterBeside),
+        Just(Damage::ClassGone),
+        (1_u64..9).prop_map(Damage::ClassChanged),
+        Just(Damage::ClassBeside),
+        Just(Damage::QueueGone),
+        Just(Damage::TapGone),
+        Just(Damage::IfbGone),
+        Just(Damage::IfbDown),
+        Just(Damage::IfbRootGone),
+        Just(Damage::IfbFilterGone),
+        (1_u16..4).prop_map(Damage::IfbFilterBeside),
+        Just(Damage::LeafGone),
+        (1_u32..9).prop_map(Damage::LeafOf),
+        (0_u16..9).prop_map(Damage::LeafOfNone),
+        (1_u16..5).prop_map(Damage::Vlan),
+        (0_usize..40).prop_map(Damage::StepsCut),
+    ]
+}
+
+/// The map of the classifier.
+fn map(ifb: Option<&mut Link>) -> Option<&mut BTreeMap<u32, Handle>> {
+    ifb?.filters.iter_mut().find_map(|f| match &mut f.rule {
+        Rule::Classify { classes, .. } => Some(classes),
+        _ => None,
+    })
+}
+
+/// As [`crate::Kernel::observe_near`].
+fn near(network: &Network, index: u32) -> Network {
+    let ifb = network.ifb();
+    if ifb.is_some_and(|(_, ifb)| ifb.classified().all(|(from, _)| from == index)) {
+        return network.clone();
+    }
+    let mut seen = Network { near: Some([index].into()), ..network.clone() };
+    // Of others, only that they are there.
+    for (_, link) in seen.links.iter_mut().filter(|(i, link)| **i != index && !link.is_our_ifb()) {
+        (link.qdiscs, link.classes, link.filters) = Default::default();
+    }
+    for link in seen.links.values_mut().filter(|link| link.is_our_ifb()) {
+        let leaf = link.classified().find(|(from, _)| *from == index).map(|(_, to)| to);
+        link.classes.retain(|class| Some(class.id) == leaf);
+        link.qdiscs.retain(|q| q.parent == Handle::ROOT || Some(q.parent) == leaf);
+    }
+    seen
+}
+
+fn hurt(network: &mut Network, index: u32, damage: &Damage) {
+    let ifb = network.by_name(owner::IFB).map(|(i, _)| i);
+    let name = network.links.get(&index).map(|l| l.name.clone());
+    let device = name.map(|name| crate::step::Device::Netdev { index, name });
+    let on_ifb = ifb.and_then(|i| network.links.get_mut(&i));
+    match damage {
+        Damage::IfbGone if ifb.is_some() => drop(model::apply(network, &Step::DeleteIfb)),
+        Damage::IfbDown => drop(on_ifb.map(|l| l.up = false)),
+        Damage::IfbRootGone => {
+            if let Some(link) = on_ifb {
+                (link.qdiscs, link.classes, link.filters) = Default::default();
+            }
+        }
+        Damage::IfbFilterGone => drop(on_ifb.map(|l| l.filters.clear())),
+        Damage::IfbFilterBeside(preference) => {
+            if let Some(link) = on_ifb {
+                let handle = 77 + link.filters.len() as u32;
+                link.filters.push(Filter { parent: owner::ROOT_QDISC, handle, ..police(*preference) });
+            }
+        }
+        Damage::LeafGone => map(on_ifb).into_iter().for_each(|m| m.retain(|from, _| *from != index)),
+        Damage::LeafOf(other) => {
+            if let Some(map) = map(on_ifb)
+                && let Some(class) = map.get(other).copied()
+            {
+                map.insert(index, class);
+            }
+        }
+        Damage::LeafOfNone(minor) => {
+            let gone = [(index + 5, Handle::new(owner::MAJOR, *minor))];
+            map(on_ifb).into_iter().for_each(|m| m.extend(gone));
+        }
+        Damage::TapGone => drop(network.links.remove(&index)),
+        _ => {
+            let (Some(link), Some(_)) = (network.links.get_mut(&index), device) else { return };
+            match damage {
+                Damage::Root(kind) => {
+                    link.qdiscs.retain(|q| q.parent == Handle::CLSACT);
+                    link.classes.clear();
+                    link.filters.retain(|f| f.parent == Handle::INGRESS);
+                    link.qdiscs.extend(kind.map(|kind| tc_root(5, kind)));
+                }
+                Damage::IngressGone => {
+                    link.qdiscs.retain(|q| q.parent != Handle::CLSACT);
+                    link.filters.retain(|f| f.parent != Handle::INGRESS);
+                }
+                Damage::FilterGone => link.filters.clear(),
+                // Another kind cannot be where marks are.
+                Damage::FilterBeside(owner::MARK_PREFERENCE) if link.filters.iter().any(Filter::marks) => {}
+                Damage::FilterBeside(preference) if link.ingress().is_some() => {
+                    link.filters
+                        .push(Filter { handle: 99 + link.filters.len() as u32, ..police(*preference) });
+                }
+                Damage::ClassGone => {
+                    link.classes.clear();
+                    link.qdiscs.retain(|q| q.parent.major() != owner::MAJOR);
+                }
+                Damage::ClassChanged(mbit) => {
+                    link.classes.iter_mut().for_each(|c| c.htb = Some(limit(*mbit).into()));
+                }
+                Damage::ClassBeside if link.class(owner::ROOT_CLASS).is_some() => {
+                    let parent = owner::ROOT_CLASS;
+                    link.qdiscs.retain(|q| q.parent != parent);
+                    let id = Handle::new(owner::MAJOR, 0xabc);
+                    link.classes.push(Class { id, parent, htb: None, counters: Counters::default() });
+                }
+                Damage::Vlan(vid) => link.vlans = Some(Vlans::access(*vid)),
+                Damage::QueueGone => link.qdiscs.retain(|q| q.parent.major() != owner::MAJOR),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn shapings() -> impl Strategy<Value = Vec<Shaping>> {
+    let side = || prop_oneof![Just(0_u64), 1..9_u64];
+    let segment = || prop::option::of(1_u16..5);
+    let marks = || prop_oneof![Just(None), Just(Some(0)), (1_u64..3).prop_map(Some)];
+    let made = |i, (tx, polices, rx, segment, marks): (_, _, _, _, Option<u64>)| {
+        let netdev = format!("tap{i}");
+        let made = if polices { policing(&netdev, tx, rx) } else { shaping(&netdev, tx, rx) };
+        Shaping { segment, marks: marks.map(Marks::from_burst), ..made }
+    };
+    let share = |(from, guaranteed, priority)| Share {
+        from: format!("tap{from}"),
+        guaranteed: (guaranteed > 0).then(|| limit(guaranteed)),
+        priority,
+        weight: 1,
+    };
+    let shares = proptest::collection::btree_map(1_u32..7, (0..9_u64, 0..8_u8), 0..4)
+        .prop_map(move |all| all.into_iter().map(|(from, (g, p))| share((from, g, p))).collect::<Vec<_>>());
+    let shares = prop_oneof![Just(vec![]), shares];
+    proptest::collection::btree_map(
+        1_u32..6,
+        ((side(), any::<bool>(), side(), segment(), marks()), shares),
+        0..6,
+    )
+    .prop_map(move |wanted| {
+        let made = wanted.into_iter().map(|(i, (sides, rx_shares))| Shaping { rx_shares, ..made(i, sides) });
+        made.collect()
+    })
+}
+
+/// What is asked for those who send to a device.
+fn asked_of_shares(shaping: &Shaping, network: &Network) -> BTreeMap<u32, HtbClass> {
+    let class = |share: &Share| {
+        let (index, _) = network.by_name(&share.from)?;
+        Some((index, HtbClass::share(share, shaping.rx?)))
+    };
+    shaping.rx_shares.iter().filter_map(class).collect()
+}
+
+/// What is asked of a device.
+fn asked(shaping: &Shaping) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>, Option<Marks>) {
+    let tx = shaping.tx.map(|tx| HtbClass::sender(tx, false));
+    (shaping.rx.map(HtbClass::from), tx, shaping.tx_police, shaping.marks)
+}
+
+/// What frames meet, policers and marks included.
+fn met(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>, Option<Marks>) {
+    let (egress, ingress) = in_force(network, index);
+    let filters = network.links[&index].filters_at(Handle::INGRESS);
+    let first = |of: fn(&&Filter) -> bool| filters.clone().filter(of).min_by_key(|f| f.preference);
+    let policer = first(|f| !f.marks()).and_then(|f| match f.rule {
+        Rule::Police { bucket, .. } => Some(bucket),
+        _ => None,
+    });
+    let marks = first(|_| true).and_then(|f| match f.rule {
+        Rule::Mark { marks, .. } => Some(marks),
+        _ => None,
+    });
+    (egress, ingress, policer, marks)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    /// Whatever was there before, and whatever happened to it since: one plan leads to what is wanted.
+    #[test]
+    fn one_plan_leads_to_what_is_wanted(
+        before in shapings(),
+        damages in proptest::collection::vec((1_u32..6, damage()), 0..5),
+        wanted in shapings(),
+        held in any::<(bool, bool, bool)>().prop_map(|(tx, rx, segment)| Ways { tx, rx, segment }),
+    ) {
+        let mut network = taps(5);
+        settle(&mut network, &before);
+        for (index, damage) in &damages {
+            if let Damage::StepsCut(after) = damage {
+                // An agent that died over another change.
+                let under_way = plan(&wanted[..wanted.len() / 2], &network);
+                let steps = under_way.steps.into_iter().take(*after).collect();
+                run(&mut network, &Plan { steps, refusals: vec![] });
+            } else {
+                hurt(&mut network, *index, damage);
+            }
+        }
+        let wanted: Vec<_> = wanted.into_iter().map(|s| Shaping { held, ..s }).collect();
+        let found = network.clone();
+        let made = plan(&wanted, &network);
+        run(&mut network, &made);
+
+        let refused = |name: &str| made.refusals.iter().any(|r| r.netdev == name);
+        for shaping in &wanted {
+            let there = network.by_name(&shaping.netdev).map(|(index, _)| index);
+            prop_assert!(held != Ways::BOTH || there.is_none() || !refused(&shaping.netdev), "held is not refused");
+            if refused(&shaping.netdev) {
+                if let Some(index) = there {
+                    prop_assert_eq!(&network.links[&index], &found.links[&index], "left as it was");
+                }
+                continue;
+            }
+            let index = there.expect("a tap");
+            prop_assert_eq!(met(&network, index), asked(shaping));
+            prop_assert_eq!(shared(&network, index), asked_of_shares(shaping, &network));
+            if let Some(segment) = shaping.segment {
+                prop_assert_eq!(&network.links[&index].vlans, &Some(Vlans::access(segment)));
+            }
+        }
+        for (index, link) in &network.links {
+            let here = wanted.iter().find(|s| s.netdev == link.name);
+            if link.is_our_ifb() || refused(&link.name) {
+                continue;
+            }
+            // Nothing of ours where nothing is wanted, and all of theirs that is not in the way.
+            let tx = here.is_some_and(|s| s.tx.is_some() || s.tx_police.is_some());
+            let rx = here.and_then(|s| s.rx);
+            prop_assert!(rx.is_some() || !link.root_is_ours());
+            let marks = here.is_some_and(|s| s.marks.is_some());
+            let is_wanted = |f: &Filter| if f.marks() { marks } else { tx };
+            prop_assert!(link.filters.iter().all(|f| f.cookie().is_none() || is_wanted(f)));
+            let theirs = |link: &Link| {
+                let root = link.root().filter(|_| rx.is_none() && !link.root_is_ours()).cloned();
+                let in_the_way = |f: &Filter| tx || marks && f.preference <= owner::MARK_PREFERENCE;
+                let filters = link.filters_at(Handle::INGRESS);
+                let filters = filters.filter(|f| f.cookie().is_none() && !in_the_way(f));
+                (root, filters.cloned().collect::<Vec<_>>())
+            };
+            prop_assert_eq!(theirs(link), theirs(&found.links[index]));
+            if here.is_none_or(|s| s.segment.is_none()) {
+                prop_assert_eq!(&link.vlans, &found.links[index].vlans);
+            }
+        }
+        let ifb = network.by_name(owner::IFB).map(|(_, link)| link);
+        let leaves = wanted.iter().filter(|s| s.tx.is_some() && !refused(&s.netdev)).count();
+        prop_assert!(ifb.map_or(0, |l| l.classes.len()) >= leaves);
+        if made.refusals.is_empty() {
+            prop_assert_eq!(ifb.map_or(0, |l| l.classes.len()), leaves, "no leaf is left over");
+        }
+
+        let again = plan(&wanted, &network);
+        prop_assert_eq!(&again.steps, &vec![], "a second plan is empty");
+        prop_assert_eq!(again.refusals, made.refusals);
+    }
+
+    /// One netdev after the other, each by a look at itself only, and then all: as at once.
+    #[test]
+    fn one_by_one_is_all_at_once(
+        before in shapings(),
+        damages in proptest::collection::vec((1_u32..6, damage()), 0..3),
+        wanted in shapings(),
+    ) {
+        let mut network = taps(5);
+        settle(&mut network, &before);
+        damages.iter().for_each(|(index, damage)| hurt(&mut network, *index, damage));
+        let wanted: Vec<_> = wanted.into_iter().map(|s| Shaping { held: Ways::BOTH, ..s }).collect();
+        for index in 1..6 {
+            let seen = near(&network, index);
+            // With the last on the IFB, all is seen.
+            let of_it = |s: &&Shaping| seen.near.is_none() || s.netdev == format!("tap{index}");
+            let asks: Vec<_> = wanted.iter().filter(of_it).cloned().collect();
+            let made = plan(&asks, &seen);
+            let others = |network: &Network| {
+                let mut links = network.links.clone();
+                links.retain(|i, link| *i != index && !link.is_our_ifb());
+                let leaves: Option<Vec<_>> = network.ifb().map(|(_, ifb)| ifb.classified().filter(|(i, _)| *i != index).collect());
+                (links, leaves.unwrap_or_default())
+            };
+            let untouched = others(&network);
+            run(&mut network, &made);
+            if seen.near.is_some() {
+                prop_assert_eq!(others(&network), untouched);
+            }
+            if let Some(shaping) = wanted.iter().find(|s| s.netdev == format!("tap{index}"))
+                && network.by_name(&shaping.netdev).is_some()
+            {
+                prop_assert_eq!(met(&network, index), asked(shaping));
+                prop_assert_eq!(shared(&network, index), asked_of_shares(shaping, &network));
+            }
+        }
+        let whole = plan(&wanted, &network);
+        run(&mut network, &whole);
+        prop_assert_eq!(plan(&wanted, &network).steps, vec![]);
+    }
+
+    #[test]
+    fn what_is_removed_leaves_nothing(before in shapings()) {
+        let bare = taps(5);
+        let mut network = bare.clone();
+        settle(&mut network, &before);
+        settle(&mut network, &[]);
+        for (index, link) in &network.links {
+            prop_assert_eq!(&link.filters, &vec![]);
+            prop_assert!(link.qdiscs.iter().all(|q| q.handle.major() == 0));
+            prop_assert_eq!(&link.name, &bare.links[index].name);
+        }
+        prop_assert_eq!(network.links.len(), bare.links.len());
+    }
+
+    #[test]
+    fn a_cookie_of_any_bytes_is_read(bytes: Vec<u8>) {
+        if let Some(cookie) = Cookie::parse(&bytes) {
+            prop_assert!(bytes.starts_with(b"tidegate"));
+            prop_assert_eq!(Cookie::parse(&cookie.bytes()), Some(cookie));
+        }
+    }
+}
