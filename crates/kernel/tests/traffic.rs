@@ -19,11 +19,21 @@ use tidegate_kernel::{Kernel, Network, owner};
 const BUSY: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(40);
 
+/// Processor time that whoever runs this machine takes at a stroke, ticks of 10 ms: what would have come into the bucket
+/// meanwhile and does not fit is lost, and no fault of the limit.
+const TAKEN: u64 = 2;
+
 /// A look at the counters that took longer than this says too little of when.
 const SHARP: Duration = Duration::from_millis(1);
 
 fn counters(network: &Network, device: &str, class: Handle) -> Counters {
     network.by_name(device).unwrap().1.class(class).unwrap().counters
+}
+
+/// Processor time that was taken away since the machine started, ticks.
+fn stolen() -> u64 {
+    let all = std::fs::read_to_string("/proc/stat").unwrap();
+    all.split_whitespace().nth(8).unwrap().parse().unwrap()
 }
 
 /// What the first class of a device sends while it is busy, bit/s.
@@ -33,17 +43,18 @@ fn busy_rate(device: &str, class: Handle, set: f64) -> f64 {
     let mut look = || {
         let before = Instant::now();
         let seen = counters(&kernel.observe().unwrap(), device, class);
-        (before.elapsed() < SHARP * 4).then_some((before, seen))
+        (before.elapsed() < SHARP * 4).then_some((before, seen, stolen()))
     };
-    let (begin, mut last) = (Instant::now(), None::<(Instant, Counters)>);
+    let (begin, mut last) = (Instant::now(), None::<(Instant, Counters, u64)>);
     let (mut bytes, mut time, mut was_busy) = (0, Duration::ZERO, false);
     while time < BUSY {
         assert!(begin.elapsed() < PATIENCE, "busy for {time:?} only: its sender got no processor");
         std::thread::sleep(Duration::from_millis(5));
         let now = look();
         let mut is_busy = false;
-        if let (Some((t0, before)), Some((t1, after))) = (last, now) {
-            is_busy = before.backlog as f64 * 8.0 >= set * (t1 - t0).as_secs_f64();
+        if let (Some((t0, before, taken)), Some((t1, after, taken_now))) = (last, now) {
+            let whole = taken_now - taken < TAKEN;
+            is_busy = whole && before.backlog as f64 * 8.0 >= set * (t1 - t0).as_secs_f64();
             // The first second is the burst's; and so is the first interval after a pause, in which its bucket filled.
             if is_busy && was_busy && begin.elapsed() > Duration::from_secs(1) {
                 bytes += after.bytes - before.bytes;
