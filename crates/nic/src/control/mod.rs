@@ -1,0 +1,1 @@
+//! The traffic-engineering loop: from what was counted to what limits shall be. Pure.
