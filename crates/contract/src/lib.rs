@@ -38,8 +38,10 @@ pub use admission::{Admission, Refusal, admit};
 
 pub use check::{Problem, check_set, merge};
 pub use error::{Error, Errors, Located};
-pub use host::Host;
+pub use host::{Aggregate, Control, Host, Nic};
 pub use parse::{Document, parse};
 pub use units::{Bytes, Nanos, Rate};
-pub use vnic::{Allowed, Attach, Discipline, Method, Rx, SocketMode, SocketOwner, Tx, UPLINK, Vnic};
+pub use vnic::{
+    Allowed, Attach, Discipline, LinkState, Method, Rx, SocketMode, SocketOwner, Tx, UPLINK, VfOptions, Vnic,
+};
 pub use write::set_key;

@@ -74,7 +74,35 @@ pub enum Attach {
         pf: String,
         /// Index of the virtual function.
         index: u16,
+        /// What the NIC is told of it besides.
+        #[serde(default)]
+        options: VfOptions,
     },
+}
+
+/// What a NIC is told of a virtual function besides its rates, its MAC and its segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct VfOptions {
+    /// Priority in the VLAN tag of its segment (802.1Q PCP): 0 to 7.
+    pub qos: u8,
+    /// Whether the guest's driver may do what concerns others: promiscuous mode, further MACs.
+    pub trust: bool,
+    /// Link state that the guest sees.
+    pub link_state: LinkState,
+}
+
+/// The link of a virtual function, as its guest sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkState {
+    /// That of the NIC's port.
+    #[default]
+    Auto,
+    /// Up always: guests of one NIC reach each other without a cable.
+    Enable,
+    /// Down: the guest neither sends nor receives.
+    Disable,
 }
 
 /// Which end of a vhost-user socket listens.

@@ -1,6 +1,6 @@
 //! Contracts to TOML, and changes to single keys of one.
 
-use crate::{Attach, Discipline, Error, Errors, Method, SocketMode, Vnic, parse, parse::keys};
+use crate::{Attach, Discipline, Error, Errors, LinkState, Method, SocketMode, Vnic, parse, parse::keys};
 use std::fmt::{Display, Write};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, TableLike, Value};
 
@@ -85,7 +85,19 @@ fn attach(attach: &Attach) -> InlineTable {
             vec![("tap", Some(string(name))), ("netns", netns.as_ref().map(|path| string(path.display())))]
         }
         Attach::Netdev { name } => vec![("netdev", Some(string(name)))],
-        Attach::Vf { pf, index } => vec![("vf", Some(string(format!("{pf}/{index}"))))],
+        Attach::Vf { pf, index, options } => {
+            let link_state = match options.link_state {
+                LinkState::Auto => None,
+                LinkState::Enable => Some("enable".into()),
+                LinkState::Disable => Some("disable".into()),
+            };
+            vec![
+                ("vf", Some(string(format!("{pf}/{index}")))),
+                ("qos", (options.qos != 0).then(|| i64::from(options.qos).into())),
+                ("trust", options.trust.then(|| true.into())),
+                ("link-state", link_state),
+            ]
+        }
     };
     entries.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
@@ -159,7 +171,8 @@ fn typed(key: &str, text: &str) -> Result<Value, String> {
     let number = |text: &str| text.trim().parse::<i64>().map_or_else(|_| text.into(), Value::from);
     let items = || text.split(',').map(str::trim).filter(|item| !item.is_empty());
     Ok(match key {
-        "weight" | "segment" | "mtu" | "queues" => number(text),
+        "weight" | "segment" | "mtu" | "queues" | "attach.qos" => number(text),
+        "attach.trust" => text.parse::<bool>().map_or_else(|_| text.into(), Value::from),
         "allowed.macs" if text == "any" => text.into(),
         "to" | "allowed.macs" | "allowed.prefixes" => items().collect::<Array>().into(),
         "allowed.vlans" => items().map(number).collect::<Array>().into(),
@@ -170,7 +183,7 @@ fn typed(key: &str, text: &str) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Allowed, Bytes, Mac, Nanos, Prefix, Rate, Rx, Segment, SocketOwner, Tx, testing};
+    use crate::{Allowed, Bytes, Mac, Nanos, Prefix, Rate, Rx, Segment, SocketOwner, Tx, VfOptions, testing};
     use proptest::{collection::btree_set, collection::vec, option, prelude::*};
 
     fn set(vnic: &Vnic, assignments: &[(&str, &str)]) -> Result<Vnic, Errors> {
@@ -278,7 +291,8 @@ allowed  = { vlans = [1, 2] }
         fn any_attach()(
             kind in 0..4, name in "[a-z0-9\"\\\\-]{1,12}", path in "(/[a-zü\"' \\\\.]{1,9}){1,3}x", client: bool,
             user in option::of("[a-z0-9]{1,8}"), group in option::of("[a-z]{1,8}"), mode in option::of(0u32..=0o777),
-            netns: bool, index: u16,
+            netns: bool, index: u16, qos in 0u8..=7, trust: bool,
+            link_state in prop_oneof![Just(LinkState::Auto), Just(LinkState::Enable), Just(LinkState::Disable)],
         ) -> Attach {
             let owner = if client { SocketOwner::default() } else { SocketOwner { user, group, mode } };
             let mode = if client { SocketMode::Client } else { SocketMode::Server };
@@ -286,7 +300,7 @@ allowed  = { vlans = [1, 2] }
                 0 => Attach::VhostUser { path: path.into(), mode, owner },
                 1 => Attach::Tap { name, netns: netns.then(|| path.into()) },
                 2 => Attach::Netdev { name },
-                _ => Attach::Vf { pf: name, index },
+                _ => Attach::Vf { pf: name, index, options: VfOptions { qos, trust, link_state } },
             }
         }
     }

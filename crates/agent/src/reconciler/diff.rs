@@ -74,7 +74,15 @@ fn vnic_keys(vnic: &Vnic) -> BTreeMap<String, String> {
             attach("netns", netns.as_ref().map(|p| p.display().to_string()));
         }
         Attach::Netdev { name } => attach("netdev", Some(name.clone())),
-        Attach::Vf { pf, index } => attach("vf", Some(format!("{pf}/{index}"))),
+        Attach::Vf { pf, index, options } => {
+            attach("vf", Some(format!("{pf}/{index}")));
+            attach("qos", Some(options.qos.to_string()));
+            attach("trust", Some(options.trust.to_string()));
+            attach(
+                "link-state",
+                serde_json::to_value(options.link_state).ok().and_then(|v| v.as_str().map(Into::into)),
+            );
+        }
     }
     keys
 }

@@ -9,7 +9,7 @@
 
 use crate::place::{Action, Observed, Refusal, Wanted};
 use std::collections::{BTreeMap, HashSet};
-use tidegate_contract::{Attach, Mac, Segment, SocketMode, Vnic};
+use tidegate_contract::{Attach, Host, Mac, Segment, SocketMode, Vnic};
 use tidegate_switch::control::Connection;
 
 /// Most vNICs of one switch.
@@ -73,8 +73,10 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
         .partition(|old| names.contains_key(old.name.as_str()) || claims(old).any(|c| needed.contains(&c)));
 
     let mut actions: Vec<Action> = first.into_iter().map(Action::Remove).collect();
-    if observed.host.as_ref() != Some(wanted.host) {
-        actions.push(Action::SetHost { from: observed.host.clone(), to: wanted.host.clone() });
+    // NICs are no concern of it.
+    let host = Host { nic: BTreeMap::new(), ..wanted.host.clone() };
+    if observed.host.as_ref() != Some(&host) {
+        actions.push(Action::SetHost { from: observed.host.clone(), to: host });
     }
     actions.extend(change);
     actions.extend(create.into_iter().map(Action::Create));

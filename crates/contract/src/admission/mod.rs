@@ -30,6 +30,8 @@
 //! counts in full at each. Frames that come in over the uplink are not counted:
 //! only this host's vNICs are known here.
 //!
+//! What an SR-IOV function is promised on its NIC's link is not counted here: how much that carries, the NIC says.
+//!
 //! The arithmetic is in integers throughout: a sum that fits by one bit fits.
 
 mod edf;
@@ -161,7 +163,8 @@ impl fmt::Display for DelayBound {
 /// # Errors
 /// Every egress that cannot keep what leads to it, with the numbers.
 pub fn admit(host: &Host, vnics: &[Vnic]) -> Result<Admission, Vec<Refusal>> {
-    let promising = |v: &&Vnic| v.is_realtime() || v.tx.min.is_some();
+    let by_nic = |v: &&Vnic| matches!(v.attach, Attach::Vf { .. });
+    let promising = |v: &&Vnic| (v.is_realtime() || v.tx.min.is_some()) && !by_nic(v);
     let egresses: BTreeSet<&str> =
         vnics.iter().filter(promising).flat_map(|v| v.to.iter().map(String::as_str)).collect();
     let mut admission = Admission::default();

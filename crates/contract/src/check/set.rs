@@ -121,7 +121,7 @@ fn claim(attach: &Attach) -> (&'static str, String) {
             ("attach.tap", format!("interface {name} in {}", netns.display()))
         }
         Attach::Netdev { name } => ("attach.netdev", format!("interface {name}")),
-        Attach::Vf { pf, index } => ("attach.vf", format!("VF {index} of {pf}")),
+        Attach::Vf { pf, index, .. } => ("attach.vf", format!("VF {index} of {pf}")),
     }
 }
 
@@ -140,7 +140,7 @@ fn at(vnic: &Located<Vnic>, key: &str, message: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{parse, testing};
+    use crate::{VfOptions, parse, testing};
 
     fn placed(vnics: Vec<Vnic>) -> Vec<Located<Vnic>> {
         let place = |(i, value)| Located { value, file: "t.toml".into(), line: i * 10 + 1 };
@@ -190,7 +190,7 @@ mod tests {
             refused(|a, b| (a.attach, b.attach) = (tap(Some("/run/netns/x")), tap(Some("/run/netns/x")))),
             "t.toml:11: vnic.beta.attach.tap: interface t0 in /run/netns/x already belongs to vNIC alpha at t.toml:1"
         );
-        let vf = Attach::Vf { pf: "enp3s0f0".into(), index: 2 };
+        let vf = Attach::Vf { pf: "enp3s0f0".into(), index: 2, options: VfOptions::default() };
         assert_eq!(
             refused(|a, b| (a.attach, b.attach) = (vf.clone(), vf.clone())),
             "t.toml:11: vnic.beta.attach.vf: VF 2 of enp3s0f0 already belongs to vNIC alpha at t.toml:1"

@@ -1,6 +1,6 @@
 //! The rules one contract keeps by itself.
 
-use crate::{Allowed, Attach, Bytes, Host, Method, Nanos, SocketMode, UPLINK, Vnic};
+use crate::{Aggregate, Allowed, Attach, Bytes, Host, Method, Nanos, SocketMode, UPLINK, Vnic};
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::RangeInclusive, path::Path};
 
@@ -17,9 +17,12 @@ pub struct Problem {
 pub(crate) const WEIGHT: RangeInclusive<u32> = 1..=1000;
 pub(crate) const MTU: RangeInclusive<u16> = 68..=u16::MAX;
 pub(crate) const QUEUES: RangeInclusive<u16> = 1..=64;
+pub(crate) const QOS: RangeInclusive<u8> = 0..=7;
 pub(crate) const VLAN: RangeInclusive<u16> = 1..=4094;
 /// Shortest deadline: below it, reading the clock would be a good part of it.
 const DEADLINE: RangeInclusive<Nanos> = Nanos::new(10_000)..=Nanos::new(10_000_000_000);
+/// Of the traffic-engineering loop.
+const PERIOD: RangeInclusive<Nanos> = Nanos::new(10_000_000)..=Nanos::new(1_000_000_000);
 /// Keeps token arithmetic in bits times nanoseconds within 64 bits.
 const SIZE: RangeInclusive<Bytes> = Bytes::new(1)..=Bytes::new(1_000_000_000);
 
@@ -52,6 +55,23 @@ pub(crate) fn check_host(host: &Host) -> Result<(), Vec<Problem>> {
     let mut rules = Rules::default();
     rules.within("host-latency", host.host_latency, Nanos::new(1)..=*DEADLINE.end());
     rules.within("flood-burst", host.flood_burst, SIZE);
+    for (name, nic) in &host.nic {
+        if let Err(message) = interface_name(name) {
+            rules.broken(&format!("nic.{name}"), message);
+        }
+        rules.within(&format!("nic.{name}.period"), nic.period, PERIOD);
+        for (segment, Aggregate { max, min }) in &nic.segment {
+            if let (Some(max), Some(min)) = (max, min)
+                && min > max
+            {
+                let key = format!("nic.{name}.segment.{segment}.min");
+                rules.broken(
+                    &key,
+                    format!("min {min} is over max {max}; a guarantee cannot exceed the limit"),
+                );
+            }
+        }
+    }
     rules.result()
 }
 
@@ -128,10 +148,11 @@ fn attach(rules: &mut Rules, attach: &Attach) {
                 rules.broken("attach.netdev", message);
             }
         }
-        Attach::Vf { pf, .. } => {
+        Attach::Vf { pf, options, .. } => {
             if let Err(message) = interface_name(pf) {
                 rules.broken("attach.vf", message);
             }
+            rules.within("attach.qos", options.qos, QOS);
         }
     }
 }

@@ -2,7 +2,9 @@
 
 pub(crate) const ROOT: &[&str] = &["host", "vnic"];
 pub(crate) const HOST: &[&str] =
-    &["host-latency", "host_latency", "uplink", "flood", "flood-burst", "flood_burst"];
+    &["host-latency", "host_latency", "uplink", "flood", "flood-burst", "flood_burst", "nic"];
+pub(crate) const NIC: &[&str] = &["capacity", "control", "period", "segment"];
+pub(crate) const AGGREGATE: &[&str] = &["max", "min"];
 pub(crate) const VNIC: &[&str] =
     &["attach", "mac", "segment", "tx", "rx", "weight", "deadline", "to", "allowed", "mtu", "queues"];
 pub(crate) const TX: &[&str] = &["max", "min", "burst", "method"];
@@ -17,6 +19,9 @@ pub(crate) const ATTACH_OPTIONS: &[(&str, &str)] = &[
     ("group", "vhost-user"),
     ("socket-mode", "vhost-user"),
     ("netns", "tap"),
+    ("qos", "vf"),
+    ("trust", "vf"),
+    ("link-state", "vf"),
 ];
 
 /// Every key of a vNIC, dotted.

@@ -9,6 +9,7 @@
 //! Everything wrong in a text is reported at once, except that a syntax error
 //! hides what it makes unreadable.
 
+mod host;
 pub(crate) mod keys;
 mod reader;
 mod source;
@@ -61,7 +62,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
     let root = Table::root(&reader, document.as_table());
     root.known(keys::ROOT);
     let host = root.table("host").map(|table| Located {
-        value: read_host(&table),
+        value: host::read(&table),
         file: origin.into(),
         line: source.line(&table.key_span),
     });
@@ -74,23 +75,6 @@ pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
         vnics.tables().into_iter().map(named).collect()
     });
     Errors::unless_empty(reader.into_errors(), Document { host, vnics })
-}
-
-fn read_host(table: &Table<'_>) -> Host {
-    table.known(keys::HOST);
-    let default = Host::default();
-    let host = Host {
-        host_latency: table
-            .either("host-latency", "host_latency", "a duration such as \"250us\"", default.host_latency)
-            .unwrap_or(default.host_latency),
-        uplink: table.text("uplink", "a rate such as \"10gbit\"", crate::Rate::MAX),
-        flood: table.text("flood", "a rate such as \"10mbit\"", default.flood).unwrap_or(default.flood),
-        flood_burst: table
-            .either("flood-burst", "flood_burst", "a size such as \"100kB\"", default.flood_burst)
-            .unwrap_or(default.flood_burst),
-    };
-    table.problems(crate::check::check_host(&host));
-    host
 }
 
 #[cfg(test)]

@@ -155,6 +155,15 @@ impl<'a> Table<'a> {
         Some(self.number(key, item.as_value(), range).unwrap_or(*range.start()))
     }
 
+    /// `true` or `false`.
+    pub(super) fn boolean(&self, key: &str) -> Option<bool> {
+        let item = self.items.get(key)?;
+        if item.as_bool().is_none() {
+            self.wrong(key, format!("expected true or false, found {}", item.type_name()));
+        }
+        Some(item.as_bool().unwrap_or_default())
+    }
+
     /// A list of values written as strings.
     pub(super) fn texts<T: FromStr<Err: Display>>(&self, key: &str, expected: &str) -> Vec<T> {
         self.list(key).iter().filter_map(|value| self.convert(key, Some(value), expected)).collect()

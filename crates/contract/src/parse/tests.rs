@@ -1,7 +1,11 @@
 //! What is accepted, what is refused, and in which words.
 
 use super::*;
-use crate::{Allowed, Attach, Bytes, Discipline, Mac, Nanos, Rate, Rx, Segment, SocketMode, SocketOwner, Tx};
+use crate::{Aggregate, Control, Nic};
+use crate::{
+    Allowed, Attach, Bytes, Discipline, LinkState, Mac, Nanos, Rate, Rx, Segment, SocketMode, SocketOwner,
+    Tx, VfOptions,
+};
 
 /// A complete contract, with `line` replaced or added.
 fn with(line: &str) -> String {
@@ -107,7 +111,7 @@ allowed.macs = "any"
 #[test]
 fn other_attachments_and_defaults() {
     let vf = only(&with("attach = { vf = \"enp3s0f0/2\" }"));
-    assert_eq!(vf.attach, Attach::Vf { pf: "enp3s0f0".into(), index: 2 });
+    assert_eq!(vf.attach, Attach::Vf { pf: "enp3s0f0".into(), index: 2, options: VfOptions::default() });
     assert_eq!(
         only(&with("attach = { netdev = \"vnet3\" }")).attach,
         Attach::Netdev { name: "vnet3".into() }
@@ -116,6 +120,37 @@ fn other_attachments_and_defaults() {
     let both = parse("[host]\nhost_latency = \"1us\"\nflood_burst = \"2kB\"", "h").expect("underscores too");
     assert_eq!(both.host.expect("a host").value.host_latency, Nanos::new(1000));
     assert_eq!(parse("# nothing yet\n", "e").expect("comments only"), Document::default());
+}
+
+#[test]
+fn functions_and_their_nics() {
+    let vf = with("attach = { vf = \"eth1/0\", qos = 5, trust = true, link-state = \"enable\" }");
+    let options = VfOptions { qos: 5, trust: true, link_state: LinkState::Enable };
+    assert_eq!(only(&vf).attach, Attach::Vf { pf: "eth1".into(), index: 0, options });
+    let text = r#"
+[host.nic.eth1]
+capacity = "800mbit"
+control  = "on"
+period   = "50ms"
+
+[host.nic.eth1.segment.42]
+max = "300mbit"
+min = "100mbit"
+
+[host.nic.eth2]
+"#;
+    let host = parse(text, "h").expect("valid").host.expect("a host").value;
+    let rate = |mbit: u64| Rate::from_bits(mbit * 1_000_000);
+    let tenant = Aggregate { max: rate(300), min: rate(100) };
+    let eth1 = Nic {
+        capacity: rate(800),
+        control: Control::On,
+        period: Nanos::new(50_000_000),
+        segment: [(Segment::new(42).expect("in range"), tenant)].into(),
+    };
+    assert_eq!(host.nic, [("eth1".into(), eth1), ("eth2".into(), Nic::default())].into());
+    let json = serde_json::to_string(&host).expect("serialises");
+    assert_eq!(serde_json::from_str::<Host>(&json).expect("parses"), host);
 }
 
 /// Every bad input a parser can see: the line, and the one error it gives.
@@ -200,6 +235,19 @@ fn refuses_bad_input() {
             "attach = { tap = \"a\", mode = \"client\" }",
             "vnic.web.attach.mode: belongs to vhost-user, not to tap; remove it",
         ),
+        ("attach = { vf = \"eth1/0\", qos = 8 }", "vnic.web.attach.qos: 8 is out of range; 0 to 7"),
+        (
+            "attach = { vf = \"eth1/0\", trust = 1 }",
+            "vnic.web.attach.trust: expected true or false, found integer",
+        ),
+        (
+            "attach = { vf = \"eth1/0\", link-state = \"up\" }",
+            "vnic.web.attach.link-state: unknown link state \"up\"",
+        ),
+        (
+            "attach = { tap = \"t0\", trust = true }",
+            "vnic.web.attach.trust: belongs to vf, not to tap; remove it",
+        ),
         ("attach = { vhost-user = \"/x\", mode = \"both\" }", "vnic.web.attach.mode: unknown mode \"both\""),
         (
             "attach = { vhost-user = \"/x\", mode = \"client\", group = \"kvm\" }",
@@ -279,6 +327,15 @@ fn refuses_bad_tables() {
             "host.host_latency: host-latency is given too",
         ),
         ("[host]\nuplinks = \"1gbit\"", "host.uplinks: unknown key; did you mean \"uplink\"?"),
+        ("[host.nic.eth1]\nperiod = \"5ms\"", "host.nic.eth1.period: 5ms is out of range; 10ms to 1s"),
+        ("[host.nic.eth1]\ncontrol = \"yes\"", "host.nic.eth1.control: unknown control \"yes\""),
+        ("[host.nic.eth1]\nspeed = \"1gbit\"", "host.nic.eth1.speed: unknown key"),
+        ("[host.nic.\"a/b\"]", "host.nic.a/b: \"a/b\" is no interface name"),
+        ("[host.nic.eth1.segment.x]", "host.nic.eth1.segment.x: "),
+        (
+            "[host.nic.eth1.segment.1]\nmax = \"1mbit\"\nmin = \"2mbit\"",
+            "host.nic.eth1.segment.1.min: min 2mbit is over max 1mbit",
+        ),
         ("[host]\nuplink = \"1\"", "host.uplink: rate \"1\" has no unit"),
         (
             "[vnic.uplink]\nattach.tap = \"t\"\nmac = \"52:54:00:00:00:01\"\nsegment = 1",

@@ -1,10 +1,10 @@
 //! A `[vnic.NAME]` table to a [`Vnic`].
 
 use super::{keys, reader::Table};
-use crate::check::{MTU, QUEUES, VLAN, WEIGHT};
+use crate::check::{MTU, QOS, QUEUES, VLAN, WEIGHT};
 use crate::{
-    Allowed, Attach, Bytes, Discipline, Mac, Method, Nanos, Rate, Rx, Segment, SocketMode, SocketOwner, Tx,
-    UPLINK, Vnic,
+    Allowed, Attach, Bytes, Discipline, LinkState, Mac, Method, Nanos, Rate, Rx, Segment, SocketMode,
+    SocketOwner, Tx, UPLINK, VfOptions, Vnic,
 };
 use std::{convert::Infallible, path::PathBuf, str::FromStr};
 
@@ -124,7 +124,14 @@ fn read_attach(table: &Table<'_>) -> Attach {
         "vf" => {
             let vf = table.text("vf", "a physical function and an index, \"enp3s0f0/2\"", VfName::stand_in());
             let VfName { pf, index } = vf.unwrap_or_else(VfName::stand_in);
-            Attach::Vf { pf, index }
+            let link_state =
+                table.text("link-state", "\"auto\", \"enable\" or \"disable\"", LinkState::default());
+            let options = VfOptions {
+                qos: table.integer("qos", &QOS).unwrap_or_default(),
+                trust: table.boolean("trust").unwrap_or_default(),
+                link_state: link_state.unwrap_or_default(),
+            };
+            Attach::Vf { pf, index, options }
         }
         "tap" => Attach::Tap { name: name("tap"), netns: path("netns") },
         _ => Attach::Tap { name: "stand-in".into(), netns: None },
@@ -198,6 +205,18 @@ impl FromStr for Method {
             "shape" => Ok(Self::Shape),
             "police" => Ok(Self::Police),
             _ => Err(format!("unknown method {text:?}; \"shape\" or \"police\"")),
+        }
+    }
+}
+
+impl FromStr for LinkState {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "enable" => Ok(Self::Enable),
+            "disable" => Ok(Self::Disable),
+            _ => Err(format!("unknown link state {text:?}; \"auto\", \"enable\" or \"disable\"")),
         }
     }
 }

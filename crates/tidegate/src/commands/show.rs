@@ -59,7 +59,7 @@ pub fn attachment(attach: &Attach) -> String {
         Attach::Tap { name, netns: None } => format!("tap {name}"),
         Attach::Tap { name, netns: Some(netns) } => format!("tap {name} in {}", netns.display()),
         Attach::Netdev { name } => format!("netdev {name}"),
-        Attach::Vf { pf, index } => format!("vf {pf}/{index}"),
+        Attach::Vf { pf, index, .. } => format!("vf {pf}/{index}"),
     }
 }
 

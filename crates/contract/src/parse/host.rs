@@ -1,0 +1,71 @@
+//! The `[host]` table to a [`Host`].
+
+use super::{keys, reader::Table};
+use crate::{Aggregate, Control, Host, Nic, Rate, Segment};
+use std::str::FromStr;
+
+pub(super) fn read(table: &Table<'_>) -> Host {
+    table.known(keys::HOST);
+    let default = Host::default();
+    let host = Host {
+        host_latency: table
+            .either("host-latency", "host_latency", "a duration such as \"250us\"", default.host_latency)
+            .unwrap_or(default.host_latency),
+        uplink: table.text("uplink", "a rate such as \"10gbit\"", Rate::MAX),
+        flood: table.text("flood", "a rate such as \"10mbit\"", default.flood).unwrap_or(default.flood),
+        flood_burst: table
+            .either("flood-burst", "flood_burst", "a size such as \"100kB\"", default.flood_burst)
+            .unwrap_or(default.flood_burst),
+        nic: table.table("nic").map_or_else(Default::default, |nics| {
+            nics.tables().into_iter().map(|(name, nic)| (name, read_nic(&nic))).collect()
+        }),
+    };
+    table.problems(crate::check::check_host(&host));
+    host
+}
+
+fn read_nic(table: &Table<'_>) -> Nic {
+    table.known(keys::NIC);
+    let default = Nic::default();
+    let segments = table.table("segment").map_or_else(Vec::new, |segments| {
+        let read = |(id, aggregate): (String, Table<'_>)| match id.parse::<Segment>() {
+            Ok(segment) => Some((segment, read_aggregate(&aggregate))),
+            Err(error) => {
+                segments.wrong(&id, error);
+                None
+            }
+        };
+        segments.tables().into_iter().filter_map(read).collect()
+    });
+    Nic {
+        capacity: table.text("capacity", "a rate such as \"10gbit\"", Rate::MAX),
+        control: table
+            .text("control", "\"auto\", \"on\" or \"off\"", default.control)
+            .unwrap_or(default.control),
+        period: table
+            .text("period", "a duration such as \"100ms\"", default.period)
+            .unwrap_or(default.period),
+        segment: segments.into_iter().collect(),
+    }
+}
+
+fn read_aggregate(table: &Table<'_>) -> Aggregate {
+    table.known(keys::AGGREGATE);
+    let smallest = Rate::from_bits(1).expect("in range");
+    Aggregate {
+        max: table.text("max", "a rate such as \"2gbit\"", Rate::MAX),
+        min: table.text("min", "a rate such as \"500mbit\"", smallest),
+    }
+}
+
+impl FromStr for Control {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(format!("unknown control {text:?}; \"auto\", \"on\" or \"off\"")),
+        }
+    }
+}
