@@ -7,6 +7,7 @@
 //!   observe(coming)          ─▶ what is in force, the evidence, and obstacles
 //! ```
 
+use crate::api::types::Figure;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -150,6 +151,10 @@ pub struct Evidence {
     pub taken: Instant,
     /// Counters by vNIC.
     pub vnics: BTreeMap<String, VnicStats>,
+    /// Where these were read.
+    pub source: String,
+    /// Figures by vNIC, of a place that reads them here and there.
+    pub figures: BTreeMap<String, Vec<Figure>>,
     /// The latest misses by vNIC, oldest first; vNICs without any are left out.
     pub misses: BTreeMap<String, Vec<Miss>>,
     /// The workers' accounts.

@@ -123,6 +123,9 @@ pub struct VnicView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub stats: Option<VnicStats>,
+    /// Each figure with where it was read; those that nobody counts too.
+    #[serde(default)]
+    pub figures: Vec<Figure>,
     /// What the VM sent over the last second, bit/s on the wire.
     pub tx_rate_bps: u64,
     /// What the VM received over the last second, bit/s on the wire.
@@ -132,6 +135,18 @@ pub struct VnicView {
     /// For a real-time vNIC: what is promised at each egress.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promises: Vec<Promise>,
+}
+
+/// One figure, and where it was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Figure {
+    /// Such as `tx.bytes`.
+    pub name: String,
+    /// Since the vNIC was there, or the agent was started; absent where nobody counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<u64>,
+    /// Who counted it; why nobody does.
+    pub source: String,
 }
 
 /// The limits in effect; absent means unlimited.

@@ -189,6 +189,8 @@ pub(super) fn nothing() -> Observed {
             taken: Instant::now(),
             vnics: BTreeMap::new(),
             misses: BTreeMap::new(),
+            source: "the kernel: classes and eBPF programs of its netdev".into(),
+            figures: BTreeMap::new(),
             workers: vec![],
             counts_latency: false,
             denied_calls: 0,

@@ -30,7 +30,9 @@ impl Reconciler {
                 (None, ..) => (State::Failed, Some("no place on this host keeps such an attachment".into())),
                 _ => (State::Pending, Some("about to be brought into force".into())),
             };
-            let stats = seen.and_then(|s| s.as_ref().ok()).and_then(|o| o.evidence.vnics.get(&name).cloned());
+            let evidence = seen.and_then(|s| s.as_ref().ok()).map(|o| &o.evidence);
+            let stats = evidence.and_then(|e| e.vnics.get(&name).cloned());
+            let figures = evidence.map(|e| view::figures(&name, e)).unwrap_or_default();
             let (tx_rate_bps, rx_rate_bps) = self.rates.of(&name);
             let view = VnicView {
                 owner: owner.to_string(),
@@ -42,6 +44,7 @@ impl Reconciler {
                 refused_connections: there.map_or(0, |t| t.refused_connections),
                 thrown_out: there.map(|t| t.thrown_out.clone()).unwrap_or_default(),
                 stats,
+                figures,
                 tx_rate_bps,
                 rx_rate_bps,
                 limits: view::limits(&contract),

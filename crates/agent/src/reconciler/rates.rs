@@ -63,6 +63,8 @@ mod tests {
             taken,
             vnics: [("a".into(), stats)].into(),
             misses: [].into(),
+            source: String::new(),
+            figures: [].into(),
             workers: vec![],
             counts_latency: true,
             denied_calls: 0,

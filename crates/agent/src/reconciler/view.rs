@@ -1,11 +1,11 @@
 //! What the agent knows, as the API shows it.
 
 use super::Published;
-use crate::api::types::{AdmissionView, Derivation, EgressView, Limits, Promise, WhyView};
+use crate::api::types::{AdmissionView, Derivation, EgressView, Figure, Limits, Promise, WhyView};
 use crate::place::Evidence;
 use std::fmt::Write;
 use tidegate_contract::{Admission, Vnic};
-use tidegate_switch::stats::{Miss, WorkerStats};
+use tidegate_switch::stats::{Miss, Traffic, WorkerStats};
 
 /// What is promised, with what was seen beside it.
 pub fn admission(admission: &Admission, evidence: &[&Evidence]) -> AdmissionView {
@@ -54,6 +54,25 @@ pub fn admission(admission: &Admission, evidence: &[&Evidence]) -> AdmissionView
 /// How often the host's latency was violated, and the same in words.
 fn counted(violations: u64) -> (u64, String) {
     (violations, format!("violated {violations} times"))
+}
+
+/// Each figure of a vNIC, with where it was read.
+pub fn figures(name: &str, evidence: &Evidence) -> Vec<Figure> {
+    if let Some(figures) = evidence.figures.get(name) {
+        return figures.clone();
+    }
+    let Some(stats) = evidence.vnics.get(name) else { return vec![] };
+    let of = |way: &str, traffic: &Traffic| {
+        let dropped = traffic.dropped.iter().map(|(reason, n)| (format!("{way}.dropped.{reason}"), *n));
+        let figures = [
+            (format!("{way}.frames"), traffic.frames),
+            (format!("{way}.wire-frames"), traffic.wire_frames),
+            (format!("{way}.bytes"), traffic.wire_bytes),
+        ];
+        figures.into_iter().chain(dropped).collect::<Vec<_>>()
+    };
+    let all = of("tx", &stats.tx).into_iter().chain(of("rx", &stats.rx));
+    all.map(|(name, value)| Figure { name, value: Some(value), source: evidence.source.clone() }).collect()
 }
 
 /// The limits of a contract.

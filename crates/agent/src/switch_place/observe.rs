@@ -151,6 +151,8 @@ fn evidence(reader: &Reader) -> Evidence {
     Evidence {
         taken: Instant::now(),
         misses: missed.map(|s| (s.name.clone(), reader.misses(&s.name))).collect(),
+        source: "the host switch: shared memory".into(),
+        figures: BTreeMap::new(),
         workers: reader.workers(),
         counts_latency: true,
         denied_calls: reader.denied_calls(),

@@ -259,6 +259,8 @@ mod tests {
                 taken: Instant::now(),
                 vnics: BTreeMap::new(),
                 misses: BTreeMap::new(),
+                source: String::new(),
+                figures: BTreeMap::new(),
                 workers: vec![],
                 counts_latency: true,
                 denied_calls: 0,

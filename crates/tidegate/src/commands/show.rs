@@ -29,6 +29,19 @@ pub fn text(view: &VnicView) -> String {
     out
 }
 
+/// Every figure with its source, one in a line.
+pub fn statistics(view: &VnicView) -> String {
+    if view.figures.is_empty() {
+        return format!("{}: nothing is counted: the place that keeps it does not know it.\n", view.name);
+    }
+    let mut table = Table::new(&[("figure", Align::Left), ("value", Align::Right), ("source", Align::Left)]);
+    for figure in &view.figures {
+        let value = figure.value.map_or_else(|| "unknown".into(), |v| v.to_string());
+        table.row([figure.name.clone(), value, figure.source.clone()]);
+    }
+    table.render()
+}
+
 /// How a vNIC is, in a word or two: its connection, or what is wrong.
 pub fn condition(view: &VnicView) -> String {
     match view.state {
@@ -237,6 +250,23 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
 mod tests {
     use super::*;
     use crate::commands::samples;
+    use tidegate_agent::api::types::Figure;
+
+    #[test]
+    fn every_figure_has_its_source() {
+        let figure =
+            |name: &str, value, source: &str| Figure { name: name.into(), value, source: source.into() };
+        let mut view = samples::idle();
+        assert!(statistics(&view).contains("nothing is counted"));
+        view.figures =
+            vec![figure("tx.bytes", Some(5_000), "register VFGOTC"), figure("rx.bytes", None, "nobody")];
+        let expected = "\
+figure      value  source
+tx.bytes     5000  register VFGOTC
+rx.bytes  unknown  nobody
+";
+        assert_eq!(statistics(&view), expected);
+    }
 
     #[test]
     fn a_real_time_vnic_shows_bound_worst_and_margin() {

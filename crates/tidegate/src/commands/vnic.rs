@@ -19,6 +19,9 @@ pub enum Command {
     Show {
         /// The vNIC
         name: String,
+        /// Each figure with where it was read, and nothing else
+        #[arg(long)]
+        statistics: bool,
     },
     /// Change keys of a contract, live; not of one that a file owns
     #[command(after_help = "Example: tidegate vnic set plc1 tx.max=500mbit tx.burst=4kB deadline=none")]
@@ -62,7 +65,7 @@ impl FromStr for KeyValue {
 pub async fn run(client: &Client, command: Command, json: bool) -> Result<(), Failure> {
     match command {
         Command::Ls => list(client, json).await,
-        Command::Show { name } => show_one(client, &name, json).await,
+        Command::Show { name, statistics } => show_one(client, &name, statistics, json).await,
         Command::Set { name, changes } => set(client, &name, &changes, json).await,
         Command::Rm { name } => remove(client, &name, json).await,
     }
@@ -123,8 +126,12 @@ fn overview(vnics: &[VnicView]) -> String {
     table.render()
 }
 
-async fn show_one(client: &Client, name: &str, json: bool) -> Result<(), Failure> {
+async fn show_one(client: &Client, name: &str, statistics: bool, json: bool) -> Result<(), Failure> {
     let path = format!("/v1/vnics/{}", encode(name));
+    if statistics {
+        let view: VnicView = client.get(&path).await?;
+        return if json { exit::print_json(&view.figures) } else { exit::print(&show::statistics(&view)) };
+    }
     if json {
         return exit::print_json(&client.get::<Value>(&path).await?);
     }
