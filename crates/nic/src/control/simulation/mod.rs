@@ -1,0 +1,1 @@
+//! Links, senders and late counters, simulated.
