@@ -59,7 +59,7 @@ impl Kernel {
     /// # Errors
     /// The operating system said no.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { socket: Socket::open()?, ifb: None, classifiers: BTreeMap::new(), clearing: None })
+        Ok(Self { socket: Socket::route()?, ifb: None, classifiers: BTreeMap::new(), clearing: None })
     }
 
     /// Adds the VLANs of bridge ports to what was observed: one request for all of them.

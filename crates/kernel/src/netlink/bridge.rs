@@ -2,8 +2,8 @@
 
 use super::attribute::{Attributes, find, read, u16_at, u32_at};
 use super::constants::*;
-use super::decode::LINK_HEADER;
 use crate::vlan::{LAST, Member, Vlans};
+use tidegate_netlink::link;
 
 /// `struct ifinfomsg` of a bridge port.
 pub fn port_header(index: u32) -> Attributes {
@@ -24,7 +24,7 @@ pub fn ports() -> Vec<u8> {
 /// Interface index and VLANs of an `RTM_NEWLINK`; `None` where it is not of a port.
 pub fn port(body: &[u8]) -> Option<(u32, Vlans)> {
     let index = u32_at(body, 4)?;
-    let attributes = body.get(LINK_HEADER..)?;
+    let attributes = body.get(link::HEADER..)?;
     find(attributes, IFLA_MASTER)?;
     let mut each = Vec::new();
     let mut begun = None;

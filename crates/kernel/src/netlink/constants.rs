@@ -1,10 +1,11 @@
 //! Numbers of the kernel's interface: linux/rtnetlink.h, if_link.h, if_bridge.h, pkt_sched.h, pkt_cls.h, tc_act/tc_mirred.h.
 
+pub use tidegate_netlink::link::{
+    IFF_UP, IFLA_EXT_MASK, IFLA_IFNAME, RTEXT_FILTER_SKIP_STATS, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK,
+    RTM_SETLINK,
+};
+
 /// Message types (linux/rtnetlink.h).
-pub const RTM_NEWLINK: u16 = 16;
-pub const RTM_DELLINK: u16 = 17;
-pub const RTM_GETLINK: u16 = 18;
-pub const RTM_SETLINK: u16 = 19;
 pub const RTM_NEWQDISC: u16 = 36;
 pub const RTM_DELQDISC: u16 = 37;
 pub const RTM_GETQDISC: u16 = 38;
@@ -16,22 +17,17 @@ pub const RTM_DELTFILTER: u16 = 45;
 pub const RTM_GETTFILTER: u16 = 46;
 
 /// Links (linux/if_link.h).
-pub const IFLA_IFNAME: u16 = 3;
 pub const IFLA_MASTER: u16 = 10;
 pub const IFLA_TXQLEN: u16 = 13;
 pub const IFLA_LINKINFO: u16 = 18;
 pub const IFLA_AF_SPEC: u16 = 26;
 pub const IFLA_GROUP: u16 = 27;
-pub const IFLA_EXT_MASK: u16 = 29;
-/// Without counters, which are most of a link's message (linux/rtnetlink.h).
-pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 /// With the VLANs of bridge ports, as ranges.
 pub const RTEXT_FILTER_BRVLAN_COMPRESSED: u32 = 4;
 pub const IFLA_INFO_KIND: u16 = 1;
 pub const IFLA_INFO_DATA: u16 = 2;
 pub const IFLA_BR_VLAN_FILTERING: u16 = 7;
 pub const IFLA_BR_VLAN_DEFAULT_PVID: u16 = 39;
-pub const IFF_UP: u32 = 1;
 pub const IFF_LOOPBACK: u32 = 8;
 
 /// Bridge ports (linux/socket.h, linux/if_bridge.h).

@@ -7,9 +7,8 @@ use crate::handle::Handle;
 use crate::network::{Bridge, Class, Counters, Filter, Link, Qdisc, Rule, Setting};
 use crate::owner::{self, Cookie};
 use std::collections::BTreeMap;
+use tidegate_netlink::link;
 
-/// Length of `struct ifinfomsg`.
-pub(super) const LINK_HEADER: usize = 16;
 /// Length of `struct tcmsg`.
 const HEADER: usize = 20;
 
@@ -17,7 +16,7 @@ const HEADER: usize = 20;
 pub fn link(body: &[u8]) -> Option<(u32, Link)> {
     let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
     let mut link = Link { up: flags & IFF_UP != 0, loopback: flags & IFF_LOOPBACK != 0, ..Link::default() };
-    for (kind, value) in read(body.get(LINK_HEADER..)?) {
+    for (kind, value) in read(body.get(link::HEADER..)?) {
         match kind {
             IFLA_IFNAME => link.name = string(value),
             IFLA_GROUP => link.group = u32_at(value, 0).unwrap_or_default(),
@@ -187,7 +186,8 @@ fn redirect_rule(options: &[u8]) -> Option<Rule> {
 mod tests {
     use super::*;
     use crate::mark::Marks;
-    use crate::netlink::encode::{Names, header, link_header, request};
+    use crate::netlink::encode::{Names, header, request};
+    use crate::netlink::link_header;
     use crate::police::Bucket;
     use crate::step::{Device, Step};
     use proptest::prelude::*;

@@ -3,6 +3,7 @@
 use super::attribute::Attributes;
 use super::bridge::{port_header, put_vlans};
 use super::constants::*;
+use super::link_header;
 use crate::class::HtbClass;
 use crate::handle::Handle;
 use crate::mark::Marks;
@@ -192,23 +193,6 @@ fn direct_action(
         options.put_u32(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT);
     });
     (NLM_F_CREATE | if instead.is_some() { 0 } else { NLM_F_EXCL }, body)
-}
-
-/// `struct ifinfomsg`, which begins every message of a link.
-pub fn link_header(index: u32, flags: u32, change: u32) -> Attributes {
-    let mut bytes = vec![0; 4];
-    for field in [index, flags, change] {
-        bytes.extend(field.to_ne_bytes());
-    }
-    Attributes(bytes)
-}
-
-/// Asks for the link with a name, without its counters.
-pub fn link_named(name: &str) -> Vec<u8> {
-    let mut body = link_header(0, 0, 0);
-    body.put_str(IFLA_IFNAME, name);
-    body.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
-    body.0
 }
 
 /// `struct tcmsg`, which begins every message of traffic control.

@@ -8,20 +8,18 @@
 //! Framing and the socket are libraries'; the attributes of tc are ours: what HTB, u32, mirred and bpf are told decides
 //! whether a rate is exact. Numbers are in the machine's byte order unless said otherwise.
 //!
-//! - [`attribute`]: attributes, and how they are nested
+//! - [`tidegate_netlink`]: the socket, and attributes
 //! - `bridge`: the VLANs of bridge ports, both ways
 //! - `constants`: the kernel's numbers
 //! - `decode`: what a message says
 //! - `encode`: the message of a step
-//! - [`socket`]: requests, answers, errors
 
-pub mod attribute;
 pub(crate) mod bridge;
 pub(crate) mod constants;
 mod decode;
 mod encode;
-pub mod socket;
 
 pub use decode::{TrafficControl, link, traffic_control};
-pub use encode::{Names, Request, header, link_header, link_named, request};
-pub use socket::{NetlinkError, Socket};
+pub use encode::{Names, Request, header, request};
+pub use tidegate_netlink::link::{header as link_header, named as link_named};
+pub use tidegate_netlink::{NetlinkError, Socket, attribute};

@@ -32,7 +32,7 @@ pub fn port(index: usize) -> String {
 /// Makes the bridge and connects the tenants to it.
 pub fn build(tenants: &[Tenant; 4]) -> Result<(), SceneError> {
     let failed = |what: &str, e: &dyn std::fmt::Display| SceneError::new(format!("cannot make {what}: {e}"));
-    let mut socket = Socket::open().map_err(|e| failed("interfaces", &e))?;
+    let mut socket = Socket::route().map_err(|e| failed("interfaces", &e))?;
     let mut make = |name: &str, body: Attributes| -> Result<(), SceneError> {
         let made = socket.change(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &body.0);
         made.map_err(|e| failed(&format!("interface {name}"), &e))?;

@@ -1,8 +1,11 @@
 //! One conversation with the kernel: a request, then its acknowledgement or what was dumped.
 
-use super::attribute;
+use crate::attribute;
 use netlink_packet_core::NetlinkBuffer;
-use netlink_sys::{SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::{
+    SocketAddr,
+    protocols::{NETLINK_GENERIC, NETLINK_ROUTE},
+};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::io;
 use std::time::{Duration, Instant};
@@ -71,12 +74,24 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Opens one.
+    /// Opens one for links and traffic control, rtnetlink(7).
     ///
     /// # Errors
     /// The operating system said no.
-    pub fn open() -> io::Result<Self> {
-        let mut socket = netlink_sys::Socket::new(NETLINK_ROUTE)?;
+    pub fn route() -> io::Result<Self> {
+        Self::open(NETLINK_ROUTE)
+    }
+
+    /// Opens one for [`crate::generic`].
+    ///
+    /// # Errors
+    /// The operating system said no.
+    pub fn generic() -> io::Result<Self> {
+        Self::open(NETLINK_GENERIC)
+    }
+
+    fn open(protocol: isize) -> io::Result<Self> {
+        let mut socket = netlink_sys::Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
         // Without the words of its errors, and with the request in them, it can be talked to as well.

@@ -1,0 +1,1 @@
+//! The messages: rtnetlink for VFs, generic netlink for devlink and ethtool.

@@ -1,0 +1,1 @@
+//! What only files say: /sys/class/net.
