@@ -14,6 +14,7 @@
 //! - [`place`]: the four questions every place answers; the agent knows nothing else about one
 //! - `switch_place`: the host switch as a place
 //! - `kernel_place`: the kernel's netdevs as a place
+//! - `nic_place`: SR-IOV functions as a place
 //! - `store`: the contracts and who owns each
 //! - `reconciler`: makes what is wanted be in force, and keeps it so
 //! - [`api`]: HTTP on a Unix socket, OpenAPI document, metrics
@@ -25,6 +26,7 @@ mod cut;
 mod durable;
 mod kernel_place;
 mod lock;
+mod nic_place;
 pub mod place;
 mod reconciler;
 mod store;
@@ -146,12 +148,14 @@ impl Agent {
         let wake = Arc::new(move || drop(wake.send(Command::Repair)));
         let (switch, damage) = switch_place::SwitchPlace::new(&options.switch, state, wake)?;
         let (kernel, kernel_damage) = kernel_place::KernelPlace::new(state)?;
+        let (nic, nic_damage) = nic_place::NicPlace::new(state)?;
         let capture = switch.capture();
-        let made = [switch.made(), kernel.made()].concat();
-        let places: Vec<Box<dyn Place>> = vec![Box::new(switch), Box::new(kernel)];
+        let made = [switch.made(), kernel.made(), nic.made()].concat();
+        let places: Vec<Box<dyn Place>> = vec![Box::new(switch), Box::new(kernel), Box::new(nic)];
         let mut reconciler = Reconciler::new(&options.config, state, places)?;
         reconciler.problem("switch state", damage);
         reconciler.problem("kernel state", kernel_damage);
+        reconciler.problem("nic state", nic_damage);
         reconciler.recover(made);
         let listener = listen(options)?;
 

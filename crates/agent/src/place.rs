@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
-use tidegate_contract::{Attach, Host, Vnic};
+use tidegate_contract::{Attach, Host, Rate, Vnic};
 use tidegate_switch::control::{Connection, SwitchError};
 use tidegate_switch::stats::{Miss, VnicStats, WorkerStats};
 
@@ -64,6 +64,8 @@ pub struct Capabilities {
     pub deadline: bool,
     /// Guaranteed rates.
     pub min: bool,
+    /// Promises towards the uplink.
+    pub uplink: bool,
     /// What a reader of a plan should know, such as how limits are kept here.
     pub notes: Vec<String>,
 }
@@ -90,12 +92,23 @@ pub struct Observed {
     pub obstacles: BTreeMap<String, String>,
     /// What others made in the way of an attachment, and that can be taken over.
     pub in_the_way: BTreeMap<String, InTheWay>,
+    /// The links that SR-IOV functions share, by the NIC's name.
+    pub links: BTreeMap<String, SharedLink>,
     /// What was counted.
     pub evidence: Evidence,
     /// The program that keeps the promises.
     pub keeper: Keeper,
     /// What is wrong with the place as a whole, such as a disk on which it can keep no record.
     pub problem: Option<String>,
+}
+
+/// The link that the functions of one NIC share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedLink {
+    /// The fastest that it can be; `None` where nobody knows.
+    pub speed: Option<Rate>,
+    /// Why the NIC keeps no minimum by itself, where it does not.
+    pub lacks_min: Option<String>,
 }
 
 /// What others made where a contract shall be kept.
@@ -132,6 +145,8 @@ pub struct ObservedVnic {
     pub found: Option<Vnic>,
     /// How it is connected.
     pub connection: Connection,
+    /// Why its contract is not in force yet although there is nothing to do: what it waits for.
+    pub pending: Option<String>,
     /// Why its connection has to be made anew, where it has.
     pub broken: Option<String>,
     /// Why the last front end was disconnected.

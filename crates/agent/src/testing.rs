@@ -1,6 +1,6 @@
 //! Contracts for the tests of this crate.
 
-use tidegate_contract::{Allowed, Attach, Mac, Rx, Segment, SocketMode, SocketOwner, Tx, Vnic};
+use tidegate_contract::{Allowed, Attach, Mac, Rx, Segment, SocketMode, SocketOwner, Tx, VfOptions, Vnic};
 
 /// A best-effort contract whose MAC ends in `mac`.
 pub fn vnic(name: &str, mac: u8) -> Vnic {
@@ -38,4 +38,13 @@ pub fn netdev(name: &str, mac: u8, interface: &str) -> Vnic {
 /// A tap attachment.
 pub fn tap(name: &str) -> Attach {
     Attach::Tap { name: name.into(), netns: None }
+}
+
+/// A contract for a virtual function in segment 0, without limits.
+pub fn vf(name: &str, mac: u8, pf: &str, index: u16) -> Vnic {
+    Vnic {
+        attach: Attach::Vf { pf: pf.into(), index, options: VfOptions::default() },
+        segment: Segment::new(0).expect("in range"),
+        ..vnic(name, mac)
+    }
 }

@@ -386,7 +386,7 @@ impl Place for KernelPlace {
             ),
             "its source addresses are not checked by this place".into(),
         ];
-        Some(Capabilities { deadline: true, min: true, notes })
+        Some(Capabilities { deadline: true, min: true, uplink: false, notes })
     }
 
     fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {

@@ -185,6 +185,7 @@ pub(super) fn nothing() -> Observed {
         vnics: BTreeMap::new(),
         obstacles: BTreeMap::new(),
         in_the_way: BTreeMap::new(),
+        links: BTreeMap::new(),
         evidence: Evidence {
             taken: Instant::now(),
             vnics: BTreeMap::new(),
@@ -211,6 +212,7 @@ pub(super) fn there(vnic: &Vnic, connection: Connection) -> ObservedVnic {
         ours: true,
         found: None,
         connection,
+        pending: None,
         broken: None,
         last_error: None,
         refused_connections: 0,

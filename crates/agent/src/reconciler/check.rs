@@ -54,7 +54,10 @@ pub fn check(contracts: &Contracts, places: &[Box<dyn Place>]) -> Result<Checked
         if vnic.tx.min.is_some() && !capabilities.min {
             unable("tx.min");
         }
-        if vnic.to.iter().any(|to| to == UPLINK) && (vnic.is_realtime() || vnic.tx.min.is_some()) {
+        if !capabilities.uplink
+            && vnic.to.iter().any(|to| to == UPLINK)
+            && (vnic.is_realtime() || vnic.tx.min.is_some())
+        {
             refusals.push(format!(
                 "vNIC {} ({}): no place on this host keeps a promise towards the uplink; name vNICs of this host in \
                  `to`, or leave tx.min and deadline out",

@@ -2,6 +2,7 @@
 
 use super::{Published, Reconciler, repair, view};
 use crate::api::types::{HostView, State, VnicView};
+use crate::place::ObservedVnic;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate_contract::Admission;
@@ -24,6 +25,9 @@ impl Reconciler {
             let (state, reason) = match (seen, there, self.failures.get(&name)) {
                 (Some(Err(why)), ..) => (State::Pending, Some(why.clone())),
                 (_, _, Some(failure)) => (State::Failed, Some(failure.why.clone())),
+                (_, Some(ObservedVnic { pending: Some(why), .. }), None) => {
+                    (State::Pending, Some(why.clone()))
+                }
                 (_, Some(there), None) if there.present && there.vnic == contract => {
                     (State::InForce, (!there.notes.is_empty()).then(|| there.notes.join("; ")))
                 }

@@ -412,7 +412,8 @@ impl Place for SwitchPlace {
             ],
             Attach::Netdev { .. } | Attach::Vf { .. } => return None,
         };
-        Some(Capabilities { deadline: true, min: true, notes: notes.iter().map(|n| (*n).into()).collect() })
+        let notes = notes.iter().map(|n| (*n).into()).collect();
+        Some(Capabilities { deadline: true, min: true, uplink: false, notes })
     }
 
     fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {

@@ -241,6 +241,7 @@ mod tests {
             ours: true,
             found: None,
             connection: Connection::Up,
+            pending: None,
             broken: None,
             last_error: None,
             refused_connections: 0,
@@ -255,6 +256,7 @@ mod tests {
             vnics: vnics.into_iter().map(|o| (o.vnic.name.clone(), o)).collect(),
             obstacles: BTreeMap::new(),
             in_the_way: BTreeMap::new(),
+            links: BTreeMap::new(),
             evidence: Evidence {
                 taken: Instant::now(),
                 vnics: BTreeMap::new(),
@@ -297,6 +299,7 @@ mod tests {
                         Connection::Connected,
                         Connection::Up,
                     ][connection as usize],
+                    pending: None,
                     broken: (broken && present).then(|| "its socket is gone".into()),
                     last_error: None,
                     refused_connections: 0,

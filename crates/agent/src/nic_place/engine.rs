@@ -1,0 +1,300 @@
+//! The traffic-engineering loops of this host's NICs, on a thread of their own.
+//!
+//! ```text
+//!  place: terms, PF ─▶ loops ─ every period ─▶ counters ─▶ Controller::step ─▶ limits ─▶ NIC
+//!                        └──▶ what is in force, and why ──▶ place
+//! ```
+//!
+//! Whoever looks at a NIC holds the loops meanwhile: what it sees is what they set last. Where the agent ends, the last
+//! limits stay: together they are not more than the link carries.
+
+use super::terms::Terms;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tidegate_contract::Rate;
+use tidegate_nic::control::{Controller, Pace, Standing, Usage};
+use tidegate_nic::{Abilities, Function, Nic, Pf, Set, plan};
+
+/// What one loop is to do.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// What it shares out, among whom.
+    pub terms: Terms,
+    /// The shortest period.
+    pub period: Duration,
+    /// The NIC as last seen.
+    pub pf: Pf,
+    /// What it takes.
+    pub abilities: Abilities,
+    /// It keeps minima by itself, beside the limits.
+    pub keeps_min: bool,
+}
+
+/// All loops, and the thread that runs them while there is one.
+#[derive(Debug, Default)]
+pub struct Engine {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    loops: Mutex<Loops>,
+    changed: Condvar,
+}
+
+/// The loops, standing still while somebody holds them.
+#[derive(Debug, Default)]
+pub struct Loops {
+    all: BTreeMap<String, Loop>,
+    stop: bool,
+}
+
+#[derive(Debug)]
+struct Loop {
+    task: Task,
+    controller: Controller,
+    pace: Pace,
+    due: Instant,
+    /// What was read last, by function.
+    read: BTreeMap<u16, Reading>,
+    /// Why the last turn did nothing.
+    trouble: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    bytes: u64,
+    doubts: u64,
+    at: Instant,
+}
+
+impl Engine {
+    /// The loops, which stand still until the guard goes.
+    pub fn hold(&self) -> MutexGuard<'_, Loops> {
+        self.shared.loops.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The loop of this NIC runs from now on as it is told, or not at all.
+    ///
+    /// # Errors
+    /// Why it cannot; none runs then.
+    pub fn set(&mut self, pf: &str, task: Option<Task>) -> Result<(), String> {
+        let runs = task.is_some();
+        let set = self.hold().set(pf, task);
+        if runs && self.thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new().name("nic-loop".into()).spawn(move || shared.run());
+            self.thread = Some(thread.map_err(|e| format!("cannot start its thread: {e}"))?);
+        }
+        self.shared.changed.notify_all();
+        set
+    }
+
+    /// Only loops of these NICs go on.
+    pub fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.hold().all.retain(|pf, _| is_there(pf));
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.hold().stop = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It says itself why it failed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Loops {
+    /// Whether one runs for this NIC.
+    pub fn runs(&self, pf: &str) -> bool {
+        self.all.contains_key(pf)
+    }
+
+    /// The limit that was set last for a function; `None` where there was none yet.
+    pub fn limit(&self, pf: &str, function: u16) -> Option<Rate> {
+        self.standing(pf, function)?.limit
+    }
+
+    /// How a function stands.
+    pub fn standing(&self, pf: &str, function: u16) -> Option<Standing> {
+        self.all.get(pf)?.controller.standings().find(|s| s.id == function)
+    }
+
+    /// How often the loop of a NIC looks, and why its last turn did nothing.
+    pub fn pace(&self, pf: &str) -> Option<(Duration, Option<&str>)> {
+        self.all.get(pf).map(|l| (l.pace.period(), l.trouble.as_deref()))
+    }
+
+    /// Somebody else changed a limit: it is set again.
+    pub fn forget(&mut self, pf: &str, function: u16) {
+        if let Some(one) = self.all.get_mut(pf) {
+            one.controller.forget(function);
+        }
+    }
+
+    fn set(&mut self, name: &str, task: Option<Task>) -> Result<(), String> {
+        let Some(task) = task else {
+            self.all.remove(name);
+            return Ok(());
+        };
+        let set = self.told(name, task);
+        if set.is_err() {
+            self.all.remove(name);
+        }
+        set
+    }
+
+    fn told(&mut self, name: &str, task: Task) -> Result<(), String> {
+        let words = |refused: Vec<tidegate_nic::control::Refusal>| {
+            refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        let Terms { link, members, tenants } = &task.terms;
+        let Some(one) = self.all.get_mut(name) else {
+            let controller = Controller::new(*link, members, tenants).map_err(words)?;
+            let (pace, due, read) = (Pace::new(task.period), Instant::now(), BTreeMap::new());
+            self.all.insert(name.to_owned(), Loop { task, controller, pace, due, read, trouble: None });
+            return Ok(());
+        };
+        if one.task.terms != task.terms {
+            one.controller.reconfigure(*link, members, tenants).map_err(words)?;
+            one.due = Instant::now();
+        }
+        if one.task.period != task.period {
+            one.pace = Pace::new(task.period);
+        }
+        one.task = task;
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut nic = None;
+        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        while !loops.stop {
+            let now = Instant::now();
+            for one in loops.all.values_mut().filter(|l| l.due <= now) {
+                one.turn(&mut nic);
+            }
+            let next = loops.all.values().map(|l| l.due).min();
+            let pause =
+                next.map_or(Duration::from_secs(1), |due| due.saturating_duration_since(Instant::now()));
+            loops = self.changed.wait_timeout(loops, pause).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Loop {
+    fn turn(&mut self, nic: &mut Option<Nic>) {
+        let begin = Instant::now();
+        let trouble = self.try_turn(nic).err();
+        if trouble != self.trouble {
+            match &trouble {
+                Some(why) => tracing::warn!(nic = self.task.pf.name, "its loop stands still: {why}"),
+                None => tracing::info!(nic = self.task.pf.name, "its loop runs"),
+            }
+            self.trouble = trouble;
+        }
+        self.due = begin + self.pace.spent(begin.elapsed());
+    }
+
+    fn try_turn(&mut self, nic: &mut Option<Nic>) -> Result<(), String> {
+        if !self.task.pf.carrier {
+            self.read.clear();
+            return Err("there is no link".into());
+        }
+        if nic.is_none() {
+            *nic = Some(Nic::open().map_err(|e| e.to_string())?);
+        }
+        let conversation = nic.as_mut().ok_or("no conversation")?;
+        let usage = match self.usage(conversation) {
+            Ok(usage) => usage,
+            Err(why) => {
+                *nic = None;
+                return Err(why);
+            }
+        };
+        let changes = self.controller.step(&usage).to_vec();
+        for (done, change) in changes.iter().enumerate() {
+            if let Err(why) = self.set_limit(conversation, change.id, change.to) {
+                for change in &changes[done..] {
+                    self.controller.not_set(change.id);
+                }
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    /// What each member sent since the last look; what others on this link sent makes it the narrower.
+    fn usage(&mut self, nic: &mut Nic) -> Result<Vec<Option<Usage>>, String> {
+        let counted = nic.counters(&self.task.pf).map_err(|e| e.to_string())?;
+        let at = Instant::now();
+        let mut used = BTreeMap::new();
+        for (function, counted) in counted {
+            let Some(bytes) = counted.tx.bytes else { continue };
+            let doubts = counted.doubts.missed_wraps + counted.doubts.resets;
+            let now = Reading { bytes: bytes.total, doubts, at };
+            let before = self.read.insert(function, now);
+            let before = before.filter(|b| b.doubts == doubts && b.bytes <= now.bytes);
+            let sent = before.map(|b| Usage { bytes: now.bytes - b.bytes, elapsed: at - b.at });
+            used.extend(sent.map(|usage| (function, usage)));
+        }
+        let members = &self.task.terms.members;
+        let others = used.iter().filter(|(function, _)| !members.iter().any(|m| m.id == **function));
+        let others: f64 = others.map(|(_, u)| u.bytes as f64 * 8.0 / u.elapsed.as_secs_f64().max(1e-3)).sum();
+        let capacity = self.task.terms.link.capacity.bits().saturating_sub(others as u64);
+        self.controller.set_capacity(Rate::from_bits(capacity.max(1)).unwrap_or(Rate::MAX));
+        Ok(members.iter().map(|m| used.get(&m.id).copied()).collect())
+    }
+
+    /// Sets a limit, and nothing else.
+    fn set_limit(&mut self, nic: &mut Nic, function: u16, limit: Rate) -> Result<(), String> {
+        let Task { terms, pf, abilities, keeps_min, .. } = &mut self.task;
+        let min = terms.members.iter().find(|m| m.id == function).and_then(|m| m.min).filter(|_| *keeps_min);
+        let wanted = Function { index: function, tx_max: Some(limit), tx_min: min, ..Function::default() };
+        let plan = plan(&[wanted], pf, abilities);
+        let why = plan
+            .refusals
+            .into_iter()
+            .map(|r| r.reason)
+            .chain(plan.pending.into_iter().map(|p| p.reason))
+            .next();
+        if let Some(why) = why {
+            return Err(why);
+        }
+        for step in &plan.steps {
+            nic.apply(step).map_err(|e| e.to_string())?;
+            done(pf, &step.set);
+        }
+        Ok(())
+    }
+}
+
+/// What a step that was done changed of a NIC as it was seen.
+fn done(pf: &mut Pf, set: &Set) {
+    match set {
+        Set::Rate { vf, min, max } => {
+            if let Some(vf) = pf.vfs.get_mut(vf) {
+                (vf.tx_min, vf.tx_max) = (megabits(*min), megabits(*max));
+            }
+        }
+        Set::Leaf { vf, share, max, .. } => {
+            if let Some(leaf) = pf.vfs.get_mut(vf).and_then(|vf| vf.leaf.as_mut()) {
+                (leaf.share, leaf.max) = (*share, *max);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// 0 is none.
+fn megabits(rate: u32) -> Option<Rate> {
+    Rate::from_bits(u64::from(rate) * 1_000_000)
+}

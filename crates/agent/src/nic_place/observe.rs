@@ -1,0 +1,269 @@
+//! What is in force: what the NICs say, beside what this place was told.
+
+use super::NicPlace;
+use super::engine::{Loops, Task};
+use super::function::{address, function};
+use super::statistics;
+use super::terms::{by_nic, terms};
+use crate::durable;
+use crate::place::{Evidence, Keeper, Observed, ObservedVnic, PlaceError, SharedLink};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+use tidegate_contract::{Host, Rate, Vnic};
+use tidegate_nic::counters::Counted;
+use tidegate_nic::{Abilities, Ability, Function, Pf, Plan, plan};
+use tidegate_switch::control::Connection;
+
+/// One NIC, as seen.
+pub(super) struct Seen {
+    pub pf: Pf,
+    pub abilities: Abilities,
+    pub link: SharedLink,
+}
+
+impl NicPlace {
+    /// [`Place::observe`](crate::place::Place::observe).
+    pub(super) fn look(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
+        let mut observed = nothing();
+        // Changes are made between two looks.
+        self.record.accepted();
+        self.coming.clear();
+        observed.problem = self.record.save().err().map(cannot_note);
+        observed.host = Some(Host { nic: self.settings.clone(), ..Host::default() });
+        let held: Vec<Vnic> = self.record.vnics().cloned().collect();
+        observed.evidence.taken = Instant::now();
+        for (name, vnics) in by_nic(held.iter().chain(coming)) {
+            let held: Vec<&Vnic> = vnics.into_iter().filter(|v| held.iter().any(|h| h == *v)).collect();
+            let seen = self.see(name)?;
+            if let Some(seen) = &seen {
+                observed.links.insert(name.to_owned(), seen.link.clone());
+                self.set_loop(&held, seen);
+            }
+            self.observe_held(name, &held, seen.as_ref(), &mut observed)?;
+            for vnic in coming.iter().filter(|v| address(v).is_some_and(|(pf, _)| pf == name)) {
+                let obstacle = self.obstacle(vnic, name, seen.as_ref());
+                observed.obstacles.extend(obstacle.map(|why| (vnic.name.clone(), why)));
+            }
+        }
+        let names: BTreeSet<&str> = held.iter().filter_map(|v| Some(address(v)?.0)).collect();
+        self.engine.retain(|pf| names.contains(pf));
+        Ok(observed)
+    }
+
+    /// A NIC as it is, what it takes, and what its link carries; `None` where there is no such NIC.
+    pub(super) fn see(&mut self, name: &str) -> Result<Option<Seen>, PlaceError> {
+        let Some(pf) = self.conversation.ask(|nic| nic.observe(name))? else { return Ok(None) };
+        let abilities = self.abilities(&pf)?;
+        let lacks_min = match &abilities.min_rate {
+            Ability::Has => None,
+            Ability::Lacks(why) | Ability::Unknown(why) => Some(why.clone()),
+        };
+        let fastest = self.fastest.entry(name.to_owned()).or_default();
+        *fastest = (*fastest).max(pf.top_speed).max(pf.speed);
+        let link = SharedLink { speed: *fastest, lacks_min };
+        Ok(Some(Seen { pf, abilities, link }))
+    }
+
+    /// Its loop runs as these contracts need it.
+    pub(super) fn set_loop(&mut self, vnics: &[&Vnic], seen: &Seen) {
+        let name = &seen.pf.name;
+        let settings = self.settings.get(name).cloned().unwrap_or_default();
+        let task = terms(vnics, &settings, &seen.link).map(|terms| Task {
+            terms,
+            period: Duration::from_nanos(settings.period.get()),
+            pf: seen.pf.clone(),
+            abilities: seen.abilities.clone(),
+            keeps_min: seen.link.lacks_min.is_none(),
+        });
+        match self.engine.set(name, task) {
+            Ok(()) => drop(self.refused_loops.remove(name)),
+            Err(why) => drop(self.refused_loops.insert(name.clone(), why)),
+        }
+    }
+
+    /// What there is to do on a NIC, limits being as the loop set them where one runs. What a contract asks that no NIC keeps
+    /// was refused before it came here.
+    pub(super) fn wishes(vnics: &[&Vnic], seen: &Seen, loops: &Loops) -> Plan {
+        let pf = &seen.pf;
+        let runs = loops.runs(&pf.name);
+        let wish = |vnic: &&Vnic| {
+            let mut wanted = function(vnic).ok().flatten()?;
+            if seen.link.lacks_min.is_some() {
+                wanted.tx_min = None;
+            }
+            if runs {
+                let there = pf.vfs.get(&wanted.index).and_then(|vf| vf.limit());
+                let last = loops.limit(&pf.name, wanted.index);
+                wanted.tx_max = Some(last.unwrap_or_else(|| at_first(vnic, there)));
+            }
+            Some(wanted)
+        };
+        let functions: Vec<Function> = vnics.iter().filter_map(wish).collect();
+        plan(&functions, pf, &seen.abilities)
+    }
+
+    fn observe_held(
+        &mut self,
+        name: &str,
+        vnics: &[&Vnic],
+        seen: Option<&Seen>,
+        observed: &mut Observed,
+    ) -> Result<(), PlaceError> {
+        let Some(seen) = seen else {
+            for vnic in vnics {
+                let mut there = there(vnic);
+                there.connection = Connection::Disconnected;
+                there.pending = Some(no_nic(name));
+                observed.vnics.insert(vnic.name.clone(), there);
+            }
+            return Ok(());
+        };
+        if vnics.is_empty() {
+            return Ok(());
+        }
+        let counted = self.conversation.ask(|nic| nic.counters(&seen.pf))?;
+        let mut loops = self.engine.hold();
+        let plan = Self::wishes(vnics, seen, &loops);
+        let strangers = strangers(&seen.pf, vnics);
+        for vnic in vnics {
+            let Some((_, index)) = address(vnic) else { continue };
+            let mut there = there(vnic);
+            let refused = plan.refusals.iter().filter(|r| r.vf == index).map(|r| &r.reason);
+            let pending = plan.pending.iter().filter(|p| p.vf == index).map(|p| &p.reason);
+            let waits: Vec<String> = refused.chain(pending).cloned().collect();
+            there.pending = (!waits.is_empty()).then(|| waits.join("; "));
+            match seen.pf.vfs.get(&index) {
+                None => there.connection = Connection::Disconnected,
+                Some(_) if !seen.pf.carrier => there.connection = Connection::Connected,
+                Some(_) => {}
+            }
+            there.broken = plan
+                .steps
+                .iter()
+                .find(|step| step.vf() == Some(index))
+                .map(|step| format!("its function is not as it should be, so: {step}"));
+            if there.broken.is_some() {
+                loops.forget(name, index);
+            }
+            there.notes.extend(self.notes_of_loop(vnic, name, &loops, strangers.as_deref()));
+            there.notes.extend(there.broken.clone());
+            if let Some(counted) = counted.get(&index) {
+                enter(vnic, counted, observed, &mut there);
+            }
+            observed.vnics.insert(vnic.name.clone(), there);
+        }
+        Ok(())
+    }
+
+    /// What a person should know of the loop that sets a function's limit.
+    fn notes_of_loop(&self, vnic: &Vnic, name: &str, loops: &Loops, strangers: Option<&str>) -> Vec<String> {
+        if let Some(why) = self.refused_loops.get(name) {
+            return vec![format!("the loop of {name} does not run: {why}")];
+        }
+        let Some((_, index)) = address(vnic) else { return vec![] };
+        let (Some((period, trouble)), Some(standing)) = (loops.pace(name), loops.standing(name, index))
+        else {
+            return vec![];
+        };
+        let set = standing.limit.map_or_else(|| "no limit yet".into(), |limit| format!("{limit}"));
+        let mut notes =
+            vec![format!("the loop of {name}, every {period:.0?}, has set {set}: {}", standing.held)];
+        notes.extend(trouble.map(|why| format!("the loop of {name} stands still: {why}")));
+        notes.extend(strangers.filter(|_| vnic.tx.min.is_some()).map(str::to_owned));
+        notes
+    }
+
+    /// Why what is coming cannot be had; what its function is now, is noted.
+    fn obstacle(&mut self, vnic: &Vnic, name: &str, seen: Option<&Seen>) -> Option<String> {
+        let Some(seen) = seen else { return Some(no_nic(name)) };
+        // What is wrong with the contract itself, the plan says.
+        let mut wanted = function(vnic).ok().flatten()?;
+        if seen.link.lacks_min.is_some() {
+            wanted.tx_min = None;
+        }
+        if let Some(vf) = seen.pf.vfs.get(&wanted.index) {
+            self.coming.insert(vnic.name.clone(), wanted.before(vf));
+        }
+        plan(&[wanted], &seen.pf, &seen.abilities).refusals.into_iter().map(|r| r.reason).next()
+    }
+}
+
+/// The limit of a function before its loop has set one: the one it has, if that is not too much; or what it is promised.
+fn at_first(vnic: &Vnic, there: Option<Rate>) -> Rate {
+    let least = Rate::from_bits(1_000_000).unwrap_or(Rate::MAX);
+    let most = vnic.tx.max.unwrap_or(Rate::MAX);
+    there.filter(|limit| *limit <= most).unwrap_or(vnic.tx.min.unwrap_or(least).max(least).min(most))
+}
+
+/// Functions that no contract limits, in words.
+fn strangers(pf: &Pf, vnics: &[&Vnic]) -> Option<String> {
+    let is_known = |index: u16| vnics.iter().any(|v| address(v).is_some_and(|(_, i)| i == index));
+    let free = pf.vfs.iter().filter(|(index, vf)| !is_known(**index) && vf.limit().is_none());
+    let free: Vec<String> = free.map(|(index, _)| index.to_string()).collect();
+    (!free.is_empty()).then(|| {
+        format!(
+            "functions of {} without a contract are not limited, and what they send at once is missing here: VF {}",
+            pf.name,
+            free.join(", ")
+        )
+    })
+}
+
+fn no_nic(name: &str) -> String {
+    format!(
+        "{name} is no NIC with virtual functions: there is no such interface, or its driver has none; see ip link"
+    )
+}
+
+/// What a function counted, with what is in doubt about it.
+fn enter(vnic: &Vnic, counted: &Counted, observed: &mut Observed, there: &mut ObservedVnic) {
+    let (stats, figures) = statistics::of(vnic, counted);
+    observed.evidence.vnics.extend(stats.map(|stats| (vnic.name.clone(), stats)));
+    observed.evidence.figures.insert(vnic.name.clone(), figures);
+    there.notes.extend(statistics::doubts(counted));
+}
+
+/// Nothing at all.
+pub(super) fn nothing() -> Observed {
+    Observed {
+        host: None,
+        vnics: BTreeMap::new(),
+        obstacles: BTreeMap::new(),
+        in_the_way: BTreeMap::new(),
+        links: BTreeMap::new(),
+        evidence: Evidence {
+            taken: Instant::now(),
+            vnics: BTreeMap::new(),
+            source: "the NIC".into(),
+            figures: BTreeMap::new(),
+            misses: BTreeMap::new(),
+            workers: vec![],
+            counts_latency: false,
+            denied_calls: 0,
+        },
+        keeper: Keeper::default(),
+        problem: None,
+    }
+}
+
+/// A vNIC of ours.
+pub(super) fn there(vnic: &Vnic) -> ObservedVnic {
+    ObservedVnic {
+        vnic: vnic.clone(),
+        present: true,
+        ours: true,
+        found: None,
+        connection: Connection::Up,
+        pending: None,
+        broken: None,
+        last_error: None,
+        refused_connections: 0,
+        thrown_out: BTreeMap::new(),
+        notes: vec![],
+    }
+}
+
+/// What cannot be put on disk.
+fn cannot_note(error: durable::DurableError) -> String {
+    format!("no change can be made: {error}")
+}
