@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 from .initramfs import initramfs, kernel
 from .process import Process
+from .qemu import INSTALLED
 
 # Emulation runs everywhere; "kvm" where the machine's /dev/kvm boots stock kernels.
 ACCEL = os.environ.get("TIDEGATE_LAB_ACCEL", "tcg,thread=multi")
@@ -127,6 +128,10 @@ class Guest:
 
     modules: list[str] = field(default_factory=list)
     """Kernel modules beside those that every guest has."""
+    qemu: str | Path = INSTALLED
+    """The QEMU that runs it, see `lab.qemu`."""
+    command_line: str = ""
+    """Further words for the kernel's command line, such as `iomem=relaxed`."""
 
     def __post_init__(self) -> None:
         self._seq = 0
@@ -142,7 +147,7 @@ class Guest:
 
     def power_on(self, control: Path) -> Machine:
         """Start the machine, with a virtio-serial port named `lab` on the socket `control`."""
-        return Process(["qemu-system-x86_64", *self._arguments(control)], self.folder / "console.log")
+        return Process([self.qemu, *self._arguments(control)], self.folder / "console.log")
 
     def _arguments(self, control: Path) -> list[str]:
         share, prealloc = ("on" if on else "off" for on in (self.share, self.prealloc))
@@ -158,7 +163,7 @@ class Guest:
             *("-nodefaults", "-display", "none", "-serial", "stdio"),
             *([] if self.may_reboot else ["-no-reboot"]),
             *("-kernel", str(kernel()), "-initrd", str(initramfs(modules=self.modules))),
-            *("-append", KERNEL_COMMAND_LINE),
+            *("-append", f"{KERNEL_COMMAND_LINE} {self.command_line}"),
             *("-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"),
             *("-device", "virtio-serial", "-chardev", f"socket,id=control,path={control}"),
             *("-device", "virtserialport,chardev=control,name=lab", "-device", "virtio-rng-pci"),

@@ -1,0 +1,92 @@
+"""A guest with QEMU's `igb`, an Intel 82576 with SR-IOV, whose VFs are made in the guest.
+
+with igb_guest(folder) as guest:
+    pf = Pf(guest)
+    first, second = pf.make_vfs(2)
+    guest.run("ip link set eth0 vf 0 max_tx_rate 100")
+
+Rates are accepted, read back and not enforced. docs/places/nic-lab.md has the rest.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .guest import Guest, Nic
+from .qemu import with_igb
+
+MAC = "52:54:00:82:57:60"
+
+USER = "user,ipv6=off"
+"""A peer that QEMU itself plays: 10.0.2.2, which answers pings to a guest in 10.0.2.0/24."""
+
+
+def stream(path: Path, *, server: bool) -> str:
+    """The peer is another guest, over a Unix socket; the server's guest starts first."""
+    return f"stream,server={'on' if server else 'off'},addr.type=unix,addr.path={path}"
+
+
+def igb(peer: str = USER, mac: str = MAC, number: int = 0) -> Nic:
+    """The NIC, on a root port as SR-IOV asks for; `peer` is a QEMU netdev without its id."""
+    # VFs get bus numbers behind their PF's, so each has a root port of its own.
+    port = f"pcie-root-port,id=igb-port{number},slot={number + 1},chassis={number + 1}"
+    kind, _, options = peer.partition(",")
+    return Nic(
+        [
+            *("-device", port, "-netdev", f"{kind},id=igb-net{number}{options and ',' + options}"),
+            *("-device", f"igb,bus=igb-port{number},netdev=igb-net{number},mac={mac}"),
+        ]
+    )
+
+
+def igb_guest(
+    folder: Path, nics: list[Nic] | None = None, *, cpus: int = 1, modules: list[str] | None = None
+) -> Guest:
+    """A guest with an igb as `eth0`, its drivers loaded and its registers open to root.
+
+    Without `iomem=relaxed` the kernel refuses to map the registers of a device that has a driver.
+    """
+    return Guest(
+        folder,
+        [igb()] if nics is None else nics,
+        cpus=cpus,
+        qemu=with_igb(),
+        modules=["igb", "igbvf", *(modules or [])],
+        command_line="iomem=relaxed",
+    )
+
+
+@dataclass(frozen=True)
+class Pf:
+    """A physical function in a guest."""
+
+    guest: Guest
+    device: str = "eth0"
+
+    @property
+    def pci(self) -> str:
+        """Its PCI device, in sysfs."""
+        return f"/sys/class/net/{self.device}/device"
+
+    def make_vfs(self, count: int) -> list[str]:
+        """Make VFs, in place of those there are; their network devices, by VF number.
+
+        Both bounces the link, and without a link every rate is refused: so it waits for it.
+        """
+        self.guest.run(
+            f"ip link set {self.device} up && echo 0 >{self.pci}/sriov_numvfs"
+            f" && echo {count} >{self.pci}/sriov_numvfs"
+        )
+        self.wait_for_link()
+        return self.guest.run(f"for vf in {self.pci}/virtfn*; do ls $vf/net; done").split()
+
+    def wait_for_link(self, device: str = "") -> None:
+        """Wait until the device, else the PF itself, has a carrier."""
+        carrier = f"/sys/class/net/{device or self.device}/carrier"
+        self.guest.run(f"until grep -q 1 {carrier}; do sleep 0.05; done 2>/dev/null", timeout=20)
+
+    def vfs(self) -> list[dict[str, Any]]:
+        """What `ip -json link show` says of each VF."""
+        (link,) = json.loads(self.guest.run(f"ip -details -json link show {self.device}"))
+        return list(link.get("vfinfo_list", []))
