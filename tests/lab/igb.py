@@ -9,6 +9,7 @@ Rates are accepted, read back and not enforced. docs/places/nic-lab.md has the r
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,17 +70,26 @@ class Pf:
         """Its PCI device, in sysfs."""
         return f"/sys/class/net/{self.device}/device"
 
-    def make_vfs(self, count: int) -> list[str]:
-        """Make VFs, in place of those there are; their network devices, by VF number.
+    def make_vfs(self, count: int, *, macs: Sequence[str] = (), driver: str = "igbvf") -> list[str]:
+        """Make VFs, the first ones with these addresses; their network devices, by VF number.
 
-        Both bounces the link, and without a link every rate is refused: so it waits for it.
+        With another driver than igbvf, such as `vfio-pci`, there are none.
         """
+        # A VF whose driver starts while the PF is in reset, as making VFs leaves it for a second,
+        # has no link for 10 s: so drivers wait for the PF's link. Without a link, also, every rate
+        # is refused.
         self.guest.run(
-            f"ip link set {self.device} up && echo 0 >{self.pci}/sriov_numvfs"
-            f" && echo {count} >{self.pci}/sriov_numvfs"
+            f"cd {self.pci} && echo 0 >sriov_drivers_autoprobe"
+            f" && ip link set {self.device} up && echo {count} >sriov_numvfs"
         )
         self.wait_for_link()
-        return self.guest.run(f"for vf in {self.pci}/virtfn*; do ls $vf/net; done").split()
+        for number, mac in enumerate(macs):
+            self.guest.run(f"ip link set {self.device} vf {number} mac {mac}")
+        self.guest.run(
+            f"for vf in {self.pci}/virtfn*; do echo {driver} >$vf/driver_override"
+            " && basename $(readlink $vf) >/sys/bus/pci/drivers_probe; done"
+        )
+        return self.guest.run(f"ls {self.pci}/virtfn*/net 2>/dev/null | grep -v ^/ | xargs").split()
 
     def wait_for_link(self, device: str = "") -> None:
         """Wait until the device, else the PF itself, has a carrier."""
