@@ -98,5 +98,10 @@ class Pf:
 
     def vfs(self) -> list[dict[str, Any]]:
         """What `ip -json link show` says of each VF."""
-        (link,) = json.loads(self.guest.run(f"ip -details -json link show {self.device}"))
-        return list(link.get("vfinfo_list", []))
+        return vfs(self.guest, self.device)
+
+
+def vfs(guest: Guest, device: str) -> list[dict[str, Any]]:
+    """What `ip -json link show` says of each VF of the physical function `device`."""
+    (link,) = json.loads(guest.run(f"ip -details -json link show {device}"))
+    return list(link.get("vfinfo_list", []))
