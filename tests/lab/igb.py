@@ -91,6 +91,10 @@ class Pf:
         )
         return self.guest.run(f"ls {self.pci}/virtfn*/net 2>/dev/null | grep -v ^/ | xargs").split()
 
+    def vf_pci(self, number: int) -> str:
+        """The PCI address of a VF."""
+        return self.guest.run(f"basename $(readlink {self.pci}/virtfn{number})").strip()
+
     def wait_for_link(self, device: str = "") -> None:
         """Wait until the device, else the PF itself, has a carrier."""
         carrier = f"/sys/class/net/{device or self.device}/carrier"
