@@ -31,8 +31,9 @@ const HEADER: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A dump comes in pieces as large as who reads has room for, up to 32 KiB, and the kernel begins each by going through
-/// all it has said before (`netlink_dump`, net/netlink/af_netlink.c). One link with many functions may be longer.
-const BUFFER: usize = 128 * 1024;
+/// all it has said before (`netlink_dump`, net/netlink/af_netlink.c). One NIC with many virtual functions is longer, some
+/// 300 bytes for each.
+const BUFFER: usize = 512 * 1024;
 /// Of `recv`: tells the whole length (sys/socket.h).
 const MSG_TRUNC: i32 = 0x20;
 

@@ -47,5 +47,6 @@ pub use function::Function;
 pub use nic::{Nic, NicError, StepError};
 pub use pf::{Mode, Node, Pf};
 pub use plan::{Pending, Plan, Refusal, plan, undo};
+pub use probe::probe;
 pub use step::{Set, Step};
 pub use vf::{Leaf, LinkState, Representor, Statistics, Vf};

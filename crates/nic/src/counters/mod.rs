@@ -8,8 +8,24 @@
 //!
 //! Zero is not idle: drivers may have the statistics and never count in them. What is zero for every VF is believed only
 //! where a second source says so, too.
+//!
+//! - [`accumulator`]: from counters that wrap to totals. Pure
+//! - [`window`]: where registers are, and how wide. Pure
+//! - `counting`: which source, and reading it
+//! - `mapping`: the registers of a PCI device
 
+pub mod accumulator;
+pub(crate) mod counting;
+mod mapping;
+pub mod window;
+
+pub(crate) use counting::{Counting, sources};
+
+use crate::pf::Pf;
+use accumulator::Most;
 use std::fmt;
+use std::time::Duration;
+use window::Layout;
 
 /// Where a figure is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -60,8 +76,8 @@ pub struct Traffic {
 pub struct Doubts {
     /// Intervals so long that a counter may have wrapped unseen: totals may be too low by multiples of its range.
     pub missed_wraps: u64,
-    /// Times that counters began anew, since the NIC was reset or the VF made again: what was counted between the last
-    /// look and that is missing.
+    /// Times that counters began anew, since the NIC was reset, the VF made again, or the source changed: what was counted
+    /// between the last look and that is missing.
     pub resets: u64,
 }
 
@@ -76,4 +92,12 @@ pub struct Counted {
     pub doubts: Doubts,
     /// Why nothing is known, where that is so.
     pub unknown: Option<String>,
+}
+
+/// How often counters have to be asked for, at least, so that none wraps unseen; `None` where that takes years, or where the
+/// NIC's speed is not known.
+pub fn longest_interval(pf: &Pf) -> Option<Duration> {
+    let layout = Layout::of(pf.pci_id?)?;
+    let speed = pf.top_speed.max(pf.speed)?;
+    Some(Most::interval_until(layout.octets_range(), speed))
 }
