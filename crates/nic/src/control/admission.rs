@@ -49,6 +49,22 @@ pub enum Refusal {
     LinkFull { members: usize, needed: Rate, capacity: Rate, unit: Rate },
 }
 
+impl Refusal {
+    /// The function whose own terms are wrong; `None` where it is those of a segment, or of all together.
+    pub fn function(&self) -> Option<u16> {
+        match self {
+            Self::Twice { id }
+            | Self::Weight { id, .. }
+            | Self::MinAboveMax { id, .. }
+            | Self::MaxBelowUnit { id, .. } => Some(*id),
+            Self::TenantTwice { .. }
+            | Self::TenantMinAboveMax { .. }
+            | Self::TenantFull { .. }
+            | Self::LinkFull { .. } => None,
+        }
+    }
+}
+
 /// Whether the link can keep all of this at once.
 ///
 /// # Errors
