@@ -17,6 +17,7 @@
 //! - [`envelope`], [`shares`]: what the counts say of rates and of fairness; pure
 //! - [`kills`]: agent, switch and guests of the measurement that kills
 //! - [`reliability`]: the file that docs/reliability.md is made of
+//! - [`nic`]: the loop of the NIC place, simulated, on a switch, and its cost
 //! - [`commands`]: one file per measurement
 //! - [`clock`]: time, and the CPU
 
@@ -27,6 +28,7 @@ mod frames;
 mod guest;
 mod kills;
 mod load;
+mod nic;
 mod reliability;
 mod scene;
 mod shares;

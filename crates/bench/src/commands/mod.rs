@@ -3,6 +3,7 @@
 pub mod fairness;
 pub mod forward;
 pub mod kills;
+pub mod nic;
 pub mod numbered;
 pub mod rates;
 pub mod superframes;
@@ -52,6 +53,8 @@ pub enum Command {
     Numbered(numbered::Args),
     /// How traffic goes on when the switch is killed again and again; starts an agent and a switch itself
     Kills(kills::Args),
+    /// The loop that shares a NIC's link out among its functions; needs no contracts
+    Nic(nic::Args),
 }
 
 /// How long to measure.
@@ -80,12 +83,14 @@ fn ring(text: &str) -> Result<u16, String> {
     entries.ok_or_else(|| format!("`{text}` is no power of two from 8 to 32768"))
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A time in seconds, such as `0.5`: up to a day.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=86_400.0).contains(s));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}` is no time from 0 to 86400 seconds"))
 }
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+/// What a measurement returns.
+pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Does what is asked; returns what is to be printed.
 pub fn run(cli: &Cli) -> Outcome<String> {
@@ -94,6 +99,9 @@ pub fn run(cli: &Cli) -> Outcome<String> {
     }
     if let Command::Kills(args) = &cli.command {
         return print(cli.json, &kills::run(args)?, kills::Report::table);
+    }
+    if let Command::Nic(args) = &cli.command {
+        return nic::run(cli.json, args);
     }
     let scene = Scene::read(&cli.contracts)?;
     let watch = &Watch::new(cli.switch_pid)?;
@@ -109,7 +117,7 @@ pub fn run(cli: &Cli) -> Outcome<String> {
             print(cli.json, &fairness::run(&scene, args, watch)?, fairness::Report::table)
         }
         Command::Numbered(args) => numbered::run(&scene, args),
-        Command::Kills(_) => unreachable!("it needs no contracts, and was done before"),
+        Command::Kills(_) | Command::Nic(_) => unreachable!("they need no contracts, and were done before"),
     }
 }
 

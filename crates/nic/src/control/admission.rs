@@ -50,7 +50,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The function concerned; `None` where it is several, or all.
+    /// The function whose own terms are wrong; `None` where it is those of a segment, or of all together.
     pub fn function(&self) -> Option<u16> {
         match self {
             Self::Twice { id }

@@ -1,0 +1,33 @@
+//! `tidegate-bench nic`: the loop that shares a NIC's link out, simulated, at work on a switch, and what it costs.
+
+use super::Outcome;
+use crate::nic::{cost, govern, original};
+use clap::{Args as ClapArgs, Subcommand};
+
+/// Arguments of `nic`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// One variant per question.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// One TCP sender, joined by a UDP sender that asks for everything: simulated, three ways
+    Simulate(original::Args),
+    /// Governs ports of a switch, by the agent's API, as if they were functions of a NIC
+    Govern(govern::Args),
+    /// CPU time of a step, by number of functions
+    Cost(cost::Args),
+}
+
+/// Does what is asked; returns what is to be printed.
+pub fn run(json: bool, args: &Args) -> Outcome<String> {
+    match &args.command {
+        Command::Simulate(args) => super::print(json, &original::run(args)?, original::Report::table),
+        Command::Govern(args) => super::print(json, &govern::run(args)?, govern::Report::table),
+        Command::Cost(args) => super::print(json, &cost::run(args)?, cost::Report::table),
+    }
+}

@@ -1,0 +1,75 @@
+//! As much of the agent's HTTP API as a loop needs: counters, and `tx.max`.
+
+use serde::Deserialize;
+use serde_json::json;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+use tidegate_contract::Rate;
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An agent, by its socket.
+#[derive(Debug)]
+pub struct Api(pub PathBuf);
+
+#[derive(Deserialize)]
+struct Vnic {
+    name: String,
+    stats: Option<Stats>,
+}
+
+#[derive(Deserialize)]
+struct Stats {
+    tx: Direction,
+}
+
+#[derive(Deserialize)]
+struct Direction {
+    wire_bytes: u64,
+}
+
+impl Api {
+    /// Wire bytes that these vNICs sent since they are there; `None` for one that has no counters now.
+    ///
+    /// # Errors
+    /// The agent does not answer, or something else.
+    pub fn sent(&self, names: &[String]) -> io::Result<Vec<Option<u64>>> {
+        let vnics: Vec<Vnic> = serde_json::from_str(&self.ask("GET", "/v1/vnics", "")?)?;
+        let of = |name: &String| {
+            let vnic = vnics.iter().find(|vnic| vnic.name == *name)?;
+            Some(vnic.stats.as_ref()?.tx.wire_bytes)
+        };
+        Ok(names.iter().map(of).collect())
+    }
+
+    /// Sets `tx.max`.
+    ///
+    /// # Errors
+    /// The agent does not answer, or refuses.
+    pub fn limit(&self, name: &str, rate: Rate) -> io::Result<()> {
+        let body = json!({"set": {"tx.max": rate.to_string()}}).to_string();
+        self.ask("PATCH", &format!("/v1/vnics/{name}"), &body).map(drop)
+    }
+
+    /// One request; the body of the answer.
+    fn ask(&self, method: &str, path: &str, body: &str) -> io::Result<String> {
+        let mut stream = UnixStream::connect(&self.0)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let length = body.len();
+        // HTTP/1.0 answers are not sent in chunks.
+        let head = format!("{method} {path} HTTP/1.0\r\nHost: tidegate\r\nContent-Length: {length}\r\n");
+        write!(stream, "{head}Content-Type: application/json\r\n\r\n{body}")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        let status = head.split(' ').nth(1).unwrap_or_default();
+        if status.starts_with('2') {
+            Ok(body.to_owned())
+        } else {
+            Err(io::Error::other(format!("{method} {path}: the agent answered {head} {body}")))
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The traffic-engineering loop of `tidegate-nic`, without a NIC.
+//!
+//! - [`original`]: the figure of the project's first source, simulated
+//! - [`govern`]: the loop on a switch's ports, by [`api`]: a switch stands in for the NIC's own
+//! - [`cost`]: CPU time of a step
+
+mod api;
+pub mod cost;
+pub mod govern;
+pub mod original;

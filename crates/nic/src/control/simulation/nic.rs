@@ -1,0 +1,139 @@
+//! The NIC: a queue and a limit per function, and one FIFO towards the link. Bytes, per tick of a millisecond.
+
+use tidegate_contract::{Bytes, Rate};
+
+/// What a function's queue holds: a guest's ring and the packets its kernel keeps behind it.
+const QUEUE: f64 = 1_500_000.0;
+/// Time and bytes that a limiter may make up for.
+const BURST: (f64, f64) = (0.002, 3036.0);
+/// Fraction bits of a rate factor (82576 datasheet, RTTBCNRC).
+const FRACTION: u32 = 14;
+
+struct Function {
+    limit: Option<f64>,
+    tokens: f64,
+    waiting: f64,
+    sent: f64,
+    in_fifo: f64,
+    outcome: (f64, f64),
+}
+
+pub struct Nic {
+    functions: Vec<Function>,
+    /// Bytes per tick.
+    speed: f64,
+    capacity: f64,
+    buffer: f64,
+    line: Rate,
+}
+
+/// Bytes in a tick.
+pub fn per_tick(rate: Rate) -> f64 {
+    rate.bits() as f64 / 8000.0
+}
+
+/// What a NIC makes of a limit that it keeps as a factor of its speed, 10 bits before the point and 14 behind it: at most
+/// `limit`, where that is above a 1024th of the speed.
+pub fn factor_limit(speed: Rate, limit: Rate) -> f64 {
+    let factor = (u128::from(speed.bits()) << FRACTION).div_ceil(u128::from(limit.bits().min(speed.bits())));
+    let most = (1u128 << (10 + FRACTION)) - 1;
+    speed.bits() as f64 * f64::from(1u32 << FRACTION) / factor.min(most) as f64
+}
+
+impl Nic {
+    pub fn new(functions: usize, speed: Rate, capacity: Rate, buffer: Bytes) -> Self {
+        let function = || Function {
+            limit: None,
+            tokens: 0.0,
+            waiting: 0.0,
+            sent: 0.0,
+            in_fifo: 0.0,
+            outcome: (0.0, 0.0),
+        };
+        Self {
+            functions: (0..functions).map(|_| function()).collect(),
+            speed: per_tick(speed),
+            capacity: per_tick(capacity),
+            buffer: buffer.get() as f64,
+            line: speed,
+        }
+    }
+
+    pub fn set(&mut self, index: usize, limit: Option<Rate>) {
+        self.functions[index].limit = limit.map(|limit| factor_limit(self.line, limit) / 8000.0);
+    }
+
+    /// Takes what a sender hands over; returns what does not fit.
+    pub fn enqueue(&mut self, index: usize, bytes: f64) -> f64 {
+        let function = &mut self.functions[index];
+        let taken = bytes.min(QUEUE - function.waiting);
+        function.waiting += taken;
+        bytes - taken
+    }
+
+    /// One tick of all.
+    pub fn tick(&mut self) {
+        let mut arrived = 0.0;
+        let mut held = 0.0;
+        for function in &mut self.functions {
+            let may = match function.limit {
+                None => self.speed,
+                Some(limit) => {
+                    let burst = (limit * BURST.0 * 1000.0).max(BURST.1);
+                    function.tokens = (function.tokens + limit).min(burst);
+                    function.tokens.min(self.speed)
+                }
+            };
+            let out = function.waiting.min(may);
+            function.waiting -= out;
+            function.tokens -= out;
+            function.sent += out;
+            function.outcome = (out, 0.0);
+            arrived += out;
+            held += function.in_fifo;
+        }
+        // Who comes first within a tick is not known: whoever brings more loses more.
+        let room = (self.buffer + self.capacity - held).max(0.0);
+        let kept = if arrived > room { room / arrived } else { 1.0 };
+        let waiting = held + arrived * kept;
+        let served = if waiting > 0.0 { (self.capacity / waiting).min(1.0) } else { 0.0 };
+        for function in &mut self.functions {
+            let out = function.outcome.0;
+            let there = function.in_fifo + out * kept;
+            function.in_fifo = there * (1.0 - served);
+            function.outcome = (there * served, out * (1.0 - kept));
+        }
+    }
+
+    /// What was delivered and dropped for a function in the last tick.
+    pub fn outcome(&self, index: usize) -> (f64, f64) {
+        self.functions[index].outcome
+    }
+
+    /// Bytes sent, by function.
+    pub fn counters(&self) -> Vec<u64> {
+        self.functions.iter().map(|function| function.sent as u64).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_factor_is_never_above_the_limit_and_hardly_below(mbit in 1u64..10_000) {
+            let speed = Rate::from_bits(10_000_000_000).expect("a rate");
+            let limit = Rate::from_bits(mbit * 1_000_000).expect("a rate");
+            let real = factor_limit(speed, limit);
+            if mbit >= 10 {
+                prop_assert!(real <= limit.bits() as f64 * 1.000_000_1);
+                prop_assert!(real >= limit.bits() as f64 * 0.9999);
+            } else {
+                // The largest factor is just below 1024.
+                prop_assert!(real > 9.76e6 && real < 9.77e6);
+            }
+        }
+    }
+}
