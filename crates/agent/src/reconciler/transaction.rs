@@ -99,14 +99,22 @@ impl Reconciler {
     fn plan(&mut self, checked: &mut Checked, adopt: bool) -> Result<Vec<(usize, Action)>, ApplyError> {
         let mut actions = Vec::new();
         let mut refusals = Vec::new();
+        let concerned: Vec<bool> = (0..self.places.len()).map(|i| self.concerns(checked, i)).collect();
         for (index, place) in self.places.iter_mut().enumerate() {
             // What is in force, or in trouble, already must not stand in the way of others.
             let changed = |v: &&Vnic| self.contracts.vnic(&v.name) != Some(*v);
             let coming: Vec<Vnic> = checked.by_place[index].iter().filter(changed).cloned().collect();
-            let observed = place.observe(&coming).map_err(|e| match e {
-                PlaceError::Unreachable(why) => ApplyError::Unreachable(why),
-                PlaceError::Failed(why) => ApplyError::Failed(vec![why]),
-            })?;
+            let observed = match place.observe(&coming) {
+                Ok(observed) => observed,
+                // A host that has SR-IOV functions only needs no switch.
+                Err(PlaceError::Unreachable(_)) if !concerned[index] => continue,
+                Err(PlaceError::Unreachable(why)) => return Err(ApplyError::Unreachable(why)),
+                Err(PlaceError::Failed(why)) => return Err(ApplyError::Failed(vec![why])),
+            };
+            // Some know more of an attachment once they have looked.
+            let known = checked.by_place[index].iter();
+            let known = known.filter_map(|v| Some((v.name.clone(), place.capabilities(&v.attach)?.notes)));
+            checked.notes.extend(known);
             let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index], adopt };
             match place.plan(&wanted, &observed) {
                 Ok(planned) => {
@@ -123,6 +131,16 @@ impl Reconciler {
             }
         }
         if refusals.is_empty() { Ok(actions) } else { Err(ApplyError::Refused(refusals)) }
+    }
+
+    /// Whether a place has to do something for these contracts that it need not for those in force.
+    fn concerns(&self, checked: &Checked, place: usize) -> bool {
+        let at = &self.places[place];
+        let in_force = self.contracts.vnics().map(|(_, located)| &located.value);
+        let mut now: Vec<&Vnic> = in_force.filter(|v| at.capabilities(&v.attach).is_some()).collect();
+        now.sort_by(|a, b| a.name.cmp(&b.name));
+        let same_host = now.is_empty() || checked.host == self.contracts.host();
+        !same_host || checked.by_place[place].iter().ne(now)
     }
 
     fn roll_back(&mut self, done: Vec<(usize, Action)>, action: &Action, error: PlaceError) -> ApplyError {
