@@ -184,6 +184,7 @@ mod tests {
             allowed: Allowed::default(),
             mtu: 1500,
             queues,
+            guest: None,
         }
     }
 
