@@ -6,7 +6,8 @@
 //!                                                    └─ neither: an error once; too many: ─▶ Close
 //! ```
 //!
-//! What comes faster waits, unread, in the guest: whoever calls reads no more while it is told to wait.
+//! What comes faster waits, unread, in the guest: whoever calls reads no more while it is told to wait. Who never stops
+//! is cut off.
 
 use crate::lines::{Line, Lines, REQUEST};
 use crate::message::{Ask, Kind, Malformed, Reply, Request, Tag};
@@ -19,6 +20,9 @@ pub const LINES: u32 = 20;
 pub const CHANGES: u32 = 5;
 /// As many bad lines, one after the other, end the connection.
 pub const BAD: u32 = 20;
+/// Who has had to wait for so long in all, line after line, loses the connection, and with it what it has said by then: to
+/// be read out it would take minutes.
+pub const FLOOD: Duration = Duration::from_secs(3);
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +33,7 @@ pub enum Step {
     Say(Reply),
     /// Read nothing and ask again after so long.
     Wait(Duration),
-    /// Close the connection: there is no sense in what comes.
+    /// Close the connection: there is no sense in what comes, or too much of it.
     Close,
 }
 
@@ -44,6 +48,9 @@ pub struct Session {
     change: Option<Request>,
     /// Bad lines since the last good one.
     bad: u32,
+    /// How long the present line had to wait, and all with it since the last that had not.
+    waited: Duration,
+    slowed: Duration,
 }
 
 impl Default for Session {
@@ -55,6 +62,8 @@ impl Default for Session {
             line: None,
             change: None,
             bad: 0,
+            waited: Duration::ZERO,
+            slowed: Duration::ZERO,
         }
     }
 }
@@ -69,22 +78,35 @@ impl Session {
                     Ok(()) => Step::Ask(change),
                     Err(wait) => {
                         self.change = Some(change);
-                        Step::Wait(wait)
+                        self.wait(wait)
                     }
                 });
             }
             let line = match self.line.take() {
                 Some(line) => line,
-                None => self.lines.next(input)?,
+                None => {
+                    let line = self.lines.next(input)?;
+                    let waited = std::mem::take(&mut self.waited);
+                    self.slowed = if waited.is_zero() { waited } else { self.slowed + waited };
+                    if self.slowed >= FLOOD {
+                        return Some(Step::Close);
+                    }
+                    line
+                }
             };
             if let Err(wait) = self.line_pace.pass(now) {
                 self.line = Some(line);
-                return Some(Step::Wait(wait));
+                return Some(self.wait(wait));
             }
             if let Some(step) = self.line(line) {
                 return Some(step);
             }
         }
+    }
+
+    fn wait(&mut self, wait: Duration) -> Step {
+        self.waited += wait;
+        Step::Wait(wait)
     }
 
     fn line(&mut self, line: Line) -> Option<Step> {
@@ -148,11 +170,27 @@ mod tests {
     #[test]
     fn a_flood_is_slowed() {
         let (mut session, mut now) = (Session::default(), Duration::ZERO);
-        let reads = all(&mut session, "1 a limit\n".repeat(100).as_bytes(), &mut now);
-        assert_eq!((reads.len(), now.as_secs()), (100, 4));
+        let reads = all(&mut session, "1 a limit\n".repeat(60).as_bytes(), &mut now);
+        assert_eq!((reads.len(), now.as_secs()), (60, 2));
         let (mut session, mut now) = (Session::default(), Duration::ZERO);
-        let changes = all(&mut session, "1 a set * 1mbit\n".repeat(30).as_bytes(), &mut now);
-        assert_eq!((changes.len(), now.as_secs()), (30, 5));
+        let changes = all(&mut session, "1 a set * 1mbit\n".repeat(15).as_bytes(), &mut now);
+        assert_eq!((changes.len(), now.as_secs()), (15, 2));
+    }
+
+    #[test]
+    fn a_flood_without_end_is_cut_off() {
+        for line in ["1 a limit\n", "1 a set * 1mbit\n", "\n"] {
+            let (mut session, mut now) = (Session::default(), Duration::ZERO);
+            let steps = all(&mut session, line.repeat(1000).as_bytes(), &mut now);
+            assert_eq!((steps.last(), now.as_secs()), (Some(&Step::Close), 3), "{line}");
+        }
+        // A pause in between, and all is well again.
+        let (mut session, mut now) = (Session::default(), Duration::ZERO);
+        for _ in 0..10 {
+            let steps = all(&mut session, "1 a limit\n".repeat(60).as_bytes(), &mut now);
+            assert_eq!(steps.len(), 60);
+            now += Duration::from_secs(2);
+        }
     }
 
     #[test]
