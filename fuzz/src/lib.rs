@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  libFuzzer ─▶ fuzz_targets ─┐
-//!                             ├─▶ run(bytes) ─▶ the switch's and the contract's own code
+//!                             ├─▶ run(bytes) ─▶ the project's own code
 //!  corpus ────▶ tests/corpus ─┘
 //! ```
 //!
@@ -10,10 +10,12 @@
 //! - [`messages`]: what a front end says on its socket
 //! - [`frame`]: headers, offload requests, segments and checksums
 //! - [`contract`]: contracts, read and written
+//! - [`guest`]: what a guest says on its limit port
 
 mod bytes;
 pub mod contract;
 pub mod frame;
+pub mod guest;
 pub mod messages;
 pub mod ring;
 
@@ -21,5 +23,10 @@ pub mod ring;
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 4] =
-    [("ring", ring::run), ("messages", messages::run), ("frame", frame::run), ("contract", contract::run)];
+pub const TARGETS: [(&str, Target); 5] = [
+    ("ring", ring::run),
+    ("messages", messages::run),
+    ("frame", frame::run),
+    ("contract", contract::run),
+    ("guest", guest::run),
+];

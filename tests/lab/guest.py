@@ -148,6 +148,9 @@ class Guest:
     boot_seconds: int = 60
     """How long it may take until the first command runs."""
 
+    limit: Path | None = None
+    """Host-side socket of the port by which the guest sets its soft limit, where it is to have one."""
+
     def __post_init__(self) -> None:
         self._seq = 0
         self._buffer = b""
@@ -184,9 +187,18 @@ class Guest:
             *("-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"),
             *("-device", "virtio-serial", "-chardev", control),
             *("-device", "virtserialport,chardev=control,name=lab", "-device", "virtio-rng-pci"),
+            *self._limit_port(),
             *_EMULATED,
             *(argument for nic in self.nics for argument in nic.arguments),
             *self.arguments,
+        ]
+
+    def _limit_port(self) -> list[str]:
+        if self.limit is None:
+            return []
+        return [
+            *("-chardev", f"socket,id=limit,path={self.limit},server=on,wait=off"),
+            *("-device", "virtserialport,chardev=limit,name=org.tidegate.limit.0"),
         ]
 
     def ready(self) -> None:

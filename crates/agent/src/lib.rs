@@ -17,6 +17,7 @@
 //! - `nic_place`: SR-IOV functions as a place
 //! - `store`: the contracts and who owns each
 //! - `reconciler`: makes what is wanted be in force, and keeps it so
+//! - `guest`: the soft limit, through a port of the VM
 //! - [`api`]: HTTP on a Unix socket, OpenAPI document, metrics
 //! - `durable`, `lock`: files that survive a crash; one agent per state directory
 //! - `cut`: where an agent may die, for tests
@@ -24,6 +25,7 @@
 pub mod api;
 mod cut;
 mod durable;
+mod guest;
 mod kernel_place;
 mod lock;
 mod nic_place;
@@ -126,6 +128,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
 pub struct Agent {
     commands: mpsc::Sender<Command>,
     server: tokio::task::JoinHandle<io::Result<()>>,
+    guests: tokio::task::JoinHandle<()>,
     failed: tokio::sync::watch::Receiver<Option<String>>,
     /// Resolves when the reconciler has ended.
     reconciled: tokio::sync::oneshot::Receiver<()>,
@@ -173,6 +176,7 @@ impl Agent {
             .map_err(io_error("start a thread"))?;
         // A switch that hangs must not keep the API away.
         let _ = started.recv_timeout(PATIENCE);
+        let guests = tokio::spawn(guest::ports::serve(Arc::clone(&board), commands.clone()));
         let app = router(Api { commands: commands.clone(), board, capture });
         let (tell, failed) = tokio::sync::watch::channel(None);
         let server = tokio::spawn(async move {
@@ -183,7 +187,7 @@ impl Agent {
             ended
         });
         tracing::info!(api = %options.api.display(), state = %state.display(), "the agent runs");
-        Ok(Self { commands, server, failed, reconciled, api: options.api.clone(), _lock: lock })
+        Ok(Self { commands, server, guests, failed, reconciled, api: options.api.clone(), _lock: lock })
     }
 
     /// Resolves when the API ends by itself, which it does not in normal operation.
@@ -198,6 +202,7 @@ impl Agent {
     /// Ends it. Ports keep running; a change under way is finished first.
     pub async fn stop(self) {
         self.server.abort();
+        self.guests.abort();
         let _ = self.commands.send(Command::Stop);
         if tokio::time::timeout(PATIENCE, self.reconciled).await.is_err() {
             tracing::warn!("the switch does not answer; ending without waiting for it");

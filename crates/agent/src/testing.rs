@@ -21,6 +21,7 @@ pub fn vnic(name: &str, mac: u8) -> Vnic {
         allowed: Allowed::default(),
         mtu: 1500,
         queues: 1,
+        guest: None,
     }
 }
 

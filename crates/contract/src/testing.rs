@@ -28,7 +28,16 @@ pub fn vnic(name: &str) -> Vnic {
         allowed: Allowed::default(),
         mtu: 1500,
         queues: 1,
+        guest: None,
     };
     vnic.check().expect("a valid name");
     vnic
+}
+
+/// Where a vNIC is a port of the switch: its socket.
+pub fn vhost_user_socket(vnic: &Vnic) -> Option<std::path::PathBuf> {
+    match &vnic.attach {
+        Attach::VhostUser { path, .. } => Some(path.clone()),
+        _ => None,
+    }
 }

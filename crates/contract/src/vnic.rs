@@ -38,6 +38,10 @@ pub struct Vnic {
     pub mtu: u16,
     /// Queue pairs: 1 to 64.
     pub queues: u16,
+    /// Host-side Unix socket of the virtio-serial port through which the VM sees its limits and lowers its own:
+    /// absolute, at most 107 bytes. It stands for the VM, so all vNICs of one VM may name the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<PathBuf>,
 }
 
 /// The kinds of connection a contract can name; one key each in TOML.

@@ -48,6 +48,7 @@ impl Vnic {
             ("allowed", table(allowed)),
             ("mtu", number(self.mtu.into(), 1500)),
             ("queues", number(self.queues.into(), 1)),
+            ("guest", self.guest.as_ref().map(|path| string(path.display()))),
         ] {
             if let Some(value) = value {
                 line(key, value);
@@ -233,6 +234,7 @@ allowed  = { vlans = [1, 2] }
                 ("allowed.macs", "any"),
                 ("attach.group", "kvm"),
                 ("rx.discipline", "fifo"),
+                ("guest", "/run/vm/a.limit"),
             ],
         )
         .expect("valid");
@@ -243,8 +245,17 @@ allowed  = { vlans = [1, 2] }
             (2, true, [1, 2].as_slice())
         );
         assert!(vnic.is_realtime());
-        let undone =
-            ["tx.max", "tx.burst", "deadline", "to", "weight", "allowed", "attach.group", "rx.discipline"];
+        let undone = [
+            "tx.max",
+            "tx.burst",
+            "deadline",
+            "to",
+            "weight",
+            "allowed",
+            "attach.group",
+            "rx.discipline",
+            "guest",
+        ];
         let undone: Vec<_> = undone.iter().map(|key| (*key, "none")).collect();
         assert_eq!(set(&vnic, &undone), Ok(plain.clone()));
         assert_eq!(set(&plain, &[("tx.min", "1mbit")]).expect("valid").to, ["uplink"]);
@@ -352,7 +363,7 @@ allowed  = { vlans = [1, 2] }
             name in "[a-zA-Z0-9][a-zA-Z0-9._-]{0,20}", attach in any_attach(), mac in any_mac(), segment in 0u32..1 << 24,
             (tx, rx) in any_rates(), weight in 1u32..=1000, deadline in option::of(10_000u64..=10_000_000_000),
             to in btree_set("~?[a-z]{3}", 0..3), allowed in any_allowed(), mtu in prop_oneof![Just(1500), 68u16..],
-            queues in 1u16..=64,
+            queues in 1u16..=64, guest in option::of("(/[a-zü\"' \\\\.]{1,9}){1,3}y"),
         ) -> Vnic {
             // Not a name another generator makes, so that `to` never holds the vNIC itself.
             let mut to: Vec<String> = to.into_iter().map(|t| if t.starts_with('~') { "uplink".into() } else { format!("to-{t}") }).collect();
@@ -360,6 +371,7 @@ allowed  = { vlans = [1, 2] }
             let mut vnic = Vnic {
                 name, attach, mac, segment: Segment::new(segment).expect("in range"), tx, rx, weight,
                 deadline: deadline.map(Nanos::new), to, allowed, mtu, queues,
+                guest: guest.map(Into::into),
             };
             if vnic.tx.min.is_some() && vnic.to.is_empty() {
                 vnic.to.push("uplink".into());

@@ -21,7 +21,12 @@ pub(crate) struct Domain<'a> {
     pub interfaces: Vec<Interface<'a>>,
     /// Contracts in its metadata, by MAC; no MAC twice.
     pub asked: Vec<Asked<'a>>,
+    /// Socket of the port by which the guest sets its soft limit, where the domain has that and it is known.
+    pub guest: Option<PathBuf>,
 }
+
+/// The virtio-serial port by which a guest sets its soft limit.
+const LIMIT_PORT: &str = "org.tidegate.limit.0";
 
 /// An interface of a domain.
 #[derive(Debug)]
@@ -69,11 +74,15 @@ pub(crate) fn read<'a>(source: Source<'a>, root: Node<'a, 'a>) -> Result<Domain<
     if name.is_empty() {
         errors.push(source.at(domain, "name", "the domain has no <name>"));
     }
+    let guest = children(domain, "devices")
+        .flat_map(|devices| children(devices, "channel"))
+        .find_map(limit_socket)
+        .map(PathBuf::from);
     let nodes = children(domain, "devices").flat_map(|devices| children(devices, "interface"));
     let interfaces =
         nodes.filter_map(|node| interface(source, node).map_err(|e| errors.extend(e)).ok()).collect();
     let asked = asked(source, domain, &mut errors);
-    if errors.is_empty() { Ok(Domain { name, interfaces, asked }) } else { Err(Errors(errors)) }
+    if errors.is_empty() { Ok(Domain { name, interfaces, asked, guest }) } else { Err(Errors(errors)) }
 }
 
 fn interface<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Interface<'a>, Vec<Error>> {
@@ -119,6 +128,16 @@ fn interface<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Interface<'a>
         Some(mac) if errors.is_empty() => Ok(Interface { node, mac, link, bandwidth, mtu, queues }),
         _ => Err(errors),
     }
+}
+
+/// Where QEMU listens for whoever speaks with the guest through its limit port. libvirt gives a socket that was given
+/// no path one of its own when the domain starts.
+fn limit_socket<'a>(channel: Node<'a, 'a>) -> Option<&'a str> {
+    let is_port = child_attribute(channel, "target", "type") == Some("virtio")
+        && child_attribute(channel, "target", "name") == Some(LIMIT_PORT);
+    let listens = child_attribute(channel, "source", "mode") != Some("connect");
+    let unix = channel.attribute("type") == Some("unix");
+    child_attribute(channel, "source", "path").filter(|_| is_port && unix && listens)
 }
 
 /// The socket of an interface of type vhostuser. Its `mode` is QEMU's side: where QEMU is the client, we listen.

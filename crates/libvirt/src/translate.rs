@@ -145,6 +145,7 @@ fn contract(
         allowed: Allowed::default(),
         mtu: 1500,
         queues: 1,
+        guest: domain.guest.clone(),
     };
     let mut keys = own_keys(interface);
     let from = match (asked, &interface.bandwidth) {

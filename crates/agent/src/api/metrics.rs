@@ -79,12 +79,17 @@ impl Collector for Snapshot {
         out.delays(known.iter().map(|(n, s)| (*n, &s.delay)))?;
         out.family("vnic_contract_bits_per_second", "Rates of the contract", Gauge, {
             vnics.values().flat_map(|v| {
-                let l = &v.limits;
-                let rates = [("tx", "max", l.tx_bps), ("tx", "min", l.tx_min_bps), ("rx", "max", l.rx_bps)];
+                let (tx, rx) = (&v.contract.tx, &v.contract.rx);
+                let rates = [("tx", "max", tx.max), ("tx", "min", tx.min), ("rx", "max", rx.max)];
+                let rates = rates.map(|(way, kind, rate)| (way, kind, rate.map(|r| r.bits())));
                 rates.into_iter().filter_map(|(way, kind, rate)| {
                     Some((vec![("vnic", v.name.as_str()), ("direction", way), ("kind", kind)], rate? as f64))
                 })
             })
+        })?;
+        out.family("vnic_soft_limit_bits_per_second", "Limit that the guest itself has set", Gauge, {
+            let soft = |v: &VnicView| v.soft.map(|r| r.bits() as f64);
+            vnics.values().filter_map(move |v| Some((vec![("vnic", v.name.as_str())], soft(v)?)))
         })?;
         out.family("vnic_deadline_seconds", "Deadline of the contract", Gauge, {
             let deadline = |v: &VnicView| v.contract.deadline.map(|d| d.get() as f64 * NANOS);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_contract::{Host, Vnic};
+use tidegate_contract::{Host, Rate, Vnic};
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{Miss, VnicStats, WorkerStats};
 use utoipa::ToSchema;
@@ -132,6 +132,14 @@ pub struct VnicView {
     pub rx_rate_bps: u64,
     /// The limits in effect.
     pub limits: Limits,
+    /// The limit that the guest itself has set on what the VM sends, such as `400mbit`; absent where it has set none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub soft: Option<Rate>,
+    /// The limit on what the VM sends that its place keeps right now; absent where there is none, or no vNIC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub tx_in_force: Option<Rate>,
     /// For a real-time vNIC: what is promised at each egress.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promises: Vec<Promise>,

@@ -1,6 +1,7 @@
 //! Whether a set of contracts can be had, before anything is touched.
 
 use super::ApplyError;
+use crate::guest::limits::SoftLimits;
 use crate::place::Place;
 use crate::store::Contracts;
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use tidegate_contract::{Admission, Attach, Document, Host, Vnic, admit};
 pub struct Checked {
     /// The host's declarations.
     pub host: Host,
-    /// The contracts of each place, in the order of the places.
+    /// What each place is to keep, in the order of the places: the contracts, under the guests' soft limits.
     pub by_place: Vec<Vec<Vnic>>,
     /// What is promised.
     pub admission: Admission,
@@ -20,8 +21,12 @@ pub struct Checked {
     pub notes: BTreeMap<String, Vec<String>>,
 }
 
-/// Cross checks, capabilities, admission, in this order.
-pub fn check(contracts: &Contracts, places: &[Box<dyn Place>]) -> Result<Checked, ApplyError> {
+/// Cross checks, capabilities, admission, in this order. What guests ask for has no part in whether contracts fit.
+pub fn check(
+    contracts: &Contracts,
+    soft: &SoftLimits,
+    places: &[Box<dyn Place>],
+) -> Result<Checked, ApplyError> {
     let Document { host, vnics } = contracts.merged().map_err(ApplyError::Invalid)?;
     let host = host.map(|h| h.value).unwrap_or_default();
     let mut by_place = vec![Vec::new(); places.len()];
@@ -66,7 +71,7 @@ pub fn check(contracts: &Contracts, places: &[Box<dyn Place>]) -> Result<Checked
             ));
         }
         notes.insert(vnic.name.clone(), capabilities.notes);
-        by_place[index].push(vnic.clone());
+        by_place[index].push(soft.in_force(vnic));
     }
     refusals.extend(across_places(&by_place, places));
     for vnics in &mut by_place {

@@ -14,6 +14,7 @@ mod fake_switch;
 use super::check::check;
 use super::{Contracts, Durable, Reconciler};
 use crate::cut::testing::dies_at;
+use crate::guest::limits::SoftLimits;
 use crate::place::{Action, Place, Wanted};
 use crate::switch_place::SwitchPlace;
 use crate::testing::vnic;
@@ -177,7 +178,7 @@ fn apply(agent: &mut Reconciler, set: &BTreeMap<String, Vnic>) {
 /// What there is to do.
 fn plan(agent: &mut Reconciler) -> Vec<Action> {
     agent.observe();
-    let checked = check(&agent.contracts, &agent.places).unwrap();
+    let checked = check(&agent.contracts, &SoftLimits::default(), &agent.places).unwrap();
     let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[0], adopt: false };
     agent.places[0].plan(&wanted, agent.seen[0].as_ref().unwrap()).unwrap()
 }

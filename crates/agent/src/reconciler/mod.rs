@@ -16,6 +16,7 @@
 //! - [`publish`]: what readers see
 //! - [`diff`]: what changes, key by key
 //! - [`rates`]: rates over the last second
+//! - [`soft`]: what guests ask for
 //! - [`view`]: what the API shows
 
 mod check;
@@ -26,11 +27,13 @@ mod files;
 mod publish;
 mod rates;
 mod repair;
+mod soft;
 mod transaction;
 pub mod view;
 
 use crate::api::types::{HostView, PlanView, VnicChange, VnicView};
 use crate::durable::{Durable, DurableError};
+use crate::guest::limits::SoftLimits;
 use crate::place::{Observed, Place};
 use crate::store::files::Files;
 use crate::store::{Contracts, Owned, Owner};
@@ -39,12 +42,13 @@ use files::RefusedFile;
 pub use publish::empty_board;
 use publish::nothing;
 use rates::Rates;
+pub use soft::Unmet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
-use tidegate_contract::{Admission, Errors, Located, Vnic, parse, set_key};
+use tidegate_contract::{Admission, Errors, Located, Mac, Rate, Vnic, parse, set_key};
 use tidegate_switch::stats::Miss;
 use tokio::sync::oneshot;
 
@@ -91,6 +95,17 @@ pub enum Command {
         /// The answer.
         reply: Reply<VnicChange>,
     },
+    /// A guest asks for another soft limit.
+    Soft {
+        /// The socket of its port.
+        guest: PathBuf,
+        /// Of which of its vNICs; all where absent.
+        mac: Option<Mac>,
+        /// The limit; none of its own where absent.
+        asked: Option<Rate>,
+        /// The answer.
+        reply: oneshot::Sender<Result<(), Unmet>>,
+    },
     /// Look at the places now: whoever reads counters wants them as they are.
     Look {
         /// Told when the board shows them.
@@ -110,6 +125,7 @@ impl Command {
         match self {
             Self::Apply { reply, .. } => reply.is_closed(),
             Self::Set { reply, .. } | Self::Remove { reply, .. } => reply.is_closed(),
+            Self::Soft { reply, .. } => reply.is_closed(),
             Self::Look { reply } => reply.is_closed(),
             Self::Repair | Self::Reload | Self::Stop => false,
         }
@@ -157,6 +173,8 @@ pub struct Published {
     pub vnics: BTreeMap<String, VnicView>,
     /// The latest misses.
     pub misses: BTreeMap<String, Vec<Miss>>,
+    /// The vNICs of each guest, by its socket.
+    pub guests: BTreeMap<PathBuf, Vec<String>>,
 }
 
 /// Where readers look.
@@ -178,6 +196,11 @@ pub struct Reconciler {
     /// Nothing usable was saved.
     lost: bool,
     state: Durable,
+    /// What guests ask for.
+    soft: SoftLimits,
+    soft_file: Durable,
+    /// What that file says.
+    saved_soft: SoftLimits,
     files: Files,
     refused_files: BTreeMap<PathBuf, RefusedFile>,
     seen: Vec<Seen>,
@@ -201,10 +224,16 @@ impl Reconciler {
         let loaded = durable.load::<Contracts>()?;
         let lost = loaded.value.is_none();
         let contracts = loaded.value.unwrap_or_default();
+        let soft_file = Durable::new(state.join("soft-limits.json"));
+        let soft = soft_file.load::<SoftLimits>()?;
+        let saved_soft = soft.value.unwrap_or_default();
         let seen = places.iter().map(|_| Err("not asked yet".into())).collect();
         let mut reconciler = Self {
             files: Files::new(config, contracts.files.keys().cloned()),
             places,
+            soft: saved_soft.under(&contracts),
+            soft_file,
+            saved_soft,
             contracts,
             lost,
             state: durable,
@@ -221,6 +250,7 @@ impl Reconciler {
         if let Some(damage) = loaded.damage {
             reconciler.problem("state", Some(damage));
         }
+        reconciler.problem("soft limits", soft.damage);
         if !config.is_dir() {
             tracing::warn!(folder = %config.display(), "no such folder: contracts come from the API only");
         }
@@ -246,7 +276,7 @@ impl Reconciler {
 
     /// Brings what is saved and what the files say into force, as far as the places answer.
     pub fn start(&mut self) {
-        match check::check(&self.contracts, &self.places) {
+        match check::check(&self.contracts, &self.soft, &self.places) {
             Ok(checked) => self.admission = checked.admission,
             Err(e) => self.problem("saved contracts", Some(format!("the saved contracts do not hold: {e}"))),
         }
@@ -275,6 +305,7 @@ impl Reconciler {
                 next_look = now + LOOK;
                 self.look_at_files(false);
                 self.keep_saved();
+                self.keep_soft();
             }
             if now >= next_retry {
                 next_retry = now + RETRY_FILES;
@@ -330,6 +361,10 @@ impl Reconciler {
             }
             Command::Remove { name, reply } => {
                 let answer = self.remove(&name);
+                let _ = reply.send(answer);
+            }
+            Command::Soft { guest, mac, asked, reply } => {
+                let answer = self.set_soft(&guest, mac, asked);
                 let _ = reply.send(answer);
             }
             Command::Stop => {}

@@ -16,9 +16,14 @@ impl Reconciler {
     pub(super) fn publish(&self) {
         let admission = self.admission_view(&self.admission);
         let mut vnics = BTreeMap::new();
+        let mut guests = BTreeMap::<_, Vec<String>>::new();
         for (owner, located) in self.contracts.vnics() {
             let contract = located.value.clone();
             let name = contract.name.clone();
+            let effective = self.soft.in_force(&contract);
+            if let Some(guest) = &contract.guest {
+                guests.entry(guest.clone()).or_default().push(name.clone());
+            }
             let place = self.places.iter().position(|p| p.capabilities(&contract.attach).is_some());
             let seen = place.map(|i| &self.seen[i]);
             let there = seen.and_then(|s| s.as_ref().ok()).and_then(|o| o.vnics.get(&name));
@@ -28,7 +33,7 @@ impl Reconciler {
                 (_, Some(ObservedVnic { pending: Some(why), .. }), None) => {
                     (State::Pending, Some(why.clone()))
                 }
-                (_, Some(there), None) if there.present && there.vnic == contract => {
+                (_, Some(there), None) if there.present && there.vnic == effective => {
                     (State::InForce, (!there.notes.is_empty()).then(|| there.notes.join("; ")))
                 }
                 (None, ..) => (State::Failed, Some("no place on this host keeps such an attachment".into())),
@@ -51,7 +56,9 @@ impl Reconciler {
                 figures,
                 tx_rate_bps,
                 rx_rate_bps,
-                limits: view::limits(&contract),
+                limits: view::limits(&effective),
+                soft: self.soft.of(&contract),
+                tx_in_force: there.filter(|t| t.present).and_then(|t| t.vnic.tx.max),
                 promises: admission.bounds.iter().filter(|b| b.vnic == name).cloned().collect(),
                 name: name.clone(),
                 contract,
@@ -77,7 +84,7 @@ impl Reconciler {
             drift_repaired: self.drift_repaired,
         };
         let misses = evidence().flat_map(|e| e.misses.clone()).collect();
-        let published = Arc::new(Published { host, vnics, misses });
+        let published = Arc::new(Published { host, vnics, misses, guests });
         *self.board.write().unwrap_or_else(std::sync::PoisonError::into_inner) = published;
     }
 }
@@ -105,5 +112,6 @@ pub(super) fn nothing() -> Published {
         },
         vnics: BTreeMap::new(),
         misses: BTreeMap::new(),
+        guests: BTreeMap::new(),
     }
 }

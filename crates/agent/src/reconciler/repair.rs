@@ -36,26 +36,30 @@ impl Failure {
 impl Reconciler {
     /// Asks every place what is in force.
     pub(super) fn observe(&mut self) {
-        for (place, seen) in self.places.iter_mut().zip(&mut self.seen) {
-            let now = place.observe(&[]).map_err(|e| e.to_string());
-            match (&now, &*seen) {
-                (Err(why), Err(before)) if why == before => {}
-                (Err(why), _) => tracing::warn!(place = place.name(), "{why}; its contracts are pending"),
-                (Ok(_), _) => {}
-            }
-            if let Ok(observed) = &now {
-                self.rates.sample(&observed.evidence);
-            }
-            *seen = now;
-        }
+        (0..self.places.len()).for_each(|place| self.look_at(place));
         let problem = self.seen.iter().flatten().find_map(|o| o.problem.clone());
         self.problem("record", problem);
+    }
+
+    /// Asks one place.
+    pub(super) fn look_at(&mut self, index: usize) {
+        let (place, seen) = (&mut self.places[index], &mut self.seen[index]);
+        let now = place.observe(&[]).map_err(|e| e.to_string());
+        match (&now, &*seen) {
+            (Err(why), Err(before)) if why == before => {}
+            (Err(why), _) => tracing::warn!(place = place.name(), "{why}; its contracts are pending"),
+            (Ok(_), _) => {}
+        }
+        if let Ok(observed) = &now {
+            self.rates.sample(&observed.evidence);
+        }
+        *seen = now;
     }
 
     /// Puts right what differs from what is wanted. Each contract by itself: one that cannot be had does not
     /// stand in the way of the others.
     pub(super) fn repair(&mut self) {
-        let checked = match check(&self.contracts, &self.places) {
+        let checked = match check(&self.contracts, &self.soft, &self.places) {
             Ok(checked) => checked,
             Err(e) => {
                 let text = match e {

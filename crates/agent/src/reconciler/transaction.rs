@@ -11,6 +11,7 @@
 use super::check::{Checked, check};
 use super::{ApplyError, Reconciler};
 use crate::durable::Staged;
+use crate::guest::limits::SoftLimits;
 use crate::place::{Action, Observed, PlaceError, Wanted};
 use crate::store::Contracts;
 use tidegate_contract::Vnic;
@@ -23,20 +24,51 @@ impl Reconciler {
         adopt: bool,
         hints: &mut Vec<String>,
     ) -> Result<Checked, ApplyError> {
-        let mut checked = check(wanted, &self.places)?;
-        match self.plan(&mut checked, adopt) {
+        let (soft, without) = self.soft_under(wanted);
+        let mut checked = check(wanted, &soft, &self.places)?;
+        let mut planned = self.plan(&mut checked, adopt).map(drop);
+        if let (Err(ApplyError::Refused(_)), Some(without)) = (&planned, without) {
+            checked = check(wanted, &without, &self.places)?;
+            planned = self.plan(&mut checked, adopt).map(drop);
+        }
+        match planned {
             Err(ApplyError::Unreachable(why)) => {
                 hints.push(format!("whether it can be applied now is not known: {why}"));
             }
             Err(e) => return Err(e),
-            Ok(_) => {}
+            Ok(()) => {}
         }
         Ok(checked)
     }
 
-    /// Brings `wanted` into force and saves it; with `adopt` what others made in its way is taken over.
+    /// Brings `wanted` into force and saves it; with `adopt` what others made in its way is taken over. Where that fails
+    /// under the guests' soft limits, those that are concerned are given up: no guest stands in an operator's way.
     pub(super) fn enact(&mut self, wanted: Contracts, adopt: bool) -> Result<Checked, ApplyError> {
-        let mut checked = check(&wanted, &self.places)?;
+        let (soft, without) = self.soft_under(&wanted);
+        let Some(without) = without else { return self.enact_with(wanted, soft, adopt) };
+        match self.enact_with(wanted.clone(), soft.clone(), adopt) {
+            Err(ApplyError::Refused(why) | ApplyError::Failed(why)) => {
+                let mut checked = self.enact_with(wanted, without.clone(), adopt)?;
+                for (vnic, rate) in soft.lost_in(&without) {
+                    let why = why.join("; ");
+                    tracing::warn!(vnic, "its guest's soft limit of {rate} is given up: {why}");
+                    let note =
+                        format!("the guest's soft limit of {rate} is given up, it cannot be kept: {why}");
+                    checked.notes.entry(vnic.into()).or_default().push(note);
+                }
+                Ok(checked)
+            }
+            other => other,
+        }
+    }
+
+    fn enact_with(
+        &mut self,
+        wanted: Contracts,
+        soft: SoftLimits,
+        adopt: bool,
+    ) -> Result<Checked, ApplyError> {
+        let mut checked = check(&wanted, &soft, &self.places)?;
         let actions = self.plan(&mut checked, adopt)?;
         // A disk that is full, or not to be written, says no before anything is touched.
         for (index, place) in self.places.iter_mut().enumerate() {
@@ -66,7 +98,7 @@ impl Reconciler {
             }
             return Err(self.roll_back(done, &action, error));
         }
-        if let Err(e) = self.accept(wanted, staged, &checked) {
+        if let Err(e) = self.accept(wanted, soft, staged, &checked) {
             for (place, action) in done.iter().rev() {
                 self.take_back(*place, action);
             }
@@ -88,9 +120,10 @@ impl Reconciler {
     pub(super) fn enact_or_defer(&mut self, wanted: Contracts) -> Result<(), ApplyError> {
         match self.enact(wanted.clone(), false) {
             Err(ApplyError::Unreachable(_)) => {
-                let checked = check(&wanted, &self.places)?;
+                let soft = self.soft.under(&wanted);
+                let checked = check(&wanted, &soft, &self.places)?;
                 let staged = self.stage(&wanted)?;
-                self.accept(wanted, staged, &checked)
+                self.accept(wanted, soft, staged, &checked)
             }
             other => other.map(drop),
         }
@@ -102,7 +135,9 @@ impl Reconciler {
         let concerned: Vec<bool> = (0..self.places.len()).map(|i| self.concerns(checked, i)).collect();
         for (index, place) in self.places.iter_mut().enumerate() {
             // What is in force, or in trouble, already must not stand in the way of others.
-            let changed = |v: &&Vnic| self.contracts.vnic(&v.name) != Some(*v);
+            let changed = |v: &&Vnic| {
+                self.contracts.vnic(&v.name).map(|old| self.soft.in_force(old)).as_ref() != Some(*v)
+            };
             let coming: Vec<Vnic> = checked.by_place[index].iter().filter(changed).cloned().collect();
             let observed = match place.observe(&coming) {
                 Ok(observed) => observed,
@@ -177,6 +212,7 @@ impl Reconciler {
     fn accept(
         &mut self,
         wanted: Contracts,
+        soft: SoftLimits,
         staged: Option<Staged>,
         checked: &Checked,
     ) -> Result<(), ApplyError> {
@@ -184,6 +220,7 @@ impl Reconciler {
             staged.commit().map_err(ApplyError::NotSaved)?;
         }
         self.contracts = wanted;
+        self.accept_soft(soft);
         self.admission = checked.admission.clone();
         self.problem("saved contracts", None);
         Ok(())

@@ -97,7 +97,15 @@ pub fn why(published: &Published, name: &str) -> Option<WhyView> {
     findings.extend(stats.misses.iter().map(|(cause, n)| misses(cause, *n, &latest_misses)));
     if stats.throttled_ns > 0 {
         let now = if stats.throttled { ", also right now" } else { "" };
-        let limit = view.contract.tx.max.map_or_else(|| "its limit".into(), |r| format!("tx.max = {r}"));
+        let hard = view.contract.tx.max.map(|r| format!("tx.max = {r}"));
+        let limit = match (view.soft, hard) {
+            (Some(soft), Some(hard)) if view.contract.tx.max != view.soft => {
+                format!("the soft limit of {soft} that its guest has set ({hard})")
+            }
+            (Some(soft), None) => format!("the soft limit of {soft} that its guest has set"),
+            (_, Some(hard)) => hard,
+            (None, None) => "its limit".into(),
+        };
         findings.push(format!(
             "throttled for {} in all{now}: the VM sends more than {limit}",
             duration(stats.throttled_ns)

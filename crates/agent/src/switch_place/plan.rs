@@ -186,6 +186,7 @@ mod tests {
             allowed: Allowed::default(),
             mtu: 1500,
             queues,
+            guest: None,
         }
     }
 

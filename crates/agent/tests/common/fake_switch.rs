@@ -34,6 +34,8 @@ pub struct State {
     pub log: Vec<String>,
     /// vNICs whose ports and captures are refused.
     pub refuse: BTreeSet<String>,
+    /// A limit that is refused.
+    pub refuse_tx: Option<tidegate_contract::Rate>,
     pub region: Option<Region>,
     /// Who is told what it takes to go on without this switch.
     pub keepers: Vec<OwnedFd>,
@@ -160,7 +162,8 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.host = Some(host);
         }
         Request::SetPort { vnic, link } => {
-            if state.refuse.contains(&vnic.name) {
+            let unkept = state.refuse_tx.is_some() && vnic.tx.max == state.refuse_tx;
+            if unkept || state.refuse.contains(&vnic.name) {
                 return Reply::Refused("it does not like this one".into());
             }
             let kind = if matches!(link, LinkKind::Restored { .. }) {

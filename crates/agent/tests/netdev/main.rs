@@ -10,6 +10,7 @@ mod drift;
 mod netns;
 mod segment;
 mod shares;
+mod soft;
 
 use common::{Lab, RunningAgent, until};
 use std::process::Command;

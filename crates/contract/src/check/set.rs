@@ -4,8 +4,8 @@ use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, UPLINK, Vnic
 use std::{collections::HashMap, hash::Hash};
 
 /// Checks the rules between vNICs: unique names; in one segment no MAC twice,
-/// `allowed` ones included; no socket, tap, netdev or VF twice; `to` names a
-/// vNIC that hears its segment.
+/// `allowed` ones included; no socket, tap, netdev or VF twice; `guest` is no
+/// socket of a port; `to` names a vNIC that hears its segment.
 ///
 /// # Errors
 /// Every rule that is broken; each error stands at the later of two vNICs and names the earlier one's place.
@@ -29,6 +29,20 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
         if let Some(first) = attachments.take(what.clone(), vnic).filter(|f| f.value.name != *name) {
             let message = format!("{what} already belongs to vNIC {} at {}", first.value.name, first.place());
             errors.push(at(vnic, key, message));
+        }
+    }
+    // Several vNICs of one VM name one guest's socket; whoever connects to a port is its front end.
+    for vnic in vnics {
+        let Some(guest) = &vnic.value.guest else { continue };
+        let port = |other: &&Located<Vnic>| matches!(&other.value.attach, Attach::VhostUser { path, .. } if path == guest);
+        if let Some(other) = vnics.iter().find(port).filter(|other| other.value.name != vnic.value.name) {
+            let message = format!(
+                "{} is the vhost-user socket of vNIC {} at {}; name that of the VM's virtio-serial port",
+                guest.display(),
+                other.value.name,
+                other.place()
+            );
+            errors.push(at(vnic, "guest", message));
         }
     }
     for vnic in vnics {
@@ -190,6 +204,11 @@ mod tests {
             refused(|a, b| (a.attach, b.attach) = (tap(Some("/run/netns/x")), tap(Some("/run/netns/x")))),
             "t.toml:11: vnic.beta.attach.tap: interface t0 in /run/netns/x already belongs to vNIC alpha at t.toml:1"
         );
+        assert_eq!(
+            refused(|a, b| a.guest = testing::vhost_user_socket(b)),
+            "t.toml:1: vnic.alpha.guest: /run/tidegate/beta.sock is the vhost-user socket of vNIC beta at t.toml:11; \
+             name that of the VM's virtio-serial port"
+        );
         let vf = Attach::Vf { pf: "enp3s0f0".into(), index: 2, options: VfOptions::default() };
         assert_eq!(
             refused(|a, b| (a.attach, b.attach) = (vf.clone(), vf.clone())),
@@ -224,6 +243,8 @@ mod tests {
         of_all.segment = Segment::new(0).expect("in range");
         assert_eq!(check_set(&placed(vec![a.clone(), of_all])), Ok(()), "an uplink of all segments");
         (a.to, b.to) = (Vec::new(), Vec::new());
+        (a.guest, b.guest) = (Some("/run/vm/limit".into()), Some("/run/vm/limit".into()));
+        assert_eq!(check_set(&placed(vec![a.clone(), b.clone()])), Ok(()), "one guest with two vNICs");
         b.mac = a.mac;
         b.segment = Segment::new(2).expect("in range");
         assert_eq!(check_set(&placed(vec![a, b])), Ok(()), "one MAC in two segments");

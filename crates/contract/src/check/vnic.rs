@@ -46,6 +46,7 @@ impl Vnic {
         rules.within("weight", self.weight, WEIGHT);
         rules.within("mtu", self.mtu, MTU);
         rules.within("queues", self.queues, QUEUES);
+        guest(&mut rules, self);
         rules.result()
     }
 }
@@ -154,6 +155,16 @@ fn attach(rules: &mut Rules, attach: &Attach) {
             }
             rules.within("attach.qos", options.qos, QOS);
         }
+    }
+}
+
+fn guest(rules: &mut Rules, vnic: &Vnic) {
+    let Some(socket) = &vnic.guest else { return };
+    if let Err(message) = socket_path(socket) {
+        rules.broken("guest", message);
+    }
+    if matches!(&vnic.attach, Attach::VhostUser { path, .. } if path == socket) {
+        rules.broken("guest", "this is the vhost-user socket; name that of the VM's virtio-serial port");
     }
 }
 

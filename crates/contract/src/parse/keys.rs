@@ -5,8 +5,9 @@ pub(crate) const HOST: &[&str] =
     &["host-latency", "host_latency", "uplink", "flood", "flood-burst", "flood_burst", "nic"];
 pub(crate) const NIC: &[&str] = &["capacity", "control", "period", "segment"];
 pub(crate) const AGGREGATE: &[&str] = &["max", "min"];
-pub(crate) const VNIC: &[&str] =
-    &["attach", "mac", "segment", "tx", "rx", "weight", "deadline", "to", "allowed", "mtu", "queues"];
+pub(crate) const VNIC: &[&str] = &[
+    "attach", "mac", "segment", "tx", "rx", "weight", "deadline", "to", "allowed", "mtu", "queues", "guest",
+];
 pub(crate) const TX: &[&str] = &["max", "min", "burst", "method"];
 pub(crate) const RX: &[&str] = &["max", "burst", "discipline", "queue"];
 pub(crate) const ALLOWED: &[&str] = &["macs", "prefixes", "vlans"];

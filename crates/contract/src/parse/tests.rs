@@ -47,6 +47,7 @@ to       = ["plc2", "uplink"]
 allowed  = { macs = ["52:54:00:00:00:02"], prefixes = ["10.0.0.0/8"], vlans = [1, 4094] }
 mtu      = 3000
 queues   = 2
+guest    = "/run/vm/plc1.limit"
 
 [vnic."a.b"]
 attach.tap = "tg-web"
@@ -63,7 +64,7 @@ allowed.macs = "any"
     assert_eq!(host.value.host_latency, Nanos::new(100_000));
     assert_eq!((host.value.uplink, host.value.flood_burst), (rate(10_000_000_000), Bytes::new(9000)));
     let [plc1, web] = document.vnics.as_slice() else { panic!("two vNICs") };
-    assert_eq!((plc1.line, web.line), (8, 21));
+    assert_eq!((plc1.line, web.line), (8, 22));
     let wanted = Vnic {
         name: "plc1".into(),
         attach: Attach::VhostUser {
@@ -100,6 +101,7 @@ allowed.macs = "any"
         },
         mtu: 3000,
         queues: 2,
+        guest: Some("/run/vm/plc1.limit".into()),
     };
     assert_eq!(plc1.value, wanted);
     assert_eq!(web.value.name, "a.b");
@@ -360,6 +362,21 @@ fn refuses_bad_tables() {
         assert!(found.len() == 1 && found[0].starts_with(wanted), "{text}: {found:#?}");
     }
     assert_eq!(messages("[vnic.a]").len(), 3, "attach, mac and segment are missing");
+}
+
+#[test]
+fn the_guests_socket() {
+    let socket = |value: &str| format!("guest = \"{value}\"");
+    let vnic = parse(&with(&socket("/run/vm/web.limit")), "t.toml").expect("valid").vnics.remove(0).value;
+    assert_eq!(vnic.guest.as_deref(), Some(std::path::Path::new("/run/vm/web.limit")));
+    for (path, wanted) in [
+        ("web.limit".to_owned(), "expected the absolute path of a socket"),
+        ("/run/vm/".into(), "expected the absolute path of a socket"),
+        (format!("/{}", "x".repeat(107)), "the socket path has 108 bytes; a Unix socket's takes at most 107"),
+    ] {
+        let found = parse(&with(&socket(&path)), "t.toml").expect_err(&path).to_string();
+        assert!(found.contains("vnic.web.guest: ") && found.contains(wanted), "{found}");
+    }
 }
 
 #[test]

@@ -47,6 +47,7 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Vnic {
         allowed: table.table("allowed").map_or_else(Allowed::default, |allowed| read_allowed(&allowed)),
         mtu: table.integer("mtu", &MTU).unwrap_or(1500),
         queues: table.integer("queues", &QUEUES).unwrap_or(1),
+        guest: table.text("guest", "an absolute path", "/stand-in".into()),
     };
     table.problems(vnic.check());
     vnic

@@ -214,3 +214,28 @@ proptest! {
         let _ = translate(&domain(&text, &text), "x");
     }
 }
+
+#[test]
+fn the_guests_limit_port_is_found() {
+    let port = |kind: &str, mode: &str, name: &str, path: &str| {
+        format!(
+            "<channel type='{kind}'><source mode='{mode}'{path}/><target type='virtio' name='{name}' state='connected'/></channel>"
+        )
+    };
+    let path = " path='/var/lib/libvirt/qemu/channel/target/domain-1-web/org.tidegate.limit.0'";
+    let limited = bridge("<bandwidth><outbound average='128'/></bandwidth>");
+    let guest = |channels: &str, asked: &str| {
+        let done = translate(&domain(asked, &format!("{channels}{limited}")), "web.xml").expect("translated");
+        done.contracts[0].vnic.guest.clone().map(|path| path.display().to_string())
+    };
+    let agent = port("unix", "bind", "org.qemu.guest_agent.0", " path='/run/agent'");
+    let ours = port("unix", "bind", "org.tidegate.limit.0", path);
+    let found = guest(&format!("{agent}{ours}"), "");
+    assert_eq!(found.as_deref().map(|p| format!(" path='{p}'")).as_deref(), Some(path));
+    // Of a domain that does not run, libvirt has not said which yet.
+    assert_eq!(guest(&port("unix", "bind", "org.tidegate.limit.0", ""), ""), None);
+    assert_eq!(guest(&format!("{agent}{}", port("unix", "connect", "org.tidegate.limit.0", path)), ""), None);
+    assert_eq!(guest(&port("pty", "bind", "org.tidegate.limit.0", path), ""), None);
+    let asked = contracts("<tg:vnic mac='52:54:00:00:00:01' guest='/run/other'/>");
+    assert_eq!(guest(&ours, &asked).as_deref(), Some("/run/other"), "the metadata wins");
+}

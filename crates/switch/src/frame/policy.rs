@@ -342,6 +342,7 @@ pub(super) mod tests {
             },
             mtu: 1500,
             queues: 1,
+            guest: None,
         }
     }
 

@@ -44,6 +44,15 @@ pub fn voice() -> VnicView {
     )
 }
 
+/// The same, whose guest has lowered its limit.
+pub fn lowered() -> VnicView {
+    let mut view = voice();
+    view.contract.guest = Some("/run/vm/voice.limit".into());
+    view.soft = Some("3mbit".parse().unwrap());
+    view.tx_in_force = view.soft;
+    view
+}
+
 /// A vNIC without promises that nobody is connected to.
 pub fn idle() -> VnicView {
     view(

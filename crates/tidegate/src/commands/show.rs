@@ -62,6 +62,11 @@ pub fn connection(connection: Option<Connection>) -> &'static str {
     }
 }
 
+/// The guest's own limit, where it is the one that counts.
+pub fn soft(view: &VnicView) -> Option<Rate> {
+    view.soft.filter(|soft| view.contract.tx.max.is_none_or(|hard| *soft < hard))
+}
+
 /// Where a vNIC is attached, in one line.
 pub fn attachment(attach: &Attach) -> String {
     match attach {
@@ -77,7 +82,7 @@ pub fn attachment(attach: &Attach) -> String {
 }
 
 fn facts(view: &VnicView) -> Vec<(&'static str, String)> {
-    let Vnic { attach, mac, segment, tx, rx, weight, deadline, to, mtu, queues, .. } = &view.contract;
+    let Vnic { attach, mac, segment, tx, rx, weight, deadline, to, mtu, queues, guest, .. } = &view.contract;
     let terms = |terms: Vec<Option<String>>| {
         let terms: Vec<String> = terms.into_iter().flatten().collect();
         if terms.is_empty() { "no limit".to_owned() } else { terms.join(", ") }
@@ -103,6 +108,7 @@ fn facts(view: &VnicView) -> Vec<(&'static str, String)> {
             "tx",
             terms(vec![
                 term("max", tx.max.map(|v| v.to_string())),
+                term("the guest asks for", view.soft.map(|v| v.to_string())),
                 term("min", tx.min.map(|v| v.to_string())),
                 term("burst", tx.burst.map(|v| v.to_string())),
             ]),
@@ -125,6 +131,9 @@ fn facts(view: &VnicView) -> Vec<(&'static str, String)> {
         facts.push(("to", to.join(", ")));
     }
     facts.extend([("mtu", mtu.to_string()), ("queues", queues.to_string())]);
+    if let Some(guest) = guest {
+        facts.push(("guest", guest.display().to_string()));
+    }
     facts
 }
 
@@ -315,6 +324,16 @@ deadline towards sink
             text.ends_with("\nNothing is counted: the place that keeps it does not know it.\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_the_guest_asks_for_is_shown_beside() {
+        let text = text(&samples::lowered());
+        assert!(text.contains("  tx          max 4mbit, the guest asks for 3mbit, burst 2kB\n"), "{text}");
+        assert!(text.contains("  guest       /run/vm/voice.limit\n"), "{text}");
+        let mut same = samples::lowered();
+        same.soft = same.contract.tx.max;
+        assert_eq!((soft(&samples::lowered()), soft(&same)), (samples::lowered().soft, None));
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn overview(vnics: &[VnicView]) -> String {
             show::condition(view),
             contract.segment.to_string(),
             contract.mac.to_string(),
-            or_dash(contract.tx.max.map(|v| v.to_string())),
+            or_dash(contract.tx.max.map(|v| v.to_string())) + &asked(view),
             or_dash(contract.tx.min.map(|v| v.to_string())),
             or_dash(contract.rx.max.map(|v| v.to_string())),
             or_dash(deadline.map(|v| v.to_string())),
@@ -124,6 +124,11 @@ fn overview(vnics: &[VnicView]) -> String {
         ]);
     }
     table.render()
+}
+
+/// What the guest asks for, beside `tx.max`.
+fn asked(view: &VnicView) -> String {
+    show::soft(view).map_or_else(String::new, |soft| format!(" (guest: {soft})"))
 }
 
 async fn show_one(client: &Client, name: &str, statistics: bool, json: bool) -> Result<(), Failure> {
@@ -177,6 +182,7 @@ idle   waiting       42  52:54:00:00:00:02       -       -       -         -    
 ";
         assert_eq!(overview(&[samples::voice(), samples::idle()]), expected);
         assert!(overview(&[]).contains("tidegate apply -f FILE"));
+        assert!(overview(&[samples::lowered()]).contains(" 4mbit (guest: 3mbit)  "));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `tidegate why NAME`: what a vNIC waits for, in plain words.
 
 use crate::client::{Client, encode};
+use crate::commands::show;
 use crate::exit::{self, Failure};
 use crate::explain;
 use crate::format::{count, duration, plural};
@@ -10,7 +11,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_agent::api::types::{State, VnicView, WhyView};
-use tidegate_contract::Vnic;
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::VnicStats;
 
@@ -40,14 +40,8 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
 fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
     let none = VnicStats::default();
     let stats = view.stats.as_ref().unwrap_or(&none);
-    [
-        condition(view),
-        throttling(&view.contract, stats, why),
-        delays(stats),
-        drops(why),
-        misses(view, stats, why, now),
-    ]
-    .concat()
+    [condition(view), throttling(view, stats, why), delays(stats), drops(why), misses(view, stats, why, now)]
+        .concat()
 }
 
 /// Whether it is connected, and its contract kept.
@@ -74,17 +68,23 @@ fn condition(view: &VnicView) -> String {
 }
 
 /// Whether it waits for its own limit.
-fn throttling(contract: &Vnic, stats: &VnicStats, why: &WhyView) -> String {
-    let max = contract.tx.max.map_or_else(String::new, |max| format!(" of {max}"));
+fn throttling(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
+    let max = view.contract.tx.max;
+    let limit = match (show::soft(view), max) {
+        (Some(soft), Some(max)) => format!("the {soft} that its guest asks for (its tx.max is {max})"),
+        (Some(soft), None) => format!("the {soft} that its guest asks for"),
+        (None, Some(max)) => format!("its tx.max of {max}"),
+        (None, None) => "its tx.max".into(),
+    };
     match (stats.throttled, why.throttled_ns) {
         (true, total) => format!(
-            "It is throttled right now: it has more to send than its tx.max{max} lets through. \
+            "It is throttled right now: it has more to send than {limit} lets through. \
              In all, frames waited for that for {}.\n",
             duration(total)
         ),
         (false, 0) => "It has never been throttled.\n".into(),
         (false, total) => format!(
-            "It is not throttled right now. In all, frames waited for its tx.max{max} for {}.\n",
+            "It is not throttled right now. In all, frames waited for {limit} for {}.\n",
             duration(total)
         ),
     }
@@ -212,6 +212,10 @@ It has no deadline, so it cannot miss any.
         view.stats.as_mut().unwrap().throttled = true;
         let text = text(&view, &why, 0);
         assert!(text.contains("throttled right now: it has more to send than its tx.max of 4mbit"), "{text}");
+        let lowered = super::text(&samples::lowered(), &why, 0);
+        assert!(
+            lowered.contains("frames waited for the 3mbit that its guest asks for (its tx.max is 4mbit) for")
+        );
         assert!(text.ends_with("It kept its deadline of 1ms for every one of 11,999 frames.\n"), "{text}");
     }
 }

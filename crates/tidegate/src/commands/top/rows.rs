@@ -21,8 +21,10 @@ pub struct Row {
     pub state: String,
     /// What it sent over the last second.
     pub tx_rate: f64,
-    /// Its `tx.max`.
+    /// Its limit: the lower of `tx.max` and what its guest asks for.
     pub tx_max: Option<u64>,
+    /// Whether that is the guest's.
+    pub tx_soft: bool,
     /// What it received over the last second.
     pub rx_rate: f64,
     /// Its `rx.max`.
@@ -97,7 +99,8 @@ fn row(then: Option<&VnicView>, now: &VnicView, interval: Duration) -> Row {
         name: now.name.clone(),
         state: show::condition(now),
         tx_rate: now.tx_rate_bps as f64,
-        tx_max: now.contract.tx.max.map(|r| r.bits()),
+        tx_max: show::soft(now).or(now.contract.tx.max).map(|r| r.bits()),
+        tx_soft: show::soft(now).is_some(),
         rx_rate: now.rx_rate_bps as f64,
         rx_max: now.contract.rx.max.map(|r| r.bits()),
         delay_p99: delivered.then(|| delay.quantile(0.99)),
@@ -209,7 +212,7 @@ pub fn cells(row: &Row) -> [String; 13] {
         row.name.clone(),
         row.state.clone(),
         rate(row.tx_rate),
-        limit(row.tx_max),
+        limit(row.tx_max) + if row.tx_soft { " (guest)" } else { "" },
         bar(row.tx_rate, row.tx_max),
         rate(row.rx_rate),
         limit(row.rx_max),
@@ -280,6 +283,8 @@ voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   - 
 ";
         assert_eq!(table(&rows), expected);
         sort(&mut rows, Order::Misses);
+        let lowered = &super::rows(&[], &[samples::lowered()], Duration::from_secs(1))[0];
+        assert_eq!(cells(lowered)[3], "3.00 Mbit/s (guest)");
         assert_eq!(rows[0].name, "voice");
     }
 

@@ -1,0 +1,269 @@
+//! One socket: connected again and again, read as slowly as its guest may ask, answered without ever waiting long for it.
+
+use crate::api::types::{State, VnicView};
+use crate::reconciler::{Board, Command, Unmet, read};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+use tidegate_contract::{Mac, Rate};
+use tidegate_guest::message::{Ask, Kind, Limits, Reply, Request, Say, Tag};
+use tidegate_guest::session::{Session, Step};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
+
+/// Pauses between connections: the first, and the longest, to which they double.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// The longest after nonsense.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Bytes read at once.
+const READ: usize = 512;
+/// Longest wait for a guest that does not read its answers.
+const UNREAD: Duration = Duration::from_secs(2);
+/// Longest wait for the reconciler.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// What all ports share.
+pub struct Host {
+    board: Board,
+    commands: mpsc::Sender<Command>,
+    /// One change at a time, of all guests: so many wait among the commands, and others' wait for no more.
+    turn: Arc<Semaphore>,
+}
+
+impl Host {
+    /// Reads `board`, and has `commands` done.
+    pub fn new(board: Board, commands: mpsc::Sender<Command>) -> Self {
+        Self { board, commands, turn: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// The lines that answer a request of the guest at `socket`.
+    async fn answer(&self, socket: &Path, request: Request) -> Vec<Reply> {
+        let Request { tag, ask } = request;
+        let done = match ask {
+            Ask::Limit => return self.limits(socket, &tag),
+            Ask::Set { mac, soft } => self.set(socket, mac.as_deref(), soft.as_deref()).await,
+        };
+        vec![match done {
+            Ok(()) => Reply { tag, say: Say::Ok },
+            Err(Unmet::Refused(why)) => Reply::error(tag, Kind::Refused, &why),
+            Err(Unmet::Unavailable(why)) => Reply::error(tag, Kind::Unavailable, &why),
+        }]
+    }
+
+    fn limits(&self, socket: &Path, tag: &Tag) -> Vec<Reply> {
+        let published = read(&self.board);
+        let names = published.guests.get(socket).into_iter().flatten();
+        let vnics = names.filter_map(|name| published.vnics.get(name)).map(|v| Say::Vnic(limits(v)));
+        vnics.chain([Say::Ok]).map(|say| Reply { tag: tag.clone(), say }).collect()
+    }
+
+    async fn set(&self, socket: &Path, mac: Option<&str>, soft: Option<&str>) -> Result<(), Unmet> {
+        let refused = |e: String| Unmet::Refused(e);
+        let mac = mac.map(str::parse::<Mac>).transpose().map_err(|e| refused(e.to_string()))?;
+        let asked = soft.map(str::parse::<Rate>).transpose().map_err(|e| refused(e.to_string()))?;
+        let gone = || Unmet::Unavailable("the host's agent is ending; try again".into());
+        let turn = Arc::clone(&self.turn).acquire_owned().await.map_err(|_| gone())?;
+        let began = Instant::now();
+        let (reply, answer) = oneshot::channel();
+        let guest = socket.to_owned();
+        self.commands.send(Command::Soft { guest, mac, asked, reply }).map_err(|_| gone())?;
+        let answer = timeout(PATIENCE, answer).await;
+        // As long as it took the next guest waits: half of the reconciler's time, at least, is for others.
+        let pause = began.elapsed();
+        tokio::spawn(async move {
+            sleep(pause).await;
+            drop(turn);
+        });
+        match answer {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => Err(gone()),
+            Err(_) => Err(Unmet::Unavailable("the host is busy; try again".into())),
+        }
+    }
+}
+
+fn limits(view: &VnicView) -> Limits {
+    let or_none = |rate: Option<Rate>| rate.map_or_else(|| "none".into(), |rate| rate.to_string());
+    Limits {
+        name: view.name.clone(),
+        mac: view.contract.mac.to_string(),
+        hard: or_none(view.contract.tx.max),
+        soft: or_none(view.soft),
+        in_force: if view.state == State::InForce { or_none(view.tx_in_force) } else { "pending".into() },
+    }
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The other end closed it.
+    Gone,
+    /// What came was nonsense.
+    Nonsense,
+    /// Answers were not read.
+    Unread,
+}
+
+/// Speaks with the guest at `socket`, for ever.
+pub async fn serve(socket: PathBuf, host: Arc<Host>) {
+    let (first, longest) = PAUSES;
+    let mut pause = first;
+    let mut trouble = None;
+    loop {
+        match connect(&socket).await {
+            Ok(stream) => {
+                trouble = None;
+                tracing::debug!(socket = %socket.display(), "connected to a guest's limit port");
+                let (end, asked) = speak(stream, &socket, &host).await;
+                if asked {
+                    pause = first;
+                }
+                if end != End::Gone {
+                    tracing::warn!(socket = %socket.display(), ?end, "a guest's limit port is closed for a while");
+                }
+                let longest = if end == End::Gone { longest } else { LONGEST_PAUSE };
+                sleep(pause).await;
+                pause = (pause * 2).min(longest);
+            }
+            Err(e) => {
+                // Without its VM there is no socket, or one that nobody listens on.
+                let off = matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
+                let text = e.to_string();
+                if !off && trouble.as_ref() != Some(&text) {
+                    tracing::warn!(socket = %socket.display(), "cannot connect to a guest's limit port: {text}");
+                    trouble = Some(text);
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(longest);
+            }
+        }
+    }
+}
+
+/// Connects to the socket at `path`, and to nothing that a link there leads to.
+async fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let there = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !there.metadata()?.file_type().is_socket() {
+        return Err(io::Error::other("this is no socket"));
+    }
+    // By its descriptor: what is at `path` by now may be something else.
+    UnixStream::connect(format!("/proc/self/fd/{}", there.as_raw_fd())).await
+}
+
+/// One connection to its end; and whether its guest has asked for something that makes sense.
+async fn speak(mut stream: UnixStream, socket: &Path, host: &Host) -> (End, bool) {
+    let began = Instant::now();
+    let mut session = Session::default();
+    let mut buffer = [0; READ];
+    let mut asked = false;
+    loop {
+        let mut input = match stream.read(&mut buffer).await {
+            Ok(0) | Err(_) => return (End::Gone, asked),
+            Ok(read) => &buffer[..read],
+        };
+        while let Some(step) = session.next(&mut input, began.elapsed()) {
+            let replies = match step {
+                Step::Wait(wait) => {
+                    sleep(wait).await;
+                    continue;
+                }
+                Step::Close => return (End::Nonsense, asked),
+                Step::Say(reply) => vec![reply],
+                Step::Ask(request) => {
+                    asked = true;
+                    host.answer(socket, request).await
+                }
+            };
+            let text: String = replies.iter().map(|reply| format!("{reply}\n")).collect();
+            match timeout(UNREAD, stream.write_all(text.as_bytes())).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return (End::Gone, asked),
+                Err(_) => return (End::Unread, asked),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_guest::lines::REQUEST;
+    use tokio::net::UnixListener;
+
+    fn host() -> (Arc<Host>, mpsc::Receiver<Command>) {
+        let (commands, received) = mpsc::channel();
+        (Arc::new(Host::new(crate::reconciler::empty_board(), commands)), received)
+    }
+
+    /// A reconciler that says yes to everything; what it was asked for, at the end.
+    fn yes(received: mpsc::Receiver<Command>) -> std::thread::JoinHandle<Vec<(Option<Mac>, Option<Rate>)>> {
+        std::thread::spawn(move || {
+            let mut all = Vec::new();
+            while let Ok(command) = received.recv() {
+                let Command::Soft { mac, asked, reply, .. } = command else { continue };
+                all.push((mac, asked));
+                let _ = reply.send(Ok(()));
+            }
+            all
+        })
+    }
+
+    #[tokio::test]
+    async fn requests_are_answered_and_nonsense_is_not_for_long() {
+        let (host, received) = host();
+        let reconciler = yes(received);
+        let (mut guest, ours) = UnixStream::pair().unwrap();
+        let served = tokio::spawn(async move { speak(ours, Path::new("/x"), &host).await });
+        let mut say = vec![b'z'; 10 * REQUEST];
+        say.extend(
+            b"\n1 a limit\n1 b set * 4mbit\n1 c set 52:54:00:00:00:01 none\n1 d set * 4\n1 e set x none\n",
+        );
+        guest.write_all(&say).await.unwrap();
+        let mut text = String::new();
+        while text.matches('\n').count() < 6 {
+            let mut buffer = [0; 1024];
+            let read = guest.read(&mut buffer).await.unwrap();
+            assert!(read > 0, "{text}");
+            text += std::str::from_utf8(&buffer[..read]).unwrap();
+        }
+        let begins =
+            ["1 - error malformed", "1 a ok", "1 b ok", "1 c ok", "1 d error refused", "1 e error refused"];
+        for (line, begin) in text.lines().zip(begins) {
+            assert!(line.starts_with(begin), "{text}");
+        }
+        guest.write_all(&b"?\n".repeat(100)).await.unwrap();
+        assert_eq!(served.await.unwrap(), (End::Nonsense, true));
+        let set = [(None, Rate::from_bits(4_000_000)), (Some(Mac([0x52, 0x54, 0, 0, 0, 1])), None)];
+        assert_eq!(reconciler.join().unwrap(), set);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_read_is_left_alone() {
+        let (host, _received) = host();
+        let (mut guest, ours) = UnixStream::pair().unwrap();
+        let served = tokio::spawn(async move { speak(ours, Path::new("/x"), &host).await });
+        // Answers to these fill every buffer there is; on a paused clock waiting takes no time.
+        let asks = b"1 aaaaaaaaaaaaaaaa limit\n".repeat(1000);
+        while guest.write_all(&asks).await.is_ok() {}
+        assert_eq!(served.await.unwrap(), (End::Unread, true));
+    }
+
+    #[tokio::test]
+    async fn only_a_socket_is_connected_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let [socket, link, file] = ["socket", "link", "file"].map(|name| dir.path().join(name));
+        assert_eq!(connect(&socket).await.unwrap_err().kind(), io::ErrorKind::NotFound);
+        let _listener = UnixListener::bind(&socket).unwrap();
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        std::fs::write(&file, "").unwrap();
+        assert!(connect(&socket).await.is_ok());
+        assert!(connect(&link).await.unwrap_err().to_string().contains("no socket"));
+        assert!(connect(&file).await.unwrap_err().to_string().contains("no socket"));
+    }
+}

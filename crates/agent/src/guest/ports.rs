@@ -1,0 +1,45 @@
+//! Which sockets there are: those that contracts name. One task each.
+
+use super::port::{Host, serve as serve_port};
+use crate::reconciler::{Board, Command, Published, read};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::task::{AbortHandle, JoinSet};
+
+/// How often contracts are looked at for sockets that came or went.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Speaks with the guests of all contracts, until it is dropped.
+pub async fn serve(board: Board, commands: mpsc::Sender<Command>) {
+    let host = Arc::new(Host::new(Arc::clone(&board), commands));
+    // Dropped with this future, and with it each of them.
+    let mut tasks = JoinSet::new();
+    let mut ports: BTreeMap<PathBuf, AbortHandle> = BTreeMap::new();
+    let mut seen: Option<Arc<Published>> = None;
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let published = read(&board);
+        if seen.as_ref().is_some_and(|seen| seen.guests == published.guests) {
+            continue;
+        }
+        ports.retain(|socket, port| {
+            let named = published.guests.contains_key(socket);
+            if !named {
+                port.abort();
+            }
+            named
+        });
+        for socket in published.guests.keys() {
+            ports
+                .entry(socket.clone())
+                .or_insert_with(|| tasks.spawn(serve_port(socket.clone(), Arc::clone(&host))));
+        }
+        // Those that were ended leave nothing to wait for.
+        while tasks.try_join_next().is_some() {}
+        seen = Some(published);
+    }
+}

@@ -1,0 +1,176 @@
+//! What guests ask for: soft limits, in force at once or refused.
+//!
+//! ```text
+//!  guest's socket, MAC, rate ─▶ its own vNICs ─▶ not over the hard limit ─▶ the place can ─▶ on disk beside ─▶
+//!  one Change each ─▶ accepted, and readers see it
+//! ```
+//!
+//! Cheap beside an apply: contracts are neither checked nor written, and only the place of these vNICs is looked at.
+
+use super::Reconciler;
+use crate::guest::limits::SoftLimits;
+use crate::place::{Action, Observed, PlaceError, Refusal, Wanted};
+use crate::store::Contracts;
+use std::collections::BTreeSet;
+use std::path::Path;
+use tidegate_contract::{Mac, Rate, Vnic};
+
+/// Why a guest does not get what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unmet {
+    /// It cannot be had.
+    #[error("{0}")]
+    Refused(String),
+    /// Not now.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl Reconciler {
+    /// Sets the soft limit of the vNICs whose contracts name the socket `guest`, or of those with `mac` among them;
+    /// of all of them or of none.
+    pub(super) fn set_soft(
+        &mut self,
+        guest: &Path,
+        mac: Option<Mac>,
+        asked: Option<Rate>,
+    ) -> Result<(), Unmet> {
+        let named = |v: &&Vnic| v.guest.as_deref() == Some(guest) && mac.is_none_or(|mac| v.mac == mac);
+        let mine: Vec<Vnic> = self.contracts.vnics().map(|(_, v)| &v.value).filter(named).cloned().collect();
+        if mine.is_empty() {
+            let of = mac.map_or_else(String::new, |mac| format!(" with the MAC {mac}"));
+            return Err(Unmet::Refused(format!("this VM has no network interface{of} under a contract")));
+        }
+        let mut soft = self.soft.clone();
+        for vnic in &mine {
+            soft.set(vnic, asked).map_err(|e| Unmet::Refused(e.to_string()))?;
+        }
+        if soft == self.soft {
+            return Ok(());
+        }
+        let changes = self.changes(&mine, &soft)?;
+        let unsaved = |e| Unmet::Unavailable(format!("nothing was changed, because it cannot be saved: {e}"));
+        let staged = self.soft_file.stage(&soft).map_err(unsaved)?;
+        let mut done: Vec<&(usize, Action)> = Vec::new();
+        for change in &changes {
+            let (place, action) = change;
+            if let Err(error) = self.places[*place].apply(action) {
+                for (place, action) in done.into_iter().rev() {
+                    if let Some(inverse) = action.inverse()
+                        && let Err(error) = self.places[*place].apply(&inverse)
+                    {
+                        tracing::error!(vnic = inverse.vnic(), %error, "cannot take back; trying again soon");
+                    }
+                }
+                return Err(match error {
+                    PlaceError::Failed(why) => Unmet::Refused(why),
+                    PlaceError::Unreachable(_) => not_now(),
+                });
+            }
+            done.push(change);
+        }
+        if let Err(e) = staged.commit() {
+            // Kept in memory, and saved as soon as that goes: the guest has it in force.
+            self.problem("soft limits", Some(format!("what guests ask for cannot be saved: {e}")));
+        } else {
+            self.saved_soft.clone_from(&soft);
+        }
+        self.soft = soft;
+        for place in changes.iter().map(|(place, _)| *place).collect::<BTreeSet<_>>() {
+            self.look_at(place);
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// What to do at the places so that `soft` holds for these vNICs.
+    fn changes(&mut self, mine: &[Vnic], soft: &SoftLimits) -> Result<Vec<(usize, Action)>, Unmet> {
+        let mut changes = Vec::new();
+        let place_of = |r: &Self, v: &Vnic| r.places.iter().position(|p| p.capabilities(&v.attach).is_some());
+        let host = self.contracts.host();
+        for index in 0..self.places.len() {
+            let here: Vec<&Vnic> = mine.iter().filter(|v| place_of(self, v) == Some(index)).collect();
+            if here.is_empty() {
+                continue;
+            }
+            let wanted = |r: &Self, soft: &SoftLimits| {
+                let all = r.contracts.vnics().map(|(_, v)| &v.value);
+                let mut all: Vec<Vnic> =
+                    all.filter(|v| place_of(r, v) == Some(index)).map(|v| soft.in_force(v)).collect();
+                all.sort_by(|a, b| a.name.cmp(&b.name));
+                all
+            };
+            let (before, after) = (wanted(self, &self.soft), wanted(self, soft));
+            let coming: Vec<Vnic> = here.iter().map(|v| soft.in_force(v)).collect();
+            let place = &mut self.places[index];
+            let observed = place.observe(&coming).map_err(|_| not_now())?;
+            let refused = |vnics: &[Vnic]| {
+                let wanted = Wanted { host: &host, vnics, adopt: false };
+                place.plan(&wanted, &observed).err().unwrap_or_default()
+            };
+            // What others are in trouble with already does not stand in the way.
+            let after = refused(&after);
+            if !after.is_empty() {
+                let before = refused(&before);
+                let new: Vec<Refusal> = after.into_iter().filter(|r| !before.contains(r)).collect();
+                unless_refused(&new, mine)?;
+            }
+            changes.extend(coming.iter().filter_map(|v| change(v, &observed)).map(|a| (index, a)));
+        }
+        Ok(changes)
+    }
+
+    /// What is left of the soft limits under `wanted`; and, where that makes a difference, what is left without those
+    /// of vNICs that something is new about: with these alone the operator's word is tried where it fails with the
+    /// guests'.
+    pub(super) fn soft_under(&self, wanted: &Contracts) -> (SoftLimits, Option<SoftLimits>) {
+        let soft = self.soft.under(wanted);
+        let changed = |name: &str| self.contracts.vnic(name) != wanted.vnic(name);
+        let concerned = |name: &str| {
+            changed(name) || wanted.vnic(name).is_some_and(|v| v.to.iter().any(|to| changed(to)))
+        };
+        let without = soft.without(concerned);
+        let differs = without != soft;
+        (soft, differs.then_some(without))
+    }
+
+    /// Takes the soft limits that came into force with a change of contracts, and has them on disk.
+    pub(super) fn accept_soft(&mut self, soft: SoftLimits) {
+        self.soft = soft;
+        self.keep_soft();
+    }
+
+    /// The soft limits are on disk as they are in force.
+    pub(super) fn keep_soft(&mut self) {
+        let nothing = self.soft == SoftLimits::default();
+        if self.soft == self.saved_soft && (nothing || self.soft_file.exists()) {
+            return;
+        }
+        let failed = self.soft_file.save(&self.soft).err();
+        if failed.is_none() {
+            self.saved_soft.clone_from(&self.soft);
+        }
+        self.problem("soft limits", failed.map(|e| format!("what guests ask for cannot be saved: {e}")));
+    }
+}
+
+/// The change of one vNIC that is there. One that is not is made as wanted when it is.
+fn change(to: &Vnic, observed: &Observed) -> Option<Action> {
+    let there = observed.vnics.get(&to.name).filter(|there| there.present && there.ours)?;
+    (there.vnic != *to && there.vnic.attach == to.attach)
+        .then(|| Action::Change { from: there.vnic.clone(), to: to.clone() })
+}
+
+/// A guest is told what concerns its own vNICs.
+fn unless_refused(new: &[Refusal], mine: &[Vnic]) -> Result<(), Unmet> {
+    let own = new.iter().find(|r| mine.iter().any(|v| v.name == r.vnic));
+    match (own, new.is_empty()) {
+        (Some(refusal), _) => Err(Unmet::Refused(refusal.reason.clone())),
+        (None, false) => Err(Unmet::Refused("the host cannot keep what it promised with this limit".into())),
+        (None, true) => Ok(()),
+    }
+}
+
+fn not_now() -> Unmet {
+    Unmet::Unavailable("the host cannot change it now; try again".into())
+}

@@ -1,0 +1,56 @@
+//! A guest's soft limit on a netdev.
+
+use super::common::{Lab, until};
+use super::{classes, contract, in_namespace, run};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+fn ask(guest: &mut BufReader<UnixStream>, ask: &str) -> String {
+    guest.get_mut().write_all(format!("1 t {ask}\n").as_bytes()).unwrap();
+    let mut line = String::new();
+    guest.read_line(&mut line).unwrap();
+    line.trim_end().strip_prefix("1 t ").unwrap_or_else(|| panic!("{line:?}")).to_owned()
+}
+
+#[test]
+fn the_kernel_keeps_a_guests_limit() {
+    in_namespace("the_kernel_keeps_a_guests_limit", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        let path = lab.path("web.limit");
+        let listener = UnixListener::bind(&path).unwrap();
+        let limits = format!("tx = {{ max = \"100mbit\" }}\nguest = \"{}\"", path.display());
+        let free = format!("guest = \"{}\"", path.display());
+        run("ip tuntap add vnet4 mode tap");
+        let (status, body) =
+            agent.apply(&(contract("web", 1, "vnet3", &limits) + &contract("free", 2, "vnet4", &free)));
+        assert_eq!(status, 200, "{body}");
+        let mut guest = BufReader::new(listener.accept().unwrap().0);
+
+        assert_eq!(ask(&mut guest, "set 52:54:00:00:00:01 40mbit"), "ok");
+        assert!(classes().contains("rate 40Mbit ceil 40Mbit"), "{}", classes());
+        // What the place cannot keep, it says; what was in force stays.
+        let refused = ask(&mut guest, "set 52:54:00:00:00:01 1bit");
+        assert!(refused.starts_with("error refused tx: at 1bit a super-frame"), "{refused}");
+        assert!(classes().contains("rate 40Mbit ceil 40Mbit"), "{}", classes());
+
+        // Drift is put right to the lower of the two.
+        run("tc qdisc del dev tidegate-tx root");
+        until("put right", || classes().contains("rate 40Mbit ceil 40Mbit").then_some(()));
+
+        // Where the host has no limit, any soft one is kept.
+        assert_eq!(ask(&mut guest, "set 52:54:00:00:00:02 30mbit"), "ok");
+        assert!(classes().contains("rate 30Mbit ceil 30Mbit"), "{}", classes());
+        assert_eq!(ask(&mut guest, "set * none"), "ok");
+        let shown = classes();
+        assert!(shown.contains("rate 100Mbit") && !shown.contains("rate 30Mbit"), "{shown}");
+
+        // But not over what somebody else has there.
+        run("tc qdisc add dev vnet4 clsact");
+        run("tc filter add dev vnet4 ingress protocol all prio 1 u32 match u32 0 0 action drop");
+        let refused = ask(&mut guest, "set 52:54:00:00:00:02 30mbit");
+        assert!(refused.starts_with("error refused "), "{refused}");
+        assert_eq!(ask(&mut guest, "set 52:54:00:00:00:01 20mbit"), "ok");
+    });
+}

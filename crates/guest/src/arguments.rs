@@ -1,0 +1,114 @@
+//! The command line.
+
+/// For `--help`.
+const HELP: &str = "\
+Shows and lowers the rate at which this VM may send.
+
+Usage: tidegate limit [RATE|none] [--nic MAC|INTERFACE]
+
+  tidegate limit            each network interface with its hard and soft limit
+  tidegate limit 400mbit    the soft limit, at most the hard one
+  tidegate limit none       no limit of its own: the hard one
+  --nic MAC|INTERFACE       of this interface only
+
+The hard limit is the host's. Raising it does not raise a soft limit.
+Units: bit, kbit, mbit, gbit.
+
+Exit codes:
+  0  done
+  1  failed
+  2  wrong usage
+  3  refused
+  4  the host cannot be reached
+";
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Show or set.
+    Limit(Arguments),
+    /// Print this.
+    Text(String),
+}
+
+/// The arguments of `limit`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Arguments {
+    /// A rate, or `none`; absent where nothing is to be set.
+    pub soft: Option<String>,
+    /// Of which interface; absent: of all.
+    pub nic: Option<String>,
+}
+
+/// Reads the words after the program's name.
+///
+/// # Errors
+/// They make no sense: why.
+pub fn read(words: &[String]) -> Result<Asked, String> {
+    let wrong = |what: String| Err(format!("{what}; tidegate limit [RATE|none] [--nic MAC|INTERFACE]"));
+    let mut words = words.iter().map(String::as_str);
+    match words.next() {
+        Some("limit") => {}
+        Some("-h" | "--help" | "help") => return Ok(Asked::Text(HELP.into())),
+        Some("-V" | "--version") => {
+            return Ok(Asked::Text(format!("tidegate-guest {}\n", env!("CARGO_PKG_VERSION"))));
+        }
+        Some(other) => return wrong(format!("{other:?} is nothing that can be done in a guest")),
+        None => return wrong("what to do is missing".into()),
+    }
+    let mut arguments = Arguments::default();
+    while let Some(word) = words.next() {
+        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        match name {
+            "-h" | "--help" => return Ok(Asked::Text(HELP.into())),
+            "--nic" if arguments.nic.is_some() => return wrong("--nic is given twice".into()),
+            "--nic" => match value.or_else(|| words.next()) {
+                Some(nic) if !nic.is_empty() => arguments.nic = Some(nic.into()),
+                _ => return wrong("--nic needs a MAC or the name of an interface".into()),
+            },
+            option if option.starts_with('-') => return wrong(format!("there is no option {option}")),
+            rate if arguments.soft.is_some() => return wrong(format!("{rate:?} is one rate too many")),
+            "" => return wrong("the rate is empty".into()),
+            rate if rate.contains(|c: char| !c.is_ascii_graphic()) => {
+                return wrong(format!("{rate:?} is no rate, such as 400mbit"));
+            }
+            _ => arguments.soft = Some(word.into()),
+        }
+    }
+    Ok(Asked::Limit(arguments))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Result<Asked, String> {
+        read(&line.split(' ').filter(|w| !w.is_empty()).map(String::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn words_to_arguments() {
+        let limit = |soft: Option<&str>, nic: Option<&str>| {
+            Ok(Asked::Limit(Arguments { soft: soft.map(Into::into), nic: nic.map(Into::into) }))
+        };
+        assert_eq!(of("limit"), limit(None, None));
+        assert_eq!(of("limit 400mbit"), limit(Some("400mbit"), None));
+        assert_eq!(of("limit --nic eth0 none"), limit(Some("none"), Some("eth0")));
+        assert_eq!(of("limit --nic=52:54:00:00:00:01"), limit(None, Some("52:54:00:00:00:01")));
+        assert!(
+            matches!(of("limit --help"), Ok(Asked::Text(_))) && matches!(of("--version"), Ok(Asked::Text(_)))
+        );
+        for wrong in [
+            "",
+            "demo",
+            "limit 1mbit 2mbit",
+            "limit --nic",
+            "limit --nic=",
+            "limit -x",
+            "limit --nic a --nic b",
+        ] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+        assert!(read(&["limit".into(), "1 mbit".into()]).is_err());
+    }
+}

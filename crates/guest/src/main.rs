@@ -1,0 +1,128 @@
+//! The program inside a guest: `tidegate limit [RATE|none] [--nic MAC|INTERFACE]`.
+//!
+//! ```text
+//!  arguments ─▶ port: found, opened ─▶ talk: request, answer, in time ─▶ one line for each network interface
+//! ```
+//!
+//! - `arguments`: the command line
+//! - `port`: the virtio-serial port
+//! - `talk`: a conversation that ends
+//! - `interfaces`: MACs and names of interfaces
+
+mod arguments;
+mod interfaces;
+mod port;
+mod talk;
+
+use arguments::{Arguments, Asked};
+use interfaces::Interfaces;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use talk::Trouble;
+use tidegate_guest::message::{Ask, Limits};
+
+/// Exit codes, as those of `tidegate` on the host.
+mod code {
+    /// Anything that is none of the below.
+    pub const FAILED: u8 = 1;
+    /// The command line makes no sense.
+    pub const USAGE: u8 = 2;
+    /// The host does not allow it.
+    pub const REFUSED: u8 = 3;
+    /// There is no port, or nobody answers on it.
+    pub const UNREACHABLE: u8 = 4;
+}
+
+/// What went wrong, and the exit code for it.
+struct Failure(u8, String);
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args_os().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
+    let done = match arguments::read(&words) {
+        Ok(Asked::Text(text)) => Ok(text),
+        Ok(Asked::Limit(arguments)) => limit(&arguments, Path::new("/")),
+        Err(why) => Err(Failure(code::USAGE, why)),
+    };
+    let printed = done.and_then(|text| {
+        std::io::stdout().write_all(text.as_bytes()).map_err(|e| Failure(code::FAILED, e.to_string()))
+    });
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure(code, why)) => {
+            eprintln!("tidegate: {why}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Sets the soft limit where that is asked for, then shows what is so.
+fn limit(arguments: &Arguments, root: &Path) -> Result<String, Failure> {
+    let interfaces = Interfaces::read(root);
+    let mac = arguments.nic.as_deref().map(|nic| {
+        let unknown = || Failure(code::FAILED, format!("this VM has no network interface {nic}"));
+        interfaces.mac(nic).ok_or_else(unknown)
+    });
+    let mac = mac.transpose()?;
+    let port = port::find(root).map_err(|why| Failure(code::UNREACHABLE, why))?;
+    let set = arguments
+        .soft
+        .clone()
+        .map(|soft| Ask::Set { mac: mac.clone(), soft: (soft != "none").then_some(soft) });
+    let asks = set.into_iter().chain([Ask::Limit]).collect();
+    let vnics = talk::talk(port, asks).map_err(|trouble| match trouble {
+        Trouble::Refused(why) => Failure(code::REFUSED, why),
+        Trouble::Silent(why) => Failure(code::UNREACHABLE, why),
+        Trouble::Failed(why) => Failure(code::FAILED, why),
+    })?;
+    let mine: Vec<&Limits> =
+        vnics.iter().filter(|v| mac.as_ref().is_none_or(|mac| v.mac.eq_ignore_ascii_case(mac))).collect();
+    if let (Some(nic), true) = (&arguments.nic, mine.is_empty()) {
+        return Err(Failure(code::FAILED, format!("the host has no contract for {nic}")));
+    }
+    Ok(table(&mine, &interfaces))
+}
+
+/// A line for each: its interface, or where it has none its MAC; the hard limit and the soft one.
+fn table(vnics: &[&Limits], interfaces: &Interfaces) -> String {
+    let rows: Vec<(String, &Limits)> = vnics
+        .iter()
+        .map(|v| (interfaces.name(&v.mac).map_or_else(|| v.mac.clone(), str::to_owned), *v))
+        .collect();
+    let widest = rows.iter().map(|(nic, _)| nic.len()).max().unwrap_or(0);
+    let line = |(nic, v): (String, &Limits)| {
+        // Without one of its own a guest has the host's.
+        let soft = if v.soft == "none" { &v.hard } else { &v.soft };
+        let late = if v.in_force == "pending" { " (pending)" } else { "" };
+        format!("{nic:widest$} {} {soft}{late}\n", v.hard)
+    };
+    rows.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_for_each_interface() {
+        let limits = |mac: &str, hard: &str, soft: &str, in_force: &str| Limits {
+            name: "v".into(),
+            mac: mac.into(),
+            hard: hard.into(),
+            soft: soft.into(),
+            in_force: in_force.into(),
+        };
+        let interfaces = Interfaces::of([("eth0", "52:54:00:00:00:01")]);
+        let vnics = [
+            limits("52:54:00:00:00:01", "500mbit", "400mbit", "400mbit"),
+            limits("52:54:00:00:00:02", "1gbit", "none", "pending"),
+            limits("52:54:00:00:00:03", "none", "none", "none"),
+        ];
+        let expected = "\
+eth0              500mbit 400mbit
+52:54:00:00:00:02 1gbit 1gbit (pending)
+52:54:00:00:00:03 none none
+";
+        assert_eq!(table(&vnics.iter().collect::<Vec<_>>(), &interfaces), expected);
+    }
+}

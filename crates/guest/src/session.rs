@@ -1,0 +1,251 @@
+//! The host's side of one port, against whatever a guest sends. No I/O, no clock.
+//!
+//! ```text
+//!  bytes ─▶ Lines ─▶ at most 20 a second ─▶ Request ─┬─ limit ─────────────────────────────▶ Ask
+//!                                                    ├─ set ──▶ at most 5 a second ────────▶ Ask
+//!                                                    └─ neither: an error once; too many: ─▶ Close
+//! ```
+//!
+//! What comes faster waits, unread, in the guest: whoever calls reads no more while it is told to wait. Who never stops
+//! is cut off.
+
+use crate::lines::{Line, Lines, REQUEST};
+use crate::message::{Ask, Kind, Malformed, Reply, Request, Tag};
+use crate::pace::Pace;
+use std::time::Duration;
+
+/// Most lines a second; of a line that is too long each [`REQUEST`] bytes count as one.
+pub const LINES: u32 = 20;
+/// Most changes a second.
+pub const CHANGES: u32 = 5;
+/// As many bad lines, one after the other, end the connection.
+pub const BAD: u32 = 20;
+/// Who has had to wait for so long in all, line after line, loses the connection, and with it what it has said by then: to
+/// be read out it would take minutes.
+pub const FLOOD: Duration = Duration::from_secs(3);
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Answer this.
+    Ask(Request),
+    /// Say this.
+    Say(Reply),
+    /// Read nothing and ask again after so long.
+    Wait(Duration),
+    /// Close the connection: there is no sense in what comes, or too much of it.
+    Close,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Session {
+    lines: Lines,
+    line_pace: Pace,
+    change_pace: Pace,
+    /// What came and has to wait for its turn.
+    line: Option<Line>,
+    change: Option<Request>,
+    /// Bad lines since the last good one.
+    bad: u32,
+    /// How long the present line had to wait, and all with it since the last that had not.
+    waited: Duration,
+    slowed: Duration,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            lines: Lines::new(REQUEST),
+            line_pace: Pace::new(LINES),
+            change_pace: Pace::new(CHANGES),
+            line: None,
+            change: None,
+            bad: 0,
+            waited: Duration::ZERO,
+            slowed: Duration::ZERO,
+        }
+    }
+}
+
+impl Session {
+    /// What to do about `input`, of which is taken away what was looked at. `None`: read more. `now` is since whatever
+    /// moment.
+    pub fn next(&mut self, input: &mut &[u8], now: Duration) -> Option<Step> {
+        loop {
+            if let Some(change) = self.change.take() {
+                return Some(match self.change_pace.pass(now) {
+                    Ok(()) => Step::Ask(change),
+                    Err(wait) => {
+                        self.change = Some(change);
+                        self.wait(wait)
+                    }
+                });
+            }
+            let line = match self.line.take() {
+                Some(line) => line,
+                None => {
+                    let line = self.lines.next(input)?;
+                    let waited = std::mem::take(&mut self.waited);
+                    self.slowed = if waited.is_zero() { waited } else { self.slowed + waited };
+                    if self.slowed >= FLOOD {
+                        return Some(Step::Close);
+                    }
+                    line
+                }
+            };
+            if let Err(wait) = self.line_pace.pass(now) {
+                self.line = Some(line);
+                return Some(self.wait(wait));
+            }
+            if let Some(step) = self.line(line) {
+                return Some(step);
+            }
+        }
+    }
+
+    fn wait(&mut self, wait: Duration) -> Step {
+        self.waited += wait;
+        Step::Wait(wait)
+    }
+
+    fn line(&mut self, line: Line) -> Option<Step> {
+        let wrong = |why: &str| Malformed { tag: Tag::none(), why: why.into() };
+        let request = match line {
+            // With which a guest ends what another of its programs left unfinished.
+            Line::Text(text) if text.is_empty() => return None,
+            Line::Text(text) => Request::parse(&text),
+            Line::Garbage => Err(wrong("a line holds printable ASCII only")),
+            Line::TooLong => Err(wrong("a line has at most 256 bytes")),
+            Line::Dropped => Err(wrong("this line is still too long")),
+        };
+        match request {
+            Ok(request) => {
+                self.bad = 0;
+                if matches!(request.ask, Ask::Set { .. }) {
+                    self.change = Some(request);
+                    return None;
+                }
+                Some(Step::Ask(request))
+            }
+            Err(Malformed { tag, why }) => {
+                self.bad += 1;
+                match self.bad {
+                    // Once: an answer to each would be as much again.
+                    1 => Some(Step::Say(Reply::error(tag, Kind::Malformed, &why))),
+                    BAD.. => Some(Step::Close),
+                    _ => None,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Everything that `bytes` lead to, waiting as told; and how long that took.
+    fn all(session: &mut Session, mut bytes: &[u8], now: &mut Duration) -> Vec<Step> {
+        let mut steps = Vec::new();
+        while let Some(step) = session.next(&mut bytes, *now) {
+            match step {
+                Step::Wait(wait) => *now += wait,
+                Step::Close => return [steps, vec![Step::Close]].concat(),
+                step => steps.push(step),
+            }
+        }
+        steps
+    }
+
+    #[test]
+    fn requests_come_out_as_they_were() {
+        let mut now = Duration::ZERO;
+        let steps = all(&mut Session::default(), b"1 a limit\n1 b set * none\n1 c li", &mut now);
+        let ask = |line| Step::Ask(Request::parse(line).expect("a request"));
+        assert_eq!(steps, [ask("1 a limit"), ask("1 b set * none")]);
+    }
+
+    #[test]
+    fn a_flood_is_slowed() {
+        let (mut session, mut now) = (Session::default(), Duration::ZERO);
+        let reads = all(&mut session, "1 a limit\n".repeat(60).as_bytes(), &mut now);
+        assert_eq!((reads.len(), now.as_secs()), (60, 2));
+        let (mut session, mut now) = (Session::default(), Duration::ZERO);
+        let changes = all(&mut session, "1 a set * 1mbit\n".repeat(15).as_bytes(), &mut now);
+        assert_eq!((changes.len(), now.as_secs()), (15, 2));
+    }
+
+    #[test]
+    fn a_flood_without_end_is_cut_off() {
+        for line in ["1 a limit\n", "1 a set * 1mbit\n", "\n"] {
+            let (mut session, mut now) = (Session::default(), Duration::ZERO);
+            let steps = all(&mut session, line.repeat(1000).as_bytes(), &mut now);
+            assert_eq!((steps.last(), now.as_secs()), (Some(&Step::Close), 3), "{line}");
+        }
+        // A pause in between, and all is well again.
+        let (mut session, mut now) = (Session::default(), Duration::ZERO);
+        for _ in 0..10 {
+            let steps = all(&mut session, "1 a limit\n".repeat(60).as_bytes(), &mut now);
+            assert_eq!(steps.len(), 60);
+            now += Duration::from_secs(2);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_answered_once_and_then_ends_it() {
+        let mut now = Duration::ZERO;
+        let mut session = Session::default();
+        let steps = all(&mut session, b"\xff\n\xfe\n\n1 a limit\nx\n", &mut now);
+        assert!(matches!(&steps[..], [Step::Say(_), Step::Ask(_), Step::Say(_)]), "{steps:?}");
+        // A good line forgives.
+        let steps = all(&mut session, "?\n".repeat(100).as_bytes(), &mut now);
+        assert_eq!(steps, [Step::Close]);
+        let (mut session, mut now) = (Session::default(), Duration::ZERO);
+        let steps = all(&mut session, &[b'x'; 10_000], &mut now);
+        assert!(matches!(&steps[..], [Step::Say(_), Step::Close]), "{steps:?}");
+    }
+
+    proptest! {
+        /// Whatever comes, in whatever pieces: no second brings more than twice what it may, at once and after.
+        #[test]
+        fn no_guest_gets_more_than_its_part(
+            chunks in prop::collection::vec((prop_oneof![
+                Just(b"1 a limit\n".to_vec()), Just(b"1 a set * 1mbit\n".to_vec()), Just(b"?\n".to_vec()),
+                prop::collection::vec(any::<u8>(), 0..600),
+            ], 0u64..100), 0..200),
+        ) {
+            let (mut session, mut now) = (Session::default(), Duration::ZERO);
+            let (mut asked, mut changed) = (Vec::new(), Vec::new());
+            'all: for (chunk, pause) in chunks {
+                now += Duration::from_millis(pause);
+                let mut input = chunk.as_slice();
+                loop {
+                    match session.next(&mut input, now) {
+                        None => break,
+                        Some(Step::Close) => break 'all,
+                        Some(Step::Wait(wait)) => {
+                            prop_assert!(!wait.is_zero() && wait <= Duration::from_secs(1));
+                            now += wait;
+                        }
+                        Some(Step::Ask(request)) => {
+                            asked.push(now);
+                            if request.ask != Ask::Limit {
+                                changed.push(now);
+                            }
+                        }
+                        Some(Step::Say(reply)) => prop_assert!(reply.to_string().len() < 256),
+                    }
+                }
+                prop_assert!(input.is_empty(), "what is not taken is lost");
+            }
+            for (times, most) in [(asked, LINES), (changed, CHANGES)] {
+                for (i, first) in times.iter().enumerate() {
+                    let within = times[i..].iter().filter(|t| **t < *first + Duration::from_secs(1)).count();
+                    prop_assert!(within <= 2 * most as usize);
+                }
+            }
+        }
+    }
+}
