@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 from .initramfs import initramfs, kernel
 from .process import Process
+from .qemu import INSTALLED
 
 # Emulation runs everywhere; "kvm" where the machine's /dev/kvm boots stock kernels.
 ACCEL = os.environ.get("TIDEGATE_LAB_ACCEL", "tcg,thread=multi")
@@ -87,6 +88,15 @@ def unix_link(path: Path, mac: str, *, server: bool) -> Nic:
     )
 
 
+def serial_port(name: str, path: Path | str) -> list[str]:
+    """QEMU arguments for a virtio-serial port of that name; QEMU listens at `path` and waits for nobody."""
+    n = next(_numbers)
+    return [
+        *("-chardev", f"socket,id=char{n},path={path},server=on,wait=off"),
+        *("-device", f"virtserialport,chardev=char{n},name={name}"),
+    ]
+
+
 class Machine(Protocol):
     """What runs a guest."""
 
@@ -127,6 +137,16 @@ class Guest:
 
     modules: list[str] = field(default_factory=list)
     """Kernel modules beside those that every guest has."""
+    qemu: str | Path = INSTALLED
+    """The QEMU that runs it, see `lab.qemu`."""
+    command_line: str = ""
+    """Further words for the kernel's command line, such as `iomem=relaxed`."""
+    arguments: list[str] = field(default_factory=list)
+    """Further QEMU arguments, such as `serial_port`'s."""
+    accel: str = ACCEL
+    """QEMU's accelerator."""
+    boot_seconds: int = 60
+    """How long it may take until the first command runs."""
 
     def __post_init__(self) -> None:
         self._seq = 0
@@ -142,9 +162,11 @@ class Guest:
 
     def power_on(self, control: Path) -> Machine:
         """Start the machine, with a virtio-serial port named `lab` on the socket `control`."""
-        return Process(["qemu-system-x86_64", *self._arguments(control)], self.folder / "console.log")
+        chardev = f"socket,id=control,path={control}"
+        return Process([self.qemu, *self.qemu_arguments(chardev)], self.folder / "console.log")
 
-    def _arguments(self, control: Path) -> list[str]:
+    def qemu_arguments(self, control: str) -> list[str]:
+        """What QEMU is given; `control` is the character device, with the id `control`, that commands come by."""
         share, prealloc = ("on" if on else "off" for on in (self.share, self.prealloc))
         backend = f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share},prealloc={prealloc}"
         memory = self.machine or [
@@ -153,35 +175,39 @@ class Guest:
             *("-machine", "q35,memory-backend=mem"),
         ]
         return [
-            *("-accel", ACCEL, "-cpu", "max" if ACCEL.startswith("tcg") else "host"),
+            *("-accel", self.accel, "-cpu", "max" if self.accel.startswith("tcg") else "host"),
             *memory,
             *("-nodefaults", "-display", "none", "-serial", "stdio"),
             *([] if self.may_reboot else ["-no-reboot"]),
             *("-kernel", str(kernel()), "-initrd", str(initramfs(modules=self.modules))),
-            *("-append", KERNEL_COMMAND_LINE),
+            *("-append", f"{KERNEL_COMMAND_LINE} {self.command_line}"),
             *("-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"),
-            *("-device", "virtio-serial", "-chardev", f"socket,id=control,path={control}"),
+            *("-device", "virtio-serial", "-chardev", control),
             *("-device", "virtserialport,chardev=control,name=lab", "-device", "virtio-rng-pci"),
             *_EMULATED,
             *(argument for nic in self.nics for argument in nic.arguments),
+            *self.arguments,
         ]
 
     def ready(self) -> None:
         """Wait until commands can be run and `setup` has been; the first command waits by itself."""
         if self._socket is not None:
             return
-        self._listener.settimeout(0.2)
-        end = time.monotonic() + 60
-        while True:
-            try:
-                self._socket, _ = self._listener.accept()
-                break
-            except TimeoutError:
-                if not self.process.running or time.monotonic() > end:
-                    raise GuestError(f"QEMU did not start:\n{self.console()}") from None
+        end = time.monotonic() + self.boot_seconds
+        self._socket = self.connect(end)
         self._read_reply(0, end)
         if self.setup:
             self.run(self.setup)
+
+    def connect(self, end: float) -> socket.socket:
+        """The other end of the port `lab`; fails where it is not there by `end`, of the monotonic clock."""
+        self._listener.settimeout(0.2)
+        while True:
+            try:
+                return self._listener.accept()[0]
+            except TimeoutError:
+                if not self.process.running or time.monotonic() > end:
+                    raise GuestError(f"QEMU did not start:\n{self.console()}") from None
 
     def console(self) -> str:
         """What the guest and QEMU have printed."""

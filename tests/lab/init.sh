@@ -28,7 +28,6 @@ $b mount --move /dev /new/dev
 $b ln -sf /proc/self/fd /new/dev/fd
 $b mkdir -p /new/dev/shm
 $b mount -t tmpfs run /new/run
-$b mount -t tmpfs tmp /new/tmp
 for interface in /sys/class/net/*; do
     $b ip link set "${interface##*/}" up
 done

@@ -16,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "target" / "lab"
 KERNEL = LAB / "kernel"
+BUILT = LAB / "netdevsim"
+"""A module that Debian's kernel lacks."""
 BUSYBOX = Path("/bin/busybox")
 
 # Loaded in this order, each after what it depends on.
@@ -91,7 +93,7 @@ def _with_dependencies(names: list[str]) -> list[tuple[str, bytes]]:
     """Modules and what they depend on, in loading order, decompressed; built-in ones are left out."""
     files = {
         p.name.split(".ko")[0].replace("-", "_"): p
-        for modules in (KERNEL / "lib/modules", KERNEL / "usr/lib/modules")
+        for modules in (KERNEL / "lib/modules", KERNEL / "usr/lib/modules", BUILT)
         for p in modules.glob("**/*.ko*")
     }
     loaded: dict[str, bytes] = {}
