@@ -58,6 +58,11 @@ impl Planner<'_> {
             return self.pend(wanted.index, reason);
         }
         let lower = found.meet(target);
+        // A limit above the link's speed, of when it was faster, cannot be set again; nor is it one now.
+        if self.pf.speed.is_some_and(|speed| lower.max * MBIT > speed.bits()) {
+            let phase = if target.min > found.min { Phase::Loosen } else { Phase::Restrain };
+            return self.set_rates(phase, wanted.index, vf, target);
+        }
         if lower != found {
             self.set_rates(Phase::Restrain, wanted.index, vf, lower);
         }
