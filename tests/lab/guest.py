@@ -166,7 +166,7 @@ class Guest:
         return Process([self.qemu, *self.qemu_arguments(chardev)], self.folder / "console.log")
 
     def qemu_arguments(self, control: str) -> list[str]:
-        """What QEMU is given; `control` is the character device, with the id `control`, that commands come by."""
+        """What QEMU is given; commands come by the character device `control`, which has that id."""
         share, prealloc = ("on" if on else "off" for on in (self.share, self.prealloc))
         backend = f"memory-backend-memfd,id=mem,size={self.memory_mb}M,share={share},prealloc={prealloc}"
         memory = self.machine or [

@@ -100,6 +100,18 @@ class Pf:
         carrier = f"/sys/class/net/{device or self.device}/carrier"
         self.guest.run(f"until grep -q 1 {carrier}; do sleep 0.05; done 2>/dev/null", timeout=20)
 
+    def into_namespace(self, device: str, name: str, cidr: str) -> None:
+        """Move a VF's device into a namespace made for it, with that address, and wait for its link."""
+        self.guest.run(
+            f"ip netns add {name} && ip link set {device} netns {name}"
+            f" && ip netns exec {name} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"
+            f" && ip -n {name} addr add {cidr} dev {device} && ip -n {name} link set {device} up"
+        )
+        self.guest.run(
+            f"until ip netns exec {name} grep -q 1 /sys/class/net/{device}/carrier; do sleep 0.05; done",
+            timeout=20,
+        )
+
     def vfs(self) -> list[dict[str, Any]]:
         """What `ip -json link show` says of each VF."""
         return vfs(self.guest, self.device)

@@ -38,6 +38,11 @@ def have_kernel() -> bool:
     return (KERNEL / "ready").exists()
 
 
+def have_netdevsim() -> bool:
+    """Whether `scripts/setup test` has built the module netdevsim for it."""
+    return (BUILT / "ready").exists()
+
+
 def _bzimage() -> Path:
     (image,) = (KERNEL / "boot").glob("vmlinuz-*")
     return image

@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from .initramfs import BUSYBOX, have_kernel
+from .initramfs import BUSYBOX, have_kernel, have_netdevsim
+from .qemu import have_igb
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
@@ -30,3 +31,13 @@ def need_guests() -> None:
     need_commands("qemu-system-x86_64")
     need(f"{BUSYBOX} missing: run scripts/setup test", BUSYBOX.exists())
     need("no guest kernel: run scripts/setup test", have_kernel())
+
+
+def need_sriov() -> None:
+    """`need` of a QEMU with the SR-IOV NIC igb."""
+    need("no QEMU with igb: run scripts/setup test", have_igb())
+
+
+def need_netdevsim() -> None:
+    """`need` of the module netdevsim."""
+    need("no module netdevsim: run scripts/setup test", have_netdevsim())

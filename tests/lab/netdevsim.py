@@ -68,5 +68,5 @@ class Netdevsim:
 
     def rates(self) -> dict[str, dict[str, Any]]:
         """Leaves and nodes of `devlink port function rate`; tx_share and tx_max in bytes per second."""
-        document = json.loads(self.guest.run("devlink -json port function rate show"))
+        document = json.loads(self.guest.run("devlink -j port function rate show"))
         return dict(document.get("rate", {}))
