@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("counters", [every, count]) => {
             let (every, count) = (Duration::from_millis(every.parse()?), count.parse::<u32>()?);
             for _ in 0..count {
+                let pf = nic.observe(name)?.ok_or("the PF is gone")?;
                 println!("{}", json!(nic.counters(&pf)?));
                 std::thread::sleep(every);
             }

@@ -22,12 +22,14 @@ pub enum NicError {
 
 /// Why a step failed. It was not done; those before it were.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {step}: {why}")]
+#[error("cannot {step}: {why}{hint}")]
 pub struct StepError {
     /// What was to be done.
     pub step: String,
-    /// What is wrong, and what to do.
+    /// What is wrong; of a driver, the kernel's words.
     pub why: String,
+    /// What that may mean here, and what to do.
+    pub hint: &'static str,
     /// The kernel's error number, where it refused.
     pub errno: Option<i32>,
 }
@@ -172,11 +174,16 @@ impl Nic {
                 Some(devlink) => devlink.change(command, &attributes),
                 None => {
                     let why = "this kernel has no devlink (CONFIG_NET_DEVLINK)".into();
-                    return Err(StepError { step: step.to_string(), why, errno: None });
+                    return Err(StepError { step: step.to_string(), why, hint: "", errno: None });
                 }
             },
         };
-        done.map_err(|e| StepError { step: step.to_string(), why: explain(&e), errno: e.errno() })
+        done.map_err(|e| StepError {
+            step: step.to_string(),
+            why: e.to_string(),
+            hint: hint(&e),
+            errno: e.errno(),
+        })
     }
 
     /// What the VFs of a PF sent and received since they were first counted, by VF. Has to be asked often enough for the
@@ -220,15 +227,14 @@ fn unless_lacking<T>(said: Result<T, NetlinkError>) -> Result<Option<T>, Netlink
     }
 }
 
-fn explain(error: &NetlinkError) -> String {
-    let hint = match error.errno() {
+fn hint(error: &NetlinkError) -> &'static str {
+    match error.errno() {
         Some(EPERM) => "; it needs CAP_NET_ADMIN",
         Some(ENODEV) => "; the device is gone",
         Some(EOPNOTSUPP) => "; the driver has no such setting",
         Some(EINVAL) => {
-            "; the driver does not take this value, or not now: no such VF, no link, a rate above the link's speed"
+            "; drivers say so of a VF that is not there, without a link, of a rate above the link's"
         }
         _ => "",
-    };
-    format!("{error}{hint}")
+    }
 }

@@ -17,6 +17,8 @@
 pub mod accumulator;
 pub(crate) mod counting;
 mod mapping;
+#[cfg(test)]
+mod tests;
 pub mod window;
 
 pub(crate) use counting::{Counting, sources};

@@ -13,3 +13,5 @@ pub mod devlink;
 pub mod ethtool;
 pub mod link;
 pub mod set;
+#[cfg(test)]
+mod tests;

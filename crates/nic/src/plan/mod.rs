@@ -204,3 +204,6 @@ impl Planner<'_> {
         self.plan
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use tidegate_contract::Rate;
 /// Bytes per second in 1 Mbit/s. devlink knows bytes, drivers whole Mbit/s.
 const MBIT_BYTES: u64 = MBIT / 8;
 
-/// Guaranteed rate and limit, Mbit/s; 0 is none.
+/// Guaranteed rate and limit, in what they are told in: Mbit/s, or devlink's bytes per second; 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rates {
     min: u64,
@@ -27,23 +27,25 @@ impl Rates {
 
 impl Planner<'_> {
     pub(super) fn rates(&mut self, wanted: &Function, vf: &Vf) {
-        let found = match &vf.leaf {
-            Some(leaf) => Rates { min: leaf.share / MBIT_BYTES, max: leaf.max / MBIT_BYTES },
+        let (found, unit) = match &vf.leaf {
+            Some(leaf) => (Rates { min: leaf.share, max: leaf.max }, MBIT_BYTES),
             None => {
                 let (min, max) = vf.rates_mbit();
-                Rates { min: min.into(), max: max.into() }
+                (Rates { min: min.into(), max: max.into() }, 1)
             }
         };
         let refused = self.plan.refusals.len();
         let waiting = self.plan.pending.len();
-        let target = Rates { min: self.min(wanted), max: self.max(wanted) };
+        let target = Rates { min: self.min(wanted) * unit, max: self.max(wanted) * unit };
         if self.plan.refusals.len() > refused {
             return;
         }
         if target.max != 0 && target.min > target.max {
             let reason = format!(
                 "tx.min of {} Mbit/s is more than tx.max of {} Mbit/s, the whole numbers that {} takes",
-                target.min, target.max, self.pf.name
+                target.min / unit,
+                target.max / unit,
+                self.pf.name
             );
             return self.refuse(wanted.index, reason);
         }
@@ -58,6 +60,11 @@ impl Planner<'_> {
             return self.pend(wanted.index, reason);
         }
         let lower = found.meet(target);
+        // A limit above the link's speed, of when it was faster, cannot be set again; nor is it one now.
+        if self.pf.speed.is_some_and(|speed| lower.max.saturating_mul(MBIT / unit) > speed.bits()) {
+            let phase = if target.min > found.min { Phase::Loosen } else { Phase::Restrain };
+            return self.set_rates(phase, wanted.index, vf, target);
+        }
         if lower != found {
             self.set_rates(Phase::Restrain, wanted.index, vf, lower);
         }
@@ -72,12 +79,7 @@ impl Planner<'_> {
 
     fn set_rates(&mut self, phase: Phase, index: u16, vf: &Vf, rates: Rates) {
         let set = match &vf.leaf {
-            Some(leaf) => Set::Leaf {
-                vf: index,
-                port: leaf.port,
-                share: rates.min * MBIT_BYTES,
-                max: rates.max * MBIT_BYTES,
-            },
+            Some(leaf) => Set::Leaf { vf: index, port: leaf.port, share: rates.min, max: rates.max },
             // At most 400 Gbit/s.
             None => Set::Rate { vf: index, min: rates.min as u32, max: rates.max as u32 },
         };
