@@ -223,14 +223,15 @@ proptest! {
             let sent = plant.sent(demands);
             let exact = water_filling(&case, demands);
             let (all, possible) = (sent.iter().sum::<u64>() as f64, exact.iter().sum::<f64>());
-            // A tenth that content members have in reserve, a twentieth for probing.
+            // A tenth that content members have in reserve, a twentieth for probing: the same 10 Mbit/s for each here,
+            // whatever its weight.
             prop_assert!(all >= 0.85 * possible - 8.0, "{sent:?} of {exact:?} for {demands:?}");
             let reserved: Vec<u64> = demands.iter().map(|demand| (demand * 112 / 100 + 2).max(10)).collect();
             let shares = water_filling(&case, &reserved);
             for i in 0..sent.len() {
                 let share = shares[i].min(demands[i] as f64);
                 prop_assert!(
-                    sent[i] as f64 >= 0.97 * share - 4.0,
+                    sent[i] as f64 >= 0.97 * share - 10.0,
                     "{i}: {sent:?}, shares {shares:?} for {demands:?}, limits {:?}",
                     plant.limits
                 );
