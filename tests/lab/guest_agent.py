@@ -42,13 +42,13 @@ class GuestAgent:
         """What it has logged."""
         return self.guest.run(f"cat {_FOLDER}/log")
 
-    def try_run(self, arguments: str, stdin: str = "") -> Result:
+    def try_run(self, arguments: str, stdin: str = "", timeout: int = 60) -> Result:
         """A command of the command line, in the guest."""
-        return self.guest.try_run(f"printf %s {shlex.quote(stdin)} | {self._tidegate(arguments)}")
+        return self.guest.try_run(f"printf %s {shlex.quote(stdin)} | {self._tidegate(arguments)}", timeout)
 
-    def run(self, arguments: str, stdin: str = "") -> str:
+    def run(self, arguments: str, stdin: str = "", timeout: int = 60) -> str:
         """`try_run` that must succeed; its standard output."""
-        result = self.try_run(arguments, stdin)
+        result = self.try_run(arguments, stdin, timeout)
         assert result.status == 0, (
             f"{arguments}: {result.status}\n{result.stdout}{result.stderr}\n{self.log()}"
         )

@@ -1,7 +1,7 @@
 //! `tidegate-bench nic`: the loop that shares a NIC's link out, simulated, at work on a switch, and what it costs.
 
 use super::Outcome;
-use crate::nic::{cost, govern, original};
+use crate::nic::{cost, govern, lending, original};
 use clap::{Args as ClapArgs, Subcommand};
 
 /// Arguments of `nic`.
@@ -17,6 +17,8 @@ pub struct Args {
 enum Command {
     /// One TCP sender, joined by a UDP sender that asks for everything: simulated, three ways
     Simulate(original::Args),
+    /// A minimum that is lent while its owner is silent, beside one that is reserved: simulated
+    Lending(lending::Args),
     /// Governs ports of a switch, by the agent's API, as if they were functions of a NIC
     Govern(govern::Args),
     /// CPU time of a step, by number of functions
@@ -27,6 +29,7 @@ enum Command {
 pub fn run(json: bool, args: &Args) -> Outcome<String> {
     match &args.command {
         Command::Simulate(args) => super::print(json, &original::run(args)?, original::Report::table),
+        Command::Lending(args) => super::print(json, &lending::run(args)?, lending::Report::table),
         Command::Govern(args) => super::print(json, &govern::run(args)?, govern::Report::table),
         Command::Cost(args) => super::print(json, &cost::run(args)?, cost::Report::table),
     }

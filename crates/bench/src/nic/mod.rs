@@ -2,9 +2,11 @@
 //!
 //! - [`original`]: the figure of the project's first source, simulated
 //! - [`govern`]: the loop on a switch's ports, by [`api`]: a switch stands in for the NIC's own
+//! - [`lending`]: minima that are lent beside minima that are reserved, simulated
 //! - [`cost`]: CPU time of a step
 
 mod api;
 pub mod cost;
 pub mod govern;
+pub mod lending;
 pub mod original;

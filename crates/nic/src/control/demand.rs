@@ -13,7 +13,7 @@ use std::time::Duration;
 /// From this share of its limit on, a function wants more.
 pub const PRESSED: f64 = 0.95;
 /// One that wants more goes on to, while it uses this share: a TCP sender that backs off is not content.
-pub const PRESSED_STILL: f64 = 0.85;
+pub const PRESSED_STILL: f64 = 0.9;
 /// What a function that wants no more has above what it used: room to show that it does, below [`PRESSED`].
 pub const HEADROOM: f64 = 1.1;
 /// The largest share of its limit that a function with [`HEADROOM`] may use before its limit follows, some noise below
@@ -91,7 +91,8 @@ impl Demand {
         } else if self.wants_more() {
             min.max(GROWTH * limit)
         } else {
-            HEADROOM * self.peak()
+            // Whole, since limits are: rounded down it would press against its limit.
+            (HEADROOM * self.peak()).ceil()
         }
     }
 }
@@ -108,20 +109,20 @@ mod tests {
         assert_eq!(demand.wanted(8.0, 0.0), f64::INFINITY, "not known");
         demand.observe(2.0, 0.0, 8.0, PERIOD);
         assert!(!demand.wants_more());
-        assert!((demand.wanted(8.0, 400.0) - 2.2).abs() < 1e-9);
+        assert_eq!(demand.wanted(8.0, 400.0), 3.0);
         demand.observe(7.7, 0.0, 8.0, PERIOD);
         assert!(demand.wants_more());
         assert_eq!(demand.wanted(8.0, 400.0), 400.0, "its minimum at once");
         assert_eq!(demand.wanted(8.0, 0.0), 16.0, "twice the limit");
         for _ in 0..20 {
-            demand.observe(350.0, 0.0, 400.0, PERIOD);
+            demand.observe(365.0, 0.0, 400.0, PERIOD);
             assert!(demand.wants_more(), "a sender that backs off");
         }
         for _ in 0..7 {
             demand.observe(300.0, 0.0, 400.0, PERIOD);
         }
         assert!(!demand.wants_more());
-        assert!((demand.wanted(400.0, 400.0) - 330.0).abs() < 1e-9);
+        assert!((330.0..=331.0).contains(&demand.wanted(400.0, 400.0)));
     }
 
     #[test]
@@ -142,12 +143,12 @@ mod tests {
         demand.observe(1.0, 0.0, 400.0, PERIOD);
         for _ in 1..FORGOTTEN {
             demand.miss();
-            assert!((demand.wanted(400.0, 0.0) - 1.1).abs() < 1e-9);
+            assert_eq!(demand.wanted(400.0, 0.0), 2.0);
         }
         demand.miss();
         assert_eq!(demand.wanted(400.0, 0.0), f64::INFINITY);
         demand.observe(1.0, 0.0, 400.0, PERIOD);
-        assert!((demand.wanted(400.0, 0.0) - 1.1).abs() < 1e-9);
+        assert_eq!(demand.wanted(400.0, 0.0), 2.0);
     }
 
     #[test]

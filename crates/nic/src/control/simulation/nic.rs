@@ -86,7 +86,7 @@ impl Nic {
             };
             let out = function.waiting.min(may);
             function.waiting -= out;
-            function.tokens -= out;
+            function.tokens = (function.tokens - out).max(0.0);
             function.sent += out;
             function.outcome = (out, 0.0);
             arrived += out;
