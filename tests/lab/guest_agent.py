@@ -50,7 +50,7 @@ class GuestAgent:
         """`try_run` that must succeed; its standard output."""
         result = self.try_run(arguments, stdin, timeout)
         assert result.status == 0, (
-            f"{arguments}: {result.status}\n{result.stdout}{result.stderr}\n{self.log()}"
+            f"{arguments}: {result.status}\n{result.stdout}{result.stderr}\n{self.log()[-4000:]}"
         )
         return result.stdout
 
@@ -74,7 +74,7 @@ class GuestAgent:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, (
-                f"not {what} after {seconds} s\n{self.run('vnic ls')}\n{self.log()}"
+                f"not {what} after {seconds} s\n{self.run('vnic ls')}\n{self.log()[-4000:]}"
             )
             time.sleep(0.2)
 

@@ -3,7 +3,7 @@
 use crate::pf::Pf;
 use crate::vf::LinkState;
 use std::fmt;
-use tidegate_contract::Mac;
+use tidegate_contract::{Mac, Rate};
 
 /// One request to a NIC. Each sets one thing, so that it is known what was done where a driver refuses the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +67,31 @@ impl Step {
             | Set::Leaf { vf, .. }
             | Set::LeafParent { vf, .. } => Some(vf),
             Set::NewNode { .. } | Set::Node { .. } | Set::NodeParent { .. } | Set::DeleteNode { .. } => None,
+        }
+    }
+
+    /// The PF as it is after this step, from what it was before: what a look would show. Nodes are no concern of it.
+    pub fn done(&self, pf: &mut Pf) {
+        let Some(vf) = self.vf().and_then(|vf| pf.vfs.get_mut(&vf)) else { return };
+        let megabits = |rate: u32| Rate::from_bits(u64::from(rate) * 1_000_000);
+        match &self.set {
+            Set::Rate { min, max, .. } => (vf.tx_min, vf.tx_max) = (megabits(*min), megabits(*max)),
+            Set::Mac { mac, .. } => vf.mac = Some(*mac).filter(|mac| mac.0 != [0; 6]),
+            Set::Vlan { vlan, qos, .. } => (vf.vlan, vf.qos) = (*vlan, *qos),
+            Set::Spoofcheck { on, .. } => vf.spoofchk = Some(*on),
+            Set::Trust { on, .. } => vf.trust = Some(*on),
+            Set::LinkState { state, .. } => vf.link_state = *state,
+            Set::Leaf { share, max, .. } => {
+                if let Some(leaf) = &mut vf.leaf {
+                    (leaf.share, leaf.max) = (*share, *max);
+                }
+            }
+            Set::LeafParent { node, .. } => {
+                if let Some(leaf) = &mut vf.leaf {
+                    leaf.parent = node.clone();
+                }
+            }
+            Set::NewNode { .. } | Set::Node { .. } | Set::NodeParent { .. } | Set::DeleteNode { .. } => {}
         }
     }
 

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidegate_contract::Rate;
 use tidegate_nic::control::{Controller, Pace, Standing, Usage};
-use tidegate_nic::{Abilities, Function, Nic, Pf, Set, plan};
+use tidegate_nic::{Abilities, Function, Nic, Pf, plan};
 
 /// What one loop is to do.
 #[derive(Clone, Debug)]
@@ -271,30 +271,8 @@ impl Loop {
         }
         for step in &plan.steps {
             nic.apply(step).map_err(|e| e.to_string())?;
-            done(pf, &step.set);
+            step.done(pf);
         }
         Ok(())
     }
-}
-
-/// What a step that was done changed of a NIC as it was seen.
-fn done(pf: &mut Pf, set: &Set) {
-    match set {
-        Set::Rate { vf, min, max } => {
-            if let Some(vf) = pf.vfs.get_mut(vf) {
-                (vf.tx_min, vf.tx_max) = (megabits(*min), megabits(*max));
-            }
-        }
-        Set::Leaf { vf, share, max, .. } => {
-            if let Some(leaf) = pf.vfs.get_mut(vf).and_then(|vf| vf.leaf.as_mut()) {
-                (leaf.share, leaf.max) = (*share, *max);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// 0 is none.
-fn megabits(rate: u32) -> Option<Rate> {
-    Rate::from_bits(u64::from(rate) * 1_000_000)
 }

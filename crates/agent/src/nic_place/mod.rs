@@ -33,6 +33,7 @@ use crate::durable::DurableError;
 use crate::place::{Action, Capabilities, Observed, Place, PlaceError, Refusal, Wanted};
 use engine::Engine;
 use function::address;
+use observe::Seen;
 use record::Record;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +44,9 @@ use tidegate_nic::{Abilities, Function, Nic, NicError, Pf, Step, plan as steps_f
 
 /// A NIC that could not be asked for all of its abilities is asked again after so long.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+/// What a look showed is no more to be relied on after this.
+const FRESH: Duration = Duration::from_millis(500);
 
 /// The NICs of the agent's network namespace.
 pub struct NicPlace {
@@ -56,6 +60,8 @@ pub struct NicPlace {
     fastest: BTreeMap<String, Option<Rate>>,
     /// What the functions are that get a contract with the change that was planned last, by vNIC.
     coming: BTreeMap<String, Function>,
+    /// As the last look showed them.
+    seen: BTreeMap<String, Seen>,
     engine: Engine,
     /// Loops that cannot run, and why.
     refused_loops: BTreeMap<String, String>,
@@ -72,6 +78,7 @@ impl NicPlace {
             abilities: RefCell::default(),
             fastest: BTreeMap::new(),
             coming: BTreeMap::new(),
+            seen: BTreeMap::new(),
             engine: Engine::default(),
             refused_loops: BTreeMap::new(),
         };
@@ -120,25 +127,28 @@ impl NicPlace {
     }
 
     fn give_back(&mut self, pf: &str, before: Function) -> Result<(), PlaceError> {
-        let Some(seen) = self.see(pf)? else { return Ok(()) };
+        let Some(mut seen) = self.just_seen(pf)? else { return Ok(()) };
+        let index = before.index;
         // Made anew since, or gone: it is nobody's.
-        if !seen.pf.vfs.contains_key(&before.index) {
+        if !seen.pf.vfs.contains_key(&index) {
             return Ok(());
         }
         let plan = steps_for(&[before], &seen.pf, &seen.abilities);
         for refusal in plan.refusals.iter().map(|r| &r.reason).chain(plan.pending.iter().map(|p| &p.reason)) {
             tracing::warn!(nic = pf, "not all that its function had before is given back: {refusal}");
         }
-        self.conversation.apply(&plan.steps, &seen.pf)
+        self.conversation.apply(&plan.steps, &mut seen.pf, Some(index))?;
+        self.seen.insert(pf.to_owned(), seen);
+        Ok(())
     }
 
-    /// Brings all functions of a NIC to what the record says. What is refused or pending for others is no concern of
-    /// the change `about` one.
+    /// Brings all functions of a NIC to what the record says. What is refused, fails or is pending for others is no
+    /// concern of the change `about` one.
     fn settle(&mut self, pf: &str, about: Option<&Vnic>) -> Result<(), PlaceError> {
         let held: Vec<Vnic> = self.made();
         let held: Vec<&Vnic> =
             held.iter().filter(|v| address(v).is_some_and(|(name, _)| name == pf)).collect();
-        let Some(seen) = self.see(pf)? else {
+        let Some(mut seen) = self.just_seen(pf)? else {
             return match about {
                 Some(vnic) => Err(PlaceError::Failed(format!("{}: {pf} is gone", vnic.name))),
                 None => Ok(()),
@@ -152,7 +162,18 @@ impl NicPlace {
         if let Some(refusal) = plan.refusals.iter().find(|r| Some(r.vf) == index) {
             return Err(PlaceError::Failed(refusal.reason.clone()));
         }
-        self.conversation.apply(&plan.steps, &seen.pf)
+        self.conversation.apply(&plan.steps, &mut seen.pf, index)?;
+        drop(loops);
+        self.seen.insert(pf.to_owned(), seen);
+        Ok(())
+    }
+
+    /// A NIC as the last look showed it, with what was done since: changes follow a look at once.
+    fn just_seen(&mut self, pf: &str) -> Result<Option<Seen>, PlaceError> {
+        match self.seen.remove(pf).filter(|seen| seen.at.elapsed() < FRESH) {
+            Some(seen) => Ok(Some(seen)),
+            None => self.see(pf),
+        }
     }
 }
 
@@ -177,18 +198,29 @@ impl Conversation {
         })
     }
 
-    /// All of them, or what was done is taken back.
-    fn apply(&mut self, steps: &[Step], before: &Pf) -> Result<(), PlaceError> {
+    /// All of them; `pf` is then as they leave it. Where one fails that is `about` this function, what was done is taken
+    /// back; where another's does, it is tried again soon.
+    fn apply(&mut self, steps: &[Step], pf: &mut Pf, about: Option<u16>) -> Result<(), PlaceError> {
         let nic = self.nic().map_err(|e| PlaceError::Unreachable(e.to_string()))?;
-        for (done, step) in steps.iter().enumerate() {
+        let before = pf.clone();
+        let mut done: Vec<Step> = Vec::new();
+        for step in steps {
             tracing::debug!(%step, "doing");
-            let Err(error) = nic.apply(step) else { continue };
-            for back in undo(&steps[..done], before) {
-                if let Err(error) = nic.apply(&back) {
-                    tracing::warn!(%error, "cannot take back; trying again soon");
+            match nic.apply(step) {
+                Ok(()) => {
+                    step.done(pf);
+                    done.push(step.clone());
                 }
+                Err(error) if step.vf() == about => {
+                    for back in undo(&done, &before) {
+                        if let Err(error) = nic.apply(&back) {
+                            tracing::warn!(%error, "cannot take back; trying again soon");
+                        }
+                    }
+                    return Err(PlaceError::Failed(error.to_string()));
+                }
+                Err(error) => tracing::warn!(%error, "a step for another contract failed; trying again soon"),
             }
-            return Err(PlaceError::Failed(error.to_string()));
         }
         Ok(())
     }

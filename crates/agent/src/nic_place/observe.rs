@@ -19,6 +19,8 @@ pub(super) struct Seen {
     pub pf: Pf,
     pub abilities: Abilities,
     pub link: SharedLink,
+    /// When.
+    pub at: Instant,
 }
 
 impl NicPlace {
@@ -28,6 +30,7 @@ impl NicPlace {
         // Changes are made between two looks.
         self.record.accepted();
         self.coming.clear();
+        self.seen.clear();
         observed.problem = self.record.save().err().map(cannot_note);
         observed.host = Some(Host { nic: self.settings.clone(), ..Host::default() });
         let held: Vec<Vnic> = self.record.vnics().cloned().collect();
@@ -44,6 +47,7 @@ impl NicPlace {
                 let obstacle = self.obstacle(vnic, name, seen.as_ref());
                 observed.obstacles.extend(obstacle.map(|why| (vnic.name.clone(), why)));
             }
+            self.seen.extend(seen.map(|seen| (name.to_owned(), seen)));
         }
         let names: BTreeSet<&str> = held.iter().filter_map(|v| Some(address(v)?.0)).collect();
         self.engine.retain(|pf| names.contains(pf));
@@ -61,7 +65,7 @@ impl NicPlace {
         let fastest = self.fastest.entry(name.to_owned()).or_default();
         *fastest = (*fastest).max(pf.top_speed).max(pf.speed);
         let link = SharedLink { speed: *fastest, lacks_min };
-        Ok(Some(Seen { pf, abilities, link }))
+        Ok(Some(Seen { pf, abilities, link, at: Instant::now() }))
     }
 
     /// Its loop runs as these contracts need it.

@@ -38,7 +38,7 @@ impl Driver {
     fn apply(self, pf: &mut Pf, step: &Step) -> Result<(), String> {
         let refuse = |why: &str| Err(format!("{step}: {why}"));
         let (up, speed) = (pf.up && pf.carrier, pf.speed);
-        let vf = step.vf().and_then(|vf| pf.vfs.get_mut(&vf)).ok_or("no such VF")?;
+        let vf = step.vf().and_then(|vf| pf.vfs.get(&vf)).ok_or("no such VF")?;
         match &step.set {
             Set::Rate { min, max, .. } => {
                 if *max != 0 && min > max {
@@ -50,22 +50,20 @@ impl Driver {
                 if self.strict && (!up || speed.is_some_and(|s| u64::from(*max) * MBIT > s.bits())) {
                     return refuse("link");
                 }
-                (vf.tx_min, vf.tx_max) = (mbit(*min), mbit(*max));
             }
             Set::Leaf { share, max, port, .. } => {
                 if share % 125_000 != 0 || max % 125_000 != 0 || *max != 0 && share > max {
                     return refuse("whole Mbit/s");
                 }
-                let leaf = vf.leaf.as_mut().filter(|leaf| leaf.port == *port).ok_or("no such port")?;
-                (leaf.share, leaf.max) = (*share, *max);
+                if vf.leaf.as_ref().is_none_or(|leaf| leaf.port != *port) {
+                    return refuse("no such port");
+                }
             }
-            Set::Mac { mac, .. } => vf.mac = Some(*mac).filter(|mac| mac.0 != [0; 6]),
-            Set::Vlan { vlan, qos, .. } => (vf.vlan, vf.qos) = (*vlan, *qos),
-            Set::Spoofcheck { on, .. } => vf.spoofchk = Some(*on),
-            Set::Trust { on, .. } => vf.trust = Some(*on),
-            Set::LinkState { state, .. } if self.link_state => vf.link_state = *state,
+            Set::Mac { .. } | Set::Vlan { .. } | Set::Spoofcheck { .. } | Set::Trust { .. } => {}
+            Set::LinkState { .. } if self.link_state => {}
             _ => return refuse("not supported"),
         }
+        step.done(pf);
         Ok(())
     }
 }
