@@ -55,6 +55,10 @@ class Nic:
         assert answer["failed"] is None
         return answer
 
+    def groups(self, *wanted: Answer) -> Answer:
+        """Have these groups of VFs and no others."""
+        return self.ask(f"groups '{json.dumps(wanted)}'")
+
     def refusals(self, **wanted: object) -> str:
         """Why it is refused; nothing is done then."""
         answer = self.set(wanted)
@@ -220,7 +224,22 @@ def test_netdevsim_by_both_ways(tmp_path: Path, program: Path) -> None:
         nic.set(*answer["before"])
         assert sim.rates() == {sim.port(0): {"type": "leaf"}, sim.port(1): {"type": "leaf"}}
 
+        tenant = {"name": "tenant", "vfs": [0, 1], "tx_max": "2gbit"}
+        assert nic.groups(tenant)["refusals"] == []
+        node = f"{sim.handle}/tidegate-tenant"
+        member = {"type": "leaf", "parent": "tidegate-tenant"}
+        assert sim.rates() == {
+            node: {"type": "node", "tx_max": 250_000_000},
+            sim.port(0): member,
+            sim.port(1): member,
+        }
+        assert nic.groups(tenant)["steps"] == []
+        nic.groups()
+        assert sim.rates() == {sim.port(0): {"type": "leaf"}, sim.port(1): {"type": "leaf"}}
+
+        # A NIC in legacy mode has none.
         sim.legacy()
+        assert "not in switchdev mode" in nic.groups(tenant)["refusals"][0][1]
         sim.make_vfs(0)
         sim.make_vfs(256)
         # `ip link set ... vf 255` of iproute2 6.1 answers here that it cannot find VF 255.

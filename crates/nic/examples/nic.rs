@@ -1,7 +1,8 @@
 //! Looks at a PF, and does to its VFs what is said: for the tests against real NICs.
 //!
 //! ```text
-//!  nic PF show | abilities | counters [EVERY_MS COUNT] | set '[{"index": 0, "tx_max": "100mbit"}]'
+//!  nic PF show | abilities | counters [EVERY_MS COUNT]
+//!         set '[{"index": 0, "tx_max": "100mbit"}]' | groups '[{"name": "tenant", "vfs": [0]}]'
 //! ```
 //!
 //! Answers are JSON, one line each.
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 use tidegate_contract::Rate;
-use tidegate_nic::{Abilities, Function, Nic, Pf, Plan, Step, Vf, plan, probe, undo};
+use tidegate_nic::{Abilities, Function, Group, Nic, Pf, Plan, Step, Vf, plan, plan_groups, probe, undo};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,6 +33,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         ("set", [wanted]) => set(&mut nic, &pf, &serde_json::from_str::<Vec<Function>>(wanted)?)?,
+        ("groups", [wanted]) => {
+            let abilities = probe(&mut nic, &pf);
+            let planned = plan_groups(&serde_json::from_str::<Vec<Group>>(wanted)?, &pf, &abilities);
+            for step in &planned.steps {
+                nic.apply(step)?;
+            }
+            let steps: Vec<String> = planned.steps.iter().map(Step::to_string).collect();
+            println!("{}", json!({ "steps": steps, "refusals": planned.refusals }));
+        }
         _ => return Err(format!("not understood: {arguments:?}").into()),
     }
     Ok(())

@@ -19,6 +19,7 @@
 //! - [`abilities`]: what a NIC takes
 //! - [`step`]: one request to it
 //! - [`mod@plan`]: from wanted and observed to steps
+//! - [`group`]: VFs that share a rate
 //! - [`counters`]: from registers that wrap to totals
 //! - [`control`]: the traffic-engineering loop
 //!
@@ -31,6 +32,7 @@ pub mod abilities;
 pub mod control;
 pub mod counters;
 pub mod function;
+pub mod group;
 pub mod nic;
 pub mod pf;
 pub mod plan;
@@ -44,6 +46,7 @@ mod sysfs;
 pub use abilities::{Abilities, Ability};
 pub use counters::{Counted, Doubts, Figure, Source, Traffic};
 pub use function::Function;
+pub use group::{Group, GroupPlan, plan_groups};
 pub use nic::{Nic, NicError, StepError};
 pub use pf::{Mode, Node, Pf};
 pub use plan::{Pending, Plan, Refusal, plan, undo};

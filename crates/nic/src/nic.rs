@@ -46,7 +46,8 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Opens the conversation. Looking needs no rights, changes need CAP_NET_ADMIN, registers CAP_SYS_RAWIO or root.
+    /// Opens the conversation. Looking and changing need CAP_NET_ADMIN (devlink says who switches to nobody else), registers
+    /// need root.
     ///
     /// # Errors
     /// The operating system said no.

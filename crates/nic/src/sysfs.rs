@@ -55,3 +55,49 @@ pub fn registers(address: &str) -> PathBuf {
 fn target(link: &Path) -> Option<String> {
     Some(fs::read_link(link).ok()?.file_name()?.to_str()?.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_pf_is_told_from_what_can_have_no_vfs() {
+        let root = tempfile::tempdir().expect("a folder");
+        let pci = root.path().join("0000:03:00.0");
+        for folder in
+            [&pci, &root.path().join("eth0"), &root.path().join("eth1"), &root.path().join("0000:03:10.0")]
+        {
+            fs::create_dir_all(folder).expect("a folder");
+        }
+        symlink(&pci, root.path().join("eth0/device")).expect("a link");
+        for (name, target) in [
+            ("subsystem", "/sys/bus/pci"),
+            ("driver", "/sys/bus/pci/drivers/igb"),
+            ("virtfn0", "../0000:03:10.0"),
+        ] {
+            symlink(target, pci.join(name)).expect("a link");
+        }
+        assert_eq!(device(root.path(), "eth0"), None, "without sriov_numvfs");
+        let files = [
+            ("sriov_numvfs", "1\n"),
+            ("sriov_totalvfs", "7\n"),
+            ("vendor", "0x8086\n"),
+            ("device", "0x10c9\n"),
+        ];
+        for (name, text) in files {
+            fs::write(pci.join(name), text).expect("written");
+        }
+        let found = Device {
+            bus: "pci".into(),
+            address: "0000:03:00.0".into(),
+            driver: "igb".into(),
+            total_vfs: Some(7),
+            pci_id: Some((0x8086, 0x10c9)),
+            vfs: [(0, "0000:03:10.0".into())].into(),
+        };
+        assert_eq!(device(root.path(), "eth0"), Some(found));
+        assert_eq!(device(root.path(), "eth1"), None, "a virtual netdev");
+        assert_eq!(device(root.path(), "eth2"), None);
+    }
+}

@@ -19,6 +19,14 @@ use tidegate_netlink::NetlinkError;
 
 type Readings = BTreeMap<u16, Reading>;
 
+/// What a look took.
+struct Taken {
+    source: Source,
+    readings: Readings,
+    /// Why it is not believed.
+    unknown: Option<String>,
+}
+
 /// What the VFs of a PF counted so far.
 #[derive(Debug, Default)]
 pub struct Counting {
@@ -34,65 +42,68 @@ pub struct Counting {
 impl Counting {
     /// Reads the counters; totals by VF.
     pub fn read(&mut self, nic: &mut Nic, pf: &Pf) -> Result<BTreeMap<u16, Counted>, NetlinkError> {
-        self.vfs.retain(|vf, _| pf.vfs.contains_key(vf));
         let begin = Instant::now();
-        let (source, readings, unknown) = self.take(nic, pf)?;
+        let taken = self.take(nic, pf)?;
         // As long as it can have been: from the beginning of the last look to the end of this one.
-        let interval = self.taken.map(|taken| taken.elapsed());
-        let speed = pf.top_speed.max(pf.speed);
-        let most = interval.zip(speed).map(|(interval, speed)| Most::within(interval, speed));
-        if self.last != Some(source) {
+        let interval = self.taken.replace(begin).map(|before| before.elapsed());
+        let most = interval.zip(pf.top_speed.max(pf.speed));
+        let most = most.map(|(interval, speed)| Most::within(interval, speed));
+        Ok(self.account(pf, &taken, most))
+    }
+
+    /// Adds readings to what was counted.
+    fn account(&mut self, pf: &Pf, taken: &Taken, most: Option<Most>) -> BTreeMap<u16, Counted> {
+        let Taken { source, readings, unknown } = taken;
+        self.vfs.retain(|vf, _| pf.vfs.contains_key(vf));
+        if self.last.replace(*source) != Some(*source) {
             self.vfs.values_mut().for_each(Accumulator::change_source);
         }
-        for (vf, reading) in &readings {
+        for (vf, reading) in readings {
             self.vfs.entry(*vf).or_default().add(reading, most);
         }
-        (self.last, self.taken) = (Some(source), Some(begin));
-        let counted = pf.vfs.keys().map(|vf| {
-            let why = match (&unknown, readings.contains_key(vf)) {
-                (Some(why), _) => Some(why.clone()),
-                (None, false) => Some(format!("{source}: nothing is said of VF {vf}")),
-                (None, true) => None,
-            };
-            let known = self.vfs.get(vf).filter(|_| why.is_none());
-            (
-                *vf,
-                known.map_or_else(|| Counted { unknown: why, ..Counted::default() }, |a| figures(a, source)),
-            )
-        });
-        Ok(counted.collect())
+        let counted = |vf: &u16| {
+            let absent = || format!("{source}: nothing is said of VF {vf}");
+            let unknown = unknown.clone().or_else(|| (!readings.contains_key(vf)).then(absent));
+            match self.vfs.get(vf) {
+                Some(accumulator) if unknown.is_none() => figures(accumulator, *source),
+                _ => Counted { unknown, ..Counted::default() },
+            }
+        };
+        pf.vfs.keys().map(|vf| (*vf, counted(vf))).collect()
     }
 
     /// Readings of the source that is believed, or else those of the driver with the reason why they are not.
-    fn take(&mut self, nic: &mut Nic, pf: &Pf) -> Result<(Source, Readings, Option<String>), NetlinkError> {
+    fn take(&mut self, nic: &mut Nic, pf: &Pf) -> Result<Taken, NetlinkError> {
+        let believed = |source, readings| Ok(Taken { source, readings, unknown: None });
         match self.source {
             Some(Source::Registers) => match registers(pf) {
-                Ok(readings) => return Ok((Source::Registers, readings, None)),
+                Ok(readings) => return believed(Source::Registers, readings),
                 Err(why) => {
                     self.source = None;
-                    return Ok((Source::Registers, Readings::new(), Some(format!("registers: {why}"))));
+                    let unknown = Some(format!("registers: {why}"));
+                    return Ok(Taken { source: Source::Registers, readings: Readings::new(), unknown });
                 }
             },
             Some(Source::Representor) if pf.mode == Mode::Switchdev => {
-                return Ok((Source::Representor, representors(nic, pf)?, None));
+                return believed(Source::Representor, representors(nic, pf)?);
             }
             _ => {}
         }
         let driver = driver(nic, pf)?;
         if self.source == Some(Source::VfStatistics) || counts(&driver) {
             self.source = Some(Source::VfStatistics);
-            return Ok((Source::VfStatistics, driver, None));
+            return believed(Source::VfStatistics, driver);
         }
         let why = match registers(pf) {
             Ok(readings) => {
                 self.source = Some(Source::Registers);
-                return Ok((Source::Registers, readings, None));
+                return believed(Source::Registers, readings);
             }
             Err(why) => why,
         };
         if has_representors(pf) {
             self.source = Some(Source::Representor);
-            return Ok((Source::Representor, representors(nic, pf)?, None));
+            return believed(Source::Representor, representors(nic, pf)?);
         }
         self.source = None;
         let said = if driver.is_empty() {
@@ -100,8 +111,8 @@ impl Counting {
         } else {
             "are 0 for every VF: idle, or a driver that does not count"
         };
-        let why = format!("VF statistics {said}; registers: {why}; no representors");
-        Ok((Source::VfStatistics, driver, Some(why)))
+        let unknown = Some(format!("VF statistics {said}; registers: {why}; no representors"));
+        Ok(Taken { source: Source::VfStatistics, readings: driver, unknown })
     }
 }
 
@@ -221,5 +232,73 @@ fn figures(accumulator: &Accumulator, source: Source) -> Counted {
         },
         doubts: accumulator.doubts(),
         unknown: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vf::Vf;
+
+    fn look(
+        counting: &mut Counting,
+        source: Source,
+        sent: &[(u16, u64)],
+        unknown: Option<&str>,
+    ) -> BTreeMap<u16, Counted> {
+        let of = |n| of_function(&Statistics { tx_packets: n, tx_bytes: n * 100, ..Statistics::default() });
+        let readings = sent.iter().map(|(vf, n)| (*vf, of(*n))).collect();
+        let taken = Taken { source, readings, unknown: unknown.map(str::to_owned) };
+        let pf = Pf { vfs: [0, 1].map(|vf| (vf, Vf::default())).into(), ..Pf::default() };
+        counting.account(&pf, &taken, None)
+    }
+
+    #[test]
+    fn statistics_that_are_not_believed_are_remembered_until_they_are() {
+        let mut counting = Counting::default();
+        let idle = look(&mut counting, Source::VfStatistics, &[(0, 0), (1, 0)], Some("all zero"));
+        assert!(idle.values().all(|counted| counted.unknown.as_deref() == Some("all zero")));
+        assert!(idle.values().all(|counted| counted.tx == Traffic::default()), "unknown is not 0");
+        let known = look(&mut counting, Source::VfStatistics, &[(0, 5), (1, 0)], None);
+        let figure = |total| Some(Figure { total, source: Source::VfStatistics });
+        assert_eq!((known[&0].tx.frames, known[&0].tx.bytes), (figure(5), figure(500)));
+        assert_eq!((known[&1].tx.frames, known[&1].tx.multicast), (figure(0), None));
+        assert_eq!(known[&0].doubts, super::super::Doubts::default());
+    }
+
+    #[test]
+    fn what_is_not_said_is_unknown_and_a_change_of_source_is_a_doubt() {
+        let mut counting = Counting::default();
+        look(&mut counting, Source::Registers, &[(0, 7), (1, 7)], None);
+        let half = look(&mut counting, Source::Registers, &[(0, 9)], None);
+        assert_eq!(half[&1].unknown.as_deref(), Some("registers: nothing is said of VF 1"));
+        let other = look(&mut counting, Source::Representor, &[(0, 1_000), (1, 1_000)], None);
+        assert_eq!(other[&0].tx.frames, Some(Figure { total: 2, source: Source::Representor }));
+        assert_eq!(other[&0].doubts.resets, 1);
+    }
+
+    #[test]
+    fn zero_does_not_count_and_anything_else_does() {
+        let readings = |n| [(0, of_function(&Statistics { rx_dropped: n, ..Statistics::default() }))].into();
+        assert!(!counts(&readings(0)));
+        assert!(counts(&readings(1)));
+    }
+
+    #[test]
+    fn a_representor_sees_the_other_side() {
+        let seen =
+            Statistics { rx_packets: 1, tx_packets: 2, rx_bytes: 3, tx_bytes: 4, ..Statistics::default() };
+        let other =
+            Statistics { rx_packets: 2, tx_packets: 1, rx_bytes: 4, tx_bytes: 3, ..Statistics::default() };
+        let mut accumulators = [Accumulator::default(); 2];
+        for (accumulator, reading) in
+            accumulators.iter_mut().zip([of_representor(&seen), of_function(&other)])
+        {
+            accumulator.add(&of_function(&Statistics::default()), None);
+            accumulator.add(&reading, None);
+        }
+        for count in [Count::TxFrames, Count::RxFrames, Count::TxBytes, Count::RxBytes] {
+            assert_eq!(accumulators[0].total(count), accumulators[1].total(count), "{count:?}");
+        }
     }
 }

@@ -47,3 +47,26 @@ impl Drop for Registers {
         let _ = unsafe { munmap(self.start, self.length) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn registers_are_read_within_their_file_alone() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(&[1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]).expect("written");
+        let registers = Registers::open(file.path()).expect("mapped");
+        assert_eq!([0, 4].map(|offset| registers.read(offset)), [Some(1), Some(u32::MAX)]);
+        assert_eq!([2, 6, 8, u32::MAX - 3].map(|offset| registers.read(offset)), [None; 4]);
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_says_so() {
+        let missing = Registers::open(Path::new("/nonexistent/resource0")).err().expect("an error");
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        let empty = tempfile::NamedTempFile::new().expect("a file");
+        assert!(Registers::open(empty.path()).is_err(), "nothing to map");
+    }
+}
