@@ -5,8 +5,9 @@
 //!                                                                                  │ not_set: it stays as it was
 //! ```
 //!
-//! **What holds after every step, and after each single change on the way**: the limits' sum is at most the link's
-//! capacity, each tenant's at most its maximum, each limit at least one unit and at most the member's hard limit.
+//! **What holds after every step, and after each single change on the way**, where what is in force is known: the
+//! limits' sum is at most the link's capacity, each tenant's at most its maximum, each limit at least one unit and at
+//! most the member's hard limit.
 
 use super::admission::{Refusal, admissible};
 use super::demand::{Demand, FOLLOWED};
@@ -197,7 +198,7 @@ impl Controller {
     }
 
     /// The link carries something else now, such as 1 instead of 10 Gbit/s. Minima that do not fit any more shrink in
-    /// proportion until they do. Only with less than one unit per member are the limits' sum above the capacity.
+    /// proportion until they do. Only with less than one unit per member is the limits' sum above the capacity.
     pub fn set_capacity(&mut self, capacity: Rate) {
         self.link.capacity = capacity;
     }
@@ -249,7 +250,7 @@ impl Controller {
         self.states.iter().map(|state| Standing {
             id: state.member.id,
             limit: state.limit.map(|limit| self.link.rate(limit)),
-            used: Rate::from_bits((state.used * self.link.unit.bits() as f64) as u64),
+            used: Rate::from_bits(((state.used * self.link.unit.bits() as f64) as u64).min(Rate::MAX.bits())),
             held: state.held,
             missed: state.missed,
         })

@@ -65,10 +65,16 @@ mod tests {
         Duration::from_millis(n)
     }
 
+    fn spend(pace: &mut Pace, turns: usize, cost: Duration) {
+        for _ in 0..turns {
+            pace.spent(cost);
+        }
+    }
+
     #[test]
     fn a_tenth_is_spent() {
         let settled = |mut pace: Pace, cost| {
-            (0..100).for_each(|_| drop(pace.spent(cost)));
+            spend(&mut pace, 100, cost);
             (pace.period().as_millis(), pace.too_slow())
         };
         assert_eq!(Pace::new(ms(10)).period(), ms(10));
@@ -83,9 +89,9 @@ mod tests {
     #[test]
     fn one_slow_turn_is_soon_forgotten() {
         let mut pace = Pace::new(ms(20));
-        (0..50).for_each(|_| drop(pace.spent(ms(1))));
+        spend(&mut pace, 50, ms(1));
         assert!(pace.spent(ms(100)) < ms(150));
-        (0..20).for_each(|_| drop(pace.spent(ms(1))));
+        spend(&mut pace, 20, ms(1));
         assert!(pace.period() < ms(30), "{:?}", pace.period());
     }
 
