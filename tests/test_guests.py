@@ -40,6 +40,7 @@ def boot(
     return Guest(
         host.folder / f"guest-{name}",
         [nic],
+        cpus=queues,
         share=share,
         prealloc=prealloc,
         may_reboot=may_reboot,

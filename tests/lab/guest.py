@@ -123,7 +123,7 @@ class Guest:
 
     folder: Path
     nics: list[Nic] = field(default_factory=list)
-    cpus: int = 2
+    cpus: int = 1
     memory_mb: int = 512
     share: bool = True
     prealloc: bool = False

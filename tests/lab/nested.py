@@ -93,7 +93,8 @@ class InnerGuest(Guest):
         self.boot_seconds = 200
         self.nics = [Nic(["-device", f"vfio-pci,host={self.vf}"])]
         self.modules = ["igbvf", *self.modules]
-        self.arguments = [*serial_port(LIMIT_PORT, LIMIT_SOCKET), *self.arguments]
+        # A firmware that does nothing but start the kernel: a third less to emulate.
+        self.arguments = ["-bios", "qboot.rom", *serial_port(LIMIT_PORT, LIMIT_SOCKET), *self.arguments]
         super().__post_init__()
 
     def power_on(self, control: Path) -> Machine:
