@@ -11,7 +11,7 @@ BINARY := target/release/tidegate
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab lint fmt bench bench-quick instructions soak fuzz miri reliability deb build
+.PHONY: help setup guest demo test lab lint fmt bench bench-quick instructions soak fuzz miri reliability deb build
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -51,7 +51,7 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
 	cd tests && ../.venv/bin/mypy ../bench/kernel-vhost
 	cd tests && ../.venv/bin/mypy ../bench/nic-control
 	cd tests && ../.venv/bin/mypy ../scripts/fuzz
-	shellcheck -x scripts/setup scripts/deb .ci/run packaging/postinst packaging/prerm packaging/postrm
+	shellcheck -x scripts/setup scripts/deb scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
 
 fmt: ## format Rust and Python
@@ -93,6 +93,10 @@ miri: ## frames between workers, slots, pools, counters under Miri, with a night
 	rustup component add --toolchain nightly miri rust-src
 	PROPTEST_CASES=2 MIRIFLAGS=-Zmiri-disable-isolation \
 		cargo +nightly miri test -p tidegate-switch --lib --target-dir target/miri --locked -- $(MIRI)
+
+guest: ## the guest's program, static: a path to copy into guests as /usr/bin/tidegate
+	@scripts/setup build
+	scripts/guest
 
 deb: build ## dist/tidegate_VERSION_ARCH.deb
 	@scripts/setup deb

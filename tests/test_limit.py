@@ -1,17 +1,16 @@
 """The soft limit: a guest sees and lowers its own, by a small program and a virtio-serial port."""
 
 import os
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 
 from lab.guest import Guest, vhost_user
 from lab.host import BINARY, Host, tap_vnic, vhost_user_vnic
+from lab.limit import LimitPort
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_guests
 from lab.process import wait_for
@@ -31,42 +30,6 @@ SINK = 'import socket, time; s = socket.socket(type=socket.SOCK_DGRAM); s.bind((
 """Without anybody on the port a sender would be told so, and end."""
 
 
-class Port:
-    """The limit port of a VM that is none: QEMU's end, and a guest that speaks by itself."""
-
-    def __init__(self, path: Path) -> None:
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen(1)
-        self._listener.settimeout(30)
-        self._file: TextIO | None = None
-
-    def ask(self, ask: str) -> list[str]:
-        """The lines of the answer; of another connection where a killed agent left one behind."""
-        for _ in range(3):
-            if self._file is None:
-                stream, _ = self._listener.accept()
-                stream.settimeout(30)
-                self._file = stream.makefile("rw")
-            try:
-                self._file.write(f"1 test {ask}\n")
-                self._file.flush()
-                lines = [self._line()]
-                while lines[-1].startswith("vnic "):
-                    lines.append(self._line())
-                return lines
-            except ConnectionError:
-                self._file = None
-        raise AssertionError("the agent does not answer")
-
-    def _line(self) -> str:
-        assert self._file is not None
-        line = self._file.readline()
-        if not line:
-            raise ConnectionResetError
-        return line.removeprefix("1 test ").strip()
-
-
 @dataclass
 class Lab:
     """A VM with a port of the switch (a) and a tap (t), which is a real guest; and another VM (b)."""
@@ -74,7 +37,7 @@ class Lab:
     host: Host
     guest: Guest
     tap: Stack
-    other: Port
+    other: LimitPort
 
     def limit(self, words: str = "") -> str:
         """`tidegate limit` in the guest."""
@@ -117,7 +80,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     lines = {n: (f'tx = {{ max = "{HARD[n]}mbit" }}', f'guest = "{ports[n]}"') for n in MAC}
     setup = f"ln -s {PROGRAM} /usr/local/sbin/tidegate && ip addr add {IP['a']}/24 dev eth0"
     nic = vhost_user(folder / "a.sock", MAC["a"])
-    other = Port(ports["b"])
+    other = LimitPort(ports["b"])
     with Host(folder) as host, Stack(folder / "t") as tap, Stack(folder / "b") as sink:
         host.apply(
             vhost_user_vnic("a", folder / "a.sock", MAC["a"], *lines["a"])
@@ -168,6 +131,9 @@ def test_the_rate_follows(lab: Lab) -> None:
     lab.limit(f"5mbit --nic {MAC['t']}")
     lab.sends(a=2, t=5)
     assert "the 5mbit that its guest asks for (its tx.max is 40mbit)" in lab.host.cli("why", "t")
+    assert "the soft limit of 5mbit that its guest has set (tx.max = 40mbit)" in lab.host.cli(
+        "why", "t", "--json"
+    )
     lab.limit("none")
     lab.sends(t=HARD["t"])
     flood.stop()

@@ -37,6 +37,7 @@ def test_contents(package: Path, tree: Path) -> None:
     assert all(" root/root " in line for line in listing.splitlines())
     for path in (
         "usr/bin/tidegate",
+        "usr/lib/tidegate/guest/tidegate",
         "usr/lib/systemd/system/tidegate-switch.service",
         "usr/lib/systemd/system/tidegate-agent.service",
         "usr/lib/systemd/system/tidegate-libvirt.service",
@@ -47,11 +48,23 @@ def test_contents(package: Path, tree: Path) -> None:
         "usr/share/fish/vendor_completions.d/tidegate.fish",
         "usr/share/doc/tidegate/copyright",
         "usr/share/doc/tidegate/libvirt.md",
+        "usr/share/doc/tidegate/guest-limit.md",
         "etc/tidegate/contracts.toml",
     ):
         assert (tree / path).stat().st_size > 0, path
     assert (tree / "DEBIAN/conffiles").read_text() == "/etc/tidegate/contracts.toml\n"
     assert "GLIBC" not in (tree / "DEBIAN/control").read_text()
+
+
+def test_the_guests_program_is_static(tree: Path) -> None:
+    """It needs nothing of a guest's distribution, and says what it is."""
+    program = tree / "usr/lib/tidegate/guest/tidegate"
+    headers = subprocess.run(["objdump", "-p", program], capture_output=True, text=True, check=True).stdout
+    assert "NEEDED" not in headers
+    assert "INTERP" not in headers
+    assert program.stat().st_size < 2 << 20
+    done = subprocess.run([program, "limit"], capture_output=True, text=True, check=False)
+    assert (done.returncode, "org.tidegate.limit.0" in done.stderr) == (4, True)
 
 
 def test_program_runs(tree: Path) -> None:
