@@ -1,6 +1,5 @@
 """The soft limit: a guest sees and lowers its own, by a small program and a virtio-serial port."""
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.guest import Guest, vhost_user
-from lab.host import BINARY, Host, tap_vnic, vhost_user_vnic
+from lab.host import GUEST_PROGRAM, Host, tap_vnic, vhost_user_vnic
 from lab.limit import LimitPort
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_guests
@@ -17,8 +16,6 @@ from lab.process import wait_for
 
 pytestmark = pytest.mark.lab
 
-PROGRAM = Path(os.environ.get("TIDEGATE_GUEST_BIN", BINARY.with_name("tidegate-guest")))
-"""Where a guest sees it too: not below /tmp, which is its own there."""
 MAC = {"a": "52:54:00:00:05:0a", "t": "52:54:00:00:05:0b", "b": "52:54:00:00:05:0c"}
 IP = {"a": "10.5.0.1", "t": "10.5.0.2", "b": "10.5.0.3"}
 HARD = {"a": 8, "t": 40, "b": 40}
@@ -74,11 +71,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Shared by all tests here: each leaves no soft limit behind."""
     need_guests()
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
-    need(f"{PROGRAM}: cargo build", PROGRAM.exists())
+    need(f"{GUEST_PROGRAM}: cargo build", GUEST_PROGRAM.exists())
     folder = tmp_path_factory.mktemp("l")
     ports = {"a": folder / "a.limit", "t": folder / "a.limit", "b": folder / "b.limit"}
     lines = {n: (f'tx = {{ max = "{HARD[n]}mbit" }}', f'guest = "{ports[n]}"') for n in MAC}
-    setup = f"ln -s {PROGRAM} /usr/local/sbin/tidegate && ip addr add {IP['a']}/24 dev eth0"
+    setup = f"ln -s {GUEST_PROGRAM} /usr/local/sbin/tidegate && ip addr add {IP['a']}/24 dev eth0"
     nic = vhost_user(folder / "a.sock", MAC["a"])
     other = LimitPort(ports["b"])
     with Host(folder) as host, Stack(folder / "t") as tap, Stack(folder / "b") as sink:

@@ -18,6 +18,8 @@ from .initramfs import ROOT
 from .process import Process, wait_for
 
 BINARY = Path(os.environ.get("TIDEGATE_BIN", ROOT / "target/release/tidegate"))
+GUEST_PROGRAM = Path(os.environ.get("TIDEGATE_GUEST_BIN", BINARY.with_name("tidegate-guest")))
+"""What a guest is given; it sees the host's files."""
 
 
 @dataclass(frozen=True)
