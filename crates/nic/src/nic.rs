@@ -239,3 +239,28 @@ fn hint(error: &NetlinkError) -> &'static str {
         _ => "",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In any network namespace, with CAP_NET_ADMIN or without.
+    #[test]
+    fn what_is_no_pf_is_nothing_and_cannot_be_changed() {
+        fn is_send<T: Send>(value: T) -> T {
+            value
+        }
+        let mut nic = is_send(Nic::open().expect("netlink"));
+        for name in ["lo", "no-such-netdev"] {
+            assert_eq!(nic.observe(name).expect("an answer"), None, "{name}");
+        }
+        let absent = Pf { name: "gone".into(), index: i32::MAX as u32, ..Pf::default() };
+        let refused =
+            nic.apply(&Step::on(&absent, crate::step::Set::Trust { vf: 0, on: true })).expect_err("no");
+        assert!(
+            refused.to_string().starts_with("cannot set gone vf 0 trust on: the kernel refused"),
+            "{refused}"
+        );
+        assert!(matches!(refused.errno, Some(ENODEV | EPERM)), "{refused}");
+    }
+}

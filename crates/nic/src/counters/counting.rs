@@ -14,8 +14,11 @@ use crate::pf::{Mode, Pf};
 use crate::sysfs;
 use crate::vf::Statistics;
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tidegate_netlink::NetlinkError;
+
+/// How late a NIC may bring its counters up to date, so that one interval shows what came in another.
+const LATE: Duration = Duration::from_millis(100);
 
 type Readings = BTreeMap<u16, Reading>;
 
@@ -47,7 +50,7 @@ impl Counting {
         // As long as it can have been: from the beginning of the last look to the end of this one.
         let interval = self.taken.replace(begin).map(|before| before.elapsed());
         let most = interval.zip(pf.top_speed.max(pf.speed));
-        let most = most.map(|(interval, speed)| Most::within(interval, speed));
+        let most = most.map(|(interval, speed)| Most::within(interval + LATE, speed));
         Ok(self.account(pf, &taken, most))
     }
 
