@@ -1,4 +1,4 @@
-"""A nested VM that owns a VF: what the host counts of what it sends, and the limit that it sets for itself."""
+"""A nested VM that owns a VF: what the host counts of it, and the limit that it sets for itself."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def sent(inner: InnerGuest, frames: int, size: int) -> int:
 
 
 def test_a_vm_with_a_vf(tmp_path: Path) -> None:
-    """The host counts what the VM says it sent, over a wrap of the NIC's counter; and the VM limits itself."""
+    """The host counts what the VM sent, over a wrap of the NIC's counter; and the VM limits itself."""
     need_guests()
     need_sriov()
     with outer_guest(tmp_path / "outer") as outer:
@@ -42,10 +42,10 @@ def test_a_vm_with_a_vf(tmp_path: Path) -> None:
         with InnerGuest(tmp_path / "inner", outer=outer, vf=pf.vf_pci(0)) as inner:
             agent = GuestAgent(outer)
             agent.run("apply -f -", CONTRACT)
-            inner.run("ip link set eth0 up; until grep -q 1 /sys/class/net/eth0/carrier; do sleep 0.05; done")
-            inner.run(
-                "ping -c 1 -W 5 10.0.2.2 || ip addr add 10.0.2.9/24 dev eth0 && ping -c 1 -W 5 10.0.2.2"
-            )
+            # Nothing is sent but what the test sends, so that it can be told to the byte.
+            inner.run("echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; ip link set eth0 up")
+            inner.run("until grep -q 1 /sys/class/net/eth0/carrier; do sleep 0.05; done", timeout=60)
+            inner.run("ip addr add 10.0.2.9/24 dev eth0 && ping -c 3 -W 5 10.0.2.2", timeout=30)
 
             # The counter is 32 bits wide: the first of these frames bring it to its end.
             set_counter(pf, 0, "tx_bytes", 2**32 - 1_000_000)
@@ -56,7 +56,8 @@ def test_a_vm_with_a_vf(tmp_path: Path) -> None:
             said = sent(inner, 4000, 1514)
             agent.wait("counted", lambda: agent.figures("web")["tx.bytes"]["value"] - before >= said)
             counted = agent.figures("web")["tx.bytes"]["value"] - before
-            assert counted - said <= said / 1000, f"{counted} bytes counted, {said} sent"
+            print(f"{counted} bytes counted, {said} sent")
+            assert counted - said <= said / 1000
 
             limit = f"{GUEST_PROGRAM} limit"
             assert "500mbit" in inner.run(limit)
@@ -66,6 +67,6 @@ def test_a_vm_with_a_vf(tmp_path: Path) -> None:
             agent.run("vnic set web tx.max=600mbit")
             assert pf.vfs()[0]["rate"]["max_tx"] == 200, "raising the hard limit does not raise the soft one"
             refused = inner.try_run(f"{limit} 500kbit")
-            assert (refused.status, "1 Mbit/s" in refused.stderr) == (3, True), refused
+            assert (refused.status, "below 1mbit" in refused.stderr) == (3, True), refused
             inner.run(f"{limit} none")
             assert pf.vfs()[0]["rate"]["max_tx"] == 600

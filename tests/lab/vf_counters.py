@@ -11,6 +11,8 @@ from .guest import Guest, GuestError
 from .igb import Pf
 
 _POOL = 0x100
+ATTEMPTS = 5
+"""A frame may come between reading and searching."""
 _OFFSETS = {
     "rx_frames": 0x10010,  # PVFGPRC
     "tx_frames": 0x10014,  # PVFGPTC
@@ -58,13 +60,16 @@ def set_counter(pf: Pf, vf: int, name: str, value: int) -> None:
     It is found in QEMU's memory by what the VF's registers say, so there has to have been traffic
     and there must be none meanwhile.
     """
-    now = read_counters(pf, vf)
-    if 0 in (now.rx_frames, now.tx_frames):
-        raise GuestError("a VF without traffic cannot be told from other memory")
-    # The first three registers are neighbours; the fourth and fifth say whether it is them.
-    known = struct.pack("<3I", now.rx_frames, now.tx_frames, now.rx_bytes)
-    found = [at for at in _search(pf.guest, known) if _word(pf.guest, at + 0x24) == now.tx_bytes]
-    if len(found) != 1:
+    for _ in range(ATTEMPTS):
+        now = read_counters(pf, vf)
+        if 0 in (now.rx_frames, now.tx_frames):
+            raise GuestError("a VF without traffic cannot be told from other memory")
+        # The first three registers are neighbours; the fourth and fifth say whether it is them.
+        known = struct.pack("<3I", now.rx_frames, now.tx_frames, now.rx_bytes)
+        found = [at for at in _search(pf.guest, known) if _word(pf.guest, at + 0x24) == now.tx_bytes]
+        if len(found) == 1:
+            break
+    else:
         raise GuestError(f"{now} is at {len(found)} places of QEMU's memory, expected 1")
     with open(f"/proc/{_pid(pf.guest)}/mem", "r+b", buffering=0) as memory:
         memory.seek(found[0] + _OFFSETS[name] - _OFFSETS["rx_frames"])
