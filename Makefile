@@ -4,7 +4,7 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
-PYTHON := tests scripts/test scripts/fuzz bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane bench/kernel-rates bench/kernel-scale bench/kernel-vhost bench/nic-control
+PYTHON := tests scripts/test scripts/fuzz bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane bench/kernel-rates bench/kernel-scale bench/kernel-vhost bench/nic-control bench/nic-cost bench/nic-counters
 BINARY := target/release/tidegate
 
 # Tools in ~/.cargo/bin are found even by a shell that does not know of them.
@@ -50,6 +50,8 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
 	cd tests && ../.venv/bin/mypy ../bench/kernel-scale
 	cd tests && ../.venv/bin/mypy ../bench/kernel-vhost
 	cd tests && ../.venv/bin/mypy ../bench/nic-control
+	cd tests && ../.venv/bin/mypy ../bench/nic-cost
+	cd tests && ../.venv/bin/mypy ../bench/nic-counters
 	cd tests && ../.venv/bin/mypy ../scripts/fuzz
 	shellcheck -x scripts/setup scripts/deb scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh

@@ -2,7 +2,7 @@
 
     test ──▶ host.Host          tidegate switch + agent in a folder of their own, and the command line
          ──▶ guest.Guest        a QEMU machine with Debian's kernel; NICs on vhost-user or on a Unix socket
-         ──▶ igb, netdevsim     guests with an SR-IOV NIC, emulated or simulated (docs/places/nic-lab.md)
+         ──▶ igb, netdevsim     guests with an SR-IOV NIC, emulated or simulated (docs/places/nic/lab.md)
          ──▶ nested             a VM that owns a VF, in a guest
          ──▶ namespaces.Stack   a Linux TCP/IP stack of its own (user + network namespace)
          ──▶ libvirt.Libvirt        a libvirtd with its own configuration, state and network

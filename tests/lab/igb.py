@@ -5,7 +5,7 @@ with igb_guest(folder) as guest:
     first, second = pf.make_vfs(2)
     guest.run("ip link set eth0 vf 0 max_tx_rate 100")
 
-Rates are accepted, read back and not enforced. docs/places/nic-lab.md has the rest.
+Rates are accepted, read back and not enforced. docs/places/nic/lab.md has the rest.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The 82576's counters of a VF, read in the guest from the PF's register window, as the agent reads them.
 
 Intel 82576 Datasheet, "VF statistics": 32 bits each, which wrap and reading does not clear. What QEMU
-counts in them: docs/places/nic-lab.md.
+counts in them: docs/places/nic/lab.md.
 """
 
 import struct

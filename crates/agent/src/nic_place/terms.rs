@@ -74,7 +74,7 @@ pub fn refusals(pf: &str, vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Vec<
     let named = |id: u16| vnics.iter().find(|v| address(v).is_some_and(|(_, index)| index == id));
     let of = |refusal: tidegate_nic::control::Refusal| {
         // What concerns all of them is told of one: the last, as what is new often is.
-        let whose = refusal.function().and_then(named).or(vnics.iter().filter(promising).next_back());
+        let whose = refusal.function().and_then(named).or(vnics.iter().rfind(promising));
         let vnic = whose.or(vnics.last()).map(|v| v.name.clone()).unwrap_or_default();
         Refusal { vnic, reason: format!("on {pf}: {refusal}") }
     };
