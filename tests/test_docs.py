@@ -57,7 +57,9 @@ def contracts() -> list[tuple[str, str]]:
 def test_contracts_are_valid(host: Host, subtests: pytest.Subtests) -> None:
     """`plan` finds nothing wrong with any of them, and they fit; only the host they are for is not here."""
     # Folders of sockets, namespaces and interfaces are those of the reader's host.
-    elsewhere = re.compile(r"does not exist(: make it first| in this network namespace)|is no NIC with virtual")
+    elsewhere = re.compile(
+        r"does not exist(: make it first| in this network namespace)|is no NIC with virtual"
+    )
     found = contracts()
     assert len(found) > 5
     for where, text in found:

@@ -227,3 +227,15 @@ def test_a_nic_that_keeps_minima_itself(tmp_path_factory: pytest.TempPathFactory
         guest.run(f"devlink port function rate set {nic.port(0)} tx_max 800mbit")
         agent.wait("put back", lambda: nic.rates()[nic.port(0)]["tx_max"] == 62_500_000)
         assert "representor" in agent.figures("web")["tx.bytes"]["source"]
+
+        # What a tenant may send together, this NIC keeps by itself.
+        tenant = f"[host.nic.{nic.device}.segment.42]\nmax = "
+        agent.run("apply -f -", f'{tenant}"600mbit"\n' + contract("db", f"{nic.device}/1", 'max = "500mbit"'))
+        node = f"{nic.handle}/tidegate-42"
+        agent.wait("grouped", lambda: nic.rates().get(node, {}).get("tx_max") == 75_000_000)
+        assert {nic.rates()[nic.port(vf)]["parent"] for vf in range(2)} == {"tidegate-42"}
+        assert "loop" not in agent.vnic("db").get("reason", "")
+        guest.run(f"devlink port function rate set {node} tx_max 1gbit")
+        agent.wait("put back", lambda: nic.rates()[node]["tx_max"] == 75_000_000)
+        agent.run("apply --prune -f -", "[host]\n")
+        assert [rate for rate in nic.rates() if "tidegate" in rate] == []

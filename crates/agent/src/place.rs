@@ -109,6 +109,8 @@ pub struct SharedLink {
     pub speed: Option<Rate>,
     /// Why the NIC keeps no minimum by itself, where it does not.
     pub lacks_min: Option<String>,
+    /// Whether the NIC keeps what several functions may send together.
+    pub groups: bool,
 }
 
 /// What others made where a contract shall be kept.

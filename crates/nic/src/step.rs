@@ -1,7 +1,7 @@
 //! One request to a NIC.
 
-use crate::pf::Pf;
-use crate::vf::LinkState;
+use crate::pf::{Node, Pf};
+use crate::vf::{LinkState, MBIT, Vf};
 use std::fmt;
 use tidegate_contract::{Mac, Rate};
 
@@ -70,10 +70,31 @@ impl Step {
         }
     }
 
-    /// The PF as it is after this step, from what it was before: what a look would show. Nodes are no concern of it.
+    /// The PF as it is after this step, from what it was before: what a look would show.
     pub fn done(&self, pf: &mut Pf) {
-        let Some(vf) = self.vf().and_then(|vf| pf.vfs.get_mut(&vf)) else { return };
-        let megabits = |rate: u32| Rate::from_bits(u64::from(rate) * 1_000_000);
+        match &self.set {
+            Set::NewNode { node } => drop(pf.nodes.insert(node.clone(), Node::default())),
+            Set::DeleteNode { node } => drop(pf.nodes.remove(node)),
+            Set::Node { node, share, max } => {
+                if let Some(node) = pf.nodes.get_mut(node) {
+                    (node.share, node.max) = (*share, *max);
+                }
+            }
+            Set::NodeParent { node, parent } => {
+                if let Some(node) = pf.nodes.get_mut(node) {
+                    node.parent = parent.clone();
+                }
+            }
+            _ => {
+                if let Some(vf) = self.vf().and_then(|vf| pf.vfs.get_mut(&vf)) {
+                    self.done_to(vf);
+                }
+            }
+        }
+    }
+
+    fn done_to(&self, vf: &mut Vf) {
+        let megabits = |rate: u32| Rate::from_bits(u64::from(rate) * MBIT);
         match &self.set {
             Set::Rate { min, max, .. } => (vf.tx_min, vf.tx_max) = (megabits(*min), megabits(*max)),
             Set::Mac { mac, .. } => vf.mac = Some(*mac).filter(|mac| mac.0 != [0; 6]),

@@ -157,7 +157,7 @@ impl NicPlace {
         self.set_loop(&held, &seen);
         // What is planned is done before a loop sets something else.
         let loops = self.engine.hold();
-        let plan = Self::wishes(&held, &seen, &loops);
+        let plan = Self::wishes(&self.settings(pf), &held, &seen, &loops);
         let index = about.and_then(address).map(|(_, index)| index);
         if let Some(refusal) = plan.refusals.iter().find(|r| Some(r.vf) == index) {
             return Err(PlaceError::Failed(refusal.reason.clone()));
@@ -211,7 +211,7 @@ impl Conversation {
                     step.done(pf);
                     done.push(step.clone());
                 }
-                Err(error) if step.vf() == about => {
+                Err(error) if step.vf() == about || step.vf().is_none() => {
                     for back in undo(&done, &before) {
                         if let Err(error) = nic.apply(&back) {
                             tracing::warn!(%error, "cannot take back; trying again soon");

@@ -4,14 +4,15 @@ use super::NicPlace;
 use super::engine::{Loops, Task};
 use super::function::{address, function};
 use super::statistics;
-use super::terms::{by_nic, terms};
+use super::terms::{by_nic, groups, terms};
 use crate::durable;
 use crate::place::{Evidence, Keeper, Observed, ObservedVnic, PlaceError, SharedLink};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use tidegate_contract::{Host, Rate, Vnic};
+use tidegate_contract::{Host, Nic as Settings, Rate, Vnic};
 use tidegate_nic::counters::Counted;
-use tidegate_nic::{Abilities, Ability, Function, Pf, Plan, plan};
+use tidegate_nic::group::PREFIX;
+use tidegate_nic::{Abilities, Ability, Function, Pf, Plan, Refusal, Set, Step, plan, plan_groups};
 use tidegate_switch::control::Connection;
 
 /// One NIC, as seen.
@@ -64,14 +65,15 @@ impl NicPlace {
         };
         let fastest = self.fastest.entry(name.to_owned()).or_default();
         *fastest = (*fastest).max(pf.top_speed).max(pf.speed);
-        let link = SharedLink { speed: *fastest, lacks_min };
+        let groups = abilities.node == Ability::Has;
+        let link = SharedLink { speed: *fastest, lacks_min, groups };
         Ok(Some(Seen { pf, abilities, link, at: Instant::now() }))
     }
 
     /// Its loop runs as these contracts need it.
     pub(super) fn set_loop(&mut self, vnics: &[&Vnic], seen: &Seen) {
         let name = &seen.pf.name;
-        let settings = self.settings.get(name).cloned().unwrap_or_default();
+        let settings = self.settings(name);
         let task = terms(vnics, &settings, &seen.link).map(|terms| Task {
             terms,
             period: Duration::from_nanos(settings.period.get()),
@@ -87,7 +89,7 @@ impl NicPlace {
 
     /// What there is to do on a NIC, limits being as the loop set them where one runs. What a contract asks that no NIC keeps
     /// was refused before it came here.
-    pub(super) fn wishes(vnics: &[&Vnic], seen: &Seen, loops: &Loops) -> Plan {
+    pub(super) fn wishes(settings: &Settings, vnics: &[&Vnic], seen: &Seen, loops: &Loops) -> Plan {
         let pf = &seen.pf;
         let runs = loops.runs(&pf.name);
         let wish = |vnic: &&Vnic| {
@@ -103,7 +105,24 @@ impl NicPlace {
             Some(wanted)
         };
         let functions: Vec<Function> = vnics.iter().filter_map(wish).collect();
-        plan(&functions, pf, &seen.abilities)
+        let mut plan = plan(&functions, pf, &seen.abilities);
+        if seen.link.groups {
+            let groups = groups(vnics, settings, &seen.link);
+            let of_groups = plan_groups(&groups, pf, &seen.abilities);
+            plan.steps.extend(of_groups.steps);
+            for (name, reason) in of_groups.refusals {
+                let vfs = groups.iter().find(|g| g.name == name).map(|g| g.vfs.clone()).unwrap_or_default();
+                let reason =
+                    |vf| Refusal { vf, reason: format!("the aggregate of segment {name}: {reason}") };
+                plan.refusals.extend(vfs.into_iter().map(reason));
+            }
+        }
+        plan
+    }
+
+    /// `[host.nic.NAME]` of a NIC.
+    pub(super) fn settings(&self, name: &str) -> Settings {
+        self.settings.get(name).cloned().unwrap_or_default()
     }
 
     fn observe_held(
@@ -127,7 +146,7 @@ impl NicPlace {
         }
         let counted = self.conversation.ask(|nic| nic.counters(&seen.pf))?;
         let mut loops = self.engine.hold();
-        let plan = Self::wishes(vnics, seen, &loops);
+        let plan = Self::wishes(&self.settings(name), vnics, seen, &loops);
         let strangers = strangers(&seen.pf, vnics);
         for vnic in vnics {
             let Some((_, index)) = address(vnic) else { continue };
@@ -141,11 +160,10 @@ impl NicPlace {
                 Some(_) if !seen.pf.carrier => there.connection = Connection::Connected,
                 Some(_) => {}
             }
-            there.broken = plan
-                .steps
-                .iter()
-                .find(|step| step.vf() == Some(index))
-                .map(|step| format!("its function is not as it should be, so: {step}"));
+            let first = vnics.first().is_some_and(|first| first.name == vnic.name);
+            let step =
+                plan.steps.iter().find(|step| concerns(step, vnic) || (first && is_nobodys(step, vnics)));
+            there.broken = step.map(|step| format!("its function is not as it should be, so: {step}"));
             if there.broken.is_some() {
                 loops.forget(name, index);
             }
@@ -190,6 +208,24 @@ impl NicPlace {
         }
         plan(&[wanted], &seen.pf, &seen.abilities).refusals.into_iter().map(|r| r.reason).next()
     }
+}
+
+/// Whether what a vNIC may send is another while a step is not done.
+fn concerns(step: &Step, vnic: &Vnic) -> bool {
+    match &step.set {
+        Set::NewNode { node }
+        | Set::Node { node, .. }
+        | Set::NodeParent { node, .. }
+        | Set::DeleteNode { node } => {
+            node.strip_prefix(PREFIX).is_some_and(|name| name == vnic.segment.to_string())
+        }
+        _ => address(vnic).is_some_and(|(_, index)| step.vf() == Some(index)),
+    }
+}
+
+/// Whether it is left over from somebody who is gone.
+fn is_nobodys(step: &Step, vnics: &[&Vnic]) -> bool {
+    !vnics.iter().any(|vnic| concerns(step, vnic))
 }
 
 /// The limit of a function before its loop has set one: the one it has, if that is not too much; or what it is promised.

@@ -106,7 +106,10 @@ mod tests {
         let mut observed = nothing();
         observed.obstacles.insert("a".into(), "eth1 has 2 VFs".into());
         let rate = |mbit: u64| Rate::from_bits(mbit * 1_000_000);
-        observed.links.insert("eth1".into(), SharedLink { speed: rate(100), lacks_min: Some("no".into()) });
+        observed.links.insert(
+            "eth1".into(),
+            SharedLink { speed: rate(100), lacks_min: Some("no".into()), groups: false },
+        );
         let (mut a, mut b) = (vf("a", 1, "eth1", 0), vf("b", 2, "eth1", 1));
         (a.queues, b.tx.min) = (2, rate(200));
         let refused = plan(&Wanted { host: &Host::default(), vnics: &[a, b], adopt: false }, &observed)

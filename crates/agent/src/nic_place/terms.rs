@@ -2,8 +2,9 @@
 
 use super::function::address;
 use crate::place::{Refusal, SharedLink};
-use std::collections::BTreeMap;
-use tidegate_contract::{Control, Nic, Rate, Vnic};
+use std::collections::{BTreeMap, BTreeSet};
+use tidegate_contract::{Aggregate, Control, Nic, Rate, Segment, Vnic};
+use tidegate_nic::Group;
 use tidegate_nic::control::{Link, Member, Tenant, admissible};
 
 /// What is told to the loop of one NIC.
@@ -34,11 +35,12 @@ pub fn by_nic<'a>(vnics: impl IntoIterator<Item = &'a Vnic>) -> BTreeMap<&'a str
 /// Why a contract needs the loop, in words; `None` where it does not.
 pub fn needs_loop(vnic: &Vnic, nic: &Nic, link: &SharedLink) -> Option<String> {
     let aggregate = nic.segment.get(&vnic.segment).filter(|a| a.max.is_some() || a.min.is_some());
+    let aggregate = aggregate.filter(|_| !link.groups);
     let min = vnic.tx.min.and(link.lacks_min.as_ref());
     match (min, aggregate) {
         (Some(why), _) => Some(format!("tx.min: the NIC keeps no minimum by itself ({why})")),
         (None, Some(_)) => {
-            Some(format!("an aggregate of segment {}: NICs know single functions only", vnic.segment))
+            Some(format!("an aggregate of segment {}: this NIC knows single functions only", vnic.segment))
         }
         (None, None) if vnic.weight != 1 => Some("weight: the NIC knows none".into()),
         (None, None) => None,
@@ -53,6 +55,17 @@ pub fn terms(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Option<Terms> {
         Control::Auto => vnics.iter().any(|v| needs_loop(v, nic, link).is_some()),
     };
     runs.then(|| told(vnics, nic, link)).flatten()
+}
+
+/// The groups of functions whose aggregates the NIC keeps: those of a segment, named after it.
+pub fn groups(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Vec<Group> {
+    let group = |(segment, aggregate): (&Segment, &Aggregate)| {
+        let members = vnics.iter().filter(|v| v.segment == *segment).filter_map(|v| Some(address(v)?.1));
+        let vfs: BTreeSet<u16> = members.collect();
+        let group = Group { name: segment.to_string(), tx_max: aggregate.max, tx_min: aggregate.min, vfs };
+        (!group.vfs.is_empty()).then_some(group)
+    };
+    if link.groups { nic.segment.iter().filter_map(group).collect() } else { Vec::new() }
 }
 
 /// Everything of what is promised that does not fit.
@@ -95,11 +108,7 @@ fn told(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Option<Terms> {
         let (_, id) = address(vnic)?;
         Some(Member { id, max: vnic.tx.max, min: vnic.tx.min, weight: vnic.weight, segment: vnic.segment })
     };
-    let tenant = |(segment, a): (&_, &tidegate_contract::Aggregate)| Tenant {
-        segment: *segment,
-        max: a.max,
-        min: a.min,
-    };
+    let tenant = |(segment, a): (&_, &Aggregate)| Tenant { segment: *segment, max: a.max, min: a.min };
     Some(Terms {
         link: Link::new(capacity(nic, link)?),
         members: vnics.iter().filter_map(member).collect(),
@@ -111,7 +120,6 @@ fn told(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Option<Terms> {
 mod tests {
     use super::*;
     use crate::testing::vf;
-    use tidegate_contract::{Aggregate, Segment};
 
     fn mbit(n: u64) -> Option<Rate> {
         Rate::from_bits(n * 1_000_000)
@@ -119,7 +127,7 @@ mod tests {
 
     /// A NIC of 1 Gbit/s that knows maxima only.
     fn gigabit() -> SharedLink {
-        SharedLink { speed: mbit(1000), lacks_min: Some("Invalid argument".into()) }
+        SharedLink { speed: mbit(1000), lacks_min: Some("Invalid argument".into()), groups: false }
     }
 
     fn promised(name: &str, index: u16, min: u64) -> Vnic {
@@ -140,6 +148,7 @@ mod tests {
         let tenant = Aggregate { max: mbit(100), min: None };
         let aggregate = Nic { segment: [(plain.segment, tenant)].into(), ..nic.clone() };
         assert!(runs(&plain, &aggregate, &gigabit()));
+        assert!(!runs(&plain, &aggregate, &SharedLink { groups: true, ..gigabit() }));
         let elsewhere = Nic { segment: [(Segment::new(9).expect("in range"), tenant)].into(), ..nic };
         assert!(!runs(&plain, &elsewhere, &gigabit()));
     }
