@@ -8,7 +8,7 @@
 //! Whoever looks at a NIC holds the loops meanwhile: what it sees is what they set last. Where the agent ends, the last
 //! limits stay: together they are not more than the link carries.
 
-use super::terms::Terms;
+use super::terms::{self, Terms};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -39,8 +39,9 @@ pub struct Engine {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What the loops' thread and whoever looks at NICs share.
 #[derive(Debug, Default)]
-struct Shared {
+pub struct Shared {
     loops: Mutex<Loops>,
     changed: Condvar,
 }
@@ -60,7 +61,7 @@ struct Loop {
     due: Instant,
     /// What was read last, by function.
     read: BTreeMap<u16, Reading>,
-    /// Why the last turn did nothing.
+    /// Why the last turn did nothing, or not all.
     trouble: Option<String>,
 }
 
@@ -72,36 +73,29 @@ struct Reading {
 }
 
 impl Engine {
-    /// The loops, which stand still until the guard goes.
-    pub fn hold(&self) -> MutexGuard<'_, Loops> {
-        self.shared.loops.lock().unwrap_or_else(PoisonError::into_inner)
+    /// For holding the loops.
+    pub fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
     }
 
-    /// The loop of this NIC runs from now on as it is told, or not at all.
-    ///
-    /// # Errors
-    /// Why it cannot; none runs then.
-    pub fn set(&mut self, pf: &str, task: Option<Task>) -> Result<(), String> {
-        let runs = task.is_some();
-        let set = self.hold().set(pf, task);
-        if runs && self.thread.is_none() {
-            let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name("nic-loop".into()).spawn(move || shared.run());
-            self.thread = Some(thread.map_err(|e| format!("cannot start its thread: {e}"))?);
+    /// Its thread runs, where there is a loop, and takes notice of what was changed.
+    pub fn start(&mut self) {
+        if self.thread.is_none() && !self.shared.hold().all.is_empty() {
+            let shared = self.shared();
+            match std::thread::Builder::new().name("nic-loop".into()).spawn(move || shared.run()) {
+                Ok(thread) => self.thread = Some(thread),
+                Err(error) => {
+                    tracing::error!(%error, "no loop runs: cannot start its thread; trying again soon")
+                }
+            }
         }
         self.shared.changed.notify_all();
-        set
-    }
-
-    /// Only loops of these NICs go on.
-    pub fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.hold().all.retain(|pf, _| is_there(pf));
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.hold().stop = true;
+        self.shared.hold().stop = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
             // It says itself why it failed.
@@ -126,28 +120,40 @@ impl Loops {
         self.all.get(pf)?.controller.standings().find(|s| s.id == function)
     }
 
-    /// How often the loop of a NIC looks, and why its last turn did nothing.
+    /// How often the loop of a NIC looks, and why its last turn did nothing, or not all.
     pub fn pace(&self, pf: &str) -> Option<(Duration, Option<&str>)> {
         self.all.get(pf).map(|l| (l.pace.period(), l.trouble.as_deref()))
     }
 
-    /// Somebody else changed a limit: it is set again.
-    pub fn forget(&mut self, pf: &str, function: u16) {
-        if let Some(one) = self.all.get_mut(pf) {
-            one.controller.forget(function);
+    /// The loop of this NIC runs from now on as it is told, or not at all.
+    ///
+    /// # Errors
+    /// Why it cannot; one that runs goes on as it did.
+    pub fn set(&mut self, name: &str, task: Option<Task>) -> Result<(), String> {
+        match task {
+            Some(task) => self.told(name, task),
+            None => {
+                self.all.remove(name);
+                Ok(())
+            }
         }
     }
 
-    fn set(&mut self, name: &str, task: Option<Task>) -> Result<(), String> {
-        let Some(task) = task else {
-            self.all.remove(name);
-            return Ok(());
-        };
-        let set = self.told(name, task);
-        if set.is_err() {
-            self.all.remove(name);
+    /// Only loops of these NICs go on.
+    pub fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.all.retain(|pf, _| is_there(pf));
+    }
+
+    /// A NIC is so now, and these limits were set by somebody else than its loop.
+    pub fn saw(&mut self, pf: &Pf, set: impl Iterator<Item = (u16, Option<Rate>)>) {
+        let Some(one) = self.all.get_mut(&pf.name) else { return };
+        one.task.pf = pf.clone();
+        for (function, limit) in set {
+            match limit {
+                Some(limit) => one.controller.found(function, limit),
+                None => one.controller.forget(function),
+            }
         }
-        set
     }
 
     fn told(&mut self, name: &str, task: Task) -> Result<(), String> {
@@ -174,9 +180,14 @@ impl Loops {
 }
 
 impl Shared {
+    /// The loops, which stand still until the guard goes.
+    pub fn hold(&self) -> MutexGuard<'_, Loops> {
+        self.loops.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn run(&self) {
         let mut nic = None;
-        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loops = self.hold();
         while !loops.stop {
             let now = Instant::now();
             for one in loops.all.values_mut().filter(|l| l.due <= now) {
@@ -196,7 +207,7 @@ impl Loop {
         let trouble = self.try_turn(nic).err();
         if trouble != self.trouble {
             match &trouble {
-                Some(why) => tracing::warn!(nic = self.task.pf.name, "its loop stands still: {why}"),
+                Some(why) => tracing::warn!(nic = self.task.pf.name, "its loop is held up: {why}"),
                 None => tracing::info!(nic = self.task.pf.name, "its loop runs"),
             }
             self.trouble = trouble;
@@ -221,15 +232,24 @@ impl Loop {
             }
         };
         let changes = self.controller.step(&usage).to_vec();
-        for (done, change) in changes.iter().enumerate() {
+        let mut trouble = None;
+        // What could not be lowered, bit/s: others cannot have it.
+        let mut missing = 0_u64;
+        for change in changes {
+            let (from, to) = (change.from.map_or(u64::MAX, Rate::bits), change.to.bits());
+            let raised = if change.from.is_none() { 0 } else { to.saturating_sub(from) };
+            if raised > 0 && missing > 0 {
+                missing = missing.saturating_sub(raised);
+                self.controller.not_set(change.id);
+                continue;
+            }
             if let Err(why) = self.set_limit(conversation, change.id, change.to) {
-                for change in &changes[done..] {
-                    self.controller.not_set(change.id);
-                }
-                return Err(why);
+                missing = missing.saturating_add(from.saturating_sub(to));
+                self.controller.not_set(change.id);
+                trouble.get_or_insert(why);
             }
         }
-        Ok(())
+        trouble.map_or(Ok(()), Err)
     }
 
     /// What each member sent since the last look; what others on this link sent makes it the narrower.
@@ -249,15 +269,20 @@ impl Loop {
         let members = &self.task.terms.members;
         let others = used.iter().filter(|(function, _)| !members.iter().any(|m| m.id == **function));
         let others: f64 = others.map(|(_, u)| u.bytes as f64 * 8.0 / u.elapsed.as_secs_f64().max(1e-3)).sum();
-        let capacity = self.task.terms.link.capacity.bits().saturating_sub(others as u64);
-        self.controller.set_capacity(Rate::from_bits(capacity.max(1)).unwrap_or(Rate::MAX));
+        let Task { terms, pf, .. } = &self.task;
+        let carried = terms::carried(terms.link.capacity, pf.speed).bits();
+        // Who has no contract cannot take what others are promised.
+        let left = carried.saturating_sub(others as u64).max(terms.promised().min(carried));
+        self.controller.set_capacity(Rate::from_bits(left.max(1)).unwrap_or(Rate::MAX));
         Ok(members.iter().map(|m| used.get(&m.id).copied()).collect())
     }
 
     /// Sets a limit, and nothing else.
     fn set_limit(&mut self, nic: &mut Nic, function: u16, limit: Rate) -> Result<(), String> {
         let Task { terms, pf, abilities, keeps_min, .. } = &mut self.task;
-        let min = terms.members.iter().find(|m| m.id == function).and_then(|m| m.min).filter(|_| *keeps_min);
+        let min = terms.members.iter().find(|m| m.id == function).and_then(|m| m.min);
+        // What is lent of a minimum is lent by its limit.
+        let min = min.filter(|_| *keeps_min).map(|min| min.min(limit));
         let wanted = Function { index: function, tx_max: Some(limit), tx_min: min, ..Function::default() };
         let plan = plan(&[wanted], pf, abilities);
         let why = plan
@@ -274,5 +299,39 @@ impl Loop {
             step.done(pf);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_contract::Segment;
+    use tidegate_nic::control::{Link, Member};
+
+    fn task(minima: &[u64]) -> Task {
+        let mbit = |n: u64| Rate::from_bits(n * 1_000_000);
+        let member = |(id, min): (usize, &u64)| {
+            let segment = Segment::new(1).expect("in range");
+            Member { id: id as u16, max: None, min: mbit(*min), weight: 1, segment }
+        };
+        let members = minima.iter().enumerate().map(member).collect();
+        let terms = Terms { link: Link::new(mbit(1000).expect("a rate")), members, tenants: Vec::new() };
+        let pf = Pf { name: "eth1".into(), carrier: true, ..Pf::default() };
+        let (period, abilities) = (Duration::from_millis(100), Abilities::default());
+        Task { terms, period, pf, abilities, keeps_min: false }
+    }
+
+    #[test]
+    fn a_loop_goes_on_where_what_is_new_does_not_fit() {
+        let mut loops = Loops::default();
+        loops.set("eth1", Some(task(&[300, 300]))).expect("it fits");
+        loops.saw(&task(&[]).pf, [(0, Rate::from_bits(400_000_000))].into_iter());
+        assert_eq!(loops.limit("eth1", 0), Rate::from_bits(400_000_000));
+        assert!(loops.set("eth1", Some(task(&[900, 300]))).is_err());
+        assert_eq!(loops.limit("eth1", 0), Rate::from_bits(400_000_000), "nothing is forgotten");
+        loops.saw(&task(&[]).pf, [(0, None)].into_iter());
+        assert_eq!(loops.limit("eth1", 0), None);
+        loops.set("eth1", None).expect("it stops");
+        assert!(!loops.runs("eth1"));
     }
 }

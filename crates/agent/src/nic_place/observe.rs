@@ -28,60 +28,65 @@ impl NicPlace {
     /// [`Place::observe`](crate::place::Place::observe).
     pub(super) fn look(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
         let mut observed = nothing();
-        // Changes are made between two looks.
-        self.record.accepted();
+        // What the loops set meanwhile would look like somebody else's.
+        let shared = self.engine.shared();
+        let mut loops = shared.hold();
         self.coming.clear();
         self.seen.clear();
+        // Changes are made between two looks: what is left without a contract is so for good.
+        self.give_back_what_is_left();
+        self.seen.clear();
         observed.problem = self.record.save().err().map(cannot_note);
-        observed.host = Some(Host { nic: self.settings.clone(), ..Host::default() });
-        let held: Vec<Vnic> = self.record.vnics().cloned().collect();
+        observed.host = self.settings.clone().map(|nic| Host { nic, ..Host::default() });
         observed.evidence.taken = Instant::now();
-        for (name, vnics) in by_nic(held.iter().chain(coming)) {
-            let held: Vec<&Vnic> = vnics.into_iter().filter(|v| held.iter().any(|h| h == *v)).collect();
+        let held: Vec<Vnic> = self.made();
+        let (held, new) = (by_nic(&held), by_nic(coming));
+        for name in held.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
+            let [held, new] = [&held, &new].map(|by| by.get(name).map(Vec::as_slice).unwrap_or_default());
             let seen = self.see(name)?;
             if let Some(seen) = &seen {
-                observed.links.insert(name.to_owned(), seen.link.clone());
-                self.set_loop(&held, seen);
+                observed.links.insert((*name).to_owned(), seen.link.clone());
+                self.set_loop(held, seen, &mut loops);
             }
-            self.observe_held(name, &held, seen.as_ref(), &mut observed)?;
-            for vnic in coming.iter().filter(|v| address(v).is_some_and(|(pf, _)| pf == name)) {
+            self.observe_held(name, held, seen.as_ref(), &loops, &mut observed)?;
+            for vnic in new {
                 let obstacle = self.obstacle(vnic, name, seen.as_ref());
                 observed.obstacles.extend(obstacle.map(|why| (vnic.name.clone(), why)));
             }
-            self.seen.extend(seen.map(|seen| (name.to_owned(), seen)));
+            self.seen.extend(seen.map(|seen| ((*name).to_owned(), seen)));
         }
-        let names: BTreeSet<&str> = held.iter().filter_map(|v| Some(address(v)?.0)).collect();
-        self.engine.retain(|pf| names.contains(pf));
+        loops.retain(|pf| held.contains_key(pf));
+        drop(loops);
+        self.engine.start();
         Ok(observed)
     }
 
     /// A NIC as it is, what it takes, and what its link carries; `None` where there is no such NIC.
     pub(super) fn see(&mut self, name: &str) -> Result<Option<Seen>, PlaceError> {
         let Some(pf) = self.conversation.ask(|nic| nic.observe(name))? else { return Ok(None) };
-        let abilities = self.abilities(&pf)?;
+        let (abilities, speed) = self.known(&pf)?;
         let lacks_min = match &abilities.min_rate {
             Ability::Has => None,
             Ability::Lacks(why) | Ability::Unknown(why) => Some(why.clone()),
         };
-        let fastest = self.fastest.entry(name.to_owned()).or_default();
-        *fastest = (*fastest).max(pf.top_speed).max(pf.speed);
         let groups = abilities.node == Ability::Has;
-        let link = SharedLink { speed: *fastest, lacks_min, groups };
+        let link = SharedLink { speed, lacks_min, groups };
         Ok(Some(Seen { pf, abilities, link, at: Instant::now() }))
     }
 
-    /// Its loop runs as these contracts need it.
-    pub(super) fn set_loop(&mut self, vnics: &[&Vnic], seen: &Seen) {
+    /// Its loop runs as these contracts need it. Before the settings are known none does.
+    pub(super) fn set_loop(&mut self, vnics: &[&Vnic], seen: &Seen, loops: &mut Loops) {
         let name = &seen.pf.name;
-        let settings = self.settings(name);
-        let task = terms(vnics, &settings, &seen.link).map(|terms| Task {
+        let settings = self.settings_of(name);
+        let terms = self.settings.as_ref().and_then(|_| terms(vnics, &settings, &seen.link));
+        let task = terms.map(|terms| Task {
             terms,
             period: Duration::from_nanos(settings.period.get()),
             pf: seen.pf.clone(),
             abilities: seen.abilities.clone(),
             keeps_min: seen.link.lacks_min.is_none(),
         });
-        match self.engine.set(name, task) {
+        match loops.set(name, task) {
             Ok(()) => drop(self.refused_loops.remove(name)),
             Err(why) => drop(self.refused_loops.insert(name.clone(), why)),
         }
@@ -99,8 +104,12 @@ impl NicPlace {
             }
             if runs {
                 let there = pf.vfs.get(&wanted.index).and_then(|vf| vf.limit());
-                let last = loops.limit(&pf.name, wanted.index);
-                wanted.tx_max = Some(last.unwrap_or_else(|| at_first(vnic, there)));
+                let last = loops.limit(&pf.name, wanted.index).unwrap_or_else(|| at_first(vnic, there));
+                // A contract, or the link, that is less now is so at once.
+                let limit = [vnic.tx.max, pf.speed].into_iter().flatten().fold(last, Rate::min);
+                wanted.tx_max = Some(limit);
+                // What is lent of a minimum is lent by its limit.
+                wanted.tx_min = wanted.tx_min.map(|min| min.min(limit));
             }
             Some(wanted)
         };
@@ -120,16 +129,12 @@ impl NicPlace {
         plan
     }
 
-    /// `[host.nic.NAME]` of a NIC.
-    pub(super) fn settings(&self, name: &str) -> Settings {
-        self.settings.get(name).cloned().unwrap_or_default()
-    }
-
     fn observe_held(
         &mut self,
         name: &str,
         vnics: &[&Vnic],
         seen: Option<&Seen>,
+        loops: &Loops,
         observed: &mut Observed,
     ) -> Result<(), PlaceError> {
         let Some(seen) = seen else {
@@ -145,8 +150,7 @@ impl NicPlace {
             return Ok(());
         }
         let counted = self.conversation.ask(|nic| nic.counters(&seen.pf))?;
-        let mut loops = self.engine.hold();
-        let plan = Self::wishes(&self.settings(name), vnics, seen, &loops);
+        let plan = Self::wishes(&self.settings_of(name), vnics, seen, loops);
         let strangers = strangers(&seen.pf, vnics);
         for vnic in vnics {
             let Some((_, index)) = address(vnic) else { continue };
@@ -161,13 +165,12 @@ impl NicPlace {
                 Some(_) => {}
             }
             let first = vnics.first().is_some_and(|first| first.name == vnic.name);
-            let step =
-                plan.steps.iter().find(|step| concerns(step, vnic) || (first && is_nobodys(step, vnics)));
+            let mut steps = plan.steps.iter();
+            let step = steps.find(|step| concerns(step, vnic) || (first && is_nobodys(step, vnics)));
+            // Before the settings are known nobody knows what its loop would have set.
+            let step = step.filter(|_| self.settings.is_some());
             there.broken = step.map(|step| format!("its function is not as it should be, so: {step}"));
-            if there.broken.is_some() {
-                loops.forget(name, index);
-            }
-            there.notes.extend(self.notes_of_loop(vnic, name, &loops, strangers.as_deref()));
+            there.notes.extend(self.notes_of_loop(vnic, name, loops, strangers.as_deref()));
             there.notes.extend(there.broken.clone());
             if let Some(counted) = counted.get(&index) {
                 enter(vnic, counted, observed, &mut there);
@@ -190,7 +193,7 @@ impl NicPlace {
         let set = standing.limit.map_or_else(|| "no limit yet".into(), |limit| format!("{limit}"));
         let mut notes =
             vec![format!("the loop of {name}, every {period:.0?}, has set {set}: {}", standing.held)];
-        notes.extend(trouble.map(|why| format!("the loop of {name} stands still: {why}")));
+        notes.extend(trouble.map(|why| format!("the loop of {name} is held up: {why}")));
         notes.extend(strangers.filter(|_| vnic.tx.min.is_some()).map(str::to_owned));
         notes
     }

@@ -1,7 +1,7 @@
 //! The contracts this place was told to keep, over restarts, and what their functions were before.
 //!
 //! ```text
-//!  reserve: on disk before anything is touched ─▶ enter ─▶ kept ─▶ strike ─▶ left ── accepted ─▶ gone
+//!  reserve: on disk before anything is touched ─▶ enter ─▶ kept ─▶ strike ─▶ left ── gave back ─▶ gone
 //! ```
 //!
 //! By function, not by contract: what one was before its first contract stays on record while it goes from contract to
@@ -17,7 +17,7 @@ use tidegate_nic::Function;
 /// One function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// Its contract; none once that has gone, until the change is accepted.
+    /// Its contract; none once that has gone, or before it is there, until what was before is given back.
     pub vnic: Option<Vnic>,
     /// What it was before any contract.
     pub before: Function,
@@ -52,16 +52,15 @@ impl Record {
         self.held.get(&key(attach)?).map(|held| &held.before)
     }
 
-    /// Its function has this contract now. One that was not reserved is given back nothing.
+    /// Its function has this contract now. What it was before was reserved.
     pub fn enter(&mut self, vnic: &Vnic) {
-        if let Some(key) = key(&vnic.attach) {
-            let held =
-                self.held.entry(key).or_insert_with(|| Held { vnic: None, before: Function::default() });
+        let held = key(&vnic.attach).and_then(|key| self.held.get_mut(&key));
+        if let Some(held) = held {
             held.vnic = Some(vnic.clone());
         }
     }
 
-    /// Its function has no contract any more, and is on record until that is accepted.
+    /// Its function has no contract any more, and is on record until it has got back what it was.
     pub fn strike(&mut self, vnic: &Vnic) {
         let held = key(&vnic.attach).and_then(|key| self.held.get_mut(&key));
         if let Some(held) = held.filter(|held| held.vnic.as_ref().is_some_and(|v| v.name == vnic.name)) {
@@ -69,9 +68,16 @@ impl Record {
         }
     }
 
-    /// Changes are accepted: what was there before them is of no concern any more.
-    pub fn accepted(&mut self) {
-        self.held.retain(|_, held| held.vnic.is_some());
+    /// What functions were that have no contract: to be given back, by their NIC.
+    pub fn left(&self) -> Vec<(String, Function)> {
+        let left = self.held.iter().filter(|(_, held)| held.vnic.is_none());
+        left.filter_map(|(key, held)| Some((key.rsplit_once('/')?.0.to_owned(), held.before.clone())))
+            .collect()
+    }
+
+    /// A function has got back what it was.
+    pub fn gave_back(&mut self, pf: &str, index: u16) {
+        self.held.retain(|key, held| held.vnic.is_some() || *key != format!("{pf}/{index}"));
     }
 
     /// Puts what functions are on disk before anything of them is touched.
@@ -119,26 +125,28 @@ mod tests {
         let load = || Record::load(folder.path()).expect("it loads").0;
         let mut record = load();
         let (a, b) = (vf("a", 1, "eth1", 2), vf("b", 2, "eth1", 2));
-        let before = Function { vlan: Some(7), ..Function::default() };
+        let before = Function { index: 2, vlan: Some(7), ..Function::default() };
         record.reserve([(&a.attach, before.clone())].into_iter()).expect("saved");
         assert_eq!(load().before(&a.attach), Some(&before), "an agent that died here");
         assert_eq!(load().vnics().next(), None);
 
         record.enter(&a);
-        record.accepted();
         // The function goes from one VM to another in one change, and was `a`'s when `b` was looked at.
         record.strike(&a);
         record.reserve([(&b.attach, Function::default())].into_iter()).expect("saved");
         record.enter(&b);
         record.strike(&a);
-        record.accepted();
+        assert_eq!(record.left(), []);
         record.save().expect("saved");
         let mut record = load();
         assert_eq!(record.vnics().collect::<Vec<_>>(), [&b]);
         assert_eq!(record.before(&b.attach), Some(&before));
         record.strike(&b);
         assert_eq!(record.before(&b.attach), Some(&before), "for one that takes it back");
-        record.accepted();
+        record.save().expect("saved");
+        let mut record = load();
+        assert_eq!(record.left(), [("eth1".into(), before)], "an agent that died before it gave back");
+        record.gave_back("eth1", 2);
         record.save().expect("saved");
         assert_eq!(load().before(&b.attach), None);
     }

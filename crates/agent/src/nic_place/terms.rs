@@ -94,13 +94,26 @@ pub fn refusals(pf: &str, vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Vec<
     admissible(&terms.link, &terms.members, &terms.tenants).err().into_iter().flatten().map(of).collect()
 }
 
+impl Terms {
+    /// What is promised to all members together, bit/s; a limit is at least a unit.
+    pub fn promised(&self) -> u64 {
+        let unit = self.link.unit;
+        self.members.iter().map(|m| m.min.unwrap_or(unit).max(unit).bits()).sum()
+    }
+}
+
 /// What functions may send together, in the bytes that are counted.
 fn capacity(nic: &Nic, link: &SharedLink) -> Option<Rate> {
-    let counted = link.speed.and_then(|speed| Rate::from_bits(speed.bits() / 100 * COUNTED_PERCENT));
-    match (nic.capacity, counted) {
-        (Some(said), Some(counted)) => Some(said.min(counted)),
-        (said, counted) => said.or(counted),
+    match nic.capacity {
+        Some(said) => Some(carried(said, link.speed)),
+        None => link.speed.map(|speed| carried(Rate::MAX, Some(speed))),
     }
+}
+
+/// What of this a link of this speed carries, in the bytes that are counted.
+pub fn carried(capacity: Rate, speed: Option<Rate>) -> Rate {
+    let counted = speed.and_then(|speed| Rate::from_bits(speed.bits() / 100 * COUNTED_PERCENT));
+    counted.map_or(capacity, |counted| capacity.min(counted))
 }
 
 fn told(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Option<Terms> {
@@ -162,6 +175,16 @@ mod tests {
         assert_eq!(of(&said(2000), &gigabit()), Some(980));
         assert_eq!(of(&said(800), &SharedLink::default()), Some(800));
         assert_eq!(of(&Nic::default(), &SharedLink::default()), None);
+    }
+
+    #[test]
+    fn a_slower_link_carries_less_and_what_is_promised_counts() {
+        let mbits = |rate: Option<Rate>| rate.map(|r| r.bits() / 1_000_000);
+        assert_eq!(mbits(mbit(800).map(|said| carried(said, mbit(100)))), Some(98));
+        assert_eq!(mbits(mbit(800).map(|said| carried(said, None))), Some(800));
+        let (a, b) = (promised("a", 0, 300), vf("b", 2, "eth1", 1));
+        let told = told(&[&a, &b], &Nic::default(), &gigabit()).expect("the capacity is known");
+        assert_eq!(told.promised(), 301_000_000, "a limit is at least a unit");
     }
 
     #[test]

@@ -238,6 +238,14 @@ impl Controller {
         }
     }
 
+    /// Somebody else has set a member's limit to this.
+    pub fn found(&mut self, id: u16, limit: Rate) {
+        let units = self.link.units(limit).max(1);
+        if let Some(state) = self.states.iter_mut().find(|s| s.member.id == id) {
+            state.limit = Some(units);
+        }
+    }
+
     /// What is in force for a member is not known any more: the next step sets its limit again, whatever it is.
     pub fn forget(&mut self, id: u16) {
         if let Some(state) = self.states.iter_mut().find(|s| s.member.id == id) {
