@@ -71,7 +71,7 @@ enum Phase {
 /// What to do so that every VF in `wanted` is as it says. VFs that it does not name stay as they are. Nothing to do is an
 /// empty plan.
 ///
-/// A rate that is no whole number of Mbit/s is rounded: limits down, guarantees up. A guarantee on a NIC that has none is
+/// A rate that is no whole number of Mbit/s is rounded: limits down, guarantees up, but to no more than the limit. A guarantee on a NIC that has none is
 /// refused: where the control loop keeps it instead, ask without. The MAC address of a VF that has trust already, and shall,
 /// is its VM's: it was set before trust was given.
 pub fn plan(wanted: &[Function], pf: &Pf, abilities: &Abilities) -> Plan {

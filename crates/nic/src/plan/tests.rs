@@ -178,7 +178,10 @@ proptest! {
             let (wanted, limit) = (bits(function.tx_max, 0), bits(vf.limit(), 0));
             prop_assert!(limit <= wanted && wanted - limit < MBIT, "limit {limit} for {wanted}");
             let (wanted, least) = (bits(function.tx_min, 0), bits(vf.guarantee(), 0));
-            prop_assert!(least >= wanted && least - wanted < MBIT, "guarantee {least} for {wanted}");
+            // Where no whole number is between guarantee and limit, both are the one below.
+            let above = if least == limit { wanted.saturating_sub(least) } else { 0 };
+            prop_assert!(least + above >= wanted && above < MBIT, "guarantee {least} for {wanted}");
+            prop_assert!(least.saturating_sub(wanted) < MBIT, "guarantee {least} for {wanted}");
         }
         // Whom nobody named stays as it was.
         for (index, vf) in pf.vfs.iter().filter(|(index, _)| wanted.iter().all(|f| f.index != **index)) {
@@ -285,10 +288,9 @@ fn refusals_say_what_is_wrong_and_what_to_do() {
     // What is off anyhow can be wanted off.
     let off = Function { link_state: Some(LinkState::Auto), trust: Some(false), ..Function::default() };
     assert_eq!(reasons(off, &pf, IGB), (vec![], vec![]));
-    // Rounded, the guarantee is above the limit.
-    let same = Rate::from_bits(1_500_000);
-    let (refusals, _) = reasons(Function { tx_max: same, tx_min: same, ..Function::default() }, &pf, ABLE);
-    assert!(refusals[0].contains("tx.min of 2 Mbit/s is more than tx.max of 1 Mbit/s"), "{refusals:?}");
+    let above = Function { tx_max: mbit(1), tx_min: Rate::from_bits(1_000_001), ..Function::default() };
+    let (refusals, _) = reasons(above, &pf, ABLE);
+    assert_eq!(refusals, ["tx.min of 1000001bit is more than tx.max of 1mbit"]);
     let twice = plan(&[min.clone(), min], &pf, &ABLE.abilities());
     assert_eq!(twice.refusals.len(), 1);
 }
@@ -316,6 +318,24 @@ fn a_trusted_driver_keeps_the_mac_that_it_chose() {
     ] {
         let plan = planned(wanted, &found);
         assert_eq!((sets(&plan), plan.notes), (expected, vec![]));
+    }
+}
+
+#[test]
+fn a_guarantee_is_rounded_to_no_more_than_its_limit() {
+    let pf = one(Vf::default());
+    let rate = |kbit: u64| Rate::from_bits(kbit * 1000);
+    for (min, max, expected) in [
+        (50_500, 50_500, (50, 50)),
+        (50_001, 50_999, (50, 50)),
+        (49_001, 50_500, (50, 50)),
+        (50_001, 51_000, (51, 51)),
+    ] {
+        let wanted = Function { tx_min: rate(min), tx_max: rate(max), ..Function::default() };
+        let planned = plan(&[wanted], &pf, &ABLE.abilities());
+        let (min, max) = expected;
+        let last = planned.steps.last().map(|step| step.set.clone());
+        assert_eq!((planned.refusals, last), (vec![], Some(Set::Rate { vf: 0, min, max })));
     }
 }
 
