@@ -9,9 +9,10 @@ use serde::Serialize;
 pub enum Ability {
     /// It does.
     Has,
-    /// It does not; the kernel's words.
+    /// It does not, and will not; the kernel's words.
     Lacks(String),
-    /// It could not be asked; why. It is tried where it is wanted.
+    /// It could not be asked, or what it answered may be about the moment only; why. It is tried where it is wanted, and
+    /// worth asking again.
     Unknown(String),
 }
 

@@ -49,7 +49,7 @@ pub use function::Function;
 pub use group::{Group, GroupPlan, plan_groups};
 pub use nic::{Nic, NicError, StepError};
 pub use pf::{Mode, Node, Pf};
-pub use plan::{Pending, Plan, Refusal, plan, undo};
+pub use plan::{Note, Pending, Plan, Refusal, plan, undo};
 pub use probe::probe;
 pub use step::{Set, Step};
 pub use vf::{Leaf, LinkState, Representor, Statistics, Vf};

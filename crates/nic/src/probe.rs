@@ -8,10 +8,12 @@
 //! The first question changes nothing, whatever is answered, where setting a VF to what it is already may: a driver takes a MAC
 //! address that the host set away from the VM. Drivers without guarantees know the setting and refuse its value, so that has
 //! to be tried.
+//!
+//! A refusal is final only where it cannot be about the moment: what a NIC in reset refuses it may take a minute later.
 
 use crate::abilities::{Abilities, Ability};
 use crate::counters::sources;
-use crate::nic::Nic;
+use crate::nic::{Nic, StepError};
 use crate::pf::{Mode, Pf};
 use crate::step::{Set, Step};
 use crate::vf::{LinkState, Vf};
@@ -24,6 +26,7 @@ const NODE: &str = "tidegate-probe";
 const MBIT_BYTES: u64 = 125_000;
 
 const EPERM: i32 = 1;
+const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 
 /// What a NIC takes. `pf` as it was just observed.
@@ -45,6 +48,51 @@ pub fn probe(nic: &mut Nic, pf: &Pf) -> Abilities {
     }
 }
 
+/// What a driver says that has no such setting.
+const LACKING: &[i32] = &[EOPNOTSUPP];
+/// What it says that has it, and refuses every value.
+const LACKING_VALUE: &[i32] = &[EOPNOTSUPP, EINVAL];
+
+/// What an answer about a VF that is not there says.
+fn known(answer: Result<(), StepError>) -> Ability {
+    match answer {
+        Ok(()) => Ability::Has,
+        Err(e) => match e.errno {
+            Some(EOPNOTSUPP) => Ability::Lacks(e.why),
+            Some(EPERM) | None => Ability::Unknown(e.why),
+            // No such VF.
+            Some(_) => Ability::Has,
+        },
+    }
+}
+
+/// What an answer about one that is there says, where `lacking` are the errors that are not about the moment.
+fn taken(answer: Result<(), StepError>, lacking: &[i32]) -> Ability {
+    match answer {
+        Ok(()) => Ability::Has,
+        Err(e) if e.errno.is_some_and(|errno| lacking.contains(&errno)) => Ability::Lacks(e.why),
+        Err(e) => Ability::Unknown(e.why),
+    }
+}
+
+/// A VF whose rates can be set to what they are; else why there is none.
+fn askable(pf: &Pf) -> Result<(u16, &Vf), String> {
+    let unknown = |why: &str| Err(format!("{} {why}", pf.name));
+    if pf.vfs.is_empty() {
+        return unknown("has no VF to ask of");
+    }
+    // Without one, drivers refuse what they take otherwise.
+    if !pf.up || !pf.carrier {
+        return unknown("has no link: asked when it has");
+    }
+    // Of when the link was faster: drivers refuse it now.
+    let too_fast = |vf: &Vf| pf.speed.is_some_and(|speed| vf.tx_max.max(vf.tx_min) > Some(speed));
+    match pf.vfs.iter().find(|(_, vf)| !too_fast(vf)) {
+        Some((&index, vf)) => Ok((index, vf)),
+        None => unknown("has no VF whose rates are not above the link's speed: asked when one has"),
+    }
+}
+
 struct Asker<'a> {
     nic: &'a mut Nic,
     pf: &'a Pf,
@@ -53,26 +101,12 @@ struct Asker<'a> {
 impl Asker<'_> {
     /// Whether a driver knows a setting, asked of a VF that is not there.
     fn knows(&mut self, set: Set) -> Ability {
-        match self.nic.apply(&Step::on(self.pf, set)) {
-            Ok(()) => Ability::Has,
-            Err(e) => match e.errno {
-                Some(EOPNOTSUPP) => Ability::Lacks(e.why),
-                Some(EPERM) | None => Ability::Unknown(e.why),
-                // No such VF.
-                Some(_) => Ability::Has,
-            },
-        }
+        known(self.nic.apply(&Step::on(self.pf, set)))
     }
 
     /// Whether a driver takes a setting.
-    fn takes(&mut self, set: Set) -> Ability {
-        match self.nic.apply(&Step::on(self.pf, set)) {
-            Ok(()) => Ability::Has,
-            Err(e) => match e.errno {
-                Some(EPERM) | None => Ability::Unknown(e.why),
-                Some(_) => Ability::Lacks(e.why),
-            },
-        }
+    fn takes(&mut self, set: Set, lacking: &[i32]) -> Ability {
+        taken(self.nic.apply(&Step::on(self.pf, set)), lacking)
     }
 
     /// Limits and guarantees.
@@ -84,34 +118,32 @@ impl Asker<'_> {
         if known != Ability::Has {
             return (known.clone(), known);
         }
-        let unknown = |why: &str| Ability::Unknown(format!("{} {why}", self.pf.name));
-        let Some((&index, vf)) = self.pf.vfs.first_key_value() else {
-            return (known, unknown("has no VF to ask of"));
+        let (index, vf) = match askable(self.pf) {
+            Ok(found) => found,
+            Err(why) => return (known, Ability::Unknown(why)),
         };
-        // Without one, drivers refuse what they take otherwise.
-        if !self.pf.up || !self.pf.carrier {
-            return (known, unknown("has no link: asked when it has"));
-        }
         let (min, max) = vf.rates_mbit();
-        let limit = self.takes(Set::Rate { vf: index, min, max });
+        let limit = self.takes(Set::Rate { vf: index, min, max }, LACKING);
         if limit != Ability::Has {
             return (limit.clone(), limit);
         }
         if min > 0 {
             return (limit, Ability::Has);
         }
-        let guarantee = self.takes(Set::Rate { vf: index, min: 1, max });
+        // The same limit was taken just now: it is the guarantee that is refused.
+        let guarantee = self.takes(Set::Rate { vf: index, min: 1, max }, LACKING_VALUE);
         (limit, self.back(guarantee, Set::Rate { vf: index, min, max }))
     }
 
     fn leaf_rates(&mut self) -> (Ability, Ability) {
         let Some((index, leaf)) = self.first_leaf() else { return Default::default() };
         let set = |share| Set::Leaf { vf: index, port: leaf.port, share, max: leaf.max };
-        let limit = self.takes(set(leaf.share));
+        let limit = self.takes(set(leaf.share), LACKING);
         if leaf.share > 0 {
             return (limit, Ability::Has);
         }
-        let guarantee = self.takes(set(MBIT_BYTES));
+        let telling = self.pf.up && self.pf.carrier && limit == Ability::Has;
+        let guarantee = self.takes(set(MBIT_BYTES), if telling { LACKING_VALUE } else { LACKING });
         (limit, self.back(guarantee, set(0)))
     }
 
@@ -136,7 +168,7 @@ impl Asker<'_> {
         }
         match self.first_leaf() {
             Some((vf, leaf)) => {
-                self.takes(Set::Leaf { vf, port: leaf.port, share: leaf.share, max: leaf.max })
+                self.takes(Set::Leaf { vf, port: leaf.port, share: leaf.share, max: leaf.max }, LACKING)
             }
             None if self.pf.vfs.is_empty() => {
                 Ability::Unknown(format!("{} has no VF to ask of", self.pf.name))
@@ -150,11 +182,68 @@ impl Asker<'_> {
         if let Some(legacy) = self.legacy() {
             return legacy;
         }
-        let made = self.takes(Set::NewNode { node: NODE.into() });
+        let made = self.takes(Set::NewNode { node: NODE.into() }, LACKING);
         self.back(made, Set::DeleteNode { node: NODE.into() })
     }
 
     fn legacy(&self) -> Option<Ability> {
         (self.pf.mode == Mode::Legacy).then(|| Ability::Lacks("not in switchdev mode".into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_contract::Rate;
+
+    const EIO: i32 = 5;
+    const EAGAIN: i32 = 11;
+    const EBUSY: i32 = 16;
+    const ENODEV: i32 = 19;
+
+    fn refused(errno: impl Into<Option<i32>>) -> Result<(), StepError> {
+        Err(StepError { step: "set".into(), why: "the words".into(), hint: "", errno: errno.into() })
+    }
+
+    #[test]
+    fn only_what_is_not_about_the_moment_is_final() {
+        let (lacks, unknown) = (Ability::Lacks("the words".into()), Ability::Unknown("the words".into()));
+        assert_eq!([taken(Ok(()), LACKING), known(Ok(()))], [Ability::Has, Ability::Has]);
+        for lacking in [LACKING, LACKING_VALUE] {
+            assert_eq!(taken(refused(EOPNOTSUPP), lacking), lacks);
+            assert_eq!(taken(refused(None), lacking), unknown);
+            for errno in [EPERM, EIO, EAGAIN, EBUSY, ENODEV] {
+                assert_eq!(taken(refused(errno), lacking), unknown, "{errno}");
+            }
+        }
+        assert_eq!(taken(refused(EINVAL), LACKING), unknown);
+        assert_eq!(taken(refused(EINVAL), LACKING_VALUE), lacks);
+        // Of a VF that is not there.
+        assert_eq!(known(refused(EOPNOTSUPP)), lacks);
+        assert_eq!([known(refused(EPERM)), known(refused(None))], [unknown.clone(), unknown]);
+        assert_eq!([known(refused(EINVAL)), known(refused(ENODEV))], [Ability::Has, Ability::Has]);
+    }
+
+    #[test]
+    fn only_a_vf_whose_rates_the_link_allows_is_asked() {
+        let mbit = |n: u64| Rate::from_bits(n * 1_000_000);
+        let limited = |n| Vf { tx_max: mbit(n), ..Vf::default() };
+        let mut pf = Pf { name: "eth0".into(), up: true, carrier: true, speed: mbit(100), ..Pf::default() };
+        let asked = |pf: &Pf| askable(pf).map(|(index, _)| index);
+        let why = |pf: &Pf| askable(pf).expect_err("none");
+        assert!(why(&pf).contains("has no VF"));
+        pf.vfs.insert(0, limited(101));
+        assert!(why(&pf).contains("above the link's speed"));
+        pf.vfs.insert(1, Vf { tx_min: mbit(101), ..Vf::default() });
+        assert!(why(&pf).contains("above the link's speed"));
+        pf.vfs.insert(2, limited(100));
+        assert_eq!(asked(&pf), Ok(2));
+        pf.speed = mbit(1000);
+        assert_eq!(asked(&pf), Ok(0));
+        // Where nobody says how fast the link is, the driver does.
+        pf.speed = None;
+        assert_eq!(asked(&pf), Ok(0));
+        pf.carrier = false;
+        assert!(why(&pf).contains("has no link"));
     }
 }

@@ -24,8 +24,8 @@ pub enum Refusal {
     #[error("VF {id}: weight {weight}; it must be 1 to 1000")]
     Weight { id: u16, weight: u32 },
     /// More is promised to a function than it may send.
-    #[error("VF {id}: tx.min {min} is above tx.max {max}, in steps of {unit}; lower tx.min or raise tx.max")]
-    MinAboveMax { id: u16, min: Rate, max: Rate, unit: Rate },
+    #[error("VF {id}: tx.min {min} is above tx.max {max}; lower tx.min or raise tx.max")]
+    MinAboveMax { id: u16, min: Rate, max: Rate },
     /// A limit that the NIC cannot express.
     #[error("VF {id}: tx.max {max} is below {unit}, the least limit this NIC can set; write at least {unit}")]
     MaxBelowUnit { id: u16, max: Rate, unit: Rate },
@@ -84,13 +84,11 @@ pub fn admissible(link: &Link, members: &[Member], tenants: &[Tenant]) -> Result
             (Some(max), _) if link.units(max) == 0 => {
                 refusals.push(Refusal::MaxBelowUnit { id, max, unit });
             }
-            (Some(max), Some(min)) if link.units_up(min) > link.units(max) => {
-                refusals.push(Refusal::MinAboveMax { id, min, max, unit });
-            }
+            (Some(max), Some(min)) if min > max => refusals.push(Refusal::MinAboveMax { id, min, max }),
             _ => {}
         }
     }
-    let promised = |member: &Member| member.min.map_or(1, |min| link.units_up(min));
+    let promised = |member: &Member| link.units_of_min(member).unwrap_or(1);
     let mut segments = BTreeSet::new();
     let mut needed: u64 = 0;
     for &Tenant { segment, max, min } in tenants {

@@ -211,8 +211,8 @@ impl Controller {
         self.observe(usage);
         let capacity = self.link.units(self.link.capacity) as f64;
         for (state, claim) in self.states.iter().zip(&mut self.claims) {
-            let Member { max, min, weight, .. } = state.member;
-            let min = min.map_or(0.0, |min| self.link.units_up(min) as f64);
+            let Member { max, weight, .. } = state.member;
+            let min = self.link.units_of_min(&state.member).map_or(0.0, |min| min as f64);
             *claim = Claim {
                 wanted: state.limit.map_or(f64::INFINITY, |limit| state.demand.wanted(limit as f64, min)),
                 min,

@@ -493,3 +493,16 @@ fn what_does_not_fit_is_refused_with_the_numbers() {
     }
     assert_eq!(admissible(&link(), &[plain(0, 600), plain(1, 400)], &[]), Ok(()));
 }
+
+#[test]
+fn a_minimum_and_a_maximum_less_than_a_unit_apart_are_one_number() {
+    let both = Rate::from_bits(50_500_000);
+    let members = [Member { max: both, min: both, ..plain(0, 1) }, plain(1, 950)];
+    // 51 would be more than the maximum, and more than there is beside the other's.
+    assert_eq!(admissible(&link(), &members, &[]), Ok(()));
+    let mut plant = Plant::new(link(), &members, &[], false);
+    for _ in 0..SETTLED {
+        plant.turn(&[100_000, 100_000], |_| false);
+    }
+    assert_eq!(plant.limits, [50, 950]);
+}

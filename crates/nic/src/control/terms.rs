@@ -45,6 +45,13 @@ impl Link {
         rate.bits().div_ceil(self.unit.bits())
     }
 
+    /// A member's minimum in steps of the limit: rounded up, but to no more than its maximum is rounded down to. A minimum
+    /// and a maximum less than a step apart would contradict each other otherwise.
+    pub(super) fn units_of_min(&self, member: &Member) -> Option<u64> {
+        let most = member.max.map_or(u64::MAX, |max| self.units(max));
+        member.min.map(|min| self.units_up(min).min(most))
+    }
+
     /// So many steps as a rate.
     pub(super) fn rate(&self, units: u64) -> Rate {
         Rate::from_bits(units.saturating_mul(self.unit.bits()).max(1)).unwrap_or(Rate::MAX)
@@ -58,7 +65,7 @@ pub struct Member {
     pub id: u16,
     /// The host's hard limit; rounded down to the link's unit.
     pub max: Option<Rate>,
-    /// What it gets when it wants it; rounded up to the link's unit.
+    /// What it gets when it wants it; rounded up to the link's unit, but to no more than `max` is rounded to.
     pub min: Option<Rate>,
     /// Share of what is left once minima are met: 1 to 1000.
     pub weight: u32,

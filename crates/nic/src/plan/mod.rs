@@ -29,6 +29,8 @@ pub struct Plan {
     pub refusals: Vec<Refusal>,
     /// What the link does not allow now: wanted, and planned again when it does.
     pub pending: Vec<Pending>,
+    /// What is otherwise than wanted, and left alone.
+    pub notes: Vec<Note>,
 }
 
 /// What cannot be had.
@@ -49,6 +51,15 @@ pub struct Pending {
     pub reason: String,
 }
 
+/// What is otherwise than wanted, and left alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// The VF.
+    pub vf: u16,
+    /// What, and why.
+    pub text: String,
+}
+
 /// What a step does to how restrained a VF is; they are done in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
@@ -60,8 +71,9 @@ enum Phase {
 /// What to do so that every VF in `wanted` is as it says. VFs that it does not name stay as they are. Nothing to do is an
 /// empty plan.
 ///
-/// A rate that is no whole number of Mbit/s is rounded: limits down, guarantees up. A guarantee on a NIC that has none is
-/// refused: where the control loop keeps it instead, ask without.
+/// A rate that is no whole number of Mbit/s is rounded: limits down, guarantees up, but to no more than the limit. A guarantee on a NIC that has none is
+/// refused: where the control loop keeps it instead, ask without. The MAC address of a VF that has trust already, and shall,
+/// is its VM's: it was set before trust was given.
 pub fn plan(wanted: &[Function], pf: &Pf, abilities: &Abilities) -> Plan {
     let mut planner = Planner { pf, abilities, steps: Vec::new(), plan: Plan::default() };
     let mut seen = BTreeSet::new();
@@ -176,12 +188,23 @@ impl Planner<'_> {
     }
 
     fn mac(&mut self, wanted: &Function, vf: &Vf) {
-        let Some(mac) = wanted.mac.filter(|mac| *mac != vf.mac.unwrap_or(Mac([0; 6]))) else { return };
+        let (index, none) = (wanted.index, Mac([0; 6]));
+        let Some(mac) = wanted.mac.filter(|mac| *mac != vf.mac.unwrap_or(none)) else { return };
         if mac.is_group() {
-            return self.refuse(wanted.index, format!("MAC address {mac} is a group's, no station's"));
+            return self.refuse(index, format!("MAC address {mac} is a group's, no station's"));
         }
-        let set = Set::Mac { vf: wanted.index, mac };
-        self.step_if_able(wanted.index, "MAC address", &self.abilities.mac, Phase::Neutral, set);
+        // Trust lets the VM's driver change it. To set it back takes the VF from under that driver, which may change it again:
+        // for ever.
+        let trusted = wanted.trust == Some(true) && vf.trust == Some(true);
+        if let Some(own) = vf.mac.filter(|_| trusted && mac != none) {
+            let text = format!(
+                "MAC address {own} instead of {mac}: with trust the VM's driver chooses it; for {mac} take trust away and \
+                 give it again"
+            );
+            return self.plan.notes.push(Note { vf: index, text });
+        }
+        let set = Set::Mac { vf: index, mac };
+        self.step_if_able(index, "MAC address", &self.abilities.mac, Phase::Neutral, set);
     }
 
     fn vlan(&mut self, wanted: &Function, vf: &Vf) {

@@ -36,18 +36,19 @@ impl Planner<'_> {
         };
         let refused = self.plan.refusals.len();
         let waiting = self.plan.pending.len();
-        let target = Rates { min: self.min(wanted) * unit, max: self.max(wanted) * unit };
+        let mut target = Rates { min: self.min(wanted) * unit, max: self.max(wanted) * unit };
         if self.plan.refusals.len() > refused {
             return;
         }
         if target.max != 0 && target.min > target.max {
-            let reason = format!(
-                "tx.min of {} Mbit/s is more than tx.max of {} Mbit/s, the whole numbers that {} takes",
-                target.min / unit,
-                target.max / unit,
-                self.pf.name
-            );
-            return self.refuse(wanted.index, reason);
+            if let (Some(min), Some(max)) = (wanted.tx_min, wanted.tx_max)
+                && min > max
+            {
+                let reason = format!("tx.min of {min} is more than tx.max of {max}");
+                return self.refuse(wanted.index, reason);
+            }
+            // Less than 1 Mbit/s apart: the guarantee's share of the last one cannot be told.
+            target.min = target.max;
         }
         if target == found {
             return;

@@ -162,7 +162,13 @@ proptest! {
         };
         for function in wanted.iter().filter(|f| !troubled(f.index)) {
             let vf = &last.vfs[&function.index];
-            prop_assert!(function.mac.is_none_or(|mac| vf.mac.unwrap_or(Mac([0; 6])) == mac));
+            let (found, none) = (&pf.vfs[&function.index], Mac([0; 6]));
+            // Between two looks nothing tells a MAC address that a trusted driver chose from one that was there before.
+            let chosen = function.trust == Some(true) && found.trust == Some(true) && found.mac.is_some();
+            match function.mac {
+                Some(mac) if !chosen || mac == none => prop_assert_eq!(vf.mac.unwrap_or(none), mac),
+                _ => prop_assert_eq!(vf.mac, found.mac),
+            }
             prop_assert!(function.vlan.is_none_or(|vlan| vf.vlan == vlan));
             prop_assert!(function.qos.is_none_or(|qos| vf.qos == qos));
             prop_assert!(function.spoofchk.is_none_or(|on| vf.spoofchk == Some(on)));
@@ -172,7 +178,10 @@ proptest! {
             let (wanted, limit) = (bits(function.tx_max, 0), bits(vf.limit(), 0));
             prop_assert!(limit <= wanted && wanted - limit < MBIT, "limit {limit} for {wanted}");
             let (wanted, least) = (bits(function.tx_min, 0), bits(vf.guarantee(), 0));
-            prop_assert!(least >= wanted && least - wanted < MBIT, "guarantee {least} for {wanted}");
+            // Where no whole number is between guarantee and limit, both are the one below.
+            let above = if least == limit { wanted.saturating_sub(least) } else { 0 };
+            prop_assert!(least + above >= wanted && above < MBIT, "guarantee {least} for {wanted}");
+            prop_assert!(least.saturating_sub(wanted) < MBIT, "guarantee {least} for {wanted}");
         }
         // Whom nobody named stays as it was.
         for (index, vf) in pf.vfs.iter().filter(|(index, _)| wanted.iter().all(|f| f.index != **index)) {
@@ -279,12 +288,55 @@ fn refusals_say_what_is_wrong_and_what_to_do() {
     // What is off anyhow can be wanted off.
     let off = Function { link_state: Some(LinkState::Auto), trust: Some(false), ..Function::default() };
     assert_eq!(reasons(off, &pf, IGB), (vec![], vec![]));
-    // Rounded, the guarantee is above the limit.
-    let same = Rate::from_bits(1_500_000);
-    let (refusals, _) = reasons(Function { tx_max: same, tx_min: same, ..Function::default() }, &pf, ABLE);
-    assert!(refusals[0].contains("tx.min of 2 Mbit/s is more than tx.max of 1 Mbit/s"), "{refusals:?}");
+    let above = Function { tx_max: mbit(1), tx_min: Rate::from_bits(1_000_001), ..Function::default() };
+    let (refusals, _) = reasons(above, &pf, ABLE);
+    assert_eq!(refusals, ["tx.min of 1000001bit is more than tx.max of 1mbit"]);
     let twice = plan(&[min.clone(), min], &pf, &ABLE.abilities());
     assert_eq!(twice.refusals.len(), 1);
+}
+
+#[test]
+fn a_trusted_driver_keeps_the_mac_that_it_chose() {
+    let [given, chosen, none] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]), Mac([0; 6])];
+    let wanted = |mac, trust| Function { mac: Some(mac), trust: Some(trust), ..Function::default() };
+    let found = |mac, trust| one(Vf { mac, trust: Some(trust), ..Vf::default() });
+    let planned = |wanted, pf: &Pf| plan(&[wanted], pf, &IGB.abilities());
+    let sets = |plan: &Plan| plan.steps.iter().map(|step| step.set.clone()).collect::<Vec<_>>();
+    let set = |mac| Set::Mac { vf: 0, mac };
+    let trust = |on| Set::Trust { vf: 0, on };
+    let left = planned(wanted(given, true), &found(Some(chosen), true));
+    assert_eq!(left.steps, []);
+    assert!(left.notes[0].text.starts_with("MAC address 02:00:00:00:00:02 instead of 02:00:00:00:00:01"));
+    // Each other time it is set: before trust is given, when it is taken, where there is none, to give it back.
+    for (wanted, found, expected) in [
+        (wanted(given, true), found(Some(chosen), false), vec![set(given), trust(true)]),
+        (wanted(given, false), found(Some(chosen), true), vec![trust(false), set(given)]),
+        (wanted(given, false), found(Some(chosen), false), vec![set(given)]),
+        (wanted(given, true), found(None, true), vec![set(given)]),
+        (wanted(none, true), found(Some(chosen), true), vec![set(none)]),
+        (Function { trust: None, ..wanted(given, true) }, found(Some(chosen), true), vec![set(given)]),
+    ] {
+        let plan = planned(wanted, &found);
+        assert_eq!((sets(&plan), plan.notes), (expected, vec![]));
+    }
+}
+
+#[test]
+fn a_guarantee_is_rounded_to_no_more_than_its_limit() {
+    let pf = one(Vf::default());
+    let rate = |kbit: u64| Rate::from_bits(kbit * 1000);
+    for (min, max, expected) in [
+        (50_500, 50_500, (50, 50)),
+        (50_001, 50_999, (50, 50)),
+        (49_001, 50_500, (50, 50)),
+        (50_001, 51_000, (51, 51)),
+    ] {
+        let wanted = Function { tx_min: rate(min), tx_max: rate(max), ..Function::default() };
+        let planned = plan(&[wanted], &pf, &ABLE.abilities());
+        let (min, max) = expected;
+        let last = planned.steps.last().map(|step| step.set.clone());
+        assert_eq!((planned.refusals, last), (vec![], Some(Set::Rate { vf: 0, min, max })));
+    }
 }
 
 #[test]
