@@ -162,7 +162,7 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
 #[test]
 fn what_the_place_refuses_the_guest_is_told_and_an_operator_comes_first() {
     let lab = Lab::new();
-    let switch = lab.switch();
+    let mut switch = lab.switch();
     let agent = lab.agent();
     let mut guest = Guest::new(&lab, "g");
     let text =
@@ -182,6 +182,13 @@ fn what_the_place_refuses_the_guest_is_told_and_an_operator_comes_first() {
     let view = agent.vnic("a");
     assert_eq!((view.get("soft"), view["tx_in_force"].as_str()), (None, Some("500mbit")), "{view}");
     assert_eq!(agent.vnic("b")["soft"], "400mbit");
+    // What changes nothing there needs no switch, soft limits or not; what does, needs it.
+    switch.kill();
+    for (weight, expected) in [(7, 200), (8, 503)] {
+        let body = json!({"set": {"weight": weight.to_string()}}).to_string();
+        let (status, answer) = agent.request("PATCH", "/v1/vnics/a", &body);
+        assert_eq!(status, expected, "{answer}");
+    }
 }
 
 #[test]

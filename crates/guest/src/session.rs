@@ -37,7 +37,7 @@ pub enum Step {
     Close,
 }
 
-/// One connection.
+/// One port: a connection, and after it the next.
 #[derive(Debug)]
 pub struct Session {
     lines: Lines,
@@ -69,8 +69,15 @@ impl Default for Session {
 }
 
 impl Session {
+    /// For the next connection: what the last one left unfinished is forgotten, how much it has asked for lately is not. Else
+    /// who comes again and again would get more than its part.
+    #[must_use]
+    pub fn reconnected(self) -> Self {
+        Self { line_pace: self.line_pace, change_pace: self.change_pace, ..Self::default() }
+    }
+
     /// What to do about `input`, of which is taken away what was looked at. `None`: read more. `now` is since whatever
-    /// moment.
+    /// moment, the same for all connections.
     pub fn next(&mut self, input: &mut &[u8], now: Duration) -> Option<Step> {
         loop {
             if let Some(change) = self.change.take() {
@@ -205,6 +212,25 @@ mod tests {
         let (mut session, mut now) = (Session::default(), Duration::ZERO);
         let steps = all(&mut session, &[b'x'; 10_000], &mut now);
         assert!(matches!(&steps[..], [Step::Say(_), Step::Close]), "{steps:?}");
+    }
+
+    #[test]
+    fn another_connection_begins_anew_but_for_the_pace() {
+        let (mut session, mut now) = (Session::default(), Duration::ZERO);
+        let mut changes = 0;
+        for _ in 0..6 {
+            let text = "1 a set * 1mbit\n".repeat(CHANGES as usize) + &"?\n".repeat(BAD as usize);
+            let steps = all(&mut session, text.as_bytes(), &mut now);
+            assert_eq!(steps.last(), Some(&Step::Close));
+            changes += steps.iter().filter(|step| matches!(step, Step::Ask(_))).count();
+            assert_eq!(all(&mut session, b"1 a se", &mut now), []);
+            session = session.reconnected();
+            // Neither bad lines nor half of one are counted on.
+            let steps = all(&mut session, b"1 a limit\n", &mut now);
+            assert!(matches!(steps[..], [Step::Ask(_)]), "{steps:?}");
+        }
+        assert_eq!(changes, 30);
+        assert!(now >= Duration::from_secs(5), "{now:?}");
     }
 
     proptest! {

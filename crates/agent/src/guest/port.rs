@@ -7,14 +7,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tidegate_contract::{Mac, Rate};
 use tidegate_guest::message::{Ask, Kind, Limits, Reply, Request, Say, Tag};
 use tidegate_guest::session::{Session, Step};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Pauses between connections: the first, and the longest, to which they double.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
@@ -116,13 +116,16 @@ pub async fn serve(socket: PathBuf, host: Arc<Host>) {
     let (first, longest) = PAUSES;
     let mut pause = first;
     let (mut trouble, mut said) = (None, None::<Instant>);
+    let (began, mut session) = (Instant::now(), Session::default());
     loop {
         match connect(&socket).await {
             Ok(stream) => {
                 trouble = None;
                 tracing::debug!(socket = %socket.display(), "connected to a guest's limit port");
-                let (end, asked) = speak(stream, &socket, &host).await;
-                if asked {
+                let (end, asked) = speak(stream, &socket, &host, &mut session, began).await;
+                session = session.reconnected();
+                // What made sense does not excuse what came after it.
+                if asked && end == End::Gone {
                     pause = first;
                 }
                 if end != End::Gone && said.is_none_or(|said| said.elapsed() >= QUIET) {
@@ -159,10 +162,15 @@ async fn connect(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(format!("/proc/self/fd/{}", there.as_raw_fd())).await
 }
 
-/// One connection to its end; and whether its guest has asked for something that makes sense.
-async fn speak(mut stream: UnixStream, socket: &Path, host: &Host) -> (End, bool) {
-    let began = Instant::now();
-    let mut session = Session::default();
+/// One connection to its end; and whether its guest has asked for something that makes sense. The port is there since
+/// `began`.
+async fn speak(
+    mut stream: UnixStream,
+    socket: &Path,
+    host: &Host,
+    session: &mut Session,
+    began: Instant,
+) -> (End, bool) {
     let mut buffer = [0; READ];
     let mut asked = false;
     loop {
@@ -204,6 +212,10 @@ mod tests {
         (Arc::new(Host::new(crate::reconciler::empty_board(), commands)), received)
     }
 
+    async fn once(stream: UnixStream, host: Arc<Host>) -> (End, bool) {
+        speak(stream, Path::new("/x"), &host, &mut Session::default(), Instant::now()).await
+    }
+
     /// A reconciler that says yes to everything; what it was asked for, at the end.
     fn yes(received: mpsc::Receiver<Command>) -> std::thread::JoinHandle<Vec<(Option<Mac>, Option<Rate>)>> {
         std::thread::spawn(move || {
@@ -222,7 +234,7 @@ mod tests {
         let (host, received) = host();
         let reconciler = yes(received);
         let (mut guest, ours) = UnixStream::pair().unwrap();
-        let served = tokio::spawn(async move { speak(ours, Path::new("/x"), &host).await });
+        let served = tokio::spawn(once(ours, host));
         let mut say = vec![b'z'; 10 * REQUEST];
         say.extend(
             b"\n1 a limit\n1 b set * 4mbit\n1 c set 52:54:00:00:00:01 none\n1 d set * 4\n1 e set x none\n",
@@ -252,10 +264,45 @@ mod tests {
         let (mut guest, ours) = UnixStream::pair().unwrap();
         // Room for a few answers.
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1).unwrap();
-        let served = tokio::spawn(async move { speak(ours, Path::new("/x"), &host).await });
+        let served = tokio::spawn(once(ours, host));
         // Fewer than a flood. On a paused clock waiting takes no time.
         guest.write_all(&b"1 a limit\n".repeat(40)).await.unwrap();
         assert_eq!(served.await.unwrap(), (End::Unread, true));
+    }
+
+    /// Changes a guest gets in a minute that asks for five on each connection, and then says this; and its connections.
+    async fn in_a_minute(last: &str) -> (usize, usize) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        // Nobody receives: each change is answered at once.
+        let (host, _) = host();
+        let served = tokio::spawn(serve(path, host));
+        let (began, mut changes, mut connections) = (Instant::now(), 0, 0);
+        while began.elapsed() < Duration::from_secs(60) {
+            let (mut guest, _) = listener.accept().await.unwrap();
+            connections += 1;
+            guest.write_all(("1 a set * 1mbit\n".repeat(5) + last).as_bytes()).await.unwrap();
+            let (mut text, mut buffer) = (String::new(), [0; 1024]);
+            let answers = |text: &str| text.matches("1 a error unavailable").count();
+            while answers(&text) < 5 || !last.is_empty() {
+                let Ok(read @ 1..) = guest.read(&mut buffer).await else { break };
+                text += std::str::from_utf8(&buffer[..read]).unwrap();
+            }
+            changes += answers(&text);
+        }
+        served.abort();
+        (changes, connections)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_again_and_again_gets_no_more_changes() {
+        // Five a second, and five at once. Who just leaves finds the port open again soon.
+        let (changes, _) = in_a_minute("").await;
+        assert!((240..=310).contains(&changes), "{changes}");
+        // Who ends with nonsense waits longer and longer, whatever it said before.
+        let (changes, connections) = in_a_minute(&"?\n".repeat(20)).await;
+        assert!((2..15).contains(&connections) && changes == 5 * connections, "{changes} {connections}");
     }
 
     #[tokio::test]

@@ -171,11 +171,12 @@ impl Reconciler {
     /// Whether a place has to do something for these contracts that it need not for those in force.
     fn concerns(&self, checked: &Checked, place: usize) -> bool {
         let at = &self.places[place];
-        let in_force = self.contracts.vnics().map(|(_, located)| &located.value);
-        let mut now: Vec<&Vnic> = in_force.filter(|v| at.capabilities(&v.attach).is_some()).collect();
+        let written = self.contracts.vnics().map(|(_, located)| &located.value);
+        let here = written.filter(|v| at.capabilities(&v.attach).is_some());
+        let mut now: Vec<Vnic> = here.map(|v| self.soft.in_force(v)).collect();
         now.sort_by(|a, b| a.name.cmp(&b.name));
         let same_host = now.is_empty() || checked.host == self.contracts.host();
-        !same_host || checked.by_place[place].iter().ne(now)
+        !same_host || checked.by_place[place] != now
     }
 
     fn roll_back(&mut self, done: Vec<(usize, Action)>, action: &Action, error: PlaceError) -> ApplyError {
