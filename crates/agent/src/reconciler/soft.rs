@@ -89,8 +89,9 @@ impl Reconciler {
         let place_of = |r: &Self, v: &Vnic| r.places.iter().position(|p| p.capabilities(&v.attach).is_some());
         let host = self.contracts.host();
         for index in 0..self.places.len() {
-            let here: Vec<&Vnic> = mine.iter().filter(|v| place_of(self, v) == Some(index)).collect();
-            if here.is_empty() {
+            let here = mine.iter().filter(|v| place_of(self, v) == Some(index));
+            let coming = coming(here, &self.soft, soft);
+            if coming.is_empty() {
                 continue;
             }
             let wanted = |r: &Self, soft: &SoftLimits| {
@@ -101,7 +102,6 @@ impl Reconciler {
                 all
             };
             let (before, after) = (wanted(self, &self.soft), wanted(self, soft));
-            let coming: Vec<Vnic> = here.iter().map(|v| soft.in_force(v)).collect();
             let place = &mut self.places[index];
             let observed = place.observe(&coming).map_err(|_| not_now())?;
             let refused = |vnics: &[Vnic]| {
@@ -154,6 +154,16 @@ impl Reconciler {
     }
 }
 
+/// What is to come into force with other soft limits. What is in force already is left out: a place looks at what is coming as
+/// at something new.
+fn coming<'a>(vnics: impl Iterator<Item = &'a Vnic>, from: &SoftLimits, to: &SoftLimits) -> Vec<Vnic> {
+    vnics
+        .map(|v| (from.in_force(v), to.in_force(v)))
+        .filter(|(from, to)| from != to)
+        .map(|(_, to)| to)
+        .collect()
+}
+
 /// The change of one vNIC that is there. One that is not is made as wanted when it is.
 fn change(to: &Vnic, observed: &Observed) -> Option<Action> {
     let there = observed.vnics.get(&to.name).filter(|there| there.present && there.ours)?;
@@ -173,4 +183,32 @@ fn unless_refused(new: &[Refusal], mine: &[Vnic]) -> Result<(), Unmet> {
 
 fn not_now() -> Unmet {
     Unmet::Unavailable("the host cannot change it now; try again".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::vnic;
+
+    #[test]
+    fn only_what_changes_is_coming() {
+        let rate = |mbit: u64| Rate::from_bits(mbit * 1_000_000);
+        let guest = |name, mac, max| {
+            let mut vnic = Vnic { guest: Some("/run/vm/a".into()), ..vnic(name, mac) };
+            vnic.tx.max = rate(max);
+            vnic
+        };
+        // The second has asked for as much before; the third for no less than its hard limit.
+        let mine = [guest("a", 1, 500), guest("b", 2, 500), guest("c", 3, 400)];
+        let mut from = SoftLimits::default();
+        from.set(&mine[1], rate(400)).expect("below");
+        let mut to = from.clone();
+        mine.iter().for_each(|v| to.set(v, rate(400)).expect("below"));
+        let expected = [to.in_force(&mine[0])];
+        assert_eq!(coming(mine.iter(), &from, &to), expected);
+        assert_eq!(expected[0].tx.max, rate(400));
+        // All of it, given up.
+        let back = coming(mine.iter(), &to, &SoftLimits::default());
+        assert_eq!(back.iter().map(|v| v.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    }
 }
