@@ -170,6 +170,7 @@ impl NicPlace {
             // Before the settings are known nobody knows what its loop would have set.
             let step = step.filter(|_| self.settings.is_some());
             there.broken = step.map(|step| format!("its function is not as it should be, so: {step}"));
+            there.notes.extend(plan.notes.iter().filter(|n| n.vf == index).map(|n| n.text.clone()));
             there.notes.extend(self.notes_of_loop(vnic, name, loops, strangers.as_deref()));
             there.notes.extend(there.broken.clone());
             if let Some(counted) = counted.get(&index) {
