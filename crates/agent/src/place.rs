@@ -113,6 +113,50 @@ pub struct SharedLink {
     pub groups: bool,
 }
 
+impl Observed {
+    /// Nothing at all, of a place whose counters are read at `source`.
+    pub fn nothing(source: &str) -> Self {
+        Self {
+            host: None,
+            vnics: BTreeMap::new(),
+            obstacles: BTreeMap::new(),
+            in_the_way: BTreeMap::new(),
+            links: BTreeMap::new(),
+            evidence: Evidence {
+                taken: Instant::now(),
+                vnics: BTreeMap::new(),
+                source: source.into(),
+                figures: BTreeMap::new(),
+                misses: BTreeMap::new(),
+                workers: vec![],
+                counts_latency: false,
+                denied_calls: 0,
+            },
+            keeper: Keeper::default(),
+            problem: None,
+        }
+    }
+}
+
+impl ObservedVnic {
+    /// One of ours that is there, with nothing to say of it.
+    pub fn of(vnic: &Vnic, connection: Connection) -> Self {
+        Self {
+            vnic: vnic.clone(),
+            present: true,
+            ours: true,
+            found: None,
+            connection,
+            pending: None,
+            broken: None,
+            last_error: None,
+            refused_connections: 0,
+            thrown_out: BTreeMap::new(),
+            notes: vec![],
+        }
+    }
+}
+
 /// What others made where a contract shall be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InTheWay {

@@ -2,7 +2,7 @@
 
 use super::drift::{Drift, Seen};
 use super::{KernelPlace, deadlines, shape};
-use crate::place::{Evidence, InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
+use crate::place::{InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
@@ -42,7 +42,7 @@ impl KernelPlace {
         let waited = self.waits.measure(&queues(&shapings, &seen));
         let watched = self.deadlines.watch(&vnics, &network);
         for (vnic, shaping) in vnics.iter().zip(&shapings) {
-            let mut there = there(vnic, Connection::Up);
+            let mut there = ObservedVnic::of(vnic, Connection::Up);
             match seen.link(shaping) {
                 None => {
                     there.connection = Connection::Disconnected;
@@ -180,45 +180,9 @@ impl KernelPlace {
 
 /// Nothing at all.
 pub(super) fn nothing() -> Observed {
-    Observed {
-        host: None,
-        vnics: BTreeMap::new(),
-        obstacles: BTreeMap::new(),
-        in_the_way: BTreeMap::new(),
-        links: BTreeMap::new(),
-        evidence: Evidence {
-            taken: Instant::now(),
-            vnics: BTreeMap::new(),
-            misses: BTreeMap::new(),
-            source: "the kernel: classes and eBPF programs of its netdev".into(),
-            figures: BTreeMap::new(),
-            workers: vec![],
-            counts_latency: false,
-            denied_calls: 0,
-        },
-        keeper: Keeper {
-            version: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().into(),
-            ..Keeper::default()
-        },
-        problem: None,
-    }
-}
-
-/// A vNIC of ours.
-pub(super) fn there(vnic: &Vnic, connection: Connection) -> ObservedVnic {
-    ObservedVnic {
-        vnic: vnic.clone(),
-        present: true,
-        ours: true,
-        found: None,
-        connection,
-        pending: None,
-        broken: None,
-        last_error: None,
-        refused_connections: 0,
-        thrown_out: BTreeMap::new(),
-        notes: vec![],
-    }
+    let version = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let keeper = Keeper { version: version.trim().into(), ..Keeper::default() };
+    Observed { keeper, ..Observed::nothing("the kernel: classes and eBPF programs of its netdev") }
 }
 
 /// Where what a VM sends waits.

@@ -70,7 +70,7 @@ fn is_drift(there: &ObservedVnic) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel_place::observe::{nothing, there};
+    use crate::kernel_place::observe::nothing;
     use crate::place::InTheWay;
     use crate::testing::netdev;
     use tidegate_contract::{Host, Rate};
@@ -91,14 +91,14 @@ mod tests {
         );
         let mut observed = nothing();
         for vnic in [&a, &b, &c, &d] {
-            observed.vnics.insert(vnic.name.clone(), there(vnic, Connection::Up));
+            observed.vnics.insert(vnic.name.clone(), ObservedVnic::of(vnic, Connection::Up));
         }
         assert_eq!(actions(&[a.clone(), b.clone(), c.clone(), d.clone()], &observed), []);
         observed.vnics.get_mut("b").expect("there").broken = Some("somebody deleted it".into());
         let faster =
             Vnic { tx: tidegate_contract::Tx { max: Rate::from_bits(9_000), ..c.tx.clone() }, ..c.clone() };
         let f = netdev("f", 6, "vnet6");
-        observed.vnics.insert("f".into(), there(&f, Connection::Connected));
+        observed.vnics.insert("f".into(), ObservedVnic::of(&f, Connection::Connected));
         observed.vnics.get_mut("f").expect("there").broken = Some("its VM has just started".into());
         // `a` goes, and `e` gets its netdev; `d` moves to another.
         let wanted = [b, faster, netdev("d", 4, "vnet5"), netdev("e", 5, "vnet1"), f];
@@ -118,7 +118,7 @@ mod tests {
     fn what_others_made_is_taken_over_where_that_is_said() {
         let (a, b) = (netdev("a", 1, "vnet1"), netdev("b", 2, "vnet2"));
         let mut observed = nothing();
-        observed.vnics.insert("b".into(), there(&b, Connection::Up));
+        observed.vnics.insert("b".into(), ObservedVnic::of(&b, Connection::Up));
         for name in ["a", "b"] {
             let (what, reason) = ("qdisc tbf 1: at its root".into(), "interface x has qdisc tbf 1:".into());
             observed.in_the_way.insert(name.into(), InTheWay { what, reason });

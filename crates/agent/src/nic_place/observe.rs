@@ -6,8 +6,8 @@ use super::function::{address, function};
 use super::statistics;
 use super::terms::{by_nic, groups, terms};
 use crate::durable;
-use crate::place::{Evidence, Keeper, Observed, ObservedVnic, PlaceError, SharedLink};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::place::{Observed, ObservedVnic, PlaceError, SharedLink};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tidegate_contract::{Host, Nic as Settings, Rate, Vnic};
 use tidegate_nic::counters::Counted;
@@ -27,7 +27,7 @@ pub(super) struct Seen {
 impl NicPlace {
     /// [`Place::observe`](crate::place::Place::observe).
     pub(super) fn look(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
-        let mut observed = nothing();
+        let mut observed = Observed::nothing("the NIC");
         // What the loops set meanwhile would look like somebody else's.
         let shared = self.engine.shared();
         let mut loops = shared.hold();
@@ -139,7 +139,7 @@ impl NicPlace {
     ) -> Result<(), PlaceError> {
         let Some(seen) = seen else {
             for vnic in vnics {
-                let mut there = there(vnic);
+                let mut there = ObservedVnic::of(vnic, Connection::Up);
                 there.connection = Connection::Disconnected;
                 there.pending = Some(no_nic(name));
                 observed.vnics.insert(vnic.name.clone(), there);
@@ -154,7 +154,7 @@ impl NicPlace {
         let strangers = strangers(&seen.pf, vnics);
         for vnic in vnics {
             let Some((_, index)) = address(vnic) else { continue };
-            let mut there = there(vnic);
+            let mut there = ObservedVnic::of(vnic, Connection::Up);
             let refused = plan.refusals.iter().filter(|r| r.vf == index).map(|r| &r.reason);
             let pending = plan.pending.iter().filter(|p| p.vf == index).map(|p| &p.reason);
             let waits: Vec<String> = refused.chain(pending).cloned().collect();
@@ -265,46 +265,6 @@ fn enter(vnic: &Vnic, counted: &Counted, observed: &mut Observed, there: &mut Ob
     observed.evidence.vnics.extend(stats.map(|stats| (vnic.name.clone(), stats)));
     observed.evidence.figures.insert(vnic.name.clone(), figures);
     there.notes.extend(statistics::doubts(counted));
-}
-
-/// Nothing at all.
-pub(super) fn nothing() -> Observed {
-    Observed {
-        host: None,
-        vnics: BTreeMap::new(),
-        obstacles: BTreeMap::new(),
-        in_the_way: BTreeMap::new(),
-        links: BTreeMap::new(),
-        evidence: Evidence {
-            taken: Instant::now(),
-            vnics: BTreeMap::new(),
-            source: "the NIC".into(),
-            figures: BTreeMap::new(),
-            misses: BTreeMap::new(),
-            workers: vec![],
-            counts_latency: false,
-            denied_calls: 0,
-        },
-        keeper: Keeper::default(),
-        problem: None,
-    }
-}
-
-/// A vNIC of ours.
-pub(super) fn there(vnic: &Vnic) -> ObservedVnic {
-    ObservedVnic {
-        vnic: vnic.clone(),
-        present: true,
-        ours: true,
-        found: None,
-        connection: Connection::Up,
-        pending: None,
-        broken: None,
-        last_error: None,
-        refused_connections: 0,
-        thrown_out: BTreeMap::new(),
-        notes: vec![],
-    }
 }
 
 /// What cannot be put on disk.

@@ -56,10 +56,10 @@ fn refuse(wanted: &Wanted<'_>, observed: &Observed) -> Result<(), Vec<Refusal>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nic_place::observe::{nothing, there};
-    use crate::place::SharedLink;
+    use crate::place::{ObservedVnic, SharedLink};
     use crate::testing::vf;
     use tidegate_contract::{Nic, Rate, Vnic};
+    use tidegate_switch::control::Connection;
 
     fn actions(wanted: &[Vnic], host: &Host, observed: &Observed) -> Vec<(&'static str, String)> {
         let planned = plan(&Wanted { host, vnics: wanted, adopt: false }, observed).expect("a plan");
@@ -70,10 +70,10 @@ mod tests {
     fn each_difference_has_its_action() {
         let (a, b, c, d) =
             (vf("a", 1, "eth1", 0), vf("b", 2, "eth1", 1), vf("c", 3, "eth1", 2), vf("d", 4, "eth1", 3));
-        let mut observed = nothing();
+        let mut observed = Observed::nothing("");
         observed.host = Some(Host::default());
         for vnic in [&a, &b, &c, &d] {
-            observed.vnics.insert(vnic.name.clone(), there(vnic));
+            observed.vnics.insert(vnic.name.clone(), ObservedVnic::of(vnic, Connection::Up));
         }
         let all = [a, b.clone(), c.clone(), d];
         assert_eq!(actions(&all, &Host::default(), &observed), []);
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_had_is_a_refusal_each() {
-        let mut observed = nothing();
+        let mut observed = Observed::nothing("");
         observed.obstacles.insert("a".into(), "eth1 has 2 VFs".into());
         let rate = |mbit: u64| Rate::from_bits(mbit * 1_000_000);
         observed.links.insert(

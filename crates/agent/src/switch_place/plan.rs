@@ -159,9 +159,8 @@ fn we_connect(attach: &Attach) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::{Evidence, Keeper, ObservedVnic};
+    use crate::place::ObservedVnic;
     use proptest::prelude::*;
-    use std::time::Instant;
     use tidegate_contract::{Allowed, Bytes, Host, Nanos, Rate, Rx, SocketOwner, Tx};
 
     fn vnic(name: u8, mac: u8, link: u8, kind: u8, rate: u64, queues: u16) -> Vnic {
@@ -236,41 +235,12 @@ mod tests {
     }
 
     fn there(vnic: Vnic) -> ObservedVnic {
-        ObservedVnic {
-            vnic,
-            present: true,
-            ours: true,
-            found: None,
-            connection: Connection::Up,
-            pending: None,
-            broken: None,
-            last_error: None,
-            refused_connections: 0,
-            thrown_out: BTreeMap::new(),
-            notes: vec![],
-        }
+        ObservedVnic::of(&vnic, Connection::Up)
     }
 
     fn observed(host: Option<Host>, vnics: Vec<ObservedVnic>) -> Observed {
-        Observed {
-            host,
-            vnics: vnics.into_iter().map(|o| (o.vnic.name.clone(), o)).collect(),
-            obstacles: BTreeMap::new(),
-            in_the_way: BTreeMap::new(),
-            links: BTreeMap::new(),
-            evidence: Evidence {
-                taken: Instant::now(),
-                vnics: BTreeMap::new(),
-                misses: BTreeMap::new(),
-                source: String::new(),
-                figures: BTreeMap::new(),
-                workers: vec![],
-                counts_latency: true,
-                denied_calls: 0,
-            },
-            keeper: Keeper::default(),
-            problem: None,
-        }
+        let vnics = vnics.into_iter().map(|o| (o.vnic.name.clone(), o)).collect();
+        Observed { host, vnics, ..Observed::nothing("") }
     }
 
     /// Distinct names, MACs and links, as the contract's checks guarantee: a permutation of each.
