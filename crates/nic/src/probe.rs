@@ -182,6 +182,10 @@ impl Asker<'_> {
         if let Some(legacy) = self.legacy() {
             return legacy;
         }
+        // Of one who died while it asked.
+        if self.pf.nodes.contains_key(NODE) {
+            self.takes(Set::DeleteNode { node: NODE.into() }, LACKING);
+        }
         let made = self.takes(Set::NewNode { node: NODE.into() }, LACKING);
         self.back(made, Set::DeleteNode { node: NODE.into() })
     }
