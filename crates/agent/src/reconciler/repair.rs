@@ -70,7 +70,6 @@ impl Reconciler {
             }
         };
         self.failures.retain(|name, _| name == HOST || self.contracts.vnic(name).is_some());
-        let mut touched = false;
         for index in 0..self.places.len() {
             let Ok(observed) = &self.seen[index] else { continue };
             let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index], adopt: false };
@@ -88,12 +87,14 @@ impl Reconciler {
             for vnic in checked.by_place[index].iter().filter(|v| settled(&v.name)) {
                 self.failures.remove(&vnic.name);
             }
+            let mut touched = false;
             for action in actions {
                 touched |= self.put_right(index, &action);
             }
-        }
-        if touched {
-            self.observe();
+            // The others are as they were seen; one that hangs is not waited for again.
+            if touched {
+                self.look_at(index);
+            }
         }
     }
 
