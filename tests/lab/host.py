@@ -47,6 +47,11 @@ class Vnic:
         return self._count("tx", "frames")
 
     @property
+    def tx_wire_frames(self) -> int:
+        """Frames on the wire that the VM sent; a super-frame is its segments."""
+        return self._count("tx", "wire_frames")
+
+    @property
     def rx_frames(self) -> int:
         """Frames the VM received; a super-frame is one."""
         return self._count("rx", "frames")
