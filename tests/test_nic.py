@@ -10,7 +10,7 @@ import pytest
 from lab.guest import Guest
 from lab.guest_agent import GuestAgent
 from lab.igb import Pf, igb_guest
-from lab.need import need_guests
+from lab.need import need_guests, need_netdevsim, need_sriov
 from lab.netdevsim import Netdevsim, netdevsim_guest
 
 pytestmark = pytest.mark.lab
@@ -33,6 +33,7 @@ tx = {{ {tx} }}
 def igb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Guest, Pf, GuestAgent, list[str]]]:
     """A guest with three VFs and an agent; and the VFs' devices."""
     need_guests()
+    need_sriov()
     with igb_guest(tmp_path_factory.mktemp("igb") / "guest", modules=["tun"]) as guest:
         pf = Pf(guest)
         devices = pf.make_vfs(3)
@@ -207,6 +208,7 @@ def test_minima_by_the_loop(igb: tuple[Guest, Pf, GuestAgent, list[str]]) -> Non
 def test_a_nic_that_keeps_minima_itself(tmp_path_factory: pytest.TempPathFactory) -> None:
     """netdevsim takes minima and link states; in switchdev mode by devlink, with representors that count."""
     need_guests()
+    need_netdevsim()
     with netdevsim_guest(tmp_path_factory.mktemp("netdevsim") / "guest") as guest:
         nic = Netdevsim(guest)
         nic.make_vfs(2)

@@ -52,17 +52,4 @@ impl Function {
             tx_min: vf.guarantee(),
         }
     }
-
-    /// This record, completed by a later one: what both say, the earlier one knows as it was found.
-    pub fn completed_by(self, later: Self) -> Self {
-        Self {
-            mac: self.mac.or(later.mac),
-            vlan: self.vlan.or(later.vlan),
-            qos: self.qos.or(later.qos),
-            spoofchk: self.spoofchk.or(later.spoofchk),
-            trust: self.trust.or(later.trust),
-            link_state: self.link_state.or(later.link_state),
-            ..self
-        }
-    }
 }

@@ -31,17 +31,9 @@ impl SwitchPlace {
             ports.into_iter().map(|p| (p.vnic.name.clone(), self.observed(p))).collect();
         for (name, made) in self.record.iter() {
             vnics.entry(name.clone()).or_insert_with(|| ObservedVnic {
-                vnic: made.vnic.clone(),
                 present: false,
-                ours: true,
                 found: made.found.clone(),
-                connection: Connection::Disconnected,
-                pending: None,
-                broken: None,
-                last_error: None,
-                refused_connections: 0,
-                thrown_out: BTreeMap::new(),
-                notes: vec![],
+                ..ObservedVnic::of(&made.vnic, Connection::Disconnected)
             });
         }
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
