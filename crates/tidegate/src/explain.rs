@@ -46,11 +46,18 @@ pub fn drop_reason(label: &str) -> &'static str {
         DropReason::PoolFull => {
             "a tap cannot be held back, and its waiting room was full: it sends more than its `tx.max`"
         }
+        DropReason::NoBuffers => {
+            "the queue towards the receiver was full: the receiving guest gives no buffers, it is too slow or it stalled"
+        }
+        DropReason::WorkerBehind => {
+            "the queue towards the receiver was full: the switch's worker came too late, `tidegate top` shows how busy it is"
+        }
         DropReason::RingShare => {
-            "half of the sender's ring was waiting already: the receiver is too slow for it"
+            "half of the sender's ring was waiting already: the receiver is slower than this sender, or has reached its \
+             `rx.max`"
         }
         DropReason::HeldTooLong => {
-            "waited longer than any frame may be held: the receiver does not take its frames"
+            "waited longer than any frame may be held: the receiver gives no buffers, or has reached its `rx.max`"
         }
         DropReason::Late => "could no longer arrive before its deadline",
         DropReason::Unacceptable => {

@@ -70,6 +70,8 @@ pub struct Port {
     pub flood: TokenBucket,
     /// Since when it waits for tokens; [`NEVER`] while it does not.
     pub throttled_since: u64,
+    /// Since when a worker has no room for its frames; [`NEVER`] while it has.
+    pub behind_since: u64,
     /// Ts of the frame sent last, or when it was last kept from sending: what comes after never
     /// starts before.
     pub last_started: u64,
@@ -129,6 +131,7 @@ impl Port {
             idle_loops: 0,
             relieving: NEVER,
             throttled_since: NEVER,
+            behind_since: NEVER,
             last_started: 0,
             in_flight_to: Box::new([0; VNICS]),
             egress,

@@ -143,8 +143,6 @@ pub struct Pending {
     pub arrival: u64,
     /// Payload bytes already sent in pieces.
     pub sent: u32,
-    /// Since when it waits for a worker that is behind, ns.
-    pub behind: Option<u64>,
 }
 
 /// Most frames of a ring that are in flight: half of it, and two at least: a frame that is cut and

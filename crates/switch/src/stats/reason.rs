@@ -43,7 +43,7 @@ reasons! {
         NoReceiver = "no_receiver",
         /// Over the cap on broadcast, multicast and unknown unicast.
         FloodCap = "flood_cap",
-        /// The queue towards the receiver is full.
+        /// The queue towards the receiver is full, and waits for its rate.
         QueueFull = "queue_full",
         /// A tap sender over its limit whose byte pool is full.
         PoolFull = "pool_full",
@@ -61,6 +61,10 @@ reasons! {
         SenderReset = "sender_reset",
         /// The tap refused the frame.
         TapRefused = "tap_refused",
+        /// The queue towards the receiver is full, and the receiver gives no buffers.
+        NoBuffers = "no_buffers",
+        /// The queue towards the receiver is full, and its worker did not come to it.
+        WorkerBehind = "worker_behind",
     }
 }
 

@@ -8,6 +8,7 @@
 //! 3. the owner has them all back ([`Worker::is_quiet`]).
 
 use super::Worker;
+use super::crossing::Peer;
 use super::ingress::release_share;
 use super::settle::give_back;
 use crate::capture::CaptureTap;
@@ -190,8 +191,15 @@ impl Worker {
 
     /// Takes in what other workers sent before this call.
     fn all_crossings(&mut self) {
-        for _ in 0..=super::crossing::FRAMES / super::CROSSINGS {
-            self.crossings();
+        for id in 0..self.peers.len() {
+            for receive in [Peer::receive_urgent, Peer::receive] {
+                for _ in 0..super::crossing::MOST {
+                    let Some(crossing) = self.peers[id].as_mut().and_then(|(peer, _)| receive(peer)) else {
+                        break;
+                    };
+                    self.crossed(crossing);
+                }
+            }
         }
     }
 
@@ -214,7 +222,7 @@ impl Worker {
 
     /// Whether all frames of a paused port came back; those that wait for tokens are dropped.
     pub fn is_quiet(&mut self, index: PortIndex) -> bool {
-        self.crossings();
+        self.fates_of_peers();
         self.settle();
         let Some(port) = &mut self.ports[index as usize] else { return true };
         drop_pending(port);

@@ -5,8 +5,10 @@
 //!  worker A ◀──fates─── worker B      (A completes the descriptor, counts)
 //! ```
 //!
-//! One pair of single-producer single-consumer rings for each ordered pair of
-//! workers.
+//! Single-producer single-consumer rings for each ordered pair of workers. Real-time frames have a ring
+//! of their own, which is always emptied: none waits behind best effort. Best effort is taken out of its
+//! ring as the [budget](super::budget) of a loop allows; while the ring is full, the sender's frames wait
+//! in their own ring or pool.
 
 use crate::fdb::PortIndex;
 use crate::port::FrameRef;
@@ -14,8 +16,12 @@ use crate::stats::DropReason;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::collections::VecDeque;
 
-/// Frames that may be on their way to one worker. A full ring drops.
-pub(super) const FRAMES: usize = 4096;
+/// Best-effort frames that may be on their way to one worker: some loops' worth.
+const FRAMES: usize = 1024;
+/// Real-time frames, and requests, that may be. A full ring drops.
+const URGENT: usize = 4096;
+/// Most that one ring holds.
+pub(super) const MOST: usize = if FRAMES > URGENT { FRAMES } else { URGENT };
 /// Fates that may be on their way back: more than a worker's ports usually have in flight.
 const FATES: usize = 1 << 14;
 
@@ -61,6 +67,8 @@ pub struct Fate {
 
 /// One worker's ends towards another.
 pub struct Peer {
+    urgent_out: Producer<Crossing>,
+    urgent_in: Consumer<Crossing>,
     frames_out: Producer<Crossing>,
     frames_in: Consumer<Crossing>,
     fates_out: Producer<Fate>,
@@ -72,11 +80,15 @@ pub struct Peer {
 impl Peer {
     /// Both ends of a pair of workers.
     pub fn pair() -> (Self, Self) {
+        let (urgent_ab, urgent_from_a) = RingBuffer::new(URGENT);
+        let (urgent_ba, urgent_from_b) = RingBuffer::new(URGENT);
         let (frames_ab, frames_from_a) = RingBuffer::new(FRAMES);
         let (frames_ba, frames_from_b) = RingBuffer::new(FRAMES);
         let (fates_ab, fates_from_a) = RingBuffer::new(FATES);
         let (fates_ba, fates_from_b) = RingBuffer::new(FATES);
-        let end = |frames_out, frames_in, fates_out, fates_in| Self {
+        let end = |(urgent_out, urgent_in), (frames_out, frames_in), (fates_out, fates_in)| Self {
+            urgent_out,
+            urgent_in,
             frames_out,
             frames_in,
             fates_out,
@@ -84,18 +96,34 @@ impl Peer {
             fates_waiting: VecDeque::new(),
         };
         (
-            end(frames_ab, frames_from_b, fates_ab, fates_from_b),
-            end(frames_ba, frames_from_a, fates_ba, fates_from_a),
+            end((urgent_ab, urgent_from_b), (frames_ab, frames_from_b), (fates_ab, fates_from_b)),
+            end((urgent_ba, urgent_from_a), (frames_ba, frames_from_a), (fates_ba, fates_from_a)),
         )
     }
 
     /// Sends; `false` where the ring is full.
     #[inline]
     pub fn send(&mut self, crossing: Crossing) -> bool {
-        self.frames_out.push(crossing).is_ok()
+        match crossing {
+            Crossing::Frame { frame, .. } if !frame.get().is_realtime() => self.frames_out.push(crossing),
+            _ => self.urgent_out.push(crossing),
+        }
+        .is_ok()
     }
 
-    /// What the other worker sent.
+    /// Whether a best-effort frame can be sent.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        !self.frames_out.is_full()
+    }
+
+    /// A real-time frame, or a request, that the other worker sent.
+    #[inline]
+    pub fn receive_urgent(&mut self) -> Option<Crossing> {
+        self.urgent_in.pop().ok()
+    }
+
+    /// A best-effort frame that the other worker sent.
     #[inline]
     pub fn receive(&mut self) -> Option<Crossing> {
         self.frames_in.pop().ok()
@@ -129,7 +157,8 @@ impl Peer {
 
     /// Whether anything waits to be received or sent.
     pub fn is_idle(&self) -> bool {
-        self.frames_in.is_empty() && self.fates_in.is_empty() && self.fates_waiting.is_empty()
+        let nothing_came = self.urgent_in.is_empty() && self.frames_in.is_empty();
+        nothing_came && self.fates_in.is_empty() && self.fates_waiting.is_empty()
     }
 }
 

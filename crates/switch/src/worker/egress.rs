@@ -2,22 +2,15 @@
 
 use super::crossing::Fate;
 use super::deliver::{Outcome, chains_waiting, deliver};
-use super::{Worker, clock};
+use super::{Worker, budget, clock};
 use crate::capture::Direction;
 use crate::fdb::PortIndex;
 use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
 use crate::sched::{Full, Head, Queued, Scheduler, Tier};
 use crate::stats::DropReason;
 
-/// Frames delivered to one receiver per loop.
-const BATCH: usize = 64;
-/// Bytes of best effort copied in one loop, at least one frame: it is what a
-/// real-time frame that arrives meanwhile waits for.
-const QUANTUM: i64 = 64 << 10;
-/// What a frame costs besides its bytes, in bytes.
-pub(super) const FRAME_COST: i64 = 256;
-/// What each of its chains costs but the first, in bytes: a receiver of tiny buffers makes many.
-const CHAIN_COST: i64 = 128;
+/// Real-time frames delivered to one receiver per loop.
+const REALTIME: usize = 64;
 
 impl Worker {
     /// Queues a frame at an own egress.
@@ -52,7 +45,10 @@ impl Worker {
                     self.active.push(egress);
                 }
             }
-            Err(_) => self.drop_frame(reference, egress, DropReason::QueueFull),
+            Err(_) => {
+                let reason = full(queue, now);
+                self.drop_frame(reference, egress, reason);
+            }
         }
     }
 
@@ -88,10 +84,25 @@ impl Worker {
             && matches!(port.egress.scheduler.head(now), Head::Ready { .. })
     }
 
-    /// Serves all egresses with work; `true` where anything moved.
-    pub(super) fn egress(&mut self) -> bool {
+    /// What waits at own egresses and could leave now, as cost; not counted further than matters.
+    pub(super) fn waiting(&self) -> i64 {
+        let mut waiting = 0;
+        for index in &self.active {
+            let Some(Port { egress, .. }) = self.ports[*index as usize].as_deref() else { continue };
+            if egress.blocked_since == NEVER {
+                waiting +=
+                    budget::waiting(egress.scheduler.backlog_total(), egress.scheduler.tokens(self.now));
+            }
+            if waiting >= budget::QUANTUM {
+                break;
+            }
+        }
+        waiting
+    }
+
+    /// Serves all egresses with work, while `budget` lasts; `true` where anything moved.
+    pub(super) fn egress(&mut self, mut budget: i64) -> bool {
         let mut worked = false;
-        let mut budget = QUANTUM;
         // Who came too late for this loop's budget comes first in the next.
         let mut late = None;
         let mut i = 0;
@@ -123,7 +134,8 @@ impl Worker {
     /// what a late worker or a raised limit left behind is on its way.
     fn serve(&mut self, port: &mut Port, budget: &mut i64) -> bool {
         let mut worked = false;
-        for _ in 0..BATCH {
+        let mut realtime = 0;
+        loop {
             match port.egress.scheduler.head(self.now) {
                 Head::Empty => return worked,
                 Head::WaitUntil(at) => {
@@ -134,17 +146,21 @@ impl Worker {
                     // Not idle: the rest is due at once.
                     return true;
                 }
-                Head::Ready { queued, .. } => {
+                Head::Ready { tier, queued, .. } => {
+                    if tier == Tier::RealTime {
+                        realtime += 1;
+                        if realtime > REALTIME {
+                            return true;
+                        }
+                    }
                     if !self.deliver_head(port, queued) {
                         return self.expire(port) || worked;
                     }
-                    let chains = self.scratch.filled.saturating_sub(1) as i64;
-                    *budget -= i64::from(queued.bytes) + FRAME_COST + chains * CHAIN_COST;
+                    *budget -= budget::queued(queued.bytes) + budget::scattered(self.scratch.filled);
                     worked = true;
                 }
             }
         }
-        worked
     }
 
     /// Delivers or drops the first frame; `false` where it stays first.
@@ -216,6 +232,15 @@ impl Worker {
     }
 }
 
+/// What the queue of an egress waits for that has no room for a frame.
+fn full(egress: &mut Egress, now: u64) -> DropReason {
+    match egress.scheduler.head(now) {
+        _ if egress.blocked_since != NEVER => DropReason::NoBuffers,
+        Head::Ready { .. } => DropReason::WorkerBehind,
+        Head::WaitUntil(_) | Head::Empty => DropReason::QueueFull,
+    }
+}
+
 /// Whether it is the receiver or its rate that an egress waits for, not this worker.
 fn is_stuck(egress: &mut Egress, now: u64) -> bool {
     egress.blocked_since != NEVER || matches!(egress.scheduler.head(now), Head::WaitUntil(_))
@@ -246,7 +271,7 @@ fn fate(
 #[cfg(test)]
 mod tests {
     use crate::port::Slots;
-    use crate::worker::testing;
+    use crate::worker::{budget, testing};
 
     #[test]
     fn every_receiver_has_its_turn() {
@@ -268,7 +293,7 @@ mod tests {
                     }
                 }
             }
-            worker.egress();
+            worker.egress(budget::QUANTUM);
             for fate in worker.fates.drain(..) {
                 served[usize::from(fate.egress)] += 1;
                 slots.give(fate.frame);

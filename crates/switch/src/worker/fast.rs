@@ -12,7 +12,7 @@
 //! egress has tokens, and the receiver a buffer that it fits into. Frames to another worker, to
 //! a tap or to a guest that migrates take the general path.
 
-use super::egress::FRAME_COST;
+use super::budget::DIRECT;
 use super::ingress::flow_hash;
 use super::settle::Miss;
 use super::{Worker, clock};
@@ -151,7 +151,7 @@ impl Worker {
         }
         if count > 0 {
             let bytes = self.carry(port, pair, &mut batch, count, header_len);
-            *budget -= bytes as i64 + count as i64 * FRAME_COST;
+            *budget -= bytes as i64 + count as i64 * DIRECT;
         }
         self.batch = Some(batch);
         count
@@ -178,7 +178,7 @@ impl Worker {
             if len < SHORTEST || len > port.contract.frame_max as usize || (spent >= budget && !realtime) {
                 return i;
             }
-            spent += len as i64 + FRAME_COST;
+            spent += len as i64 + DIRECT;
             let head = &mut batch.heads[i].0;
             let head_len = len.min(HEAD);
             // SAFETY: the ring translated the buffer, `header_len + len` bytes long, in the guest's

@@ -7,7 +7,7 @@
 //! ```
 
 use super::crossing::Crossing;
-use super::{Fate, Worker};
+use super::{Fate, Worker, budget};
 use crate::fdb::PortIndex;
 use crate::frame::offload::check;
 use crate::frame::{HEADER_MAX, Headers, L3, L4, Offload, Segmenter, Verdict, VnetHdr, clear_realtime_marks};
@@ -20,13 +20,8 @@ use tidegate_contract::Mac;
 
 /// Frames taken from one queue per loop.
 pub(super) const BATCH: usize = 32;
-/// What it costs to take a frame from a ring and queue it, in bytes copied.
-const GENERAL_COST: i64 = 1024;
-/// Bytes of best effort copied in one loop: a real-time frame that arrives
-/// meanwhile waits for it.
-const QUANTUM: i64 = 64 << 10;
-/// Longest that a frame keeps those behind it waiting for a worker that is behind, ns: as long as it may be
-/// held by a receiver.
+/// Longest that a port waits for a worker that is behind, ns: as long as a frame may be held by a
+/// receiver. After that it drops what that worker has no room for, and goes on.
 const BEHIND: u64 = 10_000_000;
 
 /// Where a frame goes.
@@ -47,20 +42,20 @@ pub(super) enum Sent {
     At(u64),
     /// No slot for the next piece.
     NoSlot,
-    /// Its egress has not come to its turn.
+    /// The worker of its egress has no room for it yet.
     Behind,
 }
 
 impl Worker {
-    /// Takes frames from all own ports, real-time ones first; `true` where there were any.
-    pub(super) fn ingress(&mut self) -> bool {
+    /// Takes frames from own ports, real-time ones first, while `budget` lasts; real-time ones even then.
+    /// `true` where there were any.
+    pub(super) fn ingress(&mut self, budget: &mut i64) -> bool {
         let mut worked = false;
         let mut quiet = false;
-        let mut budget = QUANTUM;
         // Who came too late for this loop's budget comes first in the next.
         let mut late = None;
         for i in 0..self.polled.len() {
-            if budget <= 0 && i >= self.realtime {
+            if *budget <= 0 && i >= self.realtime {
                 late = Some(i - self.realtime);
                 worked = true;
                 break;
@@ -69,8 +64,8 @@ impl Worker {
             let Some(mut port) = self.ports[index].take() else { continue };
             let took = match &port.link {
                 _ if port.pauses > 0 || port.broken => false,
-                Link::Vhost(_) => self.ingress_rings(&mut port, &mut budget),
-                Link::Tap(_) => self.ingress_tap(&mut port, &mut budget),
+                Link::Vhost(_) => self.ingress_rings(&mut port, budget),
+                Link::Tap(_) => self.ingress_tap(&mut port, budget),
             };
             if took {
                 worked = true;
@@ -134,10 +129,10 @@ impl Worker {
             if *budget <= 0 && !realtime {
                 break;
             }
-            *budget -= GENERAL_COST;
             let pending = match self.next_from_ring(port, pair) {
                 Next::Frame(pending) => pending,
                 Next::Dropped => {
+                    *budget -= budget::queued(0);
                     worked = true;
                     continue;
                 }
@@ -149,8 +144,13 @@ impl Worker {
                     break;
                 }
             };
+            // Before it is sent: after that it may be settled, and its slot another's.
+            let cost = budget::queued(pending.frame.get().wire_bytes);
             match self.try_send(port, pending) {
-                Sent::Yes => worked = true,
+                Sent::Yes => {
+                    *budget -= cost;
+                    worked = true;
+                }
                 Sent::At(at) => {
                     self.wake_at(at);
                     return (worked, true);
@@ -203,7 +203,7 @@ impl Worker {
         frame.owner = Owner::Ring { queue: pair as u16, head };
         let taken = take_head(frame, chain.spans(), chain.bytes(), header_len);
         match taken.and_then(|()| self.inspect(port, frame)) {
-            Ok(()) => Next::Frame(Pending { frame: reference, arrival, sent: 0, behind: None }),
+            Ok(()) => Next::Frame(Pending { frame: reference, arrival, sent: 0 }),
             Err(reason) => {
                 port.count_tx_drop(reason);
                 super::settle::give_back(port, reference);
@@ -285,7 +285,7 @@ impl Worker {
                     }
                 }
             },
-            None if frame.offload.gso_size().is_some() && self.would_overrun(port, &mut pending) => {
+            None if self.must_wait(port, frame) => {
                 put_back(port, pending);
                 Sent::Behind
             }
@@ -303,15 +303,28 @@ impl Worker {
         }
     }
 
-    /// Whether a super-frame is to wait for a worker that is behind, and has not waited too long.
-    fn would_overrun(&mut self, port: &Port, pending: &mut Pending) -> bool {
-        let frame = pending.frame.get();
-        let Some(To::Port(egress)) = self.destination(port, frame.headers.dst) else { return false };
-        if !self.is_behind(port.index, egress, frame) {
+    /// Whether a frame is to wait, in its ring or pool, for a worker that has no room for it: this one
+    /// for a super-frame, another one for any.
+    fn must_wait(&mut self, port: &mut Port, frame: &Frame) -> bool {
+        let super_frame = frame.offload.gso_size().is_some();
+        if self.peers.len() < 2 && !super_frame {
             return false;
         }
-        let since = *pending.behind.get_or_insert(self.now);
-        self.now.saturating_sub(since) < BEHIND
+        let Some(To::Port(egress)) = self.destination(port, frame.headers.dst) else { return false };
+        let worker = self.infos[egress as usize].as_ref().map(|info| usize::from(info.worker));
+        let is_full = match worker {
+            Some(worker) if worker == usize::from(self.id) => {
+                super_frame && self.is_behind(port.index, egress, frame)
+            }
+            Some(worker) => self.peers[worker].as_ref().is_some_and(|(peer, _)| !peer.has_room()),
+            None => false,
+        };
+        if !is_full {
+            port.behind_since = NEVER;
+            return false;
+        }
+        port.behind_since = port.behind_since.min(self.now);
+        self.now - port.behind_since < BEHIND
     }
 
     /// Sends the next piece of a real-time super-frame, at most `burst` bytes on the wire.
@@ -414,7 +427,7 @@ impl Worker {
         if sent {
             self.to_ring |= 1 << worker;
         } else {
-            self.drop_frame(frame, egress, DropReason::QueueFull);
+            self.drop_frame(frame, egress, DropReason::WorkerBehind);
         }
     }
 

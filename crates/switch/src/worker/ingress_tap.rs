@@ -7,9 +7,8 @@
 //!               dropped, counted
 //! ```
 
-use super::Worker;
-use super::egress::FRAME_COST;
 use super::ingress::{BATCH, Sent};
+use super::{Worker, budget};
 use crate::port::tap::Read;
 use crate::port::vhost::Pending;
 use crate::port::{Link, Port};
@@ -22,6 +21,8 @@ impl Worker {
         let realtime = port.contract.cut_to.is_some();
         let now = self.now;
         let Link::Tap(tap) = &port.link else { return false };
+        // Those that are read in this loop are charged when they are read.
+        let mut waited = tap.waiting.len();
         for queue in 0..tap.queues.len() {
             for _ in 0..BATCH {
                 let Link::Tap(tap) = &mut port.link else { return worked };
@@ -37,18 +38,12 @@ impl Worker {
                     Read::Frame(reference) => {
                         worked = true;
                         let inspected = self.inspect(port, reference.get_mut());
-                        // As the egress counts, so that no more is read in a loop than is sent.
                         let frame = reference.get();
-                        *budget -= i64::from(frame.len.max(frame.wire_bytes)) + FRAME_COST;
+                        *budget -= budget::queued(frame.len.max(frame.wire_bytes));
                         match inspected {
                             Ok(()) => {
                                 let Link::Tap(tap) = &mut port.link else { return worked };
-                                tap.waiting.push_back(Pending {
-                                    frame: reference,
-                                    arrival,
-                                    sent: 0,
-                                    behind: None,
-                                });
+                                tap.waiting.push_back(Pending { frame: reference, arrival, sent: 0 });
                             }
                             Err(reason) => {
                                 port.count_tx_drop(reason);
@@ -78,9 +73,20 @@ impl Worker {
         }
         let mut throttled = false;
         while let Link::Tap(tap) = &mut port.link {
+            if waited > 0 && *budget <= 0 && !realtime {
+                worked = true;
+                break;
+            }
             let Some(pending) = tap.waiting.pop_front() else { break };
+            let cost = budget::queued(pending.frame.get().wire_bytes);
             match self.try_send(port, pending) {
-                Sent::Yes => worked = true,
+                Sent::Yes => {
+                    if waited > 0 {
+                        waited -= 1;
+                        *budget -= cost;
+                    }
+                    worked = true;
+                }
                 Sent::At(at) => {
                     self.wake_at(at);
                     throttled = true;

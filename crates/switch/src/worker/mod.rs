@@ -9,6 +9,7 @@
 //!            └── nothing to do: arm notifications, sleep ────────┘
 //! ```
 //!
+//! - `budget`: how much of it all in one loop
 //! - [`ingress`]: from ring or tap to an egress, under the sender's contract
 //! - [`ingress_tap`]: the part of it that reads taps
 //! - [`fast`]: plain frames that meet no contention, from ring to ring
@@ -23,6 +24,7 @@
 //! - [`handle`]: how other threads reach a worker
 //! - [`change`]: what they ask of it
 
+mod budget;
 pub mod change;
 pub mod crossing;
 pub mod deliver;
@@ -35,6 +37,8 @@ pub mod handle;
 pub mod handover;
 pub mod ingress;
 mod ingress_tap;
+#[cfg(test)]
+mod overload;
 mod quiet;
 mod relief;
 pub mod settle;
@@ -57,7 +61,7 @@ use rustix::time::{ClockId, clock_gettime};
 use sleep::Sleeper;
 use std::sync::Arc;
 
-/// Crossings handled per loop and peer, so that no peer starves our own ports.
+/// Urgent crossings handled per loop and peer: a worker that others flood comes to its own ports too.
 const CROSSINGS: usize = 256;
 
 /// Calls answered per loop, so that front ends that never stop asking do not stop the frames.
@@ -101,6 +105,8 @@ pub struct Worker {
     peers: Peers,
     /// Peers that were sent something in this loop.
     to_ring: u64,
+    /// The peers' frames are taken in before those of own ports: in every other loop.
+    peers_first: bool,
     /// Egresses with work.
     active: Vec<PortIndex>,
     /// Egress and source: half the source's ring is in flight, and most of it waits there.
@@ -151,6 +157,7 @@ impl Worker {
             fdb,
             peers,
             to_ring: 0,
+            peers_first: false,
             active: Vec::with_capacity(VNICS),
             relief: Vec::with_capacity(VNICS),
             flood: FloodPool::new(id),
@@ -197,13 +204,15 @@ impl Worker {
             call(self);
             worked = true;
         }
-        worked |= self.crossings();
-        worked |= self.ingress();
+        worked |= self.urgent_crossings();
+        let mut intake = budget::intake(self.waiting());
+        worked |= self.take_in(&mut intake);
         if !self.active.is_empty() {
             // What is charged to an egress is charged when it leaves.
             self.now = clock();
         }
-        worked |= self.egress();
+        worked |= self.egress(budget::egress(intake));
+        worked |= self.fates_of_peers();
         worked |= self.relieve();
         worked |= self.settle();
         if !self.touched.is_empty() {
@@ -221,21 +230,66 @@ impl Worker {
         worked
     }
 
-    /// What the other workers sent.
-    fn crossings(&mut self) -> bool {
+    /// Best-effort frames, while `budget` lasts: of own ports and of other workers, each first in turn.
+    fn take_in(&mut self, budget: &mut i64) -> bool {
+        if self.peers.len() < 2 {
+            return self.ingress(budget);
+        }
+        self.peers_first = !self.peers_first;
+        let before = self.peers_first && self.crossings(budget);
+        let worked = self.ingress(budget);
+        let after = !self.peers_first && self.crossings(budget);
+        before | worked | after
+    }
+
+    /// Real-time frames and requests of the other workers.
+    fn urgent_crossings(&mut self) -> bool {
         let mut worked = false;
         for id in 0..self.peers.len() {
             for _ in 0..CROSSINGS {
                 let Some((peer, _)) = &mut self.peers[id] else { break };
-                let Some(crossing) = peer.receive() else { break };
+                let Some(crossing) = peer.receive_urgent() else { break };
                 worked = true;
-                match crossing {
-                    Crossing::Frame { egress, frame } => self.enqueue(egress, frame),
-                    Crossing::Relieve { egress, source, oldest } => {
-                        self.relief.push((egress, source, oldest));
-                    }
-                }
+                self.crossed(crossing);
             }
+        }
+        worked
+    }
+
+    /// Best-effort frames of the other workers, one of each in turn.
+    fn crossings(&mut self, budget: &mut i64) -> bool {
+        let mut worked = false;
+        let mut came = true;
+        while std::mem::take(&mut came) {
+            for id in 0..self.peers.len() {
+                if *budget <= 0 {
+                    // Not idle: the rest waits for the next loop.
+                    return true;
+                }
+                let Some(crossing) = self.peers[id].as_mut().and_then(|(peer, _)| peer.receive()) else {
+                    continue;
+                };
+                if let Crossing::Frame { frame, .. } = crossing {
+                    *budget -= budget::queued(frame.get().wire_bytes);
+                }
+                self.crossed(crossing);
+                (worked, came) = (true, true);
+            }
+        }
+        worked
+    }
+
+    fn crossed(&mut self, crossing: Crossing) {
+        match crossing {
+            Crossing::Frame { egress, frame } => self.enqueue(egress, frame),
+            Crossing::Relieve { egress, source, oldest } => self.relief.push((egress, source, oldest)),
+        }
+    }
+
+    /// What became of the frames that other workers were sent.
+    fn fates_of_peers(&mut self) -> bool {
+        let mut worked = false;
+        for id in 0..self.peers.len() {
             while let Some(fate) = self.peers[id].as_mut().and_then(|(peer, _)| peer.settled()) {
                 worked = true;
                 self.fates.push(fate);

@@ -92,6 +92,8 @@ impl Waits {
         let longest = self.worker.max(self.queue).max(self.buffers);
         match fate.dropped {
             Some(DropReason::QueueFull | DropReason::RingShare) => MissCause::Queue,
+            Some(DropReason::NoBuffers) => MissCause::Buffers,
+            Some(DropReason::WorkerBehind) => MissCause::Worker,
             Some(reason) if reason != DropReason::Late && reason != DropReason::HeldTooLong => {
                 MissCause::Dropped
             }

@@ -1,6 +1,7 @@
 //! A worker without a thread, for tests.
 
-use super::{Worker, WorkerHandle, mailbox};
+use super::crossing::Peer;
+use super::{Peers, Worker, WorkerHandle, mailbox};
 use crate::fdb::{Fdb, PortIndex, SegmentIndex};
 use crate::port::vhost::VhostPort;
 use crate::port::{Link, Port, PortContract, PortInfo, PortSet};
@@ -25,22 +26,46 @@ pub fn set_time(now: u64) {
 
 /// A worker that is alone, and how to reach it.
 pub fn worker() -> (Worker, WorkerHandle) {
-    let (handle, inbox) = mailbox().unwrap();
-    let stats = &Region::create().unwrap().layout().workers[0];
-    let (faults, _) = std::sync::mpsc::channel();
-    (Worker::new(0, inbox, Arc::new(Fdb::new()), vec![None], stats, faults).unwrap(), handle)
+    workers(1).remove(0)
+}
+
+/// Workers that send each other frames, and how to reach them.
+pub fn workers(count: usize) -> Vec<(Worker, WorkerHandle)> {
+    let (handles, inboxes): (Vec<_>, Vec<_>) = (0..count).map(|_| mailbox().unwrap()).unzip();
+    let mut peers: Vec<Peers> = (0..count).map(|_| (0..count).map(|_| None).collect()).collect();
+    for (a, b) in (0..count).flat_map(|a| (0..a).map(move |b| (a, b))) {
+        let (at_a, at_b) = Peer::pair();
+        peers[a][b] = Some((at_a, inboxes[b].bell().clone()));
+        peers[b][a] = Some((at_b, inboxes[a].bell().clone()));
+    }
+    let fdb = Arc::new(Fdb::new());
+    let region = Region::create().unwrap();
+    let all = inboxes.into_iter().zip(peers).zip(&region.layout().workers).enumerate();
+    let workers = all.map(|(id, ((inbox, peers), stats))| {
+        let (faults, _) = std::sync::mpsc::channel();
+        Worker::new(id as u16, inbox, fdb.clone(), peers, stats, faults).unwrap()
+    });
+    workers.zip(handles).collect()
 }
 
 /// Gives it a vhost-user port, with no front end and no limits.
 pub fn add_port(worker: &mut Worker, index: PortIndex) {
+    let info = add_port_with(worker, index, "");
+    worker.set_info(index, Some(info));
+}
+
+/// Gives it a vhost-user port whose contract has further `keys`, with no front end; returns what all
+/// workers are to know of it.
+pub fn add_port_with(worker: &mut Worker, index: PortIndex, keys: &str) -> PortInfo {
     let text = format!(
         "[vnic.v{index}]\nattach = {{ vhost-user = \"/tmp/v{index}\" }}\n\
-         mac = \"52:54:00:00:00:{index:02x}\"\nsegment = 7\n"
+         mac = \"52:54:00:00:00:{index:02x}\"\nsegment = 7\n{keys}\n"
     );
     let vnic: Vnic = tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value;
     let stats = &Region::create().unwrap().layout().vnics[usize::from(index)];
     let (segment, link) = (SegmentIndex(0), Link::Vhost(VhostPort::default()));
     let contract = PortContract::new(&vnic, &Host::default());
     worker.add_port(Box::new(Port::new(index, segment, contract, stats, link)));
-    worker.set_info(index, Some(PortInfo::new(&vnic, 0, segment, PortSet::EMPTY)));
+    worker.fdb.pin(segment, vnic.mac, index).unwrap();
+    PortInfo::new(&vnic, worker.id, segment, PortSet::EMPTY)
 }
