@@ -42,6 +42,7 @@ pub use host::{Aggregate, Control, Host, Nic};
 pub use parse::{Document, parse};
 pub use units::{Bytes, Nanos, Rate};
 pub use vnic::{
-    Allowed, Attach, Discipline, LinkState, Method, Rx, SocketMode, SocketOwner, Tx, UPLINK, VfOptions, Vnic,
+    Allowed, Attach, Discipline, LinkState, Method, Rx, SUPER_FRAME, SocketMode, SocketOwner, Tx, UPLINK,
+    VfOptions, Vnic,
 };
 pub use write::set_key;

@@ -201,8 +201,8 @@ pub struct Allowed {
 /// The name that stands for the uplink in [`Vnic::to`].
 pub const UPLINK: &str = "uplink";
 
-/// Largest super-frame a guest hands over in one piece (64 KiB).
-const SUPER_FRAME: u64 = 65_536;
+/// Largest super-frame a guest hands over in one piece: 64 KiB.
+pub const SUPER_FRAME: u64 = 65_536;
 
 /// Ethernet header (14 bytes) and one VLAN tag (4 bytes), around an IP packet of `mtu` bytes.
 const L2_HEADERS: u64 = 18;
@@ -227,7 +227,7 @@ impl Vnic {
 }
 
 impl Tx {
-    /// `burst`, or where none is given one 64 KiB super-frame or 1 ms at `rate`
+    /// `burst`, or where none is given one 64 KiB super-frame or 10 ms at `rate`
     /// (the limit in force), whichever is larger. A real-time vNIC always states its own.
     pub fn burst_or_default(&self, rate: Rate) -> Bytes {
         self.burst.unwrap_or_else(|| default_burst(rate))
@@ -241,10 +241,11 @@ impl Rx {
     }
 }
 
-/// Less than one super-frame would turn every full-size send into a debt; less
-/// than a millisecond would make the rate depend on how often tokens are looked at.
+/// Less than one super-frame would turn every full-size send into a debt. A full bucket earns nothing, so
+/// a burst shorter than the time for which a scheduler or a hypervisor takes a CPU away costs rate: 10 ms
+/// covers the time slices of Linux.
 fn default_burst(rate: Rate) -> Bytes {
-    Bytes::new(SUPER_FRAME.max(rate.bits() / 8 / 1000))
+    Bytes::new(SUPER_FRAME.max(rate.bits() / 8 / 100))
 }
 
 #[cfg(test)]
@@ -252,12 +253,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_burst_is_a_super_frame_or_a_millisecond() {
+    fn the_default_burst_is_a_super_frame_or_ten_milliseconds() {
         let rate = |bits| Rate::from_bits(bits).expect("a rate");
         let tx = Tx::default();
         assert_eq!(tx.burst_or_default(rate(1_000)).get(), 65_536);
-        assert_eq!(tx.burst_or_default(rate(524_288_000)).get(), 65_536);
-        assert_eq!(tx.burst_or_default(rate(10_000_000_000)).get(), 1_250_000);
+        assert_eq!(tx.burst_or_default(rate(52_428_800)).get(), 65_536);
+        assert_eq!(tx.burst_or_default(rate(10_000_000_000)).get(), 12_500_000);
         let rx = Rx { burst: Some(Bytes::new(9)), ..Rx::default() };
         assert_eq!(rx.burst_or_default(rate(1_000)).get(), 9);
         assert_eq!(Rx::default().burst_or_default(rate(1_000)).get(), 65_536);

@@ -1,7 +1,7 @@
 //! From a contract to what the kernel is asked for, and every reason why it cannot be. Pure.
 
 use tidegate_contract::admission::priorities;
-use tidegate_contract::{Allowed, Attach, Bytes, Method, Nanos, Rate, Vnic};
+use tidegate_contract::{Allowed, Attach, Bytes, Method, Nanos, Rate, SUPER_FRAME, Vnic};
 use tidegate_kernel::{Bucket, Limit, Marks, Shaping, Share, Ways, vlan};
 
 /// The directions that a contract limits, and whether it says which VLAN its bridge port is in.
@@ -105,9 +105,10 @@ fn shares(vnic: &Vnic, all: &[&Vnic], refused: &mut Vec<String>) -> Vec<Share> {
     shares
 }
 
-/// The burst of a guarantee, for which a contract has no key.
+/// The burst of a guarantee, for which a contract has no key: a super-frame, or 1 ms at its rate. HTB lets
+/// it pass whatever the egress has left, so all guarantees together may exceed the egress' rate by it.
 fn usual_burst(rate: Rate) -> Bytes {
-    tidegate_contract::Tx::default().burst_or_default(rate)
+    Bytes::new(SUPER_FRAME.max(rate.bits() / 8 / 1000))
 }
 
 /// As a kernel that cannot mark is asked: marks are not cleared there. A deadline needs them.

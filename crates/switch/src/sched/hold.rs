@@ -3,12 +3,10 @@
 
 use super::SourceId;
 use super::heap::SourceHeap;
-use tidegate_contract::Rate;
+use tidegate_contract::{Rate, SUPER_FRAME};
 
 /// What frames are held for where the egress is fast enough: 10 ms.
 const HOLD: u64 = 10_000_000;
-/// The largest TCP or UDP super-frame a guest sends.
-const SUPER_FRAME: u64 = 65_536;
 
 /// The longest, in nanoseconds, that a frame without a deadline waits for an
 /// egress before it is dropped.
