@@ -27,7 +27,8 @@ def target(*samples: Sample, filterable: bool = True, invalid: str = "") -> Targ
 class Clock:
     """Stands in for the machine: every ping-pong takes the next of the given values."""
 
-    generator_cpu, switch_cpu = 0, 1
+    cpus = (0, 1)
+    generator_cpu, switch_cpu = cpus
 
     def __init__(self, *values: float) -> None:
         self.values: Iterator[float] = iter(values)

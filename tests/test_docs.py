@@ -3,12 +3,10 @@
 import json
 import re
 import shlex
-import socket
 import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -185,23 +183,9 @@ def test_command_reference_is_complete() -> None:
 # API and metrics
 
 
-def get(host: Host, path: str) -> str:
-    """`GET path` of the agent."""
-    connection = HTTPConnection("tidegate", timeout=10)
-    connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.settimeout(10)
-    connection.sock.connect(str(host.api))
-    connection.request("GET", path)
-    answer = connection.getresponse()
-    body = answer.read().decode()
-    connection.close()
-    assert answer.status == 200, body
-    return body
-
-
 def test_routes(host: Host) -> None:
     """api.md has a section for every route of /openapi.json and no other."""
-    document = json.loads(get(host, "/openapi.json"))
+    document = json.loads(host.get("/openapi.json"))
     served = {f"{method.upper()} {path}" for path, item in document["paths"].items() for method in item}
     text = (REFERENCE / "api.md").read_text()
     assert set(re.findall(rf"^## `((?:{METHODS}) \S+)`$", text, re.MULTILINE)) == served
@@ -226,7 +210,7 @@ def test_metrics(host: Host, tmp_path: Path) -> None:
         a.run(f"ip neigh add 10.13.0.2 lladdr {mac} dev eth0")
         a.try_run("ping -c 1 -W 1 10.13.0.2")
         assert guest.ask("set * 1mbit") == ["ok"]
-        text = get(host, "/metrics")
+        text = host.get("/metrics")
     types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     served: dict[str, tuple[str, set[str]]] = {}
     for sample, labels in re.findall(r"^(\w+)(?:\{([^}]*)\})? ", text, re.MULTILINE):

@@ -45,6 +45,7 @@ class Machine:
         cpus = sorted(os.sched_getaffinity(0))
         if len(cpus) < 2:
             raise Missing("two CPUs are needed: one for the generator, one for the switch")
+        self.cpus = tuple(cpus)
         self.generator_cpu, self.switch_cpu = cpus[-2:]
 
     @cached_property

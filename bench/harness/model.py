@@ -208,6 +208,10 @@ class Machine(Protocol):
     """The machine, as a scene uses it (`harness.machine.Machine`)."""
 
     @property
+    def cpus(self) -> tuple[int, ...]:
+        """All that may be used."""
+
+    @property
     def generator_cpu(self) -> int:
         """Generators and sinks run here."""
 

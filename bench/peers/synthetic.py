@@ -49,14 +49,15 @@ def disturbed(window: Mapping[str, float]) -> str:
 
 
 class Synthetic:
-    """A switch and an agent of its own, and synthetic guests on it. Ends with the scene."""
+    """A switch and an agent of its own, and synthetic guests on it. Ends with `context.cleanup`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, cpus: str = "") -> None:
+        """`cpus`: those of the workers, as in `--cpus`; one worker on the machine's `switch_cpu` without."""
         self.binary = context.tidegate.with_name("tidegate-bench")
         if not self.binary.exists():
             raise Missing(f"{self.binary} is missing: cargo build --release")
         self.machine = context.machine
-        self.host = Host(context.folder, switch_options=("--cpus", str(self.machine.switch_cpu)))
+        self.host = Host(context.folder, switch_options=("--cpus", cpus or str(self.machine.switch_cpu)))
         context.cleanup.callback(self.host.stop)
         for thread in threads(self.host.switch.pid):
             # Without the right to it, the windows say what was taken away.
@@ -74,7 +75,12 @@ class Synthetic:
         self.contracts = self.host.file(contracts)
         self.host.cli("apply", "--prune", "-f", self.contracts)
 
-    def run(self, *arguments: str | float) -> Json:
+    def longest_loop_us(self) -> float:
+        """The longest loop of any worker since the switch was started."""
+        workers: list[Json] = json.loads(self.host.get("/v1/host"))["workers"]
+        return float(max(worker["longest_loop_ns"] for worker in workers)) / 1e3
+
+    def run(self, *arguments: str | float, timeout: float = TIMEOUT_S) -> Json:
         """`tidegate-bench ARGUMENTS` on the contracts in force; what it measured."""
         command: Iterable[str | Path] = [
             *("setpriv", "--pdeathsig", "KILL", "nice", "-n", str(PRIORITY)),
@@ -82,7 +88,7 @@ class Synthetic:
             *("--cpu", str(self.machine.generator_cpu), "--switch-pid", str(self.host.switch.pid)),
             *map(str, arguments),
         ]
-        done = subprocess.run([*command], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run([*command], capture_output=True, text=True, timeout=timeout, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{done.stderr.strip()}\n{self.host.switch.output()[-1000:]}")
         report: Json = json.loads(done.stdout)

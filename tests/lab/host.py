@@ -5,11 +5,14 @@ folder/  etc/*.toml  state/  switch.sock  api.sock  switch.log  agent.log
 
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -179,6 +182,20 @@ class Host:
             command = " ".join(map(str, arguments))
             raise RuntimeError(f"tidegate {command} ended with {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
+
+    def get(self, path: str) -> str:
+        """`GET path` of the API; the body of an answer that must be 200."""
+        connection = HTTPConnection("tidegate", timeout=10)
+        with closing(connection), socket.socket(socket.AF_UNIX) as connected:
+            connected.settimeout(10)
+            connected.connect(str(self.api))
+            connection.sock = connected
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read().decode()
+        if answer.status != 200:
+            raise RuntimeError(f"GET {path} was answered {answer.status}: {body}")
+        return body
 
     def file(self, toml: str, name: str = "contracts.toml") -> Path:
         """A contract file outside of the agent's own folder."""

@@ -6,6 +6,8 @@ use tidegate_contract::Mac;
 pub const VNET_HDR: usize = 12;
 /// Ethernet, IPv4 and UDP headers: the shortest frame that can be built.
 pub const UDP_HEADERS: usize = 14 + 20 + 8;
+/// Longest frame: a jumbo frame's 9,000 bytes of IP behind an Ethernet header.
+pub const LONGEST: usize = 14 + 9000;
 /// Ethernet, IPv4 and TCP headers without options.
 pub const TCP_HEADERS: usize = 14 + 20 + 20;
 /// Payload of each segment of a super-frame: what is left of 1500 bytes.
@@ -33,8 +35,8 @@ impl std::str::FromStr for Size {
             return Ok(Self::Super);
         }
         match text.parse() {
-            Ok(bytes @ UDP_HEADERS..=1518) => Ok(Self::Frame(bytes)),
-            _ => Err(format!("`{text}` is neither {UDP_HEADERS} to 1518 bytes nor `super`")),
+            Ok(bytes @ UDP_HEADERS..=LONGEST) => Ok(Self::Frame(bytes)),
+            _ => Err(format!("`{text}` is neither {UDP_HEADERS} to {LONGEST} bytes nor `super`")),
         }
     }
 }
@@ -55,6 +57,11 @@ impl Size {
             Self::Frame(bytes) => bytes,
             Self::Super => TCP_HEADERS + SEGMENT * SEGMENTS,
         }
+    }
+
+    /// Bytes of a buffer for such frames: 2 KiB, as Linux gives, and more only for longer ones.
+    pub fn buffer(self) -> u32 {
+        ((VNET_HDR + self.bytes()) as u32).next_multiple_of(64).max(2048)
     }
 
     /// Bytes as the contract counts them: every segment with its own headers.
@@ -161,7 +168,7 @@ mod tests {
         for size in [Size::Frame(64), Size::Super] {
             assert_eq!(size.to_string().parse(), Ok(size));
         }
-        for wrong in ["41", "1519", "", "64k"] {
+        for wrong in ["41", "9015", "", "64k"] {
             assert!(wrong.parse::<Size>().is_err(), "{wrong}");
         }
     }

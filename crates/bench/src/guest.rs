@@ -11,9 +11,8 @@ use crate::frames::{FLOW_OFFSET, Size, VNET_HDR, flow_of};
 use crate::scene::{self, SceneError};
 use std::sync::Arc;
 use tidegate_contract::{Mac, Vnic};
-use tidegate_frontend::driver::split::SplitDriver;
-use tidegate_frontend::driver::{DriverQueue, Used};
-use tidegate_frontend::front_end::{FrontEnd, FrontEndError, MRG_RXBUF, Options};
+use tidegate_frontend::driver::{Buffer, DriverQueue, Used};
+use tidegate_frontend::front_end::{FrontEnd, FrontEndError, MRG_RXBUF, Options, RING_PACKED};
 use tidegate_frontend::memory::SharedMemory;
 
 /// VIRTIO_NET_F_CSUM, GUEST_CSUM, GUEST_TSO4 and HOST_TSO4: what super-frames take.
@@ -23,6 +22,9 @@ const NUM_BUFFERS: u64 = 10;
 /// Completed frames are made available again from so many on: what is shown at once is looked at
 /// at once. Less than an eighth of a ring never waits.
 const BATCH: u16 = 32;
+
+/// VIRTQ_DESC_F_WRITE.
+const WRITE: u16 = 2;
 
 const RECEIVE: usize = 0;
 const TRANSMIT: usize = 1;
@@ -55,6 +57,22 @@ pub enum GuestError {
     },
 }
 
+/// The virtqueues of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rings {
+    /// Entries of each.
+    pub size: u16,
+    /// Packed ones (virtio 1.2, 2.8); otherwise split.
+    pub packed: bool,
+}
+
+impl From<u16> for Rings {
+    /// Split rings of that size.
+    fn from(size: u16) -> Self {
+        Self { size, packed: false }
+    }
+}
+
 /// What a guest received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
@@ -79,15 +97,17 @@ pub struct Guest {
     pub vnic: Vnic,
     /// What it received so far.
     pub received: Received,
+    /// Frames that the switch gave back so far: sent or dropped.
+    pub sent: u64,
     /// How its transmit ring was found.
     pub looks: Looks,
     front: FrontEnd,
     memory: Arc<SharedMemory>,
     ring: u16,
-    /// Where the receive buffer under each head is.
-    buffers: Vec<u64>,
-    /// Where each frame that was loaded is.
-    frames: Vec<u64>,
+    /// The receive buffer under each head.
+    buffers: Vec<Buffer>,
+    /// The frame under each head, once they were loaded.
+    frames: Vec<Buffer>,
     buffer_size: usize,
     /// Frames may come in several buffers.
     merged: bool,
@@ -101,14 +121,20 @@ impl Guest {
         self.memory.is_huge()
     }
 
-    /// Connects with rings of `ring` entries, for frames of `size` and with receive buffers of
-    /// `buffer` bytes.
+    /// Connects with such `rings`, for frames of `size` and with receive buffers of `buffer` bytes.
     ///
     /// # Errors
-    /// The switch does not take it, or not with the offloads that `size` needs.
-    pub fn connect(vnic: &Vnic, ring: u16, size: Size, buffer: u32) -> Result<Self, GuestError> {
+    /// The switch does not take it, or not with the features that `rings` and `size` need.
+    pub fn connect(
+        vnic: &Vnic,
+        rings: impl Into<Rings>,
+        size: Size,
+        buffer: u32,
+    ) -> Result<Self, GuestError> {
+        let Rings { size: ring, packed } = rings.into();
         let socket = scene::socket(vnic)?;
-        let wanted = if size == Size::Super { OFFLOADS | MRG_RXBUF } else { MRG_RXBUF };
+        let offloads = if size == Size::Super { OFFLOADS } else { 0 };
+        let wanted = MRG_RXBUF | offloads | if packed { RING_PACKED } else { 0 };
         let defaults = Options::default();
         let options = Options {
             features: defaults.features | wanted,
@@ -127,16 +153,11 @@ impl Guest {
             return Err(GuestError::Features { name: vnic.name.clone(), has: front.features(), wanted });
         }
         let memory = Arc::clone(front.memory());
-        let table = front.ring(RECEIVE).desc_addr();
-        let address = |head: u16| {
-            let mut bytes = [0; 8];
-            memory.read(table + 16 * u64::from(head), &mut bytes);
-            u64::from_le_bytes(bytes)
-        };
-        let buffers = (0..ring).map(address).collect();
+        let buffers = chains(&memory, front.ring(RECEIVE));
         Ok(Self {
             vnic: vnic.clone(),
             received: Received::default(),
+            sent: 0,
             looks: Looks::default(),
             front,
             memory,
@@ -163,12 +184,7 @@ impl Guest {
         for number in 0..self.ring {
             assert!(self.front.push(0, &frame(number)), "the transmit ring was full before");
         }
-        let table = self.front.ring(TRANSMIT).desc_addr();
-        for number in 0..u64::from(self.ring) {
-            let mut bytes = [0; 8];
-            self.memory.read(table + 16 * number, &mut bytes);
-            self.frames.push(u64::from_le_bytes(bytes));
-        }
+        self.frames = chains(&self.memory, self.front.ring(TRANSMIT));
     }
 
     /// Shows the switch all that was loaded.
@@ -178,20 +194,21 @@ impl Guest {
 
     /// Whether the switch gave back all frames that were loaded.
     pub fn is_idle(&mut self) -> bool {
-        split(self.front.ring(TRANSMIT)).completed() == self.ring
+        completed(self.front.ring(TRANSMIT), self.ring) == self.ring
     }
 
     /// Sends again what the switch gave back.
     #[inline]
     pub fn refill(&mut self) {
-        let ring = split(self.front.ring(TRANSMIT));
-        let completed = ring.completed();
-        if completed < BATCH.min(self.ring / 8).max(1) {
+        let ring = self.front.ring(TRANSMIT);
+        let batch = BATCH.min(self.ring / 8).max(1);
+        if completed(ring, batch) < batch {
             return;
         }
+        let taken = recycle(ring, &self.frames, |_| ());
+        self.sent += u64::from(taken);
         self.looks.refills += 1;
-        self.looks.starved += u64::from(completed > self.ring / 4 * 3);
-        ring.recycle(completed, |_| ());
+        self.looks.starved += u64::from(taken > self.ring / 4 * 3);
         if ring.publish() {
             // A full counter means it is signalled already.
             let _ = self.front.kick(TRANSMIT);
@@ -204,9 +221,9 @@ impl Guest {
         if self.merged {
             return self.drain_each(|_| ());
         }
-        let ring = split(self.front.ring(RECEIVE));
         let mut bytes = 0;
-        let frames = u64::from(ring.recycle(u16::MAX, |used| bytes += u64::from(used.len)));
+        let ring = self.front.ring(RECEIVE);
+        let frames = u64::from(recycle(ring, &self.buffers, |used| bytes += u64::from(used.len)));
         if frames > 0 {
             self.received.frames += frames;
             self.received.bytes += bytes - frames * VNET_HDR as u64;
@@ -231,13 +248,13 @@ impl Guest {
     fn drain_each(&mut self, mut visit: impl FnMut(u64)) -> u64 {
         let Self { front, memory, buffers, rest, .. } = self;
         let (mut frames, mut bytes) = (0, 0);
-        let taken = split(front.ring(RECEIVE)).recycle(u16::MAX, |Used { head, len }| {
+        let taken = recycle(front.ring(RECEIVE), buffers, |Used { head, len }| {
             bytes += u64::from(len);
             if *rest > 0 {
                 *rest -= 1;
                 return;
             }
-            let buffer = buffers[usize::from(head)];
+            let buffer = buffers[usize::from(head)].addr;
             let mut count = [0; 2];
             memory.read(buffer + NUM_BUFFERS, &mut count);
             *rest = u16::from_le_bytes(count).max(1) - 1;
@@ -265,11 +282,12 @@ impl Guest {
     /// # Panics
     /// If nothing was loaded.
     pub fn copy_to(&self, to: &Self, number: usize, len: usize, mut buffer: usize) -> usize {
-        let from = self.frames[number % self.frames.len()];
+        let from = self.frames[number % self.frames.len()].addr;
         let mut done = 0;
         while done < len {
             let here = (len - done).min(to.buffer_size);
-            self.memory.copy_to(from + done as u64, &to.memory, to.buffers[buffer % to.buffers.len()], here);
+            let into = to.buffers[buffer % to.buffers.len()].addr;
+            self.memory.copy_to(from + done as u64, &to.memory, into, here);
             done += here;
             buffer += 1;
         }
@@ -277,10 +295,52 @@ impl Guest {
     }
 }
 
-/// The queue of a guest, which never asks for a packed one.
-fn split(queue: &mut DriverQueue) -> &mut SplitDriver {
+/// The chains of a queue that is full of them, each of one buffer, by their heads.
+fn chains(memory: &SharedMemory, queue: &DriverQueue) -> Vec<Buffer> {
+    let mut chains = vec![Buffer::readable(0, 0); usize::from(queue.size())];
+    for slot in 0..queue.size() {
+        let mut bytes = [0; 16];
+        memory.read(queue.desc_addr() + 16 * u64::from(slot), &mut bytes);
+        // Address and length stand alike in both kinds of ring; then flags and next, or id and flags.
+        let (addr, len) = (bytes[..8].try_into(), bytes[8..12].try_into());
+        let (addr, len) = (u64::from_le_bytes(addr.unwrap_or_default()), len.unwrap_or_default());
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let (head, flags) = match queue {
+            DriverQueue::Split(_) => (slot, half(12)),
+            DriverQueue::Packed(_) => (half(12), half(14)),
+        };
+        let writable = flags & WRITE != 0;
+        chains[usize::from(head)] = Buffer { addr, len: u32::from_le_bytes(len), writable };
+    }
+    chains
+}
+
+/// Completed chains, of which at most `most` are counted.
+#[inline]
+fn completed(queue: &DriverQueue, most: u16) -> u16 {
     match queue {
-        DriverQueue::Split(queue) => queue,
-        DriverQueue::Packed(_) => unreachable!("VIRTIO_F_RING_PACKED was not asked for"),
+        DriverQueue::Split(queue) => queue.completed(),
+        // Costs a look at each: enough to know whether it is worth to go through them.
+        DriverQueue::Packed(queue) => queue.completed(most),
+    }
+}
+
+/// Makes completed chains available again, each after `visit` saw it; returns how many.
+#[inline]
+fn recycle(queue: &mut DriverQueue, chains: &[Buffer], mut visit: impl FnMut(Used)) -> u16 {
+    match queue {
+        DriverQueue::Split(queue) => queue.recycle(u16::MAX, visit),
+        DriverQueue::Packed(queue) => {
+            let mut count = 0;
+            while count < queue.size()
+                && let Some(used) = queue.reap()
+            {
+                visit(used);
+                let again = queue.add(&[chains[usize::from(used.head)]]);
+                assert_eq!(again, Some(used.head), "the buffer id that was free last");
+                count += 1;
+            }
+            count
+        }
     }
 }

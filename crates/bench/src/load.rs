@@ -83,6 +83,24 @@ impl Load {
         }
     }
 
+    /// Runs for `time` while receiver `stalled` takes nothing and gives no buffers; returns the frames that
+    /// the switch gave back to senders, and those that were received, and the nanoseconds that took.
+    pub fn phase(&mut self, time: Duration, stalled: Option<usize>) -> (u64, u64, u64) {
+        let sent = |guests: &[Guest]| guests.iter().map(|guest| guest.sent).sum::<u64>();
+        let (start, sent_before, received_before) =
+            (clock::now(), sent(&self.guests), self.received().frames);
+        let end = start + time.as_nanos() as u64;
+        let mut now = start;
+        while now < end {
+            self.senders.iter().for_each(|sender| self.guests[*sender].refill());
+            for receiver in self.receivers.iter().filter(|receiver| Some(**receiver) != stalled) {
+                self.guests[*receiver].drain();
+            }
+            now = clock::now();
+        }
+        (sent(&self.guests) - sent_before, self.received().frames - received_before, now - start)
+    }
+
     /// Looks at every ring once. Returns when it began with the receivers, when it had looked, and the
     /// frames they got: each came after the turn before began with them, and before this one had looked.
     #[inline]

@@ -19,7 +19,7 @@ pub struct Args {
     /// vNIC that receives, with an rx.max; all others send
     #[arg(long, value_name = "NAME")]
     to: String,
-    /// Bytes of the senders' frames without FCS, 42 to 1518; several are taken in turn
+    /// Bytes of the senders' frames without FCS, 42 to 9014; several are taken in turn
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "1518")]
     frame: Vec<Size>,
     /// Entries of each virtqueue

@@ -2,7 +2,7 @@
 
 use super::{Outcome, Windows, ring};
 use crate::frames::Size;
-use crate::guest::Guest;
+use crate::guest::{Guest, Rings};
 use crate::load::{Load, Watch, Window, median};
 use crate::scene::Scene;
 use clap::ValueEnum;
@@ -10,8 +10,6 @@ use serde::Serialize;
 use std::time::{Duration, Instant};
 use tidegate_contract::Mac;
 
-/// Bytes of every buffer; no frame is longer.
-const BUFFER: u32 = 2048;
 /// Entries of a silent guest's virtqueues.
 const IDLE_RING: u16 = 64;
 /// How long the switch may take to learn the addresses behind the ports.
@@ -32,7 +30,7 @@ pub struct Args {
     /// Further ports of the file that are connected and silent
     #[arg(long, value_name = "N", default_value_t = 0)]
     idle: usize,
-    /// Bytes of a frame without FCS, 42 to 1518
+    /// Bytes of a frame without FCS, 42 to 9014
     #[arg(long, value_name = "BYTES", default_value = "64")]
     frame: Size,
     /// Addresses behind all ports together (`allowed = { macs = "any" }`); the vNICs' own where absent
@@ -41,6 +39,9 @@ pub struct Args {
     /// Entries of each virtqueue
     #[arg(long, value_name = "N", default_value = "256", value_parser = ring)]
     ring: u16,
+    /// Packed virtqueues instead of split ones
+    #[arg(long)]
+    packed: bool,
     #[command(flatten)]
     windows: Windows,
 }
@@ -130,10 +131,11 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     if senders.is_empty() {
         return Err("traffic takes two ports".into());
     }
-    let connect = |vnic| Guest::connect(vnic, args.ring, args.frame, BUFFER);
+    let rings = Rings { size: args.ring, packed: args.packed };
+    let connect = |vnic| Guest::connect(vnic, rings, args.frame, args.frame.buffer());
     let guests = vnics.iter().map(connect).collect::<Result<Vec<_>, _>>()?;
     // Kept until all is measured: a guest that is dropped disconnects.
-    let silent = |vnic| Guest::connect(vnic, IDLE_RING, args.frame, BUFFER);
+    let silent = |vnic| Guest::connect(vnic, IDLE_RING, args.frame, args.frame.buffer());
     let idle = idle.iter().map(silent).collect::<Result<Vec<_>, _>>()?;
     let mut load = Load { guests, senders, receivers };
     let addresses = Addresses::new(&load, args.macs, args.ring)?;

@@ -6,6 +6,7 @@ pub mod kills;
 pub mod nic;
 pub mod numbered;
 pub mod rates;
+pub mod stall;
 pub mod superframes;
 
 use crate::clock;
@@ -43,6 +44,8 @@ pub struct Cli {
 pub enum Command {
     /// Frames per second from port to port, over many ports or addresses
     Forward(forward::Args),
+    /// Pairs of ports at full load, of which one receiver stalls again and again
+    Stall(stall::Args),
     /// Bytes per second in 64 KB super-frames, against this machine's memcpy
     Superframes(superframes::Args),
     /// A set rate against the rate that arrives, and how far bursts go beyond it
@@ -109,6 +112,7 @@ pub fn run(cli: &Cli) -> Outcome<String> {
         Command::Forward(args) => {
             print(cli.json, &forward::run(&scene, args, watch)?, forward::Report::table)
         }
+        Command::Stall(args) => print(cli.json, &stall::run(&scene, args, watch)?, stall::Report::table),
         Command::Superframes(args) => {
             print(cli.json, &superframes::run(&scene, args, watch, cli.cpu)?, superframes::Report::table)
         }

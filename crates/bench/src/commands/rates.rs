@@ -43,9 +43,10 @@ pub struct Args {
     /// Whose limit is measured
     #[arg(long, value_enum, default_value_t = Limit::Tx)]
     limit: Limit,
-    /// Bytes of a frame without FCS, 42 to 1518, or `super` for 64 KB TCP super-frames
-    #[arg(long, value_name = "BYTES", default_value = "1518")]
-    frame: Size,
+    /// Bytes of a frame without FCS, 42 to 9014, or `super` for 64 KB TCP super-frames; several are taken in
+    /// turn, of single frames
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "1518")]
+    frame: Vec<Size>,
     /// Entries of each virtqueue
     #[arg(long, value_name = "N", default_value = "256", value_parser = ring)]
     ring: u16,
@@ -62,11 +63,11 @@ pub struct Args {
 pub struct Report {
     limit: Limit,
     frame: String,
-    /// Bytes of a frame as the contract counts them.
+    /// Bytes of the longest frame as the contract counts them.
     wire_bytes: u64,
     set_bits_per_second: u64,
     burst_bytes: u64,
-    frames: u64,
+    bytes: u64,
     seconds: f64,
     bits_per_second: f64,
     error_percent: f64,
@@ -86,7 +87,7 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 struct Window {
     seconds: f64,
-    frames: u64,
+    bytes: u64,
     error_percent: f64,
     /// As in the windows of `forward`.
     longest_gap_ns: u64,
@@ -100,7 +101,7 @@ impl Report {
         format!(
             "{:?}.max {} with frames of {}: {:.3} Mbit/s, error {:+.3} %\n\
              beyond rate and burst of {} bytes: {:.0} bytes seen, {:.0} certain; later {:.0}, {:.0}; a frame has {}\n\
-             {} frames in {:.3} s; longest gap {} us\n\
+             {} bytes in {:.3} s; longest gap {} us\n\
              seconds one by one, %: {}",
             self.limit,
             Rate::from_bits(self.set_bits_per_second).map_or_else(String::new, |rate| rate.to_string()),
@@ -113,7 +114,7 @@ impl Report {
             self.over_seen_later_bytes,
             self.over_certain_later_bytes,
             self.wire_bytes,
-            self.frames,
+            self.bytes,
             self.seconds,
             self.longest_gap_ns / 1000,
             self.windows
@@ -143,23 +144,30 @@ fn limit_of(args: &Args, from: &Vnic, to: &Vnic) -> Result<(Rate, Bytes), SceneE
 pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     let (from, to) = (scene.vnic(&args.from)?, scene.vnic(&args.to)?);
     let (rate, burst) = limit_of(args, from, to)?;
-    let buffer = if args.frame == Size::Super { 65_536 } else { 2048 };
-    let mut sender = Guest::connect(from, args.ring, args.frame, buffer)?;
-    let receiver = Guest::connect(to, args.ring, args.frame, buffer)?;
-    sender.load(|_| args.frame.build(receiver.mac(), from.mac, 0));
+    let merged = args.frame.contains(&Size::Super);
+    if merged && args.frame.len() > 1 {
+        return Err("`super` cannot be mixed with other frames: --frame super".into());
+    }
+    let buffer = args.frame.iter().map(|size| size.buffer()).max().unwrap_or_default();
+    let longest = args.frame.iter().copied().max_by_key(|size| size.wire_bytes()).ok_or("--frame: none")?;
+    let mut sender = Guest::connect(from, args.ring, longest, buffer)?;
+    let receiver = Guest::connect(to, args.ring, longest, buffer)?;
+    let size = |number: u16| args.frame[usize::from(number) % args.frame.len()];
+    sender.load(|number| size(number).build(receiver.mac(), from.mac, 0));
     let mut load = Load { guests: vec![sender, receiver], senders: vec![0], receivers: vec![1] };
-    let wire = args.frame.wire_bytes();
-    let error = |frames: u64, ns: u64| {
-        ((frames * wire * 8) as f64 / (ns as f64 / 1e9) / rate.bits() as f64 - 1.0) * 100.0
-    };
+    // Of a super-frame, which never is mixed, each segment counts with its headers.
+    let wire = |bytes: u64| bytes * longest.wire_bytes() / longest.bytes() as u64;
+    let wire = |bytes: u64| if merged { wire(bytes) } else { bytes };
+    let error =
+        |bytes: u64, ns: u64| ((bytes * 8) as f64 / (ns as f64 / 1e9) / rate.bits() as f64 - 1.0) * 100.0;
     let mut whole = Envelope::new(rate.bits());
     load.start();
     let mut last = clock::now();
     let warm = last + args.warm_up.as_nanos() as u64;
     while last < warm {
-        let (began, now, frames) = load.turn();
-        if frames > 0 {
-            whole.observe(last, now, frames * wire);
+        let (began, now, bytes) = turn(&mut load);
+        if bytes > 0 {
+            whole.observe(last, now, wire(bytes));
         }
         last = began;
     }
@@ -172,53 +180,52 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
         let end = warm + args.seconds.as_nanos() as u64 * part / parts;
         let (before, counted, mut longest) = (watch.read()?, all, 0);
         while last < end {
-            let (began, now, frames) = load.turn();
+            let (began, now, bytes) = turn(&mut load);
             longest = longest.max(now - last);
-            if frames > 0 {
-                whole.observe(last, now, frames * wire);
-                later.observe(last, now, frames * wire);
-                all.arrived(now, frames);
+            if bytes > 0 {
+                whole.observe(last, now, wire(bytes));
+                later.observe(last, now, wire(bytes));
+                all.arrived(now, wire(bytes));
             }
             last = began;
         }
         let taken = watch.read()?;
         longest_gap = longest_gap.max(longest);
-        let (frames, ns) = all.since(&counted);
-        if frames > 0 {
+        let (bytes, ns) = all.since(&counted);
+        if bytes > 0 {
             windows.push(Window {
                 seconds: ns as f64 / 1e9,
-                frames,
-                error_percent: error(frames, ns),
+                bytes,
+                error_percent: error(bytes, ns),
                 longest_gap_ns: longest,
                 taken_ns: taken.0 - before.0,
                 switch_taken_ns: taken.1 - before.1,
             });
         }
     }
-    let (frames, nanoseconds) = all.since(&Arrivals::default());
-    if frames == 0 {
+    let (bytes, nanoseconds) = all.since(&Arrivals::default());
+    if bytes == 0 {
         return Err(format!("fewer than two arrivals in {:?}: measure for longer", args.seconds).into());
     }
     let received = load.received();
-    if received.bytes != received.frames * args.frame.bytes() as u64 {
+    if args.frame.len() == 1 && received.bytes != received.frames * longest.bytes() as u64 {
         return Err(
             format!("{} frames came with {} bytes: they were cut", received.frames, received.bytes).into()
         );
     }
     let seconds = nanoseconds as f64 / 1e9;
-    let bits_per_second = (frames * wire * 8) as f64 / seconds;
     let beyond = |bytes: f64| bytes - burst.get() as f64;
     let ((seen, certain), (seen_later, certain_later)) = (whole.excess(), later.excess());
     Ok(Report {
         limit: args.limit,
-        frame: args.frame.to_string(),
-        wire_bytes: wire,
+        frame: args.frame.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        wire_bytes: longest.wire_bytes(),
         set_bits_per_second: rate.bits(),
         burst_bytes: burst.get(),
-        frames,
+        bytes,
         seconds,
-        bits_per_second,
-        error_percent: error(frames, nanoseconds),
+        bits_per_second: (bytes * 8) as f64 / seconds,
+        error_percent: error(bytes, nanoseconds),
         over_seen_bytes: beyond(seen),
         over_certain_bytes: beyond(certain),
         over_seen_later_bytes: beyond(seen_later),
@@ -228,30 +235,38 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     })
 }
 
-/// Frames after the first arrival, and when the first and the last one were.
+/// As [`Load::turn`], with the bytes that arrived instead of the frames.
+#[inline]
+fn turn(load: &mut Load) -> (u64, u64, u64) {
+    let before = load.received().bytes;
+    let (began, looked, _) = load.turn();
+    (began, looked, load.received().bytes - before)
+}
+
+/// Bytes after the first arrival, and when the first and the last one were.
 #[derive(Clone, Copy, Debug, Default)]
 struct Arrivals {
     first: Option<u64>,
     last: u64,
-    frames: u64,
+    bytes: u64,
 }
 
 impl Arrivals {
-    /// The frames of the first arrival are where counting begins, not counted themselves.
-    fn arrived(&mut self, now: u64, frames: u64) {
+    /// The bytes of the first arrival are where counting begins, not counted themselves.
+    fn arrived(&mut self, now: u64, bytes: u64) {
         if self.first.is_none() {
             self.first = Some(now);
         } else {
-            self.frames += frames;
+            self.bytes += bytes;
         }
         self.last = now;
     }
 
-    /// Frames after the last arrival that `before` knows of, and the nanoseconds from that one to the
+    /// Bytes after the last arrival that `before` knows of, and the nanoseconds from that one to the
     /// last; (0, 0) if there was none since.
     fn since(&self, before: &Self) -> (u64, u64) {
         let from = if before.first.is_some() { before.last } else { self.first.unwrap_or(self.last) };
-        (self.frames - before.frames, self.last - from)
+        (self.bytes - before.bytes, self.last - from)
     }
 }
 
@@ -265,7 +280,7 @@ mod tests {
             let mut arrivals = Arrivals::default();
             assert_eq!(arrivals.since(&arrivals), (0, 0));
             let (mut cut, mut parts) = (arrivals, Vec::new());
-            // One frame every 100 ns, seen at 100, 200, ...
+            // One byte every 100 ns, seen at 100, 200, ...
             for now in (1..=50).map(|n| n * 100).filter(|now| *now >= start) {
                 arrivals.arrived(now, 1);
                 if now % 700 == 0 {
@@ -276,7 +291,7 @@ mod tests {
             parts.push(arrivals.since(&cut));
             let whole = arrivals.since(&Arrivals::default());
             assert_eq!(whole, parts.iter().fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1)));
-            assert!(whole.0 > 40 && parts.iter().all(|(frames, ns)| *ns == frames * 100), "{parts:?}");
+            assert!(whole.0 > 40 && parts.iter().all(|(bytes, ns)| *ns == bytes * 100), "{parts:?}");
         }
     }
 }
