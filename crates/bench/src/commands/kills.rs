@@ -209,7 +209,10 @@ fn measure(args: &Args) -> Outcome<Report> {
 
 /// Of what was dropped, that for a receiver that had no buffers, which has nothing to do with who switches.
 fn full(dropped: &BTreeMap<String, u64>) -> u64 {
-    ["ring_share", "queue_full", "held_too_long"].iter().filter_map(|reason| dropped.get(*reason)).sum()
+    ["ring_share", "queue_full", "no_buffers", "worker_behind", "held_too_long"]
+        .iter()
+        .filter_map(|reason| dropped.get(*reason))
+        .sum()
 }
 
 impl Report {

@@ -274,6 +274,30 @@ mod tests {
     use crate::worker::{budget, testing};
 
     #[test]
+    fn a_full_queue_says_what_it_waits_for() {
+        use super::{DropReason, NEVER, full};
+        let (mut worker, _handle) = testing::worker();
+        for (index, keys) in [(0, ""), (1, "rx = { max = \"8mbit\", burst = \"1kB\" }")] {
+            let info = testing::add_port_with(&mut worker, index, keys);
+            worker.set_info(index, Some(info));
+        }
+        let mut slots = Slots::new(2, 0, 0);
+        let frame = slots.take().unwrap();
+        frame.get_mut().wire_bytes = 1000;
+        worker.enqueue(1, frame);
+        let now = worker.now;
+        let port = worker.ports[1].as_mut().unwrap();
+        assert_eq!(full(&mut port.egress, now), DropReason::WorkerBehind, "it could leave");
+        port.egress.blocked_since = now;
+        assert_eq!(full(&mut port.egress, now), DropReason::NoBuffers);
+        port.egress.blocked_since = NEVER;
+        port.egress.scheduler.charge(now, 1000);
+        assert_eq!(full(&mut port.egress, now), DropReason::QueueFull, "no tokens");
+        worker.clear_egress(1);
+        worker.fates.drain(..).for_each(|fate| slots.give(fate.frame));
+    }
+
+    #[test]
     fn every_receiver_has_its_turn() {
         let (mut worker, _handle) = testing::worker();
         (0..4).for_each(|index| testing::add_port(&mut worker, index));

@@ -11,6 +11,7 @@ mod guests;
 use super::budget::{self, QUANTUM};
 use super::{Worker, testing};
 use crate::port::Port;
+use crate::stats::DropReason;
 use guests::{Guest, Shape};
 use proptest::prelude::*;
 
@@ -88,7 +89,11 @@ impl Switch {
     }
 
     fn dropped(&self) -> u64 {
-        self.ports().map(|port| port.stats.tx.dropped.iter().map(|count| count.get()).sum::<u64>()).sum()
+        DropReason::ALL.iter().map(|reason| self.dropped_for(*reason)).sum()
+    }
+
+    fn dropped_for(&self, reason: DropReason) -> u64 {
+        self.ports().map(|port| port.stats.tx.dropped[reason as usize].get()).sum()
     }
 
     fn received(&self) -> u64 {
@@ -135,6 +140,14 @@ fn stall_and_go_on(switch: &mut Switch) -> Result<(), TestCaseError> {
     let loops = switch.waiting() / (QUANTUM / 2) + 1;
     for _ in 0..loops {
         switch.turn(None);
+    }
+    for reason in [DropReason::QueueFull, DropReason::WorkerBehind] {
+        prop_assert_eq!(
+            switch.dropped_for(reason),
+            0,
+            "{}: nothing has a rate, and no worker is late",
+            reason.label()
+        );
     }
     let (dropped, received) = (switch.dropped(), switch.received());
     for _ in 0..100 {
