@@ -1,8 +1,12 @@
 //! What others made on a netdev is remembered, tried, taken over, and as it was afterwards: as tc shows it.
+//!
+//! Where the kernel has no sfq, fw filters and policers (the kernel of test machines), tests/test_bandwidth.py runs
+//! `stock_kernel` in a guest whose kernel has them.
 
 mod netns;
 
 use netns::*;
+use std::process::Command;
 use tidegate_kernel::{Ends, Kernel, Shaping, Theirs, Ways, rehearse};
 
 /// All that tc shows of a device, but counters, the numbers that the kernel gives u32's tables, and their order.
@@ -86,6 +90,101 @@ fn what_others_made_comes_back_as_it_was() {
             "filter add dev vnet3 ingress protocol ip pref 3 u32 match u32 0 0 link 1:",
             "filter add dev vnet3 egress protocol all pref 9 u32 match u32 0 0 classid :1",
         ]);
+    });
+}
+
+/// Whether the kernel has what libvirt makes of `<bandwidth>`. Says so, since only the guest does without it.
+fn is_stock_kernel() -> bool {
+    let made = |words: &str| Command::new("tc").args(words.split(' ')).output().unwrap().status.success();
+    let has = made("qdisc add dev lo root handle 1: sfq") && made("qdisc del dev lo root");
+    if !has {
+        assert!(std::env::var_os("TIDEGATE_TEST_STOCK_KERNEL").is_none(), "this kernel has no qdisc sfq");
+        println!("in a guest only: this kernel has no qdisc sfq");
+    }
+    has
+}
+
+#[test]
+fn stock_kernel_what_libvirt_makes_of_bandwidth_comes_back() {
+    in_namespace("stock_kernel_what_libvirt_makes_of_bandwidth_comes_back", || {
+        if !is_stock_kernel() {
+            return;
+        }
+        // libvirt 6.0 to 11.3 (virNetDevBandwidthSet, src/util/virnetdevbandwidth.c).
+        let inbound = [
+            "qdisc add dev vnet3 root handle 1: htb default 1",
+            "class add dev vnet3 parent 1: classid 1:1 htb rate 1000kbps ceil 5000kbps burst 128kb quantum 85",
+            "qdisc add dev vnet3 parent 1:1 handle 2: sfq perturb 10",
+            "filter add dev vnet3 parent 1:0 protocol all prio 1 handle 1 fw flowid 1",
+        ];
+        let outbound = [
+            "qdisc add dev vnet3 ingress",
+            "filter add dev vnet3 parent ffff: protocol all u32 match u32 0 0 police rate 500kbps burst 500kb mtu 64kb drop \
+             flowid :1",
+        ];
+        comes_back(&inbound);
+        comes_back(&outbound);
+        comes_back(&[&inbound[..], &outbound].concat());
+        // 1.0 to 5.x: IPv4 only.
+        comes_back(&[
+            "qdisc add dev vnet3 root handle 1: htb default 1",
+            "class add dev vnet3 parent 1: classid 1:1 htb rate 1000kbps",
+            "qdisc add dev vnet3 parent 1:1 handle 2: sfq perturb 10",
+            "filter add dev vnet3 parent 1:0 protocol ip handle 1 fw flowid 1",
+            "qdisc add dev vnet3 ingress",
+            "filter add dev vnet3 parent ffff: protocol ip u32 match ip src 0.0.0.0/0 police rate 500kbps burst 500kb mtu \
+             64kb drop flowid :1",
+        ]);
+        // A network's bridge with a floor, as on a device of its own.
+        comes_back(&[
+            "qdisc add dev vnet3 root handle 1: htb default 2",
+            "class add dev vnet3 parent 1: classid 1:1 htb rate 1000kbps ceil 5000kbps quantum 85",
+            "class add dev vnet3 parent 1:1 classid 1:2 htb rate 1000kbps ceil 5000kbps quantum 85",
+            "class add dev vnet3 parent 1:1 classid 1:3 htb rate 100kbps ceil 5000kbps quantum 8",
+            "qdisc add dev vnet3 parent 1:2 handle 2: sfq perturb 10",
+            "qdisc add dev vnet3 parent 1:3 handle 3: sfq perturb 10",
+            "filter add dev vnet3 parent 1:0 protocol all prio 1 handle 1 fw flowid 1",
+            "filter add dev vnet3 protocol ip prio 2 handle 800::3 u32 match u16 0x0800 0xffff at -2 match u32 0x00000b01 \
+             0xffffffff at -12 match u16 0x5254 0xffff at -14 flowid 1:3",
+        ]);
+    });
+}
+
+#[test]
+fn stock_kernel_other_policers_and_queues_come_back() {
+    in_namespace("stock_kernel_other_policers_and_queues_come_back", || {
+        if !is_stock_kernel() {
+            return;
+        }
+        let ingress = |filter: &str| {
+            comes_back(&[
+                "qdisc add dev vnet3 clsact",
+                &format!("filter add dev vnet3 ingress protocol all pref 9 {filter}"),
+            ]);
+        };
+        let police = "police rate 4mbit burst 64k mtu 64kb drop";
+        ingress(&format!("u32 match u32 0 0 action {police}"));
+        ingress(&format!("matchall action {police}"));
+        ingress(&format!("u32 match u32 0 0 {police} flowid :1"));
+        ingress(&format!("basic {police} flowid :1"));
+        ingress(&format!("flower action {police}"));
+        ingress(
+            "u32 match u32 0 0 police rate 4mbit burst 64k peakrate 8mbit mtu 2000 conform-exceed pipe/drop",
+        );
+        ingress("u32 match u32 0 0 police rate 40gbit burst 64k overhead 4 linklayer atm");
+        ingress("matchall action police pkts_rate 1000 pkts_burst 100");
+        let root = |qdisc: &str| comes_back(&[&format!("qdisc add dev vnet3 root handle 1: {qdisc}")]);
+        root("sfq");
+        root("sfq limit 60 perturb 10");
+        root("sfq limit 3000 flows 512 divisor 512 depth 60 headdrop quantum 3000");
+        root("sfq limit 3000 redflowlimit 100000 min 8000 max 60000 probability 0.20 ecn");
+        root("fq_codel");
+        root("fq_codel target 3ms interval 70ms limit 500 flows 64 quantum 300 noecn ce_threshold 1ms");
+        root("codel");
+        root("codel target 7ms interval 123ms limit 50 ecn");
+        root("fq");
+        root("pfifo limit 12");
+        root("prio bands 4");
     });
 }
 

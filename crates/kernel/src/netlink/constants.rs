@@ -62,8 +62,10 @@ pub const TC_LINKLAYER_ETHERNET: u8 = 1;
 pub const TCA_U32_HASH: u16 = 2;
 pub const TCA_U32_DIVISOR: u16 = 4;
 pub const TCA_U32_SEL: u16 = 5;
+pub const TCA_U32_POLICE: u16 = 6;
 pub const TCA_U32_ACT: u16 = 7;
 pub const TCA_U32_PCNT: u16 = 9;
+pub const TCA_U32_MARK: u16 = 10;
 pub const TCA_U32_FLAGS: u16 = 11;
 pub const TC_U32_TERMINAL: u8 = 1;
 
@@ -88,3 +90,10 @@ pub const TCA_EGRESS_REDIR: u32 = 1;
 pub const TCA_POLICE_TBF: u16 = 1;
 pub const TCA_POLICE_RATE: u16 = 2;
 pub const TCA_POLICE_PEAKRATE: u16 = 3;
+pub const TCA_POLICE_TM: u16 = 6;
+
+/// codel, and fq_codel with the same numbers but the last (linux/pkt_sched.h).
+pub const TCA_CODEL_TARGET: u16 = 1;
+pub const TCA_CODEL_INTERVAL: u16 = 3;
+pub const TCA_CODEL_CE_THRESHOLD: u16 = 5;
+pub const TCA_FQ_CODEL_CE_THRESHOLD: u16 = 7;

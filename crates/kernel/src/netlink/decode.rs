@@ -45,7 +45,8 @@ fn bridge(data: &[u8]) -> Bridge {
 pub struct TrafficControl<'a> {
     /// Interface index.
     pub index: u32,
-    pub(crate) handle: Handle,
+    /// Its name; of a filter, its number among those of its preference.
+    pub handle: Handle,
     pub(crate) parent: Handle,
     pub(crate) info: u32,
     pub(crate) kind: String,

@@ -12,23 +12,30 @@
 //! works out by itself: so no kind has to be understood here. Whether that holds for what is found is tried, not assumed.
 //!
 //! - `lasting`: what of a kind's attributes is a setting
+//! - `told`: what the kernel has to be told so that it says the same again
+//! - `filter`: both of filters, with their policers
 //! - `read`: from the kernel to objects
 //! - `port`: the VLANs of a bridge port
 //! - `again`: from objects to steps
 //! - `rehearse`: whether it can be made again
 
 mod again;
+mod filter;
 mod lasting;
 mod port;
 mod read;
+#[cfg(test)]
+mod recorded;
 mod rehearse;
+mod told;
 
-pub(crate) use lasting::told;
 pub use port::Port;
 pub(crate) use read::read;
 pub use rehearse::rehearse;
+pub(crate) use told::told;
 
 use crate::handle::Handle;
+use crate::netlink::attribute::{Attributes, read as attributes};
 use crate::shaping::Ends;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -126,4 +133,15 @@ impl fmt::Display for Object {
             Layer::Filter => write!(f, "the {kind} filter of preference {} at {parent}", self.preference()),
         }
     }
+}
+
+/// Attributes, each as `change` makes it; `None` leaves one out.
+fn rewrite(bytes: &[u8], mut change: impl FnMut(u16, &[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
+    let mut out = Attributes::default();
+    for (kind, value) in attributes(bytes) {
+        if let Some(value) = change(kind, value) {
+            out.put(kind, &value);
+        }
+    }
+    out.0
 }

@@ -21,35 +21,60 @@ const BESIDE: [(u16, &str); 3] =
 pub fn read(socket: &mut Socket, index: u32, ends: Ends) -> Result<Theirs, String> {
     let mut dump = |kind, parent, layer| {
         let found = socket.dump(kind, &header(index, Handle::default(), parent, 0).0, |_, body| {
-            traffic_control(body).filter(|m| m.index == index).map(|m| object(&m, layer))
+            traffic_control(body)
+                .filter(|m| m.index == index && !is_ours(body, layer))
+                .map(|m| object(&m, layer))
         });
         found.map_err(|e| e.to_string())?.into_iter().collect::<Result<Vec<_>, String>>()
     };
-    let all = dump(RTM_GETQDISC, Handle::default(), Layer::Qdisc)?;
-    let (ingress, egress): (Vec<_>, Vec<_>) =
-        all.into_iter().filter(|q| q.handle.major() != 0).partition(|q| q.parent == Handle::CLSACT);
-    let mut theirs = Theirs { index, ..Theirs::default() };
-    let others = egress.iter().any(|q| q.parent == Handle::ROOT && q.handle != owner::ROOT_QDISC);
-    if ends.egress && others {
-        let mut found = egress;
+    let mut found = dump(RTM_GETQDISC, Handle::default(), Layer::Qdisc)?;
+    if ends.egress && found.iter().any(is_others_root) {
         found.extend(dump(RTM_GETTCLASS, Handle::default(), Layer::Class)?);
-        let hooks: Vec<Handle> = found.iter().map(|o| o.handle).collect();
+        let hooks: Vec<Handle> = found.iter().filter(|o| !is_at_ingress(o)).map(|o| o.handle).collect();
         for hook in hooks {
             // Not every class may have filters.
             found.extend(dump(RTM_GETTFILTER, hook, Layer::Filter).unwrap_or_default());
         }
-        theirs.egress = settled(found)?;
     }
-    if ends.ingress && !ingress.is_empty() {
-        let mut filters = dump(RTM_GETTFILTER, Handle::INGRESS, Layer::Filter)?;
-        filters.retain(|f| !is_ours(f));
-        let found = settled([ingress, filters].concat())?;
+    if ends.ingress && found.iter().any(is_at_ingress) {
+        found.extend(dump(RTM_GETTFILTER, Handle::INGRESS, Layer::Filter)?);
+    }
+    sort_out(index, ends, found)
+}
+
+/// The same, from what the kernel said.
+pub(super) fn sort_out(index: u32, ends: Ends, found: Vec<Object>) -> Result<Theirs, String> {
+    // What has no number of its own the kernel made by itself.
+    let found = found.into_iter().filter(|o| o.layer != Layer::Qdisc || o.handle.major() != 0);
+    let (ingress, egress): (Vec<_>, Vec<_>) = found.partition(is_at_ingress);
+    let mut theirs = Theirs { index, ..Theirs::default() };
+    if ends.egress && egress.iter().any(is_others_root) {
+        theirs.egress = settled(egress)?;
+    }
+    if ends.ingress {
+        let ingress = settled(ingress)?;
         // A qdisc without filters does nothing, and stays.
-        if found.iter().any(|o| o.layer == Layer::Filter) {
-            theirs.ingress = found;
+        if ingress.iter().any(|o| o.layer == Layer::Filter) {
+            theirs.ingress = ingress;
         }
     }
     Ok(theirs)
+}
+
+fn is_others_root(object: &Object) -> bool {
+    object.layer == Layer::Qdisc
+        && object.parent == Handle::ROOT
+        && object.handle.major() != 0
+        && object.handle != owner::ROOT_QDISC
+}
+
+/// An ingress or clsact qdisc, or a filter of one.
+fn is_at_ingress(object: &Object) -> bool {
+    match object.layer {
+        Layer::Qdisc => object.parent == Handle::CLSACT,
+        Layer::Class => false,
+        Layer::Filter => object.parent.major() == Handle::INGRESS_QDISC.major(),
+    }
 }
 
 /// What lasts, in the order in which it can be made.
@@ -61,7 +86,7 @@ fn settled(found: Vec<Object>) -> Result<Vec<Object>, String> {
     Ok(in_order(kept.collect::<Result<_, _>>()?))
 }
 
-fn object(message: &TrafficControl<'_>, layer: Layer) -> Result<Object, String> {
+pub(super) fn object(message: &TrafficControl<'_>, layer: Layer) -> Result<Object, String> {
     let object = Object {
         layer,
         handle: message.handle,
@@ -79,9 +104,8 @@ fn object(message: &TrafficControl<'_>, layer: Layer) -> Result<Object, String> 
     }
 }
 
-/// A filter that bears our mark.
-fn is_ours(filter: &Object) -> bool {
-    let action = filter.options.as_deref().and_then(|o| find(o, TCA_U32_ACT)).and_then(|list| find(list, 1));
-    let cookie = action.and_then(|action| find(action, TCA_ACT_COOKIE));
-    filter.kind == "u32" && cookie.is_some_and(|bytes| owner::Cookie::parse(bytes).is_some())
+/// Whether a message is of a filter that bears our mark.
+fn is_ours(body: &[u8], layer: Layer) -> bool {
+    let filter = || traffic_control(body).and_then(|message| message.filter(Handle::INGRESS));
+    layer == Layer::Filter && filter().is_some_and(|filter| filter.cookie().is_some())
 }

@@ -1,0 +1,49 @@
+"""libvirt's `<bandwidth>` on a stock kernel, in a guest: what it takes (sfq, fw, police) test machines' kernels lack."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.guest import Guest
+from lab.host import BINARY
+from lab.initramfs import ROOT
+from lab.need import need_commands
+
+pytestmark = pytest.mark.lab
+
+_KERNEL_PLACE = ["bridge", "veth", "tun", "ifb", "sch_htb", "sch_ingress", "cls_u32", "cls_bpf", "act_mirred"]
+_OTHERS = [
+    *("sch_sfq", "sch_fq_codel", "sch_codel", "sch_fq", "sch_prio", "sch_tbf"),
+    *("cls_fw", "cls_basic", "cls_matchall", "cls_flower", "act_police", "act_gact"),
+]
+
+
+@pytest.fixture(scope="module")
+def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+    """A guest with all that libvirt makes of `<bandwidth>`."""
+    folder = tmp_path_factory.mktemp("g")
+    with Guest(folder, modules=[*_KERNEL_PLACE, *_OTHERS], memory_mb=1536, cpus=2) as guest:
+        # eBPF programs that measure waits take an emulated machine long to load; without these types none is.
+        guest.run("mount -t tmpfs none /sys/kernel/btf")
+        yield guest
+
+
+def _program(package: str, test: str) -> Path:
+    """The program with these tests; `cargo test` has built it before."""
+    command = f"cargo test --locked --no-run --message-format=json -p {package} --test {test}"
+    built = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True, check=True, timeout=900)
+    messages = [json.loads(line) for line in built.stdout.splitlines()]
+    (program,) = [m["executable"] for m in messages if m.get("executable")]
+    return Path(program)
+
+
+def test_what_libvirt_made_comes_back_as_it_was(guest: Guest) -> None:
+    """Taken over and given back, by the kernel that has it: what every libvirt makes, and others' policers and queues."""
+    need_commands("cargo", "tc")
+    program = _program("tidegate-kernel", "theirs")
+    done = guest.try_run(f"CI=true TIDEGATE_TEST_STOCK_KERNEL=1 {program} stock_kernel 2>&1", timeout=180)
+    assert done.status == 0, done.stdout
+    assert "test result: ok. 2 passed" in done.stdout
