@@ -7,7 +7,7 @@ use crate::netlink::attribute::Attributes;
 use crate::netlink::constants::{
     IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER,
 };
-use crate::netlink::{self, Names, NetlinkError, Socket, bridge, header, link_header, link_named};
+use crate::netlink::{self, Names, NetlinkError, Socket, bridge, chains, header, link_header, link_named};
 use crate::network::{Class, Link, Network, Qdisc, Rule};
 use crate::owner;
 use crate::plan::{Plan, plan};
@@ -112,9 +112,9 @@ impl Kernel {
         Ok(network)
     }
 
-    /// As [`Self::observe`], of some interfaces, and what is on our IFB for them and for devices that are `gone`: what a
-    /// change of few netdevs needs to know, in few requests, however many there are. Of others, `beside`, and of
-    /// bridges only that they are there is asked. Where nobody else is on the IFB all is looked at, since it may go with
+    /// As [`Self::observe`], of some interfaces, and what is on our IFB for them and for devices with the indices `before`,
+    /// which may be gone: what a change of few netdevs needs to know, in few requests, however many there are. Of others,
+    /// `beside`, of bridges, and of those of `before` that have another name by now only that they are there is asked. Where nobody else is on the IFB all is looked at, since it may go with
     /// the last one.
     ///
     /// # Errors
@@ -123,10 +123,13 @@ impl Kernel {
         &mut self,
         names: &BTreeSet<String>,
         beside: &BTreeSet<String>,
-        gone: &BTreeSet<u32>,
+        before: &BTreeSet<u32>,
     ) -> Result<Network, ObserveError> {
-        let mut near = gone.clone();
+        let mut near = before.clone();
         let mut links = BTreeMap::new();
+        for index in before {
+            links.extend(self.link_at(*index)?);
+        }
         for name in beside.difference(names) {
             links.extend(self.link(name)?);
         }
@@ -134,10 +137,8 @@ impl Kernel {
             let Some((index, mut link)) = self.link(name)? else { continue };
             near.insert(index);
             if let Some(master) = link.master {
-                let bridge =
-                    self.socket.get(RTM_GETLINK, &link_header(master, 0, 0).0, |_, b| netlink::link(b));
                 // It may be one of those that are looked at.
-                if let Some((index, bridge)) = unless_gone(bridge)? {
+                if let Some((index, bridge)) = self.link_at(master)? {
                     links.entry(index).or_insert(bridge);
                 }
             }
@@ -173,6 +174,11 @@ impl Kernel {
         let found = self.socket.get(RTM_GETLINK, &link_named(name), |_, body| netlink::link(body));
         // It may have been found by another of its names.
         Ok(unless_gone(found)?.filter(|(_, link)| link.name == name))
+    }
+
+    /// The link with this interface index.
+    fn link_at(&mut self, index: u32) -> Result<Option<(u32, Link)>, NetlinkError> {
+        unless_gone(self.socket.get(RTM_GETLINK, &link_header(index, 0, 0).0, |_, body| netlink::link(body)))
     }
 
     /// The qdisc at a parent, where the kernel did not make it by itself below another.
@@ -218,6 +224,7 @@ impl Kernel {
             });
             link.filters.extend(unless_gone(filters)?);
         }
+        chains::settle(&mut link.filters);
         for filter in &mut link.filters {
             if let Rule::Classify { map, classes } = &mut filter.rule {
                 *classes = self.read_map(index, *map)?;
@@ -245,6 +252,25 @@ impl Kernel {
     /// The kernel refused, or the device is gone.
     pub fn apply(&mut self, step: &Step) -> Result<(), StepError> {
         self.try_step(step).map_err(|why| StepError { step: step.to_string(), why })
+    }
+
+    /// Does steps in their order. One that fails stops none but those that [must not
+    /// follow](Step::must_not_follow) it.
+    ///
+    /// # Errors
+    /// The first that failed.
+    pub fn apply_all<'a>(&mut self, steps: impl IntoIterator<Item = &'a Step>) -> Result<(), StepError> {
+        let (mut failed, mut first): (Vec<&Step>, _) = (Vec::new(), None);
+        for step in steps {
+            if failed.iter().any(|failed| step.must_not_follow(failed)) {
+                continue;
+            }
+            if let Err(error) = self.apply(step) {
+                failed.push(step);
+                first.get_or_insert(error);
+            }
+        }
+        first.map_or(Ok(()), Err)
     }
 
     fn try_step(&mut self, step: &Step) -> Result<(), String> {
@@ -289,7 +315,7 @@ impl Kernel {
     /// Observes, and does what leads to `wanted`; what was done.
     ///
     /// # Errors
-    /// A step failed; those before it are done, and the next plan goes on from there.
+    /// A step failed; those that do not need it are done, and the next plan goes on from there.
     pub fn settle(&mut self, wanted: &[Shaping]) -> Result<Plan, StepError> {
         let mut network = self.observe();
         if wanted.iter().any(|s| s.segment.is_some()) {
@@ -298,9 +324,7 @@ impl Kernel {
         let network =
             network.map_err(|e| StepError { step: "observe what is in force".into(), why: e.to_string() })?;
         let plan = plan(wanted, &network);
-        for step in &plan.steps {
-            self.apply(step)?;
-        }
+        self.apply_all(&plan.steps)?;
         Ok(plan)
     }
 

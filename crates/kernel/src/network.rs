@@ -135,6 +135,8 @@ pub struct Filter {
     pub kind: String,
     /// Its number among those of its preference.
     pub handle: u32,
+    /// Every frame is asked by those of chain 0; by those of another only where one of these leads there (`goto chain`).
+    pub chain: u32,
     /// What it does.
     pub rule: Rule,
 }
@@ -229,11 +231,15 @@ impl Link {
         self.filters.iter().filter(move |f| f.parent == parent)
     }
 
+    /// Of the filters at its ingress that every frame is asked by, those that others made. Ours lead to no other chain.
+    pub fn others_at_ingress(&self) -> impl Iterator<Item = &Filter> + Clone {
+        self.filters_at(Handle::INGRESS).filter(|f| f.chain == 0 && f.cookie().is_none())
+    }
+
     /// Our classifier at its root qdisc.
     pub fn classifier(&self) -> Option<&Filter> {
         self.filters_at(owner::ROOT_QDISC).find(|f| {
-            matches!(f.rule, Rule::Classify { .. })
-                && (f.preference, f.protocol) == (owner::PREFERENCE, ANY_PROTOCOL)
+            matches!(f.rule, Rule::Classify { .. }) && f.place() == (0, owner::PREFERENCE, ANY_PROTOCOL)
         })
     }
 
@@ -251,6 +257,11 @@ impl Link {
         self.root().is_some_and(|q| q.handle == owner::ROOT_QDISC)
     }
 
+    /// Whether anything on it bears our marks.
+    pub fn is_marked(&self) -> bool {
+        self.root_is_ours() || self.filters_at(Handle::INGRESS).any(|f| f.cookie().is_some())
+    }
+
     /// Whether classes of its root qdisc, which is ours, are chosen by filters.
     pub fn has_leaves(&self) -> bool {
         let all_in_one = Setting::Htb { default: owner::ROOT_CLASS.minor().into() };
@@ -266,6 +277,11 @@ impl Link {
 impl Filter {
     /// Stands for all of a preference, where one is deleted.
     pub const ALL: u32 = 0;
+
+    /// Chain, preference and protocol: filters that have these in common are of one kind.
+    pub fn place(&self) -> (u32, u16, u16) {
+        (self.chain, self.preference, self.protocol)
+    }
 
     /// Our mark, where it bears it.
     pub fn cookie(&self) -> Option<Cookie> {

@@ -106,6 +106,13 @@ impl Ends {
     /// Both.
     pub const BOTH: Self = Self { egress: true, ingress: true };
 
+    /// Each of them by itself.
+    pub fn each(self) -> impl Iterator<Item = Self> {
+        let none = Self::default();
+        let each = [Self { egress: self.egress, ..none }, Self { ingress: self.ingress, ..none }];
+        each.into_iter().filter(move |end| *end != none)
+    }
+
     /// Those that are not among the others.
     pub fn without(self, other: Self) -> Self {
         Self { egress: self.egress && !other.egress, ingress: self.ingress && !other.ingress }

@@ -127,7 +127,7 @@ pub enum Step {
     DeleteFilter {
         /// Where.
         device: Device,
-        /// Which; with the handle [`Filter::ALL`] its preference, and all filters of that.
+        /// Which; with the handle [`Filter::ALL`] its preference, and all filters of that in its chain.
         filter: Filter,
     },
     /// A bridge port comes into VLANs, or belongs to them in another way. Of several, the kernel may do the first ones only.
@@ -176,6 +176,24 @@ impl Step {
     }
 }
 
+impl Step {
+    /// Whether frames would be lost by it where one before it in the same plan failed. Else it is done all the same: what
+    /// is wrong with one netdev is no reason to leave another as it is.
+    pub fn must_not_follow(&self, failed: &Self) -> bool {
+        match self {
+            // Into an interface that drops them.
+            Self::Redirect { .. } => *failed == Self::RaiseIfb,
+            // To which something may lead still.
+            Self::DeleteIfb => true,
+            // That was to have others by now.
+            Self::DeleteVlans { device, .. } => {
+                matches!(failed, Self::SetVlans { device: other, .. } if other == device)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -218,8 +236,12 @@ impl fmt::Display for Step {
             Self::Mark { device, marks: Marks::Set { .. }, .. } => {
                 write!(f, "mark what {device} receives as real-time")
             }
-            Self::DeleteFilter { device, filter: Filter { kind, preference, parent, .. } } => {
-                write!(f, "delete the {kind} filter of preference {preference} at {parent} of {device}")
+            Self::DeleteFilter { device, filter: Filter { kind, preference, parent, chain, .. } } => {
+                let chain = if *chain == 0 { String::new() } else { format!(" in chain {chain}") };
+                write!(
+                    f,
+                    "delete the {kind} filter of preference {preference}{chain} at {parent} of {device}"
+                )
             }
             Self::SetVlans { device, vlans } => write!(f, "put {device} into VLAN {vlans}"),
             Self::DeleteVlans { device, vlans } => write!(f, "take {device} out of VLAN {vlans}"),

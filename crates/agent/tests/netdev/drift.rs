@@ -71,3 +71,51 @@ fn drift_is_repaired_within_a_second_logged_and_counted() {
         }
     });
 }
+
+#[test]
+fn a_filter_in_another_chain_is_in_nobodys_way() {
+    in_namespace("drift::a_filter_in_another_chain_is_in_nobodys_way", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        run("ip tuntap add vnet4 mode tap");
+        run("tc qdisc add dev vnet3 clsact");
+        // No filter leads there, so nothing of it happens: it refuses no contract.
+        run("tc filter add dev vnet3 ingress chain 4 protocol all pref 2 u32 match u32 0 0 classid :1");
+        let text = contract("web", 1, "vnet3", LIMITS) + &contract("db", 2, "vnet4", LIMITS);
+        let (status, answer) = agent.apply(&text);
+        assert_eq!(status, 200, "{answer}");
+        // With the preferences of ours, on the netdev and on the IFB that all share.
+        for line in [
+            "tc filter add dev vnet3 ingress chain 5 protocol all pref 2 u32 match u32 0 0 classid :1",
+            "tc filter add dev vnet3 ingress chain 5 protocol all pref 1 u32 match u32 0 0 classid :1",
+            "tc filter add dev tidegate-tx parent 7464: chain 5 protocol all pref 2 u32 match u32 0 0 classid :1",
+            // Drift at both.
+            "tc filter del dev vnet3 ingress chain 0 pref 2",
+            "tc filter del dev vnet4 ingress chain 0 pref 2",
+        ] {
+            run(line);
+        }
+        let shaped = |netdev: &str| {
+            let filters = run(&format!("tc filter show dev {netdev} ingress chain 0"));
+            filters.contains("Redirect to device tidegate-tx").then_some(())
+        };
+        until("vnet4 is repaired", || shaped("vnet4"));
+        until("vnet3 is repaired", || shaped("vnet3"));
+        for name in ["web", "db"] {
+            until("it is as it should be", || {
+                let view = agent.vnic(name);
+                (view["state"] == "in force" && view["reason"].is_null()).then_some(())
+            });
+        }
+        // All on the IFB is ours; what is on others' netdevs and in nobody's way stays.
+        assert!(!run("tc filter show dev tidegate-tx parent 7464:").contains("chain 5"));
+        let theirs = || run("tc filter show dev vnet3 ingress");
+        let before = theirs();
+        assert!(before.contains("pref 2 u32 chain 4") && before.contains("pref 1 u32 chain 5"), "{before}");
+        assert_eq!(agent.request("DELETE", "/v1/vnics/web", "").0, 200);
+        let after = theirs();
+        assert!(after.contains("pref 2 u32 chain 4") && after.contains("pref 1 u32 chain 5"), "{after}");
+        assert!(!after.contains("chain 0"), "\n{after}");
+    });
+}

@@ -92,7 +92,7 @@ impl TrafficControl<'_> {
 
     /// Of an `RTM_NEWTFILTER` that was asked for at `parent`; `None` for the tables of u32, which are no filters. What is in
     /// the map of a classifier it does not say.
-    pub fn filter(self, parent: Handle) -> Option<Filter> {
+    pub fn filter(&self, parent: Handle) -> Option<Filter> {
         let rule = match self.kind.as_str() {
             "u32" => {
                 find(self.options, TCA_U32_SEL)?;
@@ -110,8 +110,9 @@ impl TrafficControl<'_> {
             parent,
             preference: high,
             protocol: u16::from_be(low),
-            kind: self.kind,
+            kind: self.kind.clone(),
             handle: self.handle.0,
+            chain: find(self.attributes, TCA_CHAIN).and_then(|v| u32_at(v, 0)).unwrap_or_default(),
             rule,
         })
     }

@@ -140,10 +140,13 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Option<Request>, 
         }
         Step::Classify { .. } | Step::Unclassify { .. } => Ok(None),
         Step::DeleteFilter { device, filter } => {
-            let Filter { parent, preference, protocol, kind, handle, .. } = filter;
+            let Filter { parent, preference, protocol, kind, handle, chain, .. } = filter;
             let info = filter_info(*preference, *protocol);
             let mut body = header(names.index(device)?, Handle(*handle), *parent, info);
             body.put_str(TCA_KIND, kind);
+            if *chain != 0 {
+                body.put_u32(TCA_CHAIN, *chain);
+            }
             made(RTM_DELTFILTER, 0, body)
         }
         Step::SetVlans { device, vlans } => {

@@ -10,11 +10,13 @@
 //!
 //! - [`tidegate_netlink`]: the socket, and attributes
 //! - `bridge`: the VLANs of bridge ports, both ways
+//! - `chains`: which chain a filter is in, where the kernel says several
 //! - `constants`: the kernel's numbers
 //! - `decode`: what a message says
 //! - `encode`: the message of a step
 
 pub(crate) mod bridge;
+pub(crate) mod chains;
 pub(crate) mod constants;
 mod decode;
 mod encode;

@@ -1,6 +1,5 @@
 //! What others made on a netdev, and that would be lost or would stand in the way.
 
-use crate::handle::Handle;
 use crate::network::Link;
 use crate::shaping::{Ends, Refusal};
 use crate::vlan::Vlans;
@@ -23,7 +22,7 @@ pub fn refuse(link: &Link, ends: Ends, vlans: &Vlans) -> Result<(), Refusal> {
         ));
     }
     if ends.ingress
-        && let Some(filter) = link.filters_at(Handle::INGRESS).find(|f| f.cookie().is_none())
+        && let Some(filter) = link.others_at_ingress().next()
     {
         let (kind, preference) = (&filter.kind, filter.preference);
         found.push((

@@ -23,7 +23,7 @@ pub fn refuse(link: &Link, wanted: Option<Marks>, sides: Sides, held: bool) -> R
             ),
         ));
     }
-    match link.filters_at(Handle::INGRESS).find(|f| is_in_the_way(f)) {
+    match link.others_at_ingress().find(|f| is_in_the_way(f)) {
         Some(Filter { kind, preference, .. }) if sides.marks.is_some() && !held => Err(refusal(
             name,
             format!(
@@ -38,14 +38,13 @@ pub fn refuse(link: &Link, wanted: Option<Marks>, sides: Sides, held: bool) -> R
 }
 
 fn is_in_the_way(filter: &Filter) -> bool {
-    filter.cookie().is_none() && filter.preference <= owner::MARK_PREFERENCE
+    filter.chain == 0 && filter.cookie().is_none() && filter.preference <= owner::MARK_PREFERENCE
 }
 
 /// The right filter, and no other that marks or is in its way.
 pub fn set(steps: &mut Vec<Step>, device: &Device, link: &Link, sides: Sides, cookie: Cookie) {
     let Some(marks) = sides.marks else { return };
-    let place =
-        |f: &&Filter| f.marks() && (f.preference, f.protocol) == (owner::MARK_PREFERENCE, ANY_PROTOCOL);
+    let place = |f: &&Filter| f.marks() && f.place() == (0, owner::MARK_PREFERENCE, ANY_PROTOCOL);
     let there = link.filters_at(Handle::INGRESS).find(place);
     filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| {
         // At an ingress that is limited what others made has gone by now.

@@ -115,8 +115,6 @@ fn lead_to(
     if needed {
         leaves.drop_others(&mut plan.steps);
         set_ifb(&mut plan.steps, ifb.map(|(_, link)| link), &mut leaves);
-    } else if ifb.is_some() {
-        plan.steps.push(Step::DeleteIfb);
     }
 
     for (index, target) in targets {
@@ -143,6 +141,9 @@ fn lead_to(
         if let Some(segment) = target.segment {
             vlan::set(&mut plan.steps, &device, link, segment);
         }
+    }
+    if !needed && ifb.is_some() {
+        plan.steps.push(Step::DeleteIfb);
     }
     plan
 }
@@ -329,6 +330,13 @@ fn set_ingress(
     marks::set(steps, device, link, *sides, cookie);
 }
 
+/// Whether a filter at an ingress may not be beside the one that limits it. Others' in chains where no filter leads stay.
+fn is_in_the_way(filter: &Filter, held: bool) -> bool {
+    let ours = filter.cookie().is_some();
+    debug_assert!(held || ours || filter.chain != 0, "others' filters are refused before");
+    !filter.marks() && (ours || filter.chain == 0)
+}
+
 fn set_redirect(
     steps: &mut Vec<Step>,
     device: &Device,
@@ -339,13 +347,12 @@ fn set_redirect(
 ) {
     let is_right = |f: &&Filter| {
         matches!(f.rule, Rule::Redirect { to, .. } if Some(to) == ifb)
-            && (f.preference, f.protocol) == (owner::PREFERENCE, ANY_PROTOCOL)
+            && f.place() == (0, owner::PREFERENCE, ANY_PROTOCOL)
     };
     let right = link.filters_at(Handle::INGRESS).find(is_right);
     // What others put beside it since, a shaping that is held goes on without.
     filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| {
-        debug_assert!(held || f.cookie().is_some(), "others' filters are refused before");
-        !f.marks() && !right.is_some_and(|right| std::ptr::eq(right, f))
+        is_in_the_way(f, held) && !right.is_some_and(|right| std::ptr::eq(right, f))
     });
     if right.is_none() {
         steps.push(Step::Redirect { device: device.clone(), cookie });
@@ -361,13 +368,11 @@ fn set_police(
     held: bool,
 ) {
     let is_policer = |f: &&Filter| {
-        matches!(f.rule, Rule::Police { .. })
-            && (f.preference, f.protocol) == (owner::PREFERENCE, ANY_PROTOCOL)
+        matches!(f.rule, Rule::Police { .. }) && f.place() == (0, owner::PREFERENCE, ANY_PROTOCOL)
     };
     let policer = link.filters_at(Handle::INGRESS).find(is_policer);
     filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| {
-        debug_assert!(held || f.cookie().is_some(), "others' filters are refused before");
-        !f.marks() && !policer.is_some_and(|policer| std::ptr::eq(policer, f))
+        is_in_the_way(f, held) && !policer.is_some_and(|policer| std::ptr::eq(policer, f))
     });
     let instead = match policer.map(|f| (f.rule.clone(), f.handle)) {
         Some((Rule::Police { bucket: known, .. }, _)) if known == bucket => return,

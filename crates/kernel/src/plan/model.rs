@@ -91,7 +91,7 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
         }
         Step::DeleteFilter { device, filter } => {
             let link = find(network, device)?;
-            let group = |f: &Filter| (f.parent, f.preference, f.protocol);
+            let group = |f: &Filter| (f.parent, f.place());
             let goes =
                 |f: &Filter| group(f) == group(filter) && [f.handle, Filter::ALL].contains(&filter.handle);
             let before = link.filters.len();
@@ -204,7 +204,9 @@ fn direct_action(
     let Some((handle, _)) = instead else {
         return add_filter(link, Handle::INGRESS, preference, "bpf", rule);
     };
-    let there = |f: &&mut Filter| (f.parent, f.preference, f.handle) == (Handle::INGRESS, preference, handle);
+    let there = |f: &&mut Filter| {
+        (f.parent, f.chain, f.preference, f.handle) == (Handle::INGRESS, 0, preference, handle)
+    };
     link.filters.iter_mut().find(there).ok_or("ENOENT")?.rule = rule;
     Ok(())
 }
@@ -216,12 +218,14 @@ fn add_filter(
     kind: &str,
     rule: Rule,
 ) -> Result<(), String> {
-    let mut same = link.filters.iter().filter(|f| f.parent == parent && f.preference == preference);
+    let same = |f: &&Filter| (f.parent, f.chain, f.preference) == (parent, 0, preference);
+    let mut same = link.filters.iter().filter(same);
     if same.clone().any(|f| f.kind != kind || f.protocol != ANY_PROTOCOL) {
         return Err("EINVAL: another kind or protocol of that preference".into());
     }
     let handle = (1..).find(|h| !same.clone().any(|f| f.handle == *h)).unwrap_or_default();
     same.next();
-    link.filters.push(Filter { parent, preference, protocol: ANY_PROTOCOL, kind: kind.into(), handle, rule });
+    let (protocol, kind) = (ANY_PROTOCOL, kind.into());
+    link.filters.push(Filter { parent, preference, protocol, kind, handle, chain: 0, rule });
     Ok(())
 }

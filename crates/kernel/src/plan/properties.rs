@@ -12,7 +12,7 @@ use crate::shaping::{Shaping, Share, Ways};
 use crate::step::Step;
 use crate::vlan::Vlans;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One damage, by whoever.
 #[derive(Clone, Debug)]
@@ -20,7 +20,8 @@ enum Damage {
     Root(Option<&'static str>),
     IngressGone,
     FilterGone,
-    FilterBeside(u16),
+    /// Preference and chain.
+    FilterBeside(u16, u32),
     ClassGone,
     ClassChanged(u64),
     ClassBeside,
@@ -30,7 +31,7 @@ enum Damage {
     IfbDown,
     IfbRootGone,
     IfbFilterGone,
-    IfbFilterBeside(u16),
+    IfbFilterBeside(u16, u32),
     LeafGone,
     LeafOf(u32),
     LeafOfNone(u16),
@@ -43,7 +44,7 @@ fn damage() -> impl Strategy<Value = Damage> {
         prop_oneof![Just(None), Just(Some("htb")), Just(Some("tbf"))].prop_map(Damage::Root),
         Just(Damage::IngressGone),
         Just(Damage::FilterGone),
-        (1_u16..4).prop_map(Damage::FilterBeside),
+        (1_u16..4, 0_u32..3).prop_map(|(preference, chain)| Damage::FilterBeside(preference, chain)),
         Just(Damage::ClassGone),
         (1_u64..9).prop_map(Damage::ClassChanged),
         Just(Damage::ClassBeside),
@@ -53,7 +54,7 @@ fn damage() -> impl Strategy<Value = Damage> {
         Just(Damage::IfbDown),
         Just(Damage::IfbRootGone),
         Just(Damage::IfbFilterGone),
-        (1_u16..4).prop_map(Damage::IfbFilterBeside),
+        (1_u16..4, 0_u32..3).prop_map(|(preference, chain)| Damage::IfbFilterBeside(preference, chain)),
         Just(Damage::LeafGone),
         (1_u32..9).prop_map(Damage::LeafOf),
         (0_u16..9).prop_map(Damage::LeafOfNone),
@@ -103,10 +104,11 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
             }
         }
         Damage::IfbFilterGone => drop(on_ifb.map(|l| l.filters.clear())),
-        Damage::IfbFilterBeside(preference) => {
+        Damage::IfbFilterBeside(preference, chain) => {
             if let Some(link) = on_ifb {
                 let handle = 77 + link.filters.len() as u32;
-                link.filters.push(Filter { parent: owner::ROOT_QDISC, handle, ..police(*preference) });
+                let parent = owner::ROOT_QDISC;
+                link.filters.push(Filter { parent, handle, chain: *chain, ..police(*preference) });
             }
         }
         Damage::LeafGone => map(on_ifb).into_iter().for_each(|m| m.retain(|from, _| *from != index)),
@@ -137,10 +139,11 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
                 }
                 Damage::FilterGone => link.filters.clear(),
                 // Another kind cannot be where marks are.
-                Damage::FilterBeside(owner::MARK_PREFERENCE) if link.filters.iter().any(Filter::marks) => {}
-                Damage::FilterBeside(preference) if link.ingress().is_some() => {
-                    link.filters
-                        .push(Filter { handle: 99 + link.filters.len() as u32, ..police(*preference) });
+                Damage::FilterBeside(owner::MARK_PREFERENCE, 0) if link.filters.iter().any(Filter::marks) => {
+                }
+                Damage::FilterBeside(preference, chain) if link.ingress().is_some() => {
+                    let handle = 99 + link.filters.len() as u32;
+                    link.filters.push(Filter { handle, chain: *chain, ..police(*preference) });
                 }
                 Damage::ClassGone => {
                     link.classes.clear();
@@ -210,7 +213,7 @@ fn asked(shaping: &Shaping) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucke
 /// What frames meet, policers and marks included.
 fn met(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>, Option<Marks>) {
     let (egress, ingress) = in_force(network, index);
-    let filters = network.links[&index].filters_at(Handle::INGRESS);
+    let filters = network.links[&index].filters_at(Handle::INGRESS).filter(|f| f.chain == 0);
     let first = |of: fn(&&Filter) -> bool| filters.clone().filter(of).min_by_key(|f| f.preference);
     let policer = first(|f| !f.marks()).and_then(|f| match f.rule {
         Rule::Police { bucket, .. } => Some(bucket),
@@ -282,7 +285,8 @@ proptest! {
             prop_assert!(link.filters.iter().all(|f| f.cookie().is_none() || is_wanted(f)));
             let theirs = |link: &Link| {
                 let root = link.root().filter(|_| rx.is_none() && !link.root_is_ours()).cloned();
-                let in_the_way = |f: &Filter| tx || marks && f.preference <= owner::MARK_PREFERENCE;
+                let in_the_way =
+                    |f: &Filter| f.chain == 0 && (tx || marks && f.preference <= owner::MARK_PREFERENCE);
                 let filters = link.filters_at(Handle::INGRESS);
                 let filters = filters.filter(|f| f.cookie().is_none() && !in_the_way(f));
                 (root, filters.cloned().collect::<Vec<_>>())
@@ -302,6 +306,42 @@ proptest! {
         let again = plan(&wanted, &network);
         prop_assert_eq!(&again.steps, &vec![], "a second plan is empty");
         prop_assert_eq!(again.refusals, made.refusals);
+    }
+
+    /// Whatever fails of a plan: no frame goes where it is lost, and the next plan leads to what is wanted.
+    #[test]
+    fn steps_that_fail_lose_no_frame(
+        before in shapings(),
+        damages in proptest::collection::vec((1_u32..6, damage()), 0..3),
+        wanted in shapings(),
+        fails in proptest::collection::vec(prop::bool::weighted(0.2), 60),
+    ) {
+        let mut network = taps(5);
+        settle(&mut network, &before);
+        damages.iter().for_each(|(index, damage)| hurt(&mut network, *index, damage));
+        let lost = |network: &Network| {
+            let is_up = |to: &u32| network.links.get(to).is_some_and(|ifb| ifb.up);
+            let dropped = |f: &Filter| matches!(&f.rule, Rule::Redirect { to, .. } if !is_up(to));
+            let dropping = |link: &Link| link.filters.iter().any(dropped);
+            let cut_off = |link: &Link| link.vlans.as_ref().is_some_and(Vlans::is_empty);
+            let lost = network.links.iter().filter(|(_, link)| dropping(link) || cut_off(link));
+            lost.map(|(index, _)| *index).collect::<BTreeSet<u32>>()
+        };
+        let lost_before = lost(&network);
+        let wanted: Vec<_> = wanted.into_iter().map(|s| Shaping { held: Ways::BOTH, ..s }).collect();
+        let mut failed: Vec<Step> = Vec::new();
+        for (step, fails) in plan(&wanted, &network).steps.into_iter().zip(fails) {
+            if failed.iter().any(|failed| step.must_not_follow(failed)) {
+                continue;
+            }
+            if fails || model::apply(&mut network, &step).is_err() {
+                failed.push(step);
+            }
+        }
+        prop_assert!(lost(&network).is_subset(&lost_before), "after {failed:?}");
+        let rest = plan(&wanted, &network);
+        run(&mut network, &rest);
+        prop_assert_eq!(plan(&wanted, &network).steps, vec![]);
     }
 
     /// One netdev after the other, each by a look at itself only, and then all: as at once.

@@ -94,7 +94,7 @@ pub(super) fn in_force(network: &Network, index: u32) -> (Option<HtbClass>, Opti
         }
         _ => None,
     };
-    let mut filters = link.filters_at(Handle::INGRESS).filter(|f| !f.marks());
+    let mut filters = link.filters_at(Handle::INGRESS).filter(|f| f.chain == 0 && !f.marks());
     let ingress = filters.next().and_then(|first| {
         let Rule::Redirect { to, .. } = first.rule else { return None };
         let ifb = network.links.get(&to).filter(|l| l.up && l.root_is_ours())?;
@@ -147,6 +147,7 @@ pub(super) fn police(preference: u16) -> Filter {
         protocol: ANY_PROTOCOL,
         kind: "u32".into(),
         handle: 0x800,
+        chain: 0,
         rule: Rule::Other,
     }
 }

@@ -21,7 +21,7 @@ impl Theirs {
                 Layer::Qdisc => link.ingress().is_some(),
                 Layer::Class => false,
                 Layer::Filter => link.filters_at(Handle::INGRESS).any(|f| {
-                    (f.preference, f.protocol) == (object.preference(), object.protocol())
+                    f.place() == (object.chain.unwrap_or_default(), object.preference(), object.protocol())
                         && f.handle & 0xfff == object.handle.0 & 0xfff
                 }),
             };
@@ -95,8 +95,12 @@ mod tests {
         let filter =
             |handle| Object { info: 0x0001_0300, ..object(Layer::Filter, Handle(handle), Handle::INGRESS) };
         let ingress = object(Layer::Qdisc, Handle::INGRESS_QDISC, Handle::CLSACT);
-        let theirs =
-            Theirs { index: 7, egress: tree(), ingress: vec![ingress, filter(0x800), filter(0x801)] };
+        let theirs = Theirs {
+            index: 7,
+            egress: tree(),
+            ingress: vec![ingress, filter(0x800), filter(0x801)],
+            ..Theirs::default()
+        };
         let mut link = Link { name: "tap1".into(), ..Link::default() };
         assert_eq!(theirs.again(&link, Ends::BOTH).len(), 8);
         assert_eq!(theirs.again(&link, Ends { egress: true, ingress: false }).len(), 5);
@@ -110,6 +114,7 @@ mod tests {
             protocol: 3,
             kind: "u32".into(),
             handle: 0x8000_0800,
+            chain: 0,
             rule: Rule::Other,
         }];
         let steps: Vec<_> = theirs.again(&link, Ends::BOTH).iter().map(ToString::to_string).collect();

@@ -49,6 +49,18 @@ pub struct Theirs {
     pub egress: Vec<Object>,
     /// The ingress qdisc, then its filters.
     pub ingress: Vec<Object>,
+    /// What was taken over and is not made again.
+    #[serde(default, skip_serializing_if = "Lost::is_empty")]
+    pub lost: Lost,
+}
+
+/// Why what others made at an end cannot be made again, where it cannot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// At the root.
+    pub egress: Option<String>,
+    /// At the ingress.
+    pub ingress: Option<String>,
 }
 
 /// A qdisc, a class or a filter.
@@ -85,18 +97,29 @@ pub enum Layer {
 impl Theirs {
     /// Whether there is nothing to remember.
     pub fn is_empty(&self) -> bool {
-        self.egress.is_empty() && self.ingress.is_empty()
+        self.egress.is_empty() && self.ingress.is_empty() && self.lost.is_empty()
     }
 
     /// What others had at these ends, too, where nothing is remembered of an end yet.
     pub fn add(&mut self, other: &Self, ends: Ends) {
         self.index = other.index;
-        for (ours, theirs, is_one) in [
-            (&mut self.egress, &other.egress, ends.egress),
-            (&mut self.ingress, &other.ingress, ends.ingress),
+        let (ours, theirs) = (&mut self.lost, &other.lost);
+        for (ours, theirs, lost, lost_too, is_one) in [
+            (&mut self.egress, &other.egress, &mut ours.egress, &theirs.egress, ends.egress),
+            (&mut self.ingress, &other.ingress, &mut ours.ingress, &theirs.ingress, ends.ingress),
         ] {
-            if is_one && ours.is_empty() {
+            if is_one && ours.is_empty() && lost.is_none() {
                 ours.clone_from(theirs);
+                lost.clone_from(lost_too);
+            }
+        }
+    }
+
+    /// What others had at these ends is not made again, and why.
+    pub fn lose(&mut self, ends: Ends, why: &str) {
+        for (lost, is_one) in [(&mut self.lost.egress, ends.egress), (&mut self.lost.ingress, ends.ingress)] {
+            if is_one {
+                *lost = Some(why.to_owned());
             }
         }
     }
@@ -105,10 +128,27 @@ impl Theirs {
     pub fn remove(&mut self, ends: Ends) {
         if ends.egress {
             self.egress.clear();
+            self.lost.egress = None;
         }
         if ends.ingress {
             self.ingress.clear();
+            self.lost.ingress = None;
         }
+    }
+}
+
+impl Lost {
+    /// Whether nothing is.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<&str> =
+            [&self.egress, &self.ingress].into_iter().flatten().map(String::as_str).collect();
+        f.write_str(&all.join("; "))
     }
 }
 

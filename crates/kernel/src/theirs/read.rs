@@ -19,25 +19,34 @@ const BESIDE: [(u16, &str); 3] =
 /// # Errors
 /// The kernel does not answer, or there is something that cannot be remembered; the text names it.
 pub fn read(socket: &mut Socket, index: u32, ends: Ends) -> Result<Theirs, String> {
-    let mut dump = |kind, parent, layer| {
+    let mut dump = |kind, parent, layer, is_one: fn(&TrafficControl<'_>) -> bool| {
         let found = socket.dump(kind, &header(index, Handle::default(), parent, 0).0, |_, body| {
-            traffic_control(body)
-                .filter(|m| m.index == index && !is_ours(body, layer))
-                .map(|m| object(&m, layer))
+            let message = traffic_control(body).filter(|m| m.index == index && is_one(m))?;
+            Some(object(&message, layer))
         });
         found.map_err(|e| e.to_string())?.into_iter().collect::<Result<Vec<_>, String>>()
     };
-    let mut found = dump(RTM_GETQDISC, Handle::default(), Layer::Qdisc)?;
-    if ends.egress && found.iter().any(is_others_root) {
-        found.extend(dump(RTM_GETTCLASS, Handle::default(), Layer::Class)?);
-        let hooks: Vec<Handle> = found.iter().filter(|o| !is_at_ingress(o)).map(|o| o.handle).collect();
-        for hook in hooks {
-            // Not every class may have filters.
-            found.extend(dump(RTM_GETTFILTER, hook, Layer::Filter).unwrap_or_default());
+    let mut found = Vec::new();
+    if ends.egress {
+        let at_root = |m: &TrafficControl<'_>| m.parent != Handle::CLSACT;
+        let qdiscs = dump(RTM_GETQDISC, Handle::default(), Layer::Qdisc, at_root)?;
+        if qdiscs.iter().any(is_others_root) {
+            found.extend(qdiscs);
+            found.extend(dump(RTM_GETTCLASS, Handle::default(), Layer::Class, |_| true)?);
+            let hooks: Vec<Handle> = found.iter().map(|o| o.handle).collect();
+            for hook in hooks {
+                // Not every class may have filters.
+                found.extend(dump(RTM_GETTFILTER, hook, Layer::Filter, |_| true).unwrap_or_default());
+            }
         }
     }
-    if ends.ingress && found.iter().any(is_at_ingress) {
-        found.extend(dump(RTM_GETTFILTER, Handle::INGRESS, Layer::Filter)?);
+    if ends.ingress {
+        let at_ingress = |m: &TrafficControl<'_>| m.parent == Handle::CLSACT;
+        let qdiscs = dump(RTM_GETQDISC, Handle::default(), Layer::Qdisc, at_ingress)?;
+        if !qdiscs.is_empty() {
+            found.extend(qdiscs);
+            found.extend(dump(RTM_GETTFILTER, Handle::INGRESS, Layer::Filter, |m| !is_ours(m))?);
+        }
     }
     sort_out(index, ends, found)
 }
@@ -104,8 +113,7 @@ pub(super) fn object(message: &TrafficControl<'_>, layer: Layer) -> Result<Objec
     }
 }
 
-/// Whether a message is of a filter that bears our mark.
-fn is_ours(body: &[u8], layer: Layer) -> bool {
-    let filter = || traffic_control(body).and_then(|message| message.filter(Handle::INGRESS));
-    layer == Layer::Filter && filter().is_some_and(|filter| filter.cookie().is_some())
+/// Whether a filter bears our mark.
+fn is_ours(message: &TrafficControl<'_>) -> bool {
+    message.filter(Handle::INGRESS).is_some_and(|filter| filter.cookie().is_some())
 }
