@@ -7,7 +7,7 @@
 //!   observe(coming)          ─▶ what is in force, the evidence, and obstacles
 //! ```
 
-use crate::api::types::Figure;
+use crate::api::types::{Adopt, Figure};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -77,8 +77,8 @@ pub struct Wanted<'a> {
     pub host: &'a Host,
     /// The contracts of this place's attachments, in the order of their names.
     pub vnics: &'a [Vnic],
-    /// What others made in the way of one may be taken over, where the place can.
-    pub adopt: bool,
+    /// Whether what others made in the way of one may be taken over, where the place can.
+    pub adopt: Adopt,
 }
 
 /// What is in force at one place.
@@ -164,6 +164,8 @@ pub struct InTheWay {
     pub what: String,
     /// What is wrong with that, and what to do.
     pub reason: String,
+    /// Why it could not be put back as it was, where it could not.
+    pub lost: Option<String>,
 }
 
 /// The program that keeps the promises of a place.
@@ -253,6 +255,8 @@ pub enum Action {
         from: Option<Vnic>,
         /// Wanted.
         to: Vnic,
+        /// Also where it cannot be put back as it was.
+        anyway: bool,
     },
     /// A vNIC of another agent becomes ours, as it is and until further notice: where the change that names it
     /// fails, or the agent dies over it, it is given back. Nothing changes for its traffic.
@@ -274,8 +278,8 @@ impl Action {
             Self::SetHost { from: Some(from), to } => {
                 Self::SetHost { from: Some(to.clone()), to: from.clone() }
             }
-            Self::Create(vnic) | Self::TakeOver { from: None, to: vnic } => Self::Remove(vnic.clone()),
-            Self::Change { from, to } | Self::TakeOver { from: Some(from), to } => {
+            Self::Create(vnic) | Self::TakeOver { from: None, to: vnic, .. } => Self::Remove(vnic.clone()),
+            Self::Change { from, to } | Self::TakeOver { from: Some(from), to, .. } => {
                 Self::Change { from: to.clone(), to: from.clone() }
             }
             Self::Remove(vnic) => Self::Create(vnic.clone()),

@@ -256,9 +256,24 @@ pub struct ApplyQuery {
     /// Remove the owner's vNICs that the text does not name.
     #[serde(default)]
     pub prune: bool,
-    /// Take over what others made in the way, such as a root qdisc; it is put back when the contract goes.
+    /// Take over what others made in the way, such as a root qdisc.
     #[serde(default)]
-    pub adopt: bool,
+    pub adopt: Adopt,
+}
+
+/// Whether what others made in the way of a contract is taken over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub enum Adopt {
+    /// It refuses the contract.
+    #[default]
+    #[serde(rename = "false")]
+    No,
+    /// Where it can be put back as it was when the contract goes.
+    #[serde(rename = "true")]
+    Exactly,
+    /// Also where it cannot; the vNIC says what is lost.
+    #[serde(rename = "anyway")]
+    Anyway,
 }
 
 /// What a text would change, or has changed.

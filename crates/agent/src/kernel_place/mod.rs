@@ -11,35 +11,43 @@
 //! what others changed meanwhile is put right with it. A netdev that is gone keeps its contract, and is shaped when
 //! it is there again.
 //!
-//! - `drift`: what there is to do, and whom it concerns
-//! - `deadlines`: which frames of real-time vNICs were late
-//! - `observe`: what is in force
 //! - `plan`: from wanted and observed to actions
-//! - `record`: what this place was told
-//! - `port`: the VLANs that a bridge port had before
+//! - `settle`: the kernel as the record says
+//! - `observe`: what is in force
+//! - `drift`: what there is to do, and whom it concerns
 //! - `shape`: from a contract to limits
+//! - `record`: what this place was told
+//! - `devices`: which devices a contract is about, where somebody renamed one
+//! - `others`: what others made, taken over and given back
+//! - `port`: the VLANs that a bridge port had before
+//! - `deadlines`: which frames of real-time vNICs were late
 //! - `waits`: how long frames waited
 
 mod deadlines;
+mod devices;
 mod drift;
 mod observe;
+mod others;
 mod plan;
 mod port;
 mod record;
+mod settle;
 mod shape;
 mod waits;
 
+use crate::api::types::Adopt;
 use crate::durable::DurableError;
 use crate::place::{Action, Capabilities, Observed, Place, PlaceError, Refusal, Wanted};
 use deadlines::DeadlineWatch;
+use devices::Devices;
 use record::{Record, Told};
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::{
-    Device, Ends, Kernel, Marks, Missing, Network, ObserveError, Plan, Port, Shaping, Step, StepError,
-    Theirs, Ways, plan as steps_for,
+    Ends, Kernel, Marks, Missing, Network, ObserveError, Plan, Port, Shaping, Step, StepError, Theirs, Ways,
+    plan as steps_for,
 };
 use waits::WaitMeter;
 
@@ -52,6 +60,8 @@ pub struct KernelPlace {
     record: Record,
     /// Interface index of each netdev as it was last seen shaped, by vNIC: another one is another device.
     shaped: BTreeMap<String, u32>,
+    /// The devices of each contract, also those that were renamed.
+    devices: Devices,
     /// Interface index of each netdev that gets a contract with the change that was planned last, by vNIC.
     coming: BTreeMap<String, u32>,
     /// The bridge port of each netdev that gets a segment with that change, as it is, by vNIC.
@@ -73,6 +83,7 @@ impl KernelPlace {
                 kernel: None,
                 record,
                 shaped: BTreeMap::new(),
+                devices: Devices::default(),
                 coming: BTreeMap::new(),
                 ports: BTreeMap::new(),
                 left_over: false,
@@ -86,7 +97,7 @@ impl KernelPlace {
 
     /// The contracts it was last told to keep.
     pub fn made(&self) -> Vec<Vnic> {
-        self.told().into_iter().cloned().collect()
+        self.record.iter().map(|told| told.vnic.clone()).collect()
     }
 
     fn kernel(&mut self) -> Result<&mut Kernel, PlaceError> {
@@ -162,14 +173,14 @@ impl KernelPlace {
         Some(format!("this kernel cannot limit {}: it lacks {lacking}", shaping.netdev))
     }
 
-    /// Enters a contract, and brings the kernel to what the record says then; what others made is taken over where
-    /// that is said. Where that fails, the record is as before, and the kernel too as far as it goes.
-    fn tell(&mut self, vnic: &Vnic, take_over: bool) -> Result<(), PlaceError> {
+    /// Enters a contract, and brings the kernel to what the record says then; what others made is taken over as
+    /// `adopt` says. Where that fails, the record is as before, and the kernel too as far as it goes.
+    fn tell(&mut self, vnic: &Vnic, adopt: Adopt) -> Result<(), PlaceError> {
         let known = self.record.known(&vnic.attach);
-        let (mut held, mut theirs, port) =
-            known.map_or_else(Default::default, |told| (told.held, told.theirs, told.port));
-        if take_over {
-            let found = self.find_theirs(vnic, held)?;
+        let (mut held, mut theirs, port, devices) =
+            known.map_or_else(Default::default, |told| (told.held, told.theirs, told.port, told.devices));
+        if adopt != Adopt::No {
+            let found = self.find_theirs(vnic, held, adopt)?;
             if theirs.index != found.index {
                 theirs = Theirs::default();
             }
@@ -181,6 +192,7 @@ impl KernelPlace {
             held: shape::limited(vnic),
             theirs: theirs.clone(),
             port: port.clone(),
+            devices,
         };
         let before = self.record.set(&vnic.name, Some(told));
         let former = before.as_ref().map(|told| &told.vnic);
@@ -204,13 +216,6 @@ impl KernelPlace {
         done
     }
 
-    fn find_theirs(&mut self, vnic: &Vnic, held: Ways) -> Result<Theirs, PlaceError> {
-        let network = self.network(shape::segment(vnic).is_some())?;
-        let shaping =
-            shape::shaping(vnic, held, &self.told()).map_err(|why| PlaceError::Failed(why.join("; ")))?;
-        self.theirs(&shaping, &network).map_err(PlaceError::Failed)
-    }
-
     /// Strikes a contract out; what others had there before is there again. It is on record until nothing of it is
     /// left, and on disk until that is accepted.
     fn forget(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
@@ -230,139 +235,9 @@ impl KernelPlace {
         gone
     }
 
-    /// Makes again what others had at the ends of a netdev that no contract limits any more; which ends those are.
-    fn give_back(&mut self, theirs: &Theirs) -> Result<Ends, PlaceError> {
-        if theirs.is_empty() {
-            return Ok(Ends::default());
-        }
-        let network = self.network(false)?;
-        // What was on a netdev that is gone went with it.
-        let Some(link) = network.links.get(&theirs.index) else { return Ok(Ends::BOTH) };
-        let here = self.record.iter().filter(|t| observe::netdev(&t.vnic) == Some(link.name.as_str()));
-        let limited = here.map(|t| shape::limited(&t.vnic)).fold(Ways::NONE, Ways::or);
-        let free = Ends::BOTH.without(limited.ends(link.kind.as_deref()).unwrap_or_default());
-        let kernel = self.kernel()?;
-        for step in theirs.again(link, free) {
-            tracing::info!(%step, "giving back");
-            kernel.apply(&step).map_err(step_failed)?;
-        }
-        Ok(free)
-    }
-
-    /// What was given back is not remembered any more.
-    fn forget_given(&mut self, name: &str, given: Ends) {
-        if let Some(told) = self.record.get_mut(name) {
-            told.theirs.remove(given);
-        }
-    }
-
-    /// The contracts it was last told to keep.
-    fn told(&self) -> Vec<&Vnic> {
-        self.record.iter().map(|told| &told.vnic).collect()
-    }
-
-    /// The netdevs that a change of one contract is about: its own, and those it promises something to. And those that
-    /// have a share of what one of these sends.
-    fn concerned(&self, about: &Vnic, former: Option<&Vnic>) -> (BTreeSet<String>, BTreeSet<String>) {
-        let versions = || self.record.versions(&about.name).chain([about]).chain(former);
-        let promised = versions().flat_map(|v| &v.to).flat_map(|to| self.record.versions(to));
-        let concerned: Vec<&Vnic> = promised.chain(versions()).collect();
-        let sends = |v: &&Vnic| v.to.iter().any(|to| concerned.iter().any(|c| c.name == *to));
-        let senders = self.record.iter().map(|told| &told.vnic).filter(sends);
-        let netdevs =
-            |vnics: Vec<&Vnic>| vnics.into_iter().filter_map(observe::netdev).map(str::to_owned).collect();
-        (netdevs(concerned.clone()), netdevs(senders.collect()))
-    }
-
     fn note(&mut self, name: &str) -> Result<(), PlaceError> {
         let failed = |e| PlaceError::Failed(format!("nothing was changed, because it cannot be noted: {e}"));
         self.record.note(name).map_err(failed)
-    }
-
-    /// Brings the kernel to what the record says: the netdev of one contract, so that others that come and go are of no
-    /// concern to it and their number not of its cost, or all of it. Where `about` is new, others' qdiscs are in its way
-    /// but for what is `held`.
-    fn settle(&mut self, about: Option<&Vnic>, held: Option<Ways>) -> Result<(), PlaceError> {
-        self.settle_from(None, about, held)
-    }
-
-    /// The same, where the contract was `former` just now: a change that is taken back leads from what the kernel has.
-    fn settle_from(
-        &mut self,
-        former: Option<&Vnic>,
-        about: Option<&Vnic>,
-        held: Option<Ways>,
-    ) -> Result<(), PlaceError> {
-        let new = about.zip(held);
-        let held = |told: &Told| match new {
-            Some((vnic, held)) if vnic.name == told.vnic.name => held,
-            _ => told.held,
-        };
-        let name = about.and_then(observe::netdev);
-        // With the last contract all that is ours goes.
-        let near = about.filter(|_| !self.record.is_empty()).map(|vnic| self.concerned(vnic, former));
-        let netdev = name.filter(|_| new.is_some());
-        let expected = new.and_then(|(vnic, _)| self.coming.get(&vnic.name).copied());
-        // A device of that name that is gone has left its leaf.
-        let mut known: BTreeSet<u32> = about
-            .iter()
-            .flat_map(|v| [self.shaped.get(&v.name), self.coming.get(&v.name)])
-            .flatten()
-            .copied()
-            .collect();
-        let vlans = self.record.iter().any(|told| shape::segment(&told.vnic).is_some());
-        let mut failed = None;
-        for _ in 0..ATTEMPTS {
-            let network = self.look_with(vlans, |kernel| match &near {
-                Some((names, senders)) => kernel.observe_near(names, senders, &known),
-                None => kernel.observe(),
-            })?;
-            let concerned = near.iter().flat_map(|(names, _)| names);
-            known.extend(concerned.filter_map(|name| network.by_name(name)).map(|(index, _)| index));
-            let is_near = |netdev: Option<&str>| {
-                near.as_ref().is_none_or(|(names, _)| netdev.is_some_and(|netdev| names.contains(netdev)))
-            };
-            let is_seen = |told: &&Told| network.near.is_none() || is_near(observe::netdev(&told.vnic));
-            let all = self.told();
-            let shaping = |told: &Told| shape::nearest(&told.vnic, held(told), &all);
-            let mut wanted: Vec<Shaping> = self.record.iter().filter(is_seen).filter_map(shaping).collect();
-            let there = netdev.and_then(|name| Some((name, network.by_name(name)?.0)));
-            if let (Some(name), Some(index)) = (netdev, expected)
-                && there != Some((name, index))
-            {
-                return Err(PlaceError::Failed(format!(
-                    "interface {name} went away while its contract came into force; start its VM, and apply again"
-                )));
-            }
-            let plan = self.plan_here(&mut wanted, &network);
-            // One that is not there is shaped when it is.
-            let refusal = plan.refusals.iter().find(|r| there.is_some_and(|(name, _)| r.netdev == name));
-            if let Some(refusal) = refusal {
-                return Err(PlaceError::Failed(refusal.reason.clone()));
-            }
-            self.remember_ports(&network, &plan)?;
-            // Where all had to be looked at, others are no concern of it either.
-            let is_near = |step: &&Step| match step.device() {
-                Device::Netdev { index, .. } => near.is_none() || known.contains(&index),
-                Device::Ifb => true,
-            };
-            let kernel = self.kernel()?;
-            let mut apply = |step: &Step| {
-                tracing::debug!(%step, "doing");
-                kernel.apply(step)
-            };
-            match plan.steps.iter().filter(is_near).try_for_each(&mut apply) {
-                Ok(()) => {
-                    self.left_over &= near.is_some();
-                    if let (Some((vnic, _)), Some((_, index))) = (new, there) {
-                        self.shaped.insert(vnic.name.clone(), index);
-                    }
-                    return Ok(());
-                }
-                Err(e) => failed = Some(e),
-            }
-        }
-        Err(failed.map_or_else(|| PlaceError::Failed("nothing was tried".into()), step_failed))
     }
 }
 
@@ -408,11 +283,12 @@ impl Place for KernelPlace {
         match action {
             // Where that is, nobody knows.
             Action::Change { from, to } if from == to && self.left_over => {
-                self.tell(to, false).and_then(|()| self.settle(None, None))
+                self.tell(to, Adopt::No).and_then(|()| self.settle(None, None))
             }
             Action::Reconnect(_) if self.left_over => self.settle(None, None),
-            Action::Create(vnic) | Action::Change { to: vnic, .. } => self.tell(vnic, false),
-            Action::TakeOver { to: vnic, .. } => self.tell(vnic, true),
+            Action::Create(vnic) | Action::Change { to: vnic, .. } => self.tell(vnic, Adopt::No),
+            Action::TakeOver { to: vnic, anyway: false, .. } => self.tell(vnic, Adopt::Exactly),
+            Action::TakeOver { to: vnic, anyway: true, .. } => self.tell(vnic, Adopt::Anyway),
             Action::Remove(vnic) => self.forget(vnic),
             // Its VM has just started.
             Action::Reconnect(vnic) => self.settle(Some(vnic), None),

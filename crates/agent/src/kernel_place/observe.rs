@@ -1,6 +1,7 @@
 //! What is in force: what the kernel has, beside what this place was told.
 
 use super::drift::{Drift, Seen};
+use super::settle::placed;
 use super::{KernelPlace, deadlines, shape};
 use crate::place::{InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
 use std::collections::BTreeMap;
@@ -9,7 +10,6 @@ use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::network::{Counters, Rule};
 use tidegate_kernel::{
     Link, Network, Policed, Port, Queue, Refusal, Shaping, Theirs, Ways, mark, no_shares_at, owner, refusals,
-    rehearse,
 };
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{Traffic, VnicStats};
@@ -30,19 +30,29 @@ impl KernelPlace {
         let vnics = self.record.iter().map(|told| &told.vnic).chain(coming);
         let vlans = vnics.into_iter().any(|vnic| shape::segment(vnic).is_some());
         let network = self.network(vlans)?;
-        let all = self.told();
+        self.follow(&network);
+        let placed = placed(&self.record, &self.devices);
+        let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
         observed.evidence.taken = Instant::now();
-        let held = self.record.iter().filter_map(|t| Some((&t.vnic, shape::nearest(&t.vnic, t.held, &all)?)));
-        let (vnics, mut shapings): (Vec<&Vnic>, Vec<Shaping>) = held.unzip();
+        let (mut shapings, mut kept) = (Vec::new(), Vec::new());
+        for (told, vnic) in self.record.iter().zip(&all) {
+            let asked = self.devices.shapings(told, told.held, &all);
+            if !asked.is_empty() {
+                kept.push((told, *vnic, shapings.len()..shapings.len() + asked.len()));
+                shapings.extend(asked);
+            }
+        }
         let plan = self.plan_here(&mut shapings, &network);
         // Where there is something to mark this was tried.
         let cannot_mark = self.missing.get().and_then(|missing| missing.as_ref()?.marks.clone());
         let seen = Seen::new(&network);
         let drift = Drift::new(&plan, &network);
         let waited = self.waits.measure(&queues(&shapings, &seen));
-        let watched = self.deadlines.watch(&vnics, &network);
-        for (vnic, shaping) in vnics.iter().zip(&shapings) {
-            let mut there = ObservedVnic::of(vnic, Connection::Up);
+        let watched = self.deadlines.watch(&all, &network);
+        for (told, vnic, asked) in kept {
+            let (shaping, strays) = (&shapings[asked.start], &shapings[asked.start + 1..asked.end]);
+            let mut there = ObservedVnic::of(&told.vnic, Connection::Up);
+            there.notes.extend(self.devices.notes(&told.vnic));
             match seen.link(shaping) {
                 None => {
                     there.connection = Connection::Disconnected;
@@ -50,7 +60,8 @@ impl KernelPlace {
                     there.notes.push(format!("interface {name} is not there; it is shaped as soon as it is"));
                 }
                 Some((index, link)) => {
-                    let differs = drift.of(shaping, index, &seen);
+                    let stray = |stray: &Shaping| drift.of(stray, seen.link(stray)?.0, &seen);
+                    let differs = drift.of(shaping, index, &seen).or_else(|| strays.iter().find_map(stray));
                     if differs.is_none() {
                         self.shaped.insert(vnic.name.clone(), index);
                     } else if self.shaped.get(&vnic.name) != Some(&index) {
@@ -58,6 +69,7 @@ impl KernelPlace {
                         there.connection = Connection::Connected;
                     }
                     there.broken = differs;
+                    there.notes.extend(note_of_lost(&told.theirs, index));
                     there.notes.extend(shape::notes(shaping));
                     there.notes.extend(shape::note_of_marks(link.kind.as_deref(), cannot_mark.as_deref()));
                     let mut counted = counted(vnic, index, link, &seen);
@@ -106,9 +118,10 @@ impl KernelPlace {
     /// Why what is `coming` cannot be had, or what is in its way.
     fn look_ahead(&mut self, coming: &[Vnic], network: &Network, observed: &mut Observed) {
         let seen = network.names();
-        let all: Vec<&Vnic> = coming.iter().collect();
+        let placed: Vec<_> = coming.iter().map(|vnic| self.devices.placed(vnic)).collect();
+        let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
         let mut asked = Vec::new();
-        for vnic in coming {
+        for vnic in all.iter().copied() {
             let known = self.record.known(&vnic.attach);
             let (held, port) =
                 known.as_ref().map_or((Ways::NONE, None), |told| (told.held, told.port.as_ref()));
@@ -142,13 +155,13 @@ impl KernelPlace {
             let obstacle = match (missing, refused) {
                 (Some(missing), _) => missing,
                 (None, Some(Refusal { reason, theirs: Some(what), .. })) => {
-                    match self.theirs(&shaping, network) {
-                        Ok(_) => {
-                            observed.in_the_way.insert(vnic.name.clone(), InTheWay { what, reason });
-                            continue;
-                        }
-                        Err(why) => format!("{reason}; --adopt cannot take it over: {why}"),
-                    }
+                    let lost = match self.theirs(&shaping, network) {
+                        Ok(theirs) => theirs.lost.to_string(),
+                        Err(why) => why,
+                    };
+                    let lost = Some(lost).filter(|lost| !lost.is_empty());
+                    observed.in_the_way.insert(vnic.name.clone(), InTheWay { what, reason, lost });
+                    continue;
                 }
                 (None, Some(refused)) => refused.reason,
                 (None, None) => continue,
@@ -165,17 +178,6 @@ impl KernelPlace {
             |name: &&str| seen.get(name).is_some_and(|(_, l)| l.kind.as_deref() == Some("macvtap"));
         coming.iter().chain(told).filter(receives).filter_map(netdev).find(is_macvtap).map(no_shares_at)
     }
-
-    /// What others made where a shaping has no hold yet; it can be made again.
-    pub(super) fn theirs(&mut self, shaping: &Shaping, network: &Network) -> Result<Theirs, String> {
-        let name = &shaping.netdev;
-        let (index, link) = network.by_name(name).ok_or_else(|| format!("interface {name} is not there"))?;
-        let new = shaping.uses(link.kind.as_deref()).unwrap_or_default();
-        let new = new.without(shaping.held.ends(link.kind.as_deref()).unwrap_or_default());
-        let theirs = self.kernel().map_err(|e| e.to_string())?.theirs(index, new)?;
-        rehearse(&theirs, name)?;
-        Ok(theirs)
-    }
 }
 
 /// Nothing at all.
@@ -183,6 +185,12 @@ pub(super) fn nothing() -> Observed {
     let version = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let keeper = Keeper { version: version.trim().into(), ..Keeper::default() };
     Observed { keeper, ..Observed::nothing("the kernel: classes and eBPF programs of its netdev") }
+}
+
+/// What a person should know of what was taken over on this device.
+fn note_of_lost(theirs: &Theirs, index: u32) -> Option<String> {
+    let why = Some(&theirs.lost).filter(|lost| !lost.is_empty() && theirs.index == index)?;
+    Some(format!("what others had made there is not put back when the contract goes: {why}"))
 }
 
 /// Where what a VM sends waits.

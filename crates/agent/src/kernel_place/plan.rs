@@ -2,7 +2,8 @@
 //! is done, by what is there then.
 
 use super::shape::shaping;
-use crate::place::{Action, Observed, ObservedVnic, Refusal, Wanted};
+use crate::api::types::Adopt;
+use crate::place::{Action, InTheWay, Observed, ObservedVnic, Refusal, Wanted};
 use std::collections::BTreeSet;
 use tidegate_contract::Vnic;
 use tidegate_kernel::Ways;
@@ -15,12 +16,7 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
     for vnic in wanted.vnics {
         let refuse = |reason| Refusal { vnic: vnic.name.clone(), reason };
         refusals.extend(observed.obstacles.get(&vnic.name).cloned().map(refuse));
-        if let Some(theirs) = observed.in_the_way.get(&vnic.name).filter(|_| !wanted.adopt) {
-            refusals.push(refuse(format!(
-                "{}, or apply with --adopt: then it is taken over, and put back when the contract goes",
-                theirs.reason
-            )));
-        }
+        refusals.extend(in_the_way(vnic, wanted.adopt, observed).map(refuse));
         let elsewhere = vnic.to.iter().filter(|to| vnic.weight != 1 && !all.iter().any(|v| v.name == **to));
         refusals.extend(elsewhere.map(|to| {
             refuse(format!("place kernel shares out by weight towards its own vNICs only, and {to} is none"))
@@ -30,8 +26,9 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
     if !refusals.is_empty() {
         return Err(refusals);
     }
+    let anyway = wanted.adopt == Adopt::Anyway;
     let create = |vnic: &Vnic| match observed.in_the_way.get(&vnic.name) {
-        Some(_) => Action::TakeOver { from: None, to: vnic.clone() },
+        Some(_) => Action::TakeOver { from: None, to: vnic.clone(), anyway },
         None => Action::Create(vnic.clone()),
     };
     let names: BTreeSet<&str> = wanted.vnics.iter().map(|v| v.name.as_str()).collect();
@@ -47,7 +44,7 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
                 actions.push(create(vnic));
             }
             Some(there) if observed.in_the_way.contains_key(&vnic.name) => {
-                actions.push(Action::TakeOver { from: Some(there.vnic.clone()), to: vnic.clone() });
+                actions.push(Action::TakeOver { from: Some(there.vnic.clone()), to: vnic.clone(), anyway });
             }
             // What others changed: from and to may be the same.
             Some(there) if there.vnic != *vnic || is_drift(there) => {
@@ -62,6 +59,20 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
     Ok(actions)
 }
 
+/// Why what others made in the way of a vNIC refuses it.
+fn in_the_way(vnic: &Vnic, adopt: Adopt, observed: &Observed) -> Option<String> {
+    let InTheWay { reason, lost, .. } = observed.in_the_way.get(&vnic.name)?;
+    match (adopt, lost) {
+        (Adopt::Anyway, _) | (Adopt::Exactly, None) => None,
+        (Adopt::No, None) => Some(format!(
+            "{reason}, or apply with --adopt: then it is taken over, and put back when the contract goes"
+        )),
+        (Adopt::No | Adopt::Exactly, Some(why)) => {
+            Some(format!("{reason}; --adopt cannot take it over: {why}"))
+        }
+    }
+}
+
 /// Whether somebody changed what was as it should be, and no VM came or went.
 fn is_drift(there: &ObservedVnic) -> bool {
     there.broken.is_some() && there.connection == Connection::Up
@@ -71,13 +82,12 @@ fn is_drift(there: &ObservedVnic) -> bool {
 mod tests {
     use super::*;
     use crate::kernel_place::observe::nothing;
-    use crate::place::InTheWay;
     use crate::testing::netdev;
     use tidegate_contract::{Host, Rate};
 
     fn actions(wanted: &[Vnic], observed: &Observed) -> Vec<(&'static str, String)> {
-        let planned =
-            plan(&Wanted { host: &Host::default(), vnics: wanted, adopt: false }, observed).expect("a plan");
+        let planned = plan(&Wanted { host: &Host::default(), vnics: wanted, adopt: Adopt::No }, observed)
+            .expect("a plan");
         planned.iter().map(|a| (a.label(), a.vnic().unwrap_or_default().to_owned())).collect()
     }
 
@@ -121,23 +131,36 @@ mod tests {
         observed.vnics.insert("b".into(), ObservedVnic::of(&b, Connection::Up));
         for name in ["a", "b"] {
             let (what, reason) = ("qdisc tbf 1: at its root".into(), "interface x has qdisc tbf 1:".into());
-            observed.in_the_way.insert(name.into(), InTheWay { what, reason });
+            observed.in_the_way.insert(name.into(), InTheWay { what, reason, lost: None });
         }
         let faster =
             Vnic { rx: tidegate_contract::Rx { max: Rate::from_bits(9_000), ..b.rx.clone() }, ..b.clone() };
         let vnics = [a.clone(), faster.clone()];
         let host = Host::default();
         let wanted = |adopt| Wanted { host: &host, vnics: &vnics, adopt };
-        let refused = plan(&wanted(false), &observed).expect_err("refused");
+        let refused = plan(&wanted(Adopt::No), &observed).expect_err("refused");
         assert_eq!(refused.len(), 2);
         assert!(
             refused[0].reason.starts_with("interface x has qdisc tbf 1:, or apply with --adopt"),
             "{refused:?}"
         );
-        let actions = plan(&wanted(true), &observed).expect("a plan");
-        let expected =
-            [Action::TakeOver { from: None, to: a }, Action::TakeOver { from: Some(b), to: faster }];
-        assert_eq!(actions, expected);
+        let expected = |anyway| {
+            let take = |from, to: &Vnic| Action::TakeOver { from, to: to.clone(), anyway };
+            vec![take(None, &a), take(Some(b.clone()), &faster)]
+        };
+        assert_eq!(plan(&wanted(Adopt::Exactly), &observed), Ok(expected(false)));
+
+        // One that could not be put back.
+        observed.in_the_way.get_mut("b").expect("there").lost = Some("it has a size table".into());
+        for (adopt, refusals) in [(Adopt::No, 2), (Adopt::Exactly, 1)] {
+            let refused = plan(&wanted(adopt), &observed).expect_err("refused");
+            assert_eq!(refused.len(), refusals);
+            assert_eq!(
+                refused[refusals - 1].reason,
+                "interface x has qdisc tbf 1:; --adopt cannot take it over: it has a size table"
+            );
+        }
+        assert_eq!(plan(&wanted(Adopt::Anyway), &observed), Ok(expected(true)));
     }
 
     #[test]
@@ -145,7 +168,7 @@ mod tests {
         let mut observed = nothing();
         observed.obstacles.insert("a".into(), "interface vnet1 does not exist".into());
         let wanted = [Vnic { queues: 2, weight: 2, to: vec!["uplink".into()], ..netdev("a", 1, "vnet1") }];
-        let refused = plan(&Wanted { host: &Host::default(), vnics: &wanted, adopt: false }, &observed)
+        let refused = plan(&Wanted { host: &Host::default(), vnics: &wanted, adopt: Adopt::No }, &observed)
             .expect_err("refused");
         assert_eq!(refused.len(), 3, "{refused:?}");
         assert!(refused[1].reason.ends_with("and uplink is none"), "{refused:?}");

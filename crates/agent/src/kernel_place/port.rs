@@ -10,7 +10,8 @@ impl KernelPlace {
     pub(super) fn remember_ports(&mut self, network: &Network, plan: &Plan) -> Result<(), PlaceError> {
         let mut new = Vec::new();
         for told in self.record.iter_mut().filter(|told| shape::segment(&told.vnic).is_some()) {
-            let there = observe::netdev(&told.vnic).and_then(|name| network.by_name(name));
+            let name = observe::netdev(&told.vnic).map(|netdev| self.devices.name(netdev));
+            let there = name.and_then(|name| network.by_name(name));
             let Some((index, link)) = there.filter(|(index, _)| network.is_about(*index)) else { continue };
             let refused = plan.refusals.iter().any(|r| r.netdev == link.name);
             // On another bridge, or another netdev of the name, it has what that gave it.
@@ -33,11 +34,7 @@ impl KernelPlace {
         for _ in 0..ATTEMPTS {
             let network = self.network(true)?;
             let link = network.links.get(&port.index);
-            let in_segment = |name: &str| {
-                let here = |told: &&Told| observe::netdev(&told.vnic) == Some(name);
-                self.record.iter().filter(here).any(|told| shape::segment(&told.vnic).is_some())
-            };
-            if link.is_some_and(|link| in_segment(&link.name)) {
+            if link.is_some_and(|link| self.in_segment(port.index, &link.name)) {
                 return Ok(());
             }
             let steps = link.map(|link| port.again(link)).unwrap_or_default();
@@ -58,5 +55,14 @@ impl KernelPlace {
             }
         }
         Err(failed.map_or_else(|| PlaceError::Failed("nothing was tried".into()), step_failed))
+    }
+
+    /// Whether a contract puts the port of this device into a segment.
+    fn in_segment(&self, index: u32, name: &str) -> bool {
+        let is_here = |told: &&Told| {
+            observe::netdev(&told.vnic)
+                .is_some_and(|netdev| netdev == name || self.devices.is_of(netdev, index))
+        };
+        self.record.iter().filter(is_here).any(|told| shape::segment(&told.vnic).is_some())
     }
 }

@@ -28,6 +28,9 @@ pub struct Told {
     /// The VLANs that its bridge port had before it had those of a segment, and gets back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<Port>,
+    /// Interface indices of its devices, when they were last seen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<u32>,
 }
 
 type All = BTreeMap<String, Told>;
@@ -52,6 +55,9 @@ impl Told {
             self.theirs.add(&other.theirs, Ends::BOTH);
         }
         self.port = self.port.or_else(|| other.port.clone());
+        if self.devices.is_empty() {
+            self.devices.clone_from(&other.devices);
+        }
         self
     }
 }
@@ -121,7 +127,7 @@ impl Record {
     ) -> Result<(), DurableError> {
         let mut all = self.all();
         for (vnic, held, port) in coming {
-            let new = Told { vnic: vnic.clone(), held, theirs: Theirs::default(), port };
+            let new = Told { vnic: vnic.clone(), held, theirs: Theirs::default(), port, devices: vec![] };
             let known = all.remove(&vnic.name).filter(|known| known.vnic.attach == vnic.attach);
             all.insert(
                 vnic.name.clone(),
@@ -193,9 +199,10 @@ mod tests {
             options: Some(vec![1, 2, 3]),
             chain: None,
         };
-        let theirs = Theirs { index: 7, egress: if theirs { vec![root] } else { vec![] }, ingress: vec![] };
+        let egress = if theirs { vec![root] } else { vec![] };
+        let theirs = Theirs { index: 7, egress, ..Theirs::default() };
         let port = held.segment.then(|| Port { index: 7, bridge: 9, vlans: Vlans::access(1) });
-        Told { vnic: netdev(name, 1, "vnet3"), held, theirs, port }
+        Told { vnic: netdev(name, 1, "vnet3"), held, theirs, port, devices: vec![7] }
     }
 
     #[test]

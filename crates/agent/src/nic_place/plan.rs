@@ -56,13 +56,14 @@ fn refuse(wanted: &Wanted<'_>, observed: &Observed) -> Result<(), Vec<Refusal>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::types::Adopt;
     use crate::place::{ObservedVnic, SharedLink};
     use crate::testing::vf;
     use tidegate_contract::{Nic, Rate, Vnic};
     use tidegate_switch::control::Connection;
 
     fn actions(wanted: &[Vnic], host: &Host, observed: &Observed) -> Vec<(&'static str, String)> {
-        let planned = plan(&Wanted { host, vnics: wanted, adopt: false }, observed).expect("a plan");
+        let planned = plan(&Wanted { host, vnics: wanted, adopt: Adopt::No }, observed).expect("a plan");
         planned.iter().map(|a| (a.label(), a.vnic().unwrap_or_default().to_owned())).collect()
     }
 
@@ -112,7 +113,7 @@ mod tests {
         );
         let (mut a, mut b) = (vf("a", 1, "eth1", 0), vf("b", 2, "eth1", 1));
         (a.queues, b.tx.min) = (2, rate(200));
-        let refused = plan(&Wanted { host: &Host::default(), vnics: &[a, b], adopt: false }, &observed)
+        let refused = plan(&Wanted { host: &Host::default(), vnics: &[a, b], adopt: Adopt::No }, &observed)
             .expect_err("refused");
         let whose: Vec<&str> = refused.iter().map(|r| r.vnic.as_str()).collect();
         assert_eq!(whose, ["a", "a", "b"], "{refused:?}");

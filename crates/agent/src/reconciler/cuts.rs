@@ -13,6 +13,7 @@ mod fake_switch;
 
 use super::check::check;
 use super::{Contracts, Durable, Reconciler};
+use crate::api::types::Adopt;
 use crate::cut::testing::dies_at;
 use crate::guest::limits::SoftLimits;
 use crate::place::{Action, Place, Wanted};
@@ -171,7 +172,7 @@ fn by_name(contracts: &Contracts) -> BTreeMap<String, Vnic> {
 fn apply(agent: &mut Reconciler, set: &BTreeMap<String, Vnic>) {
     let text = "# Nothing, perhaps\n".to_owned() + &set.values().map(Vnic::to_toml).collect::<String>();
     agent
-        .apply(&text, "test", &crate::store::Owner::Api, true, false, false)
+        .apply(&text, "test", &crate::store::Owner::Api, true, Adopt::No, false)
         .unwrap_or_else(|e| panic!("{e}\n{text}"));
 }
 
@@ -179,7 +180,7 @@ fn apply(agent: &mut Reconciler, set: &BTreeMap<String, Vnic>) {
 fn plan(agent: &mut Reconciler) -> Vec<Action> {
     agent.observe();
     let checked = check(&agent.contracts, &SoftLimits::default(), &agent.places).unwrap();
-    let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[0], adopt: false };
+    let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[0], adopt: Adopt::No };
     agent.places[0].plan(&wanted, agent.seen[0].as_ref().unwrap()).unwrap()
 }
 

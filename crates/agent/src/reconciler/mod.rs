@@ -31,7 +31,7 @@ mod soft;
 mod transaction;
 pub mod view;
 
-use crate::api::types::{HostView, PlanView, VnicChange, VnicView};
+use crate::api::types::{Adopt, HostView, PlanView, VnicChange, VnicView};
 use crate::durable::{Durable, DurableError};
 use crate::guest::limits::SoftLimits;
 use crate::place::{Observed, Place};
@@ -72,8 +72,8 @@ pub enum Command {
         owner: Owner,
         /// Remove the owner's other vNICs.
         prune: bool,
-        /// Take over what others made in the way.
-        adopt: bool,
+        /// Whether what others made in the way is taken over.
+        adopt: Adopt,
         /// Change nothing.
         dry_run: bool,
         /// The answer.
@@ -393,7 +393,7 @@ impl Reconciler {
         origin: &str,
         owner: &Owner,
         prune: bool,
-        adopt: bool,
+        adopt: Adopt,
         dry_run: bool,
     ) -> Result<PlanView, ApplyError> {
         let document = parse(text, origin).map_err(ApplyError::Invalid)?;
@@ -453,7 +453,7 @@ impl Reconciler {
         let mut wanted = self.contracts.clone();
         change(&mut wanted)?;
         let changes = diff::vnics(&self.contracts, &wanted, &[name.to_owned()].into());
-        self.enact(wanted, false)?;
+        self.enact(wanted, Adopt::No)?;
         self.changed();
         changes.into_iter().next().ok_or_else(|| ApplyError::NoVnic(name.into()))
     }

@@ -1,7 +1,7 @@
 //! What happens twice a second: look, report what differs, put it right.
 
 use super::{ApplyError, Reconciler, Seen, check::check};
-use crate::api::types::PlaceView;
+use crate::api::types::{Adopt, PlaceView};
 use crate::place::{Action, Place, Wanted};
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,7 @@ impl Reconciler {
         self.failures.retain(|name, _| name == HOST || self.contracts.vnic(name).is_some());
         for index in 0..self.places.len() {
             let Ok(observed) = &self.seen[index] else { continue };
-            let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index], adopt: false };
+            let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index], adopt: Adopt::No };
             let actions = match self.places[index].plan(&wanted, observed) {
                 Ok(actions) => actions,
                 Err(refusals) => {

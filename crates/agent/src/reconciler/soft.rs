@@ -8,6 +8,7 @@
 //! Cheap beside an apply: contracts are neither checked nor written, and only the place of these vNICs is looked at.
 
 use super::Reconciler;
+use crate::api::types::Adopt;
 use crate::guest::limits::SoftLimits;
 use crate::place::{Action, Observed, PlaceError, Refusal, Wanted};
 use crate::store::Contracts;
@@ -105,7 +106,7 @@ impl Reconciler {
             let place = &mut self.places[index];
             let observed = place.observe(&coming).map_err(|_| not_now())?;
             let refused = |vnics: &[Vnic]| {
-                let wanted = Wanted { host: &host, vnics, adopt: false };
+                let wanted = Wanted { host: &host, vnics, adopt: Adopt::No };
                 place.plan(&wanted, &observed).err().unwrap_or_default()
             };
             // What others are in trouble with already does not stand in the way.

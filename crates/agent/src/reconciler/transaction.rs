@@ -10,9 +10,10 @@
 
 use super::check::{Checked, check};
 use super::{ApplyError, Reconciler};
+use crate::api::types::Adopt;
 use crate::durable::Staged;
 use crate::guest::limits::SoftLimits;
-use crate::place::{Action, Observed, PlaceError, Wanted};
+use crate::place::{Action, InTheWay, Observed, PlaceError, Wanted};
 use crate::store::Contracts;
 use tidegate_contract::Vnic;
 
@@ -21,7 +22,7 @@ impl Reconciler {
     pub(super) fn dry_run(
         &mut self,
         wanted: &Contracts,
-        adopt: bool,
+        adopt: Adopt,
         hints: &mut Vec<String>,
     ) -> Result<Checked, ApplyError> {
         let (soft, without) = self.soft_under(wanted);
@@ -41,9 +42,9 @@ impl Reconciler {
         Ok(checked)
     }
 
-    /// Brings `wanted` into force and saves it; with `adopt` what others made in its way is taken over. Where that fails
+    /// Brings `wanted` into force and saves it; `adopt` says what becomes of what others made in its way. Where that fails
     /// under the guests' soft limits, those that are concerned are given up: no guest stands in an operator's way.
-    pub(super) fn enact(&mut self, wanted: Contracts, adopt: bool) -> Result<Checked, ApplyError> {
+    pub(super) fn enact(&mut self, wanted: Contracts, adopt: Adopt) -> Result<Checked, ApplyError> {
         let (soft, without) = self.soft_under(&wanted);
         let Some(without) = without else { return self.enact_with(wanted, soft, adopt) };
         match self.enact_with(wanted.clone(), soft.clone(), adopt) {
@@ -66,7 +67,7 @@ impl Reconciler {
         &mut self,
         wanted: Contracts,
         soft: SoftLimits,
-        adopt: bool,
+        adopt: Adopt,
     ) -> Result<Checked, ApplyError> {
         let mut checked = check(&wanted, &soft, &self.places)?;
         let actions = self.plan(&mut checked, adopt)?;
@@ -118,7 +119,7 @@ impl Reconciler {
 
     /// As [`Self::enact`]; where a place cannot be reached, `wanted` is taken and brought into force later.
     pub(super) fn enact_or_defer(&mut self, wanted: Contracts) -> Result<(), ApplyError> {
-        match self.enact(wanted.clone(), false) {
+        match self.enact(wanted.clone(), Adopt::No) {
             Err(ApplyError::Unreachable(_)) => {
                 let soft = self.soft.under(&wanted);
                 let checked = check(&wanted, &soft, &self.places)?;
@@ -129,7 +130,7 @@ impl Reconciler {
         }
     }
 
-    fn plan(&mut self, checked: &mut Checked, adopt: bool) -> Result<Vec<(usize, Action)>, ApplyError> {
+    fn plan(&mut self, checked: &mut Checked, adopt: Adopt) -> Result<Vec<(usize, Action)>, ApplyError> {
         let mut actions = Vec::new();
         let mut refusals = Vec::new();
         let concerned: Vec<bool> = (0..self.places.len()).map(|i| self.concerns(checked, i)).collect();
@@ -231,6 +232,10 @@ impl Reconciler {
 /// What a person should know of an action that takes something over.
 fn taken_over(action: &Action, observed: &Observed) -> Option<String> {
     let Action::TakeOver { to, .. } = action else { return None };
-    let what = &observed.in_the_way.get(&to.name)?.what;
-    Some(format!("{what} is taken over, and put back when the contract goes"))
+    let InTheWay { what, lost, .. } = observed.in_the_way.get(&to.name)?;
+    let back = match lost {
+        None => "put back when the contract goes".to_owned(),
+        Some(why) => format!("not put back when the contract goes: {why}"),
+    };
+    Some(format!("{what} is taken over, and {back}"))
 }

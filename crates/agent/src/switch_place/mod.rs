@@ -435,8 +435,10 @@ impl Place for SwitchPlace {
                 Ok(())
             }
             // Nobody else's is in the way of a port.
-            Action::Create(vnic) | Action::TakeOver { from: None, to: vnic } => self.create(vnic),
-            Action::Change { from, to } | Action::TakeOver { from: Some(from), to } => self.change(from, to),
+            Action::Create(vnic) | Action::TakeOver { from: None, to: vnic, .. } => self.create(vnic),
+            Action::Change { from, to } | Action::TakeOver { from: Some(from), to, .. } => {
+                self.change(from, to)
+            }
             Action::Adopt(vnic) => self.adopt(vnic),
             Action::Own(vnic) => self.record.own(&vnic.name).map_err(not_recorded),
             Action::Release(vnic) => {

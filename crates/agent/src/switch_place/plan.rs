@@ -159,6 +159,7 @@ fn we_connect(attach: &Attach) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::types::Adopt;
     use crate::place::ObservedVnic;
     use proptest::prelude::*;
     use tidegate_contract::{Allowed, Bytes, Host, Nanos, Rate, Rx, SocketOwner, Tx};
@@ -289,7 +290,7 @@ mod tests {
         #[test]
         fn applying_the_plan_gives_what_is_wanted(set in set(), before in state(), host in 0u64..2) {
             let host = host_with(host);
-            let wanted = Wanted { host: &host, vnics: &set, adopt: false };
+            let wanted = Wanted { host: &host, vnics: &set, adopt: Adopt::No };
             let Ok(actions) = plan(&wanted, &before) else { return Ok(()) };
             let mut after = before.clone();
             for action in &actions {
@@ -325,7 +326,7 @@ mod tests {
                 });
                 there.ours = ours || !same;
             }
-            let Ok(actions) = plan(&Wanted { host: &host, vnics: &set, adopt: false }, &before) else { return Ok(()) };
+            let Ok(actions) = plan(&Wanted { host: &host, vnics: &set, adopt: Adopt::No }, &before) else { return Ok(()) };
             let mut state = before.clone();
             actions.iter().for_each(|a| apply(&mut state, a));
             actions.iter().rev().filter_map(Action::inverse).for_each(|a| apply(&mut state, &a));
@@ -341,7 +342,7 @@ mod tests {
             for entry in died.vnics.values_mut() {
                 (entry.found, entry.vnic.tx.max) = (Some(entry.vnic.clone()), Rate::from_bits(rate));
             }
-            let actions = plan(&Wanted { host: &Host::default(), vnics: &[], adopt: false }, &died).unwrap();
+            let actions = plan(&Wanted { host: &Host::default(), vnics: &[], adopt: Adopt::No }, &died).unwrap();
             actions.iter().for_each(|a| apply(&mut died, a));
             for (name, entry) in &died.vnics {
                 prop_assert!(!entry.ours && entry.found.is_none());
@@ -353,7 +354,7 @@ mod tests {
         fn only_foreign_vnics_are_a_reason_to_refuse(set in set(), mut before in state()) {
             before.vnics.values_mut().for_each(|o| o.ours = true);
             let host = Host::default();
-            let planned = plan(&Wanted { host: &host, vnics: &set, adopt: false }, &before);
+            let planned = plan(&Wanted { host: &host, vnics: &set, adopt: Adopt::No }, &before);
             prop_assert!(planned.is_ok());
         }
     }
@@ -363,7 +364,7 @@ mod tests {
         let set = [vnic(1, 1, 1, 1, 5, 1)];
         let mut before = observed(Some(Host::default()), vec![there(set[0].clone())]);
         before.vnics.get_mut("v1").unwrap().ours = false;
-        let actions = plan(&Wanted { host: &Host::default(), vnics: &set, adopt: false }, &before);
+        let actions = plan(&Wanted { host: &Host::default(), vnics: &set, adopt: Adopt::No }, &before);
         assert_eq!(actions, Ok(vec![Action::Adopt(set[0].clone())]));
     }
 
@@ -372,7 +373,8 @@ mod tests {
         let old = [vnic(1, 1, 1, 1, 5, 1), vnic(2, 2, 2, 1, 5, 1)];
         let before = observed(Some(Host::default()), old.iter().cloned().map(there).collect());
         let new = [vnic(3, 1, 3, 1, 5, 1)];
-        let actions = plan(&Wanted { host: &Host::default(), vnics: &new, adopt: false }, &before).unwrap();
+        let actions =
+            plan(&Wanted { host: &Host::default(), vnics: &new, adopt: Adopt::No }, &before).unwrap();
         let names: Vec<_> = actions.iter().map(|a| (a.label(), a.vnic().unwrap())).collect();
         assert_eq!(names, [("remove", "v1"), ("create", "v3"), ("remove", "v2")]);
     }
@@ -382,9 +384,11 @@ mod tests {
         let mut foreign = there(vnic(9, 1, 9, 1, 5, 1));
         foreign.ours = false;
         let before = observed(None, vec![foreign]);
-        let refusals =
-            plan(&Wanted { host: &Host::default(), vnics: &[vnic(1, 1, 1, 1, 5, 1)], adopt: false }, &before)
-                .unwrap_err();
+        let refusals = plan(
+            &Wanted { host: &Host::default(), vnics: &[vnic(1, 1, 1, 1, 5, 1)], adopt: Adopt::No },
+            &before,
+        )
+        .unwrap_err();
         assert_eq!(refusals.len(), 1);
         assert!(refusals[0].vnic == "v1" && refusals[0].reason.contains("v9"), "{refusals:?}");
     }
@@ -395,7 +399,7 @@ mod tests {
         before.obstacles.insert("v1".into(), "a file is there".into());
         let set = [vnic(1, 1, 1, 1, 5, 1), vnic(2, 2, 2, 1, 5, 1)];
         let refusals =
-            plan(&Wanted { host: &Host::default(), vnics: &set, adopt: false }, &before).unwrap_err();
+            plan(&Wanted { host: &Host::default(), vnics: &set, adopt: Adopt::No }, &before).unwrap_err();
         assert_eq!(refusals, [Refusal { vnic: "v1".into(), reason: "a file is there".into() }]);
     }
 
@@ -406,7 +410,7 @@ mod tests {
             v.name = format!("v{i:04}");
         }
         let refusals =
-            plan(&Wanted { host: &Host::default(), vnics: &set, adopt: false }, &observed(None, vec![]))
+            plan(&Wanted { host: &Host::default(), vnics: &set, adopt: Adopt::No }, &observed(None, vec![]))
                 .unwrap_err();
         assert_eq!(refusals.iter().map(|r| r.vnic.as_str()).collect::<Vec<_>>(), ["v1024"]);
     }

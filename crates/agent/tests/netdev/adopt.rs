@@ -185,3 +185,64 @@ fn what_went_with_its_netdev_is_not_made_again() {
         assert_eq!(shown(), bare);
     });
 }
+
+#[test]
+fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
+    in_namespace("adopt::what_cannot_come_back_is_taken_over_where_that_is_said_and_named", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        // A size table is not told from what the kernel says; the ingress comes back.
+        run("tc qdisc add dev vnet3 root handle 1: stab overhead 20 tbf rate 1mbit burst 10kb latency 50ms");
+        for line in &OTHERS[4..] {
+            run(line);
+        }
+        let before = run("tc filter show ingress dev vnet3");
+        let text = contract("web", 1, "vnet3", LIMITS);
+        let why = "qdisc tbf 1: at root: a size table cannot be remembered";
+        for adopt in ["false", "true"] {
+            let (status, answer) = agent.request("POST", &format!("/v1/apply?adopt={adopt}"), &text);
+            assert_eq!(status, 422, "{answer}");
+            assert!(answer.to_string().contains(&format!("--adopt cannot take it over: {why}")), "{answer}");
+        }
+        let (status, answer) = agent.request("POST", "/v1/apply?adopt=anyway", &text);
+        assert_eq!(status, 200, "{answer}");
+        let note = format!("is taken over, and not put back when the contract goes: {why}");
+        assert!(answer["notes"].to_string().contains(&note), "{answer}");
+        assert!(is_shaped());
+        let lost = format!("what others had made there is not put back when the contract goes: {why}");
+        let said = |agent: &RunningAgent| {
+            let view = agent.vnic("web");
+            assert_eq!(view["state"], "in force", "{view}");
+            view["reason"].as_str().unwrap_or_default().contains(&lost).then_some(())
+        };
+        until("the vNIC says it", || said(&agent));
+        agent.stop();
+        let agent = lab.agent();
+        until("it is in force", || super::in_force(&agent).then_some(()));
+        until("the vNIC says it", || said(&agent));
+
+        remove(&agent, "web");
+        assert_eq!(run("tc filter show ingress dev vnet3"), before);
+        assert!(!run("tc qdisc show dev vnet3").contains("tbf"));
+    });
+}
+
+#[test]
+fn marks_of_ours_beside_them_are_not_theirs() {
+    in_namespace("adopt::marks_of_ours_beside_them_are_not_theirs", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        for line in &OTHERS[4..] {
+            run(line);
+        }
+        let before = shown();
+        // At an ingress that is not limited, ours is beside theirs.
+        assert_eq!(agent.apply(&contract("web", 1, "vnet3", "rx = { max = \"50mbit\" }")).0, 200);
+        adopt(&agent, &contract("web", 1, "vnet3", LIMITS));
+        assert!(is_shaped());
+        remove(&agent, "web");
+        assert_eq!(shown(), before);
+    });
+}

@@ -8,6 +8,7 @@ mod counters;
 mod drift;
 #[path = "../../../kernel/tests/netns/mod.rs"]
 mod netns;
+mod rename;
 mod segment;
 mod shares;
 mod soft;

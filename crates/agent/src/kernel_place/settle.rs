@@ -1,0 +1,169 @@
+//! Brings the kernel to what the record says.
+
+use super::devices::Devices;
+use super::record::{Record, Told};
+use super::{ATTEMPTS, KernelPlace, observe, shape, step_failed};
+use crate::place::PlaceError;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use tidegate_contract::Vnic;
+use tidegate_kernel::{Device, Kernel, Network, Shaping, Step, Ways};
+
+/// The netdevs that a change is about, by their names in contracts.
+#[derive(Clone, Debug)]
+struct Near {
+    /// Its own, and those it promises something to.
+    netdevs: BTreeSet<String>,
+    /// Those that have a share of what one of these receives.
+    senders: BTreeSet<String>,
+}
+
+impl KernelPlace {
+    /// Brings the kernel to what the record says: the netdev of one contract, so that others that come and go are of no
+    /// concern to it and their number not of its cost, or all of it. Where `about` is new, others' qdiscs are in its way
+    /// but for what is `held`.
+    pub(super) fn settle(&mut self, about: Option<&Vnic>, held: Option<Ways>) -> Result<(), PlaceError> {
+        self.settle_from(None, about, held)
+    }
+
+    /// The same, where the contract was `former` just now: a change that is taken back leads from what the kernel has.
+    pub(super) fn settle_from(
+        &mut self,
+        former: Option<&Vnic>,
+        about: Option<&Vnic>,
+        held: Option<Ways>,
+    ) -> Result<(), PlaceError> {
+        let new = about.zip(held);
+        let held = |told: &Told| match new {
+            Some((vnic, held)) if vnic.name == told.vnic.name => held,
+            _ => told.held,
+        };
+        // With the last contract all that is ours goes.
+        let near = about.filter(|_| !self.record.is_empty()).map(|vnic| self.near(vnic, former));
+        let netdev = about.and_then(observe::netdev).filter(|_| new.is_some());
+        let expected = new.and_then(|(vnic, _)| self.coming.get(&vnic.name).copied());
+        // A device of that name that is gone has left its leaf.
+        let mut known: BTreeSet<u32> = about
+            .iter()
+            .flat_map(|v| [self.shaped.get(&v.name), self.coming.get(&v.name)])
+            .flatten()
+            .copied()
+            .collect();
+        let vlans = self.record.iter().any(|told| shape::segment(&told.vnic).is_some());
+        let mut failed = None;
+        for _ in 0..ATTEMPTS {
+            let network = self.look_near(near.as_ref(), &mut known, vlans)?;
+            let is_seen = |told: &&Told| {
+                let is_near =
+                    |near: &Near| observe::netdev(&told.vnic).is_some_and(|n| near.netdevs.contains(n));
+                network.near.is_none() || near.as_ref().is_none_or(is_near)
+            };
+            let placed = placed(&self.record, &self.devices);
+            let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
+            let seen = self.record.iter().filter(is_seen);
+            let mut wanted: Vec<Shaping> =
+                seen.flat_map(|told| self.devices.shapings(told, held(told), &all)).collect();
+            let netdev = netdev.map(|netdev| self.devices.name(netdev).to_owned());
+            let there = netdev.as_deref().and_then(|name| Some((name, network.by_name(name)?.0)));
+            if let (Some(name), Some(index)) = (&netdev, expected)
+                && there != Some((name, index))
+            {
+                return Err(PlaceError::Failed(format!(
+                    "interface {name} went away while its contract came into force; start its VM, and apply again"
+                )));
+            }
+            let plan = self.plan_here(&mut wanted, &network);
+            // One that is not there is shaped when it is.
+            let refusal = plan.refusals.iter().find(|r| there.is_some_and(|(name, _)| r.netdev == name));
+            if let Some(refusal) = refusal {
+                return Err(PlaceError::Failed(refusal.reason.clone()));
+            }
+            self.remember_ports(&network, &plan)?;
+            // Where all had to be looked at, others are no concern of it either.
+            let is_near = |step: &&Step| match step.device() {
+                Device::Netdev { index, .. } => near.is_none() || known.contains(&index),
+                Device::Ifb => true,
+            };
+            let steps = plan.steps.iter().filter(is_near).inspect(|step| tracing::debug!(%step, "doing"));
+            match self.kernel()?.apply_all(steps) {
+                Ok(()) => {
+                    self.left_over &= near.is_some();
+                    if let (Some((vnic, _)), Some((_, index))) = (new, there) {
+                        self.shaped.insert(vnic.name.clone(), index);
+                    }
+                    return Ok(());
+                }
+                Err(e) => failed = Some(e),
+            }
+        }
+        Err(failed.map_or_else(|| PlaceError::Failed("nothing was tried".into()), step_failed))
+    }
+
+    /// The netdevs that a change of one contract is about.
+    fn near(&self, about: &Vnic, former: Option<&Vnic>) -> Near {
+        let versions = || self.record.versions(&about.name).chain([about]).chain(former);
+        let promised = versions().flat_map(|v| &v.to).flat_map(|to| self.record.versions(to));
+        let concerned: Vec<&Vnic> = promised.chain(versions()).collect();
+        let sends = |v: &&Vnic| v.to.iter().any(|to| concerned.iter().any(|c| c.name == *to));
+        let senders = self.record.iter().map(|told| &told.vnic).filter(sends);
+        let netdevs =
+            |vnics: Vec<&Vnic>| vnics.into_iter().filter_map(observe::netdev).map(str::to_owned).collect();
+        Near { netdevs: netdevs(concerned.clone()), senders: netdevs(senders.collect()) }
+    }
+
+    /// Looks at these netdevs, under whatever name they have now, or at all. `known` are their interface indices.
+    fn look_near(
+        &mut self,
+        near: Option<&Near>,
+        known: &mut BTreeSet<u32>,
+        vlans: bool,
+    ) -> Result<Network, PlaceError> {
+        for _ in 0..ATTEMPTS {
+            let named = |netdevs: &BTreeSet<String>| {
+                let all = |netdev: &String| {
+                    let names = self.devices.all(netdev).map(|(_, name)| name.to_owned());
+                    names.chain([netdev.clone()]).collect::<Vec<_>>()
+                };
+                netdevs.iter().flat_map(all).collect::<BTreeSet<String>>()
+            };
+            let names = near.map(|near| (named(&near.netdevs), named(&near.senders)));
+            let netdevs = near.iter().flat_map(|near| &near.netdevs);
+            known.extend(netdevs.flat_map(|netdev| self.devices.all(netdev)).map(|(index, _)| index));
+            let network = self.look_with(vlans, |kernel: &mut Kernel| match &names {
+                Some((names, senders)) => kernel.observe_near(names, senders, known),
+                None => kernel.observe(),
+            })?;
+            let renamed = self.follow(&network);
+            let concerned = names.iter().flat_map(|(names, _)| names);
+            known.extend(concerned.filter_map(|name| network.by_name(name)).map(|(index, _)| index));
+            // Of one that was renamed since, only that it is there was asked.
+            if !renamed || network.near.is_none() {
+                return Ok(network);
+            }
+        }
+        Err(PlaceError::Failed("interfaces are renamed faster than they can be looked at".into()))
+    }
+
+    /// Finds the devices of all contracts again; whether any was renamed.
+    pub(super) fn follow(&mut self, network: &Network) -> bool {
+        let recorded = |told: &'_ Told| Some((observe::netdev(&told.vnic)?.to_owned(), told.devices.clone()));
+        let recorded: Vec<_> = self.record.iter().filter_map(recorded).collect();
+        self.devices
+            .recall(recorded.iter().map(|(netdev, indices)| (netdev.as_str(), &indices[..])), network);
+        let netdevs = self.record.iter().filter_map(|told| observe::netdev(&told.vnic)).collect();
+        let renamed = self.devices.look(&netdevs, network);
+        for renamed in &renamed {
+            tracing::warn!("{renamed}");
+        }
+        for told in self.record.iter_mut() {
+            let Some(netdev) = observe::netdev(&told.vnic) else { continue };
+            told.devices = self.devices.all(netdev).map(|(index, _)| index).collect();
+        }
+        !renamed.is_empty()
+    }
+}
+
+/// The contracts on record, each attached to its device by the name that this has now.
+pub fn placed<'a>(record: &'a Record, devices: &Devices) -> Vec<Cow<'a, Vnic>> {
+    record.iter().map(|told| devices.placed(&told.vnic)).collect()
+}

@@ -1,0 +1,115 @@
+//! Somebody renames a netdev: its limits stay on it, and the vNIC says so; another one of the name is limited as well.
+
+use super::common::{Lab, RunningAgent, until};
+use super::{LIMITS, contract, in_namespace, run};
+
+/// Whether both directions of this interface are limited.
+fn is_shaped(name: &str) -> bool {
+    run(&format!("tc class show dev {name}")).contains("rate 50Mbit ceil 50Mbit")
+        && run(&format!("tc filter show dev {name} ingress")).contains("Redirect to device tidegate-tx")
+}
+
+/// Classes on the IFB: what each netdev's VM sends waits in its own.
+fn leaves() -> usize {
+    run("tc class show dev tidegate-tx").lines().filter(|line| line.contains("rate 100Mbit")).count()
+}
+
+/// Until the vNIC is in force, with this reason and no other.
+fn until_said(agent: &RunningAgent, what: &str) {
+    until(what, || {
+        let view = agent.vnic("web");
+        let said = view["reason"].as_str().unwrap_or_default().contains(what);
+        (view["state"] == "in force" && view["connection"] == "up" && said).then_some(())
+    });
+}
+
+/// Two looks of the agent.
+fn look_twice(agent: &RunningAgent) {
+    for _ in 0..2 {
+        assert_eq!(agent.get("/v1/vnics/web/why").0, 200);
+    }
+}
+
+#[test]
+fn limits_stay_on_a_netdev_that_is_renamed() {
+    in_namespace("rename::limits_stay_on_a_netdev_that_is_renamed", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        assert_eq!(agent.apply(&contract("web", 1, "vnet3", LIMITS)).0, 200);
+        let repaired = || agent.get("/v1/host").1["drift_repaired"].as_u64();
+        let before = repaired();
+        run("ip link set vnet3 name old");
+        until_said(&agent, "interface vnet3 is called old now; its limits stay on it");
+        look_twice(&agent);
+        assert!(is_shaped("old") && leaves() == 1);
+        assert_eq!(repaired(), before, "nothing was missing");
+        // What is wrong there is put right there, and changes come there.
+        run("tc qdisc del dev old root");
+        until("it is repaired", || is_shaped("old").then_some(()));
+        let (status, answer) = agent.request("PATCH", "/v1/vnics/web", r#"{"set": {"rx.max": "60mbit"}}"#);
+        assert_eq!(status, 200, "{answer}");
+        assert!(run("tc class show dev old").contains("rate 60Mbit"));
+        let (status, answer) = agent.request("PATCH", "/v1/vnics/web", r#"{"set": {"rx.max": "50mbit"}}"#);
+        assert_eq!(status, 200, "{answer}");
+
+        // An agent that knows it from its disk only.
+        agent.stop();
+        assert!(is_shaped("old"));
+        let agent = lab.agent();
+        until_said(&agent, "interface vnet3 is called old now");
+        look_twice(&agent);
+        assert!(is_shaped("old") && leaves() == 1);
+
+        // Another device with the name is the contract's; the renamed one keeps its limits.
+        run("ip tuntap add vnet3 mode tap");
+        until_said(&agent, "interface old, which was vnet3 before it was renamed, keeps the limits");
+        assert!(is_shaped("vnet3") && is_shaped("old") && leaves() == 2);
+        run("ip link del vnet3");
+        until_said(&agent, "interface vnet3 is called old now");
+        run("ip link set old name vnet3");
+        until("all is as it was", || {
+            let view = agent.vnic("web");
+            (view["state"] == "in force" && view["reason"].is_null()).then_some(())
+        });
+        until("one of them is left", || (is_shaped("vnet3") && leaves() == 1).then_some(()));
+
+        // With its contract go its limits, under whatever name.
+        run("ip link set vnet3 name old");
+        let (status, answer) = agent.request("DELETE", "/v1/vnics/web", "");
+        assert_eq!(status, 200, "{answer}");
+        until("they are gone", || {
+            let gone =
+                !run("tc class show dev old").contains("htb") && !run("ip -br link").contains("tidegate-tx");
+            gone.then_some(())
+        });
+        assert_eq!(run("tc filter show dev old ingress"), "");
+    });
+}
+
+#[test]
+fn a_name_that_another_contract_says_is_its_own() {
+    in_namespace("rename::a_name_that_another_contract_says_is_its_own", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        run("ip tuntap add vnet4 mode tap");
+        let other = "tx = { max = \"100mbit\" }\nrx = { max = \"70mbit\" }";
+        let text = contract("web", 1, "vnet3", LIMITS) + &contract("db", 2, "vnet4", other);
+        assert_eq!(agent.apply(&text).0, 200);
+        // The VM of db ends, and web's netdev gets the name of its netdev.
+        run("ip link del vnet4");
+        run("ip link set vnet3 name vnet4");
+        until("it is db's", || run("tc class show dev vnet4").contains("rate 70Mbit").then_some(()));
+        until("web has none", || {
+            agent.vnic("web")["reason"].as_str()?.contains("interface vnet3 is not there").then_some(())
+        });
+        // As when libvirt gives a tap's name to the next VM.
+        run("ip link del vnet4");
+        run("ip tuntap add vnet3 mode tap");
+        run("ip tuntap add vnet4 mode tap");
+        until("each has its own", || {
+            (is_shaped("vnet3") && run("tc class show dev vnet4").contains("rate 70Mbit")).then_some(())
+        });
+    });
+}
