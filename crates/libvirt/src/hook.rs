@@ -8,6 +8,8 @@
 //! Source: libvirt, "Hooks for specific system management". A hook that fails before the VM runs keeps it from
 //! starting; one that fails at `reconnect` ends a VM that runs. A hook must not call libvirt: it waits for the hook.
 
+use std::time::Duration;
+
 /// What libvirt calls for, and whether it may be told no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
@@ -24,6 +26,19 @@ pub enum Call {
     Remove,
     /// Nothing: the moment before or after says more.
     Nothing,
+}
+
+impl Call {
+    /// Longest that it may take as a whole. libvirt waits for it, and with libvirt whoever asked for the domain. A domain
+    /// that is refused is asked for and removed, one call each: together less than 5 s, with the time that two processes take
+    /// to start.
+    pub const fn patience(self) -> Duration {
+        match self {
+            Self::Put { .. } => Duration::from_millis(3_500),
+            // `tidegate libvirt watch` removes what this cannot.
+            Self::Check | Self::Remove | Self::Nothing => Duration::from_secs(1),
+        }
+    }
 }
 
 /// What to do at an operation, by libvirt's name of it; `None` where this release does not know it.
@@ -55,5 +70,15 @@ mod tests {
             assert!(!refuses || before.contains(&operation), "{operation}");
         }
         assert_eq!(call("teleport"), None);
+    }
+
+    #[test]
+    fn a_domain_that_is_refused_is_told_within_five_seconds() {
+        let calls =
+            ["prepare", "start", "stopped", "release"].map(|operation| call(operation).expect("known"));
+        // The others do not speak to the agent.
+        let speaks = |call: &&Call| matches!(call, Call::Put { .. } | Call::Remove);
+        let all: Duration = calls.iter().filter(speaks).map(|call| call.patience()).sum();
+        assert!(all <= Duration::from_millis(4_500), "{all:?}");
     }
 }

@@ -10,8 +10,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use std::{fs, io};
 use tokio::net::UnixStream;
+
+/// How long to wait where the agent's queue of connections is full, and how often to try.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Talks to the agent; each request over a connection of its own, so a
 /// restarted agent goes unnoticed.
@@ -162,7 +167,8 @@ impl Client {
         path: &str,
         body: Option<(&str, String)>,
     ) -> Result<Response<Incoming>, ClientError> {
-        let stream = UnixStream::connect(&self.socket)
+        let stream = self
+            .connect()
             .await
             .map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })?;
         let (mut sender, connection) =
@@ -188,6 +194,19 @@ impl Client {
             details: Value::Null,
         });
         Err(ClientError::Answered { status, problem })
+    }
+
+    /// Connects; where as many wait for the agent as may, waits for a place among them.
+    async fn connect(&self) -> io::Result<UnixStream> {
+        let begin = Instant::now();
+        loop {
+            match UnixStream::connect(&self.socket).await {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && begin.elapsed() < PATIENCE => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     async fn collect(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {

@@ -9,12 +9,9 @@ use crate::client::{Client, ClientError};
 use crate::exit::{Code, Failure};
 use std::io::Read;
 use std::os::unix::net::UnixDatagram;
-use std::time::Duration;
 use tidegate_libvirt::hook::{Call, call};
 use tidegate_libvirt::{Translation, translate};
 
-/// Longest that libvirt, and with it whoever asked for the domain, is kept waiting.
-const PATIENCE: Duration = Duration::from_secs(15);
 /// Longest XML of a domain that is read, bytes.
 const LONGEST: u64 = 16 << 20;
 
@@ -49,14 +46,14 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
     };
     let outcome = match read {
         Err(e) => Err(Failure::failed(format!("cannot read the domain's XML: {e}"))),
-        Ok(_) => match tokio::time::timeout(PATIENCE, carry_out(client, &args, call, &xml)).await {
+        Ok(_) => match tokio::time::timeout(call.patience(), carry_out(client, &args, call, &xml)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Failure {
                 code: Code::Unreachable,
                 message: format!(
-                    "the agent at {} does not answer within {} s",
+                    "the agent at {} does not answer within {:?}",
                     client.socket().display(),
-                    PATIENCE.as_secs()
+                    call.patience()
                 ),
             }),
         },
@@ -116,5 +113,9 @@ fn warn(message: &str) {
     eprintln!("tidegate: {message}");
     // 28 is a warning of a daemon (RFC 3164, 4.1.1). A host without a log has nowhere else.
     let line = format!("<28>tidegate-hook: {}", message.replace('\n', " "));
-    let _ = UnixDatagram::unbound().and_then(|log| log.send_to(line.as_bytes(), "/dev/log"));
+    let _ = UnixDatagram::unbound().and_then(|log| {
+        // A log that hangs does not delay libvirt either.
+        log.set_nonblocking(true)?;
+        log.send_to(line.as_bytes(), "/dev/log")
+    });
 }

@@ -39,14 +39,19 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
         stuck: BTreeMap::new(),
         trouble: None,
     };
-    loop {
-        watch.look().await;
-        tokio::select! {
-            () = tokio::time::sleep(TICK) => {}
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+    let follow = async {
+        loop {
+            watch.look().await;
+            tokio::time::sleep(TICK).await;
         }
+    };
+    // Also while an agent that hangs is asked.
+    tokio::select! {
+        () = follow => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
+    Ok(())
 }
 
 struct Watch<'a> {
