@@ -1,6 +1,7 @@
 """libvirt's `<bandwidth>` on a stock kernel, in a guest: what it takes (sfq, fw, police) test machines' kernels lack."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,3 +48,17 @@ def test_what_libvirt_made_comes_back_as_it_was(guest: Guest) -> None:
     done = guest.try_run(f"CI=true TIDEGATE_TEST_STOCK_KERNEL=1 {program} stock_kernel 2>&1", timeout=180)
     assert done.status == 0, done.stdout
     assert "test result: ok. 2 passed" in done.stdout
+
+
+def test_a_domain_with_a_bandwidth_starts(guest: Guest) -> None:
+    """The tests of libvirt that have a `<bandwidth>`, with a libvirtd and a VM in the guest."""
+    need_commands("libvirtd", "virsh")
+    guest.run("mount -t tmpfs none /tmp")
+    pytest_command = (
+        f"{ROOT}/.venv/bin/python -m pytest -p no:cacheprovider {ROOT}/tests/test_libvirt.py -k bandwidth"
+    )
+    command = f"cd /tmp && CI=true TIDEGATE_BIN={BINARY} {pytest_command} 2>&1"
+    done = guest.try_run(command, timeout=200)
+    assert done.status == 0, done.stdout[-8000:]
+    assert re.search(r"\b2 passed\b", done.stdout), done.stdout
+    assert guest.run("ls /tmp/pytest-of-root/pytest-0/l0/libvirt/stock"), "all that libvirt ran was done"

@@ -1,11 +1,16 @@
 """Contracts of libvirt's domains, with a real libvirtd: start, refusal, attach, detach, crash, restart."""
 
+import contextlib
 import json
 import os
 import re
 import shlex
+import signal
+import socket
 import subprocess
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +26,9 @@ from lab.process import Process, wait_for
 
 MAC = "52:54:00:00:0b:01"
 OTHER = "52:54:00:00:0b:02"
+
+SLACK = 3.0
+"""Seconds that a busy machine may take longer over what waits for nobody."""
 
 
 @dataclass
@@ -47,6 +55,10 @@ class Lab:
         """The limits of what a vNIC sends and receives, bit/s; nothing where it is not in force."""
         limits = self.host.show(name).in_force.get("limits", {})
         return limits.get("tx_bps"), limits.get("rx_bps")
+
+    def reason(self, name: str) -> str:
+        """What a person should know of a vNIC."""
+        return str(self.host.show(name).document.get("reason") or "")
 
     def wait_gone(self, *names: str) -> None:
         """Wait until there is no such vNIC."""
@@ -146,6 +158,31 @@ def test_a_bandwidth_is_kept_here(lab: Lab) -> None:
     assert lab.limit(name) == (4_000_000, 8_000_000)
     tap = lab.host.show(name).document["contract"]["attach"]["netdev"]["name"]
     assert "htb 7464: root" in lab.libvirt.run("tc", "qdisc", "show", "dev", tap)
+    assert "is not put back" not in lab.reason(name)
+    # As where a domain ends, but its tap stays: libvirt's own is there again.
+    state = lab.libvirt.run("cat", "/run/libvirt/qemu/web.xml")
+    hook = ("--api", lab.host.api, "libvirt", "hook", "web", "release", "end", "-")
+    subprocess.run(lab.libvirt.enter(BINARY, *hook), input=state, text=True, check=True, timeout=30)
+    assert lab.host.names() == set()
+    assert lab.libvirt.shaping(tap) == lab.libvirt.shaping_by_libvirt(tap)
+    lab.libvirt.virsh("destroy", "web")
+
+
+def test_a_bandwidth_that_cannot_come_back_keeps_no_domain_from_starting(lab: Lab) -> None:
+    """The log and the vNIC say what is lost."""
+    odd = lab.libvirt.folder / "odd"
+    odd.touch()
+    try:
+        lab.start("web", bridged(MAC, "<bandwidth><inbound average='1000'/></bandwidth>"))
+    finally:
+        odd.unlink()
+    name = "web-5254" + MAC[6:].replace(":", "")
+    assert lab.limit(name) == (None, 8_000_000)
+    why = "qdisc htb 1: at root: a size table cannot be remembered"
+    wait_for(
+        "the vNIC to say it", lambda: f"is not put back when the contract goes: {why}" in lab.reason(name)
+    )
+    assert f"is taken over, and is not put back when the contract goes: {why}" in lab.host.agent.output()
     lab.libvirt.virsh("destroy", "web")
     assert lab.host.names() == set()
 
@@ -261,6 +298,104 @@ def test_without_an_agent(lab: Lab) -> None:
     lab.start("next", bridged(MAC), asked=asked)
     assert lab.host.show("web").document["owner"] == "libvirt:next"
     lab.libvirt.virsh("destroy", "next")
+
+
+def _silent(listener: socket.socket, stop: threading.Event) -> None:
+    """Accept, and never answer."""
+    held = []
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            held.append(listener.accept()[0])
+
+
+def _dribbling(listener: socket.socket, stop: threading.Event) -> None:
+    """Answer a byte a second."""
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n"
+    held: list[tuple[socket.socket, Iterator[int]]] = []
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            connection, _ = listener.accept()
+            connection.settimeout(1)
+            connection.recv(65536)
+            held.append((connection, iter(answer)))
+        for connection, rest in held:
+            with contextlib.suppress(OSError):
+                connection.send(bytes([next(rest)]))
+
+
+def _full(listener: socket.socket, stop: threading.Event) -> None:
+    """Accept nobody, with as many waiting as may."""
+    waiting = []
+    while not stop.is_set():
+        client = socket.socket(socket.AF_UNIX)
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            client.connect(listener.getsockname())
+            waiting.append(client)
+            continue
+        stop.wait(0.1)
+
+
+@contextlib.contextmanager
+def hung(lab: Lab, how: str) -> Iterator[None]:
+    """An agent that hangs in the place of the lab's, or the lab's own, stopped."""
+    if how == "stopped":
+        lab.host.agent.popen.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            lab.host.agent.popen.send_signal(signal.SIGCONT)
+        return
+    aside = lab.host.api.with_suffix(".aside")
+    lab.host.api.rename(aside)
+    stop = threading.Event()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(lab.host.api))
+        listener.listen(0)
+        listener.settimeout(1)
+        work = {"silent": _silent, "dribbling": _dribbling, "full": _full}[how]
+        thread = threading.Thread(target=work, args=(listener, stop))
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            aside.rename(lab.host.api)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begin = time.monotonic()
+    work()
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("how", ["silent", "dribbling", "full", "stopped"])
+def test_an_agent_that_hangs_delays_virsh_by_five_seconds_at_most(lab: Lab, how: str) -> None:
+    """A domain that starts is refused, one that runs is destroyed; who has no contracts does not wait at all."""
+    asked = f"mac='{MAC}' name='web' tx.max='50mbit'"
+    lab.start("web", bridged(MAC), asked=asked)
+    refused = partial(lab.refused, "other", bridged(OTHER), asked=f"mac='{OTHER}'")
+    lab.host.kill_agent()
+    try:
+        at_once = _seconds(refused)
+    finally:
+        lab.host.start_agent()
+    with hung(lab, how):
+        said = ""
+
+        def start() -> None:
+            nonlocal said
+            said = refused()
+
+        took = _seconds(start)
+        assert took < at_once + 5 + SLACK
+        assert "does not answer within 3.5s" in said
+        assert _seconds(partial(lab.libvirt.virsh, "destroy", "web")) < 5 + SLACK
+        assert _seconds(partial(lab.start, "plain", bridged(OTHER))) < 5 + SLACK
+    lab.libvirt.virsh("destroy", "plain")
+    # What its hook could not remove, `watch` does.
+    lab.wait_gone("web")
 
 
 def test_libvirtd_restarts(lab: Lab) -> None:

@@ -6,6 +6,7 @@ libvirt.virsh("create", ...)      Host(..., agent_wrapper=libvirt.enter_network)
 """
 
 import os
+import re
 import signal
 import subprocess
 import uuid
@@ -63,11 +64,21 @@ log_outputs = "3:stderr"
 """
 
 
-# What libvirt runs for <bandwidth>. Kernels of test machines may lack what it takes; where the script above finds that,
-# libvirt is told that it is done. The rest is done. On a stock kernel all is: tests/test_bandwidth.py.
+# What libvirt runs for <bandwidth>, noted. Kernels of test machines may lack what it takes; where the script above finds
+# that, libvirt is told that it is done. The rest is done. On a stock kernel all is: tests/test_bandwidth.py. With the file
+# `odd` the root qdisc has a size table, which nobody can put back.
 _TC = """\
 #!/bin/sh
+echo "$*" >>{folder}/tc.log
 [ -e {folder}/stock ] || case " $* " in *" sfq "* | *" fw "* | *" police "*) exit 0 ;; esac
+if [ -e {folder}/odd ]; then
+    dev=$4
+    case "$*" in
+    "qdisc add dev $4 root handle 1: htb "*)
+        shift 8
+        exec {folder}/tc.real qdisc add dev "$dev" root handle 1: stab overhead 20 htb "$@" ;;
+    esac
+fi
 exec {folder}/tc.real "$@"
 """
 
@@ -167,6 +178,29 @@ class Libvirt:
             *("migrate", "--live", domain, f"qemu+unix:///system?socket={socket}"),
             *("--migrateuri", f"unix://{to.folder}/migration.sock"),
         )
+
+    def shaping(self, netdev: str) -> str:
+        """What tc shows of a netdev, without its name, counters, and the numbers that the kernel chose."""
+        shown = ""
+        for words in ("qdisc show dev", "class show dev", "filter show dev", "filter show ingress dev"):
+            shown += self.run("tc", "-d", *words.split(), netdev)
+        shown = re.sub(
+            r"direct_packets_stat \d+|\bref \d+ bind \d+|\b80[0-9a-f]:\S*|ht 80\d|police 0x\S+", "", shown
+        )
+        return " ".join(shown.replace("parent ffff: ", "").split())
+
+    def shaping_by_libvirt(self, netdev: str) -> str:
+        """What tc shows after the commands that libvirt ran for this netdev, on one of its own."""
+        commands = [line.split() for line in (self.folder / "tc.log").read_text().splitlines()]
+        self.run("ip", "tuntap", "add", "again0", "mode", "tap")
+        try:
+            for command in commands:
+                if netdev in command and "show" not in command:
+                    words = ["again0" if word == netdev else word for word in command]
+                    subprocess.run(self.enter("tc", *words), capture_output=True, check="del" not in words)
+            return self.shaping("again0")
+        finally:
+            self.run("ip", "link", "del", "again0")
 
     def watch(self, api: Path) -> Process:
         """`tidegate libvirt watch`, running."""

@@ -15,7 +15,8 @@ pub async fn put(
     states: &Folder,
 ) -> Result<PlanView, ClientError> {
     let domain = translation.domain.as_str();
-    // libvirt's own qdisc and filter, for its <bandwidth>, are taken over; nobody else's.
+    // libvirt made a qdisc and a filter for its <bandwidth>: they are taken over. The domain starts also where they cannot be
+    // put back later; the agent says so.
     let adopt = translation.contracts.iter().any(|c| c.limited_by_libvirt);
     let path = apply(domain, adopt);
     let text = translation.to_toml();
@@ -44,7 +45,7 @@ pub async fn owners(client: &Client) -> Result<BTreeSet<String>, ClientError> {
 
 fn apply(domain: &str, adopt: bool) -> String {
     let origin = encode(&format!("domain {domain}"));
-    let adopt = if adopt { "&adopt=true" } else { "" };
+    let adopt = if adopt { "&adopt=anyway" } else { "" };
     format!("/v1/apply?origin={origin}&owner={}&prune=true{adopt}", encode(&owner(domain)))
 }
 
