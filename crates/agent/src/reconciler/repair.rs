@@ -2,8 +2,9 @@
 
 use super::{ApplyError, Reconciler, Seen, check::check};
 use crate::api::types::{Adopt, PlaceView};
-use crate::place::{Action, Place, Wanted};
+use crate::place::{Action, Observed, Place, Refusal, Wanted};
 use std::time::{Duration, Instant};
+use tidegate_contract::Vnic;
 
 /// Longest pause between attempts to bring one contract into force.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -73,19 +74,22 @@ impl Reconciler {
         for index in 0..self.places.len() {
             let Ok(observed) = &self.seen[index] else { continue };
             let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index], adopt: Adopt::No };
-            let actions = match self.places[index].plan(&wanted, observed) {
-                Ok(actions) => actions,
+            let (actions, refusals) = match self.places[index].plan(&wanted, observed) {
+                Ok(actions) => (actions, vec![]),
                 Err(refusals) => {
-                    for refusal in refusals {
-                        self.failed(refusal.vnic, &refusal.reason);
-                    }
-                    continue;
+                    (for_the_others(&*self.places[index], wanted, observed, &refusals), refusals)
                 }
             };
             // What is as wanted has no failure any more.
-            let settled = |name: &str| !actions.iter().any(|a| a.vnic().unwrap_or(HOST) == name);
+            let settled = |name: &str| {
+                let refused = refusals.iter().any(|r| r.vnic == name);
+                !refused && !actions.iter().any(|a| a.vnic().unwrap_or(HOST) == name)
+            };
             for vnic in checked.by_place[index].iter().filter(|v| settled(&v.name)) {
                 self.failures.remove(&vnic.name);
+            }
+            for refusal in refusals {
+                self.failed(refusal.vnic, &refusal.reason);
             }
             let mut touched = false;
             for action in actions {
@@ -161,6 +165,22 @@ impl Reconciler {
     }
 }
 
+/// What there is to do where a place refuses some of what is wanted: for the others, as if those were wanted as they are.
+fn for_the_others(
+    place: &dyn Place,
+    wanted: Wanted<'_>,
+    observed: &Observed,
+    refusals: &[Refusal],
+) -> Vec<Action> {
+    let refused = |name: &str| refusals.iter().any(|r| r.vnic == name);
+    let as_it_is = |vnic: &Vnic| observed.vnics.get(&vnic.name).map(|there| there.vnic.clone());
+    let instead = |vnic: &Vnic| if refused(&vnic.name) { as_it_is(vnic) } else { Some(vnic.clone()) };
+    let vnics: Vec<Vnic> = wanted.vnics.iter().filter_map(instead).collect();
+    let mut actions = place.plan(&Wanted { vnics: &vnics, ..wanted }, observed).unwrap_or_default();
+    actions.retain(|action| !action.vnic().is_some_and(refused));
+    actions
+}
+
 /// A place as the API shows it.
 pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
     let (keeper, vnics, reason) = match seen {
@@ -181,6 +201,13 @@ pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::{Capabilities, ObservedVnic, PlaceError};
+    use crate::store::Owner;
+    use crate::testing::vnic;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::{Arc, Mutex};
+    use tidegate_contract::Attach;
+    use tidegate_switch::control::Connection;
 
     #[test]
     fn what_failed_in_every_process_waits_its_turn() {
@@ -194,5 +221,107 @@ mod tests {
         let pauses: Vec<_> = (0..6).map(|n| super::super::TICK * (1 << n)).collect();
         let at_once: Vec<_> = pauses.into_iter().map(tried).collect();
         assert_eq!(at_once, [true, true, true, false, false, false]);
+    }
+
+    /// What a place has, and what it cannot have any more.
+    #[derive(Default)]
+    struct There {
+        vnics: BTreeMap<String, Vnic>,
+        broken: BTreeSet<String>,
+        refused: BTreeSet<String>,
+    }
+
+    struct FakePlace(Arc<Mutex<There>>);
+
+    impl Place for FakePlace {
+        fn name(&self) -> &'static str {
+            "fake"
+        }
+
+        fn capabilities(&self, _: &Attach) -> Option<Capabilities> {
+            Some(Capabilities { deadline: true, min: true, uplink: true, notes: vec![] })
+        }
+
+        fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {
+            let there = self.0.lock().unwrap();
+            let is_new = |v: &&Vnic| observed.vnics.get(&v.name).is_none_or(|o| o.vnic != **v);
+            let refused = wanted.vnics.iter().filter(|v| there.refused.contains(&v.name) && is_new(v));
+            let refused: Vec<Refusal> = refused
+                .map(|v| Refusal { vnic: v.name.clone(), reason: "the link is slower now".into() })
+                .collect();
+            if !refused.is_empty() {
+                return Err(refused);
+            }
+            let names: BTreeSet<&str> = wanted.vnics.iter().map(|v| v.name.as_str()).collect();
+            let gone = observed.vnics.values().filter(|o| !names.contains(o.vnic.name.as_str()));
+            let mut actions: Vec<Action> = gone.map(|o| Action::Remove(o.vnic.clone())).collect();
+            for vnic in wanted.vnics {
+                match observed.vnics.get(&vnic.name) {
+                    None => actions.push(Action::Create(vnic.clone())),
+                    Some(o) if o.vnic != *vnic || o.broken.is_some() => {
+                        actions.push(Action::Change { from: o.vnic.clone(), to: vnic.clone() });
+                    }
+                    Some(_) => {}
+                }
+            }
+            Ok(actions)
+        }
+
+        fn apply(&mut self, action: &Action) -> Result<(), PlaceError> {
+            let mut there = self.0.lock().unwrap();
+            match action {
+                Action::Create(vnic) | Action::Change { to: vnic, .. } => {
+                    there.broken.remove(&vnic.name);
+                    there.vnics.insert(vnic.name.clone(), vnic.clone());
+                }
+                Action::Remove(vnic) => drop(there.vnics.remove(&vnic.name)),
+                other => panic!("{other:?}"),
+            }
+            Ok(())
+        }
+
+        fn observe(&mut self, _: &[Vnic]) -> Result<Observed, PlaceError> {
+            let there = self.0.lock().unwrap();
+            let mut observed = Observed::nothing("a test");
+            for (name, vnic) in &there.vnics {
+                let broken = there.broken.contains(name).then(|| "somebody changed it".to_owned());
+                let seen = ObservedVnic { broken, ..ObservedVnic::of(vnic, Connection::Up) };
+                observed.vnics.insert(name.clone(), seen);
+            }
+            Ok(observed)
+        }
+    }
+
+    #[test]
+    fn what_a_place_refuses_keeps_no_other_from_being_repaired() {
+        let folder = tempfile::tempdir().unwrap();
+        let there = Arc::new(Mutex::new(There::default()));
+        let places: Vec<Box<dyn Place>> = vec![Box::new(FakePlace(there.clone()))];
+        let mut agent = Reconciler::new(&folder.path().join("etc"), folder.path(), places).unwrap();
+        let text: String = [("a", 1), ("b", 2), ("c", 3)]
+            .map(|(name, mac)| {
+                format!(
+                    "[vnic.{name}]\nattach = {{ vhost-user = \"/run/tidegate/{name}.sock\" }}\nmac = \
+                     \"52:54:00:00:00:0{mac}\"\nsegment = 1\n"
+                )
+            })
+            .concat();
+        agent.apply(&text, "test", &Owner::Api, false, Adopt::No, false).unwrap();
+        {
+            // `a` is not as it is wanted, and cannot be; `c` is gone, and cannot be made.
+            let mut there = there.lock().unwrap();
+            let other = Vnic { mtu: 9000, ..vnic("a", 1) };
+            there.vnics.insert("a".into(), other);
+            there.vnics.remove("c");
+            there.refused.extend(["a".to_owned(), "c".to_owned()]);
+            there.broken.insert("b".into());
+        }
+        agent.observe();
+        agent.repair();
+        let there = there.lock().unwrap();
+        assert!(there.broken.is_empty(), "b is put right");
+        assert_eq!(there.vnics["a"].mtu, 9000, "what is in force stays");
+        assert_eq!(agent.failures.keys().collect::<Vec<_>>(), ["a", "c"]);
+        assert_eq!(there.vnics.keys().collect::<Vec<_>>(), ["a", "b"]);
     }
 }
