@@ -1,6 +1,7 @@
 //! The kernel of a network namespace: look at it, and change it step by step.
 
 use crate::classify::{Classes, Classifier, ClassifyError};
+use crate::earlier;
 use crate::handle::Handle;
 use crate::mark::{Marker, Marks, over_burst};
 use crate::netlink::attribute::Attributes;
@@ -9,6 +10,7 @@ use crate::netlink::constants::{
 };
 use crate::netlink::{self, Names, NetlinkError, Socket, bridge, chains, header, link_header, link_named};
 use crate::network::{Class, Link, Network, Qdisc, Rule};
+use crate::nftables::IngressChains;
 use crate::owner;
 use crate::plan::{Plan, plan};
 use crate::police::{Bucket, Policed, Policer};
@@ -51,6 +53,7 @@ pub struct Kernel {
     classifiers: BTreeMap<u32, Classes>,
     /// The program that clears marks, once it was needed: all netdevs share it.
     clearing: Option<Marker>,
+    ingress_chains: IngressChains,
 }
 
 impl Kernel {
@@ -59,7 +62,13 @@ impl Kernel {
     /// # Errors
     /// The operating system said no.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { socket: Socket::route()?, ifb: None, classifiers: BTreeMap::new(), clearing: None })
+        Ok(Self {
+            socket: Socket::route()?,
+            ifb: None,
+            classifiers: BTreeMap::new(),
+            clearing: None,
+            ingress_chains: IngressChains::default(),
+        })
     }
 
     /// Adds the VLANs of bridge ports to what was observed: one request for all of them.
@@ -84,6 +93,16 @@ impl Kernel {
         Ok(())
     }
 
+    /// Adds others' rules of nftables at ingresses to what was observed. The first time, the kernel may load nftables for it.
+    ///
+    /// # Errors
+    /// The kernel does not answer, or does not let us ask: added is what it said the last time.
+    pub fn read_ingress_rules(&mut self, network: &mut Network) -> Result<(), NetlinkError> {
+        let read = self.ingress_chains.read(network);
+        network.ingress_chains = self.ingress_chains.known().to_vec();
+        read
+    }
+
     /// What is there. Classes and filters are asked for where they may concern us: two requests for the whole
     /// namespace, and a few for each device that is shaped or has an ingress qdisc.
     ///
@@ -106,7 +125,7 @@ impl Kernel {
             self.read_classes(*index, link)?;
             self.read_filters(*index, link)?;
         }
-        let network = Network { links, near: None };
+        let network = Network { links, ..Network::default() };
         self.ifb = network.ifb().map(|(index, _)| index);
         self.classifiers.retain(|index, _| network.links.contains_key(index));
         Ok(network)
@@ -166,7 +185,7 @@ impl Kernel {
             self.ifb = link.is_our_ifb().then_some(index);
             links.insert(index, link);
         }
-        Ok(Network { links, near: Some(near) })
+        Ok(Network { links, near: Some(near), ..Network::default() })
     }
 
     /// The link with this name.
@@ -225,6 +244,9 @@ impl Kernel {
             link.filters.extend(unless_gone(filters)?);
         }
         chains::settle(&mut link.filters);
+        if link.is_marked() {
+            link.earlier.extend(earlier::tcx(index));
+        }
         for filter in &mut link.filters {
             if let Rule::Classify { map, classes } = &mut filter.rule {
                 *classes = self.read_map(index, *map)?;

@@ -40,6 +40,8 @@
 //! - [`classify`]: from netdev to class, an eBPF program of `bpf/`
 //! - [`meter`]: how long frames waited, by eBPF programs of `bpf/`
 //! - [`deadline`]: how long frames of real-time vNICs took, and what became of those that were late, by eBPF programs
+//! - [`earlier`]: others' programs that get frames before our filters
+//! - [`nftables`]: others' rules that what waits for a limit goes past
 //! - [`mark`]: priority marks in the IP header, an eBPF program of `bpf/`
 //! - [`police`]: a token bucket that drops, an eBPF program of `bpf/`
 //! - [`program`]: loading such a program for a filter
@@ -48,6 +50,7 @@
 pub mod class;
 pub mod classify;
 pub mod deadline;
+pub mod earlier;
 pub mod handle;
 pub mod kernel;
 pub mod limit;
@@ -55,6 +58,7 @@ pub mod mark;
 pub mod meter;
 pub mod netlink;
 pub mod network;
+pub mod nftables;
 pub mod owner;
 pub mod plan;
 pub mod police;
@@ -69,11 +73,13 @@ pub mod vlan;
 
 pub use classify::{Classes, Classifier, ClassifyError};
 pub use deadline::{DeadlineMeter, Delays, Loss, MissSeen, Part, Promise};
+pub use earlier::Earlier;
 pub use kernel::{Kernel, ObserveError, StepError};
 pub use limit::{Limit, LimitError};
 pub use mark::Marks;
 pub use meter::{Meter, MeterError, Queue, Waits};
 pub use network::{Link, Network};
+pub use nftables::IngressChain;
 pub use plan::{Plan, no_shares_at, plan, refusals};
 pub use police::{Bucket, BucketError, Policed, Policer};
 pub use probe::{Missing, probe};

@@ -1,8 +1,10 @@
 //! What was observed: the links of a network namespace, and the qdiscs, classes and filters on them.
 
 use crate::class::HtbClass;
+use crate::earlier::Earlier;
 use crate::handle::Handle;
 use crate::mark::Marks;
+use crate::nftables::IngressChain;
 use crate::owner::{self, Cookie};
 use crate::police::Bucket;
 use crate::vlan::Vlans;
@@ -16,6 +18,8 @@ pub struct Network {
     /// Where not all was looked at: the devices, also gone ones, that this is about. Of others only our IFB is here,
     /// and of what is on it only what is theirs.
     pub near: Option<BTreeSet<u32>>,
+    /// Others' rules of nftables at ingresses, where they were asked for.
+    pub ingress_chains: Vec<IngressChain>,
 }
 
 /// A network interface.
@@ -43,6 +47,8 @@ pub struct Link {
     pub bridge: Option<Bridge>,
     /// As a port of a Linux bridge: its VLANs, where they were asked for.
     pub vlans: Option<Vlans>,
+    /// Others' programs that get what it receives before the filters at its ingress; those of tcx where filters are ours.
+    pub earlier: Vec<Earlier>,
 }
 
 /// What a Linux bridge does with VLANs.
@@ -197,6 +203,11 @@ impl Network {
     /// All links with their indices, for looking many up.
     pub fn names(&self) -> BTreeMap<&str, (u32, &Link)> {
         self.links.iter().map(|(i, l)| (l.name.as_str(), (*i, l))).collect()
+    }
+
+    /// Others' rules that decide about what a device receives, after the filters of its ingress.
+    pub fn rules_at<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a IngressChain> {
+        self.ingress_chains.iter().filter(move |chain| chain.decides(device))
     }
 
     /// Whether this is about a device, seen or gone.

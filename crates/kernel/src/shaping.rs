@@ -165,6 +165,11 @@ impl Shaping {
         self.sides(kind).map(|s| Ends { egress: s.egress.is_some(), ingress: s.limits_ingress() })
     }
 
+    /// Whether what a device of this kind receives waits on our IFB.
+    pub fn redirects(&self, kind: Option<&str>) -> bool {
+        self.sides(kind).is_some_and(|sides| sides.ingress.is_some())
+    }
+
     /// On a device of this kind; `None` where a VM cannot be behind one.
     pub(crate) fn sides(&self, kind: Option<&str>) -> Option<Sides<'_>> {
         let (egress, ingress) = by_end(kind, self.tx, self.rx)?;

@@ -13,12 +13,15 @@
 //! - [`socket`]: requests, answers, errors
 //! - [`link`]: what messages of links begin with
 //! - [`generic`]: generic netlink, where families of messages have names
+//! - [`netfilter`]: the subsystems of Netfilter, such as nftables
 
 pub mod attribute;
 pub mod generic;
 pub mod link;
+pub mod netfilter;
 pub mod socket;
 
 pub use attribute::Attributes;
 pub use generic::Generic;
+pub use netfilter::Netfilter;
 pub use socket::{NetlinkError, Socket};

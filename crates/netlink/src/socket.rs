@@ -4,7 +4,7 @@ use crate::attribute;
 use netlink_packet_core::NetlinkBuffer;
 use netlink_sys::{
     SocketAddr,
-    protocols::{NETLINK_GENERIC, NETLINK_ROUTE},
+    protocols::{NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE},
 };
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::io;
@@ -89,6 +89,14 @@ impl Socket {
     /// The operating system said no.
     pub fn generic() -> io::Result<Self> {
         Self::open(NETLINK_GENERIC)
+    }
+
+    /// Opens one for [`crate::netfilter`].
+    ///
+    /// # Errors
+    /// The operating system said no.
+    pub fn netfilter() -> io::Result<Self> {
+        Self::open(NETLINK_NETFILTER)
     }
 
     fn open(protocol: isize) -> io::Result<Self> {

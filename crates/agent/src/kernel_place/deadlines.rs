@@ -161,7 +161,7 @@ mod tests {
     fn promises_are_between_netdevs_that_are_there() {
         let link = |name: &str| Link { name: name.into(), ..Link::default() };
         let links = [(1, link("vnet1")), (2, link("vnet2")), (3, link("vnet3"))].into();
-        let network = Network { links, near: None };
+        let network = Network { links, ..Network::default() };
         let (a, b) = (realtime("a", 1, "vnet1", &["b", "c", "d"]), netdev("b", 2, "vnet2"));
         let (c, gone) = (realtime("c", 3, "vnet3", &["a"]), netdev("d", 4, "vnet4"));
         let mut policed = realtime("e", 5, "vnet2", &["a"]);

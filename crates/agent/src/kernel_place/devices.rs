@@ -37,14 +37,17 @@ pub struct Renamed {
     pub from: String,
     /// Now.
     pub to: String,
+    /// Another contract names it: it is no device of this one any more.
+    pub taken: bool,
 }
 
 impl Devices {
     /// Takes from the record what was known of a contract's netdev, once: the devices of these indices that bear our marks.
     pub fn recall<'a>(&mut self, recorded: impl Iterator<Item = (&'a str, &'a [u32])>, network: &Network) {
-        if std::mem::replace(&mut self.recalled, true) {
+        if self.recalled || network.near.is_some() {
             return;
         }
+        self.recalled = true;
         for (netdev, indices) in recorded {
             for index in indices {
                 if network.links.get(index).is_some_and(tidegate_kernel::Link::is_marked) {
@@ -63,15 +66,18 @@ impl Devices {
             known.retain(|index, _| network.links.contains_key(index) || !network.is_about(*index));
             for (index, name) in known.iter_mut() {
                 let Some(link) = network.links.get(index).filter(|link| link.name != *name) else { continue };
-                let from = std::mem::replace(name, link.name.clone());
-                renamed.push(Renamed { netdev: netdev.clone(), from, to: link.name.clone() });
+                let (from, to) = (std::mem::replace(name, link.name.clone()), link.name.clone());
+                let taken = to != *netdev && netdevs.contains(to.as_str());
+                renamed.push(Renamed { netdev: netdev.clone(), from, to, taken });
             }
             // It is another contract's now.
             known.retain(|_, name| name == netdev || !netdevs.contains(name.as_str()));
         }
         let there = network.links.iter().filter(|(_, link)| netdevs.contains(link.name.as_str()));
         for (index, link) in there {
-            self.known.entry(link.name.clone()).or_default().insert(*index, link.name.clone());
+            if !self.is_of(&link.name, *index) {
+                self.known.entry(link.name.clone()).or_default().insert(*index, link.name.clone());
+            }
         }
         renamed
     }
@@ -144,8 +150,13 @@ impl Devices {
 
 impl fmt::Display for Renamed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { netdev, from, to } = self;
-        write!(f, "interface {from} was renamed to {to}; the limits of the contract of {netdev} stay on it")
+        let Self { netdev, from, to, taken } = self;
+        write!(f, "interface {from} was renamed to {to}")?;
+        if *taken {
+            f.write_str(", which another contract names: from now on it has the limits of that one")
+        } else {
+            write!(f, "; the limits of the contract of {netdev} stay on it")
+        }
     }
 }
 
@@ -160,7 +171,10 @@ mod tests {
 
     fn network(links: &[(u32, &str)]) -> Network {
         let link = |name: &str| Link { name: name.into(), ..Link::default() };
-        Network { links: links.iter().map(|(index, name)| (*index, link(name))).collect(), near: None }
+        Network {
+            links: links.iter().map(|(index, name)| (*index, link(name))).collect(),
+            ..Network::default()
+        }
     }
 
     /// Main name and strays of `vnet3`, after looks at one network after the other.
@@ -194,7 +208,7 @@ mod tests {
         let netdevs = ["vnet3", "vnet4"].into();
         devices.look(&netdevs, &network(&[(7, "vnet3"), (8, "vnet4")]));
         let renamed = devices.look(&netdevs, &network(&[(8, "vnet3"), (7, "vnet4")]));
-        assert_eq!(renamed.len(), 2);
+        assert!(renamed.len() == 2 && renamed.iter().all(|renamed| renamed.taken), "{renamed:?}");
         assert_eq!(
             (devices.all("vnet3").collect(), devices.all("vnet4").collect()),
             (vec![(8, "vnet3")], vec![(7, "vnet4")])
@@ -208,7 +222,8 @@ mod tests {
         devices.look(&netdevs, &network(&[(7, "vnet3"), (8, "vnet4")]));
         let mut near = network(&[(7, "a")]);
         near.near = Some([7].into());
-        let renamed = Renamed { netdev: "vnet3".into(), from: "vnet3".into(), to: "a".into() };
+        let (netdev, from, to) = ("vnet3".into(), "vnet3".into(), "a".into());
+        let renamed = Renamed { netdev, from, to, taken: false };
         assert_eq!(devices.look(&netdevs, &near), [renamed]);
         assert!(devices.is_of("vnet4", 8) && devices.is_of("vnet3", 7));
         near.links.clear();

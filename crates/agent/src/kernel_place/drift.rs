@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_receiver_that_starts_anew_is_no_drift_of_its_senders() {
-        let network = Network { links: [(1, tap("a")), (2, tap("b"))].into(), near: None };
+        let network = Network { links: [(1, tap("a")), (2, tap("b"))].into(), ..Network::default() };
         let [a, b, nobody] = told(&network);
         assert_eq!(a, None);
         assert!(b.is_some_and(|what| what.contains("set qdisc htb at root of b")));
@@ -185,7 +185,7 @@ mod tests {
             class(owner::ROOT_CLASS, Handle::ROOT, limit.into()),
             class(owner::REST_CLASS, owner::ROOT_CLASS, HtbClass::rest(limit)),
         ];
-        let network = Network { links: [(1, tap("a")), (2, b)].into(), near: None };
+        let network = Network { links: [(1, tap("a")), (2, b)].into(), ..Network::default() };
         let [a, b, nobody] = told(&network);
         assert!(a.is_some_and(|what| what.contains("set class 7464:2 of b")));
         assert!(b.is_some_and(|what| what.contains("classify what goes to b")), "the way to all of them");

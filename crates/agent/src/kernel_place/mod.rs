@@ -42,7 +42,7 @@ use deadlines::DeadlineWatch;
 use devices::Devices;
 use record::{Record, Told};
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::{
@@ -53,6 +53,25 @@ use waits::WaitMeter;
 
 /// How often a plan is made anew because something vanished while it was done.
 const ATTEMPTS: usize = 3;
+
+/// What is asked for beside links, qdiscs, classes and filters.
+#[derive(Clone, Copy, Debug, Default)]
+struct Beside {
+    /// The VLANs of bridge ports, where some contract says them.
+    vlans: bool,
+    /// Others' rules at ingresses, where something may wait for a limit before them.
+    rules: bool,
+}
+
+impl Beside {
+    /// What these contracts ask for.
+    fn of<'a>(vnics: impl Iterator<Item = &'a Vnic>) -> Self {
+        vnics.fold(Self::default(), |all, vnic| {
+            let limited = shape::limited(vnic);
+            Self { vlans: all.vlans || limited.segment, rules: all.rules || limited.tx || limited.rx }
+        })
+    }
+}
 
 /// The kernel of the agent's network namespace.
 pub struct KernelPlace {
@@ -66,6 +85,10 @@ pub struct KernelPlace {
     coming: BTreeMap<String, u32>,
     /// The bridge port of each netdev that gets a segment with that change, as it is, by vNIC.
     ports: BTreeMap<String, Port>,
+    /// What was logged of rules that are gone past, while it is so.
+    gone_past: BTreeSet<String>,
+    /// Why others' rules could not be read at the last look.
+    unread: Option<String>,
     /// The last look found something of ours that belongs to no netdev with a contract.
     left_over: bool,
     /// What the kernel lacks, once somebody wanted to know; `None` where it cannot be tried.
@@ -86,6 +109,8 @@ impl KernelPlace {
                 devices: Devices::default(),
                 coming: BTreeMap::new(),
                 ports: BTreeMap::new(),
+                gone_past: BTreeSet::new(),
+                unread: None,
                 left_over: false,
                 missing: OnceCell::new(),
                 waits: WaitMeter::default(),
@@ -110,22 +135,34 @@ impl KernelPlace {
         self.kernel.as_mut().ok_or_else(|| PlaceError::Unreachable("the kernel is not spoken to".into()))
     }
 
-    /// All of it; with the VLANs of bridge ports where some contract says them.
-    fn network(&mut self, vlans: bool) -> Result<Network, PlaceError> {
-        self.look_with(vlans, Kernel::observe)
+    /// All of it.
+    fn network(&mut self, beside: Beside) -> Result<Network, PlaceError> {
+        self.look_with(beside, Kernel::observe)
     }
 
     fn look_with(
         &mut self,
-        vlans: bool,
+        beside: Beside,
         look: impl FnOnce(&mut Kernel) -> Result<Network, ObserveError>,
     ) -> Result<Network, PlaceError> {
         let kernel = self.kernel()?;
         let network = look(kernel).and_then(|mut network| {
-            if vlans {
+            if beside.vlans {
                 kernel.read_vlans(&mut network)?;
             }
-            Ok(network)
+            let unread = beside.rules.then(|| kernel.read_ingress_rules(&mut network).err()).flatten();
+            Ok((network, unread))
+        });
+        // A firewall that changes all the time is no reason to keep no limits: what was read last is believed.
+        let network = network.map(|(network, unread)| {
+            let why = unread.map(|e| format!("others' rules at ingresses (nftables) cannot be read: {e}"));
+            if let Some(why) = why.as_ref().filter(|why| self.unread.as_ref() != Some(why)) {
+                tracing::warn!("{why}");
+            }
+            if beside.rules {
+                self.unread = why;
+            }
+            network
         });
         // A conversation that broke off is begun anew.
         network.map_err(|e| {

@@ -2,9 +2,9 @@
 
 use super::drift::{Drift, Seen};
 use super::settle::placed;
-use super::{KernelPlace, deadlines, shape};
+use super::{Beside, KernelPlace, deadlines, shape};
 use crate::place::{InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::network::{Counters, Rule};
@@ -28,8 +28,7 @@ impl KernelPlace {
             return Ok(observed);
         }
         let vnics = self.record.iter().map(|told| &told.vnic).chain(coming);
-        let vlans = vnics.into_iter().any(|vnic| shape::segment(vnic).is_some());
-        let network = self.network(vlans)?;
+        let network = self.network(Beside::of(vnics))?;
         self.follow(&network);
         let placed = placed(&self.record, &self.devices);
         let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
@@ -49,6 +48,7 @@ impl KernelPlace {
         let drift = Drift::new(&plan, &network);
         let waited = self.waits.measure(&queues(&shapings, &seen));
         let watched = self.deadlines.watch(&all, &network);
+        let mut gone_past = BTreeSet::new();
         for (told, vnic, asked) in kept {
             let (shaping, strays) = (&shapings[asked.start], &shapings[asked.start + 1..asked.end]);
             let mut there = ObservedVnic::of(&told.vnic, Connection::Up);
@@ -71,6 +71,13 @@ impl KernelPlace {
                     there.broken = differs;
                     there.notes.extend(note_of_lost(&told.theirs, index));
                     there.notes.extend(shape::notes(shaping));
+                    there.notes.extend(shape::note_of_earlier(link));
+                    for shaping in &shapings[asked.clone()] {
+                        let Some((_, link)) = seen.link(shaping) else { continue };
+                        let Some(note) = shape::note_of_rules(shaping, link, &network) else { continue };
+                        gone_past.insert(format!("vNIC {}: {note}", told.vnic.name));
+                        there.notes.push(note);
+                    }
                     there.notes.extend(shape::note_of_marks(link.kind.as_deref(), cannot_mark.as_deref()));
                     let mut counted = counted(vnic, index, link, &seen);
                     match &waited {
@@ -100,6 +107,10 @@ impl KernelPlace {
             there.notes.extend(there.broken.clone());
             observed.vnics.insert(vnic.name.clone(), there);
         }
+        for note in gone_past.difference(&self.gone_past) {
+            tracing::warn!("{note}");
+        }
+        self.gone_past = gone_past;
         let left = drift.of_nobody(&shapings, &seen);
         self.left_over = left.is_some();
         if let Some(left) = left {
@@ -151,6 +162,13 @@ impl KernelPlace {
         for (vnic, shaping) in asked {
             let kind = seen.get(shaping.netdev.as_str()).and_then(|(_, link)| link.kind.as_deref());
             let missing = self.lacks(&shaping, kind).or_else(|| self.no_shares(vnic, coming, &seen));
+            let missing = missing.or_else(|| {
+                let (_, link) = seen.get(shaping.netdev.as_str())?;
+                let known = self.record.known(&vnic.attach).map(|told| told.vnic);
+                let before = known.and_then(|vnic| shape::nearest(&vnic, Ways::NONE, &[]));
+                let waits = before.is_some_and(|before| before.redirects(kind));
+                shape::refuse_rules(&shaping, link, network).filter(|_| !waits)
+            });
             let refused = refused.get(&shaping.netdev).cloned();
             let obstacle = match (missing, refused) {
                 (Some(missing), _) => missing,

@@ -1,7 +1,7 @@
 //! What others made at the ends of a netdev: taken over, and given back when no contract limits that end any more.
 
 use super::settle::placed;
-use super::{KernelPlace, observe, shape, step_failed};
+use super::{Beside, KernelPlace, observe, shape, step_failed};
 use crate::api::types::Adopt;
 use crate::place::PlaceError;
 use tidegate_contract::Vnic;
@@ -15,7 +15,7 @@ impl KernelPlace {
         held: Ways,
         adopt: Adopt,
     ) -> Result<Theirs, PlaceError> {
-        let network = self.network(shape::segment(vnic).is_some())?;
+        let network = self.network(Beside::of([vnic].into_iter()))?;
         let placed = placed(&self.record, &self.devices);
         let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
         let shaping = shape::shaping(&self.devices.placed(vnic), held, &all);
@@ -57,7 +57,7 @@ impl KernelPlace {
         if theirs.is_empty() {
             return Ok(Ends::default());
         }
-        let network = self.network(false)?;
+        let network = self.network(Beside::default())?;
         // What was on a netdev that is gone went with it.
         let Some(link) = network.links.get(&theirs.index) else { return Ok(Ends::BOTH) };
         let is_here = |vnic: &Vnic| {

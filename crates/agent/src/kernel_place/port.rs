@@ -1,7 +1,7 @@
 //! The VLANs that a bridge port had before a contract's segment, remembered before they go, and given back.
 
 use super::record::Told;
-use super::{ATTEMPTS, KernelPlace, observe, shape, step_failed};
+use super::{ATTEMPTS, Beside, KernelPlace, observe, shape, step_failed};
 use crate::place::PlaceError;
 use tidegate_kernel::{Network, Plan, Port};
 
@@ -32,7 +32,7 @@ impl KernelPlace {
         }
         let mut failed = None;
         for _ in 0..ATTEMPTS {
-            let network = self.network(true)?;
+            let network = self.network(Beside { vlans: true, ..Beside::default() })?;
             let link = network.links.get(&port.index);
             if link.is_some_and(|link| self.in_segment(port.index, &link.name)) {
                 return Ok(());

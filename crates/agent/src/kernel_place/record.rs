@@ -76,6 +76,11 @@ impl Record {
         self.told.values()
     }
 
+    /// All contracts, and those that they were before this change.
+    pub fn with_leaving(&self) -> impl Iterator<Item = &Vnic> {
+        self.told.values().chain(self.leaving.values()).map(|told| &told.vnic)
+    }
+
     /// What is held and remembered where `attach` is, or was before this change.
     pub fn known(&self, attach: &Attach) -> Option<Told> {
         let there = self.told.values().chain(self.leaving.values()).filter(|t| t.vnic.attach == *attach);
@@ -148,7 +153,7 @@ impl Record {
                     && saved.port == told.port
             })
         };
-        if self.file.exists() && self.with_leaving(name).is_none_or(on_disk) { Ok(()) } else { self.save() }
+        if self.file.exists() && self.joined(name).is_none_or(on_disk) { Ok(()) } else { self.save() }
     }
 
     /// Writes it to disk, where it changed or is gone from there.
@@ -158,12 +163,12 @@ impl Record {
 
     fn all(&self) -> All {
         let mut all = self.told.clone();
-        all.extend(self.leaving.keys().filter_map(|name| Some((name.clone(), self.with_leaving(name)?))));
+        all.extend(self.leaving.keys().filter_map(|name| Some((name.clone(), self.joined(name)?))));
         all
     }
 
     /// One of them, with what it was before this change.
-    fn with_leaving(&self, name: &str) -> Option<Told> {
+    fn joined(&self, name: &str) -> Option<Told> {
         match (self.told.get(name).cloned(), self.leaving.get(name)) {
             (Some(told), Some(leaving)) if told.vnic.attach == leaving.vnic.attach => {
                 Some(told.with(leaving))

@@ -2,7 +2,7 @@
 
 use super::devices::Devices;
 use super::record::{Record, Told};
-use super::{ATTEMPTS, KernelPlace, observe, shape, step_failed};
+use super::{ATTEMPTS, Beside, KernelPlace, observe, step_failed};
 use crate::place::PlaceError;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -49,10 +49,10 @@ impl KernelPlace {
             .flatten()
             .copied()
             .collect();
-        let vlans = self.record.iter().any(|told| shape::segment(&told.vnic).is_some());
+        let beside = Beside { rules: false, ..Beside::of(self.record.iter().map(|told| &told.vnic)) };
         let mut failed = None;
         for _ in 0..ATTEMPTS {
-            let network = self.look_near(near.as_ref(), &mut known, vlans)?;
+            let network = self.look_near(near.as_ref(), &mut known, beside)?;
             let is_seen = |told: &&Told| {
                 let is_near =
                     |near: &Near| observe::netdev(&told.vnic).is_some_and(|n| near.netdevs.contains(n));
@@ -116,7 +116,7 @@ impl KernelPlace {
         &mut self,
         near: Option<&Near>,
         known: &mut BTreeSet<u32>,
-        vlans: bool,
+        beside: Beside,
     ) -> Result<Network, PlaceError> {
         for _ in 0..ATTEMPTS {
             let named = |netdevs: &BTreeSet<String>| {
@@ -129,7 +129,7 @@ impl KernelPlace {
             let names = near.map(|near| (named(&near.netdevs), named(&near.senders)));
             let netdevs = near.iter().flat_map(|near| &near.netdevs);
             known.extend(netdevs.flat_map(|netdev| self.devices.all(netdev)).map(|(index, _)| index));
-            let network = self.look_with(vlans, |kernel: &mut Kernel| match &names {
+            let network = self.look_with(beside, |kernel: &mut Kernel| match &names {
                 Some((names, senders)) => kernel.observe_near(names, senders, known),
                 None => kernel.observe(),
             })?;
@@ -146,11 +146,10 @@ impl KernelPlace {
 
     /// Finds the devices of all contracts again; whether any was renamed.
     pub(super) fn follow(&mut self, network: &Network) -> bool {
-        let recorded = |told: &'_ Told| Some((observe::netdev(&told.vnic)?.to_owned(), told.devices.clone()));
-        let recorded: Vec<_> = self.record.iter().filter_map(recorded).collect();
-        self.devices
-            .recall(recorded.iter().map(|(netdev, indices)| (netdev.as_str(), &indices[..])), network);
-        let netdevs = self.record.iter().filter_map(|told| observe::netdev(&told.vnic)).collect();
+        let recorded = self.record.iter().filter_map(|t| Some((observe::netdev(&t.vnic)?, &t.devices[..])));
+        self.devices.recall(recorded, network);
+        // Also of contracts that go with this change: they may come back.
+        let netdevs = self.record.with_leaving().filter_map(observe::netdev).collect();
         let renamed = self.devices.look(&netdevs, network);
         for renamed in &renamed {
             tracing::warn!("{renamed}");

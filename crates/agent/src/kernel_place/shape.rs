@@ -2,7 +2,7 @@
 
 use tidegate_contract::admission::priorities;
 use tidegate_contract::{Allowed, Attach, Bytes, Method, Nanos, Rate, SUPER_FRAME, Vnic};
-use tidegate_kernel::{Bucket, Limit, Marks, Shaping, Share, Ways, vlan};
+use tidegate_kernel::{Bucket, Limit, Link, Marks, Network, Shaping, Share, Ways, vlan};
 
 /// The directions that a contract limits, and whether it says which VLAN its bridge port is in.
 pub fn limited(vnic: &Vnic) -> Ways {
@@ -124,6 +124,47 @@ pub fn note_of_marks(kind: Option<&str>, cannot: Option<&str>) -> Option<String>
         _ => return None,
     };
     Some(format!("tx: marks of real-time traffic (DSCP) are not cleared: {why}"))
+}
+
+/// Others' rules that what waits for a limit goes past.
+fn gone_past(shaping: &Shaping, link: &Link, network: &Network) -> Option<String> {
+    let chains = network.rules_at(&link.name).filter(|_| shaping.redirects(link.kind.as_deref()));
+    let chains: Vec<_> = chains.map(ToString::to_string).collect();
+    (!chains.is_empty()).then(|| chains.join("; "))
+}
+
+/// Why what would go past others' rules is refused.
+pub fn refuse_rules(shaping: &Shaping, link: &Link, network: &Network) -> Option<String> {
+    let rules = gone_past(shaping, link, network)?;
+    let name = &link.name;
+    // A macvtap's VM receives what comes in there, and that is not policed.
+    let (key, police) = match link.kind.as_deref() {
+        Some("macvtap") => ("rx.max", ""),
+        _ => ("tx.max", "write tx.method = \"police\", which limits before them and leaves nothing out, or "),
+    };
+    Some(format!(
+        "interface {name} has nftables rules at its ingress, and what waits for {key} would go past them: {rules}; {police}take \
+         {name} out of that chain"
+    ))
+}
+
+/// What a person should know of rules that came when the limit was in force.
+pub fn note_of_rules(shaping: &Shaping, link: &Link, network: &Network) -> Option<String> {
+    let rules = gone_past(shaping, link, network)?;
+    let what = if link.kind.as_deref() == Some("macvtap") { "receives" } else { "sends" };
+    Some(format!("what it {what} goes past {rules}, since it waits for its limit before them"))
+}
+
+/// What a person should know of others' programs that get frames before their limit does.
+pub fn note_of_earlier(link: &Link) -> Option<String> {
+    let programs: Vec<_> = link.earlier.iter().map(ToString::to_string).collect();
+    let name = &link.name;
+    (!programs.is_empty()).then(|| {
+        format!(
+            "what {name} receives goes to somebody else's first, and what that takes is not counted: {}",
+            programs.join(", ")
+        )
+    })
 }
 
 /// What a contract may ask for and this place does not keep.

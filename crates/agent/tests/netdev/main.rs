@@ -9,6 +9,7 @@ mod drift;
 #[path = "../../../kernel/tests/netns/mod.rs"]
 mod netns;
 mod rename;
+mod rules;
 mod segment;
 mod shares;
 mod soft;

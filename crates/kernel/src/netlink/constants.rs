@@ -24,6 +24,9 @@ pub const IFLA_AF_SPEC: u16 = 26;
 pub const IFLA_GROUP: u16 = 27;
 /// With the VLANs of bridge ports, as ranges.
 pub const RTEXT_FILTER_BRVLAN_COMPRESSED: u32 = 4;
+pub const IFLA_XDP: u16 = 43;
+pub const IFLA_XDP_PROG_ID: u16 = 4;
+pub const IFLA_XDP_HW_PROG_ID: u16 = 7;
 pub const IFLA_INFO_KIND: u16 = 1;
 pub const IFLA_INFO_DATA: u16 = 2;
 pub const IFLA_BR_VLAN_FILTERING: u16 = 7;

@@ -3,10 +3,11 @@
 use super::attribute::{find, read, string, u16_at, u32_at, u64_at};
 use super::constants::*;
 use crate::class::HtbClass;
+use crate::earlier::Earlier;
 use crate::handle::Handle;
 use crate::network::{Bridge, Class, Counters, Filter, Link, Qdisc, Rule, Setting};
 use crate::owner::{self, Cookie};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_netlink::link;
 
 /// Length of `struct tcmsg`.
@@ -21,6 +22,7 @@ pub fn link(body: &[u8]) -> Option<(u32, Link)> {
             IFLA_IFNAME => link.name = string(value),
             IFLA_GROUP => link.group = u32_at(value, 0).unwrap_or_default(),
             IFLA_MASTER => link.master = u32_at(value, 0),
+            IFLA_XDP => link.earlier = xdp(value),
             IFLA_LINKINFO => {
                 link.kind = find(value, IFLA_INFO_KIND).map(string);
                 let data = find(value, IFLA_INFO_DATA).unwrap_or_default();
@@ -30,6 +32,14 @@ pub fn link(body: &[u8]) -> Option<(u32, Link)> {
         }
     }
     Some((index, link))
+}
+
+/// Where programs are attached in several modes, each mode has an attribute of its own, and may be said twice.
+fn xdp(attributes: &[u8]) -> Vec<Earlier> {
+    let of_a_program = |kind: &u16| (IFLA_XDP_PROG_ID..=IFLA_XDP_HW_PROG_ID).contains(kind);
+    let programs = read(attributes).filter(|(kind, _)| of_a_program(kind)).filter_map(|(_, v)| u32_at(v, 0));
+    let programs: BTreeSet<u32> = programs.filter(|program| *program != 0).collect();
+    programs.into_iter().map(|program| Earlier::Xdp { program }).collect()
 }
 
 /// Of a kernel without VLANs on bridges both are absent.

@@ -53,7 +53,7 @@ pub(super) fn taps(n: u32) -> Network {
         bridge: Some(Bridge { filters: true, default_pvid: Some(1) }),
         ..Link::default()
     };
-    Network { links: (1..=n).map(|i| (i, tap(i))).chain([(BRIDGE, bridge)]).collect(), near: None }
+    Network { links: (1..=n).map(|i| (i, tap(i))).chain([(BRIDGE, bridge)]).collect(), ..Network::default() }
 }
 
 pub(super) fn run(network: &mut Network, plan: &Plan) {

@@ -91,7 +91,7 @@ mod tests {
         };
         Network {
             links: [(1, bridge("br0", true)), (2, bridge("br1", false)), (TAP, tap)].into(),
-            near: None,
+            ..Network::default()
         }
     }
 
