@@ -179,10 +179,9 @@ def test_a_bandwidth_that_cannot_come_back_keeps_no_domain_from_starting(lab: La
     name = "web-5254" + MAC[6:].replace(":", "")
     assert lab.limit(name) == (None, 8_000_000)
     why = "qdisc htb 1: at root: a size table cannot be remembered"
-    wait_for(
-        "the vNIC to say it", lambda: f"is not put back when the contract goes: {why}" in lab.reason(name)
-    )
-    assert f"is taken over, and is not put back when the contract goes: {why}" in lab.host.agent.output()
+    lost = f"is not put back when the contract goes: {why}"
+    wait_for("the vNIC to say it", lambda: lost in lab.reason(name))
+    assert f"is taken over, and {lost}" in lab.host.agent.output()
     lab.libvirt.virsh("destroy", "web")
     assert lab.host.names() == set()
 
@@ -372,7 +371,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 @pytest.mark.parametrize("how", ["silent", "dribbling", "full", "stopped"])
 def test_an_agent_that_hangs_delays_virsh_by_five_seconds_at_most(lab: Lab, how: str) -> None:
-    """A domain that starts is refused, one that runs is destroyed; who has no contracts does not wait at all."""
+    """A domain that starts is refused, one that runs is destroyed, one without contracts does not wait."""
     asked = f"mac='{MAC}' name='web' tx.max='50mbit'"
     lab.start("web", bridged(MAC), asked=asked)
     refused = partial(lab.refused, "other", bridged(OTHER), asked=f"mac='{OTHER}'")

@@ -64,9 +64,9 @@ log_outputs = "3:stderr"
 """
 
 
-# What libvirt runs for <bandwidth>, noted. Kernels of test machines may lack what it takes; where the script above finds
-# that, libvirt is told that it is done. The rest is done. On a stock kernel all is: tests/test_bandwidth.py. With the file
-# `odd` the root qdisc has a size table, which nobody can put back.
+# What libvirt runs for <bandwidth>, noted. Kernels of test machines may lack what it takes; where the script
+# above finds that, libvirt is told that it is done. The rest is done. On a stock kernel all of it is:
+# tests/test_stock_kernel.py. With the file `odd` the root qdisc has a size table, which cannot be put back.
 _TC = """\
 #!/bin/sh
 echo "$*" >>{folder}/tc.log
@@ -184,9 +184,8 @@ class Libvirt:
         shown = ""
         for words in ("qdisc show dev", "class show dev", "filter show dev", "filter show ingress dev"):
             shown += self.run("tc", "-d", *words.split(), netdev)
-        shown = re.sub(
-            r"direct_packets_stat \d+|\bref \d+ bind \d+|\b80[0-9a-f]:\S*|ht 80\d|police 0x\S+", "", shown
-        )
+        chosen = r"direct_packets_stat \d+|\bref \d+ bind \d+|\b80[0-9a-f]:\S*|ht 80\d|police 0x\S+"
+        shown = re.sub(chosen, "", shown)
         return " ".join(shown.replace("parent ffff: ", "").split())
 
     def shaping_by_libvirt(self, netdev: str) -> str:
