@@ -2,7 +2,7 @@
 
 use crate::{Bytes, Mac, Nanos, Prefix, Rate, Segment};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::{ops::Not, path::PathBuf};
 
 /// The contract of one virtual NIC, checked: whoever holds one may rely on the
 /// rules [`crate::parse()`] enforces (`tx.min <= tx.max`, a deadline has its
@@ -184,7 +184,8 @@ pub enum Discipline {
     Fifo,
 }
 
-/// What a vNIC may send besides frames from its own MAC.
+/// What a vNIC may send besides frames from its own MAC. Of what is written, keys that are `false` are left
+/// out: a release that does not know them reads the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Allowed {
@@ -196,6 +197,15 @@ pub struct Allowed {
     pub prefixes: Vec<Prefix>,
     /// VLAN ids of a trunk, 1 to 4094; empty means untagged frames only.
     pub vlans: Vec<u16>,
+    /// Frames for the link itself (IEEE 802.1Q, table 8-1: STP, LACP, LLDP, EAPOL, PAUSE), sent and received.
+    #[serde(skip_serializing_if = "Not::not")]
+    pub control: bool,
+    /// It may send router advertisements and redirects although it has `prefixes`. Without these any vNIC may.
+    #[serde(skip_serializing_if = "Not::not")]
+    pub router: bool,
+    /// It may send what DHCP servers and relays send although it has `prefixes`. Without these any vNIC may.
+    #[serde(skip_serializing_if = "Not::not")]
+    pub dhcp_server: bool,
 }
 
 /// The name that stands for the uplink in [`Vnic::to`].
@@ -251,6 +261,18 @@ fn default_burst(rate: Rate) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_older_releases_wrote_is_read() {
+        let old = r#"{"macs": [], "any_mac": true, "prefixes": ["10.0.0.0/8"], "vlans": [7]}"#;
+        let allowed: Allowed = serde_json::from_str(old).expect("an older release's");
+        assert_eq!((allowed.control, allowed.router, allowed.dhcp_server), (false, false, false));
+        let written = serde_json::to_string(&allowed).expect("serialises");
+        assert_eq!(written, old.replace(": ", ":").replace(", ", ","), "and it reads ours");
+        let control = Allowed { control: true, ..allowed };
+        let written = serde_json::to_string(&control).expect("serialises");
+        assert_eq!(serde_json::from_str::<Allowed>(&written).expect("parses"), control);
+    }
 
     #[test]
     fn the_default_burst_is_a_super_frame_or_ten_milliseconds() {

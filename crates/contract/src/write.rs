@@ -31,12 +31,16 @@ impl Vnic {
             ("queue", self.rx.queue.map(string)),
         ];
         let list = |values: Array| (!values.is_empty()).then(|| Value::from(values));
+        let yes = |value: bool| value.then(|| Value::from(true));
         let allowed = &self.allowed;
         let macs: Array = allowed.macs.iter().copied().map(string).collect();
         let allowed = [
             ("macs", if allowed.any_mac { Some("any".into()) } else { list(macs) }),
             ("prefixes", list(allowed.prefixes.iter().copied().map(string).collect())),
             ("vlans", list(allowed.vlans.iter().map(|vlan| i64::from(*vlan)).collect())),
+            ("control", yes(allowed.control)),
+            ("router", yes(allowed.router)),
+            ("dhcp-server", yes(allowed.dhcp_server)),
         ];
         let number = |n: i64, default: i64| (n != default).then(|| n.into());
         for (key, value) in [
@@ -173,7 +177,9 @@ fn typed(key: &str, text: &str) -> Result<Value, String> {
     let items = || text.split(',').map(str::trim).filter(|item| !item.is_empty());
     Ok(match key {
         "weight" | "segment" | "mtu" | "queues" | "attach.qos" => number(text),
-        "attach.trust" => text.parse::<bool>().map_or_else(|_| text.into(), Value::from),
+        "attach.trust" | "allowed.control" | "allowed.router" | "allowed.dhcp-server" => {
+            text.parse::<bool>().map_or_else(|_| text.into(), Value::from)
+        }
         "allowed.macs" if text == "any" => text.into(),
         "to" | "allowed.macs" | "allowed.prefixes" => items().collect::<Array>().into(),
         "allowed.vlans" => items().map(number).collect::<Array>().into(),
@@ -205,6 +211,7 @@ mod tests {
         vnic.deadline = Some(Nanos::new(500_000));
         vnic.to = vec!["plc2".into(), "uplink".into()];
         vnic.allowed.vlans = vec![1, 2];
+        vnic.allowed.dhcp_server = true;
         assert_eq!(
             vnic.to_toml(),
             r#"[vnic."plc.1"]
@@ -214,7 +221,7 @@ segment  = 1
 tx       = { max = "500mbit", burst = "4kB" }
 deadline = "500us"
 to       = ["plc2", "uplink"]
-allowed  = { vlans = [1, 2] }
+allowed  = { vlans = [1, 2], dhcp-server = true }
 "#
         );
     }
@@ -232,6 +239,7 @@ allowed  = { vlans = [1, 2] }
                 ("weight", "2"),
                 ("allowed.vlans", "[1, 2]"),
                 ("allowed.macs", "any"),
+                ("allowed.control", "true"),
                 ("attach.group", "kvm"),
                 ("rx.discipline", "fifo"),
                 ("guest", "/run/vm/a.limit"),
@@ -244,7 +252,7 @@ allowed  = { vlans = [1, 2] }
             (vnic.weight, vnic.allowed.any_mac, vnic.allowed.vlans.as_slice()),
             (2, true, [1, 2].as_slice())
         );
-        assert!(vnic.is_realtime());
+        assert!(vnic.is_realtime() && vnic.allowed.control);
         let undone = [
             "tx.max",
             "tx.burst",
@@ -273,6 +281,11 @@ allowed  = { vlans = [1, 2] }
                 "tx.max",
                 "500",
                 "vnic set: vnic.web.tx.max: rate \"500\" has no unit; write \"500mbit\" (units: bit, kbit, mbit, gbit)",
+            ),
+            (
+                "allowed.router",
+                "yes",
+                "vnic set: vnic.web.allowed.router: expected true or false, found string",
             ),
             (
                 "weight",
@@ -347,14 +360,15 @@ allowed  = { vlans = [1, 2] }
     prop_compose! {
         fn any_allowed()(
             macs in btree_set(any_mac(), 0..3), any_mac: bool, vlans in btree_set(1u16..=4094, 0..3),
-            v4 in vec(any::<u8>(), 0..3),
+            v4 in vec(any::<u8>(), 0..3), [control, router, dhcp_server] in any::<[bool; 3]>(),
         ) -> Allowed {
             let prefix = |n: u8| format!("10.{n}.0.0/16").parse::<Prefix>().expect("a prefix");
             let mut prefixes: Vec<_> = v4.into_iter().map(prefix).collect();
             prefixes.dedup();
             prefixes.truncate(2);
             let macs = if any_mac { Vec::new() } else { macs.into_iter().collect() };
-            Allowed { macs, any_mac, prefixes, vlans: vlans.into_iter().collect() }
+            let vlans = vlans.into_iter().collect();
+            Allowed { macs, any_mac, prefixes, vlans, control, router, dhcp_server }
         }
     }
 

@@ -191,7 +191,7 @@ fn unkept(vnic: &Vnic) -> Vec<String> {
     );
     refuse(
         vnic.allowed != Allowed::default(),
-        "place kernel checks no source addresses, so `allowed` would not be kept; leave it out, or attach it to the switch",
+        "place kernel checks neither the addresses nor the kinds of frames that are sent, so `allowed` would not be kept; leave it out, or attach it to the switch",
     );
     refuse(vnic.queues != 1, "a netdev has the queues it was made with; leave queues out");
     refused
@@ -302,10 +302,11 @@ mod tests {
         vnic.segment = tidegate_contract::Segment::new(4095).expect("in range");
         vnic.weight = 3;
         vnic.queues = 4;
-        vnic.allowed.vlans = vec![5];
+        vnic.allowed.control = true;
         vnic.tx.max = Rate::from_bits(1);
         let refused = shaping(&vnic, Ways::NONE, &[]).expect_err("refused");
         assert_eq!(refused.len(), 5, "{refused:#?}");
+        assert!(refused.iter().any(|why| why.contains("so `allowed` would not be kept")), "{refused:#?}");
         assert!(refused[4].starts_with("tx: at 1bit"), "{refused:#?}");
     }
 

@@ -77,6 +77,18 @@ fn refused(vnic: &Vnic, qos: u8) -> Vec<String> {
             !allowed.vlans.is_empty(),
             "allowed.vlans: a function in segment 0 sends whatever tags it likes, others none; leave it out",
         ),
+        (
+            allowed.control,
+            "allowed.control: which frames for the link itself a NIC lets through, it decides; leave it out",
+        ),
+        (
+            allowed.router,
+            "allowed.router: no NIC tells router advertisements from other frames; leave it out",
+        ),
+        (
+            allowed.dhcp_server,
+            "allowed.dhcp-server: no NIC tells what a DHCP server sends from other frames; leave it out",
+        ),
         (*queues != 1, "queues: how many a function has, its NIC decides; leave it out"),
         (
             qos != 0 && segment.id() == 0,
@@ -130,6 +142,18 @@ mod tests {
             (
                 "allowed.vlans",
                 Vnic { allowed: Allowed { vlans: vec![5], ..Allowed::default() }, ..plain.clone() },
+            ),
+            (
+                "allowed.control",
+                Vnic { allowed: Allowed { control: true, ..Allowed::default() }, ..plain.clone() },
+            ),
+            (
+                "allowed.router",
+                Vnic { allowed: Allowed { router: true, ..Allowed::default() }, ..plain.clone() },
+            ),
+            (
+                "allowed.dhcp-server",
+                Vnic { allowed: Allowed { dhcp_server: true, ..Allowed::default() }, ..plain.clone() },
             ),
             ("queues", Vnic { queues: 2, ..plain.clone() }),
             ("segment", Vnic { segment: Segment::new(5000).expect("in range"), ..plain.clone() }),

@@ -136,6 +136,7 @@ mod tests {
         changed.tx.max = Some("500mbit".parse().unwrap());
         changed.to = vec!["a".into(), "uplink".into()];
         changed.allowed.any_mac = true;
+        changed.allowed.dhcp_server = true;
         changed.attach = tap("tg0");
         let new = contracts(&[vnic("a", 1), changed, vnic("d", 4), vnic("other", 9)]);
         let named = ["a", "b", "d"].map(String::from).into();
@@ -151,6 +152,7 @@ mod tests {
         assert_eq!(
             got[1].changes,
             [
+                change("allowed.dhcp-server", Option::None, Some("true")),
                 change("allowed.macs", Option::None, Some("any")),
                 change("attach.mode", Some("server"), Option::None),
                 change("attach.tap", Option::None, Some("tg0")),

@@ -44,7 +44,7 @@ rx       = { max = "1gbit", burst = "64KiB", discipline = "fifo", queue = "1.5MB
 weight   = 7
 deadline = "500us"
 to       = ["plc2", "uplink"]
-allowed  = { macs = ["52:54:00:00:00:02"], prefixes = ["10.0.0.0/8"], vlans = [1, 4094] }
+allowed  = { macs = ["52:54:00:00:00:02"], prefixes = ["10.0.0.0/8"], vlans = [1, 4094], control = true, dhcp-server = true }
 mtu      = 3000
 queues   = 2
 guest    = "/run/vm/plc1.limit"
@@ -98,6 +98,9 @@ allowed.macs = "any"
             any_mac: false,
             prefixes: vec!["10.0.0.0/8".parse().expect("a prefix")],
             vlans: vec![1, 4094],
+            control: true,
+            router: false,
+            dhcp_server: true,
         },
         mtu: 3000,
         queues: 2,
@@ -277,6 +280,11 @@ fn refuses_bad_input() {
             "vnic.web.allowed.prefixes: 10.0.0.1/8 has bits set after its first 8",
         ),
         ("allowed = { vlans = [4095] }", "vnic.web.allowed.vlans: 4095 is out of range; 1 to 4094"),
+        ("allowed = { router = \"yes\" }", "vnic.web.allowed.router: expected true or false, found string"),
+        (
+            "allowed = { dhcp_server = true }",
+            "vnic.web.allowed.dhcp_server: unknown key; did you mean \"dhcp-server\"?",
+        ),
         ("allowed = { vlans = [7, 7] }", "vnic.web.allowed.vlans: 7 is listed twice"),
         // A deadline without envelope or `to`.
         (

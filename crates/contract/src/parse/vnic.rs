@@ -83,6 +83,9 @@ fn read_allowed(table: &Table<'_>) -> Allowed {
         any_mac,
         prefixes: table.texts("prefixes", "an IP prefix such as \"10.0.0.0/8\""),
         vlans: table.integers("vlans", &VLAN),
+        control: table.boolean("control").unwrap_or_default(),
+        router: table.boolean("router").unwrap_or_default(),
+        dhcp_server: table.boolean("dhcp-server").unwrap_or_default(),
     }
 }
 
