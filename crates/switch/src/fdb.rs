@@ -118,6 +118,12 @@ impl Fdb {
         (value & VALID != 0).then(|| port_of(value))
     }
 
+    /// The port whose contract an address belongs to, wherever frames to it go.
+    pub fn pinned(&self, segment: SegmentIndex, mac: Mac) -> Option<PortIndex> {
+        let (_, value) = self.find(key(segment, mac))?;
+        (value & PINNED != 0).then(|| port_of(value))
+    }
+
     /// Binds an address to its vNIC. Called by the control thread only, which
     /// has checked that no other vNIC owns it. What was learned makes room for it; `Err` where all
     /// around it are pinned.
@@ -333,6 +339,9 @@ mod tests {
         let fdb = Fdb::new();
         fdb.pin(SegmentIndex(0), mac(1), 5).unwrap();
         assert_eq!(fdb.learn(SegmentIndex(0), mac(1), 6, 1), Err(NotLearned::Pinned));
+        fdb.learn(SegmentIndex(0), mac(2), 6, 1).unwrap();
+        let pinned = [1, 2, 3].map(|n| fdb.pinned(SegmentIndex(0), mac(n)));
+        assert_eq!(pinned, [Some(5), None, None]);
         fdb.sweep(u32::MAX, None);
         assert_eq!(fdb.lookup(SegmentIndex(0), mac(1)), Some(5));
         fdb.unpin(SegmentIndex(0), mac(1));

@@ -14,6 +14,7 @@
 //! - [`frame`]: what the bytes of a frame say: headers, offloads, checksums; pure
 //! - [`sched`]: in which order and when frames leave: token buckets, EDF, minima, shares; pure
 //! - [`fdb`]: which port a MAC lives behind
+//! - [`claims`]: whose a link-local address is
 //! - [`virtio`]: guest memory and virtqueues
 //! - [`vhost_user`]: the protocol that hands us guest memory and virtqueues
 //! - [`port`]: where a vNIC is connected, with its contract
@@ -26,6 +27,7 @@
 //! - [`server`]: the process: workers, ports, the control socket
 
 pub mod capture;
+pub mod claims;
 pub mod confine;
 pub mod control;
 pub mod eventfd;

@@ -197,6 +197,52 @@ fn what_the_next_switch_writes_is_in_the_dirty_log() {
     }
 }
 
+/// The vNIC that used it first has it still, though the other one sends first in the new process.
+#[test]
+fn a_link_local_address_stays_with_its_vnic() {
+    for replaced in [false, true] {
+        let host = TestSwitch::new(1);
+        let path = control(&host);
+        let prefixes = "allowed = { prefixes = [\"192.0.2.0/24\"] }";
+        let (contract_a, contract_b) = (vnic("a", 1, prefixes), vnic("b", 2, prefixes));
+        let mut a = host.guest_with(&contract_a, ring(256));
+        let mut b = host.guest_with(&contract_b, ring(256));
+        a.send(&from_link_local(b.mac(), a.mac()));
+        b.receive();
+        let address: std::net::Ipv6Addr = "fe80::1".parse().unwrap();
+        assert_eq!(host.stats("a").link_local, [address]);
+
+        let next = Switch::start(1, &[], None).unwrap();
+        let stats = Reader::open(next.region.file()).unwrap();
+        if replaced {
+            upgrade(&next, &path);
+        } else {
+            restore(&next, &path, [&contract_a, &contract_b]);
+        }
+        until(|| next.ports().iter().all(|port| port.connection == Connection::Up));
+        b.send(&from_link_local(a.mac(), b.mac()));
+        until(|| stats.vnic("b").unwrap().tx.dropped.get("link_local") == Some(&1));
+        a.send(&from_link_local(b.mac(), a.mac()));
+        b.receive();
+        assert_eq!(stats.vnic("a").unwrap().link_local, [address]);
+        assert!(stats.vnic("b").unwrap().link_local.is_empty());
+        // Where it ends it ends.
+        let unrestricted = vnic("a", 1, "");
+        next.set_port(contract(&unrestricted), Connect::Keep).unwrap();
+        b.send(&from_link_local(a.mac(), b.mac()));
+        until(|| stats.vnic("b").unwrap().link_local == [address]);
+    }
+}
+
+/// A frame of IPv6 that says nothing, from fe80::1.
+fn from_link_local(dst: [u8; 6], src: [u8; 6]) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0, 0, 0, 59, 64, 0xfe, 0x80];
+    packet.extend([0; 13]);
+    packet.push(1);
+    packet.extend([0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+    [&dst[..], &src, &[0x86, 0xdd], &packet].concat()
+}
+
 /// The old one is quiet and stays so: as good as dead.
 fn restore(next: &Arc<Switch>, path: &Path, contracts: [&String; 2]) {
     let mut client = Client::connect(path).unwrap();

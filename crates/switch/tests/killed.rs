@@ -142,7 +142,8 @@ fn device() {
     let fdb = Arc::new(Fdb::new());
     let (faults, broken) = std::sync::mpsc::channel();
     let mut worker =
-        Worker::new(0, inbox, fdb.clone(), vec![None], &stats.layout().workers[0], faults).unwrap();
+        Worker::new(0, inbox, fdb.clone(), Arc::default(), vec![None], &stats.layout().workers[0], faults)
+            .unwrap();
     // SAFETY: the parent passed these descriptors on for us to own.
     let fd = |word: u64| unsafe { OwnedFd::from_raw_fd(word as i32) };
     for index in [0, 1] {

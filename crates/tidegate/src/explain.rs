@@ -27,13 +27,26 @@ pub fn drop_reason(label: &str) -> &'static str {
         DropReason::TooScattered => "spread over more pieces of memory than a frame may be",
         DropReason::TooLong => "longer than the sender's contract allows: raise `mtu`, or lower the guest's",
         DropReason::SourceMac => {
-            "sent from a MAC address that is not the vNIC's own: if that is meant to be, add it to `allowed.macs`"
+            "sent from a MAC address that is not the vNIC's own, or naming one in ARP or neighbour discovery: if that is meant to be, add it to `allowed.macs`"
         }
         DropReason::SourcePrefix => {
-            "sent from an IP address outside `allowed.prefixes`: if that is meant to be, add its prefix"
+            "sent from an IP address outside `allowed.prefixes`, or claiming one in ARP or neighbour discovery: if that is meant to be, add its prefix"
+        }
+        DropReason::LinkLocal => {
+            "sent from an IPv6 link-local address that is another vNIC's, or from a fifth one: \
+             `tidegate vnic show` lists those a vNIC holds; name it in `allowed.prefixes`"
+        }
+        DropReason::Control => {
+            "for the link itself (STP, LACP, LLDP, EAPOL, PAUSE): if that is meant to be, set `allowed.control`"
+        }
+        DropReason::Router => "a router advertisement or redirect: if it is a router, set `allowed.router`",
+        DropReason::DhcpServer => {
+            "what DHCP servers and relays send: if it is one, set `allowed.dhcp-server`"
         }
         DropReason::Vlan => "on a VLAN that is not in `allowed.vlans`",
-        DropReason::Encapsulation => "an encapsulation that hides the addresses which `allowed` is about",
+        DropReason::Encapsulation => {
+            "an encapsulation, IPv6 extension headers or fragments that hide what `allowed` is about"
+        }
         DropReason::NoReceiver => {
             "nobody in the segment to send it to: is the other vNIC there, in the same segment?"
         }

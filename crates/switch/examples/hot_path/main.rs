@@ -55,7 +55,8 @@ impl Scene {
         let fdb = Arc::new(Fdb::new());
         let (faults, _) = std::sync::mpsc::channel();
         let mut worker =
-            Worker::new(0, inbox, fdb.clone(), vec![None], &layout.workers[0], faults).expect("a worker");
+            Worker::new(0, inbox, fdb.clone(), Arc::default(), vec![None], &layout.workers[0], faults)
+                .expect("a worker");
         let segment = SegmentIndex(0);
         let mut promised = PortSet::EMPTY;
         promised.insert(1);

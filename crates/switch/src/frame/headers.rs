@@ -27,12 +27,21 @@ pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 
+/// IP protocol number of ICMP.
+pub const PROTO_ICMP: u8 = 1;
 /// IP protocol number of TCP.
 pub const PROTO_TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const PROTO_UDP: u8 = 17;
 /// IP protocol number of ICMPv6.
 pub const PROTO_ICMPV6: u8 = 58;
+
+/// Whether `dst` is an address for the link itself, which bridges do not forward: 01:80:c2:00:00:00 to 0f
+/// (IEEE 802.1Q, table 8-1): STP, PAUSE, LACP, EAPOL, LLDP.
+#[inline]
+pub const fn is_of_link(dst: Mac) -> bool {
+    matches!(dst.0, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
+}
 
 /// The network layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

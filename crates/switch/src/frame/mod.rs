@@ -25,7 +25,7 @@
 //! - [`finish`]: the checksum a receiver will not compute
 //! - [`segment`]: super-frames cut to frames, or to smaller super-frames
 //! - [`dscp`]: priority marks
-//! - [`policy`]: whether a vNIC may send a frame (anti-spoofing)
+//! - [`policy`]: whether a vNIC may send a frame: anti-spoofing, and who speaks for the link, a router, a DHCP server
 
 pub mod checksum;
 pub mod dscp;
@@ -48,6 +48,7 @@ pub use headers::{FRAME_MAX, HEADER_MAX, Headers, L3, L4};
 pub use offload::{Malformed, Offload, receiver_hdr, segments, wire_bytes};
 pub use parse::{ParseError, parse};
 pub use payload::{Payload, Span};
+pub use policy::link_local::Held;
 pub use policy::{Policy, Reason, Verdict};
 pub use segment::{SegmentPart, Segmenter};
 pub use vnet_hdr::VnetHdr;

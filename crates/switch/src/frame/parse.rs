@@ -18,7 +18,7 @@ use tidegate_contract::Mac;
 
 const PROTO_HOP_BY_HOP: u8 = 0;
 const PROTO_ROUTING: u8 = 43;
-const PROTO_FRAGMENT: u8 = 44;
+pub(super) const PROTO_FRAGMENT: u8 = 44;
 const PROTO_AUTHENTICATION: u8 = 51;
 const PROTO_DESTINATION: u8 = 60;
 const PROTO_MOBILITY: u8 = 135;

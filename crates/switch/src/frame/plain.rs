@@ -1,12 +1,13 @@
-//! The frames that nearly all are, recognised in few instructions: untagged IPv4 without options,
-//! and TCP or UDP over IPv6 without extension headers.
+//! The frames that nearly all are, recognised in few instructions: to one receiver, untagged IPv4 without
+//! options, and TCP or UDP over IPv6 without extension headers.
 //!
 //! ```text
 //!  head ─▶ look ─┬▶ Plain: what [`parse`](fn@crate::frame::parse) would say, as far as it matters
 //!                └▶ None: parse it
 //! ```
 //!
-//! For these, nothing behind the IP header decides whether a frame is carried.
+//! Whether such a frame is carried is decided by its addresses, and in few cases by its ports
+//! ([`Policy::passes_plain`](super::Policy::passes_plain)).
 
 use super::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTO_TCP, PROTO_UDP};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -29,6 +30,9 @@ pub struct Plain {
 pub fn look(head: &[u8], len: usize) -> Option<Plain> {
     let ip = head.first_chunk::<34>()?;
     let word = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
+    if ip[0] & 1 == 1 {
+        return None;
+    }
     let dscp = match word(12) {
         ETHERTYPE_IPV4 => {
             let ip_len = usize::from(word(16));
@@ -63,6 +67,7 @@ pub fn source_ip(head: &[u8]) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::policy::link_local::Held;
     use crate::frame::policy::tests::a_policy;
     use crate::frame::testing;
     use crate::frame::{HEADER_MAX, Verdict, parse};
@@ -76,8 +81,13 @@ mod tests {
         assert_eq!((headers.dst, headers.src, headers.dscp), (plain.dst, plain.src, plain.dscp));
         assert_eq!((headers.vlan, headers.source_ip(head)), (None, source_ip(head)));
         for policy in [a_policy(false), a_policy(true)] {
-            let passes = policy.check(head, &headers) == Verdict::Pass;
-            assert_eq!(policy.passes_plain(head, plain.src), passes, "{headers:?}");
+            let passes = policy.check(head, &headers, &Held::default()) == Verdict::Pass;
+            let plainly = policy.passes_plain(head, plain.src, &Held::default());
+            // Without prefixes nothing is left to ask.
+            assert!(
+                if policy.holds_addresses() { !plainly || passes } else { plainly == passes },
+                "{headers:?}"
+            );
         }
         true
     }
@@ -113,7 +123,13 @@ mod tests {
         for spec in [Frame::udp4(3), Frame::tcp4(1000), Frame::udp6(0), Frame::tcp6(100)] {
             let frame = spec.build();
             assert!(agrees(&frame, frame.len()), "{spec:?}");
+            for policy in [a_policy(false), a_policy(true)] {
+                assert!(policy.passes_plain(&frame, testing::SRC, &Held::default()), "{spec:?}");
+            }
         }
+        let mut to_all = Frame::udp4(3).build();
+        to_all[..6].fill(0xff);
+        assert!(!agrees(&to_all, to_all.len()));
         let tagged = Frame { vlan: Some(5), ..Frame::udp4(3) }.build();
         assert!(!agrees(&tagged, tagged.len()));
         assert!(!agrees(&testing::arp(testing::SRC, testing::SRC4), 42));

@@ -2,7 +2,7 @@
 //! under test; checks of finished frames by recomputing everything.
 
 use proptest::prelude::*;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use tidegate_contract::Mac;
 
 pub const DST: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
@@ -11,6 +11,7 @@ pub const SRC4: [u8; 4] = [10, 1, 2, 3];
 pub const DST4: [u8; 4] = [10, 1, 2, 254];
 pub const SRC6: [u8; 16] = [0xfd, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 pub const DST6: [u8; 16] = [0xfd, 9, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255];
+const PORTS: [u16; 2] = [0x9c40, 0x1451];
 /// Where the IP header of an untagged frame begins.
 pub const V6: usize = 14;
 
@@ -20,6 +21,10 @@ pub struct Frame {
     pub vlan: Option<u16>,
     pub v6: bool,
     pub tcp: bool,
+    /// Source address, where it is IPv6.
+    pub src6: [u8; 16],
+    /// Source and destination.
+    pub ports: [u16; 2],
     pub dscp: u8,
     pub ecn: u8,
     pub ip_id: u16,
@@ -40,6 +45,8 @@ impl Frame {
             vlan: None,
             v6,
             tcp,
+            src6: SRC6,
+            ports: PORTS,
             dscp: 0,
             ecn: 0,
             ip_id: 7,
@@ -66,7 +73,7 @@ impl Frame {
 
     pub fn build(&self) -> Vec<u8> {
         let mut l4 = vec![];
-        l4.extend([0x9c, 0x40, 0x14, 0x51]); // ports
+        self.ports.iter().for_each(|port| l4.extend(port.to_be_bytes()));
         if self.tcp {
             l4.extend(self.seq.to_be_bytes());
             l4.extend([0, 0, 0, 9]);
@@ -98,7 +105,7 @@ impl Frame {
             f.extend([0x86, 0xdd, 0x60 | tc >> 4, tc << 4 | 0xa, 0xbc, 0xde]);
             f.extend(((chain.len() + l4.len()) as u16).to_be_bytes());
             f.extend([self.extensions.first().map_or(protocol, |e| e.0), 64]);
-            f.extend(SRC6);
+            f.extend(self.src6);
             f.extend(DST6);
             f.extend(chain);
         } else {
@@ -223,8 +230,19 @@ pub fn frame_up_to(max: usize) -> impl Strategy<Value = Frame> {
     );
     let values = (any::<u16>(), any::<u32>(), any::<u8>(), 0usize..=10);
     let extension = (prop::sample::select(vec![0u8, 60]), 0usize..2);
-    (shape, values, prop::collection::vec(extension, 0..3), 0..=max, any::<u8>()).prop_map(
-        |((vlan, v6, tcp, dscp, ecn, ip_opt, _), (ip_id, seq, flags, tcp_opt), ext, len, seed)| {
+    // Of DHCP, in a few.
+    let ports = prop_oneof![9 => Just(PORTS), 1 => prop::sample::select(vec![[67, 68], [68, 67], [547, 546], [9, 68]])];
+    let link_local = (1u16..8).prop_map(|n| Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, n).octets());
+    let src6 = prop_oneof![9 => Just(SRC6), 1 => link_local];
+    let ends = (ports, src6, prop::collection::vec(extension, 0..3));
+    (shape, values, ends, 0..=max, any::<u8>()).prop_map(
+        |(
+            (vlan, v6, tcp, dscp, ecn, ip_opt, _),
+            (ip_id, seq, flags, tcp_opt),
+            (ports, src6, ext),
+            len,
+            seed,
+        )| {
             let extensions = ext.into_iter().map(|(p, n)| {
                 let mut bytes = vec![0; 8 + 8 * n];
                 bytes[1] = n as u8;
@@ -234,6 +252,8 @@ pub fn frame_up_to(max: usize) -> impl Strategy<Value = Frame> {
                 vlan,
                 v6,
                 tcp,
+                src6,
+                ports,
                 dscp,
                 ecn,
                 ip_id,

@@ -72,6 +72,8 @@ pub struct PortInfo {
     pub to: PortSet,
     /// Other MACs than the contract's may live behind it.
     pub learns: bool,
+    /// Frames for the link itself are sent to it.
+    pub control: bool,
 }
 
 impl PortInfo {
@@ -86,6 +88,7 @@ impl PortInfo {
             weight: vnic.weight,
             to,
             learns: vnic.allowed.any_mac,
+            control: vnic.allowed.control,
         }
     }
 

@@ -27,6 +27,7 @@ pub use slots::{Frame, FrameRef, NEVER, Owner, Slots};
 
 use crate::capture::CaptureTap;
 use crate::fdb::{PortIndex, SegmentIndex};
+use crate::frame::Held;
 use crate::sched::{Scheduler, TokenBucket};
 use crate::stats::DropReason;
 use crate::stats::layout::{VNICS, VnicSlot};
@@ -64,6 +65,8 @@ pub struct Port {
     /// A frame of it was to be dropped, and none came back since: when that may be asked again, as there
     /// may have been nothing to drop. [`NEVER`] otherwise.
     pub relieving: u64,
+    /// Link-local addresses that it may use.
+    pub held: Held,
     /// The hard limit on what it sends.
     pub shaper: Option<TokenBucket>,
     /// The cap on copies of flooded frames.
@@ -130,6 +133,7 @@ impl Port {
             quiet: false,
             idle_loops: 0,
             relieving: NEVER,
+            held: Held::default(),
             throttled_since: NEVER,
             behind_since: NEVER,
             last_started: 0,

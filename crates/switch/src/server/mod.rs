@@ -25,6 +25,7 @@ pub mod retire;
 pub mod session;
 pub mod table;
 
+use crate::claims::Claims;
 use crate::confine::{self, Enclosed};
 use crate::eventfd;
 use crate::fdb::Fdb;
@@ -133,6 +134,7 @@ impl Switch {
         let region = Region::create().map_err(fail("make the statistics region"))?;
         region.layout().workers_used.set(workers as u64);
         let fdb = Arc::new(Fdb::new());
+        let claims = Arc::<Claims>::default();
         let (faults, broken) = channel();
         let (handles, inboxes): (Vec<_>, Vec<_>) = (0..workers)
             .map(|_| mailbox())
@@ -143,8 +145,10 @@ impl Switch {
         let mut meshes = mesh(&handles);
         for (id, inbox) in inboxes.into_iter().enumerate() {
             let stats = &region.layout().workers[id];
-            let worker = Worker::new(id as u16, inbox, fdb.clone(), meshes.remove(0), stats, faults.clone())
-                .map_err(fail("make a worker"))?;
+            let peers = meshes.remove(0);
+            let worker =
+                Worker::new(id as u16, inbox, fdb.clone(), claims.clone(), peers, stats, faults.clone())
+                    .map_err(fail("make a worker"))?;
             let cpu = cpus.get(id).copied();
             std::thread::Builder::new()
                 .name(format!("worker-{id}"))

@@ -301,17 +301,13 @@ impl Switch {
     fn publish(&self, table: &mut Table) {
         let infos: Vec<_> =
             table.entries.values().map(|entry| (entry.vnic.name.clone(), table.info(entry))).collect();
-        let mut members = Vec::new();
-        for entry in table.entries.values() {
-            let segment = entry.segment.0 as usize;
-            if members.len() <= segment {
-                members.resize_with(segment + 1, Vec::new);
-            }
-            members[segment].push(entry.index);
-        }
+        let (members, named) = table.segments();
         for worker in self.workers.iter() {
-            let members = members.clone();
-            worker.call(move |worker| worker.set_members(members));
+            let (members, named) = (members.clone(), named.clone());
+            worker.call(move |worker| {
+                worker.set_members(members);
+                worker.set_named(named);
+            });
         }
         for (name, info) in infos {
             let Some(entry) = table.entries.get_mut(&name) else { continue };
@@ -368,7 +364,7 @@ impl Switch {
         statuses(&self.lock())
     }
 
-    /// Tokens and addresses that another process had.
+    /// Tokens and addresses that another process had: MACs that it learned, and link-local ones that it wrote down.
     pub(super) fn set_levels_and_learned(&self, retired: &Retired) {
         let table = self.lock();
         for (vnic, levels) in &retired.levels {
@@ -382,6 +378,15 @@ impl Switch {
                 // A full table learns it again, or does not.
                 let _ = self.fdb.learn(entry.segment, *mac, entry.index, *seen);
             }
+        }
+        // What one gave up another may hold by now.
+        for entry in table.entries.values() {
+            let index = entry.index;
+            self.workers[entry.worker].call(move |worker| worker.forget_addresses(index));
+        }
+        for entry in table.entries.values() {
+            let index = entry.index;
+            self.workers[entry.worker].call(move |worker| worker.restore_addresses(index));
         }
     }
 

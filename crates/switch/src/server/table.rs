@@ -1,5 +1,6 @@
 //! The ports, and what every worker is to know of them.
 
+use crate::claims::Named;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::log_limit::LogLimit;
 use crate::port::{PortInfo, PortSet};
@@ -116,6 +117,17 @@ impl Table {
     pub fn owner_of(&self, segment: Segment, mac: Mac) -> Option<&str> {
         let owns = |vnic: &Vnic| vnic.segment == segment && macs(vnic).any(|own| own == mac);
         self.entries.values().find(|e| owns(&e.vnic)).map(|e| e.vnic.name.as_str())
+    }
+
+    /// The ports of each segment, and the link-local addresses that contracts there name.
+    pub fn segments(&self) -> (Vec<Vec<PortIndex>>, Arc<[Named]>) {
+        let mut segments: Vec<Vec<&Entry>> = vec![vec![]; self.segments.len()];
+        for entry in self.entries.values() {
+            segments[entry.segment.0 as usize].push(entry);
+        }
+        let members = segments.iter().map(|here| here.iter().map(|entry| entry.index).collect()).collect();
+        let named = segments.iter().map(|here| Named::new(here.iter().map(|entry| &entry.vnic))).collect();
+        (members, named)
     }
 
     /// What the workers are to know of a port.

@@ -3,12 +3,15 @@
 
 use super::histogram::SharedHistogram;
 use super::reason::{DropReason, MissCause};
+use crate::frame::Held;
+use crate::frame::policy::link_local::MOST;
+use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 /// `tgstats` and a NUL, big-endian.
 pub const MAGIC: u64 = 0x7467_7374_6174_7300;
 /// Version of this layout.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Most vNICs of one switch.
 pub const VNICS: usize = 1024;
 /// Most workers of one switch.
@@ -128,6 +131,8 @@ pub struct VnicSlot {
     /// Messages of front ends begun and answered: odd while one is being handled. Never falls, so what was
     /// kept of a connection at one value is the truth while it has that value.
     pub messages: Counter,
+    /// The link-local addresses that it holds, high and low half; 0 where there is none.
+    pub link_local: [[Counter; 2]; MOST],
 }
 
 impl TrafficSlot {
@@ -152,6 +157,26 @@ impl VnicSlot {
         to.misses_seen.set(self.misses_seen.get());
         self.miss_log.iter().zip(&to.miss_log).for_each(|(from, to)| from.copy_to(to));
         to.messages.set(self.messages.get());
+        self.link_local
+            .iter()
+            .flatten()
+            .zip(to.link_local.iter().flatten())
+            .for_each(|(f, t)| t.set(f.get()));
+    }
+
+    /// Writes down the link-local addresses that a vNIC holds.
+    pub fn set_link_local(&self, held: &Held) {
+        let none = std::iter::repeat(Ipv6Addr::UNSPECIFIED);
+        for ([high, low], ip) in self.link_local.iter().zip(held.iter().chain(none)) {
+            high.set((ip.to_bits() >> 64) as u64);
+            low.set(ip.to_bits() as u64);
+        }
+    }
+
+    /// The link-local addresses that were written down.
+    pub fn link_local(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
+        let word = |[high, low]: &[Counter; 2]| u128::from(high.get()) << 64 | u128::from(low.get());
+        self.link_local.iter().map(word).map(Ipv6Addr::from_bits).filter(Ipv6Addr::is_unicast_link_local)
     }
 }
 

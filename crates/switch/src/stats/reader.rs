@@ -8,6 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::Ipv6Addr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -117,6 +118,9 @@ pub struct VnicStats {
     pub realtime_worst_ns: u64,
     /// Deadline misses by [`MissCause::label`]; causes that never occurred are left out.
     pub misses: BTreeMap<String, u64>,
+    /// The link-local addresses that it [holds](crate::frame::Held).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub link_local: Vec<Ipv6Addr>,
 }
 
 /// One worker's account of itself.
@@ -297,6 +301,7 @@ fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
             .map(|c| (c.label().to_owned(), slot.misses[*c as usize].get()))
             .filter(|(_, n)| *n > 0)
             .collect(),
+        link_local: slot.link_local().collect(),
     }
 }
 

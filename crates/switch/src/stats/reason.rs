@@ -35,9 +35,17 @@ reasons! {
         SourceMac = "source_mac",
         /// Source IP (or ARP sender) outside the allowed prefixes.
         SourcePrefix = "source_prefix",
+        /// A link-local address that is another vNIC's, or one too many.
+        LinkLocal = "link_local",
+        /// For the link itself, without leave.
+        Control = "control",
+        /// Router advertisement or redirect, without leave.
+        Router = "router",
+        /// From a DHCP server or relay, without leave.
+        DhcpServer = "dhcp_server",
         /// A VLAN the vNIC is not a member of.
         Vlan = "vlan",
-        /// An encapsulation that hides the addresses to be checked.
+        /// An encapsulation, extension headers or fragments that hide what is to be checked.
         Encapsulation = "encapsulation",
         /// Nobody in the segment to send it to.
         NoReceiver = "no_receiver",

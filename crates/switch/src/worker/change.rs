@@ -43,6 +43,7 @@ impl Worker {
         self.owned.push(index);
         self.ports[index as usize] = Some(port);
         self.order_owned();
+        self.restore_addresses(index);
     }
 
     /// Gives a quiet port up: what waits for it is dropped, and no worker sends to it any more.
@@ -56,6 +57,7 @@ impl Worker {
         self.owned.retain(|own| *own != index);
         self.order_owned();
         let mut port = self.ports[index as usize].take()?;
+        self.release_addresses(&mut port);
         match &mut port.link {
             Link::Tap(tap) => tap.queues.iter().for_each(|queue| self.sleeper.remove_tap(&queue.file)),
             Link::Vhost(vhost) => {
@@ -84,6 +86,7 @@ impl Worker {
             }
         }
         self.order_owned();
+        self.review_addresses(index);
     }
 
     /// What is known of any port of the switch; `None` forgets it.
@@ -121,8 +124,10 @@ impl Worker {
     pub fn set_segment(&mut self, index: PortIndex, segment: SegmentIndex) {
         self.clear_egress(index);
         self.settle();
-        if let Some(port) = &mut self.ports[index as usize] {
+        if let Some(mut port) = self.ports[index as usize].take() {
+            self.release_addresses(&mut port);
             port.segment = segment;
+            self.ports[index as usize] = Some(port);
         }
     }
 

@@ -20,7 +20,7 @@ use crate::fdb::{NotLearned, PortIndex};
 use crate::frame::dscp::is_realtime;
 use crate::frame::offload::{check, receiver_hdr};
 use crate::frame::plain::{Plain, look};
-use crate::frame::{L3, L4, Offload, Policy, Verdict, VnetHdr};
+use crate::frame::{L3, L4, Offload, Verdict, VnetHdr};
 use crate::frame::{clear_realtime_marks, parse};
 use crate::port::vhost::{Receiver, VhostPort};
 use crate::port::{Link, NEVER, Port};
@@ -186,16 +186,15 @@ impl Worker {
             let vnet = unsafe { read(single.ptr, header_len, head, head_len) };
             let head = &mut head[..head_len];
             let (Plain { src, dst, dscp }, vid) = match look(head, len) {
-                Some(plain) if port.contract.policy.passes_plain(head, plain.src) => (plain, None),
+                Some(plain) if port.contract.policy.passes_plain(head, plain.src, &port.held) => {
+                    (plain, None)
+                }
                 Some(_) => return i,
-                None => match look_closely(&port.contract.policy, head, len) {
+                None => match look_closely(port, head, len) {
                     Some(seen) => seen,
                     None => return i,
                 },
             };
-            if dst.is_group() {
-                return i;
-            }
             if is_realtime(dscp) && !realtime {
                 clear_marks(head, len);
             }
@@ -448,10 +447,14 @@ fn rx_ring(vhost: &mut VhostPort, queue: u16) -> Option<&mut crate::port::vhost:
 
 /// Whether a frame that is not plain at first sight, as one with a tag, can go this way.
 #[inline(never)]
-fn look_closely(policy: &Policy, head: &[u8], len: usize) -> Option<(Plain, Option<u16>)> {
+fn look_closely(port: &Port, head: &[u8], len: usize) -> Option<(Plain, Option<u16>)> {
+    // One to many is copied first.
+    if head[0] & 1 == 1 {
+        return None;
+    }
     let headers = parse(head, len).ok()?;
     let whole = matches!((headers.l3, headers.l4), (L3::Ipv4 | L3::Ipv6, L4::Tcp | L4::Udp));
-    if !whole || policy.check(head, &headers) != Verdict::Pass {
+    if !whole || port.contract.policy.check(head, &headers, &port.held) != Verdict::Pass {
         return None;
     }
     Some((Plain { dst: headers.dst, src: headers.src, dscp: headers.dscp }, headers.vid()))

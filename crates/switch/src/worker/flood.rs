@@ -16,6 +16,17 @@ const COPIES: u16 = 256;
 /// segmented first by nobody, and dropped.
 pub const FLOOD_MAX: usize = 9_216;
 
+/// Members of a segment that a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Audience {
+    /// All: broadcast and multicast.
+    All,
+    /// Those behind which addresses are learned: unknown unicast.
+    Learning,
+    /// Those that asked for frames for the link itself.
+    Control,
+}
+
 /// The pool of copies.
 pub struct FloodPool {
     slots: Slots,
@@ -106,10 +117,9 @@ impl FloodPool {
 }
 
 impl Worker {
-    /// Sends a copy of `frame` to the members of its port's segment; of an
-    /// unknown unicast address only to those behind which addresses are learned.
-    pub(super) fn flood_frame(&mut self, port: &mut Port, frame: &Frame, unknown: bool) {
-        let receivers = self.receivers(port, unknown).count() as u16;
+    /// Sends a copy of `frame` to members of its port's segment.
+    pub(super) fn flood_frame(&mut self, port: &mut Port, frame: &Frame, audience: Audience) {
+        let receivers = self.receivers(port, audience).count() as u16;
         if receivers == 0 {
             port.count_tx_drop(DropReason::NoReceiver);
             return;
@@ -124,7 +134,7 @@ impl Worker {
             return;
         };
         port.flood.charge(self.now, bytes);
-        self.spread(port, unknown, copy);
+        self.spread(port, audience, copy);
     }
 
     /// Tells the segment where a port's addresses live now (RARP, as QEMU does
@@ -132,14 +142,14 @@ impl Worker {
     pub fn announce(&mut self, index: PortIndex, macs: &[Mac]) {
         let Some(mut port) = self.ports[index as usize].take() else { return };
         for mac in macs {
-            let receivers = self.receivers(&port, true).count() as u16;
+            let receivers = self.receivers(&port, Audience::Learning).count() as u16;
             // A front end may ask for one after the other.
             let bytes = ANNOUNCEMENT as u64 * u64::from(receivers);
             if port.flood.conforms_at(self.now, bytes) > self.now {
                 port.count_tx_drop(DropReason::FloodCap);
             } else if let Some(copy) = self.flood.announcement(index, *mac, receivers, self.now) {
                 port.flood.charge(self.now, bytes);
-                self.spread(&port, true, copy);
+                self.spread(&port, Audience::Learning, copy);
             }
         }
         self.ports[index as usize] = Some(port);
@@ -147,20 +157,26 @@ impl Worker {
         self.ring_peers();
     }
 
-    fn receivers(&self, port: &Port, unknown: bool) -> impl Iterator<Item = PortIndex> {
+    fn receivers(&self, port: &Port, audience: Audience) -> impl Iterator<Item = PortIndex> {
         let members = self.members.get(port.segment.0 as usize).map_or(&[][..], Vec::as_slice);
-        members.iter().copied().filter(move |member| self.floods_to(port.index, *member, unknown))
+        members.iter().copied().filter(move |member| self.floods_to(port.index, *member, audience))
     }
 
-    fn floods_to(&self, from: PortIndex, member: PortIndex, unknown: bool) -> bool {
-        member != from && self.infos[member as usize].as_ref().is_some_and(|info| !unknown || info.learns)
+    fn floods_to(&self, from: PortIndex, member: PortIndex, audience: Audience) -> bool {
+        let Some(info) = &self.infos[member as usize] else { return false };
+        let asked = match audience {
+            Audience::All => true,
+            Audience::Learning => info.learns,
+            Audience::Control => info.control,
+        };
+        member != from && asked
     }
 
-    fn spread(&mut self, port: &Port, unknown: bool, copy: FrameRef) {
+    fn spread(&mut self, port: &Port, audience: Audience, copy: FrameRef) {
         let segment = port.segment.0 as usize;
         for i in 0..self.members.get(segment).map_or(0, Vec::len) {
             let member = self.members[segment][i];
-            if self.floods_to(port.index, member, unknown) {
+            if self.floods_to(port.index, member, audience) {
                 self.route(member, copy);
             }
         }

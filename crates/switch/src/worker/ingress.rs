@@ -7,10 +7,12 @@
 //! ```
 
 use super::crossing::Crossing;
+use super::flood::Audience;
 use super::{Fate, Worker, budget};
 use crate::fdb::PortIndex;
+use crate::frame::headers::is_of_link;
 use crate::frame::offload::check;
-use crate::frame::{HEADER_MAX, Headers, L3, L4, Offload, Segmenter, Verdict, VnetHdr, clear_realtime_marks};
+use crate::frame::{HEADER_MAX, Headers, L3, L4, Offload, Segmenter, VnetHdr, clear_realtime_marks};
 use crate::frame::{parse, segments, wire_bytes};
 use crate::port::vhost::Pending;
 use crate::port::{Frame, FrameRef, Link, NEVER, Owner, Port};
@@ -28,11 +30,8 @@ const BEHIND: u64 = 10_000_000;
 enum To {
     /// To this port.
     Port(PortIndex),
-    /// To every member of the segment, or those that may know the address.
-    Flood {
-        /// Unknown unicast: only ports behind which addresses are learned.
-        unknown: bool,
-    },
+    /// To these members of the segment.
+    Flood(Audience),
 }
 
 /// What came of one attempt to send.
@@ -222,9 +221,7 @@ impl Worker {
         if longest > port.contract.frame_max {
             return Err(DropReason::TooLong);
         }
-        if let Verdict::Drop(reason) = port.contract.policy.check(frame.head(), &headers) {
-            return Err(reason.into());
-        }
+        self.admit(port, frame.head(), &headers)?;
         frame.headers = headers;
         frame.offload = offload;
         frame.wire_frames = segments(offload, &headers, len);
@@ -251,12 +248,12 @@ impl Worker {
     /// while it waited for tokens its receiver's place may have become another's.
     fn destination(&self, port: &Port, dst: Mac) -> Option<To> {
         if dst.is_group() {
-            return Some(To::Flood { unknown: false });
+            return Some(To::Flood(if is_of_link(dst) { Audience::Control } else { Audience::All }));
         }
         match self.fdb.lookup(port.segment, dst) {
             Some(to) if to == port.index => None,
             Some(to) => Some(To::Port(to)),
-            None => Some(To::Flood { unknown: true }),
+            None => Some(To::Flood(Audience::Learning)),
         }
     }
 
@@ -398,8 +395,8 @@ impl Worker {
                 frame.egress = egress;
                 self.route(egress, reference);
             }
-            Some(To::Flood { unknown }) => {
-                self.flood_frame(port, frame, unknown);
+            Some(To::Flood(audience)) => {
+                self.flood_frame(port, frame, audience);
                 super::settle::give_back(port, reference);
             }
             None => {
@@ -578,10 +575,14 @@ impl From<crate::frame::policy::Reason> for DropReason {
     fn from(reason: crate::frame::policy::Reason) -> Self {
         use crate::frame::policy::Reason;
         match reason {
-            Reason::SourceMac => Self::SourceMac,
+            Reason::SourceMac | Reason::NeighbourMac => Self::SourceMac,
             Reason::SourcePrefix | Reason::ArpSpoof | Reason::NeighbourSpoof => Self::SourcePrefix,
+            Reason::LinkLocal => Self::LinkLocal,
+            Reason::Control => Self::Control,
+            Reason::Router => Self::Router,
+            Reason::DhcpServer => Self::DhcpServer,
             Reason::Vlan => Self::Vlan,
-            Reason::Encapsulation => Self::Encapsulation,
+            Reason::Encapsulation | Reason::Hidden => Self::Encapsulation,
         }
     }
 }

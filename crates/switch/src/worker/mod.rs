@@ -15,6 +15,7 @@
 //! - [`fast`]: plain frames that meet no contention, from ring to ring
 //! - [`egress`]: from the scheduler to the receiver
 //! - [`deliver`]: one frame into the receiver's buffers, offloads finished
+//! - [`addresses`]: link-local addresses that own ports use
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - [`settle`]: what became of a frame, back at its source
 //! - [`crossing`]: rings between workers
@@ -24,6 +25,7 @@
 //! - [`handle`]: how other threads reach a worker
 //! - [`change`]: what they ask of it
 
+mod addresses;
 mod budget;
 pub mod change;
 pub mod crossing;
@@ -48,6 +50,7 @@ mod testing;
 
 pub use handle::{Inbox, WorkerHandle, mailbox};
 
+use crate::claims::{Claims, Named};
 use crate::fdb::{Fdb, PortIndex};
 use crate::port::{NEVER, Port, PortInfo, PortSet};
 use crate::stats::layout::{VNICS, WorkerSlot};
@@ -101,6 +104,9 @@ pub struct Worker {
     /// Ports by segment.
     members: Vec<Vec<PortIndex>>,
     fdb: Arc<Fdb>,
+    claims: Arc<Claims>,
+    /// Link-local addresses that contracts name, by segment.
+    named: Arc<[Named]>,
     /// The other workers; none at its own place.
     peers: Peers,
     /// Peers that were sent something in this loop.
@@ -141,6 +147,7 @@ impl Worker {
         id: u16,
         inbox: Inbox,
         fdb: Arc<Fdb>,
+        claims: Arc<Claims>,
         peers: Peers,
         stats: &'static WorkerSlot,
         faults: Faults,
@@ -155,6 +162,8 @@ impl Worker {
             infos: vec![None; VNICS],
             members: Vec::new(),
             fdb,
+            claims,
+            named: Arc::default(),
             peers,
             to_ring: 0,
             peers_first: false,

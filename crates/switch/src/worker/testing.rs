@@ -2,6 +2,7 @@
 
 use super::crossing::Peer;
 use super::{Peers, Worker, WorkerHandle, mailbox};
+use crate::claims::Claims;
 use crate::fdb::{Fdb, PortIndex, SegmentIndex};
 use crate::port::vhost::VhostPort;
 use crate::port::{Link, Port, PortContract, PortInfo, PortSet};
@@ -38,12 +39,12 @@ pub fn workers(count: usize) -> Vec<(Worker, WorkerHandle)> {
         peers[a][b] = Some((at_a, inboxes[b].bell().clone()));
         peers[b][a] = Some((at_b, inboxes[a].bell().clone()));
     }
-    let fdb = Arc::new(Fdb::new());
+    let (fdb, claims) = (Arc::new(Fdb::new()), Arc::new(Claims::new()));
     let region = Region::create().unwrap();
     let all = inboxes.into_iter().zip(peers).zip(&region.layout().workers).enumerate();
     let workers = all.map(|(id, ((inbox, peers), stats))| {
         let (faults, _) = std::sync::mpsc::channel();
-        Worker::new(id as u16, inbox, fdb.clone(), peers, stats, faults).unwrap()
+        Worker::new(id as u16, inbox, fdb.clone(), claims.clone(), peers, stats, faults).unwrap()
     });
     workers.zip(handles).collect()
 }

@@ -130,6 +130,11 @@ fn facts(view: &VnicView) -> Vec<(&'static str, String)> {
     if !to.is_empty() {
         facts.push(("to", to.join(", ")));
     }
+    let held = view.stats.iter().flat_map(|stats| &stats.link_local).map(ToString::to_string);
+    let held: Vec<String> = held.collect();
+    if !held.is_empty() {
+        facts.push(("link-local", held.join(", ")));
+    }
     facts.extend([("mtu", mtu.to_string()), ("queues", queues.to_string())]);
     if let Some(guest) = guest {
         facts.push(("guest", guest.display().to_string()));

@@ -177,7 +177,7 @@ Of its 11,999 frames delivered, half took at most 42.0 us, 99 % 90.0 us, 99.9 % 
 
 Dropped of what it sent:
   frames  reason      what it means
-   1,200  source_mac  sent from a MAC address that is not the vNIC's own: if that is meant to be, add it to \
+   1,200  source_mac  sent from a MAC address that is not the vNIC's own, or naming one in ARP or neighbour discovery: if that is meant to be, add it to \
 `allowed.macs`
        1  late        could no longer arrive before its deadline
 

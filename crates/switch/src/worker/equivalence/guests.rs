@@ -55,6 +55,8 @@ pub(super) enum To {
     Guest(usize),
     Everybody,
     Multicast,
+    /// The link itself.
+    Link,
     Nobody,
     /// One behind another guest, known once it has sent.
     Other(u8),
@@ -131,6 +133,7 @@ impl Sent {
                 To::Guest(guest) => mac(guest),
                 To::Everybody => Mac([0xff; 6]),
                 To::Multicast => Mac([0x33, 0x33, 0, 0, 0, 1]),
+                To::Link => Mac([0x01, 0x80, 0xc2, 0, 0, 0x0e]),
                 To::Nobody => Mac([0x52, 0x54, 0, 9, 9, 9]),
                 To::Other(last) => behind(last),
             };

@@ -44,10 +44,11 @@ const FEATURES: [u64; 8] = [
 ];
 
 /// Contracts without a limit that several senders could meet at.
-const OPEN: [&str; 5] = [
+const OPEN: [&str; 6] = [
     "",
     "allowed = { prefixes = [\"10.1.0.0/16\", \"fd01:2::/32\"], vlans = [10] }",
-    "allowed = { macs = \"any\", vlans = [10, 20] }",
+    "allowed = { macs = \"any\", vlans = [10, 20], control = true }",
+    "allowed = { prefixes = [\"10.1.2.3/32\", \"fe80::1/128\"], dhcp-server = true }",
     "rx = { max = \"100gbit\", burst = \"1MB\" }",
     "tx = { max = \"1gbit\", burst = \"4kB\" }\ndeadline = \"40us\"\nto = [\"v1\"]",
 ];
@@ -106,7 +107,8 @@ impl Switch {
         let (faults, _) = std::sync::mpsc::channel();
         let fdb = Arc::new(Fdb::new());
         let worker_stats = REGIONS.with(|regions| &regions[region].layout().workers[0]);
-        let mut worker = Worker::new(0, inbox, fdb.clone(), vec![None], worker_stats, faults).unwrap();
+        let mut worker =
+            Worker::new(0, inbox, fdb.clone(), Arc::default(), vec![None], worker_stats, faults).unwrap();
         let mut switch = Vec::new();
         let mut all_stats = Vec::new();
         for index in 0..GUESTS {
@@ -276,6 +278,7 @@ fn sent(several: bool) -> impl Strategy<Value = Sent> {
         1 => Just(To::Guest(0)),
         1 => Just(To::Everybody),
         1 => Just(To::Multicast),
+        1 => Just(To::Link),
         1 => Just(To::Nobody),
         1 => (0u8..3).prop_map(To::Other)
 

@@ -1,0 +1,259 @@
+//! Whose a link-local address is, in a segment.
+//!
+//! ```text
+//!  contracts ──▶ Named: addresses in their `allowed.prefixes` ──▶ never claimed
+//!  workers ─ claim, release ─▶ ┌──────────────────────────┐
+//!                              │ 16,384 × (address, port) │ ──▶ the first port has it
+//!                              └──────────────────────────┘
+//! ```
+//!
+//! One table for all workers, without locks. It is asked only when a vNIC uses an address for the
+//! first time: what a port holds it knows itself ([`Held`](crate::frame::Held)), at most
+//! [`MOST`] addresses. So 1,024 ports fill a quarter of the table at most, and no guest can fill it for others.
+//!
+//! An entry is one word, so that it is taken by one compare-and-swap: the port beside 47 bits of a
+//! hash of segment and address. The hash is keyed with random numbers of this process. Guests
+//! cannot choose addresses that meet at one place, nor two that are taken for one another.
+
+use crate::fdb::{PortIndex, SegmentIndex};
+use crate::frame::policy::link_local::MOST;
+use crate::frame::policy::prefixes::named;
+use crate::stats::layout::VNICS;
+use std::hash::{BuildHasher, RandomState};
+use std::net::Ipv6Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tidegate_contract::Vnic;
+
+const SLOTS: usize = 1 << 14;
+const _: () = assert!(SLOTS >= 4 * VNICS * MOST, "sparse enough that there is always a free place near by");
+/// Places at which an address may be. All are looked at: a gap may be one that was left.
+const PLACES: usize = 32;
+/// The part of an entry that is the address's.
+const ADDRESS: u64 = !0xffff;
+const EMPTY: u64 = 0;
+
+/// The table.
+pub struct Claims {
+    slots: Box<[AtomicU64]>,
+    key: RandomState,
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Claims {
+    /// No claims; 128 KiB.
+    pub fn new() -> Self {
+        Self::with_slots(SLOTS)
+    }
+
+    /// A table of this size, a power of two.
+    fn with_slots(slots: usize) -> Self {
+        Self { slots: (0..slots).map(|_| AtomicU64::new(EMPTY)).collect(), key: RandomState::new() }
+    }
+
+    /// Claims an address for a port; `false` where it is another port's.
+    ///
+    /// Two ports that claim the same at the same moment may both be refused; one of them has it with
+    /// its next frame.
+    pub fn claim(&self, segment: SegmentIndex, ip: Ipv6Addr, port: PortIndex) -> bool {
+        let (start, address) = self.find(segment, ip);
+        let mine = address | u64::from(port);
+        // Ends: each round but the last loses a place to another claim.
+        for _ in 0..PLACES {
+            let mut free = None;
+            for slot in self.places(start) {
+                match slot.load(Ordering::SeqCst) {
+                    EMPTY => free = free.or(Some(slot)),
+                    entry if entry == mine => return true,
+                    entry if entry & ADDRESS == address => return false,
+                    _ => {}
+                }
+            }
+            let Some(free) = free else { return false };
+            if free.compare_exchange(EMPTY, mine, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+                continue;
+            }
+            // Another port may have claimed it meanwhile in a gap that was not there before. Of two that both
+            // store first and look then, one at least sees the other.
+            let taken = |slot: &AtomicU64| {
+                let entry = slot.load(Ordering::SeqCst);
+                entry != mine && entry & ADDRESS == address
+            };
+            if !self.places(start).any(taken) {
+                return true;
+            }
+            free.store(EMPTY, Ordering::SeqCst);
+            return false;
+        }
+        false
+    }
+
+    /// Gives up an address that a port has claimed.
+    pub fn release(&self, segment: SegmentIndex, ip: Ipv6Addr, port: PortIndex) {
+        let (start, address) = self.find(segment, ip);
+        let mine = address | u64::from(port);
+        for slot in self.places(start) {
+            if slot.load(Ordering::SeqCst) == mine {
+                slot.store(EMPTY, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Addresses claimed by all ports.
+    pub fn count(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.load(Ordering::Relaxed) != EMPTY).count()
+    }
+
+    /// Where an address is looked for, and what it looks like.
+    fn find(&self, segment: SegmentIndex, ip: Ipv6Addr) -> (usize, u64) {
+        let hash = self.key.hash_one((segment.0, ip.to_bits()));
+        // No entry is EMPTY, whatever its port.
+        (hash as usize, hash & ADDRESS | 1 << 63)
+    }
+
+    fn places(&self, start: usize) -> impl Iterator<Item = &AtomicU64> {
+        let mask = self.slots.len() - 1;
+        (0..PLACES).map(move |i| &self.slots[start.wrapping_add(i) & mask])
+    }
+}
+
+/// The link-local addresses that contracts of a segment name: no vNIC claims these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// First and last of each range; in order, apart from each other.
+    ranges: Box<[(u128, u128)]>,
+}
+
+impl Named {
+    /// Those of these contracts.
+    pub fn new<'a>(contracts: impl Iterator<Item = &'a Vnic>) -> Self {
+        let mut all: Vec<(u128, u128)> = contracts
+            .flat_map(|vnic| named(&vnic.allowed.prefixes))
+            .map(|(net, mask)| (net, net | !mask))
+            .collect();
+        all.sort_unstable();
+        // Prefixes lie within each other or apart.
+        all.dedup_by(|next, kept| next.1 <= kept.1);
+        Self { ranges: all.into() }
+    }
+
+    /// Whether a contract names `ip`.
+    pub fn contain(&self, ip: Ipv6Addr) -> bool {
+        let bits = ip.to_bits();
+        let behind = self.ranges.partition_point(|(first, _)| *first <= bits);
+        behind > 0 && bits <= self.ranges[behind - 1].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+    use std::sync::atomic::AtomicU32;
+
+    fn ip(n: u64) -> Ipv6Addr {
+        Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(n))
+    }
+
+    const SEGMENT: SegmentIndex = SegmentIndex(3);
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_map(steps in prop::collection::vec((any::<bool>(), 0u16..3, 0u64..20, 0u16..4), 1..300)) {
+            let claims = Claims::new();
+            let mut model: HashMap<(u16, u64), u16> = HashMap::new();
+            for (claim, segment, n, port) in steps {
+                if claim {
+                    let holder = *model.entry((segment, n)).or_insert(port);
+                    prop_assert_eq!(claims.claim(SegmentIndex(segment), ip(n), port), holder == port);
+                } else {
+                    claims.release(SegmentIndex(segment), ip(n), port);
+                    if model.get(&(segment, n)) == Some(&port) {
+                        model.remove(&(segment, n));
+                    }
+                }
+                prop_assert_eq!(claims.count(), model.len());
+            }
+        }
+
+        #[test]
+        fn what_is_named_is_what_a_contract_names(
+            prefixes in prop::collection::vec((0u128..4096, 112u8..=128), 0..12),
+            addresses in prop::collection::vec(0u128..4096, 20),
+        ) {
+            let link = 0xfe80 << 112;
+            let prefix = |(n, len): &(u128, u8)| {
+                let mask = u128::MAX << (128 - len);
+                format!("\"{}/{len}\"", Ipv6Addr::from_bits((link | n) & mask))
+            };
+            let mut texts: Vec<_> = prefixes.iter().map(prefix).collect();
+            texts.sort();
+            texts.dedup();
+            let contract = |(i, prefixes): (usize, &[String])| {
+                let text = format!(
+                    "[vnic.v{i}]\nattach = {{ tap = \"t{i}\" }}\nmac = \"52:54:00:00:00:01\"\nsegment = 1\n\
+                     allowed = {{ prefixes = [{}] }}",
+                    prefixes.join(",")
+                );
+                tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value
+            };
+            let vnics: Vec<Vnic> = texts.chunks(3).enumerate().map(contract).collect();
+            let named = Named::new(vnics.iter());
+            for n in addresses {
+                let address = Ipv6Addr::from_bits(link | n);
+                let of = |vnic: &Vnic| vnic.allowed.prefixes.iter().any(|p| p.contains(address.into()));
+                prop_assert_eq!(named.contain(address), vnics.iter().any(of), "{}", address);
+            }
+        }
+    }
+
+    #[test]
+    fn as_many_as_all_ports_may_hold_find_a_place() {
+        let claims = Claims::new();
+        let all = || (0..VNICS as u64 * MOST as u64).map(|n| (ip(n), (n / MOST as u64) as PortIndex));
+        assert!(all().all(|(ip, port)| claims.claim(SEGMENT, ip, port)));
+        assert_eq!(claims.count(), VNICS * MOST);
+        assert!(!all().any(|(ip, port)| claims.claim(SEGMENT, ip, port ^ 1)));
+        assert!(all().all(|(ip, port)| claims.claim(SEGMENT, ip, port)), "what one has is one's own");
+        all().for_each(|(ip, port)| claims.release(SEGMENT, ip, port ^ 1));
+        assert_eq!(claims.count(), VNICS * MOST, "a port gives up its own only");
+        all().for_each(|(ip, port)| claims.release(SEGMENT, ip, port));
+        assert_eq!(claims.count(), 0);
+    }
+
+    /// Claims and releases from several threads: an address never has two holders, and none is lost.
+    #[test]
+    fn an_address_has_one_holder_at_a_time() {
+        const ADDRESSES: u64 = 6;
+        // So small that they are in each other's way, and leave gaps before each other.
+        let claims = Claims::with_slots(8);
+        let holders: Vec<AtomicU32> = (0..ADDRESSES).map(|_| AtomicU32::new(0)).collect();
+        let granted = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for port in 0..4u16 {
+                let (claims, holders, granted) = (&claims, &holders, &granted);
+                scope.spawn(move || {
+                    let mut random = u64::from(port) + 1;
+                    for _ in 0..50_000 {
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        let n = (random >> 33) % ADDRESSES;
+                        if claims.claim(SEGMENT, ip(n), port) {
+                            granted.fetch_add(1, Ordering::Relaxed);
+                            assert_eq!(holders[n as usize].fetch_add(1, Ordering::SeqCst), 0, "two holders");
+                            std::hint::spin_loop();
+                            holders[n as usize].fetch_sub(1, Ordering::SeqCst);
+                            claims.release(SEGMENT, ip(n), port);
+                        }
+                    }
+                });
+            }
+        });
+        assert!(granted.into_inner() > 1000);
+        assert_eq!(claims.count(), 0);
+    }
+}

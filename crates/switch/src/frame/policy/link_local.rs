@@ -1,0 +1,84 @@
+//! Link-local addresses (fe80::/10; RFC 4291, 2.5.6): those that a vNIC uses, and the MAC that one was made from.
+//!
+//! A host chooses such an address by itself. So a vNIC with `allowed.prefixes` holds the
+//! first [`MOST`] that it uses and that are no other vNIC's; [`crate::claims`] keeps them apart.
+
+use std::net::Ipv6Addr;
+use tidegate_contract::Mac;
+
+/// Most link-local addresses that a vNIC with `allowed.prefixes` uses, besides those that its contract names.
+pub const MOST: usize = 4;
+
+/// The link-local addresses that a vNIC holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// 0, the unspecified address, where there is none.
+    addresses: [u128; MOST],
+}
+
+impl Held {
+    /// Whether `ip`, a link-local address, is one of them.
+    #[inline]
+    pub fn contains(&self, ip: Ipv6Addr) -> bool {
+        self.addresses.contains(&ip.to_bits())
+    }
+
+    /// Whether there is no room for another.
+    pub fn is_full(&self) -> bool {
+        !self.addresses.contains(&0)
+    }
+
+    /// Adds one; `false`, and nothing changed, where there is no room.
+    pub fn insert(&mut self, ip: Ipv6Addr) -> bool {
+        let free = self.addresses.iter_mut().find(|held| **held == 0);
+        free.map(|free| *free = ip.to_bits()).is_some()
+    }
+
+    /// Removes those that `keep` refuses.
+    pub fn retain(&mut self, mut keep: impl FnMut(Ipv6Addr) -> bool) {
+        for held in self.addresses.iter_mut().filter(|held| **held != 0) {
+            if !keep(Ipv6Addr::from_bits(*held)) {
+                *held = 0;
+            }
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
+        self.addresses.iter().filter(|held| **held != 0).map(|held| Ipv6Addr::from_bits(*held))
+    }
+}
+
+/// The MAC that an address was made from, where it has that form (modified EUI-64; RFC 4291, appendix A).
+pub fn mac_of(ip: Ipv6Addr) -> Option<Mac> {
+    match ip.octets() {
+        [.., a, b, c, 0xff, 0xfe, d, e, f] => Some(Mac([a ^ 2, b, c, d, e, f])),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> Ipv6Addr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn as_many_are_held_as_there_is_room() {
+        let mut held = Held::default();
+        let all: Vec<_> = (1..=4).map(|n| ip(&format!("fe80::{n}"))).collect();
+        assert!(all.iter().all(|ip| held.insert(*ip)) && held.is_full());
+        assert!(!held.insert(ip("fe80::5")) && !held.contains(ip("fe80::5")));
+        assert!(held.iter().eq(all.iter().copied()));
+        held.retain(|held| held != ip("fe80::2"));
+        assert!(!held.contains(ip("fe80::2")) && held.insert(ip("fe80::5")) && held.is_full());
+    }
+
+    #[test]
+    fn the_mac_in_an_address() {
+        assert_eq!(mac_of(ip("fe80::5054:ff:fe00:1")), Some(Mac([0x52, 0x54, 0, 0, 0, 1])));
+        assert_eq!(mac_of(ip("fe80::5054:ff:ff00:1")), None);
+    }
+}

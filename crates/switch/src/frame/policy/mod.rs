@@ -1,0 +1,297 @@
+//! Anti-spoofing: whether a vNIC may send a frame, from its contract and the
+//! frame's own bytes.
+//!
+//! ```text
+//!  Vnic ─▶ Policy ─┐
+//!                  ├─▶ Pass, Drop(Reason), or Claim(address): once it is the vNIC's
+//!  head, Headers ──┘
+//! ```
+//!
+//! Checked are the source MAC, the destination where it is the link itself, the VLAN tag
+//! and the MACs in ARP. If the contract names `allowed.prefixes`, also every place where
+//! IPv4 and IPv6 take a neighbour's word for an address (IP source, ARP sender, target and link-layer
+//! address of neighbour discovery), and whether it speaks as a router or a DHCP server. An address that is
+//! *asked for*, by ARP or a neighbour solicitation, is not checked.
+//!
+//! A frame that hides one of these from us (a second VLAN tag, an LLC/SNAP
+//! encapsulation, too many extension headers) is dropped rather than guessed at:
+//! receivers differ in what they unwrap (CVE-2021-27853, -27854, -27861).
+//! `docs/reference/frames.md` is the table of all this; a test sends each of its rows.
+//!
+//! - [`prefixes`]: addresses that `allowed.prefixes` lets it use
+//! - [`link_local`]: addresses that hosts give themselves
+//! - [`message`]: whether a datagram is a router's, a DHCP server's, a neighbour's
+//! - `receiver`: an independent reading of frames, for tests
+
+pub mod link_local;
+pub mod message;
+pub mod prefixes;
+
+#[cfg(test)]
+mod properties;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod receiver;
+#[cfg(test)]
+pub(super) mod tests;
+
+use crate::frame::headers::{ETHERTYPE_VLAN, Headers, L3, get, is_of_link};
+use link_local::Held;
+use message::{Message, message, plain_v4_is_other, plain_v6_is_other};
+use prefixes::{Prefixes, Use};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use tidegate_contract::{Mac, Vnic};
+
+/// EtherTypes of service VLAN tags: IEEE 802.1ad, and what was used before it.
+const SERVICE_TAGS: [u16; 4] = [0x88a8, 0x9100, 0x9200, 0x9300];
+/// EtherTypes are 1536 and up; smaller is a length, and an LLC header follows (IEEE 802.3, 3.2.6).
+const ETHERTYPE_MIN: u16 = 0x0600;
+/// The LLC service access point of SNAP (RFC 1042), which can carry IP and ARP.
+const LLC_SNAP: u8 = 0xaa;
+/// Options of neighbour discovery: source and target link-layer address (RFC 4861, 4.6.1).
+const LINK_LAYER_ADDRESSES: [u8; 2] = [1, 2];
+
+/// What the contract of one vNIC lets it send.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    mac: Mac,
+    macs: Box<[Mac]>,
+    any_mac: bool,
+    control: bool,
+    router: bool,
+    dhcp_server: bool,
+    prefixes: Prefixes,
+    /// One bit per VID.
+    vlans: Box<[u64; 64]>,
+}
+
+/// The outcome of [`Policy::check`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The frame may be sent.
+    Pass,
+    /// It may not.
+    Drop(Reason),
+    /// Not yet: the vNIC has to hold this link-local address. Then the frame is to be checked again.
+    Claim(Ipv6Addr),
+}
+
+/// Why a frame may not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Reason {
+    /// Neither the vNIC's own MAC nor in `allowed.macs`, or a group address.
+    #[error("source MAC is not the vNIC's own and not in allowed.macs")]
+    SourceMac,
+    /// To an address that bridges do not forward (IEEE 802.1Q, table 8-1).
+    #[error("a frame for the link itself, without allowed.control")]
+    Control,
+    /// A VID not in `allowed.vlans`, a service tag or a second tag.
+    #[error("VLAN tag is not in allowed.vlans, or a second tag follows it")]
+    Vlan,
+    /// IP source outside `allowed.prefixes`.
+    #[error("source address is not in allowed.prefixes")]
+    SourcePrefix,
+    /// ARP or neighbour discovery that says its address has another's MAC.
+    #[error("ARP or neighbour discovery names a MAC that is not the vNIC's own and not in allowed.macs")]
+    NeighbourMac,
+    /// ARP that claims an address outside `allowed.prefixes`.
+    #[error("ARP sender address is not one the vNIC may use")]
+    ArpSpoof,
+    /// Neighbour advertisement for an address outside `allowed.prefixes`.
+    #[error("IPv6 neighbour advertisement for an address not in allowed.prefixes")]
+    NeighbourSpoof,
+    /// A link-local address that is another vNIC's, or one too many.
+    #[error("link-local address of another vNIC, or a fifth one")]
+    LinkLocal,
+    /// Router advertisement or redirect.
+    #[error("router advertisement or redirect, without allowed.router")]
+    Router,
+    /// From a DHCP server or relay.
+    #[error("from a DHCP server or relay, without allowed.dhcp-server")]
+    DhcpServer,
+    /// LLC/SNAP, in which addresses are not checked.
+    #[error("LLC/SNAP encapsulation hides the addresses to be checked")]
+    Encapsulation,
+    /// Extension headers or fragments behind which it cannot be told what a datagram is for.
+    #[error("IPv6 extension headers or fragments hide what is to be checked")]
+    Hidden,
+}
+
+impl From<&Vnic> for Policy {
+    fn from(vnic: &Vnic) -> Self {
+        let mut vlans = Box::new([0u64; 64]);
+        for vid in &vnic.allowed.vlans {
+            if let Some(word) = vlans.get_mut(usize::from(vid / 64)) {
+                *word |= 1 << (vid % 64);
+            }
+        }
+        Self {
+            mac: vnic.mac,
+            macs: vnic.allowed.macs.clone().into(),
+            any_mac: vnic.allowed.any_mac,
+            control: vnic.allowed.control,
+            router: vnic.allowed.router,
+            dhcp_server: vnic.allowed.dhcp_server,
+            prefixes: Prefixes::new(&vnic.allowed.prefixes),
+            vlans,
+        }
+    }
+}
+
+impl Policy {
+    /// Whether the vNIC, which holds these link-local addresses, may send the frame that begins with `head`.
+    #[inline(always)]
+    pub fn check(&self, head: &[u8], headers: &Headers, held: &Held) -> Verdict {
+        if !self.owns_mac(headers.src) {
+            return Verdict::Drop(Reason::SourceMac);
+        }
+        if is_of_link(headers.dst) && !self.control {
+            return Verdict::Drop(Reason::Control);
+        }
+        if headers.vid().is_some_and(|vid| !self.may_receive_tagged(vid)) {
+            return Verdict::Drop(Reason::Vlan);
+        }
+        match headers.l3 {
+            L3::Ipv4 | L3::Ipv6 if self.prefixes.is_empty() => Verdict::Pass,
+            L3::Ipv4 => self.v4(head, headers),
+            L3::Ipv6 => self.v6(head, headers, held),
+            L3::Arp => self.arp(head, headers),
+            L3::None => self.other(head, headers),
+        }
+    }
+
+    /// Whether a [plain](super::plain) frame surely passes: [`check`](Self::check) says so too. Where it
+    /// may pass or not, that is to be asked.
+    #[inline(always)]
+    pub fn passes_plain(&self, head: &[u8], src: Mac, held: &Held) -> bool {
+        self.owns_mac(src) && (self.prefixes.is_empty() || self.may_send_plain(head, held))
+    }
+
+    #[inline(never)]
+    fn may_send_plain(&self, head: &[u8], held: &Held) -> bool {
+        if let Some(ip) = head.first_chunk::<38>()
+            && ip[14] >> 4 == 4
+        {
+            let source = ip[26..].first_chunk::<4>().map(|source| Ipv4Addr::from(*source));
+            return plain_v4_is_other(ip) && source.is_some_and(|source| self.prefixes.contain_v4(source));
+        }
+        self.may_send_plain_v6(head, held)
+    }
+
+    fn may_send_plain_v6(&self, head: &[u8], held: &Held) -> bool {
+        let Some(ip) = head.first_chunk::<58>() else { return false };
+        let Some(IpAddr::V6(source)) = super::plain::source_ip(ip) else { return false };
+        plain_v6_is_other(ip) && self.prefixes.source_v6(source, held) == Use::Yes
+    }
+
+    /// Whether frames tagged with `vid` may be delivered to the vNIC. VID 0 is
+    /// no VLAN.
+    #[inline]
+    pub fn may_receive_tagged(&self, vid: u16) -> bool {
+        vid == 0 || self.vlans.get(usize::from(vid / 64)).is_some_and(|w| w >> (vid % 64) & 1 == 1)
+    }
+
+    /// Whether link-local addresses are to be [held](Held) before they are used.
+    pub fn holds_addresses(&self) -> bool {
+        !self.prefixes.is_empty()
+    }
+
+    #[inline]
+    fn owns_mac(&self, mac: Mac) -> bool {
+        mac == self.mac || self.owns_further(mac)
+    }
+
+    #[inline(never)]
+    fn owns_further(&self, mac: Mac) -> bool {
+        !mac.is_group() && (self.any_mac || self.macs.contains(&mac))
+    }
+
+    #[inline(never)]
+    fn v4(&self, head: &[u8], headers: &Headers) -> Verdict {
+        match headers.source_ip(head) {
+            Some(IpAddr::V4(source)) if self.prefixes.contain_v4(source) => {
+                self.may_say(head, headers, &Held::default())
+            }
+            _ => Verdict::Drop(Reason::SourcePrefix),
+        }
+    }
+
+    #[inline(never)]
+    fn v6(&self, head: &[u8], headers: &Headers, held: &Held) -> Verdict {
+        let Some(IpAddr::V6(source)) = headers.source_ip(head) else {
+            return Verdict::Drop(Reason::SourcePrefix);
+        };
+        let source = self.prefixes.source_v6(source, held);
+        match (source, self.may_say(head, headers, held)) {
+            (Use::No, _) => Verdict::Drop(Reason::SourcePrefix),
+            // Nothing is claimed by a frame that is dropped.
+            (Use::Claim(ip), Verdict::Pass | Verdict::Claim(_)) => Verdict::Claim(ip),
+            (_, said) => said,
+        }
+    }
+
+    /// Whether it may send a datagram of this kind, wherever from.
+    fn may_say(&self, head: &[u8], headers: &Headers, held: &Held) -> Verdict {
+        match message(head, headers) {
+            Message::OfRouter if !self.router => Verdict::Drop(Reason::Router),
+            Message::OfDhcpServer if !self.dhcp_server => Verdict::Drop(Reason::DhcpServer),
+            Message::Hidden => Verdict::Drop(Reason::Hidden),
+            Message::Other | Message::OfRouter | Message::OfDhcpServer => Verdict::Pass,
+            Message::Solicitation { options } => self.link_layer(head, headers, options),
+            Message::Advertisement { target, options } => {
+                match (self.prefixes.own_v6(target, held), self.link_layer(head, headers, options)) {
+                    (Use::No, _) => Verdict::Drop(Reason::NeighbourSpoof),
+                    (Use::Claim(target), Verdict::Pass) => Verdict::Claim(target),
+                    (_, said) => said,
+                }
+            }
+        }
+    }
+
+    /// Whether all MACs in the options of neighbour discovery are its own.
+    fn link_layer(&self, head: &[u8], headers: &Headers, options: usize) -> Verdict {
+        let mut at = options;
+        while at < headers.end as usize {
+            let (kind, len) = match get(head, at) {
+                // Length in units of 8 bytes; 0 is malformed (RFC 4861, 4.6).
+                Some(&[kind, len]) if len > 0 => (kind, usize::from(len) * 8),
+                _ => return Verdict::Drop(Reason::Hidden),
+            };
+            if LINK_LAYER_ADDRESSES.contains(&kind) {
+                match get(head, at + 2) {
+                    Some(mac) if self.owns_mac(Mac(*mac)) => {}
+                    Some(_) => return Verdict::Drop(Reason::NeighbourMac),
+                    None => return Verdict::Drop(Reason::Hidden),
+                }
+            }
+            at += len;
+        }
+        Verdict::Pass
+    }
+
+    fn arp(&self, head: &[u8], headers: &Headers) -> Verdict {
+        let (Some(mac), Some(ip)) = (headers.arp_sender_mac(head), headers.arp_sender_ip(head)) else {
+            return Verdict::Drop(Reason::ArpSpoof);
+        };
+        if !self.owns_mac(mac) {
+            return Verdict::Drop(Reason::NeighbourMac);
+        }
+        match self.prefixes.is_empty() || self.prefixes.contain_v4(ip) {
+            true => Verdict::Pass,
+            false => Verdict::Drop(Reason::ArpSpoof),
+        }
+    }
+
+    fn other(&self, head: &[u8], headers: &Headers) -> Verdict {
+        if headers.ethertype == ETHERTYPE_VLAN || SERVICE_TAGS.contains(&headers.ethertype) {
+            return Verdict::Drop(Reason::Vlan);
+        }
+        let service = head.get(usize::from(headers.l3_offset));
+        // The lowest bit says group or individual.
+        let snap =
+            headers.ethertype < ETHERTYPE_MIN && service.is_some_and(|service| service & !1 == LLC_SNAP);
+        match snap && !(self.any_mac && self.prefixes.is_empty()) {
+            true => Verdict::Drop(Reason::Encapsulation),
+            false => Verdict::Pass,
+        }
+    }
+}
