@@ -1,26 +1,39 @@
 //! Frames and their virtio headers: parsed, judged, cut and completed.
 
 use crate::bytes::Bytes;
+use std::net::Ipv6Addr;
 use std::sync::LazyLock;
-use tidegate_contract::parse as contract;
+use tidegate_contract::{Allowed, Mac, parse as contract};
 use tidegate_switch::frame::offload::check;
 use tidegate_switch::frame::plain::{look, source_ip};
+use tidegate_switch::frame::policy::receiver::Receiver;
 use tidegate_switch::frame::{
-    FRAME_MAX, HEADER_MAX, Headers, Offload, Payload, Policy, Segmenter, Span, Verdict, VnetHdr,
+    FRAME_MAX, HEADER_MAX, Headers, Held, Offload, Payload, Policy, Segmenter, Span, Verdict, VnetHdr,
     clear_realtime_marks, finish_checksum, parse, receiver_hdr, segments, wire_bytes,
 };
 
-/// Of a vNIC that may send what it likes from one MAC, and of one with prefixes and a VLAN.
-static POLICIES: LazyLock<[Policy; 2]> = LazyLock::new(|| {
+/// Of a vNIC that may send what it likes from one MAC, of one with prefixes and a VLAN, and of a router behind which
+/// others live; with what each contract allows.
+static POLICIES: LazyLock<[(Policy, Allowed); 3]> = LazyLock::new(|| {
     let policy = |allowed: &str| {
         let text = format!(
-            "[vnic.a]\nattach = {{ vhost-user = \"/run/a.sock\" }}\nmac = \"52:54:00:00:00:01\"\nsegment = 7\n{allowed}"
+            "[vnic.a]\nattach = {{ vhost-user = \"/run/a.sock\" }}\nmac = \"{MAC}\"\nsegment = 7\n\
+             allowed = {{ {allowed} }}"
         );
-        let document = contract(&text, "policy").unwrap_or_else(|errors| panic!("{errors}"));
-        Policy::from(&document.vnics[0].value)
+        let mut document = contract(&text, "policy").unwrap_or_else(|errors| panic!("{errors}"));
+        let vnic = document.vnics.remove(0).value;
+        (Policy::from(&vnic), vnic.allowed)
     };
-    [policy(""), policy("allowed = { prefixes = [\"10.0.0.1/32\", \"fd00::/64\"], vlans = [5] }")]
+    [
+        policy(""),
+        policy("prefixes = [\"10.0.0.1/32\", \"fd00::/64\", \"fe80::9/128\"], vlans = [5]"),
+        policy("macs = \"any\", prefixes = [\"10.0.0.0/8\", \"::/0\"], control = true, router = true"),
+    ]
 });
+/// The vNIC's.
+const MAC: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
+/// A link-local address that it holds.
+const HELD: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 /// Takes `data` for a virtio header and the frame behind it, as it is sent. The first byte says how
 /// far the frame is longer than what is here, as one with more payload.
@@ -39,21 +52,28 @@ pub fn run(data: &[u8]) {
     let frame = &frame[..frame.len().min(FRAME_MAX)];
     let head = &frame[..frame.len().min(HEADER_MAX)];
 
+    let mut held = Held::default();
+    assert!(held.insert(HELD));
     let parsed = parse(head, frame.len());
     if let Some(plain) = look(&frame[..frame.len().min(128)], frame.len()) {
         let headers = parsed.as_ref().expect("what is plain is no contradiction");
         assert_eq!((headers.dst, headers.src, headers.dscp), (plain.dst, plain.src, plain.dscp));
         assert_eq!((headers.vlan, headers.source_ip(head)), (None, source_ip(head)));
-        for policy in POLICIES.iter() {
-            let passes = policy.check(head, headers) == Verdict::Pass;
-            assert_eq!(policy.passes_plain(head, plain.src), passes, "{headers:?}");
+        for (policy, allowed) in POLICIES.iter() {
+            let passes = policy.check(head, headers, &held) == Verdict::Pass;
+            let plainly = policy.passes_plain(head, plain.src, &held);
+            assert!(passes || !plainly, "{headers:?}");
+            assert!(plainly == passes || !allowed.prefixes.is_empty(), "{headers:?}");
         }
     }
     let Ok(headers) = parsed else { return };
     assert!(usize::from(headers.len) <= head.len(), "{headers:?}");
     assert!(headers.end as usize <= frame.len(), "{headers:?}");
-    for policy in POLICIES.iter() {
-        let _ = policy.check(head, &headers);
+    for (policy, allowed) in POLICIES.iter() {
+        if policy.check(head, &headers, &held) == Verdict::Pass {
+            let seen = Receiver::of(frame);
+            assert!(seen.is_allowed(MAC, allowed, &[HELD]), "{seen:?} {allowed:?}");
+        }
     }
     let _ = (headers.arp_sender_ip(head), headers.arp_sender_mac(head), headers.destination_ip(head));
 
