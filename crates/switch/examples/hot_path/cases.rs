@@ -18,6 +18,8 @@ pub enum Frames {
     Tagged(usize),
     /// UDP over IPv6.
     V6(usize),
+    /// The same from a link-local address.
+    LinkLocal(usize),
     /// UDP over IPv4, its checksum left to the receiver.
     Unfinished(usize),
     /// UDP over IPv4, one to the first receiver, one to the second.
@@ -42,7 +44,7 @@ const fn case(name: &'static str, frames: Frames) -> Case {
 }
 
 /// All cases.
-pub const CASES: [Case; 14] = [
+pub const CASES: [Case; 15] = [
     Case { contracts: &["", ""], ..case("64B-open", Frames::V4(64)) },
     case("64B", Frames::V4(64)),
     Case {
@@ -72,6 +74,13 @@ pub const CASES: [Case; 14] = [
         ],
         ..case("64B-prefixes", Frames::V4(64))
     },
+    Case {
+        contracts: &[
+            "tx = { max = \"100gbit\" }\nallowed = { prefixes = [\"10.7.0.0/16\", \"10.0.0.0/24\"] }",
+            "rx = { max = \"100gbit\" }",
+        ],
+        ..case("66B-link-local", Frames::LinkLocal(66))
+    },
     case("64B-checksum", Frames::Unfinished(64)),
     Case { contracts: &[LIMITS[0], LIMITS[1], LIMITS[1]], ..case("64B-two", Frames::ToTwo(64)) },
     Case { late_buffers: true, ..case("64B-queued", Frames::V4(64)) },
@@ -89,6 +98,11 @@ impl Frames {
                 vec![join(complete, frame)]
             }
             Self::V6(len) => vec![join(complete, v6(len))],
+            Self::LinkLocal(len) => {
+                let mut frame = v6(len);
+                frame[22..24].copy_from_slice(&[0xfe, 0x80]);
+                vec![join(complete, frame)]
+            }
             // VIRTIO_NET_HDR_F_NEEDS_CSUM, from the UDP header on, into its checksum.
             Self::Unfinished(len) => vec![join([1, 0, 0, 0, 0, 0, 34, 0, 6, 0, 0, 0], v4(len, 1))],
             Self::ToTwo(len) => [1, 2].map(|to| join(complete, v4(len, to))).into(),
