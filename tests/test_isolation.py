@@ -157,3 +157,95 @@ def test_vlans(host: Host, stacks: list[Stack]) -> None:
     assert "vlan 20" not in watch[2].output()
     # VLAN 20; that v2 is not in VLAN 10 is no loss of its sender.
     assert host.show("v0").dropped("tx").get("vlan") == 1
+
+
+def refused(host: Host, name: str) -> dict[str, int]:
+    """What a vNIC was not allowed to send, by reason. The first to come up has no receiver."""
+    return {why: count for why, count in host.show(name).dropped("tx").items() if why != "no_receiver"}
+
+
+def connect_v6(host: Host, stacks: list[Stack]) -> list[str]:
+    """Stack n becomes vNIC vN with prefix fd04::n+1; returns the link-local addresses of the kernels."""
+    host.apply(
+        "".join(
+            tap_vnic(f"v{n}", stack.path, MACS[n], f'allowed = {{ prefixes = ["fd04::{n + 1}/128"] }}')
+            for n, stack in enumerate(stacks)
+        )
+    )
+    for n, stack in enumerate(stacks):
+        stack.address("eth0", f"fd04::{n + 1}/64")
+
+    def ready(stack: Stack) -> bool:
+        found = stack.run("ip -6 -o addr show dev eth0")
+        return "fe80" in found and "tentative" not in found
+
+    wait_for("duplicate address detection", lambda: all(ready(stack) for stack in stacks))
+    show = "ip -6 -o addr show dev eth0 scope link"
+    return [stack.run(show).split("inet6 ")[1].split("/")[0] for stack in stacks]
+
+
+def test_ipv6_works_where_prefixes_are_named(host: Host, stacks: list[Stack]) -> None:
+    """Nothing of what a kernel needs for IPv6 is dropped: its address detection, MLD, neighbour discovery."""
+    used = stacks[:2]
+    link_local = connect_v6(host, used)
+    assert reaches(used[0], "fd04::2")
+    assert reaches(used[1], f"{link_local[0]}%eth0")
+    for n in range(2):
+        assert refused(host, f"v{n}") == {}
+        assert host.show(f"v{n}").document["stats"]["link_local"] == [link_local[n]]
+    assert f"link-local  {link_local[0]}" in host.cli("vnic", "show", "v0")
+
+
+def test_stolen_link_local_address_goes_nowhere(host: Host, stacks: list[Stack]) -> None:
+    """What sends from another's link-local address is dropped and counted; the other one keeps it."""
+    used = stacks[:3]
+    link_local = connect_v6(host, used)
+    assert reaches(used[1], f"{link_local[0]}%eth0")
+    used[2].run(f"ip addr add {link_local[0]}/64 dev eth0 nodad")
+    ping = f"ping -I {link_local[0]}%eth0 -c 2 -i 0.2 -W 1 {link_local[1]}%eth0"
+    assert used[2].try_run(ping).returncode != 0
+    assert refused(host, "v2")["link_local"] > 0
+    assert MACS[0] in used[1].run(f"ip neigh show {link_local[0]} dev eth0")
+    assert reaches(used[1], f"{link_local[0]}%eth0")
+    assert refused(host, "v0") == {}
+
+
+SEND_ADVERTISEMENT = """
+import socket, sys
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+link.bind(("eth0", 0))
+mac = bytes.fromhex(sys.argv[1].replace(":", ""))
+source, target = (socket.inet_pton(socket.AF_INET6, ip) for ip in (sys.argv[2], "ff02::1"))
+message = bytearray([134, 0, 0, 0, 64, 0, 7, 8]) + bytes(8)
+words = source + target + len(message).to_bytes(4, "big") + bytes([0, 0, 0, 58]) + message
+total = sum(int.from_bytes(words[at : at + 2], "big") for at in range(0, len(words), 2))
+total = (total & 0xFFFF) + (total >> 16)
+message[2:4] = (0xFFFF - (total & 0xFFFF) - (total >> 16)).to_bytes(2, "big")
+behind = bytes([58, 0, 0, 0, 0, 0, 0, 1]) if sys.argv[3] == "fragment" else b""
+payload = behind + bytes(message)
+header = bytes([0x60, 0, 0, 0]) + len(payload).to_bytes(2, "big") + bytes([44 if behind else 58, 255])
+link.send(bytes.fromhex("333300000001") + mac + bytes.fromhex("86dd") + header + source + target + payload)
+"""
+
+
+def test_router_advertisements_need_leave(host: Host, stacks: list[Stack]) -> None:
+    """A kernel takes no default route from a guest, nor from one in a fragment; from one that may it does."""
+    used = stacks[:2]
+    link_local = connect_v6(host, used)
+    settings = ("accept_ra=1", "forwarding=0", "suppress_frag_ndisc=0")
+    for setting in settings:
+        used[1].run(f"sysctl -q -w net.ipv6.conf.eth0.{setting}")
+
+    def advertise(how: str) -> None:
+        used[0].run(["python3", "-c", SEND_ADVERTISEMENT, MACS[0], link_local[0], how])
+
+    def has_route() -> bool:
+        return link_local[0] in used[1].run("ip -6 route show default")
+
+    advertise("whole")
+    advertise("fragment")
+    wait_for("both to be counted", lambda: refused(host, "v0") == {"router": 1, "encapsulation": 1})
+    assert not has_route()
+    host.cli("vnic", "set", "v0", "allowed.router=true")
+    advertise("whole")
+    wait_for("the route", has_route)
