@@ -224,6 +224,11 @@ impl<F: Copy> Scheduler<F> {
         self.bucket.as_ref().map_or(i64::MAX, |bucket| bucket.available(now))
     }
 
+    /// Whether the egress rate holds nothing back at `now`: there is none, or its bucket is full.
+    pub fn is_unlimited(&self, now: u64) -> bool {
+        self.bucket.as_ref().is_none_or(|bucket| bucket.is_full(now))
+    }
+
     /// Takes out what is above `bytes` at `now`.
     pub fn lower_tokens(&mut self, now: u64, bytes: i64) {
         if let Some(bucket) = &mut self.bucket {

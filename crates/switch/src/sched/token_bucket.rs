@@ -123,6 +123,11 @@ impl TokenBucket {
         bytes.clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
 
+    /// Whether the bucket holds all it can: the rate holds nothing back, what falls in is lost.
+    pub fn is_full(&self, now: u64) -> bool {
+        self.level_at(now) >= self.depth
+    }
+
     fn settle(&mut self, now: u64) {
         self.level = self.level_at(now);
         self.at = self.at.max(now);

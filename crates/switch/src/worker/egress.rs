@@ -232,12 +232,13 @@ impl Worker {
     }
 }
 
-/// What the queue of an egress waits for that has no room for a frame.
+/// What the queue of an egress waits for that has no room for a frame. A frame that may leave now
+/// says nothing about a queue at its rate, one is always about to; a rate that goes unused does.
 fn full(egress: &mut Egress, now: u64) -> DropReason {
     match egress.scheduler.head(now) {
         _ if egress.blocked_since != NEVER => DropReason::NoBuffers,
-        Head::Ready { .. } => DropReason::WorkerBehind,
-        Head::WaitUntil(_) | Head::Empty => DropReason::QueueFull,
+        Head::Ready { .. } if egress.scheduler.is_unlimited(now) => DropReason::WorkerBehind,
+        Head::Ready { .. } | Head::WaitUntil(_) | Head::Empty => DropReason::QueueFull,
     }
 }
 
@@ -277,7 +278,7 @@ mod tests {
     fn a_full_queue_says_what_it_waits_for() {
         use super::{DropReason, NEVER, full};
         let (mut worker, _handle) = testing::worker();
-        for (index, keys) in [(0, ""), (1, "rx = { max = \"8mbit\", burst = \"1kB\" }")] {
+        for (index, keys) in [(0, ""), (1, "rx = { max = \"8mbit\", burst = \"2kB\" }")] {
             let info = testing::add_port_with(&mut worker, index, keys);
             worker.set_info(index, Some(info));
         }
@@ -292,7 +293,11 @@ mod tests {
         assert_eq!(full(&mut port.egress, now), DropReason::NoBuffers);
         port.egress.blocked_since = NEVER;
         port.egress.scheduler.charge(now, 1000);
+        assert_eq!(full(&mut port.egress, now), DropReason::QueueFull, "tokens for one frame");
+        port.egress.scheduler.charge(now, 1000);
         assert_eq!(full(&mut port.egress, now), DropReason::QueueFull, "no tokens");
+        let refilled = now + 2_000_000;
+        assert_eq!(full(&mut port.egress, refilled), DropReason::WorkerBehind, "a burst that nothing uses");
         worker.clear_egress(1);
         worker.fates.drain(..).for_each(|fate| slots.give(fate.frame));
     }
