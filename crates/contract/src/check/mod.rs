@@ -10,4 +10,4 @@ mod vnic;
 
 pub use set::{check_set, merge};
 pub use vnic::Problem;
-pub(crate) use vnic::{MTU, QOS, QUEUES, VLAN, WEIGHT, check_host};
+pub(crate) use vnic::{MTU, QOS, QUEUES, VLAN, WEIGHT, check_host, vnic_name};

@@ -255,7 +255,7 @@ fn allowed(rules: &mut Rules, allowed: &Allowed) {
 }
 
 /// A vNIC's name: 1 to 63 of `[a-zA-Z0-9._-]`, first alphanumeric, not reserved.
-fn vnic_name(name: &str) -> Result<(), String> {
+pub(crate) fn vnic_name(name: &str) -> Result<(), String> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if name == UPLINK || name == "host" {
         return Err(format!("the name {name:?} is reserved; choose another"));

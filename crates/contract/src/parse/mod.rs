@@ -7,15 +7,17 @@
 //! ```
 //!
 //! Everything wrong in a text is reported at once, except that a syntax error
-//! hides what it makes unreadable.
+//! hides what it makes unreadable. Which vNICs a text names can be told of any.
 
 mod host;
 pub(crate) mod keys;
+mod names;
 mod reader;
 mod source;
 mod suggest;
 mod vnic;
 
+pub use names::names;
 pub(crate) use suggest::did_you_mean;
 
 use crate::{Errors, Host, Located, Vnic};
