@@ -25,7 +25,8 @@ def base(host: Host) -> Host:
 
 def refused(host: Host, toml: str, *facts: str) -> str:
     """`toml` is refused by plan and by apply, with all `facts` in the message and no change; the message."""
-    before = (host.names(), host.cli("vnic", "show", "base", "--json").partition('"stats"')[0])
+    before = (host.names(), host.show("base").in_force)
+    assert before[1]
     path = host.file(toml, "bad.toml")
     for verb in ("plan", "apply"):
         done = host.try_cli(verb, "-f", path)
@@ -34,7 +35,7 @@ def refused(host: Host, toml: str, *facts: str) -> str:
         missing = [fact for fact in facts if fact.lower() not in message.lower()]
         assert not missing, f"{verb} does not say {missing}:\n{message}"
         assert "panicked" not in message
-    assert (host.names(), host.cli("vnic", "show", "base", "--json").partition('"stats"')[0]) == before
+    assert (host.names(), host.show("base").in_force) == before
     return message
 
 
@@ -190,12 +191,13 @@ def test_unknown_names(base: Host) -> None:
 
 def test_bad_set(base: Host) -> None:
     """`vnic set` with a wrong key or value changes nothing."""
-    before = base.cli("vnic", "show", "base", "--json").partition('"stats"')[0]
+    before = base.show("base").in_force
+    assert before
     for change, fact in (("tx.maximum=1mbit", "maximum"), ("tx.max=fast", "fast"), ("weight", "=")):
         done = base.try_cli("vnic", "set", "base", change)
         assert done.returncode != 0
         assert fact in done.stdout + done.stderr
-    assert base.cli("vnic", "show", "base", "--json").partition('"stats"')[0] == before
+    assert base.show("base").in_force == before
 
 
 def test_no_agent(base: Host) -> None:

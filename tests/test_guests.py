@@ -352,12 +352,25 @@ def test_deadline(host: Host) -> None:
 
 
 def test_deadline_wants_memory_that_is_there(host: Host) -> None:
-    """Without prealloc=on the deadline is suspended, frames pass, and `show` says what to change."""
+    """Without prealloc=on the deadline is suspended, frames pass, and all say so: none is promised or kept."""
     deadline(host)
     with boot(host, "a") as a, boot(host, "b") as b:
         ready(host, a, b)
         wait_for("the reason", lambda: "prealloc=on" in host.cli("vnic", "show", "a"))
         assert " 0% packet loss" in a.run(f"ping -c 5 -i 0.1 -W 2 {IP['b']}")
+        assert "50ms, not promised right now: guest memory is not preallocated" in host.cli(
+            "vnic", "show", "a"
+        )
+        assert "deadline towards b: not promised right now" in host.cli("vnic", "show", "a")
+        assert "50ms (not promised)" in host.cli("vnic", "ls")
+        assert "not promised" in host.cli("top", "--once")
+        said = host.cli("why", "a")
+        assert "Its deadline of 50ms is not promised right now: guest memory is not preallocated" in said
+        assert "kept" not in said
+        status = host.try_cli("status")
+        assert status.returncode == 1
+        assert "deadline not promised: a\n  guest memory is not preallocated" in status.stdout
+        assert "run: tidegate why a" in status.stdout
 
 
 def test_killed_under_traffic(host: Host, tmp_path: Path) -> None:

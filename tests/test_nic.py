@@ -3,6 +3,8 @@
 QEMU's igb takes rates and does not enforce them: what is tested is what the NIC is told, and what it counts.
 """
 
+import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -173,7 +175,26 @@ def test_counters_of_real_traffic(igb: tuple[Guest, Pf, GuestAgent, list[str]]) 
         assert on_the_wire <= sent <= on_the_wire + 2000, (way, sent)
         assert abs(sent - back) <= 1000, (way, sent, back)
     assert "registers" in after[0]["tx.bytes"]["source"]
+    rates_are_those_of_the_traffic(guest, agent, f"ip netns exec vm0 ping -q -i 0.02 -s {size} 10.9.0.2")
     guest.run("ip netns del vm0; ip netns del vm1; sleep 0.2")
+
+
+def rates_are_those_of_the_traffic(guest: Guest, agent: GuestAgent, ping: str) -> None:
+    """`top` and the API, while VM `web` pings `db`: as the counters grow; what no NIC counts is not 0."""
+    guest.run(f"{ping} >/dev/null 2>&1 & echo $! >/run/ping.pid; sleep 2")
+    before, began = agent.figures("web")["tx.bytes"]["value"], time.monotonic()
+    rows = {row["name"]: row for row in json.loads(agent.run("--json top"))}
+    view = agent.vnic("web")
+    grown = agent.figures("web")["tx.bytes"]["value"] - before
+    rate = grown * 8 / (time.monotonic() - began)
+    assert rate > 0
+    for shown in (rows["web"]["tx_rate"], rows["db"]["rx_rate"], rows["db"]["tx_rate"], view["tx_rate_bps"]):
+        assert shown is not None
+        assert 0.2 < shown / rate < 5, (shown, rate)
+    assert {"delay", "throttled", "super-frames"} <= view["unknown"].keys()
+    assert rows["web"]["throttled"] is None
+    assert "throttled" not in agent.run("why web").split("Nobody counts here")[0]
+    guest.run("kill $(cat /run/ping.pid)")
 
 
 def test_minima_by_the_loop(igb: tuple[Guest, Pf, GuestAgent, list[str]]) -> None:

@@ -7,7 +7,7 @@
 //!   observe(coming)          ─▶ what is in force, the evidence, and obstacles
 //! ```
 
-use crate::api::types::{Adopt, Figure};
+use crate::api::types::{Adopt, Figure, Unknown};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -127,6 +127,7 @@ impl Observed {
                 vnics: BTreeMap::new(),
                 source: source.into(),
                 figures: BTreeMap::new(),
+                unknown: BTreeMap::new(),
                 misses: BTreeMap::new(),
                 workers: vec![],
                 counts_latency: false,
@@ -148,6 +149,7 @@ impl ObservedVnic {
             found: None,
             connection,
             pending: None,
+            suspended: None,
             broken: None,
             last_error: None,
             refused_connections: 0,
@@ -195,6 +197,8 @@ pub struct ObservedVnic {
     pub connection: Connection,
     /// Why its contract is not in force yet although there is nothing to do: what it waits for.
     pub pending: Option<String>,
+    /// Why its deadline is not promised although its contract is in force.
+    pub suspended: Option<String>,
     /// Why its connection has to be made anew, where it has.
     pub broken: Option<String>,
     /// Why the last front end was disconnected.
@@ -203,7 +207,7 @@ pub struct ObservedVnic {
     pub refused_connections: u64,
     /// Front ends disconnected for what they did, by reason.
     pub thrown_out: BTreeMap<String, u64>,
-    /// What a person would want to know: why nobody is connected, why the deadline is suspended.
+    /// What a person would want to know, such as why nobody is connected.
     pub notes: Vec<String>,
 }
 
@@ -218,6 +222,8 @@ pub struct Evidence {
     pub source: String,
     /// Figures by vNIC, of a place that reads them here and there.
     pub figures: BTreeMap<String, Vec<Figure>>,
+    /// What of `vnics` is not counted, by vNIC; those of which all is are left out.
+    pub unknown: BTreeMap<String, Unknown>,
     /// The latest misses by vNIC, oldest first; vNICs without any are left out.
     pub misses: BTreeMap<String, Vec<Miss>>,
     /// The workers' accounts.

@@ -1,6 +1,8 @@
 //! The command line.
 
-use crate::commands::{agent, apply, capture, completions, demo, libvirt, plan, switch, top, vnic, why};
+use crate::commands::{
+    agent, apply, capture, completions, demo, libvirt, plan, status, switch, top, vnic, why,
+};
 use crate::exit;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -26,6 +28,8 @@ pub struct Cli {
 /// One variant per command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Say what needs a person, and which command to run next
+    Status(status::Args),
     /// Put contracts in force
     Apply(apply::Args),
     /// Show what `apply` would change and whether it is admissible; changes nothing

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 pub const HELP: &str = "\
 Exit codes:
   0  done
-  1  failed
+  1  failed; of `status`: something needs a person
   2  wrong usage
   3  refused: a contract is not valid, or is not admissible
   4  the agent or the switch cannot be reached";
@@ -32,7 +32,7 @@ pub enum Code {
 pub struct Failure {
     /// The exit code.
     pub code: Code,
-    /// What was wrong and what to do; may have several lines.
+    /// What was wrong and what to do; may have several lines. Empty where all was said on standard output.
     pub message: String,
 }
 
@@ -53,7 +53,9 @@ pub fn finish(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("tidegate: {}", failure.message);
+            if !failure.message.is_empty() {
+                eprintln!("tidegate: {}", failure.message);
+            }
             ExitCode::from(failure.code as u8)
         }
     }

@@ -15,6 +15,7 @@ pub fn drop_reason(label: &str) -> &'static str {
         }
         "ring_full" => return "the receiver took nothing for as long as its ring had room",
         "kernel" => return "the kernel dropped it on its way",
+        "nic" => return "the NIC dropped it, and does not say why",
         _ => {}
     }
     let Some(reason) = DropReason::ALL.iter().find(|r| r.label() == label) else {
@@ -169,7 +170,7 @@ mod tests {
         for of in MissCause::ALL {
             assert!(!cause(of.label()).contains("older than"), "{}", of.label());
         }
-        for reason in ["policed", "over_burst", "ring_full", "kernel"] {
+        for reason in ["policed", "over_burst", "ring_full", "kernel", "nic"] {
             assert!(!drop_reason(reason).contains("older than"), "{reason}");
         }
         assert!(drop_reason("new").contains("older than the switch"));

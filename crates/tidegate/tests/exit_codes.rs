@@ -179,3 +179,66 @@ fn top_without_a_terminal_prints_one_table() {
     assert!(output.stdout.starts_with(b"vnic"), "{}", String::from_utf8_lossy(&output.stdout));
     assert_eq!(agent.requests.lock().unwrap().len(), 2);
 }
+
+/// An answer of `/v1/status` with these things that need a person.
+macro_rules! status {
+    ($attention:literal) => {
+        concat!(
+            r#"{"version":"0.1.0","attention":["#,
+            $attention,
+            r#"],"places":[],"files":{"accepted":0,"refused":0},
+            "vnics":{"in_force":0,"pending":0,"failed":0,"refused":0},"deadlines":{"promised":0,"suspended":0},
+            "host_latency":{"budget_ns":250000,"loops":0,"loops_over_budget":0,"recently_over_budget":0,
+            "longest_loop_ns":0},"drift":{"since_start":0,"recently":0},"denied_calls":0,"recent_s":600}"#
+        )
+    };
+}
+
+#[test]
+fn a_status_is_0_where_all_is_well_and_1_where_something_needs_a_person() {
+    let well = FakeAgent::answering("200 OK", status!(""));
+    let output = well.run(&["status"]);
+    assert_eq!((code(&output), errors(&output).as_str()), (0, ""));
+    assert!(output.stdout.starts_with(b"All is well"), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(code(&well.run(&["status", "--json"])), 0);
+
+    let ill = FakeAgent::answering(
+        "200 OK",
+        status!(r#"{"kind":"drift","about":[],"what":"again","next":"journalctl"}"#),
+    );
+    let output = ill.run(&["status"]);
+    assert_eq!((code(&output), errors(&output).as_str()), (1, ""), "all is said on standard output");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("1 thing needs a person.\n\ndrift\n  again\n  run: journalctl\n"), "{text}");
+    let output = ill.run(&["--json", "status"]);
+    assert_eq!(code(&output), 1);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["attention"][0]["next"], "journalctl");
+}
+
+#[test]
+fn a_status_without_an_agent_is_4_and_says_what_goes_on() {
+    let nowhere = Path::new("/nonexistent/api.sock");
+    let output = tidegate(nowhere, &["status"], "");
+    assert_eq!(code(&output), 4);
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(text.starts_with("1 thing needs a person.\n\naway: agent\n"), "{text}");
+    assert!(
+        text.contains("What is in force stays in force") && text.contains("run: systemctl status"),
+        "{text}"
+    );
+    assert_eq!(errors(&output), "tidegate: cannot reach the agent at /nonexistent/api.sock\n");
+    let output = tidegate(nowhere, &["status", "--json"], "");
+    assert_eq!(code(&output), 4);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&value["attention"][0]["kind"], &value["attention"][0]["about"][0]),
+        (&"place-away".into(), &"agent".into())
+    );
+    // 1 is kept for what needs a person: an agent that does not know the question is none that can be asked.
+    for (answer, body) in [("200 OK", "5"), ("404 Not Found", r#"{"error":"nothing here","details":[]}"#)] {
+        let strange = FakeAgent::answering(answer, body);
+        assert_eq!(code(&strange.run(&["status"])), 4);
+        assert_eq!(code(&strange.run(&["status", "--once"])), 2);
+    }
+}

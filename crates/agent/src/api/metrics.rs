@@ -2,7 +2,8 @@
 //!
 //! Times are seconds, sizes bytes, rates bits per second; directions are the VM's.
 
-use super::types::{State, VnicView};
+use super::status::AttentionKind;
+use super::types::{Quantity, State, Unknown, VnicView};
 use crate::reconciler::Published;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
@@ -10,6 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
+use tidegate_contract::{Nanos, Rate, Vnic};
 use tidegate_switch::stats::{Delay, Traffic, VnicStats};
 
 /// Of the answer.
@@ -39,51 +41,59 @@ type Labels<'a> = Vec<(&'static str, &'a str)>;
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let Published { host, vnics, .. } = &*self.0;
-        let known: Vec<(&str, &VnicStats)> =
-            vnics.values().filter_map(|v| Some((v.name.as_str(), v.stats.as_ref()?))).collect();
+        let Published { host, status, vnics, .. } = &*self.0;
+        let counters: Vec<Counters<'_>> = vnics.values().filter_map(Counters::of).collect();
+        let counting = |what: Quantity| counters.iter().filter(move |c| c.count(what));
+        let real_time: Vec<(&str, &VnicView, Nanos)> = vnics
+            .values()
+            .filter_map(|v| Some((v.name.as_str(), v, v.contract.as_ref()?.deadline?)))
+            .collect();
         let mut out = Families(&mut encoder);
 
         out.family("vnic_wire_bytes", "Bytes on the wire, headers of every segment included", Counter, {
-            known.iter().flat_map(|(n, s)| ways(n, s, |t| t.wire_bytes))
+            counters.iter().flat_map(|c| c.ways(|t| t.wire_bytes))
         })?;
         out.family("vnic_wire_frames", "Frames on the wire; a super-frame counts its segments", Counter, {
-            known.iter().flat_map(|(n, s)| ways(n, s, |t| t.wire_frames))
+            counters.iter().flat_map(|c| c.ways(|t| t.wire_frames))
         })?;
         out.family("vnic_frames", "Frames as the guest hands them over; a super-frame is one", Counter, {
-            known.iter().flat_map(|(n, s)| ways(n, s, |t| t.frames))
+            counting(Quantity::SuperFrames).flat_map(|c| c.ways(|t| t.frames))
         })?;
         out.family("vnic_dropped_frames", "Frames dropped, by reason", Counter, {
-            known.iter().flat_map(|(n, s)| {
-                [("tx", &s.tx), ("rx", &s.rx)].into_iter().flat_map(move |(way, t)| {
-                    let labels = move |r| vec![("vnic", *n), ("direction", way), ("reason", r)];
+            counters.iter().flat_map(|c| {
+                [("tx", &c.stats.tx), ("rx", &c.stats.rx)].into_iter().flat_map(move |(way, t)| {
+                    let labels = move |r| vec![("vnic", c.name), ("direction", way), ("reason", r)];
                     t.dropped.iter().map(move |(reason, count)| (labels(reason.as_str()), *count as f64))
                 })
             })
         })?;
         out.family("vnic_throttled_seconds", "Time with frames waiting for tokens", Counter, {
-            known.iter().map(|(n, s)| (vec![("vnic", *n)], s.throttled_ns as f64 * NANOS))
+            counting(Quantity::Throttled).map(|c| (c.labels(), c.stats.throttled_ns as f64 * NANOS))
         })?;
         out.family(
             "vnic_realtime_delivered_frames",
             "Real-time frames delivered, in time or late",
             Counter,
-            known.iter().map(|(n, s)| (vec![("vnic", *n)], s.realtime_delivered as f64)),
+            counting(Quantity::Deadline).map(|c| (c.labels(), c.stats.realtime_delivered as f64)),
         )?;
         out.family("vnic_deadline_misses", "Deadline misses, by cause", Counter, {
-            known.iter().flat_map(|(n, s)| {
-                let labels = move |cause| vec![("vnic", *n), ("cause", cause)];
-                s.misses.iter().map(move |(cause, count)| (labels(cause.as_str()), *count as f64))
+            counting(Quantity::Deadline).flat_map(|c| {
+                let labels = move |cause| vec![("vnic", c.name), ("cause", cause)];
+                c.stats.misses.iter().map(move |(cause, count)| (labels(cause.as_str()), *count as f64))
             })
         })?;
-        out.delays(known.iter().map(|(n, s)| (*n, &s.delay)))?;
+        out.delays(counting(Quantity::Delay).map(|c| (c.name, &c.stats.delay)))?;
         out.family("vnic_contract_bits_per_second", "Rates of the contract", Gauge, {
             vnics.values().flat_map(|v| {
-                let (tx, rx) = (&v.contract.tx, &v.contract.rx);
-                let rates = [("tx", "max", tx.max), ("tx", "min", tx.min), ("rx", "max", rx.max)];
-                let rates = rates.map(|(way, kind, rate)| (way, kind, rate.map(|r| r.bits())));
+                let of = |rate: fn(&Vnic) -> Option<Rate>| v.contract.as_ref().and_then(rate);
+                let rates = [
+                    ("tx", "max", of(|c| c.tx.max)),
+                    ("tx", "min", of(|c| c.tx.min)),
+                    ("rx", "max", of(|c| c.rx.max)),
+                ];
                 rates.into_iter().filter_map(|(way, kind, rate)| {
-                    Some((vec![("vnic", v.name.as_str()), ("direction", way), ("kind", kind)], rate? as f64))
+                    let labels = vec![("vnic", v.name.as_str()), ("direction", way), ("kind", kind)];
+                    Some((labels, rate?.bits() as f64))
                 })
             })
         })?;
@@ -92,17 +102,25 @@ impl Collector for Snapshot {
             vnics.values().filter_map(move |v| Some((vec![("vnic", v.name.as_str())], soft(v)?)))
         })?;
         out.family("vnic_deadline_seconds", "Deadline of the contract", Gauge, {
-            let deadline = |v: &VnicView| v.contract.deadline.map(|d| d.get() as f64 * NANOS);
-            vnics.values().filter_map(move |v| Some((vec![("vnic", v.name.as_str())], deadline(v)?)))
+            real_time.iter().map(|(n, _, deadline)| (vec![("vnic", *n)], deadline.get() as f64 * NANOS))
         })?;
+        out.family(
+            "vnic_deadline_suspended",
+            "1 where the deadline of the contract is not promised right now, 0 where it is",
+            Gauge,
+            {
+                let value = |v: &VnicView| f64::from(u8::from(v.deadline_suspended.is_some()));
+                real_time.iter().map(move |(n, view, _)| (vec![("vnic", *n)], value(view)))
+            },
+        )?;
         out.family("vnic_delay_bound_seconds", "Computed delay bound, by egress", Gauge, {
-            host.admission.bounds.iter().map(|b| {
+            host.admission.bounds.iter().filter(|b| b.suspended.is_none()).map(|b| {
                 (vec![("vnic", b.vnic.as_str()), ("egress", b.egress.as_str())], b.bound_ns as f64 * NANOS)
             })
         })?;
         out.family(
             "vnic_in_force",
-            "1 where the contract is in force, 0 where it is pending or failed",
+            "1 where the contract is in force, 0 where it is pending, failed or refused",
             Gauge,
             {
                 let value = |v: &VnicView| f64::from(u8::from(v.state == State::InForce));
@@ -139,13 +157,45 @@ impl Collector for Snapshot {
         let refused = host.files.iter().filter(|f| f.error.is_some()).count();
         out.family("agent_refused_files", "Files whose present contents are not in force", Gauge, {
             [(vec![], refused as f64)].into_iter()
+        })?;
+        out.family("agent_attention", "Things that need a person, by kind; 0 where all is well", Gauge, {
+            AttentionKind::ALL.into_iter().map(|kind| {
+                let count = status.attention.iter().filter(|a| a.kind == kind).count();
+                (vec![("kind", kind.label())], count as f64)
+            })
         })
     }
 }
 
-fn ways<'a>(name: &'a str, stats: &VnicStats, value: impl Fn(&Traffic) -> u64) -> [(Labels<'a>, f64); 2] {
-    [("tx", &stats.tx), ("rx", &stats.rx)]
-        .map(|(way, traffic)| (vec![("vnic", name), ("direction", way)], value(traffic) as f64))
+/// The counters of one vNIC. What nobody counts there is left out: a 0 would be taken for a figure.
+struct Counters<'a> {
+    name: &'a str,
+    stats: &'a VnicStats,
+    unknown: &'a Unknown,
+}
+
+impl<'a> Counters<'a> {
+    fn of(view: &'a VnicView) -> Option<Self> {
+        Some(Self { name: &view.name, stats: view.stats.as_ref()?, unknown: &view.unknown })
+    }
+
+    fn count(&self, what: Quantity) -> bool {
+        !self.unknown.contains_key(&what)
+    }
+
+    fn labels(&self) -> Labels<'a> {
+        vec![("vnic", self.name)]
+    }
+
+    /// A figure of each direction that is counted.
+    fn ways(&self, value: impl Fn(&Traffic) -> u64) -> impl Iterator<Item = (Labels<'a>, f64)> {
+        [("tx", Quantity::Tx, &self.stats.tx), ("rx", Quantity::Rx, &self.stats.rx)]
+            .into_iter()
+            .filter(|(_, what, _)| self.count(*what))
+            .map(move |(way, _, traffic)| {
+                (vec![("vnic", self.name), ("direction", way)], value(traffic) as f64)
+            })
+    }
 }
 
 #[derive(Clone, Copy)]

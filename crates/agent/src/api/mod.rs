@@ -7,13 +7,14 @@
 //!                           └─ /metrics, /openapi.json
 //! ```
 //!
-//! - [`types`]: what is answered
+//! - [`types`], [`status`]: what is answered
 //! - `routes`: who answers it
 //! - `error`: refusals and their status codes
 //! - `capture`: a pipe as a response body
 //! - `listener`: how many clients, and for how long
 //! - `metrics`: Prometheus text
 
+pub mod status;
 pub mod types;
 
 pub(crate) mod capture;

@@ -2,6 +2,7 @@
 
 use super::error::ApiError;
 use super::listener::REQUEST;
+use super::status::StatusView;
 use super::types::{
     AdmissionView, ApplyQuery, CaptureQuery, ErrorBody, HostView, PlanView, SetBody, VnicChange, VnicView,
     WhyView,
@@ -49,7 +50,7 @@ pub struct Api {
         description = "Contracts of virtual network interfaces: what is promised, whether it is kept, and why not. \
                        Rates are bits per second on the wire, directions are the VM's."
     ),
-    paths(host, list, show, set, remove, plan, apply, why, capture_frames, metrics_text, openapi),
+    paths(host, status, list, show, set, remove, plan, apply, why, capture_frames, metrics_text, openapi),
     components(schemas(AdmissionView))
 )]
 struct Document;
@@ -58,6 +59,7 @@ struct Document;
 fn routes() -> Vec<(&'static str, MethodRouter<Api>)> {
     vec![
         ("/v1/host", get(host)),
+        ("/v1/status", get(status)),
         ("/v1/vnics", get(list)),
         ("/v1/vnics/{name}", get(show).patch(set).delete(remove)),
         ("/v1/vnics/{name}/why", get(why)),
@@ -123,6 +125,13 @@ async fn not_so() -> ApiError {
 async fn host(State(api): State<Api>) -> Json<HostView> {
     look(&api).await;
     Json(read(&api.board).host.clone())
+}
+
+/// What needs a person, and the figures of the host beside it
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = StatusView)))]
+async fn status(State(api): State<Api>) -> Json<StatusView> {
+    look(&api).await;
+    Json(read(&api.board).status.clone())
 }
 
 /// All vNICs, by name

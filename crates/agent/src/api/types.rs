@@ -70,9 +70,42 @@ pub struct FileView {
     pub path: String,
     /// The vNICs it owns, as last accepted.
     pub vnics: Vec<String>,
-    /// Why its present contents are not in force, where they are not: what it said before still is.
+    /// Why its present contents are refused, where they are: what it said before is still in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The line that `error` is about, from 1; absent where it is about no line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// The vNICs that its refused contents name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
+}
+
+/// A file that names a vNIC and is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RefusedBy {
+    /// Its path.
+    pub file: String,
+    /// The line where its present contents name the vNIC, from 1; absent where they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// Why it is refused: the file as a whole, which may be for another vNIC's sake.
+    pub reason: String,
+}
+
+impl std::fmt::Display for RefusedBy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { file, line, reason } = self;
+        f.write_str(file)?;
+        if let Some(line) = line {
+            write!(f, ":{line}")?;
+        }
+        // An error in the file begins with where it is; the file is told already.
+        match reason.strip_prefix(file.as_str()).and_then(|rest| rest.strip_prefix(':')) {
+            Some(rest) => write!(f, " is refused, at line {rest}"),
+            None => write!(f, " is refused: {reason}"),
+        }
+    }
 }
 
 /// Whether a contract is kept.
@@ -87,16 +120,58 @@ pub enum State {
     /// It was tried and did not work; the agent tries again.
     #[serde(rename = "failed")]
     Failed,
+    /// There is none: the file that names the vNIC is refused, and nothing else does.
+    #[serde(rename = "refused")]
+    Refused,
 }
+
+/// A part of `stats` that not every place can count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Quantity {
+    /// `tx`: frames, bytes and drops of what the VM sent.
+    Tx,
+    /// `rx`: frames, bytes and drops of what the VM received.
+    Rx,
+    /// `frames` of both directions, of which a super-frame is one.
+    SuperFrames,
+    /// `dropped` of both directions.
+    Drops,
+    /// `delay`.
+    Delay,
+    /// `throttled` and `throttled_ns`.
+    Throttled,
+    /// `realtime_delivered`, `realtime_worst_ns` and `misses`.
+    Deadline,
+}
+
+impl Quantity {
+    /// What it is, in words.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Tx => "what it sends",
+            Self::Rx => "what it receives",
+            Self::SuperFrames => "super-frames",
+            Self::Drops => "dropped frames",
+            Self::Delay => "delay of what it sends",
+            Self::Throttled => "time throttled",
+            Self::Deadline => "deadlines kept and missed",
+        }
+    }
+}
+
+/// What a place does not count of a vNIC, each with the reason.
+pub type Unknown = BTreeMap<Quantity, String>;
 
 /// One vNIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VnicView {
     /// Its name.
     pub name: String,
-    /// The contract.
-    #[schema(value_type = Object)]
-    pub contract: Vnic,
+    /// The contract; of one that is refused what its file says, absent where that cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub contract: Option<Vnic>,
     /// `file:PATH`, `api`, or a program such as `libvirt:web1`.
     pub owner: String,
     /// The place that keeps it.
@@ -106,6 +181,12 @@ pub struct VnicView {
     /// Why it is not, or what else a person should know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The refused file that names it, or owns it, where there is one: all else is as it was before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<RefusedBy>,
+    /// Why its deadline is not promised right now; absent where it is, and where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_suspended: Option<String>,
     /// How it is connected; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -123,13 +204,19 @@ pub struct VnicView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub stats: Option<VnicStats>,
+    /// Parts of `stats` that nobody counts there, each with the reason: what stands there means nothing.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub unknown: Unknown,
     /// Each figure with where it was read; those that nobody counts too.
     #[serde(default)]
     pub figures: Vec<Figure>,
-    /// What the VM sent over the last second, bit/s on the wire.
-    pub tx_rate_bps: u64,
-    /// What the VM received over the last second, bit/s on the wire.
-    pub rx_rate_bps: u64,
+    /// What the VM sent over the last second, bit/s on the wire; absent where that is not counted, or not yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_rate_bps: Option<u64>,
+    /// What the VM received over the last second, bit/s on the wire; absent as above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_rate_bps: Option<u64>,
     /// The limits in effect.
     pub limits: Limits,
     /// The limit that the guest itself has set on what the VM sends, such as `400mbit`; absent where it has set none.
@@ -187,6 +274,9 @@ pub struct Promise {
     pub bound_ns: u64,
     /// `deadline_ns - bound_ns`.
     pub margin_ns: u64,
+    /// Why none of this is promised right now; absent where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<String>,
     /// The worst Tr - Ts seen of a real-time frame under this deadline, to whatever egress, ns; absent where none
     /// was delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -368,4 +458,21 @@ pub struct WhyView {
     pub rx_dropped: BTreeMap<String, u64>,
     /// Time with frames waiting for tokens, ns.
     pub throttled_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_file_is_named_once() {
+        let by = |line, reason: &str| {
+            RefusedBy { file: "/etc/a.toml".into(), line, reason: reason.into() }.to_string()
+        };
+        let error = "/etc/a.toml:6:14: vnic.b.tx.max: rate \"5\" has no unit";
+        let expected = "/etc/a.toml:2 is refused, at line 6:14: vnic.b.tx.max: rate \"5\" has no unit";
+        assert_eq!(by(Some(2), error), expected);
+        assert_eq!(by(None, "others need it"), "/etc/a.toml is refused: others need it");
+        assert_eq!(by(None, "/etc/a.toml2:1: x"), "/etc/a.toml is refused: /etc/a.toml2:1: x");
+    }
 }

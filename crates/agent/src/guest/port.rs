@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use tidegate_contract::{Mac, Rate};
+use tidegate_contract::{Mac, Rate, Vnic};
 use tidegate_guest::message::{Ask, Kind, Limits, Reply, Request, Say, Tag};
 use tidegate_guest::session::{Session, Step};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -60,7 +60,8 @@ impl Host {
     fn limits(&self, socket: &Path, tag: &Tag) -> Vec<Reply> {
         let published = read(&self.board);
         let names = published.guests.get(socket).into_iter().flatten();
-        let vnics = names.filter_map(|name| published.vnics.get(name)).map(|v| Say::Vnic(limits(v)));
+        let vnics = names.filter_map(|name| published.vnics.get(name));
+        let vnics = vnics.filter_map(|v| Some(Say::Vnic(limits(v, v.contract.as_ref()?))));
         vnics.chain([Say::Ok]).map(|say| Reply { tag: tag.clone(), say }).collect()
     }
 
@@ -89,12 +90,12 @@ impl Host {
     }
 }
 
-fn limits(view: &VnicView) -> Limits {
+fn limits(view: &VnicView, contract: &Vnic) -> Limits {
     let or_none = |rate: Option<Rate>| rate.map_or_else(|| "none".into(), |rate| rate.to_string());
     Limits {
         name: view.name.clone(),
-        mac: view.contract.mac.to_string(),
-        hard: or_none(view.contract.tx.max),
+        mac: contract.mac.to_string(),
+        hard: or_none(contract.tx.max),
         soft: or_none(view.soft),
         in_force: if view.state == State::InForce { or_none(view.tx_in_force) } else { "pending".into() },
     }

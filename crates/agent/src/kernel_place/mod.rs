@@ -21,6 +21,7 @@
 //! - `others`: what others made, taken over and given back
 //! - `port`: the VLANs that a bridge port had before
 //! - `deadlines`: which frames of real-time vNICs were late
+//! - `unknown`: what the kernel does not count
 //! - `waits`: how long frames waited
 
 mod deadlines;
@@ -33,6 +34,7 @@ mod port;
 mod record;
 mod settle;
 mod shape;
+mod unknown;
 mod waits;
 
 use crate::api::types::Adopt;

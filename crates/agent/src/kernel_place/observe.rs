@@ -2,6 +2,7 @@
 
 use super::drift::{Drift, Seen};
 use super::settle::placed;
+use super::unknown::unknown;
 use super::{Beside, KernelPlace, deadlines, shape};
 use crate::place::{InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,6 +102,8 @@ impl KernelPlace {
                         }
                         Err(_) => {}
                     }
+                    let unknown = unknown(shaping, waited.as_ref().err(), watched.as_ref().err());
+                    observed.evidence.unknown.insert(vnic.name.clone(), unknown);
                     observed.evidence.vnics.insert(vnic.name.clone(), counted);
                 }
             }

@@ -262,7 +262,10 @@ fn no_nic(name: &str) -> String {
 /// What a function counted, with what is in doubt about it.
 fn enter(vnic: &Vnic, counted: &Counted, observed: &mut Observed, there: &mut ObservedVnic) {
     let (stats, figures) = statistics::of(vnic, counted);
-    observed.evidence.vnics.extend(stats.map(|stats| (vnic.name.clone(), stats)));
+    if let Some((stats, unknown)) = stats {
+        observed.evidence.vnics.insert(vnic.name.clone(), stats);
+        observed.evidence.unknown.insert(vnic.name.clone(), unknown);
+    }
     observed.evidence.figures.insert(vnic.name.clone(), figures);
     there.notes.extend(statistics::doubts(counted));
 }

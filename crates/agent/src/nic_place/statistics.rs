@@ -1,13 +1,14 @@
 //! What a NIC counted of one function, as the agent shows it.
 
-use crate::api::types::Figure;
+use crate::api::types::{Figure, Quantity, Unknown};
 use std::collections::BTreeMap;
 use tidegate_contract::Vnic;
 use tidegate_nic::counters::{self, Counted};
 use tidegate_switch::stats::{Traffic, VnicStats};
 
-/// The counters, where all of them are known; each figure with its source; and those that nobody counts.
-pub fn of(vnic: &Vnic, counted: &Counted) -> (Option<VnicStats>, Vec<Figure>) {
+/// The counters, where any of them is known, with what is not counted among them; and each figure with its source, also
+/// those that nobody counts.
+pub fn of(vnic: &Vnic, counted: &Counted) -> (Option<(VnicStats, Unknown)>, Vec<Figure>) {
     let nobody = counted.unknown.clone().unwrap_or_else(|| "nobody counts it".into());
     let figure = |name: String, figure: Option<counters::Figure>| Figure {
         name,
@@ -26,15 +27,24 @@ pub fn of(vnic: &Vnic, counted: &Counted) -> (Option<VnicStats>, Vec<Figure>) {
         told.map(|(name, f)| figure(format!("{way}.{name}"), f)).collect::<Vec<_>>()
     };
     let figures = way("tx", &counted.tx).into_iter().chain(way("rx", &counted.rx)).collect();
-    let stats = || {
-        Some(VnicStats {
-            name: vnic.name.clone(),
-            tx: traffic(&counted.tx)?,
-            rx: traffic(&counted.rx)?,
-            ..VnicStats::default()
-        })
-    };
-    (stats(), figures)
+    let (tx, rx) = (traffic(&counted.tx), traffic(&counted.rx));
+    if tx.is_none() && rx.is_none() {
+        return (None, figures);
+    }
+    let drops = counted.tx.dropped.and(counted.rx.dropped);
+    let missing = [
+        (Quantity::Tx, tx.is_none(), nobody.as_str()),
+        (Quantity::Rx, rx.is_none(), nobody.as_str()),
+        (Quantity::Drops, drops.is_none(), nobody.as_str()),
+        (Quantity::SuperFrames, true, "a NIC counts their segments"),
+        (Quantity::Delay, true, "a NIC does not say how long frames wait in it"),
+        (Quantity::Throttled, true, "a NIC does not say how long frames wait in it"),
+    ];
+    let unknown = missing.into_iter().filter(|(_, is_missing, _)| *is_missing);
+    let unknown = unknown.map(|(what, _, why)| (what, why.to_owned())).collect();
+    let (tx, rx) = (tx.unwrap_or_default(), rx.unwrap_or_default());
+    let stats = VnicStats { name: vnic.name.clone(), tx, rx, ..VnicStats::default() };
+    (Some((stats, unknown)), figures)
 }
 
 /// What a reader of figures should know.
@@ -84,11 +94,20 @@ mod tests {
         counted.rx.multicast = some(1);
         let vnic = vf("a", 1, "eth1", 0);
         let (stats, figures) = of(&vnic, &counted);
-        let stats = stats.expect("all is known");
+        let (stats, unknown) = stats.expect("both directions are known");
         assert_eq!((stats.tx.wire_bytes, stats.rx.wire_bytes), (0, 500));
         let names: Vec<&str> = figures.iter().map(|f| f.name.as_str()).collect();
         assert_eq!(names, ["tx.frames", "tx.bytes", "rx.frames", "rx.bytes", "rx.multicast"]);
         assert_eq!(figures[1].value, Some(0));
+        use Quantity::{Delay, Drops, Rx, SuperFrames, Throttled};
+        assert_eq!(unknown.into_keys().collect::<Vec<_>>(), [SuperFrames, Drops, Delay, Throttled]);
+
+        // A NIC that counts one direction only.
+        counted.rx = counters::Traffic::default();
+        let ((stats, unknown), figures) =
+            (of(&vnic, &counted).0.expect("one is known"), of(&vnic, &counted).1);
+        assert_eq!((stats.rx.wire_bytes, unknown[&Rx].as_str()), (0, "nobody counts it"));
+        assert_eq!((figures[2].name.as_str(), figures[2].value), ("rx.frames", None));
 
         let unknown = Counted { unknown: Some("its driver counts nothing".into()), ..Counted::default() };
         let (stats, figures) = of(&vnic, &unknown);

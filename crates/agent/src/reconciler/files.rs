@@ -2,21 +2,73 @@
 //!
 //! ```text
 //!  folder ─ poll ─▶ new contents ─▶ taken together, or those that can be had one by one
-//!                                        └─ the others: refused, kept, tried again
+//!                                        └─ the others: refused, kept, tried again, and shown
 //! ```
 
-use super::Reconciler;
-use crate::api::types::FileView;
-use std::collections::BTreeSet;
-use std::path::PathBuf;
-use tidegate_contract::Document;
+use super::{ApplyError, Reconciler};
+use crate::api::types::{FileView, RefusedBy};
+use crate::store::files::Unreadable;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use tidegate_contract::{Document, Errors, Vnic};
 
 /// A file whose present contents are not in force.
 #[derive(Debug)]
 pub(super) struct RefusedFile {
+    /// Empty until it was tried.
     why: String,
-    /// What to try again: `Some(None)` is its removal; `None` where it does not parse.
-    contents: Option<Option<Document>>,
+    /// The line that `why` is about, from 1; 0 where it is about none.
+    line: usize,
+    contents: Contents,
+}
+
+/// What a file says.
+#[derive(Clone, Debug)]
+enum Contents {
+    /// To be tried again.
+    Read(Document),
+    /// It is gone, and what it said has to go; to be tried again.
+    Gone,
+    /// Nothing that could be tried; the vNICs that it names, with their lines.
+    Unreadable(Vec<(String, usize)>),
+}
+
+impl RefusedFile {
+    /// Whether there is something to try.
+    fn is_open(&self) -> bool {
+        !matches!(self.contents, Contents::Unreadable(_))
+    }
+
+    /// The vNICs that it names, with their lines.
+    fn names(&self) -> Vec<(&str, usize)> {
+        match &self.contents {
+            Contents::Read(document) => {
+                document.vnics.iter().map(|v| (v.value.name.as_str(), v.line)).collect()
+            }
+            Contents::Gone => vec![],
+            Contents::Unreadable(names) => names.iter().map(|(name, line)| (name.as_str(), *line)).collect(),
+        }
+    }
+
+    /// What it says of a vNIC, where that can be read.
+    fn contract(&self, name: &str) -> Option<&Vnic> {
+        let Contents::Read(document) = &self.contents else { return None };
+        document.vnics.iter().map(|v| &v.value).find(|v| v.name == name)
+    }
+
+    /// The line of it that a refusal is about: where an error says so, else where the vNIC stands that it names first.
+    fn line_of(&self, path: &Path, error: &ApplyError) -> usize {
+        if let ApplyError::Invalid(Errors(errors)) = error {
+            let of_it = errors.iter().filter(|e| Path::new(&e.file) == path).map(|e| e.line);
+            if let Some(line) = of_it.filter(|line| *line > 0).min() {
+                return line;
+            }
+        }
+        let text = error.to_string();
+        let words = || text.split(|c: char| !(c.is_ascii_alphanumeric() || "._-".contains(c)));
+        let names = self.names();
+        words().find_map(|word| names.iter().find(|(name, _)| *name == word)).map_or(0, |(_, line)| *line)
+    }
 }
 
 impl Reconciler {
@@ -32,17 +84,19 @@ impl Reconciler {
             return;
         }
         for change in changes {
-            let contents = match change.contents {
-                Ok(contents) => RefusedFile { why: String::new(), contents: Some(contents) },
-                Err(why) => {
+            let untried = |contents| RefusedFile { why: String::new(), line: 0, contents };
+            let file = match change.contents {
+                Ok(Some(document)) => untried(Contents::Read(document)),
+                Ok(None) => untried(Contents::Gone),
+                Err(Unreadable { why, line, names }) => {
                     tracing::error!(
                         file = %change.path.display(),
                         "this file is bad, what it said before stays in force:\n{why}"
                     );
-                    RefusedFile { why, contents: None }
+                    RefusedFile { why, line, contents: Contents::Unreadable(names) }
                 }
             };
-            self.refused_files.insert(change.path, contents);
+            self.refused_files.insert(change.path, file);
         }
         self.retry_files();
     }
@@ -50,12 +104,13 @@ impl Reconciler {
     /// Takes all new contents together, or where that fails those that can be had one by one.
     pub(super) fn retry_files(&mut self) {
         let open: Vec<PathBuf> =
-            self.refused_files.iter().filter(|(_, f)| f.contents.is_some()).map(|(p, _)| p.clone()).collect();
+            self.refused_files.iter().filter(|(_, f)| f.is_open()).map(|(p, _)| p.clone()).collect();
         if open.is_empty() || self.take_files(&open).is_ok() {
             return;
         }
         for path in open {
-            let Err(why) = self.take_files(std::slice::from_ref(&path)) else { continue };
+            let Err(error) = self.take_files(std::slice::from_ref(&path)) else { continue };
+            let why = error.to_string();
             if let Some(file) = self.refused_files.get_mut(&path)
                 && file.why != why
             {
@@ -63,19 +118,23 @@ impl Reconciler {
                     file = %path.display(),
                     "this file is refused, what it said before stays in force:\n{why}"
                 );
+                file.line = file.line_of(&path, &error);
                 file.why = why;
             }
         }
     }
 
-    pub(super) fn take_files(&mut self, paths: &[PathBuf]) -> Result<(), String> {
+    fn take_files(&mut self, paths: &[PathBuf]) -> Result<(), ApplyError> {
         let mut wanted = self.contracts.clone();
         let mut taken = Vec::new();
         for path in paths {
-            let contents = self.refused_files.get(path).and_then(|f| f.contents.clone());
-            taken.extend(wanted.set_file(path, contents.flatten()));
+            let contents = match self.refused_files.get(path).map(|f| &f.contents) {
+                Some(Contents::Read(document)) => Some(document.clone()),
+                _ => None,
+            };
+            taken.extend(wanted.set_file(path, contents));
         }
-        self.enact_or_defer(wanted).map_err(|e| e.to_string())?;
+        self.enact_or_defer(wanted)?;
         for path in paths {
             self.refused_files.remove(path);
             tracing::info!(file = %path.display(), "its contracts are accepted");
@@ -89,17 +148,44 @@ impl Reconciler {
     pub(super) fn file_views(&self) -> Vec<FileView> {
         let paths: BTreeSet<&PathBuf> =
             self.contracts.files.keys().chain(self.refused_files.keys()).collect();
-        paths
-            .into_iter()
-            .map(|path| FileView {
+        let view = |path: &PathBuf| {
+            let refused = self.refused_files.get(path);
+            FileView {
                 path: path.display().to_string(),
-                vnics: self
-                    .contracts
-                    .files
-                    .get(path)
-                    .map_or_else(Vec::new, |d| d.vnics.iter().map(|v| v.value.name.clone()).collect()),
-                error: self.refused_files.get(path).map(|f| f.why.clone()),
-            })
-            .collect()
+                vnics: self.owned_by(path),
+                error: refused.map(|f| f.why.clone()),
+                line: refused.map(|f| f.line).filter(|line| *line > 0),
+                refused: refused.map_or_else(Vec::new, |f| {
+                    f.names().iter().map(|(name, _)| (*name).to_owned()).collect()
+                }),
+            }
+        };
+        paths.into_iter().map(view).collect()
+    }
+
+    fn owned_by(&self, path: &Path) -> Vec<String> {
+        let document = self.contracts.files.get(path);
+        document.map_or_else(Vec::new, |d| d.vnics.iter().map(|v| v.value.name.clone()).collect())
+    }
+
+    /// The refused file that names each vNIC, or owns it, with what it says of it where that can be read.
+    pub(super) fn refused_vnics(&self) -> BTreeMap<String, (RefusedBy, Option<Vnic>)> {
+        let mut refused = BTreeMap::new();
+        for (path, file) in &self.refused_files {
+            let owned = self.owned_by(path);
+            // What it names comes before what it no longer names.
+            let named = file.names().into_iter().chain(owned.iter().map(|name| (name.as_str(), 0)));
+            for (name, line) in named {
+                refused.entry(name.to_owned()).or_insert_with(|| {
+                    let by = RefusedBy {
+                        file: path.display().to_string(),
+                        line: (line > 0).then_some(line),
+                        reason: file.why.clone(),
+                    };
+                    (by, file.contract(name).cloned())
+                });
+            }
+        }
+        refused
     }
 }

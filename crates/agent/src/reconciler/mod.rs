@@ -14,8 +14,10 @@
 //! - [`repair`]: what happens twice a second
 //! - [`files`]: contract files
 //! - [`publish`]: what readers see
+//! - [`status`]: what of it needs a person
 //! - [`diff`]: what changes, key by key
 //! - [`rates`]: rates over the last second
+//! - [`growth`]: how much a counter has grown of late
 //! - [`soft`]: what guests ask for
 //! - [`view`]: what the API shows
 
@@ -24,13 +26,16 @@ mod check;
 mod cuts;
 mod diff;
 mod files;
+mod growth;
 mod publish;
 mod rates;
 mod repair;
 mod soft;
+mod status;
 mod transaction;
 pub mod view;
 
+use crate::api::status::StatusView;
 use crate::api::types::{Adopt, HostView, PlanView, VnicChange, VnicView};
 use crate::durable::{Durable, DurableError};
 use crate::guest::limits::SoftLimits;
@@ -38,6 +43,7 @@ use crate::place::{Observed, Place};
 use crate::store::files::Files;
 use crate::store::{Contracts, Owned, Owner};
 use files::RefusedFile;
+use growth::Growth;
 #[cfg(test)]
 pub use publish::empty_board;
 use publish::nothing;
@@ -169,6 +175,8 @@ pub enum ApplyError {
 pub struct Published {
     /// The host.
     pub host: HostView,
+    /// What of it needs a person.
+    pub status: StatusView,
     /// The vNICs.
     pub vnics: BTreeMap<String, VnicView>,
     /// The latest misses.
@@ -207,9 +215,12 @@ pub struct Reconciler {
     admission: Admission,
     failures: BTreeMap<String, repair::Failure>,
     problems: BTreeMap<&'static str, String>,
-    rates: Rates,
+    /// Of each place, in their order.
+    rates: Vec<Rates>,
     reconcile_errors: u64,
     drift_repaired: u64,
+    drift: Growth,
+    loops_over_budget: Growth,
     board: Board,
 }
 
@@ -228,6 +239,7 @@ impl Reconciler {
         let soft = soft_file.load::<SoftLimits>()?;
         let saved_soft = soft.value.unwrap_or_default();
         let seen = places.iter().map(|_| Err("not asked yet".into())).collect();
+        let rates = places.iter().map(|_| Rates::default()).collect();
         let mut reconciler = Self {
             files: Files::new(config, contracts.files.keys().cloned()),
             places,
@@ -242,9 +254,11 @@ impl Reconciler {
             admission: Admission::default(),
             failures: BTreeMap::new(),
             problems: BTreeMap::new(),
-            rates: Rates::default(),
+            rates,
             reconcile_errors: 0,
             drift_repaired: 0,
+            drift: Growth::default(),
+            loops_over_budget: Growth::default(),
             board: Arc::new(RwLock::new(Arc::new(nothing()))),
         };
         if let Some(damage) = loaded.damage {
@@ -399,7 +413,14 @@ impl Reconciler {
         let document = parse(text, origin).map_err(ApplyError::Invalid)?;
         let named: BTreeSet<String> = document.vnics.iter().map(|v| v.value.name.clone()).collect();
         let mut wanted = self.contracts.clone();
-        let merged = wanted.merge(owner, document, prune).map_err(ApplyError::from);
+        let file = Path::new(origin);
+        let merged = if dry_run && *owner == Owner::Api && self.files.reads(file) {
+            // Planned is what the file would do: its vNICs are its own.
+            wanted.set_file(file, Some(document));
+            Ok(())
+        } else {
+            wanted.merge(owner, document, prune).map_err(ApplyError::from)
+        };
         let vnics = diff::vnics(&self.contracts, &wanted, &named);
         let host = diff::host(&self.contracts, &wanted);
         let mut hints = Vec::new();
@@ -435,14 +456,24 @@ impl Reconciler {
     }
 
     fn set(&mut self, name: &str, keys: &[(String, String)]) -> Result<VnicChange, ApplyError> {
-        let old = self.contracts.vnic(name).ok_or_else(|| ApplyError::NoVnic(name.into()))?;
+        let old = self.contracts.vnic(name).ok_or_else(|| self.none_of(name))?;
         let new = set_key(old, keys).map_err(ApplyError::Invalid)?;
         self.change(name, |wanted| wanted.set(&Owner::Api, Located::without_line(new, "API")))
     }
 
     fn remove(&mut self, name: &str) -> Result<VnicChange, ApplyError> {
-        self.contracts.vnic(name).ok_or_else(|| ApplyError::NoVnic(name.into()))?;
+        self.contracts.vnic(name).ok_or_else(|| self.none_of(name))?;
         self.change(name, |wanted| wanted.remove_api(name).map(drop))
+    }
+
+    /// There is no contract of that name; a refused file may name it.
+    fn none_of(&self, name: &str) -> ApplyError {
+        match self.refused_vnics().remove(name) {
+            Some((by, _)) => {
+                Owned { what: format!("vNIC {name}"), owner: Owner::File(by.file.into()) }.into()
+            }
+            None => ApplyError::NoVnic(name.into()),
+        }
     }
 
     fn change(

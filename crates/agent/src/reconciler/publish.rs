@@ -1,70 +1,113 @@
 //! What readers see.
 
+use super::status::{self, Recent};
 use super::{Published, Reconciler, repair, view};
-use crate::api::types::{HostView, State, VnicView};
+use crate::api::types::{AdmissionView, HostView, Promise, Quantity, RefusedBy, State, VnicView};
 use crate::place::ObservedVnic;
+use crate::store::Owner;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tidegate_contract::Admission;
+use std::time::Instant;
+use tidegate_contract::{Admission, Vnic};
+
+/// How a contract stands at its place.
+struct Standing<'a> {
+    /// The index of its place; `None` where no place keeps such an attachment.
+    place: Option<usize>,
+    /// The vNIC, where its place answers and knows it.
+    there: Option<&'a ObservedVnic>,
+    state: State,
+    /// Why it is not in force, or what else a person should know.
+    reason: Option<String>,
+    /// Why its deadline is not promised, where it has one that is not.
+    deadline_suspended: Option<String>,
+}
 
 impl Reconciler {
-    pub(super) fn admission_view(&self, admission: &Admission) -> crate::api::types::AdmissionView {
+    fn standing(&self, contract: &Vnic) -> Standing<'_> {
+        let place = self.places.iter().position(|p| p.capabilities(&contract.attach).is_some());
+        let seen = place.map(|i| &self.seen[i]);
+        let there = seen.and_then(|s| s.as_ref().ok()).and_then(|o| o.vnics.get(&contract.name));
+        let (state, reason) = match (seen, there, self.failures.get(&contract.name)) {
+            (Some(Err(why)), ..) => (State::Pending, Some(why.clone())),
+            (_, _, Some(failure)) => (State::Failed, Some(failure.why.clone())),
+            (_, Some(ObservedVnic { pending: Some(why), .. }), None) => (State::Pending, Some(why.clone())),
+            (_, Some(there), None) if there.present && there.vnic == self.soft.in_force(contract) => {
+                (State::InForce, (!there.notes.is_empty()).then(|| there.notes.join("; ")))
+            }
+            (None, ..) => (State::Failed, Some("no place on this host keeps such an attachment".into())),
+            _ => (State::Pending, Some("about to be brought into force".into())),
+        };
+        let deadline_suspended = contract.deadline.and_then(|_| match state {
+            State::InForce => there.and_then(|t| t.suspended.clone()),
+            _ => Some(format!("its contract is not in force: {}", reason.as_deref().unwrap_or_default())),
+        });
+        Standing { place, there, state, reason, deadline_suspended }
+    }
+
+    pub(super) fn admission_view(&self, admission: &Admission) -> AdmissionView {
         let evidence: Vec<_> = self.seen.iter().flatten().map(|o| &o.evidence).collect();
-        view::admission(admission, &evidence)
+        // Of a vNIC that is only planned nothing is suspended.
+        let suspended = |name: &str| self.standing(self.contracts.vnic(name)?).deadline_suspended;
+        view::admission(admission, &evidence, suspended)
+    }
+
+    fn vnic_view(
+        &self,
+        owner: &Owner,
+        contract: &Vnic,
+        refused: Option<RefusedBy>,
+        bounds: &[Promise],
+    ) -> VnicView {
+        let name = &contract.name;
+        let Standing { place, there, state, reason, deadline_suspended } = self.standing(contract);
+        let evidence = place.and_then(|i| self.seen[i].as_ref().ok()).map(|o| &o.evidence);
+        let unknown = evidence.and_then(|e| e.unknown.get(name)).cloned().unwrap_or_default();
+        let rates = place.and_then(|i| self.rates[i].of(name));
+        let (tx_rate, rx_rate) = rates.unzip();
+        VnicView {
+            name: name.clone(),
+            owner: owner.to_string(),
+            place: place.map_or_else(String::new, |i| self.places[i].name().into()),
+            state,
+            reason,
+            refused,
+            deadline_suspended,
+            connection: there.filter(|t| t.present).map(|t| t.connection),
+            last_error: there.and_then(|t| t.last_error.clone()),
+            refused_connections: there.map_or(0, |t| t.refused_connections),
+            thrown_out: there.map(|t| t.thrown_out.clone()).unwrap_or_default(),
+            stats: evidence.and_then(|e| e.vnics.get(name).cloned()),
+            figures: evidence.map(|e| view::figures(name, e)).unwrap_or_default(),
+            tx_rate_bps: tx_rate.filter(|_| !unknown.contains_key(&Quantity::Tx)),
+            rx_rate_bps: rx_rate.filter(|_| !unknown.contains_key(&Quantity::Rx)),
+            unknown,
+            limits: view::limits(&self.soft.in_force(contract)),
+            soft: self.soft.of(contract),
+            tx_in_force: there.filter(|t| t.present).and_then(|t| t.vnic.tx.max),
+            promises: bounds.iter().filter(|b| b.vnic == *name).cloned().collect(),
+            contract: Some(contract.clone()),
+        }
     }
 
     pub(super) fn publish(&self) {
         let admission = self.admission_view(&self.admission);
+        let mut refused = self.refused_vnics();
         let mut vnics = BTreeMap::new();
         let mut guests = BTreeMap::<_, Vec<String>>::new();
         for (owner, located) in self.contracts.vnics() {
-            let contract = located.value.clone();
-            let name = contract.name.clone();
-            let effective = self.soft.in_force(&contract);
+            let contract = &located.value;
             if let Some(guest) = &contract.guest {
-                guests.entry(guest.clone()).or_default().push(name.clone());
+                guests.entry(guest.clone()).or_default().push(contract.name.clone());
             }
-            let place = self.places.iter().position(|p| p.capabilities(&contract.attach).is_some());
-            let seen = place.map(|i| &self.seen[i]);
-            let there = seen.and_then(|s| s.as_ref().ok()).and_then(|o| o.vnics.get(&name));
-            let (state, reason) = match (seen, there, self.failures.get(&name)) {
-                (Some(Err(why)), ..) => (State::Pending, Some(why.clone())),
-                (_, _, Some(failure)) => (State::Failed, Some(failure.why.clone())),
-                (_, Some(ObservedVnic { pending: Some(why), .. }), None) => {
-                    (State::Pending, Some(why.clone()))
-                }
-                (_, Some(there), None) if there.present && there.vnic == effective => {
-                    (State::InForce, (!there.notes.is_empty()).then(|| there.notes.join("; ")))
-                }
-                (None, ..) => (State::Failed, Some("no place on this host keeps such an attachment".into())),
-                _ => (State::Pending, Some("about to be brought into force".into())),
-            };
-            let evidence = seen.and_then(|s| s.as_ref().ok()).map(|o| &o.evidence);
-            let stats = evidence.and_then(|e| e.vnics.get(&name).cloned());
-            let figures = evidence.map(|e| view::figures(&name, e)).unwrap_or_default();
-            let (tx_rate_bps, rx_rate_bps) = self.rates.of(&name);
-            let view = VnicView {
-                owner: owner.to_string(),
-                place: place.map_or_else(String::new, |i| self.places[i].name().into()),
-                state,
-                reason,
-                connection: there.filter(|t| t.present).map(|t| t.connection),
-                last_error: there.and_then(|t| t.last_error.clone()),
-                refused_connections: there.map_or(0, |t| t.refused_connections),
-                thrown_out: there.map(|t| t.thrown_out.clone()).unwrap_or_default(),
-                stats,
-                figures,
-                tx_rate_bps,
-                rx_rate_bps,
-                limits: view::limits(&effective),
-                soft: self.soft.of(&contract),
-                tx_in_force: there.filter(|t| t.present).and_then(|t| t.vnic.tx.max),
-                promises: admission.bounds.iter().filter(|b| b.vnic == name).cloned().collect(),
-                name: name.clone(),
-                contract,
-            };
-            vnics.insert(name, view);
+            let refused = refused.remove(&contract.name).map(|(by, _)| by);
+            vnics.insert(contract.name.clone(), self.vnic_view(&owner, contract, refused, &admission.bounds));
         }
+        vnics.extend(refused.into_iter().map(|(name, (by, contract))| {
+            let place = contract.as_ref().and_then(|c| self.standing(c).place);
+            let place = place.map_or_else(String::new, |i| self.places[i].name().into());
+            (name.clone(), view::refused(name, by, contract, place))
+        }));
         let evidence = || self.seen.iter().flatten().map(|o| &o.evidence);
         let host = HostView {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -84,7 +127,13 @@ impl Reconciler {
             drift_repaired: self.drift_repaired,
         };
         let misses = evidence().flat_map(|e| e.misses.clone()).collect();
-        let published = Arc::new(Published { host, vnics, misses, guests });
+        let now = Instant::now();
+        let recent = Recent {
+            loops_over_budget: self.loops_over_budget.recent(now),
+            drift_repaired: self.drift.recent(now),
+        };
+        let status = status::status(&host, &vnics, recent);
+        let published = Arc::new(Published { host, status, vnics, misses, guests });
         *self.board.write().unwrap_or_else(std::sync::PoisonError::into_inner) = published;
     }
 }
@@ -97,19 +146,21 @@ pub fn empty_board() -> super::Board {
 
 /// Before the first look.
 pub(super) fn nothing() -> Published {
+    let host = HostView {
+        version: env!("CARGO_PKG_VERSION").into(),
+        problems: vec!["the agent is starting".into()],
+        host: Default::default(),
+        places: vec![],
+        files: vec![],
+        admission: Default::default(),
+        workers: vec![],
+        denied_calls: 0,
+        reconcile_errors: 0,
+        drift_repaired: 0,
+    };
     Published {
-        host: HostView {
-            version: env!("CARGO_PKG_VERSION").into(),
-            problems: vec!["the agent is starting".into()],
-            host: Default::default(),
-            places: vec![],
-            files: vec![],
-            admission: Default::default(),
-            workers: vec![],
-            denied_calls: 0,
-            reconcile_errors: 0,
-            drift_repaired: 0,
-        },
+        status: status::status(&host, &BTreeMap::new(), Recent::default()),
+        host,
         vnics: BTreeMap::new(),
         misses: BTreeMap::new(),
         guests: BTreeMap::new(),

@@ -1,4 +1,4 @@
-//! Rates over the last second, from counters. Pure.
+//! Rates at one place over the last second, from its counters. Pure.
 
 use crate::place::Evidence;
 use std::collections::{HashMap, VecDeque};
@@ -8,7 +8,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// Samples are at least this far apart, however often somebody looks.
 const APART: Duration = Duration::from_millis(50);
 
-/// Samples of every vNIC's counters over a little more than the last second.
+/// Samples of the counters of one place's vNICs over a little more than the last second.
 #[derive(Debug, Default)]
 pub struct Rates(HashMap<String, VecDeque<Sample>>);
 
@@ -20,7 +20,7 @@ struct Sample {
 }
 
 impl Rates {
-    /// Takes a sample; vNICs that are gone are forgotten.
+    /// Takes a sample of all that the place counts: vNICs that are not in it are forgotten.
     pub fn sample(&mut self, evidence: &Evidence) {
         self.0.retain(|name, _| evidence.vnics.contains_key(name));
         for (name, stats) in &evidence.vnics {
@@ -40,14 +40,13 @@ impl Rates {
         }
     }
 
-    /// (tx, rx) in bit/s on the wire; 0 where there are not two samples yet.
-    pub fn of(&self, name: &str) -> (u64, u64) {
-        let Some((first, last)) = self.0.get(name).and_then(|s| Some((s.front()?, s.back()?))) else {
-            return (0, 0);
-        };
+    /// (tx, rx) in bit/s on the wire; `None` where there are not two samples yet.
+    pub fn of(&self, name: &str) -> Option<(u64, u64)> {
+        let samples = self.0.get(name)?;
+        let (first, last) = (samples.front()?, samples.back()?);
         let nanos = last.at.duration_since(first.at).as_nanos();
-        let rate = |bytes: u64| (u128::from(bytes) * 8_000_000_000).checked_div(nanos).unwrap_or(0) as u64;
-        (rate(last.tx - first.tx), rate(last.rx - first.rx))
+        let rate = |bytes: u64| Some((u128::from(bytes) * 8_000_000_000).checked_div(nanos)? as u64);
+        Some((rate(last.tx - first.tx)?, rate(last.rx - first.rx)?))
     }
 }
 
@@ -65,6 +64,7 @@ mod tests {
             misses: [].into(),
             source: String::new(),
             figures: [].into(),
+            unknown: [].into(),
             workers: vec![],
             counts_latency: true,
             denied_calls: 0,
@@ -76,16 +76,16 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut rates = Rates::default();
-        assert_eq!(rates.of("a"), (0, 0));
+        assert_eq!(rates.of("a"), None);
         rates.sample(&evidence(at(0), 1_000, 0));
-        assert_eq!(rates.of("a"), (0, 0));
+        assert_eq!(rates.of("a"), None, "one sample is no rate");
         rates.sample(&evidence(at(500), 2_000, 0));
-        assert_eq!(rates.of("a"), (16_000, 0));
+        assert_eq!(rates.of("a"), Some((16_000, 0)));
         rates.sample(&evidence(at(1_000), 2_000, 125));
-        assert_eq!(rates.of("a"), (8_000, 1_000));
+        assert_eq!(rates.of("a"), Some((8_000, 1_000)));
         rates.sample(&evidence(at(1_500), 2_000, 125));
-        assert_eq!(rates.of("a"), (0, 1_000));
+        assert_eq!(rates.of("a"), Some((0, 1_000)));
         rates.sample(&evidence(at(2_000), 0, 0));
-        assert_eq!(rates.of("a"), (0, 0), "counters fell: a new port");
+        assert_eq!(rates.of("a"), None, "counters fell: a new port");
     }
 }

@@ -1,8 +1,9 @@
 //! What happens twice a second: look, report what differs, put it right.
 
+use super::rates::Rates;
 use super::{ApplyError, Reconciler, Seen, check::check};
 use crate::api::types::{Adopt, PlaceView};
-use crate::place::{Action, Observed, Place, Refusal, Wanted};
+use crate::place::{Action, Evidence, Observed, Place, Refusal, Wanted};
 use std::time::{Duration, Instant};
 use tidegate_contract::Vnic;
 
@@ -38,6 +39,7 @@ impl Reconciler {
     /// Asks every place what is in force.
     pub(super) fn observe(&mut self) {
         (0..self.places.len()).for_each(|place| self.look_at(place));
+        self.drift.see(Instant::now(), self.drift_repaired);
         let problem = self.seen.iter().flatten().find_map(|o| o.problem.clone());
         self.problem("record", problem);
     }
@@ -51,8 +53,17 @@ impl Reconciler {
             (Err(why), _) => tracing::warn!(place = place.name(), "{why}; its contracts are pending"),
             (Ok(_), _) => {}
         }
-        if let Ok(observed) = &now {
-            self.rates.sample(&observed.evidence);
+        let rates = &mut self.rates[index];
+        match &now {
+            Ok(observed) => {
+                let Evidence { workers, taken, .. } = &observed.evidence;
+                if !workers.is_empty() {
+                    self.loops_over_budget.see(*taken, workers.iter().map(|w| w.loops_over_budget).sum());
+                }
+                rates.sample(&observed.evidence);
+            }
+            // What it was before is no rate of now.
+            Err(_) => *rates = Rates::default(),
         }
         *seen = now;
     }

@@ -1,14 +1,22 @@
 //! What the agent knows, as the API shows it.
 
 use super::Published;
-use crate::api::types::{AdmissionView, Derivation, EgressView, Figure, Limits, Promise, WhyView};
+use crate::api::types::{
+    AdmissionView, Derivation, EgressView, Figure, Limits, Promise, Quantity, RefusedBy, State, VnicView,
+    WhyView,
+};
 use crate::place::Evidence;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use tidegate_contract::{Admission, Vnic};
 use tidegate_switch::stats::{Miss, Traffic, WorkerStats};
 
-/// What is promised, with what was seen beside it.
-pub fn admission(admission: &Admission, evidence: &[&Evidence]) -> AdmissionView {
+/// What is promised, with what was seen beside it; `suspended` says of a vNIC why its deadline is not promised.
+pub fn admission(
+    admission: &Admission,
+    evidence: &[&Evidence],
+    suspended: impl Fn(&str) -> Option<String>,
+) -> AdmissionView {
     let violated = |workers: &[WorkerStats]| workers.iter().map(|w| w.loops_over_budget).sum::<u64>();
     let bounds = admission.bounds.iter().map(|b| {
         let place = evidence.iter().find(|e| e.vnics.contains_key(&b.vnic));
@@ -24,6 +32,7 @@ pub fn admission(admission: &Admission, evidence: &[&Evidence]) -> AdmissionView
             deadline_ns: b.deadline.get(),
             bound_ns: b.bound.get(),
             margin_ns: b.margin().get(),
+            suspended: suspended(&b.vnic),
             worst_seen_ns: seen.filter(|worst| *worst > 0),
             derivation: Derivation {
                 critical_t_ns: b.critical_t.get(),
@@ -62,17 +71,53 @@ pub fn figures(name: &str, evidence: &Evidence) -> Vec<Figure> {
         return figures.clone();
     }
     let Some(stats) = evidence.vnics.get(name) else { return vec![] };
-    let of = |way: &str, traffic: &Traffic| {
-        let dropped = traffic.dropped.iter().map(|(reason, n)| (format!("{way}.dropped.{reason}"), *n));
+    let why_not = |what: Quantity| evidence.unknown.get(name).and_then(|unknown| unknown.get(&what));
+    let of = |way: &str, whole: Quantity, traffic: &Traffic| {
+        let figure = |key: &str, value: u64, why_not: Option<&String>| Figure {
+            name: format!("{way}.{key}"),
+            value: why_not.is_none().then_some(value),
+            source: why_not.unwrap_or(&evidence.source).clone(),
+        };
+        let of_it = why_not(whole);
+        let dropped =
+            traffic.dropped.iter().map(|(reason, n)| figure(&format!("dropped.{reason}"), *n, of_it));
         let figures = [
-            (format!("{way}.frames"), traffic.frames),
-            (format!("{way}.wire-frames"), traffic.wire_frames),
-            (format!("{way}.bytes"), traffic.wire_bytes),
+            figure("frames", traffic.frames, of_it.or(why_not(Quantity::SuperFrames))),
+            figure("wire-frames", traffic.wire_frames, of_it),
+            figure("bytes", traffic.wire_bytes, of_it),
         ];
         figures.into_iter().chain(dropped).collect::<Vec<_>>()
     };
-    let all = of("tx", &stats.tx).into_iter().chain(of("rx", &stats.rx));
-    all.map(|(name, value)| Figure { name, value: Some(value), source: evidence.source.clone() }).collect()
+    let (tx, rx) = (of("tx", Quantity::Tx, &stats.tx), of("rx", Quantity::Rx, &stats.rx));
+    tx.into_iter().chain(rx).collect()
+}
+
+/// A vNIC that only a refused file names.
+pub fn refused(name: String, by: RefusedBy, contract: Option<Vnic>, place: String) -> VnicView {
+    let of_it = contract.as_ref();
+    VnicView {
+        name,
+        owner: format!("file:{}", by.file),
+        place,
+        state: State::Refused,
+        reason: Some(by.to_string()),
+        refused: Some(by),
+        deadline_suspended: of_it.and_then(|c| c.deadline).map(|_| "its contract is refused".into()),
+        connection: None,
+        last_error: None,
+        refused_connections: 0,
+        thrown_out: BTreeMap::new(),
+        stats: None,
+        unknown: BTreeMap::new(),
+        figures: vec![],
+        tx_rate_bps: None,
+        rx_rate_bps: None,
+        limits: Limits::default(),
+        soft: None,
+        tx_in_force: None,
+        promises: vec![],
+        contract,
+    }
 }
 
 /// The limits of a contract.
@@ -94,12 +139,20 @@ pub fn why(published: &Published, name: &str) -> Option<WhyView> {
     if let Some(reason) = &view.reason {
         findings.push(format!("state: {reason}"));
     }
+    if let Some(by) = view.refused.as_ref().filter(|_| view.state != State::Refused) {
+        findings.push(format!("{by}; what it said before stays in force"));
+    }
+    let contract = view.contract.as_ref();
+    if let (Some(why), Some(deadline)) = (&view.deadline_suspended, contract.and_then(|c| c.deadline)) {
+        findings.push(format!("its deadline of {deadline} is not promised: {why}"));
+    }
     findings.extend(stats.misses.iter().map(|(cause, n)| misses(cause, *n, &latest_misses)));
     if stats.throttled_ns > 0 {
         let now = if stats.throttled { ", also right now" } else { "" };
-        let hard = view.contract.tx.max.map(|r| format!("tx.max = {r}"));
+        let max = contract.and_then(|c| c.tx.max);
+        let hard = max.map(|r| format!("tx.max = {r}"));
         let limit = match (view.soft, hard) {
-            (Some(soft), Some(hard)) if view.contract.tx.max != view.soft => {
+            (Some(soft), Some(hard)) if max != view.soft => {
                 format!("the soft limit of {soft} that its guest has set ({hard})")
             }
             (Some(soft), None) => format!("the soft limit of {soft} that its guest has set"),
@@ -116,7 +169,10 @@ pub fn why(published: &Published, name: &str) -> Option<WhyView> {
             dropped.iter().map(|(reason, n)| format!("{n} frames dropped of what the VM {way}: {reason}")),
         );
     }
-    if findings.is_empty() {
+    // A super-frame more or less explains nothing.
+    let unknown = view.unknown.iter().filter(|(what, _)| **what != Quantity::SuperFrames);
+    findings.extend(unknown.map(|(what, why)| format!("not known: {}: {why}", what.label())));
+    if findings.is_empty() && view.stats.is_some() {
         findings.push("nothing was late, throttled or dropped".into());
     }
     Some(WhyView {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use tidegate_contract::parse::names;
 use tidegate_contract::{Document, parse};
 
 /// The folder and what was last seen in it.
@@ -31,7 +32,18 @@ pub struct FileChange {
     /// The file.
     pub path: PathBuf,
     /// What it says; `None` where it is gone; or what is wrong with it.
-    pub contents: Result<Option<Document>, String>,
+    pub contents: Result<Option<Document>, Unreadable>,
+}
+
+/// A file that says nothing that could be brought into force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unreadable {
+    /// All that is wrong, with file and line.
+    pub why: String,
+    /// The first line that is wrong, from 1; 0 where no line is.
+    pub line: usize,
+    /// The vNICs that it names, each with its line.
+    pub names: Vec<(String, usize)>,
 }
 
 impl Files {
@@ -75,6 +87,12 @@ impl Files {
             .collect())
     }
 
+    /// Whether `path` is one of the files that are read.
+    pub fn reads(&self, path: &Path) -> bool {
+        let hidden = path.file_name().is_none_or(|n| n.as_encoded_bytes().starts_with(b"."));
+        path.parent() == Some(&self.folder) && !hidden && path.extension().is_some_and(|e| e == "toml")
+    }
+
     fn stamps(&self) -> io::Result<BTreeMap<PathBuf, Stamp>> {
         let entries = match std::fs::read_dir(&self.folder) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -83,8 +101,7 @@ impl Files {
         let mut stamps = BTreeMap::new();
         for entry in entries {
             let path = entry?.path();
-            let hidden = path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
-            if hidden || path.extension().is_none_or(|e| e != "toml") {
+            if !self.reads(&path) {
                 continue;
             }
             match std::fs::metadata(&path) {
@@ -102,9 +119,15 @@ impl Files {
     }
 }
 
-fn read(path: &Path) -> Result<Document, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-    parse(&text, &path.display().to_string()).map_err(|e| e.to_string())
+fn read(path: &Path) -> Result<Document, Unreadable> {
+    let text = std::fs::read_to_string(path).map_err(|e| {
+        let why = format!("cannot read {}: {e}", path.display());
+        Unreadable { why, ..Unreadable::default() }
+    })?;
+    parse(&text, &path.display().to_string()).map_err(|errors| {
+        let line = errors.0.first().map_or(0, |error| error.line);
+        Unreadable { why: errors.to_string(), line, names: names(&text) }
+    })
 }
 
 #[cfg(test)]
@@ -131,7 +154,7 @@ mod tests {
 
         fs::write(&path, "[vnic.a").unwrap();
         let [change] = &files.poll(true).unwrap()[..] else { panic!("one change") };
-        assert!(change.contents.as_ref().unwrap_err().contains("a.toml:1"), "{change:?}");
+        assert!(change.contents.as_ref().unwrap_err().why.contains("a.toml:1"), "{change:?}");
         fs::remove_file(&path).unwrap();
         assert_eq!(files.poll(false).unwrap(), []);
         assert_eq!(files.poll(false).unwrap(), [FileChange { path, contents: Ok(None) }]);

@@ -116,7 +116,6 @@ impl SwitchPlace {
         let notes = [
             broken.clone(),
             self.waiting.get(name).cloned(),
-            port.deadline_suspended.map(|why| format!("the deadline is not promised right now: {why}")),
             // While nobody is there to connect to, or another one is up, why the last one went says little.
             port.last_error
                 .clone()
@@ -133,6 +132,7 @@ impl SwitchPlace {
             last_error: port.last_error,
             refused_connections: port.refused_connections,
             pending: None,
+            suspended: port.deadline_suspended,
             thrown_out: port.thrown_out.into_iter().filter(|(_, count)| *count > 0).collect(),
             notes: notes.into_iter().flatten().collect(),
             vnic: port.vnic,
@@ -148,6 +148,7 @@ fn evidence(reader: &Reader) -> Evidence {
         misses: missed.map(|s| (s.name.clone(), reader.misses(&s.name))).collect(),
         source: "the host switch: shared memory".into(),
         figures: BTreeMap::new(),
+        unknown: BTreeMap::new(),
         workers: reader.workers(),
         counts_latency: true,
         denied_calls: reader.denied_calls(),

@@ -272,6 +272,7 @@ mod tests {
                         Connection::Up,
                     ][connection as usize],
                     pending: None,
+                    suspended: None,
                     broken: (broken && present).then(|| "its socket is gone".into()),
                     last_error: None,
                     refused_connections: 0,

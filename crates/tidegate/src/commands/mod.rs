@@ -10,6 +10,7 @@ pub mod plan;
 #[cfg(test)]
 mod samples;
 pub mod show;
+pub mod status;
 pub mod switch;
 pub mod top;
 pub mod vnic;
@@ -24,6 +25,7 @@ use std::future::Future;
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let (client, json) = (Client::new(&cli.api), cli.json);
     match cli.command {
+        Command::Status(args) => wait(status::run(&client, args, json)),
         Command::Apply(args) => wait(apply::run(&client, args, json)),
         Command::Plan(args) => wait(plan::run(&client, args, json)),
         Command::Vnic(command) => wait(vnic::run(&client, command, json)),

@@ -100,11 +100,19 @@ fn bounds(promises: &[Promise]) -> String {
             promise.vnic.clone(),
             promise.egress.clone(),
             duration(promise.deadline_ns),
-            duration(promise.bound_ns),
-            duration(promise.margin_ns),
+            promise.suspended.as_ref().map_or_else(|| duration(promise.bound_ns), |_| "not promised".into()),
+            promise.suspended.as_ref().map_or_else(|| duration(promise.margin_ns), |_| "-".into()),
         ]);
     }
-    table.render()
+    let mut out = table.render();
+    let mut said: Vec<&str> = vec![];
+    for promise in promises {
+        if let Some(why) = promise.suspended.as_ref().filter(|_| !said.contains(&promise.vnic.as_str())) {
+            out += &format!("{}: not promised right now: {why}\n", promise.vnic);
+            said.push(&promise.vnic);
+        }
+    }
+    out
 }
 
 fn egresses(egresses: &[EgressView]) -> String {
@@ -177,6 +185,19 @@ sink    1.00 Gbit/s  4.00 Mbit/s     0 bit/s    996 Mbit/s  voice
 note: web: a note
 ";
         assert_eq!(text(&plan(true, false)), expected);
+    }
+
+    #[test]
+    fn what_is_not_promised_has_no_bound() {
+        let mut plan = plan(true, false);
+        plan.admission.bounds = samples::suspended().promises;
+        let expected = "
+real-time vNIC  to    deadline   delay bound  margin
+voice           sink   1.00 ms  not promised       -
+voice: not promised right now: guest memory is not preallocated: add prealloc=on
+";
+        let text = text(&plan);
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

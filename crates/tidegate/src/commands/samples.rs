@@ -1,7 +1,7 @@
 //! API answers that tests of the texts share.
 
 use serde_json::{Value, json};
-use tidegate_agent::api::types::{VnicView, WhyView};
+use tidegate_agent::api::types::{State, VnicView, WhyView};
 
 /// A real-time vNIC that has missed deadlines.
 pub fn voice() -> VnicView {
@@ -47,7 +47,7 @@ pub fn voice() -> VnicView {
 /// The same, whose guest has lowered its limit.
 pub fn lowered() -> VnicView {
     let mut view = voice();
-    view.contract.guest = Some("/run/vm/voice.limit".into());
+    view.contract.as_mut().unwrap().guest = Some("/run/vm/voice.limit".into());
     view.soft = Some("3mbit".parse().unwrap());
     view.tx_in_force = view.soft;
     view
@@ -62,8 +62,68 @@ pub fn idle() -> VnicView {
         mac = "52:54:00:00:00:02"
         segment = 42
         "#,
-        json!({"owner": "api", "connection": "waiting", "tx_rate_bps": 0, "rx_rate_bps": 0}),
+        json!({"owner": "api", "connection": "waiting"}),
     )
+}
+
+/// `voice`, whose deadline is not promised, and never was.
+pub fn suspended() -> VnicView {
+    let mut view = voice();
+    let why = Some("guest memory is not preallocated: add prealloc=on".to_owned());
+    view.deadline_suspended.clone_from(&why);
+    view.promises[0].suspended = why;
+    let stats = view.stats.as_mut().unwrap();
+    stats.realtime_delivered = 0;
+    stats.misses.clear();
+    view
+}
+
+/// A vNIC that a refused file would have: one that can be read, and one that cannot.
+pub fn refused() -> [VnicView; 2] {
+    let by =
+        |line| json!({"file": "/etc/tidegate/cam.toml", "line": line, "reason": "egress sink refuses cam"});
+    let refused = |mut view: VnicView, line| {
+        view.state = State::Refused;
+        view.owner = "file:/etc/tidegate/cam.toml".into();
+        (view.connection, view.stats, view.promises) = (None, None, vec![]);
+        view.refused = Some(from(by(line)));
+        view.reason = view.refused.as_ref().map(ToString::to_string);
+        view
+    };
+    let unreadable = VnicView { name: "dark".into(), contract: None, ..idle() };
+    [refused(idle(), 4), refused(unreadable, 9)]
+}
+
+/// A vNIC of the kernel's of which little is counted.
+pub fn unknown() -> VnicView {
+    let mut view = view(
+        r#"
+        [vnic.web]
+        attach = { netdev = "vnet3" }
+        mac = "52:54:00:00:00:03"
+        segment = 0
+        tx = { max = "50mbit" }
+        "#,
+        json!({
+            "owner": "api", "connection": "up", "tx_rate_bps": 5_000_000,
+            "stats": {
+                "name": "web", "index": 0,
+                "tx": {"frames": 900, "wire_frames": 900, "wire_bytes": 1_200_000, "dropped": {}},
+                "rx": {"frames": 0, "wire_frames": 0, "wire_bytes": 0, "dropped": {}},
+                "throttled_ns": 0, "throttled": false,
+                "delay": {"count": 0, "p50": 0, "p99": 0, "p999": 0, "max": 0, "buckets": []},
+                "realtime_delivered": 0, "misses": {}
+            },
+            "unknown": {
+                "rx": "not limited, and so not counted",
+                "super-frames": "the kernel counts their segments",
+                "delay": "this kernel has no BTF",
+                "throttled": "this kernel has no BTF"
+            }
+        }),
+    );
+    view.place = "kernel".into();
+    view
 }
 
 /// Why `voice` misses deadlines.

@@ -3,7 +3,7 @@
 use crate::format::{count, duration, plural, size};
 use crate::table::{Align, Table};
 use std::fmt::Write;
-use tidegate_agent::api::types::{Promise, State, VnicView};
+use tidegate_agent::api::types::{Promise, Quantity, State, Unknown, VnicView};
 use tidegate_contract::{Attach, Bytes, Discipline, Nanos, Rate, SocketMode, Vnic};
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::VnicStats;
@@ -15,15 +15,19 @@ pub fn text(view: &VnicView) -> String {
         let _ = writeln!(out, "  {key:<10}  {value}");
     }
     out.push('\n');
-    match &view.stats {
-        Some(stats) => out += &counters(stats),
-        None => out += "Nothing is counted: the place that keeps it does not know it.\n",
+    match (&view.stats, view.state) {
+        (_, State::Refused) => return out + "Nothing of it is in force.\n",
+        (Some(stats), _) => out += &counters(stats, &view.unknown),
+        (None, _) => out += "Nothing is counted: the place that keeps it does not know it.\n",
     }
     for promise in &view.promises {
         out.push('\n');
-        out += &derivation(view, promise);
+        out += &match &promise.suspended {
+            Some(why) => suspended(view, promise, why),
+            None => derivation(view, promise),
+        };
     }
-    if view.contract.deadline.is_some() && view.promises.is_empty() {
+    if deadline(view).is_some() && view.promises.is_empty() {
         out += "\nNo delay bound: the agent has computed none for this vNIC.\n";
     }
     out
@@ -44,11 +48,26 @@ pub fn statistics(view: &VnicView) -> String {
 
 /// How a vNIC is, in a word or two: its connection, or what is wrong.
 pub fn condition(view: &VnicView) -> String {
-    match view.state {
-        State::InForce => connection(view.connection).into(),
+    let condition = match view.state {
+        State::InForce => connection(view.connection).to_owned(),
         State::Pending => "pending".into(),
         State::Failed => "failed".into(),
+        State::Refused => return "refused".into(),
+    };
+    match view.refused {
+        Some(_) => condition + " (file refused)",
+        None => condition,
     }
+}
+
+/// The deadline of its contract.
+pub fn deadline(view: &VnicView) -> Option<Nanos> {
+    view.contract.as_ref()?.deadline
+}
+
+/// The limit of its contract on what it sends.
+pub fn tx_max(view: &VnicView) -> Option<Rate> {
+    view.contract.as_ref()?.tx.max
 }
 
 /// How a vNIC is connected, in a word.
@@ -64,7 +83,7 @@ pub fn connection(connection: Option<Connection>) -> &'static str {
 
 /// The guest's own limit, where it is the one that counts.
 pub fn soft(view: &VnicView) -> Option<Rate> {
-    view.soft.filter(|soft| view.contract.tx.max.is_none_or(|hard| *soft < hard))
+    view.soft.filter(|soft| tx_max(view).is_none_or(|hard| *soft < hard))
 }
 
 /// Where a vNIC is attached, in one line.
@@ -82,26 +101,46 @@ pub fn attachment(attach: &Attach) -> String {
 }
 
 fn facts(view: &VnicView) -> Vec<(&'static str, String)> {
-    let Vnic { attach, mac, segment, tx, rx, weight, deadline, to, mtu, queues, guest, .. } = &view.contract;
+    let mut facts = contract_facts(view);
+    let refused = match (&view.refused, view.state) {
+        (Some(by), State::Refused) => Some(by.to_string()),
+        (Some(by), _) => Some(format!("{by}\nwhat it said before is in force")),
+        (None, _) => None,
+    };
+    let reason = view.reason.clone().filter(|_| view.state != State::Refused);
+    let said = [("reason", reason), ("refused", refused)];
+    let said = said.into_iter().filter_map(|(key, value)| Some((key, hanging(&value?))));
+    // Below what it says of the contract as a whole.
+    let below = facts.iter().position(|(key, _)| *key == "mac").unwrap_or(facts.len());
+    facts.splice(below..below, said);
+    facts
+}
+
+/// Further lines below the first.
+fn hanging(text: &str) -> String {
+    text.lines().collect::<Vec<_>>().join(&format!("\n{:14}", ""))
+}
+
+/// What stands in the contract; what is known of one that cannot be read.
+fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
+    let state = match view.state {
+        State::InForce => "in force",
+        State::Pending => "pending",
+        State::Failed => "failed",
+        State::Refused => "refused",
+    };
+    let whose = format!("{state}, from {}", view.owner.strip_prefix("file:").unwrap_or(&view.owner));
+    let Some(contract) = &view.contract else { return vec![("contract", whose)] };
+    let Vnic { attach, mac, segment, tx, rx, weight, deadline, to, mtu, queues, guest, .. } = contract;
     let terms = |terms: Vec<Option<String>>| {
         let terms: Vec<String> = terms.into_iter().flatten().collect();
         if terms.is_empty() { "no limit".to_owned() } else { terms.join(", ") }
     };
     let term = |key: &str, value: Option<String>| value.map(|v| format!("{key} {v}"));
-    let state = match view.state {
-        State::InForce => "in force",
-        State::Pending => "pending",
-        State::Failed => "failed",
-    };
     let mut facts = vec![
         ("attach", attachment(attach)),
         ("connection", connection(view.connection).into()),
-        ("contract", format!("{state}, from {}", view.owner.strip_prefix("file:").unwrap_or(&view.owner))),
-    ];
-    if let Some(reason) = &view.reason {
-        facts.push(("reason", reason.clone()));
-    }
-    facts.extend([
+        ("contract", whose),
         ("mac", mac.to_string()),
         ("segment", segment.to_string()),
         (
@@ -123,9 +162,13 @@ fn facts(view: &VnicView) -> Vec<(&'static str, String)> {
             ]),
         ),
         ("weight", weight.to_string()),
-    ]);
+    ];
     if let Some(deadline) = deadline {
-        facts.push(("deadline", deadline.to_string()));
+        let promised = match &view.deadline_suspended {
+            Some(why) => format!("{deadline}, not promised right now: {why}"),
+            None => deadline.to_string(),
+        };
+        facts.push(("deadline", promised));
     }
     if !to.is_empty() {
         facts.push(("to", to.join(", ")));
@@ -142,7 +185,10 @@ fn facts(view: &VnicView) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn counters(stats: &VnicStats) -> String {
+fn counters(stats: &VnicStats, unknown: &Unknown) -> String {
+    let known = |figure: String, parts: &[Quantity]| {
+        if parts.iter().any(|part| unknown.contains_key(part)) { "unknown".to_owned() } else { figure }
+    };
     let mut table = Table::new(&[
         ("", Align::Left),
         ("frames", Align::Right),
@@ -150,13 +196,13 @@ fn counters(stats: &VnicStats) -> String {
         ("bytes", Align::Right),
         ("dropped", Align::Right),
     ]);
-    for (name, traffic) in [("sent", &stats.tx), ("received", &stats.rx)] {
+    for (name, way, traffic) in [("sent", Quantity::Tx, &stats.tx), ("received", Quantity::Rx, &stats.rx)] {
         table.row([
             name.to_owned(),
-            count(traffic.frames),
-            count(traffic.wire_frames),
-            size(traffic.wire_bytes),
-            count(traffic.dropped.values().sum()),
+            known(count(traffic.frames), &[way, Quantity::SuperFrames]),
+            known(count(traffic.wire_frames), &[way]),
+            known(size(traffic.wire_bytes), &[way]),
+            known(count(traffic.dropped.values().sum()), &[way, Quantity::Drops]),
         ]);
     }
     let mut out = table.render();
@@ -174,6 +220,21 @@ fn counters(stats: &VnicStats) -> String {
             duration(delay.p999),
             duration(delay.max)
         );
+    }
+    out
+}
+
+/// A deadline that is not promised: why, and what would be.
+fn suspended(view: &VnicView, promise: &Promise, why: &str) -> String {
+    let missed: u64 = view.stats.iter().flat_map(|s| s.misses.values()).sum();
+    let mut out = format!("deadline towards {}: not promised right now\n", promise.egress);
+    let facts = [
+        ("why", why.to_owned()),
+        ("delay bound B", format!("none; {} when it is promised again", duration(promise.bound_ns))),
+        ("missed", format!("{} while it was promised", plural(missed, "frame"))),
+    ];
+    for (key, value) in facts {
+        let _ = writeln!(out, "  {key:<16}  {value}");
     }
     out
 }
@@ -337,8 +398,58 @@ deadline towards sink
         assert!(text.contains("  tx          max 4mbit, the guest asks for 3mbit, burst 2kB\n"), "{text}");
         assert!(text.contains("  guest       /run/vm/voice.limit\n"), "{text}");
         let mut same = samples::lowered();
-        same.soft = same.contract.tx.max;
+        same.soft = tx_max(&same);
         assert_eq!((soft(&samples::lowered()), soft(&same)), (samples::lowered().soft, None));
+    }
+
+    #[test]
+    fn what_nobody_counts_is_unknown() {
+        let text = text(&samples::unknown());
+        let expected = "
+           frames  on the wire    bytes  dropped
+sent      unknown          900  1.20 MB        0
+received  unknown      unknown  unknown  unknown
+";
+        assert!(text.ends_with(expected), "{text}");
+    }
+
+    #[test]
+    fn a_suspended_deadline_is_not_promised() {
+        let text = text(&samples::suspended());
+        let expected = "
+deadline towards sink: not promised right now
+  why               guest memory is not preallocated: add prealloc=on
+  delay bound B     none; 278 us when it is promised again
+  missed            0 frames while it was promised
+";
+        assert!(text.ends_with(expected), "{text}");
+        let fact =
+            "  deadline    1ms, not promised right now: guest memory is not preallocated: add prealloc=on\n";
+        assert!(text.contains(fact), "{text}");
+    }
+
+    #[test]
+    fn a_refused_contract_is_shown_with_its_file_and_line() {
+        let [readable, unreadable] = samples::refused();
+        let expected = "\
+dark
+  contract    refused, from /etc/tidegate/cam.toml
+  refused     /etc/tidegate/cam.toml:9 is refused: egress sink refuses cam
+
+Nothing of it is in force.
+";
+        assert_eq!(text(&unreadable), expected);
+        let text_of_it = text(&readable);
+        assert!(text_of_it.contains("  mac         52:54:00:00:00:02\n"), "{text_of_it}");
+        assert!(text_of_it.contains("  refused     /etc/tidegate/cam.toml:4 is refused"), "{text_of_it}");
+        let as_before = VnicView { refused: readable.refused, ..samples::voice() };
+        let text = text(&as_before);
+        let expected = "
+  contract    in force, from /etc/tidegate/voice.toml
+  refused     /etc/tidegate/cam.toml:4 is refused: egress sink refuses cam
+              what it said before is in force
+";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

@@ -8,7 +8,8 @@ use crate::table::{Align, Table};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::str::FromStr;
-use tidegate_agent::api::types::{HostView, SetBody, VnicChange, VnicView};
+use tidegate_agent::api::types::{FileView, HostView, Quantity, SetBody, VnicChange, VnicView};
+use tidegate_contract::Vnic;
 
 /// What to do with vNICs.
 #[derive(Debug, clap::Subcommand)]
@@ -77,12 +78,26 @@ async fn list(client: &Client, json: bool) -> Result<(), Failure> {
     }
     let vnics: Vec<VnicView> = client.get("/v1/vnics").await?;
     let host: HostView = client.get("/v1/host").await?;
-    exit::print(&(overview(&vnics) + &notes(&host.problems)))
+    exit::print(&(overview(&vnics) + &refusals(&host.files) + &notes(&host.problems)))
 }
 
 /// What is wrong on the host as a whole.
 fn notes(problems: &[String]) -> String {
     problems.iter().map(|problem| format!("Note: {problem}\n")).collect()
+}
+
+/// Why files are refused, and whom that concerns.
+fn refusals(files: &[FileView]) -> String {
+    let refused = files.iter().filter_map(|file| Some((file, file.error.as_ref()?)));
+    let text = refused.map(|(file, error)| {
+        let place = file.line.map_or_else(|| file.path.clone(), |line| format!("{}:{line}", file.path));
+        let first = error.lines().next().unwrap_or_default();
+        // An error in the text says itself where it is.
+        let said = if first.starts_with(&place) { first.to_owned() } else { format!("{place}: {first}") };
+        let whom = if file.refused.is_empty() { &file.vnics } else { &file.refused };
+        format!("Refused: {said}\n  concerns: {}; tidegate status says what to do\n", whom.join(", "))
+    });
+    text.collect()
 }
 
 fn overview(vnics: &[VnicView]) -> String {
@@ -105,22 +120,23 @@ fn overview(vnics: &[VnicView]) -> String {
     let mut table = Table::new(&columns);
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
     for view in vnics {
-        let contract = &view.contract;
-        let deadline = contract.deadline;
+        let of = |value: fn(&Vnic) -> Option<String>| or_dash(view.contract.as_ref().and_then(value));
         let delay = view.stats.as_ref().map(|s| &s.delay).filter(|d| d.count > 0);
-        let misses = view.stats.as_ref().filter(|_| deadline.is_some()).map(|s| s.misses.values().sum());
+        let counts_misses = show::deadline(view).is_some() && !view.unknown.contains_key(&Quantity::Deadline);
+        let misses = view.stats.as_ref().filter(|_| counts_misses).map(|s| s.misses.values().sum());
+        let suspended = view.deadline_suspended.as_ref().map_or("", |_| " (not promised)");
         table.row([
-            contract.name.clone(),
+            view.name.clone(),
             show::condition(view),
-            contract.segment.to_string(),
-            contract.mac.to_string(),
-            or_dash(contract.tx.max.map(|v| v.to_string())) + &asked(view),
-            or_dash(contract.tx.min.map(|v| v.to_string())),
-            or_dash(contract.rx.max.map(|v| v.to_string())),
-            or_dash(deadline.map(|v| v.to_string())),
+            of(|c| Some(c.segment.to_string())),
+            of(|c| Some(c.mac.to_string())),
+            of(|c| c.tx.max.map(|v| v.to_string())) + &asked(view),
+            of(|c| c.tx.min.map(|v| v.to_string())),
+            of(|c| c.rx.max.map(|v| v.to_string())),
+            of(|c| c.deadline.map(|v| v.to_string())) + suspended,
             or_dash(delay.map(|d| duration(d.p99))),
             or_dash(misses.map(count)),
-            show::attachment(&contract.attach),
+            of(|c| Some(show::attachment(&c.attach))),
         ]);
     }
     table.render()
@@ -183,6 +199,46 @@ idle   waiting       42  52:54:00:00:00:02       -       -       -         -    
         assert_eq!(overview(&[samples::voice(), samples::idle()]), expected);
         assert!(overview(&[]).contains("tidegate apply -f FILE"));
         assert!(overview(&[samples::lowered()]).contains(" 4mbit (guest: 3mbit)  "));
+    }
+
+    #[test]
+    fn what_is_refused_and_what_is_not_promised_is_in_the_list() {
+        let [readable, unreadable] = samples::refused();
+        let as_before = VnicView { refused: readable.refused.clone(), ..samples::suspended() };
+        let expected = "\
+name   state              segment  mac                tx.max  tx.min  rx.max            deadline      p99  misses  attach
+voice  up (file refused)       42  52:54:00:00:00:01   4mbit       -       -  1ms (not promised)  90.0 us       0  \
+vhost-user /run/tidegate/voice.sock
+idle   refused                 42  52:54:00:00:00:02       -       -       -                   -        -       -  tap tg-idle
+dark   refused                  -  -                       -       -       -                   -        -       -  -
+";
+        assert_eq!(overview(&[as_before, readable, unreadable]), expected);
+    }
+
+    #[test]
+    fn refused_files_are_told_with_whom_they_concern() {
+        let file = |error: &str, line, names: &[&str]| FileView {
+            path: "/etc/a.toml".into(),
+            vnics: vec!["old".into()],
+            error: Some(error.into()),
+            line,
+            refused: names.iter().map(|n| (*n).to_owned()).collect(),
+        };
+        let expected = "\
+Refused: /etc/a.toml:2:17: unclosed
+  concerns: cam; tidegate status says what to do
+Refused: /etc/a.toml:4: egress sink refuses cam
+  concerns: cam, web; tidegate status says what to do
+Refused: /etc/a.toml: others need it
+  concerns: old; tidegate status says what to do
+";
+        let files = [
+            file("/etc/a.toml:2:17: unclosed\n  |\n", Some(2), &["cam"]),
+            file("egress sink refuses cam", Some(4), &["cam", "web"]),
+            file("others need it", None, &[]),
+            FileView { error: None, ..file("", None, &[]) },
+        ];
+        assert_eq!(refusals(&files), expected);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_agent::api::types::{State, VnicView, WhyView};
+use tidegate_agent::api::types::{Quantity, State, VnicView, WhyView};
+use tidegate_contract::Nanos;
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::VnicStats;
 
@@ -38,15 +39,41 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
 /// The account; `now` in nanoseconds since the epoch. Figures are those of `why`, what they
 /// are measured against stands in `view`.
 fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
-    let none = VnicStats::default();
-    let stats = view.stats.as_ref().unwrap_or(&none);
-    [condition(view), throttling(view, stats, why), delays(stats), drops(why), misses(view, stats, why, now)]
-        .concat()
+    if view.state == State::Refused {
+        return condition(view);
+    }
+    let Some(stats) = &view.stats else {
+        let nothing = "Nothing is known of its frames: the place that keeps it does not know it.\n";
+        return condition(view) + nothing + &not_promised(view);
+    };
+    [
+        condition(view),
+        throttling(view, stats, why),
+        delays(view, stats),
+        drops(view, why),
+        misses(view, stats, why, now),
+        unknown(view),
+    ]
+    .concat()
+}
+
+fn counts(view: &VnicView, what: Quantity) -> bool {
+    !view.unknown.contains_key(&what)
+}
+
+/// What nobody counts there, and why. A super-frame more or less explains nothing.
+fn unknown(view: &VnicView) -> String {
+    let unknown = view.unknown.iter().filter(|(what, _)| **what != Quantity::SuperFrames);
+    let lines: Vec<String> = unknown.map(|(what, why)| format!("  {}: {why}\n", what.label())).collect();
+    if lines.is_empty() { String::new() } else { format!("Nobody counts here:\n{}", lines.concat()) }
 }
 
 /// Whether it is connected, and its contract kept.
 fn condition(view: &VnicView) -> String {
     let name = &view.name;
+    if let (State::Refused, Some(by)) = (view.state, &view.refused) {
+        return format!("{name} is refused: it has no contract in force, and no port.\n{by}\n");
+    }
     let mut out = match view.connection {
         Some(Connection::Up) => format!("{name} is up.\n"),
         Some(Connection::Connected) => {
@@ -60,6 +87,10 @@ fn condition(view: &VnicView) -> String {
         State::InForce => {}
         State::Pending => out += "Its contract is not in force yet.\n",
         State::Failed => out += "Its contract could not be put in force; the agent goes on trying.\n",
+        State::Refused => out += "Its contract is refused.\n",
+    }
+    if let Some(by) = &view.refused {
+        let _ = writeln!(out, "{by}\nWhat that file said before is in force.");
     }
     if let Some(reason) = &view.reason {
         let _ = writeln!(out, "The agent says: {reason}");
@@ -69,7 +100,10 @@ fn condition(view: &VnicView) -> String {
 
 /// Whether it waits for its own limit.
 fn throttling(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
-    let max = view.contract.tx.max;
+    if !counts(view, Quantity::Throttled) {
+        return String::new();
+    }
+    let max = show::tx_max(view);
     let limit = match (show::soft(view), max) {
         (Some(soft), Some(max)) => format!("the {soft} that its guest asks for (its tx.max is {max})"),
         (Some(soft), None) => format!("the {soft} that its guest asks for"),
@@ -91,8 +125,11 @@ fn throttling(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
 }
 
 /// How long its frames took.
-fn delays(stats: &VnicStats) -> String {
+fn delays(view: &VnicView, stats: &VnicStats) -> String {
     let delay = &stats.delay;
+    if !counts(view, Quantity::Delay) {
+        return String::new();
+    }
     if delay.count == 0 {
         return "None of its frames has been delivered yet.\n".into();
     }
@@ -107,7 +144,7 @@ fn delays(stats: &VnicStats) -> String {
 }
 
 /// What was dropped, and why.
-fn drops(why: &WhyView) -> String {
+fn drops(view: &VnicView, why: &WhyView) -> String {
     let list = |title: &str, drops: &BTreeMap<String, u64>| {
         let mut table =
             Table::new(&[("frames", Align::Right), ("reason", Align::Left), ("what it means", Align::Left)]);
@@ -121,20 +158,30 @@ fn drops(why: &WhyView) -> String {
         list("Dropped of what it was sent:", &why.rx_dropped),
     ]
     .concat();
-    if both.is_empty() { "No frame of it or for it was dropped.\n".into() } else { both }
+    if !both.is_empty() {
+        return both;
+    }
+    match (counts(view, Quantity::Tx), counts(view, Quantity::Rx)) {
+        _ if !counts(view, Quantity::Drops) => String::new(),
+        (true, true) => "No frame of it or for it was dropped.\n".into(),
+        (true, false) => "No frame that it sent was dropped.\n".into(),
+        (false, true) => "No frame for it was dropped.\n".into(),
+        (false, false) => String::new(),
+    }
 }
 
 /// Which deadlines were missed, and why.
 fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String {
     let total: u64 = why.misses.values().sum();
-    let mut out = match (view.contract.deadline, total) {
-        (None, 0) => return "It has no deadline, so it cannot miss any.\n".into(),
-        (Some(deadline), 0) => {
-            return format!(
-                "It kept its deadline of {deadline} for every one of {}.\n",
-                plural(stats.realtime_delivered, "frame")
-            );
-        }
+    let deadline = show::deadline(view);
+    let mut out = not_promised(view);
+    let was_kept = total == 0 && (stats.realtime_delivered > 0 || out.is_empty());
+    if !counts(view, Quantity::Deadline) || (total == 0 && !was_kept) {
+        return out;
+    }
+    out += &match (deadline, total) {
+        (None, 0) => return out + "It has no deadline, so it cannot miss any.\n",
+        (Some(deadline), 0) => return out + &kept(deadline, stats.realtime_delivered),
         (None, _) => format!("\n{} missed the deadline it had:\n", plural(total, "frame")),
         (Some(deadline), _) => format!("\n{} missed the deadline of {deadline}:\n", plural(total, "frame")),
     };
@@ -151,6 +198,25 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
         let _ = writeln!(out, "  {} ago: {}", duration(now.saturating_sub(miss.at)), explain::miss(miss));
     }
     out
+}
+
+/// That its deadline is not promised right now.
+fn not_promised(view: &VnicView) -> String {
+    match (&view.deadline_suspended, show::deadline(view)) {
+        (Some(why), Some(deadline)) => {
+            format!("Its deadline of {deadline} is not promised right now: {why}\n")
+        }
+        _ => String::new(),
+    }
+}
+
+/// That no deadline was missed.
+fn kept(deadline: Nanos, delivered: u64) -> String {
+    match delivered {
+        0 => format!("No frame with its deadline of {deadline} has been delivered yet.\n"),
+        1 => format!("It kept its deadline of {deadline} for the one frame that was delivered.\n"),
+        n => format!("It kept its deadline of {deadline} for every one of {}.\n", plural(n, "frame")),
+    }
 }
 
 fn most_first(counts: &BTreeMap<String, u64>) -> Vec<(&str, u64)> {
@@ -202,7 +268,61 @@ None of its frames has been delivered yet.
 No frame of it or for it was dropped.
 It has no deadline, so it cannot miss any.
 ";
-        assert_eq!(text(&samples::idle(), &samples::why_idle(), 0), expected);
+        let idle = VnicView { stats: Some(VnicStats::default()), ..samples::idle() };
+        assert_eq!(text(&idle, &samples::why_idle(), 0), expected);
+        let unknown = text(&samples::idle(), &samples::why_idle(), 0);
+        assert!(
+            unknown
+                .ends_with("\nNothing is known of its frames: the place that keeps it does not know it.\n")
+        );
+    }
+
+    #[test]
+    fn what_nobody_counts_is_not_said_to_be_nothing() {
+        let expected = "\
+web is up.
+No frame that it sent was dropped.
+It has no deadline, so it cannot miss any.
+Nobody counts here:
+  what it receives: not limited, and so not counted
+  delay of what it sends: this kernel has no BTF
+  time throttled: this kernel has no BTF
+";
+        assert_eq!(text(&samples::unknown(), &samples::why_idle(), 0), expected);
+    }
+
+    #[test]
+    fn a_deadline_that_is_not_promised_was_not_kept() {
+        let why = WhyView { misses: BTreeMap::new(), ..samples::why_voice() };
+        let said = text(&samples::suspended(), &why, 0);
+        let expected = "Its deadline of 1ms is not promised right now: guest memory is not preallocated: add prealloc=on\n";
+        assert!(said.ends_with(expected), "{said}");
+        let mut kept_before = samples::suspended();
+        kept_before.stats.as_mut().unwrap().realtime_delivered = 5;
+        let said = text(&kept_before, &why, 0);
+        assert!(
+            said.ends_with("prealloc=on\nIt kept its deadline of 1ms for every one of 5 frames.\n"),
+            "{said}"
+        );
+        let mut nothing = samples::voice();
+        nothing.stats.as_mut().unwrap().realtime_delivered = 0;
+        let said = text(&nothing, &why, 0);
+        assert!(said.ends_with("No frame with its deadline of 1ms has been delivered yet.\n"), "{said}");
+    }
+
+    #[test]
+    fn a_refused_file_is_named_with_its_line() {
+        let [refused, _] = samples::refused();
+        let expected = "\
+idle is refused: it has no contract in force, and no port.
+/etc/tidegate/cam.toml:4 is refused: egress sink refuses cam
+";
+        assert_eq!(text(&refused, &samples::why_idle(), 0), expected);
+        let as_before = VnicView { refused: refused.refused, ..samples::voice() };
+        let said = text(&as_before, &samples::why_voice(), 0);
+        let expected = "voice is up.\n/etc/tidegate/cam.toml:4 is refused: egress sink refuses cam\n\
+                        What that file said before is in force.\n";
+        assert!(said.starts_with(expected), "{said}");
     }
 
     #[test]

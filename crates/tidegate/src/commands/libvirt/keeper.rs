@@ -60,7 +60,8 @@ async fn make_room(client: &Client, translation: &Translation, states: &Folder) 
     let there: Vec<VnicView> = client.get("/v1/vnics").await?;
     let ours: Vec<Vnic> = translation.contracts.iter().map(|c| c.vnic.clone()).collect();
     let others = there.iter().filter(|v| v.owner != owner(&translation.domain));
-    let gone = room::in_the_way(&ours, others.map(|v| (v.owner.as_str(), &v.contract)), &running);
+    let others = others.filter_map(|v| Some((v.owner.as_str(), v.contract.as_ref()?)));
+    let gone = room::in_the_way(&ours, others, &running);
     for domain in &gone {
         tracing::warn!(domain, "it does not run any more, and its contracts are in the way: removing them");
         remove(client, domain).await?;

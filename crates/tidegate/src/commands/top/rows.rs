@@ -6,7 +6,7 @@ use crate::table::{Align, Table};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;
-use tidegate_agent::api::types::VnicView;
+use tidegate_agent::api::types::{Quantity, VnicView};
 use tidegate_switch::stats::{Delay, VnicStats};
 
 /// Columns of a bar.
@@ -19,14 +19,14 @@ pub struct Row {
     pub name: String,
     /// How it is connected, or what is wrong.
     pub state: String,
-    /// What it sent over the last second.
-    pub tx_rate: f64,
+    /// What it sent over the last second; absent where that is not counted.
+    pub tx_rate: Option<f64>,
     /// Its limit: the lower of `tx.max` and what its guest asks for.
     pub tx_max: Option<u64>,
     /// Whether that is the guest's.
     pub tx_soft: bool,
-    /// What it received over the last second.
-    pub rx_rate: f64,
+    /// What it received over the last second; absent where that is not counted.
+    pub rx_rate: Option<f64>,
     /// Its `rx.max`.
     pub rx_max: Option<u64>,
     /// p99 of the delay of what it sent in the interval; absent where nothing was delivered.
@@ -35,14 +35,16 @@ pub struct Row {
     pub delay_max: Option<u64>,
     /// Its deadline.
     pub deadline: Option<u64>,
-    /// Deadlines missed in all.
-    pub misses: u64,
-    /// Deadlines missed in the interval.
-    pub new_misses: u64,
-    /// Frames dropped in the interval, both ways.
-    pub dropped: u64,
-    /// Share of the interval in which it waited for tokens, 0 to 1.
-    pub throttled: f64,
+    /// Why that is not promised right now, where it is not.
+    pub deadline_suspended: Option<String>,
+    /// Deadlines missed in all; absent where that is not counted.
+    pub misses: Option<u64>,
+    /// Deadlines missed in the interval; absent where that is not counted.
+    pub new_misses: Option<u64>,
+    /// Frames dropped in the interval, both ways; absent where neither is counted.
+    pub dropped: Option<u64>,
+    /// Share of the interval in which it waited for tokens, 0 to 1; absent where that is not counted.
+    pub throttled: Option<f64>,
 }
 
 /// What rows are sorted by.
@@ -95,21 +97,26 @@ fn row(then: Option<&VnicView>, now: &VnicView, interval: Duration) -> Row {
     let drops = |s: &VnicStats| s.tx.dropped.values().sum::<u64>() + s.rx.dropped.values().sum::<u64>();
     let delay = added(&before.delay, &stats.delay);
     let delivered = delay.count() > 0;
+    let counts = |what: Quantity| now.stats.is_some() && !now.unknown.contains_key(&what);
+    let counts_drops = counts(Quantity::Drops) && (counts(Quantity::Tx) || counts(Quantity::Rx));
+    let throttled = (grown(stats.throttled_ns, before.throttled_ns) as f64 / 1e9 / seconds).min(1.0);
+    let contract = now.contract.as_ref();
     Row {
         name: now.name.clone(),
         state: show::condition(now),
-        tx_rate: now.tx_rate_bps as f64,
-        tx_max: show::soft(now).or(now.contract.tx.max).map(|r| r.bits()),
+        tx_rate: now.tx_rate_bps.map(|bits| bits as f64),
+        tx_max: show::soft(now).or(show::tx_max(now)).map(|r| r.bits()),
         tx_soft: show::soft(now).is_some(),
-        rx_rate: now.rx_rate_bps as f64,
-        rx_max: now.contract.rx.max.map(|r| r.bits()),
+        rx_rate: now.rx_rate_bps.map(|bits| bits as f64),
+        rx_max: contract.and_then(|c| c.rx.max).map(|r| r.bits()),
         delay_p99: delivered.then(|| delay.quantile(0.99)),
         delay_max: delivered.then(|| delay.max()),
-        deadline: now.contract.deadline.map(|d| d.get()),
-        misses,
-        new_misses: grown(misses, earlier),
-        dropped: grown(drops(stats), drops(before)),
-        throttled: (grown(stats.throttled_ns, before.throttled_ns) as f64 / 1e9 / seconds).min(1.0),
+        deadline: show::deadline(now).map(|d| d.get()),
+        deadline_suspended: now.deadline_suspended.clone(),
+        misses: counts(Quantity::Deadline).then_some(misses),
+        new_misses: counts(Quantity::Deadline).then(|| grown(misses, earlier)),
+        dropped: counts_drops.then(|| grown(drops(stats), drops(before))),
+        throttled: counts(Quantity::Throttled).then_some(throttled),
     }
 }
 
@@ -155,11 +162,11 @@ impl Added {
 pub fn sort(rows: &mut [Row], order: Order) {
     let key = |row: &Row| match order {
         Order::Name => 0.0,
-        Order::Tx => row.tx_rate,
-        Order::Rx => row.rx_rate,
+        Order::Tx => row.tx_rate.unwrap_or(0.0),
+        Order::Rx => row.rx_rate.unwrap_or(0.0),
         Order::Delay => row.delay_p99.unwrap_or(0) as f64,
-        Order::Misses => row.misses as f64,
-        Order::Throttled => row.throttled,
+        Order::Misses => row.misses.unwrap_or(0) as f64,
+        Order::Throttled => row.throttled.unwrap_or(0.0),
     };
     rows.sort_by(|a, b| key(b).total_cmp(&key(a)).then_with(|| a.name.cmp(&b.name)));
 }
@@ -203,31 +210,37 @@ pub fn fitting(widths: &[usize; 13], room: usize) -> Vec<usize> {
 pub fn cells(row: &Row) -> [String; 13] {
     let limit = |max: Option<u64>| max.map_or_else(|| "-".into(), |bits| rate(bits as f64));
     let time = |ns: Option<u64>| ns.map_or_else(|| "-".into(), duration);
-    let missed = match (row.deadline, row.new_misses) {
-        (None, _) => "-".into(),
-        (Some(_), 0) => count(row.misses),
-        (Some(_), new) => format!("{} +{}", count(row.misses), count(new)),
+    let promised = row.deadline.filter(|_| row.deadline_suspended.is_none());
+    let deadline = match (row.deadline, promised) {
+        (Some(_), None) => "not promised".into(),
+        (_, promised) => time(promised),
     };
+    let missed = match (promised, row.misses, row.new_misses.unwrap_or(0)) {
+        (None, ..) | (_, None, _) => "-".into(),
+        (Some(_), Some(misses), 0) => count(misses),
+        (Some(_), Some(misses), new) => format!("{} +{}", count(misses), count(new)),
+    };
+    let of = |bits: Option<f64>| bits.map_or_else(|| "-".into(), rate);
     [
         row.name.clone(),
         row.state.clone(),
-        rate(row.tx_rate),
+        of(row.tx_rate),
         limit(row.tx_max) + if row.tx_soft { " (guest)" } else { "" },
         bar(row.tx_rate, row.tx_max),
-        rate(row.rx_rate),
+        of(row.rx_rate),
         limit(row.rx_max),
         bar(row.rx_rate, row.rx_max),
         time(row.delay_p99),
         time(row.delay_max),
-        time(row.deadline),
+        deadline,
         missed,
-        percent(row.throttled),
+        row.throttled.map_or_else(|| "-".into(), percent),
     ]
 }
 
-/// How much of `max` is used; empty where there is no limit.
-fn bar(rate: f64, max: Option<u64>) -> String {
-    let Some(max) = max else { return String::new() };
+/// How much of `max` is used; empty where there is no limit, and where nobody knows.
+fn bar(rate: Option<f64>, max: Option<u64>) -> String {
+    let (Some(rate), Some(max)) = (rate, max) else { return String::new() };
     let full = (rate / max as f64 * BAR as f64).round().clamp(0.0, BAR as f64) as usize;
     "█".repeat(full) + &"░".repeat(BAR - full)
 }
@@ -259,15 +272,15 @@ mod tests {
         let (then, now) = second();
         let row = &rows(&[then], &[now], Duration::from_secs(1))[0];
         assert_eq!((row.delay_p99, row.delay_max), (Some(42_000), Some(60_000)));
-        assert_eq!((row.misses, row.new_misses, row.dropped), (6, 3, 0));
-        assert_eq!(row.throttled, 0.25);
+        assert_eq!((row.misses, row.new_misses, row.dropped), (Some(6), Some(3), Some(0)));
+        assert_eq!(row.throttled, Some(0.25));
     }
 
     #[test]
     fn a_port_made_anew_counts_from_zero() {
         let (then, now) = second();
         let row = &rows(&[now], &[then], Duration::from_secs(1))[0];
-        assert_eq!((row.misses, row.new_misses), (3, 3));
+        assert_eq!((row.misses, row.new_misses), (Some(3), Some(3)));
         assert_eq!(row.delay_max, Some(1_120_000));
     }
 
@@ -278,7 +291,7 @@ mod tests {
         sort(&mut rows, Order::Name);
         let expected = "\
 vnic   state             tx           of                 rx  of    delay p99      max  deadline  missed  throttled
-idle   waiting      0 bit/s            -            0 bit/s   -            -        -         -       -        0 %
+idle   waiting            -            -                  -   -            -        -         -       -          -
 voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   -      42.0 us  60.0 us   1.00 ms    6 +3       25 %
 ";
         assert_eq!(table(&rows), expected);
@@ -286,6 +299,22 @@ voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   - 
         let lowered = &super::rows(&[], &[samples::lowered()], Duration::from_secs(1))[0];
         assert_eq!(cells(lowered)[3], "3.00 Mbit/s (guest)");
         assert_eq!(rows[0].name, "voice");
+    }
+
+    #[test]
+    fn what_nobody_counts_and_what_is_not_promised_has_no_figure() {
+        let unknown = samples::unknown();
+        let row = &rows(&[], &[unknown], Duration::from_secs(1))[0];
+        assert_eq!((row.tx_rate, row.rx_rate, row.throttled), (Some(5e6), None, None));
+        let cells_of_it = cells(row);
+        assert_eq!(
+            (cells_of_it[2].as_str(), cells_of_it[5].as_str(), cells_of_it[12].as_str()),
+            ("5.00 Mbit/s", "-", "-")
+        );
+        let row = &rows(&[], &[samples::suspended()], Duration::from_secs(1))[0];
+        let cells = cells(row);
+        assert_eq!((cells[10].as_str(), cells[11].as_str()), ("not promised", "-"));
+        assert!(row.deadline_suspended.is_some());
     }
 
     #[test]
@@ -304,8 +333,9 @@ voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   - 
 
     #[test]
     fn bars_stay_within_their_width() {
-        assert_eq!(bar(2e9, Some(1_000_000_000)), "████████");
-        assert_eq!(bar(0.0, Some(1)), "░░░░░░░░");
-        assert_eq!(bar(5.0, None), "");
+        assert_eq!(bar(Some(2e9), Some(1_000_000_000)), "████████");
+        assert_eq!(bar(Some(0.0), Some(1)), "░░░░░░░░");
+        assert_eq!(bar(Some(5.0), None), "");
+        assert_eq!(bar(None, Some(1)), "");
     }
 }

@@ -154,11 +154,11 @@ fn table(rows: &[Row], room: usize) -> (Table<'static>, usize) {
 /// Red where deadlines are being missed, yellow where frames are dropped or wait for tokens most of
 /// the time, dim where nobody is connected.
 fn style(row: &Row) -> Style {
-    if row.new_misses > 0 {
+    if row.new_misses.is_some_and(|n| n > 0) {
         Color::Red.into()
-    } else if row.dropped > 0 || row.throttled > 0.5 {
+    } else if row.dropped.is_some_and(|n| n > 0) || row.throttled.is_some_and(|share| share > 0.5) {
         Color::Yellow.into()
-    } else if row.state != "up" {
+    } else if !row.state.starts_with("up") {
         Modifier::DIM.into()
     } else {
         Style::default()

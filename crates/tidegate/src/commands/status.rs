@@ -1,0 +1,318 @@
+//! `tidegate status`: what needs a person, and which command to run next.
+
+use crate::client::{Client, ClientError};
+use crate::exit::{self, Code, Failure};
+use crate::format::{count, duration, plural};
+use crate::table::{Align, Table};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use tidegate_agent::api::status::{Attention, AttentionKind, HostLatency, StatusView};
+use tidegate_agent::api::types::PlaceView;
+
+/// Things of one kind that are shown; `--json` has all.
+const SHOWN: usize = 10;
+/// Names that one thing shows.
+const NAMES: usize = 5;
+
+/// Arguments of `status`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exits with 0 where all is well, 1 where something needs a person, 4 where the agent is away."
+)]
+pub struct Args {}
+
+/// Prints the status; fails where something needs a person.
+pub async fn run(client: &Client, Args {}: Args, json: bool) -> Result<(), Failure> {
+    match look(client, json).await {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(Failure { code: Code::Failed, message: String::new() }),
+        // 1 says that the agent answered: an error has another code.
+        Err(failure) if failure.code == Code::Failed => Err(Failure { code: Code::Unreachable, ..failure }),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Prints the status; how many things need a person.
+async fn look(client: &Client, json: bool) -> Result<usize, Failure> {
+    let answer: Value = match client.get("/v1/status").await {
+        Ok(answer) => answer,
+        Err(error @ (ClientError::Unreachable { .. } | ClientError::Broken { .. })) => {
+            return Err(away(client, error, json)?);
+        }
+        Err(other) => return Err(other.into()),
+    };
+    let status: StatusView = serde_json::from_value(answer.clone()).map_err(Failure::failed)?;
+    if json {
+        exit::print_json(&answer)?;
+    } else {
+        exit::print(&text(&status))?;
+    }
+    Ok(status.attention.len())
+}
+
+/// Without the agent nothing is known of the rest: said in the same form, with the exit code of every other command.
+fn away(client: &Client, error: ClientError, json: bool) -> Result<Failure, Failure> {
+    let failure = Failure::from(error);
+    let attention = Attention {
+        kind: AttentionKind::PlaceAway,
+        about: vec!["agent".into()],
+        what: format!(
+            "{}\nWhat is in force stays in force without it; changes, repairs and metrics wait for it",
+            failure.message
+        ),
+        next: "systemctl status tidegate-agent".into(),
+    };
+    if json {
+        exit::print_json(&json!({"agent": client.socket(), "attention": [attention]}))?;
+    } else {
+        exit::print(&format!("{}.\n\n{}", needs(1), thing(&attention)))?;
+    }
+    Ok(Failure { message: format!("cannot reach the agent at {}", client.socket().display()), ..failure })
+}
+
+fn needs(n: usize) -> String {
+    match n {
+        1 => "1 thing needs a person".into(),
+        n => format!("{n} things need a person"),
+    }
+}
+
+/// What needs a person, with what to run next; then the figures.
+fn text(status: &StatusView) -> String {
+    let mut out = match status.attention.len() {
+        0 => "All is well: nothing needs a person.\n\n".to_owned(),
+        n => format!("{}.\n\n", needs(n)),
+    };
+    for kind in AttentionKind::ALL {
+        let all: Vec<&Attention> = status.attention.iter().filter(|a| a.kind == kind).collect();
+        all.iter().take(SHOWN).for_each(|attention| out += &thing(attention));
+        if let Some(more) = all.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+            let _ = writeln!(out, "{}: {more} more; tidegate status --json has all\n", title(kind));
+        }
+    }
+    out + &figures(status)
+}
+
+/// One thing: what and whom it is about, why, and the command to run next.
+fn thing(attention: &Attention) -> String {
+    let mut out = title(attention.kind).to_owned();
+    if !attention.about.is_empty() {
+        let _ = write!(out, ": {}", names(&attention.about));
+    }
+    out.push('\n');
+    for line in attention.what.lines() {
+        let _ = writeln!(out, "  {line}");
+    }
+    let _ = writeln!(out, "  run: {}\n", attention.next);
+    out
+}
+
+fn title(kind: AttentionKind) -> &'static str {
+    match kind {
+        AttentionKind::PlaceAway => "away",
+        AttentionKind::DeniedCall => "system calls denied",
+        AttentionKind::Problem => "problem",
+        AttentionKind::FailedVnic => "contract failed",
+        AttentionKind::RefusedFile => "contract file refused",
+        AttentionKind::PendingVnic => "contract pending",
+        AttentionKind::SuspendedDeadline => "deadline not promised",
+        AttentionKind::HostLatency => "host too slow",
+        AttentionKind::Drift => "drift",
+    }
+}
+
+fn names(all: &[String]) -> String {
+    match all.len().checked_sub(NAMES) {
+        None | Some(0) => all.join(", "),
+        Some(more) => format!("{} and {more} more", all[..NAMES].join(", ")),
+    }
+}
+
+fn figures(status: &StatusView) -> String {
+    let StatusView { version, places, files, vnics, deadlines, host_latency, drift, .. } = status;
+    let counted = |parts: &[(usize, &str)]| {
+        let there: Vec<String> = parts
+            .iter()
+            .filter(|(n, _)| *n > 0)
+            .map(|(n, what)| format!("{} {what}", count(*n as u64)))
+            .collect();
+        if there.is_empty() { "none".to_owned() } else { there.join(", ") }
+    };
+    let mut rows = vec![("agent", version.clone())];
+    rows.extend(places.iter().map(|p| (p.name.as_str(), place(p))));
+    rows.extend([
+        ("files", counted(&[(files.accepted, "accepted"), (files.refused, "refused")])),
+        (
+            "vNICs",
+            counted(&[
+                (vnics.in_force, "in force"),
+                (vnics.pending, "pending"),
+                (vnics.failed, "failed"),
+                (vnics.refused, "refused"),
+            ]),
+        ),
+        ("deadlines", counted(&[(deadlines.promised, "promised"), (deadlines.suspended, "not promised")])),
+        ("H", kept(host_latency, status.recent_s)),
+        (
+            "drift",
+            format!(
+                "{} put right since the agent was started, {} in the last {} minutes",
+                plural(drift.since_start, "difference"),
+                count(drift.recently),
+                status.recent_s / 60
+            ),
+        ),
+        ("denied", format!("{} of the switch", plural(status.denied_calls, "system call"))),
+    ]);
+    let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
+    rows.into_iter().for_each(|(name, value)| table.row([name.to_owned(), value]));
+    // Without the line of headings.
+    table.render().lines().skip(1).map(|line| format!("{line}\n")).collect()
+}
+
+fn place(place: &PlaceView) -> String {
+    let vnics = plural(place.vnics as u64, "vNIC");
+    match (place.reachable, place.pid) {
+        (false, _) => "away".into(),
+        (true, 0) => vnics,
+        (true, pid) => format!("{vnics}, {} (pid {pid})", place.version),
+    }
+}
+
+/// Whether the workers kept the host's budget.
+fn kept(latency: &HostLatency, recent_s: u64) -> String {
+    let budget = duration(latency.budget_ns);
+    match latency.loops {
+        0 => format!("host-latency = {budget}; no loop was counted"),
+        loops => format!(
+            "host-latency = {budget}; violated by {} of {} loops, {} of them in the last {} minutes; the longest {}",
+            count(latency.loops_over_budget),
+            count(loops),
+            count(latency.recently_over_budget),
+            recent_s / 60,
+            duration(latency.longest_loop_ns)
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_agent::api::status::{DeadlineCounts, FileCounts, Repaired, VnicCounts};
+
+    fn host() -> StatusView {
+        let place = |name: &str, pid, vnics| PlaceView {
+            name: name.into(),
+            reachable: true,
+            reason: None,
+            version: "0.1.0".into(),
+            pid,
+            started: 0,
+            vnics,
+        };
+        StatusView {
+            version: "0.1.0".into(),
+            attention: vec![],
+            places: vec![place("switch", 814, 12), place("kernel", 0, 1)],
+            files: FileCounts { accepted: 3, refused: 0 },
+            vnics: VnicCounts { in_force: 13, ..VnicCounts::default() },
+            deadlines: DeadlineCounts { promised: 2, suspended: 0 },
+            host_latency: HostLatency {
+                budget_ns: 250_000,
+                loops: 91_440,
+                loops_over_budget: 3,
+                recently_over_budget: 0,
+                longest_loop_ns: 412_000,
+            },
+            drift: Repaired { since_start: 1, recently: 0 },
+            denied_calls: 0,
+            recent_s: 600,
+        }
+    }
+
+    fn attention(kind: AttentionKind, about: &[&str], what: &str, next: &str) -> Attention {
+        let about = about.iter().map(|name| (*name).to_owned()).collect();
+        Attention { kind, about, what: what.into(), next: next.into() }
+    }
+
+    #[test]
+    fn all_is_well() {
+        let expected = "\
+All is well: nothing needs a person.
+
+agent      0.1.0
+switch     12 vNICs, 0.1.0 (pid 814)
+kernel     1 vNIC
+files      3 accepted
+vNICs      13 in force
+deadlines  2 promised
+H          host-latency = 250 us; violated by 3 of 91,440 loops, 0 of them in the last 10 minutes; the longest 412 us
+drift      1 difference put right since the agent was started, 0 in the last 10 minutes
+denied     0 system calls of the switch
+";
+        assert_eq!(text(&host()), expected);
+    }
+
+    #[test]
+    fn what_needs_a_person_comes_first_with_what_to_run() {
+        let mut status = host();
+        status.places[0].reachable = false;
+        status.attention = vec![
+            attention(
+                AttentionKind::PlaceAway,
+                &["switch"],
+                "no switch at /run/tidegate/switch.sock; contracts of 12 vNICs are pending",
+                "systemctl status tidegate-switch",
+            ),
+            attention(
+                AttentionKind::RefusedFile,
+                &["/etc/tidegate/cam.toml:2"],
+                "/etc/tidegate/cam.toml:2:17: unclosed inline table\n2 | attach = { vhost\nnothing of it is in force",
+                "tidegate plan -f /etc/tidegate/cam.toml",
+            ),
+            attention(
+                AttentionKind::PendingVnic,
+                &["a", "b", "c", "d", "e", "f", "g"],
+                "there is no link",
+                "tidegate why a",
+            ),
+        ];
+        let expected = "\
+3 things need a person.
+
+away: switch
+  no switch at /run/tidegate/switch.sock; contracts of 12 vNICs are pending
+  run: systemctl status tidegate-switch
+
+contract file refused: /etc/tidegate/cam.toml:2
+  /etc/tidegate/cam.toml:2:17: unclosed inline table
+  2 | attach = { vhost
+  nothing of it is in force
+  run: tidegate plan -f /etc/tidegate/cam.toml
+
+contract pending: a, b, c, d, e and 2 more
+  there is no link
+  run: tidegate why a
+
+agent      0.1.0
+switch     away
+";
+        let text = text(&status);
+        assert!(text.starts_with(expected), "{text}");
+    }
+
+    #[test]
+    fn a_thousand_things_fit_on_a_screen() {
+        let mut status = host();
+        status.attention = (0..1000)
+            .map(|n| attention(AttentionKind::RefusedFile, &[&format!("/etc/{n}.toml:1")], "wrong", "x"))
+            .collect();
+        let text = text(&status);
+        assert!(text.starts_with("1000 things need a person.\n"), "{text}");
+        assert!(
+            text.contains("\ncontract file refused: 990 more; tidegate status --json has all\n"),
+            "{text}"
+        );
+        assert!(text.lines().count() < 60);
+    }
+}
