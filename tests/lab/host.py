@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from .initramfs import ROOT
 from .process import Process, wait_for
+from .rates import Limit, Rate
 
 BINARY = Path(os.environ.get("TIDEGATE_BIN", ROOT / "target/release/tidegate"))
 GUEST_PROGRAM = Path(os.environ.get("TIDEGATE_GUEST_BIN", BINARY.with_name("tidegate-guest")))
@@ -225,37 +226,29 @@ class Host:
     def _is_up(self, name: str) -> bool:
         return self.show(name).connection == "up"
 
-    def tx_rates(self, name: str, seconds: float = 4.0) -> tuple[float, float]:
-        """What the VM sends, bit/s, by the switch's counters over `seconds`: at least, and at most.
+    def tx_rate(self, name: str, seconds: float = 4.0) -> float:
+        """What the VM surely sends, bit/s, by the switch's counters over `seconds`.
 
         When exactly the counters were read is not known, only that it was while `show` ran.
         """
         asked = time.monotonic()
-        first, began = self.show(name).tx_bytes, time.monotonic()
+        first = self.show(name).tx_bytes
         time.sleep(seconds)
-        ended = time.monotonic()
-        bits = (self.show(name).tx_bytes - first) * 8
-        return bits / (time.monotonic() - asked), bits / (ended - began)
+        return (self.show(name).tx_bytes - first) * 8 / (time.monotonic() - asked)
 
-    def tx_rate(self, name: str, seconds: float = 4.0) -> float:
-        """What the VM surely sends, bit/s."""
-        return self.tx_rates(name, seconds)[0]
+    def limit(self, name: str) -> Limit:
+        """The limit in effect on what the VM sends."""
+        limits = self.show(name).document["limits"]
+        return Limit(limits["tx_bps"], limits["tx_burst_bytes"])
 
-    def keeps_rate(
-        self, name: str, limit: float, low: float = 0.85, high: float = 1.05, *, seconds: float = 2.0
-    ) -> None:
-        """Fail unless what the VM sends is between these shares of `limit` (bit/s) in one of many windows.
+    def keeps_rate(self, name: str, rate: float, low: float = 0.85, *, seconds: float = 2.0) -> None:
+        """Fail where what the VM sends is ever more than its limit of `rate` (bit/s) lets through.
 
-        A host that takes the CPU from the switch for a while spoils a window; a wrong rate is wrong in each.
-        `seconds` is how long one is: a burst after a pause has to be little beside what it holds.
+        And unless it is at least the share `low` of it in one of the windows, each of `seconds`.
         """
-        seen: list[str] = []
-        while len(seen) * seconds < 24:
-            least, most = self.tx_rates(name, seconds)
-            if low * limit <= most and least <= high * limit:
-                return
-            seen.append(f"{least / limit:.3f} to {most / limit:.3f}")
-        raise AssertionError(f"{name} sent at {seen} of its rate, expected {low} to {high}")
+        limit = self.limit(name)
+        assert limit.rate == rate
+        Rate(name, lambda: self.show(name).tx_bytes, limit).reaches(low, seconds)
 
     def check_alive(self) -> None:
         """Fail when the switch has died."""

@@ -14,7 +14,7 @@
 //! - [`scene`]: which guests there are
 //! - [`frames`]: what they send
 //! - [`guest`], [`load`]: sending, receiving, counting
-//! - [`envelope`], [`shares`]: what the counts say of rates and of fairness; pure
+//! - [`shares`]: what the counts say of fairness; pure
 //! - [`kills`]: agent, switch and guests of the measurement that kills
 //! - [`reliability`]: the file that docs/reliability.md is made of
 //! - [`nic`]: the loop of the NIC place, simulated, on a switch, and its cost
@@ -23,7 +23,6 @@
 
 mod clock;
 mod commands;
-mod envelope;
 mod frames;
 mod guest;
 mod kills;

@@ -5,8 +5,10 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_contract::{Attach, Host};
+use tidegate_switch::control::Connection;
 use tidegate_switch::server::Switch;
 use tidegate_switch::server::ports::Connect;
 use tidegate_switch::stats::Reader;
@@ -14,7 +16,7 @@ use tidegate_switch::stats::Reader;
 struct Scene {
     stats: Reader,
     contracts: PathBuf,
-    _switch: Arc<Switch>,
+    switch: Arc<Switch>,
     _dir: TempDir,
 }
 
@@ -42,10 +44,14 @@ impl Scene {
         let contracts = dir.path().join("contracts.toml");
         std::fs::write(&contracts, toml).unwrap();
         let stats = Reader::open(switch.region.file()).unwrap();
-        Self { stats, contracts, _switch: switch, _dir: dir }
+        Self { stats, contracts, switch, _dir: dir }
     }
 
     fn run(&self, arguments: &str) -> Result<Value, String> {
+        // The front ends of the run before have gone; the switch may not have noticed yet, and takes one at a time.
+        while self.switch.ports().iter().any(|port| port.connection != Connection::Waiting) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let done = Command::new(env!("CARGO_BIN_EXE_tidegate-bench"))
             .arg("--contracts")
             .arg(&self.contracts)
@@ -116,17 +122,24 @@ fn super_frames_arrive_whole_or_merged_and_are_compared() {
 
 #[test]
 fn a_rate_is_measured_in_wire_bytes() {
-    let scene = Scene::new(&["tx = { max = \"20mbit\" }", ""]);
+    let scene = Scene::new(&["tx = { max = \"20mbit\", burst = \"64kB\" }", ""]);
     for frame in ["200", "super"] {
-        let line = format!("rates --from a --to b --frame {frame} --warm-up 0.3 --seconds 1");
+        let line = format!("rates --from a --to b --frame {frame} --warm-up 0.3 --seconds 4");
         // Headers of segments included a super-frame is 66,616 bytes; without, 3.5 % less. A machine
-        // that takes the CPU away spoils a second; a wrong rate is wrong in each.
-        let kept = (0..6).any(|_| {
+        // that takes the CPU away spoils the rate of four seconds, so it is reached once.
+        let reached = (0..6).any(|_| {
             let report = scene.run(&line).unwrap();
             assert_eq!(report["set_bits_per_second"], 20_000_000);
-            report["error_percent"].as_f64().unwrap().abs() < 3.0
+            let of = |key: &str| report[key].as_f64().unwrap();
+            // It never makes it more: but for a burst and a frame, and as much that was in a worker's hands when
+            // it was stopped.
+            let most = 2.0 * (of("burst_bytes") + of("wire_bytes"));
+            let percent = most * 8.0 / 20e6 / of("seconds") * 100.0;
+            assert!(percent < 3.0 && of("error_percent") < percent, "{percent}: {report:#}");
+            assert!(of("burst_bytes") + of("over_certain_bytes") <= most, "{report:#}");
+            of("error_percent") > -3.0
         });
-        assert!(kept, "{frame}: more than 3 % off in six windows");
+        assert!(reached, "{frame}: 3 % less in six times four seconds");
     }
     let error = scene.run("rates --from b --to a").unwrap_err();
     assert!(error.contains("vnic.b has no tx.max"), "{error}");

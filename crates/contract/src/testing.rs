@@ -1,4 +1,6 @@
-//! Contracts for tests.
+//! Contracts for tests, and whether traffic keeps to one.
+
+pub mod envelope;
 
 use crate::{Allowed, Attach, Mac, Rx, Segment, SocketMode, SocketOwner, Tx, Vnic};
 

@@ -11,7 +11,6 @@
 
 use super::{Outcome, ring};
 use crate::clock;
-use crate::envelope::Envelope;
 use crate::frames::Size;
 use crate::guest::Guest;
 use crate::load::{Load, Watch};
@@ -19,6 +18,7 @@ use crate::scene::{Scene, SceneError};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::time::Duration;
+use tidegate_contract::testing::envelope::Envelope;
 use tidegate_contract::{Bytes, Rate, Vnic};
 
 /// Whose limit is measured.

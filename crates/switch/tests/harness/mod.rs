@@ -16,9 +16,12 @@ use tidegate_switch::server::Switch;
 use tidegate_switch::server::ports::Connect;
 use tidegate_switch::stats::{Reader, VnicStats};
 
+use rate::Arrivals;
+
 pub mod dirty;
 pub mod frames;
 pub mod netns;
+pub mod rate;
 pub mod report;
 
 /// Longest a test waits for anything that should happen at once.
@@ -173,6 +176,13 @@ impl Guest {
         std::iter::from_fn(|| self.try_receive()).count()
     }
 
+    /// Everything that is there to be received; bytes of the frames.
+    pub fn drain_bytes(&mut self) -> u64 {
+        let mut bytes = 0;
+        self.each(|frame| bytes += frame.len() as u64);
+        bytes
+    }
+
     /// Receives everything that is there, frame by frame, without its virtio header.
     pub fn each(&mut self, mut visit: impl FnMut(&[u8])) -> usize {
         let (header, mut count, mut bytes) = (self.front.header_len(), 0, Vec::new());
@@ -240,6 +250,16 @@ pub fn pump(
     senders: &mut [(&mut Guest, Vec<u8>)],
     receiver: &mut Guest,
 ) -> (Vec<u64>, Duration) {
+    pump_seen(time, senders, receiver, &mut Arrivals::new(0))
+}
+
+/// As [`pump`], and tells `arrivals` of each look.
+pub fn pump_seen(
+    time: Duration,
+    senders: &mut [(&mut Guest, Vec<u8>)],
+    receiver: &mut Guest,
+    arrivals: &mut Arrivals,
+) -> (Vec<u64>, Duration) {
     let start = Instant::now();
     let mut received = vec![0; senders.len()];
     while start.elapsed() < time {
@@ -247,9 +267,14 @@ pub fn pump(
             sender.fill(frame);
         }
         let macs: Vec<_> = senders.iter().map(|(sender, _)| sender.mac()).collect();
-        receiver.each(|frame| {
-            let source = macs.iter().position(|mac| *mac == frame[6..12]).expect("one of the senders");
-            received[source] += frame.len() as u64;
+        arrivals.look(|| {
+            let mut bytes = 0;
+            receiver.each(|frame| {
+                let source = macs.iter().position(|mac| *mac == frame[6..12]).expect("one of the senders");
+                received[source] += frame.len() as u64;
+                bytes += frame.len() as u64;
+            });
+            bytes
         });
         // Leaves the CPU to the worker.
         std::thread::sleep(Duration::from_micros(500));
@@ -299,8 +324,9 @@ impl Stream {
 }
 
 /// Measures again, at most ten times, until what is measured is in `range`: a worker that the
-/// host took the CPU from for longer than a burst lasts does not keep a rate meanwhile, and a wrong
-/// one is wrong each time. Bursts are of 20 ms and more for the same reason, and ranges wide.
+/// host took the CPU from for longer than a burst lasts does not keep a share meanwhile, and a wrong
+/// one is wrong each time. Bursts are of 20 ms and more for the same reason, and ranges wide. Not for limits,
+/// which hold always: [`rate::keeps_rate`].
 #[track_caller]
 pub fn measured(what: &str, range: RangeInclusive<f64>, mut measure: impl FnMut() -> f64) {
     let mut seen = Vec::new();
