@@ -160,17 +160,18 @@ def test_changed_contract_takes_effect_live(lasting: tuple[Host, Guest, Guest]) 
     end_stream(a)
 
 
+@pytest.mark.abreast
 @pytest.mark.parametrize(
     ("queues", "options"),
     [
         (2, ""),
-        pytest.param(1, "mrg_rxbuf=off", marks=pytest.mark.long),
+        (1, "mrg_rxbuf=off"),
         (1, "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off"),
-        pytest.param(1, "guest_csum=off,guest_tso4=off,guest_tso6=off", marks=pytest.mark.long),
-        pytest.param(1, "indirect_desc=off,event_idx=off", marks=pytest.mark.long),
-        pytest.param(1, "rx_queue_size=1024", marks=pytest.mark.long),
+        (1, "guest_csum=off,guest_tso4=off,guest_tso6=off"),
+        (1, "indirect_desc=off,event_idx=off"),
+        (1, "rx_queue_size=1024"),
         (2, "packed=on"),
-        pytest.param(1, "packed=on,indirect_desc=off,event_idx=off", marks=pytest.mark.long),
+        (1, "packed=on,indirect_desc=off,event_idx=off"),
     ],
     ids=[
         "multiqueue",
@@ -219,6 +220,7 @@ def test_guest_and_tap(host: Host, tmp_path: Path) -> None:
             guest.run(f"iperf3 --client {IP['b']} --time 3 --reverse")
 
 
+@pytest.mark.abreast
 def test_driver_reload_and_new_guest(peer: tuple[Host, Guest]) -> None:
     """The port works again after the driver was rebound, and for a guest started in the first one's place."""
     host, b = peer
@@ -257,6 +259,7 @@ def test_guest_reboots_under_traffic(peer: tuple[Host, Guest]) -> None:
         assert host.show("a").last_error == ""
 
 
+@pytest.mark.abreast
 def test_memory_that_is_not_shared(host: Host) -> None:
     """A guest with share=off gets no port, and `show` says what to change in the QEMU line."""
     contracts(host)
@@ -283,7 +286,7 @@ def test_super_frames_pass_whole(peer: tuple[Host, Guest]) -> None:
         assert checksum_errors(a) == checksum_errors(b) == 0
 
 
-@pytest.mark.long
+@pytest.mark.abreast
 def test_jumbo_frames(host: Host) -> None:
     """With mtu = 9000 frames of 9000 bytes pass, over several buffers of the receiver."""
     unlimited(host, "mtu = 9000")
@@ -301,7 +304,7 @@ def test_jumbo_frames(host: Host) -> None:
         assert checksum_errors(a) == checksum_errors(b) == 0
 
 
-@pytest.mark.long
+@pytest.mark.abreast
 def test_offloads_toggled_in_the_guest(peer: tuple[Host, Guest]) -> None:
     """Whatever `ethtool -K` switches off and on while the port is up, files come through whole."""
     host, b = peer
@@ -351,6 +354,7 @@ def test_deadline(host: Host) -> None:
             assert words in text
 
 
+@pytest.mark.abreast
 def test_deadline_wants_memory_that_is_there(host: Host) -> None:
     """Without prealloc=on the deadline is suspended, frames pass, and all say so: nothing is promised."""
     deadline(host)

@@ -12,6 +12,7 @@ from lab.testpmd import Testpmd, vhost, virtio_user
 
 
 @pytest.mark.lab
+@pytest.mark.abreast
 def test_guest_runs_commands(tmp_path: Path) -> None:
     """A guest reports output, error output and exit status, and sees the host's programs."""
     with Guest(tmp_path / "g") as guest:
@@ -23,6 +24,7 @@ def test_guest_runs_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.lab
+@pytest.mark.abreast
 def test_two_guests_on_a_link(tmp_path: Path) -> None:
     """Two guests joined by a Unix socket ping each other."""
     link = tmp_path / "link.sock"
@@ -69,7 +71,7 @@ def test_two_stacks_on_a_veth(tmp_path: Path) -> None:
 
 
 @pytest.mark.lab
-@pytest.mark.long
+@pytest.mark.abreast
 def test_guests_on_a_vhost_user_back_end(tmp_path: Path) -> None:
     """Two guests exchange data through somebody else's vhost-user back end, from shared memory."""
     need_commands("dpdk-testpmd")

@@ -186,7 +186,6 @@ def test_a_bandwidth_that_cannot_come_back_keeps_no_domain_from_starting(lab: La
     assert lab.host.names() == set()
 
 
-@pytest.mark.long
 def test_migrated(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The contract goes with the domain: in force where it comes in, or it does not come in."""
     folder = tmp_path_factory.mktemp("m")
@@ -229,7 +228,6 @@ def test_an_interface_is_detached(lab: Lab) -> None:
 
 
 @pytest.mark.lab
-@pytest.mark.long
 def test_a_guests_rate(lab: Lab) -> None:
     """What a guest of libvirt's sends and receives over TCP is what its metadata says."""
     asked = contracts([f"mac='{MAC}' name='web' tx.max='50mbit' rx.max='20mbit'"])

@@ -15,7 +15,7 @@ from lab.igb import Pf, igb_guest
 from lab.need import need_guests, need_netdevsim, need_sriov
 from lab.netdevsim import Netdevsim, netdevsim_guest
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.abreast]
 
 
 def contract(name: str, vf: str, tx: str = "", more: str = "", options: str = "") -> str:

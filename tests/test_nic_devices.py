@@ -1,7 +1,6 @@
 """crates/nic against real parts: QEMU's igb, an 82576, and netdevsim; by its example `nic`, run in the guest.
 
-What it says is compared with what iproute2 says of the same NIC. `make lab` runs it; `make test` has
-test_nic.py, which goes the same ways by the agent.
+What it says is compared with what iproute2 says of the same NIC. test_nic.py goes the same ways by the agent.
 """
 
 import json
@@ -20,7 +19,7 @@ from lab.netdevsim import Netdevsim, netdevsim_guest
 from lab.process import wait_for
 from lab.vf_counters import set_counter
 
-pytestmark = [pytest.mark.lab, pytest.mark.long]
+pytestmark = [pytest.mark.lab, pytest.mark.abreast]
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))

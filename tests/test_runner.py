@@ -3,7 +3,9 @@
 import importlib.machinery
 import importlib.util
 import os
+import re
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -100,17 +102,67 @@ def test_what_failed_without_a_name_has_failed(runner: ModuleType, tmp_path: Pat
     assert (tmp_path / "calls").read_text() == "call\n"
 
 
-def test_pytest_gets_a_second_try(runner: ModuleType, tmp_path: Path) -> None:
-    """By its own list of what failed last."""
-    (tmp_path / "target").mkdir()
-    (tmp_path / "test_it.py").write_text(
-        "from pathlib import Path\n"
-        "def test_good(): pass\n"
-        "def test_shaky():\n"
-        "    first = not Path('tried').exists()\n"
-        "    Path('tried').touch()\n"
-        "    assert not first\n"
-        "def test_broken(): assert False\n"
+TESTS = """\
+import pytest, time
+from pathlib import Path
+
+def test_good(): pass
+
+def once(name):
+    first = not Path(name).exists()
+    Path(name).touch()
+    assert not first
+
+def test_shaky(): once('tried')
+def test_broken(): assert False
+"""
+ABREAST = """\
+import pytest, time
+from pathlib import Path
+
+pytestmark = pytest.mark.abreast
+
+def test_meets_the_other():
+    Path('{own}').touch()
+    end = time.monotonic() + 10
+    while not Path('{other}').exists():
+        assert time.monotonic() < end
+"""
+
+
+def test_end_to_end(runner: ModuleType, tmp_path: Path) -> None:
+    """What fails gets a second try, by its own list of what failed last; files that may run two at a time."""
+    (tmp_path / "test_alone.py").write_text(TESTS)
+    (tmp_path / "test_one.py").write_text(
+        ABREAST.format(own="one", other="two") + "\ndef test_more(): pass\n"
     )
+    shaky = (
+        "\ndef test_shaky():\n"
+        "    first = not Path('x').exists()\n"
+        "    Path('x').touch()\n"
+        "    assert not first\n"
+    )
+    (tmp_path / "test_two.py").write_text(ABREAST.format(own="two", other="one") + shaky)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    abreast\n")
     counts = runner.end_to_end([str(ROOT / ".venv/bin/pytest"), str(tmp_path)])
-    assert (counts.passed, counts.failed, counts.unstable) == (2, 1, ["test_it::test_shaky"])
+    assert (counts.passed, counts.failed, counts.skipped) == (2 + 2 + 2, 1, 0)
+    assert counts.unstable == ["test_alone::test_shaky", "test_two::test_shaky"]
+
+
+def test_end_to_end_that_cannot_be_read(runner: ModuleType, tmp_path: Path) -> None:
+    """Tests that are not found are not passed."""
+    (tmp_path / "test_it.py").write_text("def test_good(): pass\n")
+    (tmp_path / "test_wrong.py").write_text("import nothing_of_this_name\n")
+    counts = runner.end_to_end([str(ROOT / ".venv/bin/pytest"), str(tmp_path)])
+    assert counts.failed >= 1
+
+
+def test_everything_is_run() -> None:
+    """No test is left out by an option, a marker that is not run, or `#[ignore]`."""
+    command = [str(ROOT / ".venv/bin/pytest"), str(ROOT / "tests"), "--collect-only", "--quiet"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    (last,) = re.findall(r"^(\d+) tests collected", found, re.MULTILINE)
+    assert int(last) > 300
+    assert "deselected" not in found
+    for source in ROOT.glob("crates/*/**/*.rs"):
+        assert not re.search(r"^\s*#\[ignore", source.read_text(), re.MULTILINE), source

@@ -10,7 +10,7 @@ from lab.guest import Guest
 from lab.initramfs import ROOT
 from lab.need import need_commands
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.abreast]
 
 # Of the kernel place, and of guests behind bridge ports.
 MODULES = ["bridge", "veth", "tun", "ifb", "sch_htb", "sch_ingress", "cls_u32", "cls_bpf", "act_mirred"]

@@ -17,7 +17,7 @@ from lab.initramfs import ROOT
 from lab.need import need_commands
 
 # Emulated, on a machine that has other work, each takes minutes.
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.lab, pytest.mark.abreast, pytest.mark.timeout(420)]
 
 _KERNEL_PLACE = ["bridge", "veth", "tun", "ifb", "sch_htb", "sch_ingress", "cls_u32", "cls_bpf", "act_mirred"]
 _OTHERS = [
