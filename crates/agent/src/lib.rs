@@ -19,6 +19,7 @@
 //! - `reconciler`: makes what is wanted be in force, and keeps it so
 //! - `guest`: the soft limit, through a port of the VM
 //! - [`api`]: HTTP on a Unix socket, OpenAPI document, metrics
+//! - `paths`: the paths that contracts name, and what is done there
 //! - `durable`, `lock`: files that survive a crash; one agent per state directory
 //! - `cut`: where an agent may die, for tests
 
@@ -29,6 +30,7 @@ mod guest;
 mod kernel_place;
 mod lock;
 mod nic_place;
+mod paths;
 pub mod place;
 mod reconciler;
 mod store;
@@ -38,6 +40,7 @@ mod testing;
 
 use api::listener::Bounded;
 use api::routes::{Api, router};
+use paths::Paths;
 use place::Place;
 use reconciler::{Command, Reconciler};
 use std::io;
@@ -62,6 +65,11 @@ pub struct Options {
     pub api_group: Option<String>,
     /// Permission bits of the API's socket, `0o660` by convention.
     pub api_mode: u32,
+    /// Folders besides `/run/tidegate/vm` below which contracts may have sockets. Nobody but the administrator may be
+    /// able to put another folder in the place of one.
+    pub socket_roots: Vec<PathBuf>,
+    /// Folders besides `/run/netns` below which contracts may name network namespaces; `/proc` for those of processes.
+    pub netns_roots: Vec<PathBuf>,
 }
 
 /// Why the agent does not run.
@@ -73,6 +81,9 @@ pub enum Error {
     /// The state cannot be read.
     #[error(transparent)]
     State(#[from] durable::DurableError),
+    /// A folder for contracts' sockets or namespaces cannot be used.
+    #[error("{0}")]
+    Root(String),
     /// The API's socket cannot be made.
     #[error("cannot offer the API: {0}")]
     Api(String),
@@ -132,7 +143,7 @@ pub struct Agent {
     failed: tokio::sync::watch::Receiver<Option<String>>,
     /// Resolves when the reconciler has ended.
     reconciled: tokio::sync::oneshot::Receiver<()>,
-    api: PathBuf,
+    api: switch_place::ApiSocket,
     _lock: lock::Lock,
 }
 
@@ -144,23 +155,24 @@ impl Agent {
     /// As [`run`].
     pub fn start(options: &Options) -> Result<Self, Error> {
         let state = &options.state;
+        let paths = Paths::new(&options.socket_roots, &options.netns_roots).map_err(Error::Root)?;
         make_folder(state)?;
         let lock = lock::Lock::take(state)?;
         let (commands, received) = mpsc::channel();
         let wake = commands.clone();
         let wake = Arc::new(move || drop(wake.send(Command::Repair)));
-        let (switch, damage) = switch_place::SwitchPlace::new(&options.switch, state, wake)?;
+        let (switch, damage) = switch_place::SwitchPlace::new(&options.switch, state, paths.clone(), wake)?;
         let (kernel, kernel_damage) = kernel_place::KernelPlace::new(state)?;
         let (nic, nic_damage) = nic_place::NicPlace::new(state)?;
         let capture = switch.capture();
         let made = [switch.made(), kernel.made(), nic.made()].concat();
         let places: Vec<Box<dyn Place>> = vec![Box::new(switch), Box::new(kernel), Box::new(nic)];
-        let mut reconciler = Reconciler::new(&options.config, state, places)?;
+        let mut reconciler = Reconciler::new(&options.config, state, paths.guests.clone(), places)?;
         reconciler.problem("switch state", damage);
         reconciler.problem("kernel state", kernel_damage);
         reconciler.problem("nic state", nic_damage);
         reconciler.recover(made);
-        let listener = listen(options)?;
+        let (listener, api) = listen(options)?;
 
         let board = reconciler.board();
         let (ready, started) = mpsc::channel();
@@ -176,7 +188,7 @@ impl Agent {
             .map_err(io_error("start a thread"))?;
         // A switch that hangs must not keep the API away.
         let _ = started.recv_timeout(PATIENCE);
-        let guests = tokio::spawn(guest::ports::serve(Arc::clone(&board), commands.clone()));
+        let guests = tokio::spawn(guest::ports::serve(Arc::clone(&board), commands.clone(), paths.guests));
         let app = router(Api { commands: commands.clone(), board, capture });
         let (tell, failed) = tokio::sync::watch::channel(None);
         let server = tokio::spawn(async move {
@@ -187,7 +199,7 @@ impl Agent {
             ended
         });
         tracing::info!(api = %options.api.display(), state = %state.display(), "the agent runs");
-        Ok(Self { commands, server, guests, failed, reconciled, api: options.api.clone(), _lock: lock })
+        Ok(Self { commands, server, guests, failed, reconciled, api, _lock: lock })
     }
 
     /// Resolves when the API ends by itself, which it does not in normal operation.
@@ -207,7 +219,7 @@ impl Agent {
         if tokio::time::timeout(PATIENCE, self.reconciled).await.is_err() {
             tracing::warn!("the switch does not answer; ending without waiting for it");
         }
-        let _ = std::fs::remove_file(&self.api);
+        self.api.remove();
         tracing::info!("the agent ends; ports keep running");
     }
 }
@@ -218,12 +230,13 @@ fn make_folder(folder: &Path) -> Result<(), Error> {
     made.map_err(io_error(format!("make the state directory {}", folder.display())))
 }
 
-fn listen(options: &Options) -> Result<tokio::net::UnixListener, Error> {
+fn listen(options: &Options) -> Result<(tokio::net::UnixListener, switch_place::ApiSocket), Error> {
     let owner = SocketOwner { user: None, group: options.api_group.clone(), mode: Some(options.api_mode) };
-    let socket = switch_place::listen_for_api(&options.api, &owner).map_err(Error::Api)?;
+    let (socket, file) = switch_place::listen_for_api(&options.api, &owner).map_err(Error::Api)?;
     let socket = std::os::unix::net::UnixListener::from(socket);
     socket.set_nonblocking(true).map_err(io_error("use the API's socket"))?;
-    tokio::net::UnixListener::from_std(socket).map_err(io_error("use the API's socket"))
+    let listener = tokio::net::UnixListener::from_std(socket).map_err(io_error("use the API's socket"))?;
+    Ok((listener, file))
 }
 
 fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {

@@ -1,10 +1,9 @@
 //! One socket: connected again and again, read as slowly as its guest may ask, answered without ever waiting long for it.
 
 use crate::api::types::{State, VnicView};
+use crate::paths::{Roots, SocketFile};
 use crate::reconciler::{Board, Command, Unmet, read};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -33,14 +32,16 @@ const PATIENCE: Duration = Duration::from_secs(8);
 pub struct Host {
     board: Board,
     commands: mpsc::Sender<Command>,
+    /// Below which folders their sockets are.
+    roots: Roots,
     /// One change at a time, of all guests: so many wait among the commands, and others' wait for no more.
     turn: Arc<Semaphore>,
 }
 
 impl Host {
     /// Reads `board`, and has `commands` done.
-    pub fn new(board: Board, commands: mpsc::Sender<Command>) -> Self {
-        Self { board, commands, turn: Arc::new(Semaphore::new(1)) }
+    pub fn new(board: Board, commands: mpsc::Sender<Command>, roots: Roots) -> Self {
+        Self { board, commands, roots, turn: Arc::new(Semaphore::new(1)) }
     }
 
     /// The lines that answer a request of the guest at `socket`.
@@ -119,7 +120,7 @@ pub async fn serve(socket: PathBuf, host: Arc<Host>) {
     let (mut trouble, mut said) = (None, None::<Instant>);
     let (began, mut session) = (Instant::now(), Session::default());
     loop {
-        match connect(&socket).await {
+        match connect(&host.roots, &socket).await {
             Ok(stream) => {
                 trouble = None;
                 tracing::debug!(socket = %socket.display(), "connected to a guest's limit port");
@@ -152,15 +153,11 @@ pub async fn serve(socket: PathBuf, host: Arc<Host>) {
     }
 }
 
-/// Connects to the socket at `path`, and to nothing that a link there leads to.
-async fn connect(path: &Path) -> io::Result<UnixStream> {
-    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    let there = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !there.metadata()?.file_type().is_socket() {
-        return Err(io::Error::other("this is no socket"));
-    }
-    // By its descriptor: what is at `path` by now may be something else.
-    UnixStream::connect(format!("/proc/self/fd/{}", there.as_raw_fd())).await
+/// Connects to the socket at `path`, and to nothing that a link leads to.
+async fn connect(roots: &Roots, path: &Path) -> io::Result<UnixStream> {
+    // Held until it is connected to.
+    let there = SocketFile::at(roots, path)?;
+    UnixStream::connect(there.path()).await
 }
 
 /// One connection to its end; and whether its guest has asked for something that makes sense. The port is there since
@@ -210,7 +207,11 @@ mod tests {
 
     fn host() -> (Arc<Host>, mpsc::Receiver<Command>) {
         let (commands, received) = mpsc::channel();
-        (Arc::new(Host::new(crate::reconciler::empty_board(), commands)), received)
+        (Arc::new(Host::new(crate::reconciler::empty_board(), commands, roots("/tmp".as_ref()))), received)
+    }
+
+    fn roots(more: &Path) -> Roots {
+        crate::paths::Paths::new(&[more.into()], &[]).unwrap().guests
     }
 
     async fn once(stream: UnixStream, host: Arc<Host>) -> (End, bool) {
@@ -310,6 +311,8 @@ mod tests {
     async fn only_a_socket_is_connected_to() {
         let dir = tempfile::tempdir().unwrap();
         let [socket, link, file] = ["socket", "link", "file"].map(|name| dir.path().join(name));
+        let below = roots(dir.path());
+        let connect = async |path| connect(&below, path).await;
         assert_eq!(connect(&socket).await.unwrap_err().kind(), io::ErrorKind::NotFound);
         let _listener = UnixListener::bind(&socket).unwrap();
         std::os::unix::fs::symlink(&socket, &link).unwrap();

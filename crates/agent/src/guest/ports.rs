@@ -1,6 +1,7 @@
 //! Which sockets there are: those that contracts name. One task each.
 
 use super::port::{Host, serve as serve_port};
+use crate::paths::Roots;
 use crate::reconciler::{Board, Command, Published, read};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,9 +12,9 @@ use tokio::task::{AbortHandle, JoinSet};
 /// How often contracts are looked at for sockets that came or went.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Speaks with the guests of all contracts, until it is dropped.
-pub async fn serve(board: Board, commands: mpsc::Sender<Command>) {
-    let host = Arc::new(Host::new(Arc::clone(&board), commands));
+/// Speaks with the guests of all contracts, at sockets below `roots`, until it is dropped.
+pub async fn serve(board: Board, commands: mpsc::Sender<Command>, roots: Roots) {
+    let host = Arc::new(Host::new(Arc::clone(&board), commands, roots));
     // Dropped with this future, and with it each of them.
     let mut tasks = JoinSet::new();
     let mut ports: BTreeMap<PathBuf, AbortHandle> = BTreeMap::new();

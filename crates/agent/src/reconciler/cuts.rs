@@ -16,6 +16,7 @@ use super::{Contracts, Durable, Reconciler};
 use crate::api::types::Adopt;
 use crate::cut::testing::dies_at;
 use crate::guest::limits::SoftLimits;
+use crate::paths::Paths;
 use crate::place::{Action, Place, Wanted};
 use crate::switch_place::SwitchPlace;
 use crate::testing::vnic;
@@ -106,6 +107,10 @@ impl World {
         self.dir.path().join(name)
     }
 
+    fn paths(&self) -> Paths {
+        Paths::new(&[self.dir.path().into()], &[]).unwrap()
+    }
+
     fn foreign(&self, rate: u64) -> Vnic {
         self.vnic(&Spec { name: 99, mac: 99, link: 99, dialled: false, rate })
     }
@@ -134,11 +139,13 @@ impl World {
 
     fn agent(&self) -> Reconciler {
         let (place, damage) =
-            SwitchPlace::new(&self.path("switch.sock"), &self.path("state"), Arc::new(|| ())).unwrap();
+            SwitchPlace::new(&self.path("switch.sock"), &self.path("state"), self.paths(), Arc::new(|| ()))
+                .unwrap();
         assert_eq!(damage, None);
         let made = place.made();
         let places: Vec<Box<dyn Place>> = vec![Box::new(place)];
-        let mut agent = Reconciler::new(&self.path("etc"), &self.path("state"), places).unwrap();
+        let guests = self.paths().guests;
+        let mut agent = Reconciler::new(&self.path("etc"), &self.path("state"), guests, places).unwrap();
         assert_eq!(agent.problems.get("state"), None);
         agent.recover(made);
         agent.start();
@@ -252,7 +259,8 @@ fn try_cut(case: &Case, at: u32) -> bool {
     drop(agent);
     // What the next one would know to be its own.
     let (place, _) =
-        SwitchPlace::new(&world.path("switch.sock"), &world.path("state"), Arc::new(|| ())).unwrap();
+        SwitchPlace::new(&world.path("switch.sock"), &world.path("state"), world.paths(), Arc::new(|| ()))
+            .unwrap();
     let ours: BTreeSet<_> = place.made().into_iter().map(|v| v.name).collect();
     assert_eq!(ours, accepted.keys().cloned().collect());
     survived

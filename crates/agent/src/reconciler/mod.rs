@@ -39,6 +39,7 @@ use crate::api::status::StatusView;
 use crate::api::types::{Adopt, HostView, PlanView, VnicChange, VnicView};
 use crate::durable::{Durable, DurableError};
 use crate::guest::limits::SoftLimits;
+use crate::paths::Roots;
 use crate::place::{Observed, Place};
 use crate::store::files::Files;
 use crate::store::{Contracts, Owned, Owner};
@@ -199,6 +200,8 @@ type Seen = Result<Observed, String>;
 /// The reconciler.
 pub struct Reconciler {
     places: Vec<Box<dyn Place>>,
+    /// Below which folders contracts may name the sockets of guests.
+    guests: Roots,
     /// Wanted: in force, or to be.
     contracts: Contracts,
     /// Nothing usable was saved.
@@ -225,12 +228,18 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Loads the contracts last in force. Nothing is touched before [`Reconciler::start`].
+    /// Loads the contracts last in force; those that come may name guests' sockets below `guests`. Nothing is touched
+    /// before [`Reconciler::start`].
     ///
     /// # Errors
     /// The state cannot be read, or a newer release wrote it. Damaged state is not an error: it is kept aside
     /// and reported.
-    pub fn new(config: &Path, state: &Path, places: Vec<Box<dyn Place>>) -> Result<Self, DurableError> {
+    pub fn new(
+        config: &Path,
+        state: &Path,
+        guests: Roots,
+        places: Vec<Box<dyn Place>>,
+    ) -> Result<Self, DurableError> {
         let durable = Durable::new(state.join("contracts.json"));
         let loaded = durable.load::<Contracts>()?;
         let lost = loaded.value.is_none();
@@ -242,6 +251,7 @@ impl Reconciler {
         let rates = places.iter().map(|_| Rates::default()).collect();
         let mut reconciler = Self {
             files: Files::new(config, contracts.files.keys().cloned()),
+            guests,
             places,
             soft: saved_soft.under(&contracts),
             soft_file,

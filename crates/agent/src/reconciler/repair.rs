@@ -308,7 +308,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let there = Arc::new(Mutex::new(There::default()));
         let places: Vec<Box<dyn Place>> = vec![Box::new(FakePlace(there.clone()))];
-        let mut agent = Reconciler::new(&folder.path().join("etc"), folder.path(), places).unwrap();
+        let guests = crate::paths::Paths::new(&[], &[]).unwrap().guests;
+        let mut agent = Reconciler::new(&folder.path().join("etc"), folder.path(), guests, places).unwrap();
         let text: String = [("a", 1), ("b", 2), ("c", 3)]
             .map(|(name, mac)| {
                 format!(

@@ -15,7 +15,9 @@ use crate::durable::Staged;
 use crate::guest::limits::SoftLimits;
 use crate::place::{Action, InTheWay, Observed, PlaceError, Wanted};
 use crate::store::Contracts;
-use tidegate_contract::Vnic;
+use std::collections::BTreeSet;
+use std::path::Path;
+use tidegate_contract::{Located, Vnic};
 
 impl Reconciler {
     /// Whether `wanted` could be brought into force; changes nothing.
@@ -25,6 +27,7 @@ impl Reconciler {
         adopt: Adopt,
         hints: &mut Vec<String>,
     ) -> Result<Checked, ApplyError> {
+        self.may_name_guests(wanted)?;
         let (soft, without) = self.soft_under(wanted);
         let mut checked = check(wanted, &soft, &self.places)?;
         let mut planned = self.plan(&mut checked, adopt).map(drop);
@@ -45,6 +48,7 @@ impl Reconciler {
     /// Brings `wanted` into force and saves it; `adopt` says what becomes of what others made in its way. Where that fails
     /// under the guests' soft limits, those that are concerned are given up: no guest stands in an operator's way.
     pub(super) fn enact(&mut self, wanted: Contracts, adopt: Adopt) -> Result<Checked, ApplyError> {
+        self.may_name_guests(&wanted)?;
         let (soft, without) = self.soft_under(&wanted);
         let Some(without) = without else { return self.enact_with(wanted, soft, adopt) };
         match self.enact_with(wanted.clone(), soft.clone(), adopt) {
@@ -128,6 +132,23 @@ impl Reconciler {
             }
             other => other.map(drop),
         }
+    }
+
+    /// Refuses guests' sockets that would be new, and that no contract may name. What was accepted when it was allowed
+    /// stands in nobody's way.
+    fn may_name_guests(&self, wanted: &Contracts) -> Result<(), ApplyError> {
+        let accepted: BTreeSet<(&str, &Path)> = self
+            .contracts
+            .vnics()
+            .filter_map(|(_, v)| Some((v.value.name.as_str(), v.value.guest.as_deref()?)))
+            .collect();
+        let named = wanted.vnics().filter_map(|(_, v)| Some((v, v.value.guest.as_deref()?)));
+        let new = named.filter(|(v, guest)| !accepted.contains(&(v.value.name.as_str(), *guest)));
+        let refuse = |(v, guest): (&Located<Vnic>, &Path)| {
+            Some(format!("vNIC {} ({}): guest: {}", v.value.name, v.place(), self.guests.refuse(guest)?))
+        };
+        let refusals: Vec<String> = new.filter_map(refuse).collect();
+        if refusals.is_empty() { Ok(()) } else { Err(ApplyError::Refused(refusals)) }
     }
 
     fn plan(&mut self, checked: &mut Checked, adopt: Adopt) -> Result<Vec<(usize, Action)>, ApplyError> {

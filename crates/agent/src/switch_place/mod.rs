@@ -30,10 +30,11 @@ mod watch;
 
 use crate::cut;
 use crate::durable::DurableError;
+use crate::paths::{Entry, Inode, Namespace, PathError, Paths};
 use crate::place::{Action, Capabilities, Capture, Observed, Place, PlaceError, Refusal, Wanted};
 use fdstore::{Estate, FdStore};
 use record::Record;
-use socket::{At, Dialled, Earlier};
+use socket::{Dialled, Earlier};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -48,6 +49,8 @@ use watch::Watch;
 /// The host switch, reached over its control socket.
 pub struct SwitchPlace {
     path: PathBuf,
+    /// Where contracts may have sockets and taps.
+    paths: Paths,
     session: Option<Session>,
     record: Record,
     held: HashMap<String, Held>,
@@ -79,10 +82,16 @@ enum Held {
 impl SwitchPlace {
     /// The switch whose control socket is `path`; what is ours is kept in `state`. `wake` is called when
     /// another switch answers there. The second value is what was damaged.
-    pub fn new(path: &Path, state: &Path, wake: Wake) -> Result<(Self, Option<String>), DurableError> {
+    pub fn new(
+        path: &Path,
+        state: &Path,
+        paths: Paths,
+        wake: Wake,
+    ) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
         let place = Self {
             path: path.to_owned(),
+            paths,
             session: None,
             record,
             held: HashMap::new(),
@@ -165,7 +174,7 @@ impl SwitchPlace {
             && let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &vnic.attach
             && !self.held.contains_key(&vnic.name)
         {
-            socket::free(path).map_err(PlaceError::Failed)?;
+            self.entry(path).and_then(|entry| socket::free(&entry)).map_err(PlaceError::Failed)?;
         }
         self.record.intend(vnic).map_err(not_recorded)?;
         let earlier = if earlier == Earlier::None { Earlier::Intended } else { earlier };
@@ -177,18 +186,34 @@ impl SwitchPlace {
         made
     }
 
+    /// The name of a socket, in its folder, which is held.
+    fn entry(&self, path: &Path) -> Result<Entry, String> {
+        self.paths.sockets.entry(path).map_err(|e| e.to_string())
+    }
+
+    /// The socket that stands at a path; `None` where none does, or it is not to be used.
+    fn socket_at(&self, path: &Path) -> Option<Inode> {
+        self.entry(path).ok()?.look().ok()?.inode()
+    }
+
+    /// The namespace of a tap; `None` where it is the agent's.
+    fn namespace(&self, netns: Option<&Path>) -> Result<Option<Namespace>, String> {
+        netns.map(|path| Namespace::open(&self.paths.namespaces, path)).transpose()
+    }
+
     /// Makes the port's connection, or takes the one held, and hands it to the switch.
     fn link(&mut self, vnic: &Vnic, earlier: Earlier) -> Result<(), PlaceError> {
         let name = &vnic.name;
         match &vnic.attach {
             Attach::VhostUser { path, mode: SocketMode::Server, owner } => {
+                let entry = self.entry(path).map_err(PlaceError::Failed)?;
                 let known = self.record.get(name).and_then(|m| m.socket);
                 let held = self.held.remove(name).or_else(|| self.left_listener(name));
                 let held = match (held, known) {
                     (Some(Held::Listener(fd)), Some(inode))
-                        if socket::look(path).is_ok_and(|at| at == At::Socket(inode)) =>
+                        if entry.look().is_ok_and(|there| there.inode() == Some(inode)) =>
                     {
-                        socket::set_owner(path, owner).map_err(PlaceError::Failed)?;
+                        socket::set_owner(&entry, inode, owner).map_err(PlaceError::Failed)?;
                         Some((fd, inode))
                     }
                     _ => None,
@@ -198,17 +223,17 @@ impl SwitchPlace {
                     Some(held) => held,
                     None => {
                         // From here on what is listened at there counts as ours.
-                        if let Some(why) = socket::obstacle(path, earlier) {
+                        if let Some(why) = socket::obstacle(&entry, earlier) {
                             return Err(PlaceError::Failed(why));
                         }
                         self.record.intend_socket(vnic).map_err(not_recorded)?;
-                        socket::listen_at(path, owner, earlier).map_err(PlaceError::Failed)?
+                        socket::listen_at(&entry, owner, earlier).map_err(PlaceError::Failed)?
                     }
                 };
                 let given = self.connect_port(vnic, Some(fd.as_fd()), Link::Listener(fd.as_fd()));
                 match given {
                     Err(e @ SwitchError::Refused(_)) if fresh => {
-                        socket::remove(path, Earlier::Made(inode));
+                        socket::remove(&entry, Earlier::Made(inode));
                         return Err(e.into());
                     }
                     other => {
@@ -228,7 +253,8 @@ impl SwitchPlace {
                         if queues.len() == usize::from(vnic.queues)
                             && tap::broken(&queues[0], interface).is_none() =>
                     {
-                        tap::configure(vnic, interface, netns.as_deref()).map_err(PlaceError::Failed)?;
+                        let netns = self.namespace(netns.as_deref()).map_err(PlaceError::Failed)?;
+                        tap::configure(vnic, interface, netns).map_err(PlaceError::Failed)?;
                         Some(queues)
                     }
                     _ => None,
@@ -236,7 +262,10 @@ impl SwitchPlace {
                 let fresh = held.is_none();
                 let queues = match held {
                     Some(queues) => queues,
-                    None => tap::create(vnic, interface, netns.as_deref()).map_err(PlaceError::Failed)?,
+                    None => {
+                        let netns = self.namespace(netns.as_deref()).map_err(PlaceError::Failed)?;
+                        tap::create(vnic, interface, netns).map_err(PlaceError::Failed)?
+                    }
                 };
                 let given = self.ask(|s| s.client.set_port(vnic, Link::Tap(&queues)));
                 if given.is_ok() || !fresh {
@@ -301,7 +330,12 @@ impl SwitchPlace {
             self.waiting.remove(&vnic.name);
             return Ok(());
         }
-        match socket::dial(path) {
+        let dialled = match self.paths.sockets.entry(path) {
+            Ok(entry) => socket::dial(&entry),
+            Err(e @ PathError::Outside { .. }) => return Err(PlaceError::Failed(e.to_string())),
+            Err(e) => Dialled::Nobody(e.to_string()),
+        };
+        match dialled {
             Dialled::Connected(stream) => {
                 self.ask(|s| s.client.set_port(vnic, Link::Stream(stream.as_fd())))?;
                 self.waiting.remove(&vnic.name);
@@ -331,9 +365,9 @@ impl SwitchPlace {
 
     fn change(&mut self, from: &Vnic, to: &Vnic) -> Result<(), PlaceError> {
         self.ask(|s| s.client.set_port(to, Link::Keep))?;
-        if let Err(why) = adjust(from, to) {
+        if let Err(why) = self.adjust(from, to) {
             self.ask(|s| s.client.set_port(from, Link::Keep))?;
-            if let Err(e) = adjust(to, from) {
+            if let Err(e) = self.adjust(to, from) {
                 tracing::warn!(vnic = to.name, error = e, "cannot undo the change of the attachment");
             }
             return Err(PlaceError::Failed(why));
@@ -341,6 +375,24 @@ impl SwitchPlace {
         let socket = self.socket_of(to);
         self.record.put(to, socket);
         Ok(())
+    }
+
+    /// Applies to the attachment what can change while it is in use.
+    fn adjust(&self, from: &Vnic, to: &Vnic) -> Result<(), String> {
+        match (&from.attach, &to.attach) {
+            (
+                Attach::VhostUser { owner: old, .. },
+                Attach::VhostUser { path, mode: SocketMode::Server, owner },
+            ) if old != owner => {
+                let unknown = || format!("{} is no socket of ours", path.display());
+                let socket = self.socket_of(to).ok_or_else(unknown)?;
+                socket::set_owner(&self.entry(path)?, socket, owner)
+            }
+            (Attach::Tap { .. }, Attach::Tap { name, netns }) if (from.mac, from.mtu) != (to.mac, to.mtu) => {
+                tap::configure(to, name, self.namespace(netns.as_deref())?)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn reconnect(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
@@ -372,7 +424,10 @@ impl SwitchPlace {
             && let Some(made) = made
             && !self.is_anothers(vnic, path)
         {
-            socket::remove(path, made.earlier());
+            match self.entry(path) {
+                Ok(entry) => socket::remove(&entry, made.earlier()),
+                Err(why) => tracing::warn!(vnic = name, why, "its socket is left where it is"),
+            }
         }
         Ok(())
     }
@@ -381,10 +436,10 @@ impl SwitchPlace {
     /// handed the path over has noted a file that is gone, if we died before that was struck out.
     fn is_anothers(&self, vnic: &Vnic, path: &Path) -> bool {
         let others = self.record.iter().filter(|(_, other)| same_socket(&other.vnic, vnic));
-        others.map(|(_, other)| other.socket).any(|noted| match (noted, socket::look(path)) {
-            (Some(noted), Ok(At::Socket(inode))) => noted == inode,
-            _ => true,
-        })
+        let there = self.socket_at(path);
+        others
+            .map(|(_, other)| other.socket)
+            .any(|noted| there.is_none() || noted.is_none_or(|_| noted == there))
     }
 
     fn adopt(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
@@ -464,8 +519,27 @@ fn socket_pair() -> Result<(UnixStream, UnixStream), PlaceError> {
 }
 
 /// A listening socket for the API; one that an agent before us left is replaced.
-pub(crate) fn listen_for_api(path: &Path, owner: &tidegate_contract::SocketOwner) -> Result<OwnedFd, String> {
-    Ok(socket::listen_at(path, owner, Earlier::Intended)?.0)
+pub(crate) fn listen_for_api(
+    path: &Path,
+    owner: &tidegate_contract::SocketOwner,
+) -> Result<(OwnedFd, ApiSocket), String> {
+    let entry = Entry::trusted(path).map_err(|e| e.to_string())?;
+    let (listener, inode) = socket::listen_at(&entry, owner, Earlier::Intended)?;
+    Ok((listener, ApiSocket { entry, inode }))
+}
+
+/// The API's socket file.
+#[derive(Debug)]
+pub(crate) struct ApiSocket {
+    entry: Entry,
+    inode: Inode,
+}
+
+impl ApiSocket {
+    /// Removes it, where it still stands there.
+    pub(crate) fn remove(&self) {
+        socket::remove(&self.entry, Earlier::Made(self.inode));
+    }
 }
 
 /// On a connection of its own, so that a capture never waits for the reconciler nor it for the capture.
@@ -474,20 +548,6 @@ struct SwitchCapture(PathBuf);
 impl Capture for SwitchCapture {
     fn capture(&self, vnic: &str, snaplen: u32, into: OwnedFd) -> Result<(), PlaceError> {
         Ok(Client::connect(&self.0)?.capture(vnic, snaplen, into.as_fd())?)
-    }
-}
-
-/// Applies to the attachment what can change while it is in use.
-fn adjust(from: &Vnic, to: &Vnic) -> Result<(), String> {
-    match (&from.attach, &to.attach) {
-        (
-            Attach::VhostUser { owner: old, .. },
-            Attach::VhostUser { path, mode: SocketMode::Server, owner },
-        ) if old != owner => socket::set_owner(path, owner),
-        (Attach::Tap { .. }, Attach::Tap { name, netns }) if (from.mac, from.mtu) != (to.mac, to.mtu) => {
-            tap::configure(to, name, netns.as_deref())
-        }
-        _ => Ok(()),
     }
 }
 

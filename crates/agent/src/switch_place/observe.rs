@@ -1,9 +1,11 @@
 //! What is in force: what the switch says of its ports, and what is ours of it.
 
-use super::socket::{self, At, Earlier};
+use super::socket::{self, Earlier};
 use super::{Held, SwitchPlace, same_socket, tap};
+use crate::paths::{Inode, PathError};
 use crate::place::{Evidence, Keeper, Observed, ObservedVnic, PlaceError};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Instant;
 use tidegate_contract::{Attach, SocketMode, Vnic};
 use tidegate_switch::control::{Connection, Hello, PortStatus};
@@ -55,7 +57,7 @@ impl SwitchPlace {
         for port in ports.iter().filter(|p| p.connection == Connection::Waiting) {
             if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &port.vnic.attach
                 && self.record.get(&port.vnic.name).is_some_and(|made| made.socket.is_none())
-                && let Some(inode) = socket::listened_at(path)
+                && let Some(inode) = self.entry(path).ok().and_then(|entry| socket::listened_at(&entry))
             {
                 self.record.put(&port.vnic, Some(inode));
             }
@@ -63,15 +65,12 @@ impl SwitchPlace {
     }
 
     /// The recorded socket file, or for a vNIC that was not ours the one that is there.
-    pub(super) fn socket_of(&self, vnic: &Vnic) -> Option<socket::Inode> {
+    pub(super) fn socket_of(&self, vnic: &Vnic) -> Option<Inode> {
         if let Some(made) = self.record.get(&vnic.name) {
             return made.socket;
         }
         match &vnic.attach {
-            Attach::VhostUser { path, mode: SocketMode::Server, .. } => match socket::look(path) {
-                Ok(At::Socket(inode)) => Some(inode),
-                _ => None,
-            },
+            Attach::VhostUser { path, mode: SocketMode::Server, .. } => self.socket_at(path),
             _ => None,
         }
     }
@@ -81,14 +80,30 @@ impl SwitchPlace {
         match &vnic.attach {
             Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
                 let ours = self.record.iter().find(|(_, made)| same_socket(&made.vnic, vnic));
-                socket::obstacle(path, ours.map_or(Earlier::None, |(_, made)| made.earlier()))
+                let earlier = ours.map_or(Earlier::None, |(_, made)| made.earlier());
+                self.entry(path).map_or_else(Some, |entry| socket::obstacle(&entry, earlier))
             }
+            // Nobody has to listen there yet.
+            Attach::VhostUser { path, mode: SocketMode::Client, .. } => self.paths.sockets.refuse(path),
             Attach::Tap { name, netns } => {
                 let same = |made: &Vnic| matches!(&made.attach, Attach::Tap { name: n, netns: s } if n == name && s == netns);
                 let ours = self.record.iter().any(|(_, made)| same(&made.vnic));
-                if ours { None } else { tap::obstacle(name, netns.as_deref()) }
+                if ours {
+                    return None;
+                }
+                self.namespace(netns.as_deref()).map_or_else(Some, |netns| tap::obstacle(name, netns))
             }
             _ => None,
+        }
+    }
+
+    /// Whether the socket that we made at a path does not stand there any more, as far as that can be told.
+    fn is_gone(&self, path: &Path, made: Option<Inode>) -> bool {
+        match self.paths.sockets.entry(path) {
+            // Made when it was allowed: what is in force stays.
+            Err(PathError::Outside { .. }) => false,
+            Err(_) => true,
+            Ok(entry) => entry.look().is_ok_and(|there| made.is_none() || there.inode() != made),
         }
     }
 
@@ -103,10 +118,8 @@ impl SwitchPlace {
             (Attach::VhostUser { path, mode: SocketMode::Server, .. }, _)
                 if port.connection == Connection::Waiting =>
             {
-                made.filter(|made| {
-                    socket::look(path).is_ok_and(|at| made.socket.is_none_or(|inode| at != At::Socket(inode)))
-                })
-                .map(|_| format!("socket {} is gone or was replaced by somebody", path.display()))
+                made.filter(|made| self.is_gone(path, made.socket))
+                    .map(|_| format!("socket {} is gone or was replaced by somebody", path.display()))
             }
             _ => None,
         };

@@ -1,7 +1,8 @@
 //! What this agent made, kept over restarts: so that it removes what is its own and nothing else.
 
-use super::socket::{Earlier, Inode};
+use super::socket::Earlier;
 use crate::durable::{Durable, DurableError};
+use crate::paths::Inode;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -8,11 +8,10 @@
 //!
 //! The interface lives as long as one of its descriptors; nothing has to be removed.
 
+use crate::paths::Namespace;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use tidegate_contract::{Mac, Vnic};
 
 /// Length of the virtio_net_hdr with `num_buffers` (virtio 1.2, 5.1.6).
@@ -27,7 +26,7 @@ const UDP_OFFLOADS: libc::c_ulong = 0x20 | 0x40;
 /// Makes interface `name` for `vnic`, in a network namespace where one is given, up, with the contract's MAC and MTU.
 ///
 /// One descriptor per queue pair.
-pub fn create(vnic: &Vnic, name: &str, netns: Option<&Path>) -> Result<Vec<OwnedFd>, String> {
+pub fn create(vnic: &Vnic, name: &str, netns: Option<Namespace>) -> Result<Vec<OwnedFd>, String> {
     let (queues, mac, mtu, owned) = (vnic.queues, vnic.mac, vnic.mtu, name.to_owned());
     within(netns, move || {
         let taps = (0..queues)
@@ -40,7 +39,7 @@ pub fn create(vnic: &Vnic, name: &str, netns: Option<&Path>) -> Result<Vec<Owned
 }
 
 /// Why an interface of this name cannot be made, without making it; `None` where nothing is known against it.
-pub fn obstacle(name: &str, netns: Option<&Path>) -> Option<String> {
+pub fn obstacle(name: &str, netns: Option<Namespace>) -> Option<String> {
     let owned = name.to_owned();
     within(netns, move || {
         let socket = datagram().map_err(|e| format!("cannot look for interface {owned}: {e}"))?;
@@ -54,7 +53,7 @@ pub fn obstacle(name: &str, netns: Option<&Path>) -> Option<String> {
 }
 
 /// Gives an interface its contract's MAC and MTU, and brings it up.
-pub fn configure(vnic: &Vnic, name: &str, netns: Option<&Path>) -> Result<(), String> {
+pub fn configure(vnic: &Vnic, name: &str, netns: Option<Namespace>) -> Result<(), String> {
     let (mac, mtu, owned) = (vnic.mac, vnic.mtu, name.to_owned());
     within(netns, move || set(&owned, mac, mtu))
 }
@@ -148,22 +147,16 @@ fn datagram() -> io::Result<OwnedFd> {
 
 /// Runs `work` in a network namespace, on a thread of its own: entering one is for the whole life of a thread.
 fn within<T: Send + 'static>(
-    netns: Option<&Path>,
+    netns: Option<Namespace>,
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
-    let Some(path) = netns else { return work() };
-    let shown = path.display().to_string();
-    // Not waiting, whatever is there: a FIFO that nobody writes to would be opened for ever.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => {
-            format!("network namespace {shown} does not exist: make it first (ip netns add, or a running container)")
-        }
-        _ => format!("cannot open network namespace {shown}: {e}"),
-    })?;
+    let Some(netns) = netns else { return work() };
     let thread = std::thread::Builder::new().name("netns".into()).spawn(move || {
         use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(|e| format!("cannot enter network namespace {shown}: {e} (it needs CAP_SYS_ADMIN)"))?;
+        let entered = move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network));
+        entered.map_err(|e| {
+            format!("cannot enter network namespace {}: {e} (it needs CAP_SYS_ADMIN)", netns.path().display())
+        })?;
         work()
     });
     let thread = thread.map_err(|e| format!("cannot start a thread: {e}"))?;
@@ -193,8 +186,10 @@ fn ioctl(fd: impl AsFd, code: libc::c_ulong, argument: *mut libc::c_void) -> io:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paths::Paths;
     use crate::testing::{tap, vnic};
     use std::io::Write;
+    use std::path::Path;
 
     /// Whether this test process may make interfaces; `CI=true` insists.
     fn may_make_taps() -> bool {
@@ -260,35 +255,18 @@ mod tests {
             return;
         }
         let path = Path::new("/run/netns").join(&netns);
+        let namespaces = Paths::new(&[], &[]).unwrap().namespaces;
+        let open = || Some(Namespace::open(&namespaces, &path).unwrap());
         let vnic = Vnic { attach: tap("tgin"), ..vnic("a", 7) };
-        let made = create(&vnic, "tgin", Some(&path));
+        let made = create(&vnic, "tgin", open());
         let there = ip(&["-n", &netns, "link", "show", "tgin"]);
         let here = Path::new("/sys/class/net/tgin").exists();
-        let changed = configure(&Vnic { mtu: 1300, ..vnic }, "tgin", Some(&path));
+        let changed = configure(&Vnic { mtu: 1300, ..vnic }, "tgin", open());
         let _ = ip(&["netns", "del", &netns]);
         assert_eq!(made.unwrap().len(), 1);
         let there = String::from_utf8(there.unwrap().stdout).unwrap();
         assert!(there.contains("52:54:00:00:00:07"), "{there}");
         assert!(!here, "it is in our own namespace");
         changed.unwrap();
-    }
-
-    #[test]
-    fn a_namespace_that_is_a_fifo_is_not_waited_for() {
-        use rustix::fs::{CWD, FileType, Mode, mknodat};
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("netns");
-        mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
-        let vnic = vnic("a", 1);
-        std::thread::spawn(move || tell.send(create(&vnic, "tgx", Some(&path)).map(drop)));
-        let answer = told.recv_timeout(std::time::Duration::from_secs(20)).expect("it waits for a writer");
-        assert!(answer.unwrap_err().contains("cannot enter network namespace"));
-    }
-
-    #[test]
-    fn a_missing_namespace_is_named() {
-        let error = create(&vnic("a", 1), "tgx", Some(Path::new("/run/netns/no-such"))).unwrap_err();
-        assert!(error.contains("/run/netns/no-such does not exist"), "{error}");
     }
 }

@@ -42,6 +42,8 @@ impl Lab {
             api: self.path("api.sock"),
             api_group: None,
             api_mode: 0o660,
+            socket_roots: vec![self.dir.path().into()],
+            netns_roots: vec![],
         }
     }
 

@@ -25,6 +25,12 @@ pub struct Args {
     /// Permissions of the API's socket, octal
     #[arg(long, value_name = "MODE", default_value = "660", value_parser = mode)]
     api_mode: u32,
+    /// Folder below which contracts may have sockets, besides /run/tidegate/vm; may be repeated
+    #[arg(long, value_name = "DIR")]
+    socket_root: Vec<PathBuf>,
+    /// Folder below which contracts may name network namespaces, besides /run/netns; may be repeated
+    #[arg(long, value_name = "DIR")]
+    netns_root: Vec<PathBuf>,
 }
 
 fn mode(text: &str) -> Result<u32, String> {
@@ -41,6 +47,8 @@ pub fn run(args: Args, api: PathBuf) -> Result<(), Failure> {
         api,
         api_group: args.api_group,
         api_mode: args.api_mode,
+        socket_roots: args.socket_root,
+        netns_roots: args.netns_root,
     };
     super::wait(async { tidegate_agent::run(options).await.map_err(Failure::failed) })
 }

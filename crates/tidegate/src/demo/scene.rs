@@ -58,6 +58,8 @@ impl Scene {
         let mut switch = Process::start(SWITCH, &switch, dir, None)?;
         wait(&mut switch, async || Path::new(&control).exists()).await?;
         let agent = ["agent", "--config", &config, "--state", &state, "--switch", &control, "--api", &api];
+        // A tenant's namespace has no name, but its process.
+        let agent = [&agent[..], &["--netns-root", "/proc"]].concat();
         let mut agent = Process::start("agent", &agent, dir, None)?;
         let client = Client::new(Path::new(&api));
         wait(&mut agent, async || client.get::<Value>("/v1/host").await.is_ok()).await?;

@@ -1,0 +1,24 @@
+//! The paths that contracts name, and what is done there with the agent's rights.
+//!
+//! ```text
+//!  contract: path ─▶ Roots: below one of them? ── no ─▶ refused, and nothing is touched
+//!                      │ resolved once, without links
+//!                      ├─▶ Entry: a folder held open, and a name in it ─▶ look, bind, unlink: there, nowhere else
+//!                      │     └─▶ SocketFile: one file held open ─▶ connect, owner, mode: that one, no other
+//!                      └─▶ Namespace: held open, and known to be one, before it is opened for use
+//! ```
+//!
+//! Who writes contracts may also own the folders they name, and may exchange anything in them at any moment. So a path
+//! is never resolved twice: what was looked at is what is changed.
+//!
+//! - `entry`: a name in a folder, and the socket file there
+//! - `namespace`: network namespaces
+//! - `roots`: the folders below which contracts may name something
+
+mod entry;
+mod namespace;
+mod roots;
+
+pub use entry::{At, Entry, Inode, SocketFile};
+pub use namespace::Namespace;
+pub use roots::{PathError, Paths, Roots};

@@ -1,0 +1,245 @@
+//! The folders below which contracts may name sockets and namespaces.
+
+use super::Entry;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+
+/// Where vhost-user sockets are, and where guests' may be.
+const SOCKETS: &str = "/run/tidegate/vm";
+/// Where libvirt has QEMU make the sockets of a domain's channels; which of them, its release says.
+const CHANNELS: [&str; 2] = ["/run/libvirt/qemu/channel", "/var/lib/libvirt/qemu/channel"];
+/// Where ip-netns(8) and podman keep network namespaces.
+const NAMESPACES: &str = "/run/netns";
+const SOCKET_OPTION: &str = "--socket-root";
+const NAMESPACE_OPTION: &str = "--netns-root";
+
+/// Below which folders contracts may name what.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// vhost-user sockets: made, given to their owner, connected to and removed.
+    pub sockets: Roots,
+    /// Guests' sockets: connected to.
+    pub guests: Roots,
+    /// Network namespaces: entered.
+    pub namespaces: Roots,
+}
+
+impl Paths {
+    /// The folders that every agent has, and those that this one was told of besides.
+    ///
+    /// # Errors
+    /// One of those is no absolute path.
+    pub fn new(sockets: &[PathBuf], namespaces: &[PathBuf]) -> Result<Self, String> {
+        let guests = CHANNELS.map(PathBuf::from).into_iter().chain(sockets.iter().cloned());
+        Ok(Self {
+            sockets: Roots::new(SOCKETS, sockets, SOCKET_OPTION)?,
+            guests: Roots::new(SOCKETS, &guests.collect::<Vec<_>>(), SOCKET_OPTION)?,
+            namespaces: Roots::new(NAMESPACES, namespaces, NAMESPACE_OPTION)?,
+        })
+    }
+}
+
+/// Folders of the administrator's, below which contracts may name files.
+#[derive(Clone, Debug)]
+pub struct Roots {
+    folders: Vec<PathBuf>,
+    /// The agent's option that names more.
+    option: &'static str,
+}
+
+/// Why a path is not to be used. Nothing was done there.
+#[derive(Debug, thiserror::Error)]
+pub enum PathError {
+    /// It is below none of the roots.
+    #[error(
+        "{path} is not below {roots}: choose a path there, or let the agent use its folder (tidegate agent {option} {folder})"
+    )]
+    Outside {
+        /// The path.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
+        /// The roots, in words.
+        roots: String,
+        /// The agent's option that names more.
+        option: &'static str,
+    },
+    /// Its folder is not there.
+    #[error("the folder {folder} of {path} does not exist: make it first (mkdir -p {folder})")]
+    Missing {
+        /// The path.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
+    },
+    /// Something on the way is a link.
+    #[error(
+        "{path} leads over a symbolic link, which is not followed: name the folder that the link leads to"
+    )]
+    Link {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The operating system said no.
+    #[error("cannot open the folder of {path}: {source}")]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+}
+
+impl Roots {
+    fn new(always: &str, more: &[PathBuf], option: &'static str) -> Result<Self, String> {
+        if let Some(folder) = more.iter().find(|folder| !is_plain(folder)) {
+            let shown = folder.display();
+            return Err(format!("{option} {shown}: expected the absolute path of a folder, without \"..\""));
+        }
+        let folders = [PathBuf::from(always)].into_iter().chain(more.iter().cloned());
+        Ok(Self { folders: folders.collect(), option })
+    }
+
+    /// Why a contract may not name `path`, by its spelling alone; `None` where it may.
+    pub fn refuse(&self, path: &Path) -> Option<String> {
+        self.below(path).err().map(|e| e.to_string())
+    }
+
+    /// The name that `path` ends with, in its folder: resolved once, over no link, and held from then on.
+    pub fn entry(&self, path: &Path) -> Result<Entry, PathError> {
+        let (folder, name) = self.folder(path)?;
+        Ok(Entry::new(folder, name, path))
+    }
+
+    /// The folder of `path`, held, and the name there.
+    pub(super) fn folder<'a>(&self, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), PathError> {
+        let (root, rest) = self.below(path)?;
+        let outside = || self.outside(path);
+        let name = rest.file_name().ok_or_else(outside)?;
+        let folder = rest.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // Links on the way to a root are the administrator's, as the root itself is.
+        let root = open(root, flags, Mode::empty()).map_err(|e| failed(path, e))?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let folder = openat2(&root, folder, flags, Mode::empty(), resolve).map_err(|e| failed(path, e))?;
+        Ok((folder, name))
+    }
+
+    /// The root that `path` is below, and the way from there.
+    fn below<'a>(&self, path: &'a Path) -> Result<(&Path, &'a Path), PathError> {
+        let way = |root: &'_ PathBuf| path.strip_prefix(root).ok().filter(|way| !way.as_os_str().is_empty());
+        // The nearest: the others' way to it may be another.
+        let roots = self.folders.iter().filter_map(|root| Some((root.as_path(), way(root)?)));
+        let nearest = roots.min_by_key(|(_, way)| way.components().count());
+        nearest.filter(|_| is_plain(path)).ok_or_else(|| self.outside(path))
+    }
+
+    fn outside(&self, path: &Path) -> PathError {
+        let roots: Vec<String> = self.folders.iter().map(|root| root.display().to_string()).collect();
+        PathError::Outside {
+            path: path.into(),
+            folder: path.parent().unwrap_or(path).into(),
+            roots: roots.join(" or "),
+            option: self.option,
+        }
+    }
+}
+
+/// The name that a path of the administrator's own ends with, in its folder. Links on the way are followed.
+pub(super) fn trusted(path: &Path) -> Result<Entry, PathError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| failed(path, Errno::ISDIR))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::openat(CWD, folder, flags, Mode::empty()).map_err(|e| failed(path, e))?;
+    Ok(Entry::new(folder, name, path))
+}
+
+/// Absolute, and spelt in the one way in which every file below a folder begins with the folder's path.
+fn is_plain(path: &Path) -> bool {
+    let mut parts = path.components();
+    path.is_absolute() && parts.all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
+}
+
+fn failed(path: &Path, error: Errno) -> PathError {
+    let path = path.to_owned();
+    match error {
+        Errno::NOENT => PathError::Missing { folder: path.parent().unwrap_or(&path).into(), path },
+        // EXDEV: out of the root, or over a link of procfs's.
+        Errno::LOOP | Errno::XDEV => PathError::Link { path },
+        e => PathError::Io { path, source: e.into() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn roots(more: &[&Path]) -> Roots {
+        let more: Vec<PathBuf> = more.iter().map(|p| (*p).into()).collect();
+        Paths::new(&more, &[]).unwrap().sockets
+    }
+
+    #[test]
+    fn only_what_is_below_a_root_is_used() {
+        let roots = roots(&[Path::new("/srv/vm")]);
+        for path in ["/run/tidegate/vm/a", "/run/tidegate/vm/x/y/a", "/srv/vm/a", "/run/tidegate/vm/..a"] {
+            assert_eq!(roots.refuse(Path::new(path)), None, "{path}");
+        }
+        for path in [
+            "/run/tidegate/vm",
+            "/run/tidegate/a",
+            "/run/tidegate/vmx/a",
+            "/run/tidegate/vm/../a",
+            "/run/tidegate/vm/x/../a",
+            "/srv/vm/../../etc/shadow",
+            "/etc/a",
+            "srv/vm/a",
+            "",
+        ] {
+            let why = roots.refuse(Path::new(path)).unwrap_or_else(|| panic!("{path} is allowed"));
+            assert!(why.contains("is not below /run/tidegate/vm or /srv/vm"), "{why}");
+        }
+        let why = roots.refuse(Path::new("/run/vm/a")).unwrap();
+        assert!(why.ends_with("(tidegate agent --socket-root /run/vm)"), "{why}");
+    }
+
+    #[test]
+    fn guests_may_be_where_libvirt_puts_them() {
+        let paths = Paths::new(&[], &[]).unwrap();
+        let channel = Path::new("/run/libvirt/qemu/channel/1-web/org.tidegate.limit.0");
+        assert_eq!(paths.guests.refuse(channel), None);
+        assert!(paths.sockets.refuse(channel).is_some());
+        assert!(paths.namespaces.refuse(Path::new("/proc/1/ns/net")).unwrap().contains("--netns-root /proc"));
+        for wrong in ["vm", "/srv/../vm", ""] {
+            assert!(Paths::new(&[wrong.into()], &[]).unwrap_err().contains("--socket-root"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for folder in ["root", "root/yard", "away"] {
+            std::fs::create_dir(path(folder)).unwrap();
+        }
+        symlink(path("away"), path("root/link")).unwrap();
+        symlink("yard", path("root/inside")).unwrap();
+        symlink("/proc/self/root", path("root/magic")).unwrap();
+        symlink(path("root"), path("alias")).unwrap();
+        let (real, alias) = (path("root"), path("alias"));
+        let roots = roots(&[&real, &alias]);
+        assert!(roots.entry(&path("root/yard/a")).is_ok());
+        for link in ["root/link/a", "root/inside/a", "root/magic/etc/a"] {
+            let error = roots.entry(&path(link)).unwrap_err();
+            assert!(matches!(error, PathError::Link { .. }), "{link}: {error}");
+        }
+        assert!(roots.entry(&path("alias/yard/a")).is_ok(), "the administrator's own links are followed");
+        let error = roots.entry(&path("root/none/a")).unwrap_err().to_string();
+        assert!(error.contains("does not exist: make it first (mkdir -p "), "{error}");
+    }
+}
