@@ -20,7 +20,7 @@
 //! - `guest`: the soft limit, through a port of the VM
 //! - [`api`]: HTTP on a Unix socket, OpenAPI document, metrics
 //! - `paths`: the paths that contracts name, and what is done there
-//! - `durable`, `lock`: files that survive a crash; one agent per state directory
+//! - `durable`, `lock`: files that survive a crash; one agent per state directory and network namespace
 //! - `cut`: where an agent may die, for tests
 
 pub mod api;
@@ -75,7 +75,7 @@ pub struct Options {
 /// Why the agent does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The state directory is locked or cannot be.
+    /// Another agent has the state directory or the network namespace, or it cannot be told.
     #[error(transparent)]
     Lock(#[from] lock::LockError),
     /// The state cannot be read.
@@ -144,7 +144,7 @@ pub struct Agent {
     /// Resolves when the reconciler has ended.
     reconciled: tokio::sync::oneshot::Receiver<()>,
     api: switch_place::ApiSocket,
-    _lock: lock::Lock,
+    _lock: (lock::Lock, lock::NamespaceLock),
 }
 
 impl Agent {
@@ -157,7 +157,7 @@ impl Agent {
         let state = &options.state;
         let paths = Paths::new(&options.socket_roots, &options.netns_roots).map_err(Error::Root)?;
         make_folder(state)?;
-        let lock = lock::Lock::take(state)?;
+        let lock = (lock::Lock::take(state)?, lock::NamespaceLock::take()?);
         let (commands, received) = mpsc::channel();
         let wake = commands.clone();
         let wake = Arc::new(move || drop(wake.send(Command::Repair)));
@@ -171,6 +171,7 @@ impl Agent {
         reconciler.problem("switch state", damage);
         reconciler.problem("kernel state", kernel_damage);
         reconciler.problem("nic state", nic_damage);
+        reconciler.problem("network namespace", lock.1.problem.clone());
         reconciler.recover(made);
         let (listener, api) = listen(options)?;
 

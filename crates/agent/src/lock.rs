@@ -1,10 +1,27 @@
-//! One agent per state directory.
+//! One agent per state directory, and one per network namespace: two would put right for ever what the other did.
+//!
+//! ```text
+//!  state directory ─ flock ─▶ Lock
+//!  network namespace ─ the one socket that has the name @tidegate-agent there ─▶ NamespaceLock
+//! ```
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use rustix::thread::{CapabilitySet, capabilities};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The name that an agent has in its network namespace: an abstract one (unix(7)), which goes with its process.
+const NAME: &[u8] = b"tidegate-agent";
+/// How often a holder that does not listen yet is asked again, and how long after.
+const ASKED: (u32, Duration) = (20, Duration::from_millis(10));
 
 /// Held for as long as the agent runs; the kernel lets go of it with the process.
 #[derive(Debug)]
@@ -12,16 +29,25 @@ pub struct Lock {
     _file: File,
 }
 
-/// Why the state directory cannot be had.
+/// Why the agent cannot have its state directory, or its network namespace, to itself.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another agent has it.
+    /// Another agent has the state directory.
     #[error("an agent (pid {pid}) already runs on {dir}: stop it first, or give this one its own --state")]
     Taken {
         /// Its process id as it wrote it, `unknown` where it could not be read.
         pid: String,
         /// The state directory.
         dir: PathBuf,
+    },
+    /// Another agent has the network namespace.
+    #[error(
+        "an agent (pid {pid}) already keeps the interfaces of this network namespace, and two would undo each other's \
+         work: stop it first, or run this one in a namespace of its own (ip netns exec NAME tidegate agent)"
+    )]
+    Shared {
+        /// Its process id, 0 where that is in another PID namespace.
+        pid: i32,
     },
     /// The lock file cannot be made.
     #[error("cannot lock the state directory {dir}: {source}")]
@@ -31,6 +57,9 @@ pub enum LockError {
         /// What happened.
         source: std::io::Error,
     },
+    /// The name in the network namespace cannot be had.
+    #[error("cannot lock the network namespace: {0}")]
+    Namespace(Errno),
 }
 
 impl Lock {
@@ -64,9 +93,75 @@ impl Lock {
     }
 }
 
+/// The agent's network namespace, held for as long as the agent runs.
+#[derive(Debug)]
+pub struct NamespaceLock {
+    _name: Option<OwnedFd>,
+    /// Why a second agent here would not be noticed, where it would not be.
+    pub problem: Option<String>,
+}
+
+impl NamespaceLock {
+    /// Takes the network namespace of this thread. An agent that may change no interface there takes nothing.
+    ///
+    /// Everybody may have a name. One that somebody holds who is neither root nor this agent's user keeps no agent from
+    /// running.
+    ///
+    /// # Errors
+    /// Another agent has it.
+    pub fn take() -> Result<Self, LockError> {
+        let may = capabilities(None).map_err(LockError::Namespace)?.effective;
+        if !may.contains(CapabilitySet::NET_ADMIN) {
+            return Ok(Self { _name: None, problem: None });
+        }
+        let make = || {
+            let name = SocketAddrUnix::new_abstract_name(NAME)?;
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            Ok((socket, name))
+        };
+        for _ in 0..ASKED.0 {
+            let (socket, name) = make().map_err(LockError::Namespace)?;
+            match bind(&socket, &name) {
+                // Whoever comes after asks who listens.
+                Ok(()) => listen(&socket, 128).map_err(LockError::Namespace)?,
+                Err(Errno::ADDRINUSE) => {
+                    let holder = connect(&socket, &name).and_then(|()| socket_peercred(&socket));
+                    let own = rustix::process::geteuid();
+                    match holder {
+                        Ok(holder) if holder.uid.is_root() || holder.uid == own => {
+                            return Err(LockError::Shared { pid: holder.pid.as_raw_nonzero().get() });
+                        }
+                        Ok(holder) => {
+                            let (pid, uid) = (holder.pid.as_raw_nonzero(), holder.uid.as_raw());
+                            return Ok(Self::unnoticed(&format!("pid {pid} of user {uid}")));
+                        }
+                        // It does not listen yet, or has just ended.
+                        Err(_) => std::thread::sleep(ASKED.1),
+                    }
+                    continue;
+                }
+                Err(e) => return Err(LockError::Namespace(e)),
+            }
+            return Ok(Self { _name: Some(socket), problem: None });
+        }
+        Ok(Self::unnoticed("a process that does not say who it is"))
+    }
+
+    fn unnoticed(holder: &str) -> Self {
+        let name = NAME.escape_ascii();
+        let problem = format!(
+            "the socket @{name} of this network namespace belongs to {holder}, which is no agent: a second agent here \
+             would not be noticed; end that process, and restart this agent"
+        );
+        Self { _name: None, problem: Some(problem) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::own_namespace;
 
     #[test]
     fn the_second_is_told_who_was_first() {
@@ -76,5 +171,44 @@ mod tests {
         assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
         drop(first);
         Lock::take(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn the_second_in_a_namespace_is_told_who_was_first() {
+        if !own_namespace() {
+            return;
+        }
+        let first = NamespaceLock::take().unwrap();
+        assert_eq!(first.problem, None);
+        let error = NamespaceLock::take().unwrap_err().to_string();
+        assert!(error.starts_with(&format!("an agent (pid {})", std::process::id())), "{error}");
+        // Another namespace is another agent's.
+        std::thread::spawn(|| assert!(own_namespace() && NamespaceLock::take().unwrap().problem.is_none()))
+            .join()
+            .unwrap();
+        drop(first);
+        assert!(NamespaceLock::take().unwrap().problem.is_none());
+    }
+
+    #[test]
+    fn a_stranger_keeps_no_agent_from_running() {
+        if !own_namespace() {
+            return;
+        }
+        let name = SocketAddrUnix::new_abstract_name(NAME).unwrap();
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&socket, &name).unwrap();
+        let problem = || NamespaceLock::take().unwrap().problem.unwrap();
+        assert!(problem().contains("does not say who it is"), "{}", problem());
+        // As another user; who listens is noted when it begins to.
+        let thread = std::thread::spawn(move || {
+            // SAFETY: changes the file system user of this thread, which ends with this closure, and of no other.
+            unsafe { libc::syscall(libc::SYS_setresuid, -1, 4242, -1) };
+            listen(&socket, 1).unwrap();
+            socket
+        });
+        let _socket = thread.join().unwrap();
+        assert!(problem().contains("of user 4242, which is no agent"), "{}", problem());
     }
 }

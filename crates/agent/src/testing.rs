@@ -1,4 +1,4 @@
-//! Contracts for the tests of this crate.
+//! Contracts and namespaces for the tests of this crate.
 
 use tidegate_contract::{Allowed, Attach, Mac, Rx, Segment, SocketMode, SocketOwner, Tx, VfOptions, Vnic};
 
@@ -48,4 +48,17 @@ pub fn vf(name: &str, mac: u8, pf: &str, index: u16) -> Vnic {
         segment: Segment::new(0).expect("in range"),
         ..vnic(name, mac)
     }
+}
+
+/// Gives this thread a network namespace of its own, or says why the test is skipped; `CI=true` insists.
+pub fn own_namespace() -> bool {
+    // SAFETY: neither descriptors nor directories are unshared.
+    let own = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
+    assert!(own.is_ok() || std::env::var("CI").is_err(), "CI must run this: {own:?}");
+    if let Err(e) = own {
+        // Not eprintln!, which libtest keeps to itself: scripts/test counts it.
+        let why = format!("skipped: no network namespace of its own: {e}\n");
+        std::io::Write::write_all(&mut std::io::stderr(), why.as_bytes()).expect("stderr");
+    }
+    own.is_ok()
 }

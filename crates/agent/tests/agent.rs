@@ -341,6 +341,21 @@ fn a_second_agent_is_told_who_was_first() {
 }
 
 #[test]
+fn a_second_agent_in_the_network_namespace_is_told_who_was_first() {
+    if !common::may_administer() {
+        return;
+    }
+    let (lab, other) = (Lab::new(), Lab::here());
+    let agent = lab.agent();
+    let error = RunningAgent::start(other.options()).err().unwrap().to_string();
+    assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
+    assert!(error.contains("network namespace"), "{error}");
+    agent.stop();
+    // It has left nothing that would keep it out.
+    RunningAgent::start(other.options()).unwrap();
+}
+
+#[test]
 fn the_switch_may_come_later() {
     let lab = Lab::new();
     lab.write("a.toml", &lab.vnic("a", 1, RATE));

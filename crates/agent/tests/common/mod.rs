@@ -20,7 +20,16 @@ pub struct Lab {
 }
 
 impl Lab {
+    /// With a network namespace of its own for this thread and those it starts, where that may be had: no other agent is
+    /// there. Where it may not, agents cannot change interfaces and are in nobody's way.
     pub fn new() -> Self {
+        // SAFETY: neither descriptors nor directories are unshared.
+        let _ = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
+        Self::here()
+    }
+
+    /// In the network namespace of this thread.
+    pub fn here() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("etc")).unwrap();
         Self { dir }
@@ -176,4 +185,16 @@ pub fn identity(path: &Path) -> (u64, std::time::SystemTime) {
     use std::os::unix::fs::MetadataExt;
     let meta = std::fs::symlink_metadata(path).unwrap();
     (meta.ino(), meta.created().unwrap())
+}
+
+/// Whether this process may change interfaces; `CI=true` insists.
+pub fn may_administer() -> bool {
+    let mine = rustix::thread::capabilities(None).unwrap().effective;
+    let may = mine.contains(rustix::thread::CapabilitySet::NET_ADMIN);
+    assert!(may || std::env::var("CI").is_err(), "CI must run this: CAP_NET_ADMIN is needed");
+    if !may {
+        // Not eprintln!, which libtest keeps to itself: scripts/test counts it.
+        std::io::stderr().write_all(b"skipped: CAP_NET_ADMIN is needed\n").unwrap();
+    }
+    may
 }

@@ -48,7 +48,7 @@ fn set(agent: &RunningAgent, key: &str, value: &str) -> (u16, Value) {
 #[test]
 fn others_are_named_then_taken_over_then_as_they_were() {
     in_namespace("adopt::others_are_named_then_taken_over_then_as_they_were", || {
-        let lab = Lab::new();
+        let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
         let before = others();
@@ -98,7 +98,7 @@ fn others_are_named_then_taken_over_then_as_they_were() {
 #[test]
 fn each_direction_is_taken_over_and_given_back_by_itself() {
     in_namespace("adopt::each_direction_is_taken_over_and_given_back_by_itself", || {
-        let lab = Lab::new();
+        let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
         let before = others();
@@ -134,7 +134,7 @@ fn each_direction_is_taken_over_and_given_back_by_itself() {
 #[test]
 fn what_is_not_taken_over_in_the_end_is_as_it_was() {
     in_namespace("adopt::what_is_not_taken_over_in_the_end_is_as_it_was", || {
-        let lab = Lab::new();
+        let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
         let before = others();
@@ -172,7 +172,7 @@ fn what_is_not_taken_over_in_the_end_is_as_it_was() {
 #[test]
 fn what_went_with_its_netdev_is_not_made_again() {
     in_namespace("adopt::what_went_with_its_netdev_is_not_made_again", || {
-        let lab = Lab::new();
+        let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
         others();

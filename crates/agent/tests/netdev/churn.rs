@@ -92,7 +92,7 @@ fn apply(agent: &RunningAgent, text: &str) {
 fn two_hundred_vms_come_and_go_while_limits_change() {
     in_namespace("churn::two_hundred_vms_come_and_go_while_limits_change", || {
         run("ip link del vnet3");
-        let lab = Lab::new();
+        let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
         let before = everything();
@@ -148,7 +148,7 @@ fn two_hundred_vms_come_and_go_while_limits_change() {
 #[test]
 fn a_netdev_that_goes_while_its_contract_comes_is_refused_and_leaves_nothing() {
     in_namespace("churn::a_netdev_that_goes_while_its_contract_comes_is_refused_and_leaves_nothing", || {
-        let lab = Lab::new();
+        let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
         // Beside one that stays.

@@ -76,7 +76,7 @@ fn with_guest(body: impl FnOnce(&RunningAgent, &Guest)) {
     // No neighbour discovery of IPv6 in between; a kernel without IPv6 has none.
     let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
     let guest = Guest::new("vnet4", 1);
-    let lab = Lab::new();
+    let lab = Lab::here();
     let _switch = lab.switch();
     let agent = lab.agent();
     let (status, answer) = agent.apply(&contract("web", 1, "vnet4", LIMITS));

@@ -42,7 +42,7 @@ impl Write for Log {
 fn drift_is_repaired_within_a_second_logged_and_counted() {
     in_namespace("drift::drift_is_repaired_within_a_second_logged_and_counted", || {
         let log = Log::start();
-        let lab = Lab::new();
+        let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
         assert_eq!(agent.apply(&contract("web", 1, "vnet3", LIMITS)).0, 200);

@@ -69,7 +69,7 @@ fn median(mut delays: Vec<u64>) -> u64 {
 fn each_sender_gets_what_it_was_promised() {
     in_namespace("shares::each_sender_gets_what_it_was_promised", || {
         let guests = bridged();
-        let lab = Lab::new();
+        let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
         let to_sink = |name: &str, n: u8, more: &str| {
