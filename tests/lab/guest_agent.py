@@ -28,6 +28,7 @@ class GuestAgent:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         options = f"--switch {_FOLDER}/switch.sock --state {_FOLDER}/state --config {_FOLDER}/etc"
+        options += " --socket-root /run"
         command = f"setsid {BINARY} --api {_FOLDER}/api.sock -v agent {options}"
         self.guest.run(f"rm -f {_FOLDER}/api.sock; {command} >>{_FOLDER}/log 2>&1 </dev/null &")
         self.guest.run(f"until {self._tidegate('vnic ls')} >/dev/null 2>&1; do sleep 0.1; done", timeout=30)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,17 @@ from .rates import Limit, Rate
 BINARY = Path(os.environ.get("TIDEGATE_BIN", ROOT / "target/release/tidegate"))
 GUEST_PROGRAM = Path(os.environ.get("TIDEGATE_GUEST_BIN", BINARY.with_name("tidegate-guest")))
 """What a guest is given; it sees the host's files."""
+
+
+@cache
+def own_network() -> tuple[str, ...]:
+    """What gives a command a network namespace of its own, where that may be had.
+
+    Where it may not, an agent cannot change interfaces, and is in no other's way.
+    """
+    unshare = ("unshare", "--net")
+    done = subprocess.run([*unshare, "true"], capture_output=True, check=False)
+    return unshare if done.returncode == 0 else ()
 
 
 @dataclass(frozen=True)
@@ -102,12 +113,14 @@ class Host:
         *,
         switch_options: Iterable[str] = (),
         switch_wrapper: Iterable[str] = (),
-        agent_wrapper: Iterable[str] = (),
+        agent_wrapper: Iterable[str] | None = None,
+        socket_roots: Iterable[Path] = (),
     ) -> None:
         """`switch_options` are further words for `tidegate switch`, such as `--cpus`, `1`.
 
         `switch_wrapper` is a program with its options that becomes the switch, such as prlimit(1);
-        `agent_wrapper` one that becomes the agent, such as nsenter(1).
+        `agent_wrapper` one that becomes the agent, such as nsenter(1): by default unshare(1), since a network
+        namespace has one agent; nothing (`()`) leaves it in this one. Sockets are in `folder` and `socket_roots`.
         """
         if not BINARY.exists():
             raise FileNotFoundError(f"{BINARY} is missing: cargo build --release")
@@ -118,7 +131,8 @@ class Host:
         self.state.mkdir(exist_ok=True)
         self.switch_options = tuple(switch_options)
         self.switch_wrapper = tuple(switch_wrapper)
-        self.agent_wrapper = tuple(agent_wrapper)
+        self.agent_wrapper = own_network() if agent_wrapper is None else tuple(agent_wrapper)
+        self.socket_roots = (folder, *socket_roots)
         self.switch_socket = folder / "switch.sock"
         self.api = folder / "api.sock"
         try:
@@ -155,7 +169,9 @@ class Host:
         return [
             *self.agent_wrapper,
             *(BINARY, "agent", "--config", self.etc, "--state", self.state),
-            *("--switch", self.switch_socket, "--api", self.api),
+            *(word for root in self.socket_roots for word in ("--socket-root", root)),
+            # Of a namespace without a name: that of a process.
+            *("--netns-root", "/proc", "--switch", self.switch_socket, "--api", self.api),
         ]
 
     def start_agent(self) -> None:

@@ -189,7 +189,7 @@ fn what_went_with_its_netdev_is_not_made_again() {
 #[test]
 fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
     in_namespace("adopt::what_cannot_come_back_is_taken_over_where_that_is_said_and_named", || {
-        let lab = Lab::new();
+        let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
         // A size table is not told from what the kernel says; the ingress comes back.
@@ -231,7 +231,7 @@ fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
 #[test]
 fn marks_of_ours_beside_them_are_not_theirs() {
     in_namespace("adopt::marks_of_ours_beside_them_are_not_theirs", || {
-        let lab = Lab::new();
+        let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
         for line in &OTHERS[4..] {

@@ -75,7 +75,7 @@ fn drift_is_repaired_within_a_second_logged_and_counted() {
 #[test]
 fn a_filter_in_another_chain_is_in_nobodys_way() {
     in_namespace("drift::a_filter_in_another_chain_is_in_nobodys_way", || {
-        let lab = Lab::new();
+        let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
         run("ip tuntap add vnet4 mode tap");

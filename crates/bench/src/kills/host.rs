@@ -51,7 +51,7 @@ impl Host {
         let arguments = [
             ["agent".into(), "--config".into(), path("etc")].as_slice(),
             &["--state".into(), path("state"), "--switch".into(), path("switch.sock")],
-            &["--api".into(), path("api.sock")],
+            &["--api".into(), path("api.sock"), "--socket-root".into(), host.folder.display().to_string()],
         ]
         .concat();
         host.agent = Some(host.spawn("agent", &arguments)?);
