@@ -38,8 +38,10 @@ mod switch_place;
 #[cfg(test)]
 mod testing;
 
-use api::listener::Bounded;
+use api::listener::{Bounded, Peer};
 use api::routes::{Api, router};
+use api::turns::Turns;
+use api::written::Writer;
 use paths::Paths;
 use place::Place;
 use reconciler::{Command, Reconciler};
@@ -190,7 +192,15 @@ impl Agent {
         // A switch that hangs must not keep the API away.
         let _ = started.recv_timeout(PATIENCE);
         let guests = tokio::spawn(guest::ports::serve(Arc::clone(&board), commands.clone(), paths.guests));
-        let app = router(Api { commands: commands.clone(), board, capture });
+        let app = router(Api {
+            commands: commands.clone(),
+            board,
+            capture,
+            looks: reconciler::Looks::default(),
+            turns: Turns::default(),
+            writer: Writer::default(),
+        });
+        let app = app.into_make_service_with_connect_info::<Peer>();
         let (tell, failed) = tokio::sync::watch::channel(None);
         let server = tokio::spawn(async move {
             let ended = axum::serve(Bounded::new(listener), app).await;

@@ -4,9 +4,10 @@ mod common;
 
 use common::{Lab, RunningAgent, identity, until};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const RATE: &str = "tx = { max = \"100mbit\" }";
@@ -196,6 +197,58 @@ fn silent_and_slow_clients_keep_nobody_waiting() {
     let mut answer = Vec::new();
     slow.remove(0).read_to_end(&mut answer).unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", answer.len());
+}
+
+/// Half a head, a body that never comes, an answer that nobody takes: each comes back as soon as it is disconnected.
+#[test]
+fn three_hundred_slow_clients_keep_nobody_waiting() {
+    let lab = Lab::new();
+    let _switch = lab.switch();
+    let agent = lab.agent();
+    // Their list is more than a socket holds.
+    let many: String = (0..200).map(|n| lab.vnic(&format!("v{n}"), n, "")).collect();
+    assert_eq!(agent.apply(&many).0, 200);
+    assert!(agent.raw("GET", "/v1/vnics", "").1.len() > 220_000);
+    let words = [
+        "GET / HTTP/1.1\r\nX: ",
+        "POST /v1/plan HTTP/1.1\r\nContent-Length: 9999\r\n\r\n",
+        "GET /v1/vnics HTTP/1.1\r\n\r\n",
+    ];
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for n in 0..300 {
+            let (lab, words, over) = (&lab, words[n % words.len()], &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let mut client = UnixStream::connect(lab.path("api.sock")).unwrap();
+                    client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+                    let _ = client.write_all(words.as_bytes());
+                    // Until it is disconnected; of a long answer it takes a byte now and then.
+                    while !over.load(Ordering::Relaxed) {
+                        match client.read(&mut [0]) {
+                            Ok(1) => std::thread::sleep(Duration::from_millis(500)),
+                            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                            _ => break,
+                        }
+                    }
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        let waits: Vec<Duration> = (0..10)
+            .map(|n| {
+                let begin = Instant::now();
+                // An honest client that is told to come again does.
+                while agent.get("/v1/host").0 != 200 {}
+                while agent.apply(&lab.vnic("v0", 0, &format!("weight = {}", n + 1))).0 != 200 {}
+                begin.elapsed()
+            })
+            .collect();
+        over.store(true, Ordering::Relaxed);
+        // Where clients were served one after the other, each wait was longer than ten seconds.
+        assert!(waits.iter().max() < Some(&Duration::from_secs(5)), "{waits:?}");
+    });
 }
 
 #[test]

@@ -1,26 +1,29 @@
-//! Clients, a bounded number of them, none of which can keep the others waiting for ever.
+//! Clients, none of which can keep the others waiting.
 //!
 //! ```text
-//!  socket ─▶ accept ─▶ room for one of MOST? ── no: who never said a word goes
-//!                         └─▶ Patient: the head of its request within REQUEST, an answer within ANSWER,
-//!                             or it goes; a reader that takes nothing too
+//!  socket ─▶ accept, at once ─▶ Room: a place for this user? ── no ─▶ 503
+//!                                  │ somebody who is waited for may have to go for it
+//!                                  └─▶ Patient: the head of its request within REQUEST, an answer within ANSWER,
+//!                                      or it goes; a reader that takes nothing too
 //! ```
+//!
+//! Users are told apart by what the kernel says of them (SO_PEERCRED, unix(7)).
 
-use std::collections::VecDeque;
+use super::room::{Entrance, Id, Room};
+use axum::extract::connect_info::Connected;
+use axum::serve::IncomingStream;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::unix::SocketAddr;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Most clients at one time: descriptors are left for ports and files.
-pub const MOST: usize = 64;
 /// Longest time from a connection to the end of its request's head, and from there to the end of its body.
 pub const REQUEST: Duration = Duration::from_secs(5);
 /// Longest time from a request's head to the begin of its answer, and between two bytes that it takes. Longer
@@ -30,62 +33,133 @@ const ANSWER: Duration = Duration::from_secs(40);
 /// The API's socket.
 pub struct Bounded {
     socket: UnixListener,
-    room: Arc<Semaphore>,
-    /// Clients that have said nothing yet, oldest first, to be told to go.
-    unheard: VecDeque<oneshot::Sender<()>>,
+    hall: Arc<Mutex<Hall>>,
+}
+
+/// The clients that have a place, and how each is told to go.
+#[derive(Debug, Default)]
+struct Hall {
+    room: Room,
+    doors: BTreeMap<Id, oneshot::Sender<()>>,
+}
+
+fn lock(hall: &Mutex<Hall>) -> MutexGuard<'_, Hall> {
+    hall.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Bounded {
     /// Accepts at `socket`.
     pub fn new(socket: UnixListener) -> Self {
-        Self { socket, room: Arc::new(Semaphore::new(MOST)), unheard: VecDeque::new() }
+        Self { socket, hall: Arc::default() }
     }
 
-    /// A place among the clients: the one who was silent longest makes room.
-    async fn room(&mut self) -> OwnedSemaphorePermit {
-        loop {
-            if let Ok(room) = Arc::clone(&self.room).try_acquire_owned() {
-                return room;
+    /// A place for a client, or why there is none.
+    fn seat(&self, user: u32) -> Result<(Seat, oneshot::Receiver<()>), String> {
+        let mut hall = lock(&self.hall);
+        match hall.room.enter(user, Instant::now().into_std()) {
+            Entrance::Come(id, goes) => {
+                if let Some(door) = goes.and_then(|goes| hall.doors.remove(&goes)) {
+                    let _ = door.send(());
+                }
+                let (door, told) = oneshot::channel();
+                hall.doors.insert(id, door);
+                Ok((Seat { hall: Arc::clone(&self.hall), id }, told))
             }
-            self.unheard.retain(|client| !client.is_closed());
-            if let Some(client) = self.unheard.pop_front() {
-                let _ = client.send(());
-            }
-            let freed =
-                tokio::time::timeout(Duration::from_millis(100), Arc::clone(&self.room).acquire_owned());
-            if let Ok(Ok(room)) = freed.await {
-                return room;
+            Entrance::Full { taken, own } => {
+                let whose = if own { format!(" of user {user}") } else { String::new() };
+                Err(format!("the agent is busy with {taken} clients{whose}: try again when one is done"))
             }
         }
     }
 }
 
+/// A place among the clients; free again when this is dropped.
+#[derive(Debug)]
+struct Seat {
+    hall: Arc<Mutex<Hall>>,
+    id: Id,
+}
+
+impl Seat {
+    /// From now on the client is waited for, or waits for us.
+    fn wait_for(&self, client: bool) {
+        let now = client.then(|| Instant::now().into_std());
+        lock(&self.hall).room.wait_for(self.id, now);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut hall = lock(&self.hall);
+        hall.room.leave(self.id);
+        hall.doors.remove(&self.id);
+    }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its user.
+    pub user: u32,
+    seat: Arc<Seat>,
+}
+
+impl Peer {
+    /// Its request is whole: from now on it waits for us.
+    pub fn has_asked(&self) {
+        self.seat.wait_for(false);
+    }
+}
+
+impl Connected<IncomingStream<'_, Bounded>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
+        stream.remote_addr().clone()
+    }
+}
+
 impl axum::serve::Listener for Bounded {
     type Io = Patient;
-    type Addr = SocketAddr;
+    type Addr = Peer;
 
-    async fn accept(&mut self) -> (Patient, SocketAddr) {
-        let (stream, address) = axum::serve::Listener::accept(&mut self.socket).await;
-        let room = self.room().await;
-        let (tell, told) = oneshot::channel();
-        self.unheard.retain(|client| !client.is_closed());
-        self.unheard.push_back(tell);
-        (
-            Patient {
-                stream,
-                unheard: Some(told),
-                head: Head::default(),
-                answered: false,
-                timer: Box::pin(sleep(REQUEST)),
-                _room: room,
-            },
-            address,
-        )
+    async fn accept(&mut self) -> (Patient, Peer) {
+        loop {
+            let (stream, _) = axum::serve::Listener::accept(&mut self.socket).await;
+            // Nobody is who cannot be told apart.
+            let user = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
+            match self.seat(user) {
+                Err(why) => refuse(&stream, &why),
+                Ok((seat, told)) => {
+                    let seat = Arc::new(seat);
+                    let patient = Patient {
+                        stream,
+                        told: Some(told),
+                        goes: false,
+                        head: Head::default(),
+                        answered: false,
+                        blocked: false,
+                        timer: Box::pin(sleep(REQUEST)),
+                        seat: Arc::clone(&seat),
+                    };
+                    return (patient, Peer { user, seat });
+                }
+            }
+        }
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+    fn local_addr(&self) -> io::Result<Peer> {
+        Err(io::ErrorKind::Unsupported.into())
     }
+}
+
+/// Says why, where that can be said without waiting.
+fn refuse(stream: &UnixStream, why: &str) {
+    let body = serde_json::json!({"error": why, "details": []}).to_string();
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let _ = stream.try_write(answer.as_bytes());
 }
 
 /// Where a request's head ends: at its first empty line (RFC 9112, 2.1 and 2.2).
@@ -116,27 +190,53 @@ impl Head {
 /// One client.
 pub struct Patient {
     stream: UnixStream,
-    /// Until it says something.
-    unheard: Option<oneshot::Receiver<()>>,
+    /// Until it has to go.
+    told: Option<oneshot::Receiver<()>>,
+    goes: bool,
     head: Head,
     answered: bool,
+    /// It does not take what is written.
+    blocked: bool,
     timer: Pin<Box<Sleep>>,
-    _room: OwnedSemaphorePermit,
+    seat: Arc<Seat>,
 }
 
 impl Patient {
+    /// Ready where it has to go: somebody else needs its place, or it was waited for long enough.
+    fn over(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        if self.has_to_go(context) {
+            Poll::Ready(io::ErrorKind::TimedOut.into())
+        } else {
+            self.waited(context)
+        }
+    }
+
+    fn has_to_go(&mut self, context: &mut Context<'_>) -> bool {
+        if let Some(told) = &mut self.told
+            && let Poll::Ready(told) = Pin::new(told).poll(context)
+        {
+            (self.told, self.goes) = (None, told.is_ok());
+        }
+        self.goes
+    }
+
     fn waited(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         self.timer.as_mut().poll(context).map(|()| io::ErrorKind::TimedOut.into())
     }
 
     /// What came of writing: any progress starts the clock anew.
     fn wrote<T>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if result.is_ready() {
+        let blocked = result.is_pending();
+        if blocked != self.blocked {
+            self.blocked = blocked;
+            self.seat.wait_for(blocked);
+        }
+        if !blocked {
             self.answered = true;
             self.timer.as_mut().reset(Instant::now() + ANSWER);
             return result;
         }
-        self.waited(context).map(Err)
+        self.over(context).map(Err)
     }
 }
 
@@ -148,19 +248,13 @@ impl AsyncRead for Patient {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         if let Poll::Ready(result) = Pin::new(&mut self.stream).poll_read(context, buffer) {
-            self.unheard = None;
             if self.head.read(&buffer.filled()[before..]) {
                 self.timer.as_mut().reset(Instant::now() + ANSWER);
             }
             return Poll::Ready(result);
         }
-        if let Some(unheard) = &mut self.unheard
-            && Pin::new(unheard).poll(context).is_ready()
-        {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
         // A capture may have nothing to say for hours.
-        if self.answered { Poll::Pending } else { self.waited(context).map(Err) }
+        if self.answered && !self.has_to_go(context) { Poll::Pending } else { self.over(context).map(Err) }
     }
 }
 
@@ -198,6 +292,7 @@ impl AsyncWrite for Patient {
 
 #[cfg(test)]
 mod tests {
+    use super::super::room::{EACH, MOST, RESERVE};
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -206,13 +301,14 @@ mod tests {
         let mut listener = Bounded::new(UnixListener::bind(path).unwrap());
         tokio::spawn(async move {
             loop {
-                let (mut client, _) = axum::serve::Listener::accept(&mut listener).await;
+                let (mut client, peer) = axum::serve::Listener::accept(&mut listener).await;
                 tokio::spawn(async move {
                     while !client.head.whole {
                         if client.read_u8().await.is_err() {
                             return;
                         }
                     }
+                    peer.has_asked();
                     let _ = client.write_all(b"x").await;
                     // A capture that has nothing more to say.
                     let _ = client.read_u8().await;
@@ -245,17 +341,40 @@ mod tests {
         }
     }
 
+    /// All places that this user may have.
+    fn places() -> usize {
+        if rustix::process::geteuid().is_root() { MOST + RESERVE } else { EACH }
+    }
+
     #[tokio::test]
     async fn silent_clients_make_room() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         serve(&path);
         let mut silent = Vec::new();
-        for _ in 0..2 * MOST {
+        for _ in 0..2 * places() {
             silent.push(UnixStream::connect(&path).await.unwrap());
         }
         drop(ask(&path).await);
         assert!(silent[0].read_u8().await.is_err(), "the first one still has its place");
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_us_stays_and_one_too_many_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        serve(&path);
+        let mut clients = Vec::new();
+        for _ in 0..places() {
+            clients.push(ask(&path).await);
+        }
+        let mut answer = String::new();
+        let mut more = UnixStream::connect(&path).await.unwrap();
+        more.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("the agent is busy with"), "{answer}");
+        for client in &mut clients {
+            assert_eq!(client.try_read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,10 @@
 //! - `routes`: who answers it
 //! - `error`: refusals and their status codes
 //! - `capture`: a pipe as a response body
-//! - `listener`: how many clients, and for how long
+//! - `listener`: clients come and go, none keeps others waiting
+//! - `room`: how many, and who has to go for whom
+//! - `turns`: one change of each user at a time
+//! - `written`: answers, off the thread that serves clients
 //! - `metrics`: Prometheus text
 
 pub mod status;
@@ -21,4 +24,7 @@ pub(crate) mod capture;
 pub(crate) mod error;
 pub(crate) mod listener;
 pub(crate) mod metrics;
+pub(crate) mod room;
 pub(crate) mod routes;
+pub(crate) mod turns;
+pub(crate) mod written;

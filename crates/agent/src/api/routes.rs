@@ -1,28 +1,33 @@
 //! Who answers what.
 
 use super::error::ApiError;
-use super::listener::REQUEST;
+use super::listener::{Peer, REQUEST};
 use super::status::StatusView;
+use super::turns::Turns;
 use super::types::{
     AdmissionView, ApplyQuery, CaptureQuery, ErrorBody, HostView, PlanView, SetBody, VnicChange, VnicView,
     WhyView,
 };
+use super::written::{Writer, as_json, json};
 use super::{capture, metrics};
 use crate::place::Capture;
-use crate::reconciler::{Board, Command, Reply, read, view};
+use crate::reconciler::{Board, Command, Looks, Published, Reply, read, view};
 use crate::store::Owner;
 use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
-use axum::extract::{Path, Query, Request, State};
-use axum::http::{StatusCode, header};
+use axum::extract::{ConnectInfo, Path, Query, Request, State};
+use axum::http::{Extensions, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
+use serde::Serialize;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use utoipa::OpenApi;
 
+/// Longest wait for other changes of the same user.
+const TURN: Duration = Duration::from_secs(8);
 /// Longest wait for the reconciler.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest wait for a fresh look at the places.
@@ -41,6 +46,12 @@ pub struct Api {
     pub board: Board,
     /// For captures, where a place can.
     pub capture: Option<Arc<dyn Capture>>,
+    /// Who waits for a look at the places.
+    pub looks: Looks,
+    /// Who changes something.
+    pub turns: Turns,
+    /// Writes what is answered.
+    pub writer: Writer,
 }
 
 #[derive(OpenApi)]
@@ -77,6 +88,7 @@ pub fn router(api: Api) -> Router {
     // Concerns the routes there are by now, so it comes after them.
     all.fallback(nowhere)
         .method_not_allowed_fallback(not_so)
+        .layer(axum::middleware::from_fn_with_state(api.clone(), in_turn))
         .layer(axum::middleware::from_fn(whole))
         .layer(axum::middleware::map_response(last))
         .with_state(api)
@@ -86,7 +98,12 @@ pub fn router(api: Api) -> Router {
 async fn whole(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let refusal = match tokio::time::timeout(REQUEST, axum::body::to_bytes(body, LONGEST)).await {
-        Ok(Ok(body)) => return next.run(Request::from_parts(parts, body.into())).await,
+        Ok(Ok(body)) => {
+            if let Some(peer) = peer(&parts.extensions) {
+                peer.has_asked();
+            }
+            return next.run(Request::from_parts(parts, body.into())).await;
+        }
         Ok(Err(error)) if too_long(&error) => {
             let why = format!("the request's body is longer than {LONGEST} bytes");
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, why)
@@ -100,6 +117,22 @@ async fn whole(request: Request, next: Next) -> Response {
         }
     };
     refusal.into_response()
+}
+
+/// Whoever has much to change waits for its own changes: others' come between them.
+async fn in_turn(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let user = peer(request.extensions()).map(|peer| peer.user);
+    let Some(user) = user.filter(|_| request.method() != Method::GET) else { return next.run(request).await };
+    let Ok(_turn) = tokio::time::timeout(TURN, api.turns.take(user)).await else {
+        let why = format!("nothing was changed: other changes of user {user} take long; try again");
+        return ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+    };
+    next.run(request).await
+}
+
+/// Who asks.
+fn peer(extensions: &Extensions) -> Option<&Peer> {
+    extensions.get::<ConnectInfo<Peer>>().map(|ConnectInfo(peer)| peer)
 }
 
 fn too_long(error: &axum::Error) -> bool {
@@ -122,23 +155,26 @@ async fn not_so() -> ApiError {
 
 /// The host, its places and what is promised
 #[utoipa::path(get, path = "/v1/host", responses((status = 200, body = HostView)))]
-async fn host(State(api): State<Api>) -> Json<HostView> {
+async fn host(State(api): State<Api>) -> Result<Response, ApiError> {
     look(&api).await;
-    Json(read(&api.board).host.clone())
+    let host = api.writer.part(&api.board, |written| &written.host, |all| as_json(&all.host));
+    host.await.map(json)
 }
 
 /// What needs a person, and the figures of the host beside it
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = StatusView)))]
-async fn status(State(api): State<Api>) -> Json<StatusView> {
+async fn status(State(api): State<Api>) -> Result<Response, ApiError> {
     look(&api).await;
-    Json(read(&api.board).status.clone())
+    let status = api.writer.part(&api.board, |written| &written.status, |all| as_json(&all.status));
+    status.await.map(json)
 }
 
 /// All vNICs, by name
 #[utoipa::path(get, path = "/v1/vnics", responses((status = 200, body = Vec<VnicView>)))]
-async fn list(State(api): State<Api>) -> Json<Vec<VnicView>> {
+async fn list(State(api): State<Api>) -> Result<Response, ApiError> {
     look(&api).await;
-    Json(read(&api.board).vnics.values().cloned().collect())
+    let all = |all: &Arc<Published>| as_json(&all.vnics.values().collect::<Vec<_>>());
+    api.writer.part(&api.board, |written| &written.vnics, all).await.map(json)
 }
 
 /// One vNIC
@@ -160,7 +196,7 @@ async fn set(
     State(api): State<Api>,
     Path(name): Path<String>,
     body: Result<Json<SetBody>, JsonRejection>,
-) -> Result<Json<VnicChange>, ApiError> {
+) -> Result<Response, ApiError> {
     let Json(body) = body.map_err(|e| bad(&e.body_text()))?;
     if body.set.is_empty() {
         return Err(bad("nothing to set: write {\"set\": {\"tx.max\": \"500mbit\"}}"));
@@ -176,7 +212,7 @@ async fn set(
         (status = 409, description = "owned by somebody else, or not possible", body = ErrorBody),
         (status = 422, description = "what remains cannot be kept", body = ErrorBody),
         (status = 503, body = ErrorBody), (status = 507, description = "cannot be saved", body = ErrorBody)))]
-async fn remove(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<VnicChange>, ApiError> {
+async fn remove(State(api): State<Api>, Path(name): Path<String>) -> Result<Response, ApiError> {
     ask(&api, |reply| Command::Remove { name, reply }).await
 }
 
@@ -187,7 +223,7 @@ async fn plan(
     State(api): State<Api>,
     query: Result<Query<ApplyQuery>, QueryRejection>,
     text: Result<String, StringRejection>,
-) -> Result<Json<PlanView>, ApiError> {
+) -> Result<Response, ApiError> {
     submit(&api, query, text, true).await
 }
 
@@ -201,15 +237,16 @@ async fn apply(
     State(api): State<Api>,
     query: Result<Query<ApplyQuery>, QueryRejection>,
     text: Result<String, StringRejection>,
-) -> Result<Json<PlanView>, ApiError> {
+) -> Result<Response, ApiError> {
     submit(&api, query, text, false).await
 }
 
 /// Has the board show what is so now; what it shows already where that takes too long, as
 /// while a place does not answer.
 async fn look(api: &Api) {
-    let (reply, seen) = oneshot::channel();
-    if api.commands.send(Command::Look { reply }).is_ok() {
+    let (seen, first) = api.looks.join();
+    // One look serves all who wait when it begins.
+    if !first || api.commands.send(Command::Look(api.looks.clone())).is_ok() {
         let _ = tokio::time::timeout(LOOK, seen).await;
     }
 }
@@ -219,7 +256,7 @@ async fn submit(
     query: Result<Query<ApplyQuery>, QueryRejection>,
     text: Result<String, StringRejection>,
     dry_run: bool,
-) -> Result<Json<PlanView>, ApiError> {
+) -> Result<Response, ApiError> {
     let Query(ApplyQuery { origin, owner, prune, adopt }) = query.map_err(|e| bad(&e.body_text()))?;
     let text = text.map_err(|e| bad(&e.body_text()))?;
     let owner = owner.map_or(Ok(Owner::Api), |o| Owner::named(&o)).map_err(|e| bad(&e.to_string()))?;
@@ -263,9 +300,10 @@ async fn capture_frames(
 /// Prometheus metrics (OpenMetrics text)
 #[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "application/openmetrics-text")))]
 async fn metrics_text(State(api): State<Api>) -> Result<Response, ApiError> {
-    let text = metrics::encode(read(&api.board)).map_err(|e| {
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write metrics: {e}"))
-    })?;
+    let write = |all: &Arc<Published>| {
+        metrics::encode(Arc::clone(all)).map(String::into_bytes).map_err(|e| e.to_string())
+    };
+    let text = api.writer.part(&api.board, |written| &written.metrics, write).await?;
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }
 
@@ -275,12 +313,15 @@ async fn openapi() -> Json<utoipa::openapi::OpenApi> {
     Json(Document::openapi())
 }
 
-async fn ask<T>(api: &Api, command: impl FnOnce(Reply<T>) -> Command) -> Result<Json<T>, ApiError> {
+async fn ask<T: Serialize + Send + 'static>(
+    api: &Api,
+    command: impl FnOnce(Reply<T>) -> Command,
+) -> Result<Response, ApiError> {
     let (reply, answer) = oneshot::channel();
     let gone = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the agent is shutting down");
     api.commands.send(command(reply)).map_err(|_| gone())?;
     match tokio::time::timeout(PATIENCE, answer).await {
-        Ok(Ok(answer)) => Ok(Json(answer?)),
+        Ok(Ok(answer)) => api.writer.json(answer?).await,
         Ok(Err(_)) => Err(gone()),
         Err(_) => Err(ApiError::stuck()),
     }
@@ -318,7 +359,15 @@ mod tests {
     fn api() -> (Api, mpsc::Receiver<Command>) {
         let (commands, receiver) = mpsc::channel();
         let board = crate::reconciler::empty_board();
-        (Api { commands, board, capture: None }, receiver)
+        let api = Api {
+            commands,
+            board,
+            capture: None,
+            looks: Looks::default(),
+            turns: Turns::default(),
+            writer: Writer::default(),
+        };
+        (api, receiver)
     }
 
     /// Status of a request; whoever waits for the reconciler is told at once that it is gone.

@@ -37,6 +37,7 @@ pub mod view;
 
 use crate::api::status::StatusView;
 use crate::api::types::{Adopt, HostView, PlanView, VnicChange, VnicView};
+use crate::api::written::Written;
 use crate::durable::{Durable, DurableError};
 use crate::guest::limits::SoftLimits;
 use crate::paths::Roots;
@@ -53,7 +54,7 @@ pub use soft::Unmet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tidegate_contract::{Admission, Errors, Located, Mac, Rate, Vnic, parse, set_key};
 use tidegate_switch::stats::Miss;
@@ -114,10 +115,7 @@ pub enum Command {
         reply: oneshot::Sender<Result<(), Unmet>>,
     },
     /// Look at the places now: whoever reads counters wants them as they are.
-    Look {
-        /// Told when the board shows them.
-        reply: oneshot::Sender<()>,
-    },
+    Look(Looks),
     /// A place is there again: put right now what differs.
     Repair,
     /// Read the configuration folder now.
@@ -133,9 +131,30 @@ impl Command {
             Self::Apply { reply, .. } => reply.is_closed(),
             Self::Set { reply, .. } | Self::Remove { reply, .. } => reply.is_closed(),
             Self::Soft { reply, .. } => reply.is_closed(),
-            Self::Look { reply } => reply.is_closed(),
-            Self::Repair | Self::Reload | Self::Stop => false,
+            // Who comes after may rely on it.
+            Self::Look(_) | Self::Repair | Self::Reload | Self::Stop => false,
         }
+    }
+}
+
+/// Who waits for a look at the places. However many, there is one look in the queue for all of them.
+#[derive(Clone, Debug, Default)]
+pub struct Looks(Arc<Mutex<Vec<oneshot::Sender<()>>>>);
+
+impl Looks {
+    /// One more waits: it is told when the board shows what was so after this call. True where nobody waited, and the
+    /// look has to be asked for.
+    pub fn join(&self) -> (oneshot::Receiver<()>, bool) {
+        let (reply, seen) = oneshot::channel();
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.push(reply);
+        (seen, waiting.len() == 1)
+    }
+
+    /// Those whom the look that begins now is for, but for those who gave up.
+    fn begin(&self) -> Vec<oneshot::Sender<()>> {
+        let waiting = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        waiting.into_iter().filter(|reply| !reply.is_closed()).collect()
     }
 }
 
@@ -184,6 +203,8 @@ pub struct Published {
     pub misses: BTreeMap<String, Vec<Miss>>,
     /// The vNICs of each guest, by its socket.
     pub guests: BTreeMap<PathBuf, Vec<String>>,
+    /// What was written of it so far.
+    pub written: Written,
 }
 
 /// Where readers look.
@@ -392,10 +413,16 @@ impl Reconciler {
                 let _ = reply.send(answer);
             }
             Command::Stop => {}
-            Command::Look { reply } => {
+            Command::Look(looks) => {
+                let waiting = looks.begin();
+                if waiting.is_empty() {
+                    return;
+                }
                 self.observe();
                 self.publish();
-                let _ = reply.send(());
+                for reply in waiting {
+                    let _ = reply.send(());
+                }
             }
             Command::Repair => {
                 self.failures.values_mut().for_each(repair::Failure::try_at_once);

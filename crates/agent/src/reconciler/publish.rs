@@ -133,7 +133,8 @@ impl Reconciler {
             drift_repaired: self.drift.recent(now),
         };
         let status = status::status(&host, &vnics, recent);
-        let published = Arc::new(Published { host, status, vnics, misses, guests });
+        let published =
+            Arc::new(Published { host, status, vnics, misses, guests, written: Default::default() });
         *self.board.write().unwrap_or_else(std::sync::PoisonError::into_inner) = published;
     }
 }
@@ -164,5 +165,6 @@ pub(super) fn nothing() -> Published {
         vnics: BTreeMap::new(),
         misses: BTreeMap::new(),
         guests: BTreeMap::new(),
+        written: Default::default(),
     }
 }

@@ -525,6 +525,8 @@ pub(crate) fn listen_for_api(
 ) -> Result<(OwnedFd, ApiSocket), String> {
     let entry = Entry::trusted(path).map_err(|e| e.to_string())?;
     let (listener, inode) = socket::listen_at(&entry, owner, Earlier::Intended)?;
+    // Clients come at once, and those that find no room in the queue are refused by the kernel.
+    rustix::net::listen(&listener, 1024).map_err(|e| format!("cannot listen at {}: {e}", path.display()))?;
     Ok((listener, ApiSocket { entry, inode }))
 }
 

@@ -1,0 +1,210 @@
+//! Who of many clients has a place. Pure.
+//!
+//! ```text
+//!  client of user u ─▶ has u less than EACH? ─▶ are there less than MOST? ─▶ it has a place
+//!                          │ no                    │ no
+//!                          ▼                       ▼
+//!                 u's slowest client       the slowest client of the users that have
+//!                          │               more than u, else u's   ─▶ goes, and makes room
+//!                          └──── no client is slow ───┘ ─▶ refused
+//! ```
+//!
+//! A client is slow from when the agent begins to wait for it: until its request is whole, and while it does not take its
+//! answer. The slowest is the one that the agent has waited for longest. A client that waits for the agent keeps its
+//! place: no other client, of its own user or another, takes it.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Most clients at one time, root's included: descriptors are left for ports and files.
+pub const MOST: usize = 64;
+/// As many more are root's.
+pub const RESERVE: usize = 16;
+/// Most clients of one user; root may have all places.
+pub const EACH: usize = 16;
+
+/// One client, in the order in which they came.
+pub type Id = u64;
+
+/// All clients that have a place.
+#[derive(Debug, Default)]
+pub struct Room {
+    clients: BTreeMap<Id, Client>,
+    next: Id,
+}
+
+#[derive(Debug)]
+struct Client {
+    user: u32,
+    /// Since when it is waited for; `None` while it waits for us.
+    waited: Option<Instant>,
+}
+
+/// What becomes of a client that comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entrance {
+    /// It has a place; the other one, where one is named, has none any more.
+    Come(Id, Option<Id>),
+    /// There is no place: so many are taken, by its own user where that is said.
+    Full {
+        /// Places.
+        taken: usize,
+        /// Whether they are those of its user.
+        own: bool,
+    },
+}
+
+impl Room {
+    /// A client of `user` comes.
+    pub fn enter(&mut self, user: u32, now: Instant) -> Entrance {
+        let root = user == 0;
+        let (own, all) = (self.of(user), self.clients.len());
+        let goes = if !root && own >= EACH {
+            let Some(goes) = self.longest_waited(|other| other == user) else {
+                return Entrance::Full { taken: own, own: true };
+            };
+            Some(goes)
+        } else if all >= if root { MOST + RESERVE } else { MOST } {
+            let counts: BTreeMap<u32, usize> =
+                self.clients.values().fold(BTreeMap::new(), |mut counts, client| {
+                    *counts.entry(client.user).or_default() += 1;
+                    counts
+                });
+            let has_more = |other| other != 0 && other != user && (root || counts.get(&other) > Some(&own));
+            let goes = self.longest_waited(has_more).or_else(|| self.longest_waited(|other| other == user));
+            let Some(goes) = goes else {
+                return Entrance::Full { taken: all, own: false };
+            };
+            Some(goes)
+        } else {
+            None
+        };
+        if let Some(goes) = goes {
+            self.leave(goes);
+        }
+        let id = self.next;
+        self.next += 1;
+        self.clients.insert(id, Client { user, waited: Some(now) });
+        Entrance::Come(id, goes)
+    }
+
+    /// From now on a client is waited for, or waits for us. Of one that is waited for already, the first time counts.
+    pub fn wait_for(&mut self, id: Id, now: Option<Instant>) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.waited = now.map(|now| client.waited.unwrap_or(now));
+        }
+    }
+
+    /// A client is gone.
+    pub fn leave(&mut self, id: Id) {
+        self.clients.remove(&id);
+    }
+
+    fn of(&self, user: u32) -> usize {
+        self.clients.values().filter(|client| client.user == user).count()
+    }
+
+    fn longest_waited(&self, of: impl Fn(u32) -> bool) -> Option<Id> {
+        let waited = self.clients.iter().filter(|(_, client)| of(client.user));
+        let waited = waited.filter_map(|(id, client)| Some((client.waited?, *id)));
+        waited.min().map(|(_, id)| id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    fn come(room: &mut Room, user: u32, now: Instant) -> (Id, Option<Id>) {
+        match room.enter(user, now) {
+            Entrance::Come(id, goes) => (id, goes),
+            full => panic!("{full:?}"),
+        }
+    }
+
+    #[test]
+    fn who_is_waited_for_longest_makes_room() {
+        let (mut room, start) = (Room::default(), Instant::now());
+        let at = |ms| start + Duration::from_millis(ms);
+        let ids: Vec<Id> = (0..EACH as u64).map(|n| come(&mut room, 7, at(n)).0).collect();
+        // The first has asked and waits; the second too, and then it does not take its answer.
+        room.wait_for(ids[0], None);
+        room.wait_for(ids[1], None);
+        room.wait_for(ids[1], Some(at(100)));
+        room.wait_for(ids[1], Some(at(200)));
+        assert_eq!(come(&mut room, 7, at(101)).1, Some(ids[2]));
+        for id in &ids[3..] {
+            room.wait_for(*id, None);
+        }
+        let (last, goes) = come(&mut room, 7, at(102));
+        assert_eq!(goes, Some(ids[1]), "waited for since 100 ms, before the two that came then");
+        room.wait_for(last, None);
+        // Another user has places left, whoever has none.
+        assert_eq!(come(&mut room, 8, at(103)).1, None);
+        let (only, goes) = come(&mut room, 7, at(104));
+        assert!(goes.is_some());
+        room.wait_for(only, None);
+        assert_eq!(room.enter(7, at(105)), Entrance::Full { taken: EACH, own: true });
+        room.leave(ids[0]);
+        assert_eq!(come(&mut room, 7, at(106)).1, None);
+    }
+
+    #[test]
+    fn places_are_left_for_root() {
+        let (mut room, now) = (Room::default(), Instant::now());
+        let busy = |room: &mut Room, user, count: usize| {
+            for _ in 0..count {
+                let (id, _) = come(room, user, now);
+                room.wait_for(id, None);
+            }
+        };
+        (1..=4).for_each(|user| busy(&mut room, user, EACH));
+        assert_eq!(room.enter(5, now), Entrance::Full { taken: MOST, own: false });
+        busy(&mut room, 0, RESERVE);
+        assert_eq!(room.enter(0, now), Entrance::Full { taken: MOST + RESERVE, own: false });
+    }
+
+    #[test]
+    fn who_has_less_is_not_driven_out_by_who_has_more() {
+        let (mut room, now) = (Room::default(), Instant::now());
+        let (first, _) = come(&mut room, 9, now);
+        let all: Vec<Id> =
+            (1..=4).flat_map(|user| vec![user; EACH]).map(|user| come(&mut room, user, now).0).collect();
+        // The last one did not get its place from the user who has one only.
+        assert!(all.len() == 4 * EACH && room.clients.contains_key(&first));
+        let (_, goes) = come(&mut room, 9, now);
+        assert!(goes.is_some_and(|goes| goes != first));
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_there_is_room_for(steps in prop::collection::vec((0u32..8, 0u8..4, 0u64..100), 0..600)) {
+            let (mut room, start) = (Room::default(), Instant::now());
+            for (n, (user, what, which)) in steps.into_iter().enumerate() {
+                let now = start + Duration::from_millis(n as u64);
+                let id = room.next.saturating_sub(which);
+                match what {
+                    0 => room.wait_for(id, None),
+                    1 => room.leave(id),
+                    _ => {
+                        let before = room.clients.len();
+                        let waited = room.clients.values().any(|c| c.user == user && c.waited.is_some());
+                        match room.enter(user, now) {
+                            Entrance::Come(id, goes) => {
+                                prop_assert!(room.clients.contains_key(&id));
+                                prop_assert_eq!(room.clients.len(), before + usize::from(goes.is_none()));
+                            }
+                            Entrance::Full { .. } => prop_assert!(!waited, "its own could have gone"),
+                        }
+                    }
+                }
+                prop_assert!(room.clients.len() <= MOST + RESERVE);
+                let others = room.clients.values().filter(|c| c.user != 0).count();
+                prop_assert!(others <= MOST);
+                (1..8).for_each(|user| assert!(room.of(user) <= EACH));
+            }
+        }
+    }
+}

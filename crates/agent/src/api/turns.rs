@@ -1,0 +1,47 @@
+//! Changes, one of each user at a time: who asks for many waits for its own, and not the others for it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Who changes something now, by user.
+#[derive(Clone, Debug, Default)]
+pub struct Turns(Arc<Mutex<BTreeMap<u32, Weak<Semaphore>>>>);
+
+impl Turns {
+    /// The turn of `user`, once those of its clients that came before have had theirs. Over when it is dropped.
+    pub async fn take(&self, user: u32) -> Option<OwnedSemaphorePermit> {
+        let turn = {
+            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // Of users without a client nothing is left.
+            turns.retain(|_, turn| turn.strong_count() > 0);
+            let known = turns.get(&user).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let new = Arc::new(Semaphore::new(1));
+                turns.insert(user, Arc::downgrade(&new));
+                new
+            })
+        };
+        turn.acquire_owned().await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::{Duration, timeout};
+
+    #[tokio::test(start_paused = true)]
+    async fn one_of_each_user_at_a_time() {
+        let turns = Turns::default();
+        let soon = |user| timeout(Duration::from_secs(1), turns.take(user));
+        let first = soon(1).await.unwrap();
+        assert!(soon(1).await.is_err(), "two of one user");
+        let other = soon(2).await.unwrap();
+        drop(first);
+        let again = soon(1).await.unwrap();
+        drop((other, again));
+        assert!(soon(3).await.is_ok());
+        assert_eq!(turns.0.lock().unwrap().len(), 1, "users that are gone are forgotten");
+    }
+}
