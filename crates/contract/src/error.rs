@@ -104,6 +104,46 @@ impl Errors {
     }
 }
 
+/// Errors as they are found. Who writes a text that is wrong a million times is told of the first hundred: those beyond
+/// are counted, and cost nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    errors: Vec<Error>,
+    more: usize,
+}
+
+/// Most errors that are told at once.
+pub(crate) const MOST: usize = 100;
+
+impl Found {
+    /// One more, made only where it is told.
+    pub(crate) fn note(&mut self, error: impl FnOnce() -> Error) {
+        if self.errors.len() < MOST {
+            self.errors.push(error());
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// Those to tell, in the order of the text; the last one says how many there are besides.
+    pub(crate) fn into_errors(self) -> Vec<Error> {
+        let Self { mut errors, more } = self;
+        errors.sort_by_key(|error| (error.line, error.column));
+        if let Some(last) = errors.last().filter(|_| more > 0) {
+            let message = format!("{more} more things are wrong; correct these first");
+            errors.push(Error {
+                file: last.file.clone(),
+                line: 0,
+                column: 0,
+                key: String::new(),
+                message,
+                excerpt: None,
+            });
+        }
+        errors
+    }
+}
+
 impl fmt::Display for Errors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, error) in self.0.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! Contracts to TOML, and changes to single keys of one.
 
+use crate::error::{Found, MOST};
 use crate::{Attach, Discipline, Error, Errors, LinkState, Method, SocketMode, Vnic, parse, parse::keys};
 use std::fmt::{Display, Write};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, TableLike, Value};
@@ -128,12 +129,17 @@ pub fn set_key(vnic: &Vnic, assignments: &[(String, String)]) -> Result<Vnic, Er
     };
     let mut document: DocumentMut = vnic.to_toml().parse().expect("to_toml writes TOML");
     let contract = document["vnic"][&vnic.name].as_table_like_mut().expect("to_toml writes this table");
-    let mut errors = Vec::new();
-    for (key, value) in assignments {
+    let mut errors = Found::default();
+    for (key, value) in assignments.iter().take(MOST) {
         if let Err(message) = assign(contract, key, value) {
-            errors.push(error(key, message));
+            errors.note(|| error(key, message));
         }
     }
+    // There are fewer keys than that: some of these are wrong, or said twice.
+    for (key, _) in assignments.iter().skip(MOST) {
+        errors.note(|| error(key, "too many keys at once".into()));
+    }
+    let errors = errors.into_errors();
     if !errors.is_empty() {
         return Err(Errors(errors));
     }

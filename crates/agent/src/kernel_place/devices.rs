@@ -12,7 +12,7 @@
 
 use super::observe::netdev;
 use super::record::Told;
-use super::shape;
+use super::shape::{self, Senders};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -114,10 +114,10 @@ impl Devices {
         }
     }
 
-    /// What is asked for a contract, one of `all` as they are placed: of its device first, then of those beside it, which
-    /// have had its limits before.
-    pub fn shapings(&self, told: &Told, held: Ways, all: &[&Vnic]) -> Vec<Shaping> {
-        let main = shape::nearest(&self.placed(&told.vnic), held, all);
+    /// What is asked for a contract beside those of `senders`, as they are placed: of its device first, then of those
+    /// beside it, which have had its limits before.
+    pub fn shapings(&self, told: &Told, held: Ways, senders: &Senders<'_>) -> Vec<Shaping> {
+        let main = shape::nearest(&self.placed(&told.vnic), held, senders);
         let names = netdev(&told.vnic).into_iter().flat_map(|netdev| self.strays(netdev));
         let stray = |(_, name): (u32, &str)| {
             Some(Shaping { netdev: name.to_owned(), held: told.held, ..main.clone()? })

@@ -2,10 +2,11 @@
 
 use super::drift::{Drift, Seen};
 use super::settle::placed;
+use super::shape::Senders;
 use super::unknown::unknown;
 use super::{Beside, KernelPlace, deadlines, shape};
 use crate::place::{InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::network::{Counters, Rule};
@@ -33,10 +34,11 @@ impl KernelPlace {
         self.follow(&network);
         let placed = placed(&self.record, &self.devices);
         let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
+        let senders = Senders::of(all.iter().copied());
         observed.evidence.taken = Instant::now();
         let (mut shapings, mut kept) = (Vec::new(), Vec::new());
         for (told, vnic) in self.record.iter().zip(&all) {
-            let asked = self.devices.shapings(told, told.held, &all);
+            let asked = self.devices.shapings(told, told.held, &senders);
             if !asked.is_empty() {
                 kept.push((told, *vnic, shapings.len()..shapings.len() + asked.len()));
                 shapings.extend(asked);
@@ -134,13 +136,14 @@ impl KernelPlace {
         let seen = network.names();
         let placed: Vec<_> = coming.iter().map(|vnic| self.devices.placed(vnic)).collect();
         let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
+        let senders = Senders::of(all.iter().copied());
         let mut asked = Vec::new();
         for vnic in all.iter().copied() {
             let known = self.record.known(&vnic.attach);
             let (held, port) =
                 known.as_ref().map_or((Ways::NONE, None), |told| (told.held, told.port.as_ref()));
             // What is wrong with the contract itself, the plan says.
-            let Ok(shaping) = shape::shaping(vnic, held, &all) else { continue };
+            let Ok(shaping) = shape::shaping_among(vnic, held, &senders) else { continue };
             if let Some((index, link)) = seen.get(shaping.netdev.as_str())
                 && shaping.segment.is_some()
                 && !port.is_some_and(|port| port.is(*index, link))
@@ -162,13 +165,27 @@ impl KernelPlace {
         }
         let refused = refusals(&shapings, network).into_iter().map(|r| (r.netdev.clone(), r));
         let refused: BTreeMap<String, Refusal> = refused.collect();
-        for (vnic, shaping) in asked {
+        // A receiver may be no part of the change.
+        let mut netdevs = HashMap::<&str, Vec<&str>>::new();
+        for vnic in coming.iter().chain(self.record.iter().map(|told| &told.vnic)) {
+            netdevs.entry(&vnic.name).or_default().extend(netdev(vnic));
+        }
+        let is_macvtap =
+            |name: &&str| seen.get(name).is_some_and(|(_, l)| l.kind.as_deref() == Some("macvtap"));
+        let no_shares = |vnic: &Vnic| {
+            let mut receivers = vnic.to.iter().filter(|_| shape::has_share(vnic));
+            receivers
+                .find_map(|to| netdevs.get(to.as_str())?.iter().copied().find(is_macvtap))
+                .map(no_shares_at)
+        };
+        let no_shares: Vec<Option<String>> = asked.iter().map(|(vnic, _)| no_shares(vnic)).collect();
+        for ((vnic, shaping), no_shares) in asked.into_iter().zip(no_shares) {
             let kind = seen.get(shaping.netdev.as_str()).and_then(|(_, link)| link.kind.as_deref());
-            let missing = self.lacks(&shaping, kind).or_else(|| self.no_shares(vnic, coming, &seen));
+            let missing = self.lacks(&shaping, kind).or(no_shares);
             let missing = missing.or_else(|| {
                 let (_, link) = seen.get(shaping.netdev.as_str())?;
                 let known = self.record.known(&vnic.attach).map(|told| told.vnic);
-                let before = known.and_then(|vnic| shape::nearest(&vnic, Ways::NONE, &[]));
+                let before = known.and_then(|vnic| shape::nearest(&vnic, Ways::NONE, &Senders::default()));
                 let waits = before.is_some_and(|before| before.redirects(kind));
                 shape::refuse_rules(&shaping, link, network).filter(|_| !waits)
             });
@@ -189,15 +206,6 @@ impl KernelPlace {
             };
             observed.obstacles.insert(vnic.name.clone(), obstacle);
         }
-    }
-
-    /// Why a promise of a vNIC cannot be had where it leads; the receiver may be no part of the change.
-    fn no_shares(&self, vnic: &Vnic, coming: &[Vnic], seen: &BTreeMap<&str, (u32, &Link)>) -> Option<String> {
-        let receives = |v: &&Vnic| shape::has_share(vnic) && vnic.to.contains(&v.name);
-        let told = self.record.iter().map(|told| &told.vnic);
-        let is_macvtap =
-            |name: &&str| seen.get(name).is_some_and(|(_, l)| l.kind.as_deref() == Some("macvtap"));
-        coming.iter().chain(told).filter(receives).filter_map(netdev).find(is_macvtap).map(no_shares_at)
     }
 }
 

@@ -1,7 +1,7 @@
 //! From what is wanted and what is observed to actions. Pure; what an action takes of the kernel is planned when it
 //! is done, by what is there then.
 
-use super::shape::shaping;
+use super::shape::{Senders, shaping_among};
 use crate::api::types::Adopt;
 use crate::place::{Action, InTheWay, Observed, ObservedVnic, Refusal, Wanted};
 use std::collections::BTreeSet;
@@ -12,16 +12,17 @@ use tidegate_switch::control::Connection;
 /// See [`crate::place::Place::plan`].
 pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {
     let mut refusals = Vec::new();
-    let all: Vec<&Vnic> = wanted.vnics.iter().collect();
+    let senders = Senders::of(wanted.vnics);
+    let names: BTreeSet<&str> = wanted.vnics.iter().map(|v| v.name.as_str()).collect();
     for vnic in wanted.vnics {
         let refuse = |reason| Refusal { vnic: vnic.name.clone(), reason };
         refusals.extend(observed.obstacles.get(&vnic.name).cloned().map(refuse));
         refusals.extend(in_the_way(vnic, wanted.adopt, observed).map(refuse));
-        let elsewhere = vnic.to.iter().filter(|to| vnic.weight != 1 && !all.iter().any(|v| v.name == **to));
+        let elsewhere = vnic.to.iter().filter(|to| vnic.weight != 1 && !names.contains(to.as_str()));
         refusals.extend(elsewhere.map(|to| {
             refuse(format!("place kernel shares out by weight towards its own vNICs only, and {to} is none"))
         }));
-        refusals.extend(shaping(vnic, Ways::BOTH, &all).err().into_iter().flatten().map(refuse));
+        refusals.extend(shaping_among(vnic, Ways::BOTH, &senders).err().into_iter().flatten().map(refuse));
     }
     if !refusals.is_empty() {
         return Err(refusals);
@@ -31,7 +32,6 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
         Some(_) => Action::TakeOver { from: None, to: vnic.clone(), anyway },
         None => Action::Create(vnic.clone()),
     };
-    let names: BTreeSet<&str> = wanted.vnics.iter().map(|v| v.name.as_str()).collect();
     let mut actions = Vec::new();
     // A netdev may go from one contract to another.
     let gone = observed.vnics.values().filter(|o| o.ours && !names.contains(o.vnic.name.as_str()));

@@ -2,6 +2,7 @@
 
 use super::devices::Devices;
 use super::record::{Record, Told};
+use super::shape::Senders;
 use super::{ATTEMPTS, Beside, KernelPlace, observe, step_failed};
 use crate::place::PlaceError;
 use std::borrow::Cow;
@@ -59,10 +60,10 @@ impl KernelPlace {
                 network.near.is_none() || near.as_ref().is_none_or(is_near)
             };
             let placed = placed(&self.record, &self.devices);
-            let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
+            let senders = Senders::of(placed.iter().map(AsRef::as_ref));
             let seen = self.record.iter().filter(is_seen);
             let mut wanted: Vec<Shaping> =
-                seen.flat_map(|told| self.devices.shapings(told, held(told), &all)).collect();
+                seen.flat_map(|told| self.devices.shapings(told, held(told), &senders)).collect();
             let netdev = netdev.map(|netdev| self.devices.name(netdev).to_owned());
             let there = netdev.as_deref().and_then(|name| Some((name, network.by_name(name)?.0)));
             if let (Some(name), Some(index)) = (&netdev, expected)

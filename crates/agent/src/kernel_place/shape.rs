@@ -1,5 +1,6 @@
 //! From a contract to what the kernel is asked for, and every reason why it cannot be. Pure.
 
+use std::collections::HashMap;
 use tidegate_contract::admission::priorities;
 use tidegate_contract::{Allowed, Attach, Bytes, Method, Nanos, Rate, SUPER_FRAME, Vnic};
 use tidegate_kernel::{Bucket, Limit, Link, Marks, Network, Shaping, Share, Ways, vlan};
@@ -14,9 +15,31 @@ pub fn segment(vnic: &Vnic) -> Option<u16> {
     u16::try_from(vnic.segment.id()).ok().filter(|vid| (1..=vlan::LAST).contains(vid))
 }
 
-/// What the kernel is asked for, or all that it cannot keep of this contract, one of `all` at this place. `held`: where
-/// others have nothing to say.
+/// Those who promise something, by the vNIC to which they do.
+#[derive(Debug, Default)]
+pub struct Senders<'a>(HashMap<&'a str, Vec<&'a Vnic>>);
+
+impl<'a> Senders<'a> {
+    /// Of all contracts of this place.
+    pub fn of(all: impl IntoIterator<Item = &'a Vnic>) -> Self {
+        let mut senders = HashMap::<&str, Vec<&Vnic>>::new();
+        for vnic in all.into_iter().filter(|v| has_share(v)) {
+            for to in vnic.to.iter().filter(|to| **to != vnic.name) {
+                senders.entry(to).or_default().push(vnic);
+            }
+        }
+        Self(senders)
+    }
+}
+
+/// As [`shaping_among`], of one contract.
 pub fn shaping(vnic: &Vnic, held: Ways, all: &[&Vnic]) -> Result<Shaping, Vec<String>> {
+    shaping_among(vnic, held, &Senders::of(all.iter().copied()))
+}
+
+/// What the kernel is asked for, or all that it cannot keep of this contract beside those of `senders`. `held`: where
+/// others have nothing to say.
+pub fn shaping_among(vnic: &Vnic, held: Ways, senders: &Senders<'_>) -> Result<Shaping, Vec<String>> {
     let Attach::Netdev { name } = &vnic.attach else {
         return Err(vec!["it is not a netdev".into()]);
     };
@@ -35,7 +58,7 @@ pub fn shaping(vnic: &Vnic, held: Ways, all: &[&Vnic]) -> Result<Shaping, Vec<St
     let rx = limit("rx", vnic.rx.max, |v, r| v.rx.burst_or_default(r), vnic.rx.queue);
     let bucket = |rate| Bucket::new(rate, vnic.tx.burst_or_default(rate));
     let tx_police = drops.and_then(|r| bucket(r).map_err(|e| refused.push(format!("tx: {e}"))).ok());
-    let rx_shares = shares(vnic, all, &mut refused);
+    let rx_shares = shares(vnic, senders, &mut refused);
     if refused.is_empty() {
         // The whole envelope: a frame that is larger than the burst would not fit.
         let burst =
@@ -58,10 +81,10 @@ pub fn shaping(vnic: &Vnic, held: Ways, all: &[&Vnic]) -> Result<Shaping, Vec<St
     }
 }
 
-/// What comes nearest to [`shaping`] while a change is under way that is not whole yet: its own limits, without shares
+/// What comes nearest to [`shaping_among`] while a change is under way that is not whole yet: its own limits, without shares
 /// that cannot be.
-pub fn nearest(vnic: &Vnic, held: Ways, all: &[&Vnic]) -> Option<Shaping> {
-    shaping(vnic, held, all).or_else(|_| shaping(vnic, held, &[])).ok()
+pub fn nearest(vnic: &Vnic, held: Ways, senders: &Senders<'_>) -> Option<Shaping> {
+    shaping_among(vnic, held, senders).or_else(|_| shaping_among(vnic, held, &Senders::default())).ok()
 }
 
 /// Whether what it sends is told from what others send, where it promises something.
@@ -70,9 +93,8 @@ pub fn has_share(vnic: &Vnic) -> bool {
 }
 
 /// What those who promise something to a vNIC get of what it receives.
-fn shares(vnic: &Vnic, all: &[&Vnic], refused: &mut Vec<String>) -> Vec<Share> {
-    let senders: Vec<&&Vnic> =
-        all.iter().filter(|v| has_share(v) && v.to.contains(&vnic.name) && v.name != vnic.name).collect();
+fn shares(vnic: &Vnic, senders: &Senders<'_>, refused: &mut Vec<String>) -> Vec<Share> {
+    let senders = senders.0.get(vnic.name.as_str()).map(Vec::as_slice).unwrap_or_default();
     let deadlines: Vec<u64> = senders.iter().filter_map(|v| v.deadline).map(Nanos::get).collect();
     let mut ranks = priorities(&deadlines).into_iter();
     let mut shares = Vec::new();
@@ -265,7 +287,7 @@ mod tests {
 
         web.rx.max = None;
         let refused = shaping(&web, Ways::NONE, &[&heavy]).expect_err("refused");
-        let kept = nearest(&web, Ways::NONE, &[&heavy]).expect("its limits");
+        let kept = nearest(&web, Ways::NONE, &Senders::of([&heavy])).expect("its limits");
         assert!(kept.tx.is_some() && kept.rx_shares.is_empty());
         assert!(refused[0].starts_with("vnet7 sends to it by weight, and it has no rx.max"), "{refused:?}");
         voices[0].tx.method = Method::Police;

@@ -4,9 +4,14 @@ use super::ApplyError;
 use crate::guest::limits::SoftLimits;
 use crate::place::Place;
 use crate::store::Contracts;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use tidegate_contract::vnic::UPLINK;
 use tidegate_contract::{Admission, Attach, Document, Host, Vnic, admit};
+
+/// Most vNICs of one host, at all places together.
+pub const MOST_VNICS: usize = 8192;
+/// Most promises of one host: each is computed with every change, and shown with its derivation.
+pub const MOST_PROMISES: usize = 16_384;
 
 /// Contracts that keep every rule and fit.
 #[derive(Debug)]
@@ -27,6 +32,7 @@ pub fn check(
     soft: &SoftLimits,
     places: &[Box<dyn Place>],
 ) -> Result<Checked, ApplyError> {
+    within_bounds(contracts)?;
     let Document { host, vnics } = contracts.merged().map_err(ApplyError::Invalid)?;
     let host = host.map(|h| h.value).unwrap_or_default();
     let mut by_place = vec![Vec::new(); places.len()];
@@ -92,14 +98,36 @@ pub fn check(
     }
 }
 
+/// What a host keeps is bounded, and with it how long each look at it takes.
+fn within_bounds(contracts: &Contracts) -> Result<(), ApplyError> {
+    let promising = |v: &Vnic| v.is_realtime() || v.tx.min.is_some();
+    let all = || contracts.vnics().map(|(_, located)| &located.value);
+    let bounds = [
+        ("vNICs", all().count(), MOST_VNICS),
+        (
+            "promises (deadlines and minima, each once for every place in its `to`)",
+            all().filter(|v| promising(v)).map(|v| v.to.len()).sum(),
+            MOST_PROMISES,
+        ),
+    ];
+    let over = bounds.iter().filter(|(_, count, most)| count > most);
+    let refusals: Vec<String> = over
+        .map(|(what, count, most)| format!("{count} {what} would be in force; a host keeps at most {most}"))
+        .collect();
+    if refusals.is_empty() { Ok(()) } else { Err(ApplyError::Refused(refusals)) }
+}
+
 /// Promises towards a vNIC of another place: what is in between keeps none.
 fn across_places(by_place: &[Vec<Vnic>], places: &[Box<dyn Place>]) -> Vec<String> {
-    let place_of = |name: &str| by_place.iter().position(|vnics| vnics.iter().any(|v| v.name == name));
+    let mut place_of = HashMap::new();
+    for (place, vnics) in by_place.iter().enumerate() {
+        place_of.extend(vnics.iter().map(|v| (v.name.as_str(), place)));
+    }
     let promising = |v: &&Vnic| v.is_realtime() || v.tx.min.is_some();
     let mut refusals = Vec::new();
     for (index, vnic) in by_place.iter().enumerate().flat_map(|(i, v)| v.iter().map(move |v| (i, v))) {
         for to in vnic.to.iter().filter(|_| promising(&vnic)) {
-            if let Some(other) = place_of(to).filter(|other| *other != index) {
+            if let Some(&other) = place_of.get(to.as_str()).filter(|other| **other != index) {
                 refusals.push(format!(
                     "vNIC {}: no promise holds from place {} to vNIC {to} at place {}; name vNICs of its own place in \
                      `to`, or leave tx.min and deadline out",

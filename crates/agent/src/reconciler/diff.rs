@@ -9,12 +9,13 @@ use tidegate_contract::{Attach, Vnic};
 
 /// What happens to the vNICs in `named` and to those that go.
 pub fn vnics(old: &Contracts, new: &Contracts, named: &BTreeSet<String>) -> Vec<VnicChange> {
-    let gone = old.vnics().map(|(_, v)| &v.value.name).filter(|n| new.vnic(n).is_none());
-    let names: BTreeSet<&String> = gone.chain(named).collect();
+    let (old, new) = (old.by_name(), new.by_name());
+    let gone = old.keys().copied().filter(|name| !new.contains_key(name));
+    let names: BTreeSet<&str> = gone.chain(named.iter().map(String::as_str)).collect();
     names
         .into_iter()
         .map(|name| {
-            let (before, after) = (old.vnic(name), new.vnic(name));
+            let (before, after) = (old.get(name).copied(), new.get(name).copied());
             let action = match (before, after) {
                 (None, None) => ChangeAction::None,
                 (None, Some(_)) => ChangeAction::Create,
@@ -29,7 +30,7 @@ pub fn vnics(old: &Contracts, new: &Contracts, named: &BTreeSet<String>) -> Vec<
                     &after.map(vnic_keys).unwrap_or_default(),
                 ),
             };
-            VnicChange { vnic: name.clone(), action, changes }
+            VnicChange { vnic: name.to_owned(), action, changes }
         })
         .collect()
 }

@@ -5,7 +5,7 @@ use super::{Published, Reconciler, repair, view};
 use crate::api::types::{AdmissionView, HostView, Promise, Quantity, RefusedBy, State, VnicView};
 use crate::place::ObservedVnic;
 use crate::store::Owner;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_contract::{Admission, Vnic};
@@ -48,7 +48,8 @@ impl Reconciler {
     pub(super) fn admission_view(&self, admission: &Admission) -> AdmissionView {
         let evidence: Vec<_> = self.seen.iter().flatten().map(|o| &o.evidence).collect();
         // Of a vNIC that is only planned nothing is suspended.
-        let suspended = |name: &str| self.standing(self.contracts.vnic(name)?).deadline_suspended;
+        let named = self.contracts.by_name();
+        let suspended = |name: &str| self.standing(named.get(name)?).deadline_suspended;
         view::admission(admission, &evidence, suspended)
     }
 
@@ -57,7 +58,7 @@ impl Reconciler {
         owner: &Owner,
         contract: &Vnic,
         refused: Option<RefusedBy>,
-        bounds: &[Promise],
+        promises: &HashMap<&str, Vec<&Promise>>,
     ) -> VnicView {
         let name = &contract.name;
         let Standing { place, there, state, reason, deadline_suspended } = self.standing(contract);
@@ -85,7 +86,7 @@ impl Reconciler {
             limits: view::limits(&self.soft.in_force(contract)),
             soft: self.soft.of(contract),
             tx_in_force: there.filter(|t| t.present).and_then(|t| t.vnic.tx.max),
-            promises: bounds.iter().filter(|b| b.vnic == *name).cloned().collect(),
+            promises: promises.get(name.as_str()).into_iter().flatten().copied().cloned().collect(),
             contract: Some(contract.clone()),
         }
     }
@@ -93,6 +94,10 @@ impl Reconciler {
     pub(super) fn publish(&self) {
         let admission = self.admission_view(&self.admission);
         let mut refused = self.refused_vnics();
+        let mut promises = HashMap::<&str, Vec<&Promise>>::new();
+        for bound in &admission.bounds {
+            promises.entry(&bound.vnic).or_default().push(bound);
+        }
         let mut vnics = BTreeMap::new();
         let mut guests = BTreeMap::<_, Vec<String>>::new();
         for (owner, located) in self.contracts.vnics() {
@@ -101,7 +106,7 @@ impl Reconciler {
                 guests.entry(guest.clone()).or_default().push(contract.name.clone());
             }
             let refused = refused.remove(&contract.name).map(|(by, _)| by);
-            vnics.insert(contract.name.clone(), self.vnic_view(&owner, contract, refused, &admission.bounds));
+            vnics.insert(contract.name.clone(), self.vnic_view(&owner, contract, refused, &promises));
         }
         vnics.extend(refused.into_iter().map(|(name, (by, contract))| {
             let place = contract.as_ref().and_then(|c| self.standing(c).place);

@@ -4,6 +4,7 @@ use super::rates::Rates;
 use super::{ApplyError, Reconciler, Seen, check::check};
 use crate::api::types::{Adopt, PlaceView};
 use crate::place::{Action, Evidence, Observed, Place, Refusal, Wanted};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use tidegate_contract::Vnic;
 
@@ -81,7 +82,8 @@ impl Reconciler {
                 return self.problem("saved contracts", Some(format!("the contracts do not hold: {text}")));
             }
         };
-        self.failures.retain(|name, _| name == HOST || self.contracts.vnic(name).is_some());
+        let named = self.contracts.by_name();
+        self.failures.retain(|name, _| name == HOST || named.contains_key(name.as_str()));
         for index in 0..self.places.len() {
             let Ok(observed) = &self.seen[index] else { continue };
             let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index], adopt: Adopt::No };
@@ -92,11 +94,12 @@ impl Reconciler {
                 }
             };
             // What is as wanted has no failure any more.
-            let settled = |name: &str| {
-                let refused = refusals.iter().any(|r| r.vnic == name);
-                !refused && !actions.iter().any(|a| a.vnic().unwrap_or(HOST) == name)
-            };
-            for vnic in checked.by_place[index].iter().filter(|v| settled(&v.name)) {
+            let open: HashSet<&str> = refusals
+                .iter()
+                .map(|r| r.vnic.as_str())
+                .chain(actions.iter().map(|a| a.vnic().unwrap_or(HOST)))
+                .collect();
+            for vnic in checked.by_place[index].iter().filter(|v| !open.contains(v.name.as_str())) {
                 self.failures.remove(&vnic.name);
             }
             for refusal in refusals {
@@ -183,7 +186,8 @@ fn for_the_others(
     observed: &Observed,
     refusals: &[Refusal],
 ) -> Vec<Action> {
-    let refused = |name: &str| refusals.iter().any(|r| r.vnic == name);
+    let names: HashSet<&str> = refusals.iter().map(|r| r.vnic.as_str()).collect();
+    let refused = |name: &str| names.contains(name);
     let as_it_is = |vnic: &Vnic| observed.vnics.get(&vnic.name).map(|there| there.vnic.clone());
     let instead = |vnic: &Vnic| if refused(&vnic.name) { as_it_is(vnic) } else { Some(vnic.clone()) };
     let vnics: Vec<Vnic> = wanted.vnics.iter().filter_map(instead).collect();

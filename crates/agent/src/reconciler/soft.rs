@@ -126,10 +126,10 @@ impl Reconciler {
     /// guests'.
     pub(super) fn soft_under(&self, wanted: &Contracts) -> (SoftLimits, Option<SoftLimits>) {
         let soft = self.soft.under(wanted);
-        let changed = |name: &str| self.contracts.vnic(name) != wanted.vnic(name);
-        let concerned = |name: &str| {
-            changed(name) || wanted.vnic(name).is_some_and(|v| v.to.iter().any(|to| changed(to)))
-        };
+        let (now, then) = (self.contracts.by_name(), wanted.by_name());
+        let changed = |name: &str| now.get(name) != then.get(name);
+        let concerned =
+            |name: &str| changed(name) || then.get(name).is_some_and(|v| v.to.iter().any(|to| changed(to)));
         let without = soft.without(concerned);
         let differs = without != soft;
         (soft, differs.then_some(without))

@@ -155,10 +155,11 @@ impl Reconciler {
         let mut actions = Vec::new();
         let mut refusals = Vec::new();
         let concerned: Vec<bool> = (0..self.places.len()).map(|i| self.concerns(checked, i)).collect();
+        let in_force = self.contracts.by_name();
         for (index, place) in self.places.iter_mut().enumerate() {
             // What is in force, or in trouble, already must not stand in the way of others.
             let changed = |v: &&Vnic| {
-                self.contracts.vnic(&v.name).map(|old| self.soft.in_force(old)).as_ref() != Some(*v)
+                in_force.get(v.name.as_str()).map(|old| self.soft.in_force(old)).as_ref() != Some(*v)
             };
             let coming: Vec<Vnic> = checked.by_place[index].iter().filter(changed).cloned().collect();
             let observed = match place.observe(&coming) {

@@ -12,7 +12,7 @@
 pub mod files;
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use tidegate_contract::{Document, Errors, Host, Located, Vnic, merge};
@@ -123,9 +123,14 @@ impl Contracts {
         self.documents().flat_map(|(owner, d)| d.vnics.iter().map(move |v| (owner.clone(), v)))
     }
 
-    /// One contract.
+    /// One contract. Whoever asks for many takes [`Contracts::by_name`].
     pub fn vnic(&self, name: &str) -> Option<&Vnic> {
         self.vnics().map(|(_, v)| &v.value).find(|v| v.name == name)
+    }
+
+    /// All contracts by their names.
+    pub fn by_name(&self) -> HashMap<&str, &Vnic> {
+        self.vnics().map(|(_, v)| (v.value.name.as_str(), &v.value)).collect()
     }
 
     /// The host's declarations in force.
@@ -156,18 +161,32 @@ impl Contracts {
 
     /// Adds and changes what `document` names; with `prune` removes the owner's other vNICs.
     pub fn merge(&mut self, owner: &Owner, document: Document, prune: bool) -> Result<(), Owned> {
+        let named: HashMap<&str, &Vnic> =
+            document.vnics.iter().map(|new| (new.value.name.as_str(), &new.value)).collect();
         if prune {
-            let named =
-                |old: &Located<Vnic>| document.vnics.iter().any(|new| new.value.name == old.value.name);
-            self.document(owner).vnics.retain(named);
+            self.document(owner).vnics.retain(|old| named.contains_key(old.value.name.as_str()));
         }
-        for vnic in document.vnics {
-            let name = &vnic.value.name;
-            // What a file already says is no change.
-            if matches!(self.owner_of(name), Some(Owner::File(_))) && self.vnic(name) == Some(&vnic.value) {
-                continue;
+        // What a file already says is no change.
+        let mut said = HashSet::new();
+        for (other, there) in self.vnics().filter(|(other, _)| other != owner) {
+            let name = there.value.name.as_str();
+            match (named.get(name), &other) {
+                (None, _) => {}
+                (Some(new), Owner::File(_)) if **new == there.value => drop(said.insert(name.to_owned())),
+                (Some(_), _) => return Err(Owned { what: format!("vNIC {name}"), owner: other }),
             }
-            self.set(owner, vnic)?;
+        }
+        let own = &mut self.document(owner).vnics;
+        let mut places: HashMap<String, usize> =
+            own.iter().enumerate().map(|(n, old)| (old.value.name.clone(), n)).collect();
+        for vnic in document.vnics.into_iter().filter(|new| !said.contains(&new.value.name)) {
+            match places.get(&vnic.value.name) {
+                Some(place) => own[*place] = vnic,
+                None => {
+                    places.insert(vnic.value.name.clone(), own.len());
+                    own.push(vnic);
+                }
+            }
         }
         if let Some(host) = document.host {
             let theirs = self.documents().find_map(|(other, d)| Some((other, d.host.as_ref()?)));
@@ -209,9 +228,10 @@ impl Contracts {
             return vec![];
         };
         let mut taken = Vec::new();
+        let named: HashSet<&str> = document.vnics.iter().map(|new| new.value.name.as_str()).collect();
         for others in self.programs.values_mut().chain([&mut self.api]) {
             others.vnics.retain(|old| {
-                let keep = document.vnics.iter().all(|new| new.value.name != old.value.name);
+                let keep = !named.contains(old.value.name.as_str());
                 if !keep {
                     taken.push(format!("vNIC {}", old.value.name));
                 }

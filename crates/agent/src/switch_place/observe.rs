@@ -1,10 +1,12 @@
 //! What is in force: what the switch says of its ports, and what is ours of it.
 
+use super::plan::{self, Link, link};
+use super::record::Made;
 use super::socket::{self, Earlier};
-use super::{Held, SwitchPlace, same_socket, tap};
+use super::{Held, SwitchPlace, tap};
 use crate::paths::{Inode, PathError};
 use crate::place::{Evidence, Keeper, Observed, ObservedVnic, PlaceError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Instant;
 use tidegate_contract::{Attach, SocketMode, Vnic};
@@ -39,7 +41,13 @@ impl SwitchPlace {
             });
         }
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
-        let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v)?))).collect();
+        // More than the switch carries are refused for that: nobody asks what else stands in their way.
+        let new = new.take(plan::MOST);
+        let mut ours = HashMap::new();
+        for (_, made) in self.record.iter() {
+            link(&made.vnic).map(|link| ours.entry(link).or_insert(made));
+        }
+        let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &ours)?))).collect();
         Ok(Observed {
             host: self.host.clone(),
             vnics,
@@ -76,19 +84,17 @@ impl SwitchPlace {
     }
 
     /// What stands in the way of an attachment that is to be made; what is ours does not.
-    fn obstacle(&self, vnic: &Vnic) -> Option<String> {
+    fn obstacle(&self, vnic: &Vnic, ours: &HashMap<Link<'_>, &Made>) -> Option<String> {
+        let ours = ours.get(&link(vnic)?);
         match &vnic.attach {
             Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
-                let ours = self.record.iter().find(|(_, made)| same_socket(&made.vnic, vnic));
-                let earlier = ours.map_or(Earlier::None, |(_, made)| made.earlier());
+                let earlier = ours.map_or(Earlier::None, |made| made.earlier());
                 self.entry(path).map_or_else(Some, |entry| socket::obstacle(&entry, earlier))
             }
             // Nobody has to listen there yet.
             Attach::VhostUser { path, mode: SocketMode::Client, .. } => self.paths.sockets.refuse(path),
             Attach::Tap { name, netns } => {
-                let same = |made: &Vnic| matches!(&made.attach, Attach::Tap { name: n, netns: s } if n == name && s == netns);
-                let ours = self.record.iter().any(|(_, made)| same(&made.vnic));
-                if ours {
+                if ours.is_some() {
                     return None;
                 }
                 self.namespace(netns.as_deref()).map_or_else(Some, |netns| tap::obstacle(name, netns))

@@ -8,12 +8,13 @@
 //! is needed by another vNIC.
 
 use crate::place::{Action, Observed, Refusal, Wanted};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
 use tidegate_contract::{Attach, Host, Mac, Segment, SocketMode, Vnic};
 use tidegate_switch::control::Connection;
 
 /// Most vNICs of one switch.
-const MOST: usize = tidegate_switch::stats::layout::VNICS;
+pub(super) const MOST: usize = tidegate_switch::stats::layout::VNICS;
 
 /// See [`crate::place::Place::plan`].
 pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {
@@ -85,19 +86,21 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
 }
 
 fn refuse(wanted: &Wanted<'_>, observed: &Observed) -> Result<(), Vec<Refusal>> {
+    let names: HashSet<&str> = wanted.vnics.iter().map(|v| v.name.as_str()).collect();
     let foreign: Vec<&Vnic> = observed
         .vnics
         .values()
-        .filter(|o| o.present && !o.ours && !wanted.vnics.iter().any(|w| w.name == o.vnic.name))
+        .filter(|o| o.present && !o.ours && !names.contains(o.vnic.name.as_str()))
         .map(|o| &o.vnic)
         .collect();
+    let claimed: HashMap<Claim<'_>, &Vnic> =
+        foreign.iter().rev().flat_map(|f| claims(f).map(|claim| (claim, *f))).collect();
     let mut refusals = Vec::new();
     for vnic in wanted.vnics {
         if let Some(obstacle) = observed.obstacles.get(&vnic.name) {
             refusals.push(Refusal { vnic: vnic.name.clone(), reason: obstacle.clone() });
         }
-        let wants: HashSet<_> = claims(vnic).collect();
-        if let Some(other) = foreign.iter().find(|f| claims(f).any(|c| wants.contains(&c))) {
+        if let Some(other) = claims(vnic).find_map(|claim| claimed.get(&claim)) {
             refusals.push(Refusal {
                 vnic: vnic.name.clone(),
                 reason: format!(
@@ -121,17 +124,24 @@ fn refuse(wanted: &Wanted<'_>, observed: &Observed) -> Result<(), Vec<Refusal>> 
 #[derive(PartialEq, Eq, Hash)]
 enum Claim<'a> {
     Mac(Segment, Mac),
-    Link(&'a std::path::Path, Option<&'a std::path::Path>),
+    Link(Link<'a>),
+}
+
+/// A socket; or an interface, and the namespace where it is.
+pub(super) type Link<'a> = (&'a Path, Option<&'a Path>);
+
+/// The link of a port of the switch.
+pub(super) fn link(vnic: &Vnic) -> Option<Link<'_>> {
+    match &vnic.attach {
+        Attach::VhostUser { path, .. } => Some((path, None)),
+        Attach::Tap { name, netns } => Some((name.as_ref(), netns.as_deref())),
+        Attach::Netdev { .. } | Attach::Vf { .. } => None,
+    }
 }
 
 fn claims(vnic: &Vnic) -> impl Iterator<Item = Claim<'_>> {
     let macs = std::iter::once(&vnic.mac).chain(&vnic.allowed.macs);
-    let link = match &vnic.attach {
-        Attach::VhostUser { path, .. } => Some(Claim::Link(path, None)),
-        Attach::Tap { name, netns } => Some(Claim::Link(name.as_ref(), netns.as_deref())),
-        Attach::Netdev { .. } | Attach::Vf { .. } => None,
-    };
-    macs.map(|mac| Claim::Mac(vnic.segment, *mac)).chain(link)
+    macs.map(|mac| Claim::Mac(vnic.segment, *mac)).chain(link(vnic).map(Claim::Link))
 }
 
 /// Whether the descriptors of one serve the other. Owner, group and mode of a socket change in place.

@@ -45,10 +45,13 @@ mod tests;
 pub use priority::{LEVELS, priorities};
 pub use refusal::{Fit, Refusal, Relation};
 
-use crate::{Attach, Bytes, Discipline, Host, Nanos, Rate, UPLINK, Vnic};
+use crate::{Attach, Bytes, Discipline, Host, Nanos, Rate, Segment, UPLINK, Vnic};
 use edf::{Egress, Order, Source};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+};
 
 /// Every promise fits: what follows from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,14 +168,17 @@ impl fmt::Display for DelayBound {
 pub fn admit(host: &Host, vnics: &[Vnic]) -> Result<Admission, Vec<Refusal>> {
     let by_nic = |v: &&Vnic| matches!(v.attach, Attach::Vf { .. });
     let promising = |v: &&Vnic| (v.is_realtime() || v.tx.min.is_some()) && !by_nic(v);
-    let egresses: BTreeSet<&str> =
-        vnics.iter().filter(promising).flat_map(|v| v.to.iter().map(String::as_str)).collect();
+    let mut egresses = BTreeMap::<&str, Vec<&Vnic>>::new();
+    for vnic in vnics.iter().filter(promising) {
+        for to in vnic.to.iter().collect::<BTreeSet<_>>() {
+            egresses.entry(to).or_default().push(vnic);
+        }
+    }
+    let neighbours = Neighbours::new(vnics);
     let mut admission = Admission::default();
     let mut refusals = Vec::new();
-    for name in egresses {
-        let senders: Vec<&Vnic> =
-            vnics.iter().filter(promising).filter(|v| v.to.iter().any(|to| to == name)).collect();
-        match egress(name, host, vnics, &senders) {
+    for (name, senders) in egresses {
+        match egress(name, host, &neighbours, &senders) {
             Ok(egress) => match refusal::refusals(&egress) {
                 none if none.is_empty() => {
                     admission.bounds.extend(bounds(&egress));
@@ -186,10 +192,64 @@ pub fn admit(host: &Host, vnics: &[Vnic]) -> Result<Admission, Vec<Refusal>> {
     if refusals.is_empty() { Ok(admission) } else { Err(refusals) }
 }
 
+/// All vNICs of the host, as an egress asks for them.
+struct Neighbours<'a> {
+    by_name: HashMap<&'a str, &'a Vnic>,
+    /// By segment, the largest frame and whose it is; and the largest of the others.
+    largest: HashMap<Segment, Largest<'a>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Largest<'a> {
+    frame: u64,
+    of: &'a str,
+    of_others: u64,
+}
+
+impl<'a> Largest<'a> {
+    fn add(&mut self, name: &'a str, frame: u64) {
+        if frame > self.frame {
+            *self = Self { frame, of: name, of_others: self.frame };
+        } else {
+            self.of_others = self.of_others.max(frame);
+        }
+    }
+
+    fn besides(&self, name: &str) -> u64 {
+        if self.of == name { self.of_others } else { self.frame }
+    }
+}
+
+impl<'a> Neighbours<'a> {
+    fn new(vnics: &'a [Vnic]) -> Self {
+        let mut largest = HashMap::<Segment, Largest<'_>>::new();
+        for vnic in vnics {
+            largest.entry(vnic.segment).or_default().add(&vnic.name, vnic.largest_frame());
+        }
+        // Of two of one name, which no document has, the first.
+        let by_name = vnics.iter().rev().map(|v| (v.name.as_str(), v)).collect();
+        Self { by_name, largest }
+    }
+
+    /// The largest frame that others can send to a `receiver` that hears its own segment only; or, where there is none,
+    /// out of the host: every segment leaves through the one uplink.
+    fn largest_frame(&self, receiver: Option<&Vnic>) -> u64 {
+        match receiver {
+            Some(r) => self.largest.get(&r.segment).map_or(0, |largest| largest.besides(&r.name)),
+            None => self.largest.values().map(|largest| largest.frame).max().unwrap_or(0),
+        }
+    }
+}
+
 /// The numbers of one egress.
-fn egress(name: &str, host: &Host, vnics: &[Vnic], senders: &[&Vnic]) -> Result<Egress, Box<Refusal>> {
+fn egress(
+    name: &str,
+    host: &Host,
+    neighbours: &Neighbours<'_>,
+    senders: &[&Vnic],
+) -> Result<Egress, Box<Refusal>> {
     let names = || senders.iter().map(|v| v.name.clone()).collect::<Vec<_>>();
-    let receiver = vnics.iter().find(|v| v.name == name);
+    let receiver = neighbours.by_name.get(name).copied();
     let (capacity, key) = match receiver {
         None if name == UPLINK => (host.uplink, "host.uplink".to_owned()),
         None => {
@@ -203,8 +263,6 @@ fn egress(name: &str, host: &Host, vnics: &[Vnic], senders: &[&Vnic]) -> Result<
     let Some(capacity) = capacity else {
         return Err(Box::new(Refusal::NoCapacity { egress: name.into(), vnics: names(), key }));
     };
-    // Every segment leaves through the one uplink; a vNIC hears its own only, and not itself.
-    let reaches = |v: &&Vnic| receiver.is_none_or(|r| r.hears(v.segment) && v.name != r.name);
     let source = |v: &&&Vnic| {
         Some(Source {
             name: v.name.clone(),
@@ -223,8 +281,11 @@ fn egress(name: &str, host: &Host, vnics: &[Vnic], senders: &[&Vnic]) -> Result<
     }
     let minima = senders.iter().filter(|v| !v.is_realtime());
     let by_kernel = receiver.is_some_and(|r| matches!(r.attach, Attach::Netdev { .. }));
-    let frame = vnics.iter().filter(reaches).map(Vnic::largest_frame).max().unwrap_or(0);
-    let (order, blocking) = if by_kernel { (Order::Priority, SUPER_FRAME) } else { (Order::Edf, frame) };
+    let (order, blocking) = if by_kernel {
+        (Order::Priority, SUPER_FRAME)
+    } else {
+        (Order::Edf, neighbours.largest_frame(receiver))
+    };
     Ok(Egress {
         name: name.into(),
         order,

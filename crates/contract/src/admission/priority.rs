@@ -27,16 +27,20 @@ pub(super) fn points(egress: &Egress) -> Vec<Point> {
     // A bucket of the kernel's lets the frame through that uses it up: over by one, no larger than the burst, since marks
     // drop such, nor than a super-frame.
     let over = |burst: u128| burst + burst.min(egress.blocking.into());
-    let point = |i: usize| {
-        let t = deadlines[i];
-        let demand =
-            egress.sources.iter().enumerate().filter(|(j, _)| levels[*j] <= levels[i]).map(|(j, s)| {
-                let later = if i == j { 0 } else { i128::from(s.rate) * i128::from(t) };
-                over(s.burst) as i128 * super::edf::NANO + later
-            });
-        egress.point(t, demand.sum())
+    // What the sources of a level and of those above it may send: at once, and per second.
+    let mut upto = [(0i128, 0i128); LEVELS as usize];
+    for (source, level) in egress.sources.iter().zip(&levels) {
+        for (bursts, rates) in &mut upto[usize::from(*level)..] {
+            *bursts += over(source.burst) as i128 * super::edf::NANO;
+            *rates += i128::from(source.rate);
+        }
+    }
+    let point = |(source, level): (&super::edf::Source, &u8)| {
+        let (bursts, rates) = upto[usize::from(*level)];
+        let others = rates - i128::from(source.rate);
+        egress.point(source.deadline, bursts + others * i128::from(source.deadline))
     };
-    (0..egress.sources.len()).map(point).collect()
+    egress.sources.iter().zip(&levels).map(point).collect()
 }
 
 #[cfg(test)]

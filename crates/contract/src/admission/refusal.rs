@@ -7,6 +7,8 @@ use std::fmt;
 
 /// Suggestions are made for the vNICs that ask for most, at most this many.
 const SUGGESTED_VNICS: usize = 3;
+/// vNICs that a message names; the others are counted.
+const NAMED_VNICS: usize = 16;
 /// Suggested deadlines are whole microseconds, suggested rates whole kbit/s: exact enough, and readable.
 const MICROSECOND: u64 = 1_000;
 const KBIT: u64 = 1_000;
@@ -104,8 +106,12 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let vnics = self.vnics().join(", ");
-        write!(f, "egress {} refuses {vnics}: ", self.egress())?;
+        let (named, more) = self.vnics().split_at(self.vnics().len().min(NAMED_VNICS));
+        write!(f, "egress {} refuses {}", self.egress(), named.join(", "))?;
+        if !more.is_empty() {
+            write!(f, " and {} more", more.len())?;
+        }
+        f.write_str(": ")?;
         match self {
             Self::UnknownEgress { .. } => {
                 write!(f, "there is no such vNIC; name one, or \"uplink\"")

@@ -356,3 +356,41 @@ fn applied(egress: &Egress, fit: &Fit) -> (Egress, Egress) {
     }
     (at, beyond)
 }
+
+proptest! {
+    /// The largest frame under way, against its definition.
+    #[test]
+    fn the_largest_frame_is_that_of_another_in_the_segment(
+        frames in vec((68u16..9000, 0u32..4), 0..30), receiver in 0usize..30,
+    ) {
+        let make = |(i, (mtu, segment)): (usize, &(u16, u32))| {
+            let segment = Segment::new(*segment).expect("in range");
+            Vnic { mtu: *mtu, segment, ..testing::vnic(&format!("v{i}")) }
+        };
+        let vnics: Vec<Vnic> = frames.iter().enumerate().map(make).collect();
+        let neighbours = Neighbours::new(&vnics);
+        let receiver = vnics.get(receiver);
+        let reaches = |v: &&Vnic| receiver.is_none_or(|r| r.segment == v.segment && r.name != v.name);
+        let largest = vnics.iter().filter(reaches).map(Vnic::largest_frame).max().unwrap_or(0);
+        prop_assert_eq!(neighbours.largest_frame(receiver), largest);
+    }
+}
+
+/// At the kernel's place, with thousands of senders, too: a condition is a few sums.
+#[test]
+fn many_senders_are_admitted_at_once() {
+    let sender =
+        |i: usize| of_kernel(realtime(&format!("v{i}"), "1kbit", "2kB", &format!("{}ms", 9_000 + i % 900)));
+    let mut vnics: Vec<Vnic> = (0..8_000).map(sender).collect();
+    vnics.push(of_kernel(sink("1gbit")));
+    let begin = std::time::Instant::now();
+    let admission = admit(&Host::default(), &vnics).expect("fits");
+    assert_eq!(admission.bounds.len(), 8_000);
+    // Too little for them: what would fit is tried a hundred times over.
+    vnics[8_000] = of_kernel(sink("10mbit"));
+    let Err(refused) = admit(&Host::default(), &vnics) else { panic!("it fits") };
+    let why = refused[0].to_string();
+    assert!(why.contains(" more: within 9") && why.len() < 1_000, "{}", &why[..300]);
+    // Each with each it took minutes.
+    assert!(begin.elapsed().as_secs() < 30, "{:?}", begin.elapsed());
+}

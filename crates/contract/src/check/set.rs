@@ -1,5 +1,6 @@
 //! The rules contracts keep between each other.
 
+use crate::error::Found;
 use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, UPLINK, Vnic};
 use std::{collections::HashMap, hash::Hash};
 
@@ -10,61 +11,69 @@ use std::{collections::HashMap, hash::Hash};
 /// # Errors
 /// Every rule that is broken; each error stands at the later of two vNICs and names the earlier one's place.
 pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
-    let mut errors = Vec::new();
+    let mut errors = Found::default();
     let mut names = Taken::default();
     let mut macs = Taken::default();
     let mut attachments = Taken::default();
     for vnic in vnics {
         let Vnic { name, attach, mac, segment, allowed, .. } = &vnic.value;
         if let Some(first) = names.take(name.as_str(), vnic) {
-            errors.push(at(vnic, "", format!("vNIC {name} is already defined at {}", first.place())));
+            errors.note(|| at(vnic, "", format!("vNIC {name} is already defined at {}", first.place())));
         }
         let own = std::iter::once(("mac", *mac));
         for (key, mac) in own.chain(allowed.macs.iter().map(|mac| ("allowed.macs", *mac))) {
             if let Some(first) = macs.take((*segment, mac), vnic).filter(|f| f.value.name != *name) {
-                errors.push(at(vnic, key, mac_taken(mac, *segment, first)));
+                errors.note(|| at(vnic, key, mac_taken(mac, *segment, first)));
             }
         }
         let (key, what) = claim(attach);
         if let Some(first) = attachments.take(what.clone(), vnic).filter(|f| f.value.name != *name) {
-            let message = format!("{what} already belongs to vNIC {} at {}", first.value.name, first.place());
-            errors.push(at(vnic, key, message));
+            let message =
+                || format!("{what} already belongs to vNIC {} at {}", first.value.name, first.place());
+            errors.note(|| at(vnic, key, message()));
+        }
+    }
+    let mut ports = Taken::default();
+    for vnic in vnics {
+        if let Attach::VhostUser { path, .. } = &vnic.value.attach {
+            ports.take(path.as_path(), vnic);
         }
     }
     // Several vNICs of one VM name one guest's socket; whoever connects to a port is its front end.
     for vnic in vnics {
         let Some(guest) = &vnic.value.guest else { continue };
-        let port = |other: &&Located<Vnic>| matches!(&other.value.attach, Attach::VhostUser { path, .. } if path == guest);
-        if let Some(other) = vnics.iter().find(port).filter(|other| other.value.name != vnic.value.name) {
-            let message = format!(
-                "{} is the vhost-user socket of vNIC {} at {}; name that of the VM's virtio-serial port",
-                guest.display(),
-                other.value.name,
-                other.place()
-            );
-            errors.push(at(vnic, "guest", message));
+        if let Some(other) = ports.0.get(guest.as_path()).filter(|o| o.value.name != vnic.value.name) {
+            let message = || {
+                format!(
+                    "{} is the vhost-user socket of vNIC {} at {}; name that of the VM's virtio-serial port",
+                    guest.display(),
+                    other.value.name,
+                    other.place()
+                )
+            };
+            errors.note(|| at(vnic, "guest", message()));
         }
     }
     for vnic in vnics {
         for to in vnic.value.to.iter().filter(|to| *to != UPLINK) {
             match names.0.get(to.as_str()) {
-                None => {
+                None => errors.note(|| {
                     let known = vnics.iter().map(|v| v.value.name.as_str()).filter(|n| *n != vnic.value.name);
                     let hint = crate::parse::did_you_mean(to, known);
-                    errors.push(at(vnic, "to", format!("there is no vNIC {to:?}{hint}")));
-                }
-                Some(other) if !other.value.hears(vnic.value.segment) => {
+                    at(vnic, "to", format!("there is no vNIC {to:?}{hint}"))
+                }),
+                Some(other) if !other.value.hears(vnic.value.segment) => errors.note(|| {
                     let message = format!(
                         "{to} is in segment {} and this vNIC in segment {}; frames never cross segments",
                         other.value.segment, vnic.value.segment
                     );
-                    errors.push(at(vnic, "to", message));
-                }
+                    at(vnic, "to", message)
+                }),
                 Some(_) => {}
             }
         }
     }
-    Errors::unless_empty(errors, ())
+    Errors::unless_empty(errors.into_errors(), ())
 }
 
 /// Joins the documents of several files and checks the rules between them: those of
@@ -274,5 +283,17 @@ mod tests {
         let api = Located::without_line(testing::vnic("alpha"), "API");
         let errors = check_set(&[api.clone(), api]).expect_err("one name twice");
         assert_eq!(errors.to_string(), "API: vnic.alpha: vNIC alpha is already defined at API");
+    }
+
+    #[test]
+    fn thousands_of_wrong_names_are_counted() {
+        let wrong = |i: usize| Vnic { to: vec![format!("nobody{i}")], ..testing::vnic(&format!("some{i}")) };
+        let mut vnics: Vec<Vnic> = (0..4_000).map(wrong).collect();
+        for (i, vnic) in vnics.iter_mut().enumerate() {
+            vnic.segment = Segment::new(i as u32).expect("in range");
+        }
+        let Errors(errors) = check_set(&placed(vnics)).expect_err("refused");
+        assert_eq!(errors.len(), 101);
+        assert_eq!(errors[100].to_string(), "t.toml: 3900 more things are wrong; correct these first");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Aggregate, Allowed, Attach, Bytes, Host, Method, Nanos, SocketMode, UPLINK, Vnic};
 use serde::{Deserialize, Serialize};
-use std::{fmt, ops::RangeInclusive, path::Path};
+use std::{collections::HashSet, fmt, hash::Hash, ops::RangeInclusive, path::Path};
 
 /// A rule that a contract breaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -19,6 +19,14 @@ pub(crate) const MTU: RangeInclusive<u16> = 68..=u16::MAX;
 pub(crate) const QUEUES: RangeInclusive<u16> = 1..=64;
 pub(crate) const QOS: RangeInclusive<u8> = 0..=7;
 pub(crate) const VLAN: RangeInclusive<u16> = 1..=4094;
+/// Longest name of a user or group, bytes (LOGIN_NAME_MAX, limits.h(0p)).
+const LOGIN_NAME: usize = 256;
+/// Most places in `to`: each is one more delay bound to compute and to show.
+const DESTINATIONS: usize = 64;
+/// Most MACs and most prefixes in `allowed`: each frame of the VM may be compared with all of them.
+const ADDRESSES: usize = 1024;
+/// As many as there are.
+const VLANS: usize = *VLAN.end() as usize;
 /// Shortest deadline: below it, reading the clock would be a good part of it.
 const DEADLINE: RangeInclusive<Nanos> = Nanos::new(10_000)..=Nanos::new(10_000_000_000);
 /// Of the traffic-engineering loop.
@@ -91,9 +99,15 @@ impl Rules {
         }
     }
 
-    fn distinct<T: PartialEq + fmt::Display>(&mut self, key: &str, items: &[T]) {
-        for (i, item) in items.iter().enumerate() {
-            if items[..i].contains(item) {
+    /// At most `most` items, and none of them twice.
+    fn distinct<T: Eq + Hash + fmt::Display>(&mut self, key: &str, items: &[T], most: usize) {
+        if items.len() > most {
+            self.broken(key, format!("{} are listed; at most {most}", items.len()));
+            return;
+        }
+        let mut seen = HashSet::new();
+        for item in items {
+            if !seen.insert(item) {
                 self.broken(key, format!("{item} is listed twice"));
             }
         }
@@ -125,7 +139,8 @@ fn attach(rules: &mut Rules, attach: &Attach) {
                 }
             }
             for (key, name) in [("attach.owner", &owner.user), ("attach.group", &owner.group)] {
-                if name.as_ref().is_some_and(|n| n.is_empty() || n.contains(['\0', ':'])) {
+                let is_none = |n: &String| n.is_empty() || n.len() > LOGIN_NAME || n.contains(['\0', ':']);
+                if name.as_ref().is_some_and(is_none) {
                     rules.broken(key, "expected the name or number of a user or group");
                 }
             }
@@ -225,7 +240,7 @@ fn promises(rules: &mut Rules, vnic: &Vnic) {
             "a guarantee needs `to`: name the vNICs, or \"uplink\", towards which it holds",
         );
     }
-    for name in &vnic.to {
+    for name in vnic.to.iter().take(DESTINATIONS) {
         if *name == vnic.name {
             rules.broken("to", format!("{name} is this vNIC itself"));
         } else if name != UPLINK
@@ -234,24 +249,24 @@ fn promises(rules: &mut Rules, vnic: &Vnic) {
             rules.broken("to", message);
         }
     }
-    rules.distinct("to", &vnic.to);
+    rules.distinct("to", &vnic.to, DESTINATIONS);
 }
 
 fn allowed(rules: &mut Rules, allowed: &Allowed) {
     if allowed.any_mac && !allowed.macs.is_empty() {
         rules.broken("allowed.macs", "\"any\" already allows every MAC; give \"any\" or a list, not both");
     }
-    for mac in &allowed.macs {
+    for mac in allowed.macs.iter().take(ADDRESSES) {
         if let Err(error) = mac.as_source() {
             rules.broken("allowed.macs", error);
         }
     }
-    for vlan in &allowed.vlans {
+    for vlan in allowed.vlans.iter().take(VLANS) {
         rules.within("allowed.vlans", *vlan, VLAN);
     }
-    rules.distinct("allowed.macs", &allowed.macs);
-    rules.distinct("allowed.prefixes", &allowed.prefixes);
-    rules.distinct("allowed.vlans", &allowed.vlans);
+    rules.distinct("allowed.macs", &allowed.macs, ADDRESSES);
+    rules.distinct("allowed.prefixes", &allowed.prefixes, ADDRESSES);
+    rules.distinct("allowed.vlans", &allowed.vlans, VLANS);
 }
 
 /// A vNIC's name: 1 to 63 of `[a-zA-Z0-9._-]`, first alphanumeric, not reserved.
@@ -296,7 +311,12 @@ fn socket_path(path: &Path) -> Result<(), String> {
         return Err(format!("the socket path has {} bytes; a Unix socket's takes at most 107", bytes.len()));
     }
     if !path.is_absolute() || bytes.ends_with(b"/") || bytes.contains(&0) {
-        return Err("expected the absolute path of a socket, such as \"/run/tidegate/plc1.sock\"".into());
+        return Err("expected the absolute path of a socket, such as \"/run/tidegate/vm/plc1.sock\"".into());
+    }
+    // Two spellings of one path would be two sockets.
+    let is_plain = |part: &[u8]| !matches!(part, b"" | b"." | b"..");
+    if !bytes[1..].split(|byte| *byte == b'/').all(is_plain) {
+        return Err("write the path without \"..\", \".\" and double slashes".into());
     }
     Ok(())
 }

@@ -5,14 +5,14 @@
 //! about the key's presence do not report it a second time.
 
 use super::{did_you_mean, source::Source};
-use crate::{Error, check::Problem};
+use crate::{Error, check::Problem, error::Found};
 use std::{cell::RefCell, fmt::Display, ops::Range, ops::RangeInclusive, str::FromStr};
 use toml_edit::{Item, TableLike, Value};
 
 /// Collects the errors of one text.
 pub(super) struct Reader<'a> {
     source: &'a Source<'a>,
-    errors: RefCell<Vec<Error>>,
+    errors: RefCell<Found>,
 }
 
 /// One table of the text.
@@ -32,9 +32,7 @@ impl<'a> Reader<'a> {
 
     /// What was noted, in the order of the text.
     pub(super) fn into_errors(self) -> Vec<Error> {
-        let mut errors = self.errors.into_inner();
-        errors.sort_by_key(|error| (error.line, error.column));
-        errors
+        self.errors.into_inner().into_errors()
     }
 }
 
@@ -76,8 +74,8 @@ impl<'a> Table<'a> {
     }
 
     fn wrong_at(&self, span: Range<usize>, key: &str, message: impl Display) {
-        let error = self.reader.source.error(span, &self.path_of(key), message.to_string());
-        self.reader.errors.borrow_mut().push(error);
+        let error = || self.reader.source.error(span, &self.path_of(key), message.to_string());
+        self.reader.errors.borrow_mut().note(error);
     }
 
     /// Notes the rules that what was read from this table breaks.

@@ -3,6 +3,9 @@
 use crate::{Error, error::Excerpt};
 use std::ops::Range;
 
+/// Longest line that an error shows, bytes.
+const LONGEST: usize = 1_000;
+
 pub(super) struct Source<'a> {
     pub text: &'a str,
     origin: &'a str,
@@ -39,7 +42,8 @@ impl<'a> Source<'a> {
             column: self.text[begin..start].chars().count() + 1,
             key: key.into(),
             message,
-            excerpt: Some(Excerpt {
+            // A longer one no person wrote, and none wants to see.
+            excerpt: (text.len() <= LONGEST).then(|| Excerpt {
                 text: text.into(),
                 width: self.text[start..until].chars().count().max(1),
             }),

@@ -3,9 +3,12 @@
 /// `; did you mean "max"?`, or nothing where no candidate is near.
 pub(crate) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let lower = word.to_lowercase().replace('_', "-");
-    let near = 1 + word.chars().count() / 4;
+    let length = lower.chars().count();
+    let near = 1 + length / 4;
     candidates
         .into_iter()
+        // No nearer than their lengths are.
+        .filter(|known| length.abs_diff(known.chars().count()) <= near.min(known.chars().count()))
         .map(|known| (edit_distance(&lower, &known.to_lowercase()), known))
         .filter(|(distance, known)| *distance <= near && *distance < known.chars().count())
         .min_by_key(|(distance, _)| *distance)
@@ -55,5 +58,6 @@ mod tests {
         assert_eq!(did_you_mean("host_latenci", keys), "; did you mean \"host-latency\"?");
         assert_eq!(did_you_mean("colour", keys), "");
         assert_eq!(did_you_mean("x", keys), "");
+        assert_eq!(did_you_mean(&"x".repeat(2 << 20), keys), "");
     }
 }

@@ -462,3 +462,35 @@ proptest::proptest! {
         let _ = parse(&format!("[vnic.a]\n{near}"), "any");
     }
 }
+
+/// A text of a few kB must not become one of many MB, nor take long: whoever may write contracts may write any.
+#[test]
+fn errors_without_end_are_counted() {
+    let list = |item: &str, count: usize| vec![item; count].join(",");
+    let contract = |more: &str| {
+        format!("[vnic.a]\nattach = {{ tap = \"t0\" }}\nmac = \"52:54:00:00:00:01\"\nsegment = 1\n{more}\n")
+    };
+    let unknown: String = (0..5_000).map(|n| format!("deadlin{n} = 1\n")).collect();
+    for (more, expected) in [
+        (format!("allowed = {{ macs = [{}] }}", list("\"x\"", 20_000)), "19900 more things are wrong"),
+        (unknown, "4900 more things are wrong"),
+        (
+            format!("allowed = {{ macs = [{}] }}", list("\"02:00:00:00:00:02\"", 1025)),
+            "1025 are listed; at most 1024",
+        ),
+        (format!("allowed = {{ vlans = [{}] }}", list("7", 50_000)), "50000 are listed; at most 4094"),
+        (format!("to = [{}]", list("\"b\"", 200_000)), "200000 are listed; at most 64"),
+        (format!("tx = {{ max = \"{}\" }}", "9".repeat(1 << 20)), "vnic.a.tx.max"),
+        (format!("{} = 1", "x".repeat(1 << 20)), "unknown key"),
+    ] {
+        let Errors(errors) = parse(&contract(&more), "t.toml").expect_err("wrong");
+        let text = Errors(errors.clone()).to_string();
+        assert!(text.contains(expected), "{expected}: {}", &text[..text.len().min(500)]);
+        let length = errors.iter().map(|e| e.to_string().len()).sum::<usize>();
+        assert!(
+            errors.len() <= 101 && length < more.len() * 3 + 50_000,
+            "{} errors of {length} bytes",
+            errors.len()
+        );
+    }
+}
