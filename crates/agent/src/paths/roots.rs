@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 /// Where vhost-user sockets are, and where guests' may be.
@@ -109,6 +110,15 @@ impl Roots {
         self.below(path).err().map(|e| e.to_string())
     }
 
+    /// Why somebody could put another folder in the place of a root, besides root and this agent's user; `None` where
+    /// nobody can. What is below a root may be anybody's.
+    pub fn exposed(&self) -> Option<String> {
+        self.folders.iter().find_map(|folder| {
+            let why = folder.ancestors().skip(1).find_map(exposed)?;
+            Some(format!("contracts may name what is below {}, and {why}", folder.display()))
+        })
+    }
+
     /// The name that `path` ends with, in its folder: resolved once, over no link, and held from then on.
     pub fn entry(&self, path: &Path) -> Result<Entry, PathError> {
         let (folder, name) = self.folder(path)?;
@@ -156,6 +166,26 @@ pub(super) fn trusted(path: &Path) -> Result<Entry, PathError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::openat(CWD, folder, flags, Mode::empty()).map_err(|e| failed(path, e))?;
     Ok(Entry::new(folder, name, path))
+}
+
+/// Why others than root and this agent's user can take names in `folder` away, and put others in their place.
+pub fn exposed(folder: &Path) -> Option<String> {
+    let there = folder.metadata().ok()?;
+    // In a user namespace root is a stranger.
+    let root = Path::new("/").metadata().map_or(0, |root| root.uid());
+    let trusted = [root, 0, rustix::process::geteuid().as_raw()].contains(&there.uid());
+    let who = if !trusted {
+        format!("belongs to user {}", there.uid())
+    } else if there.mode() & 0o022 != 0 && there.mode() & 0o1000 == 0 {
+        format!("may be written by others (mode {:04o})", there.mode() & 0o7777)
+    } else {
+        return None;
+    };
+    let shown = folder.display();
+    Some(format!(
+        "{shown} {who}, who can put another folder in the place of one in it: give it to root (chown root {shown}; \
+         chmod go-w {shown})"
+    ))
 }
 
 /// Absolute, and spelt in the one way in which every file below a folder begins with the folder's path.
@@ -217,6 +247,31 @@ mod tests {
         assert!(paths.namespaces.refuse(Path::new("/proc/1/ns/net")).unwrap().contains("--netns-root /proc"));
         for wrong in ["vm", "/srv/../vm", ""] {
             assert!(Paths::new(&[wrong.into()], &[]).unwrap_err().contains("--socket-root"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn whose_folder_a_root_is_in_matters() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (above, root) = (dir.path().join("above"), dir.path().join("above/root"));
+        std::fs::create_dir_all(&root).unwrap();
+        let roots = |root: &Path| Roots { folders: vec![root.into()], option: SOCKET_OPTION };
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap()
+        };
+        // Anybody may write to the root itself, and to a folder where names cannot be taken from their owner.
+        for (folder, bits) in [(&root, 0o777), (&above, 0o1777)] {
+            mode(folder, bits);
+            assert_eq!(roots(&root).exposed(), None);
+        }
+        mode(&above, 0o775);
+        let why = roots(&root).exposed().unwrap();
+        assert!(why.contains("/above may be written by others (mode 0775)"), "{why}");
+        mode(&above, 0o755);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&above, Some(4242), None).unwrap();
+            assert!(roots(&root).exposed().unwrap().contains("/above belongs to user 4242"));
         }
     }
 
