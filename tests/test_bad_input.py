@@ -166,12 +166,34 @@ def test_contract_that_does_not_fit(base: Host) -> None:
     )
 
 
+def test_paths_below_no_root(base: Host, tmp_path: Path) -> None:
+    """A contract's socket, guest or namespace in a folder that the agent was not told of is refused."""
+    refused(base, vhost_user_vnic("bad", tmp_path / "s.sock", MAC), str(tmp_path), "--socket-root")
+    refused(base, vnic(base, f'guest = "{tmp_path}/limit"'), "guest", "--socket-root")
+    refused(base, tap_vnic("bad", tmp_path / "netns", MAC), "--netns-root")
+    assert not list(tmp_path.iterdir())
+
+
 def test_two_agents_on_one_state(base: Host) -> None:
     """The second ends with a message that names the folder; the first goes on."""
     command = [*base.agent_command()[:-1], base.folder / "other-api.sock"]
     second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert second.returncode != 0
     assert str(base.state) in second.stdout + second.stderr
+    assert base.names() == {"base"}
+
+
+def test_two_agents_in_one_network_namespace(base: Host) -> None:
+    """The second, on a state of its own, ends with the pid of the first; the first goes on."""
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    there = f"--net=/proc/{base.agent.pid}/ns/net"
+    command: list[str | Path] = [
+        *("nsenter", there, BINARY, "agent", "--config", base.etc, "--state", base.folder / "other-state"),
+        *("--switch", base.switch_socket, "--api", base.folder / "other-api.sock"),
+    ]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert second.returncode != 0
+    assert f"an agent (pid {base.agent.pid}) already keeps the interfaces" in second.stderr
     assert base.names() == {"base"}
 
 

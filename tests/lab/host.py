@@ -120,7 +120,7 @@ class Host:
 
         `switch_wrapper` is a program with its options that becomes the switch, such as prlimit(1);
         `agent_wrapper` one that becomes the agent, such as nsenter(1): by default unshare(1), since a network
-        namespace has one agent; nothing (`()`) leaves it in this one. Sockets are in `folder` and `socket_roots`.
+        namespace has one agent; nothing (`()`) leaves it here. Sockets are in `folder` and `socket_roots`.
         """
         if not BINARY.exists():
             raise FileNotFoundError(f"{BINARY} is missing: cargo build --release")

@@ -34,7 +34,7 @@ impl ApiError {
     pub fn stuck() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
-            "the change was not finished in time: the switch does not answer; see `tidegate vnic ls` for what is in force",
+            "the change was not finished in time: the agent is busy, or a place does not answer; see `tidegate vnic ls` for what is in force",
         )
     }
 }

@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 /// The file that a socket is bound to, as a descriptor (linux/un.h, Linux 4.14; unix(7) does not have it).
 const SIOCUNIXFILE: libc::c_ulong = 0x89e0;
 
+/// Longest name that a socket is bound to, bytes.
+const LONGEST_NAME: usize = 80;
+
 /// Which file it is, whatever it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inode {
@@ -111,6 +114,10 @@ impl Entry {
     /// # Errors
     /// `InvalidInput` where the name is too long; otherwise those of bind(2).
     pub fn bind(&self, socket: &OwnedFd) -> io::Result<()> {
+        // With the folder in front of it, whatever its descriptor's number, it has room in an address (108 bytes).
+        if self.name.len() > LONGEST_NAME {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let mut path = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
         path.push(&self.name);
         let address = SocketAddrUnix::new(&path).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -269,7 +276,7 @@ mod tests {
     #[test]
     fn a_name_that_is_too_long_says_so() {
         let dir = tempfile::tempdir().unwrap();
-        let error = entry(&dir, &"x".repeat(107)).bind(&unbound()).unwrap_err();
+        let error = entry(&dir, &"x".repeat(81)).bind(&unbound()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 }
