@@ -367,7 +367,7 @@ pub enum Adopt {
 }
 
 /// What a text would change, or has changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlanView {
     /// Whether it was applied.
     pub applied: bool,

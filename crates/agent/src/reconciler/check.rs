@@ -100,21 +100,22 @@ pub fn check(
 
 /// What a host keeps is bounded, and with it how long each look at it takes.
 fn within_bounds(contracts: &Contracts) -> Result<(), ApplyError> {
-    let promising = |v: &Vnic| v.is_realtime() || v.tx.min.is_some();
     let all = || contracts.vnics().map(|(_, located)| &located.value);
-    let bounds = [
-        ("vNICs", all().count(), MOST_VNICS),
-        (
-            "promises (deadlines and minima, each once for every place in its `to`)",
-            all().filter(|v| promising(v)).map(|v| v.to.len()).sum(),
-            MOST_PROMISES,
-        ),
-    ];
-    let over = bounds.iter().filter(|(_, count, most)| count > most);
-    let refusals: Vec<String> = over
-        .map(|(what, count, most)| format!("{count} {what} would be in force; a host keeps at most {most}"))
-        .collect();
+    let promising = all().filter(|v| v.is_realtime() || v.tx.min.is_some());
+    let promises = "promises (deadlines and minima, each once for every place in its `to`)";
+    let refusals: Vec<String> = [
+        within("vNICs", all().count(), MOST_VNICS),
+        within(promises, promising.map(|v| v.to.len()).sum(), MOST_PROMISES),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     if refusals.is_empty() { Ok(()) } else { Err(ApplyError::Refused(refusals)) }
+}
+
+/// Why so many of something cannot be had; `None` where they can.
+pub fn within(what: &str, count: usize, most: usize) -> Option<String> {
+    (count > most).then(|| format!("{count} {what} would be in force; a host keeps at most {most}"))
 }
 
 /// Promises towards a vNIC of another place: what is in between keeps none.

@@ -448,6 +448,12 @@ impl Reconciler {
         dry_run: bool,
     ) -> Result<PlanView, ApplyError> {
         let document = parse(text, origin).map_err(ApplyError::Invalid)?;
+        // What so many would change is not looked at.
+        match check::within("vNICs", document.vnics.len(), check::MOST_VNICS) {
+            Some(why) if dry_run => return Ok(PlanView { refusals: vec![why], ..PlanView::default() }),
+            Some(why) => return Err(ApplyError::Refused(vec![why])),
+            None => {}
+        }
         let named: BTreeSet<String> = document.vnics.iter().map(|v| v.value.name.clone()).collect();
         let mut wanted = self.contracts.clone();
         let file = Path::new(origin);
