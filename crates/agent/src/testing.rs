@@ -62,3 +62,18 @@ pub fn own_namespace() -> bool {
     }
     own.is_ok()
 }
+
+/// Gives this thread mounts of its own, or says why the test is skipped; `CI=true` insists.
+pub fn own_mounts() -> bool {
+    use rustix::mount::{MountPropagationFlags, mount_change};
+    // SAFETY: of what threads share, this takes the working directory from this one, which no test relies on.
+    let own = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) };
+    let own =
+        own.and_then(|()| mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC));
+    assert!(own.is_ok() || std::env::var("CI").is_err(), "CI must run this: {own:?}");
+    if let Err(e) = own {
+        let why = format!("skipped: no mounts of its own: {e}\n");
+        std::io::Write::write_all(&mut std::io::stderr(), why.as_bytes()).expect("stderr");
+    }
+    own.is_ok()
+}

@@ -2,7 +2,8 @@
 
 use super::roots::trusted;
 use super::{PathError, Roots};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, chmod, chownat, openat, unlinkat};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid, chmod, chownat, openat2, unlinkat};
+use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
@@ -87,8 +88,10 @@ impl Entry {
     /// Looks, without opening what is there: that of a FIFO or a device would be noticed at its other end.
     pub fn look(&self) -> io::Result<At> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = match openat(&self.folder, &self.name, flags, Mode::empty()) {
-            Err(rustix::io::Errno::NOENT) => return Ok(At::Nothing),
+        // What is mounted over a name is not asked what it is: its server may never answer.
+        let file = match openat2(&self.folder, &self.name, flags, Mode::empty(), ResolveFlags::NO_XDEV) {
+            Err(Errno::NOENT) => return Ok(At::Nothing),
+            Err(Errno::XDEV) => return Ok(At::Other("a mount point")),
             file => File::from(file?),
         };
         let there = file.metadata()?;

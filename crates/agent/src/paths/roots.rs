@@ -85,6 +85,19 @@ pub enum PathError {
         /// The path.
         path: PathBuf,
     },
+    /// A file system is mounted on the way.
+    #[error(
+        "another file system is mounted on the way from {root} to {path}, and none is entered that users could have \
+         mounted: let the agent use the folder where it is mounted (tidegate agent {option} DIR)"
+    )]
+    Mount {
+        /// The path.
+        path: PathBuf,
+        /// The root it is below.
+        root: PathBuf,
+        /// The agent's option that names more.
+        option: &'static str,
+    },
     /// The operating system said no.
     #[error("cannot open the folder of {path}: {source}")]
     Io {
@@ -133,9 +146,17 @@ impl Roots {
         let folder = rest.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // Links on the way to a root are the administrator's, as the root itself is.
-        let root = open(root, flags, Mode::empty()).map_err(|e| failed(path, e))?;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let folder = openat2(&root, folder, flags, Mode::empty(), resolve).map_err(|e| failed(path, e))?;
+        let held = open(root, flags, Mode::empty()).map_err(|e| failed(path, e))?;
+        // A user may mount a file system in a folder of his (fusermount3(1)), and its server may never answer.
+        let resolve = ResolveFlags::BENEATH
+            | ResolveFlags::NO_SYMLINKS
+            | ResolveFlags::NO_MAGICLINKS
+            | ResolveFlags::NO_XDEV;
+        let folder = openat2(&held, folder, flags, Mode::empty(), resolve).map_err(|e| match e {
+            // Paths are plain, so it is not `..` that leads out.
+            Errno::XDEV => PathError::Mount { path: path.into(), root: root.into(), option: self.option },
+            e => failed(path, e),
+        })?;
         Ok((folder, name))
     }
 
@@ -198,15 +219,17 @@ fn failed(path: &Path, error: Errno) -> PathError {
     let path = path.to_owned();
     match error {
         Errno::NOENT => PathError::Missing { folder: path.parent().unwrap_or(&path).into(), path },
-        // EXDEV: out of the root, or over a link of procfs's.
-        Errno::LOOP | Errno::XDEV => PathError::Link { path },
+        Errno::LOOP => PathError::Link { path },
         e => PathError::Io { path, source: e.into() },
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::At;
     use super::*;
+    use crate::testing::own_mounts;
+    use rustix::mount::MountFlags;
     use std::os::unix::fs::symlink;
 
     fn roots(more: &[&Path]) -> Roots {
@@ -248,6 +271,33 @@ mod tests {
         for wrong in ["vm", "/srv/../vm", ""] {
             assert!(Paths::new(&[wrong.into()], &[]).unwrap_err().contains("--socket-root"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_users_mount_below_a_root_is_not_entered() {
+        if !own_mounts() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for folder in ["root", "root/mounted"] {
+            std::fs::create_dir(path(folder)).unwrap();
+        }
+        std::fs::write(path("root/socket"), "").unwrap();
+        let (root, mounted) = (path("root"), path("root/mounted"));
+        rustix::mount::mount("none", &mounted, "tmpfs", MountFlags::empty(), None).unwrap();
+        std::fs::create_dir(path("root/mounted/deep")).unwrap();
+        rustix::mount::mount_bind("/proc/self/stat", path("root/socket")).unwrap();
+        for entered in ["root/mounted/a", "root/mounted/deep/a"] {
+            let error = roots(&[&root]).entry(&path(entered)).unwrap_err().to_string();
+            assert!(error.contains("another file system is mounted on the way"), "{error}");
+        }
+        let there = |name: &str| roots(&[&root]).entry(&path(name)).unwrap().look().unwrap();
+        for over in ["root/mounted", "root/socket"] {
+            assert!(matches!(there(over), At::Other("a mount point")), "{over}: {:?}", there(over));
+        }
+        // What the administrator names may be anywhere.
+        assert!(roots(&[&root, &mounted]).entry(&path("root/mounted/a")).is_ok());
     }
 
     #[test]
