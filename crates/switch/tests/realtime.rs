@@ -20,31 +20,46 @@ fn a_real_time_frame_overtakes_a_backlog() {
     let mut c = host.guest_with(&vnic("c", 9, "rx = { max = \"20mbit\", burst = \"4kB\" }"), ring(1024));
     let mut bulk = host.guest_with(&vnic("bulk", 1, "tx = { max = \"40mbit\" }"), ring(1024));
     let mut voice = host.guest(&realtime("voice", 2, "100ms"));
+    let (c_mac, voice_mac) = (c.mac(), voice.mac());
     let bulk_frame = udp(c.mac(), bulk.mac(), &[1; 1400]);
-    let voice_frame = udp(c.mac(), voice.mac(), &[2; 200]);
-    let (mut heard, start) = (0, std::time::Instant::now());
-    let mut bytes = 0;
-    for _ in 0..400 {
-        bulk.fill(&bulk_frame);
-        voice.send(&voice_frame);
-        std::thread::sleep(Duration::from_millis(2));
+    let voice_frame = |n: u32| udp(c_mac, voice_mac, &[&n.to_be_bytes()[..], &[2; 196]].concat());
+    let start = std::time::Instant::now();
+    let (mut bytes, mut bulk_frames, mut heard, mut most_before) = (0, 0u32, 0, 0);
+    // How many bulk frames `c` had when each voice frame had been sent.
+    let mut sent: Vec<u32> = Vec::new();
+    let mut look = |sent: &[u32]| {
         c.each(|frame| {
-            heard += u32::from(frame == voice_frame);
             bytes += frame.len();
+            if frame[6..12] != voice_mac {
+                bulk_frames += 1;
+                return;
+            }
+            heard += 1;
+            let number = u32::from_be_bytes(frame[42..46].try_into().unwrap());
+            let then = sent.get(number as usize).unwrap_or(&bulk_frames);
+            most_before = most_before.max(bulk_frames - then);
         });
+        (bytes, bulk_frames, heard, most_before)
+    };
+    for n in 0..400 {
+        bulk.fill(&bulk_frame);
+        voice.send(&voice_frame(n));
+        sent.push(look(&sent).1);
+        std::thread::sleep(Duration::from_millis(2));
     }
+    let (bytes, ..) = look(&sent);
     let allowed = bytes_in(20_000_000, start.elapsed());
-    host.until(|| host.stats("voice").realtime_delivered == 400);
-    let (voice, bulk) = (host.stats("voice"), host.stats("bulk"));
-    assert!(heard >= 395 && voice.tx.dropped.is_empty(), "{heard}, {:?}", voice.tx.dropped);
-    assert!(
-        voice.delay.p99 * 5 < bulk.delay.p50,
-        "99 % of voice within {} ns, half of bulk within {} ns",
-        voice.delay.p99,
-        bulk.delay.p50
-    );
     // It did not wait for rx.max, and was charged to it.
     assert!(bytes as f64 <= allowed + 4_000.0 + 2.0 * 1442.0, "{bytes} bytes, allowed {allowed}");
+
+    host.until(|| host.stats("voice").realtime_delivered == 400);
+    let (.., heard, most_before) = look(&sent);
+    let (voice, bulk) = (host.stats("voice"), host.stats("bulk"));
+    assert!(heard == 400 && voice.tx.dropped.is_empty(), "{heard}, {:?}", voice.tx.dropped);
+    // A burst may be on its way when it is sent. In frames, not in time: a host that takes the CPU from the worker
+    // makes voice late, and lets no other frame go before it.
+    assert!(most_before <= 8, "{most_before} bulk frames went before one of voice");
+    assert!(voice.delay.p50 * 3 < bulk.delay.p50, "{} ns, bulk {} ns", voice.delay.p50, bulk.delay.p50);
 }
 
 #[test]
