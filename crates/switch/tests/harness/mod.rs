@@ -45,8 +45,13 @@ pub struct TestSwitch {
 
 impl TestSwitch {
     pub fn new(workers: usize) -> Self {
+        Self::with_priority(workers, None)
+    }
+
+    /// With workers under SCHED_FIFO at this priority, where that is granted.
+    pub fn with_priority(workers: usize, priority: Option<u8>) -> Self {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let switch = Switch::start(workers, &[], None).unwrap();
+        let switch = Switch::start(workers, &[], priority).unwrap();
         switch.set_host(Host::default()).unwrap();
         let stats = Reader::open(switch.region.file()).unwrap();
         Self { switch, stats, dir: tempfile::tempdir().unwrap(), _alone: alone }
