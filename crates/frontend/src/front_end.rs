@@ -28,6 +28,7 @@ use std::time::Duration;
 use vhost::vhost_user::message::{FrontendReq, VhostUserHeaderFlag, VhostUserInflight};
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vmm_sys_util::eventfd::EventFd;
 
 /// VIRTIO_NET_F_MRG_RXBUF.
 pub const MRG_RXBUF: u64 = 1 << 15;
@@ -292,6 +293,42 @@ impl FrontEnd {
     /// The event counter is full: nobody reads it.
     pub fn kick(&self, index: usize) -> io::Result<()> {
         self.queues[index].kick.write(1)
+    }
+
+    /// The counter that virtqueue `index` is kicked by.
+    ///
+    /// # Panics
+    /// If there is no such queue.
+    pub fn kick_event(&self, index: usize) -> BorrowedFd<'_> {
+        borrow(&self.queues[index].kick)
+    }
+
+    /// The counter that the back end calls for virtqueue `index`.
+    ///
+    /// # Panics
+    /// If there is no such queue.
+    pub fn call(&self, index: usize) -> BorrowedFd<'_> {
+        borrow(&self.queues[index].call)
+    }
+
+    /// SET_VRING_KICK of virtqueue `index`, once more.
+    ///
+    /// # Errors
+    /// The back end refused.
+    ///
+    /// # Panics
+    /// If there is no such queue.
+    pub fn pass_kick(&mut self, index: usize) -> Result<()> {
+        let link = self.link.as_ref().ok_or(FrontEndError::NotConnected)?;
+        link.protocol.set_vring_kick(index, &self.queues[index].kick).step("SET_VRING_KICK")
+    }
+
+    /// Whether the back end still holds the connection.
+    pub fn is_connected(&self) -> bool {
+        let Some(link) = &self.link else { return false };
+        let mut fds = [PollFd::new(&link.stream, PollFlags::RDHUP)];
+        let now = Timespec::default();
+        poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP)
     }
 
     /// The protocol, for single messages.
@@ -566,10 +603,7 @@ impl FrontEnd {
             ready |= queue.ring.enable_interrupts();
         }
         if !ready {
-            let calls = self.queues.iter().step_by(2).map(|queue| {
-                // SAFETY: the descriptor is the queue's, which outlives this borrow.
-                unsafe { BorrowedFd::borrow_raw(queue.call.as_raw_fd()) }
-            });
+            let calls = self.queues.iter().step_by(2).map(|queue| borrow(&queue.call));
             let calls: Vec<_> = calls.collect();
             let mut fds: Vec<_> = calls.iter().map(|call| PollFd::new(call, PollFlags::IN)).collect();
             let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
@@ -580,4 +614,9 @@ impl FrontEnd {
         }
         Ok(ready)
     }
+}
+
+fn borrow(event: &EventFd) -> BorrowedFd<'_> {
+    // SAFETY: the descriptor is the counter's, which outlives this borrow.
+    unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) }
 }

@@ -1,0 +1,158 @@
+//! Event counters that are slow to signal, or signalled without end.
+
+use super::Target;
+use crate::front_end::{FrontEnd, FrontEndError, Options};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Waiters of an attack.
+pub const WAITERS: usize = 300_000;
+
+/// Duplicates of the counter; each is one waiter of every epoll.
+const DUPLICATES: usize = 1000;
+/// Transmit queue of a guest with one queue pair.
+const TRANSMIT: usize = 1;
+/// How long between two frames: the switch is to finish one before the next is there.
+const FRAME_PAUSE: Duration = Duration::from_millis(1);
+
+/// Threads that wait for a counter, as far as the kernel knows: each signal walks over all of them. They
+/// leave when this is dropped.
+#[derive(Debug)]
+pub struct Waiters {
+    _epolls: Vec<OwnedFd>,
+    _duplicates: Vec<OwnedFd>,
+}
+
+impl Waiters {
+    /// `count` of them on `event`, by epoll.
+    ///
+    /// # Errors
+    /// Too few descriptors, or watches (`fs.epoll.max_user_watches`).
+    pub fn on(event: impl AsFd, count: usize) -> io::Result<Self> {
+        let duplicate = |_| event.as_fd().try_clone_to_owned();
+        let duplicates = (0..DUPLICATES.min(count)).map(duplicate).collect::<io::Result<Vec<_>>>()?;
+        let mut epolls = Vec::new();
+        let mut left = count;
+        while left > 0 {
+            let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+            for duplicate in duplicates.iter().take(left) {
+                epoll::add(&epoll, duplicate, EventData::new_u64(0), EventFlags::IN)?;
+            }
+            left -= left.min(duplicates.len());
+            epolls.push(epoll);
+        }
+        Ok(Self { _epolls: epolls, _duplicates: duplicates })
+    }
+}
+
+/// Frames that go nowhere, whose completion the driver wants to be called for.
+pub(super) fn call_waiters(target: &Target<'_>, count: usize) -> io::Result<()> {
+    let mut kept = None;
+    let mut failed = None;
+    let mut guest: Option<FrontEnd> = None;
+    target.again(|| {
+        let front = match &mut guest {
+            Some(guest) => {
+                guest.attach(target.dial()?)?;
+                guest
+            }
+            None => guest.insert(target.connect(Options::default())?),
+        };
+        if kept.is_none() {
+            // When the switch has the counter.
+            match Waiters::on(front.call(TRANSMIT), count) {
+                Ok(waiters) => kept = Some(waiters),
+                Err(error) => failed = Some(error),
+            }
+        }
+        while !target.is_over() && failed.is_none() {
+            send_junk(front)?;
+            target.step();
+            std::thread::sleep(FRAME_PAUSE);
+        }
+        Ok(())
+    });
+    failed.map_or(Ok(()), Err)
+}
+
+/// One frame, and an interrupt for it.
+fn send_junk(front: &mut FrontEnd) -> Result<(), FrontEndError> {
+    front.in_flight(0);
+    let _ = front.ring(TRANSMIT).enable_interrupts();
+    front.send(0, &[0; 72]);
+    front.is_connected().then_some(()).ok_or(FrontEndError::NotConnected)
+}
+
+/// The counter is passed again and again, while its waiters are woken without end: whoever listens to it
+/// waits for that.
+pub(super) fn kick_waiters(target: &Target<'_>, count: usize) -> io::Result<()> {
+    let mut failed = None;
+    let mut guest: Option<(FrontEnd, Waiters)> = None;
+    target.again(|| {
+        let front = match &mut guest {
+            Some((front, _)) => {
+                front.attach(target.dial()?)?;
+                front
+            }
+            None => {
+                let front = target.connect(Options::default())?;
+                match Waiters::on(front.kick_event(TRANSMIT), count) {
+                    Ok(waiters) => &mut guest.insert((front, waiters)).0,
+                    Err(error) => {
+                        failed = Some(error);
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        let kick = front.kick_event(TRANSMIT).try_clone_to_owned()?;
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| flood(&kick, || over.load(Ordering::Relaxed)));
+            let passed = loop {
+                if target.is_over() {
+                    break Ok(());
+                }
+                if let Err(refused) = front.pass_kick(TRANSMIT) {
+                    break Err(refused);
+                }
+                target.step();
+            };
+            over.store(true, Ordering::Relaxed);
+            passed
+        })
+    });
+    failed.map_or(Ok(()), Err)
+}
+
+/// Two threads kick a queue that has nothing.
+pub(super) fn kick_flood(target: &Target<'_>) -> io::Result<()> {
+    target.again(|| {
+        let front = target.connect(Options::default())?;
+        let kick = front.kick_event(TRANSMIT).try_clone_to_owned()?;
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    flood(&kick, || {
+                        target.step();
+                        target.is_over() || !front.is_connected()
+                    });
+                });
+            }
+        });
+        Ok(())
+    });
+    Ok(())
+}
+
+/// Adds to a counter until `done`, and takes off it what would fill it.
+fn flood(event: &OwnedFd, done: impl Fn() -> bool) {
+    while !done() {
+        if rustix::io::write(event, &1u64.to_ne_bytes()).is_err() {
+            let _ = rustix::io::read(event, &mut [0u8; 8]);
+        }
+    }
+}
