@@ -9,11 +9,14 @@
 //! A front end may take O_NONBLOCK back and fill the counter at any moment, also between a check and
 //! a write: each worker it can keep so carries other ports as well. No flag of a write to an eventfd
 //! says "do not wait" (RWF_NOWAIT is not supported there); a completion (IOCB_FLAG_RESFD) never does.
+//!
+//! The same call tells an event counter from everything else ([`is_counter`]), without a file of /proc and without
+//! a signal: the kernel looks at the counter before it looks at the read, and the read it is asked for cannot be.
 
 use std::ffi::c_long;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 
 /// Completions that may wait to be taken. They say nothing, and are taken when there is no room.
@@ -47,7 +50,10 @@ type IoEvent = [u64; 4];
 /// Where completions go, for all threads.
 struct Context {
     id: libc::c_ulong,
+    /// /dev/null, to read nothing from.
     null: File,
+    /// The same, open for writing alone.
+    unreadable: File,
 }
 
 static CONTEXT: OnceLock<Option<Context>> = OnceLock::new();
@@ -63,6 +69,11 @@ pub fn prepare() {
     });
 }
 
+/// Whether [`signal`] never waits: [`prepare`] was called, and the kernel has asynchronous I/O.
+pub fn never_waits() -> bool {
+    CONTEXT.get().is_some_and(Option::is_some)
+}
+
 /// Adds 1 to the counter `event`, and returns at once whatever its state and flags are.
 ///
 /// # Errors
@@ -76,17 +87,56 @@ pub fn signal(event: impl AsFd) -> io::Result<()> {
     }
 }
 
+/// Whether `file` is an event counter (eventfd(2)), as the kernel sees it: epolls, timers, signal and inotify
+/// descriptors are not, which share its file system. Nothing is signalled, and the file is not asked.
+///
+/// # Errors
+/// The kernel answers neither yes nor no.
+pub fn is_counter(file: impl AsFd) -> io::Result<bool> {
+    let file = file.as_fd();
+    match CONTEXT.get().and_then(Option::as_ref) {
+        Some(context) => context.is_counter(file.as_raw_fd() as u32),
+        None => takes_numbers(file),
+    }
+}
+
+/// Without asynchronous I/O: whether 8 bytes may be written there, by the kernel's first looks at a write. What may
+/// not be written to fails with EINVAL or EBADF, all else by the address. Some devices pass for counters.
+fn takes_numbers(file: BorrowedFd<'_>) -> io::Result<bool> {
+    let nowhere = std::ptr::null::<libc::c_void>();
+    // SAFETY: the kernel finds that the address is not mapped, and writes nothing.
+    match check(unsafe { libc::syscall(libc::SYS_write, file.as_raw_fd(), nowhere, 8usize) }) {
+        Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(true),
+        Ok(_) | Err(_) => Ok(false),
+    }
+}
+
 impl Context {
     fn new() -> io::Result<Self> {
         let null = File::open("/dev/null")?;
+        let unreadable = File::options().write(true).open("/dev/null")?;
         let mut id: libc::c_ulong = 0;
         // SAFETY: the kernel writes one word to `id`, which is 0 as it has to be.
         check(unsafe { libc::syscall(libc::SYS_io_setup, COMPLETIONS as c_long, &raw mut id) })?;
-        Ok(Self { id, null })
+        Ok(Self { id, null, unreadable })
     }
 
     fn signal(&self, event: u32) -> io::Result<()> {
-        let file = self.null.as_raw_fd() as u32;
+        self.read_nothing(&self.null, event)
+    }
+
+    fn is_counter(&self, file: u32) -> io::Result<bool> {
+        match self.read_nothing(&self.unreadable, file) {
+            // It passed for a counter (eventfd_ctx_fdget()); then the read was refused.
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+            Err(error) => Err(error),
+            Ok(()) => Err(io::Error::other("/dev/null is readable through a descriptor for writing")),
+        }
+    }
+
+    fn read_nothing(&self, file: &File, event: u32) -> io::Result<()> {
+        let file = file.as_raw_fd() as u32;
         let mut request = Iocb { file, flags: IOCB_FLAG_RESFD, event, ..Iocb::default() };
         loop {
             let requests = [&raw mut request];
@@ -167,6 +217,58 @@ mod tests {
         });
         done.recv_timeout(Duration::from_secs(20)).expect("it did not wait");
         assert_eq!(count(&event), u64::MAX);
+    }
+
+    /// What shares the file system of event counters, and more: each with its name.
+    fn others() -> Vec<(&'static str, OwnedFd)> {
+        use std::os::fd::FromRawFd;
+        let own = |fd: i32| {
+            assert!(fd >= 0, "{}", io::Error::last_os_error());
+            // SAFETY: just made, and owned by nobody else.
+            unsafe { OwnedFd::from_raw_fd(fd) }
+        };
+        // SAFETY: plain calls; the mask is empty and live.
+        let (timer, inotify, signals, pidfd) = unsafe {
+            let mask: libc::sigset_t = std::mem::zeroed();
+            (
+                own(libc::timerfd_create(libc::CLOCK_MONOTONIC, 0)),
+                own(libc::inotify_init1(0)),
+                own(libc::signalfd(-1, &raw const mask, 0)),
+                own(libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) as i32),
+            )
+        };
+        let (reader, writer) = std::io::pipe().unwrap();
+        vec![
+            ("an epoll", rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap()),
+            ("a timer", timer),
+            ("an inotify descriptor", inotify),
+            ("a signal descriptor", signals),
+            ("a process descriptor", pidfd),
+            ("a socket", std::os::unix::net::UnixStream::pair().unwrap().0.into()),
+            ("a pipe to read", reader.into()),
+            ("a pipe to write", writer.into()),
+            ("a memfd", rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap()),
+            ("/dev/null", File::open("/dev/null").unwrap().into()),
+        ]
+    }
+
+    #[test]
+    fn event_counters_are_told_from_all_else_and_not_touched() {
+        prepare();
+        for flags in [EventfdFlags::empty(), EventfdFlags::NONBLOCK, EventfdFlags::SEMAPHORE] {
+            let event = eventfd(3, flags).unwrap();
+            assert!(is_counter(&event).unwrap() && takes_numbers(event.as_fd()).unwrap());
+            assert_eq!(count(&event), if flags == EventfdFlags::SEMAPHORE { 1 } else { 3 });
+        }
+        let full = eventfd(0, EventfdFlags::empty()).unwrap();
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        assert!(is_counter(&full).unwrap());
+        for (what, file) in others() {
+            assert!(!is_counter(&file).unwrap(), "{what}");
+        }
+        for (what, file) in others().iter().take(5) {
+            assert!(!takes_numbers(file.as_fd()).unwrap(), "{what}, without asynchronous I/O");
+        }
     }
 
     #[test]
