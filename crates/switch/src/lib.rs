@@ -21,6 +21,7 @@
 //! - [`worker`]: the threads that carry frames
 //! - [`stats`]: counters and histograms in shared memory
 //! - [`eventfd`]: telling drivers, without waiting
+//! - [`quota`]: what front ends may take of what the process has
 //! - [`capture`]: copies of frames, as pcapng
 //! - [`control`]: what the agent asks of the switch
 //! - [`confine`]: the rights the process gives up
@@ -35,6 +36,7 @@ pub mod fdb;
 pub mod frame;
 pub mod log_limit;
 pub mod port;
+pub mod quota;
 pub mod sched;
 pub mod server;
 pub mod stats;

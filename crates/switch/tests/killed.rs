@@ -24,6 +24,7 @@ use tidegate_switch::port::vhost::VhostPort;
 use tidegate_switch::port::{Link, Port, PortContract, PortInfo, PortSet};
 use tidegate_switch::stats::Region;
 use tidegate_switch::vhost_user::VringSetup;
+use tidegate_switch::vhost_user::kept::Numbered;
 use tidegate_switch::virtio::memory::RegionSpec;
 use tidegate_switch::virtio::{GuestMemory, Inflight};
 use tidegate_switch::worker::{Worker, mailbox};
@@ -166,7 +167,7 @@ fn device() {
         let inflight = Inflight::open(fd(next())).unwrap();
         for queue in [0, 1] {
             let (size, desc, avail, used) = (next() as u16, next(), next(), next());
-            let (base, kick) = (next() as u32, Some(fd(next())));
+            let (base, kick) = (next() as u32, Some(Numbered::free(fd(next()))));
             let inflight = inflight.queue(queue);
             let setup = VringSetup { size, desc, avail, used, base, log: None, kick, call: None, inflight };
             worker.start_queue(index, queue, setup).unwrap();
@@ -178,7 +179,7 @@ fn device() {
     loop {
         worker.turn();
         if let Ok((_, fault)) = broken.try_recv() {
-            eprintln!("{fault}");
+            eprintln!("{fault:?}");
             std::process::abort();
         }
     }

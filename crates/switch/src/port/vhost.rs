@@ -7,9 +7,10 @@ use crate::vhost_user::features::{
     F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RING_PACKED, NET_F_GUEST_CSUM, NET_F_GUEST_ECN,
     NET_F_GUEST_TSO4, NET_F_GUEST_TSO6, NET_F_GUEST_USO4, NET_F_GUEST_USO6, NET_F_MRG_RXBUF, header_len,
 };
+use crate::vhost_user::kept::Numbered;
+use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{VringSetup, used_bytes};
 use crate::virtio::{DirtyLog, Features, GuestMemory, Queue, RingError, RingLayout};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// What a receiver takes as it is; the rest is finished for it.
@@ -55,9 +56,9 @@ pub struct Ring {
     /// The ring.
     pub queue: Queue,
     /// The driver tells us.
-    pub kick: Option<OwnedFd>,
+    pub kick: Option<Numbered>,
     /// We tell the driver.
-    pub call: Option<OwnedFd>,
+    pub call: Option<Call>,
     /// SET_VRING_ENABLE.
     pub enabled: bool,
     /// Entries were completed and not yet published.
@@ -109,8 +110,7 @@ impl Ring {
             self.mark(log);
         }
         if wanted && let Some(call) = &self.call {
-            // One that is no event counter calls nobody.
-            let _ = crate::eventfd::signal(call);
+            call.signal();
         }
     }
 

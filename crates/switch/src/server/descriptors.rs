@@ -1,20 +1,23 @@
 //! How many file descriptors there are, and how many a port may come to need: a switch that runs out
 //! of them would lose those a front end passes, and its port would not come up, without a word.
 
+use crate::quota::{Account, Ledger};
+use crate::stats::layout::VNICS;
+use crate::virtio::memory::MAX_REGIONS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::sync::Arc;
 use tidegate_contract::{Attach, Vnic};
 
-use crate::stats::layout::VNICS;
-
-/// Left for the control socket, its connections, captures, workers, logs.
-const OTHERS: u64 = 64;
-/// Of a vhost-user port: listening socket twice, connection three times, the thread's event, inflight
-/// region and dirty log twice. What is there once more is for whoever keeps it.
-const PER_PORT: u64 = 10;
-/// Kick and call twice and error, of both rings.
-const PER_QUEUE_PAIR: u64 = 10;
-/// Memory regions, and those of a message until they are mapped; QEMU passes up to 8 at once.
-const REGIONS: u64 = 16;
+/// Left for the control socket, its connections, captures, workers, logs; and for two messages that come with as
+/// many descriptors as there can be, which are received before they are refused.
+const OTHERS: u64 = 64 + 2 * 253;
+/// Of a vhost-user port: listening socket twice, connection five times, the thread's event, an inflight region of our
+/// own.
+const PER_PORT: u64 = 9;
+/// What its front end passes, of an ordinary guest: memory, the inflight region, the dirty log ...
+const PASSED: u64 = 16;
+/// ... and kick, call and error of both rings, old and new where they are replaced.
+const PER_QUEUE_PAIR: u64 = 12;
 
 /// Raises the soft limit to the hard one (RLIMIT_NOFILE), and says where that is too little for as
 /// many ports as there can be. Returns the limit.
@@ -24,7 +27,7 @@ pub fn raise() -> u64 {
         tracing::warn!(%error, "the limit on file descriptors cannot be raised to its maximum");
     }
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let ports = limit.saturating_sub(OTHERS) / vhost_user(1);
+    let ports = for_ports(limit) / (PER_PORT + passed(1));
     if ports < VNICS as u64 {
         tracing::warn!(
             limit,
@@ -34,34 +37,30 @@ pub fn raise() -> u64 {
     limit
 }
 
-/// Descriptors that a port may come to need.
-pub fn needed(vnic: &Vnic) -> u64 {
-    match vnic.attach {
-        Attach::Tap { .. } => 2 * u64::from(vnic.queues),
-        _ => vhost_user(vnic.queues),
-    }
+/// How many of so many there are for ports.
+pub fn for_ports(limit: u64) -> u64 {
+    limit.saturating_sub(OTHERS)
 }
 
-fn vhost_user(queue_pairs: u16) -> u64 {
-    PER_PORT + REGIONS + PER_QUEUE_PAIR * u64::from(queue_pairs)
-}
-
-/// Whether one more port fits beside those that are there, within `limit`.
+/// A new port's account: with descriptors for what an ordinary front end passes, and for the port itself.
 ///
 /// # Errors
-/// It does not, in words.
-pub fn check<'a>(limit: u64, ports: impl Iterator<Item = &'a Vnic>, new: &Vnic) -> Result<(), String> {
-    let (count, taken) = ports.fold((0, 0), |(count, taken), vnic| (count + 1, taken + needed(vnic)));
-    let wanted = needed(new);
-    if OTHERS + taken + wanted <= limit {
-        return Ok(());
-    }
-    Err(format!(
-        "{}: no file descriptors left: it may need {wanted}, the {count} ports there are {taken} and the switch \
-         itself {OTHERS}, and it may have {limit} (RLIMIT_NOFILE): start the switch with a higher limit \
-         (LimitNOFILE= of tidegate-switch.service)",
-        new.name
-    ))
+/// So many are not left, in words.
+pub fn open(ledger: &Arc<Ledger>, vnic: &Vnic) -> Result<Account, String> {
+    let (itself, passed) = match vnic.attach {
+        Attach::Tap { .. } => (2 * u64::from(vnic.queues), 0),
+        _ => (PER_PORT, passed(vnic.queues)),
+    };
+    // Beside it, two tables of as many regions as there may be: one takes the other's place.
+    let most = passed + 2 * MAX_REGIONS as u64;
+    ledger
+        .open(itself, passed, most)
+        .map_err(|exceeded| format!("{}: no file descriptors left for it: {exceeded}", vnic.name))
+}
+
+/// Descriptors that an ordinary front end passes.
+fn passed(queue_pairs: u16) -> u64 {
+    PASSED + PER_QUEUE_PAIR * u64::from(queue_pairs)
 }
 
 #[cfg(test)]
@@ -78,21 +77,25 @@ mod tests {
     #[test]
     fn the_last_port_that_fits_is_taken_and_the_next_refused_with_the_reason() {
         let port = vnic("web", "vhost-user = \"/tmp/web.sock\"", 1);
-        let limit = OTHERS + 3 * needed(&port);
-        let there = [&port, &port];
-        assert_eq!(check(limit, there.into_iter(), &port), Ok(()));
-        assert_eq!(check(limit + 100, there.into_iter(), &port), Ok(()));
-        let refused = check(limit - 1, there.into_iter(), &port).unwrap_err();
-        assert!(refused.contains("web") && refused.contains("RLIMIT_NOFILE"), "{refused}");
-        assert!(refused.contains("the 2 ports there are 72"), "{refused}");
+        let ledger = Ledger::new(1 << 40, for_ports(OTHERS + 3 * (PER_PORT + passed(1)) - 1));
+        let there = [open(&ledger, &port).unwrap(), open(&ledger, &port).unwrap()];
+        let refused = open(&ledger, &port).unwrap_err();
+        assert!(refused.contains("web") && refused.contains("LimitNOFILE"), "{refused}");
+        assert!(refused.contains("37 descriptors wanted"), "{refused}");
+        drop(there);
+        assert!(open(&ledger, &port).is_ok());
     }
 
     #[test]
     fn queues_and_kinds_count() {
-        let one = needed(&vnic("a", "vhost-user = \"/tmp/a.sock\"", 1));
-        let four = needed(&vnic("a", "vhost-user = \"/tmp/a.sock\"", 4));
+        let needed = |attach: &str, queues| {
+            let port = vnic("a", attach, queues);
+            (0..500).find(|limit| open(&Ledger::new(1 << 40, *limit), &port).is_ok()).unwrap()
+        };
+        let (one, four) =
+            (needed("vhost-user = \"/tmp/a.sock\"", 1), needed("vhost-user = \"/tmp/a.sock\"", 4));
         assert_eq!(four - one, 3 * PER_QUEUE_PAIR);
-        assert_eq!(needed(&vnic("a", "tap = \"a\"", 4)), 8);
+        assert_eq!(needed("tap = \"a\"", 4), 8);
     }
 
     #[test]

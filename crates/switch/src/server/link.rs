@@ -2,9 +2,11 @@
 
 use super::Switch;
 use crate::fdb::PortIndex;
+use crate::vhost_user::errands::Errands;
+use crate::vhost_user::kept::Numbered;
+use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{PortControl, VringSetup};
 use crate::virtio::{DirtyLog, GuestMemory};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_contract::Mac;
@@ -19,6 +21,8 @@ pub struct PortLink {
     pub worker: usize,
     /// Whether the contract's addresses were announced since the port came up.
     pub announced: bool,
+    /// What may take long is done there.
+    pub errands: Errands,
 }
 
 impl PortLink {
@@ -65,15 +69,17 @@ impl PortControl for PortLink {
     }
 
     fn set_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), String> {
-        let (index, preallocated) = (self.index, memory.preallocated());
-        drop(self.quietly(move |worker| worker.set_memory(index, &memory))?);
-        self.switch.memory_arrived(index, preallocated);
+        let (index, preallocated, disk) = (self.index, memory.preallocated(), memory.disk());
+        let before = self.quietly(move |worker| worker.set_memory(index, &memory))?;
+        self.errands.give_up(before);
+        self.switch.memory_arrived(index, preallocated, disk);
         Ok(())
     }
 
     fn set_log(&mut self, log: Option<DirtyLog>) {
         let index = self.index;
-        drop(self.on_worker(move |worker| worker.set_log(index, log)));
+        let before = self.on_worker(move |worker| worker.set_log(index, log));
+        self.errands.give_up(before);
     }
 
     fn set_used_log(&mut self, queue: u16, log: Option<u64>) {
@@ -97,7 +103,9 @@ impl PortControl for PortLink {
 
     fn stop_queue(&mut self, queue: u16) -> Option<u32> {
         let index = self.index;
-        self.quietly(move |worker| worker.stop_queue(index, queue))
+        let (base, notifications) = self.quietly(move |worker| worker.stop_queue(index, queue))?;
+        self.errands.give_up(notifications);
+        Some(base)
     }
 
     fn enable_queue(&mut self, queue: u16, enabled: bool) {
@@ -113,20 +121,24 @@ impl PortControl for PortLink {
         }
     }
 
-    fn set_call(&mut self, queue: u16, call: Option<OwnedFd>) {
+    fn set_call(&mut self, queue: u16, call: Option<Call>) {
         let index = self.index;
-        self.on_worker(move |worker| worker.set_call(index, queue, call));
+        let before = self.on_worker(move |worker| worker.set_call(index, queue, call));
+        self.errands.give_up(before);
     }
 
-    fn set_kick(&mut self, queue: u16, kick: Option<OwnedFd>) {
+    fn set_kick(&mut self, queue: u16, kick: Option<Numbered>) {
         let index = self.index;
-        self.on_worker(move |worker| worker.set_kick(index, queue, kick));
+        let before = self.on_worker(move |worker| worker.set_kick(index, queue, kick));
+        self.errands.give_up(before);
     }
 
     fn disconnect(&mut self, reason: &str) {
         let index = self.index;
         tracing::debug!(port = index, reason, "front end disconnected");
-        drop(self.quietly(move |worker| worker.disconnect(index)));
+        let before = self.quietly(move |worker| worker.disconnect(index));
+        self.errands.give_up(before);
+        self.switch.memory_left(index);
         self.announced = false;
     }
 }

@@ -29,6 +29,7 @@ use crate::claims::Claims;
 use crate::confine::{self, Enclosed};
 use crate::eventfd;
 use crate::fdb::Fdb;
+use crate::quota::{self, Ledger};
 use crate::stats::Region;
 use crate::virtio::sigbus;
 use crate::worker::crossing::Peer;
@@ -65,6 +66,8 @@ pub struct Options {
     pub confined: bool,
     /// Take the place of the switch that runs at `socket`.
     pub replace: bool,
+    /// Most memory that one front end may share, bytes.
+    pub guest_memory: u64,
 }
 
 /// Why the switch could not start.
@@ -115,13 +118,23 @@ pub struct Switch {
     pub holds: AtomicBool,
     /// When the process started, ns since the epoch.
     pub started: u64,
-    /// File descriptors it may have.
-    pub descriptors: u64,
+    /// What front ends may take of what the process has.
+    pub ledger: Arc<Ledger>,
 }
 
 impl Switch {
-    /// Starts workers; no ports yet.
+    /// Starts workers; no ports yet. Front ends may share as much memory as is usual.
     pub fn start(workers: usize, cpus: &[usize], realtime_priority: Option<u8>) -> Result<Arc<Self>, Error> {
+        Self::start_with(workers, cpus, realtime_priority, quota::PORT_MEMORY)
+    }
+
+    /// Starts workers; no ports yet. A front end may share `guest_memory` bytes.
+    pub fn start_with(
+        workers: usize,
+        cpus: &[usize],
+        realtime_priority: Option<u8>,
+        guest_memory: u64,
+    ) -> Result<Arc<Self>, Error> {
         if !(1..=crate::stats::layout::WORKERS).contains(&workers) {
             return Err(Error::Option(format!("{workers} workers: expected 1 to 64")));
         }
@@ -135,7 +148,7 @@ impl Switch {
         region.layout().workers_used.set(workers as u64);
         let fdb = Arc::new(Fdb::new());
         let claims = Arc::<Claims>::default();
-        let (faults, broken) = channel();
+        let (troubles, troubled) = channel();
         let (handles, inboxes): (Vec<_>, Vec<_>) = (0..workers)
             .map(|_| mailbox())
             .collect::<io::Result<Vec<_>>>()
@@ -147,7 +160,7 @@ impl Switch {
             let stats = &region.layout().workers[id];
             let peers = meshes.remove(0);
             let worker =
-                Worker::new(id as u16, inbox, fdb.clone(), claims.clone(), peers, stats, faults.clone())
+                Worker::new(id as u16, inbox, fdb.clone(), claims.clone(), peers, stats, troubles.clone())
                     .map_err(fail("make a worker"))?;
             let cpu = cpus.get(id).copied();
             std::thread::Builder::new()
@@ -172,12 +185,12 @@ impl Switch {
             control: OnceLock::new(),
             holds: AtomicBool::new(false),
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
-            descriptors: descriptors::raise(),
+            ledger: Ledger::new(guest_memory, descriptors::for_ports(descriptors::raise())),
         });
         let warden = switch.clone();
         let watch = move || {
-            while let Ok((index, reason)) = broken.recv() {
-                warden.broken(index, &reason);
+            while let Ok((index, trouble)) = troubled.recv() {
+                warden.troubled(index, trouble);
             }
         };
         std::thread::Builder::new().name("warden".into()).spawn(watch).map_err(fail("start the warden"))?;
@@ -203,7 +216,8 @@ pub fn run(options: Options) -> Result<(), Error> {
         (false, None) => (None, Some(bind(&options.socket)?)),
     };
     let enclosed = enclose(&options)?;
-    let switch = Switch::start(options.workers, &options.cpus, options.realtime_priority)?;
+    let (cpus, priority) = (&options.cpus, options.realtime_priority);
+    let switch = Switch::start_with(options.workers, cpus, priority, options.guest_memory)?;
     let successor = predecessor.map(|it| replace::prepare(&switch, it.client, it.manager));
     let successor = successor.transpose()?;
     seal(enclosed, &switch)?;

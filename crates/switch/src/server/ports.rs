@@ -7,7 +7,7 @@ use super::Switch;
 use super::descriptors;
 use super::keep::PortKeeper;
 use super::link::PortLink;
-use super::table::{End, Entry, Table, macs};
+use super::table::{End, Entry, Memory, Table, macs};
 use crate::capture;
 use crate::control::keep::{Note, What};
 use crate::control::message::{Connection, PortStatus, Retired};
@@ -16,10 +16,14 @@ use crate::log_limit::LogLimit;
 use crate::port::tap::TapPort;
 use crate::port::vhost::VhostPort;
 use crate::port::{Link, Port, PortContract};
+use crate::quota::Account;
 use crate::stats::layout::{VNICS, VnicSlot};
 use crate::stats::{Reader, ThrownOut};
+use crate::vhost_user::errands::Errands;
 use crate::vhost_user::listener::{PortConfig, PortThread, Restored, SocketEnd};
 use crate::vhost_user::status::{ConnectionStatus, State};
+use crate::virtio::sigbus;
+use crate::worker::change::Trouble;
 use crate::worker::clock;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -101,7 +105,7 @@ impl Switch {
         let index = table
             .free_index(wanted, reserved)
             .ok_or_else(|| format!("a switch has at most {VNICS} ports"))?;
-        descriptors::check(self.descriptors, table.entries.values().map(|entry| &entry.vnic), &vnic)?;
+        let account = descriptors::open(&self.ledger, &vnic)?;
         let worker = table.least_worker(self.workers.len());
         let segment = table.segment(vnic.segment);
         let fits = match connect {
@@ -140,7 +144,7 @@ impl Switch {
         self.workers[worker].call(move |worker| worker.add_port(port));
         let end = match end {
             Err(queues) => End::Tap { queues },
-            Ok(socket) => match self.serve(index, worker, &vnic, socket, stats) {
+            Ok(socket) => match self.serve(index, worker, &vnic, socket, stats, account.clone()) {
                 Ok(end) => end,
                 Err(error) => {
                     self.forget(index, worker);
@@ -156,7 +160,8 @@ impl Switch {
             segment,
             vnic,
             end,
-            preallocated: true,
+            memory: Memory::Whole,
+            _account: account,
             broken: None,
             published: None,
             lines: LogLimit::new(Instant::now()),
@@ -174,6 +179,7 @@ impl Switch {
         vnic: &Vnic,
         socket: SocketEnd,
         stats: &'static VnicSlot,
+        account: Account,
     ) -> std::io::Result<End> {
         let listener = match &socket {
             SocketEnd::Listener(fd) => Some(fd.try_clone()?),
@@ -183,10 +189,15 @@ impl Switch {
             SocketEnd::Stream(_) => None,
         };
         let status = Arc::new(ConnectionStatus::default());
-        status.keep_any_order(vnic.deadline.is_some());
+        status.set_deadline(vnic.deadline.is_some());
         let announced = matches!(socket, SocketEnd::Restored(_));
-        let control = PortLink { switch: self.clone(), index, worker, announced };
-        let config = PortConfig::new(vnic.name.clone(), vnic.queues);
+        let errands = Errands::new(&vnic.name);
+        let config = PortConfig {
+            errands: errands.clone(),
+            account,
+            ..PortConfig::new(vnic.name.clone(), vnic.queues)
+        };
+        let control = PortLink { switch: self.clone(), index, worker, announced, errands };
         let keeper = PortKeeper::new(&vnic.name, stats, self.subscribers.clone());
         let thread =
             PortThread::spawn_kept(config, socket, Box::new(control), status.clone(), Box::new(keeper))?;
@@ -230,6 +241,13 @@ impl Switch {
     fn change(&self, table: &mut Table, vnic: Vnic) -> Result<(), String> {
         let segment = table.segment(vnic.segment);
         let Some(entry) = table.entries.get_mut(&vnic.name) else { return Err("no such port".into()) };
+        if let (Memory::OnDisk(disk), Some(_)) = (entry.memory, vnic.deadline) {
+            return Err(format!(
+                "{}: no deadline can be kept while its guest's memory is on a disk ({disk}): use memory-backend-memfd, \
+                 or memory-backend-file on tmpfs or hugetlbfs",
+                vnic.name
+            ));
+        }
         let before: Vec<_> = macs(&entry.vnic).map(|mac| (entry.segment, mac)).collect();
         let after: Vec<_> = macs(&vnic).map(|mac| (segment, mac)).collect();
         let new = || after.iter().filter(|own| !before.contains(own));
@@ -245,7 +263,7 @@ impl Switch {
         let moved = entry.segment != segment;
         let (index, owner) = (entry.index, entry.worker);
         if let End::Vhost { status, .. } = &entry.end {
-            status.keep_any_order(vnic.deadline.is_some());
+            status.set_deadline(vnic.deadline.is_some());
         }
         (entry.segment, entry.vnic) = (segment, vnic);
         if moved {
@@ -280,7 +298,14 @@ impl Switch {
 
         let (index, worker) = (entry.index, entry.worker);
         // Ends its thread first, which takes the rings out of service.
-        drop(entry.end);
+        match entry.end {
+            // Whoever waits to be taken may have passed descriptors already.
+            End::Vhost { thread, listener, .. } => {
+                thread.errands().give_up(listener);
+                thread.stop();
+            }
+            End::Tap { queues } => drop(queues),
+        }
         self.quiet(index, worker);
         self.forget(index, worker);
         self.lock().leaving.retain(|leaving| *leaving != index);
@@ -323,18 +348,31 @@ impl Switch {
     }
 
     /// A guest's memory was mapped: a deadline is promised only where it is there in full.
-    pub fn memory_arrived(&self, index: PortIndex, preallocated: bool) {
+    pub fn memory_arrived(&self, index: PortIndex, preallocated: bool, disk: Option<&'static str>) {
         let mut table = self.lock();
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
         entry.broken = None;
-        entry.preallocated = preallocated;
-        if entry.suspended().is_some()
+        entry.memory = match disk {
+            Some(disk) => Memory::OnDisk(disk),
+            None if preallocated => Memory::Whole,
+            None => Memory::Sparse,
+        };
+        if let Some(why) = entry.suspended()
             && let Some(suppressed) = entry.lines.line(Instant::now())
         {
             let vnic = &entry.vnic.name;
-            tracing::warn!(vnic, suppressed, "deadline suspended: guest memory is not preallocated");
+            tracing::warn!(vnic, suppressed, "deadline suspended: {why}");
         }
         self.publish(&mut table);
+    }
+
+    /// A front end took its guest's memory along.
+    pub fn memory_left(&self, index: PortIndex) {
+        let mut table = self.lock();
+        let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
+        if std::mem::replace(&mut entry.memory, Memory::Whole) != Memory::Whole {
+            self.publish(&mut table);
+        }
     }
 
     /// The addresses of a port's contract as it is now.
@@ -343,8 +381,22 @@ impl Switch {
         table.entries.values().find(|entry| entry.index == index).map_or(vec![], |e| macs(&e.vnic).collect())
     }
 
+    /// A worker found something wrong with a port.
+    pub fn troubled(&self, index: PortIndex, trouble: Trouble) {
+        match trouble {
+            Trouble::Broken(reason) => self.broken(index, &reason),
+            Trouble::Held(event) => {
+                let table = self.lock();
+                let entry = table.entries.values().find(|entry| entry.index == index);
+                if let Some(End::Vhost { thread, .. }) = entry.map(|entry| &entry.end) {
+                    (thread.report())(event);
+                }
+            }
+        }
+    }
+
     /// A worker found the link of a port broken.
-    pub fn broken(&self, index: PortIndex, reason: &str) {
+    fn broken(&self, index: PortIndex, reason: &str) {
         let mut table = self.lock();
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
         if !self.workers[entry.worker].call(move |worker| worker.is_broken(index)) {
@@ -352,9 +404,10 @@ impl Switch {
             return;
         }
         entry.broken = Some(reason.to_owned());
+        let kind = if reason == sigbus::REASON { ThrownOut::Memory } else { ThrownOut::Ring };
         match &entry.end {
             // Its thread tells, no more often than it should.
-            End::Vhost { thread, .. } => thread.throw_out(reason.to_owned()),
+            End::Vhost { thread, .. } => thread.throw_out(kind, reason.to_owned()),
             End::Tap { .. } => tracing::warn!(vnic = entry.vnic.name, reason, "link broken"),
         }
     }

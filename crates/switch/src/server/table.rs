@@ -4,6 +4,7 @@ use crate::claims::Named;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::log_limit::LogLimit;
 use crate::port::{PortInfo, PortSet};
+use crate::quota::Account;
 use crate::stats::layout::VNICS;
 use crate::vhost_user::listener::PortThread;
 use crate::vhost_user::status::ConnectionStatus;
@@ -37,14 +38,27 @@ pub struct Entry {
     pub vnic: Vnic,
     /// How it is connected.
     pub end: End,
-    /// Whether the guest's memory is all there, so that the switch never faults in it.
-    pub preallocated: bool,
+    /// What is known of the guest's memory.
+    pub memory: Memory,
+    /// What its front ends may take.
+    pub _account: Account,
     /// Why the link broke, if it did since the last front end came.
     pub broken: Option<String>,
     /// What the workers know.
     pub published: Option<PortInfo>,
     /// What is written of it in the log.
     pub lines: LogLimit,
+}
+
+/// A guest's memory, as far as it matters for a deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// It is all there, so that the switch never faults in it; or nobody has shared any.
+    Whole,
+    /// Pages are made when they are touched.
+    Sparse,
+    /// Pages are read from a disk, by this file system.
+    OnDisk(&'static str),
 }
 
 /// The far end of a port.
@@ -68,10 +82,18 @@ pub enum End {
 impl Entry {
     /// Why the deadline is not promised, where there is one.
     pub fn suspended(&self) -> Option<&'static str> {
-        (self.vnic.deadline.is_some() && !self.preallocated).then_some(
-            "guest memory is not preallocated, so it faults in the switch: add prealloc=on to the memory \
-             backend (libvirt: <memoryBacking><allocation mode='immediate'/></memoryBacking>)",
-        )
+        self.vnic.deadline?;
+        match self.memory {
+            Memory::Whole => None,
+            Memory::Sparse => Some(
+                "guest memory is not preallocated, so it faults in the switch: add prealloc=on to the memory \
+                 backend (libvirt: <memoryBacking><allocation mode='immediate'/></memoryBacking>)",
+            ),
+            Memory::OnDisk(_) => Some(
+                "guest memory is on a disk, which the switch waits for: use memory-backend-memfd, or \
+                 memory-backend-file on tmpfs or hugetlbfs (libvirt: <memoryBacking><source type='memfd'/></memoryBacking>)",
+            ),
+        }
     }
 }
 

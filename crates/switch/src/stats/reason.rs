@@ -87,6 +87,10 @@ reasons! {
         Ring = "ring",
         /// It took its guest's memory away.
         Memory = "memory",
+        /// It wanted more memory, regions or descriptors than it may have.
+        Quota = "quota",
+        /// Its objects held threads of the switch up.
+        Held = "held",
     }
 }
 

@@ -9,9 +9,9 @@
 //! Descriptors have numbers, so that each is sent once although what was said
 //! changes with every message.
 
+use crate::quota::{Account, Amounts, Charge, Exceeded};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,37 +19,50 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of a descriptor: never used twice by one process.
 pub type Number = u64;
 
-/// A descriptor and its number.
+/// A descriptor and its number. Clones share the descriptor: whoever drops the last one closes it, which may take
+/// long.
 #[derive(Clone, Debug)]
-pub struct Numbered {
+pub struct Numbered(Arc<Owned>);
+
+#[derive(Debug)]
+struct Owned {
     number: Number,
-    fd: Arc<OwnedFd>,
+    fd: OwnedFd,
+    _charge: Option<Charge>,
 }
 
 impl Numbered {
-    /// Gives a descriptor the next number.
-    pub fn new(fd: OwnedFd) -> Self {
+    /// Gives a descriptor of a front end's the next number.
+    ///
+    /// # Errors
+    /// Its port has too many.
+    pub fn charged(fd: OwnedFd, account: &Account) -> Result<Self, (OwnedFd, Exceeded)> {
+        match account.charge(Amounts { descriptors: 1, ..Amounts::default() }) {
+            Ok(charge) => Ok(Self::new(fd, Some(charge))),
+            Err(exceeded) => Err((fd, exceeded)),
+        }
+    }
+
+    /// As [`charged`](Self::charged), for a descriptor of our own making.
+    pub fn free(fd: OwnedFd) -> Self {
+        Self::new(fd, None)
+    }
+
+    fn new(fd: OwnedFd, charge: Option<Charge>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), fd: Arc::new(fd) }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::new(Owned { number, fd, _charge: charge }))
     }
 
     /// Its number.
     pub fn number(&self) -> Number {
-        self.number
-    }
-
-    /// A duplicate.
-    ///
-    /// # Errors
-    /// No descriptor to be had.
-    pub fn duplicate(&self) -> io::Result<OwnedFd> {
-        self.fd.try_clone()
+        self.0.number
     }
 }
 
 impl AsFd for Numbered {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.fd.as_fd()
     }
 }
 

@@ -8,15 +8,22 @@
 //! ```
 //!
 //! The thread blocks nowhere but in that poll, so that stopping never waits
-//! for a front end, and an idle port costs nothing.
+//! for a front end, and an idle port costs nothing. What may block is an [errand](super::errands); while one takes
+//! long, and while the port is in [quarantine](super::conduct), no front end is taken.
 
+use super::conduct::{Conduct, Quarantine};
 use super::connection::Connection;
+use super::errands::Errands;
 use super::kept::{Descriptors, Kept};
 use super::mailbox::{Mailbox, wait};
+use super::notifier::{Notifier, Report};
+use super::service::Service;
 use super::session::{End, Session};
 use super::status::{ConnectionStatus, State};
+use super::wire::Parted;
 use super::{Keeper, NoKeeper, PortControl};
 use crate::log_limit::LogLimit;
+use crate::quota::{self, Account, Ledger};
 use crate::stats::ThrownOut;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -28,6 +35,9 @@ use std::time::{Duration, Instant};
 
 /// Pause after accept failed for want of descriptors or memory.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Errands of this time are told of: a front end chose what takes long.
+const ERRANDS_LONG: Duration = Duration::from_secs(1);
 
 /// Where front ends come from.
 #[derive(Debug)]
@@ -76,27 +86,62 @@ pub struct PortConfig {
     pub queue_pairs: u16,
     /// How long a message may take from its first byte to its last.
     pub message_timeout: Duration,
+    /// What may take long is done there.
+    pub errands: Errands,
+    /// What front ends may take.
+    pub account: Account,
+    /// A quarantine that began in another process.
+    pub quarantine: Option<Quarantine>,
 }
 
 impl PortConfig {
-    /// A port with that name and queue pairs; a message may take 2 s.
+    /// A port with that name and queue pairs, alone in the process; a message may take 2 s.
+    ///
+    /// # Panics
+    /// Never: there are as many descriptors as it wants.
     pub fn new(name: impl Into<String>, queue_pairs: u16) -> Self {
-        Self { name: name.into(), queue_pairs, message_timeout: Duration::from_secs(2) }
+        let ledger = Ledger::new(quota::PORT_MEMORY, u64::from(u32::MAX));
+        let account = ledger.open(0, 0, u64::from(u16::MAX)).expect("enough for one");
+        let name = name.into();
+        let errands = Errands::new(&name);
+        let message_timeout = Duration::from_secs(2);
+        Self { name, queue_pairs, message_timeout, errands, account, quarantine: None }
     }
 }
 
 /// A front end could not be attached.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("port {0} has a front end already; wait until its state is `waiting`")]
-pub struct AttachError(String);
+pub enum AttachError {
+    /// One is connected.
+    #[error("port {0} has a front end already; wait until its state is `waiting`")]
+    Taken(String),
+    /// None is taken for a while.
+    #[error("port {port} takes no front end for {left} s: {reason}")]
+    Quarantined {
+        /// The port.
+        port: String,
+        /// How long, s.
+        left: u64,
+        /// Why.
+        reason: String,
+    },
+}
 
 /// The thread of one vhost-user port. Stopped on drop.
-#[derive(Debug)]
 pub struct PortThread {
     name: String,
     mailbox: Arc<Mailbox>,
     status: Arc<ConnectionStatus>,
+    errands: Errands,
+    conduct: Arc<Conduct>,
+    report: Report,
     thread: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for PortThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PortThread").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl PortThread {
@@ -148,8 +193,17 @@ impl PortThread {
             status.update(|now| now.state = State::Connected);
         }
         let name = config.name.clone();
-        let lines = LogLimit::new(Instant::now());
+        let service = Service::new(&config, &mailbox);
+        let waiting = mailbox.clone();
+        service.errands.when_idle(move || waiting.post(|_| ()));
+        let (errands, conduct) = (service.errands.clone(), service.conduct.clone());
+        let report = service.report.clone();
+        if let Some(quarantine) = &config.quarantine {
+            conduct.resume(quarantine, Instant::now());
+        }
         let port = Port {
+            notifier: Notifier::new(&name, report.clone()),
+            service,
             config,
             listener,
             restored,
@@ -157,32 +211,57 @@ impl PortThread {
             keeper,
             status: status.clone(),
             mailbox: mailbox.clone(),
-            lines,
+            lines: LogLimit::new(Instant::now()),
         };
         let thread = std::thread::Builder::new().name(format!("port {name}")).spawn(move || port.run())?;
-        Ok(Self { name, mailbox, status, thread: Some(thread) })
+        Ok(Self { name, mailbox, status, errands, conduct, report, thread: Some(thread) })
     }
 
     /// Hands over the next connected stream, in client mode.
     ///
     /// # Errors
-    /// A front end is still connected; `stream` is closed.
+    /// A front end is still connected, or none is taken; `stream` is closed.
     pub fn attach(&self, stream: OwnedFd) -> Result<(), AttachError> {
-        let refused = || AttachError(self.name.clone());
-        if self.status.snapshot().state != State::Waiting {
-            return Err(refused());
+        let mut stream = Some(stream);
+        let refused = if let Some(Quarantine { reason, left, .. }) = self.conduct.quarantine(Instant::now()) {
+            AttachError::Quarantined { port: self.name.clone(), left, reason }
+        } else {
+            if self.status.snapshot().state == State::Waiting {
+                self.mailbox.post(|inbox| {
+                    if inbox.stream.is_none() {
+                        inbox.stream = stream.take();
+                    }
+                });
+            }
+            AttachError::Taken(self.name.clone())
+        };
+        match stream {
+            None => Ok(()),
+            Some(stream) => {
+                self.errands.give_up(Parted(stream.into()));
+                Err(refused)
+            }
         }
-        let mut taken = false;
-        self.mailbox.post(|inbox| {
-            taken = inbox.stream.is_some();
-            inbox.stream.get_or_insert(stream);
-        });
-        if taken { Err(refused()) } else { Ok(()) }
     }
 
-    /// Ends the connection, if there is one, for what the front end's rings did.
-    pub fn throw_out(&self, reason: String) {
-        self.mailbox.post(|inbox| inbox.throw_out = Some(reason));
+    /// Ends the connection, if there is one, for what the front end did.
+    pub fn throw_out(&self, kind: ThrownOut, reason: String) {
+        self.mailbox.post(|inbox| inbox.throw_out = Some((kind, reason)));
+    }
+
+    /// What its front ends' objects did.
+    pub fn conduct(&self) -> &Conduct {
+        &self.conduct
+    }
+
+    /// Who is told of what they did.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// What may take long is done there.
+    pub fn errands(&self) -> &Errands {
+        &self.errands
     }
 
     /// Somebody else keeps what the front end says, or again.
@@ -226,6 +305,8 @@ impl Drop for PortThread {
 /// The thread's own half.
 struct Port {
     config: PortConfig,
+    service: Service,
+    notifier: Notifier,
     listener: Option<UnixListener>,
     restored: Option<Box<Restored>>,
     control: Box<dyn PortControl + Send>,
@@ -237,10 +318,18 @@ struct Port {
 
 impl Port {
     fn run(mut self) {
+        self.serve_all();
+        // Whoever waits to be taken may have passed descriptors already.
+        if let Some(listener) = self.listener.take() {
+            self.service.errands.give_up(listener);
+        }
+    }
+
+    fn serve_all(&mut self) {
         if let Some(mut restored) = self.restored.take() {
             match restored.descriptors.remove(&restored.kept.stream) {
                 Some(stream) => {
-                    if let End::Stopped | End::NotOurs = self.serve(&stream.into(), Some(*restored)) {
+                    if let End::Stopped | End::NotOurs = self.serve(stream.into(), Some(*restored)) {
                         return;
                     }
                 }
@@ -251,30 +340,45 @@ impl Port {
             }
         }
         while let Some(stream) = self.next_front_end() {
-            if let End::Stopped = self.serve(&stream, None) {
+            if let End::Stopped = self.serve(stream, None) {
                 break;
             }
         }
     }
 
     /// Waits for a front end; `None` to stop.
-    fn next_front_end(&self) -> Option<UnixStream> {
+    fn next_front_end(&mut self) -> Option<UnixStream> {
         let mut pause = None;
         loop {
-            let listener = self.listener.as_ref().filter(|_| pause.is_none());
+            let now = Instant::now();
+            let quarantine = self.service.conduct.left(now);
+            let closing = self.service.errands.busy_for();
+            self.tell_of(closing);
+            // In quarantine front ends are told so, by closing; an errand is waited for, and its end is mail.
+            let busy = closing.map(|_| ERRANDS_LONG);
+            pause = [pause, busy, quarantine].into_iter().flatten().min();
+            let deaf = closing.is_some() || pause.is_some() && quarantine.is_none();
+            let listener = self.listener.as_ref().filter(|_| !deaf);
             wait(&self.mailbox, None, listener, pause.take());
             let mail = self.mailbox.take();
             if mail.stop {
                 return None;
             }
             if let Some(stream) = mail.stream {
-                return Some(stream.into());
+                if self.service.conduct.left(Instant::now()).is_none() {
+                    return Some(stream.into());
+                }
+                self.turn_away(stream.into());
             }
             if let Some(frozen) = &mail.frozen {
                 self.mailbox.freeze(frozen);
                 continue;
             }
-            match self.listener.as_ref().map(UnixListener::accept) {
+            let accepted = self.listener.as_ref().filter(|_| !deaf).map(UnixListener::accept);
+            match accepted {
+                Some(Ok((stream, _))) if self.service.conduct.left(Instant::now()).is_some() => {
+                    self.turn_away(stream);
+                }
                 Some(Ok((stream, _))) => return Some(stream),
                 Some(Err(e)) if !is_transient(&e) => {
                     tracing::warn!(port = self.config.name, "accept: {e}");
@@ -285,7 +389,36 @@ impl Port {
         }
     }
 
-    fn serve(&mut self, stream: &UnixStream, restored: Option<Restored>) -> End {
+    /// Refuses a front end while the port is in quarantine.
+    fn turn_away(&mut self, stream: UnixStream) {
+        self.service.errands.give_up(Parted(stream));
+        self.status.update(|now| now.refused += 1);
+        if let Some(suppressed) = self.lines.line(Instant::now()) {
+            tracing::warn!(
+                port = self.config.name,
+                suppressed,
+                "front end refused: the port is in quarantine"
+            );
+        }
+    }
+
+    /// Says that errands keep the port from taking a front end, or not any more.
+    fn tell_of(&mut self, closing: Option<Duration>) {
+        let long = closing.filter(|time| *time >= ERRANDS_LONG);
+        let was = self.status.snapshot().closing;
+        if long.is_some() != was {
+            self.status.update(|now| now.closing = long.is_some());
+            if let (false, Some(suppressed)) = (was, self.lines.line(Instant::now())) {
+                tracing::warn!(
+                    port = self.config.name,
+                    suppressed,
+                    "closing what the last front end shared takes long: no other is taken until it is done"
+                );
+            }
+        }
+    }
+
+    fn serve(&mut self, stream: UnixStream, restored: Option<Restored>) -> End {
         let port = self.config.name.clone();
         if let Some(suppressed) = self.lines.line(Instant::now()) {
             tracing::info!(port, suppressed, restored = restored.is_some(), "front end connected");
@@ -294,10 +427,12 @@ impl Port {
             now.connects += 1;
             now.state = State::Connected;
         });
-        let connection = Connection::new(&mut *self.control, &self.status, self.config.queue_pairs);
+        let pairs = self.config.queue_pairs;
+        let connection =
+            Connection::new(&mut *self.control, &self.status, &self.service, &self.notifier, pairs);
         let connection = Arc::new(Mutex::new(connection));
-        let listener = self.listener.as_ref();
-        let end = match Session::new(stream, connection.clone(), &mut *self.keeper) {
+        let (listener, service) = (self.listener.as_ref(), &self.service);
+        let end = match Session::new(&stream, connection.clone(), &mut *self.keeper, service) {
             Ok(mut session) => match restored.map_or(Ok(true), |restored| session.restore(restored)) {
                 Ok(true) => session.run(&self.config, &mut self.lines, listener, &self.mailbox, &self.status),
                 Ok(false) => End::NotOurs,
@@ -308,7 +443,8 @@ impl Port {
             },
             Err(e) => End::Wrong(ThrownOut::Message, format!("socket: {e}")),
         };
-        if !matches!(end, End::NotOurs) {
+        let ours = !matches!(end, End::NotOurs);
+        if ours {
             // Whoever keeps it has a duplicate, which must not keep it open.
             let _ = stream.shutdown(std::net::Shutdown::Both);
             self.keeper.gone();
@@ -327,6 +463,9 @@ impl Port {
             None => {}
         }
         lock(&connection).close(reason, blame.is_some());
+        if ours {
+            self.service.errands.give_up(Parted(stream));
+        }
         self.status.update(|now| {
             now.state = State::Waiting;
             now.features = 0;
@@ -349,15 +488,22 @@ pub(super) fn lock<'m, 'c>(
     connection.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Most front ends that are turned away at once: each may have much to close.
+const TURNED_AWAY: u64 = 64;
+
 /// Accepts and closes whoever waits; how many, and whether accept failed.
-pub(super) fn turn_away(listener: &UnixListener) -> (u64, bool) {
+pub(super) fn turn_away(listener: &UnixListener, errands: &Errands) -> (u64, bool) {
     let mut refused = 0;
-    loop {
+    while refused < TURNED_AWAY {
         match listener.accept() {
-            Ok(_) => refused += 1,
+            Ok((stream, _)) => {
+                refused += 1;
+                errands.give_up(Parted(stream));
+            }
             Err(e) => return (refused, !is_transient(&e)),
         }
     }
+    (refused, false)
 }
 
 fn is_transient(e: &io::Error) -> bool {

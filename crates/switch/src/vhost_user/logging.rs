@@ -10,9 +10,9 @@
 //! sent again, no more.
 
 use super::kept::{KeptLog, Numbered};
+use crate::quota::Charge;
 use crate::virtio::log::LogError;
 use crate::virtio::{DirtyLog, GuestMemory, LogArea};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// SET_LOG_BASE and LOG_ALL.
@@ -25,7 +25,8 @@ pub struct Logging {
     base: Option<Base>,
 }
 
-struct Base {
+/// SET_LOG_BASE.
+pub struct Base {
     area: Arc<LogArea>,
     /// For whoever keeps it.
     file: Numbered,
@@ -34,15 +35,19 @@ struct Base {
 }
 
 impl Logging {
-    /// SET_LOG_BASE: the log is there from now on.
+    /// SET_LOG_BASE: the log is there from now on. Returns the one before, to be given up.
     ///
     /// # Errors
     /// It cannot be.
-    pub fn set_base(&mut self, file: OwnedFd, size: u64, offset: u64) -> Result<(), LogError> {
-        let kept = file.try_clone().map_err(|e| LogError::System(errno(&e)))?;
-        let area = Arc::new(LogArea::map(file, size, offset)?);
-        self.base = Some(Base { area, file: Numbered::new(kept), size, offset });
-        Ok(())
+    pub fn set_base(
+        &mut self,
+        file: Numbered,
+        size: u64,
+        offset: u64,
+        charge: Charge,
+    ) -> Result<Option<Base>, LogError> {
+        let area = Arc::new(LogArea::map(&file, size, offset)?.charged(charge));
+        Ok(self.base.replace(Base { area, file, size, offset }))
     }
 
     /// Where writes to `memory` are noted, if there is anything to note them in. `rings` has what
@@ -70,8 +75,4 @@ impl Logging {
             (KeptLog { file: file.number(), size: *size, offset: *offset }, file.clone())
         })
     }
-}
-
-fn errno(error: &std::io::Error) -> rustix::io::Errno {
-    rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO)
 }

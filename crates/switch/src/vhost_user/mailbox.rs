@@ -4,6 +4,7 @@
 //!  owner ── post ─▶ inbox ── eventfd ─▶ [ wait ] ── take ─▶ thread
 //! ```
 
+use crate::stats::ThrownOut;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,7 +19,7 @@ pub struct Inbox {
     /// End the connection, and the thread.
     pub stop: bool,
     /// Throw the front end out for this.
-    pub throw_out: Option<String>,
+    pub throw_out: Option<(ThrownOut, String)>,
     /// The next front end, in client mode.
     pub stream: Option<OwnedFd>,
     /// Somebody else keeps what the front end says.

@@ -8,18 +8,29 @@
 //!
 //! - [`listener`]: the port's thread: who may speak
 //! - [`session`]: one front end: when it may speak, and what ends it
+//! - [`door`]: what may come with a message
+//! - [`relay`]: the way to the `vhost` crate's handler and back
 //! - [`connection`]: what a front end may say, and what it means
-//! - [`kept`]: what it has said, for another process to keep
+//! - [`notifier`]: how drivers are called
+//! - [`errands`]: what may take long, in threads nobody waits for
+//! - [`conduct`]: what a port's objects did to others, and its quarantine
+//! - [`service`]: these, for one port
+//! - [`kept`]: what a front end has said, for another process to keep
 //! - [`features`]: the feature bits, offered and named
 //! - [`status`]: what is known about the connection, for others to read
 
+pub mod conduct;
 pub mod connection;
+mod door;
+pub mod errands;
 pub mod features;
 pub mod kept;
 pub mod listener;
 mod logging;
 mod mailbox;
-mod replay;
+pub mod notifier;
+mod relay;
+pub mod service;
 pub mod session;
 mod shared;
 pub mod status;
@@ -30,7 +41,7 @@ mod wire;
 use crate::virtio::memory::GuestMemory;
 use crate::virtio::{DirtyLog, QueueInflight};
 use kept::{Kept, Numbered};
-use std::os::fd::OwnedFd;
+use notifier::Call;
 use std::sync::Arc;
 use tidegate_contract::Mac;
 
@@ -52,9 +63,9 @@ pub struct VringSetup {
     /// Guest address of the used ring in the dirty log, if the front end says one (VHOST_VRING_F_LOG).
     pub log: Option<u64>,
     /// The driver's notification; `None` means the ring is polled.
-    pub kick: Option<OwnedFd>,
+    pub kick: Option<Numbered>,
     /// Our notification; `None` means the driver polls.
-    pub call: Option<OwnedFd>,
+    pub call: Option<Call>,
     /// What outlives this process: if it says that the queue was in service at this place, the queue
     /// goes on there and `base` means nothing. `None` for a queue that nobody is to recover.
     pub inflight: Option<QueueInflight>,
@@ -92,9 +103,9 @@ pub trait PortControl {
     /// SET_VRING_ENABLE.
     fn enable_queue(&mut self, index: u16, enabled: bool);
     /// Replaces our notification of a running queue.
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>);
+    fn set_call(&mut self, index: u16, call: Option<Call>);
     /// Replaces the driver's notification of a running queue.
-    fn set_kick(&mut self, index: u16, kick: Option<OwnedFd>);
+    fn set_kick(&mut self, index: u16, kick: Option<Numbered>);
     /// The front end went away (or is thrown out): all queues stop, memory is released.
     fn disconnect(&mut self, reason: &str);
 }

@@ -1,32 +1,39 @@
 //! One front end: its messages, one after the other.
 //!
 //! ```text
-//!  stream ─▶ [ poll ] ─▶ a look at the message: whole? supported? ─▶ vhost's handler ─▶ Connection
-//!  mailbox ─▶    │                                             └─ what it does not know: here
+//!  stream ─▶ [ poll ] ─▶ a look at the message: whole? supported? ─▶ taken ─▶ door ─▶ relay ─▶ Connection
+//!  mailbox ─▶    │                                             └─ what the vhost crate does not know: here
 //!                └─▶ stop, throw out, freeze                     after each: whoever keeps it is told
 //! ```
 
+use super::Keeper;
 use super::connection::{Connection, NOT_SHARED};
+use super::door;
 use super::kept::Numbered;
 use super::listener::{ACCEPT_PAUSE, Gate, PortConfig, Restored, lock, turn_away};
 use super::mailbox::{Mailbox, wait};
+use super::relay::Relay;
+use super::service::Service;
 use super::status::ConnectionStatus;
-use super::wire::{self, Glance, Header};
-use super::{Keeper, replay};
+use super::wire::{self, Glance, Header, Message};
+#[cfg(feature = "fuzzing")]
+use super::{errands::Errands, notifier::Notifier};
 use crate::log_limit::LogLimit;
 use crate::stats::ThrownOut;
-use crate::virtio::sigbus;
 use rustix::event::PollFlags;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tidegate_contract::Mac;
+use vhost::vhost_user::Error;
 use vhost::vhost_user::message::FrontendReq;
-use vhost::vhost_user::{BackendReqHandler, Error};
 
 /// How often a message that has begun is looked for again.
 const PARTIAL_POLL: Duration = Duration::from_millis(5);
+
+/// A front end of which so much waits to be closed is not listened to.
+const CLOSING: usize = 64;
 
 /// How often what could not be passed on to whoever keeps it is tried again.
 const KEEP_AGAIN: Duration = Duration::from_secs(1);
@@ -47,10 +54,18 @@ pub enum End {
 pub struct Session<'s, 'c> {
     stream: &'s UnixStream,
     connection: Arc<Mutex<Connection<'c>>>,
-    handler: BackendReqHandler<Mutex<Connection<'c>>>,
+    relay: Relay<'c>,
     keeper: &'s mut dyn Keeper,
+    service: &'s Service,
     /// The stream, for whoever keeps it.
     duplicate: Numbered,
+}
+
+/// What is wrong with a message, and as what it is counted.
+type Refused = (ThrownOut, String);
+
+fn wrong(reason: impl Into<String>) -> Refused {
+    (ThrownOut::Message, reason.into())
 }
 
 impl<'s, 'c> Session<'s, 'c> {
@@ -62,11 +77,12 @@ impl<'s, 'c> Session<'s, 'c> {
         stream: &'s UnixStream,
         connection: Arc<Mutex<Connection<'c>>>,
         keeper: &'s mut dyn Keeper,
+        service: &'s Service,
     ) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
-        let handler = BackendReqHandler::from_stream(stream.try_clone()?, connection.clone());
-        let duplicate = Numbered::new(stream.try_clone()?.into());
-        Ok(Self { stream, connection, handler, keeper, duplicate })
+        let relay = Relay::new(connection.clone())?;
+        let duplicate = Numbered::free(stream.try_clone()?.into());
+        Ok(Self { stream, connection, relay, keeper, service, duplicate })
     }
 
     /// Goes on where another process ended; `false` where that one goes on itself.
@@ -75,12 +91,16 @@ impl<'s, 'c> Session<'s, 'c> {
     /// In words: what was kept does not hold.
     pub fn restore(&mut self, restored: Restored) -> Result<bool, String> {
         let Restored { kept, mut descriptors, gate, .. } = restored;
-        self.handler = replay::handler(self.stream, &self.connection, &kept)?;
         let words = |error: Error| match error {
             Error::ReqHandlerError(e) => e.to_string(),
             other => other.to_string(),
         };
-        lock(&self.connection).restore_memory(&kept, &mut descriptors).map_err(words)?;
+        self.relay.say_features(&kept).map_err(words)?;
+        let restored = lock(&self.connection).restore_memory(&kept, &mut descriptors);
+        if let Err(error) = restored {
+            self.service.errands.give_up(descriptors);
+            return Err(words(error));
+        }
         let starting = gate.map(|Gate { mapping, opened }| {
             drop(mapping);
             opened.recv()
@@ -88,8 +108,9 @@ impl<'s, 'c> Session<'s, 'c> {
         if let Some(Err(_)) = starting {
             return Ok(false);
         }
-        lock(&self.connection).restore_queues(&kept, &mut descriptors).map_err(words)?;
-        Ok(true)
+        let restored = lock(&self.connection).restore_queues(&kept, &mut descriptors);
+        self.service.errands.give_up(descriptors);
+        restored.map_err(words).map(|()| true)
     }
 
     /// Tells whoever keeps it what the front end has said by now.
@@ -112,24 +133,25 @@ impl<'s, 'c> Session<'s, 'c> {
         let mut partial: Option<Instant> = None;
         let mut deaf = false;
         loop {
+            let overloaded = self.service.errands.closing() > CLOSING;
             let events = match partial {
-                None => PollFlags::IN,
-                Some(_) => PollFlags::empty(),
+                None if !overloaded => PollFlags::IN,
+                _ => PollFlags::empty(),
             };
             let pause = match (partial, deaf) {
                 (Some(_), _) => Some(PARTIAL_POLL),
+                _ if overloaded => Some(PARTIAL_POLL),
                 (None, true) => Some(ACCEPT_PAUSE),
                 (None, false) => self.keeper.is_behind().then_some(KEEP_AGAIN),
             };
-            let others = listener.filter(|_| !deaf);
+            let others = listener.filter(|_| !deaf && !overloaded);
             let hung_up = wait(mailbox, Some((self.stream, events)), others, pause);
 
             let mail = mailbox.take();
             if mail.stop {
                 return End::Stopped;
             }
-            if let Some(reason) = mail.throw_out {
-                let kind = if reason == sigbus::REASON { ThrownOut::Memory } else { ThrownOut::Ring };
+            if let Some((kind, reason)) = mail.throw_out {
                 return End::Wrong(kind, reason);
             }
             if mail.renew || self.keeper.is_behind() {
@@ -139,8 +161,15 @@ impl<'s, 'c> Session<'s, 'c> {
                 mailbox.freeze(frozen);
                 continue;
             }
-            let (mut refused, failed) = listener.map_or((0, false), turn_away);
-            refused += u64::from(mail.stream.is_some());
+            if overloaded {
+                continue;
+            }
+            let (mut refused, failed) =
+                listener.map_or((0, false), |others| turn_away(others, &self.service.errands));
+            if let Some(stream) = mail.stream {
+                refused += 1;
+                self.service.errands.give_up(wire::Parted(stream.into()));
+            }
             deaf = failed;
             if refused > 0 {
                 if let Some(suppressed) = lines.line(Instant::now()) {
@@ -156,8 +185,8 @@ impl<'s, 'c> Session<'s, 'c> {
                 Ok(Glance::Whole(header)) => {
                     partial = None;
                     self.keeper.listening();
-                    if let Err(reason) = self.handle(header) {
-                        return End::Wrong(ThrownOut::Message, reason);
+                    if let Err((kind, reason)) = self.handle(header) {
+                        return End::Wrong(kind, reason);
                     }
                     self.keep();
                 }
@@ -178,28 +207,47 @@ impl<'s, 'c> Session<'s, 'c> {
         }
     }
 
-    /// Reads and obeys one message that is there in full.
-    fn handle(&mut self, header: Header) -> Result<(), String> {
+    /// Takes and obeys one message that is there in full.
+    fn handle(&mut self, header: Header) -> Result<(), Refused> {
+        let (message, taken) = wire::take(self.stream, header);
+        let obeyed = taken.map_err(wrong).and_then(|()| self.obey(header, &message));
+        let Message { descriptors, strays, .. } = message;
+        let count = descriptors.len() + strays.len();
+        if count > 0 {
+            // Until they are closed there are fewer for others.
+            let charge = self.service.account.received(count);
+            self.service.errands.give_up((descriptors, strays, charge));
+        }
+        obeyed
+    }
+
+    fn obey(&mut self, header: Header, message: &Message) -> Result<(), Refused> {
         let code = header.code;
         if !is_supported(code) {
-            return Err(format!("{code:?}: not supported, nor offered"));
+            return Err(wrong(format!("{code:?}: not supported, nor offered")));
         }
-        if matches!(code, FrontendReq::SET_MEM_TABLE | FrontendReq::ADD_MEM_REG) && !header.may_have_fds {
-            return Err(format!("{code:?} without file descriptors: {NOT_SHARED}"));
+        if matches!(code, FrontendReq::SET_MEM_TABLE | FrontendReq::ADD_MEM_REG)
+            && message.descriptors.is_empty()
+        {
+            return Err(wrong(format!("{code:?} without file descriptors: {NOT_SHARED}")));
         }
+        door::look(code, message, &self.service.errands).map_err(wrong)?;
         if code == FrontendReq::SEND_RARP {
-            return self.announce(header);
+            return self.announce(header, message);
         }
         if code == FrontendReq::SET_VRING_ENABLE && !lock(&self.connection).has_features() {
-            return self.enable_early(header);
+            return self.enable_early(header, message);
         }
-        self.handler.handle_request().map_err(|error| explain(code, error))
+        let (answer, obeyed) = self.relay.obey(&message.bytes, &message.descriptors);
+        // A refusal is answered, too.
+        let answered = answer.send(self.stream).map_err(|e| wrong(format!("socket: {e}")));
+        obeyed.map_err(|error| explain(code, error)).and(answered)
     }
 
     /// QEMU enables queues before SET_FEATURES; the `vhost` crate takes that for
     /// a missing feature.
-    fn enable_early(&mut self, header: Header) -> Result<(), String> {
-        let payload = self.payload(header)?;
+    fn enable_early(&mut self, header: Header, message: &Message) -> Result<(), Refused> {
+        let payload = payload(header, message)?;
         let word = |at: usize| u32::from_ne_bytes(payload[at..at + 4].try_into().expect("4 bytes"));
         let (index, enable) = (word(0), word(4));
         if enable > 1 {
@@ -213,8 +261,8 @@ impl<'s, 'c> Session<'s, 'c> {
     }
 
     /// SEND_RARP, which the `vhost` crate does not know. The address is the first 6 bytes.
-    fn announce(&mut self, header: Header) -> Result<(), String> {
-        let [a, b, c, d, e, f, ..] = self.payload(header)?;
+    fn announce(&mut self, header: Header, message: &Message) -> Result<(), Refused> {
+        let [a, b, c, d, e, f, ..] = payload(header, message)?;
         let mut connection = lock(&self.connection);
         connection.announce(Mac([a, b, c, d, e, f])).map_err(|error| explain(header.code, error))?;
         let wanted = header.need_reply && connection.acknowledges();
@@ -222,23 +270,19 @@ impl<'s, 'c> Session<'s, 'c> {
         self.acknowledge(header, wanted)
     }
 
-    /// Takes a message of 8 bytes. Descriptors that come with it are closed; whether some did is not
-    /// known for sure: a look at one message also sees those of the next.
-    fn payload(&mut self, header: Header) -> Result<[u8; 8], String> {
-        let mut message = [0; wire::HEADER_LEN + 8];
-        if header.size != 8 {
-            return Err(explain(header.code, Error::InvalidMessage));
-        }
-        self.stream.read_exact(&mut message).map_err(|e| format!("socket: {e}"))?;
-        Ok(message[wire::HEADER_LEN..].try_into().expect("8 bytes"))
-    }
-
-    fn acknowledge(&mut self, header: Header, wanted: bool) -> Result<(), String> {
+    fn acknowledge(&mut self, header: Header, wanted: bool) -> Result<(), Refused> {
         if wanted {
-            self.stream.write_all(&wire::success(header.code)).map_err(|e| format!("socket: {e}"))?;
+            let mut stream = self.stream;
+            stream.write_all(&wire::success(header.code)).map_err(|e| wrong(format!("socket: {e}")))?;
         }
         Ok(())
     }
+}
+
+/// A payload of 8 bytes.
+fn payload(header: Header, message: &Message) -> Result<[u8; 8], Refused> {
+    let payload = message.bytes[wire::HEADER_LEN..].try_into();
+    payload.map_err(|_| explain(header.code, Error::InvalidMessage))
 }
 
 /// Obeys what comes on `stream`, without a thread and without waiting: for fuzzing. `more` sends
@@ -251,15 +295,22 @@ pub fn obey(
     queue_pairs: u16,
     mut more: impl FnMut() -> bool,
 ) {
-    let connection = Arc::new(Mutex::new(Connection::new(control, status, queue_pairs)));
+    let config = PortConfig { errands: Errands::done_at_once(), ..PortConfig::new("fuzzed", queue_pairs) };
+    let Ok(mailbox) = Mailbox::new() else { return };
+    let service = Service::new(&config, &Arc::new(mailbox));
+    let notifier = Notifier::new("fuzzed", service.report.clone());
+    let connection = Connection::new(control, status, &service, &notifier, queue_pairs);
+    let connection = Arc::new(Mutex::new(connection));
     let mut keeper = super::NoKeeper;
-    let Ok(mut session) = Session::new(stream, connection.clone(), &mut keeper) else { return };
+    let Ok(mut session) = Session::new(stream, connection.clone(), &mut keeper, &service) else {
+        return;
+    };
     let mut wrong = None;
     while wrong.is_none() && more() {
         wrong = loop {
             match wire::glance(stream) {
                 Ok(Glance::Whole(header)) => {
-                    if let Err(reason) = session.handle(header) {
+                    if let Err((_, reason)) = session.handle(header) {
                         break Some(reason);
                     }
                 }
@@ -303,9 +354,12 @@ fn is_supported(code: FrontendReq) -> bool {
 }
 
 /// The reason in words: what was sent, what is wrong with it.
-fn explain(code: FrontendReq, error: Error) -> String {
-    match (code, error) {
+fn explain(code: FrontendReq, error: Error) -> Refused {
+    let reason = match (code, error) {
         // Our own handler's words name the message already.
+        (_, Error::ReqHandlerError(e)) if e.kind() == io::ErrorKind::QuotaExceeded => {
+            return (ThrownOut::Quota, e.to_string());
+        }
         (_, Error::ReqHandlerError(e)) => e.to_string(),
         (FrontendReq::SET_MEM_TABLE, Error::InvalidMessage) => format!(
             "SET_MEM_TABLE: no regions, or not one file descriptor for each. If there are none: {NOT_SHARED}"
@@ -328,5 +382,6 @@ fn explain(code: FrontendReq, error: Error) -> String {
             format!("{code:?}: protocol feature {feature:?} was not negotiated")
         }
         (code, error) => format!("{code:?}: {error}"),
-    }
+    };
+    wrong(reason)
 }

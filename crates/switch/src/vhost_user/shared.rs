@@ -10,7 +10,7 @@
 
 use crate::virtio::memory::RegionSpec;
 use rustix::io::pread;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 
 /// How far into each region to look: past what firmware and kernels write first.
 const LOOK: u64 = 16 << 20;
@@ -20,10 +20,10 @@ const LOOK: u64 = 16 << 20;
 ///
 /// A guest whose driver has set up a queue has written something; only its
 /// private copy can hide it.
-pub fn is_blank(regions: &[RegionSpec], parts: &[(u64, u64)]) -> bool {
+pub fn is_blank<F: AsFd>(regions: &[RegionSpec<F>], parts: &[(u64, u64)]) -> bool {
     let beginnings = regions.iter().map(|region| (region, region.mmap_offset, region.size.min(LOOK)));
     let parts = parts.iter().filter_map(|&(addr, len)| {
-        let inside = |region: &&RegionSpec| addr.wrapping_sub(region.user_addr) < region.size;
+        let inside = |region: &&RegionSpec<F>| addr.wrapping_sub(region.user_addr) < region.size;
         let region = regions.iter().find(inside)?;
         let at = addr - region.user_addr;
         Some((region, region.mmap_offset + at, len.min(region.size - at)))
@@ -32,7 +32,7 @@ pub fn is_blank(regions: &[RegionSpec], parts: &[(u64, u64)]) -> bool {
 }
 
 /// False as well if the file cannot be read: then nothing is known.
-fn is_zero(fd: &OwnedFd, mut offset: u64, mut len: u64) -> bool {
+fn is_zero(fd: &impl AsFd, mut offset: u64, mut len: u64) -> bool {
     const PIECE: usize = 64 << 10;
     static ZEROS: [u8; PIECE] = [0; PIECE];
     let mut buffer = vec![0; len.min(PIECE as u64) as usize];
@@ -96,8 +96,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_not_judged() {
         let (unreadable, _other) = std::io::pipe().unwrap();
-        let region =
-            RegionSpec { guest_addr: 0, user_addr: 0, size: 4096, mmap_offset: 0, fd: unreadable.into() };
+        let region = RegionSpec { guest_addr: 0, user_addr: 0, size: 4096, mmap_offset: 0, fd: unreadable };
         assert!(!is_blank(&[region], &[]));
     }
 }

@@ -33,6 +33,8 @@ pub struct Snapshot {
     /// Whether the guest's memory was there in full when it was mapped; `None`
     /// without memory.
     pub memory_preallocated: Option<bool>,
+    /// Closing what the last front end shared takes long; no other is taken meanwhile.
+    pub closing: bool,
     /// Why the last front end that was thrown out was; kept when another connects.
     pub last_error: Option<String>,
     /// Front ends accepted since the port was made.
@@ -50,7 +52,7 @@ pub struct Snapshot {
 pub struct ConnectionStatus {
     now: Mutex<Snapshot>,
     changed: Condvar,
-    any_order: AtomicBool,
+    deadline: AtomicBool,
 }
 
 impl ConnectionStatus {
@@ -69,13 +71,14 @@ impl ConnectionStatus {
         (!waited.timed_out()).then(|| now.clone())
     }
 
-    /// Front ends that connect from now on are not offered VIRTIO_F_IN_ORDER, or are.
-    pub fn keep_any_order(&self, any_order: bool) {
-        self.any_order.store(any_order, Ordering::Relaxed);
+    /// The contract has a deadline, or none any more. Front ends that connect while it has one are not offered
+    /// VIRTIO_F_IN_ORDER, and may not have their memory on a disk.
+    pub fn set_deadline(&self, deadline: bool) {
+        self.deadline.store(deadline, Ordering::Relaxed);
     }
 
-    pub(super) fn offers_in_order(&self) -> bool {
-        !self.any_order.load(Ordering::Relaxed)
+    pub(super) fn has_deadline(&self) -> bool {
+        self.deadline.load(Ordering::Relaxed)
     }
 
     pub(super) fn update(&self, change: impl FnOnce(&mut Snapshot)) {

@@ -7,11 +7,16 @@
 //!
 //! A front end that stops in the middle of a message thus keeps nobody waiting,
 //! and an error can name the message it is about.
+//!
+//! A message is then taken with all descriptors that came with its bytes. Those that the kernel finds no room for
+//! it closes itself, in the thread that reads: so there is room for as many as there can be.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use vhost::vhost_user::message::{FrontendReq, MAX_MSG_SIZE};
 
@@ -24,7 +29,7 @@ const VERSION: u32 = 0x1;
 const REPLY: u32 = 0x4;
 const NEED_REPLY: u32 = 0x8;
 
-/// A message's header, and whether descriptors can have come with it.
+/// A message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What is asked.
@@ -33,10 +38,6 @@ pub struct Header {
     pub size: usize,
     /// The sender waits for an acknowledgement (REPLY_ACK).
     pub need_reply: bool,
-    /// File descriptors are attached to it, or to one that waits behind it: a look goes on, for descriptors,
-    /// to where the next are (unix_stream_read_generic() with MSG_PEEK). A read does not: they arrive with
-    /// the message that they were sent with.
-    pub may_have_fds: bool,
 }
 
 /// What the socket holds.
@@ -50,6 +51,69 @@ pub enum Glance {
     Partial,
     /// The other side closed.
     Closed,
+}
+
+/// Most descriptors that come with one piece of bytes (unix(7)).
+const SCM_MAX: usize = 253;
+
+/// A message, taken.
+#[derive(Debug, Default)]
+pub struct Message {
+    /// Header and payload.
+    pub bytes: Vec<u8>,
+    /// What came with its header.
+    pub descriptors: Vec<OwnedFd>,
+    /// What came with its payload, which the protocol does not know: to be given up.
+    pub strays: Vec<OwnedFd>,
+}
+
+/// Takes a message that a [glance](glance) found whole.
+///
+/// # Errors
+/// Those of the socket, in words.
+pub fn take(stream: &UnixStream, header: Header) -> (Message, Result<(), String>) {
+    let mut message = Message { bytes: vec![0; HEADER_LEN + header.size], ..Message::default() };
+    let mut got = 0;
+    while got < message.bytes.len() {
+        // Never more than the header at first: what comes with the payload is not its own.
+        let end = if got < HEADER_LEN { HEADER_LEN } else { message.bytes.len() };
+        let to = if got < HEADER_LEN { &mut message.descriptors } else { &mut message.strays };
+        match take_some(stream, &mut message.bytes[got..end], to) {
+            Ok(0) => return (message, Err("socket: closed in the middle of a message".into())),
+            Ok(more) => got += more,
+            Err(error) => return (message, Err(format!("socket: {error}"))),
+        }
+    }
+    (message, Ok(()))
+}
+
+/// Reads some bytes, and all descriptors that come with them, without waiting.
+fn take_some(stream: &UnixStream, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received =
+        rustix::io::retry_on_intr(|| recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut control, flags))?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
+        }
+    }
+    Ok(received.bytes)
+}
+
+/// A front end's socket that nobody speaks on any more. When it is dropped, what was queued on it is closed: who
+/// else has the socket, as whoever keeps connections for a restart, does not have to wait for that.
+#[derive(Debug)]
+pub struct Parted(pub UnixStream);
+
+impl Drop for Parted {
+    fn drop(&mut self) {
+        // Nothing more is queued from here on.
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+        let mut bytes = [0; HEADER_LEN + MAX_MSG_SIZE];
+        while let Ok(1..) = take_some(&self.0, &mut bytes, &mut Vec::new()) {}
+    }
 }
 
 /// Looks at the next message without taking it.
@@ -81,15 +145,14 @@ pub fn glance(stream: &UnixStream) -> Result<Glance, String> {
     if peeked.bytes < HEADER_LEN {
         return Err("a message header came in pieces, with file descriptors between them".into());
     }
-    // Descriptors that found no room in the (empty) control buffer.
-    let header = parse(bytes, peeked.flags.contains(ReturnFlags::CTRUNC))?;
+    let header = parse(bytes)?;
     if queued < HEADER_LEN + header.size || !has_room(stream).map_err(socket)? {
         return Ok(Glance::Partial);
     }
     Ok(Glance::Whole(header))
 }
 
-fn parse(bytes: [u8; HEADER_LEN], may_have_fds: bool) -> Result<Header, String> {
+fn parse(bytes: [u8; HEADER_LEN]) -> Result<Header, String> {
     let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
     let (code, flags, size) = (word(0), word(4), word(8));
     let code = FrontendReq::try_from(code).map_err(|()| {
@@ -104,7 +167,7 @@ fn parse(bytes: [u8; HEADER_LEN], may_have_fds: bool) -> Result<Header, String> 
     if size as usize > MAX_MSG_SIZE {
         return Err(format!("{code:?}: {size} bytes of payload, expected at most {MAX_MSG_SIZE}"));
     }
-    Ok(Header { code, size: size as usize, need_reply: flags & NEED_REPLY != 0, may_have_fds })
+    Ok(Header { code, size: size as usize, need_reply: flags & NEED_REPLY != 0 })
 }
 
 fn has_room(stream: &UnixStream) -> rustix::io::Result<bool> {
@@ -125,10 +188,9 @@ pub fn success(code: FrontendReq) -> [u8; HEADER_LEN + 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{RecvAncillaryMessage, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     use std::io::{IoSlice, Read, Write};
-    use std::mem::MaybeUninit;
-    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::fd::{AsFd, BorrowedFd};
 
     fn message(code: u32, flags: u32, size: u32) -> Vec<u8> {
         [code, flags, size].iter().flat_map(|w| w.to_ne_bytes()).collect()
@@ -145,8 +207,7 @@ mod tests {
             assert_eq!(glance(&theirs), Ok(Glance::Partial));
         }
         ours.write_all(&bytes[19..]).unwrap();
-        let expected =
-            Header { code: FrontendReq::SET_FEATURES, size: 8, need_reply: true, may_have_fds: false };
+        let expected = Header { code: FrontendReq::SET_FEATURES, size: 8, need_reply: true };
         assert_eq!(glance(&theirs), Ok(Glance::Whole(expected)));
         let mut read = [0; 20];
         (&theirs).read_exact(&mut read).unwrap();
@@ -166,32 +227,27 @@ mod tests {
     }
 
     fn send(stream: &UnixStream, bytes: &[u8], fd: Option<&OwnedFd>) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
         let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+        send_all(stream, bytes, &fds);
+    }
+
+    fn send_all(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
-            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+            assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
         }
         sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
     }
 
-    /// Of the messages that wait: whether a look says that it may have descriptors, and how many arrive
-    /// when its header is read.
-    fn descriptors(stream: &UnixStream, count: usize) -> Vec<(bool, usize)> {
+    /// Takes so many messages: how many descriptors came with each, and how many strayed.
+    fn descriptors(stream: &UnixStream, count: usize) -> Vec<(usize, usize)> {
         let mut seen = Vec::new();
         for _ in 0..count {
             let Ok(Glance::Whole(header)) = glance(stream) else { panic!("a whole message") };
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let mut bytes = [0; HEADER_LEN];
-            let flags = RecvFlags::CMSG_CLOEXEC;
-            recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags).unwrap();
-            let rights = control.drain().filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(received) => Some(received.count()),
-                _ => None,
-            });
-            seen.push((header.may_have_fds, rights.sum()));
-            (&*stream).read_exact(&mut vec![0; header.size]).unwrap();
+            let (message, taken) = take(stream, header);
+            assert_eq!((taken, message.bytes.len()), (Ok(()), HEADER_LEN + header.size));
+            seen.push((message.descriptors.len(), message.strays.len()));
         }
         assert_eq!(glance(stream), Ok(Glance::Nothing));
         seen
@@ -209,15 +265,18 @@ mod tests {
         {
             send(&ours, bytes, fds.then_some(&event));
         }
-        let none = (false, 0);
-        assert_eq!(descriptors(&theirs, 5), [(true, 0), (true, 1), (true, 0), (true, 1), none]);
+        assert_eq!(descriptors(&theirs, 5), [(0, 0), (1, 0), (0, 0), (1, 0), (0, 0)]);
         // Sent as one, they are the first one's: that is all the socket knows.
         send(&ours, &[owner.clone(), call.clone()].concat(), Some(&event));
-        assert_eq!(descriptors(&theirs, 2), [(true, 1), none]);
+        assert_eq!(descriptors(&theirs, 2), [(1, 0), (0, 0)]);
         // In the middle of a message they are not its own.
         send(&ours, &call[..HEADER_LEN], None);
         send(&ours, &call[HEADER_LEN..], Some(&event));
-        assert_eq!(descriptors(&theirs, 1), [(true, 0)]);
+        assert_eq!(descriptors(&theirs, 1), [(0, 1)]);
+        // As many as there can be.
+        let many = vec![event.as_fd(); SCM_MAX];
+        send_all(&ours, &owner, &many);
+        assert_eq!(descriptors(&theirs, 1), [(SCM_MAX, 0)]);
     }
 
     #[test]
@@ -230,7 +289,7 @@ mod tests {
             (message(1, 0x5, 0), "a reply to nothing"),
             (message(5, 1, 4097), "4097 bytes of payload, expected at most 4096"),
         ] {
-            let error = parse(bytes.try_into().unwrap(), false).unwrap_err();
+            let error = parse(bytes.try_into().unwrap()).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
     }

@@ -14,10 +14,11 @@
 use super::inflight::TMPFS_MAGIC;
 use super::sigbus::Watch;
 use super::{Chain, GuestMemory};
+use crate::quota::Charge;
 use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -78,6 +79,8 @@ pub struct LogArea {
     size: u64,
     /// None while it is unmapped.
     watch: Option<Watch>,
+    /// Given back when it is unmapped.
+    _charge: Option<Charge>,
 }
 
 // SAFETY: the pointer leads into a shared mapping that lives as long as the value, and belongs to no
@@ -87,11 +90,11 @@ unsafe impl Send for LogArea {}
 unsafe impl Sync for LogArea {}
 
 impl LogArea {
-    /// Maps `size` bytes at `offset` of `fd` (SET_LOG_BASE). The descriptor is closed.
+    /// Maps `size` bytes at `offset` of `fd` (SET_LOG_BASE). The descriptor is not needed any more then.
     ///
     /// # Errors
     /// What a front end can get wrong, see [`LogError`].
-    pub fn map(fd: OwnedFd, size: u64, offset: u64) -> Result<Self, LogError> {
+    pub fn map(fd: impl AsFd, size: u64, offset: u64) -> Result<Self, LogError> {
         let wrong = LogError::Size { size, offset };
         let end = offset.checked_add(size).filter(|end| size > 0 && i64::try_from(*end).is_ok());
         let Some(end) = end else { return Err(wrong) };
@@ -115,7 +118,7 @@ impl LogArea {
         // SAFETY: a new mapping at an address the kernel chooses; nothing existing is touched.
         let start = unsafe { mmap(std::ptr::null_mut(), mapped, protection, MapFlags::SHARED, &fd, from) }
             .map_err(LogError::System)?;
-        let mut area = Self { mapping: start.cast(), mapped, before, size, watch: None };
+        let mut area = Self { mapping: start.cast(), mapped, before, size, watch: None, _charge: None };
         area.watch = Some(Watch::new(start, mapped, page as usize).ok_or(LogError::TooManyMapped)?);
         // A core dump has no use for it.
         // SAFETY: our own mapping, made above.
@@ -127,6 +130,13 @@ impl LogArea {
             let _ = unsafe { madvise(start, mapped, Advice::LinuxPopulateWrite) };
         }
         Ok(area)
+    }
+
+    /// Keeps what was taken of its port's [account](crate::quota::Account) for it, until it is unmapped.
+    #[must_use]
+    pub fn charged(mut self, charge: Charge) -> Self {
+        self._charge = Some(charge);
+        self
     }
 
     /// The first guest address without a bit.
@@ -239,6 +249,7 @@ mod tests {
     use crate::virtio::memory::RegionSpec;
     use proptest::prelude::*;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::os::fd::OwnedFd;
     use std::os::unix::fs::FileExt;
 
     fn file(size: u64) -> OwnedFd {

@@ -11,23 +11,26 @@
 //! A file may be cut short after it was mapped, and touching the lost pages then raises SIGBUS.
 //! A guest cannot do that; a front end can, unless the file is sealed (F_SEAL_SHRINK, QEMU's
 //! default for memory-backend-memfd). What can be checked is checked when mapping; what is lost
-//! later costs the port its connection ([`sigbus`](super::sigbus)).
+//! later costs the port its connection ([`sigbus`](super::sigbus)). What can be memory at all:
+//! [`backing`].
 
 use super::Span;
+use super::backing::{self, Backing, Unfit};
 use super::sigbus::Watch;
-use rustix::fs::{FileType, fstat, fstatfs};
+use crate::quota::Charge;
+use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Most regions of one table. QEMU has at most 509 memory slots, and uses 2 or 3.
 pub const MAX_REGIONS: usize = 64;
 
 /// One region of a vhost-user memory table (vhost-user, "Memory region description").
-#[derive(Debug)]
-pub struct RegionSpec {
+#[derive(Clone, Debug)]
+pub struct RegionSpec<F = OwnedFd> {
     /// Guest physical address of the first byte.
     pub guest_addr: u64,
     /// Address of the first byte in the front end's own address space; vring addresses are given in it.
@@ -37,7 +40,7 @@ pub struct RegionSpec {
     /// Offset of the first byte in `fd`.
     pub mmap_offset: u64,
     /// The shared memory.
-    pub fd: OwnedFd,
+    pub fd: F,
 }
 
 /// Why a memory table cannot be used. Regions are numbered as the front end sent them.
@@ -62,9 +65,14 @@ pub enum MapError {
     /// Two regions claim the same guest addresses.
     #[error("memory regions {0} and {1} overlap in guest addresses")]
     Overlap(usize, usize),
-    /// Not something whose length can be known.
-    #[error("memory region {0}: not a file (use memory-backend-memfd or memory-backend-file)")]
-    NotAFile(usize),
+    /// Its file cannot be memory.
+    #[error("memory region {region}: {why}")]
+    Unfit {
+        /// Which region.
+        region: usize,
+        /// What it is.
+        why: Unfit,
+    },
     /// The file ends before the region does; reading there would raise SIGBUS.
     #[error("memory region {region} ends at byte {end} of its file, which has {file} bytes")]
     FileTooSmall {
@@ -141,7 +149,11 @@ pub struct GuestMemory {
     /// Front end's address of each of `regions`.
     user_addrs: Vec<u64>,
     preallocated: bool,
+    /// Something of it is on a disk, by this file system.
+    disk: Option<&'static str>,
     mappings: Vec<Mapping>,
+    /// Given back when it is unmapped.
+    _charge: Option<Charge>,
 }
 
 // SAFETY: the pointers lead into shared mappings that live as long as the value, and belong to
@@ -151,15 +163,17 @@ unsafe impl Send for GuestMemory {}
 unsafe impl Sync for GuestMemory {}
 
 impl GuestMemory {
-    /// Maps a memory table. The descriptors are closed, the mappings stay.
+    /// Maps a memory table. The descriptors are not needed any more then.
     ///
     /// Memory whose every page is there already is also entered into this process's page
-    /// tables, so that no worker ever waits for a page fault in it.
+    /// tables, so that no worker ever waits for a page fault in it. A file that is not
+    /// [memory](backing::is_memory) is asked what it is on, which may take as long as its file system likes.
     ///
     /// # Errors
     /// What a front end can get wrong, see [`MapError`]. Nothing stays mapped then.
-    pub fn map(specs: Vec<RegionSpec>) -> Result<Self, MapError> {
-        check_table(&specs)?;
+    pub fn map<F: AsFd>(specs: impl AsRef<[RegionSpec<F>]>) -> Result<Self, MapError> {
+        let specs = specs.as_ref();
+        check_table(specs)?;
 
         let mut order: Vec<usize> = (0..specs.len()).collect();
         order.sort_by_key(|&i| specs[i].guest_addr);
@@ -174,16 +188,19 @@ impl GuestMemory {
             regions: Vec::with_capacity(specs.len()),
             user_addrs: Vec::with_capacity(specs.len()),
             preallocated: false,
+            disk: None,
             mappings: Vec::with_capacity(specs.len()),
+            _charge: None,
         };
         // Bytes wanted of and present in each file. QEMU cuts one file into several regions.
         let mut files: BTreeMap<(u64, u64), (u64, u64)> = BTreeMap::new();
         for &i in &order {
             let spec = &specs[i];
-            let stat = fstat(&spec.fd).map_err(|errno| system(i, "fstat", errno))?;
-            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                return Err(MapError::NotAFile(i));
+            let backing = backing::look(&spec.fd).map_err(|why| MapError::Unfit { region: i, why })?;
+            if let Backing::Disk(name) = backing {
+                memory.disk = Some(name);
             }
+            let stat = fstat(&spec.fd).map_err(|errno| system(i, "fstat", errno))?;
             let (file, end) = (stat.st_size as u64, spec.mmap_offset + spec.size);
             if end > file {
                 return Err(MapError::FileTooSmall { region: i, end, file });
@@ -196,7 +213,9 @@ impl GuestMemory {
             memory.user_addrs.push(spec.user_addr);
             memory.mappings.push(mapping);
         }
-        memory.preallocated = files.values().all(|&(wanted, present)| wanted <= present);
+        // What is on a disk may be written back and forgotten at any time.
+        memory.preallocated =
+            memory.disk.is_none() && files.values().all(|&(wanted, present)| wanted <= present);
         if memory.preallocated {
             memory.populate();
         }
@@ -268,23 +287,40 @@ impl GuestMemory {
         self.preallocated
     }
 
+    /// The file system of the disk that some of it is on, where it is: whoever touches a page may wait for
+    /// the disk.
+    pub fn disk(&self) -> Option<&'static str> {
+        self.disk
+    }
+
+    /// Keeps what was taken of its port's [account](crate::quota::Account) for it, until it is unmapped.
+    #[must_use]
+    pub fn charged(self, charge: Charge) -> Self {
+        Self { _charge: Some(charge), ..self }
+    }
+
     /// Whether a part of it was taken away since, and replaced by zeros: the port is to be
     /// disconnected.
     pub fn is_lost(&self) -> bool {
         self.mappings.iter().any(|mapping| mapping.watch.as_ref().is_some_and(Watch::is_lost))
     }
 
-    /// Enters all pages into our page tables. Best effort: kernels before 5.14 cannot.
+    /// Enters all pages into our page tables. Best effort: kernels before 5.14 cannot. Piece by piece: the
+    /// process's address space is locked meanwhile, which a worker's fault would wait for.
     fn populate(&self) {
+        const PIECE: usize = 64 << 20;
         for mapping in &self.mappings {
-            // SAFETY: our own mapping; populating changes no byte of it.
-            let _ = unsafe { madvise(mapping.start, mapping.len, Advice::LinuxPopulateWrite) };
+            for at in (0..mapping.len).step_by(PIECE) {
+                let (start, len) = (mapping.start.wrapping_byte_add(at), PIECE.min(mapping.len - at));
+                // SAFETY: inside our own mapping; populating changes no byte of it.
+                let _ = unsafe { madvise(start, len, Advice::LinuxPopulateWrite) };
+            }
         }
     }
 }
 
 /// What can be said of a table before its files are looked at.
-fn check_table(specs: &[RegionSpec]) -> Result<(), MapError> {
+fn check_table<F>(specs: &[RegionSpec<F>]) -> Result<(), MapError> {
     if specs.is_empty() {
         return Err(MapError::NoRegions);
     }
@@ -305,7 +341,7 @@ fn check_table(specs: &[RegionSpec]) -> Result<(), MapError> {
 }
 
 /// Maps the pages that hold the region; returns the mapping and the region's first byte in it.
-fn map_region(i: usize, spec: &RegionSpec) -> Result<(Mapping, *mut u8), MapError> {
+fn map_region<F: AsFd>(i: usize, spec: &RegionSpec<F>) -> Result<(Mapping, *mut u8), MapError> {
     const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
     let fs = fstatfs(&spec.fd).map_err(|errno| system(i, "fstatfs", errno))?;
     // Files of huge pages are mapped and unmapped in whole huge pages.

@@ -29,6 +29,7 @@
 //!
 //! Payload may change under our hands at any time; whoever decides on bytes copies them first.
 
+pub mod backing;
 mod error;
 mod inflight;
 mod layout;

@@ -18,13 +18,27 @@ use crate::port::{Link, NEVER, Port, PortContract, PortInfo};
 use crate::sched::Queued;
 use crate::stats::DropReason;
 use crate::vhost_user::VringSetup;
+use crate::vhost_user::conduct::{Event, LONG, Object};
+use crate::vhost_user::kept::Numbered;
+use crate::vhost_user::notifier::{Call, cpu_time};
 use crate::virtio::{DirtyLog, GuestMemory, sigbus};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// A link that broke, and why: from a worker to whoever takes care of ports.
-pub type Faults = Sender<(PortIndex, String)>;
+/// What a worker finds wrong with a port.
+#[derive(Debug)]
+pub enum Trouble {
+    /// Its link broke: why.
+    Broken(String),
+    /// An object of its front end held the worker up.
+    Held(Event),
+}
+
+/// From workers to whoever takes care of ports.
+pub type Troubles = Sender<(PortIndex, Trouble)>;
+
+/// What a queue's driver tells us by, and what we tell it by.
+pub type Notifications = (Option<Numbered>, Option<Call>);
 
 impl Worker {
     /// H: loops longer than this many nanoseconds are counted.
@@ -306,8 +320,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes a queue of a quiet port out of service; returns where it stopped.
-    pub fn stop_queue(&mut self, index: PortIndex, queue: u16) -> Option<u32> {
+    /// Takes a queue of a quiet port out of service; returns where it stopped, and its notifications, for the
+    /// caller to give up.
+    pub fn stop_queue(&mut self, index: PortIndex, queue: u16) -> Option<(u32, Notifications)> {
         let vhost = self.vhost(index)?;
         let log = vhost.log.clone();
         let ring = vhost.ring(queue)?;
@@ -316,8 +331,9 @@ impl Worker {
             // Also what was written to it to ask for kicks.
             ring.mark(log);
         }
-        if let Some(kick) = ring.kick.take() {
-            self.sleeper.remove_kick(kick);
+        let notifications = (ring.kick.take(), ring.call.take());
+        if let Some(kick) = &notifications.0 {
+            self.forget_kick(index, kick);
         }
         let vhost = self.vhost(index)?;
         let pair = usize::from(queue / 2);
@@ -327,7 +343,7 @@ impl Worker {
             vhost.tx[pair].take().map(|tx| tx.ring)
         };
         vhost.note_enabled();
-        Some(ring?.queue.retire())
+        Some((ring?.queue.retire(), notifications))
     }
 
     /// SET_VRING_ENABLE. Returns whether the port came up by it: whether this
@@ -349,20 +365,21 @@ impl Worker {
         }
     }
 
-    /// Replaces what tells a queue's driver.
-    pub fn set_call(&mut self, index: PortIndex, queue: u16, call: Option<OwnedFd>) {
-        if let Some(ring) = self.vhost(index).and_then(|vhost| vhost.ring(queue)) {
-            ring.call = call;
-        }
+    /// Replaces what tells a queue's driver. What did before is returned, for the caller to give up.
+    pub fn set_call(&mut self, index: PortIndex, queue: u16, call: Option<Call>) -> Option<Call> {
+        let ring = self.vhost(index).and_then(|vhost| vhost.ring(queue))?;
+        std::mem::replace(&mut ring.call, call)
     }
 
-    /// Replaces what a queue's driver tells us by.
-    pub fn set_kick(&mut self, index: PortIndex, queue: u16, kick: Option<OwnedFd>) {
-        let Some(ring) = self.vhost(index).and_then(|vhost| vhost.ring(queue)) else { return };
-        if let Some(old) = std::mem::replace(&mut ring.kick, kick) {
-            self.sleeper.remove_kick(old);
+    /// Replaces what a queue's driver tells us by. What it did before is returned, for the caller to give up.
+    pub fn set_kick(&mut self, index: PortIndex, queue: u16, kick: Option<Numbered>) -> Option<Numbered> {
+        let ring = self.vhost(index).and_then(|vhost| vhost.ring(queue))?;
+        let old = std::mem::replace(&mut ring.kick, kick);
+        if let Some(old) = &old {
+            self.forget_kick(index, old);
         }
         self.listen(index, queue);
+        old
     }
 
     /// The front end went away: a quiet port gives up rings and memory. Returned, for the caller to
@@ -372,9 +389,10 @@ impl Worker {
         self.clear_egress(index);
         self.settle();
         let vhost = self.vhost(index)?;
-        let kicks: Vec<OwnedFd> = vhost.rings().filter_map(|ring| ring.kick.take()).collect();
+        let kicks: Vec<Numbered> = vhost.rings().filter_map(|ring| ring.kick.clone()).collect();
         let gone = std::mem::take(vhost);
-        kicks.iter().for_each(|kick| self.sleeper.remove_kick(kick));
+        // Clones: the last ones are in what is returned.
+        kicks.iter().for_each(|kick| self.forget_kick(index, kick));
         if let Some(port) = &mut self.ports[index as usize] {
             port.broken = false;
         }
@@ -398,7 +416,7 @@ impl Worker {
                 reason = sigbus::REASON;
             }
         }
-        let _ = self.faults.send((port.index, reason.to_owned()));
+        let _ = self.troubles.send((port.index, Trouble::Broken(reason.to_owned())));
     }
 
     /// Guest memory was lost: the own ports it belongs to are broken. `true` where there is one.
@@ -425,7 +443,25 @@ impl Worker {
             return;
         };
         if let Some(kick) = vhost.ring(queue).and_then(|ring| ring.kick.as_ref()) {
+            let before = cpu_time();
             self.sleeper.add_kick(index, kick);
+            self.note_kick(index, before);
+        }
+    }
+
+    /// Listens to a kick no more.
+    fn forget_kick(&mut self, index: PortIndex, kick: &Numbered) {
+        let before = cpu_time();
+        self.sleeper.remove_kick(kick);
+        self.note_kick(index, before);
+    }
+
+    /// Listening to a kick, or not any more, began at `before` of this thread's CPU time. The kernel takes a lock of
+    /// the front end's object for it, which others can hold for long.
+    fn note_kick(&self, index: PortIndex, before: u64) {
+        let took = cpu_time().saturating_sub(before);
+        if took >= LONG {
+            let _ = self.troubles.send((index, Trouble::Held(Event { object: Object::Kick, took })));
         }
     }
 

@@ -55,7 +55,7 @@ use crate::fdb::{Fdb, PortIndex};
 use crate::port::{NEVER, Port, PortInfo, PortSet};
 use crate::stats::layout::{VNICS, WorkerSlot};
 use crate::virtio::sigbus;
-use change::Faults;
+use change::Troubles;
 use crossing::{Crossing, Fate, Peer};
 use deliver::Scratch;
 use flood::FloodPool;
@@ -124,8 +124,8 @@ pub struct Worker {
     /// None while it is in use.
     batch: Option<Box<fast::Batch>>,
     sleeper: Sleeper,
-    /// Where broken links are reported.
-    faults: Faults,
+    /// Where it is told what is wrong with ports.
+    troubles: Troubles,
     stats: &'static WorkerSlot,
     /// H: loops longer than this are counted.
     host_latency: u64,
@@ -150,7 +150,7 @@ impl Worker {
         claims: Arc<Claims>,
         peers: Peers,
         stats: &'static WorkerSlot,
-        faults: Faults,
+        troubles: Troubles,
     ) -> std::io::Result<Self> {
         Ok(Self {
             id,
@@ -175,7 +175,7 @@ impl Worker {
             batch: Some(Box::default()),
             sleeper: Sleeper::new(inbox.bell())?,
             inbox,
-            faults,
+            troubles,
             stats,
             host_latency: u64::MAX,
             now: clock(),

@@ -86,6 +86,7 @@ fn be_switch(role: &str) {
         cpus: vec![],
         realtime_priority: None,
         replace: false,
+        guest_memory: tidegate_switch::quota::PORT_MEMORY,
         user: None,
         confined: role != "open",
     };

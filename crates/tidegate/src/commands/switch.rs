@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 use tidegate_switch::confine::User;
 use tidegate_switch::control::Client;
+use tidegate_switch::quota::PORT_MEMORY;
 
 /// Default of `--socket`, and of the agent's `--switch`.
 pub const SOCKET: &str = "/run/tidegate/switch.sock";
@@ -26,6 +27,9 @@ pub struct Args {
     /// Run the workers under SCHED_FIFO at this priority, 1 to 99 (needs CAP_SYS_NICE)
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u8).range(1..=99))]
     fifo_priority: Option<u8>,
+    /// Most memory that one front end may share, GiB
+    #[arg(long, value_name = "GIB", default_value_t = PORT_MEMORY >> 30, value_parser = clap::value_parser!(u64).range(1..=32_768))]
+    guest_memory: u64,
     /// User to become before the first frame, by name or number; needs root
     #[arg(long, value_name = "USER", conflicts_with = "no_confinement")]
     user: Option<String>,
@@ -84,6 +88,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         user: args.user.as_deref().map(User::find).transpose().map_err(Failure::failed)?,
         confined: !args.no_confinement,
         replace: args.replace,
+        guest_memory: args.guest_memory << 30,
     };
     tidegate_switch::run(options).map_err(Failure::failed)
 }

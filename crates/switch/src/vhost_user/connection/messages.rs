@@ -6,7 +6,7 @@
 
 use super::super::features::{self, F_RING_PACKED, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES};
 use super::super::kept::Numbered;
-use super::{Addresses, Connection, MAX_REGIONS, event, refuse};
+use super::{Addresses, Connection, MAX_REGIONS, refuse};
 use crate::virtio::memory::RegionSpec;
 use crate::virtio::{Inflight, Queue};
 use std::fs::File;
@@ -27,20 +27,21 @@ fn not_offered<T>(what: &'static str) -> Result<T> {
     Err(Error::InvalidOperation(what))
 }
 
-fn region_spec(region: &VhostUserMemoryRegion, file: File) -> RegionSpec {
+fn region_spec(region: &VhostUserMemoryRegion, fd: Numbered) -> RegionSpec<Numbered> {
     RegionSpec {
         guest_addr: region.guest_phys_addr,
         user_addr: region.user_addr,
         size: region.memory_size,
         mmap_offset: region.mmap_offset,
-        fd: file.into(),
+        fd,
     }
 }
 
 /// Whether two descriptions mean the same bytes at the same addresses.
-fn is_same(a: &RegionSpec, b: &RegionSpec) -> bool {
-    let place = |r: &RegionSpec| (r.guest_addr, r.user_addr, r.size, r.mmap_offset);
-    let file = |r: &RegionSpec| rustix::fs::fstat(&r.fd).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+fn is_same(a: &RegionSpec<Numbered>, b: &RegionSpec<Numbered>) -> bool {
+    let place = |r: &RegionSpec<Numbered>| (r.guest_addr, r.user_addr, r.size, r.mmap_offset);
+    let file =
+        |r: &RegionSpec<Numbered>| rustix::fs::fstat(&r.fd).map(|stat| (stat.st_dev, stat.st_ino)).ok();
     place(a) == place(b) && file(a).is_some() && file(a) == file(b)
 }
 
@@ -58,7 +59,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
     }
 
     fn get_features(&mut self) -> Result<u64> {
-        let hidden = if self.status.offers_in_order() { 0 } else { features::F_IN_ORDER };
+        let hidden = if self.status.has_deadline() { features::F_IN_ORDER } else { 0 };
         Ok(features::offered(self.queue_pairs) & !hidden)
     }
 
@@ -118,8 +119,10 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         _postcopy_listening: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
         let regions = regions.iter().zip(files);
-        let specs = regions.map(|(region, file)| region_spec(region, file));
-        self.set_regions("SET_MEM_TABLE", specs.collect())?;
+        let specs = regions
+            .map(|(region, file)| Ok(region_spec(region, self.numbered("SET_MEM_TABLE", file.into())?)));
+        let specs = specs.collect::<Result<_>>()?;
+        self.set_regions("SET_MEM_TABLE", specs)?;
         Ok(None)
     }
 
@@ -134,11 +137,12 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         file: File,
         _postcopy_listening: Option<bool>,
     ) -> Result<Option<u64>> {
-        let added = region_spec(region, file);
+        let added = region_spec(region, self.numbered("ADD_MEM_REG", file.into())?);
         if self.regions.iter().any(|known| is_same(known, &added)) {
+            self.service.errands.give_up(added);
             return Ok(None);
         }
-        let mut regions = std::mem::take(&mut self.regions);
+        let mut regions = self.regions.clone();
         if regions.len() == MAX_REGIONS {
             return refuse(format!("ADD_MEM_REG: more than {MAX_REGIONS} regions"));
         }
@@ -158,7 +162,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
             }
             return refuse(format!("REM_MEM_REG: no region of {size} bytes at guest address {guest:#x}"));
         };
-        let mut regions = std::mem::take(&mut self.regions);
+        let mut regions = self.regions.clone();
         regions.remove(gone);
         if regions.is_empty() {
             // An empty table cannot be mapped. The workers keep the old one, unused,
@@ -167,7 +171,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
                 return refuse(format!("REM_MEM_REG: the last region, while queue {index} is running"));
             }
             self.has_memory = false;
-            self.files.clear();
+            self.service.errands.give_up(std::mem::take(&mut self.regions));
             self.status.update(|now| now.memory_preallocated = None);
             return Ok(());
         }
@@ -232,12 +236,13 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let (index, vring) = self.vring("GET_VRING_BASE", index)?;
-        vring.kick = None;
+        let kick = vring.kick.take();
         if std::mem::take(&mut vring.running)
             && let Some(next) = self.control.stop_queue(index)
         {
             self.vrings[usize::from(index)].base = Some(next);
         }
+        self.service.errands.give_up(kick);
         self.publish();
         let base = self.vrings[usize::from(index)].base;
         let base = base.unwrap_or(Queue::first_base(self.is_packed()));
@@ -245,30 +250,32 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
     }
 
     fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let (index, vring) = self.vring("SET_VRING_KICK", index.into())?;
-        let kick = event("SET_VRING_KICK", index, file)?;
-        if vring.running {
-            vring.kick = kick.map(Numbered::new);
-            let kick = vring.kick.as_ref().map(Numbered::duplicate).transpose();
-            self.control.set_kick(index, kick.map_err(Error::ReqHandlerError)?);
-            return Ok(());
+        let (index, _) = self.vring("SET_VRING_KICK", index.into())?;
+        let kick = self.kick(index, file)?;
+        let vring = &mut self.vrings[usize::from(index)];
+        if !vring.running {
+            return self.start(index, kick);
         }
-        self.start(index, kick)
+        self.service.errands.give_up(std::mem::replace(&mut vring.kick, kick.clone()));
+        self.control.set_kick(index, kick);
+        Ok(())
     }
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let (index, vring) = self.vring("SET_VRING_CALL", index.into())?;
-        vring.call = event("SET_VRING_CALL", index, file)?.map(Numbered::new);
+        let (index, _) = self.vring("SET_VRING_CALL", index.into())?;
+        let call = self.call(index, file)?;
+        let vring = &mut self.vrings[usize::from(index)];
+        self.service.errands.give_up(std::mem::replace(&mut vring.call, call.clone()));
         if vring.running {
-            let call = vring.call.as_ref().map(Numbered::duplicate).transpose();
-            self.control.set_call(index, call.map_err(Error::ReqHandlerError)?);
+            self.control.set_call(index, call);
         }
         Ok(())
     }
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let (index, vring) = self.vring("SET_VRING_ERR", index.into())?;
-        vring.err = event("SET_VRING_ERR", index, file)?.map(Numbered::new);
+        let (index, _) = self.vring("SET_VRING_ERR", index.into())?;
+        let err = self.event("SET_VRING_ERR", index, file)?;
+        self.service.errands.give_up(std::mem::replace(&mut self.vrings[usize::from(index)].err, err));
         Ok(())
     }
 
@@ -343,9 +350,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
         // Copies: the message is packed.
         let (size, offset) = (log.mmap_size, log.mmap_offset);
-        match self.logging.set_base(file.into(), size, offset) {
-            Ok(()) => self.set_log("SET_LOG_BASE"),
-            Err(error) => refuse(format!("SET_LOG_BASE: {error}")),
-        }
+        self.set_log_file("SET_LOG_BASE", file, size, offset)?;
+        self.set_log("SET_LOG_BASE")
     }
 }

@@ -12,24 +12,31 @@
 //!
 //! A queue starts at SET_VRING_KICK: front ends send it last, and a queue that
 //! is polled for a moment too early finds nothing in its ring.
+//!
+//! What is not needed any more is [given up](super::errands): to close a descriptor or to unmap memory may
+//! take long.
 
 mod messages;
 
+use super::conduct::{Event, LONG, Object};
 use super::features::{F_RING_PACKED, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES};
 use super::kept::{Descriptors, Kept, KeptRegion, KeptVring, Number, Numbered};
 use super::logging::Logging;
-use super::shared;
+use super::notifier::{self, Call, Notifier};
+use super::service::Service;
 use super::status::{ConnectionStatus, State};
-use super::{PortControl, VringSetup, used_bytes};
-use crate::eventfd;
+use super::{PortControl, VringSetup, door, shared, used_bytes};
+use crate::quota::{Amounts, Exceeded};
 use crate::virtio::memory::{GuestMemory, RegionSpec};
 use crate::virtio::{Inflight, MAX_ENTRIES, Queue, QueueInflight};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate_contract::Mac;
 use vhost::vhost_user::message::VhostUserVringAddrFlags;
 use vhost::vhost_user::{Error, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
@@ -42,6 +49,24 @@ pub const NOT_SHARED: &str = "guest memory is not shared; add share=on: \
 /// Regions a memory table may have; also the most descriptors one message can carry.
 const MAX_REGIONS: usize = 32;
 
+/// How long it may take to try an event counter.
+const TRIAL: Duration = Duration::from_millis(500);
+
+/// The queues of a connection that is over. When it is dropped, their error descriptors are signalled.
+struct Parting {
+    vrings: Vec<Vring>,
+    blame: bool,
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        for err in self.vrings.iter().filter(|_| self.blame).filter_map(|vring| vring.err.as_ref()) {
+            // Nobody has to listen.
+            let _ = crate::eventfd::signal(err);
+        }
+    }
+}
+
 /// One virtqueue, as far as the front end has described it.
 #[derive(Debug, Default)]
 struct Vring {
@@ -53,7 +78,7 @@ struct Vring {
     log: Option<u64>,
     /// Of a running queue.
     kick: Option<Numbered>,
-    call: Option<Numbered>,
+    call: Option<Call>,
     err: Option<Numbered>,
     enabled: bool,
     running: bool,
@@ -70,15 +95,15 @@ struct Addresses {
 pub struct Connection<'a> {
     control: &'a mut (dyn PortControl + Send),
     status: &'a ConnectionStatus,
+    service: &'a Service,
+    notifier: &'a Notifier,
     queue_pairs: u16,
     /// `None` until SET_FEATURES. Without LOG_ALL, which comes and goes.
     features: Option<u64>,
     logging: Logging,
     protocol_features: u64,
     /// The table as it was sent: ADD_MEM_REG and REM_MEM_REG change it.
-    regions: Vec<RegionSpec>,
-    /// Their files, for whoever keeps them.
-    files: Vec<Numbered>,
+    regions: Vec<RegionSpec<Numbered>>,
     /// What the workers have of it.
     memory: Option<Arc<GuestMemory>>,
     has_memory: bool,
@@ -97,23 +122,32 @@ fn refuse<T>(reason: impl Into<String>) -> Result<T> {
     Err(Error::ReqHandlerError(io::Error::other(reason.into())))
 }
 
+/// A message that wants more than the port may have; ends the connection.
+fn exceeded(message: &str, exceeded: Exceeded) -> Error {
+    let reason = format!("{message}: {exceeded}");
+    Error::ReqHandlerError(io::Error::new(io::ErrorKind::QuotaExceeded, reason))
+}
+
 impl<'a> Connection<'a> {
     /// A front end that has said nothing yet, on a port of that many queue pairs.
     pub fn new(
         control: &'a mut (dyn PortControl + Send),
         status: &'a ConnectionStatus,
+        service: &'a Service,
+        notifier: &'a Notifier,
         queue_pairs: u16,
     ) -> Self {
         let vrings = (0..queue_pairs * 2).map(|_| Vring::default()).collect();
         Self {
             control,
             status,
+            service,
+            notifier,
             queue_pairs,
             features: None,
             logging: Logging::default(),
             protocol_features: 0,
             regions: Vec::new(),
-            files: Vec::new(),
             memory: None,
             has_memory: false,
             memory_is_alive: false,
@@ -148,9 +182,18 @@ impl<'a> Connection<'a> {
 
     fn use_inflight(&mut self, inflight: Inflight) -> Result<()> {
         let file = inflight.fd().try_clone_to_owned().map_err(Error::ReqHandlerError)?;
-        self.inflight_file = Some(Numbered::new(file));
-        self.inflight = Some(inflight);
+        let file = self.numbered("in-flight region", file)?;
+        let before = (self.inflight_file.replace(file), self.inflight.replace(inflight));
+        self.service.errands.give_up(before);
         Ok(())
+    }
+
+    /// Charges a descriptor to the port.
+    fn numbered(&self, message: &str, fd: OwnedFd) -> Result<Numbered> {
+        Numbered::charged(fd, &self.service.account).map_err(|(fd, why)| {
+            self.service.errands.give_up(fd);
+            exceeded(message, why)
+        })
     }
 
     fn none_runs(&self, message: &str) -> Result<()> {
@@ -192,43 +235,40 @@ impl<'a> Connection<'a> {
     /// descriptors (SET_VRING_ERR) are signalled.
     pub fn close(&mut self, reason: &str, blame: bool) {
         self.control.disconnect(reason);
-        if blame {
-            for err in self.vrings.iter().filter_map(|vring| vring.err.as_ref()) {
-                // Nobody has to listen.
-                let _ = eventfd::signal(err);
-            }
-        }
-        self.vrings.clear();
-        self.regions.clear();
-        self.files.clear();
-        (self.memory, self.logging) = (None, Logging::default());
+        let vrings = std::mem::take(&mut self.vrings);
+        let regions = std::mem::take(&mut self.regions);
+        let inflight = (self.inflight.take(), self.inflight_file.take());
+        let memory = (self.memory.take(), std::mem::take(&mut self.logging));
+        let calls = self.notifier.forget();
+        self.service.errands.give_up(Parting { vrings, blame });
+        self.service.errands.give_up((regions, inflight, memory, calls));
     }
 
     /// Everything the front end has said on `stream`, and the descriptors that came with it.
     pub fn kept(&self, stream: &Numbered) -> (Kept, Vec<Numbered>) {
         let mut descriptors = vec![stream.clone()];
-        descriptors.extend(self.files.iter().cloned());
-        let mut number = |fd: &Option<Numbered>| -> Option<Number> {
-            descriptors.extend(fd.clone());
-            fd.as_ref().map(Numbered::number)
+        descriptors.extend(self.regions.iter().map(|region| region.fd.clone()));
+        let mut number = |fd: Option<&Numbered>| -> Option<Number> {
+            descriptors.extend(fd.cloned());
+            fd.map(Numbered::number)
         };
         let vrings = self.vrings.iter().map(|vring| KeptVring {
             size: vring.size,
             addresses: vring.addresses.map(|at| (at.desc, at.avail, at.used)),
             base: vring.base,
             log: vring.log,
-            kick: number(&vring.kick),
-            call: number(&vring.call),
-            err: number(&vring.err),
+            kick: number(vring.kick.as_ref()),
+            call: number(vring.call.as_ref().map(Call::event)),
+            err: number(vring.err.as_ref()),
             enabled: vring.enabled,
             running: vring.running,
         });
-        let regions = self.regions.iter().zip(&self.files).map(|(region, file)| KeptRegion {
+        let regions = self.regions.iter().map(|region| KeptRegion {
             guest_addr: region.guest_addr,
             user_addr: region.user_addr,
             size: region.size,
             mmap_offset: region.mmap_offset,
-            file: file.number(),
+            file: region.fd.number(),
         });
         let log = self.logging.kept();
         let logs = if self.logging.all { VHOST_F_LOG_ALL } else { 0 };
@@ -262,18 +302,17 @@ impl<'a> Connection<'a> {
         }
         if let Some(log) = &kept.log {
             let file = take(descriptors, Some(log.file))?.expect("asked for one");
-            if let Err(error) = self.logging.set_base(file.into(), log.size, log.offset) {
-                return refuse(format!("kept dirty log: {error}"));
-            }
+            self.set_log_file("kept dirty log", file, log.size, log.offset)?;
         }
         if !kept.regions.is_empty() {
             let specs = kept.regions.iter().map(|region| {
+                let file = take(descriptors, Some(region.file))?.expect("asked for one");
                 Ok(RegionSpec {
                     guest_addr: region.guest_addr,
                     user_addr: region.user_addr,
                     size: region.size,
                     mmap_offset: region.mmap_offset,
-                    fd: take(descriptors, Some(region.file))?.expect("asked for one").into(),
+                    fd: self.numbered("kept memory table", file.into())?,
                 })
             });
             let specs = specs.collect::<Result<Vec<_>>>()?;
@@ -315,7 +354,7 @@ impl<'a> Connection<'a> {
         for (index, vring) in (0..).zip(&kept.vrings).filter(|(_, vring)| vring.running) {
             self.set_vring_kick(index, take(descriptors, vring.kick)?)?;
             if let Some(call) = &self.vrings[usize::from(index)].call {
-                let _ = eventfd::signal(call);
+                call.signal();
             }
         }
         Ok(())
@@ -358,7 +397,7 @@ impl<'a> Connection<'a> {
         self.features.unwrap_or(0) & F_RING_PACKED != 0
     }
 
-    fn start(&mut self, index: u16, kick: Option<OwnedFd>) -> Result<()> {
+    fn start(&mut self, index: u16, kick: Option<Numbered>) -> Result<()> {
         let missing = |what: &str| refuse(format!("SET_VRING_KICK for queue {index} before {what}"));
         if self.features.is_none() {
             return missing("SET_FEATURES");
@@ -387,10 +426,6 @@ impl<'a> Connection<'a> {
         self.memory_is_alive = true;
         let inflight = Some(self.queue_inflight(index, size)?);
         let vring = &mut self.vrings[usize::from(index)];
-        // Kept here too: a front end may restart the queue without sending it again.
-        let call = vring.call.as_ref().map(Numbered::duplicate).transpose();
-        let kept = kick.map(Numbered::new);
-        let kick = kept.as_ref().map(Numbered::duplicate).transpose();
         let setup = VringSetup {
             size,
             desc,
@@ -398,15 +433,16 @@ impl<'a> Connection<'a> {
             used,
             base: vring.base.unwrap_or(Queue::first_base(packed)),
             log: vring.log,
-            kick: kick.map_err(Error::ReqHandlerError)?,
-            call: call.map_err(Error::ReqHandlerError)?,
+            kick: kick.clone(),
+            // Kept here too: a front end may restart the queue without sending it again.
+            call: vring.call.clone(),
             inflight,
         };
         if let Err(reason) = self.control.start_queue(index, setup) {
             return refuse(format!("queue {index} cannot start: {reason}"));
         }
         vring.running = true;
-        vring.kick = kept;
+        vring.kick = kick;
         vring.enabled |= starts_enabled;
         if vring.enabled {
             self.control.enable_queue(index, true);
@@ -416,27 +452,52 @@ impl<'a> Connection<'a> {
     }
 
     /// Maps `regions` and gives them to the workers.
-    fn set_regions(&mut self, message: &str, regions: Vec<RegionSpec>) -> Result<()> {
-        let copies = regions
-            .iter()
-            .map(|region| Ok(RegionSpec { fd: region.fd.try_clone()?, ..*region }))
-            .collect::<io::Result<Vec<_>>>();
-        let memory = match GuestMemory::map(copies.map_err(Error::ReqHandlerError)?) {
-            Ok(memory) => Arc::new(memory),
+    fn set_regions(&mut self, message: &str, regions: Vec<RegionSpec<Numbered>>) -> Result<()> {
+        let bytes = regions.iter().fold(0u64, |sum, region| sum.saturating_add(region.size));
+        let need = Amounts { bytes, regions: regions.len() as u64, descriptors: 0 };
+        let charge = self.service.account.charge(need).map_err(|why| exceeded(message, why))?;
+        let memory = match GuestMemory::map(&regions) {
+            Ok(memory) => Arc::new(memory.charged(charge)),
             Err(e) => return refuse(format!("{message}: {e}")),
         };
-        let preallocated = memory.preallocated();
+        if let Some(disk) = memory.disk() {
+            if self.status.has_deadline() {
+                return refuse(format!(
+                    "{message}: guest memory is on a disk ({disk}), where no deadline can be kept: use \
+                     memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs; or take the deadline out of \
+                     the contract"
+                ));
+            }
+            tracing::warn!(
+                port = self.service.name,
+                "guest memory is on a disk ({disk}): whenever a page has to be read from there, all frames wait; use \
+                 memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs"
+            );
+        }
         if let Err(reason) = self.control.set_memory(memory.clone()) {
             return refuse(format!("{message}: {reason}"));
         }
-        let files = regions.iter().map(|region| region.fd.try_clone().map(Numbered::new));
-        self.files = files.collect::<io::Result<_>>().map_err(Error::ReqHandlerError)?;
-        self.memory = Some(memory);
-        self.regions = regions;
+        let preallocated = memory.preallocated();
+        let before = (self.memory.replace(memory), std::mem::replace(&mut self.regions, regions));
+        self.service.errands.give_up(before);
         self.has_memory = true;
         self.set_log(message)?;
         self.status.update(|now| now.memory_preallocated = Some(preallocated));
         Ok(())
+    }
+
+    /// SET_LOG_BASE.
+    fn set_log_file(&mut self, message: &str, file: File, size: u64, offset: u64) -> Result<()> {
+        let need = Amounts { bytes: size, regions: 1, descriptors: 0 };
+        let charge = self.service.account.charge(need).map_err(|why| exceeded(message, why))?;
+        let file = self.numbered(message, file.into())?;
+        match self.logging.set_base(file, size, offset, charge) {
+            Ok(before) => {
+                self.service.errands.give_up(before);
+                Ok(())
+            }
+            Err(error) => refuse(format!("{message}: {error}")),
+        }
     }
 
     /// Begins or ends logging, as far as is known where.
@@ -483,19 +544,66 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// A descriptor that a worker polls or [signals](eventfd::signal): an eventfd, and made not to block, whatever
-/// the front end has put behind it. A pipe that is full, or a file of FUSE, would stop every port.
-fn event(message: &str, index: u16, file: Option<File>) -> Result<Option<OwnedFd>> {
-    /// File system of eventfds and their like (linux/magic.h).
-    const ANON_INODE_FS_MAGIC: u32 = 0x0904_1934;
-    let Some(file) = file else { return Ok(None) };
-    let system = |errno: Errno| Error::ReqHandlerError(errno.into());
-    if fstatfs(&file).map_err(system)?.f_type as u32 != ANON_INODE_FS_MAGIC {
-        return refuse(format!("{message}: the descriptor for queue {index} is not an eventfd"));
+impl Connection<'_> {
+    /// A descriptor that a worker polls or signals: an event counter, made not to block.
+    fn event(&self, message: &str, index: u16, file: Option<File>) -> Result<Option<Numbered>> {
+        let Some(file) = file else { return Ok(None) };
+        // Looked at where it came in, too; what comes from another process did not come in there.
+        door::counter(message, index, &file).or_else(refuse)?;
+        let system = |errno: Errno| Error::ReqHandlerError(errno.into());
+        let flags = fcntl_getfl(&file).map_err(system)?;
+        fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(system)?;
+        self.numbered(message, file.into()).map(Some)
     }
-    let flags = fcntl_getfl(&file).map_err(system)?;
-    fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(system)?;
-    Ok(Some(file.into()))
+
+    /// Tries an event counter where nobody waits, before a worker does.
+    fn try_out(
+        &self,
+        message: &str,
+        event: &Numbered,
+        object: Object,
+        how: fn(&Numbered) -> Option<u64>,
+    ) -> Result<()> {
+        let tried = event.clone();
+        let took = match self.service.errands.ask(TRIAL, move || how(&tried)) {
+            Some(None) => return Ok(()),
+            Some(Some(took)) if took < LONG => return Ok(()),
+            Some(Some(took)) => took,
+            None => TRIAL.as_nanos() as u64,
+        };
+        let event = Event { object, took };
+        (self.service.report)(event);
+        refuse(format!("{message}: tried out, it {event}"))
+    }
+
+    /// How the driver of queue `index` is called from now on.
+    fn call(&self, index: u16, file: Option<File>) -> Result<Option<Call>> {
+        let Some(event) = self.event("SET_VRING_CALL", index, file)? else { return Ok(None) };
+        self.try_out("SET_VRING_CALL", &event, Object::Call, |event| notifier::slow(event))?;
+        self.notifier.call(index as u8, event).map(Some).map_err(Error::ReqHandlerError)
+    }
+
+    /// How queue `index` is kicked from now on.
+    fn kick(&self, index: u16, file: Option<File>) -> Result<Option<Numbered>> {
+        let kick = self.event("SET_VRING_KICK", index, file)?;
+        if let Some(kick) = &kick {
+            self.try_out("SET_VRING_KICK", kick, Object::Kick, listen)?;
+        }
+        Ok(kick)
+    }
+}
+
+/// Listens to `event` for a moment, and again where that was slow: how much CPU time the faster of both took, ns.
+fn listen(event: &Numbered) -> Option<u64> {
+    let once = || {
+        let before = notifier::cpu_time();
+        // Not 0, with which the kernel does not enter us among those who wait.
+        let moment = Timespec { tv_sec: 0, tv_nsec: 1 };
+        let _ = poll(&mut [PollFd::new(event, PollFlags::IN)], Some(&moment));
+        notifier::cpu_time().saturating_sub(before)
+    };
+    let first = once();
+    (first >= LONG).then(|| first.min(once()))
 }
 
 /// The descriptor of that number, which is used once.

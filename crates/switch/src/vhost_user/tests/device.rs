@@ -4,10 +4,11 @@
 use crate::vhost_user::features::{
     F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RING_PACKED, NET_F_MRG_RXBUF, header_len,
 };
+use crate::vhost_user::kept::Numbered;
+use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{PortControl, VringSetup};
 use crate::virtio::{Chain, DirtyLog, Features, GuestMemory, Queue as Ring, RingLayout, SpanWriter};
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use tidegate_contract::Mac;
 
@@ -23,7 +24,7 @@ pub struct Device {
 
 struct Queue {
     ring: Ring,
-    call: Option<OwnedFd>,
+    call: Option<Call>,
     enabled: bool,
 }
 
@@ -32,7 +33,7 @@ impl Queue {
         if self.ring.publish()
             && let Some(call) = &self.call
         {
-            rustix::io::write(call, &1u64.to_ne_bytes()).unwrap();
+            call.signal();
         }
     }
 }
@@ -177,13 +178,13 @@ impl PortControl for Arc<Mutex<Device>> {
         device.queues.get_mut(&index).unwrap().enabled = enabled;
     }
 
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_call(&mut self, index: u16, call: Option<Call>) {
         let mut device = self.lock().unwrap();
         device.events.push(format!("call {index} {}", call.is_some()));
         device.queues.get_mut(&index).unwrap().call = call;
     }
 
-    fn set_kick(&mut self, index: u16, kick: Option<OwnedFd>) {
+    fn set_kick(&mut self, index: u16, kick: Option<Numbered>) {
         let mut device = self.lock().unwrap();
         device.events.push(format!("kick {index} {}", kick.is_some()));
     }

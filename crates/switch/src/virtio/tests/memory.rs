@@ -1,5 +1,6 @@
 //! What a memory table may and may not be, and what translation says at its edges.
 
+use super::super::backing::Unfit;
 use super::super::memory::{GuestMemory, MAX_REGIONS, MapError, RegionSpec};
 use super::super::{RingError, Span};
 use super::{GUEST_ADDR, spec};
@@ -63,7 +64,11 @@ fn unusable_tables_are_refused_with_the_reason() {
             vec![RegionSpec { mmap_offset: PAGE, fd: file(2 * PAGE - 1), ..region(0, PAGE) }],
             MapError::FileTooSmall { region: 0, end: 2 * PAGE, file: 2 * PAGE - 1 },
         ),
-        ("a pipe", vec![RegionSpec { fd: pipe.into(), ..region(0, PAGE) }], MapError::NotAFile(0)),
+        (
+            "a pipe",
+            vec![RegionSpec { fd: pipe.into(), ..region(0, PAGE) }],
+            MapError::Unfit { region: 0, why: Unfit::NotAFile },
+        ),
         (
             "read-only",
             vec![RegionSpec { fd: read_only.into(), ..region(0, PAGE) }],

@@ -1,0 +1,423 @@
+//! What front ends may take of what the process has: addresses, regions, descriptors.
+//!
+//! ```text
+//!              ┌ up to its own share: always granted
+//!  Need ─▶ port┤
+//!              └ beyond: from what all share, up to the port's limit ─▶ Charge, given back when dropped
+//! ```
+//!
+//! Address space costs a front end nothing: a file without a page can be 8 EiB long. So each port has a share of
+//! its own, large enough for an ordinary guest, which no other can use up. What is beyond comes from
+//! one pool, first come, first served.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const GIB: u64 = 1 << 30;
+
+/// Guest memory that one front end may share, bytes, unless somebody says otherwise.
+pub const PORT_MEMORY: u64 = 1024 * GIB;
+/// Of that, bytes that are there for each of 1024 ports: 32 TiB of the 128 TiB of a process (x86-64).
+const OWN_MEMORY: u64 = 32 * GIB;
+/// What the ports share beyond, bytes.
+const COMMON_MEMORY: u64 = 64 * 1024 * GIB;
+/// Regions that are there for each port; QEMU has two or three.
+const OWN_REGIONS: u64 = 8;
+/// What the ports share beyond. All together stay below what a process may have mapped (vm.max_map_count, 65530).
+const COMMON_REGIONS: u64 = 32 << 10;
+
+/// Amounts of everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// Bytes of mappings.
+    pub bytes: u64,
+    /// Mappings.
+    pub regions: u64,
+    /// File descriptors.
+    pub descriptors: u64,
+}
+
+impl Amounts {
+    /// Each with its name.
+    fn each(self) -> [(What, u64); 3] {
+        [(What::Bytes, self.bytes), (What::Regions, self.regions), (What::Descriptors, self.descriptors)]
+    }
+
+    fn zip(self, other: Self, with: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            bytes: with(self.bytes, other.bytes),
+            regions: with(self.regions, other.regions),
+            descriptors: with(self.descriptors, other.descriptors),
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        self.zip(other, u64::saturating_add)
+    }
+
+    fn minus(self, other: Self) -> Self {
+        self.zip(other, u64::saturating_sub)
+    }
+
+    /// The first of these that is more than in `limit`.
+    fn first_over(self, limit: Self) -> Option<What> {
+        let over = self.each().into_iter().zip(limit.each()).find(|((_, amount), (_, limit))| amount > limit);
+        over.map(|((what, _), _)| what)
+    }
+
+    fn of(self, what: What) -> u64 {
+        match what {
+            What::Bytes => self.bytes,
+            What::Regions => self.regions,
+            What::Descriptors => self.descriptors,
+        }
+    }
+}
+
+/// One of the amounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Bytes of mappings.
+    Bytes,
+    /// Mappings.
+    Regions,
+    /// File descriptors.
+    Descriptors,
+}
+
+impl What {
+    /// So many of it, for people.
+    fn show(self, amount: u64) -> String {
+        match self {
+            Self::Bytes if amount >= GIB => format!("{:.1} GiB", amount as f64 / GIB as f64),
+            Self::Bytes => format!("{amount} bytes"),
+            Self::Regions | Self::Descriptors => amount.to_string(),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "of guest memory",
+            Self::Regions => "memory regions",
+            Self::Descriptors => "descriptors",
+        }
+    }
+}
+
+/// Whose limit it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    /// What may be wanted at once.
+    Once,
+    /// The port's.
+    Port,
+    /// That of all ports' own.
+    Ports,
+    /// That of all ports together, for what is beyond their own.
+    Common,
+}
+
+/// More than a front end may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exceeded {
+    what: What,
+    wanted: u64,
+    /// What the port has, or all of them have.
+    held: u64,
+    limit: u64,
+    whose: Limit,
+}
+
+impl fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, wanted, held, limit, whose } = *self;
+        let (wanted, held, limit) = (what.show(wanted), what.show(held), what.show(limit));
+        write!(f, "{wanted} {} wanted", what.name())?;
+        match whose {
+            Limit::Once => write!(f, ": a front end may have {limit} (--guest-memory of the switch)"),
+            Limit::Port => write!(f, " beside {held} that the port has: it may have {limit}"),
+            Limit::Ports => write!(
+                f,
+                " beside {held} that other ports may need: there are {limit} (LimitNOFILE= of tidegate-switch.service)"
+            ),
+            Limit::Common => {
+                write!(
+                    f,
+                    " beyond the port's own share, where all ports together have {held}: they may have {limit}"
+                )?;
+                match what {
+                    What::Descriptors => write!(f, " (LimitNOFILE= of tidegate-switch.service)"),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl std::error::Error for Exceeded {}
+
+/// What all ports have together.
+#[derive(Debug)]
+pub struct Ledger {
+    port_memory: u64,
+    /// Descriptors that there are for ports.
+    descriptors: u64,
+    books: Mutex<Books>,
+    /// Times a front end wanted more than there was for it.
+    refused: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    /// Descriptors that are ports' own.
+    own_descriptors: u64,
+    /// Beyond what is ports' own.
+    common: Amounts,
+}
+
+/// What one port has. Closed when the last [`Charge`] of it is gone, too.
+#[derive(Clone, Debug)]
+pub struct Account(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    ledger: Arc<Ledger>,
+    /// Descriptors of the port, whoever its front end is.
+    itself: u64,
+    own: Amounts,
+    most: Amounts,
+    /// Changed under the ledger's lock.
+    used: Mutex<Amounts>,
+}
+
+impl Ledger {
+    /// Nobody has anything. A front end may share `port_memory` bytes, and there are so many descriptors for all.
+    pub fn new(port_memory: u64, descriptors: u64) -> Arc<Self> {
+        Arc::new(Self { port_memory, descriptors, books: Mutex::default(), refused: AtomicU64::new(0) })
+    }
+
+    /// A port's account: the port itself has `itself` descriptors; `own` are there for its front ends, which may
+    /// have `most`.
+    ///
+    /// # Errors
+    /// So many descriptors are not left.
+    pub fn open(self: &Arc<Self>, itself: u64, own: u64, most: u64) -> Result<Account, Exceeded> {
+        let mut books = self.lock();
+        let (wanted, taken) = (itself + own, books.own_descriptors + books.common.descriptors);
+        if taken + wanted > self.descriptors {
+            let (what, limit, whose) = (What::Descriptors, self.descriptors, Limit::Ports);
+            return Err(Exceeded { what, wanted, held: taken, limit, whose });
+        }
+        books.own_descriptors += wanted;
+        drop(books);
+        let own = Amounts { bytes: OWN_MEMORY, regions: OWN_REGIONS, descriptors: own };
+        let regions = 2 * crate::virtio::memory::MAX_REGIONS as u64;
+        let most = Amounts { bytes: self.port_memory.saturating_mul(2), regions, descriptors: most };
+        Ok(Account(Arc::new(Inner { ledger: self.clone(), itself, own, most, used: Mutex::default() })))
+    }
+
+    /// Times a front end wanted more than there was for it.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn common(&self, books: &Books) -> Amounts {
+        let descriptors = self.descriptors.saturating_sub(books.own_descriptors);
+        Amounts { bytes: COMMON_MEMORY, regions: COMMON_REGIONS, descriptors }
+    }
+}
+
+impl Account {
+    /// Takes what is needed, until the result is dropped.
+    ///
+    /// # Errors
+    /// There is less.
+    pub fn charge(&self, need: Amounts) -> Result<Charge, Exceeded> {
+        let Inner { ledger, own, most, used, .. } = &*self.0;
+        let mut books = ledger.lock();
+        let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = used.plus(need);
+        let beyond = after.minus(*own).minus(used.minus(*own));
+        let common = books.common.plus(beyond);
+        let exceeded = |what: What, held: Amounts, limit: Amounts, whose: Limit| {
+            ledger.refused.fetch_add(1, Ordering::Relaxed);
+            Exceeded { what, wanted: need.of(what), held: held.of(what), limit: limit.of(what), whose }
+        };
+        if need.bytes > ledger.port_memory {
+            let limit = Amounts { bytes: ledger.port_memory, ..Amounts::default() };
+            return Err(exceeded(What::Bytes, *used, limit, Limit::Once));
+        }
+        if let Some(what) = after.first_over(*most) {
+            return Err(exceeded(what, *used, *most, Limit::Port));
+        }
+        // What is the port's own is there, whatever others have.
+        let limit = ledger.common(&books);
+        let wanted = beyond.zip(common, |beyond, common| if beyond > 0 { common } else { 0 });
+        if let Some(what) = wanted.first_over(limit) {
+            return Err(exceeded(what, books.common, limit, Limit::Common));
+        }
+        (*used, books.common) = (after, common);
+        Ok(Charge { account: self.clone(), amounts: need })
+    }
+
+    /// Counts descriptors that are there already, and that nobody asked for: there is less for others until the
+    /// result is dropped.
+    pub fn received(&self, descriptors: usize) -> Charge {
+        let need = Amounts { descriptors: descriptors as u64, ..Amounts::default() };
+        let Inner { ledger, own, used, .. } = &*self.0;
+        let mut books = ledger.lock();
+        let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = used.plus(need);
+        books.common = books.common.plus(after.minus(*own).minus(used.minus(*own)));
+        *used = after;
+        Charge { account: self.clone(), amounts: need }
+    }
+
+    /// What the port has.
+    pub fn used(&self) -> Amounts {
+        *self.0.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.ledger.lock().own_descriptors -= self.itself + self.own.descriptors;
+    }
+}
+
+/// What was taken; given back when it is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    account: Account,
+    amounts: Amounts,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let Inner { ledger, own, used, .. } = &*self.account.0;
+        let mut books = ledger.lock();
+        let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = used.minus(self.amounts);
+        books.common = books.common.minus(used.minus(*own).minus(after.minus(*own)));
+        *used = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(bytes: u64) -> Amounts {
+        Amounts { bytes, ..Amounts::default() }
+    }
+
+    #[test]
+    fn a_port_has_its_limit_and_says_it() {
+        let ledger = Ledger::new(PORT_MEMORY, 1000);
+        let account = ledger.open(0, 10, 20).unwrap();
+        // Two tables, while one takes the other's place.
+        let tables = [(); 2].map(|()| account.charge(bytes(PORT_MEMORY)).unwrap());
+        let refused = |need| account.charge(need).unwrap_err().to_string();
+        assert_eq!(
+            refused(bytes(GIB)),
+            "1.0 GiB of guest memory wanted beside 2048.0 GiB that the port has: it may have 2048.0 GiB"
+        );
+        drop(tables);
+        assert_eq!(
+            refused(bytes(PORT_MEMORY + GIB)),
+            "1025.0 GiB of guest memory wanted: a front end may have 1024.0 GiB (--guest-memory of the switch)"
+        );
+        assert_eq!(account.used(), Amounts::default());
+        drop(account.charge(bytes(GIB)).unwrap());
+        let regions = Amounts { regions: 129, ..Amounts::default() };
+        assert_eq!(refused(regions), "129 memory regions wanted beside 0 that the port has: it may have 128");
+        assert_eq!(ledger.refused(), 3);
+    }
+
+    #[test]
+    fn nobody_uses_up_what_is_anothers_own() {
+        let ledger = Ledger::new(PORT_MEMORY, 1 << 20);
+        let hostile: Vec<_> = (0..100).map(|_| ledger.open(9, 36, 100).unwrap()).collect();
+        let twice = hostile.iter().chain(&hostile);
+        let taken: Vec<_> = twice.filter_map(|port| port.charge(bytes(PORT_MEMORY)).ok()).collect();
+        assert_eq!(taken.len(), 66, "a TiB each, less what is their own");
+        let honest = ledger.open(9, 36, 100).unwrap();
+        let own = honest.charge(bytes(OWN_MEMORY)).unwrap();
+        let refused = honest.charge(bytes(PORT_MEMORY)).unwrap_err();
+        assert!(
+            refused.whose == Limit::Common && refused.to_string().contains("all ports together"),
+            "{refused}"
+        );
+        drop((taken, own));
+        assert!(honest.charge(bytes(PORT_MEMORY)).is_ok());
+    }
+
+    #[test]
+    fn descriptors_are_there_for_ports_or_the_port_is_not_made() {
+        let ledger = Ledger::new(PORT_MEMORY, 100);
+        let few = |descriptors| Amounts { descriptors, ..Amounts::default() };
+        let a = ledger.open(10, 30, 90).unwrap();
+        let beyond = a.charge(few(50)).unwrap();
+        let refused = ledger.open(10, 31, 90).unwrap_err().to_string();
+        assert!(refused.contains("41 descriptors wanted") && refused.contains("there are 100"), "{refused}");
+        let b = ledger.open(10, 30, 90).unwrap();
+        assert!(b.charge(few(30)).is_ok() && b.charge(few(31)).is_err());
+        drop(beyond);
+        let own = b.charge(few(50)).unwrap();
+        drop(b);
+        drop(a);
+        assert!(ledger.open(10, 30, 90).is_ok(), "beside what the other holds, though its port is gone");
+        assert!(ledger.open(10, 31, 90).is_err());
+        drop(own);
+        assert!(ledger.open(10, 60, 90).is_ok());
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_counted() {
+        let ledger = Ledger::new(PORT_MEMORY, 100);
+        let few = |descriptors| Amounts { descriptors, ..Amounts::default() };
+        let (a, b) = (ledger.open(0, 20, 60).unwrap(), ledger.open(0, 20, 60).unwrap());
+        let received = a.received(253);
+        assert!(b.charge(few(20)).is_ok(), "its own");
+        assert!(b.charge(few(21)).is_err());
+        drop(received);
+        assert!(b.charge(few(60)).is_ok());
+        assert_eq!((a.used(), b.used()), (Amounts::default(), Amounts::default()));
+    }
+
+    proptest! {
+        /// Whatever is taken and given back in whatever order: own shares are there for all, and in the end
+        /// nothing is held.
+        #[test]
+        fn the_books_are_right(steps in prop::collection::vec((0usize..4, any::<bool>(), 0u64..1500), 1..200)) {
+            let ledger = Ledger::new(PORT_MEMORY, 1 << 20);
+            let accounts: Vec<_> = (0..4).map(|_| ledger.open(9, 36, 100).unwrap()).collect();
+            let mut charges: Vec<(usize, u64, Charge)> = Vec::new();
+            for (port, take, gib) in steps {
+                if take {
+                    if let Ok(charge) = accounts[port].charge(bytes(gib * GIB)) {
+                        charges.push((port, gib * GIB, charge));
+                    }
+                } else if !charges.is_empty() {
+                    charges.swap_remove(port % charges.len());
+                }
+                let held = |port| charges.iter().filter(|(of, ..)| *of == port).map(|(_, n, _)| n).sum::<u64>();
+                let beyond: u64 = (0..4).map(|port| held(port).saturating_sub(OWN_MEMORY)).sum();
+                prop_assert_eq!(ledger.lock().common.bytes, beyond);
+                for (port, account) in accounts.iter().enumerate() {
+                    prop_assert_eq!(account.used().bytes, held(port));
+                    let own = OWN_MEMORY.saturating_sub(held(port));
+                    prop_assert!(account.charge(bytes(own)).is_ok());
+                }
+            }
+            charges.clear();
+            prop_assert_eq!(ledger.lock().common, Amounts::default());
+        }
+    }
+}

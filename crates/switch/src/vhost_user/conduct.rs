@@ -1,0 +1,211 @@
+//! What a port's objects did to threads of the switch, and the quarantine that follows.
+//!
+//! ```text
+//!  worker, notifier, port's thread ─ Event ─▶ record ─▶ three within 10 s ─▶ quarantine
+//!                                                           its connection ends; none is taken until it is over
+//! ```
+//!
+//! An event is a time that a thread of ours spent in the kernel for an object of this port: waiting for a page of
+//! its memory, or walking over those who wait for its counters. A loop that was long is none: the host takes
+//! the CPU away too.
+
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// So many events ...
+const EVENTS: usize = 3;
+/// ... within this time.
+const WITHIN: Duration = Duration::from_secs(10);
+/// The first quarantine of a port; each further one lasts twice as long ...
+const FIRST: Duration = Duration::from_secs(60);
+/// ... up to this. A port that is quiet for as long afterwards begins with the first again.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// From so much on, time spent for an object of a port is an event, ns.
+pub const LONG: u64 = 5_000_000;
+
+/// What held a thread up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// The guest's memory: a page of it was waited for.
+    Memory,
+    /// The counter that the driver is called by: it was signalled.
+    Call,
+    /// The counter that the driver kicks by: it was listened to, or not any more.
+    Kick,
+}
+
+/// One time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What it was spent for.
+    pub object: Object,
+    /// How long it was, ns.
+    pub took: u64,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = self.took as f64 / 1e6;
+        match self.object {
+            Object::Memory => write!(
+                f,
+                "waited {ms:.0} ms for a page of the guest's memory (punched out of its file, or on a slow disk)"
+            ),
+            Object::Call => {
+                write!(f, "took {ms:.0} ms to signal the driver's call eventfd (who waits for it?)")
+            }
+            Object::Kick => {
+                write!(f, "took {ms:.0} ms to listen to the driver's kick eventfd (who waits for it?)")
+            }
+        }
+    }
+}
+
+/// A port that is kept apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quarantine {
+    /// Why.
+    pub reason: String,
+    /// How long it lasts in all, s.
+    pub seconds: u64,
+    /// How much of it is left, s.
+    pub left: u64,
+}
+
+/// The record of one port.
+#[derive(Debug, Default)]
+pub struct Conduct(Mutex<Record>);
+
+#[derive(Debug, Default)]
+struct Record {
+    recent: VecDeque<Instant>,
+    events: u64,
+    quarantines: u64,
+    /// The last one: when it ends, how long it was, and why.
+    last: Option<(Instant, Duration, String)>,
+}
+
+impl Conduct {
+    /// Notes an event at `now`; the reason where a quarantine begins by it.
+    pub fn record(&self, event: Event, now: Instant) -> Option<String> {
+        let mut record = self.lock();
+        record.events += 1;
+        record.recent.retain(|at| now.saturating_duration_since(*at) <= WITHIN);
+        record.recent.push_back(now);
+        let is_on = record.last.as_ref().is_some_and(|(end, ..)| now < *end);
+        if is_on || record.recent.len() < EVENTS {
+            return None;
+        }
+        record.recent.clear();
+        let quiet = |(end, ..): &(Instant, Duration, String)| now.saturating_duration_since(*end) >= LONGEST;
+        let time = match &record.last {
+            Some(last) if !quiet(last) => (last.1 * 2).min(LONGEST),
+            _ => FIRST,
+        };
+        let reason = format!(
+            "quarantined for {} s: {EVENTS} times within {} s its objects held up a thread of the switch; at last it {event}",
+            time.as_secs(),
+            WITHIN.as_secs()
+        );
+        record.quarantines += 1;
+        record.last = Some((now + time, time, reason.clone()));
+        Some(reason)
+    }
+
+    /// Goes on with a quarantine of another process.
+    pub fn resume(&self, quarantine: &Quarantine, now: Instant) {
+        let (left, all) = (Duration::from_secs(quarantine.left), Duration::from_secs(quarantine.seconds));
+        self.lock().last = Some((now + left.min(LONGEST), all.min(LONGEST), quarantine.reason.clone()));
+    }
+
+    /// How long the quarantine still lasts at `now`; `None` where there is none.
+    pub fn left(&self, now: Instant) -> Option<Duration> {
+        let record = self.lock();
+        record
+            .last
+            .as_ref()
+            .map(|(end, ..)| end.saturating_duration_since(now))
+            .filter(|left| !left.is_zero())
+    }
+
+    /// The quarantine at `now`, where there is one.
+    pub fn quarantine(&self, now: Instant) -> Option<Quarantine> {
+        let left = self.left(now)?;
+        let record = self.lock();
+        let (_, time, reason) = record.last.as_ref()?;
+        let left = left.as_secs_f64().ceil() as u64;
+        Some(Quarantine { reason: reason.clone(), seconds: time.as_secs(), left })
+    }
+
+    /// Events and quarantines so far.
+    pub fn counts(&self) -> (u64, u64) {
+        let record = self.lock();
+        (record.events, record.quarantines)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PUNCHED: Event = Event { object: Object::Memory, took: 312_000_000 };
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn three_events_within_ten_seconds_and_not_two() {
+        let (conduct, start) = (Conduct::default(), Instant::now());
+        for at in [0, 9, 20, 29, 40] {
+            assert_eq!(conduct.record(PUNCHED, start + s(at)), None, "at {at} s");
+        }
+        assert_eq!(conduct.record(PUNCHED, start + s(41)), None);
+        assert_eq!(conduct.left(start + s(41)), None);
+        let reason = conduct.record(PUNCHED, start + s(42)).unwrap();
+        assert!(
+            reason.contains("for 60 s: 3 times within 10 s") && reason.contains("waited 312 ms"),
+            "{reason}"
+        );
+        assert_eq!(conduct.counts(), (7, 1));
+        let now = conduct.quarantine(start + s(50)).unwrap();
+        assert_eq!((now.seconds, now.left, now.reason), (60, 52, reason));
+        assert_eq!(conduct.quarantine(start + s(102)), None);
+    }
+
+    #[test]
+    fn each_quarantine_is_longer_until_the_port_was_quiet() {
+        let (conduct, start) = (Conduct::default(), Instant::now());
+        let mut now = start;
+        let again = |now: &mut Instant| {
+            (0..2).for_each(|_| assert_eq!(conduct.record(PUNCHED, *now), None));
+            conduct.record(PUNCHED, *now).unwrap();
+            // What comes late from before is counted, and no more.
+            assert_eq!(conduct.record(PUNCHED, *now), None);
+            let time = conduct.quarantine(*now).unwrap().seconds;
+            *now += s(time + 11);
+            time
+        };
+        let times: Vec<_> = (0..9).map(|_| again(&mut now)).collect();
+        assert_eq!(times, [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]);
+        now += LONGEST;
+        assert_eq!(again(&mut now), 60);
+    }
+
+    #[test]
+    fn another_process_goes_on_with_it() {
+        let (conduct, now) = (Conduct::default(), Instant::now());
+        let was = Quarantine { reason: "punched".into(), seconds: 120, left: 40 };
+        conduct.resume(&was, now);
+        assert_eq!(conduct.quarantine(now), Some(was));
+        assert_eq!(conduct.left(now + s(41)), None);
+    }
+}

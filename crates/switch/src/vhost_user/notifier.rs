@@ -1,0 +1,383 @@
+//! Calling drivers: by the worker itself while that is cheap, else by a thread of the port.
+//!
+//! ```text
+//!  worker ─ Call::signal ─┬─ direct ──▶ eventfd ─▶ driver            about 1 us
+//!                         │    └─ its time is used up ─▶ by the thread from now on
+//!                         └─ by the thread ─▶ one bit a queue ─▶ notifier ─▶ eventfd ─▶ driver
+//!                                                        └─ slow, twice in a row: an event
+//! ```
+//!
+//! An eventfd belongs to the front end, and with it the list of those who wait for it: each signal walks over all of
+//! them, holding a spin lock with interrupts off. No check before a signal says how long it will take, since waiters
+//! can come in between, or one can come that has all the others behind it. A thread of its own for each signal is
+//! the way without that risk, and costs each interrupt of each guest the wake-up of an idle CPU; see
+//! docs/decisions/driver-calls.md for both in figures.
+//!
+//! So a port has a small account of time that direct signals may take beyond what is usual. One slow signal can
+//! overdraw it, once: from then on the port's thread signals, and measures its own CPU time, which nobody else's
+//! work is in. A port whose counters turn out cheap again goes back to direct ones, after a time that doubles.
+
+use super::conduct::{Event, LONG, Object};
+use super::kept::Numbered;
+use crate::eventfd;
+use crate::worker::clock;
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+
+/// Longer than any ordinary signal takes, with the wake-up of an idle CPU, ns.
+const USUAL: u64 = 50_000;
+/// What direct signals may take beyond, ns ...
+const BURST: u64 = 5_000_000;
+/// ... which is there again after this part of time: a 50th, so that a CPU that is taken away now and then, in
+/// the middle of a signal, does not use it up.
+const SHARE: u64 = 50;
+/// After how long direct signals are tried again the first time, ns.
+const AGAIN: u64 = 10_000_000_000;
+/// A signal of the thread that takes longer, in CPU time and twice in a row, is slow, ns.
+const SLOW: u64 = 1_000_000;
+/// Queues of a port, at most.
+const QUEUES: usize = 256;
+
+/// Who is told of events.
+pub type Report = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// One queue's driver, as its worker calls it.
+#[derive(Clone, Debug)]
+pub struct Call {
+    event: Numbered,
+    queue: u8,
+    line: Arc<Line>,
+}
+
+impl Call {
+    /// What the driver is called by.
+    pub fn event(&self) -> &Numbered {
+        &self.event
+    }
+
+    /// Calls the driver, and never waits for whoever waits with it more than once.
+    #[inline]
+    pub fn signal(&self) {
+        if self.line.by_thread.load(Ordering::Relaxed) {
+            return self.line.want(self.queue);
+        }
+        let before = clock();
+        // A counter it is: that was looked at.
+        let _ = eventfd::signal(&self.event);
+        let took = clock().saturating_sub(before);
+        if took > USUAL {
+            self.line.was_slow(self.queue, before, took);
+        }
+    }
+}
+
+/// The thread of a port that calls its drivers, where workers do not.
+pub struct Notifier {
+    name: String,
+    line: Arc<Line>,
+}
+
+/// What workers and the thread share.
+struct Line {
+    /// Workers leave the calls to the thread.
+    by_thread: AtomicBool,
+    /// A bit for each queue whose driver is to be called.
+    wanted: [AtomicU64; QUEUES / 64],
+    /// Time that direct signals have used up, ns, and when it was that much.
+    used: AtomicU64,
+    used_at: AtomicU64,
+    /// How often they were too slow.
+    relapses: AtomicU64,
+    /// When they are tried again, ns; never where one was found slow.
+    again: AtomicU64,
+    over: AtomicBool,
+    thread: OnceLock<Thread>,
+    /// By queue.
+    events: Mutex<Vec<Option<Numbered>>>,
+    report: Report,
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Line").field("by_thread", &self.by_thread).finish_non_exhaustive()
+    }
+}
+
+impl Notifier {
+    /// That of port `name`. Without asynchronous I/O a signal may wait, and the thread gives all of them.
+    pub fn new(name: &str, report: Report) -> Self {
+        let line = Line {
+            by_thread: AtomicBool::new(!eventfd::never_waits()),
+            wanted: Default::default(),
+            used: AtomicU64::new(0),
+            used_at: AtomicU64::new(clock()),
+            relapses: AtomicU64::new(0),
+            again: AtomicU64::new(if eventfd::never_waits() { 0 } else { u64::MAX }),
+            over: AtomicBool::new(false),
+            thread: OnceLock::new(),
+            events: Mutex::default(),
+            report,
+        };
+        Self { name: name.to_owned(), line: Arc::new(line) }
+    }
+
+    /// How to call the driver of queue `queue`, from now on by `event`.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn call(&self, queue: u8, event: Numbered) -> io::Result<Call> {
+        self.start()?;
+        let mut events = self.line.events();
+        let index = usize::from(queue);
+        if events.len() <= index {
+            events.resize_with(index + 1, || None);
+        }
+        events[index] = Some(event.clone());
+        Ok(Call { event, queue, line: self.line.clone() })
+    }
+
+    /// Nobody is called any more; what drivers were called by, to be given up.
+    #[must_use = "closing the last descriptor may take long"]
+    pub fn forget(&self) -> Vec<Option<Numbered>> {
+        std::mem::take(&mut *self.line.events())
+    }
+
+    /// All calls by the thread, for good.
+    pub fn leave_to_thread(&self) {
+        self.line.again.store(u64::MAX, Ordering::Relaxed);
+        self.line.by_thread.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether workers leave the calls to the thread.
+    pub fn is_by_thread(&self) -> bool {
+        self.line.by_thread.load(Ordering::Relaxed)
+    }
+
+    fn start(&self) -> io::Result<()> {
+        if self.line.thread.get().is_some() {
+            return Ok(());
+        }
+        let line = self.line.clone();
+        let thread =
+            std::thread::Builder::new().name(format!("call {}", self.name)).spawn(move || line.run())?;
+        let _ = self.line.thread.set(thread.thread().clone());
+        Ok(())
+    }
+}
+
+impl Drop for Notifier {
+    fn drop(&mut self) {
+        // Not waited for: it may be in a signal.
+        self.line.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.line.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+impl Line {
+    fn events(&self) -> MutexGuard<'_, Vec<Option<Numbered>>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves a call to the thread.
+    fn want(&self, queue: u8) {
+        let (word, bit) = (usize::from(queue / 64), 1 << (queue % 64));
+        if self.wanted[word].fetch_or(bit, Ordering::Release) & bit == 0
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// A direct signal of a worker's took so long. Only the port's worker comes here.
+    #[cold]
+    fn was_slow(&self, queue: u8, at: u64, took: u64) {
+        let earned = at.saturating_sub(self.used_at.load(Ordering::Relaxed)) / SHARE;
+        let used = self.used.load(Ordering::Relaxed).saturating_sub(earned) + took;
+        self.used_at.store(at, Ordering::Relaxed);
+        self.used.store(used, Ordering::Relaxed);
+        if used < BURST {
+            return;
+        }
+        self.used.store(0, Ordering::Relaxed);
+        let relapses = self.relapses.fetch_add(1, Ordering::Relaxed).min(20);
+        self.again.store(clock() + (AGAIN << relapses), Ordering::Relaxed);
+        self.by_thread.store(true, Ordering::Relaxed);
+        // Called once too often, so that the thread finds out.
+        self.want(queue);
+    }
+
+    fn run(&self) {
+        while !self.over.load(Ordering::Relaxed) {
+            let mut called = false;
+            for (word, wanted) in self.wanted.iter().enumerate() {
+                let mut bits = wanted.swap(0, Ordering::Acquire);
+                while bits != 0 {
+                    let queue = word * 64 + bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    // Cloned: the list is not to be locked during a signal. Where this is the last one, closing
+                    // it holds up nobody but this thread.
+                    let event = self.events().get(queue).cloned().flatten();
+                    if let Some(event) = event {
+                        self.call(&event);
+                    }
+                    called = true;
+                }
+            }
+            if !called {
+                std::thread::park();
+            }
+        }
+    }
+
+    /// Calls a driver, and judges what it took.
+    fn call(&self, event: &Numbered) {
+        if let Some(took) = slow(event) {
+            // Found slow: direct signals are not tried again.
+            self.again.store(u64::MAX, Ordering::Relaxed);
+            if took >= LONG {
+                (self.report)(Event { object: Object::Call, took });
+            }
+        } else if clock() >= self.again.load(Ordering::Relaxed) {
+            self.by_thread.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Signals `event`, and again where that was slow: how much CPU time of this thread the faster of both took, ns,
+/// where both were slow.
+pub fn slow(event: impl AsFd) -> Option<u64> {
+    let once = || {
+        let before = cpu_time();
+        let _ = eventfd::signal(&event);
+        cpu_time().saturating_sub(before)
+    };
+    let first = once();
+    (first > SLOW).then(|| first.min(once())).filter(|took| *took > SLOW)
+}
+
+/// Time that this thread has run for, ns. What the host takes away from it is in there, unless it says so.
+pub fn cpu_time() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::time::{Duration, Instant};
+    use tidegate_frontend::attack::counters::Waiters;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn counter() -> Numbered {
+        Numbered::free(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap())
+    }
+
+    fn count(event: &Numbered) -> u64 {
+        let mut bytes = [0; 8];
+        rustix::io::read(event, &mut bytes).map_or(0, |_| u64::from_ne_bytes(bytes))
+    }
+
+    fn notifier() -> (Notifier, Arc<Mutex<Vec<Event>>>) {
+        eventfd::prepare();
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let seen = events.clone();
+        (Notifier::new("test", Arc::new(move |event| seen.lock().unwrap().push(event))), events)
+    }
+
+    fn until(done: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_cheap_counter_is_signalled_at_once() {
+        let (notifier, _) = notifier();
+        let (a, b) = (counter(), counter());
+        let calls = [notifier.call(0, a.clone()).unwrap(), notifier.call(255, b.clone()).unwrap()];
+        calls.iter().for_each(Call::signal);
+        assert_eq!((count(&a), count(&b), notifier.is_by_thread()), (1, 1, false));
+    }
+
+    #[test]
+    fn the_thread_calls_whoever_is_wanted_by_what_is_there_now() {
+        let (notifier, _) = notifier();
+        let (a, b, c) = (counter(), counter(), counter());
+        let calls = [notifier.call(0, a.clone()).unwrap(), notifier.call(200, b.clone()).unwrap()];
+        notifier.leave_to_thread();
+        calls.iter().for_each(Call::signal);
+        until(|| count(&a) > 0);
+        until(|| count(&b) > 0);
+        let _ = notifier.call(0, c.clone()).unwrap();
+        calls[0].signal();
+        until(|| count(&c) > 0);
+        assert_eq!(notifier.forget().len(), 201);
+        calls[0].signal();
+    }
+
+    #[test]
+    fn time_is_used_up_and_comes_back() {
+        let (notifier, _) = notifier();
+        let line = &notifier.line;
+        let _ = notifier.call(0, counter()).unwrap();
+        let start = clock();
+        // A fiftieth of the time, in pieces: as a noisy host takes it.
+        for n in 0..100 {
+            line.was_slow(0, start + n * 50_000_000, 1_000_000);
+        }
+        assert!(!notifier.is_by_thread());
+        for n in 0..6 {
+            line.was_slow(0, start + 5_000_000_000 + n * 1_000_000, 1_000_000);
+        }
+        assert!(notifier.is_by_thread());
+        // Cheap, as the thread finds; so direct ones are tried again, later each time.
+        let first = line.again.load(Ordering::Relaxed) - clock();
+        assert!((AGAIN / 2..=AGAIN).contains(&first));
+        line.was_slow(0, clock(), BURST);
+        assert!(line.again.load(Ordering::Relaxed) - clock() > AGAIN);
+        line.again.store(clock(), Ordering::Relaxed);
+        line.want(0);
+        until(|| !notifier.is_by_thread());
+    }
+
+    #[test]
+    fn a_counter_with_many_waiters_is_found_out_once() {
+        let (notifier, events) = notifier();
+        let event = counter();
+        let call = notifier.call(3, event.clone()).unwrap();
+        let waiters = Waiters::on(&event, 50_000).unwrap();
+        let took = slow(&event).expect("slow");
+        assert!(took > 2_000_000, "{took} ns for 50,000 waiters");
+        until(|| {
+            call.signal();
+            notifier.is_by_thread()
+        });
+        until(|| line_is_slow(&notifier));
+        // Whoever signals now does not feel it.
+        let before = cpu_time();
+        (0..1000).for_each(|_| call.signal());
+        assert!(cpu_time() - before < took, "a thousand took less than one");
+        if took > 2 * LONG {
+            until(|| !events.lock().unwrap().is_empty());
+        }
+        drop(waiters);
+        until(|| slow(&event).is_none());
+        call.signal();
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(notifier.is_by_thread(), "for good");
+    }
+
+    fn line_is_slow(notifier: &Notifier) -> bool {
+        notifier.line.again.load(Ordering::Relaxed) == u64::MAX
+    }
+}

@@ -1,0 +1,164 @@
+//! What can be a guest's memory, told by what its file is on.
+//!
+//! ```text
+//!  memfd, tmpfs, hugetlbfs ──▶ memory: a page is there, or the kernel makes one at once
+//!  ext4, xfs, btrfs, ... ────▶ a disk: whoever touches a page may wait for the disk
+//!  FUSE, NFS, overlays, ... ─▶ refused: whoever touches a page may wait for somebody's process, for ever
+//!  sockets, pipes, devices ──▶ refused
+//! ```
+//!
+//! The first question, [`is_memory`], is never passed on to a file system. All others are, and whoever serves
+//! that one may take as long as it likes to answer: they are [asked](crate::vhost_user::errands) where nobody waits.
+
+use rustix::fs::{FileType, fcntl_get_seals, fstat, fstatfs};
+use rustix::io::Errno;
+use std::fmt;
+use std::os::fd::AsFd;
+
+/// File systems of linux/magic.h that are on a disk of this machine, and in no process.
+const DISKS: [(u32, &str); 6] = [
+    (0x0000_ef53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0xf2f5_2010, "f2fs"),
+    (0xca45_1a4e, "bcachefs"),
+    (0x2fc1_2fc1, "zfs"),
+];
+
+/// Those of what is no file: sockets, pipes, event counters and their like, devices and folders of tmpfs.
+const NO_FILES: [u32; 4] = [0x534f_434b, 0x5049_5045, 0x0904_1934, 0x0102_1994];
+
+/// Some of those that are refused, for people.
+const OTHERS: [(u32, &str); 8] = [
+    (0x6573_5546, "FUSE"),
+    (0x0000_6969, "NFS"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB"),
+    (0x0102_1997, "9p"),
+    (0x794c_7630, "overlayfs"),
+    (0x00c3_6400, "ceph"),
+    (0x5345_434d, "secretmem"),
+];
+
+/// What a file that can be memory is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Memory: tmpfs, a memfd, hugetlbfs.
+    Memory,
+    /// A disk, by this file system.
+    Disk(&'static str),
+}
+
+/// Why a file cannot be memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// A socket, a pipe, a device, a folder.
+    NotAFile,
+    /// On a file system of this type (linux/magic.h).
+    FileSystem(u32),
+    /// The kernel does not say.
+    System(Errno),
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAFile => write!(f, "not a file")?,
+            Self::FileSystem(kind) => {
+                match OTHERS.iter().find(|(magic, _)| magic == kind) {
+                    Some((_, name)) => write!(f, "not memory but on {name}")?,
+                    None => write!(f, "not memory but on a file system of type {kind:#x}")?,
+                }
+                write!(f, ", which may keep the switch waiting")?;
+            }
+            Self::System(errno) => return write!(f, "the kernel does not say what it is on: {errno}"),
+        }
+        write!(f, " (use memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs)")
+    }
+}
+
+/// Whether `file` is on tmpfs or hugetlbfs, as memfds are. Answered by the kernel itself, at once, whatever it is:
+/// only these know seals (memfd_get_seals()).
+pub fn is_memory(file: impl AsFd) -> bool {
+    fcntl_get_seals(file).is_ok()
+}
+
+/// What `file` is on. Where it is not [memory](is_memory), its file system is asked, which may take as long as it
+/// likes.
+///
+/// # Errors
+/// It cannot be memory.
+pub fn look(file: impl AsFd) -> Result<Backing, Unfit> {
+    let backing = match is_memory(&file) {
+        true => Backing::Memory,
+        false => {
+            let kind = fstatfs(&file).map_err(Unfit::System)?.f_type as u32;
+            let disk = DISKS.iter().find(|(magic, _)| *magic == kind);
+            match disk {
+                Some((_, name)) => Backing::Disk(name),
+                None if NO_FILES.contains(&kind) => return Err(Unfit::NotAFile),
+                None => return Err(Unfit::FileSystem(kind)),
+            }
+        }
+    };
+    let mode = fstat(&file).map_err(Unfit::System)?.st_mode;
+    match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => Ok(backing),
+        _ => Err(Unfit::NotAFile),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+
+    #[test]
+    fn memory_is_told_from_disks_and_from_all_else() {
+        let memfd = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+        assert_eq!((is_memory(&memfd), look(&memfd)), (true, Ok(Backing::Memory)));
+        match memfd_create("memory", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) {
+            Ok(huge) => assert_eq!((is_memory(&huge), look(&huge)), (true, Ok(Backing::Memory))),
+            Err(error) => eprintln!("not tested with huge pages: this kernel has none: {error}"),
+        }
+        let shm = tempfile::tempfile_in("/dev/shm").unwrap();
+        assert_eq!(look(&shm), Ok(Backing::Memory));
+        // A folder of tmpfs has no seals.
+        assert_eq!(look(File::open("/dev/shm").unwrap()), Err(Unfit::NotAFile));
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let socket = std::os::unix::net::UnixStream::pair().unwrap().0;
+        let maps = File::open("/proc/self/maps").unwrap();
+        assert_eq!(look(&maps), Err(Unfit::FileSystem(0x9fa0)));
+        let files: [(&str, OwnedFd); 3] = [
+            ("/dev/null", File::open("/dev/null").unwrap().into()),
+            ("a pipe", reader.into()),
+            ("a socket", socket.into()),
+        ];
+        for (what, file) in files {
+            assert_eq!((is_memory(&file), look(&file)), (false, Err(Unfit::NotAFile)), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_file_on_a_disk_is_one() {
+        // Where programs are, as a rule.
+        let here = File::open(std::env::current_exe().unwrap()).unwrap();
+        let kind = fstatfs(&here).unwrap().f_type as u32;
+        match DISKS.iter().find(|(magic, _)| *magic == kind) {
+            Some((_, name)) => assert_eq!(look(&here), Ok(Backing::Disk(name))),
+            None => eprintln!("not tested with a disk: the build is on a file system of type {kind:#x}"),
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_use() {
+        assert_eq!(
+            Unfit::FileSystem(0x6573_5546).to_string(),
+            "not memory but on FUSE, which may keep the switch waiting (use memory-backend-memfd, or \
+             memory-backend-file on tmpfs or hugetlbfs)"
+        );
+        assert!(Unfit::FileSystem(0x1234).to_string().contains("of type 0x1234"));
+    }
+}
