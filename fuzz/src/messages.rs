@@ -13,6 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use tidegate_contract::Mac;
+use tidegate_switch::vhost_user::kept::Numbered;
+use tidegate_switch::vhost_user::notifier::Call;
 use tidegate_switch::vhost_user::session::obey;
 use tidegate_switch::vhost_user::status::ConnectionStatus;
 use tidegate_switch::vhost_user::{PortControl, VringSetup};
@@ -148,9 +150,9 @@ impl PortControl for Shared {
 
     fn enable_queue(&mut self, _index: u16, _enabled: bool) {}
 
-    fn set_call(&mut self, _index: u16, _call: Option<OwnedFd>) {}
+    fn set_call(&mut self, _index: u16, _call: Option<Call>) {}
 
-    fn set_kick(&mut self, _index: u16, _kick: Option<OwnedFd>) {}
+    fn set_kick(&mut self, _index: u16, _kick: Option<Numbered>) {}
 
     fn disconnect(&mut self, _reason: &str) {
         let mut device = self.lock();

@@ -52,7 +52,7 @@ impl Guest {
             ftruncate(&fd, size).expect("its length");
             RegionSpec { guest_addr, user_addr: guest_addr, size, mmap_offset: 0, fd }
         };
-        let memory = GuestMemory::map(REGIONS.map(region).into()).expect("mapped");
+        let memory = GuestMemory::map(REGIONS.map(region)).expect("mapped");
         let mapped = REGIONS.map(|(at, size)| memory.translate(at, size).expect("a region"));
         let inflight = Inflight::create(2, MOST).expect("a region");
         Self { memory: Arc::new(memory), mapped, inflight }

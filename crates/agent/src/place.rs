@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_contract::{Attach, Host, Rate, Vnic};
-use tidegate_switch::control::{Connection, SwitchError};
+use tidegate_switch::control::{Connection, Held, SwitchError};
 use tidegate_switch::stats::{Miss, VnicStats, WorkerStats};
 
 /// One place.
@@ -154,6 +154,7 @@ impl ObservedVnic {
             last_error: None,
             refused_connections: 0,
             thrown_out: BTreeMap::new(),
+            held: Held::default(),
             notes: vec![],
         }
     }
@@ -207,6 +208,8 @@ pub struct ObservedVnic {
     pub refused_connections: u64,
     /// Front ends disconnected for what they did, by reason.
     pub thrown_out: BTreeMap<String, u64>,
+    /// What its front ends' objects did to threads of the switch.
+    pub held: Held,
     /// What a person would want to know, such as why nobody is connected.
     pub notes: Vec<String>,
 }

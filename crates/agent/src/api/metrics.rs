@@ -128,6 +128,22 @@ impl Collector for Snapshot {
             },
         )?;
 
+        out.family("vnic_thrown_out", "Front ends disconnected for what they did, by reason", Counter, {
+            vnics.values().flat_map(|v| {
+                let labels = |reason| vec![("vnic", v.name.as_str()), ("reason", reason)];
+                v.thrown_out.iter().map(move |(reason, count)| (labels(reason.as_str()), *count as f64))
+            })
+        })?;
+        out.family(
+            "vnic_held_up",
+            "Times that a front end's objects held a thread of the switch up",
+            Counter,
+            vnics.values().map(|v| (vec![("vnic", v.name.as_str())], v.held.events as f64)),
+        )?;
+        out.family("vnic_quarantines", "Quarantines of a vNIC whose front end did that", Counter, {
+            vnics.values().map(|v| (vec![("vnic", v.name.as_str())], v.held.quarantines as f64))
+        })?;
+
         let workers: Vec<String> = (0..host.workers.len()).map(|i| i.to_string()).collect();
         let workers = || workers.iter().zip(&host.workers).map(|(i, w)| (vec![("worker", i.as_str())], w));
         out.family("worker_loops", "Worker loops that found work", Counter, {

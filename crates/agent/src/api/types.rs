@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tidegate_contract::{Host, Rate, Vnic};
-use tidegate_switch::control::Connection;
+use tidegate_switch::control::{Connection, Held};
 use tidegate_switch::stats::{Miss, VnicStats, WorkerStats};
 use utoipa::ToSchema;
 
@@ -200,6 +200,11 @@ pub struct VnicView {
     /// Front ends disconnected for what they did, by reason; those that happened.
     #[serde(default)]
     pub thrown_out: BTreeMap<String, u64>,
+    /// How often its front ends' objects held a thread of the switch up, its quarantines for that, and the one that
+    /// lasts.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub held: Held,
     /// What was counted; absent where nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]

@@ -78,6 +78,7 @@ impl Reconciler {
             last_error: there.and_then(|t| t.last_error.clone()),
             refused_connections: there.map_or(0, |t| t.refused_connections),
             thrown_out: there.map(|t| t.thrown_out.clone()).unwrap_or_default(),
+            held: there.map(|t| t.held.clone()).unwrap_or_default(),
             stats: evidence.and_then(|e| e.vnics.get(name).cloned()),
             figures: evidence.map(|e| view::figures(name, e)).unwrap_or_default(),
             tx_rate_bps: tx_rate.filter(|_| !unknown.contains_key(&Quantity::Tx)),

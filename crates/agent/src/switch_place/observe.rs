@@ -129,7 +129,8 @@ impl SwitchPlace {
             }
             _ => None,
         };
-        let refused = (port.refused_connections > 0).then(|| {
+        let quarantine = port.held.quarantine.as_ref();
+        let refused = (port.refused_connections > 0 && quarantine.is_none()).then(|| {
             format!("{} further front ends were refused: one is connected already", port.refused_connections)
         });
         let notes = [
@@ -139,7 +140,11 @@ impl SwitchPlace {
             port.last_error
                 .clone()
                 .filter(|_| !self.waiting.contains_key(name) && port.connection != Connection::Up)
+                .filter(|_| quarantine.is_none())
                 .map(|why| format!("the last front end was disconnected: {why}")),
+            quarantine.map(|it| format!("no front end is taken for another {} s: {}", it.left, it.reason)),
+            port.closing
+                .then(|| "no front end is taken yet: closing what the last one shared takes long".to_owned()),
             refused,
         ];
         ObservedVnic {
@@ -153,6 +158,7 @@ impl SwitchPlace {
             pending: None,
             suspended: port.deadline_suspended,
             thrown_out: port.thrown_out.into_iter().filter(|(_, count)| *count > 0).collect(),
+            held: port.held,
             notes: notes.into_iter().flatten().collect(),
             vnic: port.vnic,
         }

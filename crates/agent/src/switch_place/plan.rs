@@ -287,6 +287,7 @@ mod tests {
                     last_error: None,
                     refused_connections: 0,
                     thrown_out: BTreeMap::new(),
+                    held: Default::default(),
                     notes: vec![],
                 });
             observed(host.map(host_with), vnics.collect())

@@ -200,6 +200,8 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 last_error: None,
                 refused_connections: 0,
                 thrown_out: Default::default(),
+                held: Default::default(),
+                closing: false,
                 vnic: *vnic,
             };
             state.ports.insert(status.vnic.name.clone(), status);

@@ -43,6 +43,7 @@ pub const ALWAYS: &[Call] = calls![
     // Threads and time.
     SYS_futex, SYS_set_robust_list, SYS_rseq, SYS_sched_yield, SYS_sched_getaffinity, SYS_getpid, SYS_gettid,
     SYS_exit, SYS_exit_group, SYS_clock_gettime, SYS_clock_nanosleep, SYS_nanosleep, SYS_getrandom,
+    SYS_getrusage,
     SYS_restart_syscall,
     // Signals to this thread.
     SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack,

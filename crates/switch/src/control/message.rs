@@ -1,5 +1,6 @@
 //! Requests and replies.
 
+use crate::vhost_user::conduct::Held;
 use crate::vhost_user::kept::{Kept, Number};
 use crate::worker::handover::Levels;
 use serde::{Deserialize, Serialize};
@@ -164,4 +165,10 @@ pub struct PortStatus {
     /// Front ends disconnected for what they did, by [`ThrownOut`](crate::stats::ThrownOut).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub thrown_out: BTreeMap<String, u64>,
+    /// What its front ends' objects did to threads of the switch.
+    #[serde(default)]
+    pub held: Held,
+    /// Closing what the last front end shared takes long: no other is taken until it is done.
+    #[serde(default)]
+    pub closing: bool,
 }

@@ -17,5 +17,6 @@ pub mod client;
 pub mod keep;
 pub mod message;
 
+pub use crate::vhost_user::conduct::{Held, Quarantine};
 pub use client::{Client, Link, SwitchError};
 pub use message::{Connection, Hello, PortStatus};

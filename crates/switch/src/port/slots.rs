@@ -46,6 +46,7 @@ pub enum Owner {
 }
 
 /// A frame in flight.
+#[derive(Clone)]
 pub struct Frame {
     /// The port it came from.
     pub source: PortIndex,

@@ -34,7 +34,7 @@ impl PortLink {
         self.switch.quiet(self.index, self.worker);
         let index = self.index;
         self.switch.workers[self.worker].call(move |worker| {
-            let result = change(worker);
+            let result = worker.on_behalf(index, change);
             worker.resume(index);
             result
         })
@@ -44,7 +44,8 @@ impl PortLink {
         &self,
         change: impl FnOnce(&mut crate::worker::Worker) -> T + Send + 'static,
     ) -> T {
-        self.switch.workers[self.worker].call(change)
+        let index = self.index;
+        self.switch.workers[self.worker].call(move |worker| worker.on_behalf(index, change))
     }
 }
 

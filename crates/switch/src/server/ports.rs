@@ -15,10 +15,11 @@ use crate::fdb::PortIndex;
 use crate::log_limit::LogLimit;
 use crate::port::tap::TapPort;
 use crate::port::vhost::VhostPort;
-use crate::port::{Link, Port, PortContract};
+use crate::port::{Link, Port, PortContract, PortSet};
 use crate::quota::Account;
 use crate::stats::layout::{VNICS, VnicSlot};
 use crate::stats::{Reader, ThrownOut};
+use crate::vhost_user::conduct::{Held, Quarantine};
 use crate::vhost_user::errands::Errands;
 use crate::vhost_user::listener::{PortConfig, PortThread, Restored, SocketEnd};
 use crate::vhost_user::status::{ConnectionStatus, State};
@@ -392,6 +393,27 @@ impl Switch {
                     (thread.report())(event);
                 }
             }
+            Trouble::HeldUp => self.watch_suspects(),
+        }
+    }
+
+    /// A worker waited for a page of somebody's memory: all are to find out whose. Memory that is there in full
+    /// keeps nobody waiting.
+    fn watch_suspects(&self) {
+        let (mut ports, mut disks) = (PortSet::EMPTY, PortSet::EMPTY);
+        for entry in self.lock().entries.values() {
+            let End::Vhost { thread, .. } = &entry.end else { continue };
+            let (holes, disk) = thread.has_holes();
+            if holes {
+                ports.insert(entry.index);
+            }
+            if disk {
+                disks.insert(entry.index);
+            }
+        }
+        for worker in self.workers.iter() {
+            let (ports, disks) = (ports.clone(), disks.clone());
+            worker.call(move |worker| worker.watch(ports, disks));
         }
     }
 
@@ -409,6 +431,13 @@ impl Switch {
             // Its thread tells, no more often than it should.
             End::Vhost { thread, .. } => thread.throw_out(kind, reason.to_owned()),
             End::Tap { .. } => tracing::warn!(vnic = entry.vnic.name, reason, "link broken"),
+        }
+    }
+
+    /// Goes on with a quarantine of another process.
+    pub(super) fn quarantine(&self, name: &str, quarantine: &Quarantine) {
+        if let Some(End::Vhost { thread, .. }) = self.lock().entries.get(name).map(|entry| &entry.end) {
+            thread.quarantine(quarantine);
         }
     }
 
@@ -486,6 +515,8 @@ fn status(entry: &Entry) -> PortStatus {
         last_error: entry.broken.clone(),
         refused_connections: 0,
         thrown_out: BTreeMap::new(),
+        held: Held::default(),
+        closing: false,
     };
     match &entry.end {
         End::Tap { queues } => {
@@ -494,10 +525,15 @@ fn status(entry: &Entry) -> PortStatus {
                 status.connection = Connection::Disconnected;
             }
         }
-        End::Vhost { status: connection, listener, .. } => {
+        End::Vhost { thread, status: connection, listener } => {
             let now = connection.snapshot();
+            status.held = thread.conduct().held(Instant::now());
+            status.closing = now.closing;
             status.connection = match now.state {
-                State::Waiting if listener.is_none() => Connection::Disconnected,
+                // Nobody is to dial while none is taken.
+                State::Waiting if listener.is_none() && status.held.quarantine.is_none() => {
+                    Connection::Disconnected
+                }
                 State::Waiting => Connection::Waiting,
                 State::Connected => Connection::Connected,
                 State::Ready => Connection::Up,

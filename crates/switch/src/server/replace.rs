@@ -367,6 +367,9 @@ impl Switch {
                 // The agent makes it again.
                 made.unwrap_or_else(|why| tracing::error!(vnic = port.vnic.name, why, "port not taken over"));
             }
+            if let Some(quarantine) = &port.held.quarantine {
+                self.quarantine(&port.vnic.name, quarantine);
+            }
         }
         // Once more, for these.
         self.set_levels_and_learned(retired);

@@ -76,6 +76,18 @@ pub struct Quarantine {
     pub left: u64,
 }
 
+/// What a port's objects did, and what came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Times that they held a thread of the switch up.
+    pub events: u64,
+    /// Quarantines for it.
+    pub quarantines: u64,
+    /// The one that lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantine: Option<Quarantine>,
+}
+
 /// The record of one port.
 #[derive(Debug, Default)]
 pub struct Conduct(Mutex<Record>);
@@ -141,10 +153,11 @@ impl Conduct {
         Some(Quarantine { reason: reason.clone(), seconds: time.as_secs(), left })
     }
 
-    /// Events and quarantines so far.
-    pub fn counts(&self) -> (u64, u64) {
+    /// All of it, at `now`.
+    pub fn held(&self, now: Instant) -> Held {
+        let quarantine = self.quarantine(now);
         let record = self.lock();
-        (record.events, record.quarantines)
+        Held { events: record.events, quarantines: record.quarantines, quarantine }
     }
 
     fn lock(&self) -> MutexGuard<'_, Record> {
@@ -175,8 +188,9 @@ mod tests {
             reason.contains("for 60 s: 3 times within 10 s") && reason.contains("waited 312 ms"),
             "{reason}"
         );
-        assert_eq!(conduct.counts(), (7, 1));
-        let now = conduct.quarantine(start + s(50)).unwrap();
+        let held = conduct.held(start + s(50));
+        assert_eq!((held.events, held.quarantines), (7, 1));
+        let now = held.quarantine.unwrap();
         assert_eq!((now.seconds, now.left, now.reason), (60, 52, reason));
         assert_eq!(conduct.quarantine(start + s(102)), None);
     }

@@ -17,7 +17,7 @@ use super::errands::Errands;
 use super::kept::{Descriptors, Kept};
 use super::mailbox::{Mailbox, wait};
 use super::notifier::{Notifier, Report};
-use super::service::Service;
+use super::service::{Service, Shared};
 use super::session::{End, Session};
 use super::status::{ConnectionStatus, State};
 use super::wire::Parted;
@@ -90,8 +90,6 @@ pub struct PortConfig {
     pub errands: Errands,
     /// What front ends may take.
     pub account: Account,
-    /// A quarantine that began in another process.
-    pub quarantine: Option<Quarantine>,
 }
 
 impl PortConfig {
@@ -105,7 +103,7 @@ impl PortConfig {
         let name = name.into();
         let errands = Errands::new(&name);
         let message_timeout = Duration::from_secs(2);
-        Self { name, queue_pairs, message_timeout, errands, account, quarantine: None }
+        Self { name, queue_pairs, message_timeout, errands, account }
     }
 }
 
@@ -135,6 +133,7 @@ pub struct PortThread {
     errands: Errands,
     conduct: Arc<Conduct>,
     report: Report,
+    shared: Arc<Mutex<Shared>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -197,10 +196,7 @@ impl PortThread {
         let waiting = mailbox.clone();
         service.errands.when_idle(move || waiting.post(|_| ()));
         let (errands, conduct) = (service.errands.clone(), service.conduct.clone());
-        let report = service.report.clone();
-        if let Some(quarantine) = &config.quarantine {
-            conduct.resume(quarantine, Instant::now());
-        }
+        let (report, shared) = (service.report.clone(), service.shared.clone());
         let port = Port {
             notifier: Notifier::new(&name, report.clone()),
             service,
@@ -214,7 +210,7 @@ impl PortThread {
             lines: LogLimit::new(Instant::now()),
         };
         let thread = std::thread::Builder::new().name(format!("port {name}")).spawn(move || port.run())?;
-        Ok(Self { name, mailbox, status, errands, conduct, report, thread: Some(thread) })
+        Ok(Self { name, mailbox, status, errands, conduct, report, shared, thread: Some(thread) })
     }
 
     /// Hands over the next connected stream, in client mode.
@@ -249,6 +245,13 @@ impl PortThread {
         self.mailbox.post(|inbox| inbox.throw_out = Some((kind, reason)));
     }
 
+    /// Goes on with a quarantine of another process.
+    pub fn quarantine(&self, quarantine: &Quarantine) {
+        self.conduct.resume(quarantine, Instant::now());
+        // Whoever came before is not to stay.
+        self.throw_out(ThrownOut::Held, quarantine.reason.clone());
+    }
+
     /// What its front ends' objects did.
     pub fn conduct(&self) -> &Conduct {
         &self.conduct
@@ -257,6 +260,12 @@ impl PortThread {
     /// Who is told of what they did.
     pub fn report(&self) -> &Report {
         &self.report
+    }
+
+    /// Whether pages of the front end's memory may be missing, and whether that is because it is on a disk.
+    pub fn has_holes(&self) -> (bool, bool) {
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        (shared.has_holes(), shared.disk)
     }
 
     /// What may take long is done there.

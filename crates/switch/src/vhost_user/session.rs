@@ -296,6 +296,7 @@ pub fn obey(
     mut more: impl FnMut() -> bool,
 ) {
     let config = PortConfig { errands: Errands::done_at_once(), ..PortConfig::new("fuzzed", queue_pairs) };
+    crate::eventfd::prepare();
     let Ok(mailbox) = Mailbox::new() else { return };
     let service = Service::new(&config, &Arc::new(mailbox));
     let notifier = Notifier::new("fuzzed", service.report.clone());

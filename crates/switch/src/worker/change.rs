@@ -32,6 +32,8 @@ pub enum Trouble {
     Broken(String),
     /// An object of its front end held the worker up.
     Held(Event),
+    /// The worker was held up by some port's memory, whosever it is.
+    HeldUp,
 }
 
 /// From workers to whoever takes care of ports.

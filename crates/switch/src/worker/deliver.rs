@@ -84,6 +84,20 @@ fn form(frame: &Frame, receiver: &Receiver) -> Form {
     if whole && receiver.csum { Form::AsIs } else { Form::Segments }
 }
 
+/// The frame with its payload in `buffer`, where it fits.
+pub fn staged(frame: &Frame, buffer: &mut [u8]) -> Option<Frame> {
+    // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
+    let payload = unsafe { Payload::new(frame.payload()) };
+    if payload.len() > buffer.len() {
+        return None;
+    }
+    let len = payload.copy_to(0, buffer);
+    let mut staged = frame.clone();
+    staged.spans[0] = Span { ptr: buffer.as_mut_ptr(), len: len as u32 };
+    staged.span_count = u16::from(len > 0);
+    Some(staged)
+}
+
 /// How many chains wait where `frame` would go; `None` where only trying tells whether it can.
 pub fn chains_waiting(frame: &Frame, link: &mut Link) -> Option<u16> {
     let Link::Vhost(vhost) = link else { return None };

@@ -1,7 +1,7 @@
 //! From an egress's scheduler to its receiver.
 
 use super::crossing::Fate;
-use super::deliver::{Outcome, chains_waiting, deliver};
+use super::deliver::{Outcome, chains_waiting, deliver, staged};
 use super::{Worker, budget, clock};
 use crate::capture::Direction;
 use crate::fdb::PortIndex;
@@ -173,6 +173,9 @@ impl Worker {
         // A thousand tiny buffers that are too few are not to be looked through in every loop.
         let outcome = match tried.is_some() && tried == chains_waiting(frame, &mut port.link) {
             true => Outcome::NoBuffers,
+            false if self.watch.covers(frame.source) || self.watch.covers(port.index) => {
+                self.deliver_watched(frame, port)
+            }
             false => deliver(frame, &mut port.link, &mut self.scratch),
         };
         let dropped = match outcome {
@@ -214,6 +217,18 @@ impl Worker {
         port.egress.last = (frame.source, self.now);
         port.egress.blocked_since = NEVER;
         true
+    }
+
+    /// Delivers by way of our own memory, so that what waits for a page waits for one port's.
+    #[cold]
+    fn deliver_watched(&mut self, frame: &Frame, port: &mut Port) -> Outcome {
+        let began = self.watch.begin(frame.source);
+        let staged = staged(frame, self.watch.buffer());
+        self.watch.end(frame.source, began);
+        let began = self.watch.begin(port.index);
+        let outcome = deliver(staged.as_ref().unwrap_or(frame), &mut port.link, &mut self.scratch);
+        self.watch.end(port.index, began);
+        outcome
     }
 
     /// Drops what was held as long as it may be.

@@ -10,7 +10,7 @@
 //! A frame is plain if it is one buffer with the headers of IP over Ethernet and asks for no more
 //! than the receiver takes as it is. It meets no contention if nothing waits at its egress, the
 //! egress has tokens, and the receiver a buffer that it fits into. Frames to another worker, to
-//! a tap or to a guest that migrates take the general path.
+//! a tap or to a guest that migrates take the general path, as do those of ports that are watched.
 
 use super::budget::DIRECT;
 use super::ingress::flow_hash;
@@ -125,7 +125,7 @@ impl Worker {
         let Link::Vhost(vhost) = &mut port.link else { return 0 };
         let header_len = vhost.receiver.header_len;
         let Some(Some(tx)) = vhost.tx.get_mut(pair) else { return 0 };
-        if port.capture.is_some() || tx.pending.is_some() {
+        if port.capture.is_some() || tx.pending.is_some() || self.watch.covers(port.index) {
             return 0;
         }
         let learns = info.learns;
@@ -244,7 +244,7 @@ impl Worker {
         len: usize,
         vid: Option<u16>,
     ) -> Option<usize> {
-        if egress == port.index {
+        if egress == port.index || self.watch.covers(egress) {
             return None;
         }
         let to = self.ports[egress as usize].as_ref()?;

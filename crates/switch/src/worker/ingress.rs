@@ -61,11 +61,13 @@ impl Worker {
             }
             let index = self.polled[i] as usize;
             let Some(mut port) = self.ports[index].take() else { continue };
+            let began = self.watch.begin(port.index);
             let took = match &port.link {
                 _ if port.pauses > 0 || port.broken => false,
                 Link::Vhost(_) => self.ingress_rings(&mut port, budget),
                 Link::Tap(_) => self.ingress_tap(&mut port, budget),
             };
+            self.watch.end(port.index, began);
             if took {
                 worked = true;
                 self.touched.insert(port.index);

@@ -21,6 +21,7 @@
 //! - [`crossing`]: rings between workers
 //! - [`quiet`]: ports that have nothing to send cost nothing
 //! - [`sleep`]: notifications and sleep
+//! - [`watch`]: whose memory holds the worker up
 //! - [`handover`]: an end with nothing in flight
 //! - [`handle`]: how other threads reach a worker
 //! - [`change`]: what they ask of it
@@ -47,6 +48,7 @@ pub mod settle;
 pub mod sleep;
 #[cfg(test)]
 mod testing;
+mod watch;
 
 pub use handle::{Inbox, WorkerHandle, mailbox};
 
@@ -63,6 +65,7 @@ use handle::Bell;
 use rustix::time::{ClockId, clock_gettime};
 use sleep::Sleeper;
 use std::sync::Arc;
+use watch::Watch;
 
 /// Urgent crossings handled per loop and peer: a worker that others flood comes to its own ports too.
 const CROSSINGS: usize = 256;
@@ -126,6 +129,7 @@ pub struct Worker {
     sleeper: Sleeper,
     /// Where it is told what is wrong with ports.
     troubles: Troubles,
+    watch: Watch,
     stats: &'static WorkerSlot,
     /// H: loops longer than this are counted.
     host_latency: u64,
@@ -175,6 +179,7 @@ impl Worker {
             batch: Some(Box::default()),
             sleeper: Sleeper::new(inbox.bell())?,
             inbox,
+            watch: Watch::new(troubles.clone()),
             troubles,
             stats,
             host_latency: u64::MAX,
@@ -206,6 +211,7 @@ impl Worker {
     fn work(&mut self) -> bool {
         let started = clock();
         self.now = started;
+        self.watch.expire(started);
         (self.wake, self.poll) = (NEVER, NEVER);
         let mut worked = self.lost != sigbus::lost() && self.memory_lost();
         for _ in 0..CALLS {
@@ -229,12 +235,14 @@ impl Worker {
         }
         self.ring_peers();
         if worked {
-            let took = clock().saturating_sub(started);
+            let ended = clock();
+            let took = ended.saturating_sub(started);
             self.stats.loops.add(1);
             self.stats.longest_loop.raise(took);
             if took > self.host_latency {
                 self.stats.loops_over_budget.add(1);
             }
+            self.took(started, ended);
         }
         worked
     }
@@ -320,7 +328,9 @@ impl Worker {
             if let Some(port) = &mut self.ports[index as usize]
                 && let crate::port::Link::Vhost(vhost) = &mut port.link
             {
+                let began = self.watch.begin(index);
                 vhost.flush();
+                self.watch.end(index, began);
             }
         }
         let now = clock();

@@ -48,7 +48,9 @@ impl Worker {
         port.relieving = NEVER;
         self.touched.insert(frame.source);
         account(port, frame, &fate);
+        let (source, began) = (frame.source, self.watch.begin(frame.source));
         give_back(port, fate.frame);
+        self.watch.end(source, began);
     }
 }
 

@@ -106,6 +106,7 @@ impl Worker {
             return;
         }
         let now = clock();
+        self.took(self.now, now);
         // A tap wakes us as soon as it has a frame, and cannot be polled without a system call:
         // where there are only taps, spinning would only use up the CPU they need.
         let may_spin = self.sleeper.taps < self.owned.len();
@@ -133,8 +134,11 @@ impl Worker {
             self.sleeper.bell.awake();
             self.disarm();
             self.sleeper.last_work = now;
+            self.took(now, clock());
             return;
         }
+        self.took(now, clock());
+        self.watch.about_to_sleep();
         let timeout = (timer != NEVER).then(|| timer - now);
         let timed_out = self.wait(timeout, u64::MAX) == 0;
         self.sleeper.bell.awake();
@@ -149,6 +153,7 @@ impl Worker {
         self.now = woke;
         self.woke(woke);
         self.disarm();
+        self.took(woke, clock());
     }
 
     /// Which taps have frames, without waiting. A tap that has none was seen empty now.
@@ -206,19 +211,23 @@ impl Worker {
             let Some(port) = &mut self.ports[*index as usize] else { continue };
             let throttled = port.throttled_since != NEVER;
             let Link::Vhost(vhost) = &mut port.link else { continue };
+            let began = self.watch.begin(*index);
             for tx in vhost.tx.iter_mut().flatten().filter(|tx| tx.ring.enabled) {
                 // Of a throttled queue what is in the ring is known; only news is worth waking for.
                 let news = tx.ring.queue.request_kicks();
                 work |= news || (!throttled && tx.ring.queue.pending() > 0);
             }
+            self.watch.end(*index, began);
         }
         for index in &self.active {
             let Some(port) = &mut self.ports[*index as usize] else { continue };
             let Link::Vhost(vhost) = &mut port.link else { continue };
             if port.egress.blocked_since != NEVER {
+                let began = self.watch.begin(*index);
                 for rx in vhost.rx.iter_mut().flatten().filter(|rx| rx.enabled) {
                     work |= rx.queue.request_kicks();
                 }
+                self.watch.end(*index, began);
             }
         }
         work
@@ -226,14 +235,19 @@ impl Worker {
 
     /// Tells all drivers that kicks are not needed.
     fn disarm(&mut self) {
+        let watch = &mut self.watch;
         for_each_port(&mut self.ports, &self.polled, |port| {
             if let Link::Vhost(vhost) = &mut port.link {
+                let began = watch.begin(port.index);
                 vhost.tx.iter_mut().flatten().for_each(|tx| tx.ring.queue.suppress_kicks());
+                watch.end(port.index, began);
             }
         });
         for_each_port(&mut self.ports, &self.active, |port| {
             if let Link::Vhost(vhost) = &mut port.link {
+                let began = watch.begin(port.index);
                 vhost.rx.iter_mut().flatten().for_each(|rx| rx.queue.suppress_kicks());
+                watch.end(port.index, began);
             }
         });
     }

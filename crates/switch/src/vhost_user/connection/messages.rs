@@ -314,6 +314,7 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         let file = inflight.fd().try_clone_to_owned().map_err(Error::ReqHandlerError)?;
         let made = VhostUserInflight::new(inflight.bytes(), 0, queues, wanted.queue_size);
         self.use_inflight(inflight)?;
+        self.service.shared().other = true;
         Ok((made, file.into()))
     }
 

@@ -23,7 +23,7 @@ use super::features::{F_RING_PACKED, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEAT
 use super::kept::{Descriptors, Kept, KeptRegion, KeptVring, Number, Numbered};
 use super::logging::Logging;
 use super::notifier::{self, Call, Notifier};
-use super::service::Service;
+use super::service::{Service, Shared};
 use super::status::{ConnectionStatus, State};
 use super::{PortControl, VringSetup, door, shared, used_bytes};
 use crate::quota::{Amounts, Exceeded};
@@ -177,6 +177,7 @@ impl<'a> Connection<'a> {
                 self.vrings.len()
             ));
         }
+        self.service.shared().other = true;
         self.use_inflight(inflight)
     }
 
@@ -240,8 +241,9 @@ impl<'a> Connection<'a> {
         let inflight = (self.inflight.take(), self.inflight_file.take());
         let memory = (self.memory.take(), std::mem::take(&mut self.logging));
         let calls = self.notifier.forget();
+        let shared = std::mem::take(&mut *self.service.shared());
         self.service.errands.give_up(Parting { vrings, blame });
-        self.service.errands.give_up((regions, inflight, memory, calls));
+        self.service.errands.give_up((regions, shared, inflight, memory, calls));
     }
 
     /// Everything the front end has said on `stream`, and the descriptors that came with it.
@@ -478,7 +480,13 @@ impl<'a> Connection<'a> {
             return refuse(format!("{message}: {reason}"));
         }
         let preallocated = memory.preallocated();
-        let before = (self.memory.replace(memory), std::mem::replace(&mut self.regions, regions));
+        let (files, disk) = Shared::memory(&regions, memory.disk().is_some());
+        let shared = {
+            let mut shared = self.service.shared();
+            shared.disk = disk;
+            std::mem::replace(&mut shared.files, files)
+        };
+        let before = (shared, self.memory.replace(memory), std::mem::replace(&mut self.regions, regions));
         self.service.errands.give_up(before);
         self.has_memory = true;
         self.set_log(message)?;
@@ -494,6 +502,7 @@ impl<'a> Connection<'a> {
         match self.logging.set_base(file, size, offset, charge) {
             Ok(before) => {
                 self.service.errands.give_up(before);
+                self.service.shared().other = true;
                 Ok(())
             }
             Err(error) => refuse(format!("{message}: {error}")),

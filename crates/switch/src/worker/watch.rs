@@ -1,0 +1,359 @@
+//! Whose memory holds the worker up: a front end that punches a hole into a file keeps whoever touches a page
+//! there waiting until it is done, for seconds if the hole is large.
+//!
+//! ```text
+//!  a long loop ─▶ did this thread sleep in a page fault? ─ no: the host, or another thread, had the CPU
+//!                      │ yes
+//!                      ▼
+//!  Trouble::HeldUp ─▶ warden: whose memory has holes? ─▶ all workers watch these ports for a while:
+//!
+//!      ring, headers of A │ payload of A ─▶ our memory │ our memory ─▶ buffers of B │ ring of B
+//!      └──── timed: A ────┘└─────── timed: A ─────────┘└──────── timed: B ─────────┘
+//!                 └─ it slept there ─▶ the port's account of time ─ used up ─▶ Trouble::Held
+//! ```
+//!
+//! An ordinary loop pays one comparison for this, and a worker that goes to sleep one question to the kernel. What is
+//! watched goes by the general path and is copied twice, and so is touched in parts that belong to one port each;
+//! all others go on as ever. Guests whose memory is there in full are never watched.
+
+use super::change::{Trouble, Troubles};
+use super::{Worker, clock};
+use crate::fdb::PortIndex;
+use crate::port::PortSet;
+use crate::vhost_user::conduct::{Event, LONG, Object};
+
+/// Loops longer than this are looked into, ns: a question to the kernel is nothing beside that.
+const LOOK: u64 = 200_000;
+/// Parts of a loop longer than this are, where they are timed by themselves, ns.
+const PART: u64 = 50_000;
+/// What loops have to have lost, and how much time must have passed, until the warden is asked, ns.
+const ASK: u64 = 1_000_000;
+const ASK_AGAIN: u64 = 100_000_000;
+/// How long ports are watched, ns: as long as events of one count together.
+const WATCHED: u64 = 10_000_000_000;
+/// Time that a port's memory may have taken, ns; when it is used up, that is an event ...
+const HELD: u64 = 2 * LONG;
+/// ... and comes back after this part of time.
+const SHARE: u64 = 50;
+/// Longest payload: a super-frame's, and some.
+const PAYLOAD: usize = 128 << 10;
+
+/// What the kernel says of this thread (getrusage(2)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Usage {
+    /// Page faults, of either kind.
+    faults: i64,
+    /// Times it gave the CPU up: it slept.
+    sleeps: i64,
+    /// Blocks that were read from a disk for it.
+    blocks: i64,
+}
+
+impl Usage {
+    fn now() -> Self {
+        // SAFETY: all zeros is a valid value; the call writes one.
+        let usage = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+            usage
+        };
+        Self { faults: usage.ru_minflt + usage.ru_majflt, sleeps: usage.ru_nvcsw, blocks: usage.ru_inblock }
+    }
+}
+
+/// A sleep in a page fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wait {
+    /// Something was read from a disk: of memory that is on none, the host had swapped it out.
+    disk: bool,
+}
+
+/// The time that one port's memory took.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    port: PortIndex,
+    used: u64,
+    at: u64,
+}
+
+/// What a worker watches.
+pub(super) struct Watch {
+    /// When it was last looked.
+    base: Usage,
+    /// The worker has slept of its own will since.
+    slept: bool,
+    /// Time that loops lost in page faults of whose memory nothing is known, ns.
+    unexplained: u64,
+    /// When the warden was asked last.
+    asked: u64,
+    on: bool,
+    ports: PortSet,
+    /// Of those, the ones whose memory is on a disk.
+    disks: PortSet,
+    until: u64,
+    accounts: Vec<Account>,
+    /// Where payload is copied by way of.
+    buffer: Box<[u8]>,
+    troubles: Troubles,
+}
+
+impl Watch {
+    pub fn new(troubles: Troubles) -> Self {
+        Self {
+            base: Usage::default(),
+            slept: false,
+            unexplained: 0,
+            asked: 0,
+            on: false,
+            ports: PortSet::EMPTY,
+            disks: PortSet::EMPTY,
+            until: 0,
+            accounts: Vec::new(),
+            buffer: Box::default(),
+            troubles,
+        }
+    }
+
+    /// When a part of the loop that touches this port's memory begins, if it is to be timed.
+    #[inline]
+    pub fn begin(&self, port: PortIndex) -> Option<u64> {
+        self.covers(port).then(clock)
+    }
+
+    /// Whether a port is watched.
+    #[inline]
+    pub fn covers(&self, port: PortIndex) -> bool {
+        self.on && self.ports.contains(port)
+    }
+
+    /// Such a part ends.
+    #[inline]
+    pub fn end(&mut self, port: PortIndex, began: Option<u64>) {
+        if let Some(began) = began {
+            let now = clock();
+            if now.saturating_sub(began) >= PART {
+                self.charge(port, began, now);
+            }
+        }
+    }
+
+    /// The worker will sleep of its own will.
+    #[inline]
+    pub fn about_to_sleep(&mut self) {
+        self.base = Usage::now();
+        self.slept = true;
+    }
+
+    /// Whether the thread slept in a page fault since it was last looked.
+    fn look(&mut self) -> Option<Wait> {
+        let now = Usage::now();
+        let wait = waited(self.base, now, self.slept);
+        (self.base, self.slept) = (now, false);
+        wait
+    }
+
+    #[cold]
+    fn charge(&mut self, port: PortIndex, began: u64, now: u64) {
+        let Some(wait) = self.look() else { return };
+        if wait.disk && !self.disks.contains(port) {
+            return;
+        }
+        let took = now.saturating_sub(began);
+        let number = self.accounts.iter().position(|account| account.port == port);
+        let number = number.unwrap_or_else(|| {
+            self.accounts.push(Account { port, used: 0, at: began });
+            self.accounts.len() - 1
+        });
+        if let Some(took) = self.accounts[number].take(took, now) {
+            let _ = self.troubles.send((port, Trouble::Held(Event { object: Object::Memory, took })));
+        }
+    }
+
+    /// A loop took so long, of which no part was timed.
+    #[cold]
+    fn look_into(&mut self, took: u64) {
+        if self.look().is_none() {
+            return;
+        }
+        self.unexplained += took;
+        let now = clock();
+        if self.unexplained >= ASK && now.saturating_sub(self.asked) >= ASK_AGAIN {
+            (self.unexplained, self.asked) = (0, now);
+            let _ = self.troubles.send((0, Trouble::HeldUp));
+        }
+    }
+
+    fn start(&mut self, ports: PortSet, disks: PortSet) {
+        if !self.on {
+            (self.ports, self.disks) = (PortSet::EMPTY, PortSet::EMPTY);
+        }
+        ports.iter().for_each(|port| self.ports.insert(port));
+        disks.iter().for_each(|port| self.disks.insert(port));
+        if self.buffer.is_empty() {
+            self.buffer = vec![0; PAYLOAD].into_boxed_slice();
+        }
+        self.on = !self.ports.is_empty();
+        self.until = clock() + WATCHED;
+    }
+
+    /// Ends when its time has come.
+    #[inline]
+    pub fn expire(&mut self, now: u64) {
+        if self.on && now > self.until {
+            self.on = false;
+        }
+    }
+
+    /// Our own memory, for payload.
+    pub fn buffer(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+}
+
+impl Account {
+    /// Takes time at `now`; how much was used up where that is an event.
+    fn take(&mut self, took: u64, now: u64) -> Option<u64> {
+        let earned = now.saturating_sub(self.at) / SHARE;
+        self.used = self.used.saturating_sub(earned) + took;
+        self.at = now;
+        (self.used >= HELD).then(|| std::mem::take(&mut self.used))
+    }
+}
+
+/// Whether a thread slept in a page fault between both, where it also `slept` once of its own will.
+fn waited(before: Usage, after: Usage, slept: bool) -> Option<Wait> {
+    let sleeps = after.sleeps - before.sleeps - i64::from(slept);
+    let faults = after.faults - before.faults;
+    (sleeps > 0 && faults > 0).then_some(Wait { disk: after.blocks > before.blocks })
+}
+
+impl Worker {
+    /// Watches these ports for a while, of which some have their memory on a disk.
+    pub fn watch(&mut self, ports: PortSet, disks: PortSet) {
+        self.watch.start(ports, disks);
+    }
+
+    /// Makes a change that a front end asked for: what its memory holds up meanwhile is its own.
+    pub fn on_behalf<T>(&mut self, port: PortIndex, change: impl FnOnce(&mut Self) -> T) -> T {
+        self.watch.look();
+        let began = clock();
+        let result = change(self);
+        self.watch.end(port, Some(began));
+        result
+    }
+
+    /// Something took from `began` to `now`.
+    #[inline]
+    pub(super) fn took(&mut self, began: u64, now: u64) {
+        let took = now.saturating_sub(began);
+        if took > LOOK {
+            self.watch.look_into(took);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{FallocateFlags, fallocate};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::{Duration, Instant};
+    use tidegate_frontend::memory::SharedMemory;
+
+    fn watch() -> (Watch, Receiver<(PortIndex, Trouble)>) {
+        let (troubles, troubled) = channel();
+        (Watch::new(troubles), troubled)
+    }
+
+    fn usage(faults: i64, sleeps: i64, blocks: i64) -> Usage {
+        Usage { faults, sleeps, blocks }
+    }
+
+    #[test]
+    fn a_sleep_in_a_fault_is_told_from_others() {
+        let before = usage(10, 10, 10);
+        let waited = |after, slept| waited(before, after, slept);
+        assert_eq!(waited(usage(11, 11, 10), false), Some(Wait { disk: false }));
+        assert_eq!(waited(usage(11, 11, 18), false), Some(Wait { disk: true }));
+        assert_eq!(waited(usage(11, 10, 10), false), None, "a fault without a sleep");
+        assert_eq!(waited(usage(10, 11, 10), false), None, "a sleep without a fault");
+        assert_eq!(waited(usage(11, 11, 10), true), None, "a sleep of its own will");
+        assert_eq!(waited(usage(11, 12, 10), true), Some(Wait { disk: false }));
+    }
+
+    #[test]
+    fn time_is_used_up_at_once_or_in_pieces_and_comes_back() {
+        let mut account = Account { port: 0, used: 0, at: 0 };
+        assert_eq!(account.take(312_000_000, 1), Some(312_000_000));
+        assert_eq!(account.take(6_000_000, 2), None);
+        assert_eq!(account.take(6_000_000, 3), Some(12_000_000));
+        // A fiftieth of the time.
+        assert!((1..1000).all(|n| account.take(1_000_000, n * 50_000_000).is_none()));
+    }
+
+    /// A thread that is kept from its CPU, and one that touches new pages, is not held up.
+    #[test]
+    fn neither_a_busy_cpu_nor_new_pages_hold_anybody_up() {
+        let (mut watch, troubled) = watch();
+        watch.on = true;
+        watch.ports.insert(3);
+        watch.look();
+        let memory = SharedMemory::new(0, 64 << 20).unwrap();
+        let start = Instant::now();
+        let mut page = 0;
+        while start.elapsed() < Duration::from_millis(200) {
+            let began = clock();
+            memory.write(page * 4096, &[1]);
+            page = (page + 1) % (16 << 10);
+            let until = Instant::now() + Duration::from_micros(100);
+            while Instant::now() < until {}
+            watch.end(3, Some(began));
+        }
+        assert!(troubled.try_recv().is_err());
+        assert!(watch.accounts.is_empty(), "{:?}", watch.accounts);
+    }
+
+    #[test]
+    fn whoever_waits_for_a_hole_is_held_up_and_says_by_whom() {
+        let (mut watch, troubled) = watch();
+        let size = 256 << 20;
+        let memory = SharedMemory::new(0, size as usize).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    memory.preallocate().unwrap();
+                    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    fallocate(memory.fd(), flags, 0, size).unwrap();
+                }
+            });
+            let start = Instant::now();
+            let mut asked = false;
+            let mut byte = [0];
+            let event = loop {
+                assert!(start.elapsed() < Duration::from_secs(60), "{:?}", watch.accounts);
+                let began = clock();
+                (0..64).for_each(|n| memory.read(size / 64 * n, &mut byte));
+                if asked {
+                    watch.end(7, Some(began));
+                } else if clock() - began > LOOK {
+                    watch.look_into(clock() - began);
+                }
+                match troubled.try_recv() {
+                    Ok((_, Trouble::HeldUp)) => {
+                        asked = true;
+                        let mut ports = PortSet::EMPTY;
+                        ports.insert(7);
+                        watch.start(ports, PortSet::EMPTY);
+                    }
+                    Ok((7, Trouble::Held(event))) => break event,
+                    Ok(other) => panic!("{other:?}"),
+                    Err(_) => {}
+                }
+            };
+            over.store(true, Ordering::Relaxed);
+            assert!(asked && event.object == Object::Memory && event.took >= HELD);
+        });
+    }
+}
