@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use tidegate_contract::Mac;
-use tidegate_switch::vhost_user::kept::Numbered;
+use tidegate_switch::vhost_user::kick::Kick;
 use tidegate_switch::vhost_user::notifier::Call;
 use tidegate_switch::vhost_user::session::obey;
 use tidegate_switch::vhost_user::status::ConnectionStatus;
@@ -152,7 +152,9 @@ impl PortControl for Shared {
 
     fn set_call(&mut self, _index: u16, _call: Option<Call>) {}
 
-    fn set_kick(&mut self, _index: u16, _kick: Option<Numbered>) {}
+    fn set_kick(&mut self, _index: u16, _kick: Option<Kick>) -> Result<(), String> {
+        Ok(())
+    }
 
     fn disconnect(&mut self, _reason: &str) {
         let mut device = self.lock();

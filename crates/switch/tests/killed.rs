@@ -25,6 +25,7 @@ use tidegate_switch::port::{Link, Port, PortContract, PortInfo, PortSet};
 use tidegate_switch::stats::Region;
 use tidegate_switch::vhost_user::VringSetup;
 use tidegate_switch::vhost_user::kept::Numbered;
+use tidegate_switch::vhost_user::kick::Kick;
 use tidegate_switch::virtio::memory::RegionSpec;
 use tidegate_switch::virtio::{GuestMemory, Inflight};
 use tidegate_switch::worker::{Worker, mailbox};
@@ -138,7 +139,7 @@ fn device() {
     let mut words = words.split(' ').map(|word| word.parse::<u64>().unwrap());
     let mut next = || words.next().unwrap();
     let features = next();
-    let (_, inbox) = mailbox().unwrap();
+    let (handle, inbox) = mailbox().unwrap();
     let stats = Region::create().unwrap();
     let fdb = Arc::new(Fdb::new());
     let (faults, broken) = std::sync::mpsc::channel();
@@ -167,7 +168,10 @@ fn device() {
         let inflight = Inflight::open(fd(next())).unwrap();
         for queue in [0, 1] {
             let (size, desc, avail, used) = (next() as u16, next(), next(), next());
-            let (base, kick) = (next() as u32, Some(Numbered::free(fd(next()))));
+            let base = next() as u32;
+            let (kick, _) = Kick::listen(Numbered::free(fd(next()))).unwrap();
+            handle.listen(index, &kick).unwrap();
+            let kick = Some(kick);
             let inflight = inflight.queue(queue);
             let setup = VringSetup { size, desc, avail, used, base, log: None, kick, call: None, inflight };
             worker.start_queue(index, queue, setup).unwrap();

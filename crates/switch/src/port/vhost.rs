@@ -7,7 +7,7 @@ use crate::vhost_user::features::{
     F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RING_PACKED, NET_F_GUEST_CSUM, NET_F_GUEST_ECN,
     NET_F_GUEST_TSO4, NET_F_GUEST_TSO6, NET_F_GUEST_USO4, NET_F_GUEST_USO6, NET_F_MRG_RXBUF, header_len,
 };
-use crate::vhost_user::kept::Numbered;
+use crate::vhost_user::kick::Kick;
 use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{VringSetup, used_bytes};
 use crate::virtio::{DirtyLog, Features, GuestMemory, Queue, RingError, RingLayout};
@@ -56,7 +56,7 @@ pub struct Ring {
     /// The ring.
     pub queue: Queue,
     /// The driver tells us.
-    pub kick: Option<Numbered>,
+    pub kick: Option<Kick>,
     /// We tell the driver.
     pub call: Option<Call>,
     /// SET_VRING_ENABLE.

@@ -3,7 +3,7 @@
 use super::Switch;
 use crate::fdb::PortIndex;
 use crate::vhost_user::errands::Errands;
-use crate::vhost_user::kept::Numbered;
+use crate::vhost_user::kick::Kick;
 use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{PortControl, VringSetup};
 use crate::virtio::{DirtyLog, GuestMemory};
@@ -38,6 +38,18 @@ impl PortLink {
             worker.resume(index);
             result
         })
+    }
+
+    fn listen(&self, kick: Option<&Kick>) -> Result<(), String> {
+        let Some(kick) = kick else { return Ok(()) };
+        let listened = self.switch.workers[self.worker].listen(self.index, kick);
+        listened.map_err(|error| format!("its kicks cannot be listened to: {error}"))
+    }
+
+    fn forget(&self, kick: Option<&Kick>) {
+        if let Some(kick) = kick {
+            self.switch.workers[self.worker].forget(kick);
+        }
     }
 
     fn on_worker<T: Send + 'static>(
@@ -98,13 +110,19 @@ impl PortControl for PortLink {
     }
 
     fn start_queue(&mut self, queue: u16, setup: VringSetup) -> Result<(), String> {
-        let index = self.index;
-        self.on_worker(move |worker| worker.start_queue(index, queue, setup))
+        let (index, kick) = (self.index, setup.kick.clone());
+        self.listen(kick.as_ref())?;
+        let started = self.on_worker(move |worker| worker.start_queue(index, queue, setup));
+        if started.is_err() {
+            self.forget(kick.as_ref());
+        }
+        started
     }
 
     fn stop_queue(&mut self, queue: u16) -> Option<u32> {
         let index = self.index;
         let (base, notifications) = self.quietly(move |worker| worker.stop_queue(index, queue))?;
+        self.forget(notifications.0.as_ref());
         self.errands.give_up(notifications);
         Some(base)
     }
@@ -128,16 +146,22 @@ impl PortControl for PortLink {
         self.errands.give_up(before);
     }
 
-    fn set_kick(&mut self, queue: u16, kick: Option<Numbered>) {
+    fn set_kick(&mut self, queue: u16, kick: Option<Kick>) -> Result<(), String> {
         let index = self.index;
+        self.listen(kick.as_ref())?;
         let before = self.on_worker(move |worker| worker.set_kick(index, queue, kick));
+        self.forget(before.as_ref());
         self.errands.give_up(before);
+        Ok(())
     }
 
     fn disconnect(&mut self, reason: &str) {
         let index = self.index;
         tracing::debug!(port = index, reason, "front end disconnected");
-        let before = self.quietly(move |worker| worker.disconnect(index));
+        let mut before = self.quietly(move |worker| worker.disconnect(index));
+        for ring in before.iter_mut().flat_map(|vhost| vhost.rings()) {
+            self.forget(ring.kick.as_ref());
+        }
         self.errands.give_up(before);
         self.switch.memory_left(index);
         self.announced = false;

@@ -12,6 +12,7 @@
 //! - [`relay`]: the way to the `vhost` crate's handler and back
 //! - [`connection`]: what a front end may say, and what it means
 //! - [`notifier`]: how drivers are called
+//! - [`kick`]: how drivers call
 //! - [`errands`]: what may take long, in threads nobody waits for
 //! - [`conduct`]: what a port's objects did to others, and its quarantine
 //! - [`service`]: these, for one port
@@ -25,6 +26,7 @@ mod door;
 pub mod errands;
 pub mod features;
 pub mod kept;
+pub mod kick;
 pub mod listener;
 mod logging;
 mod mailbox;
@@ -41,6 +43,7 @@ mod wire;
 use crate::virtio::memory::GuestMemory;
 use crate::virtio::{DirtyLog, QueueInflight};
 use kept::{Kept, Numbered};
+use kick::Kick;
 use notifier::Call;
 use std::sync::Arc;
 use tidegate_contract::Mac;
@@ -63,7 +66,7 @@ pub struct VringSetup {
     /// Guest address of the used ring in the dirty log, if the front end says one (VHOST_VRING_F_LOG).
     pub log: Option<u64>,
     /// The driver's notification; `None` means the ring is polled.
-    pub kick: Option<Numbered>,
+    pub kick: Option<Kick>,
     /// Our notification; `None` means the driver polls.
     pub call: Option<Call>,
     /// What outlives this process: if it says that the queue was in service at this place, the queue
@@ -104,8 +107,8 @@ pub trait PortControl {
     fn enable_queue(&mut self, index: u16, enabled: bool);
     /// Replaces our notification of a running queue.
     fn set_call(&mut self, index: u16, call: Option<Call>);
-    /// Replaces the driver's notification of a running queue.
-    fn set_kick(&mut self, index: u16, kick: Option<Numbered>);
+    /// Replaces the driver's notification of a running queue. `Err` says why it is not heard.
+    fn set_kick(&mut self, index: u16, kick: Option<Kick>) -> Result<(), String>;
     /// The front end went away (or is thrown out): all queues stop, memory is released.
     fn disconnect(&mut self, reason: &str);
 }

@@ -18,9 +18,9 @@ use crate::port::{Link, NEVER, Port, PortContract, PortInfo};
 use crate::sched::Queued;
 use crate::stats::DropReason;
 use crate::vhost_user::VringSetup;
-use crate::vhost_user::conduct::{Event, LONG, Object};
-use crate::vhost_user::kept::Numbered;
-use crate::vhost_user::notifier::{Call, cpu_time};
+use crate::vhost_user::conduct::Event;
+use crate::vhost_user::kick::Kick;
+use crate::vhost_user::notifier::Call;
 use crate::virtio::{DirtyLog, GuestMemory, sigbus};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -40,7 +40,7 @@ pub enum Trouble {
 pub type Troubles = Sender<(PortIndex, Trouble)>;
 
 /// What a queue's driver tells us by, and what we tell it by.
-pub type Notifications = (Option<Numbered>, Option<Call>);
+pub type Notifications = (Option<Kick>, Option<Call>);
 
 impl Worker {
     /// H: loops longer than this many nanoseconds are counted.
@@ -74,12 +74,8 @@ impl Worker {
         self.order_owned();
         let mut port = self.ports[index as usize].take()?;
         self.release_addresses(&mut port);
-        match &mut port.link {
-            Link::Tap(tap) => tap.queues.iter().for_each(|queue| self.sleeper.remove_tap(&queue.file)),
-            Link::Vhost(vhost) => {
-                let kicks = vhost.rings().filter_map(|ring| ring.kick.as_ref());
-                kicks.for_each(|kick| self.sleeper.remove_kick(kick));
-            }
+        if let Link::Tap(tap) = &port.link {
+            tap.queues.iter().for_each(|queue| self.sleeper.remove_tap(&queue.file));
         }
         Some(port)
     }
@@ -317,9 +313,7 @@ impl Worker {
     pub fn start_queue(&mut self, index: PortIndex, queue: u16, setup: VringSetup) -> Result<(), String> {
         let (id, now) = (self.id, self.now);
         let Some(vhost) = self.vhost(index) else { return Ok(()) };
-        vhost.start(queue, setup, index, id, now).map_err(|error| error.to_string())?;
-        self.listen(index, queue);
-        Ok(())
+        vhost.start(queue, setup, index, id, now).map_err(|error| error.to_string())
     }
 
     /// Takes a queue of a quiet port out of service; returns where it stopped, and its notifications, for the
@@ -334,9 +328,6 @@ impl Worker {
             ring.mark(log);
         }
         let notifications = (ring.kick.take(), ring.call.take());
-        if let Some(kick) = &notifications.0 {
-            self.forget_kick(index, kick);
-        }
         let vhost = self.vhost(index)?;
         let pair = usize::from(queue / 2);
         let ring = if queue.is_multiple_of(2) {
@@ -374,27 +365,19 @@ impl Worker {
     }
 
     /// Replaces what a queue's driver tells us by. What it did before is returned, for the caller to give up.
-    pub fn set_kick(&mut self, index: PortIndex, queue: u16, kick: Option<Numbered>) -> Option<Numbered> {
+    pub fn set_kick(&mut self, index: PortIndex, queue: u16, kick: Option<Kick>) -> Option<Kick> {
         let ring = self.vhost(index).and_then(|vhost| vhost.ring(queue))?;
-        let old = std::mem::replace(&mut ring.kick, kick);
-        if let Some(old) = &old {
-            self.forget_kick(index, old);
-        }
-        self.listen(index, queue);
-        old
+        std::mem::replace(&mut ring.kick, kick)
     }
 
-    /// The front end went away: a quiet port gives up rings and memory. Returned, for the caller to
-    /// unmap: that takes tens of milliseconds for each gigabyte.
+    /// The front end went away: a quiet port gives up rings and memory. Returned, for the caller to listen to
+    /// its kicks no more, and to unmap: that takes tens of milliseconds for each gigabyte.
     #[must_use = "a worker has no time to unmap memory"]
     pub fn disconnect(&mut self, index: PortIndex) -> Option<VhostPort> {
         self.clear_egress(index);
         self.settle();
         let vhost = self.vhost(index)?;
-        let kicks: Vec<Numbered> = vhost.rings().filter_map(|ring| ring.kick.clone()).collect();
         let gone = std::mem::take(vhost);
-        // Clones: the last ones are in what is returned.
-        kicks.iter().for_each(|kick| self.forget_kick(index, kick));
         if let Some(port) = &mut self.ports[index as usize] {
             port.broken = false;
         }
@@ -438,33 +421,6 @@ impl Worker {
             self.ports[index as usize] = Some(port);
         }
         broke
-    }
-
-    fn listen(&mut self, index: PortIndex, queue: u16) {
-        let Some(Link::Vhost(vhost)) = self.ports[index as usize].as_mut().map(|port| &mut port.link) else {
-            return;
-        };
-        if let Some(kick) = vhost.ring(queue).and_then(|ring| ring.kick.as_ref()) {
-            let before = cpu_time();
-            self.sleeper.add_kick(index, kick);
-            self.note_kick(index, before);
-        }
-    }
-
-    /// Listens to a kick no more.
-    fn forget_kick(&mut self, index: PortIndex, kick: &Numbered) {
-        let before = cpu_time();
-        self.sleeper.remove_kick(kick);
-        self.note_kick(index, before);
-    }
-
-    /// Listening to a kick, or not any more, began at `before` of this thread's CPU time. The kernel takes a lock of
-    /// the front end's object for it, which others can hold for long.
-    fn note_kick(&self, index: PortIndex, before: u64) {
-        let took = cpu_time().saturating_sub(before);
-        if took >= LONG {
-            let _ = self.troubles.send((index, Trouble::Held(Event { object: Object::Kick, took })));
-        }
     }
 
     /// The link of a port that is to be changed, and therefore polled again.

@@ -2,6 +2,9 @@
 //! ran, between two loops. So whoever asks knows that the worker obeys.
 
 use super::Worker;
+use crate::fdb::PortIndex;
+use crate::vhost_user::kick::Kick;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -64,19 +67,23 @@ impl Bell {
 pub struct WorkerHandle {
     calls: Sender<Call>,
     bell: Arc<Bell>,
+    epoll: Arc<OwnedFd>,
 }
 
 /// The worker's end.
 pub struct Inbox {
     calls: Receiver<Call>,
     bell: Arc<Bell>,
+    epoll: Arc<OwnedFd>,
 }
 
 /// A connected pair.
 pub fn mailbox() -> std::io::Result<(WorkerHandle, Inbox)> {
     let (sender, receiver) = channel();
     let bell = Arc::new(Bell::new()?);
-    Ok((WorkerHandle { calls: sender, bell: bell.clone() }, Inbox { calls: receiver, bell }))
+    let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
+    let inbox = Inbox { calls: receiver, bell: bell.clone(), epoll: epoll.clone() };
+    Ok((WorkerHandle { calls: sender, bell, epoll }, inbox))
 }
 
 impl WorkerHandle {
@@ -114,6 +121,23 @@ impl WorkerHandle {
         Halted(halted)
     }
 
+    /// The worker is woken by kicks of a port's driver from now on. Not by the worker itself: it may take long
+    /// where others make epolls of epolls, for which the kernel has one lock.
+    ///
+    /// # Errors
+    /// No watches left (fs.epoll.max_user_watches).
+    pub fn listen(&self, port: PortIndex, kick: &Kick) -> std::io::Result<()> {
+        // Edge-triggered: the count is never read.
+        let flags = EventFlags::IN | EventFlags::ET;
+        Ok(epoll::add(&self.epoll, kick, EventData::new_u64(port.into()), flags)?)
+    }
+
+    /// Takes back what [`listen`](Self::listen) did.
+    pub fn forget(&self, kick: &Kick) {
+        // One that was never listened to is forgotten already.
+        let _ = epoll::delete(&self.epoll, kick);
+    }
+
     /// The worker's bell.
     pub fn bell(&self) -> &Arc<Bell> {
         &self.bell
@@ -148,6 +172,11 @@ impl Inbox {
     /// The worker's own bell.
     pub fn bell(&self) -> &Arc<Bell> {
         &self.bell
+    }
+
+    /// What the worker sleeps in.
+    pub fn epoll(&self) -> &Arc<OwnedFd> {
+        &self.epoll
     }
 }
 

@@ -177,7 +177,7 @@ impl Worker {
             fates: Vec::with_capacity(4096),
             scratch: Scratch::default(),
             batch: Some(Box::default()),
-            sleeper: Sleeper::new(inbox.bell())?,
+            sleeper: Sleeper::new(inbox.bell(), inbox.epoll())?,
             inbox,
             watch: Watch::new(troubles.clone()),
             troubles,

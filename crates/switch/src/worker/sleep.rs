@@ -11,7 +11,7 @@ use super::{Worker, clock};
 use crate::fdb::PortIndex;
 use crate::port::{Link, NEVER, Port};
 use crate::virtio::sigbus;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const TAP: u64 = 1 << 32;
 
 /// A worker's epoll.
 pub struct Sleeper {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     bell: Arc<Bell>,
     last_work: u64,
     /// How late timers end, ns: the worst of late. A CPU that was halted may take half a millisecond,
@@ -46,11 +46,11 @@ pub struct Sleeper {
 }
 
 impl Sleeper {
-    /// Listens for the bell.
-    pub fn new(bell: &Arc<Bell>) -> std::io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, bell.event(), EventData::new_u64(BELL), EventFlags::IN)?;
-        Ok(Self { epoll, bell: bell.clone(), last_work: clock(), late: 0, timed: 0, taps: 0 })
+    /// Listens for the bell. Others listen for kicks by the same epoll
+    /// ([`WorkerHandle::listen`](super::WorkerHandle::listen)).
+    pub fn new(bell: &Arc<Bell>, epoll: &Arc<OwnedFd>) -> std::io::Result<Self> {
+        epoll::add(epoll, bell.event(), EventData::new_u64(BELL), EventFlags::IN)?;
+        Ok(Self { epoll: epoll.clone(), bell: bell.clone(), last_work: clock(), late: 0, timed: 0, taps: 0 })
     }
 
     /// Listens for a tap's frames.
@@ -68,14 +68,6 @@ impl Sleeper {
         self.taps -= 1;
     }
 
-    /// Listens for a driver's kicks. Edge-triggered: the count is never read.
-    pub fn add_kick(&mut self, port: PortIndex, kick: impl AsFd) {
-        let data = EventData::new_u64(u64::from(port));
-        if let Err(error) = epoll::add(&self.epoll, kick, data, EventFlags::IN | EventFlags::ET) {
-            tracing::error!(port, %error, "a kick cannot be listened for");
-        }
-    }
-
     /// How long before something is due a timer is to end, ns.
     fn margin(&self, now: u64) -> u64 {
         if now.saturating_sub(self.timed) < TRIAL { self.late } else { 0 }
@@ -85,11 +77,6 @@ impl Sleeper {
     fn timer_was_late(&mut self, late: u64, now: u64) {
         self.late = late.max(self.margin(now) * 63 / 64).min(LATEST);
         self.timed = now;
-    }
-
-    /// Stops listening.
-    pub fn remove_kick(&mut self, kick: impl AsFd) {
-        let _ = epoll::delete(&self.epoll, kick);
     }
 }
 
@@ -282,7 +269,8 @@ mod tests {
     #[test]
     fn what_is_due_is_not_left_to_a_timer_that_comes_late() {
         let bell = Arc::new(Bell::new().unwrap());
-        let mut sleeper = Sleeper::new(&bell).unwrap();
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+        let mut sleeper = Sleeper::new(&bell, &epoll).unwrap();
         assert_eq!(sleeper.margin(10), 0, "nothing is known yet");
         sleeper.timer_was_late(500_000, 20);
         assert_eq!(sleeper.margin(30), 500_000);

@@ -257,8 +257,9 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
             return self.start(index, kick);
         }
         self.service.errands.give_up(std::mem::replace(&mut vring.kick, kick.clone()));
-        self.control.set_kick(index, kick);
-        Ok(())
+        self.control
+            .set_kick(index, kick)
+            .or_else(|why| refuse(format!("SET_VRING_KICK: queue {index}: {why}")))
     }
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {

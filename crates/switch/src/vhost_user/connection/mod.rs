@@ -21,6 +21,7 @@ mod messages;
 use super::conduct::{Event, LONG, Object};
 use super::features::{F_RING_PACKED, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES};
 use super::kept::{Descriptors, Kept, KeptRegion, KeptVring, Number, Numbered};
+use super::kick::Kick;
 use super::logging::Logging;
 use super::notifier::{self, Call, Notifier};
 use super::service::{Service, Shared};
@@ -29,7 +30,6 @@ use super::{PortControl, VringSetup, door, shared, used_bytes};
 use crate::quota::{Amounts, Exceeded};
 use crate::virtio::memory::{GuestMemory, RegionSpec};
 use crate::virtio::{Inflight, MAX_ENTRIES, Queue, QueueInflight};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use std::fs::File;
@@ -77,7 +77,7 @@ struct Vring {
     /// SET_VRING_ADDR with VHOST_VRING_F_LOG: the used ring's guest address in the dirty log.
     log: Option<u64>,
     /// Of a running queue.
-    kick: Option<Numbered>,
+    kick: Option<Kick>,
     call: Option<Call>,
     err: Option<Numbered>,
     enabled: bool,
@@ -259,7 +259,7 @@ impl<'a> Connection<'a> {
             addresses: vring.addresses.map(|at| (at.desc, at.avail, at.used)),
             base: vring.base,
             log: vring.log,
-            kick: number(vring.kick.as_ref()),
+            kick: number(vring.kick.as_ref().map(Kick::event)),
             call: number(vring.call.as_ref().map(Call::event)),
             err: number(vring.err.as_ref()),
             enabled: vring.enabled,
@@ -399,7 +399,7 @@ impl<'a> Connection<'a> {
         self.features.unwrap_or(0) & F_RING_PACKED != 0
     }
 
-    fn start(&mut self, index: u16, kick: Option<Numbered>) -> Result<()> {
+    fn start(&mut self, index: u16, kick: Option<Kick>) -> Result<()> {
         let missing = |what: &str| refuse(format!("SET_VRING_KICK for queue {index} before {what}"));
         if self.features.is_none() {
             return missing("SET_FEATURES");
@@ -565,21 +565,12 @@ impl Connection<'_> {
         self.numbered(message, file.into()).map(Some)
     }
 
-    /// Tries an event counter where nobody waits, before a worker does.
-    fn try_out(
-        &self,
-        message: &str,
-        event: &Numbered,
-        object: Object,
-        how: fn(&Numbered) -> Option<u64>,
-    ) -> Result<()> {
-        let tried = event.clone();
-        let took = match self.service.errands.ask(TRIAL, move || how(&tried)) {
-            Some(None) => return Ok(()),
-            Some(Some(took)) if took < LONG => return Ok(()),
-            Some(Some(took)) => took,
-            None => TRIAL.as_nanos() as u64,
-        };
+    /// An event counter that was tried out where nobody waits, `took` so long: as quickly as it should be?
+    fn judge(&self, message: &str, object: Object, took: Option<u64>) -> Result<()> {
+        let took = took.unwrap_or(TRIAL.as_nanos() as u64);
+        if took < LONG {
+            return Ok(());
+        }
         let event = Event { object, took };
         (self.service.report)(event);
         refuse(format!("{message}: tried out, it {event}"))
@@ -587,32 +578,39 @@ impl Connection<'_> {
 
     /// How the driver of queue `index` is called from now on.
     fn call(&self, index: u16, file: Option<File>) -> Result<Option<Call>> {
-        let Some(event) = self.event("SET_VRING_CALL", index, file)? else { return Ok(None) };
-        self.try_out("SET_VRING_CALL", &event, Object::Call, |event| notifier::slow(event))?;
+        const MESSAGE: &str = "SET_VRING_CALL";
+        let Some(event) = self.event(MESSAGE, index, file)? else { return Ok(None) };
+        let tried = event.clone();
+        let took = self.service.errands.ask(TRIAL, move || notifier::slow(tried).unwrap_or(0));
+        self.judge(MESSAGE, Object::Call, took)?;
         self.notifier.call(index as u8, event).map(Some).map_err(Error::ReqHandlerError)
     }
 
     /// How queue `index` is kicked from now on.
-    fn kick(&self, index: u16, file: Option<File>) -> Result<Option<Numbered>> {
-        let kick = self.event("SET_VRING_KICK", index, file)?;
-        if let Some(kick) = &kick {
-            self.try_out("SET_VRING_KICK", kick, Object::Kick, listen)?;
+    fn kick(&self, index: u16, file: Option<File>) -> Result<Option<Kick>> {
+        const MESSAGE: &str = "SET_VRING_KICK";
+        let Some(event) = self.event(MESSAGE, index, file)? else { return Ok(None) };
+        let listen = move || {
+            let first = Kick::listen(event.clone());
+            match first {
+                // Again: the host may have taken the CPU away.
+                Ok((_, took)) if took >= LONG => Kick::listen(event),
+                first => first,
+            }
+        };
+        match self.service.errands.ask(TRIAL, listen) {
+            Some(Ok((kick, took))) => {
+                let judged = self.judge(MESSAGE, Object::Kick, Some(took));
+                if judged.is_err() {
+                    self.service.errands.give_up(kick);
+                    return judged.map(|()| None);
+                }
+                Ok(Some(kick))
+            }
+            Some(Err(error)) => refuse(format!("{MESSAGE}: queue {index} cannot be listened to: {error}")),
+            None => self.judge(MESSAGE, Object::Kick, None).map(|()| None),
         }
-        Ok(kick)
     }
-}
-
-/// Listens to `event` for a moment, and again where that was slow: how much CPU time the faster of both took, ns.
-fn listen(event: &Numbered) -> Option<u64> {
-    let once = || {
-        let before = notifier::cpu_time();
-        // Not 0, with which the kernel does not enter us among those who wait.
-        let moment = Timespec { tv_sec: 0, tv_nsec: 1 };
-        let _ = poll(&mut [PollFd::new(event, PollFlags::IN)], Some(&moment));
-        notifier::cpu_time().saturating_sub(before)
-    };
-    let first = once();
-    (first >= LONG).then(|| first.min(once()))
 }
 
 /// The descriptor of that number, which is used once.

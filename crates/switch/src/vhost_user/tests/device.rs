@@ -4,7 +4,7 @@
 use crate::vhost_user::features::{
     F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RING_PACKED, NET_F_MRG_RXBUF, header_len,
 };
-use crate::vhost_user::kept::Numbered;
+use crate::vhost_user::kick::Kick;
 use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{PortControl, VringSetup};
 use crate::virtio::{Chain, DirtyLog, Features, GuestMemory, Queue as Ring, RingLayout, SpanWriter};
@@ -184,9 +184,10 @@ impl PortControl for Arc<Mutex<Device>> {
         device.queues.get_mut(&index).unwrap().call = call;
     }
 
-    fn set_kick(&mut self, index: u16, kick: Option<Numbered>) {
+    fn set_kick(&mut self, index: u16, kick: Option<Kick>) -> Result<(), String> {
         let mut device = self.lock().unwrap();
         device.events.push(format!("kick {index} {}", kick.is_some()));
+        Ok(())
     }
 
     fn disconnect(&mut self, reason: &str) {
