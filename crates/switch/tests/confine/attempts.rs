@@ -162,6 +162,9 @@ pub const ATTEMPTS: &[Attempt] = attempts![
     "change a file's mode", true, SYS_fchmodat, |h| [CWD, h.victim.as_ptr(), 0o777];
     "cut a file short", true, SYS_truncate, |h| [h.victim.as_ptr(), 0];
     "watch files", true, SYS_inotify_init1, |h| [0];
+    "watch a file system", false, SYS_fanotify_init, |h| [0, 0];
+    "ask for a file system", false, SYS_fsopen, |h| [c"tmpfs".as_ptr(), 0];
+    "clone a mount", false, SYS_open_tree, |h| [CWD, c"/".as_ptr(), 0];
     "open a message queue", false, SYS_mq_open, |h| [c"tidegate".as_ptr(), libc::O_RDONLY];
 
     // The outside.
@@ -211,6 +214,8 @@ pub const ATTEMPTS: &[Attempt] = attempts![
         |h| [h.page, 4096, libc::PROT_READ | libc::PROT_EXEC, usize::MAX];
     "make all memory executable", true, SYS_personality, |h| [0x0040_0000];
     "make shared memory of System V", false, SYS_shmget, |h| [0, 4096, 0o600];
+    "make memory that is secret", false, SYS_memfd_secret, |h| [0];
+    "lock memory", true, SYS_mlock, |h| [h.page, 4096];
     "handle page faults", false, SYS_userfaultfd, |h| [0];
 
     // Rights.
@@ -233,6 +238,10 @@ pub const ATTEMPTS: &[Attempt] = attempts![
     // The kernel.
     "load a BPF program", false, SYS_bpf, |h| [0, h.scratch(), 48];
     "count events", false, SYS_perf_event_open, |h| [h.scratch(), 0, 0, 0, 0];
+    "make a timer", true, SYS_timerfd_create, |h| [libc::CLOCK_MONOTONIC, 0];
+    "make a signal descriptor", true, SYS_signalfd4, |h| [usize::MAX, h.scratch(), 8, 0];
+    "seek in a descriptor", true, SYS_lseek, |h| [fd(&h.program), 0, libc::SEEK_SET];
+    "take a file's space away", false, SYS_fallocate, |h| [fd(&h.program), libc::FALLOC_FL_PUNCH_HOLE, 0, 1];
     "use io_uring", false, SYS_io_uring_setup, |h| [1, h.scratch()];
     "add a key", false, SYS_add_key, |h| [c"user".as_ptr(), c"x".as_ptr(), h.scratch(), 1, 0];
     "use keys", false, SYS_keyctl, |h| [0, 0, 0];

@@ -27,10 +27,13 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tidegate_frontend::attack::counters::Waiters;
+use tidegate_frontend::attack::sockets::{message, one_page, send_with};
 use tidegate_frontend::front_end::{FrontEnd, Options};
 use tidegate_switch::confine::{self, violation};
 use tidegate_switch::control::{Client, Connection, Link};
 use tidegate_switch::server;
+use vhost::vhost_user::message::FrontendReq;
 
 /// What the process gives up; unset in the test itself.
 const ROLE: &str = "TIDEGATE_TEST_CONFINE";
@@ -52,6 +55,7 @@ fn main() {
         ("a_crash_ends_the_process", a_crash_ends_the_process),
         ("ports_come_and_go_and_captures_run", ports_come_and_go_and_captures_run),
         ("what_it_needs_is_allowed", what_it_needs_is_allowed),
+        ("objects_are_told_apart", objects_are_told_apart),
         ("threads_must_not_be_there_yet", threads_must_not_be_there_yet),
     ];
     let filters: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
@@ -494,6 +498,44 @@ fn what_it_needs_is_allowed() {
     let mut suspect = Suspect::up("confined");
     let answer = suspect.answer("needed", 0);
     assert_eq!(answer, (0, 0), "{}", suspect.log());
+}
+
+/// Without a file of /proc, and without a question to a file system that may not answer.
+fn objects_are_told_apart() {
+    let mut suspect = Suspect::up("confined");
+    let mut client = suspect.client();
+    let path = suspect.dir.path().join("hostile.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    client.set_port(&contract(&vnic("hostile", 3, "")), Link::Listener(listener.as_fd())).unwrap();
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+    let counter = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let waiters = Waiters::on(&counter, 300_000).unwrap();
+    let file = fs::File::open("/proc/self/maps").unwrap();
+    let cases = [
+        (FrontendReq::SET_VRING_CALL, vec![0; 8], epoll.as_fd(), "is not an eventfd"),
+        (FrontendReq::SET_VRING_CALL, vec![0; 8], counter.as_fd(), "to signal the driver's call eventfd"),
+        (FrontendReq::SET_MEM_TABLE, one_page(), epoll.as_fd(), "not a file"),
+        (FrontendReq::SET_MEM_TABLE, one_page(), file.as_fd(), "not memory but on a file system"),
+    ];
+    for (code, payload, descriptor, expected) in cases {
+        let stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        send_with(&stream, &message(code, &payload), &[descriptor]).unwrap();
+        let end = Instant::now() + harness::PATIENCE;
+        loop {
+            let ports = client.ports().unwrap();
+            let why = ports.iter().find_map(|port| port.last_error.clone()).unwrap_or_default();
+            if why.contains(expected) {
+                break;
+            }
+            assert!(Instant::now() < end, "{code:?}: {why:?}, expected {expected}: {}", suspect.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    drop(waiters);
+    let (mut a, mut b) = (suspect.guest(&mut client, "a", 1), suspect.guest(&mut client, "b", 2));
+    frames_flow(&mut a, &mut b, b"others");
+    // Nothing of that is denied to it.
+    assert_eq!(suspect.answer("clone3", 0).1, 0, "{}", suspect.log());
 }
 
 fn threads_must_not_be_there_yet() {

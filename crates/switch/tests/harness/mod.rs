@@ -45,13 +45,22 @@ pub struct TestSwitch {
 
 impl TestSwitch {
     pub fn new(workers: usize) -> Self {
-        Self::with_priority(workers, None)
+        Self::start(workers, &[], None)
+    }
+
+    /// With its workers on these CPUs.
+    pub fn on(workers: usize, cpus: &[usize]) -> Self {
+        Self::start(workers, cpus, None)
     }
 
     /// With workers under SCHED_FIFO at this priority, where that is granted.
     pub fn with_priority(workers: usize, priority: Option<u8>) -> Self {
+        Self::start(workers, &[], priority)
+    }
+
+    fn start(workers: usize, cpus: &[usize], priority: Option<u8>) -> Self {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let switch = Switch::start(workers, &[], priority).unwrap();
+        let switch = Switch::start(workers, cpus, priority).unwrap();
         switch.set_host(Host::default()).unwrap();
         let stats = Reader::open(switch.region.file()).unwrap();
         Self { switch, stats, dir: tempfile::tempdir().unwrap(), _alone: alone }

@@ -12,6 +12,17 @@ const INSIDE: &str = "TIDEGATE_TEST_NETNS";
 /// name. Skipped with the reason where that is forbidden, which is a failure in CI.
 #[track_caller]
 pub fn in_namespace(name: &str, body: impl FnOnce()) {
+    inside(name, "--net", ("network namespace with a tap", "/dev/net/tun"), body);
+}
+
+/// As [`in_namespace`], in a mount namespace, where file systems in processes (FUSE) can be mounted.
+#[track_caller]
+pub fn in_mounts(name: &str, body: impl FnOnce()) {
+    inside(name, "--mount", ("mount namespace with FUSE", "/dev/fuse"), body);
+}
+
+#[track_caller]
+fn inside(name: &str, kind: &str, (what, device): (&str, &str), body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
     }
@@ -19,13 +30,13 @@ pub fn in_namespace(name: &str, body: impl FnOnce()) {
         let mut command = Command::new("unshare");
         // Without root, a user namespace gives the right to make one.
         let root = rustix::process::geteuid().is_root();
-        command.args(if root { &["--net"][..] } else { &["--user", "--map-root-user", "--net"] });
+        command.args(if root { &[][..] } else { &["--user", "--map-root-user"] }).arg(kind);
         command
     };
-    let probe = unshare().args(["test", "-w", "/dev/net/tun"]).output().expect("unshare (util-linux)");
+    let probe = unshare().args(["test", "-w", device]).output().expect("unshare (util-linux)");
     if !probe.status.success() {
         let why = String::from_utf8_lossy(&probe.stderr);
-        let why = format!("no network namespace with a tap to be had here ({}): {why}", probe.status);
+        let why = format!("no {what} to be had here ({}): {why}", probe.status);
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
         // Not eprintln!, which libtest keeps to itself: scripts/test counts it.
         std::io::stderr().write_all(format!("skipped: {}\n", why.trim_end()).as_bytes()).unwrap();

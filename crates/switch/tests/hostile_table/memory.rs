@@ -121,6 +121,8 @@ pub fn cases() -> Vec<Case> {
             Connection("ring", "are not in the guest's memory"),
             |s| {
                 let mut front = table(s, |m| vec![region(m, 0, 0, m.size() / 2)]);
+                // The ring has room for one more.
+                s.host.until(|| front.in_flight(0) == 0);
                 let end = front.memory().size();
                 front.ring(1).offer_raw(end - 4096, 100, 0, 0);
                 let _ = front.kick(1);

@@ -7,13 +7,15 @@ use crate::scene::{
     Layout::Split,
     Scene, case,
 };
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use tidegate_frontend::attack::counters::Waiters;
+use tidegate_frontend::attack::memory::{share_sparse, sparse_file};
 use tidegate_frontend::front_end::VERSION_1;
 use vhost::vhost_user::message::FrontendReq::{self, *};
 
@@ -47,12 +49,62 @@ fn say_running(scene: &mut Scene, bytes: &[u8]) -> Kept {
     Box::new(front)
 }
 
-/// Descriptor `fd` where an eventfd is expected.
-fn no_eventfd(scene: &mut Scene, code: FrontendReq) -> Kept {
+/// Another descriptor where an eventfd is expected, for each of the three messages that pass one.
+fn no_eventfd(scene: &mut Scene, make: fn() -> OwnedFd) -> Kept {
+    let mut kept = Vec::new();
+    for code in [SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR] {
+        let before = scene.liar();
+        let raw = scene.dial();
+        let fd = make();
+        send_fds(&raw, &message(code, 1, &words(&[0, 0])), &[fd.as_fd()]);
+        scene.host.until(|| scene.liar().thrown_out != before.thrown_out);
+        let why = scene.liar().last_error.unwrap();
+        assert!(why.starts_with(&format!("{code:?}: ")), "{why}");
+        scene.host.until(|| scene.liar().connection == tidegate_switch::control::Connection::Waiting);
+        kept.push((raw, fd));
+    }
+    Box::new(kept)
+}
+
+/// A descriptor that was just made.
+fn made(fd: i32) -> OwnedFd {
+    assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: just made, and owned by nobody else.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+fn timer() -> OwnedFd {
+    // SAFETY: a plain call.
+    made(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, 0) })
+}
+
+fn signals() -> OwnedFd {
+    // SAFETY: an empty mask, live for the call.
+    made(unsafe {
+        let mask: libc::sigset_t = std::mem::zeroed();
+        libc::signalfd(-1, &raw const mask, 0)
+    })
+}
+
+fn watched_files() -> OwnedFd {
+    // SAFETY: a plain call.
+    made(unsafe { libc::inotify_init1(0) })
+}
+
+/// A counter that takes long to signal: long enough on any machine.
+fn waited_for(scene: &mut Scene, code: FrontendReq) -> Kept {
+    let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let waiters = Waiters::on(&event, 300_000).unwrap();
     let raw = scene.dial();
-    let (reader, writer) = std::io::pipe().unwrap();
-    send_fds(&raw, &message(code, 1, &words(&[0, 0])), &[writer.as_fd()]);
-    Box::new((raw, reader))
+    send_fds(&raw, &message(code, 1, &words(&[0, 0])), &[event.as_fd()]);
+    Box::new((raw, event, waiters))
+}
+
+/// Something else where memory is expected.
+fn no_memory(scene: &mut Scene, code: FrontendReq, payload: &[u8], file: impl AsFd) -> Kept {
+    let raw = scene.dial();
+    send_fds(&raw, &message(code, 1, payload), &[file.as_fd()]);
+    Box::new(raw)
 }
 
 pub fn cases() -> Vec<Case> {
@@ -141,8 +193,57 @@ pub fn cases() -> Vec<Case> {
             let _ = (&*stream).write_all(&message(SET_VRING_KICK, 1, &0x101u64.to_ne_bytes()));
             Box::new(front)
         }),
-        case("kick that is no eventfd", Split, wrong("is not an eventfd"), |s| no_eventfd(s, SET_VRING_KICK)),
-        case("call that is no eventfd", Split, wrong("is not an eventfd"), |s| no_eventfd(s, SET_VRING_CALL)),
+        case("pipe where an eventfd is expected", Split, wrong("is not an eventfd"), |s| {
+            no_eventfd(s, || std::io::pipe().unwrap().1.into())
+        }),
+        case("epoll where an eventfd is expected", Split, wrong("is not an eventfd"), |s| {
+            no_eventfd(s, || epoll::create(epoll::CreateFlags::CLOEXEC).unwrap())
+        }),
+        case("timer where an eventfd is expected", Split, wrong("is not an eventfd"), |s| {
+            no_eventfd(s, timer)
+        }),
+        case("signal descriptor where an eventfd is expected", Split, wrong("is not an eventfd"), |s| {
+            no_eventfd(s, signals)
+        }),
+        case("inotify where an eventfd is expected", Split, wrong("is not an eventfd"), |s| {
+            no_eventfd(s, watched_files)
+        }),
+        case("socket as memory", Split, wrong("SET_MEM_TABLE: memory region 0: not a file"), |s| {
+            let table = [1u64, 0, 4096, 0, 0].map(u64::to_ne_bytes).concat();
+            no_memory(s, SET_MEM_TABLE, &table, UnixStream::pair().unwrap().0)
+        }),
+        case(
+            "socket as the dirty log",
+            Split,
+            wrong("SET_LOG_BASE: the descriptor is not shared memory"),
+            |s| no_memory(s, SET_LOG_BASE, &[0; 16], UnixStream::pair().unwrap().0),
+        ),
+        case("socket as the in-flight region", Split, wrong("SET_INFLIGHT_FD: the descriptor is not"), |s| {
+            no_memory(s, SET_INFLIGHT_FD, &[0; 24], UnixStream::pair().unwrap().0)
+        }),
+        case(
+            "memory of a file of /proc",
+            Split,
+            wrong("not memory but on a file system of type 0x9fa0"),
+            |s| {
+                let table = [1u64, 0, 4096, 0, 0].map(u64::to_ne_bytes).concat();
+                no_memory(s, SET_MEM_TABLE, &table, std::fs::File::open("/proc/self/maps").unwrap())
+            },
+        ),
+        case("call with 300,000 waiters", Split, wrong("SET_VRING_CALL: tried out, it took"), |s| {
+            waited_for(s, SET_VRING_CALL)
+        }),
+        case(
+            "sparse memory of 3 TiB",
+            Split,
+            Connection("quota", "3072.0 GiB of guest memory wanted"),
+            |s| {
+                let file = sparse_file(3 << 40).unwrap();
+                let mut front = s.connect();
+                assert!(share_sparse(&mut front, &file, &[3 << 40]).is_err());
+                Box::new(front)
+            },
+        ),
         case("more descriptors than a message may have", Split, wrong("SET_OWNER"), |s| {
             let raw = s.dial();
             let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();

@@ -1,0 +1,70 @@
+//! Event counters: only true ones are taken, and nobody waits for those who wait for them.
+
+use crate::harness::{TestSwitch, contract, vnic};
+use crate::pulse::{Attacked, Pulse, keeps};
+use std::time::Duration;
+use tidegate_frontend::attack::Attack;
+use tidegate_switch::control::Connection;
+
+/// What neighbours keep beside hostile counters, of what they have alone. Without a guard it is a fifth at most.
+const KEPT: f64 = 0.6;
+
+fn beside(attack: Attack) {
+    let host = TestSwitch::new(1);
+    host.add(&contract(&vnic("hostile", 3, "")));
+    let pulse = Pulse::start(&host);
+    keeps(&pulse, KEPT, || {
+        let attacked = Attacked::with(attack, host.socket("hostile"));
+        let share = pulse.in_time(Duration::from_secs(3));
+        attacked.end();
+        share
+    });
+    let port = host.port("hostile");
+    assert!(port.held.events > 0, "{port:?}");
+}
+
+#[test]
+fn who_waits_for_a_call_is_not_waited_for_by_neighbours() {
+    beside(Attack::CallWaiters);
+}
+
+#[test]
+fn who_waits_for_a_kick_is_not_waited_for_by_neighbours() {
+    beside(Attack::KickWaiters);
+}
+
+/// Three times, and the port is apart from the others, for a time that is said, with the reason.
+#[test]
+fn a_port_is_quarantined_and_says_why() {
+    let host = TestSwitch::new(1);
+    host.add(&contract(&vnic("hostile", 3, "")));
+    let pulse = Pulse::start(&host);
+    let attacked = Attacked::with(Attack::CallWaiters, host.socket("hostile"));
+    let start = std::time::Instant::now();
+    let quarantine = loop {
+        if let Some(quarantine) = host.port("hostile").held.quarantine {
+            break quarantine;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", host.port("hostile"));
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(quarantine.reason.contains("call eventfd") && quarantine.seconds == 60, "{quarantine:?}");
+    assert!((1..=60).contains(&quarantine.left));
+    host.until(|| host.port("hostile").connection == Connection::Waiting);
+    let (refused, steps) = (host.port("hostile").refused_connections, attacked.steps());
+    host.until(|| host.port("hostile").refused_connections > refused + 3);
+    assert_eq!(attacked.steps(), steps, "it does not come to its attack any more");
+    attacked.end();
+    let port = host.port("hostile");
+    assert!(port.thrown_out.contains_key("held") || port.thrown_out.contains_key("message"), "{port:?}");
+    assert_eq!(port.held.quarantines, 1);
+    pulse.beats();
+    // Nobody else is.
+    assert!(
+        host.switch
+            .ports()
+            .iter()
+            .filter(|port| port.vnic.name != "hostile")
+            .all(|port| port.held.events == 0)
+    );
+}

@@ -1,0 +1,247 @@
+//! Memory: whose pages are missing pays for it, and what is not memory is not taken.
+
+use crate::fuse;
+use crate::harness::netns::in_mounts;
+use crate::harness::{Guest, TestSwitch, contract, ring, udp, vnic, with_header};
+use crate::pulse::{Attacked, Pulse, keeps};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tidegate_frontend::attack::{self, Target};
+use tidegate_frontend::driver::Buffer;
+use tidegate_frontend::front_end::{FrontEnd, Options};
+use tidegate_switch::control::Connection;
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
+
+/// Punched out at once: long enough for each hole to be an event.
+const PUNCHED: u64 = 512 << 20;
+
+/// Sends `len` bytes that are in the guest's memory at `at`, if the ring has room.
+fn send_from(front: &mut FrontEnd, at: u64, len: usize) -> bool {
+    let ring = front.ring(1);
+    while ring.reap().is_some() {}
+    let added = ring.add(&[Buffer::readable(at, len as u32)]).is_some();
+    if ring.publish() {
+        front.kick(1).unwrap();
+    }
+    added
+}
+
+#[test]
+fn holes_are_punched_at_the_expense_of_whoever_punches_them() {
+    let host = TestSwitch::new(1);
+    host.add(&contract(&vnic("hostile", 3, "")));
+    let pulse = Pulse::start(&host);
+    let punch = |socket: std::path::PathBuf, stop: &AtomicBool, steps: &std::sync::atomic::AtomicU64| {
+        attack::memory::punch_holes(&Target { socket: &socket, stop, steps }, PUNCHED)
+    };
+    let attacked = Attacked::by(punch, host.socket("hostile"));
+    attacked.wait_for(1);
+    let start = Instant::now();
+    while host.port("hostile").held.quarantine.is_none() {
+        assert!(start.elapsed() < Duration::from_secs(120), "{:?}", host.port("hostile"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let reason = host.port("hostile").held.quarantine.unwrap().reason;
+    assert!(reason.contains("waited") && reason.contains("page of the guest's memory"), "{reason}");
+    // Punching goes on; nobody is held up by it any more.
+    keeps(&pulse, 0.6, || pulse.in_time(Duration::from_secs(2)));
+    attacked.end();
+    let others = host.switch.ports().into_iter().filter(|port| port.vnic.name != "hostile");
+    assert!(others.clone().all(|port| port.held.events == 0), "{:?}", others.collect::<Vec<_>>());
+}
+
+/// As QEMU's balloon does it: pages that the guest gave up are punched out, and used again when it has them back.
+#[test]
+fn a_balloon_is_no_attack() {
+    const ABOVE: u64 = 64 << 20;
+    let host = TestSwitch::new(1);
+    let options = Options { memory_size: 256 << 20, ..ring(256) };
+    let mut guest = host.guest_with(&vnic("balloon", 3, ""), options);
+    let mut peer = host.guest_with(&vnic("peer", 4, ""), ring(1024));
+    // Another one punches for real, so that the worker looks for whose holes they are.
+    host.add(&contract(&vnic("hostile", 5, "")));
+    let punch = |socket: std::path::PathBuf, stop: &AtomicBool, steps: &std::sync::atomic::AtomicU64| {
+        attack::memory::punch_holes(&Target { socket: &socket, stop, steps }, PUNCHED)
+    };
+    let attacked = Attacked::by(punch, host.socket("hostile"));
+    let memory = guest.front.memory().clone();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let pages = (memory.size() - ABOVE) / (2 << 20);
+            for n in 0.. {
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let at = ABOVE + n * 7 % pages * (2 << 20);
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(memory.fd(), flags, at, 2 << 20).unwrap();
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        });
+        let (start, mut sent, mut got, mut n) = (Instant::now(), 0u64, 0, 0u64);
+        let frame = with_header(12, [0; 12], &udp(peer.mac(), guest.mac(), &[7; 1000]));
+        while start.elapsed() < Duration::from_secs(6) {
+            // Deflated: pages are there again, new ones, and frames are sent from them.
+            n += 1;
+            let at = ABOVE + n * 4096 * 513 % (memory.size() - ABOVE - 8192);
+            memory.write(at, &frame);
+            sent += u64::from(send_from(&mut guest.front, at, frame.len()));
+            got += peer.drain() as u64;
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(sent > 100 && got > 0, "{got} of {sent}");
+    });
+    attacked.end();
+    let port = host.port("balloon");
+    assert_eq!((port.held.quarantines, port.connection), (0, Connection::Up), "{port:?}");
+    assert_eq!(host.port("peer").held.events, 0);
+}
+
+/// A worker that others keep from its CPU is late, and nobody's memory is to blame.
+#[test]
+fn a_worker_without_a_cpu_blames_nobody() {
+    let cpu = rustix::thread::sched_getcpu();
+    let host = TestSwitch::on(1, &[cpu]);
+    let lazy = Options { preallocate: false, memory_size: 64 << 20, ..ring(256) };
+    let mut a = host.guest_with(&vnic("a", 1, ""), lazy);
+    let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
+    let over = Arc::new(AtomicBool::new(false));
+    let stop = over.clone();
+    let (told, is_realtime) = std::sync::mpsc::channel();
+    let hog = std::thread::spawn(move || {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(cpu);
+        rustix::thread::sched_setaffinity(None, &set).unwrap();
+        let param = libc::sched_param { sched_priority: 1 };
+        // SAFETY: a plain call on this thread with a valid parameter.
+        let realtime = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) } == 0;
+        told.send(realtime).unwrap();
+        while !stop.load(Ordering::Relaxed) {
+            let until = Instant::now() + Duration::from_millis(50);
+            while Instant::now() < until {}
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    // Without the right to it, it takes turns with the worker, which is the same only slower.
+    println!("the CPU is taken by a real-time thread: {}", is_realtime.recv().unwrap());
+    let (start, mut n) = (Instant::now(), 0u64);
+    let memory = a.front.memory().clone();
+    let frame = with_header(12, [0; 12], &udp(b.mac(), a.mac(), &[7; 1000]));
+    while start.elapsed() < Duration::from_secs(6) {
+        n += 1;
+        // Always a page that nobody has touched, while there are some.
+        let at = (8 << 20) + n * 4096 % (48 << 20);
+        memory.write(at, &frame);
+        send_from(&mut a.front, at, frame.len());
+        b.drain();
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    over.store(true, Ordering::Relaxed);
+    hog.join().unwrap();
+    let worker = &host.stats.workers()[0];
+    assert!(worker.longest_loop_ns > 1_000_000, "it was late: {} us", worker.longest_loop_ns / 1000);
+    for port in host.switch.ports() {
+        assert_eq!((port.held.events, port.connection), (0, Connection::Up), "{port:?}");
+    }
+}
+
+/// Shares `file` beside the guest's own memory.
+fn share(front: &mut FrontEnd, file: impl AsFd, bytes: u64) -> Result<(), String> {
+    let memory = front.memory().clone();
+    let own = VhostUserMemoryRegionInfo {
+        guest_phys_addr: 0,
+        memory_size: memory.size(),
+        userspace_addr: memory.user_addr(),
+        mmap_offset: 0,
+        mmap_handle: memory.fd().as_raw_fd(),
+    };
+    let other = VhostUserMemoryRegionInfo {
+        guest_phys_addr: 1 << 40,
+        memory_size: bytes,
+        userspace_addr: 1 << 40,
+        mmap_offset: 0,
+        mmap_handle: file.as_fd().as_raw_fd(),
+    };
+    front.protocol().unwrap().set_mem_table(&[own, other]).map(drop).map_err(|error| error.to_string())
+}
+
+fn file_of(bytes: u64) -> File {
+    let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    file.set_len(bytes).unwrap();
+    file
+}
+
+#[test]
+fn on_a_disk_a_deadline_is_refused_and_others_are_carried() {
+    use tidegate_switch::virtio::backing::{Backing, look};
+    let file = file_of(1 << 20);
+    if !matches!(look(&file), Ok(Backing::Disk(_))) {
+        assert!(
+            std::env::var("CI").as_deref() != Ok("true"),
+            "the checkout is not on a disk: {:?}",
+            look(&file)
+        );
+        eprintln!("skipped: the checkout is not on a disk: {:?}", look(&file));
+        return;
+    }
+    let host = TestSwitch::new(1);
+    let mut b = host.guest(&vnic("b", 2, ""));
+    let mut a = host.guest(&vnic("a", 1, ""));
+    share(&mut a.front, &file, 1 << 20).unwrap();
+    let frame = udp(b.mac(), a.mac(), b"from a guest on a disk");
+    a.send(&frame);
+    while b.receive() != frame {}
+    // Neither is a deadline taken later ...
+    let limits = "tx = { max = \"10mbit\", burst = \"4kB\" }\ndeadline = \"5ms\"\nto = [\"b\"]";
+    let refused =
+        host.switch.set_port(contract(&vnic("a", 1, limits)), tidegate_switch::server::ports::Connect::Keep);
+    assert!(refused.as_ref().is_err_and(|why| why.contains("is on a disk")), "{refused:?}");
+    // ... nor such memory where there is one.
+    let mut c: Guest = host.guest(&vnic("c", 3, limits));
+    assert!(share(&mut c.front, &file, 1 << 20).is_err());
+    host.until(|| host.port("c").connection == Connection::Waiting);
+    let why = host.port("c").last_error.unwrap();
+    assert!(why.contains("is on a disk") && why.contains("deadline"), "{why}");
+    // When it has left, the contract may have one.
+    drop(a);
+    host.until(|| host.port("a").connection == Connection::Waiting);
+    host.change(&vnic("a", 1, limits));
+}
+
+/// A file system in a process, which answers no more: neither the port nor its removal waits for it.
+#[test]
+fn memory_of_a_file_system_in_a_process_is_refused() {
+    in_mounts("memory::memory_of_a_file_system_in_a_process_is_refused", || {
+        let fuse = fuse::Mount::new();
+        let host = TestSwitch::new(1);
+        host.add(&contract(&vnic("hostile", 3, "")));
+        let pulse = Pulse::start(&host);
+        let mut front = FrontEnd::connect(host.socket("hostile"), Options::default()).unwrap();
+        let file = fuse.file();
+        assert!(share(&mut front, &file, 4096).is_err());
+        host.until(|| host.port("hostile").thrown_out.contains_key("message"));
+        let why = host.port("hostile").last_error.unwrap();
+        assert!(why.contains("not memory but on FUSE"), "{why}");
+        drop((front, file));
+
+        // Now it does not even say what it is.
+        host.until(|| host.port("hostile").connection == Connection::Waiting);
+        let mut front = FrontEnd::connect(host.socket("hostile"), Options::default()).unwrap();
+        let file = fuse.file();
+        fuse.fall_silent();
+        assert!(share(&mut front, &file, 4096).is_err());
+        host.until(|| host.port("hostile").last_error.is_some_and(|why| why.contains("does not answer")));
+        host.until(|| host.port("hostile").closing);
+        let start = Instant::now();
+        host.switch.remove_port("hostile").unwrap();
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        pulse.beats();
+        fuse.speak_again();
+    });
+}
