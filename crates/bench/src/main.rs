@@ -15,7 +15,8 @@
 //! - [`frames`]: what they send
 //! - [`guest`], [`load`]: sending, receiving, counting
 //! - [`shares`]: what the counts say of fairness; pure
-//! - [`kills`]: agent, switch and guests of the measurement that kills
+//! - [`host`]: an agent and a switch of our own
+//! - [`kills`]: the guests of the measurement that kills
 //! - [`reliability`]: the file that docs/reliability.md is made of
 //! - [`nic`]: the loop of the NIC place, simulated, on a switch, and its cost
 //! - [`commands`]: one file per measurement
@@ -25,6 +26,7 @@ mod clock;
 mod commands;
 mod frames;
 mod guest;
+mod host;
 mod kills;
 mod load;
 mod nic;

@@ -8,8 +8,9 @@
 //! ```
 
 use super::Outcome;
+use crate::host::Host;
+use crate::kills::MACS;
 use crate::kills::guests::{Counts, Guests};
-use crate::kills::host::Host;
 use crate::reliability::{Part, Verdict};
 use clap::Args as ClapArgs;
 use serde::Serialize;
@@ -131,7 +132,8 @@ pub fn run(args: &Args) -> Outcome<Report> {
 fn measure(args: &Args) -> Outcome<Report> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("tidegate"));
     let tidegate = args.tidegate.clone().map_or_else(beside, Ok)?;
-    let mut host = Host::start(&tidegate, args.switch_cpus.as_deref())?;
+    let mut host =
+        Host::start(&tidegate, args.switch_cpus.as_deref(), &[("a", MACS[0], ""), ("b", MACS[1], "")])?;
     let guests = Guests::connect(&host, args.ring, args.frame.into(), args.packed)?;
     let mut random = Random(args.seed);
     let pause = |random: &mut Random| Duration::from_micros(20_000 + random.below(280_000));

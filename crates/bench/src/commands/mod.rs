@@ -2,6 +2,7 @@
 
 pub mod fairness;
 pub mod forward;
+pub mod hostile;
 pub mod kills;
 pub mod nic;
 pub mod numbered;
@@ -56,6 +57,8 @@ pub enum Command {
     Numbered(numbered::Args),
     /// How traffic goes on when the switch is killed again and again; starts an agent and a switch itself
     Kills(kills::Args),
+    /// What neighbours have beside front ends that mean harm; starts an agent and a switch itself
+    Hostile(hostile::Args),
     /// The loop that shares a NIC's link out among its functions; needs no contracts
     Nic(nic::Args),
 }
@@ -103,6 +106,9 @@ pub fn run(cli: &Cli) -> Outcome<String> {
     if let Command::Kills(args) = &cli.command {
         return print(cli.json, &kills::run(args)?, kills::Report::table);
     }
+    if let Command::Hostile(args) = &cli.command {
+        return print(cli.json, &hostile::run(args)?, hostile::Report::table);
+    }
     if let Command::Nic(args) = &cli.command {
         return nic::run(cli.json, args);
     }
@@ -121,7 +127,9 @@ pub fn run(cli: &Cli) -> Outcome<String> {
             print(cli.json, &fairness::run(&scene, args, watch)?, fairness::Report::table)
         }
         Command::Numbered(args) => numbered::run(&scene, args),
-        Command::Kills(_) | Command::Nic(_) => unreachable!("they need no contracts, and were done before"),
+        Command::Kills(_) | Command::Hostile(_) | Command::Nic(_) => {
+            unreachable!("they need no contracts, and were done before")
+        }
     }
 }
 

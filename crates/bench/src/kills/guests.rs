@@ -1,8 +1,9 @@
 //! Two guests that send numbered frames to each other, as fast as their rings take them.
 
-use super::host::{Host, MACS};
+use super::MACS;
 use crate::clock;
 use crate::frames::{Size, UDP_HEADERS, VNET_HDR};
+use crate::host::Host;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};

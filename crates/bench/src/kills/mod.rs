@@ -1,8 +1,10 @@
-//! What [`kills`](crate::commands::kills) is made of.
+//! What [`kills`](crate::commands::kills) is made of, beside [`host`](crate::host).
 //!
 //! ```text
-//!  host: agent and switch, child processes     guests: two, on a thread of their own
+//!  guests: two, on a thread of their own
 //! ```
 
 pub mod guests;
-pub mod host;
+
+/// MACs of the two guests.
+pub const MACS: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0, 0, 0xa], [0x52, 0x54, 0, 0, 0, 0xb]];

@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Lines of the agent's log that an error shows.
 const LINES: usize = 8;
 
-/// MACs of the two guests.
-pub const MACS: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0, 0, 0xa], [0x52, 0x54, 0, 0, 0, 0xb]];
+/// A guest's place: its name, its MAC and further lines of its contract (TOML).
+pub type Vnic<'a> = (&'a str, [u8; 6], &'a str);
 
 /// Both processes; killed when dropped.
 #[derive(Debug)]
@@ -27,23 +27,25 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts both, with vNICs `a` and `b`.
+    /// Starts both, with these vNICs in one segment.
     ///
     /// # Errors
     /// A program that is not there, or does not come up.
-    pub fn start(tidegate: &Path, cpus: Option<&str>) -> io::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("tidegate-kills-{}", std::process::id()));
+    pub fn start(tidegate: &Path, cpus: Option<&str>, vnics: &[Vnic<'_>]) -> io::Result<Self> {
+        let folder = std::env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("etc"))?;
         std::fs::create_dir_all(folder.join("state"))?;
         let (tidegate, cpus) = (tidegate.to_owned(), cpus.map(str::to_owned));
         let mut host = Self { tidegate, cpus, folder, switch: None, agent: None };
-        let contract = |(name, mac): (&str, [u8; 6])| {
+        let contract = |(name, mac, lines): &Vnic<'_>| {
             let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
             let socket = host.socket(name);
             let socket = socket.display();
-            format!("[vnic.{name}]\nattach = {{ vhost-user = \"{socket}\" }}\nmac = \"{mac}\"\nsegment = 1\n")
+            format!(
+                "[vnic.{name}]\nattach = {{ vhost-user = \"{socket}\" }}\nmac = \"{mac}\"\nsegment = 1\n{lines}\n"
+            )
         };
-        let contracts: String = ["a", "b"].into_iter().zip(MACS).map(contract).collect();
+        let contracts: String = vnics.iter().map(contract).collect();
         std::fs::write(host.folder.join("etc/contracts.toml"), contracts)?;
         host.start_switch()?;
         wait_for(&host.folder.join("switch.sock"))?;
@@ -55,8 +57,7 @@ impl Host {
         ]
         .concat();
         host.agent = Some(host.spawn("agent", &arguments)?);
-        wait_for(&host.socket("a"))?;
-        wait_for(&host.socket("b"))?;
+        vnics.iter().try_for_each(|(name, ..)| wait_for(&host.socket(name)))?;
         Ok(host)
     }
 
@@ -120,12 +121,21 @@ impl Host {
     /// # Errors
     /// The agent does not answer, or something else.
     pub fn dropped(&self) -> io::Result<BTreeMap<String, u64>> {
+        let vnics = self.vnics()?;
+        dropped(&vnics).ok_or_else(|| io::Error::other(format!("the agent's API answered: {vnics}")))
+    }
+
+    /// All vNICs, from the agent's API.
+    ///
+    /// # Errors
+    /// As [`dropped`](Self::dropped).
+    pub fn vnics(&self) -> io::Result<serde_json::Value> {
         let mut api = UnixStream::connect(self.folder.join("api.sock"))?;
         api.set_read_timeout(Some(PATIENCE))?;
         api.write_all(b"GET /v1/vnics HTTP/1.1\r\nHost: tidegate\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();
         api.read_to_string(&mut answer)?;
-        dropped(&answer).ok_or_else(|| io::Error::other(format!("the agent's API answered: {answer}")))
+        body_of(&answer).ok_or_else(|| io::Error::other(format!("the agent's API answered: {answer}")))
     }
 
     fn spawn(&self, name: &str, arguments: &[String]) -> io::Result<Child> {
@@ -160,10 +170,14 @@ impl Drop for Host {
     }
 }
 
-/// Both vNICs' `stats.tx.dropped` in an answer of `GET /v1/vnics`, added up.
-fn dropped(answer: &str) -> Option<BTreeMap<String, u64>> {
+/// What is in an answer of the API.
+fn body_of(answer: &str) -> Option<serde_json::Value> {
     let (_, body) = answer.split_once("\r\n\r\n")?;
-    let vnics: serde_json::Value = serde_json::from_str(body).ok()?;
+    serde_json::from_str(body).ok()
+}
+
+/// All vNICs' `stats.tx.dropped`, added up.
+fn dropped(vnics: &serde_json::Value) -> Option<BTreeMap<String, u64>> {
     let mut sum = BTreeMap::new();
     for vnic in vnics.as_array()? {
         for (reason, count) in vnic.pointer("/stats/tx/dropped")?.as_object()? {
@@ -192,10 +206,11 @@ mod tests {
     fn drops_of_both_vnics_are_added_up() {
         let vnic = |dropped: &str| format!(r#"{{"stats":{{"tx":{{"dropped":{dropped}}},"rx":{{}}}}}}"#);
         let body = format!("[{},{}]", vnic(r#"{"ring_share":3}"#), vnic(r#"{"ring_share":4,"vlan":1}"#));
-        let sum = dropped(&format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{body}")).unwrap();
+        let sum = dropped(&body_of(&format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{body}")).unwrap())
+            .unwrap();
         assert_eq!(sum, BTreeMap::from([("ring_share".into(), 7), ("vlan".into(), 1)]));
         for wrong in ["", "HTTP/1.1 503\r\n\r\n{}", "x\r\n\r\n[{}]"] {
-            assert_eq!(dropped(wrong), None, "{wrong}");
+            assert_eq!(body_of(wrong).as_ref().and_then(dropped), None, "{wrong}");
         }
     }
 }

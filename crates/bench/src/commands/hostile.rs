@@ -1,0 +1,336 @@
+//! What honest neighbours have beside front ends that mean harm, as a share of what they have alone.
+//!
+//! ```text
+//!  bulk ══ as fast as it goes ══▶ sink        goodput
+//!  voice ─ a frame each ms, deadline ─▶ ear   delay: p99.9, worst      one worker has all of them
+//!  hostile ◀─ one attack after the other
+//!  visitor: connects and leaves meanwhile     may others still come?
+//! ```
+
+use super::Outcome;
+use crate::clock;
+use crate::frames::{Size, UDP_HEADERS, VNET_HDR};
+use crate::guest::Guest;
+use crate::host::Host;
+use crate::load::median;
+use crate::reliability::{Part, Verdict};
+use clap::Args as ClapArgs;
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tidegate_contract::{Attach, Mac, Vnic};
+use tidegate_frontend::attack::{Attack, dial};
+use tidegate_frontend::front_end::{FrontEnd, Options};
+
+/// Pause between two frames of the voice, ns.
+const EVERY: u64 = 1_000_000;
+/// Where a voice frame says when it was due.
+const STAMP: usize = VNET_HDR + UDP_HEADERS;
+/// Bytes of a voice frame.
+const VOICE: usize = 200;
+/// Bytes of a bulk frame.
+const BULK: usize = 1514;
+/// Pause between two visits.
+const VISIT_EVERY: Duration = Duration::from_millis(100);
+
+/// Arguments of `hostile`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// How long each attack lasts, and how long the neighbours are measured alone before and after it, s
+    #[arg(long, value_name = "S", default_value = "5", value_parser = super::seconds)]
+    time: Duration,
+    /// Only attacks whose names contain this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// The program under test; the one beside this program where absent
+    #[arg(long, value_name = "PATH")]
+    tidegate: Option<PathBuf>,
+    /// CPUs of the switch's workers
+    #[arg(long, value_name = "LIST")]
+    switch_cpus: Option<String>,
+    /// Also write the rows of docs/reliability.md there
+    #[arg(long, value_name = "PATH")]
+    report: Option<PathBuf>,
+}
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    seconds: f64,
+    attacks: Vec<Beside>,
+}
+
+/// The neighbours beside one attack.
+#[derive(Debug, Serialize)]
+struct Beside {
+    attack: &'static str,
+    /// Things that the attacker did.
+    steps: u64,
+    /// Why the attack was no attack: this machine did not let it.
+    failed: Option<String>,
+    alone: Seen,
+    beside: Seen,
+    /// Bulk frames received, of those alone.
+    goodput: f64,
+    /// The voice's p99.9, in times of that alone.
+    p999: f64,
+    /// Others that came meanwhile, and those of them who were served.
+    visits: u64,
+    served: u64,
+    /// The longest of those visits, ms.
+    longest_visit_ms: f64,
+    /// What the agent says of the port that attacked.
+    last_error: String,
+}
+
+/// What neighbours had for a while.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Seen {
+    bulk_mbit: f64,
+    voice_p50_us: f64,
+    voice_p999_us: f64,
+    voice_worst_us: f64,
+    /// Voice frames that did not arrive within 10 ms.
+    late: u64,
+}
+
+/// Attacks and looks.
+///
+/// # Errors
+/// The processes cannot be started, or an honest guest cannot connect.
+pub fn run(args: &Args) -> Outcome<Report> {
+    let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("tidegate"));
+    let tidegate = args.tidegate.clone().map_or_else(beside, Ok)?;
+    let mut attacks = Vec::new();
+    for attack in Attack::ALL.into_iter().filter(|attack| attack.name().contains(&args.only)) {
+        attacks.push(one(attack, &tidegate, args)?);
+    }
+    let report = Report { seconds: args.time.as_secs_f64(), attacks };
+    if let Some(path) = &args.report {
+        report.part(path)?.write(path, |_| false)?;
+    }
+    Ok(report)
+}
+
+const NAMES: [&str; 6] = ["bulk", "sink", "voice", "ear", "visitor", "hostile"];
+
+fn mac(n: usize) -> [u8; 6] {
+    [0x52, 0x54, 0, 0, 1, n as u8]
+}
+
+/// One attack on a switch of its own.
+fn one(attack: Attack, tidegate: &Path, args: &Args) -> Outcome<Beside> {
+    let promised = "tx = { max = \"10mbit\", burst = \"4kB\" }\ndeadline = \"1ms\"\nto = [\"ear\"]";
+    let lines = ["", "", promised, "rx = { max = \"1gbit\" }", "", ""];
+    let vnics: Vec<_> =
+        NAMES.iter().zip(lines).enumerate().map(|(n, (name, l))| (*name, mac(n), l)).collect();
+    let host = Host::start(tidegate, args.switch_cpus.as_deref(), &vnics)?;
+    let mut neighbours = Neighbours::connect(&host)?;
+    neighbours.measure(args.time / 4);
+    let before = neighbours.measure(args.time);
+
+    let (stop, steps, socket) = (AtomicBool::new(false), AtomicU64::new(0), host.socket("hostile"));
+    let (seen, failed, visits) = std::thread::scope(|scope| {
+        let attacker = scope.spawn(|| attack.run(&socket, &stop, &steps));
+        let visitor = scope.spawn(|| visit(&host, &stop));
+        let seen = neighbours.measure(args.time);
+        stop.store(true, Ordering::Relaxed);
+        // They are honest again only when it is over.
+        while !attacker.is_finished() || !visitor.is_finished() {
+            neighbours.measure(Duration::from_millis(50));
+        }
+        let failed = attacker.join().expect("it does not panic").err();
+        (seen, failed, visitor.join().expect("it does not panic"))
+    });
+    let hostile = host.vnics().ok().and_then(|vnics| {
+        let of = |vnic: &&serde_json::Value| {
+            vnic.pointer("/vnic/name").or(vnic.get("name")) == Some(&"hostile".into())
+        };
+        let vnic = vnics.as_array()?.iter().find(of)?.clone();
+        vnic.get("last_error")?.as_str().map(str::to_owned)
+    });
+    let after = neighbours.measure(args.time);
+    let alone = before.mean(&after);
+    Ok(Beside {
+        attack: attack.name(),
+        steps: steps.into_inner(),
+        failed: failed.map(|error| error.to_string()),
+        alone,
+        beside: seen,
+        goodput: seen.bulk_mbit / alone.bulk_mbit,
+        p999: seen.voice_p999_us / alone.voice_p999_us,
+        visits: visits.len() as u64,
+        served: visits.iter().filter(|visit| visit.is_some()).count() as u64,
+        longest_visit_ms: visits.into_iter().flatten().fold(0.0, f64::max),
+        last_error: hostile.unwrap_or_default(),
+    })
+}
+
+/// Front ends that come, start and leave, until `stop`: how long each took, ms; `None` where it was refused.
+fn visit(host: &Host, stop: &AtomicBool) -> Vec<Option<f64>> {
+    let mut visits = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let started = Instant::now();
+        let stream = dial(&host.socket("visitor"));
+        let connected = stream.ok().and_then(|stream| FrontEnd::from_stream(stream, Options::default()).ok());
+        visits.push(connected.map(|_| started.elapsed().as_secs_f64() * 1e3));
+        std::thread::sleep(VISIT_EVERY);
+    }
+    visits
+}
+
+/// Two pairs of honest guests, on this thread.
+struct Neighbours {
+    bulk: Guest,
+    sink: Guest,
+    voice: FrontEnd,
+    ear: FrontEnd,
+    frame: Vec<u8>,
+}
+
+impl Neighbours {
+    fn connect(host: &Host) -> Outcome<Self> {
+        let guest = |n: usize| {
+            let vnic = vnic(NAMES[n], Mac(mac(n)), host.socket(NAMES[n]));
+            Guest::connect(&vnic, 1024, Size::Frame(BULK), 2048)
+        };
+        let (mut bulk, sink) = (guest(0)?, guest(1)?);
+        bulk.load(|flow| Size::Frame(BULK).build(Mac(mac(1)), Mac(mac(0)), flow));
+        bulk.start();
+        let front = |n: usize| FrontEnd::connect(host.socket(NAMES[n]), Options::default());
+        let frame = Size::Frame(VOICE).build(Mac(mac(3)), Mac(mac(2)), 0);
+        Ok(Self { bulk, sink, voice: front(2)?, ear: front(3)?, frame })
+    }
+
+    fn measure(&mut self, time: Duration) -> Seen {
+        let mut delays = Vec::with_capacity(time.as_millis() as usize + 1);
+        let (start, frames) = (clock::now(), self.sink.received.frames);
+        let end = start + time.as_nanos() as u64;
+        let (mut due, mut received, mut sent, mut now) = (start, Vec::new(), 0, start);
+        // Those that are on their way at the end are waited for, but not for ever.
+        while now < end || (delays.len() < sent && now < end + EVERY * 2000) {
+            self.bulk.refill();
+            self.sink.drain();
+            while due <= now && due < end {
+                self.frame[STAMP..STAMP + 8].copy_from_slice(&due.to_le_bytes());
+                // What finds no room is as late as can be.
+                if !self.voice.send(0, &self.frame) {
+                    delays.push(time.as_nanos() as u64);
+                }
+                sent += 1;
+                due += EVERY;
+            }
+            while self.ear.receive_into(0, &mut received) {
+                let stamp = received.get(STAMP..STAMP + 8).and_then(|bytes| bytes.try_into().ok());
+                let at = stamp.map_or(0, u64::from_le_bytes);
+                if received.len() == self.frame.len() && at >= start {
+                    delays.push(clock::now().saturating_sub(at));
+                }
+            }
+            now = clock::now();
+        }
+        delays.resize(sent.max(1), time.as_nanos() as u64);
+        delays.sort_unstable();
+        let at = |q: f64| delays[((delays.len() - 1) as f64 * q) as usize] as f64 / 1e3;
+        let bits = (self.sink.received.frames - frames) as f64 * BULK as f64 * 8.0;
+        Seen {
+            bulk_mbit: bits / ((now - start) as f64 / 1e3),
+            voice_p50_us: at(0.5),
+            voice_p999_us: at(0.999),
+            voice_worst_us: at(1.0),
+            late: delays.iter().filter(|delay| **delay > 10_000_000).count() as u64,
+        }
+    }
+}
+
+impl Seen {
+    /// In the middle of both; the worst of both.
+    fn mean(&self, other: &Self) -> Self {
+        let middle = |of: fn(&Self) -> f64| median([of(self), of(other)]);
+        Self {
+            bulk_mbit: middle(|seen| seen.bulk_mbit),
+            voice_p50_us: middle(|seen| seen.voice_p50_us),
+            voice_p999_us: middle(|seen| seen.voice_p999_us),
+            voice_worst_us: self.voice_worst_us.max(other.voice_worst_us),
+            late: self.late.max(other.late),
+        }
+    }
+}
+
+/// A vNIC as far as a guest has to know it.
+fn vnic(name: &str, mac: Mac, path: PathBuf) -> Vnic {
+    let toml = format!(
+        "[vnic.{name}]\nattach = {{ vhost-user = \"{}\" }}\nmac = \"{mac}\"\nsegment = 1\n",
+        path.display()
+    );
+    let document = tidegate_contract::parse(&toml, "hostile").expect("a contract");
+    let vnic = document.vnics.into_iter().next().expect("one vNIC").value;
+    debug_assert!(matches!(vnic.attach, Attach::VhostUser { .. }));
+    vnic
+}
+
+impl Report {
+    /// For docs/reliability.md.
+    fn part(&self, path: &Path) -> std::io::Result<Part> {
+        let command = format!("tidegate-bench hostile --time {} --report {}", self.seconds, path.display());
+        let mut part = Part::new("beside", &command)?;
+        for attack in &self.attacks {
+            let Beside { alone, beside, .. } = attack;
+            let mut row = |what: &str, seen: String| {
+                part.row(format!("{what} beside {}", attack.attack), "", seen, Verdict::Info);
+            };
+            row("goodput", format!("{:.2} of {:.0} Mbit/s", attack.goodput, alone.bulk_mbit));
+            let delay = format!(
+                "{:.1} times {:.0} us; worst {:.1} ms, alone {:.1} ms",
+                attack.p999,
+                alone.voice_p999_us,
+                beside.voice_worst_us / 1e3,
+                alone.voice_worst_us / 1e3
+            );
+            row("p99.9 of a frame each millisecond", delay);
+            let visits = format!(
+                "{} of {}, the longest took {:.0} ms",
+                attack.served, attack.visits, attack.longest_visit_ms
+            );
+            row("other front ends that were served", visits);
+        }
+        part.note(
+            "One worker has all ports. Alone is the middle of what was measured before and after the attack.",
+        );
+        Ok(part)
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut text = format!(
+            "{:<42} {:>8} {:>9} {:>11} {:>11} {:>11} {:>9} {:>10}\n",
+            "beside, as a share of what is alone",
+            "goodput",
+            "p99.9",
+            "p99.9 us",
+            "worst us",
+            "alone us",
+            ">10 ms",
+            "others"
+        );
+        for one in &self.attacks {
+            let _ = writeln!(
+                text,
+                "{:<42} {:>8.2} {:>8.1}x {:>11.0} {:>11.0} {:>11.0} {:>9} {:>10}",
+                one.attack,
+                one.goodput,
+                one.p999,
+                one.beside.voice_p999_us,
+                one.beside.voice_worst_us,
+                one.alone.voice_worst_us,
+                one.beside.late,
+                format!("{}/{}", one.served, one.visits)
+            );
+            let _ =
+                writeln!(text, "  {} steps; {}", one.steps, one.failed.as_deref().unwrap_or(&one.last_error));
+        }
+        text
+    }
+}
