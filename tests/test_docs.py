@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import socket
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from lab.initramfs import ROOT
 from lab.limit import LimitPort
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
+from lab.process import wait_for
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 REFERENCE = ROOT / "docs" / "reference"
@@ -211,6 +213,11 @@ def test_metrics(host: Host, tmp_path: Path) -> None:
         a.run(f"ip neigh add 10.13.0.2 lladdr {mac} dev eth0")
         a.try_run("ping -c 1 -W 1 10.13.0.2")
         assert guest.ask("set * 1mbit") == ["ok"]
+        with socket.socket(socket.AF_UNIX) as front_end:
+            # A message that there is not: the front end is thrown out.
+            front_end.connect(str(host.folder / "sink.sock"))
+            front_end.sendall(bytes(12))
+            wait_for("a front end thrown out", lambda: "vnic_thrown_out_total" in host.get("/metrics"))
         text = host.get("/metrics")
     types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     served: dict[str, tuple[str, set[str]]] = {}

@@ -90,7 +90,10 @@ impl What {
     /// So many of it, for people.
     fn show(self, amount: u64) -> String {
         match self {
-            Self::Bytes if amount >= GIB => format!("{:.1} GiB", amount as f64 / GIB as f64),
+            // Rounded up: what is too much is not to look as if it were just enough.
+            Self::Bytes if amount >= GIB => {
+                format!("{:.1} GiB", (amount as f64 / GIB as f64 * 10.0).ceil() / 10.0)
+            }
             Self::Bytes => format!("{amount} bytes"),
             Self::Regions | Self::Descriptors => amount.to_string(),
         }

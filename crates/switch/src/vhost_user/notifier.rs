@@ -377,6 +377,37 @@ mod tests {
         assert!(notifier.is_by_thread(), "for good");
     }
 
+    /// Each call arrives, by either way. What both cost is printed, for docs/decisions/driver-calls.md.
+    #[test]
+    fn each_call_arrives_and_says_what_it_cost() {
+        let (notifier, _) = notifier();
+        let event = counter();
+        let call = notifier.call(0, event.clone()).unwrap();
+        let once = || {
+            // As long as a thread without work needs to fall asleep.
+            std::thread::sleep(Duration::from_micros(200));
+            let before = clock();
+            call.signal();
+            let took = clock() - before;
+            let start = Instant::now();
+            while count(&event) == 0 {
+                assert!(start.elapsed() < PATIENCE);
+                std::hint::spin_loop();
+            }
+            (took, clock() - before)
+        };
+        for way in ["directly", "by the thread"] {
+            let (mut took, mut arrived): (Vec<_>, Vec<_>) = (0..501).map(|_| once()).unzip();
+            took.sort_unstable();
+            arrived.sort_unstable();
+            println!(
+                "a call {way}: its caller is busy for {} ns, it is there after {} ns",
+                took[250], arrived[250]
+            );
+            notifier.leave_to_thread();
+        }
+    }
+
     fn line_is_slow(notifier: &Notifier) -> bool {
         notifier.line.again.load(Ordering::Relaxed) == u64::MAX
     }
