@@ -20,6 +20,7 @@ TITLES = {
     "confinement": "A switch that was taken over",
     "fuzz": "Fuzzing",
     "neighbours": "Noisy neighbours",
+    "beside": "Neighbours of front ends that do harm",
     "control-plane": "Faults of the control plane",
     "soak": "Hours of churn",
 }
@@ -47,6 +48,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "confinement": (_test("confinement", "confine"),),
     "fuzz": ("make fuzz SECONDS=1800",),
     "neighbours": (_test("neighbours", "neighbours", "--release"),),
+    "beside": (f"target/release/tidegate-bench hostile --report {PARTS}/beside.json",),
     "control-plane": ("bench/control-plane",),
     "soak": ("make soak HOURS=1",),
 }

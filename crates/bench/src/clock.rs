@@ -29,6 +29,15 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// Moves this thread, and those it will start, off these CPUs: what they do is not to take the time of who is measured
+/// there. On a machine without other CPUs it stays.
+pub fn keep_off(cpus: &[usize]) {
+    let mut set = CpuSet::new();
+    (0..CpuSet::MAX_CPU).filter(|cpu| !cpus.contains(cpu)).for_each(|cpu| set.set(cpu));
+    // The kernel takes the CPUs that there are, and refuses where none is left.
+    let _ = sched_setaffinity(None, &set);
+}
+
 /// How long threads were ready and did not run, as their schedstat says.
 #[derive(Debug)]
 pub struct Taken(Vec<(PathBuf, File)>);

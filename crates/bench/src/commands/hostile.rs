@@ -32,6 +32,8 @@ const STAMP: usize = VNET_HDR + UDP_HEADERS;
 const VOICE: usize = 200;
 /// Bytes of a bulk frame.
 const BULK: usize = 1514;
+/// Longest preparation of an attack.
+const PREPARED: Duration = Duration::from_secs(20);
 /// Pause between two visits.
 const VISIT_EVERY: Duration = Duration::from_millis(100);
 
@@ -47,9 +49,9 @@ pub struct Args {
     /// The program under test; the one beside this program where absent
     #[arg(long, value_name = "PATH")]
     tidegate: Option<PathBuf>,
-    /// CPUs of the switch's workers
-    #[arg(long, value_name = "LIST")]
-    switch_cpus: Option<String>,
+    /// CPU of the switch's worker; not pinned where absent
+    #[arg(long, value_name = "N")]
+    switch_cpu: Option<usize>,
     /// Also write the rows of docs/reliability.md there
     #[arg(long, value_name = "PATH")]
     report: Option<PathBuf>,
@@ -96,16 +98,17 @@ struct Seen {
     late: u64,
 }
 
-/// Attacks and looks.
+/// Attacks and looks. `cpu` is where this thread was pinned to: it is the neighbours'.
 ///
 /// # Errors
 /// The processes cannot be started, or an honest guest cannot connect.
-pub fn run(args: &Args) -> Outcome<Report> {
+pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
+    let taken: Vec<_> = cpu.into_iter().chain(args.switch_cpu).collect();
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("tidegate"));
     let tidegate = args.tidegate.clone().map_or_else(beside, Ok)?;
     let mut attacks = Vec::new();
     for attack in Attack::ALL.into_iter().filter(|attack| attack.name().contains(&args.only)) {
-        attacks.push(one(attack, &tidegate, args)?);
+        attacks.push(one(attack, &tidegate, args, &taken)?);
     }
     let report = Report { seconds: args.time.as_secs_f64(), attacks };
     if let Some(path) = &args.report {
@@ -120,21 +123,31 @@ fn mac(n: usize) -> [u8; 6] {
     [0x52, 0x54, 0, 0, 1, n as u8]
 }
 
-/// One attack on a switch of its own.
-fn one(attack: Attack, tidegate: &Path, args: &Args) -> Outcome<Beside> {
+/// One attack on a switch of its own, from CPUs that are not `taken`.
+fn one(attack: Attack, tidegate: &Path, args: &Args, taken: &[usize]) -> Outcome<Beside> {
     let promised = "tx = { max = \"10mbit\", burst = \"4kB\" }\ndeadline = \"1ms\"\nto = [\"ear\"]";
     let lines = ["", "", promised, "rx = { max = \"1gbit\" }", "", ""];
     let vnics: Vec<_> =
         NAMES.iter().zip(lines).enumerate().map(|(n, (name, l))| (*name, mac(n), l)).collect();
-    let host = Host::start(tidegate, args.switch_cpus.as_deref(), &vnics)?;
+    let host = Host::start(tidegate, args.switch_cpu.map(|cpu| cpu.to_string()).as_deref(), &vnics)?;
     let mut neighbours = Neighbours::connect(&host)?;
     neighbours.measure(args.time / 4);
     let before = neighbours.measure(args.time);
 
     let (stop, steps, socket) = (AtomicBool::new(false), AtomicU64::new(0), host.socket("hostile"));
     let (seen, failed, visits) = std::thread::scope(|scope| {
-        let attacker = scope.spawn(|| attack.run(&socket, &stop, &steps));
-        let visitor = scope.spawn(|| visit(&host, &stop));
+        let attacker = scope.spawn(|| {
+            clock::keep_off(taken);
+            attack.run(&socket, &stop, &steps)
+        });
+        let started = Instant::now();
+        while steps.load(Ordering::Relaxed) == 0 && !attacker.is_finished() && started.elapsed() < PREPARED {
+            neighbours.measure(Duration::from_millis(50));
+        }
+        let visitor = scope.spawn(|| {
+            clock::keep_off(taken);
+            visit(&host, &stop)
+        });
         let seen = neighbours.measure(args.time);
         stop.store(true, Ordering::Relaxed);
         // They are honest again only when it is over.
@@ -274,7 +287,7 @@ fn vnic(name: &str, mac: Mac, path: PathBuf) -> Vnic {
 impl Report {
     /// For docs/reliability.md.
     fn part(&self, path: &Path) -> std::io::Result<Part> {
-        let command = format!("tidegate-bench hostile --time {} --report {}", self.seconds, path.display());
+        let command = format!("tidegate-bench hostile --report {}", path.display());
         let mut part = Part::new("beside", &command)?;
         for attack in &self.attacks {
             let Beside { alone, beside, .. } = attack;

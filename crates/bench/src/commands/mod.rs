@@ -107,7 +107,7 @@ pub fn run(cli: &Cli) -> Outcome<String> {
         return print(cli.json, &kills::run(args)?, kills::Report::table);
     }
     if let Command::Hostile(args) = &cli.command {
-        return print(cli.json, &hostile::run(args)?, hostile::Report::table);
+        return print(cli.json, &hostile::run(args, cli.cpu)?, hostile::Report::table);
     }
     if let Command::Nic(args) = &cli.command {
         return nic::run(cli.json, args);
