@@ -58,6 +58,8 @@ pub enum AttentionKind {
     RefusedFile,
     /// A contract waits for something that is not there, such as a link.
     PendingVnic,
+    /// A port takes no front end for a while, for what the last one's objects did to the switch.
+    Quarantine,
     /// A deadline is not promised although its contract is in force.
     SuspendedDeadline,
     /// Worker loops took longer than `host-latency` recently, while delay bounds were promised.
@@ -68,13 +70,14 @@ pub enum AttentionKind {
 
 impl AttentionKind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::PlaceAway,
         Self::DeniedCall,
         Self::Problem,
         Self::FailedVnic,
         Self::RefusedFile,
         Self::PendingVnic,
+        Self::Quarantine,
         Self::SuspendedDeadline,
         Self::HostLatency,
         Self::Drift,
@@ -89,6 +92,7 @@ impl AttentionKind {
             Self::FailedVnic => "failed-vnic",
             Self::RefusedFile => "refused-file",
             Self::PendingVnic => "pending-vnic",
+            Self::Quarantine => "quarantine",
             Self::SuspendedDeadline => "suspended-deadline",
             Self::HostLatency => "host-latency",
             Self::Drift => "drift",

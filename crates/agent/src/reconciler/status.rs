@@ -68,6 +68,7 @@ fn attention(host: &HostView, vnics: &Vnics, recent: Recent) -> Vec<Attention> {
         problems(host),
         refused_files(host),
         not_in_force(host, vnics),
+        quarantines(vnics),
         suspended_deadlines(vnics),
         host_latency(host, recent),
         drift(recent),
@@ -149,6 +150,12 @@ fn not_in_force(host: &HostView, vnics: &Vnics) -> Vec<Attention> {
         by_reason(kind, them.map(|v| (v.name.as_str(), v.reason.as_deref().unwrap_or("no reason is known"))))
     };
     [of(State::Failed, AttentionKind::FailedVnic), of(State::Pending, AttentionKind::PendingVnic)].concat()
+}
+
+/// Whose VM it is has to be asked by a person: no guest of QEMU does that.
+fn quarantines(vnics: &Vnics) -> Vec<Attention> {
+    let them = vnics.values().filter_map(|v| Some((v.name.as_str(), v.held.quarantine.as_ref()?)));
+    by_reason(AttentionKind::Quarantine, them.map(|(name, quarantine)| (name, quarantine.reason.as_str())))
 }
 
 /// Of contracts in force: others have no promise for another reason, which is told.
@@ -279,6 +286,23 @@ mod tests {
             (AttentionKind::PlaceAway, "systemctl status tidegate-switch")
         );
         assert_eq!(status.vnics.pending, 2);
+    }
+
+    #[test]
+    fn who_is_quarantined_is_named_with_the_reason() {
+        let quarantine = tidegate_switch::control::Quarantine {
+            reason: "quarantined for 60 s: 3 times".into(),
+            seconds: 60,
+            left: 12,
+        };
+        let mut hostile = in_force("hostile");
+        hostile.held.events = 3;
+        assert_eq!(kinds(&host(), &vnics([hostile.clone()]), Recent::default()), []);
+        hostile.held.quarantine = Some(quarantine);
+        let status = status(&host(), &vnics([in_force("a"), hostile]), Recent::default());
+        let [attention] = &status.attention[..] else { panic!("{:?}", status.attention) };
+        assert_eq!((attention.kind, &attention.about), (AttentionKind::Quarantine, &vec!["hostile".into()]));
+        assert!(attention.what.contains("for 60 s"), "{}", attention.what);
     }
 
     #[test]

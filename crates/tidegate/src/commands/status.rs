@@ -115,6 +115,7 @@ fn title(kind: AttentionKind) -> &'static str {
         AttentionKind::FailedVnic => "contract failed",
         AttentionKind::RefusedFile => "contract file refused",
         AttentionKind::PendingVnic => "contract pending",
+        AttentionKind::Quarantine => "quarantined",
         AttentionKind::SuspendedDeadline => "deadline not promised",
         AttentionKind::HostLatency => "host too slow",
         AttentionKind::Drift => "drift",
