@@ -3,7 +3,7 @@
 //! ```text
 //!  bulk ══ as fast as it goes ══▶ sink        goodput
 //!  voice ─ a frame each ms, deadline ─▶ ear   delay: p99.9, worst      one worker has all of them
-//!  hostile ◀─ one attack after the other
+//!  hostile ◀─ nothing, then one attack after the other
 //!  visitor: connects and leaves meanwhile     may others still come?
 //! ```
 
@@ -107,8 +107,11 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("tidegate"));
     let tidegate = args.tidegate.clone().map_or_else(beside, Ok)?;
     let mut attacks = Vec::new();
-    for attack in Attack::ALL.into_iter().filter(|attack| attack.name().contains(&args.only)) {
-        attacks.push(one(attack, &tidegate, args, &taken)?);
+    // Nothing first: as far from 1 as that is, so far is every other share by chance.
+    for attack in [None].into_iter().chain(Attack::ALL.map(Some)) {
+        if name(attack).contains(&args.only) {
+            attacks.push(one(attack, &tidegate, args, &taken)?);
+        }
     }
     let report = Report { seconds: args.time.as_secs_f64(), attacks };
     if let Some(path) = &args.report {
@@ -123,8 +126,12 @@ fn mac(n: usize) -> [u8; 6] {
     [0x52, 0x54, 0, 0, 1, n as u8]
 }
 
+fn name(attack: Option<Attack>) -> &'static str {
+    attack.map_or("nothing", Attack::name)
+}
+
 /// One attack on a switch of its own, from CPUs that are not `taken`.
-fn one(attack: Attack, tidegate: &Path, args: &Args, taken: &[usize]) -> Outcome<Beside> {
+fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, taken: &[usize]) -> Outcome<Beside> {
     let promised = "tx = { max = \"10mbit\", burst = \"4kB\" }\ndeadline = \"1ms\"\nto = [\"ear\"]";
     let lines = ["", "", promised, "rx = { max = \"1gbit\" }", "", ""];
     let vnics: Vec<_> =
@@ -138,7 +145,7 @@ fn one(attack: Attack, tidegate: &Path, args: &Args, taken: &[usize]) -> Outcome
     let (seen, failed, visits) = std::thread::scope(|scope| {
         let attacker = scope.spawn(|| {
             clock::keep_off(taken);
-            attack.run(&socket, &stop, &steps)
+            attack.map_or(Ok(()), |attack| attack.run(&socket, &stop, &steps))
         });
         let started = Instant::now();
         while steps.load(Ordering::Relaxed) == 0 && !attacker.is_finished() && started.elapsed() < PREPARED {
@@ -167,7 +174,7 @@ fn one(attack: Attack, tidegate: &Path, args: &Args, taken: &[usize]) -> Outcome
     let after = neighbours.measure(args.time);
     let alone = before.mean(&after);
     Ok(Beside {
-        attack: attack.name(),
+        attack: name(attack),
         steps: steps.into_inner(),
         failed: failed.map(|error| error.to_string()),
         alone,
