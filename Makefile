@@ -36,7 +36,7 @@ lab: build ## the guest tests alone
 	@scripts/setup test
 	$(PYTEST) -m lab $(ARGS)
 
-lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
+lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 	@scripts/setup lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -54,8 +54,9 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck; no warnings
 	cd tests && ../.venv/bin/mypy ../bench/nic-cost
 	cd tests && ../.venv/bin/mypy ../bench/nic-counters
 	cd tests && ../.venv/bin/mypy ../scripts/fuzz
-	shellcheck -x scripts/setup scripts/deb scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
+	shellcheck -x scripts/setup scripts/deb scripts/deny scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
+	@scripts/deny
 
 fmt: ## format Rust and Python
 	cargo fmt --all
