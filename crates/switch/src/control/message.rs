@@ -108,6 +108,9 @@ pub struct Retired {
     pub stopped: u64,
     /// Frames that were in flight and found no receiver in time.
     pub dropped: bool,
+    /// Within which time the service manager wants to hear that the switch is alive, us.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watchdog_us: Option<u64>,
 }
 
 /// A switch, introduced.

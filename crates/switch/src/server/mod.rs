@@ -13,17 +13,17 @@
 //! - [`session`]: one connection of an agent
 //! - [`descriptors`]: how many there are for ports
 //! - [`retire`], [`replace`]: both ends of a live upgrade
-//! - [`notify`]: what the service manager is told of it
+//! - [`watchdog`]: what the service manager is told while all turns
 
 pub mod descriptors;
 pub mod keep;
 pub mod link;
-pub mod notify;
 pub mod ports;
 pub mod replace;
 pub mod retire;
 pub mod session;
 pub mod table;
+pub mod watchdog;
 
 use crate::claims::Claims;
 use crate::confine::{self, Enclosed};
@@ -34,6 +34,8 @@ use crate::stats::Region;
 use crate::virtio::sigbus;
 use crate::worker::crossing::Peer;
 use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -45,6 +47,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use table::Table;
+use tidegate_service::Notifier;
+use watchdog::Watchdog;
 
 /// A learned MAC that is not seen for this long is forgotten.
 const LEARNED_FOR: u64 = 300;
@@ -114,6 +118,8 @@ pub struct Switch {
     pub subscribers: Arc<keep::Subscribers>,
     /// The control socket, for whoever takes our place.
     pub control: OnceLock<OwnedFd>,
+    /// What the service manager is told as long as all threads turn, where it wants to know.
+    pub watchdog: OnceLock<Watchdog>,
     /// Ports that are made take no frame yet: those that the frames are for may not be there.
     pub holds: AtomicBool,
     /// When the process started, ns since the epoch.
@@ -138,10 +144,7 @@ impl Switch {
         if !(1..=crate::stats::layout::WORKERS).contains(&workers) {
             return Err(Error::Option(format!("{workers} workers: expected 1 to 64")));
         }
-        let fail = |what: &str| {
-            let what = what.to_owned();
-            move |source| Error::Worker { what, source }
-        };
+        let fail = worker_error;
         eventfd::prepare();
         sigbus::install().map_err(fail("guard against memory that is taken away"))?;
         let region = Region::create().map_err(fail("make the statistics region"))?;
@@ -183,6 +186,7 @@ impl Switch {
             table: Mutex::new(Table::new()),
             subscribers: Arc::default(),
             control: OnceLock::new(),
+            watchdog: OnceLock::new(),
             holds: AtomicBool::new(false),
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ledger: Ledger::new(guest_memory, descriptors::for_ports(descriptors::raise())),
@@ -210,29 +214,51 @@ impl Switch {
 /// Runs the switch until it is told to end (SIGTERM, SIGINT).
 pub fn run(options: Options) -> Result<(), Error> {
     // Whatever takes a right is done first.
+    let mut manager = service_manager(&options)?;
     let (predecessor, listener) = match (options.replace, inherited_socket()) {
-        (true, _) => (Some(replace::Predecessor::find(&options.socket)?), None),
+        (true, _) => (Some(replace::find(&options.socket, manager.is_some())?), None),
         (false, Some(listener)) => (None, Some(listener)),
         (false, None) => (None, Some(bind(&options.socket)?)),
     };
     let enclosed = enclose(&options)?;
     let (cpus, priority) = (&options.cpus, options.realtime_priority);
     let switch = Switch::start_with(options.workers, cpus, priority, options.guest_memory)?;
-    let successor = predecessor.map(|it| replace::prepare(&switch, it.client, it.manager));
+    let successor = predecessor.map(|client| replace::prepare(&switch, client, manager.as_mut()));
     let successor = successor.transpose()?;
     seal(enclosed, &switch)?;
-    let listener = match (successor, listener) {
-        (Some(successor), _) => successor.take_over()?,
-        (None, Some(listener)) => listener,
+    let (listener, interval) = match (successor, listener) {
+        (Some(successor), _) => {
+            let interval = successor.watchdog();
+            (successor.take_over()?, interval)
+        }
+        (None, Some(listener)) => (listener, tidegate_service::watchdog()),
         (None, None) => return Err(Error::Option("no control socket".into())),
     };
     match listener.try_clone() {
         Ok(control) => drop(switch.control.set(control.into())),
         Err(error) => tracing::warn!(%error, "this switch cannot be replaced while it runs"),
     }
+    if let Some(manager) = manager {
+        watchdog::start(&switch, manager, interval).map_err(worker_error("start the watchdog"))?;
+    }
     tracing::info!(workers = options.workers, socket = %options.socket.display(), "switch is up");
     serve(&switch, &listener);
     Ok(())
+}
+
+/// The service manager, where one started this process.
+///
+/// # Errors
+/// It cannot be told of a switch that takes another one's place. A switch that starts runs without.
+fn service_manager(options: &Options) -> Result<Option<Notifier>, Error> {
+    match Notifier::from_environment() {
+        Ok(manager) => Ok(manager),
+        Err(error) if options.replace => Err(replace::ReplaceError::Manager(error).into()),
+        Err(error) => {
+            tracing::warn!(%error, "the service manager (NOTIFY_SOCKET) cannot be told that the switch is up");
+            Ok(None)
+        }
+    }
 }
 
 /// Gives up the rights of a process that has one thread, where `options` say so. Whatever takes one,
@@ -265,9 +291,21 @@ pub fn seal(enclosed: Option<Enclosed>, switch: &Switch) -> Result<(), Error> {
 
 /// Takes the agent's connections, for ever.
 pub fn serve(switch: &Arc<Switch>, listener: &UnixListener) {
-    for stream in listener.incoming() {
+    loop {
+        let watchdog = switch.watchdog.get();
+        let timeout = watchdog.and_then(|it| Timespec::try_from(it.pause()).ok());
+        let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], timeout.as_ref());
+        if let Some(watchdog) = watchdog {
+            watchdog.control_thread_turned();
+        }
+        // There is one, and nobody else takes it: this does not wait.
+        let stream = match ready {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => listener.accept(),
+            Err(error) => Err(error.into()),
+        };
         match stream {
-            Ok(stream) => session::spawn(switch.clone(), stream),
+            Ok((stream, _)) => session::spawn(switch.clone(), stream),
             Err(error) => {
                 tracing::warn!(%error, "control socket: accept failed");
                 std::thread::sleep(Duration::from_millis(100));
@@ -303,6 +341,11 @@ fn bind(path: &PathBuf) -> Result<UnixListener, Error> {
     }
 }
 
+fn worker_error(what: &str) -> impl FnOnce(io::Error) -> Error {
+    let what = what.to_owned();
+    move |source| Error::Worker { what, source }
+}
+
 /// Rings between each pair of workers.
 fn mesh(handles: &[WorkerHandle]) -> Vec<Peers> {
     let n = handles.len();
@@ -327,8 +370,14 @@ fn place(cpu: Option<usize>, realtime_priority: Option<u8>) {
         }
     }
     if let Some(priority) = realtime_priority {
-        if let Err(error) = schedule(libc::SCHED_FIFO, priority) {
-            tracing::warn!(priority, %error, "worker gets no real-time priority (needs CAP_SYS_NICE or RLIMIT_RTPRIO)");
+        if !has_realtime_priority(priority)
+            && let Err(error) = schedule(libc::SCHED_FIFO, priority)
+        {
+            tracing::warn!(
+                priority,
+                %error,
+                "worker gets no real-time priority (needs CPUSchedulingPolicy= of the unit, CAP_SYS_NICE or RLIMIT_RTPRIO)"
+            );
         }
     } else {
         short_slice();
@@ -343,6 +392,16 @@ fn schedule(policy: i32, priority: u8) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Whether the calling thread has it already: from a service manager, which gives no right to take it along.
+fn has_realtime_priority(priority: u8) -> bool {
+    let mut param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: plain calls on the calling thread; the parameter is live.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    // SAFETY: as above.
+    let known = unsafe { libc::sched_getparam(0, &raw mut param) } == 0;
+    known && policy == libc::SCHED_FIFO && param.sched_priority == i32::from(priority)
 }
 
 /// Asks the fair scheduler for a short slice (Linux 6.12): a worker that wakes

@@ -11,7 +11,6 @@
 //! Until it is released the running switch goes on by itself if this process fails.
 
 use super::Switch;
-use super::notify::{Notifier, service_of};
 use super::ports::Connect;
 use crate::control::client::{Client, SwitchError};
 use crate::control::keep::{Note, Notes, What};
@@ -28,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
+use tidegate_service::{Notifier, service_of};
 
 /// How long the running switch may take to tell of its connections.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -80,31 +80,19 @@ pub enum ReplaceError {
     Notes(#[from] io::Error),
 }
 
-/// The running switch.
-#[derive(Debug)]
-pub struct Predecessor {
-    /// A connection to it.
-    pub client: Client,
-    /// Where the service manager is to be told who is its main process.
-    pub manager: Option<Notifier>,
-}
-
-impl Predecessor {
-    /// The one that listens at `path`.
-    ///
-    /// # Errors
-    /// There is none, or somebody else would start it again.
-    pub fn find(path: &Path) -> Result<Self, ReplaceError> {
-        let mut client = Client::connect(path)?;
-        let pid = client.hello()?.0.pid;
-        let manager = Notifier::from_environment().map_err(ReplaceError::Manager)?;
-        match service_of(pid) {
-            Some(service) if Some(&service) != service_of(std::process::id()).as_ref() => {
-                Err(ReplaceError::Service { pid, service })
-            }
-            Some(service) if manager.is_none() => Err(ReplaceError::NoNotify { pid, service }),
-            _ => Ok(Self { client, manager }),
+/// Connects to the running switch, which listens at `path`. `manager`: the service manager can be told who takes over.
+///
+/// # Errors
+/// There is none, or somebody else would start it again.
+pub fn find(path: &Path, manager: bool) -> Result<Client, ReplaceError> {
+    let mut client = Client::connect(path)?;
+    let pid = client.hello()?.0.pid;
+    match service_of(pid) {
+        Some(service) if Some(&service) != service_of(std::process::id()).as_ref() => {
+            Err(ReplaceError::Service { pid, service })
         }
+        Some(service) if !manager => Err(ReplaceError::NoNotify { pid, service }),
+        _ => Ok(client),
     }
 }
 
@@ -133,7 +121,12 @@ impl Told {
                 self.descriptors.remove(&vnic);
                 self.connections.remove(&vnic);
             }
-            What::Listener | What::Tap => drop(self.links.insert(vnic, descriptors)),
+            What::Listener => drop(self.links.insert(vnic, descriptors)),
+            What::Tap => {
+                // All that there is to tell of one.
+                self.heard.insert(vnic.clone());
+                self.links.insert(vnic, descriptors);
+            }
         }
     }
 
@@ -185,7 +178,7 @@ struct Gates {
 pub struct Successor<'s> {
     switch: &'s Arc<Switch>,
     client: Client,
-    manager: Option<Notifier>,
+    manager: Option<&'s mut Notifier>,
     pid: u32,
     told: Told,
     retired: Retired,
@@ -197,11 +190,11 @@ pub struct Successor<'s> {
 ///
 /// # Errors
 /// The running switch goes on.
-pub fn prepare(
-    switch: &Arc<Switch>,
+pub fn prepare<'s>(
+    switch: &'s Arc<Switch>,
     mut client: Client,
-    mut manager: Option<Notifier>,
-) -> Result<Successor<'_>, ReplaceError> {
+    mut manager: Option<&'s mut Notifier>,
+) -> Result<Successor<'s>, ReplaceError> {
     // A frame to a port whose queues start a moment later would be lost.
     switch.holds.store(true, Ordering::Relaxed);
     let (hello, counters, statistics) = client.hello()?;
@@ -254,13 +247,19 @@ pub fn prepare(
 }
 
 /// The other one is the main process still.
-fn goes_on(manager: &mut Option<Notifier>, pid: u32) {
+fn goes_on(manager: &mut Option<&mut Notifier>, pid: u32) {
     if let Some(Err(error)) = manager.as_mut().map(|manager| manager.main_process(pid)) {
         tracing::error!(%error, pid, "the service manager takes this process for the switch, which ends");
     }
 }
 
 impl Successor<'_> {
+    /// Within which time the service manager wants to hear that the switch is alive, where it does. Only the process
+    /// that the service began with is told by the environment.
+    pub fn watchdog(&self) -> Option<Duration> {
+        self.retired.watchdog_us.map(Duration::from_micros)
+    }
+
     /// Takes the place of the other one; returns its control socket. Traffic runs when this returns.
     ///
     /// # Errors
@@ -276,8 +275,7 @@ impl Successor<'_> {
     /// # Errors
     /// No descriptors to be had.
     pub fn go_on(self) -> Result<(Client, UnixListener), ReplaceError> {
-        let Self { switch, client, manager, pid, told, retired, gates, control } = self;
-        drop(manager);
+        let Self { switch, client, manager: _, pid, told, retired, gates, control } = self;
         switch.set_levels_and_learned(&retired);
         let (starting, started) = channel();
         for gate in &gates.prompt {

@@ -8,6 +8,7 @@
 
 use super::Switch;
 use super::table::{End, Table};
+use super::watchdog::Watchdog;
 use crate::control::channel;
 use crate::control::message::{Reply, Request, Retired};
 use crate::worker::clock;
@@ -93,6 +94,7 @@ impl Switch {
             learned: learned.filter_map(|(_, mac, port, seen)| Some((mac, name(port)?, seen))).collect(),
             stopped,
             dropped: !drained,
+            watchdog_us: self.watchdog.get().map(Watchdog::micros),
         };
         // Their sleep and wake-ups write to the rings too.
         let halted = self.workers.iter().map(|worker| worker.halt()).collect();

@@ -96,10 +96,27 @@ impl WorkerHandle {
         let call: Call = Box::new(move |worker| {
             let _ = reply.send(call(worker));
         });
+        self.send(call);
+        answer.recv().expect("the worker runs as long as the process")
+    }
+
+    /// Asks the worker whether it turns. It answers between two loops; until then the result is empty.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call).
+    pub fn ask(&self) -> Receiver<()> {
+        let (reply, answer) = sync_channel(1);
+        let call: Call = Box::new(move |_| {
+            let _ = reply.send(());
+        });
+        self.send(call);
+        answer
+    }
+
+    fn send(&self, call: Call) {
         self.calls.send(call).expect("the worker runs as long as the process");
         self.bell.called.store(true, Ordering::Release);
         self.bell.ring();
-        answer.recv().expect("the worker runs as long as the process")
     }
 
     /// Stops the worker between two loops, until the result is dropped: it touches nothing meanwhile.
@@ -114,9 +131,7 @@ impl WorkerHandle {
             // Ends when the other end is dropped: nothing is ever sent.
             let _ = dropped.recv();
         });
-        self.calls.send(call).expect("the worker runs as long as the process");
-        self.bell.called.store(true, Ordering::Release);
-        self.bell.ring();
+        self.send(call);
         obeyed.recv().expect("the worker runs as long as the process");
         Halted(halted)
     }

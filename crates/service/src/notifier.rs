@@ -1,6 +1,9 @@
-//! Telling the service manager who is the service now (sd_notify(3)).
+//! Telling the service manager how the service is, and which process it is.
 //!
 //! ```text
+//!  systemctl start ──▶ service ── READY=1 ──▶ systemd: what waits for the service goes on
+//!                         └────── WATCHDOG=1, again and again: it is left alone
+//!
 //!  systemctl reload ─▶ tidegate switch --replace ── MAINPID=, BARRIER= ──▶ systemd
 //!                          │                             closes its end of the barrier: it knows
 //!                          └▶ Release: the process it knew ends, and is not started anew
@@ -22,13 +25,12 @@ use std::time::Duration;
 /// How long the service manager may take to read it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection to the service manager. Opened before the process gives its rights up, and closed before
-/// frames flow.
+/// A connection to the service manager. Opened before the process gives its rights up: to use it takes none.
 #[derive(Debug)]
 pub struct Notifier {
     socket: OwnedFd,
-    /// What is read from, and what the service manager gets and closes; used once.
-    barrier: Option<(OwnedFd, OwnedFd)>,
+    /// It was told of another main process already.
+    knows_another: bool,
 }
 
 impl Notifier {
@@ -48,18 +50,39 @@ impl Notifier {
         };
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &address)?;
-        Ok(Self { socket, barrier: Some(pipe_with(PipeFlags::CLOEXEC)?) })
+        Ok(Self { socket, knows_another: false })
     }
 
-    /// The process `pid` is the service. Returns when the service manager knows: an older one may end then.
+    /// The service does what it is there for: what waits for its start goes on (`Type=notify`).
     ///
     /// # Errors
-    /// It was not told.
+    /// The service manager was not told.
+    pub fn ready(&self) -> io::Result<()> {
+        send(&self.socket, "READY=1", SendFlags::empty(), None)
+    }
+
+    /// The service is alive; to be said more often than [`watchdog`](crate::watchdog) asks for. Does not wait for a
+    /// service manager that does not read.
+    ///
+    /// # Errors
+    /// The service manager was not told.
+    pub fn alive(&self) -> io::Result<()> {
+        send(&self.socket, "WATCHDOG=1", SendFlags::DONTWAIT, None)
+    }
+
+    /// The process `pid` is the service. The first time it returns when the service manager knows: the process before
+    /// may end then. Later, when the right to open a pipe may be gone, it does not wait.
+    ///
+    /// # Errors
+    /// The service manager was not told, or there is no descriptor for a pipe.
     pub fn main_process(&mut self, pid: u32) -> io::Result<()> {
-        send(&self.socket, &format!("MAINPID={pid}\n"), None)?;
-        let Some((reader, writer)) = self.barrier.take() else { return Ok(()) };
+        send(&self.socket, &format!("MAINPID={pid}\n"), SendFlags::empty(), None)?;
+        if std::mem::replace(&mut self.knows_another, true) {
+            return Ok(());
+        }
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let timeout = Timespec::try_from(PATIENCE).expect("a short time");
-        let passed = send(&self.socket, "BARRIER=1", Some(writer)).and_then(|()| {
+        let passed = send(&self.socket, "BARRIER=1", SendFlags::empty(), Some(writer)).and_then(|()| {
             // Nobody writes to it: the end is all that can come.
             let mut end = [PollFd::new(&reader, PollFlags::IN)];
             Ok(rustix::io::retry_on_intr(|| poll(&mut end, Some(&timeout)))? > 0)
@@ -72,7 +95,7 @@ impl Notifier {
     }
 }
 
-fn send(socket: &OwnedFd, text: &str, descriptor: Option<OwnedFd>) -> io::Result<()> {
+fn send(socket: &OwnedFd, text: &str, flags: SendFlags, descriptor: Option<OwnedFd>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
@@ -80,24 +103,8 @@ fn send(socket: &OwnedFd, text: &str, descriptor: Option<OwnedFd>) -> io::Result
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
     }
     let bytes = [IoSlice::new(text.as_bytes())];
-    rustix::io::retry_on_intr(|| sendmsg(socket, &bytes, &mut ancillary, SendFlags::NOSIGNAL))?;
+    rustix::io::retry_on_intr(|| sendmsg(socket, &bytes, &mut ancillary, flags | SendFlags::NOSIGNAL))?;
     Ok(())
-}
-
-/// The service that a process belongs to, by its control group, such as `tidegate-switch.service`; `None`
-/// where it is none's, or cannot be seen.
-pub fn service_of(pid: u32) -> Option<String> {
-    service_in(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
-}
-
-/// The last service on the path of a control group (cgroups(7), /proc/pid/cgroup).
-fn service_in(groups: &str) -> Option<String> {
-    let path = groups.lines().find_map(|line| {
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        (controllers.is_empty() || controllers == "name=systemd").then_some(path)
-    })?;
-    path.rsplit('/').find(|part| part.ends_with(".service")).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -147,20 +154,23 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_an_error() {
-        assert!(Notifier::open(OsStr::new("/nonexistent/notify")).is_err());
-        assert!(Notifier::open(OsStr::new("@tidegate-nobody-listens-here")).is_err());
+    fn one_that_does_not_read_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let notifier = Notifier::open(path.as_os_str()).unwrap();
+        notifier.ready().unwrap();
+        // As many as the kernel keeps for it, then an error.
+        let told = (0..100_000).take_while(|_| notifier.alive().is_ok()).count();
+        assert!(told < 100_000);
+        assert_eq!(receive(&manager).0, "READY=1");
+        assert_eq!(receive(&manager).0, "WATCHDOG=1");
+        notifier.alive().unwrap();
     }
 
     #[test]
-    fn services_are_read_from_control_groups() {
-        let unit = |groups: &str| service_in(groups);
-        let switch = Some("tidegate-switch.service".to_owned());
-        assert_eq!(unit("0::/system.slice/tidegate-switch.service\n"), switch);
-        let hybrid = "8:pids:/a.service\n1:name=systemd:/system.slice/tidegate-switch.service/sub\n0::/\n";
-        assert_eq!(unit(hybrid), switch);
-        for none in ["0::/user.slice/session-1.scope", "0::/", "", "8:pids:/a.service\n", "nonsense"] {
-            assert_eq!(unit(none), None, "{none}");
-        }
+    fn nobody_there_is_an_error() {
+        assert!(Notifier::open(OsStr::new("/nonexistent/notify")).is_err());
+        assert!(Notifier::open(OsStr::new("@tidegate-nobody-listens-here")).is_err());
     }
 }

@@ -1,0 +1,18 @@
+//! What a service and the service manager that started it tell each other (sd_notify(3)).
+//!
+//! ```text
+//!  service ── READY=1, WATCHDOG=1, MAINPID= ──▶ socket NOTIFY_SOCKET ──▶ systemd
+//!          ◀─ WATCHDOG_USEC= in the environment ───────────────────────┘
+//! ```
+//!
+//! - [`Notifier`]: the connection to the service manager
+//! - [`watchdog`]: how often it wants to hear that the service is alive
+//! - [`service_of`]: the service that a process belongs to
+
+mod group;
+mod notifier;
+mod watchdog;
+
+pub use group::service_of;
+pub use notifier::Notifier;
+pub use watchdog::watchdog;

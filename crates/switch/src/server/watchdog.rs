@@ -1,0 +1,116 @@
+//! What the service manager is told as long as all turns: without it, it ends this process and starts another one.
+//!
+//! ```text
+//!  control thread ─ turned lately? ─▶ table ─ can be locked? ─▶ each worker ─ answers? ─▶ WATCHDOG=1
+//!                        └────────────────── no: not told ───────────────┘
+//! ```
+//!
+//! A worker answers between two loops, so one that answers turns. Port threads are not asked: each has one front end
+//! that can keep it waiting, and harms that port only.
+
+use super::Switch;
+use crate::worker::{WorkerHandle, clock};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tidegate_service::Notifier;
+
+/// How often it is told within the time that it waits.
+const TIMES: u32 = 4;
+
+/// What the service manager waits for.
+#[derive(Debug)]
+pub struct Watchdog {
+    interval: Duration,
+    /// When the thread that takes connections last did something, ns of CLOCK_MONOTONIC.
+    control: AtomicU64,
+}
+
+impl Watchdog {
+    /// For a service manager that wants to hear of us within each `interval`.
+    fn new(interval: Duration) -> Self {
+        Self { interval, control: AtomicU64::new(clock()) }
+    }
+
+    /// The interval, us.
+    pub fn micros(&self) -> u64 {
+        u64::try_from(self.interval.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// How long the control thread may wait for connections without saying that it turns.
+    pub fn pause(&self) -> Duration {
+        self.interval / TIMES
+    }
+
+    /// The control thread is not stuck.
+    pub fn control_thread_turned(&self) {
+        self.control.store(clock(), Ordering::Relaxed);
+    }
+
+    fn control_thread_turns(&self, now: u64) -> bool {
+        let since = now.saturating_sub(self.control.load(Ordering::Relaxed));
+        // It is not always on time.
+        Duration::from_nanos(since) < 2 * self.pause()
+    }
+}
+
+/// Says that the switch is up, and, within each `interval` where there is one, that all turns.
+///
+/// # Errors
+/// No thread.
+pub fn start(switch: &Arc<Switch>, manager: Notifier, interval: Option<Duration>) -> io::Result<()> {
+    told(manager.ready());
+    let Some(interval) = interval else { return Ok(()) };
+    switch.watchdog.get_or_init(|| Watchdog::new(interval));
+    let switch = switch.clone();
+    let watch = move || {
+        let Some(watchdog) = switch.watchdog.get() else { return };
+        loop {
+            if watchdog.control_thread_turns(clock()) {
+                drop(switch.lock());
+                switch.workers.iter().enumerate().for_each(|(id, worker)| answered(id, worker, watchdog));
+                told(manager.alive());
+            } else {
+                tracing::error!(
+                    "the control thread stands still; the service manager is to start this switch anew"
+                );
+            }
+            std::thread::sleep(watchdog.pause());
+        }
+    };
+    std::thread::Builder::new().name("watchdog".into()).spawn(watch).map(drop)
+}
+
+/// Returns when a worker has answered.
+fn answered(id: usize, worker: &WorkerHandle, watchdog: &Watchdog) {
+    let answer = worker.ask();
+    while answer.recv_timeout(watchdog.pause()).is_err() {
+        tracing::error!("worker {id} stands still; the service manager is to start this switch anew");
+    }
+}
+
+fn told(result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "the service manager cannot be told that the switch is alive");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_thread_turns_as_long_as_it_says_so() {
+        let watchdog = Watchdog::new(Duration::from_secs(8));
+        assert_eq!((watchdog.pause(), watchdog.micros()), (Duration::from_secs(2), 8_000_000));
+        let began = watchdog.control.load(Ordering::Relaxed);
+        let after = |seconds: u64| began + seconds * 1_000_000_000;
+        assert!(watchdog.control_thread_turns(began));
+        // Late by as much as it waits.
+        assert!(watchdog.control_thread_turns(after(3)));
+        assert!(!watchdog.control_thread_turns(after(4)));
+        watchdog.control.store(after(4), Ordering::Relaxed);
+        assert!(watchdog.control_thread_turns(after(5)));
+    }
+}
