@@ -20,6 +20,7 @@
 //! - `guest`: the soft limit, through a port of the VM
 //! - [`api`]: HTTP on a Unix socket, OpenAPI document, metrics
 //! - `paths`: the paths that contracts name, and what is done there
+//! - `watchdog`: what the service manager is told as long as all of it turns
 //! - `durable`, `lock`: files that survive a crash; one agent per state directory and network namespace
 //! - `cut`: where an agent may die, for tests
 
@@ -37,6 +38,7 @@ mod store;
 mod switch_place;
 #[cfg(test)]
 mod testing;
+mod watchdog;
 
 use api::listener::{Bounded, Peer};
 use api::routes::{Api, router};
@@ -50,7 +52,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tidegate_contract::SocketOwner;
+use tidegate_service::Notifier;
 use tokio::signal::unix::{SignalKind, signal};
+use watchdog::{Felt, Pulse};
 
 /// How an agent runs.
 #[derive(Clone, Debug)]
@@ -121,6 +125,9 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let (mut terminate, mut interrupt, mut hangup) = signals().map_err(io_error("wait for signals"))?;
     let agent = Agent::start(&options)?;
     let commands = agent.commands.clone();
+    if let Err(error) = agent.tell_service_manager() {
+        tracing::warn!(%error, "the service manager (NOTIFY_SOCKET) cannot be told that the agent runs");
+    }
     let ended = loop {
         tokio::select! {
             ended = agent.served() => break ended,
@@ -143,6 +150,7 @@ pub struct Agent {
     server: tokio::task::JoinHandle<io::Result<()>>,
     guests: tokio::task::JoinHandle<()>,
     failed: tokio::sync::watch::Receiver<Option<String>>,
+    pulse: Pulse,
     /// Resolves when the reconciler has ended.
     reconciled: tokio::sync::oneshot::Receiver<()>,
     api: switch_place::ApiSocket,
@@ -168,7 +176,10 @@ impl Agent {
         let (nic, nic_damage) = nic_place::NicPlace::new(state)?;
         let capture = switch.capture();
         let made = [switch.made(), kernel.made(), nic.made()].concat();
-        let places: Vec<Box<dyn Place>> = vec![Box::new(switch), Box::new(kernel), Box::new(nic)];
+        let places: [Box<dyn Place>; 3] = [Box::new(switch), Box::new(kernel), Box::new(nic)];
+        let pulse = Pulse::default();
+        let felt = |place| Box::new(Felt { place, pulse: pulse.clone() }) as Box<dyn Place>;
+        let places = places.map(felt).into();
         let mut reconciler = Reconciler::new(&options.config, state, paths.guests.clone(), places)?;
         reconciler.problem("switch state", damage);
         reconciler.problem("kernel state", kernel_damage);
@@ -213,7 +224,17 @@ impl Agent {
             ended
         });
         tracing::info!(api = %options.api.display(), state = %state.display(), "the agent runs");
-        Ok(Self { commands, server, guests, failed, reconciled, api, _lock: lock })
+        Ok(Self { commands, server, guests, failed, pulse, reconciled, api, _lock: lock })
+    }
+
+    /// Says that the API takes requests, and from now on that the agent is alive, where a service manager wants to know.
+    fn tell_service_manager(&self) -> io::Result<()> {
+        let Some(manager) = Notifier::from_environment()? else { return Ok(()) };
+        manager.ready()?;
+        if let Some(interval) = tidegate_service::watchdog() {
+            tokio::spawn(watchdog::feed(manager, interval, self.pulse.clone()));
+        }
+        Ok(())
     }
 
     /// Resolves when the API ends by itself, which it does not in normal operation.
