@@ -211,8 +211,8 @@ impl KernelPlace {
 
 /// Nothing at all.
 pub(super) fn nothing() -> Observed {
-    let version = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let keeper = Keeper { version: version.trim().into(), ..Keeper::default() };
+    let version = rustix::system::uname().release().to_string_lossy().into_owned();
+    let keeper = Keeper { version, ..Keeper::default() };
     Observed { keeper, ..Observed::nothing("the kernel: classes and eBPF programs of its netdev") }
 }
 

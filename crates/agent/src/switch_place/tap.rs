@@ -139,10 +139,11 @@ fn set(name: &str, mac: Mac, mtu: u16) -> Result<(), String> {
         .map_err(|e| error("change the state", e))
 }
 
-/// Any socket of the namespace will do to ask about its interfaces.
+/// Any socket of the namespace will do to ask about its interfaces (netdevice(7)). One that reaches no network: the
+/// agent may have no other.
 fn datagram() -> io::Result<OwnedFd> {
-    use rustix::net::{AddressFamily, SocketType, socket};
-    Ok(socket(AddressFamily::INET, SocketType::DGRAM, None)?)
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Runs `work` in a network namespace, on a thread of its own: entering one is for the whole life of a thread.

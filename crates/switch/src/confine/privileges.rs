@@ -34,7 +34,10 @@ pub fn drop_all(user: Option<&User>) -> Result<(), Error> {
         permitted: CapabilitySet::empty(),
         inheritable: CapabilitySet::empty(),
     };
-    rustix::thread::set_capabilities(None, none).map_err(right("drop the capabilities"))?;
+    // A service manager that gave none may forbid the call, too.
+    if rustix::thread::capabilities(None).map_err(right("tell the capabilities"))? != none {
+        rustix::thread::set_capabilities(None, none).map_err(right("drop the capabilities"))?;
+    }
     rustix::thread::set_no_new_privs(true).map_err(right("forgo new privileges"))?;
     // No core file with other people's frames in it, and no ptrace by others of the same user.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)

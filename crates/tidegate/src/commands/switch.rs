@@ -10,7 +10,7 @@ use tidegate_switch::control::Client;
 use tidegate_switch::quota::PORT_MEMORY;
 
 /// Default of `--socket`, and of the agent's `--switch`.
-pub const SOCKET: &str = "/run/tidegate/switch.sock";
+pub const SOCKET: &str = "/run/tidegate/switch/control.sock";
 
 /// Arguments of `switch`.
 #[derive(Debug, clap::Args)]
