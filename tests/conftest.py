@@ -1,11 +1,14 @@
 """Fixtures of the end-to-end tests."""
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from lab.host import Host
-from lab.need import need_guests
+from lab.host import BINARY, Host
+from lab.initramfs import ROOT
+from lab.need import need, need_commands, need_guests
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -21,3 +24,14 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     with Host(tmp_path_factory.mktemp("h")) as running:
         yield running
         running.check_alive()
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Debian package, freshly built."""
+    need_commands("dpkg-deb", "strip", "objdump")
+    need("no release build: cargo build --release", BINARY.exists())
+    out = tmp_path_factory.mktemp("dist")
+    done = subprocess.run([ROOT / "scripts/deb", BINARY, out], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())

@@ -9,18 +9,7 @@ import pytest
 
 from lab.host import BINARY
 from lab.initramfs import ROOT
-from lab.need import need, need_commands
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package, freshly built."""
-    need_commands("dpkg-deb", "strip", "objdump")
-    need("no release build: cargo build --release", BINARY.exists())
-    out = tmp_path_factory.mktemp("dist")
-    done = subprocess.run([ROOT / "scripts/deb", BINARY, out], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.strip())
+from lab.need import need_commands
 
 
 @pytest.fixture(scope="module")

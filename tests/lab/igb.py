@@ -42,7 +42,12 @@ def igb(peer: str = USER, mac: str = MAC, number: int = 0) -> Nic:
 
 
 def igb_guest(
-    folder: Path, nics: list[Nic] | None = None, *, cpus: int = 1, modules: list[str] | None = None
+    folder: Path,
+    nics: list[Nic] | None = None,
+    *,
+    cpus: int = 1,
+    modules: list[str] | None = None,
+    command_line: str = "",
 ) -> Guest:
     """A guest with an igb as `eth0`, its drivers loaded and its registers open to root.
 
@@ -54,7 +59,7 @@ def igb_guest(
         cpus=cpus,
         qemu=with_igb(),
         modules=["igb", "igbvf", *(modules or [])],
-        command_line="iomem=relaxed",
+        command_line=f"iomem=relaxed {command_line}",
     )
 
 

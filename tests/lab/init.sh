@@ -4,6 +4,9 @@
 #
 #   host ──▶ "SEQ SECONDS BASE64-COMMAND"     guest ──▶ "SEQ STATUS BASE64-STDOUT BASE64-STDERR"
 #                                             ("-" where nothing was printed)
+#
+# With `lab.systemd` on the kernel's command line, systemd becomes the first
+# process of those files, and commands come by a child of it.
 b=/bin/busybox
 $b mount -t proc proc /proc
 $b mount -t sysfs sys /sys
@@ -32,16 +35,35 @@ for interface in /sys/class/net/*; do
     $b ip link set "${interface##*/}" up
 done
 
+# Runs commands in the root folder $1.
+serve() {
+    $b echo "0 0 - -" >&3
+    while read -r seq seconds command <&3; do
+        $b echo "$command" | $b base64 -d >"$1/tmp/.command"
+        $b timeout -s KILL "$seconds" $b chroot "$1" /usr/bin/env -i \
+            PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+            /bin/sh /tmp/.command </dev/null >/rw/stdout 2>/rw/stderr 3<&-
+        status=$?
+        out=$($b base64 -w 0 /rw/stdout)
+        err=$($b base64 -w 0 /rw/stderr)
+        $b echo "$seq $status ${out:--} ${err:--}" >&3
+    done
+}
+
 # A port opens once: this descriptor is the whole conversation.
 exec 3<>"/new/dev/$($b basename "$($b dirname "$($b grep -l '^lab$' /sys/class/virtio-ports/*/name)")")"
-$b echo "0 0 - -" >&3
-while read -r seq seconds command <&3; do
-    $b echo "$command" | $b base64 -d >/new/tmp/.command
-    $b timeout -s KILL "$seconds" $b chroot /new /usr/bin/env -i \
-        PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
-        /bin/sh /tmp/.command </new/dev/null >/rw/stdout 2>/rw/stderr 3<&-
-    status=$?
-    out=$($b base64 -w 0 /rw/stdout)
-    err=$($b base64 -w 0 /rw/stderr)
-    $b echo "$seq $status ${out:--} ${err:--}" >&3
+if ! $b grep -qw lab.systemd /proc/cmdline; then
+    serve /new
+fi
+
+# Nothing of what the host has enabled, and of a boot's own services a journal alone.
+for folder in /new/etc/systemd/system /new/usr/lib/systemd/system/sysinit.target.wants; do
+    $b mount -t tmpfs none "$folder"
 done
+$b rm -f /new/.dockerenv
+# What systemd runs in has to be the root folder of all. A shell's second process reads from this device.
+$b mknod /dev/null c 1 3
+serve /proc/1/root &
+cd /new || fail "no root"
+$b mount --move . /
+exec $b chroot . /lib/systemd/systemd --unit=systemd-journald.service 3<&-

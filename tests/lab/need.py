@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,11 @@ def need_guests() -> None:
 def need_sriov() -> None:
     """`need` of a QEMU with the SR-IOV NIC igb."""
     need("no QEMU with igb: run scripts/setup test", have_igb())
+
+
+def need_systemd() -> None:
+    """`need` of a systemd that can boot guests and containers."""
+    need("systemd missing: run scripts/setup test", Path("/lib/systemd/systemd").exists())
 
 
 def need_netdevsim() -> None:
