@@ -3,14 +3,12 @@
 Test machines' kernels lack what the former takes (sfq, fw, police), and have nftables of another release.
 """
 
-import json
 import re
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from lab.cargo import integration_test
 from lab.guest import Guest
 from lab.host import BINARY
 from lab.initramfs import ROOT
@@ -38,19 +36,10 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
         yield guest
 
 
-def _program(package: str, test: str) -> Path:
-    """The program with these tests; `cargo test` has built it before."""
-    command = f"cargo test --locked --no-run --message-format=json -p {package} --test {test}"
-    built = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True, check=True, timeout=900)
-    messages = [json.loads(line) for line in built.stdout.splitlines()]
-    (program,) = [m["executable"] for m in messages if m.get("executable")]
-    return Path(program)
-
-
 def test_what_libvirt_made_comes_back_as_it_was(guest: Guest) -> None:
     """Taken over and given back: what every libvirt makes, and others' policers and queues."""
     need_commands("cargo", "tc")
-    program = _program("tidegate-kernel", "theirs")
+    program = integration_test("tidegate-kernel", "theirs")
     done = guest.try_run(f"CI=true TIDEGATE_TEST_STOCK_KERNEL=1 {program} stock_kernel 2>&1", timeout=300)
     assert done.status == 0, done.stdout
     assert "test result: ok. 2 passed" in done.stdout
@@ -59,7 +48,7 @@ def test_what_libvirt_made_comes_back_as_it_was(guest: Guest) -> None:
 def test_filters_chains_and_rules_of_others(guest: Guest) -> None:
     """As `cargo test` runs it here: rules that would be gone past, and filters in other chains."""
     need_commands("cargo", "nft")
-    program = _program("tidegate-agent", "netdev")
+    program = integration_test("tidegate-agent", "netdev")
     done = guest.try_run(f"CI=true {program} rules:: another_chain 2>&1", timeout=300)
     assert done.status == 0, done.stdout
     assert "test result: ok. 2 passed" in done.stdout

@@ -1,0 +1,16 @@
+"""Programs that cargo builds: tests that have to run in a guest."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from .initramfs import ROOT
+
+
+def integration_test(package: str, test: str) -> Path:
+    """The program of an integration test; `cargo test` has built it before."""
+    command = f"cargo test --locked --no-run --message-format=json -p {package} --test {test}"
+    built = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True, check=True, timeout=900)
+    messages = [json.loads(line) for line in built.stdout.splitlines()]
+    (program,) = [m["executable"] for m in messages if m.get("executable")]
+    return Path(program)
