@@ -248,7 +248,7 @@ def test_reasons_and_causes() -> None:
     known = set(re.findall(r'^\s+\w+ = "(\w+)",$', switch, re.MULTILINE))
     kernel = (ROOT / "crates/agent/src/kernel_place/observe.rs").read_text()
     known |= set(re.findall(r'\("(\w+)"\.to_owned\(\), \w+\.dropped\)', kernel))
-    known |= set(re.findall(r'dropped\.insert\("(\w+)"\.into\(\)', kernel))
+    known |= set(re.findall(r'^\s+\("(\w+)", [\w.]+', kernel, re.MULTILINE))
     section = (REFERENCE / "metrics.md").read_text().split("## Causes and reasons")[1]
     rows = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
     assert {word for row in rows for word in re.findall(r"`(\w+)`", row)} == known

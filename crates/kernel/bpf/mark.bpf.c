@@ -1,6 +1,6 @@
 /* Priority marks in the IP header (DSCP, RFC 2474) of what a netdev brings in.
  *
- *   ingress of a netdev ─▶ of a real-time vNIC: EF set; what is larger than its envelope's burst is dropped
+ *   ingress of a netdev ─▶ of a real-time vNIC: EF set; what is larger than its envelope's burst, or may be, is dropped
  *                       └▶ of another one: real-time marks cleared, others left
  *
  * The two ECN bits beside them are the endpoints'.
@@ -26,13 +26,20 @@
 /* Of the netdev that this program is loaded for: the most wire bytes of one frame of a real-time vNIC; 0 of another vNIC. */
 const volatile __u64 burst;
 
-/* Frames that were larger. */
+/* Frames that were dropped. Shared with the agent's side, src/mark.rs, which repeats it. */
+struct dropped {
+	/* They were larger. */
+	__u64 over_burst;
+	/* Super-frames whose headers cannot be followed, and so may have been larger. */
+	__u64 unknown_headers;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
-} over_burst SEC(".maps");
+	__type(value, struct dropped);
+} dropped SEC(".maps");
 
 /* The checksum of a header in which one word changes (RFC 1624, equation 3). */
 static __always_inline __be16 checksum(__be16 check, __be16 before, __be16 after)
@@ -95,17 +102,26 @@ static __always_inline void set_mark(struct __sk_buff *skb)
 	}
 }
 
+/* Whether a frame of a real-time vNIC is within its envelope; one that is not is counted. */
+static __always_inline int fits(struct __sk_buff *skb)
+{
+	__u32 only = 0;
+	struct dropped *count = bpf_map_lookup_elem(&dropped, &only);
+	struct wire wire;
+	int unknown = on_wire(skb, &wire);
+
+	if (!unknown && wire.bytes <= burst)
+		return 1;
+	if (count)
+		__sync_fetch_and_add(unknown ? &count->unknown_headers : &count->over_burst, 1);
+	return 0;
+}
+
 SEC("tc")
 int mark(struct __sk_buff *skb)
 {
-	if (burst && on_wire(skb).bytes > burst) {
-		__u32 only = 0;
-		__u64 *dropped = bpf_map_lookup_elem(&over_burst, &only);
-
-		if (dropped)
-			__sync_fetch_and_add(dropped, 1);
+	if (burst && !fits(skb))
 		return TC_ACT_SHOT;
-	}
 	set_mark(skb);
 	/* What else is at this ingress decides. */
 	return TC_ACT_UNSPEC;

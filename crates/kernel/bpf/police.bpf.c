@@ -1,6 +1,7 @@
 /* A token bucket that drops, and knows what a super-frame is on the wire.
  *
- *   ingress of a netdev ─▶ its bucket ─▶ passes on, or drops
+ *   ingress of a netdev ─▶ bytes on the wire ─▶ its bucket ─▶ passes on, or drops
+ *                               └─▶ headers that cannot be followed: drops
  *
  * A frame passes when the bucket owes nothing, however large it is, and is charged then, as HTB does: over by one frame
  * at most, and exact in the long run. So 64 KiB super-frames do not starve with a small burst, nor pass for less.
@@ -42,7 +43,12 @@ int police(struct __sk_buff *skb)
 
 	if (!policer || !rate)
 		return TC_ACT_UNSPEC;
-	struct wire wire = on_wire(skb);
+	struct wire wire;
+
+	if (on_wire(skb, &wire)) {
+		__sync_fetch_and_add(&policer->unknown_headers, 1);
+		return TC_ACT_SHOT;
+	}
 	__u64 cost = wire.bytes * UNITS_PER_S / rate;
 	__u64 now = bpf_ktime_get_ns() * UNITS_PER_NS;
 	int passes;

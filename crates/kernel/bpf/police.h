@@ -19,4 +19,6 @@ struct policer {
 	__u64 bytes;
 	__u64 dropped;
 	__u64 dropped_bytes;
+	/* Super-frames that did not, since their headers cannot be followed. */
+	__u64 unknown_headers;
 };

@@ -4,7 +4,7 @@
 //! ```text
 //!  Classifier, with a map of its own ─▶ filter of the root qdisc, which keeps both
 //!                                          │
-//!         number of the map, in the filter's name ─▶ Classes::open ─▶ read, set, remove
+//!         number of the map, in the filter's name ─▶ Classes::open ─▶ read, set, remove, double_tagged
 //! ```
 //!
 //! Nobody has to hold the map: it goes with the filter, and is found by the filter's name ([`crate::owner`]), so another
@@ -47,13 +47,29 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// Loads it.
+    /// Loads it for the root qdisc of the IFB, where it drops what would be damaged there, and counts it.
     ///
     /// # Errors
     /// No right to (`CAP_BPF` and `CAP_NET_ADMIN`), or a kernel that does not take it.
-    pub fn load() -> Result<Self, ClassifyError> {
+    pub fn for_ifb() -> Result<Self, ClassifyError> {
+        Self::load(true)
+    }
+
+    /// Loads it for the root qdisc of a netdev.
+    ///
+    /// # Errors
+    /// As [`Self::for_ifb`].
+    pub fn for_egress() -> Result<Self, ClassifyError> {
+        Self::load(false)
+    }
+
+    fn load(is_ifb: bool) -> Result<Self, ClassifyError> {
         let mut builder = ObjectBuilder::default();
-        let opened = builder.open_memory(PROGRAM).map_err(failed("read the eBPF classifier"))?;
+        let mut opened = builder.open_memory(PROGRAM).map_err(failed("read the eBPF classifier"))?;
+        let mut constants = opened.maps_mut().find(|map| map.name().to_string_lossy().ends_with(".rodata"));
+        let constants = constants.as_mut().expect("bpf/classify.bpf.c has constants");
+        let set = constants.set_initial_value(&u64::from(is_ifb).to_ne_bytes());
+        set.map_err(failed("set the constants of the eBPF classifier"))?;
         let object = opened.load().map_err(failed("load the eBPF classifier"))?;
         Ok(Self { object })
     }
@@ -109,9 +125,19 @@ impl Classes {
     pub fn read(&self) -> Result<BTreeMap<u32, Handle>, ClassifyError> {
         let entries = self.map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY);
         let entries = entries.map_err(failed("read the map of an eBPF classifier"))?;
-        let number = |bytes: Vec<u8>| bytes.try_into().ok().map(u32::from_ne_bytes);
+        let number = |bytes: &[u8]| bytes.first_chunk().copied().map(u32::from_ne_bytes);
         let class = |minor: u32| Some(Handle::new(owner::MAJOR, minor.try_into().ok()?));
-        Ok(entries.filter_map(|(from, minor)| Some((number(from)?, class(number(minor)?)?))).collect())
+        Ok(entries.filter_map(|(from, value)| Some((number(&from)?, class(number(&value)?)?))).collect())
+    }
+
+    /// Super-frames behind more than one VLAN tag that came in by this interface, and were dropped on the IFB.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn double_tagged(&self, from: u32) -> Result<u64, ClassifyError> {
+        let value = self.map.lookup(&from.to_ne_bytes(), MapFlags::ANY);
+        let value = value.map_err(failed("read the map of an eBPF classifier"))?.unwrap_or_default();
+        Ok(value.last_chunk().copied().map(u64::from_ne_bytes).unwrap_or_default())
     }
 
     /// From now on what came in by this interface goes to this class.
@@ -119,8 +145,10 @@ impl Classes {
     /// # Errors
     /// The kernel has no memory, or 65535 interfaces have classes.
     pub fn set(&self, from: u32, to: Handle) -> Result<(), ClassifyError> {
-        let minor = u32::from(to.minor()).to_ne_bytes();
-        let set = self.map.update(&from.to_ne_bytes(), &minor, MapFlags::ANY);
+        // `struct class` of the program: the minor, and nothing counted.
+        let mut class = [0; 16];
+        class[..4].copy_from_slice(&u32::from(to.minor()).to_ne_bytes());
+        let set = self.map.update(&from.to_ne_bytes(), &class, MapFlags::ANY);
         set.map_err(failed("change the map of an eBPF classifier"))
     }
 
@@ -141,7 +169,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_by_number_and_goes_with_the_program() {
-        let classifier = match Classifier::load() {
+        let classifier = match Classifier::for_ifb() {
             Ok(classifier) => classifier,
             Err(why) => {
                 assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
@@ -164,6 +192,7 @@ mod tests {
         assert!(again.remove(6).is_err(), "it had none any more");
         let read = classes.read().unwrap();
         assert_eq!((read.len(), read[&3].minor(), read.get(&6)), (4999, 9, None));
+        assert_eq!((classes.double_tagged(3).unwrap(), classes.double_tagged(6).unwrap()), (0, 0));
 
         let number = classes.number();
         drop((classifier, classes, again));

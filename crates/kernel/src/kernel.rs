@@ -3,7 +3,7 @@
 use crate::classify::{Classes, Classifier, ClassifyError};
 use crate::earlier;
 use crate::handle::Handle;
-use crate::mark::{Marker, Marks, over_burst};
+use crate::mark::{Dropped, Marker, Marks};
 use crate::netlink::attribute::Attributes;
 use crate::netlink::constants::{
     IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER,
@@ -248,8 +248,11 @@ impl Kernel {
             link.earlier.extend(earlier::tcx(index));
         }
         for filter in &mut link.filters {
-            if let Rule::Classify { map, classes } = &mut filter.rule {
-                *classes = self.read_map(index, *map)?;
+            match &mut filter.rule {
+                Rule::Classify { program, classes } if program.is_current() => {
+                    *classes = self.read_map(index, program.map)?;
+                }
+                _ => {}
             }
         }
         Ok(())
@@ -384,8 +387,12 @@ impl Names for KernelNames<'_> {
         Ok((program.cast_unsigned(), number))
     }
 
-    fn classifier(&mut self, _: &Device) -> Result<(u32, u32), String> {
-        let classifier = Classifier::load().map_err(|e| e.to_string())?;
+    fn classifier(&mut self, device: &Device) -> Result<(u32, u32), String> {
+        let classifier = match device {
+            Device::Ifb => Classifier::for_ifb(),
+            Device::Netdev { .. } => Classifier::for_egress(),
+        };
+        let classifier = classifier.map_err(|e| e.to_string())?;
         let program = classifier.with_program(|fd| fd.as_raw_fd());
         let number = classifier.classes().map_err(|e| e.to_string())?.number();
         self.classifier = Some(classifier);
@@ -397,7 +404,7 @@ impl Names for KernelNames<'_> {
         let marker = match held {
             Some(marker) => marker,
             None => {
-                let counted = before.and_then(|map| over_burst(map).ok()).unwrap_or_default();
+                let counted = before.and_then(|map| Dropped::read(map).ok()).unwrap_or_default();
                 held.insert(Marker::load(marks, counted).map_err(|e| e.to_string())?)
             }
         };

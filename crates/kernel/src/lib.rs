@@ -45,6 +45,7 @@
 //! - [`mark`]: priority marks in the IP header, an eBPF program of `bpf/`
 //! - [`police`]: a token bucket that drops, an eBPF program of `bpf/`
 //! - [`program`]: loading such a program for a filter
+//! - `layout`: where the running kernel has what such a program reads
 //! - [`mod@probe`]: what the running kernel lacks
 
 pub mod class;
@@ -53,6 +54,7 @@ pub mod deadline;
 pub mod earlier;
 pub mod handle;
 pub mod kernel;
+mod layout;
 pub mod limit;
 pub mod mark;
 pub mod meter;

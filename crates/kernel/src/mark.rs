@@ -3,7 +3,7 @@
 //! ```text
 //!  Marks ─▶ Marker, with a map of its own ─▶ filter at the netdev's ingress, which keeps both
 //!                                               │
-//!           number of the map, in the filter's name ─▶ over_burst
+//!           number of the map, in the filter's name ─▶ Dropped::read
 //! ```
 //!
 //! The network believes marks. So a VM has those that its contract is worth: all of what a real-time vNIC sends is
@@ -11,18 +11,16 @@
 //! class selectors 6 and 7. Those are the host switch's. Other marks and the two ECN bits are left.
 //!
 //! A super-frame of a real-time vNIC that is larger than its burst on the wire would exceed the envelope that all
-//! deadlines were admitted with; the kernel cannot cut it, so it is dropped here.
+//! deadlines were admitted with; the kernel cannot cut it, so it is dropped here. So is one whose headers the program cannot
+//! follow.
 
 use crate::program::{Program, ProgramError, Source};
 use libbpf_rs::MapFlags;
 use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
 
-const SOURCE: Source = Source {
-    name: "mark",
-    object: include_bytes!(concat!(env!("OUT_DIR"), "/mark.bpf.o")),
-    map: "over_burst",
-};
+const SOURCE: Source =
+    Source { name: "mark", object: include_bytes!(concat!(env!("OUT_DIR"), "/mark.bpf.o")), map: "dropped" };
 
 /// What becomes of marks in what a VM sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,12 +56,13 @@ pub struct Marker {
 }
 
 impl Marker {
-    /// Loads it, going on from what [`over_burst`] said.
+    /// Loads it, going on from what was `counted`.
     ///
     /// # Errors
     /// No right to (`CAP_BPF` and `CAP_NET_ADMIN`), or a kernel that does not take it.
-    pub fn load(marks: Marks, over_burst: u64) -> Result<Self, ProgramError> {
-        Ok(Self { program: SOURCE.load(&[marks.burst()], &over_burst.to_ne_bytes())? })
+    pub fn load(marks: Marks, counted: Dropped) -> Result<Self, ProgramError> {
+        let value = [counted.over_burst, counted.unknown_headers].map(u64::to_ne_bytes);
+        Ok(Self { program: SOURCE.load(&[marks.burst()], value.as_flattened())? })
     }
 
     /// The program, for a filter in direct action.
@@ -71,7 +70,7 @@ impl Marker {
         self.program.with_descriptor(work)
     }
 
-    /// Number of its map, by which [`over_burst`] finds it as long as the program is there.
+    /// Number of its map, by which [`Dropped::read`] finds it as long as the program is there.
     ///
     /// # Errors
     /// The kernel does not say.
@@ -80,13 +79,27 @@ impl Marker {
     }
 }
 
-/// Frames that the program with this map dropped since they were larger than the burst; a super-frame is one.
-///
-/// # Errors
-/// It is gone, or no right to (`CAP_SYS_ADMIN`).
-pub fn over_burst(number: u32) -> Result<u64, ProgramError> {
-    let value = SOURCE.read(number, MapFlags::ANY)?;
-    Ok(value.first_chunk().map(|word| u64::from_ne_bytes(*word)).unwrap_or_default())
+/// Frames of a real-time vNIC that such a program dropped; a super-frame is one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// They were larger than the burst.
+    pub over_burst: u64,
+    /// Super-frames whose headers cannot be followed, and so may have been larger.
+    pub unknown_headers: u64,
+}
+
+impl Dropped {
+    /// What the program with this map has counted.
+    ///
+    /// # Errors
+    /// It is gone, or no right to (`CAP_SYS_ADMIN`).
+    pub fn read(number: u32) -> Result<Self, ProgramError> {
+        let value = SOURCE.read(number, MapFlags::ANY)?;
+        // An older agent's program counts the first only.
+        let mut words = value.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+        let mut next = || words.next().unwrap_or_default();
+        Ok(Self { over_burst: next(), unknown_headers: next() })
+    }
 }
 
 #[cfg(test)]
@@ -152,7 +165,8 @@ mod tests {
     }
 
     fn programs() -> Option<[(Marks, Marker); 2]> {
-        let load = |marks| unless_skipped(Marker::load(marks, 0)).map(|marker| (marks, marker));
+        let load =
+            |marks| unless_skipped(Marker::load(marks, Dropped::default())).map(|marker| (marks, marker));
         Some([load(Marks::Clear)?, load(Marks::from_burst(1_000_000))?])
     }
 
@@ -223,18 +237,19 @@ mod tests {
         let config = Config { cases: 100, ..Config::default() };
         let steps = (1_u64..4_000, 0_u64..9, prop::collection::vec(frames(), 1..8));
         let tried = TestRunner::new(config).run(&steps, |(burst, before, frames)| {
+            let before = Dropped { over_burst: before, unknown_headers: before + 1 };
             let set = Marker::load(Marks::from_burst(burst), before).unwrap();
             let clear = Marker::load(Marks::Clear, before).unwrap();
             let mut expected = before;
             for frame in &frames {
                 let fits = frame.wire_bytes() <= burst;
-                expected += u64::from(!fits);
+                expected.over_burst += u64::from(!fits);
                 let verdict = if fits { PASSES } else { DROPPED };
                 prop_assert_eq!(run(&set.program, &frame.bytes(), frame.gso_size).0, verdict, "{:?}", frame);
                 prop_assert_eq!(run(&clear.program, &frame.bytes(), frame.gso_size).0, PASSES);
             }
-            prop_assert_eq!(over_burst(set.number().unwrap()).unwrap(), expected);
-            prop_assert_eq!(over_burst(clear.number().unwrap()).unwrap(), before);
+            prop_assert_eq!(Dropped::read(set.number().unwrap()).unwrap(), expected);
+            prop_assert_eq!(Dropped::read(clear.number().unwrap()).unwrap(), before);
             Ok(())
         });
         tried.unwrap();

@@ -5,7 +5,7 @@ use crate::earlier::Earlier;
 use crate::handle::Handle;
 use crate::mark::Marks;
 use crate::nftables::IngressChain;
-use crate::owner::{self, Cookie};
+use crate::owner::{self, Cookie, Program};
 use crate::police::Bucket;
 use crate::vlan::Vlans;
 use std::collections::{BTreeMap, BTreeSet};
@@ -161,8 +161,8 @@ pub enum Rule {
     Police {
         /// The rate.
         bucket: Bucket,
-        /// Number of the eBPF map with what was counted.
-        map: u32,
+        /// The eBPF program; what was counted is in its map.
+        program: Program,
         /// Our mark.
         cookie: Cookie,
     },
@@ -170,16 +170,16 @@ pub enum Rule {
     Mark {
         /// Which.
         marks: Marks,
-        /// Number of the eBPF map with what was counted.
-        map: u32,
+        /// The eBPF program; what was counted is in its map.
+        program: Program,
         /// Our mark.
         cookie: Cookie,
     },
     /// What came in by a device goes to its class.
     Classify {
-        /// Number of the eBPF map that says to which.
-        map: u32,
-        /// What it says, by interface index; devices may be gone.
+        /// The eBPF program, whose map says to which.
+        program: Program,
+        /// What the map says, by interface index; devices may be gone. Nothing where the program is an older agent's.
         classes: BTreeMap<u32, Handle>,
     },
     /// Something else.
@@ -250,8 +250,17 @@ impl Link {
     /// Our classifier at its root qdisc.
     pub fn classifier(&self) -> Option<&Filter> {
         self.filters_at(owner::ROOT_QDISC).find(|f| {
-            matches!(f.rule, Rule::Classify { .. }) && f.place() == (0, owner::PREFERENCE, ANY_PROTOCOL)
+            matches!(f.rule, Rule::Classify { program, .. } if program.is_current())
+                && f.place() == (0, owner::PREFERENCE, ANY_PROTOCOL)
         })
+    }
+
+    /// Number of the map of its classifier.
+    pub fn classifier_map(&self) -> Option<u32> {
+        match &self.classifier()?.rule {
+            Rule::Classify { program, .. } => Some(program.map),
+            _ => None,
+        }
     }
 
     /// The classes that its classifier knows, by interface index.

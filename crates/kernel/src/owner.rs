@@ -47,44 +47,74 @@ pub const IFB_GROUP: u32 = 0x7469_6465;
 /// The first minor of a leaf on the IFB.
 pub const FIRST_LEAF: u16 = 1;
 
+/// Version of the programs in `bpf/` that filters run. A program that an older agent loaded is replaced, and its counters
+/// are taken over.
+pub const PROGRAMS: u32 = 2;
+
 /// The name of the filter of a policer (`TCA_BPF_NAME`): all that is known of it, since the kernel shows neither what
 /// its program was loaded with nor whose it is.
 pub fn police_name(cookie: Cookie, bucket: Bucket, map: u32) -> String {
     let Bucket { rate, burst } = bucket;
-    format!("tidegate:{}:{rate}:{burst}:{map}", u8::from(cookie.made_clsact))
+    format!("tidegate:{}:{rate}:{burst}:{map}:{PROGRAMS}", u8::from(cookie.made_clsact))
 }
 
 /// What a name says; `None` where it is not ours.
-pub fn parse_police_name(name: &str) -> Option<(Cookie, Bucket, u32)> {
-    let numbers = name.strip_prefix("tidegate:")?.split(':').map(|n| n.parse::<u64>().ok());
-    let [made_clsact @ (0 | 1), rate, burst, map] = numbers.collect::<Option<Vec<_>>>()?[..] else {
-        return None;
+pub fn parse_police_name(name: &str) -> Option<(Cookie, Bucket, Program)> {
+    let (numbers, program) = numbers(name.strip_prefix("tidegate:")?, 3)?;
+    let [made_clsact @ (0 | 1), rate, burst] = numbers[..] else { return None };
+    Some((Cookie { made_clsact: made_clsact == 1 }, Bucket { rate, burst }, program))
+}
+
+/// What a filter's name says of its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Number of its eBPF map.
+    pub map: u32,
+    /// The [`PROGRAMS`] of the agent that loaded it.
+    pub version: u32,
+}
+
+impl Program {
+    /// Whether this agent would load the same.
+    pub fn is_current(self) -> bool {
+        self.version == PROGRAMS
+    }
+}
+
+/// The first `count` numbers of a name, and the program that the others tell: its map, and from the second version on
+/// its version.
+fn numbers(text: &str, count: usize) -> Option<(Vec<u64>, Program)> {
+    let numbers: Vec<u64> = text.split(':').map(|n| n.parse().ok()).collect::<Option<_>>()?;
+    let (first, rest) = numbers.split_at_checked(count)?;
+    let (map, version) = match *rest {
+        [map] => (map, 1),
+        [map, version] if version > 1 => (map, version),
+        _ => return None,
     };
-    Some((Cookie { made_clsact: made_clsact == 1 }, Bucket { rate, burst }, map.try_into().ok()?))
+    let program = Program { map: map.try_into().ok()?, version: version.try_into().ok()? };
+    Some((first.to_vec(), program))
 }
 
 /// The name of the filter of a classifier: where its map is found.
 pub fn classifier_name(map: u32) -> String {
-    format!("tidegate-classes:{map}")
+    format!("tidegate-classes:{map}:{PROGRAMS}")
 }
 
-/// The map that a name says; `None` where it is not ours.
-pub fn parse_classifier_name(name: &str) -> Option<u32> {
-    name.strip_prefix("tidegate-classes:")?.parse().ok()
+/// What a name says; `None` where it is not ours.
+pub fn parse_classifier_name(name: &str) -> Option<Program> {
+    numbers(name.strip_prefix("tidegate-classes:")?, 0).map(|(_, program)| program)
 }
 
 /// The name of the filter that marks, as [`police_name`].
 pub fn mark_name(cookie: Cookie, marks: Marks, map: u32) -> String {
-    format!("tidegate:mark:{}:{}:{map}", u8::from(cookie.made_clsact), marks.burst())
+    format!("tidegate:mark:{}:{}:{map}:{PROGRAMS}", u8::from(cookie.made_clsact), marks.burst())
 }
 
 /// What a name says; `None` where it is not ours.
-pub fn parse_mark_name(name: &str) -> Option<(Cookie, Marks, u32)> {
-    let numbers = name.strip_prefix("tidegate:mark:")?.split(':').map(|n| n.parse::<u64>().ok());
-    let [made_clsact @ (0 | 1), burst, map] = numbers.collect::<Option<Vec<_>>>()?[..] else {
-        return None;
-    };
-    Some((Cookie { made_clsact: made_clsact == 1 }, Marks::from_burst(burst), map.try_into().ok()?))
+pub fn parse_mark_name(name: &str) -> Option<(Cookie, Marks, Program)> {
+    let (numbers, program) = numbers(name.strip_prefix("tidegate:mark:")?, 2)?;
+    let [made_clsact @ (0 | 1), burst] = numbers[..] else { return None };
+    Some((Cookie { made_clsact: made_clsact == 1 }, Marks::from_burst(burst), program))
 }
 
 const MAGIC: [u8; 8] = *b"tidegate";
@@ -116,6 +146,9 @@ impl Cookie {
 mod tests {
     use super::*;
 
+    const FIRST: Program = Program { map: 77, version: 1 };
+    const CURRENT: Program = Program { map: 77, version: PROGRAMS };
+
     #[test]
     fn a_cookie_reads_back_and_others_are_not_ours() {
         for made_clsact in [true, false] {
@@ -132,15 +165,19 @@ mod tests {
         let cookie = Cookie { made_clsact: true };
         let bucket = Bucket { rate: 125_000_000, burst: 65_536 };
         let name = police_name(cookie, bucket, 77);
-        assert_eq!(parse_police_name(&name), Some((cookie, bucket, 77)));
-        for other in ["", "cil_from_container", "tidegate:1:2:3", "tidegate:2:1:1:1", "tidegate:1:2:3:4:5"] {
+        assert_eq!(parse_police_name(&name), Some((cookie, bucket, CURRENT)));
+        let old = parse_police_name("tidegate:1:125000000:65536:77");
+        assert_eq!(old, Some((cookie, bucket, FIRST)));
+        for other in ["", "cil_from_container", "tidegate:1:2:3", "tidegate:2:1:1:1", "tidegate:1:2:3:4:5:6"]
+        {
             assert_eq!(parse_police_name(other), None, "{other}");
         }
     }
 
     #[test]
     fn a_classifier_s_name_reads_back_and_others_are_not_ours() {
-        assert_eq!(parse_classifier_name(&classifier_name(77)), Some(77));
+        assert_eq!(parse_classifier_name(&classifier_name(77)), Some(CURRENT));
+        assert_eq!(parse_classifier_name("tidegate-classes:77"), Some(FIRST));
         for other in
             ["", "tidegate:1:2:3:4", "tidegate-classes:", "tidegate-classes:x", "tidegate-classes:-1"]
         {
@@ -153,11 +190,12 @@ mod tests {
         let cookie = Cookie { made_clsact: true };
         for marks in [Marks::Clear, Marks::Set { burst: 3_000.try_into().expect("not 0") }] {
             let name = mark_name(cookie, marks, 77);
-            assert_eq!(parse_mark_name(&name), Some((cookie, marks, 77)));
+            assert_eq!(parse_mark_name(&name), Some((cookie, marks, CURRENT)));
             assert_eq!(parse_police_name(&name), None);
         }
+        assert_eq!(parse_mark_name("tidegate:mark:1:0:77"), Some((cookie, Marks::Clear, FIRST)));
         for other in
-            ["", "tidegate:1:2:3:4", "tidegate:mark:1:2", "tidegate:mark:2:0:1", "tidegate:mark:1:2:3:4"]
+            ["", "tidegate:1:2:3:4", "tidegate:mark:1:2", "tidegate:mark:2:0:1", "tidegate:mark:1:2:3:4:5"]
         {
             assert_eq!(parse_mark_name(other), None, "{other}");
         }

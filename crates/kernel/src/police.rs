@@ -91,6 +91,8 @@ pub struct Policed {
     pub dropped: u64,
     /// Their wire bytes.
     pub dropped_bytes: u64,
+    /// Super-frames that were dropped since their headers cannot be followed; their wire bytes are not known.
+    pub unknown_headers: u64,
 }
 
 /// A program that is loaded, with a full bucket, and at no ingress yet.
@@ -105,8 +107,8 @@ impl Policer {
     /// No right to (`CAP_BPF` and `CAP_NET_ADMIN`), or a kernel that does not take it.
     pub fn load(bucket: Bucket, counted: Policed) -> Result<Self, ProgramError> {
         // After the lock: a bucket that is empty since ever is full.
-        let Policed { frames, bytes, dropped, dropped_bytes } = counted;
-        let value: Vec<u8> = [0, 0, frames, bytes, dropped, dropped_bytes]
+        let Policed { frames, bytes, dropped, dropped_bytes, unknown_headers } = counted;
+        let value: Vec<u8> = [0, 0, frames, bytes, dropped, dropped_bytes, unknown_headers]
             .iter()
             .flat_map(|word: &u64| word.to_ne_bytes())
             .collect();
@@ -138,7 +140,13 @@ impl Policed {
         // After lock and level.
         let mut words = value.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).skip(2);
         let mut next = || words.next().unwrap_or_default();
-        Ok(Self { frames: next(), bytes: next(), dropped: next(), dropped_bytes: next() })
+        Ok(Self {
+            frames: next(),
+            bytes: next(),
+            dropped: next(),
+            dropped_bytes: next(),
+            unknown_headers: next(),
+        })
     }
 }
 
@@ -167,7 +175,7 @@ mod tests {
             return;
         }
         let config = Config { cases: 200, ..Config::default() };
-        let before = Policed { frames: 7, bytes: 6, dropped: 5, dropped_bytes: 4 };
+        let before = Policed { frames: 7, bytes: 6, dropped: 5, dropped_bytes: 4, unknown_headers: 3 };
         let steps = (0u64..300, prop::collection::vec(frames(), 1..30));
         let tried = TestRunner::new(config).run(&steps, |(burst, frames)| {
             let burst = burst * UNIT;

@@ -2,6 +2,7 @@
 //!
 //! Nobody has to hold one: it goes with the filter, and its map with it. Whoever has the map's number reads it.
 
+use crate::layout::layout;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -10,11 +11,11 @@ const ONLY: [u8; 4] = [0; 4];
 
 /// Such a program cannot be loaded, or its map not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {what} of the eBPF program {name}: {source}")]
+#[error("cannot {what} of the eBPF program {name}: {why}")]
 pub struct ProgramError {
     what: &'static str,
     name: &'static str,
-    source: libbpf_rs::Error,
+    why: String,
 }
 
 /// A source in `bpf/`, compiled.
@@ -29,18 +30,21 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    fn failed(self, what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> ProgramError {
-        move |source| ProgramError { what, name: self.name, source }
+    fn failed<E: ToString>(self, what: &'static str) -> impl FnOnce(E) -> ProgramError {
+        move |why| ProgramError { what, name: self.name, why: why.to_string() }
     }
 
     /// Loads it, its constants being `constants` and its map's value `value`.
     pub fn load(self, constants: &[u64], value: &[u8]) -> Result<Program, ProgramError> {
         let mut builder = ObjectBuilder::default();
         let mut opened = builder.open_memory(self.object).map_err(self.failed("read the instructions"))?;
-        let mut there = opened.maps_mut().find(|map| map.name().to_string_lossy().ends_with(".rodata"));
-        let there = there.as_mut().expect("every filter of bpf/ has constants");
-        let constants: Vec<u8> = constants.iter().flat_map(|n| n.to_ne_bytes()).collect();
-        there.set_initial_value(&constants).map_err(self.failed("set the constants"))?;
+        let layout = layout().map_err(self.failed("set the constants"))?;
+        for (section, words) in [(".rodata", constants), (".rodata.layout", &layout)] {
+            let mut there = opened.maps_mut().find(|map| map.name().to_string_lossy().ends_with(section));
+            let there = there.as_mut().expect("every filter of bpf/ has both");
+            let bytes: Vec<u8> = words.iter().flat_map(|n| n.to_ne_bytes()).collect();
+            there.set_initial_value(&bytes).map_err(self.failed("set the constants"))?;
+        }
         let object = opened.load().map_err(self.failed("load the instructions"))?;
         let program = Program { source: self, object };
         program.map().update(&ONLY, value, MapFlags::ANY).map_err(self.failed("set the map"))?;

@@ -9,7 +9,7 @@ use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tidegate_kernel::handle::Handle;
-use tidegate_kernel::mark::over_burst;
+use tidegate_kernel::mark::Dropped;
 use tidegate_kernel::network::Rule;
 use tidegate_kernel::{Bucket, Kernel, Marks, Shaping, Ways, owner};
 
@@ -47,7 +47,7 @@ fn map(netdev: &str) -> Option<u32> {
     let network = observe();
     let mut filters = network.by_name(netdev).unwrap().1.filters.iter();
     filters.find_map(|f| match f.rule {
-        Rule::Mark { map, .. } => Some(map),
+        Rule::Mark { program, .. } => Some(program.map),
         _ => None,
     })
 }
@@ -102,7 +102,7 @@ fn super_frames_above_the_burst_are_counted_and_drift_is_put_right() {
     in_namespace("super_frames_above_the_burst_are_counted_and_drift_is_put_right", || {
         let guest = Guest::new("vnet1", 1);
         settle(&[marking(4_000, "1gbit")]);
-        let dropped = || over_burst(map("vnet1").unwrap()).unwrap();
+        let dropped = || Dropped::read(map("vnet1").unwrap()).unwrap().over_burst;
         under(Traffic::TcpOut, &guest, || {
             eventually("some are dropped", || dropped() > 0);
             let before = dropped();

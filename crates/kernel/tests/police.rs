@@ -24,7 +24,7 @@ fn policed(netdev: &str) -> Policed {
     let network = observe();
     let filters = &network.by_name(netdev).unwrap().1.filters;
     let map = filters.iter().find_map(|f| match f.rule {
-        Rule::Police { map, .. } => Some(map),
+        Rule::Police { program, .. } => Some(program.map),
         _ => None,
     });
     Policed::read(map.expect("a policer")).unwrap()

@@ -13,6 +13,14 @@ pub fn drop_reason(label: &str) -> &'static str {
             return "a super-frame larger than its `tx.burst`, which the kernel cannot cut: raise it, or turn segmentation \
                     offload off in the guest";
         }
+        "unknown_headers" => {
+            return "a super-frame whose headers cannot be followed, so that its bytes on the wire are not known: turn \
+                    segmentation offload off in the guest";
+        }
+        "double_tagged" => {
+            return "a super-frame behind more than one VLAN tag, which the kernel would damage while it waits for `tx.max`: \
+                    turn segmentation offload off in the guest, or write `tx.method = \"police\"`";
+        }
         "ring_full" => return "the receiver took nothing for as long as its ring had room",
         "kernel" => return "the kernel dropped it on its way",
         "nic" => return "the NIC dropped it, and does not say why",
@@ -170,7 +178,9 @@ mod tests {
         for of in MissCause::ALL {
             assert!(!cause(of.label()).contains("older than"), "{}", of.label());
         }
-        for reason in ["policed", "over_burst", "ring_full", "kernel", "nic"] {
+        let others =
+            ["policed", "over_burst", "unknown_headers", "double_tagged", "ring_full", "kernel", "nic"];
+        for reason in others {
             assert!(!drop_reason(reason).contains("older than"), "{reason}");
         }
         assert!(drop_reason("new").contains("older than the switch"));

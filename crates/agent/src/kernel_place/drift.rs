@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_kernel::handle::Handle;
 use tidegate_kernel::network::Counters;
-use tidegate_kernel::{Device, Link, Network, Plan, Shaping, Step, owner};
+use tidegate_kernel::{Classes, Device, Link, Network, Plan, Shaping, Step, owner};
 
 /// A network, for looking many netdevs up.
 pub struct Seen<'a> {
@@ -13,6 +13,8 @@ pub struct Seen<'a> {
     pub leaves: BTreeMap<u32, Handle>,
     /// What the classes on the IFB counted.
     pub counters: BTreeMap<Handle, Counters>,
+    /// What its classifier counted.
+    classifier: Option<Classes>,
 }
 
 impl<'a> Seen<'a> {
@@ -24,7 +26,13 @@ impl<'a> Seen<'a> {
             links: network.names(),
             leaves: ifb.iter().flat_map(|ifb| ifb.classified()).collect(),
             counters: classes.map(|class| (class.id, class.counters)).collect(),
+            classifier: ifb.and_then(Link::classifier_map).and_then(|map| Classes::open(map).ok()),
         }
+    }
+
+    /// Super-frames that came in by a netdev, and were dropped on the IFB.
+    pub fn double_tagged(&self, index: u32) -> u64 {
+        self.classifier.as_ref().and_then(|classes| classes.double_tagged(index).ok()).unwrap_or_default()
     }
 
     /// The netdev of a shaping.

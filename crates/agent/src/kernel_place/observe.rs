@@ -9,9 +9,10 @@ use crate::place::{InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
+use tidegate_kernel::mark::Dropped;
 use tidegate_kernel::network::{Counters, Rule};
 use tidegate_kernel::{
-    Link, Network, Policed, Port, Queue, Refusal, Shaping, Theirs, Ways, mark, no_shares_at, owner, refusals,
+    Link, Network, Policed, Port, Queue, Refusal, Shaping, Theirs, Ways, no_shares_at, owner, refusals,
 };
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{Traffic, VnicStats};
@@ -255,9 +256,15 @@ fn sent(link: &Link) -> Option<Counters> {
 /// What the filters and classes of a netdev counted.
 fn counted(vnic: &Vnic, index: u32, link: &Link, seen: &Seen<'_>) -> VnicStats {
     let mut counted = limited(vnic, index, link, seen);
-    if let Some(dropped) = over_burst(link).filter(|n| *n > 0) {
-        counted.tx.dropped.insert("over_burst".into(), dropped);
-    }
+    let marks = dropped_at_marks(link).unwrap_or_default();
+    let unknown_headers = marks.unknown_headers + policed(link).unwrap_or_default().unknown_headers;
+    let dropped = [
+        ("over_burst", marks.over_burst),
+        ("unknown_headers", unknown_headers),
+        ("double_tagged", seen.double_tagged(index)),
+    ];
+    let dropped = dropped.into_iter().filter(|(_, count)| *count > 0);
+    counted.tx.dropped.extend(dropped.map(|(reason, count)| (reason.to_owned(), count)));
     counted
 }
 
@@ -270,10 +277,10 @@ fn counted_by<T, E: std::fmt::Display>(
     counted.inspect_err(|why| tracing::debug!(link = link.name, "{why}")).ok()
 }
 
-/// Super-frames that were larger than its burst.
-fn over_burst(link: &Link) -> Option<u64> {
+/// What was dropped where its frames are marked.
+fn dropped_at_marks(link: &Link) -> Option<Dropped> {
     counted_by(link, |rule| match rule {
-        Rule::Mark { map, .. } => Some(mark::over_burst(*map)),
+        Rule::Mark { program, .. } => Some(Dropped::read(program.map)),
         _ => None,
     })
 }
@@ -312,7 +319,7 @@ fn limited(vnic: &Vnic, index: u32, link: &Link, seen: &Seen<'_>) -> VnicStats {
 /// What the policer at its ingress counted.
 fn policed(link: &Link) -> Option<Policed> {
     counted_by(link, |rule| match rule {
-        Rule::Police { map, .. } => Some(Policed::read(*map)),
+        Rule::Police { program, .. } => Some(Policed::read(program.map)),
         _ => None,
     })
 }

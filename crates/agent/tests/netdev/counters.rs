@@ -1,9 +1,11 @@
 //! What the agent says was sent, beside what the interface and iperf3 say.
 
 use super::common::{Lab, RunningAgent, until};
+use super::netns::super_frames::{Headers, Network, SuperFrame};
+use super::netns::tap::{Request, Tap};
 use super::netns::{Guest, in_namespace, run};
 use super::{LIMITS, contract};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -168,6 +170,53 @@ fn what_is_policed_is_counted_and_does_not_wait() {
                 assert!((400..500).contains(&status) && answer.to_string().contains(why), "{answer}");
             }
         });
+    });
+}
+
+/// A super-frame of TCP over IPv6, behind so many VLAN tags and with so many extension headers.
+fn super_frame(tags: usize, extensions: usize) -> SuperFrame {
+    let network = vec![Network::V6 { extensions: vec![(0, 0); extensions] }];
+    let headers = Headers { tags: vec![0x8100; tags], network, tcp: Some(0) };
+    let request = Request {
+        flags: Request::NEEDS_CSUM,
+        gso_type: Request::TCPV6,
+        hdr_len: 0,
+        gso_size: 1_000,
+        csum_start: (54 + 4 * tags + 8 * extensions) as u16,
+        csum_offset: 16,
+    };
+    SuperFrame { headers, payload: 3_000, request, pokes: vec![], cut: None }
+}
+
+#[test]
+fn super_frames_that_are_dropped_have_a_reason() {
+    in_namespace("counters::super_frames_that_are_dropped_have_a_reason", || {
+        let lab = Lab::new();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        let guest = Tap::with_requests("vnet5");
+        let send = |frame: &SuperFrame| assert!(guest.send(&frame.request, &frame.bytes()));
+        let police = "tx = { max = \"1gbit\", method = \"police\" }";
+        let shape = "tx = { max = \"1gbit\" }";
+        let unreadable = (super_frame(0, 17), "unknown_headers");
+        let tagged = (super_frame(2, 0), "double_tagged");
+        for (limits, (frame, reason)) in [(police, &unreadable), (shape, &tagged)] {
+            assert_eq!(agent.apply(&contract("web", 1, "vnet5", limits)).0, 200);
+            let dropped = || agent.vnic("web")["stats"]["tx"]["dropped"].clone();
+            let fits = super_frame(1, 16);
+            send(&fits);
+            until("what can be carried is sent", || {
+                (agent.vnic("web")["stats"]["tx"]["wire_bytes"].as_u64()? >= fits.wire().bytes - 12)
+                    .then_some(())
+            });
+            assert_eq!(dropped(), json!({}), "{limits}");
+            send(frame);
+            until("it is counted", || (dropped() == json!({ *reason: 1 })).then_some(()));
+            let why = agent.get("/v1/vnics/web/why").1.to_string();
+            assert!(why.contains(reason), "{why}");
+            let metrics = String::from_utf8(agent.raw("GET", "/metrics", "").1).unwrap();
+            assert!(metrics.contains(&format!("reason=\"{reason}\"")), "{metrics}");
+        }
     });
 }
 

@@ -174,11 +174,12 @@ fn bpf_rule(options: &[u8]) -> Option<Rule> {
     let name = string(find(options, TCA_BPF_NAME)?);
     let major = find(options, TCA_BPF_CLASSID).and_then(|id| u32_at(id, 0)).map(|id| Handle(id).major());
     let police = owner::parse_police_name(&name);
-    let police = police.map(|(cookie, bucket, map)| Rule::Police { bucket, map, cookie });
-    let mark = || owner::parse_mark_name(&name).map(|(cookie, marks, map)| Rule::Mark { marks, map, cookie });
+    let police = police.map(|(cookie, bucket, program)| Rule::Police { bucket, program, cookie });
+    let mark = owner::parse_mark_name(&name);
+    let mark = mark.map(|(cookie, marks, program)| Rule::Mark { marks, program, cookie });
     let classes = || owner::parse_classifier_name(&name).filter(|_| major == Some(owner::MAJOR));
-    let classify = || classes().map(|map| Rule::Classify { map, classes: BTreeMap::new() });
-    police.or_else(mark).or_else(classify).filter(|_| direct != 0)
+    let classify = || classes().map(|program| Rule::Classify { program, classes: BTreeMap::new() });
+    police.or(mark).or_else(classify).filter(|_| direct != 0)
 }
 
 /// Of a u32 filter that takes every packet.
@@ -235,6 +236,10 @@ mod tests {
         request(step, &mut Numbers).expect("an index").expect("a request").body
     }
 
+    fn program(map: u32) -> owner::Program {
+        owner::Program { map, version: owner::PROGRAMS }
+    }
+
     #[test]
     fn a_redirect_reads_back() {
         let cookie = Cookie { made_clsact: true };
@@ -255,7 +260,7 @@ mod tests {
             assert_eq!(message.index, 7);
             let filter = message.filter(Handle::INGRESS).expect("a filter");
             assert_eq!((filter.preference, filter.protocol), (owner::PREFERENCE, 3));
-            assert_eq!(filter.rule, Rule::Police { bucket, map: 77, cookie });
+            assert_eq!(filter.rule, Rule::Police { bucket, program: program(77), cookie });
         }
     }
 
@@ -267,7 +272,7 @@ mod tests {
             let message = traffic_control(&body).expect("a message");
             let filter = message.filter(Handle::INGRESS).expect("a filter");
             assert_eq!((filter.preference, filter.protocol), (owner::MARK_PREFERENCE, 3));
-            assert_eq!(filter.rule, Rule::Mark { marks, map: 78, cookie });
+            assert_eq!(filter.rule, Rule::Mark { marks, program: program(78), cookie });
         }
     }
 
@@ -278,7 +283,7 @@ mod tests {
         assert_eq!(message.index, 9);
         let filter = message.filter(owner::ROOT_QDISC).expect("a filter");
         assert_eq!((filter.preference, filter.protocol), (owner::PREFERENCE, 3));
-        assert_eq!(filter.rule, Rule::Classify { map: 78, classes: BTreeMap::new() });
+        assert_eq!(filter.rule, Rule::Classify { program: program(78), classes: BTreeMap::new() });
     }
 
     #[test]

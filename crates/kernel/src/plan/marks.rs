@@ -52,8 +52,10 @@ pub fn set(steps: &mut Vec<Step>, device: &Device, link: &Link, sides: Sides, co
         others || f.marks() && !there.is_some_and(|there| std::ptr::eq(there, f))
     });
     let instead = match there.map(|f| (&f.rule, f.handle)) {
-        Some((Rule::Mark { marks: known, .. }, _)) if *known == marks => return,
-        Some((Rule::Mark { map, .. }, handle)) => Some((handle, *map)),
+        Some((Rule::Mark { marks: known, program, .. }, _)) if *known == marks && program.is_current() => {
+            return;
+        }
+        Some((Rule::Mark { program, .. }, handle)) => Some((handle, program.map)),
         _ => None,
     };
     steps.push(Step::Mark { device: device.clone(), marks, cookie, instead });

@@ -375,8 +375,10 @@ fn set_police(
         is_in_the_way(f, held) && !policer.is_some_and(|policer| std::ptr::eq(policer, f))
     });
     let instead = match policer.map(|f| (f.rule.clone(), f.handle)) {
-        Some((Rule::Police { bucket: known, .. }, _)) if known == bucket => return,
-        Some((Rule::Police { map, .. }, handle)) => Some((handle, map)),
+        Some((Rule::Police { bucket: known, program, .. }, _)) if known == bucket && program.is_current() => {
+            return;
+        }
+        Some((Rule::Police { program, .. }, handle)) => Some((handle, program.map)),
         _ => None,
     };
     steps.push(Step::Police { device: device.clone(), bucket, cookie, instead });

@@ -8,6 +8,10 @@ use crate::step::{Device, Step};
 use crate::vlan::{Member, Vlans};
 use std::collections::BTreeMap;
 
+fn program(map: u32) -> owner::Program {
+    owner::Program { map, version: owner::PROGRAMS }
+}
+
 /// Does one step as the kernel would.
 pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
     let ifb = network.by_name(owner::IFB).map(|(index, _)| index);
@@ -65,11 +69,11 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
             add_filter(link, Handle::INGRESS, owner::PREFERENCE, "u32", rule)?;
         }
         Step::Police { device, bucket, cookie, instead } => {
-            let rule = Rule::Police { bucket: *bucket, map: 7, cookie: *cookie };
+            let rule = Rule::Police { bucket: *bucket, program: program(7), cookie: *cookie };
             direct_action(find(network, device)?, owner::PREFERENCE, *instead, rule)?;
         }
         Step::Mark { device, marks, cookie, instead } => {
-            let rule = Rule::Mark { marks: *marks, map: 8, cookie: *cookie };
+            let rule = Rule::Mark { marks: *marks, program: program(8), cookie: *cookie };
             direct_action(find(network, device)?, owner::MARK_PREFERENCE, *instead, rule)?;
         }
         Step::AddClassifier { device } => {
@@ -77,7 +81,7 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
             if !link.root_is_ours() {
                 return Err("ENOENT: no such qdisc".into());
             }
-            let rule = Rule::Classify { map: 8, classes: BTreeMap::new() };
+            let rule = Rule::Classify { program: program(8), classes: BTreeMap::new() };
             add_filter(link, owner::ROOT_QDISC, owner::PREFERENCE, "bpf", rule)?;
         }
         Step::Classify { device, from: Device::Netdev { index, .. }, to } => {

@@ -226,6 +226,35 @@ fn marks_go_beside_what_others_filter_but_not_behind() {
 }
 
 #[test]
+fn programs_of_an_older_agent_are_replaced_and_go_on_counting() {
+    let mut network = taps(2);
+    let marked = |shaping| Shaping { marks: Some(Marks::Clear), held: Ways::BOTH, ..shaping };
+    let wanted = [marked(policing("tap1", 100, 0)), marked(shaping("tap2", 100, 0))];
+    settle(&mut network, &wanted);
+    for filter in network.links.values_mut().flat_map(|link| &mut link.filters) {
+        match &mut filter.rule {
+            Rule::Police { program, .. } | Rule::Mark { program, .. } => program.version -= 1,
+            Rule::Classify { program, classes } => {
+                program.version -= 1;
+                classes.clear();
+            }
+            _ => {}
+        }
+    }
+    let again = plan(&wanted, &network);
+    let instead = |step: &Step| match step {
+        Step::Police { instead, .. } | Step::Mark { instead, .. } => *instead,
+        _ => None,
+    };
+    let maps: Vec<u32> = again.steps.iter().filter_map(instead).map(|(_, map)| map).collect();
+    assert_eq!(maps, [7, 8, 8], "{again:?}");
+    assert!(again.steps.iter().any(|s| matches!(s, Step::AddClassifier { .. })), "{again:?}");
+    run(&mut network, &again);
+    assert_eq!(in_force(&network, 2).1, Some(sender(100)));
+    assert_eq!(plan(&wanted, &network), Plan::default());
+}
+
+#[test]
 fn a_macvtap_cannot_be_marked() {
     let mut network = taps(1);
     network.links.get_mut(&1).expect("a tap").kind = Some("macvtap".into());

@@ -4,6 +4,8 @@
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "tests")]
 
 pub mod load;
+pub mod super_frames;
+pub mod tap;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
@@ -35,7 +37,7 @@ pub fn in_namespace(name: &str, body: impl FnOnce()) {
         format!("no network namespace with a veth to be had here ({}): {why}", probe.status)
     });
     // In a user namespace there are none, whoever is root in it.
-    let programs = || tidegate_kernel::Classifier::load().err().map(|why| why.to_string());
+    let programs = || tidegate_kernel::Classifier::for_ifb().err().map(|why| why.to_string());
     if let Some(why) = network.or_else(programs) {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
         // Not eprintln!, which libtest keeps to itself: scripts/test counts it.
@@ -56,9 +58,17 @@ pub fn in_namespace(name: &str, body: impl FnOnce()) {
 /// Runs a program of iproute2 with these words; what it printed.
 #[track_caller]
 pub fn run(program: &str, words: &str) -> String {
+    try_run(program, words).unwrap()
+}
+
+/// As [`run`]; the error is what it printed, too.
+pub fn try_run(program: &str, words: &str) -> Result<String, String> {
     let output = Command::new(program).args(words.split_whitespace()).output().expect("iproute2");
-    assert!(output.status.success(), "{program} {words}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("{program} {words}: {}", String::from_utf8_lossy(&output.stderr)))
+    }
 }
 
 #[track_caller]
@@ -171,10 +181,17 @@ pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     panic!("{what}: not within five seconds");
 }
 
-/// Has the host forward between guests, and nobody send frames of IPv6 by himself.
+/// Has the kernel send no frames of IPv6 by itself in this namespace.
+#[track_caller]
+pub fn quiet() {
+    for which in ["all", "default"] {
+        run("sysctl", &format!("-qw net.ipv6.conf.{which}.disable_ipv6=1"));
+    }
+}
+
+/// Has the host forward between guests.
 #[track_caller]
 pub fn route(guests: &[&Guest]) {
-    let quiet = || drop(run("sysctl", "-qw net.ipv6.conf.all.disable_ipv6=1"));
     quiet();
     run("sysctl", "-qw net.ipv4.ip_forward=1");
     for guest in guests {
