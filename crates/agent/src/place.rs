@@ -24,6 +24,11 @@ pub trait Place: Send {
     /// What it can promise for an attachment; `None` where the attachment is not its own.
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities>;
 
+    /// What a reader of a plan should know of a contract here, such as how its limits are kept.
+    fn notes(&self, vnic: &Vnic) -> Vec<String> {
+        self.capabilities(&vnic.attach).map(|capabilities| capabilities.notes).unwrap_or_default()
+    }
+
     /// What to do so that `observed` becomes `wanted`. No I/O, no memory: the same question gets the same
     /// answer. Nothing to do is an empty list.
     ///
@@ -66,7 +71,7 @@ pub struct Capabilities {
     pub min: bool,
     /// Promises towards the uplink.
     pub uplink: bool,
-    /// What a reader of a plan should know, such as how limits are kept here.
+    /// What a reader of a plan should know of each contract of such an attachment.
     pub notes: Vec<String>,
 }
 

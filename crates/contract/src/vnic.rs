@@ -238,9 +238,12 @@ impl Vnic {
 
 impl Tx {
     /// `burst`, or where none is given one 64 KiB super-frame or 10 ms at `rate`
-    /// (the limit in force), whichever is larger. A real-time vNIC always states its own.
+    /// (the limit in force), whichever is larger; 250 ms with [`Method::Police`]. A real-time vNIC always states its own.
     pub fn burst_or_default(&self, rate: Rate) -> Bytes {
-        self.burst.unwrap_or_else(|| default_burst(rate))
+        self.burst.unwrap_or_else(|| match self.method {
+            Method::Shape => default_burst(rate),
+            Method::Police => policer_burst(rate),
+        })
     }
 }
 
@@ -258,6 +261,13 @@ fn default_burst(rate: Rate) -> Bytes {
     Bytes::new(SUPER_FRAME.max(rate.bits() / 8 / 100))
 }
 
+/// At a policer nothing waits: when its bucket is empty, a TCP connection loses all that is under way, and sends
+/// nothing until its retransmission timer expires, after 200 ms at least in Linux (`TCP_RTO_MIN`). What comes into the bucket
+/// meanwhile has to fit.
+fn policer_burst(rate: Rate) -> Bytes {
+    Bytes::new(SUPER_FRAME.max(rate.bits() / 8 / 4))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,6 +282,16 @@ mod tests {
         let control = Allowed { control: true, ..allowed };
         let written = serde_json::to_string(&control).expect("serialises");
         assert_eq!(serde_json::from_str::<Allowed>(&written).expect("parses"), control);
+    }
+
+    #[test]
+    fn what_is_policed_has_a_longer_one() {
+        let rate = |bits| Rate::from_bits(bits).expect("a rate");
+        let tx = Tx { method: Method::Police, ..Tx::default() };
+        assert_eq!(tx.burst_or_default(rate(1_000_000)).get(), 65_536);
+        assert_eq!(tx.burst_or_default(rate(1_000_000_000)).get(), 31_250_000);
+        let stated = Tx { burst: Some(Bytes::new(9)), ..tx };
+        assert_eq!(stated.burst_or_default(rate(1_000_000_000)).get(), 9);
     }
 
     #[test]

@@ -24,6 +24,9 @@ const SOURCE: Source = Source {
 const UNITS_PER_S: u128 = 64 * 1_000_000_000;
 /// How far a rate in whole bytes may be from the one asked for, as its reciprocal: 1 %.
 const TOLERANCE: u64 = 100;
+/// How long a TCP connection of Linux sends nothing at least after all that was under way is lost, ms (`TCP_RTO_MIN`,
+/// include/net/tcp.h).
+const TCP_WAITS: u64 = 200;
 
 /// A rate, and how much may pass at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +74,18 @@ impl Bucket {
         }
         bucket.units().ok_or(BucketError::Burst { burst, rate })?;
         Ok(bucket)
+    }
+
+    /// What a person should know: that TCP gets less than the rate through so short a burst.
+    pub fn note(self) -> Option<String> {
+        let enough = self.rate.saturating_mul(TCP_WAITS).div_ceil(1000);
+        (self.burst < enough).then(|| {
+            format!(
+                "its burst lasts {} ms at its rate, and TCP sends nothing for {TCP_WAITS} ms after a policer has dropped \
+                 all that was under way: a connection may get a small part of its rate; {enough} bytes would do",
+                self.burst.saturating_mul(1000) / self.rate.max(1)
+            )
+        })
     }
 
     /// How long the rate takes for the burst.
@@ -216,6 +231,19 @@ mod tests {
             Policed::read(number).is_err()
         });
         assert!(gone, "nobody holds it any more");
+    }
+
+    #[test]
+    fn a_burst_too_short_for_tcp_is_noted() {
+        let note = Bucket { rate: 1_000_000, burst: 65_536 }.note().unwrap();
+        assert!(note.contains("lasts 65 ms") && note.contains("200000 bytes would do"), "{note}");
+        assert!(Bucket { rate: 1_000_000, burst: 199_999 }.note().is_some());
+        let tx = tidegate_contract::Tx { method: tidegate_contract::Method::Police, ..Default::default() };
+        for bits in [8_000, 1_000_000, 37_000_000, 5_000_000_000, Rate::MAX.bits()] {
+            let rate = Rate::from_bits(bits).unwrap();
+            let bucket = Bucket::new(rate, tx.burst_or_default(rate)).unwrap();
+            assert_eq!(bucket.note(), None, "the default of a contract, at {bits}");
+        }
     }
 
     #[test]

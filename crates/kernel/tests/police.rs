@@ -5,6 +5,7 @@ mod netns;
 use netns::load::{Traffic, under};
 use netns::*;
 use std::time::{Duration, Instant};
+use tidegate_contract::{Method, Rate, Tx};
 use tidegate_kernel::handle::Handle;
 use tidegate_kernel::network::Rule;
 use tidegate_kernel::{Bucket, Kernel, Policed, Shaping, Ways, owner};
@@ -60,6 +61,28 @@ fn never_more_than_its_rate_passes_and_no_less_of_datagrams() {
                 }
             });
             assert!(policed("vnet3").dropped > 0, "{traffic:?}");
+        }
+    });
+}
+
+#[test]
+fn tcp_reaches_its_rate_through_the_default_burst() {
+    in_namespace("tcp_reaches_its_rate_through_the_default_burst", || {
+        let guest = Guest::new("vnet3", 1);
+        for mbit in [37, 900] {
+            let rate = Rate::from_bits(mbit * 1_000_000).unwrap();
+            let tx = Tx { max: Some(rate), method: Method::Police, ..Tx::default() };
+            let bucket = Bucket::new(rate, tx.burst_or_default(rate)).unwrap();
+            settle(&[Shaping { tx_police: Some(bucket), ..policing("vnet3", mbit) }]);
+            let share = under(Traffic::TcpOut, &guest, || {
+                // The burst is used up, and the connection has found its rate.
+                std::thread::sleep(Duration::from_secs(2));
+                let (before, begin) = (policed("vnet3").bytes, Instant::now());
+                std::thread::sleep(Duration::from_secs(3));
+                (policed("vnet3").bytes - before) as f64 / begin.elapsed().as_secs_f64() / bucket.rate as f64
+            });
+            assert!(share > 0.7, "{mbit} Mbit/s: TCP got {share:.3} of it");
+            settle(&[]);
         }
     });
 }

@@ -293,14 +293,16 @@ impl Place for KernelPlace {
         let Attach::Netdev { name } = attach else { return None };
         let notes = vec![
             format!(
-                "limits of {name} are kept by the kernel: what exceeds one waits in a queue, first come, first served"
-            ),
-            format!(
                 "deadlines towards {name} are kept by strict priority, the shorter one first; etf is not used"
             ),
             "its source addresses are not checked by this place".into(),
         ];
         Some(Capabilities { deadline: true, min: true, uplink: false, notes })
+    }
+
+    fn notes(&self, vnic: &Vnic) -> Vec<String> {
+        let of_all = self.capabilities(&vnic.attach).map(|capabilities| capabilities.notes);
+        shape::how_limits_are_kept(vnic).into_iter().chain(of_all.unwrap_or_default()).collect()
     }
 
     fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {

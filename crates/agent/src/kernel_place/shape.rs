@@ -219,17 +219,43 @@ fn unkept(vnic: &Vnic) -> Vec<String> {
     refused
 }
 
+/// What becomes of what exceeds the limits of a contract, and whether a burst is too short for one.
+pub fn how_limits_are_kept(vnic: &Vnic) -> Vec<String> {
+    let Attach::Netdev { name } = &vnic.attach else { return vec![] };
+    let waits = "waits in a queue, first come, first served";
+    let how = match vnic.tx.method {
+        Method::Shape => format!("what exceeds one {waits}"),
+        Method::Police => {
+            format!("what exceeds tx.max is dropped, nothing waits there; what exceeds rx.max {waits}")
+        }
+    };
+    let mut notes = vec![format!("limits of {name} are kept by the kernel: {how}")];
+    // What the kernel cannot keep is refused with reasons.
+    if let Ok(shaping) = shaping(vnic, Ways::NONE, &[]) {
+        notes.extend(short_bursts(&shaping));
+    }
+    notes
+}
+
+/// That a burst is too short for its rate to be reached.
+fn short_bursts(shaping: &Shaping) -> impl Iterator<Item = String> + use<> {
+    let tx = shaping.tx_police.map_or_else(|| shaping.tx.and_then(|limit| limit.note()), Bucket::note);
+    let rx = shaping.rx.and_then(|limit| limit.note());
+    [("tx", tx), ("rx", rx)].into_iter().filter_map(|(way, note)| Some(format!("{way}: {}", note?)))
+}
+
 /// What a person should know of a contract in force.
 pub fn notes(shaping: &Shaping) -> impl Iterator<Item = String> {
-    let note = |way: &str, limit: Option<Limit>| match limit {
-        Some(limit) => limit.note().map(|note| format!("{way}: {note}")),
-        None => Some(format!("{way}: not limited, and so not counted")),
+    let policed = shaping.tx_police.map(|_| "tx: what exceeds tx.max is dropped, nothing waits".to_owned());
+    let unlimited = |way: &str, is_limited: bool| {
+        (!is_limited).then(|| format!("{way}: not limited, and so not counted"))
     };
-    let tx = if shaping.tx_police.is_some() { None } else { note("tx", shaping.tx) };
+    let tx = unlimited("tx", shaping.tx.is_some() || shaping.tx_police.is_some());
+    let rx = unlimited("rx", shaping.rx.is_some());
     let segment = shaping.segment.map(|vid| {
         format!("segment: VLAN {vid} of its bridge; which other ports are in it is for whoever made them")
     });
-    [tx, note("rx", shaping.rx), segment].into_iter().flatten()
+    policed.into_iter().chain(short_bursts(shaping)).chain([tx, rx, segment].into_iter().flatten())
 }
 
 #[cfg(test)]
@@ -339,5 +365,28 @@ mod tests {
         vnic.tx.burst = Some(Bytes::new(1_600));
         let noted: Vec<_> = notes(&shaping(&vnic, Ways::BOTH, &[]).expect("kept")).collect();
         assert!(noted[0].starts_with("tx: its burst lasts 12 us"), "{noted:?}");
+        assert_eq!(how_limits_are_kept(&vnic)[1], noted[0], "before it is in force, too");
+    }
+
+    #[test]
+    fn what_becomes_of_too_much_is_said_by_method() {
+        let mut vnic = netdev("web", 1, "vnet3");
+        assert_eq!(
+            how_limits_are_kept(&vnic),
+            [
+                "limits of vnet3 are kept by the kernel: what exceeds one waits in a queue, first come, first served"
+            ]
+        );
+        vnic.tx.method = Method::Police;
+        let [how] = &how_limits_are_kept(&vnic)[..] else { panic!("the default burst needs no note") };
+        assert!(
+            how.contains("exceeds tx.max is dropped, nothing waits there; what exceeds rx.max waits"),
+            "{how}"
+        );
+        vnic.tx.burst = Some(Bytes::new(1_000));
+        let told = how_limits_are_kept(&vnic);
+        assert!(told[1].starts_with("tx: its burst lasts 8 ms"), "{told:?}");
+        let noted: Vec<_> = notes(&shaping(&vnic, Ways::BOTH, &[]).expect("kept")).collect();
+        assert_eq!(noted[..2], ["tx: what exceeds tx.max is dropped, nothing waits".into(), told[1].clone()]);
     }
 }

@@ -76,7 +76,7 @@ pub fn check(
                 located.place()
             ));
         }
-        notes.insert(vnic.name.clone(), capabilities.notes);
+        notes.insert(vnic.name.clone(), places[index].notes(vnic));
         by_place[index].push(soft.in_force(vnic));
     }
     refusals.extend(across_places(&by_place, places));

@@ -171,8 +171,7 @@ impl Reconciler {
             };
             // Some know more of an attachment once they have looked.
             let known = checked.by_place[index].iter();
-            let known = known.filter_map(|v| Some((v.name.clone(), place.capabilities(&v.attach)?.notes)));
-            checked.notes.extend(known);
+            checked.notes.extend(known.map(|v| (v.name.clone(), place.notes(v))));
             let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index], adopt };
             match place.plan(&wanted, &observed) {
                 Ok(planned) => {

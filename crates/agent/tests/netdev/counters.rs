@@ -146,6 +146,7 @@ fn what_is_policed_is_counted_and_does_not_wait() {
             let limits = "tx = { max = \"20mbit\", method = \"police\" }";
             let (status, answer) = agent.apply(&contract("web", 1, "vnet4", limits));
             assert_eq!(status, 200, "{answer}");
+            assert!(answer["notes"].to_string().contains("is dropped, nothing waits there"), "{answer}");
             let (ours, theirs) = settled(agent);
             let host = guest.address(1);
             guest.within(|_| send_datagrams(&host, 5_000, 1_000_000));
@@ -155,6 +156,16 @@ fn what_is_policed_is_counted_and_does_not_wait() {
             let stats = &agent.vnic("web")["stats"];
             assert_eq!(stats["tx"]["dropped"]["policed"].as_u64(), Some(after.0.dropped));
             assert!(tx.dropped > 0 && stats["delay"]["count"] == 0, "{stats:#}");
+
+            // Through a burst that is too short for TCP: said before, when it comes into force, and from then on.
+            let warns = |told: &Value| told.to_string().contains("its burst lasts 26 ms at its rate");
+            assert!(!warns(&answer) && !warns(&agent.vnic("web")["reason"]));
+            let short = "tx = { max = \"20mbit\", burst = \"64KiB\", method = \"police\" }";
+            for route in ["/v1/plan", "/v1/apply"] {
+                let (status, told) = agent.request("POST", route, &contract("web", 1, "vnet4", short));
+                assert!(status == 200 && warns(&told["notes"]), "{route}: {told}");
+            }
+            until("it is shown", || warns(&agent.vnic("web")["reason"]).then_some(()));
 
             // It waits again, and what is more than may wait has another reason.
             assert_eq!(agent.apply(&contract("web", 1, "vnet4", LIMITS)).0, 200);
