@@ -71,8 +71,8 @@ pub struct Options {
     pub api_group: Option<String>,
     /// Permission bits of the API's socket, `0o660` by convention.
     pub api_mode: u32,
-    /// Folders besides `/run/tidegate/vm` below which contracts may have sockets. Nobody but the administrator may be
-    /// able to put another folder in the place of one.
+    /// Folders besides `/run/tidegate/vm` below which contracts may have sockets. No user but the
+    /// administrator may be able to put another folder in the place of one.
     pub socket_roots: Vec<PathBuf>,
     /// Folders besides `/run/netns` below which contracts may name network namespaces; `/proc` for those of processes.
     pub netns_roots: Vec<PathBuf>,

@@ -104,8 +104,8 @@ pub struct NamespaceLock {
 impl NamespaceLock {
     /// Takes the network namespace of this thread. An agent that may change no interface there takes nothing.
     ///
-    /// Everybody may have a name. One that somebody holds who is neither root nor this agent's user keeps no agent from
-    /// running.
+    /// Any user may take the name. If a process of a user other than root and this agent's holds it, the agent runs all the
+    /// same.
     ///
     /// # Errors
     /// Another agent has it.
@@ -123,7 +123,7 @@ impl NamespaceLock {
         for _ in 0..ASKED.0 {
             let (socket, name) = make().map_err(LockError::Namespace)?;
             match bind(&socket, &name) {
-                // Whoever comes after asks who listens.
+                // A later agent connects, to ask the kernel whose socket this is.
                 Ok(()) => listen(&socket, 128).map_err(LockError::Namespace)?,
                 Err(Errno::ADDRINUSE) => {
                     let holder = connect(&socket, &name).and_then(|()| socket_peercred(&socket));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  socket ─▶ accept, at once ─▶ Room: a place for this user? ── no ─▶ 503
-//!                                  │ somebody who is waited for may have to go for it
+//!                                  │ a slow client may have to go for it
 //!                                  └─▶ Patient: the head of its request within REQUEST, an answer within ANSWER,
 //!                                      or it goes; a reader that takes nothing too
 //! ```
@@ -124,7 +124,7 @@ impl axum::serve::Listener for Bounded {
     async fn accept(&mut self) -> (Patient, Peer) {
         loop {
             let (stream, _) = axum::serve::Listener::accept(&mut self.socket).await;
-            // Nobody is who cannot be told apart.
+            // Clients without a user are one user.
             let user = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
             match self.seat(user) {
                 Err(why) => refuse(&stream, &why),

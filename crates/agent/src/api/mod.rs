@@ -12,7 +12,7 @@
 //! - `error`: refusals and their status codes
 //! - `capture`: a pipe as a response body
 //! - `listener`: clients come and go, none keeps others waiting
-//! - `room`: how many, and who has to go for whom
+//! - `room`: how many clients, and which one has to go for another
 //! - `turns`: one change of each user at a time
 //! - `written`: answers, off the thread that serves clients
 //! - `metrics`: Prometheus text

@@ -141,7 +141,7 @@ mod tests {
         let (last, goes) = come(&mut room, 7, at(102));
         assert_eq!(goes, Some(ids[1]), "waited for since 100 ms, before the two that came then");
         room.wait_for(last, None);
-        // Another user has places left, whoever has none.
+        // Another user still has places.
         assert_eq!(come(&mut room, 8, at(103)).1, None);
         let (only, goes) = come(&mut room, 7, at(104));
         assert!(goes.is_some());
@@ -172,7 +172,7 @@ mod tests {
         let (first, _) = come(&mut room, 9, now);
         let all: Vec<Id> =
             (1..=4).flat_map(|user| vec![user; EACH]).map(|user| come(&mut room, user, now).0).collect();
-        // The last one did not get its place from the user who has one only.
+        // The last client took no place of the user with a single client.
         assert!(all.len() == 4 * EACH && room.clients.contains_key(&first));
         let (_, goes) = come(&mut room, 9, now);
         assert!(goes.is_some_and(|goes| goes != first));

@@ -46,7 +46,7 @@ pub struct Api {
     pub board: Board,
     /// For captures, where a place can.
     pub capture: Option<Arc<dyn Capture>>,
-    /// Who waits for a look at the places.
+    /// The clients that wait for a look at the places.
     pub looks: Looks,
     /// Who changes something.
     pub turns: Turns,
@@ -119,7 +119,7 @@ async fn whole(request: Request, next: Next) -> Response {
     refusal.into_response()
 }
 
-/// Whoever has much to change waits for its own changes: others' come between them.
+/// A user's changes come one after the other; other users' changes come between them.
 async fn in_turn(State(api): State<Api>, request: Request, next: Next) -> Response {
     let user = peer(request.extensions()).map(|peer| peer.user);
     let Some(user) = user.filter(|_| request.method() != Method::GET) else { return next.run(request).await };

@@ -1,4 +1,4 @@
-//! Changes, one of each user at a time: who asks for many waits for its own, and not the others for it.
+//! Changes, one of each user at a time: a user with many changes waits for his own, and other users do not wait for them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

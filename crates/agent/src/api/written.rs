@@ -41,7 +41,7 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// A part of what stands on the board; `kept` is where it is kept, and `write` makes it where nobody has.
+    /// A part of what stands on the board: `kept` is where its text is kept, and `write` makes the text the first time.
     pub async fn part(
         &self,
         board: &Board,

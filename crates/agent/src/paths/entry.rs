@@ -261,7 +261,7 @@ mod tests {
         std::fs::rename(path("yard/a"), path("yard/moved")).unwrap();
         let _theirs = UnixListener::bind(path("yard/a")).unwrap();
         let file = ours.bound(&made).unwrap();
-        // The kernel tells whoever has CAP_NET_ADMIN.
+        // The kernel tells this to a process with CAP_NET_ADMIN.
         if SocketFile::of(made.as_fd()).is_ok() {
             file.give(None, None, 0o604).unwrap();
             let mode = |name: &str| path(name).metadata().unwrap().mode() & 0o777;

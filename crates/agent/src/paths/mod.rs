@@ -8,8 +8,8 @@
 //!                      └─▶ Namespace: held open, and known to be one, before it is opened for use
 //! ```
 //!
-//! Who writes contracts may also own the folders they name, and may exchange anything in them at any moment. So a path
-//! is never resolved twice: what was looked at is what is changed.
+//! The author of a contract may also own the folders that it names, and may exchange their files at any moment. So a path
+//! is never resolved twice: the agent changes the very file that it has looked at.
 //!
 //! - `entry`: a name in a folder, and the socket file there
 //! - `namespace`: network namespaces

@@ -124,7 +124,7 @@ impl Roots {
     }
 
     /// Why somebody could put another folder in the place of a root, besides root and this agent's user; `None` where
-    /// nobody can. What is below a root may be anybody's.
+    /// no user can. Files below a root may belong to any user.
     pub fn exposed(&self) -> Option<String> {
         self.folders.iter().find_map(|folder| {
             let why = folder.ancestors().skip(1).find_map(exposed)?;

@@ -131,13 +131,13 @@ impl Command {
             Self::Apply { reply, .. } => reply.is_closed(),
             Self::Set { reply, .. } | Self::Remove { reply, .. } => reply.is_closed(),
             Self::Soft { reply, .. } => reply.is_closed(),
-            // Who comes after may rely on it.
+            // A later client may wait for this look, too.
             Self::Look(_) | Self::Repair | Self::Reload | Self::Stop => false,
         }
     }
 }
 
-/// Who waits for a look at the places. However many, there is one look in the queue for all of them.
+/// The clients that wait for a look at the places. The queue has one look for all of them.
 #[derive(Clone, Debug, Default)]
 pub struct Looks(Arc<Mutex<Vec<oneshot::Sender<()>>>>);
 

@@ -123,7 +123,7 @@ impl Contracts {
         self.documents().flat_map(|(owner, d)| d.vnics.iter().map(move |v| (owner.clone(), v)))
     }
 
-    /// One contract. Whoever asks for many takes [`Contracts::by_name`].
+    /// One contract. To look up many, use [`Contracts::by_name`].
     pub fn vnic(&self, name: &str) -> Option<&Vnic> {
         self.vnics().map(|(_, v)| &v.value).find(|v| v.name == name)
     }

@@ -41,7 +41,7 @@ impl SwitchPlace {
             });
         }
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
-        // More than the switch carries are refused for that: nobody asks what else stands in their way.
+        // The plan refuses more vNICs than the switch carries: what else is in their way does not matter.
         let new = new.take(plan::MOST);
         let mut ours = HashMap::new();
         for (_, made) in self.record.iter() {
@@ -91,7 +91,7 @@ impl SwitchPlace {
                 let earlier = ours.map_or(Earlier::None, |made| made.earlier());
                 self.entry(path).map_or_else(Some, |entry| socket::obstacle(&entry, earlier))
             }
-            // Nobody has to listen there yet.
+            // A front end need not listen there yet.
             Attach::VhostUser { path, mode: SocketMode::Client, .. } => self.paths.sockets.refuse(path),
             Attach::Tap { name, netns } => {
                 if ours.is_some() {
