@@ -1,5 +1,6 @@
 //! An agent and a switch of our own, as child processes.
 
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -56,7 +57,7 @@ impl Host {
             &["--api".into(), path("api.sock"), "--socket-root".into(), host.folder.display().to_string()],
         ]
         .concat();
-        host.agent = Some(host.spawn("agent", &arguments)?);
+        host.agent = Some(host.spawn_apart("agent", &arguments)?);
         vnics.iter().try_for_each(|(name, ..)| wait_for(&host.socket(name)))?;
         Ok(host)
     }
@@ -144,6 +145,20 @@ impl Host {
         command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let tidegate = self.tidegate.display();
         command.spawn().map_err(|error| io::Error::other(format!("cannot start {tidegate}: {error}")))
+    }
+
+    /// As [`spawn`](Self::spawn), in a network namespace of its own where that may be had: a namespace has one agent. An agent
+    /// that may have none cannot change interfaces, and is in no other's way.
+    fn spawn_apart(&self, name: &str, arguments: &[String]) -> io::Result<Child> {
+        let apart = || {
+            // SAFETY: neither descriptors nor directories are unshared.
+            let _ = unsafe { unshare_unsafe(UnshareFlags::NEWNET) };
+            self.spawn(name, arguments)
+        };
+        // A child begins in the namespace of the thread that starts it, which ends here.
+        std::thread::scope(|scope| scope.spawn(apart).join()).unwrap_or_else(|_| {
+            Err(io::Error::other(format!("cannot start the {name}: its thread panicked")))
+        })
     }
 
     /// The end of both logs.
