@@ -47,6 +47,10 @@ impl Place for Felt {
         self.place.capabilities(attach)
     }
 
+    fn notes(&self, vnic: &Vnic) -> Vec<String> {
+        self.place.notes(vnic)
+    }
+
     fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {
         let planned = self.place.plan(wanted, observed);
         self.pulse.beat();
