@@ -4,6 +4,7 @@ mod common;
 
 use common::{Lab, RunningAgent, until};
 use serde_json::{Value, json};
+use tidegate_switch::control::Quarantine;
 
 const REALTIME: &str = "tx = { max = \"50mbit\", burst = \"2kB\" }\ndeadline = \"10ms\"\nto = [\"sink\"]";
 const SINK: &str = "rx = { max = \"1gbit\" }";
@@ -111,6 +112,24 @@ fn a_deadline_is_not_promised_while_its_place_is_away() {
     assert!(why.starts_with("its contract is not in force: ") && why.contains("tidegate switch"), "{why}");
     switch.restart();
     until("all is well", || kinds(&agent).is_empty().then_some(()));
+}
+
+#[test]
+fn a_vnic_in_quarantine_needs_a_person() {
+    let lab = Lab::new();
+    let switch = lab.switch();
+    let agent = lab.agent();
+    assert_eq!(agent.apply(&lab.vnic("a", 1, "")).0, 200);
+    assert_eq!(kinds(&agent), [""; 0]);
+    let quarantine = Quarantine { reason: "its objects held up a thread".into(), seconds: 60, left: 52 };
+    switch.state().ports.get_mut("a").unwrap().held.quarantine = Some(quarantine);
+    until("it is told", || (kinds(&agent) == ["quarantine"]).then_some(()));
+    let told = &status(&agent)["attention"][0];
+    assert_eq!((&told["about"], &told["next"]), (&json!(["a"]), &json!("tidegate why a")), "{told}");
+    assert_eq!(told["what"], "its objects held up a thread");
+    let findings = agent.get("/v1/vnics/a/why").1["findings"].to_string();
+    assert!(findings.contains("no front end is taken for another 52 s: its objects"), "{findings}");
+    assert!(metric(&agent, "tidegate_agent_attention{kind=\"quarantine\"} 1.0"));
 }
 
 #[test]
