@@ -1,0 +1,242 @@
+//! The log of a process: what is said with `tracing`, on standard error.
+//!
+//! ```text
+//!  any thread ── event ──▶ limit ──▶ line: one, clean, cut ──▶ queue ──▶ thread `log` ──▶ standard error
+//!                            └ too many alike:                  └ full:
+//!                              suppressed, counted, told later    lost, counted, told later
+//! ```
+//!
+//! Who logs never waits for who reads the log: a line is queued or lost. And who causes lines decides nothing about how
+//! many there are: of one kind about one subject there are five at once, then one in ten seconds, whatever a front
+//! end, a guest or a user of the API does over and over. Each line is one line, with what cannot be seen written
+//! out (`tidegate-visible`).
+//!
+//! - [`limit`]: how many lines of a kind
+//! - [`line`]: an event as a line
+//! - [`writer`]: the queue, and the thread that writes
+//!
+//! A data plane's worker does not even call `tracing`: it has a ring of its own for what it notes
+//! (`tidegate_switch::worker::events`).
+
+pub mod limit;
+pub mod line;
+pub mod writer;
+
+use limit::{Limit, Verdict};
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, registry};
+use writer::Writer;
+
+/// How long the end of a process waits for its last lines to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// This process's log.
+static LOG: OnceLock<Arc<Log>> = OnceLock::new();
+
+/// What was not written, since the process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lines that found the queue full: who reads the log is too slow.
+    pub lost: u64,
+    /// Lines that were left out because there had been enough of their kind.
+    pub suppressed: u64,
+}
+
+/// What was not written so far; nothing where nobody called [`init`].
+pub fn counts() -> Counts {
+    LOG.get().map(|log| log.counts()).unwrap_or_default()
+}
+
+/// Logs to standard error from now on: warnings, more with a higher `verbose` (0 to 3), and whatever RUST_LOG says.
+/// A panic is told there too. When the result is dropped, what was said has been written, or nobody reads it.
+///
+/// # Panics
+/// If it is called twice.
+pub fn init(verbose: u8) -> Last {
+    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let log = Arc::new(Log::new(io::stderr()));
+    let lines = Lines(Arc::clone(&log));
+    assert!(LOG.set(log).is_ok(), "the log is made once");
+    registry().with(filter).with(lines).init();
+    std::panic::set_hook(Box::new(panicked));
+    Last
+}
+
+/// Starts no thread before [`release`]: for a process that gives up its rights while it has one. Lines wait.
+pub fn hold() {
+    if let Some(log) = LOG.get() {
+        log.writer.hold();
+    }
+}
+
+/// Takes [`hold`] back.
+pub fn release() {
+    if let Some(log) = LOG.get() {
+        log.writer.release();
+    }
+}
+
+/// Waits until what was said so far is written, for at most a second.
+pub fn flush() {
+    if let Some(log) = LOG.get() {
+        log.writer.flush(LAST_LINES);
+    }
+}
+
+/// Flushes the log when it is dropped.
+#[must_use = "the last lines are written when this is dropped"]
+#[derive(Debug)]
+pub struct Last;
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        flush();
+    }
+}
+
+/// As the standard library tells a panic, but not waiting for ever for who reads it: the process is to end.
+fn panicked(info: &std::panic::PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let mut text = format!("thread '{}' {info}", thread.name().unwrap_or("<unnamed>"));
+    let trace = Backtrace::capture();
+    if trace.status() == BacktraceStatus::Captured {
+        text += &format!("\nstack backtrace:\n{trace}");
+    }
+    if let Some(log) = LOG.get() {
+        for part in text.lines() {
+            log.writer.submit(line::cut(tidegate_visible::visible(part).into_owned()));
+        }
+        log.writer.flush(LAST_LINES);
+    }
+}
+
+/// Limit, lines and writer.
+struct Log {
+    limit: Arc<Mutex<Limit>>,
+    suppressed: AtomicU64,
+    writer: Writer,
+}
+
+impl Log {
+    fn new(out: impl io::Write + Send + 'static) -> Self {
+        let limit = Arc::new(Mutex::new(Limit::default()));
+        let overdue = Arc::clone(&limit);
+        let writer = Writer::new(out, move |now| {
+            let mut limit = lock(&overdue);
+            (limit.overdue(now).iter().map(line::suppressed).collect(), limit.due())
+        });
+        Self { limit, suppressed: AtomicU64::new(0), writer }
+    }
+
+    fn counts(&self) -> Counts {
+        Counts { lost: self.writer.lost(), suppressed: self.suppressed.load(Relaxed) }
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let key = line::key(event);
+        let verdict = lock(&self.limit).ask(key, Instant::now());
+        match verdict {
+            Verdict::Write => {
+                // Not under the lock: what is said may take time to be put in words.
+                let body = line::body(event);
+                lock(&self.limit).wrote(key, *event.metadata().level(), &body);
+                self.writer.submit(line::line(*event.metadata().level(), &body));
+            }
+            Verdict::Suppress { first } => {
+                self.suppressed.fetch_add(1, Relaxed);
+                if first {
+                    self.writer.look();
+                }
+            }
+        }
+    }
+}
+
+fn lock(limit: &Mutex<Limit>) -> MutexGuard<'_, Limit> {
+    limit.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Events of `tracing`, to the log.
+struct Lines(Arc<Log>);
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        self.0.event(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use tracing::subscriber::with_default;
+
+    /// What `say` logs, as it is written.
+    fn said(say: impl FnOnce()) -> (String, Counts) {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let log = Arc::new(Log::new(writer));
+        with_default(registry().with(Lines(Arc::clone(&log))), say);
+        log.writer.flush(Duration::from_secs(20));
+        let counts = log.counts();
+        drop(log);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        (text, counts)
+    }
+
+    #[test]
+    fn an_event_is_one_clean_line() {
+        let (text, counts) = said(|| {
+            let name = "web\n2026-01-01 ERROR forged";
+            tracing::warn!(vnic = name, path = %"/run/\u{1b}[2J", "link \u{202e}broken: {}", "no\r\nway");
+        });
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(!text.trim_end_matches('\n').contains(tidegate_visible::is_hidden), "{text:?}");
+        let shown = "WARN tidegate_log::tests: link \\u{202e}broken: no\\r\\nway \
+                     vnic=\"web\\n2026-01-01 ERROR forged\" path=/run/\\u{1b}[2J";
+        assert!(text.contains(shown), "{text}");
+        assert_eq!(counts, Counts::default());
+    }
+
+    #[test]
+    fn what_is_said_over_and_over_is_said_five_times() {
+        let (text, counts) = said(|| {
+            for n in 0..1000 {
+                tracing::warn!(port = n % 2, "over and over: {n}");
+            }
+            tracing::warn!(port = 0, "something else");
+        });
+        assert_eq!(text.matches("over and over").count(), 10, "{text}");
+        assert_eq!(text.matches("something else").count(), 1, "{text}");
+        assert_eq!(counts, Counts { lost: 0, suppressed: 990 });
+    }
+
+    #[test]
+    fn nobody_waits_for_who_does_not_read() {
+        let (_reader, writer) = io::pipe().unwrap();
+        let log = Arc::new(Log::new(writer));
+        let started = Instant::now();
+        with_default(registry().with(Lines(Arc::clone(&log))), || {
+            let long = "x".repeat(3000);
+            for n in 0..5000 {
+                tracing::warn!(port = n, "{long}");
+                // As many kinds as there are lines.
+                log.writer.submit(long.clone() + "\n");
+            }
+        });
+        assert!(log.counts().lost > 3000, "{:?}", log.counts());
+        assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+        let started = Instant::now();
+        log.writer.flush(Duration::from_millis(100));
+        assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    }
+}

@@ -1,0 +1,256 @@
+//! How many lines there are of a kind: five at once about one subject, then one in ten seconds.
+//!
+//! A kind is a place in the source (a callsite of `tracing`). Its subject is what the line is about: the vNIC, the port,
+//! the domain. Who chooses names could make subjects without end, so a kind has a limit of its own too, and the number
+//! of subjects that are remembered is bounded.
+//!
+//! Pure: whoever calls says what time it is.
+
+use crate::line;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use tracing::Level;
+
+/// Of one kind about one subject: lines at once, and the time after which there is one more.
+const SUBJECT: Rate = Rate { burst: 5, pause: Duration::from_secs(10) };
+/// Of one kind in all.
+const KIND: Rate = Rate { burst: 100, pause: Duration::from_secs(1) };
+/// How long it takes until it is told how many lines were suppressed.
+const TOLD_AFTER: Duration = Duration::from_secs(10);
+/// Most subjects that are remembered.
+const SUBJECTS: usize = 4096;
+/// Most lines at once that tell of suppressed ones.
+const TOLD_AT_ONCE: usize = 16;
+/// Bytes kept of a line, to tell what it was that was suppressed.
+const EXCERPT: usize = 200;
+
+/// What lines are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The place in the source, hashed.
+    pub kind: u64,
+    /// What it is about, hashed; `None` where it is about nothing in particular.
+    pub subject: Option<u64>,
+}
+
+/// Whether a line is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is.
+    Write,
+    /// It is not.
+    Suppress {
+        /// Nothing waits to be told of yet: [`Limit::due`] changes by it.
+        first: bool,
+    },
+}
+
+/// Lines that were not written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suppressed {
+    /// How many.
+    pub lines: u64,
+    /// How severe.
+    pub level: Level,
+    /// The last of them that was written.
+    pub excerpt: String,
+}
+
+#[derive(Clone, Copy)]
+struct Rate {
+    burst: u32,
+    pause: Duration,
+}
+
+/// What lines are paid from.
+struct Bucket {
+    /// At most `burst` times `pause`.
+    saved: Duration,
+    since: Instant,
+}
+
+impl Bucket {
+    fn full(rate: Rate, now: Instant) -> Self {
+        Self { saved: rate.burst * rate.pause, since: now }
+    }
+
+    fn fill(&mut self, rate: Rate, now: Instant) {
+        let passed = now.saturating_duration_since(self.since);
+        self.saved = self.saved.saturating_add(passed).min(rate.burst * rate.pause);
+        self.since = now;
+    }
+
+    fn take(&mut self, rate: Rate, now: Instant) -> bool {
+        self.fill(rate, now);
+        let rest = self.saved.checked_sub(rate.pause);
+        self.saved = rest.unwrap_or(self.saved);
+        rest.is_some()
+    }
+
+    fn is_full(&mut self, rate: Rate, now: Instant) -> bool {
+        self.fill(rate, now);
+        self.saved == rate.burst * rate.pause
+    }
+}
+
+/// What there was of one key.
+struct Entry {
+    bucket: Bucket,
+    /// Lines that nobody was told of yet.
+    suppressed: u64,
+    level: Level,
+    excerpt: String,
+}
+
+/// How many lines there were, of all kinds and subjects.
+#[derive(Default)]
+pub struct Limit {
+    /// Of each kind, under no subject; of each kind and subject.
+    entries: HashMap<Key, Entry>,
+    kinds: HashMap<u64, Bucket>,
+    /// When suppressed lines are to be told of.
+    due: Option<Instant>,
+}
+
+impl Limit {
+    /// Whether one more line may be written at `now`.
+    pub fn ask(&mut self, key: Key, now: Instant) -> Verdict {
+        let key = self.place(key, now);
+        let kind = self.kinds.entry(key.kind).or_insert_with(|| Bucket::full(KIND, now));
+        let of_subject = key.subject.is_some();
+        let entry = self.entries.entry(key).or_insert_with(|| Entry {
+            bucket: Bucket::full(SUBJECT, now),
+            suppressed: 0,
+            level: Level::WARN,
+            excerpt: String::new(),
+        });
+        // The kind's account is not charged for a line that its subject's does not pay.
+        if (!of_subject || entry.bucket.take(SUBJECT, now)) && kind.take(KIND, now) {
+            return Verdict::Write;
+        }
+        entry.suppressed += 1;
+        let first = self.due.is_none();
+        self.due.get_or_insert(now + TOLD_AFTER);
+        Verdict::Suppress { first }
+    }
+
+    /// Notes what a line said.
+    pub fn wrote(&mut self, key: Key, level: Level, body: &str) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.level = level;
+            entry.excerpt.clear();
+            entry.excerpt.push_str(line::beginning(body, EXCERPT));
+        }
+    }
+
+    /// When [`overdue`](Self::overdue) has something to say.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// What was suppressed, the most first, where it is [due](Self::due): a bounded number of lines in ten seconds.
+    pub fn overdue(&mut self, now: Instant) -> Vec<Suppressed> {
+        if self.due.is_none_or(|due| now < due) {
+            return vec![];
+        }
+        self.due = None;
+        let entries = self.entries.values_mut().filter(|entry| entry.suppressed > 0);
+        let mut told: Vec<Suppressed> = entries
+            .map(|entry| Suppressed {
+                lines: std::mem::take(&mut entry.suppressed),
+                level: entry.level,
+                excerpt: entry.excerpt.clone(),
+            })
+            .collect();
+        told.sort_by(|a, b| b.lines.cmp(&a.lines).then_with(|| a.excerpt.cmp(&b.excerpt)));
+        let rest: Vec<Suppressed> = told.split_off(told.len().min(TOLD_AT_ONCE));
+        if !rest.is_empty() {
+            let lines = rest.iter().map(|one| one.lines).sum();
+            let excerpt = format!("lines about {} other subjects", rest.len());
+            told.push(Suppressed { lines, level: Level::WARN, excerpt });
+        }
+        told
+    }
+
+    /// Where a key is accounted for. With many subjects, those that nothing was said about for long are forgotten;
+    /// where there is no room even so, all further subjects of a kind share one account.
+    fn place(&mut self, key: Key, now: Instant) -> Key {
+        if self.entries.len() < SUBJECTS || self.entries.contains_key(&key) {
+            return key;
+        }
+        self.entries.retain(|_, entry| entry.suppressed > 0 || !entry.bucket.is_full(SUBJECT, now));
+        if self.entries.len() < SUBJECTS { key } else { Key { subject: None, ..key } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about(subject: u64) -> Key {
+        Key { kind: 1, subject: Some(subject) }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn five_lines_then_one_in_ten_seconds_and_how_many_not() {
+        let (start, mut limit) = (Instant::now(), Limit::default());
+        let (mut written, mut told) = (Vec::new(), Vec::new());
+        // A line every 100 ms for a minute.
+        for n in 0..600u32 {
+            let now = start + n * SECOND / 10;
+            told.extend(limit.overdue(now).into_iter().map(|one| (n, one.lines, one.excerpt)));
+            if limit.ask(about(1), now) == Verdict::Write {
+                limit.wrote(about(1), Level::WARN, &format!("line {n}"));
+                written.push(n);
+            }
+        }
+        assert_eq!(written, [0, 1, 2, 3, 4, 100, 200, 300, 400, 500]);
+        // From the first that was not written on; at each the latest that was.
+        let expected = [(105, 99, 100), (205, 99, 200), (305, 99, 300), (405, 99, 400), (505, 99, 500)];
+        let expected = expected.map(|(n, lines, last)| (n, lines, format!("line {last}")));
+        assert_eq!(told, expected);
+        let later = start + 3600 * SECOND;
+        assert_eq!(limit.overdue(later)[0].lines, 95);
+        assert!(limit.due().is_none() && limit.overdue(later).is_empty());
+        assert_eq!((0..6).filter(|_| limit.ask(about(1), later) == Verdict::Write).count(), 5);
+    }
+
+    #[test]
+    fn a_first_suppressed_line_is_said_to_be_one() {
+        let (now, mut limit) = (Instant::now(), Limit::default());
+        let verdicts: Vec<Verdict> = (0..8).map(|_| limit.ask(about(1), now)).skip(5).collect();
+        assert_eq!(verdicts[0], Verdict::Suppress { first: true });
+        assert_eq!(verdicts[1..], [Verdict::Suppress { first: false }; 2]);
+    }
+
+    #[test]
+    fn subjects_without_end_take_no_memory_and_write_no_more() {
+        let (start, mut limit) = (Instant::now(), Limit::default());
+        let mut written = 0;
+        for n in 0..50_000u64 {
+            // A thousand new names a second.
+            let now = start + Duration::from_millis(n);
+            written += u64::from(limit.ask(about(n), now) == Verdict::Write);
+        }
+        assert_eq!(written, 100 + 49);
+        assert!(limit.entries.len() <= SUBJECTS + 1, "{}", limit.entries.len());
+        let told = limit.overdue(start + 100 * SECOND);
+        assert_eq!(told.len(), TOLD_AT_ONCE + 1);
+        assert_eq!(told.iter().map(|one| one.lines).sum::<u64>(), 50_000 - written);
+        assert!(told[TOLD_AT_ONCE].excerpt.contains("other subjects"), "{told:?}");
+        // All of that is forgotten when somebody needs the room.
+        limit.ask(about(u64::MAX), start + 1000 * SECOND);
+        assert_eq!(limit.entries.len(), 1);
+    }
+
+    #[test]
+    fn an_excerpt_ends_with_a_whole_character() {
+        let (now, mut limit) = (Instant::now(), Limit::default());
+        limit.ask(about(1), now);
+        limit.wrote(about(1), Level::WARN, &"ä".repeat(EXCERPT));
+        assert_eq!((0..9).filter(|_| limit.ask(about(1), now) == Verdict::Write).count(), 4);
+        assert_eq!(limit.overdue(now + TOLD_AFTER)[0].excerpt, "ä".repeat(EXCERPT / 2));
+    }
+}

@@ -1,0 +1,233 @@
+//! A bounded queue of lines, and the thread that writes them.
+//!
+//! ```text
+//!  submit ──▶ [ QUEUE lines ] ──▶ thread `log` ──▶ out, which may block for ever
+//!    └ full: lost + 1                └ then: "N lines were lost"
+//! ```
+
+use crate::line;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::Level;
+
+/// Lines that may wait to be written, each of at most [`line::LONGEST`] bytes.
+pub const QUEUE: usize = 1024;
+
+/// How often it is looked whether all is written.
+const POLL: Duration = Duration::from_millis(2);
+
+/// Lines that are due by themselves at a time, and when the next ones are.
+type Due = Box<dyn FnMut(Instant) -> (Vec<String>, Option<Instant>) + Send>;
+
+enum Message {
+    Line(String),
+    /// Something may be due later.
+    Look,
+}
+
+/// Writes lines without waiting.
+pub struct Writer {
+    queue: SyncSender<Message>,
+    /// What the thread takes with it; `None` when it runs.
+    stopped: Mutex<Option<Thread>>,
+    held: AtomicBool,
+    /// Lines that were queued.
+    queued: AtomicU64,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Lines that were taken from the queue and written, or could not be.
+    done: AtomicU64,
+    lost: AtomicU64,
+}
+
+struct Thread {
+    messages: Receiver<Message>,
+    out: Box<dyn Write + Send>,
+    due: Due,
+    counts: Arc<Counts>,
+    /// Lost lines that `out` has been told of.
+    told: u64,
+}
+
+impl Writer {
+    /// Writes to `out`; its thread starts with the first line. `due` is asked, when it said so, for lines of its own.
+    pub fn new(
+        out: impl Write + Send + 'static,
+        due: impl FnMut(Instant) -> (Vec<String>, Option<Instant>) + Send + 'static,
+    ) -> Self {
+        let (queue, messages) = sync_channel(QUEUE);
+        let counts = Arc::new(Counts::default());
+        let thread =
+            Thread { messages, out: Box::new(out), due: Box::new(due), counts: Arc::clone(&counts), told: 0 };
+        Self {
+            queue,
+            stopped: Mutex::new(Some(thread)),
+            held: AtomicBool::new(false),
+            queued: AtomicU64::new(0),
+            counts,
+        }
+    }
+
+    /// Queues a line, with its end, or counts it as lost.
+    pub fn submit(&self, line: String) {
+        match self.queue.try_send(Message::Line(line)) {
+            Ok(()) => drop(self.queued.fetch_add(1, SeqCst)),
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.counts.lost.fetch_add(1, SeqCst);
+            }
+        }
+        self.start();
+    }
+
+    /// Something may be due later.
+    pub fn look(&self) {
+        // Where the queue is full the thread looks anyway.
+        let _ = self.queue.try_send(Message::Look);
+        self.start();
+    }
+
+    /// Lines that were lost.
+    pub fn lost(&self) -> u64 {
+        self.counts.lost.load(SeqCst)
+    }
+
+    /// Starts no thread until [`release`](Self::release).
+    pub fn hold(&self) {
+        self.held.store(true, SeqCst);
+    }
+
+    /// Takes [`hold`](Self::hold) back.
+    pub fn release(&self) {
+        self.held.store(false, SeqCst);
+        self.start();
+    }
+
+    /// Waits until what was queued is written, for at most `patience`.
+    pub fn flush(&self, patience: Duration) {
+        let (queued, end) = (self.queued.load(SeqCst), Instant::now() + patience);
+        if queued == 0 {
+            return;
+        }
+        self.release();
+        while self.counts.done.load(SeqCst) < queued && Instant::now() < end {
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn start(&self) {
+        if self.held.load(SeqCst) {
+            return;
+        }
+        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = stopped.take() {
+            // Without a thread nothing is written; that would be the least of this process's troubles.
+            let _ = std::thread::Builder::new().name("log".into()).spawn(move || thread.run());
+        }
+    }
+}
+
+impl Thread {
+    fn run(mut self) {
+        let mut due: Option<Instant> = None;
+        loop {
+            let message = match due {
+                None => self.messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(due) => self.messages.recv_timeout(due.saturating_duration_since(Instant::now())),
+            };
+            match message {
+                Ok(Message::Line(line)) => {
+                    self.write(&line);
+                    self.counts.done.fetch_add(1, SeqCst);
+                }
+                Ok(Message::Look) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let (lines, next) = (self.due)(Instant::now());
+            lines.iter().for_each(|line| self.write(line));
+            due = next;
+        }
+    }
+
+    /// Writes a line, after it how many were lost before.
+    fn write(&mut self, line: &str) {
+        if self.out.write_all(line.as_bytes()).and_then(|()| self.out.flush()).is_err() {
+            self.counts.lost.fetch_add(1, SeqCst);
+            return;
+        }
+        let lost = self.counts.lost.load(SeqCst);
+        if lost > self.told {
+            let new = lost - std::mem::replace(&mut self.told, lost);
+            let text = format!("tidegate_log: {new} lines were lost: whoever reads this log is slow");
+            let _ = self.out.write_all(line::line(Level::WARN, &text).as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{self, BufRead, BufReader};
+
+    #[test]
+    fn lines_that_find_no_room_are_counted_and_told_of() {
+        let (reader, out) = io::pipe().unwrap();
+        let writer = Writer::new(out, |_| (vec![], None));
+        let line = "x".repeat(4000) + "\n";
+        let sent = 3 * QUEUE as u64;
+        (0..sent).for_each(|_| writer.submit(line.clone()));
+        let lost = writer.lost();
+        // What a pipe holds is written.
+        assert!((sent - QUEUE as u64 - 40..sent - QUEUE as u64 + 1).contains(&lost), "{lost} of {sent}");
+        let reading =
+            std::thread::spawn(move || BufReader::new(reader).lines().map_while(Result::ok).collect());
+        writer.flush(Duration::from_secs(20));
+        drop(writer);
+        let lines: Vec<String> = reading.join().unwrap();
+        let told: Vec<&String> = lines.iter().filter(|line| line.contains("were lost")).collect();
+        assert_eq!(lines.len() - told.len(), (sent - lost) as usize);
+        let told: u64 = told.iter().map(|line| number_in(line)).sum();
+        assert_eq!(told, lost);
+    }
+
+    fn number_in(line: &str) -> u64 {
+        let (_, rest) = line.split_once("tidegate_log: ").unwrap();
+        rest.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn who_is_held_starts_no_thread_and_loses_nothing() {
+        let (reader, out) = io::pipe().unwrap();
+        let writer = Writer::new(out, |_| (vec![], None));
+        writer.hold();
+        writer.submit("first\n".into());
+        assert!(writer.stopped.lock().unwrap().is_some());
+        writer.submit("second\n".into());
+        writer.flush(Duration::from_secs(20));
+        drop(writer);
+        assert_eq!(io::read_to_string(reader).unwrap(), "first\nsecond\n");
+    }
+
+    #[test]
+    fn what_is_due_is_said_when_nobody_says_anything() {
+        let (reader, out) = io::pipe().unwrap();
+        let mut asked = 0;
+        let writer = Writer::new(out, move |now| {
+            asked += 1;
+            match asked {
+                1 => (vec![], Some(now + Duration::from_millis(20))),
+                2 => (vec!["due\n".into()], None),
+                _ => (vec![], None),
+            }
+        });
+        writer.look();
+        let mut line = String::new();
+        BufReader::new(reader).read_line(&mut line).unwrap();
+        assert_eq!(line, "due\n");
+    }
+}
