@@ -34,7 +34,6 @@ pub mod control;
 pub mod eventfd;
 pub mod fdb;
 pub mod frame;
-pub mod log_limit;
 pub mod port;
 pub mod quota;
 pub mod sched;

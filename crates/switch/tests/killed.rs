@@ -28,6 +28,7 @@ use tidegate_switch::vhost_user::kept::Numbered;
 use tidegate_switch::vhost_user::kick::Kick;
 use tidegate_switch::virtio::memory::RegionSpec;
 use tidegate_switch::virtio::{GuestMemory, Inflight};
+use tidegate_switch::worker::events::Events;
 use tidegate_switch::worker::{Worker, mailbox};
 
 /// How the process learns of the guests: numbers, in the order of [`Guest::words`].
@@ -143,9 +144,10 @@ fn device() {
     let stats = Region::create().unwrap();
     let fdb = Arc::new(Fdb::new());
     let (faults, broken) = std::sync::mpsc::channel();
+    let (events, _) = Events::new(Arc::default());
+    let worker_stats = &stats.layout().workers[0];
     let mut worker =
-        Worker::new(0, inbox, fdb.clone(), Arc::default(), vec![None], &stats.layout().workers[0], faults)
-            .unwrap();
+        Worker::new(0, inbox, fdb.clone(), Arc::default(), vec![None], worker_stats, faults, events).unwrap();
     // SAFETY: the parent passed these descriptors on for us to own.
     let fd = |word: u64| unsafe { OwnedFd::from_raw_fd(word as i32) };
     for index in [0, 1] {

@@ -53,6 +53,7 @@ pub fn finish(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            tidegate_log::flush();
             if !failure.message.is_empty() {
                 eprintln!("tidegate: {}", failure.message);
             }

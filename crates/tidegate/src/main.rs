@@ -30,15 +30,6 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
-    log(cli.verbose);
+    let _log = tidegate_log::init(cli.verbose);
     exit::finish(commands::run(cli))
-}
-
-/// Logs go to standard error: what a person should act on, more with `-v`, and
-/// whatever RUST_LOG says.
-fn log(verbose: u8) {
-    use tracing_subscriber::EnvFilter;
-    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }

@@ -22,6 +22,7 @@ use tidegate_switch::fdb::{Fdb, SegmentIndex};
 use tidegate_switch::port::vhost::VhostPort;
 use tidegate_switch::port::{Link, Port, PortContract, PortInfo, PortSet};
 use tidegate_switch::stats::Region;
+use tidegate_switch::worker::events::Events;
 use tidegate_switch::worker::{Worker, mailbox};
 
 /// Frames given to the worker at a time.
@@ -54,8 +55,10 @@ impl Scene {
         let layout = Region::create().expect("memory").layout();
         let fdb = Arc::new(Fdb::new());
         let (faults, _) = std::sync::mpsc::channel();
+        let (events, _) = Events::new(Arc::default());
+        let stats = &layout.workers[0];
         let mut worker =
-            Worker::new(0, inbox, fdb.clone(), Arc::default(), vec![None], &layout.workers[0], faults)
+            Worker::new(0, inbox, fdb.clone(), Arc::default(), vec![None], stats, faults, events)
                 .expect("a worker");
         let segment = SegmentIndex(0);
         let mut promised = PortSet::EMPTY;

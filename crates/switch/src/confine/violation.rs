@@ -1,27 +1,54 @@
 //! A system call that is not on the list: denied with EPERM, logged, counted.
 //!
 //! ```text
-//!  system call ─▶ filter ─trap─▶ SIGSYS ─▶ count, one line to stderr ─▶ the call returns EPERM
+//!  system call ─▶ filter ─trap─▶ SIGSYS ─▶ count, note ─▶ the call returns EPERM
+//!                                             └▶ thread `teller` ─▶ one line in the log
 //! ```
 //!
-//! Traffic goes on: if it is a bug of ours, or a new C library's habit, no tenant should pay for it.
+//! Traffic goes on: if it is a bug of ours, or a new C library's habit, no tenant should pay for it. So the thread that
+//! made the call does not write the line itself: whoever reads the log could stop it.
 //! The kernel writes an audit record of its own (type SECCOMP, 1326), which the process cannot prevent.
 //! Whoever blocks the signal or takes the handler away dies of the next violation.
 
 use super::Error;
 use super::syscalls::name_of;
 use crate::stats::layout::Counter;
-use std::fmt::Write;
+use crate::worker::events::Ear;
 use std::io;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 
-/// Violations logged one by one; after that, every power of two. A loop must not fill the disk.
-const LOGGED: u64 = 128;
+/// Violations that may wait to be told; older ones are counted alone.
+const NOTES: u64 = 256;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 /// Where others read it.
 static PUBLISHED: OnceLock<&'static Counter> = OnceLock::new();
+/// The latest, the n-th at `n % NOTES`.
+static LATEST: [Note; NOTES as usize] = [const { Note::new() }; NOTES as usize];
+/// How many were told.
+static TOLD: AtomicU64 = AtomicU64::new(0);
+/// Who tells.
+static EAR: OnceLock<Arc<Ear>> = OnceLock::new();
+
+/// One violation. Read without a lock: one that is overwritten meanwhile is recognised by its number.
+struct Note {
+    /// Which it is, from 1; 0 while it is written.
+    number: AtomicU64,
+    call: AtomicU64,
+    /// The thread's name (prctl(2), PR_GET_NAME).
+    thread: [AtomicU64; 2],
+}
+
+impl Note {
+    const fn new() -> Self {
+        Self {
+            number: AtomicU64::new(0),
+            call: AtomicU64::new(0),
+            thread: [AtomicU64::new(0), AtomicU64::new(0)],
+        }
+    }
+}
 
 /// System calls denied so far.
 pub fn count() -> u64 {
@@ -75,53 +102,62 @@ extern "C" fn denied(_signal: libc::c_int, info: *mut libc::siginfo_t, context: 
     if let Some(counter) = PUBLISHED.get() {
         counter.raise(number);
     }
-    if number <= LOGGED || number.is_power_of_two() {
-        say(i64::from(info.call), number);
-    }
+    note(number, i64::from(info.call));
     // SAFETY: the context of the interrupted thread, of the type that SA_SIGINFO says.
     unsafe { set_result(&mut *context.cast::<libc::ucontext_t>(), -libc::EPERM) };
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// One line to standard error, in one write and without allocation.
-fn say(call: i64, number: u64) {
+/// Leaves it to another thread to tell of a violation; allocates nothing and does not wait.
+fn note(number: u64, call: i64) {
     let mut thread = [0u8; 16];
     // SAFETY: PR_GET_NAME writes at most 16 bytes, with a NUL (prctl(2)).
     unsafe { libc::prctl(libc::PR_GET_NAME, thread.as_mut_ptr()) };
-    let thread = thread.split(|&byte| byte == 0).next().unwrap_or_default();
-    let thread = std::str::from_utf8(thread).unwrap_or("?");
-    let mut line = Line::default();
-    let name = name_of(call).unwrap_or("see ausyscall(8)");
-    let _ = writeln!(
-        line,
-        "tidegate: denied system call {call} ({name}) to thread {thread}, violation {number}: \
-         a bug, or somebody else runs this switch"
-    );
-    // SAFETY: the bytes are initialised and live. Where nobody reads them there is nothing to be done.
-    unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len) };
-}
-
-/// A line on the stack; what does not fit is left out.
-struct Line {
-    bytes: [u8; 256],
-    len: usize,
-}
-
-impl Default for Line {
-    fn default() -> Self {
-        Self { bytes: [0; 256], len: 0 }
+    let note = &LATEST[(number % NOTES) as usize];
+    note.number.store(0, SeqCst);
+    note.call.store(call as u64, SeqCst);
+    for (word, bytes) in note.thread.iter().zip(thread.chunks_exact(8)) {
+        word.store(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")), SeqCst);
+    }
+    note.number.store(number, SeqCst);
+    if let Some(ear) = EAR.get() {
+        ear.wake();
     }
 }
 
-impl Write for Line {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let room = &mut self.bytes[self.len..];
-        let len = text.len().min(room.len());
-        room[..len].copy_from_slice(&text.as_bytes()[..len]);
-        self.len += len;
-        Ok(())
+/// Wakes `ear` by each violation from now on: its thread calls [`tell`].
+pub fn tell_to(ear: &Arc<Ear>) {
+    let _ = EAR.set(Arc::clone(ear));
+}
+
+/// Logs the violations since the last call; `true` where there were any.
+pub fn tell() -> bool {
+    let count = COUNT.load(SeqCst);
+    let told = TOLD.swap(count, SeqCst);
+    for number in told.max(count.saturating_sub(NOTES)) + 1..=count {
+        let note = &LATEST[(number % NOTES) as usize];
+        let before = note.number.load(SeqCst);
+        if before < number && count - number < NOTES / 2 {
+            // Its thread is about to write it.
+            TOLD.store(number - 1, SeqCst);
+            return true;
+        }
+        let (call, name) =
+            (note.call.load(SeqCst) as i64, note.thread.each_ref().map(|word| word.load(SeqCst)));
+        if before != number || note.number.load(SeqCst) != number {
+            continue;
+        }
+        let bytes = name.map(u64::to_ne_bytes).concat();
+        let thread = String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
+        let name = name_of(call).unwrap_or("see ausyscall(8)");
+        tracing::error!(
+            call,
+            "denied system call {call} ({name}) to thread {thread}, violation {number}: \
+             a bug, or somebody else runs this switch"
+        );
     }
+    count > told
 }
 
 /// What the denied call returns when the handler is done.
@@ -134,18 +170,4 @@ fn set_result(context: &mut libc::ucontext_t, result: i32) {
 #[cfg(target_arch = "aarch64")]
 fn set_result(context: &mut libc::ucontext_t, result: i32) {
     context.uc_mcontext.regs[0] = i64::from(result) as u64;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_that_is_too_long_is_cut() {
-        let mut line = Line::default();
-        write!(line, "{}", "x".repeat(300)).unwrap();
-        write!(line, "y").unwrap();
-        assert_eq!(line.len, 256);
-        assert!(line.bytes.iter().all(|&byte| byte == b'x'));
-    }
 }

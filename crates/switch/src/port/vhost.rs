@@ -182,7 +182,7 @@ impl VhostPort {
         }
     }
 
-    /// Puts a queue into service.
+    /// Puts a queue into service. Returns how many frames were lost with the process before.
     pub fn start(
         &mut self,
         index: u16,
@@ -190,7 +190,7 @@ impl VhostPort {
         port: PortIndex,
         worker: u16,
         now: u64,
-    ) -> Result<(), RingError> {
+    ) -> Result<u16, RingError> {
         let memory = self.memory.clone().ok_or(RingError::NoMemory)?;
         let layout = RingLayout { size: setup.size, desc: setup.desc, avail: setup.avail, used: setup.used };
         let features = Features {
@@ -207,9 +207,6 @@ impl VhostPort {
         let dirty = recovered.is_some();
         let mut ring = Ring { queue, kick: setup.kick, call: setup.call, enabled: false, dirty, written };
         ring.flush(self.log.as_ref());
-        if let Some(unsent @ 1..) = recovered {
-            tracing::warn!(port, queue = index, unsent, "frames lost with the process before");
-        }
         let pair = usize::from(index / 2);
         if self.rx.len() <= pair {
             self.rx.resize_with(pair + 1, || None);
@@ -226,7 +223,7 @@ impl VhostPort {
                 fast: u8::MAX,
             });
         }
-        Ok(())
+        Ok(recovered.unwrap_or(0))
     }
 
     /// Takes stock of the receive queues in service.

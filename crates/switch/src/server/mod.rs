@@ -14,6 +14,7 @@
 //! - [`descriptors`]: how many there are for ports
 //! - [`retire`], [`replace`]: both ends of a live upgrade
 //! - [`watchdog`]: what the service manager is told while all turns
+//! - [`teller`]: what workers have to say, in the log
 
 pub mod descriptors;
 pub mod keep;
@@ -23,16 +24,19 @@ pub mod replace;
 pub mod retire;
 pub mod session;
 pub mod table;
+pub mod teller;
 pub mod watchdog;
 
 use crate::claims::Claims;
 use crate::confine::{self, Enclosed};
 use crate::eventfd;
 use crate::fdb::Fdb;
+use crate::port::slots;
 use crate::quota::{self, Ledger};
 use crate::stats::Region;
 use crate::virtio::sigbus;
 use crate::worker::crossing::Peer;
+use crate::worker::events::{Ear, Event, Events};
 use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -159,24 +163,30 @@ impl Switch {
             .into_iter()
             .unzip();
         let mut meshes = mesh(&handles);
+        let ear = Arc::new(Ear::default());
+        let mut told = Vec::new();
         for (id, inbox) in inboxes.into_iter().enumerate() {
             let stats = &region.layout().workers[id];
-            let peers = meshes.remove(0);
-            let worker =
-                Worker::new(id as u16, inbox, fdb.clone(), claims.clone(), peers, stats, troubles.clone())
-                    .map_err(fail("make a worker"))?;
+            let (events, tell) = Events::new(ear.clone());
+            told.push(tell);
+            let (fdb, claims) = (fdb.clone(), claims.clone());
+            let (mesh, troubles) = (meshes.remove(0), troubles.clone());
+            let mut worker = Worker::new(id as u16, inbox, fdb, claims, mesh, stats, troubles, events)
+                .map_err(fail("make a worker"))?;
             let cpu = cpus.get(id).copied();
             std::thread::Builder::new()
                 .name(format!("worker-{id}"))
                 .spawn(move || {
-                    place(cpu, realtime_priority);
+                    place(&mut worker, cpu, realtime_priority);
                     worker.run()
                 })
                 .map_err(fail("start a worker thread"))?;
         }
         if realtime_priority.is_some() {
             // That is for the workers: other threads, and this one where it has it, are ordinary.
-            schedule(libc::SCHED_OTHER, 0).map_err(fail("leave real-time priority to the workers"))?;
+            schedule(libc::SCHED_OTHER, 0)
+                .map_err(io::Error::from)
+                .map_err(fail("leave real-time priority to the workers"))?;
         }
         let now = clock_gettime(ClockId::Realtime);
         let switch = Arc::new(Self {
@@ -200,13 +210,21 @@ impl Switch {
         std::thread::Builder::new().name("warden".into()).spawn(watch).map_err(fail("start the warden"))?;
         let ager = switch.clone();
         let age = move || {
+            let mut leaked = 0;
             loop {
                 std::thread::sleep(Duration::from_secs(10));
                 let now = crate::worker::clock() / 1_000_000_000;
                 ager.fdb.sweep(now.saturating_sub(LEARNED_FOR) as u32, None);
+                if slots::leaked() > leaked {
+                    leaked = slots::leaked();
+                    tracing::error!(frames = leaked, "memory of frames was lost: a bug, please report it");
+                }
             }
         };
         std::thread::Builder::new().name("ager".into()).spawn(age).map_err(fail("start the ager"))?;
+        teller::spawn(switch.clone(), ear, told).map_err(fail("start the teller"))?;
+        // Not before: a thread inherits what the first one has, and that has had a worker's priority.
+        tidegate_log::release();
         Ok(switch)
     }
 }
@@ -360,24 +378,20 @@ fn mesh(handles: &[WorkerHandle]) -> Vec<Peers> {
     mesh
 }
 
-/// Pins the calling thread and gives it its priority, saying so where that fails.
-fn place(cpu: Option<usize>, realtime_priority: Option<u8>) {
+/// Pins the calling thread, which is `worker`'s, and gives it its priority; it says so where that fails.
+fn place(worker: &mut Worker, cpu: Option<usize>, realtime_priority: Option<u8>) {
     if let Some(cpu) = cpu {
         let mut set = CpuSet::new();
         set.set(cpu);
         if let Err(error) = sched_setaffinity(None, &set) {
-            tracing::warn!(cpu, %error, "worker cannot be pinned; it runs where the scheduler puts it");
+            worker.note(Event::NotPinned { cpu, error });
         }
     }
     if let Some(priority) = realtime_priority {
         if !has_realtime_priority(priority)
             && let Err(error) = schedule(libc::SCHED_FIFO, priority)
         {
-            tracing::warn!(
-                priority,
-                %error,
-                "worker gets no real-time priority (needs CPUSchedulingPolicy= of the unit, CAP_SYS_NICE or RLIMIT_RTPRIO)"
-            );
+            worker.note(Event::NotRealTime { priority, error });
         }
     } else {
         short_slice();
@@ -385,12 +399,12 @@ fn place(cpu: Option<usize>, realtime_priority: Option<u8>) {
 }
 
 /// Puts the calling thread under `policy` (sched(7)).
-fn schedule(policy: i32, priority: u8) -> io::Result<()> {
+fn schedule(policy: i32, priority: u8) -> rustix::io::Result<()> {
     let param = libc::sched_param { sched_priority: i32::from(priority) };
     // SAFETY: a plain call on the calling thread with a valid parameter.
     match unsafe { libc::sched_setscheduler(0, policy, &param) } {
         0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
     }
 }
 

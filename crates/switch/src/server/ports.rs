@@ -12,7 +12,6 @@ use crate::capture;
 use crate::control::keep::{Note, What};
 use crate::control::message::{Connection, PortStatus, Retired};
 use crate::fdb::PortIndex;
-use crate::log_limit::LogLimit;
 use crate::port::tap::TapPort;
 use crate::port::vhost::VhostPort;
 use crate::port::{Link, Port, PortContract, PortSet};
@@ -165,7 +164,6 @@ impl Switch {
             _account: account,
             broken: None,
             published: None,
-            lines: LogLimit::new(Instant::now()),
         };
         table.entries.insert(entry.vnic.name.clone(), entry);
         self.publish(table);
@@ -358,11 +356,8 @@ impl Switch {
             None if preallocated => Memory::Whole,
             None => Memory::Sparse,
         };
-        if let Some(why) = entry.suspended()
-            && let Some(suppressed) = entry.lines.line(Instant::now())
-        {
-            let vnic = &entry.vnic.name;
-            tracing::warn!(vnic, suppressed, "deadline suspended: {why}");
+        if let Some(why) = entry.suspended() {
+            tracing::warn!(vnic = entry.vnic.name, "deadline suspended: {why}");
         }
         self.publish(&mut table);
     }

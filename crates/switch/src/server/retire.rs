@@ -41,6 +41,7 @@ pub fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> io::Result<()> {
     if let Ok(Some((Request::Release, _))) = &answer {
         tracing::info!("another process goes on in our place");
         let _ = channel::send(stream, &Reply::Done, &[]);
+        tidegate_log::flush();
         std::process::exit(0);
     }
     drop(halted);

@@ -2,7 +2,6 @@
 
 use crate::claims::Named;
 use crate::fdb::{PortIndex, SegmentIndex};
-use crate::log_limit::LogLimit;
 use crate::port::{PortInfo, PortSet};
 use crate::quota::Account;
 use crate::stats::layout::VNICS;
@@ -46,8 +45,6 @@ pub struct Entry {
     pub broken: Option<String>,
     /// What the workers know.
     pub published: Option<PortInfo>,
-    /// What is written of it in the log.
-    pub lines: LogLimit,
 }
 
 /// A guest's memory, as far as it matters for a deadline.

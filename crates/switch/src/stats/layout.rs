@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 /// `tgstats` and a NUL, big-endian.
 pub const MAGIC: u64 = 0x7467_7374_6174_7300;
 /// Version of this layout.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 /// Most vNICs of one switch.
 pub const VNICS: usize = 1024;
 /// Most workers of one switch.
@@ -86,6 +86,8 @@ pub struct WorkerSlot {
     pub sleeps: Counter,
     /// Time asleep, ns.
     pub asleep: Counter,
+    /// [Events](crate::worker::events) that nobody was told of: more than there was room for.
+    pub events_lost: Counter,
 }
 
 /// Frames and bytes one way.

@@ -22,7 +22,6 @@ use super::session::{End, Session};
 use super::status::{ConnectionStatus, State};
 use super::wire::Parted;
 use super::{Keeper, NoKeeper, PortControl};
-use crate::log_limit::LogLimit;
 use crate::quota::{self, Account, Ledger};
 use crate::stats::ThrownOut;
 use std::io::{self, ErrorKind};
@@ -207,7 +206,6 @@ impl PortThread {
             keeper,
             status: status.clone(),
             mailbox: mailbox.clone(),
-            lines: LogLimit::new(Instant::now()),
         };
         let thread = std::thread::Builder::new().name(format!("port {name}")).spawn(move || port.run())?;
         Ok(Self { name, mailbox, status, errands, conduct, report, shared, thread: Some(thread) })
@@ -322,7 +320,6 @@ struct Port {
     keeper: Box<dyn Keeper>,
     status: Arc<ConnectionStatus>,
     mailbox: Arc<Mailbox>,
-    lines: LogLimit,
 }
 
 impl Port {
@@ -402,13 +399,7 @@ impl Port {
     fn turn_away(&mut self, stream: UnixStream) {
         self.service.errands.give_up(Parted(stream));
         self.status.update(|now| now.refused += 1);
-        if let Some(suppressed) = self.lines.line(Instant::now()) {
-            tracing::warn!(
-                port = self.config.name,
-                suppressed,
-                "front end refused: the port is in quarantine"
-            );
-        }
+        tracing::warn!(port = self.config.name, "front end refused: the port is in quarantine");
     }
 
     /// Says that errands keep the port from taking a front end, or not any more.
@@ -417,10 +408,9 @@ impl Port {
         let was = self.status.snapshot().closing;
         if long.is_some() != was {
             self.status.update(|now| now.closing = long.is_some());
-            if let (false, Some(suppressed)) = (was, self.lines.line(Instant::now())) {
+            if !was {
                 tracing::warn!(
                     port = self.config.name,
-                    suppressed,
                     "closing what the last front end shared takes long: no other is taken until it is done"
                 );
             }
@@ -429,9 +419,7 @@ impl Port {
 
     fn serve(&mut self, stream: UnixStream, restored: Option<Restored>) -> End {
         let port = self.config.name.clone();
-        if let Some(suppressed) = self.lines.line(Instant::now()) {
-            tracing::info!(port, suppressed, restored = restored.is_some(), "front end connected");
-        }
+        tracing::info!(port, restored = restored.is_some(), "front end connected");
         self.status.update(|now| {
             now.connects += 1;
             now.state = State::Connected;
@@ -443,7 +431,7 @@ impl Port {
         let (listener, service) = (self.listener.as_ref(), &self.service);
         let end = match Session::new(&stream, connection.clone(), &mut *self.keeper, service) {
             Ok(mut session) => match restored.map_or(Ok(true), |restored| session.restore(restored)) {
-                Ok(true) => session.run(&self.config, &mut self.lines, listener, &self.mailbox, &self.status),
+                Ok(true) => session.run(&self.config, listener, &self.mailbox, &self.status),
                 Ok(false) => End::NotOurs,
                 Err(reason) => End::Wrong(
                     ThrownOut::Message,
@@ -464,12 +452,9 @@ impl Port {
             End::NotOurs => ("the process that served it before goes on", None),
             End::Wrong(kind, reason) => (reason.as_str(), Some(*kind)),
         };
-        match self.lines.line(Instant::now()) {
-            Some(suppressed) if blame.is_some() => {
-                tracing::warn!(port, suppressed, "front end thrown out: {reason}");
-            }
-            Some(suppressed) => tracing::info!(port, suppressed, "{reason}"),
-            None => {}
+        match blame {
+            Some(_) => tracing::warn!(port, "front end thrown out: {reason}"),
+            None => tracing::info!(port, "{reason}"),
         }
         lock(&connection).close(reason, blame.is_some());
         if ours {

@@ -12,7 +12,6 @@ use super::kept::Numbered;
 use super::listener::PortConfig;
 use super::mailbox::Mailbox;
 use super::notifier::Report;
-use crate::log_limit::LogLimit;
 use crate::quota::Account;
 use crate::stats::ThrownOut;
 use crate::virtio::memory::RegionSpec;
@@ -79,15 +78,10 @@ impl Service {
     /// That of a port whose thread reads `mailbox`.
     pub fn new(config: &PortConfig, mailbox: &Arc<Mailbox>) -> Self {
         let conduct = Arc::new(Conduct::default());
-        let lines = Mutex::new(LogLimit::new(Instant::now()));
         let (name, record, mailbox) = (config.name.clone(), conduct.clone(), mailbox.clone());
         let report = move |event: Event| {
-            let now = Instant::now();
-            let line = lines.lock().unwrap_or_else(PoisonError::into_inner).line(now);
-            if let Some(suppressed) = line {
-                tracing::warn!(port = name, suppressed, "a thread of the switch was held up: it {event}");
-            }
-            if let Some(reason) = record.record(event, now) {
+            tracing::warn!(port = name, "a thread of the switch was held up: it {event}");
+            if let Some(reason) = record.record(event, Instant::now()) {
                 mailbox.post(|inbox| inbox.throw_out = Some((ThrownOut::Held, reason)));
             }
         };

@@ -18,7 +18,6 @@ use super::status::ConnectionStatus;
 use super::wire::{self, Glance, Header, Message};
 #[cfg(feature = "fuzzing")]
 use super::{errands::Errands, notifier::Notifier};
-use crate::log_limit::LogLimit;
 use crate::stats::ThrownOut;
 use rustix::event::PollFlags;
 use std::io::{self, Write};
@@ -123,7 +122,6 @@ impl<'s, 'c> Session<'s, 'c> {
     pub fn run(
         mut self,
         config: &PortConfig,
-        lines: &mut LogLimit,
         listener: Option<&UnixListener>,
         mailbox: &Mailbox,
         status: &ConnectionStatus,
@@ -172,10 +170,8 @@ impl<'s, 'c> Session<'s, 'c> {
             }
             deaf = failed;
             if refused > 0 {
-                if let Some(suppressed) = lines.line(Instant::now()) {
-                    let port = &config.name;
-                    tracing::warn!(port, suppressed, "{refused} front ends refused: one is connected");
-                }
+                let port = &config.name;
+                tracing::warn!(port, "{refused} front ends refused: one is connected");
                 status.update(|now| now.refused += refused);
             }
 

@@ -9,6 +9,7 @@
 
 use super::Worker;
 use super::crossing::Peer;
+use super::events::Event;
 use super::ingress::release_share;
 use super::settle::give_back;
 use crate::capture::CaptureTap;
@@ -18,7 +19,7 @@ use crate::port::{Link, NEVER, Port, PortContract, PortInfo};
 use crate::sched::Queued;
 use crate::stats::DropReason;
 use crate::vhost_user::VringSetup;
-use crate::vhost_user::conduct::Event;
+use crate::vhost_user::conduct;
 use crate::vhost_user::kick::Kick;
 use crate::vhost_user::notifier::Call;
 use crate::virtio::{DirtyLog, GuestMemory, sigbus};
@@ -31,7 +32,7 @@ pub enum Trouble {
     /// Its link broke: why.
     Broken(String),
     /// An object of its front end held the worker up.
-    Held(Event),
+    Held(conduct::Event),
     /// The worker was held up by some port's memory, whosever it is.
     HeldUp,
 }
@@ -50,11 +51,16 @@ impl Worker {
 
     /// Takes a port.
     pub fn add_port(&mut self, port: Box<Port>) {
-        let index = port.index;
+        let (index, mut refused) = (port.index, None);
         if let Link::Tap(tap) = &port.link {
             for (queue, end) in tap.queues.iter().enumerate() {
-                self.sleeper.add_tap(index, queue, &end.file);
+                if let Err(error) = self.sleeper.add_tap(index, queue, &end.file) {
+                    refused = Some(error);
+                }
             }
+        }
+        if let Some(error) = refused {
+            self.note(Event::TapNotPolled { port: index, error });
         }
         self.owned.push(index);
         self.ports[index as usize] = Some(port);
@@ -313,7 +319,11 @@ impl Worker {
     pub fn start_queue(&mut self, index: PortIndex, queue: u16, setup: VringSetup) -> Result<(), String> {
         let (id, now) = (self.id, self.now);
         let Some(vhost) = self.vhost(index) else { return Ok(()) };
-        vhost.start(queue, setup, index, id, now).map_err(|error| error.to_string())
+        let lost = vhost.start(queue, setup, index, id, now).map_err(|error| error.to_string())?;
+        if lost > 0 {
+            self.note(Event::FramesLost { port: index, queue, frames: lost });
+        }
+        Ok(())
     }
 
     /// Takes a queue of a quiet port out of service; returns where it stopped, and its notifications, for the

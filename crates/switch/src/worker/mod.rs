@@ -25,6 +25,7 @@
 //! - [`handover`]: an end with nothing in flight
 //! - [`handle`]: how other threads reach a worker
 //! - [`change`]: what they ask of it
+//! - [`events`]: what it has to say, for another thread to put in words
 
 mod addresses;
 mod budget;
@@ -34,6 +35,7 @@ pub mod deliver;
 pub mod egress;
 #[cfg(test)]
 mod equivalence;
+pub mod events;
 mod fast;
 pub mod flood;
 pub mod handle;
@@ -60,6 +62,7 @@ use crate::virtio::sigbus;
 use change::Troubles;
 use crossing::{Crossing, Fate, Peer};
 use deliver::Scratch;
+use events::{Event, Events};
 use flood::FloodPool;
 use handle::Bell;
 use rustix::time::{ClockId, clock_gettime};
@@ -130,6 +133,8 @@ pub struct Worker {
     /// Where it is told what is wrong with ports.
     troubles: Troubles,
     watch: Watch,
+    /// What another thread puts in words.
+    events: Events,
     stats: &'static WorkerSlot,
     /// H: loops longer than this are counted.
     host_latency: u64,
@@ -147,6 +152,7 @@ pub struct Worker {
 
 impl Worker {
     /// A worker without ports. `peers` has one entry per worker, none at `id`.
+    #[allow(clippy::too_many_arguments, reason = "each is a way to another party")]
     pub fn new(
         id: u16,
         inbox: Inbox,
@@ -155,6 +161,7 @@ impl Worker {
         peers: Peers,
         stats: &'static WorkerSlot,
         troubles: Troubles,
+        events: Events,
     ) -> std::io::Result<Self> {
         Ok(Self {
             id,
@@ -181,6 +188,7 @@ impl Worker {
             inbox,
             watch: Watch::new(troubles.clone()),
             troubles,
+            events,
             stats,
             host_latency: u64::MAX,
             now: clock(),
@@ -348,6 +356,14 @@ impl Worker {
             if let Some((_, bell)) = &self.peers[id] {
                 bell.ring();
             }
+        }
+    }
+
+    /// Has another thread put in words what happened.
+    #[cold]
+    pub fn note(&mut self, event: Event) {
+        if !self.events.note(event, self.now) {
+            self.stats.events_lost.add(1);
         }
     }
 

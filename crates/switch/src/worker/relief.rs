@@ -30,11 +30,10 @@ impl Worker {
         }
         let Link::Vhost(vhost) = &port.link else { return };
         let Some(Some(tx)) = vhost.tx.get(pair) else { return };
-        let Some((head, behind @ 1..)) = tx.ring.queue.held_back() else { return };
+        let Some((head, 1..)) = tx.ring.queue.held_back() else { return };
         let Some(oldest) = tx.slots.find(Owner::Ring { queue: pair as u16, head }) else { return };
         let frame = oldest.get();
         if !frame.is_realtime() && frame.shares.get() == 0 {
-            tracing::trace!(port = port.index, behind, "a frame holds others back");
             self.ask(port, frame.egress, true);
         } else {
             // Not looked for in every loop.

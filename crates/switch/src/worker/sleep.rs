@@ -54,12 +54,13 @@ impl Sleeper {
     }
 
     /// Listens for a tap's frames.
-    pub fn add_tap(&mut self, port: PortIndex, queue: usize, file: impl AsFd) {
+    ///
+    /// # Errors
+    /// The kernel does not allow it.
+    pub fn add_tap(&mut self, port: PortIndex, queue: usize, file: impl AsFd) -> rustix::io::Result<()> {
         let data = EventData::new_u64(TAP | u64::from(port) << 8 | queue as u64);
-        if let Err(error) = epoll::add(&self.epoll, file, data, EventFlags::IN | EventFlags::ET) {
-            tracing::error!(port, %error, "a tap cannot be polled");
-        }
         self.taps += 1;
+        epoll::add(&self.epoll, file, data, EventFlags::IN | EventFlags::ET)
     }
 
     /// Stops listening for a tap.

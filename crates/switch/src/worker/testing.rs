@@ -1,12 +1,14 @@
 //! A worker without a thread, for tests.
 
 use super::crossing::Peer;
+use super::events::{Event, Events};
 use super::{Peers, Worker, WorkerHandle, mailbox};
 use crate::claims::Claims;
 use crate::fdb::{Fdb, PortIndex, SegmentIndex};
 use crate::port::vhost::VhostPort;
 use crate::port::{Link, Port, PortContract, PortInfo, PortSet};
 use crate::stats::Region;
+use rtrb::Consumer;
 use std::cell::Cell;
 use std::sync::Arc;
 use tidegate_contract::{Host, Vnic};
@@ -27,11 +29,21 @@ pub fn set_time(now: u64) {
 
 /// A worker that is alone, and how to reach it.
 pub fn worker() -> (Worker, WorkerHandle) {
-    workers(1).remove(0)
+    let (worker, handle, _) = worker_and_events();
+    (worker, handle)
+}
+
+/// The same, with what it has to say.
+pub fn worker_and_events() -> (Worker, WorkerHandle, Consumer<Event>) {
+    all(1).remove(0)
 }
 
 /// Workers that send each other frames, and how to reach them.
 pub fn workers(count: usize) -> Vec<(Worker, WorkerHandle)> {
+    all(count).into_iter().map(|(worker, handle, _)| (worker, handle)).collect()
+}
+
+fn all(count: usize) -> Vec<(Worker, WorkerHandle, Consumer<Event>)> {
     let (handles, inboxes): (Vec<_>, Vec<_>) = (0..count).map(|_| mailbox().unwrap()).unzip();
     let mut peers: Vec<Peers> = (0..count).map(|_| (0..count).map(|_| None).collect()).collect();
     for (a, b) in (0..count).flat_map(|a| (0..a).map(move |b| (a, b))) {
@@ -44,9 +56,11 @@ pub fn workers(count: usize) -> Vec<(Worker, WorkerHandle)> {
     let all = inboxes.into_iter().zip(peers).zip(&region.layout().workers).enumerate();
     let workers = all.map(|(id, ((inbox, peers), stats))| {
         let (faults, _) = std::sync::mpsc::channel();
-        Worker::new(id as u16, inbox, fdb.clone(), claims.clone(), peers, stats, faults).unwrap()
+        let (events, told) = Events::new(Arc::default());
+        let (id, fdb, claims) = (id as u16, fdb.clone(), claims.clone());
+        (Worker::new(id, inbox, fdb, claims, peers, stats, faults, events).unwrap(), told)
     });
-    workers.zip(handles).collect()
+    workers.zip(handles).map(|((worker, told), handle)| (worker, handle, told)).collect()
 }
 
 /// Gives it a vhost-user port, with no front end and no limits.

@@ -90,6 +90,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         replace: args.replace,
         guest_memory: args.guest_memory << 30,
     };
+    // It gives up rights that threads would keep.
+    tidegate_log::hold();
     tidegate_switch::run(options).map_err(Failure::failed)
 }
 

@@ -12,6 +12,7 @@
 
 mod guests;
 
+use super::events::Events;
 use super::{Worker, mailbox, testing};
 use crate::fdb::{Fdb, SegmentIndex};
 use crate::frame::testing::{Frame, frame_up_to, hostile};
@@ -105,10 +106,12 @@ impl Switch {
         let region = usize::from(fast);
         let (_, inbox) = mailbox().unwrap();
         let (faults, _) = std::sync::mpsc::channel();
+        let (events, _) = Events::new(Arc::default());
         let fdb = Arc::new(Fdb::new());
         let worker_stats = REGIONS.with(|regions| &regions[region].layout().workers[0]);
         let mut worker =
-            Worker::new(0, inbox, fdb.clone(), Arc::default(), vec![None], worker_stats, faults).unwrap();
+            Worker::new(0, inbox, fdb.clone(), Arc::default(), vec![None], worker_stats, faults, events)
+                .unwrap();
         let mut switch = Vec::new();
         let mut all_stats = Vec::new();
         for index in 0..GUESTS {

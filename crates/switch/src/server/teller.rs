@@ -1,0 +1,82 @@
+//! Tells what workers noted, and what the filter of system calls denied: neither may wait for the log.
+//!
+//! ```text
+//!  workers ── events ──▶ ┐
+//!  SIGSYS ── denied ───▶ ┴ thread `teller` ──▶ tracing
+//! ```
+//!
+//! It sleeps until it is woken, and looks ten times a second at most.
+
+use super::Switch;
+use crate::confine::violation;
+use crate::fdb::PortIndex;
+use crate::worker::events::{Ear, Event};
+use rtrb::Consumer;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long it does not look again: whoever wakes it makes no system call meanwhile.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Starts the thread, which tells what comes out of `events`, one ring per worker.
+///
+/// # Errors
+/// No thread to be had.
+pub fn spawn(switch: Arc<Switch>, ear: Arc<Ear>, mut events: Vec<Consumer<Event>>) -> io::Result<()> {
+    let tell = move || {
+        ear.listen();
+        violation::tell_to(&ear);
+        let mut lost = vec![0; events.len()];
+        loop {
+            let mut busy = violation::tell();
+            for (worker, ring) in events.iter_mut().enumerate() {
+                while let Ok(event) = ring.pop() {
+                    switch.tell(worker, event);
+                    busy = true;
+                }
+                let lost_now = switch.region.layout().workers[worker].events_lost.get();
+                let more = lost_now - std::mem::replace(&mut lost[worker], lost_now);
+                if more > 0 {
+                    tracing::warn!(worker, "{more} more suppressed: events of this worker");
+                }
+            }
+            if busy { std::thread::sleep(PAUSE) } else { std::thread::park() }
+        }
+    };
+    std::thread::Builder::new().name("teller".into()).spawn(tell).map(drop)
+}
+
+impl Switch {
+    fn tell(&self, worker: usize, event: Event) {
+        match event {
+            Event::NotPinned { cpu, error } => {
+                tracing::warn!(worker, cpu, %error, "worker cannot be pinned; it runs where the scheduler puts it");
+            }
+            Event::NotRealTime { priority, error } => tracing::warn!(
+                worker,
+                priority,
+                %error,
+                "worker gets no real-time priority (needs CPUSchedulingPolicy= of the unit, CAP_SYS_NICE or RLIMIT_RTPRIO)"
+            ),
+            Event::TapNotPolled { port, error } => tracing::error!(
+                vnic = self.name_of(port),
+                %error,
+                "its tap cannot be listened to: what it sends may wait"
+            ),
+            Event::FramesLost { port, queue, frames } => tracing::warn!(
+                vnic = self.name_of(port),
+                queue,
+                frames,
+                "frames were lost with the process before"
+            ),
+        }
+    }
+
+    /// The vNIC at an index; empty where it has gone meanwhile.
+    fn name_of(&self, index: PortIndex) -> String {
+        let table = self.lock();
+        let entry = table.entries.values().find(|entry| entry.index == index);
+        entry.map_or_else(String::new, |entry| entry.vnic.name.clone())
+    }
+}

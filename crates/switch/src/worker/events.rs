@@ -1,0 +1,179 @@
+//! What a worker has to say, for another thread to put in words: no worker logs.
+//!
+//! ```text
+//!  worker ── note: a few bytes, without waiting ──▶ ring of ROOM ──▶ server::teller ──▶ tracing
+//!                └ full, or enough of that port: counted in its WorkerSlot
+//! ```
+
+use crate::fdb::PortIndex;
+use crate::stats::layout::VNICS;
+use rtrb::{Consumer, Producer, RingBuffer};
+use rustix::io::Errno;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+
+/// Events of one worker that may wait to be told.
+pub const ROOM: usize = 1024;
+/// Events of one port in one second: what a front end does over and over leaves room for what others do.
+const PER_PORT: u8 = 8;
+const SECOND: u64 = 1_000_000_000;
+
+/// One thing that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The worker runs on another CPU than it is meant to.
+    NotPinned {
+        /// The CPU it is meant for.
+        cpu: usize,
+        /// What the kernel said.
+        error: Errno,
+    },
+    /// The worker has no real-time priority.
+    NotRealTime {
+        /// The priority it is meant to have.
+        priority: u8,
+        /// What the kernel said.
+        error: Errno,
+    },
+    /// A tap cannot be listened to.
+    TapNotPolled {
+        /// Its port.
+        port: PortIndex,
+        /// What the kernel said.
+        error: Errno,
+    },
+    /// A queue starts with frames that a process before this one took and did not deliver.
+    FramesLost {
+        /// Its port.
+        port: PortIndex,
+        /// The queue.
+        queue: u16,
+        /// How many.
+        frames: u16,
+    },
+}
+
+impl Event {
+    fn port(self) -> Option<PortIndex> {
+        match self {
+            Self::NotPinned { .. } | Self::NotRealTime { .. } => None,
+            Self::TapNotPolled { port, .. } | Self::FramesLost { port, .. } => Some(port),
+        }
+    }
+}
+
+/// Wakes the thread that tells.
+#[derive(Debug, Default)]
+pub struct Ear(OnceLock<Thread>);
+
+impl Ear {
+    /// The calling thread is the one that tells.
+    pub fn listen(&self) {
+        let _ = self.0.set(std::thread::current());
+    }
+
+    /// It is to look. Makes a system call only where it sleeps; safe in a signal handler.
+    pub fn wake(&self) {
+        if let Some(thread) = self.0.get() {
+            thread.unpark();
+        }
+    }
+}
+
+/// A worker's end.
+pub struct Events {
+    ring: Producer<Event>,
+    ear: Arc<Ear>,
+    /// Events of each port since the begin of this second.
+    noted: Box<[u8; VNICS]>,
+    /// When it began, ns.
+    second: u64,
+}
+
+impl Events {
+    /// Both ends; `ear` is woken by each event.
+    pub fn new(ear: Arc<Ear>) -> (Self, Consumer<Event>) {
+        let (ring, told) = RingBuffer::new(ROOM);
+        (Self { ring, ear, noted: Box::new([0; VNICS]), second: 0 }, told)
+    }
+
+    /// Passes an event on that happened at `now` ns; `false` where there are too many.
+    #[cold]
+    pub fn note(&mut self, event: Event, now: u64) -> bool {
+        if now.saturating_sub(self.second) >= SECOND {
+            self.noted.fill(0);
+            self.second = now;
+        }
+        if let Some(port) = event.port() {
+            let noted = &mut self.noted[usize::from(port)];
+            if *noted == PER_PORT {
+                return false;
+            }
+            *noted += 1;
+        }
+        let fits = self.ring.push(event).is_ok();
+        self.ear.wake();
+        fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::testing;
+    use std::path::Path;
+
+    #[test]
+    fn a_full_ring_is_not_waited_for() {
+        let (mut events, mut told) = Events::new(Arc::default());
+        let event = |port| Event::FramesLost { port, queue: 1, frames: 1 };
+        let noted = (0..2000).filter(|n| events.note(event(n % 500), 0)).count();
+        assert_eq!(noted, ROOM);
+        assert_eq!(told.pop(), Ok(event(0)));
+    }
+
+    #[test]
+    fn one_port_leaves_room_for_the_others() {
+        let (mut events, mut told) = Events::new(Arc::default());
+        let event = |port| Event::FramesLost { port, queue: 1, frames: 1 };
+        for second in 0..3 {
+            let noted = (0..10_000).filter(|n| events.note(event(7), second * SECOND + n)).count();
+            assert_eq!(noted, usize::from(PER_PORT));
+        }
+        assert!(events.note(event(8), 2 * SECOND + 1));
+        assert_eq!(std::iter::from_fn(|| told.pop().ok()).last(), Some(event(8)));
+    }
+
+    #[test]
+    fn what_is_noted_too_often_is_counted() {
+        let (mut worker, _handle, mut told) = testing::worker_and_events();
+        let event = Event::TapNotPolled { port: 3, error: Errno::PERM };
+        (0..100).for_each(|_| worker.note(event));
+        assert_eq!(told.pop(), Ok(event));
+        assert_eq!((told.slots(), worker.stats.events_lost.get()), (7, 92));
+    }
+
+    /// What workers run does not log: whoever reads the log could stop every frame.
+    #[test]
+    fn nothing_that_a_worker_runs_logs() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut folders: Vec<_> =
+            ["worker", "port", "virtio", "sched", "frame"].map(|name| source.join(name)).into();
+        let mut files = vec![source.join("fdb.rs")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { folders.push(path) } else { files.push(path) }
+            }
+        }
+        assert!(files.len() > 60, "{files:?}");
+        for file in files {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+            let of_tests = file.components().any(|part| part.as_os_str() == "tests");
+            for word in ["tracing::", "eprint", "println!", "stderr()"] {
+                assert!(of_tests || !code.contains(word), "{}: {word}", file.display());
+            }
+        }
+    }
+}
