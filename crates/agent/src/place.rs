@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tidegate_contract::{Attach, Host, Rate, Vnic};
 use tidegate_switch::control::{Connection, Held, SwitchError};
-use tidegate_switch::stats::{Miss, VnicStats, WorkerStats};
+use tidegate_switch::stats::{LogStats, Miss, VnicStats, WorkerStats};
 
 /// One place.
 pub trait Place: Send {
@@ -137,6 +137,7 @@ impl Observed {
                 workers: vec![],
                 counts_latency: false,
                 denied_calls: 0,
+                log: None,
             },
             keeper: Keeper::default(),
             problem: None,
@@ -240,6 +241,8 @@ pub struct Evidence {
     pub counts_latency: bool,
     /// System calls denied to the place's process.
     pub denied_calls: u64,
+    /// What the log of the place's process does not tell, where it has one.
+    pub log: Option<LogStats>,
 }
 
 /// One change at a place.

@@ -85,7 +85,7 @@ pub use nftables::IngressChain;
 pub use plan::{Plan, no_shares_at, plan, refusals};
 pub use police::{Bucket, BucketError, Policed, Policer};
 pub use probe::{Missing, probe};
-pub use program::ProgramError;
+pub use program::{ProgramError, log_by_tracing};
 pub use shaping::{Ends, Refusal, Shaping, Share, Ways};
 pub use step::{Device, Step};
 pub use theirs::{Port, Theirs, rehearse};

@@ -1,18 +1,20 @@
-//! What front ends can do to the log of a switch, and the log to other front ends.
+//! What front ends and users of the API can do to the logs of switch and agent, and a log that is not read to them.
 //!
 //! ```text
 //!  liar ── kicks that no worker can listen to, nonsense, over and over ──▶ tidegate switch ── stderr ──▶ read, or not
-//!  a ──────────────────────── frames ───────────────────────────────────────────▶ b
+//!  a ──────────────────────── frames ──────────────────────────────────────────▶ b
+//!  tidegate apply, rm, over and over ──▶ tidegate agent ── stderr ──▶ read, or not
 //! ```
 
 use rustix::event::epoll;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, IoSlice, PipeReader, PipeWriter, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -21,30 +23,77 @@ use tidegate_contract::Vnic;
 use tidegate_frontend::front_end::{FrontEnd, Options};
 use tidegate_switch::control::{Client, Connection, Link};
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tidegate");
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// `tidegate switch`, its standard error a pipe of the smallest size.
-struct Switch {
+/// A process, its standard error a pipe of the smallest size.
+struct Process {
     child: Child,
-    dir: tempfile::TempDir,
     log: Option<PipeReader>,
-    /// The other end, which the switch has too.
+    /// The other end, which the process has too.
     into_log: Option<PipeWriter>,
+}
+
+impl Process {
+    fn start(arguments: &[&OsStr]) -> Self {
+        let (log, into_log) = std::io::pipe().unwrap();
+        rustix::pipe::fcntl_setpipe_size(&log, 4096).unwrap();
+        let child = Command::new(PROGRAM)
+            .env_remove("RUST_LOG")
+            .arg("-v")
+            .args(arguments)
+            .stderr(into_log.try_clone().unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, log: Some(log), into_log: Some(into_log) }
+    }
+
+    /// Whoever reads the log has stopped: there is room for no byte more.
+    fn fill_log(&mut self) {
+        let mut pipe = self.into_log.take().unwrap();
+        rustix::io::ioctl_fionbio(&pipe, true).unwrap();
+        while pipe.write(b"x").is_ok() {}
+        // The process has the same open file, and is to block.
+        rustix::io::ioctl_fionbio(&pipe, false).unwrap();
+    }
+
+    /// All that is logged until the result is asked for its lines.
+    fn read_log(&mut self) -> JoinHandle<Vec<String>> {
+        drop(self.into_log.take());
+        let log = self.log.take().unwrap();
+        std::thread::spawn(move || BufReader::new(log).lines().map(Result::unwrap).collect())
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// `tidegate switch`.
+struct Switch {
+    process: Process,
+    dir: tempfile::TempDir,
 }
 
 impl Switch {
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (log, into_log) = std::io::pipe().unwrap();
-        rustix::pipe::fcntl_setpipe_size(&log, 4096).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .env_remove("RUST_LOG")
-            .args(["-v", "switch", "--no-confinement", "--socket"])
-            .arg(dir.path().join("switch.sock"))
-            .stderr(into_log.try_clone().unwrap())
-            .spawn()
-            .unwrap();
-        let switch = Self { child, dir, log: Some(log), into_log: Some(into_log) };
+        let socket = dir.path().join("switch.sock");
+        let process = Process::start(&[
+            "switch".as_ref(),
+            "--no-confinement".as_ref(),
+            "--socket".as_ref(),
+            socket.as_os_str(),
+        ]);
+        let switch = Self { process, dir };
         until("the switch answers", || switch.client().is_some());
         switch
     }
@@ -59,14 +108,13 @@ impl Switch {
     }
 
     fn add(&self, name: &str, mac: u8) -> Vnic {
-        let text = format!(
-            "[vnic.{name}]\nattach = {{ vhost-user = \"{}\" }}\nmac = \"52:54:00:00:00:{mac:02x}\"\nsegment = 7\n",
-            self.socket(name).display()
-        );
-        let vnic = tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value;
+        let vnic = tidegate_contract::parse(&contract(&self.socket(name), name, mac), "test")
+            .unwrap()
+            .vnics
+            .remove(0);
         let listener = UnixListener::bind(self.socket(name)).unwrap();
-        self.client().unwrap().set_port(&vnic, Link::Listener(listener.as_fd())).unwrap();
-        vnic
+        self.client().unwrap().set_port(&vnic.value, Link::Listener(listener.as_fd())).unwrap();
+        vnic.value
     }
 
     fn guest(&self, name: &str, mac: u8) -> FrontEnd {
@@ -79,34 +127,47 @@ impl Switch {
         until("it is up", is_up);
         front
     }
-
-    /// Whoever reads the log has stopped: there is room for no byte more.
-    fn fill_log(&mut self) {
-        let mut pipe = self.into_log.take().unwrap();
-        rustix::io::ioctl_fionbio(&pipe, true).unwrap();
-        while pipe.write(b"x").is_ok() {}
-        // The switch has the same open file, and is to block.
-        rustix::io::ioctl_fionbio(&pipe, false).unwrap();
-    }
-
-    /// All that is logged within `time`, line by line.
-    fn lines(&mut self, time: Duration) -> Vec<String> {
-        drop(self.into_log.take());
-        let log = self.log.take().unwrap();
-        let child = self.child.id();
-        let reading = std::thread::spawn(move || BufReader::new(log).lines().map(Result::unwrap).collect());
-        std::thread::sleep(time);
-        // Its end ends the log.
-        let child = rustix::process::Pid::from_raw(child as i32).unwrap();
-        rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
-        reading.join().unwrap()
-    }
 }
 
-impl Drop for Switch {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+fn contract(socket: &Path, name: &str, mac: u8) -> String {
+    format!(
+        "[vnic.{name}]\nattach = {{ vhost-user = \"{}\" }}\nmac = \"52:54:00:00:00:{mac:02x}\"\nsegment = 7\n",
+        socket.display()
+    )
+}
+
+/// `tidegate agent` of a switch.
+struct Agent {
+    process: Process,
+    switch: Switch,
+}
+
+impl Agent {
+    fn start() -> Self {
+        let switch = Switch::start();
+        let path = |name: &str| switch.socket(name).into_os_string();
+        let [etc, state, control, api] = ["etc", "state", "switch.sock", "api.sock"].map(path);
+        let options = ["agent", "--config", "--state", "--switch", "--api"].map(OsStr::new);
+        let [agent, config, in_state, to_switch, at_api] = options;
+        let arguments: [&OsStr; 9] =
+            [agent, config, &etc, in_state, &state, to_switch, &control, at_api, &api];
+        let agent = Self { process: Process::start(&arguments), switch };
+        until("the agent answers", || agent.tidegate(&["vnic", "ls"], "").status.success());
+        agent
+    }
+
+    /// Runs a command against it.
+    fn tidegate(&self, arguments: &[&str], input: &str) -> Output {
+        let mut child = Command::new(PROGRAM)
+            .env("TIDEGATE_API", self.switch.socket("api.sock"))
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
     }
 }
 
@@ -211,9 +272,10 @@ fn a_front_end_fills_no_log() {
     {
         let mut switch = Switch::start();
         let mut liar = Liar::start(&switch, lie);
-        let time = Duration::from_secs(13);
-        let lines = switch.lines(time);
-        let lies = liar.stop();
+        let (lines, time) = (switch.process.read_log(), Duration::from_secs(13));
+        std::thread::sleep(time);
+        switch.process.kill();
+        let (lines, lies) = (lines.join().unwrap(), liar.stop());
         println!("{name}: {lies} lies in {} s, {} lines", time.as_secs(), lines.len());
         assert!(lies > 500, "{name}: {lies} lies are no flood");
         assert!(
@@ -231,7 +293,7 @@ fn a_front_end_fills_no_log() {
 fn a_log_that_nobody_reads_stops_no_frame() {
     let mut switch = Switch::start();
     let (mut a, mut b) = (switch.guest("a", 1), switch.guest("b", 2));
-    switch.fill_log();
+    switch.process.fill_log();
     let alone = carried(&mut a, &mut b, Duration::from_secs(1));
     let mut liar = Liar::start(&switch, bad_kicks);
     std::thread::sleep(Duration::from_secs(2));
@@ -243,4 +305,51 @@ fn a_log_that_nobody_reads_stops_no_frame() {
     assert!(beside * 10 > alone, "{beside} frames while nobody reads the log, {alone} before");
     drop(switch);
     liar.stop();
+}
+
+#[test]
+fn a_user_of_the_api_fills_no_log() {
+    let mut agent = Agent::start();
+    let (of_agent, of_switch) = (agent.process.read_log(), agent.switch.process.read_log());
+    let rounds = 400;
+    for round in 0..rounds {
+        // As many names as there are rounds.
+        let name = format!("v{round}");
+        let text = contract(&agent.switch.socket(&name), &name, 1);
+        let applied = agent.tidegate(&["apply", "-f", "-"], &text);
+        assert!(applied.status.success(), "{applied:?}");
+        let refused = agent.tidegate(&["apply", "-f", "-"], "[vnic.v]\n");
+        assert!(!refused.status.success(), "{refused:?}");
+        assert!(agent.tidegate(&["vnic", "rm", &name], "").status.success());
+    }
+    agent.process.kill();
+    agent.switch.process.kill();
+    for (process, lines) in [("agent", of_agent), ("switch", of_switch)] {
+        let lines = lines.join().unwrap();
+        println!("{process}: {} lines of {rounds} rounds", lines.len());
+        assert!(lines.len() < rounds, "{process}: {} lines, the last {:?}", lines.len(), lines.last());
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_no_query() {
+    let mut agent = Agent::start();
+    agent.process.fill_log();
+    let began = Instant::now();
+    for round in 0..3 {
+        let name = format!("v{round}");
+        let text = contract(&agent.switch.socket(&name), &name, round);
+        for (arguments, input) in [
+            (&["plan", "-f", "-"][..], text.as_str()),
+            (&["apply", "-f", "-"], &text),
+            (&["vnic", "ls"], ""),
+            (&["vnic", "show", &name], ""),
+            (&["why", &name], ""),
+            (&["vnic", "rm", &name], ""),
+        ] {
+            let done = agent.tidegate(arguments, input);
+            assert!(done.status.success(), "{arguments:?} after {:?}: {done:?}", began.elapsed());
+        }
+    }
+    println!("18 commands in {:?}", began.elapsed());
 }

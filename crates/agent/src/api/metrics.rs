@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 use tidegate_contract::{Nanos, Rate, Vnic};
-use tidegate_switch::stats::{Delay, Traffic, VnicStats};
+use tidegate_switch::stats::{Delay, LogStats, Traffic, VnicStats};
 
 /// Of the answer.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -161,6 +161,25 @@ impl Collector for Snapshot {
         out.family("switch_denied_calls", "System calls denied to the switch", Counter, {
             [(vec![], host.denied_calls as f64)].into_iter()
         })?;
+        out.family("worker_events_lost", "Events of a worker that the log does not tell of", Counter, {
+            workers().map(|(l, w)| (l, w.events_lost as f64))
+        })?;
+        let logs = |count: fn(&LogStats) -> u64| {
+            let of = move |(process, log)| (vec![("process", String::as_str(process))], count(log) as f64);
+            host.logs.iter().map(of)
+        };
+        out.family(
+            "log_lost_lines",
+            "Lines that were not written, since who reads the log is slow",
+            Counter,
+            logs(|log| log.lost),
+        )?;
+        out.family(
+            "log_suppressed_lines",
+            "Lines that were left out, since there had been enough of their kind",
+            Counter,
+            logs(|log| log.suppressed),
+        )?;
         out.family("place_reachable", "1 where the place answers", Gauge, {
             host.places.iter().map(|p| (vec![("place", p.name.as_str())], f64::from(u8::from(p.reachable))))
         })?;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tidegate_contract::{Host, Rate, Vnic};
 use tidegate_switch::control::{Connection, Held};
-use tidegate_switch::stats::{Miss, VnicStats, WorkerStats};
+use tidegate_switch::stats::{LogStats, Miss, VnicStats, WorkerStats};
 use utoipa::ToSchema;
 
 /// Any refusal.
@@ -37,6 +37,10 @@ pub struct HostView {
     pub workers: Vec<WorkerStats>,
     /// System calls denied to the switch since it was started: none, unless there is a bug or an intruder.
     pub denied_calls: u64,
+    /// What the logs of `agent` and `switch` do not tell, since each was started.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub logs: BTreeMap<String, LogStats>,
     /// Attempts to bring a contract into force that failed, since the agent started.
     pub reconcile_errors: u64,
     /// Differences between contract and place that the agent found and set right, since it started.

@@ -103,6 +103,7 @@ impl KernelPlace {
     /// What it was told is kept in `state`. The second value is what was damaged.
     pub fn new(state: &Path) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
+        tidegate_kernel::log_by_tracing();
         Ok((
             Self {
                 kernel: None,

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_contract::{Admission, Vnic};
+use tidegate_switch::stats::LogStats;
 
 /// How a contract stands at its place.
 struct Standing<'a> {
@@ -129,6 +130,7 @@ impl Reconciler {
             admission,
             workers: evidence().flat_map(|e| e.workers.clone()).collect(),
             denied_calls: evidence().map(|e| e.denied_calls).sum(),
+            logs: self.logs(),
             reconcile_errors: self.reconcile_errors,
             drift_repaired: self.drift_repaired,
         };
@@ -142,6 +144,17 @@ impl Reconciler {
         let published =
             Arc::new(Published { host, status, vnics, misses, guests, written: Default::default() });
         *self.board.write().unwrap_or_else(std::sync::PoisonError::into_inner) = published;
+    }
+}
+
+impl Reconciler {
+    /// What this process's log does not tell, and those of places that have one.
+    fn logs(&self) -> BTreeMap<String, LogStats> {
+        let tidegate_log::Counts { lost, suppressed } = tidegate_log::counts();
+        let ours = ("agent".to_owned(), LogStats { lost, suppressed });
+        let seen = self.places.iter().zip(&self.seen);
+        let theirs = seen.filter_map(|(p, s)| Some((p.name().to_owned(), s.as_ref().ok()?.evidence.log?)));
+        std::iter::once(ours).chain(theirs).collect()
     }
 }
 
@@ -162,6 +175,7 @@ pub(super) fn nothing() -> Published {
         admission: Default::default(),
         workers: vec![],
         denied_calls: 0,
+        logs: BTreeMap::new(),
         reconcile_errors: 0,
         drift_repaired: 0,
     };

@@ -68,6 +68,7 @@ mod tests {
             workers: vec![],
             counts_latency: true,
             denied_calls: 0,
+            log: None,
         }
     }
 

@@ -177,6 +177,7 @@ fn evidence(reader: &Reader) -> Evidence {
         workers: reader.workers(),
         counts_latency: true,
         denied_calls: reader.denied_calls(),
+        log: Some(reader.log()),
         vnics,
     }
 }

@@ -47,7 +47,10 @@ fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>)
         Request::Hello | Request::Retire | Request::Release => {
             return Reply::Refused("not at this point of the conversation".into());
         }
-        Request::Ports => return Reply::Ports(switch.ports()),
+        Request::Ports => {
+            switch.publish_log();
+            return Reply::Ports(switch.ports());
+        }
         Request::SetHost(host) => switch.set_host(host),
         Request::SetPort { vnic, link } => match (link, descriptors.len()) {
             (LinkKind::Keep, 0) => switch.set_port(*vnic, Connect::Keep),

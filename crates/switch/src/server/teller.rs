@@ -73,6 +73,13 @@ impl Switch {
         }
     }
 
+    /// Counts where others read it what the log does not tell.
+    pub(super) fn publish_log(&self) {
+        let (layout, counts) = (self.region.layout(), tidegate_log::counts());
+        layout.log_lost.set(counts.lost);
+        layout.log_suppressed.set(counts.suppressed);
+    }
+
     /// The vNIC at an index; empty where it has gone meanwhile.
     fn name_of(&self, index: PortIndex) -> String {
         let table = self.lock();

@@ -67,6 +67,10 @@ pub struct Layout {
     pub workers_used: Counter,
     /// System calls denied to the process; see [`crate::confine::violation`].
     pub denied_calls: Counter,
+    /// Lines of the log that were not written, since who reads it is too slow.
+    pub log_lost: Counter,
+    /// Lines of the log that were left out, since there had been enough of their kind.
+    pub log_suppressed: Counter,
     /// One per worker.
     pub workers: [WorkerSlot; WORKERS],
     /// One per vNIC, at the port's index.

@@ -136,6 +136,18 @@ pub struct WorkerStats {
     pub sleeps: u64,
     /// Time asleep, ns.
     pub asleep_ns: u64,
+    /// Events of it that the log does not tell of, since there were too many.
+    #[serde(default)]
+    pub events_lost: u64,
+}
+
+/// What a process's log does not tell, since the process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogStats {
+    /// Lines that were not written: who reads the log is too slow.
+    pub lost: u64,
+    /// Lines that were left out, since there had been enough of their kind.
+    pub suppressed: u64,
 }
 
 impl Reader {
@@ -198,6 +210,12 @@ impl Reader {
         self.layout().denied_calls.get()
     }
 
+    /// What the switch's log does not tell.
+    pub fn log(&self) -> LogStats {
+        let layout = self.layout();
+        LogStats { lost: layout.log_lost.get(), suppressed: layout.log_suppressed.get() }
+    }
+
     /// All workers' accounts.
     pub fn workers(&self) -> Vec<WorkerStats> {
         let layout = self.layout();
@@ -210,6 +228,7 @@ impl Reader {
                 longest_loop_ns: w.longest_loop.get(),
                 sleeps: w.sleeps.get(),
                 asleep_ns: w.asleep.get(),
+                events_lost: w.events_lost.get(),
             })
             .collect()
     }
