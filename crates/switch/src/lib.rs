@@ -24,6 +24,7 @@
 //! - [`quota`]: what front ends may take of what the process has
 //! - [`capture`]: copies of frames, as pcapng
 //! - [`control`]: what the agent asks of the switch
+//! - [`foreign`]: descriptors that others made
 //! - [`confine`]: the rights the process gives up
 //! - [`server`]: the process: workers, ports, the control socket
 
@@ -33,6 +34,7 @@ pub mod confine;
 pub mod control;
 pub mod eventfd;
 pub mod fdb;
+pub mod foreign;
 pub mod frame;
 pub mod port;
 pub mod quota;

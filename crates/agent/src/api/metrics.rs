@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 use tidegate_contract::{Nanos, Rate, Vnic};
-use tidegate_switch::stats::{Delay, LogStats, Traffic, VnicStats};
+use tidegate_switch::stats::{Delay, LogStats, Traffic, VnicStats, total};
 
 /// Of the answer.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -281,7 +281,7 @@ impl Families<'_, '_> {
             let labels: Labels<'_> = vec![("vnic", name)];
             encoder.encode_family(&labels)?.encode_histogram::<[(&str, &str); 0]>(
                 sum(delay),
-                delay.buckets.iter().map(|(_, n)| n).sum(),
+                total(delay.buckets.iter().map(|(_, n)| *n)),
                 &buckets(delay),
                 None,
             )?;
@@ -308,7 +308,7 @@ fn buckets(delay: &Delay) -> Vec<(f64, u64)> {
     let mut up_to = |limit: u64| {
         let mut n = 0;
         while let Some((_, count)) = rest.next_if(|(upper, _)| *upper <= limit) {
-            n += count;
+            n = count.saturating_add(n);
         }
         n
     };

@@ -176,8 +176,11 @@ impl SocketFile {
         }
     }
 
-    /// The one that a socket of ours is bound to.
-    fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
+    /// The one that a Unix socket is bound to, or that a connection was accepted at.
+    ///
+    /// # Errors
+    /// There is none, or EPERM without CAP_NET_ADMIN.
+    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
         // SAFETY: the request takes no argument; what it returns is an error or a new descriptor, which is nobody
         // else's.
         let file = unsafe {

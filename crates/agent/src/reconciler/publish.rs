@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_contract::{Admission, Vnic};
-use tidegate_switch::stats::LogStats;
+use tidegate_switch::stats::{LogStats, total};
 
 /// How a contract stands at its place.
 struct Standing<'a> {
@@ -129,7 +129,7 @@ impl Reconciler {
             files: self.file_views(),
             admission,
             workers: evidence().flat_map(|e| e.workers.clone()).collect(),
-            denied_calls: evidence().map(|e| e.denied_calls).sum(),
+            denied_calls: total(evidence().map(|e| e.denied_calls)),
             logs: self.logs(),
             reconcile_errors: self.reconcile_errors,
             drift_repaired: self.drift_repaired,

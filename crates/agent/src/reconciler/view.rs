@@ -9,7 +9,7 @@ use crate::place::Evidence;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tidegate_contract::{Admission, Vnic};
-use tidegate_switch::stats::{Miss, Traffic, WorkerStats};
+use tidegate_switch::stats::{Miss, Traffic, WorkerStats, total};
 
 /// What is promised, with what was seen beside it; `suspended` says of a vNIC why its deadline is not promised.
 pub fn admission(
@@ -17,13 +17,13 @@ pub fn admission(
     evidence: &[&Evidence],
     suspended: impl Fn(&str) -> Option<String>,
 ) -> AdmissionView {
-    let violated = |workers: &[WorkerStats]| workers.iter().map(|w| w.loops_over_budget).sum::<u64>();
+    let violated = |workers: &[WorkerStats]| total(workers.iter().map(|w| w.loops_over_budget));
     let bounds = admission.bounds.iter().map(|b| {
         let place = evidence.iter().find(|e| e.vnics.contains_key(&b.vnic));
         let (violations, counted) = match place {
             Some(place) if !place.counts_latency => (0, "nobody counts how often it does not, here".into()),
             Some(place) => counted(violated(&place.workers)),
-            None => counted(evidence.iter().map(|e| violated(&e.workers)).sum()),
+            None => counted(total(evidence.iter().map(|e| violated(&e.workers)))),
         };
         let seen = place.and_then(|e| e.vnics.get(&b.vnic)).map(|s| s.realtime_worst_ns);
         Promise {

@@ -13,33 +13,25 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use tidegate_switch::control::keep::{Note, Notes, What};
+use tidegate_switch::control::keep::Notes;
+use tidegate_switch::control::told::{Connected, Told};
 use tidegate_switch::control::{Client, SwitchError};
+use tidegate_switch::foreign::{Budget, Foreign};
 use tidegate_switch::stats::Reader;
-use tidegate_switch::vhost_user::kept::{Descriptors, Kept};
 
 /// How long the notes of a switch that is gone take to be read at most.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// A front end's connection.
-#[derive(Debug)]
-pub struct Connected {
-    /// What it has said.
-    pub kept: Kept,
-    /// All descriptors of it.
-    pub descriptors: Descriptors,
-    /// For how many messages that holds.
-    messages: u64,
-}
+/// Notes that are read as they come: all ports may speak at once.
+const AT_ONCE: u32 = 50_000;
+/// After those, one in this time.
+const PAUSE: Duration = Duration::from_micros(200);
+/// How often it is looked whether descriptors were closed, where there are too many.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What one switch has told.
 #[derive(Debug, Default)]
 struct Table {
-    connections: BTreeMap<String, Option<Connected>>,
-    /// Descriptors of connections, before the note that says what they are.
-    coming: BTreeMap<String, Descriptors>,
-    /// Listening sockets and taps.
-    links: BTreeMap<String, Vec<OwnedFd>>,
+    told: Told,
     over: bool,
 }
 
@@ -62,12 +54,14 @@ pub struct FdStore {
 }
 
 impl FdStore {
-    /// Begins to keep what the switch of `client` has; when it is gone the next one is looked for.
-    pub fn start(client: &mut Client, watch: &Arc<Watch>) -> Result<Self, SwitchError> {
+    /// Begins to keep what the switch of `client` has, as many descriptors as `budget` allows; when it is gone the next
+    /// one is looked for.
+    pub fn start(client: &mut Client, watch: &Arc<Watch>, budget: &Arc<Budget>) -> Result<Self, SwitchError> {
         let (_, reader, statistics) = client.hello()?;
         let notes = client.keep()?;
         let shared = Arc::new(Shared::default());
-        let thread = Thread { shared: shared.clone(), notes, watch: Arc::downgrade(watch) };
+        let (watch, budget) = (Arc::downgrade(watch), Arc::clone(budget));
+        let thread = Thread { shared: shared.clone(), notes, watch, budget };
         if let Err(error) = std::thread::Builder::new().name("fdstore".into()).spawn(move || thread.run()) {
             tracing::error!(%error, "no thread to keep connections: a crash of the switch will cost them");
             shared.lock().over = true;
@@ -82,12 +76,12 @@ impl FdStore {
 
     /// Whether the switch said anything of a vNIC's connection.
     pub fn knows(&self, vnic: &str) -> bool {
-        self.shared.lock().connections.contains_key(vnic)
+        self.shared.lock().told.connections.contains_key(vnic)
     }
 
     /// A tap or a listening socket of a vNIC, given away.
-    pub fn take_link(&self, vnic: &str) -> Option<Vec<OwnedFd>> {
-        self.shared.lock().links.remove(vnic)
+    pub fn take_link(&self, vnic: &str) -> Option<Vec<Foreign>> {
+        self.shared.lock().told.links.remove(vnic)
     }
 
     /// Ends with the switch: what it told last becomes part of `estate`.
@@ -106,13 +100,13 @@ impl FdStore {
             table = self.shared.ended.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let (reader, statistics) = self.statistics;
-        for (vnic, connection) in std::mem::take(&mut table.connections) {
+        for (vnic, connection) in std::mem::take(&mut table.told.connections) {
             match connection {
                 Some(connection) => drop(estate.connections.insert(vnic, connection)),
                 None => drop(estate.connections.remove(&vnic)),
             }
         }
-        estate.links.append(&mut table.links);
+        estate.links.append(&mut table.told.links);
         // One that was killed before it had a port knows nothing of it: what was said to the one before holds.
         estate.connections.retain(|vnic, connection| {
             let true_now = reader.messages(vnic).is_none_or(|messages| messages == connection.messages);
@@ -134,7 +128,7 @@ pub struct Estate {
     /// Connections by vNIC.
     pub connections: BTreeMap<String, Connected>,
     /// Listening sockets and taps by vNIC.
-    pub links: BTreeMap<String, Vec<OwnedFd>>,
+    pub links: BTreeMap<String, Vec<Foreign>>,
     /// The statistics region.
     pub statistics: Option<OwnedFd>,
 }
@@ -143,18 +137,30 @@ struct Thread {
     shared: Arc<Shared>,
     notes: Notes,
     watch: Weak<Watch>,
+    budget: Arc<Budget>,
 }
 
 impl Thread {
     fn run(mut self) {
+        let mut pace = Pace::new(Instant::now());
         loop {
+            // A switch that tells without end is not read: it has to wait, not we.
+            if self.budget.is_over() {
+                std::thread::sleep(LOOK);
+                continue;
+            }
+            std::thread::sleep(pace.wait(Instant::now()));
             match self.notes.next() {
-                Ok(Some((note, descriptors))) => self.shared.lock().note(note, descriptors),
+                Ok(Some((note, descriptors))) => {
+                    let foreign = descriptors.into_iter().map(|fd| Foreign::new(fd, &self.budget)).collect();
+                    if let Err(nonsense) = self.shared.lock().told.note(note, foreign) {
+                        tracing::error!(%nonsense, "what the switch tells makes no sense");
+                    }
+                }
                 Ok(None) => break,
                 Err(error) => {
                     tracing::error!(%error, "what the switch tells cannot be read: its connections are not kept");
-                    let mut table = self.shared.lock();
-                    table.connections.clear();
+                    self.shared.lock().told.connections.clear();
                     break;
                 }
             }
@@ -168,42 +174,48 @@ impl Thread {
     }
 }
 
-impl Table {
-    fn note(&mut self, note: Note, descriptors: Vec<OwnedFd>) {
-        let vnic = note.vnic;
-        match note.what {
-            What::Descriptors(numbers) => {
-                self.coming.entry(vnic).or_default().extend(numbers.into_iter().zip(descriptors));
+/// How fast notes are read.
+struct Pace {
+    /// Most of the notes that may be read at once, and those that were not, each worth a [`PAUSE`].
+    saved: Duration,
+    at: Instant,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Self {
+        Self { saved: PAUSE * AT_ONCE, at: now }
+    }
+
+    /// How long to wait before the next one is read.
+    fn wait(&mut self, now: Instant) -> Duration {
+        let passed = now.saturating_duration_since(self.at);
+        self.saved = (self.saved + passed).min(PAUSE * AT_ONCE);
+        self.at = now;
+        match self.saved.checked_sub(PAUSE) {
+            Some(rest) => {
+                self.saved = rest;
+                Duration::ZERO
             }
-            What::Said { messages, kept } => {
-                let mut known = self.coming.remove(&vnic).unwrap_or_default();
-                if let Some(before) = self.connections.remove(&vnic).flatten() {
-                    known.extend(before.descriptors);
-                }
-                let mut needed = Descriptors::new();
-                for number in kept.numbers() {
-                    match known.remove(&number) {
-                        Some(fd) => drop(needed.insert(number, fd)),
-                        None if needed.contains_key(&number) => {}
-                        None => {
-                            tracing::error!(
-                                vnic,
-                                number,
-                                "a descriptor is missing: its connection is not kept"
-                            );
-                            self.connections.insert(vnic, None);
-                            return;
-                        }
-                    }
-                }
-                let connected = Connected { kept: *kept, descriptors: needed, messages };
-                self.connections.insert(vnic, Some(connected));
-            }
-            What::Gone => {
-                self.coming.remove(&vnic);
-                self.connections.insert(vnic, None);
-            }
-            What::Listener | What::Tap => drop(self.links.insert(vnic, descriptors)),
+            None => LOOK,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_without_end_are_read_at_a_pace() {
+        let start = Instant::now();
+        let (mut pace, mut now, mut read) = (Pace::new(start), start, 0u32);
+        while now < start + Duration::from_secs(10) {
+            // Each takes 10 us.
+            match pace.wait(now) {
+                Duration::ZERO => (read, now) = (read + 1, now + Duration::from_micros(10)),
+                wait => now += wait,
+            }
+        }
+        assert!((90_000..=101_000).contains(&read), "{read}");
     }
 }

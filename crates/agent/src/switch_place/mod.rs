@@ -11,7 +11,9 @@
 //! before it ended, and front ends do not notice.
 //!
 //! - `fdstore`: those duplicates
+//! - `left`: whether what is left is what it was said to be
 //! - `observe`: what is in force
+//! - `patience`: how long the switch may keep us waiting
 //! - `plan`: from wanted and observed to actions
 //! - `socket`: vhost-user sockets
 //! - `tap`: taps
@@ -20,7 +22,9 @@
 //! - `watch`: the switch that comes after one that is gone
 
 mod fdstore;
+mod left;
 mod observe;
+mod patience;
 mod plan;
 mod record;
 mod socket;
@@ -33,6 +37,7 @@ use crate::durable::DurableError;
 use crate::paths::{Entry, Inode, Namespace, PathError, Paths};
 use crate::place::{Action, Capabilities, Capture, Observed, Place, PlaceError, Refusal, Wanted};
 use fdstore::{Estate, FdStore};
+use patience::Patience;
 use record::Record;
 use socket::{Dialled, Earlier};
 use std::collections::HashMap;
@@ -40,8 +45,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tidegate_contract::{Attach, Host, SocketMode, Vnic};
+use tidegate_switch::control::client::PATIENCE;
+use tidegate_switch::control::told::Connected;
 use tidegate_switch::control::{Client, Hello, Link, SwitchError};
+use tidegate_switch::foreign::{Budget, Foreign};
 use tidegate_switch::stats::Reader;
 pub use watch::Wake;
 use watch::Watch;
@@ -64,6 +73,11 @@ pub struct SwitchPlace {
     kept: Option<FdStore>,
     /// What switches before it have left and it has not got yet.
     estate: Estate,
+    /// Of its descriptors.
+    budget: Arc<Budget>,
+    patience: Patience,
+    /// What went wrong when it was last asked at length.
+    trouble: String,
     watch: Arc<Watch>,
 }
 
@@ -75,7 +89,8 @@ struct Session {
 
 /// Duplicates of what the switch was given.
 enum Held {
-    Listener(OwnedFd),
+    /// Who connects to it puts things into it.
+    Listener(Foreign),
     Tap(Vec<OwnedFd>),
 }
 
@@ -100,31 +115,66 @@ impl SwitchPlace {
             started: 0,
             kept: None,
             estate: Estate::default(),
+            budget: Budget::half_of_all(),
+            patience: Patience::new(Instant::now()),
+            trouble: String::new(),
             watch: Watch::new(path, wake),
         };
         Ok((place, damage))
     }
 
-    /// Asks the switch; a conversation that broke off is given up, to be begun anew by the next question.
+    /// Asks the switch; a conversation that broke off is given up, to be begun anew by the next question. One that
+    /// keeps us waiting is not asked all the time.
     fn ask<T>(
         &mut self,
         question: impl FnOnce(&mut Session) -> Result<T, SwitchError>,
     ) -> Result<T, SwitchError> {
         cut::point();
-        let session = self.session.take().filter(|session| !session.client.is_closed());
-        let answer = session.map_or_else(|| self.connect(), Ok).and_then(|mut session| {
-            let answer = question(&mut session);
-            if matches!(answer, Ok(_) | Err(SwitchError::Refused(_))) {
-                self.session = Some(session);
-            }
-            answer
-        });
+        let began = Instant::now();
+        let answer = match self.patience.for_question(began) {
+            Some(patience) => self.ask_within(patience, question),
+            None => Err(SwitchError::Broken { path: self.path.clone(), reason: self.trouble.clone() }),
+        };
+        self.patience.spent(began.elapsed());
         if matches!(answer, Err(SwitchError::Unreachable { .. } | SwitchError::Broken { .. })) {
             // Whatever step it was gone at: the next one is not to wait for a tick.
             self.watch.look();
         }
         cut::point();
         answer
+    }
+
+    fn ask_within<T>(
+        &mut self,
+        patience: Duration,
+        question: impl FnOnce(&mut Session) -> Result<T, SwitchError>,
+    ) -> Result<T, SwitchError> {
+        let began = Instant::now();
+        let session = self.session.take().filter(|session| !session.client.is_closed());
+        let mut answer = session.map_or_else(|| self.connect(patience), Ok).and_then(|mut session| {
+            session.client.set_patience(patience);
+            let answer = question(&mut session);
+            if matches!(answer, Ok(_) | Err(SwitchError::Refused(_))) {
+                self.session = Some(session);
+            }
+            answer
+        });
+        if let Err(SwitchError::Broken { reason, .. }) = &mut answer {
+            // A short wait in vain says less than the long one before it.
+            if patience < PATIENCE && began.elapsed() >= patience && !self.trouble.is_empty() {
+                reason.clone_from(&self.trouble);
+            } else {
+                self.trouble.clone_from(reason);
+            }
+        }
+        answer
+    }
+
+    /// A connection for questions that take so long at most.
+    fn client(&self, patience: Duration) -> Result<Client, SwitchError> {
+        let mut client = Client::connect(&self.path)?.apart()?;
+        client.set_patience(patience);
+        Ok(client)
     }
 
     /// What is ours, as it was last given to the switch.
@@ -136,8 +186,8 @@ impl SwitchPlace {
             .collect()
     }
 
-    fn connect(&mut self) -> Result<Session, SwitchError> {
-        let mut client = Client::connect(&self.path)?;
+    fn connect(&mut self, patience: Duration) -> Result<Session, SwitchError> {
+        let mut client = self.client(patience)?;
         let (hello, reader, _) = client.hello()?;
         if hello.started != self.started {
             self.host = None;
@@ -158,7 +208,7 @@ impl SwitchPlace {
             self.started = hello.started;
         }
         if self.kept.as_ref().is_none_or(FdStore::is_over) {
-            self.kept = Some(FdStore::start(&mut Client::connect(&self.path)?, &self.watch)?);
+            self.kept = Some(FdStore::start(&mut self.client(patience)?, &self.watch, &self.budget)?);
         }
         Ok(Session { client, reader, hello })
     }
@@ -208,7 +258,7 @@ impl SwitchPlace {
             Attach::VhostUser { path, mode: SocketMode::Server, owner } => {
                 let entry = self.entry(path).map_err(PlaceError::Failed)?;
                 let known = self.record.get(name).and_then(|m| m.socket);
-                let held = self.held.remove(name).or_else(|| self.left_listener(name));
+                let held = self.held.remove(name).or_else(|| self.left_listener(name, &entry));
                 let held = match (held, known) {
                     (Some(Held::Listener(fd)), Some(inode))
                         if entry.look().is_ok_and(|there| there.inode() == Some(inode)) =>
@@ -227,7 +277,9 @@ impl SwitchPlace {
                             return Err(PlaceError::Failed(why));
                         }
                         self.record.intend_socket(vnic).map_err(not_recorded)?;
-                        socket::listen_at(&entry, owner, earlier).map_err(PlaceError::Failed)?
+                        let (fd, inode) =
+                            socket::listen_at(&entry, owner, earlier).map_err(PlaceError::Failed)?;
+                        (Foreign::new(fd, &self.budget), inode)
                     }
                 };
                 let given = self.connect_port(vnic, Some(fd.as_fd()), Link::Listener(fd.as_fd()));
@@ -248,7 +300,9 @@ impl SwitchPlace {
                 self.record.put(vnic, None);
             }
             Attach::Tap { name: interface, netns } => {
-                let held = match self.held.remove(name).or_else(|| self.left_tap(name)) {
+                let held = self.held.remove(name);
+                let held = held.or_else(|| self.left_tap(name, interface, netns.as_deref()));
+                let held = match held {
                     Some(Held::Tap(queues))
                         if queues.len() == usize::from(vnic.queues)
                             && tap::broken(&queues[0], interface).is_none() =>
@@ -282,6 +336,25 @@ impl SwitchPlace {
         Ok(())
     }
 
+    /// Whether what is left of a vNIC's connection is one with who connected to its socket, or listens there.
+    fn is_connection_of(&self, left: &Connected, vnic: &Vnic) -> bool {
+        let Some(stream) = left.descriptors.get(&left.kept.stream) else { return false };
+        let is_so = match &vnic.attach {
+            Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
+                self.entry(path).is_ok_and(|entry| left::is_accepted(stream, &entry))
+            }
+            Attach::VhostUser { path, mode: SocketMode::Client, .. } => left::is_dialled(stream, path),
+            _ => false,
+        };
+        if !is_so {
+            tracing::error!(
+                vnic = vnic.name,
+                "what the switch before has left is no connection at its socket: its front end has to connect again"
+            );
+        }
+        is_so
+    }
+
     /// Makes a port on the connection that a switch before left it, else with `link`.
     fn connect_port(
         &mut self,
@@ -289,7 +362,8 @@ impl SwitchPlace {
         listener: Option<BorrowedFd<'_>>,
         link: Link<'_>,
     ) -> Result<(), SwitchError> {
-        let Some(left) = self.estate.connections.remove(&vnic.name) else {
+        let left = self.estate.connections.remove(&vnic.name);
+        let Some(left) = left.filter(|left| self.is_connection_of(left, vnic)) else {
             return self.ask(|s| s.client.set_port(vnic, link));
         };
         let restored = Link::Restored { listener, kept: &left.kept, descriptors: &left.descriptors };
@@ -307,16 +381,27 @@ impl SwitchPlace {
         }
     }
 
-    fn left_listener(&mut self, name: &str) -> Option<Held> {
-        self.left(name)?.pop().map(Held::Listener)
+    fn left_listener(&mut self, name: &str, entry: &Entry) -> Option<Held> {
+        let fd = self.left(name)?.pop()?;
+        left::is_listener(&fd, entry).then_some(Held::Listener(fd))
     }
 
-    fn left_tap(&mut self, name: &str) -> Option<Held> {
-        self.left(name).filter(|queues| !queues.is_empty()).map(Held::Tap)
+    fn left_tap(&mut self, name: &str, interface: &str, netns: Option<&Path>) -> Option<Held> {
+        let queues = self.left(name)?;
+        let netns = self.namespace(netns).ok()?;
+        left::taps(queues, interface, netns.as_ref()).map(Held::Tap)
+    }
+
+    /// Lets go of what an agent before us made; an interface is gone when this returns.
+    fn let_go(&mut self, vnic: &Vnic) {
+        match &vnic.attach {
+            Attach::Tap { name, netns } => drop(self.left_tap(&vnic.name, name, netns.as_deref())),
+            _ => drop(self.left(&vnic.name)),
+        }
     }
 
     /// A listening socket or tap that an agent before us made.
-    fn left(&mut self, name: &str) -> Option<Vec<OwnedFd>> {
+    fn left(&mut self, name: &str) -> Option<Vec<Foreign>> {
         let left = self.estate.links.remove(name);
         left.or_else(|| self.kept.as_ref()?.take_link(name))
     }
@@ -337,6 +422,7 @@ impl SwitchPlace {
         };
         match dialled {
             Dialled::Connected(stream) => {
+                let stream = Foreign::new(stream, &self.budget);
                 self.ask(|s| s.client.set_port(vnic, Link::Stream(stream.as_fd())))?;
                 self.waiting.remove(&vnic.name);
                 tracing::info!(vnic = vnic.name, "connected to the front end");
@@ -399,7 +485,7 @@ impl SwitchPlace {
         let earlier = self.record.get(&vnic.name).map_or(Earlier::None, record::Made::earlier);
         if !matches!(&vnic.attach, Attach::VhostUser { mode: SocketMode::Client, .. }) {
             self.held.remove(&vnic.name);
-            drop(self.left(&vnic.name));
+            self.let_go(vnic);
         }
         self.estate.connections.remove(&vnic.name);
         let before = self.record.get(&vnic.name).cloned();
@@ -417,7 +503,7 @@ impl SwitchPlace {
         }
         self.held.remove(name);
         self.estate.connections.remove(name);
-        drop(self.left(name));
+        self.let_go(vnic);
         self.waiting.remove(name);
         let made = self.record.remove(name);
         if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &vnic.attach
@@ -549,7 +635,7 @@ struct SwitchCapture(PathBuf);
 
 impl Capture for SwitchCapture {
     fn capture(&self, vnic: &str, snaplen: u32, into: OwnedFd) -> Result<(), PlaceError> {
-        Ok(Client::connect(&self.0)?.capture(vnic, snaplen, into.as_fd())?)
+        Ok(Client::connect(&self.0)?.apart()?.capture(vnic, snaplen, into.as_fd())?)
     }
 }
 

@@ -23,6 +23,7 @@ impl SwitchPlace {
             let Hello { version, pid, started, .. } = session.hello.clone();
             Ok((ports, evidence(&session.reader), Keeper { version, pid, started }))
         })?;
+        let ports: Vec<PortStatus> = ports.into_iter().map(|port| self.believed(port)).collect();
         self.find_sockets(&ports);
         // Nobody is going to make these again.
         let (record, kept) = (&self.record, &self.kept);
@@ -58,6 +59,21 @@ impl SwitchPlace {
             keeper,
             problem,
         })
+    }
+
+    /// A port as the switch tells of it, but for what of ours it is: we know where we put it. Whoever has taken the
+    /// switch over would otherwise name files for us to make, to give away and to remove.
+    fn believed(&self, mut port: PortStatus) -> PortStatus {
+        if let Some(made) = self.record.get(&port.vnic.name)
+            && port.vnic.attach != made.vnic.attach
+        {
+            tracing::error!(
+                vnic = port.vnic.name,
+                "the switch says that it is attached to something else than it was given"
+            );
+            port.vnic.attach = made.vnic.attach.clone();
+        }
+        port
     }
 
     /// An agent that died while it made a port's socket did not note which it is: the one that is listened at.

@@ -120,7 +120,14 @@ pub fn listened_at(entry: &Entry) -> Option<Inode> {
 
 /// Whether somebody listens at it.
 fn is_live(socket: &SocketFile) -> bool {
-    matches!(call(socket), Ok(_) | Err(rustix::io::Errno::AGAIN))
+    match call(socket) {
+        Ok(stream) => {
+            // Whoever listens may have sent something by it.
+            tidegate_switch::foreign::close(stream);
+            true
+        }
+        Err(e) => e == rustix::io::Errno::AGAIN,
+    }
 }
 
 /// Gives `socket`, one of ours, its owner, group and mode, as the contract says.

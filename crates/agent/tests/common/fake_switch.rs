@@ -14,6 +14,9 @@ use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, Reply, Reques
 use tidegate_switch::control::{Connection, PortStatus};
 use tidegate_switch::stats::{Reader, Region};
 
+/// Answers a request, as it likes; `false` where the honest answer is to be given.
+pub type Lie = Arc<dyn Fn(&UnixStream, &Request) -> bool + Send + Sync>;
+
 pub struct FakeSwitch {
     path: PathBuf,
     state: Arc<Mutex<State>>,
@@ -39,6 +42,8 @@ pub struct State {
     pub region: Option<Region>,
     /// Who is told what it takes to go on without this switch.
     pub keepers: Vec<OwnedFd>,
+    /// What somebody who has taken it over does instead of answering.
+    pub lie: Option<Lie>,
     descriptors: BTreeMap<String, Vec<OwnedFd>>,
     connections: Vec<UnixStream>,
 }
@@ -108,6 +113,21 @@ impl FakeSwitch {
         self.state().ports.keys().cloned().collect()
     }
 
+    /// Somebody takes it over: what it is asked from now on is answered by `lie`. Conversations begin anew.
+    pub fn taken_over(&self, lie: impl Fn(&UnixStream, &Request) -> bool + Send + Sync + 'static) {
+        let mut state = self.state();
+        state.lie = Some(Arc::new(lie));
+        state.keepers.clear();
+        for connection in state.connections.drain(..) {
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// It is as it was.
+    pub fn given_back(&self) {
+        self.taken_over(|_, _| false);
+    }
+
     /// What was done since the last question.
     pub fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.state().log)
@@ -122,6 +142,10 @@ impl Drop for FakeSwitch {
 
 fn serve(stream: &UnixStream, state: &Mutex<State>) {
     while let Ok(Some((request, descriptors))) = receive::<Request>(stream) {
+        let lie = state.lock().unwrap().lie.clone();
+        if lie.is_some_and(|lie| lie(stream, &request)) {
+            continue;
+        }
         let mut state = state.lock().unwrap();
         let sent = match answer(&mut state, request, descriptors) {
             Reply::Hello(hello) => {

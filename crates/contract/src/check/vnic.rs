@@ -269,6 +269,13 @@ fn allowed(rules: &mut Rules, allowed: &Allowed) {
     rules.distinct("allowed.vlans", &allowed.vlans, VLANS);
 }
 
+impl Vnic {
+    /// Whether a vNIC can have that name: 1 to 63 of `[a-zA-Z0-9._-]`, first alphanumeric, not reserved.
+    pub fn is_name(name: &str) -> bool {
+        vnic_name(name).is_ok()
+    }
+}
+
 /// A vNIC's name: 1 to 63 of `[a-zA-Z0-9._-]`, first alphanumeric, not reserved.
 pub(crate) fn vnic_name(name: &str) -> Result<(), String> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');

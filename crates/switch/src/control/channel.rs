@@ -2,16 +2,18 @@
 //! the descriptors attached to its first bytes, as many to each as one
 //! SCM_RIGHTS may carry.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 /// Most descriptors of one message: what a front end with 128 queue pairs has sent, and more.
 pub const MAX_DESCRIPTORS: usize = 1024;
@@ -19,9 +21,38 @@ pub const MAX_DESCRIPTORS: usize = 1024;
 pub const SCM_MAX: usize = 253;
 /// Longest message, bytes.
 pub const MAX_MESSAGE: usize = 16 << 20;
+/// Bytes of a message for which memory is taken before any of them came.
+const AT_ONCE: usize = 64 << 10;
+
+/// What a message may be at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes of JSON.
+    pub bytes: usize,
+    /// Descriptors.
+    pub descriptors: usize,
+}
+
+impl Bounds {
+    /// Of any message.
+    pub const ANY: Self = Self { bytes: MAX_MESSAGE, descriptors: MAX_DESCRIPTORS };
+}
 
 /// Sends one message.
 pub fn send(stream: &UnixStream, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    send_until(stream, message, descriptors, None)
+}
+
+/// As [`send`], until `end` at the latest.
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`] where the other end did not take all of it in time.
+pub fn send_until(
+    stream: &UnixStream,
+    message: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+    end: Option<Instant>,
+) -> io::Result<()> {
     if descriptors.len() > MAX_DESCRIPTORS {
         let count = descriptors.len();
         return Err(io::Error::other(format!(
@@ -35,81 +66,155 @@ pub fn send(stream: &UnixStream, message: &impl Serialize, descriptors: &[Borrow
     let mut sent = 0;
     let mut parts = descriptors.chunks(SCM_MAX).peekable();
     while let Some(part) = parts.next() {
-        let end = if parts.peek().is_some() { sent + 1 } else { bytes.len() };
-        sent += send_with(stream, &bytes[sent..end], part)?;
+        let to = if parts.peek().is_some() { sent + 1 } else { bytes.len() };
+        sent += send_with(stream, &bytes[sent..to], part, end)?;
     }
-    let mut rest: &UnixStream = stream;
-    rest.write_all(&bytes[sent..])
+    while sent < bytes.len() {
+        sent += send_with(stream, &bytes[sent..], &[], end)?;
+    }
+    Ok(())
 }
 
-fn send_with(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+fn send_with(
+    stream: &UnixStream,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    end: Option<Instant>,
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other(format!("more than {SCM_MAX} descriptors")));
     }
-    let flags = SendFlags::NOSIGNAL;
-    Ok(rustix::io::retry_on_intr(|| {
-        rustix::net::sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, flags)
-    })?)
+    let waiting = if end.is_some() { SendFlags::DONTWAIT } else { SendFlags::empty() };
+    loop {
+        wait(stream, PollFlags::OUT, end)?;
+        match rustix::net::sendmsg(
+            stream,
+            &[IoSlice::new(bytes)],
+            &mut ancillary,
+            SendFlags::NOSIGNAL | waiting,
+        ) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if end.is_some() => {}
+            sent => return Ok(sent?),
+        }
+    }
+}
+
+/// Waits until something can be sent or received, `end` at the latest; not at all where there is none: then the
+/// call itself waits.
+fn wait(stream: &UnixStream, events: PollFlags, end: Option<Instant>) -> io::Result<()> {
+    let Some(end) = end else { return Ok(()) };
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(stream, events)], Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) if Instant::now() >= end => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Receives one message; `None` where the other end closed between messages.
 pub fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    receive_until(stream, Bounds::ANY, None)
+}
+
+/// As [`receive`], of somebody who is not trusted: within `bounds`, until `end` at the latest. Memory is taken for what
+/// came, not for what was announced, and of descriptors beyond the bounds none gets a number in this process.
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`] where it is not there in time; or it is more than `bounds`, or makes no sense.
+pub fn receive_until<T: DeserializeOwned>(
+    stream: &UnixStream,
+    bounds: Bounds,
+    end: Option<Instant>,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut incoming = Incoming { stream, end, most: bounds.descriptors, descriptors: Vec::new() };
     let mut length = [0u8; 4];
-    let mut descriptors = Vec::new();
-    if !fill(stream, &mut length, &mut descriptors)? {
+    if !incoming.fill(&mut length)? {
         return Ok(None);
     }
     let length = u32::from_le_bytes(length) as usize;
-    if length > MAX_MESSAGE {
-        return Err(io::Error::other(format!("a message of {length} bytes, at most {MAX_MESSAGE}")));
+    if length > bounds.bytes {
+        return Err(io::Error::other(format!("a message of {length} bytes, at most {}", bounds.bytes)));
     }
-    let mut body = vec![0; length];
-    if !fill(stream, &mut body, &mut descriptors)? {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+    let mut body = Vec::new();
+    while body.len() < length {
+        let from = body.len();
+        // As much again as there is.
+        body.resize(length.min(2 * from.max(AT_ONCE / 2)), 0);
+        if !incoming.fill(&mut body[from..])? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
     }
-    Ok(Some((serde_json::from_slice(&body)?, descriptors)))
+    Ok(Some((serde_json::from_slice(&body)?, incoming.descriptors)))
 }
 
-/// Fills the buffer; `false` where the other end closed before its first byte.
-fn fill(stream: &UnixStream, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<bool> {
-    let mut got = 0;
-    while got < buffer.len() {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let part = &mut [IoSliceMut::new(&mut buffer[got..])];
-        let received = match rustix::net::recvmsg(stream, part, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
-            Err(Errno::INTR) => continue,
-            other => other?,
-        };
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                descriptors.extend(received);
+/// A message on its way in.
+struct Incoming<'s> {
+    stream: &'s UnixStream,
+    end: Option<Instant>,
+    /// Most descriptors.
+    most: usize,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Incoming<'_> {
+    /// Fills the buffer; `false` where the other end closed before its first byte.
+    fn fill(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
+        let mut got = 0;
+        while got < buffer.len() {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
+            // The kernel gives numbers to as many as there is room for, and closes the others.
+            let room = match (self.most - self.descriptors.len()).min(SCM_MAX) {
+                0 => 0,
+                count => rustix::cmsg_space!(ScmRights(count)),
+            };
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space[..room]);
+            let part = &mut [IoSliceMut::new(&mut buffer[got..])];
+            let waiting = if self.end.is_some() { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+            wait(self.stream, PollFlags::IN, self.end)?;
+            let flags = RecvFlags::CMSG_CLOEXEC | waiting;
+            let received = match rustix::net::recvmsg(self.stream, part, &mut ancillary, flags) {
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) if self.end.is_some() => continue,
+                other => other?,
+            };
+            for message in ancillary.drain() {
+                if let RecvAncillaryMessage::ScmRights(received) = message {
+                    self.descriptors.extend(received);
+                }
+            }
+            if received.flags.contains(ReturnFlags::CTRUNC) {
+                return Err(io::Error::other(
+                    "descriptors of a message were lost: more than expected, or none left to this process \
+                     (RLIMIT_NOFILE)",
+                ));
+            }
+            // Alignment makes room for one more.
+            if self.descriptors.len() > self.most {
+                return Err(io::Error::other(format!("more than {} descriptors in one message", self.most)));
+            }
+            match received.bytes {
+                0 if got == 0 => return Ok(false),
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                bytes => got += bytes,
             }
         }
-        if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(io::Error::other(
-                "descriptors of a message were lost: more than expected, or none left to this process \
-                 (RLIMIT_NOFILE)",
-            ));
-        }
-        if descriptors.len() > MAX_DESCRIPTORS {
-            return Err(io::Error::other(format!("more than {MAX_DESCRIPTORS} descriptors in one message")));
-        }
-        match received.bytes {
-            0 if got == 0 => return Ok(false),
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            bytes => got += bytes,
-        }
+        Ok(true)
     }
-    Ok(true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::os::fd::AsFd;
+    use std::time::Duration;
 
     #[test]
     fn messages_and_descriptors_arrive_in_order() {
@@ -158,5 +263,71 @@ mod tests {
         let (a, b) = UnixStream::pair().unwrap();
         (&a).write_all(&u32::MAX.to_le_bytes()).unwrap();
         assert!(receive::<String>(&b).is_err());
+    }
+
+    #[test]
+    fn who_is_not_trusted_is_bounded_in_bytes_descriptors_and_time() {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let bounds = |bytes, descriptors| Bounds { bytes, descriptors };
+        let asked = |bounds, end: u64, say: &dyn Fn(&UnixStream)| {
+            let (a, b) = UnixStream::pair().unwrap();
+            say(&a);
+            let end = Instant::now() + Duration::from_millis(end);
+            receive_until::<String>(&b, bounds, Some(end)).map(|it| it.unwrap().1.len()).map_err(|e| e.kind())
+        };
+        let with = |count| {
+            let null = null.as_fd();
+            move |stream: &UnixStream| send(stream, &"x", &vec![null; count]).unwrap()
+        };
+        for (most, count, outcome) in [
+            (0, 0, Ok(0)),
+            (1, 1, Ok(1)),
+            (300, 300, Ok(300)),
+            (0, 1, Err(io::ErrorKind::Other)),
+            (1, 2, Err(io::ErrorKind::Other)),
+            (1, 253, Err(io::ErrorKind::Other)),
+            (253, 254, Err(io::ErrorKind::Other)),
+        ] {
+            assert_eq!(asked(bounds(100, most), 10_000, &with(count)), outcome, "{count} of {most}");
+        }
+        let long = |stream: &UnixStream| send(stream, &"x".repeat(99), &[]).unwrap();
+        assert_eq!(asked(bounds(100, 0), 10_000, &long), Err(io::ErrorKind::Other));
+        assert_eq!(asked(bounds(101, 0), 10_000, &long), Ok(0));
+        let half = |mut stream: &UnixStream| stream.write_all(&[9, 0, 0, 0, b'"']).unwrap();
+        assert_eq!(asked(bounds(100, 0), 20, &half), Err(io::ErrorKind::TimedOut));
+        // One byte after the other: the time is that of the message.
+        let (mut a, b) = UnixStream::pair().unwrap();
+        std::thread::spawn(move || {
+            while a.write_all(&[0]).is_ok() {
+                std::thread::sleep(Duration::from_millis(30));
+            }
+        });
+        let began = Instant::now();
+        let end = Some(began + Duration::from_millis(70));
+        // Messages of no byte are no JSON, so it is the first four bytes that take longer.
+        assert_eq!(
+            receive_until::<String>(&b, Bounds::ANY, end).unwrap_err().kind(),
+            io::ErrorKind::TimedOut
+        );
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn who_does_not_read_is_not_waited_for() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        let end = Instant::now() + Duration::from_millis(50);
+        let sent = send_until(&a, &"x".repeat(8 << 20), &[], Some(end));
+        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn nesting_without_end_is_an_error() {
+        for text in ["[".repeat(1 << 20), "{\"a\":".repeat(1 << 18)] {
+            let (mut a, b) = UnixStream::pair().unwrap();
+            let bytes = [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
+            std::thread::spawn(move || a.write_all(&bytes));
+            let nested = receive::<crate::control::message::Reply>(&b);
+            assert!(nested.is_err());
+        }
     }
 }

@@ -1,22 +1,35 @@
 //! The agent's side of the control socket.
+//!
+//! ```text
+//!  question ──▶ switch ──▶ answer, in time? as short as that question's may be? ──▶ checked ──▶ who asked
+//! ```
+//!
+//! The switch is not trusted. An answer is bounded and checked before anybody sees it; what makes no sense ends the
+//! conversation. What comes with an answer may take long to close, so an agent's answers are [taken
+//! in](Client::apart) by a thread that nobody waits for any longer than for the answer.
 
-use super::message::{Hello, LinkKind, PROTOCOL, PortStatus, Reply, Request, Retired};
-use super::{channel, keep};
+use super::answer::{self, Answer, Expected};
+use super::message::{Hello, LinkKind, PortStatus, Reply, Request, Retired};
+use super::{channel, clip, keep};
+use crate::foreign::Foreign;
 use crate::stats::Reader;
-use crate::vhost_user::kept::{Descriptors, Kept};
+use crate::vhost_user::kept::{Kept, Number};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::net::{RecvFlags, recv};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_contract::{Host, Vnic};
 
-/// Longest wait for an answer. The switch answers within milliseconds; one that has to wait for the CPU that
-/// long keeps no promise either.
+/// Longest wait for an answer, from the begin of the question to its end. The switch answers within milliseconds; one
+/// that has to wait for the CPU that long keeps no promise either.
 pub const PATIENCE: Duration = Duration::from_secs(3);
+/// Longest reason for a failure that is passed on, bytes: the switch may have chosen the words.
+const REASON: usize = 1000;
 
 const STOPPED: &str = "is its process stopped (SIGSTOP), in a debugger, or without a CPU?";
 
@@ -25,6 +38,9 @@ const STOPPED: &str = "is its process stopped (SIGSTOP), in a debugger, or witho
 pub struct Client {
     stream: UnixStream,
     path: PathBuf,
+    patience: Duration,
+    /// The thread that takes answers in.
+    apart: Option<answer::Apart>,
 }
 
 /// What a port is connected with.
@@ -45,7 +61,7 @@ pub enum Link<'a> {
         /// What the front end has said.
         kept: &'a Kept,
         /// The descriptors of it.
-        descriptors: &'a Descriptors,
+        descriptors: &'a HashMap<Number, Foreign>,
     },
 }
 
@@ -73,31 +89,18 @@ pub enum SwitchError {
     },
 }
 
-fn reason(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("no answer for {} s; {STOPPED}", PATIENCE.as_secs())
-        }
-        _ => error.to_string(),
-    }
-}
-
 impl Client {
     /// Connects to the control socket at `path`. Neither this nor any question waits for longer than
-    /// [`PATIENCE`] on a switch that is there and does nothing.
+    /// [`PATIENCE`] for a switch that does not answer, or that answers slowly.
     pub fn connect(path: &Path) -> Result<Self, SwitchError> {
         let connected = || -> io::Result<UnixStream> {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
             connect(&socket, &SocketAddrUnix::new(path)?)?;
-            let stream = UnixStream::from(socket);
-            stream.set_nonblocking(false)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            Ok(stream)
+            Ok(UnixStream::from(socket))
         };
         match connected() {
-            Ok(stream) => Ok(Self { stream, path: path.to_owned() }),
+            Ok(stream) => Ok(Self::over(stream, path)),
             Err(source) if source.kind() == io::ErrorKind::WouldBlock => Err(SwitchError::Broken {
                 path: path.to_owned(),
                 reason: format!("it takes no more connections; {STOPPED}"),
@@ -106,29 +109,44 @@ impl Client {
         }
     }
 
-    /// Whether the switch has closed the connection, or is gone.
+    /// Asks over a stream; `path` is for messages.
+    pub fn over(stream: UnixStream, path: &Path) -> Self {
+        Self { stream, path: path.to_owned(), patience: PATIENCE, apart: None }
+    }
+
+    /// Answers are taken in by a thread of their own from now on: who asks does not wait for what it takes to close
+    /// a descriptor that the switch has sent.
+    ///
+    /// # Errors
+    /// No thread or descriptor to be had; or too many such threads have not come back.
+    pub fn apart(mut self) -> Result<Self, SwitchError> {
+        let apart = self.stream.try_clone().and_then(answer::Apart::start);
+        self.apart = Some(apart.map_err(|e| self.broken(e.to_string()))?);
+        Ok(self)
+    }
+
+    /// How long each question from now on may take; [`PATIENCE`] where nobody says.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// Whether the switch has closed the connection, is gone, or says what nobody asked for.
     pub fn is_closed(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(&self.stream, &mut [0u8; 1], flags) {
-            Ok((_, bytes)) => bytes == 0,
+            Ok(_) => true,
             Err(error) => error != Errno::AGAIN && error != Errno::INTR,
         }
     }
 
     /// Who it is, and its statistics, as a reader and as a descriptor.
     pub fn hello(&mut self) -> Result<(Hello, Reader, OwnedFd), SwitchError> {
-        let (reply, descriptors) = self.ask(&Request::Hello, &[])?;
-        let Reply::Hello(hello) = reply else { return Err(self.unexpected(&reply)) };
-        if hello.protocol != PROTOCOL {
-            return Err(self.broken(format!(
-                "it speaks control protocol {}, this program {PROTOCOL}: install one release of both",
-                hello.protocol
-            )));
+        match self.ask(&Request::Hello, &[], Expected::Hello)? {
+            Answer { reply: Reply::Hello(hello), statistics: Some((reader, file)), .. } => {
+                Ok((hello, reader, file))
+            }
+            other => Err(self.unexpected(&other)),
         }
-        let file =
-            descriptors.into_iter().next().ok_or_else(|| self.broken("no statistics descriptor".into()))?;
-        let reader = Reader::open(&file).map_err(|e| self.broken(e.to_string()))?;
-        Ok((hello, reader, file))
     }
 
     /// Host-wide settings.
@@ -162,9 +180,9 @@ impl Client {
 
     /// All ports with their contracts in force.
     pub fn ports(&mut self) -> Result<Vec<PortStatus>, SwitchError> {
-        match self.ask(&Request::Ports, &[])? {
-            (Reply::Ports(ports), _) => Ok(ports),
-            (other, _) => Err(self.unexpected(&other)),
+        match self.ask(&Request::Ports, &[], Expected::Ports)? {
+            Answer { reply: Reply::Ports(ports), .. } => Ok(ports),
+            other => Err(self.unexpected(&other)),
         }
     }
 
@@ -184,12 +202,9 @@ impl Client {
     /// Lets the switch end its traffic; what it leaves, and its control socket. It goes on when this client
     /// is dropped, unless it is [released](Self::release).
     pub fn retire(&mut self) -> Result<(Retired, OwnedFd), SwitchError> {
-        match self.ask(&Request::Retire, &[])? {
-            (Reply::Retired(retired), descriptors) => match descriptors.into_iter().next() {
-                Some(socket) => Ok((*retired, socket)),
-                None => Err(self.broken("no control socket".into())),
-            },
-            (other, _) => Err(self.unexpected(&other)),
+        match self.ask(&Request::Retire, &[], Expected::Retired)? {
+            Answer { reply: Reply::Retired(retired), socket: Some(socket), .. } => Ok((*retired, socket)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
@@ -204,9 +219,9 @@ impl Client {
     }
 
     fn done(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), SwitchError> {
-        match self.ask(request, descriptors)? {
-            (Reply::Done, _) => Ok(()),
-            (other, _) => Err(self.unexpected(&other)),
+        match self.ask(request, descriptors, Expected::Done)? {
+            Answer { reply: Reply::Done, .. } => Ok(()),
+            other => Err(self.unexpected(&other)),
         }
     }
 
@@ -214,21 +229,47 @@ impl Client {
         &mut self,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(Reply, Vec<OwnedFd>), SwitchError> {
-        channel::send(&self.stream, request, descriptors).map_err(|e| self.broken(reason(&e)))?;
-        match channel::receive(&self.stream).map_err(|e| self.broken(reason(&e)))? {
-            Some((Reply::Refused(why), _)) => Err(SwitchError::Refused(why)),
+        expected: Expected,
+    ) -> Result<Answer, SwitchError> {
+        let end = Instant::now() + self.patience;
+        let answer = channel::send_until(&self.stream, request, descriptors, Some(end)).and_then(|()| {
+            match &self.apart {
+                Some(apart) => apart.answer(expected, end),
+                None => answer::receive(&self.stream, expected, end),
+            }
+        });
+        let answer = answer.map_err(|e| {
+            // What comes of it later is no answer to another question.
+            let _ = self.stream.shutdown(std::net::Shutdown::Both);
+            self.broken(self.reason(&e))
+        });
+        match answer? {
+            Some(Answer { reply: Reply::Refused(why), .. }) => Err(SwitchError::Refused(why)),
             Some(answer) => Ok(answer),
             None => Err(self.broken("it closed the connection".into())),
         }
     }
 
-    fn unexpected(&self, reply: &Reply) -> SwitchError {
-        self.broken(format!("an answer to another question: {reply:?}"))
+    fn unexpected(&self, answer: &Answer) -> SwitchError {
+        self.broken(format!("an answer to another question: {}", answer.reply.kind()))
+    }
+
+    fn reason(&self, error: &io::Error) -> String {
+        match error.kind() {
+            io::ErrorKind::TimedOut => format!("no answer for {} s; {STOPPED}", self.patience.as_secs_f32()),
+            _ => error.to_string(),
+        }
     }
 
     fn broken(&self, reason: String) -> SwitchError {
-        SwitchError::Broken { path: self.path.clone(), reason }
+        SwitchError::Broken { path: self.path.clone(), reason: clip(reason, REASON) }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Who takes answers in has a duplicate.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 

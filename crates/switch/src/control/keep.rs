@@ -16,7 +16,7 @@ use super::channel::SCM_MAX;
 use crate::vhost_user::kept::{Kept, Number};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
 };
 use serde::{Deserialize, Serialize};
@@ -130,6 +130,9 @@ impl Notes {
         }
         if received.bytes == 0 {
             return Ok(None);
+        }
+        if received.flags.contains(ReturnFlags::TRUNC) {
+            return Err(io::Error::other(format!("a note of more than {LONGEST} bytes")));
         }
         Ok(Some((serde_json::from_slice(&self.buffer[..received.bytes])?, descriptors)))
     }

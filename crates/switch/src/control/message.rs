@@ -93,6 +93,19 @@ pub enum Reply {
     Refused(String),
 }
 
+impl Reply {
+    /// What kind of answer it is, in a word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Hello(_) => "hello",
+            Self::Ports(_) => "ports",
+            Self::Retired(_) => "retired",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
 /// What a switch that has retired leaves, beside the connections that it [told](Request::Keep) of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retired {

@@ -10,13 +10,31 @@
 //! - [`message`]: requests and replies
 //! - [`channel`]: bytes and descriptors on the socket
 //! - [`client`]: the agent's side
+//! - `answer`: what the agent takes for an answer
 //! - [`keep`]: what the switch tells unasked, for the time after it
+//! - [`told`]: all of that, as it is kept
+//!
+//! A switch may be in somebody else's hands: it has read what guests wrote. So what it says is bounded here, on the
+//! agent's side, in bytes, entries, descriptors and time, and checked; statistics are mapped only where they can never
+//! fault ([`Reader::open`](crate::stats::Reader::open)).
 
+mod answer;
 pub mod channel;
 pub mod client;
 pub mod keep;
 pub mod message;
+pub mod told;
 
 pub use crate::vhost_user::conduct::{Held, Quarantine};
 pub use client::{Client, Link, SwitchError};
 pub use message::{Connection, Hello, PortStatus};
+
+/// As many whole characters of `text` as fit into `room` bytes.
+fn clip(mut text: String, room: usize) -> String {
+    let mut end = room.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}

@@ -13,20 +13,23 @@
 use super::Switch;
 use super::ports::Connect;
 use crate::control::client::{Client, SwitchError};
-use crate::control::keep::{Note, Notes, What};
+use crate::control::keep::Notes;
 use crate::control::message::{Connection, PortStatus, Retired};
-use crate::vhost_user::kept::{Descriptors, Kept};
+use crate::control::told::{Connected, Told};
+use crate::foreign::{Budget, Foreign};
+use crate::vhost_user::kept::Descriptors;
 use crate::vhost_user::listener::{Busy, Gate, Restored};
 use crate::worker::clock;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
+use tidegate_contract::{Attach, Vnic};
 use tidegate_service::{Notifier, service_of};
 
 /// How long the running switch may take to tell of its connections.
@@ -35,6 +38,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long mapping guests' memory may take while the running switch still serves them; what takes longer is
 /// finished after it has stopped. An upgrade is not to wait for one front end's file system.
 const MAP: Duration = Duration::from_secs(10);
+
+/// Most notes that are taken in at once: more than all ports of a switch have to tell.
+const AT_ONCE: usize = 100_000;
 
 /// How long queues may take to start in this process; frames are taken all the same after it.
 const START: Duration = Duration::from_millis(500);
@@ -96,61 +102,69 @@ pub fn find(path: &Path, manager: bool) -> Result<Client, ReplaceError> {
     }
 }
 
-/// What the running switch has told.
-#[derive(Default)]
-struct Told {
-    connections: BTreeMap<String, (Kept, u64)>,
-    descriptors: BTreeMap<String, Descriptors>,
-    links: BTreeMap<String, Vec<OwnedFd>>,
-    heard: BTreeSet<String>,
+/// What the running switch has told. It may be in somebody else's hands.
+struct Heard {
+    told: Told,
+    budget: Arc<Budget>,
 }
 
-impl Told {
-    fn note(&mut self, note: Note, descriptors: Vec<OwnedFd>) {
-        let vnic = note.vnic;
-        match note.what {
-            What::Descriptors(numbers) => {
-                self.descriptors.entry(vnic).or_default().extend(numbers.into_iter().zip(descriptors));
+impl Heard {
+    fn nothing() -> Self {
+        Self { told: Told::default(), budget: Budget::half_of_all() }
+    }
+
+    /// Whether all that there is to tell of a vNIC with a front end, or a tap, was told.
+    fn is_told(&self, vnic: &Vnic) -> bool {
+        match vnic.attach {
+            Attach::Tap { .. } => self.told.links.contains_key(&vnic.name),
+            _ => self.told.connections.contains_key(&vnic.name),
+        }
+    }
+
+    /// For how many messages holds what is known of a vNIC's connection.
+    fn messages(&self, vnic: &str) -> Option<u64> {
+        Some(self.told.connections.get(vnic)?.as_ref()?.messages)
+    }
+
+    /// Takes in what has been told by now, of which there can be no end.
+    fn hear(&mut self, notes: &mut Notes) -> Result<(), ReplaceError> {
+        for _ in 0..AT_ONCE {
+            match notes.try_next() {
+                Ok(Some((note, descriptors))) => {
+                    let foreign = descriptors.into_iter().map(|fd| Foreign::new(fd, &self.budget)).collect();
+                    if let Err(nonsense) = self.told.note(note, foreign) {
+                        tracing::warn!(%nonsense, "the running switch tells what makes no sense");
+                    }
+                }
+                Ok(None) => return Err(io::Error::other("it ended").into()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) => return Err(e.into()),
             }
-            What::Said { messages, kept } => {
-                self.heard.insert(vnic.clone());
-                self.connections.insert(vnic, (*kept, messages));
-            }
-            What::Gone => {
-                self.heard.insert(vnic.clone());
-                self.descriptors.remove(&vnic);
-                self.connections.remove(&vnic);
-            }
-            What::Listener => drop(self.links.insert(vnic, descriptors)),
-            What::Tap => {
-                // All that there is to tell of one.
-                self.heard.insert(vnic.clone());
-                self.links.insert(vnic, descriptors);
+            if self.budget.is_over() {
+                return Err(io::Error::other("more descriptors than this process may have").into());
             }
         }
+        Err(io::Error::other(format!("more than {AT_ONCE} notes at once")).into())
     }
 
     /// How to connect a port, with duplicates of what was told.
     fn connect(&self, port: &PortStatus, gate: Option<Gate>) -> io::Result<Connect> {
         let vnic = &port.vnic.name;
-        let links = self.links.get(vnic).map_or(&[][..], Vec::as_slice);
-        let mut links = links.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
-        if matches!(port.vnic.attach, tidegate_contract::Attach::Tap { .. }) {
+        let duplicate = |fd: &Foreign| fd.as_fd().try_clone_to_owned();
+        let links = self.told.links.get(vnic).map_or(&[][..], Vec::as_slice);
+        let mut links = links.iter().map(duplicate).collect::<io::Result<Vec<_>>>()?;
+        if matches!(port.vnic.attach, Attach::Tap { .. }) {
             return Ok(Connect::Tap(links));
         }
         let listener = links.pop();
-        let Some((kept, _)) = self.connections.get(vnic) else {
+        let Some(Some(Connected { kept, descriptors, .. })) = self.told.connections.get(vnic) else {
             return Ok(match listener {
                 Some(listener) => Connect::Listener(listener),
                 // One that has ended: the agent dials again.
                 None => Connect::Stream(UnixStream::pair()?.0.into()),
             });
         };
-        let known = self.descriptors.get(vnic);
-        let descriptors = kept.numbers().filter_map(|number| {
-            let fd = known?.get(&number)?;
-            Some(fd.try_clone().map(|fd| (number, fd)))
-        });
+        let descriptors = descriptors.iter().map(|(number, fd)| Ok((*number, duplicate(fd)?)));
         let descriptors = descriptors.collect::<io::Result<Descriptors>>()?;
         Ok(Connect::Restored(Box::new(Restored { listener, kept: kept.clone(), descriptors, gate })))
     }
@@ -180,7 +194,7 @@ pub struct Successor<'s> {
     client: Client,
     manager: Option<&'s mut Notifier>,
     pid: u32,
-    told: Told,
+    told: Heard,
     retired: Retired,
     gates: Gates,
     control: OwnedFd,
@@ -202,12 +216,12 @@ pub fn prepare<'s>(
     let ports = client.ports()?;
     switch.inherit(&statistics).map_err(ReplaceError::Port)?;
 
-    let mut told = Told::default();
+    let mut told = Heard::nothing();
     let end = Instant::now() + PATIENCE;
     let connected = |port: &PortStatus| matches!(port.connection, Connection::Connected | Connection::Up);
     while Instant::now() < end {
-        hear(&mut told, &mut notes)?;
-        let is_told = |port: &PortStatus| !connected(port) || told.heard.contains(&port.vnic.name);
+        told.hear(&mut notes)?;
+        let is_told = |port: &PortStatus| !connected(port) || told.is_told(&port.vnic);
         if ports.iter().all(is_told) {
             break;
         }
@@ -217,8 +231,7 @@ pub fn prepare<'s>(
     let (mapping, mapped) = channel();
     for port in ports {
         let name = port.vnic.name.clone();
-        if let Some((_, messages)) = told.connections.get(&name) {
-            let messages = *messages;
+        if let Some(messages) = told.messages(&name) {
             let (gate, opened) = sync_channel(1);
             let connect = told.connect(&port, Some(Gate { mapping: mapping.clone(), opened }))?;
             switch.set_port(port.vnic.clone(), connect).map_err(ReplaceError::Port)?;
@@ -237,7 +250,7 @@ pub fn prepare<'s>(
     }
     let taken = || -> Result<_, ReplaceError> {
         let (retired, control) = client.retire()?;
-        hear(&mut told, &mut notes)?;
+        told.hear(&mut notes)?;
         switch.region.renew(&counters);
         let gates = settle(switch, &retired, &told, prepared)?;
         Ok((retired, control, gates))
@@ -304,22 +317,11 @@ impl Successor<'_> {
     }
 }
 
-fn hear(told: &mut Told, notes: &mut Notes) -> io::Result<()> {
-    loop {
-        match notes.try_next() {
-            Ok(Some((note, descriptors))) => told.note(note, descriptors),
-            Ok(None) => return Err(io::Error::other("it ended")),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(e) => return Err(e),
-        }
-    }
-}
-
 /// Brings what was prepared up to what the running switch left; returns what its queues wait for.
 fn settle(
     switch: &Arc<Switch>,
     retired: &Retired,
-    told: &Told,
+    told: &Heard,
     mut prepared: BTreeMap<String, Prepared>,
 ) -> Result<Gates, ReplaceError> {
     let refused = ReplaceError::Port;
@@ -327,7 +329,7 @@ fn settle(
     let mut gates = Gates::default();
     for port in &retired.ports {
         let name = &port.vnic.name;
-        let now = told.connections.get(name).map(|(_, messages)| *messages);
+        let now = told.messages(name);
         match prepared.remove(name) {
             Some(before) if Some(before.messages) == now => {
                 if before.port.vnic != port.vnic {
@@ -358,9 +360,9 @@ fn settle(
 
 impl Switch {
     /// What nobody else touches any more: taps and ports without a front end.
-    fn connect_rest(self: &Arc<Self>, retired: &Retired, told: &Told) -> Result<(), ReplaceError> {
+    fn connect_rest(self: &Arc<Self>, retired: &Retired, told: &Heard) -> Result<(), ReplaceError> {
         for port in &retired.ports {
-            if !told.connections.contains_key(&port.vnic.name) {
+            if told.messages(&port.vnic.name).is_none() {
                 let made = self.set_port(port.vnic.clone(), told.connect(port, None)?);
                 // The agent makes it again.
                 made.unwrap_or_else(|why| tracing::error!(vnic = port.vnic.name, why, "port not taken over"));

@@ -9,6 +9,11 @@ const MAX_BITS: u32 = 35;
 /// Number of buckets.
 pub const BUCKETS: usize = (MAX_BITS - SUB_BITS + 1) as usize * SUB;
 
+/// All of them together; where they are another process's word, that may be more than there are numbers.
+pub fn total(numbers: impl IntoIterator<Item = u64>) -> u64 {
+    numbers.into_iter().fold(0, u64::saturating_add)
+}
+
 /// The bucket a value falls into.
 #[inline]
 pub const fn bucket(value: u64) -> usize {
@@ -114,7 +119,7 @@ impl Histogram {
 
     /// Number of values.
     pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
+        total(self.buckets.iter().copied())
     }
 
     /// The largest value, exactly.
@@ -134,7 +139,7 @@ impl Histogram {
         let rank = ((count as f64 * q).ceil() as u64).clamp(1, count.max(1));
         let mut seen = 0;
         for (index, n) in self.buckets.iter().enumerate() {
-            seen += n;
+            seen = n.saturating_add(seen);
             if seen >= rank {
                 return upper(index).min(self.max);
             }
@@ -144,7 +149,7 @@ impl Histogram {
 
     /// How many values lie in buckets wholly above `value`.
     pub fn above(&self, value: u64) -> u64 {
-        self.buckets[bucket(value) + 1..].iter().sum()
+        total(self.buckets[bucket(value) + 1..].iter().copied())
     }
 
     /// Non-empty buckets as (largest value, count).

@@ -23,7 +23,7 @@ pub mod reader;
 pub mod reason;
 pub mod writer;
 
-pub use histogram::Histogram;
+pub use histogram::{Histogram, total};
 pub use reader::{Delay, LogStats, Miss, Reader, Traffic, VnicStats, WorkerStats, time_of_day};
 pub use reason::{DropReason, MissCause, ThrownOut};
 pub use writer::Region;

@@ -3,6 +3,7 @@
 use super::histogram::Histogram;
 use super::layout::{Layout, MAGIC, MISSES, MissRecord, NOBODY, TrafficSlot, VERSION, VnicSlot};
 use super::reason::{DropReason, MissCause};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,10 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use tidegate_contract::Vnic;
+
+/// File system of memory that is always there (linux/magic.h, TMPFS_MAGIC).
+const TMPFS_MAGIC: u32 = 0x0102_1994;
 
 /// A read-only view of a switch's region.
 pub struct Reader {
@@ -151,26 +156,40 @@ pub struct LogStats {
 }
 
 impl Reader {
-    /// Maps a region.
+    /// Maps a region, which another process writes: whatever that does, reading it never faults, and what is read is
+    /// no more than numbers.
     ///
     /// # Errors
-    /// The descriptor cannot be mapped, is too small, or is of another version.
+    /// The descriptor is not sealed memory of exactly the layout's size, cannot be mapped, or is of another version.
     pub fn open(file: impl AsFd) -> io::Result<Self> {
         let size = size_of::<Layout>();
-        if rustix::fs::fstat(&file)?.st_size < size as i64 {
-            return Err(io::Error::other("statistics region is smaller than this version's layout"));
+        let refused = |why: String| Err(io::Error::other(format!("the statistics region {why}")));
+        // First: what is not sealed can change its length at any time, and a page that is gone is SIGBUS. Only
+        // memory files have seals at all.
+        let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {
+            return refused("is not memory that is sealed against any other size (F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL)".into());
         }
-        // SAFETY: a fresh read-only mapping within the file's size.
+        // Huge pages can be sealed and still be missing.
+        let kind = fstatfs(&file)?.f_type as u32;
+        if kind != TMPFS_MAGIC {
+            return refused(format!("is not plain memory but on a file system of type {kind:#x}"));
+        }
+        let has = fstat(&file)?.st_size;
+        if has != size as i64 {
+            return refused(format!("has {has} bytes, this version's layout {size}"));
+        }
+        // SAFETY: a fresh read-only mapping of exactly the file's size, which cannot change.
         let start = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), size, ProtFlags::READ, MapFlags::SHARED, &file, 0)?
         };
         let reader = Self { layout: start.cast() };
         let (magic, version) = (reader.layout().magic.get(), reader.layout().version.get());
         if magic != MAGIC || version != VERSION {
-            return Err(io::Error::other(format!(
-                "statistics region has layout version {version}, this program reads version {VERSION}: \
+            return refused(format!(
+                "has layout version {version}, this program reads version {VERSION}: \
                  switch and agent must be of one release"
-            )));
+            ));
         }
         Ok(reader)
     }
@@ -295,13 +314,13 @@ impl Drop for Reader {
     }
 }
 
-/// Whose slot it is; `None` for nobody's, and while it changes hands.
+/// Whose slot it is; `None` where that is no vNIC's name, as of a slot that is free, and while it changes hands.
 pub(super) fn name(slot: &VnicSlot) -> Option<String> {
     if slot.generation.load(Acquire) % 2 == 1 {
         return None;
     }
     let bytes: Vec<u8> = slot.name.iter().map(|c| c.load(Relaxed)).take_while(|b| *b != 0).collect();
-    if bytes.is_empty() { None } else { String::from_utf8(bytes).ok() }
+    String::from_utf8(bytes).ok().filter(|name| Vnic::is_name(name))
 }
 
 fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {

@@ -139,7 +139,15 @@ pub struct KeptVring {
     pub running: bool,
 }
 
+/// Most memory regions and queues that a connection has, here or in a release to come.
+const MOST: (usize, usize) = (64, 256);
+
 impl Kept {
+    /// Whether a connection can have so many memory regions and queues.
+    pub fn is_possible(&self) -> bool {
+        self.regions.len() <= MOST.0 && self.vrings.len() <= MOST.1
+    }
+
     /// The numbers of all descriptors it needs.
     pub fn numbers(&self) -> impl Iterator<Item = Number> {
         let regions = self.regions.iter().map(|region| region.file);

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use tidegate_agent::api::types::{Promise, Quantity, State, Unknown, VnicView};
 use tidegate_contract::{Attach, Bytes, Discipline, Nanos, Rate, SocketMode, Vnic};
 use tidegate_switch::control::Connection;
-use tidegate_switch::stats::VnicStats;
+use tidegate_switch::stats::{VnicStats, total};
 
 /// Everything about one vNIC.
 pub fn text(view: &VnicView) -> String {
@@ -202,7 +202,7 @@ fn counters(stats: &VnicStats, unknown: &Unknown) -> String {
             known(count(traffic.frames), &[way, Quantity::SuperFrames]),
             known(count(traffic.wire_frames), &[way]),
             known(size(traffic.wire_bytes), &[way]),
-            known(count(traffic.dropped.values().sum()), &[way, Quantity::Drops]),
+            known(count(total(traffic.dropped.values().copied())), &[way, Quantity::Drops]),
         ]);
     }
     let mut out = table.render();
@@ -243,7 +243,7 @@ fn suspended(view: &VnicView, promise: &Promise, why: &str) -> String {
 fn derivation(view: &VnicView, promise: &Promise) -> String {
     let (egress, of) = (&promise.egress, &promise.derivation);
     let deadline = Nanos::new(promise.deadline_ns);
-    let missed: u64 = view.stats.iter().flat_map(|s| s.misses.values()).sum();
+    let missed = total(view.stats.iter().flat_map(|s| s.misses.values()).copied());
     let worst = match promise.worst_seen_ns {
         None => "nothing was sent yet".to_owned(),
         Some(worst) if worst <= promise.deadline_ns => {

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use tidegate_agent::api::types::{FileView, HostView, Quantity, SetBody, VnicChange, VnicView};
 use tidegate_contract::Vnic;
+use tidegate_switch::stats::total;
 
 /// What to do with vNICs.
 #[derive(Debug, clap::Subcommand)]
@@ -123,7 +124,7 @@ fn overview(vnics: &[VnicView]) -> String {
         let of = |value: fn(&Vnic) -> Option<String>| or_dash(view.contract.as_ref().and_then(value));
         let delay = view.stats.as_ref().map(|s| &s.delay).filter(|d| d.count > 0);
         let counts_misses = show::deadline(view).is_some() && !view.unknown.contains_key(&Quantity::Deadline);
-        let misses = view.stats.as_ref().filter(|_| counts_misses).map(|s| s.misses.values().sum());
+        let misses = view.stats.as_ref().filter(|_| counts_misses).map(|s| total(s.misses.values().copied()));
         let suspended = view.deadline_suspended.as_ref().map_or("", |_| " (not promised)");
         table.row([
             view.name.clone(),

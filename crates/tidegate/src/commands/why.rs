@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_agent::api::types::{Quantity, State, VnicView, WhyView};
 use tidegate_contract::Nanos;
 use tidegate_switch::control::Connection;
-use tidegate_switch::stats::VnicStats;
+use tidegate_switch::stats::{VnicStats, total};
 
 /// Misses shown.
 const MISSES: usize = 10;
@@ -172,7 +172,7 @@ fn drops(view: &VnicView, why: &WhyView) -> String {
 
 /// Which deadlines were missed, and why.
 fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String {
-    let total: u64 = why.misses.values().sum();
+    let total = total(why.misses.values().copied());
     let deadline = show::deadline(view);
     let mut out = not_promised(view);
     let was_kept = total == 0 && (stats.realtime_delivered > 0 || out.is_empty());

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;
 use tidegate_agent::api::types::{Quantity, VnicView};
-use tidegate_switch::stats::{Delay, VnicStats};
+use tidegate_switch::stats::{Delay, VnicStats, total};
 
 /// Columns of a bar.
 const BAR: usize = 8;
@@ -93,8 +93,8 @@ fn row(then: Option<&VnicView>, now: &VnicView, interval: Duration) -> Row {
         then.and_then(|v| v.stats.as_ref()).filter(|s| s.delay.count <= stats.delay.count).unwrap_or(&none);
     let seconds = interval.as_secs_f64().max(1e-9);
     let grown = |now: u64, then: u64| now.saturating_sub(then);
-    let (misses, earlier) = (stats.misses.values().sum(), before.misses.values().sum());
-    let drops = |s: &VnicStats| s.tx.dropped.values().sum::<u64>() + s.rx.dropped.values().sum::<u64>();
+    let [misses, earlier] = [stats, before].map(|s| total(s.misses.values().copied()));
+    let drops = |s: &VnicStats| total(s.tx.dropped.values().chain(s.rx.dropped.values()).copied());
     let delay = added(&before.delay, &stats.delay);
     let delivered = delay.count() > 0;
     let counts = |what: Quantity| now.stats.is_some() && !now.unknown.contains_key(&what);
@@ -137,7 +137,7 @@ struct Added(Vec<(u64, u64)>);
 
 impl Added {
     fn count(&self) -> u64 {
-        self.0.iter().map(|(_, n)| n).sum()
+        total(self.0.iter().map(|(_, n)| *n))
     }
 
     fn max(&self) -> u64 {
@@ -151,7 +151,7 @@ impl Added {
         self.0
             .iter()
             .find(|(_, n)| {
-                seen += n;
+                seen = n.saturating_add(seen);
                 seen >= rank
             })
             .map_or(0, |(end, _)| *end)

@@ -1,0 +1,91 @@
+//! How long the switch may keep the reconciler waiting: six seconds at once, a quarter of the time in the long run.
+//!
+//! One that hangs, or that answers each question at the last moment, would otherwise delay every change of every place,
+//! one question after the other. Pure: whoever calls says what time it is.
+
+use std::time::{Duration, Instant};
+use tidegate_switch::control::client::PATIENCE;
+
+/// Most that is saved up.
+const MOST: Duration = Duration::from_secs(6);
+/// A question that is answered sooner costs nothing.
+const FREE: Duration = Duration::from_millis(100);
+/// With less than this left nothing is asked.
+const LEAST: Duration = Duration::from_millis(250);
+/// In so many seconds one is saved.
+const SHARE: u32 = 4;
+
+/// What is left of it.
+#[derive(Debug)]
+pub struct Patience {
+    left: Duration,
+    at: Instant,
+}
+
+impl Patience {
+    /// All of it.
+    pub fn new(now: Instant) -> Self {
+        Self { left: MOST, at: now }
+    }
+
+    /// How long a question at `now` may take; `None` where it is too early to ask again.
+    pub fn for_question(&mut self, now: Instant) -> Option<Duration> {
+        self.left = (self.left + now.saturating_duration_since(self.at) / SHARE).min(MOST);
+        self.at = now;
+        (self.left >= LEAST).then_some(self.left.min(PATIENCE))
+    }
+
+    /// A question took so long.
+    pub fn spent(&mut self, took: Duration) {
+        self.left = self.left.saturating_sub(took.saturating_sub(FREE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asks again and again for a minute; how long of it was waited. `answers` in this time, or not at all.
+    fn waited(answers: Duration) -> (Duration, u32) {
+        let start = Instant::now();
+        let (mut patience, mut now) = (Patience::new(start), start);
+        let (mut waited, mut asked) = (Duration::ZERO, 0);
+        while now < start + Duration::from_secs(60) {
+            match patience.for_question(now) {
+                Some(most) => {
+                    let took = answers.min(most);
+                    patience.spent(took);
+                    (waited, asked, now) = (waited + took, asked + 1, now + took);
+                }
+                None => now += Duration::from_millis(50),
+            }
+        }
+        (waited, asked)
+    }
+
+    #[test]
+    fn a_switch_that_answers_is_always_asked() {
+        let (took, asked) = waited(Duration::from_millis(100));
+        assert_eq!((took, asked), (Duration::from_secs(60), 600));
+    }
+
+    #[test]
+    fn one_that_does_not_keeps_nobody_waiting_for_more_than_its_share() {
+        for answers in [300, 1000, 2900, 60_000].map(Duration::from_millis) {
+            let (took, asked) = waited(answers);
+            // What a question takes beyond what is free; and what the last one takes.
+            let most = MOST + Duration::from_secs(60) / SHARE + FREE * asked + PATIENCE;
+            assert!(took <= most, "{answers:?}: {took:?} of a minute, in {asked} questions");
+            assert!(asked > 5, "{answers:?}: it is asked again");
+        }
+    }
+
+    #[test]
+    fn one_that_goes_on_is_soon_asked() {
+        let start = Instant::now();
+        let mut patience = Patience::new(start);
+        patience.spent(MOST + FREE);
+        assert_eq!(patience.for_question(start), None);
+        assert_eq!(patience.for_question(start + Duration::from_secs(1)), Some(LEAST));
+    }
+}

@@ -1,0 +1,210 @@
+//! An answer of the switch, taken in: bounded by what was asked, and checked.
+//!
+//! ```text
+//!  socket ─▶ as long, and with as many descriptors, as that answer may be ─▶ JSON ─▶ do the values make sense?
+//!                                                                         └─▶ is the descriptor what it has to be?
+//! ```
+
+use super::channel::{self, Bounds, MAX_MESSAGE};
+use super::clip;
+use super::message::{Hello, PROTOCOL, PortStatus, Reply};
+use crate::stats::layout::{VNICS, WORKERS};
+use crate::stats::{Reader, ThrownOut};
+use rustix::net::{AddressFamily, sockopt};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Instant;
+use tidegate_contract::Vnic;
+
+/// Longest answer that is no list, bytes.
+const SHORT: usize = 16 << 10;
+/// Longest text of a switch that is passed on, bytes: why it refused, or threw a front end out.
+const TEXT: usize = 1000;
+/// Longest release of a switch, bytes.
+const VERSION: usize = 64;
+/// Most threads that take answers in: those of clients that are in use, and those that did not come back.
+const THREADS: usize = 128;
+
+/// What was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Who it is, and a descriptor of its statistics.
+    Hello,
+    /// All ports.
+    Ports,
+    /// What is left of a switch, and a descriptor of its control socket.
+    Retired,
+    /// Nothing else.
+    Done,
+}
+
+impl Expected {
+    fn bounds(self) -> Bounds {
+        match self {
+            Self::Hello => Bounds { bytes: SHORT, descriptors: 1 },
+            Self::Ports => Bounds { bytes: MAX_MESSAGE, descriptors: 0 },
+            Self::Retired => Bounds { bytes: MAX_MESSAGE, descriptors: 1 },
+            Self::Done => Bounds { bytes: SHORT, descriptors: 0 },
+        }
+    }
+}
+
+/// An answer that makes sense.
+pub struct Answer {
+    /// What it says.
+    pub reply: Reply,
+    /// Of [`Reply::Hello`].
+    pub statistics: Option<(Reader, OwnedFd)>,
+    /// Of [`Reply::Retired`]: a listening Unix socket.
+    pub socket: Option<OwnedFd>,
+}
+
+/// The next answer; `None` where the switch has closed the connection.
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`] where it is not there at `end`; or it is no answer to what was asked.
+pub fn receive(stream: &UnixStream, expected: Expected, end: Instant) -> io::Result<Option<Answer>> {
+    let received = channel::receive_until::<Reply>(stream, expected.bounds(), Some(end))?;
+    let Some((reply, descriptors)) = received else { return Ok(None) };
+    let reply = checked(reply).map_err(io::Error::other)?;
+    let mut answer = Answer { reply, statistics: None, socket: None };
+    let descriptor = descriptors.into_iter().next();
+    match (&answer.reply, descriptor) {
+        (Reply::Hello(_), Some(file)) => answer.statistics = Some((Reader::open(&file)?, file)),
+        (Reply::Hello(_), None) => return Err(io::Error::other("no statistics descriptor")),
+        (Reply::Retired(_), Some(socket)) if is_listening(&socket) => answer.socket = Some(socket),
+        (Reply::Retired(_), _) => return Err(io::Error::other("no control socket")),
+        (_, Some(_)) => return Err(io::Error::other("a descriptor that was not asked for")),
+        (_, None) => {}
+    }
+    Ok(Some(answer))
+}
+
+/// Whether it is a Unix socket that listens.
+fn is_listening(socket: &OwnedFd) -> bool {
+    sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
+        && sockopt::socket_acceptconn(socket) == Ok(true)
+}
+
+/// An answer whose values make sense, its words no longer than they need be.
+///
+/// # Errors
+/// What does not.
+fn checked(reply: Reply) -> Result<Reply, String> {
+    Ok(match reply {
+        Reply::Refused(why) => Reply::Refused(clip(why, TEXT)),
+        Reply::Hello(hello) => Reply::Hello(hello_of(hello)?),
+        Reply::Ports(ports) => Reply::Ports(ports_of(ports)?),
+        Reply::Retired(mut retired) => {
+            retired.ports = ports_of(std::mem::take(&mut retired.ports))?;
+            Reply::Retired(retired)
+        }
+        Reply::Done => Reply::Done,
+    })
+}
+
+fn hello_of(hello: Hello) -> Result<Hello, String> {
+    if hello.protocol != PROTOCOL {
+        return Err(format!(
+            "it speaks control protocol {}, this program {PROTOCOL}: install one release of both",
+            hello.protocol
+        ));
+    }
+    if hello.version.len() > VERSION || !(1..=WORKERS).contains(&hello.workers) {
+        return Err(format!(
+            "it says that it has {} workers, and is of an impossible release",
+            hello.workers
+        ));
+    }
+    Ok(hello)
+}
+
+fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
+    if ports.len() > VNICS {
+        return Err(format!("it says that it has {} ports, of at most {VNICS}", ports.len()));
+    }
+    let mut names = BTreeSet::new();
+    for port in &mut ports {
+        if !Vnic::is_name(&port.vnic.name) {
+            return Err("it has a port whose vNIC can have no such name".into());
+        }
+        if !names.insert(port.vnic.name.clone()) {
+            return Err(format!("it has two ports of vNIC {}", port.vnic.name));
+        }
+        port.thrown_out.retain(|kind, _| ThrownOut::ALL.iter().any(|known| known.label() == kind));
+        for text in [&mut port.deadline_suspended, &mut port.last_error] {
+            *text = text.take().map(|text| clip(text, TEXT));
+        }
+    }
+    Ok(ports)
+}
+
+/// A thread that takes answers in. It may not come back: whoever asked goes on without it.
+#[derive(Debug)]
+pub struct Apart {
+    questions: SyncSender<(Expected, Instant)>,
+    answers: Receiver<io::Result<Option<Answer>>>,
+}
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// One of the threads that are there.
+struct Live;
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Apart {
+    /// Takes in what comes out of `stream`, until it is shut down.
+    ///
+    /// # Errors
+    /// No thread to be had, or too many have not come back.
+    pub fn start(stream: UnixStream) -> io::Result<Self> {
+        let more = |live| (live < THREADS).then_some(live + 1);
+        if LIVE.fetch_update(SeqCst, SeqCst, more).is_err() {
+            return Err(io::Error::other(format!(
+                "{THREADS} conversations with it have not ended: what it sent takes for ever to close"
+            )));
+        }
+        let live = Live;
+        let (questions, asked) = sync_channel::<(Expected, Instant)>(1);
+        let (answered, answers) = sync_channel(1);
+        let take_in = move || {
+            let _live = live;
+            while let Ok((expected, end)) = asked.recv() {
+                if answered.send(receive(&stream, expected, end)).is_err() {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("answers".into()).spawn(take_in)?;
+        Ok(Self { questions, answers })
+    }
+
+    /// As [`receive`]; returns at `end`, whatever the thread does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn answer(&self, expected: Expected, end: Instant) -> io::Result<Option<Answer>> {
+        // One that is busy still is with an answer that was given up.
+        self.questions.try_send((expected, end)).map_err(|_| io::ErrorKind::TimedOut)?;
+        match self.answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
+            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("its answer cannot be taken in")),
+        }
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.reply.kind())
+    }
+}

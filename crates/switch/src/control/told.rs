@@ -1,0 +1,222 @@
+//! All that a switch has told of itself, for whoever goes on in its place: bounded, whatever it tells.
+//!
+//! ```text
+//!  Note + descriptors ──▶ Told: vNIC ─▶ connection (what was said, its descriptors), listener or tap
+//!                            └ more than a switch can have: an error, and what was known of that vNIC is forgotten
+//! ```
+
+use super::keep::{Note, What};
+use crate::foreign::Foreign;
+use crate::stats::layout::VNICS;
+use crate::vhost_user::kept::{Kept, Number};
+use std::collections::{BTreeMap, HashMap};
+use tidegate_contract::Vnic;
+
+/// Most descriptors of one vNIC, of those its connection needs and of those that were not needed yet: three for each
+/// of 256 queues, and memory.
+const MOST: usize = 1024;
+/// Most queue pairs of a tap.
+const QUEUES: usize = 256;
+
+/// A front end's connection.
+#[derive(Debug)]
+pub struct Connected {
+    /// What it has said.
+    pub kept: Kept,
+    /// All descriptors of it.
+    pub descriptors: HashMap<Number, Foreign>,
+    /// For how many messages that holds.
+    pub messages: u64,
+}
+
+/// What one switch has told.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// Connections of vNICs; `None` where there is none, or it is not known.
+    pub connections: BTreeMap<String, Option<Connected>>,
+    /// Listening sockets and taps.
+    pub links: BTreeMap<String, Vec<Foreign>>,
+    /// Descriptors of connections, before the note that says what they are.
+    coming: BTreeMap<String, HashMap<Number, Foreign>>,
+}
+
+/// A note that a switch does not send.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Nonsense {
+    /// Of no vNIC that can be.
+    #[error("it tells of a vNIC that can have no such name")]
+    Name,
+    /// Of more vNICs than a switch has.
+    #[error("it tells of more than {VNICS} vNICs")]
+    Vnics,
+    /// With other descriptors than it says.
+    #[error("vNIC {vnic}: a note with {descriptors} descriptors, which has another number of them")]
+    Descriptors {
+        /// The vNIC.
+        vnic: String,
+        /// How many came.
+        descriptors: usize,
+    },
+    /// More than a connection has.
+    #[error("vNIC {0}: more descriptors, queues or memory regions than a connection has")]
+    Connection(String),
+    /// A descriptor of the connection was never sent.
+    #[error("vNIC {vnic}: descriptor {number} is missing: its connection is not kept")]
+    Missing {
+        /// The vNIC.
+        vnic: String,
+        /// Which.
+        number: Number,
+    },
+}
+
+impl Told {
+    /// Takes in a note. What is not needed any more is closed elsewhere.
+    ///
+    /// # Errors
+    /// It makes no sense; what was known of that vNIC's connection does not hold any more, and is forgotten.
+    pub fn note(&mut self, note: Note, descriptors: Vec<Foreign>) -> Result<(), Nonsense> {
+        let vnic = note.vnic;
+        if !Vnic::is_name(&vnic) {
+            return Err(Nonsense::Name);
+        }
+        let known = self.connections.contains_key(&vnic)
+            || self.coming.contains_key(&vnic)
+            || self.links.contains_key(&vnic);
+        if !known && self.connections.len().max(self.coming.len()).max(self.links.len()) >= VNICS {
+            return Err(Nonsense::Vnics);
+        }
+        let taken = self.take(&vnic, note.what, descriptors);
+        if taken.is_err() {
+            self.coming.remove(&vnic);
+            self.connections.insert(vnic, None);
+        }
+        taken
+    }
+
+    fn take(&mut self, vnic: &str, what: What, descriptors: Vec<Foreign>) -> Result<(), Nonsense> {
+        let wrong = Nonsense::Descriptors { vnic: vnic.into(), descriptors: descriptors.len() };
+        let expect = |is_so: bool| if is_so { Ok(()) } else { Err(wrong) };
+        match what {
+            What::Descriptors(numbers) => {
+                expect(numbers.len() == descriptors.len())?;
+                let coming = self.coming.entry(vnic.into()).or_default();
+                if coming.len() + numbers.len() > MOST {
+                    return Err(Nonsense::Connection(vnic.into()));
+                }
+                coming.extend(numbers.into_iter().zip(descriptors));
+            }
+            What::Said { messages, kept } => {
+                expect(descriptors.is_empty())?;
+                if !kept.is_possible() {
+                    return Err(Nonsense::Connection(vnic.into()));
+                }
+                let mut known = self.coming.remove(vnic).unwrap_or_default();
+                if let Some(before) = self.connections.remove(vnic).flatten() {
+                    known.extend(before.descriptors);
+                }
+                let mut needed = HashMap::new();
+                for number in kept.numbers() {
+                    match known.remove(&number) {
+                        Some(fd) => drop(needed.insert(number, fd)),
+                        None if needed.contains_key(&number) => {}
+                        None => return Err(Nonsense::Missing { vnic: vnic.into(), number }),
+                    }
+                }
+                let connected = Connected { kept: *kept, descriptors: needed, messages };
+                self.connections.insert(vnic.into(), Some(connected));
+            }
+            What::Gone => {
+                expect(descriptors.is_empty())?;
+                self.coming.remove(vnic);
+                self.connections.insert(vnic.into(), None);
+            }
+            What::Listener => {
+                expect(descriptors.len() == 1)?;
+                self.links.insert(vnic.into(), descriptors);
+            }
+            What::Tap => {
+                expect((1..=QUEUES).contains(&descriptors.len()))?;
+                self.links.insert(vnic.into(), descriptors);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foreign::Budget;
+    use std::sync::Arc;
+
+    fn files(count: usize, budget: &Arc<Budget>) -> Vec<Foreign> {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        (0..count).map(|_| Foreign::new(null.try_clone().unwrap().into(), budget)).collect()
+    }
+
+    fn note(vnic: &str, what: What) -> Note {
+        Note { vnic: vnic.into(), what }
+    }
+
+    fn said(stream: Number) -> What {
+        let kept = Kept {
+            stream,
+            features: None,
+            protocol_features: 0,
+            regions: vec![],
+            memory_is_alive: false,
+            vrings: vec![],
+            inflight: None,
+            log: None,
+        };
+        What::Said { messages: 2, kept: Box::new(kept) }
+    }
+
+    #[test]
+    fn a_connection_is_its_latest_word_and_what_that_needs() {
+        let (mut told, budget) = (Told::default(), Budget::new(100));
+        told.note(note("a", What::Descriptors(vec![1, 2])), files(2, &budget)).unwrap();
+        told.note(note("a", said(1)), vec![]).unwrap();
+        let connected = told.connections["a"].as_ref().unwrap();
+        assert_eq!((connected.descriptors.len(), connected.messages), (1, 2));
+        told.note(note("a", said(1)), vec![]).unwrap();
+        told.note(note("b", What::Gone), vec![]).unwrap();
+        assert!(told.connections["b"].is_none());
+        // What was not needed then is not there any more.
+        let missing = Nonsense::Missing { vnic: "a".into(), number: 2 };
+        assert_eq!(told.note(note("a", said(2)), vec![]), Err(missing));
+        assert!(told.connections["a"].is_none());
+    }
+
+    #[test]
+    fn more_than_a_switch_can_have_is_not_taken() {
+        let (mut told, budget) = (Told::default(), Budget::new(10_000));
+        assert_eq!(told.note(note("../x", What::Gone), vec![]), Err(Nonsense::Name));
+        for number in 0..VNICS {
+            told.note(note(&format!("v{number}"), What::Gone), vec![]).unwrap();
+        }
+        assert_eq!(told.note(note("more", What::Gone), vec![]), Err(Nonsense::Vnics));
+        assert_eq!(told.note(note("more", What::Listener), files(1, &budget)), Err(Nonsense::Vnics));
+        for (what, count) in [
+            (What::Listener, 0),
+            (What::Listener, 2),
+            (What::Tap, 0),
+            (What::Descriptors(vec![1]), 2),
+            (What::Gone, 1),
+            (said(1), 1),
+        ] {
+            assert!(
+                told.note(note("v1", what.clone()), files(count, &budget)).is_err(),
+                "{what:?} with {count}"
+            );
+        }
+        let numbers = |from: u64| What::Descriptors((from..from + 250).collect());
+        for from in 0..4 {
+            told.note(note("v2", numbers(250 * from)), files(250, &budget)).unwrap();
+        }
+        let more = told.note(note("v2", numbers(1000)), files(250, &budget));
+        assert_eq!(more, Err(Nonsense::Connection("v2".into())));
+        assert!(told.coming.is_empty());
+    }
+}

@@ -1,0 +1,196 @@
+//! Descriptors that another process made: how many are held is bounded, and none is closed where it hurts.
+//!
+//! ```text
+//!  Foreign ── dropped ──▶ queue ──▶ threads `closing` ──▶ close(2), which takes as long as its maker likes
+//!     └── its part of a Budget, until it is closed
+//! ```
+//!
+//! What a descriptor leads to decides how long it takes to close: a TCP socket with SO_LINGER waits for its peer, a file
+//! of FUSE for its server, a Unix socket for the descriptors in its queue. So a thread that others rely on, such as the
+//! agent's reconciler, closes none of them itself.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+/// Most threads that close: what one of them does not come back from is left to it, and another one goes on.
+const THREADS: usize = 8;
+
+/// How many descriptors of others may be held.
+#[derive(Debug)]
+pub struct Budget {
+    most: usize,
+    used: AtomicUsize,
+}
+
+impl Budget {
+    /// For at most so many.
+    pub fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, used: AtomicUsize::new(0) })
+    }
+
+    /// For a part of the descriptors that this process may have (RLIMIT_NOFILE): half of them.
+    pub fn half_of_all() -> Arc<Self> {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        Self::new(limit.map_or(usize::MAX, |limit| (limit / 2) as usize))
+    }
+
+    /// Whether more are held than may be: no more should be accepted until some are closed.
+    pub fn is_over(&self) -> bool {
+        self.used.load(SeqCst) > self.most
+    }
+}
+
+/// Counts as one until it is dropped.
+#[derive(Debug)]
+struct Share(Arc<Budget>);
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(1, SeqCst);
+    }
+}
+
+/// A descriptor that another process made.
+#[derive(Debug)]
+pub struct Foreign(Option<(OwnedFd, Share)>);
+
+impl Foreign {
+    /// Counts `fd` against `budget`, also where that is used up.
+    pub fn new(fd: OwnedFd, budget: &Arc<Budget>) -> Self {
+        budget.used.fetch_add(1, SeqCst);
+        Self(Some((fd, Share(Arc::clone(budget)))))
+    }
+
+    /// It is ours from now on, to be closed like any other: what it leads to is known.
+    pub fn into_own(mut self) -> OwnedFd {
+        self.0.take().expect("it is there until it is dropped").0
+    }
+}
+
+impl AsFd for Foreign {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_ref().expect("it is there until it is dropped").0.as_fd()
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        if let Some(held) = self.0.take() {
+            CLOSING.close(held);
+        }
+    }
+}
+
+/// Closes a descriptor of our own where nobody waits for it: what others have put into it may take long.
+pub fn close(fd: OwnedFd) {
+    static OURS: LazyLock<Arc<Budget>> = LazyLock::new(|| Budget::new(usize::MAX));
+    drop(Foreign::new(fd, &OURS));
+}
+
+/// What is to be closed, and the threads that do.
+struct Closing {
+    queue: Sender<(OwnedFd, Share)>,
+    taken: Arc<Mutex<Receiver<(OwnedFd, Share)>>>,
+    waiting: Arc<AtomicUsize>,
+    threads: AtomicUsize,
+}
+
+static CLOSING: LazyLock<Closing> = LazyLock::new(|| {
+    let (queue, taken) = channel();
+    Closing {
+        queue,
+        taken: Arc::new(Mutex::new(taken)),
+        waiting: Arc::default(),
+        threads: AtomicUsize::new(0),
+    }
+});
+
+impl Closing {
+    fn close(&self, held: (OwnedFd, Share)) {
+        // Where the one before waits still, nobody may have come back to take it.
+        let waiting = self.waiting.fetch_add(1, SeqCst) > 0;
+        let _ = self.queue.send(held);
+        if waiting || self.threads.load(SeqCst) == 0 {
+            self.start();
+        }
+    }
+
+    fn start(&self) {
+        let more = |threads| (threads < THREADS).then_some(threads + 1);
+        if self.threads.fetch_update(SeqCst, SeqCst, more).is_err() {
+            return;
+        }
+        let (taken, waiting) = (Arc::clone(&self.taken), Arc::clone(&self.waiting));
+        let work = move || {
+            loop {
+                let held = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let Ok((fd, share)) = held else { return };
+                waiting.fetch_sub(1, SeqCst);
+                drop(fd);
+                drop(share);
+            }
+        };
+        if std::thread::Builder::new().name("closing".into()).spawn(work).is_err() {
+            self.threads.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt::set_socket_linger;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    /// A socket that takes `linger` to close, and its peer.
+    fn lingering(linger: Duration) -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let peer = listener.accept().unwrap().0;
+        socket.set_nonblocking(true).unwrap();
+        while socket.write(&[0; 1 << 16]).is_ok() {}
+        socket.set_nonblocking(false).unwrap();
+        set_socket_linger(&socket, Some(linger)).unwrap();
+        (socket.into(), peer)
+    }
+
+    #[test]
+    fn what_takes_long_to_close_keeps_nobody_waiting() {
+        let budget = Budget::new(2);
+        let (slow, _peer) = lingering(Duration::from_secs(2));
+        let began = Instant::now();
+        let (slow, quick) = (Foreign::new(slow, &budget), std::io::pipe().unwrap());
+        let quick = Foreign::new(quick.0.into(), &budget);
+        assert!(!budget.is_over());
+        drop((slow, quick));
+        assert!(began.elapsed() < Duration::from_secs(1), "it waited {:?}", began.elapsed());
+        // The quick one is closed while the slow one is not.
+        while budget.used.load(SeqCst) > 1 {
+            assert!(
+                began.elapsed() < Duration::from_secs(1),
+                "a slow one keeps the others from being closed"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        while budget.used.load(SeqCst) > 0 {
+            assert!(began.elapsed() < Duration::from_secs(20), "it is counted for ever");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn a_budget_that_is_used_up_says_so() {
+        let budget = Budget::new(1);
+        let pipe = std::io::pipe().unwrap();
+        let one = Foreign::new(pipe.0.into(), &budget);
+        let two = Foreign::new(pipe.1.into(), &budget);
+        assert!(budget.is_over());
+        drop(one.into_own());
+        assert!(!budget.is_over());
+        drop(two);
+    }
+}
