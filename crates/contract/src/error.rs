@@ -9,6 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use tidegate_visible::visible;
 
 /// A value and where it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,9 +63,15 @@ pub struct Excerpt {
     pub width: usize,
 }
 
+/// A line of the source, as it is shown.
+fn shown(line: &str) -> String {
+    visible(&line.replace('\t', "    ")).into_owned()
+}
+
+/// What it quotes, somebody else has written: a terminal and a log are shown nothing of it that acts or hides.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
+        f.write_str(&visible(&self.file))?;
         if self.line > 0 {
             write!(f, ":{}", self.line)?;
         }
@@ -72,20 +79,19 @@ impl fmt::Display for Error {
             write!(f, ":{}", self.column)?;
         }
         if !self.key.is_empty() {
-            write!(f, ": {}", self.key)?;
+            write!(f, ": {}", visible(&self.key))?;
         }
-        write!(f, ": {}", self.message)?;
+        write!(f, ": {}", visible(&self.message))?;
         if let Some(excerpt) = &self.excerpt {
             let gutter = " ".repeat(self.line.to_string().len());
-            // The same tabs as in the line, so that the carets stand below their text.
-            let indent: String = excerpt
-                .text
-                .chars()
-                .take(self.column.saturating_sub(1))
-                .map(|c| if c == '\t' { '\t' } else { ' ' })
-                .collect();
-            write!(f, "\n{gutter} |\n{} | {}", self.line, excerpt.text)?;
-            write!(f, "\n{gutter} | {indent}{}", "^".repeat(excerpt.width))?;
+            // The carets stand below their text as it is shown.
+            let width =
+                |chars: &mut dyn Iterator<Item = char>| shown(&chars.collect::<String>()).chars().count();
+            let before = self.column.saturating_sub(1);
+            let indent = " ".repeat(width(&mut excerpt.text.chars().take(before)));
+            let marked = width(&mut excerpt.text.chars().skip(before).take(excerpt.width)).max(1);
+            write!(f, "\n{gutter} |\n{} | {}", self.line, shown(&excerpt.text))?;
+            write!(f, "\n{gutter} | {indent}{}", "^".repeat(marked))?;
         }
         Ok(())
     }

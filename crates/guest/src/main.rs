@@ -21,6 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use talk::Trouble;
 use tidegate_guest::message::{Ask, Limits};
+use tidegate_visible::lines;
 
 /// Exit codes, as those of `tidegate` on the host.
 mod code {
@@ -45,12 +46,12 @@ fn main() -> ExitCode {
         Err(why) => Err(Failure(code::USAGE, why)),
     };
     let printed = done.and_then(|text| {
-        std::io::stdout().write_all(text.as_bytes()).map_err(|e| Failure(code::FAILED, e.to_string()))
+        std::io::stdout().write_all(lines(&text).as_bytes()).map_err(|e| Failure(code::FAILED, e.to_string()))
     });
     match printed {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(code, why)) => {
-            eprintln!("tidegate: {why}");
+            eprintln!("tidegate: {}", lines(&why));
             ExitCode::from(code)
         }
     }

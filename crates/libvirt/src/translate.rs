@@ -12,6 +12,7 @@ use crate::domain::{Domain, Interface, Link, read};
 use crate::metadata::{Asked, NAMESPACE};
 use crate::xml::Source;
 use tidegate_contract::{Allowed, Attach, Error, Errors, Mac, Rx, Segment, SocketOwner, Tx, Vnic, set_key};
+use tidegate_visible::{is_hidden, visible};
 
 /// Most bytes of a domain's name that a vNIC's name takes over: 63 less a hyphen and the MAC's 12 digits.
 const STEM: usize = 50;
@@ -278,7 +279,7 @@ impl Translation {
             self.domain
         );
         for note in &self.notes {
-            text += &format!("# {note}\n");
+            text += &format!("# {}\n", visible(note));
         }
         for contract in &self.contracts {
             let toml = contract.vnic.to_toml();
@@ -316,7 +317,10 @@ impl Translation {
 /// A text as the value of an attribute.
 fn escaped(text: &str) -> String {
     let with = [("&", "&amp;"), ("<", "&lt;"), ("\"", "&quot;"), ("\n", "&#10;"), ("\t", "&#9;")];
-    with.into_iter().fold(text.to_owned(), |text, (plain, safe)| text.replace(plain, safe))
+    let text = with.into_iter().fold(text.to_owned(), |text, (plain, safe)| text.replace(plain, safe));
+    // What a terminal would not show as it is.
+    let reference = |c: char| if is_hidden(c) { format!("&#{};", u32::from(c)) } else { c.into() };
+    text.chars().map(reference).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The agent's HTTP API, over its Unix socket. Errors say what to do.
 
 use crate::exit::{Code, Failure};
-use http_body_util::{BodyExt, Full};
+use crate::format::path;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
@@ -12,11 +13,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, io};
+use tidegate_visible::{is_hidden, visible};
 use tokio::net::UnixStream;
 
 /// How long to wait where the agent's queue of connections is full, and how often to try.
-const PATIENCE: Duration = Duration::from_secs(10);
+const FULL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
+/// Longest answer, bytes: tens of thousands of vNICs take less. Whoever listens at the socket need not be the agent.
+const LONGEST: usize = 256 << 20;
+/// Longest wait for an answer to begin, and from there to its end. The agent answers every request within 40 s.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Talks to the agent; each request over a connection of its own, so a
 /// restarted agent goes unnoticed.
@@ -29,7 +35,7 @@ pub struct Client {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody answers at the socket.
-    #[error("cannot reach the agent at {}: {source}\n{}", socket.display(), advice(socket, source))]
+    #[error("cannot reach the agent at {}: {source}\n{}", path(socket), advice(socket, source))]
     Unreachable {
         /// The API socket.
         socket: PathBuf,
@@ -37,7 +43,7 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The agent went away in the middle.
-    #[error("the agent at {} broke off: {reason}\nSee its log: journalctl -u tidegate-agent", socket.display())]
+    #[error("the agent at {} broke off: {reason}\nSee its log: journalctl -u tidegate-agent", path(socket))]
     Broken {
         /// The API socket.
         socket: PathBuf,
@@ -54,7 +60,8 @@ pub enum ClientError {
     },
     /// Its answer is not what this program expects.
     #[error(
-        "the agent's answer to {request} makes no sense to this program: {reason}\nIs the agent of another release?"
+        "the agent's answer to {request} makes no sense to this program: {}\nIs the agent of another release?",
+        visible(reason)
     )]
     Strange {
         /// Method and path.
@@ -77,9 +84,10 @@ pub struct Problem {
 impl Problem {
     fn text(&self) -> String {
         let line = |value: &Value| match value {
-            Value::String(text) => text.replace('\n', "\n  "),
-            other => other.to_string(),
+            Value::String(text) => with_excerpts(text).replace('\n', "\n  "),
+            other => visible(&other.to_string()).into_owned(),
         };
+        let error = line(&Value::String(self.error.clone()));
         let details: Vec<String> = match &self.details {
             Value::Null => vec![],
             Value::Array(all) => all.iter().map(line).collect(),
@@ -87,8 +95,8 @@ impl Problem {
         };
         details
             .into_iter()
-            .filter(|detail| *detail != self.error)
-            .fold(self.error.clone(), |text, d| text + "\n  " + &d)
+            .filter(|detail| *detail != error)
+            .fold(error.clone(), |text, d| text + "\n  " + &d)
     }
 }
 
@@ -125,6 +133,11 @@ impl Client {
     /// `GET path`, as JSON.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.json(Method::GET, path, None).await
+    }
+
+    /// As [`get`](Self::get), to be [shown] to people.
+    pub async fn get_shown<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        shown(self.get(path).await?, path)
     }
 
     /// `POST path` with a TOML body.
@@ -183,7 +196,8 @@ impl Client {
         let request = request.body(Full::new(Bytes::from(content.unwrap_or_default()))).map_err(|e| {
             ClientError::Strange { request: format!("{method} {path}"), reason: e.to_string() }
         })?;
-        let response = sender.send_request(request).await.map_err(|e| self.broken(&e))?;
+        let response = tokio::time::timeout(PATIENCE, sender.send_request(request)).await;
+        let response = response.map_err(|_| self.silent())?.map_err(|e| self.broken(&e))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -201,7 +215,7 @@ impl Client {
         let begin = Instant::now();
         loop {
             match UnixStream::connect(&self.socket).await {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && begin.elapsed() < PATIENCE => {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && begin.elapsed() < FULL => {
                     tokio::time::sleep(PAUSE).await;
                 }
                 done => return done,
@@ -209,12 +223,64 @@ impl Client {
         }
     }
 
+    /// The whole body, where it is one that an agent sends, and there in time.
     async fn collect(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
-        Ok(response.into_body().collect().await.map_err(|e| self.broken(&e))?.to_bytes())
+        let body = Limited::new(response.into_body(), LONGEST).collect();
+        match tokio::time::timeout(PATIENCE, body).await {
+            Ok(Ok(whole)) => Ok(whole.to_bytes()),
+            Ok(Err(e)) => Err(self.broken(&e)),
+            Err(_) => Err(self.silent()),
+        }
     }
 
-    fn broken(&self, error: &hyper::Error) -> ClientError {
+    fn broken(&self, error: &impl std::fmt::Display) -> ClientError {
         ClientError::Broken { socket: self.socket.clone(), reason: error.to_string() }
+    }
+
+    fn silent(&self) -> ClientError {
+        self.broken(&format!("no answer for {} s", PATIENCE.as_secs()))
+    }
+}
+
+/// A text in one line, but for the lines that an error quotes of a contract, each with its number and a bar, and for
+/// further errors in the file that the first one names.
+pub fn with_excerpts(text: &str) -> String {
+    let is_quoted =
+        |line: &str| line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with('|');
+    let file = text.split_once(':').map(|(file, _)| file).filter(|file| file.starts_with('/'));
+    let is_error =
+        |line: &str| file.is_some_and(|f| line.strip_prefix(f).is_some_and(|r| r.starts_with(':')));
+    let mut lines = text.split('\n').filter(|line| !line.is_empty());
+    let first = visible(lines.next().unwrap_or_default()).into_owned();
+    lines.fold(first, |all, line| {
+        let end = if is_quoted(line) || is_error(line) { "\n" } else { "\\n" };
+        all + end + &visible(line)
+    })
+}
+
+/// An answer to be shown to people, not to be reckoned with: nothing in its texts acts or hides, and each is one line,
+/// but for what an error [quotes](with_excerpts).
+///
+/// # Errors
+/// It is not what is expected.
+pub fn shown<T: DeserializeOwned>(mut answer: Value, request: &str) -> Result<T, ClientError> {
+    make_visible(&mut answer);
+    serde_json::from_value(answer)
+        .map_err(|e| ClientError::Strange { request: request.to_owned(), reason: e.to_string() })
+}
+
+fn make_visible(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = with_excerpts(text),
+        Value::Array(all) => all.iter_mut().for_each(make_visible),
+        Value::Object(entries) => {
+            entries.values_mut().for_each(make_visible);
+            if entries.keys().any(|key| key.contains(is_hidden)) {
+                let all = std::mem::take(entries).into_iter();
+                *entries = all.map(|(key, value)| (visible(&key).into_owned(), value)).collect();
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 

@@ -1,4 +1,13 @@
-//! Quantities for people: three digits, and the unit that fits.
+//! Quantities for people: three digits, and the unit that fits. And paths, in which nothing hides.
+
+use std::path::Path;
+use tidegate_visible::visible;
+
+/// A path, in one line.
+#[expect(clippy::disallowed_methods, reason = "it is made visible here")]
+pub fn path(path: &Path) -> String {
+    visible(&path.display().to_string()).into_owned()
+}
 
 /// A duration of `ns` nanoseconds: `850 ns`, `48.1 us`, `11.9 ms`, `2.50 s`.
 pub fn duration(ns: u64) -> String {

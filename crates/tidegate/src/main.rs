@@ -29,7 +29,10 @@ use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => return exit::usage(&usage),
+    };
     let _log = tidegate_log::init(cli.verbose);
     exit::finish(commands::run(cli))
 }

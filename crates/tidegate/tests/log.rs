@@ -6,6 +6,8 @@
 //!  tidegate apply, rm, over and over ──▶ tidegate agent ── stderr ──▶ read, or not
 //! ```
 
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
+
 use rustix::event::epoll;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::ffi::OsStr;

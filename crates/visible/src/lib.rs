@@ -67,9 +67,9 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     escaped(text, is_hidden)
 }
 
-/// `text` of our own that has several lines; all but their ends is as [`visible`] writes it.
+/// `text` of our own that has several lines; all but their ends, and tabs, is as [`visible`] writes it.
 pub fn lines(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| c != '\n' && is_hidden(c))
+    escaped(text, |c| !matches!(c, '\n' | '\t') && is_hidden(c))
 }
 
 /// JSON with its own escapes (RFC 8259, section 7) for what cannot be seen: the same data, which a terminal can
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn lines_of_our_own_stay_lines() {
-        assert_eq!(lines("one\n  two\u{1b}[0m\r\n"), "one\n  two\\u{1b}[0m\\r\n");
+        assert_eq!(lines("one\n\ttwo\u{1b}[0m\r\n"), "one\n\ttwo\\u{1b}[0m\\r\n");
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
             let shown = visible(&text).into_owned();
             prop_assert!(!shown.contains(is_hidden));
             prop_assert_eq!(visible(&shown), &*shown);
-            prop_assert!(lines(&text).chars().all(|c| c == '\n' || !is_hidden(c)));
+            prop_assert!(lines(&text).chars().all(|c| c == '\n' || c == '\t' || !is_hidden(c)));
             if !text.contains(is_hidden) {
                 prop_assert_eq!(shown, text);
             }

@@ -3,7 +3,7 @@
 use super::types::ErrorBody;
 use crate::place::PlaceError;
 use crate::reconciler::ApplyError;
-use axum::Json;
+use super::written::Short;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use tidegate_contract::Errors;
@@ -83,6 +83,6 @@ impl From<PlaceError> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, Json(self.body)).into_response()
+        (self.status, Short(self.body)).into_response()
     }
 }

@@ -8,7 +8,7 @@ use super::types::{
     AdmissionView, ApplyQuery, CaptureQuery, ErrorBody, HostView, PlanView, SetBody, VnicChange, VnicView,
     WhyView,
 };
-use super::written::{Writer, as_json, json};
+use super::written::{Short, Writer, as_json, json};
 use super::{capture, metrics};
 use crate::place::Capture;
 use crate::reconciler::{Board, Command, Looks, Published, Reply, read, view};
@@ -180,9 +180,9 @@ async fn list(State(api): State<Api>) -> Result<Response, ApiError> {
 /// One vNIC
 #[utoipa::path(get, path = "/v1/vnics/{name}", params(("name" = String, Path, description = "vNIC")),
     responses((status = 200, body = VnicView), (status = 404, body = ErrorBody)))]
-async fn show(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<VnicView>, ApiError> {
+async fn show(State(api): State<Api>, Path(name): Path<String>) -> Result<Short<VnicView>, ApiError> {
     look(&api).await;
-    read(&api.board).vnics.get(&name).cloned().map(Json).ok_or_else(|| ApiError::no_vnic(&name))
+    read(&api.board).vnics.get(&name).cloned().map(Short).ok_or_else(|| ApiError::no_vnic(&name))
 }
 
 /// Change single keys of a contract, live
@@ -267,9 +267,9 @@ async fn submit(
 /// Why frames of a vNIC were late, throttled or dropped
 #[utoipa::path(get, path = "/v1/vnics/{name}/why", params(("name" = String, Path, description = "vNIC")),
     responses((status = 200, body = WhyView), (status = 404, body = ErrorBody)))]
-async fn why(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<WhyView>, ApiError> {
+async fn why(State(api): State<Api>, Path(name): Path<String>) -> Result<Short<WhyView>, ApiError> {
     look(&api).await;
-    view::why(&read(&api.board), &name).map(Json).ok_or_else(|| ApiError::no_vnic(&name))
+    view::why(&read(&api.board), &name).map(Short).ok_or_else(|| ApiError::no_vnic(&name))
 }
 
 /// The frames of a vNIC as pcapng, until the client hangs up
@@ -309,8 +309,8 @@ async fn metrics_text(State(api): State<Api>) -> Result<Response, ApiError> {
 
 /// This document
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, content_type = "application/json")))]
-async fn openapi() -> Json<utoipa::openapi::OpenApi> {
-    Json(Document::openapi())
+async fn openapi() -> Short<utoipa::openapi::OpenApi> {
+    Short(Document::openapi())
 }
 
 async fn ask<T: Serialize + Send + 'static>(

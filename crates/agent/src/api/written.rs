@@ -11,6 +11,7 @@ use axum::body::Bytes;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 
@@ -83,9 +84,13 @@ impl Writer {
     }
 }
 
-/// Of `value`.
+/// Of `value`. What a terminal would obey, or not show, stands in it as JSON's own escapes: the data is exact.
 pub fn as_json(value: &impl Serialize) -> Result<Vec<u8>, String> {
-    serde_json::to_vec(value).map_err(|e| e.to_string())
+    let text = serde_json::to_string(value).map_err(|e| e.to_string())?;
+    Ok(match tidegate_visible::json(&text) {
+        Cow::Owned(escaped) => escaped.into_bytes(),
+        Cow::Borrowed(_) => text.into_bytes(),
+    })
 }
 
 /// A response of JSON.
@@ -93,10 +98,31 @@ pub fn json(bytes: Bytes) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], bytes).into_response()
 }
 
+/// A short answer, which is written where it is served.
+pub struct Short<T>(pub T);
+
+impl<T: Serialize> IntoResponse for Short<T> {
+    fn into_response(self) -> Response {
+        match as_json(&self.0) {
+            Ok(bytes) => json(bytes.into()),
+            Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, why).into_response(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn the_data_is_exact_and_nothing_in_it_acts() {
+        let text = "\u{1b}[2J\u{9b}31m\u{7f}\u{202e}\u{e0041}\n\u{200b}";
+        let bytes = as_json(&[text, "plain"]).unwrap();
+        let shown = std::str::from_utf8(&bytes).unwrap();
+        assert!(!shown.contains(tidegate_visible::is_hidden), "{shown:?}");
+        assert_eq!(serde_json::from_slice::<[String; 2]>(&bytes).unwrap(), [text, "plain"]);
+    }
 
     #[tokio::test]
     async fn the_same_for_all_is_written_once() {

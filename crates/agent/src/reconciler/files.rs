@@ -71,6 +71,14 @@ impl RefusedFile {
     }
 }
 
+/// Reasons in one line, without the lines of the file that they quote.
+fn without_excerpts(why: &str) -> String {
+    let is_quoted = |line: &str| {
+        line.trim_start_matches([' ', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']).starts_with('|')
+    };
+    why.lines().filter(|line| !line.is_empty() && !is_quoted(line)).collect::<Vec<_>>().join("; ")
+}
+
 impl Reconciler {
     pub(super) fn look_at_files(&mut self, at_once: bool) {
         let changes = match self.files.poll(at_once) {
@@ -91,7 +99,8 @@ impl Reconciler {
                 Err(Unreadable { why, line, names }) => {
                     tracing::error!(
                         file = %change.path.display(),
-                        "this file is bad, what it said before stays in force:\n{why}"
+                        "this file is bad, what it said before stays in force: {}",
+                        without_excerpts(&why)
                     );
                     RefusedFile { why, line, contents: Contents::Unreadable(names) }
                 }
@@ -116,7 +125,8 @@ impl Reconciler {
             {
                 tracing::error!(
                     file = %path.display(),
-                    "this file is refused, what it said before stays in force:\n{why}"
+                    "this file is refused, what it said before stays in force: {}",
+                    without_excerpts(&why)
                 );
                 file.line = file.line_of(&path, &error);
                 file.why = why;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use tidegate_switch::stats::total;
 
 /// What counts as of late.
 pub const RECENT: Duration = Duration::from_secs(600);
@@ -24,7 +25,7 @@ impl Growth {
         let grown = total.checked_sub(before).unwrap_or(total);
         self.minutes.retain(|(began, _)| now.duration_since(*began) < RECENT);
         match self.minutes.back_mut() {
-            Some((began, sum)) if now.duration_since(*began) < MINUTE => *sum += grown,
+            Some((began, sum)) if now.duration_since(*began) < MINUTE => *sum = sum.saturating_add(grown),
             _ if grown > 0 => self.minutes.push_back((now, grown)),
             _ => {}
         }
@@ -32,7 +33,7 @@ impl Growth {
 
     /// By how much it grew within [`RECENT`] before `now`.
     pub fn recent(&self, now: Instant) -> u64 {
-        self.minutes.iter().filter(|(began, _)| now.duration_since(*began) < RECENT).map(|(_, n)| n).sum()
+        total(self.minutes.iter().filter(|(began, _)| now.duration_since(*began) < RECENT).map(|(_, n)| *n))
     }
 }
 

@@ -7,6 +7,7 @@ use crate::place::{Action, Evidence, Observed, Place, Refusal, Wanted};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use tidegate_contract::Vnic;
+use tidegate_switch::stats::total;
 
 /// Longest pause between attempts to bring one contract into force.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -59,7 +60,7 @@ impl Reconciler {
             Ok(observed) => {
                 let Evidence { workers, taken, .. } = &observed.evidence;
                 if !workers.is_empty() {
-                    self.loops_over_budget.see(*taken, workers.iter().map(|w| w.loops_over_budget).sum());
+                    self.loops_over_budget.see(*taken, total(workers.iter().map(|w| w.loops_over_budget)));
                 }
                 rates.sample(&observed.evidence);
             }

@@ -13,6 +13,7 @@ use crate::api::status::{
 use crate::api::types::{HostView, State, VnicView};
 use std::collections::BTreeMap;
 use tidegate_contract::Nanos;
+use tidegate_switch::stats::{WorkerStats, total};
 
 /// So many differences put right in [`RECENT`] are no accident: somebody else changes them again and again.
 const OFTEN: u64 = 3;
@@ -34,7 +35,7 @@ pub fn status(host: &HostView, vnics: &Vnics, recent: Recent) -> StatusView {
     let state = |state| vnics.values().filter(|v| v.state == state).count();
     let (suspended, promised): (Vec<&VnicView>, Vec<&VnicView>) =
         vnics.values().filter(|v| has_deadline(v)).partition(|v| v.deadline_suspended.is_some());
-    let worker = |count: fn(&tidegate_switch::stats::WorkerStats) -> u64| host.workers.iter().map(count);
+    let worker = |count: fn(&WorkerStats) -> u64| host.workers.iter().map(count);
     StatusView {
         version: host.version.clone(),
         attention: attention(host, vnics, recent),
@@ -49,8 +50,8 @@ pub fn status(host: &HostView, vnics: &Vnics, recent: Recent) -> StatusView {
         deadlines: DeadlineCounts { promised: promised.len(), suspended: suspended.len() },
         host_latency: HostLatency {
             budget_ns: host.host.host_latency.get(),
-            loops: worker(|w| w.loops).sum(),
-            loops_over_budget: worker(|w| w.loops_over_budget).sum(),
+            loops: total(worker(|w| w.loops)),
+            loops_over_budget: total(worker(|w| w.loops_over_budget)),
             recently_over_budget: recent.loops_over_budget,
             longest_loop_ns: worker(|w| w.longest_loop_ns).max().unwrap_or_default(),
         },

@@ -210,7 +210,7 @@ impl Reconciler {
             why.extend(self.take_back(*place, action));
         }
         match error {
-            PlaceError::Unreachable(_) => ApplyError::Unreachable(why.join("\n")),
+            PlaceError::Unreachable(_) => ApplyError::Unreachable(why.join("; ")),
             PlaceError::Failed(_) => ApplyError::Failed(why),
         }
     }

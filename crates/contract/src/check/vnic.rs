@@ -155,6 +155,9 @@ fn attach(rules: &mut Rules, attach: &Attach) {
             if let Err(message) = interface_name(name) {
                 rules.broken("attach.tap", message);
             }
+            if let Some(Err(message)) = netns.as_deref().map(seen) {
+                rules.broken("attach.netns", message);
+            }
             if netns.as_ref().is_some_and(|path| !path.is_absolute()) {
                 rules.broken("attach.netns", "expected an absolute path such as \"/run/netns/web\"");
             }
@@ -325,5 +328,18 @@ fn socket_path(path: &Path) -> Result<(), String> {
     if !bytes[1..].split(|byte| *byte == b'/').all(is_plain) {
         return Err("write the path without \"..\", \".\" and double slashes".into());
     }
-    Ok(())
+    seen(path)
+}
+
+/// That a path has no character that a person cannot see: it would not be the one that they take it for.
+fn seen(path: &Path) -> Result<(), String> {
+    let text = path.to_string_lossy();
+    match text.chars().find(|c| tidegate_visible::is_hidden(*c)) {
+        None => Ok(()),
+        Some(c) => Err(format!(
+            "the path \"{}\" has a character that cannot be seen, \\u{{{:x}}}; choose one without",
+            tidegate_visible::visible(&text),
+            u32::from(c)
+        )),
+    }
 }

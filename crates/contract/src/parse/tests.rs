@@ -420,8 +420,8 @@ fn printed_errors() {
             with("\tdeadlin = \"1ms\""),
             "web.toml:5:2: vnic.web.deadlin: unknown key; did you mean \"deadline\"?
   |
-5 | \tdeadlin = \"1ms\"
-  | \t^^^^^^^",
+5 |     deadlin = \"1ms\"
+  |     ^^^^^^^",
         ),
         (
             with("tx = { min = \"2mbit\", max = \"1mbit\" } # ü"),
@@ -492,5 +492,28 @@ fn errors_without_end_are_counted() {
             "{} errors of {length} bytes",
             errors.len()
         );
+    }
+}
+
+/// Whatever acts on a terminal or hides, in every place of a file that an error quotes.
+#[test]
+fn errors_show_nothing_that_acts_or_hides() {
+    let evil = "\u{1b}[2J\u{202e}\u{200b}\u{7}\r";
+    let texts = [
+        format!("[vnic.\"a{evil}\"]\nattach = {{ tap = \"tg0\" }}\n"),
+        format!("[vnic.a]\n\"key{evil}\" = 1\n"),
+        format!("[vnic.a]\nattach = {{ vhost-user = \"/run/{evil}.sock\" }}\n"),
+        format!("[vnic.a]\nattach = {{ tap = \"{evil}\" }}\nmac = \"{evil}\"\n"),
+        format!("[vnic.a]\ntx = {{ max = \"1{evil}\" }}\nto = [\"{evil}\"]\n"),
+        format!("{evil}\n"),
+        format!("a = \"{evil}"),
+        format!("[\"{evil}\"]\n"),
+    ];
+    for text in texts {
+        for text in [text.clone(), text.replace(evil, "\\u001b[2J\\u202e\\n2026 ERROR forged\\t")] {
+            let shown = parse(&text, &format!("web\n{evil}.toml")).unwrap_err().to_string();
+            assert!(!shown.contains(|c| c != '\n' && tidegate_visible::is_hidden(c)), "{shown:?}");
+            assert!(!shown.lines().any(|line| line.starts_with("2026")), "{shown}");
+        }
     }
 }

@@ -96,7 +96,7 @@ fn is_listening(socket: &OwnedFd) -> bool {
 /// What does not.
 fn checked(reply: Reply) -> Result<Reply, String> {
     Ok(match reply {
-        Reply::Refused(why) => Reply::Refused(clip(why, TEXT)),
+        Reply::Refused(why) => Reply::Refused(words(why)),
         Reply::Hello(hello) => Reply::Hello(hello_of(hello)?),
         Reply::Ports(ports) => Reply::Ports(ports_of(ports)?),
         Reply::Retired(mut retired) => {
@@ -105,6 +105,11 @@ fn checked(reply: Reply) -> Result<Reply, String> {
         }
         Reply::Done => Reply::Done,
     })
+}
+
+/// Words for people, in one line that is not too long.
+fn words(text: String) -> String {
+    clip(tidegate_visible::visible(&text).into_owned(), TEXT)
 }
 
 fn hello_of(hello: Hello) -> Result<Hello, String> {
@@ -137,7 +142,7 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
         }
         port.thrown_out.retain(|kind, _| ThrownOut::ALL.iter().any(|known| known.label() == kind));
         for text in [&mut port.deadline_suspended, &mut port.last_error] {
-            *text = text.take().map(|text| clip(text, TEXT));
+            *text = text.take().map(words);
         }
     }
     Ok(ports)

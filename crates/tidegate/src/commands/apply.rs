@@ -1,8 +1,9 @@
 //! `tidegate apply -f FILE`.
 
-use crate::client::{Client, encode};
+use crate::client::{Client, encode, shown};
 use crate::commands::plan;
 use crate::exit::{self, Failure};
+use crate::format::path;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -39,13 +40,13 @@ pub struct Source {
 impl Source {
     /// The API path `route` with where the text came from, and the text.
     pub fn read(&self, route: &str, how: How) -> Result<(String, String), Failure> {
-        let failed = |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", self.file.display()));
+        let failed = |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", path(&self.file)));
         let (origin, text) = if self.file == Path::new("-") {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text).map_err(failed)?;
             ("stdin".to_owned(), text)
         } else {
-            (self.file.display().to_string(), std::fs::read_to_string(&self.file).map_err(failed)?)
+            (path(&self.file), std::fs::read_to_string(&self.file).map_err(failed)?)
         };
         let prune = if how.prune { "&prune=true" } else { "" };
         let adopt = if how.adopt { "&adopt=true" } else { "" };
@@ -59,6 +60,6 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
     if json {
         exit::print_json(&client.post_toml::<Value>(&path, &text).await?)
     } else {
-        exit::print(&plan::text(&client.post_toml(&path, &text).await?))
+        exit::print(&plan::text(&shown(client.post_toml(&path, &text).await?, &path)?))
     }
 }

@@ -1,7 +1,7 @@
 //! `tidegate capture NAME`: the agent's pcapng stream, to a file or a pipe.
 
 use crate::client::{Client, encode};
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::format;
 use crate::pcapng::Blocks;
 use http_body_util::BodyExt;
@@ -42,7 +42,9 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
         Box::new(io::stdout().lock())
     } else {
         let file = File::create(&args.write);
-        Box::new(file.map_err(|e| Failure::failed(format!("cannot write {}: {e}", args.write.display())))?)
+        Box::new(
+            file.map_err(|e| Failure::failed(format!("cannot write {}: {e}", format::path(&args.write))))?,
+        )
     };
     let frames = tokio::select! {
         frames = copy(body, &mut out, args.count.unwrap_or(u64::MAX)) => frames?,
@@ -50,7 +52,8 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
         _ = tokio::signal::ctrl_c() => return Ok(()),
     };
     if !to_stdout {
-        eprintln!("{} written to {}", format::plural(frames, "frame"), args.write.display());
+        let to = format::path(&args.write);
+        exit::say(&format!("{} written to {to}", format::plural(frames, "frame")));
     }
     Ok(())
 }

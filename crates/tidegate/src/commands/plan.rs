@@ -1,6 +1,6 @@
 //! `tidegate plan -f FILE`, and how changes are shown.
 
-use crate::client::Client;
+use crate::client::{Client, shown};
 use crate::commands::apply::{How, Source};
 use crate::exit::{self, Code, Failure};
 use crate::format::{duration, plural, rate};
@@ -22,7 +22,7 @@ pub struct Args {
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let (path, toml) = args.source.read("/v1/plan", args.how)?;
     let answer: Value = client.post_toml(&path, &toml).await?;
-    let plan: PlanView = serde_json::from_value(answer.clone()).map_err(Failure::failed)?;
+    let plan: PlanView = shown(answer.clone(), &path)?;
     if json {
         exit::print_json(&answer)?;
     } else {

@@ -1,6 +1,6 @@
 //! The text of `tidegate vnic show NAME`.
 
-use crate::format::{count, duration, plural, size};
+use crate::format::{self, count, duration, plural, size};
 use crate::table::{Align, Table};
 use std::fmt::Write;
 use tidegate_agent::api::types::{Promise, Quantity, State, Unknown, VnicView};
@@ -89,12 +89,14 @@ pub fn soft(view: &VnicView) -> Option<Rate> {
 /// Where a vNIC is attached, in one line.
 pub fn attachment(attach: &Attach) -> String {
     match attach {
-        Attach::VhostUser { path, mode: SocketMode::Server, .. } => format!("vhost-user {}", path.display()),
+        Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
+            format!("vhost-user {}", format::path(path))
+        }
         Attach::VhostUser { path, mode: SocketMode::Client, .. } => {
-            format!("vhost-user {} (client)", path.display())
+            format!("vhost-user {} (client)", format::path(path))
         }
         Attach::Tap { name, netns: None } => format!("tap {name}"),
-        Attach::Tap { name, netns: Some(netns) } => format!("tap {name} in {}", netns.display()),
+        Attach::Tap { name, netns: Some(netns) } => format!("tap {name} in {}", format::path(netns)),
         Attach::Netdev { name } => format!("netdev {name}"),
         Attach::Vf { pf, index, .. } => format!("vf {pf}/{index}"),
     }
@@ -180,7 +182,7 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
     }
     facts.extend([("mtu", mtu.to_string()), ("queues", queues.to_string())]);
     if let Some(guest) = guest {
-        facts.push(("guest", guest.display().to_string()));
+        facts.push(("guest", format::path(guest)));
     }
     facts
 }
@@ -226,7 +228,7 @@ fn counters(stats: &VnicStats, unknown: &Unknown) -> String {
 
 /// A deadline that is not promised: why, and what would be.
 fn suspended(view: &VnicView, promise: &Promise, why: &str) -> String {
-    let missed: u64 = view.stats.iter().flat_map(|s| s.misses.values()).sum();
+    let missed = total(view.stats.iter().flat_map(|s| s.misses.values()).copied());
     let mut out = format!("deadline towards {}: not promised right now\n", promise.egress);
     let facts = [
         ("why", why.to_owned()),

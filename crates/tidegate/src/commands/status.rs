@@ -1,13 +1,14 @@
 //! `tidegate status`: what needs a person, and which command to run next.
 
-use crate::client::{Client, ClientError};
+use crate::client::{self, Client, ClientError};
 use crate::exit::{self, Code, Failure};
-use crate::format::{count, duration, plural};
+use crate::format::{count, duration, path, plural};
 use crate::table::{Align, Table};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use tidegate_agent::api::status::{Attention, AttentionKind, HostLatency, StatusView};
 use tidegate_agent::api::types::PlaceView;
+use tidegate_visible::visible;
 
 /// Things of one kind that are shown; `--json` has all.
 const SHOWN: usize = 10;
@@ -41,13 +42,27 @@ async fn look(client: &Client, json: bool) -> Result<usize, Failure> {
         }
         Err(other) => return Err(other.into()),
     };
-    let status: StatusView = serde_json::from_value(answer.clone()).map_err(Failure::failed)?;
     if json {
         exit::print_json(&answer)?;
-    } else {
+    }
+    let status = shown(answer)?;
+    if !json {
         exit::print(&text(&status))?;
     }
     Ok(status.attention.len())
+}
+
+/// The answer, to be shown: what it says of a file is errors and, in a line of its own, what is in force instead.
+fn shown(answer: Value) -> Result<StatusView, Failure> {
+    let exact: StatusView = serde_json::from_value(answer.clone()).map_err(Failure::failed)?;
+    let mut status: StatusView = client::shown(answer, "GET /v1/status")?;
+    for (attention, exact) in status.attention.iter_mut().zip(&exact.attention) {
+        if let (AttentionKind::RefusedFile, Some((errors, kept))) = (exact.kind, exact.what.rsplit_once('\n'))
+        {
+            attention.what = format!("{}\n{}", client::with_excerpts(errors), visible(kept));
+        }
+    }
+    Ok(status)
 }
 
 /// Without the agent nothing is known of the rest: said in the same form, with the exit code of every other command.
@@ -67,7 +82,7 @@ fn away(client: &Client, error: ClientError, json: bool) -> Result<Failure, Fail
     } else {
         exit::print(&format!("{}.\n\n{}", needs(1), thing(&attention)))?;
     }
-    Ok(Failure { message: format!("cannot reach the agent at {}", client.socket().display()), ..failure })
+    Ok(Failure { message: format!("cannot reach the agent at {}", path(client.socket())), ..failure })
 }
 
 fn needs(n: usize) -> String {

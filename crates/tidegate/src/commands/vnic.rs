@@ -1,6 +1,6 @@
 //! `tidegate vnic ls | show | set | rm`.
 
-use crate::client::{Client, encode};
+use crate::client::{Client, encode, shown};
 use crate::commands::{plan, show};
 use crate::exit::{self, Failure};
 use crate::format::{count, duration};
@@ -77,8 +77,8 @@ async fn list(client: &Client, json: bool) -> Result<(), Failure> {
     if json {
         return exit::print_json(&client.get::<Value>("/v1/vnics").await?);
     }
-    let vnics: Vec<VnicView> = client.get("/v1/vnics").await?;
-    let host: HostView = client.get("/v1/host").await?;
+    let vnics: Vec<VnicView> = client.get_shown("/v1/vnics").await?;
+    let host: HostView = client.get_shown("/v1/host").await?;
     exit::print(&(overview(&vnics) + &refusals(&host.files) + &notes(&host.problems)))
 }
 
@@ -151,13 +151,17 @@ fn asked(view: &VnicView) -> String {
 async fn show_one(client: &Client, name: &str, statistics: bool, json: bool) -> Result<(), Failure> {
     let path = format!("/v1/vnics/{}", encode(name));
     if statistics {
-        let view: VnicView = client.get(&path).await?;
-        return if json { exit::print_json(&view.figures) } else { exit::print(&show::statistics(&view)) };
+        return if json {
+            let view: VnicView = client.get(&path).await?;
+            exit::print_json(&view.figures)
+        } else {
+            exit::print(&show::statistics(&client.get_shown(&path).await?))
+        };
     }
     if json {
         return exit::print_json(&client.get::<Value>(&path).await?);
     }
-    exit::print(&show::text(&client.get(&path).await?))
+    exit::print(&show::text(&client.get_shown(&path).await?))
 }
 
 async fn set(client: &Client, name: &str, changes: &[KeyValue], json: bool) -> Result<(), Failure> {
@@ -179,7 +183,7 @@ fn done(answer: Value, json: bool) -> Result<(), Failure> {
     if json {
         return exit::print_json(&answer);
     }
-    let change: VnicChange = serde_json::from_value(answer).map_err(Failure::failed)?;
+    let change: VnicChange = shown(answer, "the change")?;
     let text = plan::vnic(&change);
     exit::print(if text.is_empty() { "Nothing to change: all of it is in force.\n" } else { &text })
 }

@@ -32,8 +32,8 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
         return exit::print_json(&client.get::<Value>(&path).await?);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    let view: VnicView = client.get(&format!("/v1/vnics/{}", encode(&args.name))).await?;
-    exit::print(&text(&view, &client.get(&path).await?, now))
+    let view: VnicView = client.get_shown(&format!("/v1/vnics/{}", encode(&args.name))).await?;
+    exit::print(&text(&view, &client.get_shown(&path).await?, now))
 }
 
 /// The account; `now` in nanoseconds since the epoch. Figures are those of `why`, what they

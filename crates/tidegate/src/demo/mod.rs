@@ -142,14 +142,14 @@ async fn perform(options: Options, realtime: bool, dir: &Path) -> Result<Scene, 
 /// Keeps the scene running until the demo is ended, or its switch or agent does.
 async fn serve(scene: &mut Scene, dir: &Path) -> Result<(), Failure> {
     let api = dir.join("api.sock");
-    let api = api.display();
-    eprintln!(
+    let api = crate::format::path(&api);
+    exit::say(&format!(
         "The scene goes on until Ctrl-C. Its API: {api}\n  \
          tidegate --api {api} top\n  \
          tidegate --api {api} vnic show voice\n  \
          tidegate --api {api} why voice\n  \
          curl --unix-socket {api} http://tidegate/metrics"
-    );
+    ));
     tokio::select! {
         broken = scene.keep() => Err(broken.into()),
         ended = ended() => ended,

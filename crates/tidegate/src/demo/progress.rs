@@ -1,5 +1,6 @@
 //! What the demo says while it runs, on standard error: a bar on a terminal, plain lines elsewhere.
 
+use crate::exit;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
@@ -27,7 +28,7 @@ impl Progress {
     pub fn say(&self, message: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(message.to_owned()),
-            None => eprintln!("{message}"),
+            None => exit::say(message),
         }
     }
 

@@ -8,6 +8,7 @@ use super::report::Measured;
 use super::tenant::Role;
 use super::{SceneError, bridge, clock, placement, priority};
 use crate::client::{Client, encode};
+use crate::exit;
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ pub struct Scene {
 impl Scene {
     /// Starts the processes; files and sockets go to `dir`.
     pub async fn build(dir: &Path, place: Where, realtime: bool) -> Result<Self, SceneError> {
-        let path = |name: &str| dir.join(name).display().to_string();
+        let path = |name: &str| dir.join(name).to_string_lossy().into_owned();
         let (control, api, config, state) =
             (path("switch.sock"), path("api.sock"), path("contracts"), path("state"));
         for folder in [&config, &state] {
@@ -121,7 +122,7 @@ impl Scene {
             }
             for (tenant, ended) in self.tenants.iter_mut().zip(&mut ended).filter(|(_, ended)| !**ended) {
                 if let Err(e) = tenant.check() {
-                    eprintln!("The others go on without {}", e.reason());
+                    exit::say(&format!("The others go on without {}", e.reason()));
                     *ended = true;
                 }
             }

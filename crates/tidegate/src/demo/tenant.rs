@@ -3,6 +3,7 @@
 
 use super::order::{Answer, BULK_PORT, Figures, Order, VOICE_PORT, Window};
 use super::{bulk, interface, namespace, placement, voice};
+use crate::exit;
 use clap::ValueEnum;
 use std::io::{self, BufRead, Write};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -113,7 +114,7 @@ impl Tenant {
 fn work(what: &'static str, body: impl FnOnce() -> io::Result<()> + Send + 'static) {
     thread::spawn(move || {
         if let Err(e) = body() {
-            eprintln!("{what}: {e}");
+            exit::say(&format!("{what}: {e}"));
             std::process::exit(1);
         }
     });

@@ -6,11 +6,13 @@
 use super::keeper;
 use super::states::Folder;
 use crate::client::{Client, ClientError};
-use crate::exit::{Code, Failure};
+use crate::exit::{self, Code, Failure};
+use crate::format;
 use std::io::Read;
 use std::os::unix::net::UnixDatagram;
 use tidegate_libvirt::hook::{Call, call};
 use tidegate_libvirt::{Translation, translate};
+use tidegate_visible::visible;
 
 /// Longest XML of a domain that is read, bytes.
 const LONGEST: u64 = 16 << 20;
@@ -52,7 +54,7 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
                 code: Code::Unreachable,
                 message: format!(
                     "the agent at {} does not answer within {:?}",
-                    client.socket().display(),
+                    format::path(client.socket()),
                     call.patience()
                 ),
             }),
@@ -110,9 +112,9 @@ fn read(xml: &str, domain: &str) -> Result<Translation, Failure> {
 
 /// Says it where somebody may see it: libvirt drops what a hook says that does not fail.
 fn warn(message: &str) {
-    eprintln!("tidegate: {message}");
+    exit::say(&format!("tidegate: {message}"));
     // 28 is a warning of a daemon (RFC 3164, 4.1.1). A host without a log has nowhere else.
-    let line = format!("<28>tidegate-hook: {}", message.replace('\n', " "));
+    let line = format!("<28>tidegate-hook: {}", visible(&message.replace('\n', " ")));
     let _ = UnixDatagram::unbound().and_then(|log| {
         // A log that hangs does not delay libvirt either.
         log.set_nonblocking(true)?;

@@ -1,9 +1,11 @@
 //! `tidegate libvirt import DOMAIN.xml`.
 
 use crate::exit::{self, Code, Failure};
+use crate::format;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tidegate_libvirt::translate;
+use tidegate_visible::visible;
 
 /// Arguments of `import`.
 #[derive(Debug, clap::Args)]
@@ -18,14 +20,15 @@ pub struct Args {
 
 /// Prints the contracts that a domain's XML means.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", args.file.display()));
+    let failed =
+        |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", format::path(&args.file)));
     let mut text = String::new();
     if args.file == Path::new("-") {
         std::io::stdin().read_to_string(&mut text).map_err(failed)?;
     } else {
         text = std::fs::read_to_string(&args.file).map_err(failed)?;
     }
-    let translation = translate(&text, &args.file.display().to_string())
+    let translation = translate(&text, &format::path(&args.file))
         .map_err(|e| Failure { code: Code::Refused, message: e.to_string() })?;
     if json {
         let contracts: Vec<_> = translation.contracts.iter().map(|c| &c.vnic).collect();
@@ -38,7 +41,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     }
     // Notes are no part of the element.
     for note in &translation.notes {
-        eprintln!("tidegate: {note}");
+        exit::say(&format!("tidegate: {}", visible(note)));
     }
     exit::print(&translation.to_metadata())
 }

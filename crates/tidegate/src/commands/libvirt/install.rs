@@ -1,6 +1,7 @@
 //! `tidegate libvirt install-hook` and `remove-hook`.
 
 use crate::exit::{self, Failure};
+use crate::format;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -34,11 +35,11 @@ pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|e| Failure::failed(format!("cannot tell where this program is: {e}")))?;
     let api =
-        std::path::absolute(api).map_err(|e| Failure::failed(format!("--api {}: {e}", api.display())))?;
+        std::path::absolute(api).map_err(|e| Failure::failed(format!("--api {}: {e}", format::path(api))))?;
     let settings = Settings { program: &program, api: &api, advisory: args.advisory };
     let text = script::text(settings).map_err(Failure::failed)?;
     let path = place(&args.hooks_dir);
-    let failed = |e: io::Error| Failure::failed(format!("cannot write {}: {e}", path.display()));
+    let failed = |e: io::Error| Failure::failed(format!("cannot write {}: {e}", format::path(&path)));
     let there = ours(&path)?;
     if there.as_deref() != Some(&text) {
         let folder = args.hooks_dir.join("qemu.d");
@@ -56,7 +57,7 @@ pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
         "{} {what}.\n\
          libvirt looks for hooks when it starts: systemctl restart libvirtd (or virtqemud); VMs keep running.\n\
          To follow what changes while VMs run: systemctl enable --now tidegate-libvirt\n",
-        path.display()
+        format::path(&path)
     ))
 }
 
@@ -64,10 +65,14 @@ pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
 pub fn remove(args: &RemoveArgs) -> Result<(), Failure> {
     let path = place(&args.hooks_dir);
     if ours(&path)?.is_none() {
-        return exit::print(&format!("{} is not there; nothing to remove.\n", path.display()));
+        return exit::print(&format!("{} is not there; nothing to remove.\n", format::path(&path)));
     }
-    fs::remove_file(&path).map_err(|e| Failure::failed(format!("cannot remove {}: {e}", path.display())))?;
-    exit::print(&format!("{} is removed; contracts in force go when their domains stop.\n", path.display()))
+    fs::remove_file(&path)
+        .map_err(|e| Failure::failed(format!("cannot remove {}: {e}", format::path(&path))))?;
+    exit::print(&format!(
+        "{} is removed; contracts in force go when their domains stop.\n",
+        format::path(&path)
+    ))
 }
 
 fn place(hooks: &Path) -> PathBuf {
@@ -76,7 +81,7 @@ fn place(hooks: &Path) -> PathBuf {
 
 /// The text of our hook at `path`; `None` where nothing is.
 fn ours(path: &Path) -> Result<Option<String>, Failure> {
-    let failed = |e: io::Error| Failure::failed(format!("cannot look at {}: {e}", path.display()));
+    let failed = |e: io::Error| Failure::failed(format!("cannot look at {}: {e}", format::path(path)));
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(failed(e)),
@@ -90,7 +95,7 @@ fn ours(path: &Path) -> Result<Option<String>, Failure> {
     }
     Err(Failure::failed(format!(
         "{} is somebody else's and is left as it is; move it out of the way, or choose another --hooks-dir",
-        path.display()
+        format::path(path)
     )))
 }
 

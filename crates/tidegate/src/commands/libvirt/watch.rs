@@ -4,6 +4,7 @@ use super::keeper;
 use super::states::{Folder, Stamp};
 use crate::client::Client;
 use crate::exit::Failure;
+use crate::format;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
     let signals = |kind| signal(kind).map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")));
     let (mut terminate, mut interrupt) =
         (signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?);
-    tracing::info!(folder = %args.states.path().display(), "following libvirt's domains");
+    tracing::info!(folder = format::path(args.states.path()), "following libvirt's domains");
     let mut watch = Watch {
         client,
         states: args.states,
@@ -73,7 +74,7 @@ impl Watch<'_> {
     async fn look(&mut self) {
         let states = match self.states.states() {
             Ok(states) => states,
-            Err(e) => return self.trouble(format!("cannot read {}: {e}", self.states.path().display())),
+            Err(e) => return self.trouble(format!("cannot read {}: {e}", format::path(self.states.path()))),
         };
         if self.asked.is_none_or(|at| at.elapsed() >= ASK) {
             match keeper::owners(self.client).await {
@@ -107,7 +108,7 @@ impl Watch<'_> {
         let outcome = match self.states.read(domain) {
             // Stopped since it was listed.
             Err(e) if e.kind() == ErrorKind::NotFound => return,
-            Err(e) => Err(format!("cannot read {}: {e}", file.display())),
+            Err(e) => Err(format!("cannot read {}: {e}", format::path(&file))),
             Ok(xml) => self.put_contracts(domain, &xml).await,
         };
         match outcome {

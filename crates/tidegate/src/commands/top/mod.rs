@@ -36,8 +36,15 @@ pub struct Look {
 }
 
 impl Look {
-    async fn take(client: &Client) -> Result<Self, ClientError> {
+    /// As the agent says it.
+    async fn exact(client: &Client) -> Result<Self, ClientError> {
         let vnics = client.get("/v1/vnics").await?;
+        Ok(Self { at: Instant::now(), vnics })
+    }
+
+    /// To be shown.
+    async fn take(client: &Client) -> Result<Self, ClientError> {
+        let vnics = client.get_shown("/v1/vnics").await?;
         Ok(Self { at: Instant::now(), vnics })
     }
 
@@ -53,9 +60,10 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
     if !json && !args.once && std::io::stdout().is_terminal() {
         return screen::run(client, interval).await;
     }
-    let first = Look::take(client).await?;
+    let look = async || if json { Look::exact(client).await } else { Look::take(client).await };
+    let first = look().await?;
     tokio::time::sleep(interval).await;
-    let mut rows = Look::take(client).await?.since(&first);
+    let mut rows = look().await?.since(&first);
     rows::sort(&mut rows, Order::Name);
     if json { exit::print_json(&rows) } else { exit::print(&rows::table(&rows)) }
 }

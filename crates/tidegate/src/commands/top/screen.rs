@@ -4,6 +4,7 @@ use super::Look;
 use super::rows::{self, COLUMNS, Order, Row};
 use crate::client::Client;
 use crate::exit::Failure;
+use crate::format;
 use crate::table::Align;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -35,7 +36,7 @@ pub async fn run(client: &Client, interval: Duration) -> Result<(), Failure> {
         rows: last.since(&last),
         order: Order::Name,
         trouble: None,
-        socket: client.socket().display().to_string(),
+        socket: format::path(client.socket()),
     };
     let mut terminal = ratatui::try_init().map_err(|e| Failure::failed(format!("no terminal: {e}")))?;
     let restore = Restore;
@@ -61,7 +62,7 @@ pub async fn run(client: &Client, interval: Duration) -> Result<(), Failure> {
                         view.trouble = None;
                         last = look;
                     }
-                    Err(e) => view.trouble = Some(e.to_string()),
+                    Err(e) => view.trouble = Some(tidegate_visible::lines(&e.to_string()).into_owned()),
                 }
             }
         }
