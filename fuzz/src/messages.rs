@@ -3,12 +3,10 @@
 //! The device behind it works on its rings after every message, as a worker does.
 
 use crate::bytes::Bytes;
+use crate::send;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::collections::BTreeMap;
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
@@ -188,22 +186,13 @@ pub fn run(data: &[u8]) {
     let mut pieces = pieces.into_iter();
     obey(&back, &mut device.clone(), &status, pairs, || {
         device.lock().work();
-        pieces.next().is_some_and(|(piece, fds)| send(&front, piece, fds))
+        pieces.next().is_some_and(|(piece, fds)| send(&front, piece, &chosen(fds)))
     });
     let device = device.lock();
     assert!(device.queues.is_empty() && device.memory.is_none(), "it was told of the end");
 }
 
 /// Two bits of `fds` say how many, the others which.
-fn send(stream: &UnixStream, bytes: &[u8], fds: u8) -> bool {
-    let count = usize::from(fds & 3);
-    let files: Vec<BorrowedFd> =
-        (0..count).map(|i| FILES[usize::from(fds >> (2 + 2 * i) & 3)].as_fd()).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if count > 0 {
-        control.push(SendAncillaryMessage::ScmRights(&files));
-    }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    sendmsg(stream, &[IoSlice::new(bytes)], &mut control, flags).is_ok()
+fn chosen(fds: u8) -> Vec<BorrowedFd<'static>> {
+    (0..usize::from(fds & 3)).map(|i| FILES[usize::from(fds >> (2 + 2 * i) & 3)].as_fd()).collect()
 }

@@ -27,6 +27,8 @@
 pub mod api;
 mod cut;
 mod durable;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod guest;
 mod kernel_place;
 mod lock;

@@ -163,7 +163,8 @@ impl Thread {
         let lost = self.counts.lost.load(SeqCst);
         if lost > self.told {
             let new = lost - std::mem::replace(&mut self.told, lost);
-            let text = format!("tidegate_log: {new} lines were lost: whoever reads this log is slow");
+            let text =
+                format!("tidegate_log: {new} lines were lost: the program that reads this log is slow");
             let _ = self.out.write_all(line::line(Level::WARN, &text).as_bytes());
         }
     }

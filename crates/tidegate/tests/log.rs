@@ -10,6 +10,7 @@
 
 use rustix::event::epoll;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, IoSlice, PipeReader, PipeWriter, Read, Write};
 use std::mem::MaybeUninit;
@@ -146,13 +147,17 @@ struct Agent {
 
 impl Agent {
     fn start() -> Self {
+        // There is one agent in a network namespace: of this thread, and of the processes that it starts.
+        // SAFETY: neither descriptors nor directories are unshared.
+        let _ = unsafe { unshare_unsafe(UnshareFlags::NEWNET) };
         let switch = Switch::start();
         let path = |name: &str| switch.socket(name).into_os_string();
         let [etc, state, control, api] = ["etc", "state", "switch.sock", "api.sock"].map(path);
-        let options = ["agent", "--config", "--state", "--switch", "--api"].map(OsStr::new);
-        let [agent, config, in_state, to_switch, at_api] = options;
-        let arguments: [&OsStr; 9] =
-            [agent, config, &etc, in_state, &state, to_switch, &control, at_api, &api];
+        let options = ["agent", "--config", "--state", "--switch", "--api", "--socket-root"].map(OsStr::new);
+        let [agent, config, in_state, to_switch, at_api, below] = options;
+        let root = switch.dir.path().as_os_str();
+        let arguments: [&OsStr; 11] =
+            [agent, config, &etc, in_state, &state, to_switch, &control, at_api, &api, below, root];
         let agent = Self { process: Process::start(&arguments), switch };
         until("the agent answers", || agent.tidegate(&["vnic", "ls"], "").status.success());
         agent

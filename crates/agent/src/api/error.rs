@@ -1,9 +1,9 @@
 //! Refusals and their status codes.
 
 use super::types::ErrorBody;
+use super::written::Short;
 use crate::place::PlaceError;
 use crate::reconciler::ApplyError;
-use super::written::Short;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use tidegate_contract::Errors;

@@ -390,6 +390,12 @@ impl Reconciler {
             made.into_iter().map(|v| Located::without_line(v, "last in force")).collect();
     }
 
+    /// Does one thing, without a thread.
+    #[cfg(feature = "fuzzing")]
+    pub fn obey(&mut self, command: Command) {
+        self.command(command);
+    }
+
     fn command(&mut self, command: Command) {
         // Who no longer waits was told that it did not happen, or does not want to know.
         if command.is_abandoned() {

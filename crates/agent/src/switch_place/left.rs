@@ -34,7 +34,9 @@ pub fn is_accepted(fd: impl AsFd, entry: &Entry) -> bool {
         && match SocketFile::of(fd) {
             Ok(file) => entry.look().is_ok_and(|there| there.inode() == Some(file.inode)),
             // A socket knows the path it was bound by, which need not be the one in the contract.
-            Err(_) => file_name(getsockname(fd).ok()).is_some_and(|name| entry.path().file_name() == Some(&name)),
+            Err(_) => {
+                file_name(getsockname(fd).ok()).is_some_and(|name| entry.path().file_name() == Some(&name))
+            }
         }
 }
 

@@ -54,6 +54,8 @@ use tidegate_switch::foreign::{Budget, Foreign};
 use tidegate_switch::stats::Reader;
 pub use watch::Wake;
 use watch::Watch;
+#[cfg(feature = "fuzzing")]
+pub use {observe::evidence, plan::plan};
 
 /// The host switch, reached over its control socket.
 pub struct SwitchPlace {
@@ -636,6 +638,21 @@ struct SwitchCapture(PathBuf);
 impl Capture for SwitchCapture {
     fn capture(&self, vnic: &str, snaplen: u32, into: OwnedFd) -> Result<(), PlaceError> {
         Ok(Client::connect(&self.0)?.apart()?.capture(vnic, snaplen, into.as_fd())?)
+    }
+}
+
+/// Checks all that was told as if it were left, for vNICs at paths of their names.
+#[cfg(feature = "fuzzing")]
+pub fn check_left(told: tidegate_switch::control::told::Told) {
+    let entry = |name: &str| Entry::trusted(&Path::new("/run").join(name)).expect("/run is there");
+    for (name, connected) in &told.connections {
+        if let Some(stream) = connected.as_ref().and_then(|c| c.descriptors.get(&c.kept.stream)) {
+            let _ = (left::is_accepted(stream, &entry(name)), left::is_dialled(stream, Path::new(name)));
+        }
+    }
+    for (name, links) in told.links {
+        let _ = links.iter().all(|fd| left::is_listener(fd, &entry(&name)));
+        drop(left::taps(links, &name, None));
     }
 }
 

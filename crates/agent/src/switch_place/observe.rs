@@ -181,7 +181,7 @@ impl SwitchPlace {
     }
 }
 
-fn evidence(reader: &Reader) -> Evidence {
+pub fn evidence(reader: &Reader) -> Evidence {
     let vnics: BTreeMap<_, _> = reader.vnics().into_iter().map(|s| (s.name.clone(), s)).collect();
     let missed = vnics.values().filter(|s| !s.misses.is_empty());
     Evidence {

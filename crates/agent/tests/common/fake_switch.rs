@@ -15,7 +15,7 @@ use tidegate_switch::control::{Connection, PortStatus};
 use tidegate_switch::stats::{Reader, Region};
 
 /// Answers a request, as it likes; `false` where the honest answer is to be given.
-pub type Lie = Arc<dyn Fn(&UnixStream, &Request) -> bool + Send + Sync>;
+pub type Lie = Arc<dyn Fn(&UnixStream, &Request, &[OwnedFd]) -> bool + Send + Sync>;
 
 pub struct FakeSwitch {
     path: PathBuf,
@@ -114,7 +114,10 @@ impl FakeSwitch {
     }
 
     /// Somebody takes it over: what it is asked from now on is answered by `lie`. Conversations begin anew.
-    pub fn taken_over(&self, lie: impl Fn(&UnixStream, &Request) -> bool + Send + Sync + 'static) {
+    pub fn taken_over(
+        &self,
+        lie: impl Fn(&UnixStream, &Request, &[OwnedFd]) -> bool + Send + Sync + 'static,
+    ) {
         let mut state = self.state();
         state.lie = Some(Arc::new(lie));
         state.keepers.clear();
@@ -125,7 +128,7 @@ impl FakeSwitch {
 
     /// It is as it was.
     pub fn given_back(&self) {
-        self.taken_over(|_, _| false);
+        self.taken_over(|_, _, _| false);
     }
 
     /// What was done since the last question.
@@ -143,7 +146,7 @@ impl Drop for FakeSwitch {
 fn serve(stream: &UnixStream, state: &Mutex<State>) {
     while let Ok(Some((request, descriptors))) = receive::<Request>(stream) {
         let lie = state.lock().unwrap().lie.clone();
-        if lie.is_some_and(|lie| lie(stream, &request)) {
+        if lie.is_some_and(|lie| lie(stream, &request, &descriptors)) {
             continue;
         }
         let mut state = state.lock().unwrap();

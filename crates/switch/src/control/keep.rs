@@ -65,7 +65,7 @@ pub fn pair() -> io::Result<(Notes, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     // As large as the host allows (net.core.wmem_max): all ports may speak at once.
     sockopt::set_socket_send_buffer_size(&theirs, 4 << 20)?;
-    Ok((Notes { socket: ours, buffer: vec![0; LONGEST] }, theirs))
+    Ok((Notes::over(ours), theirs))
 }
 
 /// Sends one note without waiting.
@@ -95,6 +95,11 @@ pub struct Notes {
 }
 
 impl Notes {
+    /// What comes out of `socket`, of type SOCK_SEQPACKET.
+    pub fn over(socket: OwnedFd) -> Self {
+        Self { socket, buffer: vec![0; LONGEST] }
+    }
+
     /// The next note; `None` when the switch is gone and all it sent was taken.
     ///
     /// # Errors

@@ -9,6 +9,9 @@ const MAX_BITS: u32 = 35;
 /// Number of buckets.
 pub const BUCKETS: usize = (MAX_BITS - SUB_BITS + 1) as usize * SUB;
 
+/// Most values of one bucket that are believed: one every microsecond for five hundred years are less.
+const MOST: u64 = u64::MAX / BUCKETS.next_power_of_two() as u64;
+
 /// All of them together; where they are another process's word, that may be more than there are numbers.
 pub fn total(numbers: impl IntoIterator<Item = u64>) -> u64 {
     numbers.into_iter().fold(0, u64::saturating_add)
@@ -79,12 +82,13 @@ impl SharedHistogram {
         }
     }
 
-    /// A private copy.
+    /// A private copy. Another process may have written it: no bucket holds so many that all of them together are too
+    /// many to count.
     pub fn read(&self) -> Histogram {
         Histogram {
             max: self.max.load(Relaxed),
             sum: self.sum.load(Relaxed),
-            buckets: self.buckets.iter().map(|cell| cell.load(Relaxed)).collect(),
+            buckets: self.buckets.iter().map(|cell| cell.load(Relaxed).min(MOST)).collect(),
         }
     }
 }

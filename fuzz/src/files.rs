@@ -1,0 +1,45 @@
+//! Descriptors that may be sent, and how.
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::LazyLock;
+
+/// An eventfd, memory that is not sealed, a pipe.
+static OTHERS: LazyLock<[OwnedFd; 3]> = LazyLock::new(|| {
+    let memory = memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memfd");
+    ftruncate(&memory, 1 << 20).expect("its length");
+    let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    [event, memory, std::io::pipe().expect("a pipe").1.into()]
+});
+
+/// Four descriptors to choose from.
+pub struct Files<'a>([BorrowedFd<'a>; 4]);
+
+impl<'a> Files<'a> {
+    /// One that is expected, and three others.
+    pub fn with(expected: BorrowedFd<'a>) -> Self {
+        let [a, b, c] = OTHERS.each_ref().map(AsFd::as_fd);
+        Self([expected, a, b, c])
+    }
+
+    /// Two bits say how many, the others which.
+    pub fn chosen(&self, fds: u8) -> Vec<BorrowedFd<'a>> {
+        (0..usize::from(fds & 3)).map(|i| self.0[usize::from(fds >> (2 + 2 * i) & 3)]).collect()
+    }
+}
+
+/// Sends bytes with descriptors, where they find room at once.
+pub fn send(stream: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(files));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(stream, &[IoSlice::new(bytes)], &mut control, flags).is_ok()
+}
