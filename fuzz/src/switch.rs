@@ -55,7 +55,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A question, and whatever comes as its answer: as it stands, or with the length in front that it has.
+/// A question, and bytes as its answer: as they stand, or with their length in front.
 fn answer(mut bytes: Bytes<'_>) {
     let Ok((ours, theirs)) = UnixStream::pair() else { return };
     let (question, framed, fds) = (bytes.u8() % 5, bytes.u8() & 1 == 1, bytes.u8());

@@ -18,8 +18,8 @@ pub struct ProgramError {
     why: String,
 }
 
-/// Has the loader say in the log what it would write to standard error itself: whoever writes there waits for who
-/// reads it.
+/// Has the loader say in the log what it would write to standard error itself: a thread that writes there waits for
+/// the program that reads it.
 pub fn log_by_tracing() {
     let say = |_, text: String| tracing::warn!("libbpf: {}", text.trim_end());
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, say)));

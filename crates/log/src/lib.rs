@@ -6,9 +6,9 @@
 //!                              suppressed, counted, told later    lost, counted, told later
 //! ```
 //!
-//! Who logs never waits for who reads the log: a line is queued or lost. And who causes lines decides nothing about how
-//! many there are: of one kind about one subject there are five at once, then one in ten seconds, whatever a front
-//! end, a guest or a user of the API does over and over. Each line is one line, with what cannot be seen written
+//! A thread that logs never waits for the program that reads the log: its line is queued or lost. And front ends, guests
+//! and users of the API, who cause lines, do not decide how many there are: of one kind about one subject there are
+//! five at once, then one in ten seconds. Each line is one line, with what cannot be seen written
 //! out (`tidegate-visible`).
 //!
 //! - [`limit`]: how many lines of a kind
@@ -44,19 +44,19 @@ static LOG: OnceLock<Arc<Log>> = OnceLock::new();
 /// What was not written, since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Lines that found the queue full: who reads the log is too slow.
+    /// Lines that found the queue full: the program that reads the log is too slow.
     pub lost: u64,
     /// Lines that were left out because there had been enough of their kind.
     pub suppressed: u64,
 }
 
-/// What was not written so far; nothing where nobody called [`init`].
+/// What was not written so far; zeros before [`init`].
 pub fn counts() -> Counts {
     LOG.get().map(|log| log.counts()).unwrap_or_default()
 }
 
-/// Logs to standard error from now on: warnings, more with a higher `verbose` (0 to 3), and whatever RUST_LOG says.
-/// A panic is told there too. When the result is dropped, what was said has been written, or nobody reads it.
+/// Logs to standard error from now on: warnings, more with a higher `verbose` (0 to 3), or what RUST_LOG asks for.
+/// A panic is told there too. When the result is dropped, it waits for the last lines to be written, for at most a second.
 ///
 /// # Panics
 /// If it is called twice.
@@ -103,7 +103,7 @@ impl Drop for Last {
     }
 }
 
-/// As the standard library tells a panic, but not waiting for ever for who reads it: the process is to end.
+/// As the standard library tells a panic, but it waits for the log's reader for a second at most: the process is to end.
 fn panicked(info: &std::panic::PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let mut text = format!("thread '{}' {info}", thread.name().unwrap_or("<unnamed>"));

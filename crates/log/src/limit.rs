@@ -1,10 +1,10 @@
 //! How many lines there are of a kind: five at once about one subject, then one in ten seconds.
 //!
 //! A kind is a place in the source (a callsite of `tracing`). Its subject is what the line is about: the vNIC, the port,
-//! the domain. Who chooses names could make subjects without end, so a kind has a limit of its own too, and the number
-//! of subjects that are remembered is bounded.
+//! the domain. A user who chooses names could make subjects without end, so a kind has a limit of its own too, and the
+//! number of subjects that are remembered is bounded.
 //!
-//! Pure: whoever calls says what time it is.
+//! Pure: the caller says what time it is.
 
 use crate::line;
 use std::collections::HashMap;
@@ -96,7 +96,7 @@ impl Bucket {
 /// What there was of one key.
 struct Entry {
     bucket: Bucket,
-    /// Lines that nobody was told of yet.
+    /// Suppressed lines that no line of the log tells of yet.
     suppressed: u64,
     level: Level,
     excerpt: String,

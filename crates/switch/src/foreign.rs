@@ -83,7 +83,7 @@ impl Drop for Foreign {
     }
 }
 
-/// Closes a descriptor of our own where nobody waits for it: what others have put into it may take long.
+/// Closes a descriptor of our own on a thread that no other thread waits for: what others have put into it may take long.
 pub fn close(fd: OwnedFd) {
     static OURS: LazyLock<Arc<Budget>> = LazyLock::new(|| Budget::new(usize::MAX));
     drop(Foreign::new(fd, &OURS));
@@ -109,7 +109,7 @@ static CLOSING: LazyLock<Closing> = LazyLock::new(|| {
 
 impl Closing {
     fn close(&self, held: (OwnedFd, Share)) {
-        // Where the one before waits still, nobody may have come back to take it.
+        // Where the one before waits still, perhaps no thread comes back to take it.
         let waiting = self.waiting.fetch_add(1, SeqCst) > 0;
         let _ = self.queue.send(held);
         if waiting || self.threads.load(SeqCst) == 0 {

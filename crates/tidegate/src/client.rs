@@ -19,7 +19,7 @@ use tokio::net::UnixStream;
 /// How long to wait where the agent's queue of connections is full, and how often to try.
 const FULL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longest answer, bytes: tens of thousands of vNICs take less. Whoever listens at the socket need not be the agent.
+/// Longest answer, bytes: tens of thousands of vNICs take less. The process that listens at the socket need not be the agent.
 const LONGEST: usize = 256 << 20;
 /// Longest wait for an answer to begin, and from there to its end. The agent answers every request within 40 s.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -81,8 +81,8 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(error.exit_code() as u8)
 }
 
-/// Writes lines to standard error, ended; what cannot be shown there is written out. Where that does not work there
-/// is nobody to tell.
+/// Writes lines to standard error, ended; what cannot be shown there is written out. Errors of that are ignored: there is
+/// no other place to report them.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", tidegate_visible::lines(text));
 }

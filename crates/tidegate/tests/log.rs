@@ -52,7 +52,7 @@ impl Process {
         Self { child, log: Some(log), into_log: Some(into_log) }
     }
 
-    /// Whoever reads the log has stopped: there is room for no byte more.
+    /// The reader of the log has stopped: there is room for no byte more.
     fn fill_log(&mut self) {
         let mut pipe = self.into_log.take().unwrap();
         rustix::io::ioctl_fionbio(&pipe, true).unwrap();
@@ -305,7 +305,7 @@ fn a_log_that_nobody_reads_stops_no_frame() {
     let mut liar = Liar::start(&switch, bad_kicks);
     std::thread::sleep(Duration::from_secs(2));
     let beside = carried(&mut a, &mut b, Duration::from_secs(1));
-    // Whoever answers the agent does, too.
+    // The switch answers the agent, too.
     let answers = switch.client().is_some_and(|mut client| client.ports().is_ok());
     println!("frames in a second: {alone} alone, {beside} while nobody reads the log");
     assert!(answers, "the switch does not answer while nobody reads its log");

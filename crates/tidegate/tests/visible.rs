@@ -1,4 +1,4 @@
-//! Whatever stands in contracts, file names, domains and the agent's answers: nothing of it acts on a terminal.
+//! Text in contracts, file names, domains and the agent's answers: nothing of it acts on a terminal.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
 

@@ -170,13 +170,13 @@ impl Collector for Snapshot {
         };
         out.family(
             "log_lost_lines",
-            "Lines that were not written, since who reads the log is slow",
+            "Lines that were not written: the program that reads the log is slow",
             Counter,
             logs(|log| log.lost),
         )?;
         out.family(
             "log_suppressed_lines",
-            "Lines that were left out, since there had been enough of their kind",
+            "Lines that the limit left out: enough of their kind were written",
             Counter,
             logs(|log| log.suppressed),
         )?;

@@ -40,7 +40,7 @@ pub fn is_accepted(fd: impl AsFd, entry: &Entry) -> bool {
         }
 }
 
-/// Whether it is a connection to who listens at a path with the file name of `path`: more the kernel does not tell.
+/// Whether it is a connection to a socket whose path has the file name of `path`: the kernel tells no more.
 pub fn is_dialled(fd: impl AsFd, path: &Path) -> bool {
     let peer = getpeername(fd.as_fd()).ok().flatten();
     is_unix_stream(fd.as_fd()) && file_name(peer).is_some_and(|name| path.file_name() == Some(&name))

@@ -338,7 +338,8 @@ impl SwitchPlace {
         Ok(())
     }
 
-    /// Whether what is left of a vNIC's connection is one with who connected to its socket, or listens there.
+    /// Whether what is left of a vNIC's connection leads to a front end at its socket: one that connected there, or
+    /// listens there.
     fn is_connection_of(&self, left: &Connected, vnic: &Vnic) -> bool {
         let Some(stream) = left.descriptors.get(&left.kept.stream) else { return false };
         let is_so = match &vnic.attach {

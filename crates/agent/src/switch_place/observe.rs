@@ -61,8 +61,8 @@ impl SwitchPlace {
         })
     }
 
-    /// A port as the switch tells of it, but for what of ours it is: we know where we put it. Whoever has taken the
-    /// switch over would otherwise name files for us to make, to give away and to remove.
+    /// A port as the switch tells of it, with the attachment that the agent's own record has. An attacker with the
+    /// switch in his hands would otherwise name files for the agent to make, to give away and to remove.
     fn believed(&self, mut port: PortStatus) -> PortStatus {
         if let Some(made) = self.record.get(&port.vnic.name)
             && port.vnic.attach != made.vnic.attach

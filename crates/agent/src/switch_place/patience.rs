@@ -1,7 +1,7 @@
 //! How long the switch may keep the reconciler waiting: six seconds at once, a quarter of the time in the long run.
 //!
 //! One that hangs, or that answers each question at the last moment, would otherwise delay every change of every place,
-//! one question after the other. Pure: whoever calls says what time it is.
+//! one question after the other. Pure: the caller says what time it is.
 
 use std::time::{Duration, Instant};
 use tidegate_switch::control::client::PATIENCE;

@@ -122,7 +122,7 @@ pub fn listened_at(entry: &Entry) -> Option<Inode> {
 fn is_live(socket: &SocketFile) -> bool {
     match call(socket) {
         Ok(stream) => {
-            // Whoever listens may have sent something by it.
+            // Its front end may have sent descriptors by it.
             tidegate_switch::foreign::close(stream);
             true
         }

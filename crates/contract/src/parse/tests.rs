@@ -495,7 +495,7 @@ fn errors_without_end_are_counted() {
     }
 }
 
-/// Whatever acts on a terminal or hides, in every place of a file that an error quotes.
+/// Characters that act on a terminal or hide, in every place of a file that an error quotes.
 #[test]
 fn errors_show_nothing_that_acts_or_hides() {
     let evil = "\u{1b}[2J\u{202e}\u{200b}\u{7}\r";

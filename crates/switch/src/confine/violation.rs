@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Traffic goes on: if it is a bug of ours, or a new C library's habit, no tenant should pay for it. So the thread that
-//! made the call does not write the line itself: whoever reads the log could stop it.
+//! made the call does not write the line itself: a reader of the log that stops would stop it.
 //! The kernel writes an audit record of its own (type SECCOMP, 1326), which the process cannot prevent.
 //! Whoever blocks the signal or takes the handler away dies of the next violation.
 

@@ -148,7 +148,7 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
     Ok(ports)
 }
 
-/// A thread that takes answers in. It may not come back: whoever asked goes on without it.
+/// A thread that takes answers in. It may not come back: the client goes on without it.
 #[derive(Debug)]
 pub struct Apart {
     questions: SyncSender<(Expected, Instant)>,

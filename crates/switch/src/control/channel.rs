@@ -123,7 +123,7 @@ pub fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T
     receive_until(stream, Bounds::ANY, None)
 }
 
-/// As [`receive`], of somebody who is not trusted: within `bounds`, until `end` at the latest. Memory is taken for what
+/// As [`receive`], from a process that is not trusted: within `bounds`, until `end` at the latest. Memory is taken for what
 /// came, not for what was announced, and of descriptors beyond the bounds none gets a number in this process.
 ///
 /// # Errors

@@ -4,9 +4,9 @@
 //!  question ──▶ switch ──▶ answer, in time? as short as that question's may be? ──▶ checked ──▶ who asked
 //! ```
 //!
-//! The switch is not trusted. An answer is bounded and checked before anybody sees it; what makes no sense ends the
-//! conversation. What comes with an answer may take long to close, so an agent's answers are [taken
-//! in](Client::apart) by a thread that nobody waits for any longer than for the answer.
+//! The switch is not trusted. An answer is bounded and checked before a caller sees it; one that makes no sense ends the
+//! conversation. Descriptors that come with an answer may take long to close, so an agent's answers are [taken
+//! in](Client::apart) by a thread that the caller waits for no longer than for the answer.
 
 use super::answer::{self, Answer, Expected};
 use super::message::{Hello, LinkKind, PortStatus, Reply, Request, Retired};
@@ -114,8 +114,8 @@ impl Client {
         Self { stream, path: path.to_owned(), patience: PATIENCE, apart: None }
     }
 
-    /// Answers are taken in by a thread of their own from now on: who asks does not wait for what it takes to close
-    /// a descriptor that the switch has sent.
+    /// Answers are taken in by a thread of their own from now on: the caller does not wait until descriptors that the
+    /// switch has sent are closed.
     ///
     /// # Errors
     /// No thread or descriptor to be had; or too many such threads have not come back.
@@ -125,12 +125,12 @@ impl Client {
         Ok(self)
     }
 
-    /// How long each question from now on may take; [`PATIENCE`] where nobody says.
+    /// How long each question from now on may take; [`PATIENCE`] before the first call.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// Whether the switch has closed the connection, is gone, or says what nobody asked for.
+    /// Whether the switch has closed the connection, is gone, or says something that no question asked for.
     pub fn is_closed(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(&self.stream, &mut [0u8; 1], flags) {

@@ -1,4 +1,4 @@
-//! All that a switch has told of itself, for whoever goes on in its place: bounded, whatever it tells.
+//! All that a switch has told of itself, for the switch that goes on in its place; bounded.
 //!
 //! ```text
 //!  Note + descriptors ──▶ Told: vNIC ─▶ connection (what was said, its descriptors), listener or tap

@@ -16,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long it does not look again: whoever wakes it makes no system call meanwhile.
+/// How long it does not look again: to wake it takes no system call meanwhile.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Starts the thread, which tells what comes out of `events`, one ring per worker.

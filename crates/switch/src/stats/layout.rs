@@ -67,9 +67,9 @@ pub struct Layout {
     pub workers_used: Counter,
     /// System calls denied to the process; see [`crate::confine::violation`].
     pub denied_calls: Counter,
-    /// Lines of the log that were not written, since who reads it is too slow.
+    /// Lines of the log that were not written: the program that reads it is too slow.
     pub log_lost: Counter,
-    /// Lines of the log that were left out, since there had been enough of their kind.
+    /// Lines of the log that the limit left out: enough of their kind were written.
     pub log_suppressed: Counter,
     /// One per worker.
     pub workers: [WorkerSlot; WORKERS],
@@ -90,7 +90,7 @@ pub struct WorkerSlot {
     pub sleeps: Counter,
     /// Time asleep, ns.
     pub asleep: Counter,
-    /// [Events](crate::worker::events) that nobody was told of: more than there was room for.
+    /// [Events](crate::worker::events) that the log does not tell of: more than there was room for.
     pub events_lost: Counter,
 }
 

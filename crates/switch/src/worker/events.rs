@@ -153,7 +153,7 @@ mod tests {
         assert_eq!((told.slots(), worker.stats.events_lost.get()), (7, 92));
     }
 
-    /// What workers run does not log: whoever reads the log could stop every frame.
+    /// What workers run does not log: a reader of the log that stops would stop every frame.
     #[test]
     fn nothing_that_a_worker_runs_logs() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
