@@ -6,6 +6,7 @@
 
 use crate::api::metrics;
 use crate::api::types::Adopt;
+use crate::paths::Paths;
 use crate::place::{Action, Capabilities, Observed, ObservedVnic, Place, PlaceError, Refusal, Wanted};
 use crate::reconciler::{Command, Reconciler, read, view};
 use crate::store::Owner;
@@ -72,7 +73,8 @@ static SCENE: LazyLock<Mutex<Scene>> = LazyLock::new(|| {
     std::fs::create_dir_all(&folder).expect("a folder for the state");
     let said = Arc::new(Mutex::new(Observed::nothing("fuzz")));
     let places: Vec<Box<dyn Place>> = vec![Box::new(Said(Arc::clone(&said)))];
-    let mut reconciler = Reconciler::new(&folder, &folder, places).expect("no state yet");
+    let guests = Paths::new(&["/run".into()], &[]).expect("/run is there").guests;
+    let mut reconciler = Reconciler::new(&folder, &folder, guests, places).expect("no state yet");
     reconciler.start();
     let (reply, mut applied) = tokio::sync::oneshot::channel();
     reconciler.obey(Command::Apply {

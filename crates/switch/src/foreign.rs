@@ -36,9 +36,14 @@ impl Budget {
         Self::new(limit.map_or(usize::MAX, |limit| (limit / 2) as usize))
     }
 
+    /// How many are held, or wait to be closed.
+    pub fn held(&self) -> usize {
+        self.used.load(SeqCst)
+    }
+
     /// Whether more are held than may be: no more should be accepted until some are closed.
     pub fn is_over(&self) -> bool {
-        self.used.load(SeqCst) > self.most
+        self.held() > self.most
     }
 }
 
@@ -169,14 +174,14 @@ mod tests {
         drop((slow, quick));
         assert!(began.elapsed() < Duration::from_secs(1), "it waited {:?}", began.elapsed());
         // The quick one is closed while the slow one is not.
-        while budget.used.load(SeqCst) > 1 {
+        while budget.held() > 1 {
             assert!(
                 began.elapsed() < Duration::from_secs(1),
                 "a slow one keeps the others from being closed"
             );
             std::thread::sleep(Duration::from_millis(1));
         }
-        while budget.used.load(SeqCst) > 0 {
+        while budget.held() > 0 {
             assert!(began.elapsed() < Duration::from_secs(20), "it is counted for ever");
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -23,15 +23,16 @@ use crate::testing::vnic;
 use fake_switch::FakeSwitch;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_contract::{Attach, Rate, SocketMode, SocketOwner, Vnic};
 use tidegate_switch::control::{Client, Link};
+use tidegate_switch::foreign::Budget;
 
 /// vNICs to choose from; the last one is in the switch before, and nobody's of ours.
 const NAMES: u8 = 4;
@@ -85,6 +86,8 @@ struct World {
     /// Ends, by its socket, before the folder goes.
     switch: FakeSwitch,
     dir: tempfile::TempDir,
+    /// Of each agent.
+    foreign: RefCell<Vec<Arc<Budget>>>,
     /// Front ends that listen and wait to be dialled.
     _front_ends: Vec<UnixListener>,
 }
@@ -98,7 +101,7 @@ impl World {
         let switch = FakeSwitch::start(&dir.path().join("switch.sock"));
         let front_ends =
             (0..NAMES).map(|n| UnixListener::bind(dir.path().join(format!("dialled{n}"))).unwrap());
-        let world = Self { _front_ends: front_ends.collect(), switch, dir };
+        let world = Self { _front_ends: front_ends.collect(), switch, foreign: RefCell::default(), dir };
         world.make_foreign();
         world
     }
@@ -142,6 +145,7 @@ impl World {
             SwitchPlace::new(&self.path("switch.sock"), &self.path("state"), self.paths(), Arc::new(|| ()))
                 .unwrap();
         assert_eq!(damage, None);
+        self.foreign.borrow_mut().push(place.foreign());
         let made = place.made();
         let places: Vec<Box<dyn Place>> = vec![Box::new(place)];
         let guests = self.paths().guests;
@@ -150,6 +154,15 @@ impl World {
         agent.recover(made);
         agent.start();
         agent
+    }
+
+    /// The agents died, and their descriptors with them: the kernel closes those at once, a thread of ours soon.
+    fn bury(&self) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while self.foreign.borrow().iter().any(|foreign| foreign.held() > 0) {
+            assert!(Instant::now() < end, "an agent that died holds descriptors");
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 
     fn accepted(&self) -> BTreeMap<String, Vnic> {
@@ -224,6 +237,7 @@ fn try_cut(case: &Case, at: u32) -> bool {
 
     let survived = dies_at(at, || apply(&mut agent, &new)).is_some();
     drop(agent);
+    world.bury();
     if case.switch_too {
         world.switch.restart();
         let _ = std::fs::remove_file(world.path("made99"));
@@ -234,6 +248,7 @@ fn try_cut(case: &Case, at: u32) -> bool {
 
     if let Some(again) = case.again {
         let _ = dies_at(again, || world.agent());
+        world.bury();
     }
     let mut agent = world.agent();
     settle(&mut agent);

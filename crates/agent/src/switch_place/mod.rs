@@ -179,6 +179,12 @@ impl SwitchPlace {
         Ok(client)
     }
 
+    /// Descriptors of others that it holds, and that were not closed yet.
+    #[cfg(test)]
+    pub fn foreign(&self) -> Arc<Budget> {
+        Arc::clone(&self.budget)
+    }
+
     /// What is ours, as it was last given to the switch.
     pub fn made(&self) -> Vec<Vnic> {
         self.record
@@ -395,12 +401,19 @@ impl SwitchPlace {
         left::taps(queues, interface, netns.as_ref()).map(Held::Tap)
     }
 
-    /// Lets go of what an agent before us made; an interface is gone when this returns.
-    fn let_go(&mut self, vnic: &Vnic) {
-        match &vnic.attach {
-            Attach::Tap { name, netns } => drop(self.left_tap(&vnic.name, name, netns.as_deref())),
-            _ => drop(self.left(&vnic.name)),
-        }
+    /// What we and an agent before us made, given away. An interface is gone when that is dropped, a socket some time
+    /// later.
+    fn let_go(&mut self, vnic: &Vnic) -> [Option<Held>; 2] {
+        let held = self.held.remove(&vnic.name);
+        let left = match &vnic.attach {
+            Attach::Tap { name, netns } => self.left_tap(&vnic.name, name, netns.as_deref()),
+            Attach::VhostUser { path, .. } => match self.entry(path) {
+                Ok(entry) => self.left_listener(&vnic.name, &entry),
+                Err(_) => self.left(&vnic.name).and(None),
+            },
+            _ => None,
+        };
+        [held, left]
     }
 
     /// A listening socket or tap that an agent before us made.
@@ -487,8 +500,7 @@ impl SwitchPlace {
     fn reconnect(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
         let earlier = self.record.get(&vnic.name).map_or(Earlier::None, record::Made::earlier);
         if !matches!(&vnic.attach, Attach::VhostUser { mode: SocketMode::Client, .. }) {
-            self.held.remove(&vnic.name);
-            self.let_go(vnic);
+            drop(self.let_go(vnic));
         }
         self.estate.connections.remove(&vnic.name);
         let before = self.record.get(&vnic.name).cloned();
@@ -504,9 +516,12 @@ impl SwitchPlace {
         if self.session_has(name)? {
             self.ask(|s| s.client.remove_port(name))?;
         }
-        self.held.remove(name);
         self.estate.connections.remove(name);
-        self.let_go(vnic);
+        for link in self.let_go(vnic).into_iter().flatten() {
+            if let Held::Listener(fd) = &link {
+                socket::stop_listening(fd);
+            }
+        }
         self.waiting.remove(name);
         let made = self.record.remove(name);
         if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &vnic.attach

@@ -5,9 +5,11 @@
 use super::users;
 use crate::cut;
 use crate::paths::{At, Entry, Inode, SocketFile};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, listen, socket_with};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, listen, shutdown, socket_with,
+};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use tidegate_contract::SocketOwner;
 
 /// What we know of an earlier socket of ours at a path.
@@ -115,6 +117,14 @@ pub fn listened_at(entry: &Entry) -> Option<Inode> {
     match entry.look() {
         Ok(At::Socket(there)) if is_live(&there) => Some(there.inode),
         _ => None,
+    }
+}
+
+/// Has a listening socket refuse connections from now on. Another thread may close it much later, and until then
+/// a front end, or an agent that looks whether the socket is in use, would be accepted.
+pub fn stop_listening(socket: impl AsFd) {
+    if let Err(error) = shutdown(socket, Shutdown::Both) {
+        tracing::warn!(%error, "cannot stop listening at a socket");
     }
 }
 
@@ -239,6 +249,19 @@ mod tests {
         set_owner(&entry, inode, &owner).unwrap();
         assert_eq!(mode(&path), 0o600);
         remove(&entry, Earlier::Made(inode));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_is_closed_later_is_out_of_use_at_once() {
+        let (_dir, path) = at("a.sock");
+        let entry = entry(&path);
+        let (fd, _) = listen_at(&entry, &SocketOwner::default(), Earlier::None).unwrap();
+        remove(&entry, Earlier::Intended);
+        assert!(UnixStream::connect(&path).is_ok(), "it was removed although it is in use");
+        stop_listening(&fd);
+        assert!(UnixStream::connect(&path).is_err());
+        remove(&entry, Earlier::Intended);
         assert!(!path.exists());
     }
 
