@@ -318,7 +318,7 @@ fn a_log_that_nobody_reads_stops_no_frame() {
 fn a_user_of_the_api_fills_no_log() {
     let mut agent = Agent::start();
     let (of_agent, of_switch) = (agent.process.read_log(), agent.switch.process.read_log());
-    let rounds = 400;
+    let (rounds, began) = (400, Instant::now());
     for round in 0..rounds {
         // As many names as there are rounds.
         let name = format!("v{round}");
@@ -333,8 +333,10 @@ fn a_user_of_the_api_fills_no_log() {
     agent.switch.process.kill();
     for (process, lines) in [("agent", of_agent), ("switch", of_switch)] {
         let lines = lines.join().unwrap();
-        println!("{process}: {} lines of {rounds} rounds", lines.len());
-        assert!(lines.len() < rounds, "{process}: {} lines, the last {:?}", lines.len(), lines.last());
+        // Of four kinds, and what tells of others: 100 at once, then one in a second.
+        let most = 4 * (100 + began.elapsed().as_secs() as usize);
+        println!("{process}: {} lines of {rounds} rounds, at most {most}", lines.len());
+        assert!(lines.len() < most, "{process}: {} lines, the last {:?}", lines.len(), lines.last());
     }
 }
 
