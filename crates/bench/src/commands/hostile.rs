@@ -294,7 +294,7 @@ fn vnic(name: &str, mac: Mac, path: PathBuf) -> Vnic {
 impl Report {
     /// For docs/reliability.md.
     fn part(&self, path: &Path) -> std::io::Result<Part> {
-        let command = format!("tidegate-bench hostile --report {}", path.display());
+        let command = format!("tidegate-bench hostile --time {} --report {}", self.seconds, path.display());
         let mut part = Part::new("beside", &command)?;
         for attack in &self.attacks {
             let Beside { alone, beside, .. } = attack;
