@@ -433,7 +433,25 @@ fn short_slice() {
         deadline: u64,
         period: u64,
     }
-    let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: 100_000, ..SchedAttr::default() };
+    // The call sets all of them: what whoever started the switch has chosen is to stay.
+    let nice = rustix::process::getpriority_process(None).unwrap_or(0);
+    let attr =
+        SchedAttr { size: size_of::<SchedAttr>() as u32, nice, runtime: 100_000, ..SchedAttr::default() };
     // SAFETY: sched_setattr reads `size` bytes of the attribute and changes this thread only.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_slice_leaves_the_nice_value_as_it_was() {
+        let thread = std::thread::spawn(|| {
+            rustix::process::setpriority_process(None, 5).unwrap();
+            short_slice();
+            rustix::process::getpriority_process(None).unwrap()
+        });
+        assert_eq!(thread.join().unwrap(), 5);
+    }
 }
