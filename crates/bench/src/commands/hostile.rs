@@ -103,14 +103,13 @@ struct Seen {
 /// # Errors
 /// The processes cannot be started, or an honest guest cannot connect.
 pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
-    let taken: Vec<_> = cpu.into_iter().chain(args.switch_cpu).collect();
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("tidegate"));
     let tidegate = args.tidegate.clone().map_or_else(beside, Ok)?;
     let mut attacks = Vec::new();
     // Nothing first: as far from 1 as that is, so far is every other share by chance.
     for attack in [None].into_iter().chain(Attack::ALL.map(Some)) {
         if name(attack).contains(&args.only) {
-            attacks.push(one(attack, &tidegate, args, &taken)?);
+            attacks.push(one(attack, &tidegate, args, cpu)?);
         }
     }
     let report = Report { seconds: args.time.as_secs_f64(), attacks };
@@ -130,13 +129,19 @@ fn name(attack: Option<Attack>) -> &'static str {
     attack.map_or("nothing", Attack::name)
 }
 
-/// One attack on a switch of its own, from CPUs that are not `taken`.
-fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, taken: &[usize]) -> Outcome<Beside> {
+/// One attack on a switch of its own, from other CPUs than the neighbours' and the worker's.
+fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>) -> Outcome<Beside> {
+    let taken: &[usize] = &cpu.into_iter().chain(args.switch_cpu).collect::<Vec<_>>();
     let promised = "tx = { max = \"10mbit\", burst = \"4kB\" }\ndeadline = \"1ms\"\nto = [\"ear\"]";
     let lines = ["", "", promised, "rx = { max = \"1gbit\" }", "", ""];
     let vnics: Vec<_> =
         NAMES.iter().zip(lines).enumerate().map(|(n, (name, l))| (*name, mac(n), l)).collect();
+    // The switch and the agent are not to inherit the neighbours' CPU.
+    clock::keep_off(taken);
     let host = Host::start(tidegate, args.switch_cpu.map(|cpu| cpu.to_string()).as_deref(), &vnics)?;
+    if let Some(cpu) = cpu {
+        clock::pin(cpu)?;
+    }
     let mut neighbours = Neighbours::connect(&host)?;
     neighbours.measure(args.time / 4);
     let before = neighbours.measure(args.time);
