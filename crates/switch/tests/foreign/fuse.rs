@@ -1,11 +1,17 @@
 //! A file system in a process (FUSE) of one file, which answers, or does not.
+//!
+//! A thread with descriptors of its own serves it. When the process is killed, that thread's end closes the device, and
+//! the kernel answers whatever waits. With the device among the descriptors that all threads share, threads
+//! that wait for an answer would keep it open, and never end.
 
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 
 /// What is asked (linux/fuse.h, `enum fuse_opcode`).
 const LOOKUP: u32 = 1;
@@ -18,17 +24,23 @@ const FLUSH: u32 = 25;
 const INIT: u32 = 26;
 const INTERRUPT: u32 = 36;
 
+/// How often it is looked whether it speaks again, ms.
+const LOOK: i32 = 10;
+
 /// A mount; gone with the namespace it is in.
 pub struct Mount {
     folder: PathBuf,
-    daemon: Arc<Daemon>,
+    silent: Arc<AtomicBool>,
 }
 
-/// The process that serves it: a thread of this one.
-struct Daemon {
-    device: File,
-    /// Questions that wait until it speaks again; `None` while it speaks.
-    held_back: Mutex<Option<Vec<Vec<u8>>>>,
+/// While this is there, nothing is answered. To be dropped before the mount's files are: to close one asks, too.
+#[must_use = "it speaks again when this is dropped"]
+pub struct Silence(Arc<AtomicBool>);
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Mount {
@@ -36,22 +48,18 @@ impl Mount {
     pub fn new() -> Self {
         let folder = std::env::temp_dir().join(format!("tidegate-fuse-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
-        let [source, kind] = ["tidegate", "fuse"].map(|word| CString::new(word).unwrap());
-        let target = CString::new(folder.to_str().unwrap()).unwrap();
-        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        let data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
-        let data = CString::new(data).unwrap();
-        let flags = libc::MS_NOSUID | libc::MS_NODEV;
-        // SAFETY: strings that end with 0, live for the call.
-        let mounted = unsafe {
-            libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast())
-        };
-        assert_eq!(mounted, 0, "{}", std::io::Error::last_os_error());
-        let daemon = Arc::new(Daemon { device, held_back: Mutex::new(None) });
-        let serving = daemon.clone();
-        std::thread::spawn(move || serving.serve());
-        Self { folder, daemon }
+        let silent = Arc::new(AtomicBool::new(false));
+        let (served, is_silent) = (folder.clone(), silent.clone());
+        let (told, mounted) = channel();
+        std::thread::spawn(move || {
+            // SAFETY: a plain call; this thread goes on with a copy of the descriptors.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0, "{}", std::io::Error::last_os_error());
+            let device = mount(&served);
+            told.send(()).unwrap();
+            serve(&device, &is_silent);
+        });
+        mounted.recv().expect("a mount");
+        Self { folder, silent }
     }
 
     /// The file, opened.
@@ -59,26 +67,52 @@ impl Mount {
         File::options().read(true).write(true).open(self.folder.join("memory")).unwrap()
     }
 
-    /// Answers nothing any more.
-    pub fn fall_silent(&self) {
-        self.daemon.held_back.lock().unwrap().get_or_insert_default();
-    }
-
-    /// Answers again, also what it was asked before.
-    pub fn speak_again(&self) {
-        let held_back = self.daemon.held_back.lock().unwrap().take();
-        held_back.iter().flatten().for_each(|request| self.daemon.answer(request));
+    /// Answers nothing until the result is dropped; then also what it was asked meanwhile.
+    pub fn fall_silent(&self) -> Silence {
+        self.silent.store(true, Ordering::Relaxed);
+        Silence(self.silent.clone())
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Or this process would never end: each of its descriptors is closed by asking.
-        self.speak_again();
+        self.silent.store(false, Ordering::Relaxed);
         let target = CString::new(self.folder.to_str().unwrap()).unwrap();
         // SAFETY: a string that ends with 0.
         unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
         let _ = std::fs::remove_dir(&self.folder);
+    }
+}
+
+fn mount(folder: &Path) -> File {
+    let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let [source, kind] = ["tidegate", "fuse"].map(|word| CString::new(word).unwrap());
+    let target = CString::new(folder.to_str().unwrap()).unwrap();
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
+    let data = CString::new(data).unwrap();
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    // SAFETY: strings that end with 0, live for the call.
+    let mounted =
+        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) };
+    assert_eq!(mounted, 0, "{}", std::io::Error::last_os_error());
+    device
+}
+
+/// Answers what is asked on `device` until it is unmounted; while it is silent, later.
+fn serve(device: &File, silent: &AtomicBool) {
+    let (mut request, mut held_back) = (vec![0; 1 << 17], Vec::new());
+    loop {
+        let mut asked = libc::pollfd { fd: device.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live entry.
+        let events = unsafe { libc::poll(&raw mut asked, 1, LOOK) };
+        if events > 0 {
+            let Ok(len) = (&*device).read(&mut request) else { return };
+            held_back.push(request[..len].to_vec());
+        }
+        if !silent.load(Ordering::Relaxed) {
+            held_back.drain(..).for_each(|request| answer(device, &request));
+        }
     }
 }
 
@@ -97,38 +131,24 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-impl Daemon {
-    fn serve(&self) {
-        let mut request = vec![0; 1 << 17];
-        while let Ok(len) = (&self.device).read(&mut request) {
-            let request = &request[..len];
-            match &mut *self.held_back.lock().unwrap() {
-                Some(held_back) => held_back.push(request.to_vec()),
-                None => self.answer(request),
-            }
+fn answer(device: &File, request: &[u8]) {
+    let code = u32::from_ne_bytes(request[4..8].try_into().unwrap());
+    let [unique, node] = [8, 16].map(|at| u64::from_ne_bytes(request[at..at + 8].try_into().unwrap()));
+    let (error, body) = match code {
+        FORGET | INTERRUPT => return,
+        // Version 7.31, no features; 16 requests at once, writes of a page.
+        INIT => {
+            let half = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
+            (0, [half(&[7, 31, 0, 0, 12 << 16 | 16, 4096, 1, 0]), vec![0; 32]].concat())
         }
-    }
-
-    fn answer(&self, request: &[u8]) {
-        let code = u32::from_ne_bytes(request[4..8].try_into().unwrap());
-        let [unique, node] = [8, 16].map(|at| u64::from_ne_bytes(request[at..at + 8].try_into().unwrap()));
-        let (error, body) = match code {
-            FORGET | INTERRUPT => return,
-            // Version 7.31, no features; 16 requests at once, writes of a page.
-            INIT => {
-                let half =
-                    |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
-                (0, [half(&[7, 31, 0, 0, 12 << 16 | 16, 4096, 1, 0]), vec![0; 32]].concat())
-            }
-            LOOKUP => (0, [words(&[2, 0, 0, 0, 0]), attributes(2)].concat()),
-            GETATTR => (0, [words(&[0, 0]), attributes(node)].concat()),
-            OPEN => (0, words(&[0, 0])),
-            STATFS => (0, words(&[0; 10])),
-            RELEASE | FLUSH => (0, vec![]),
-            _ => (-libc::ENOSYS, vec![]),
-        };
-        let length = (16 + body.len() as u32).to_ne_bytes();
-        let reply = [&length[..], &error.to_ne_bytes(), &unique.to_ne_bytes(), &body].concat();
-        let _ = (&self.device).write(&reply);
-    }
+        LOOKUP => (0, [words(&[2, 0, 0, 0, 0]), attributes(2)].concat()),
+        GETATTR => (0, [words(&[0, 0]), attributes(node)].concat()),
+        OPEN => (0, words(&[0, 0])),
+        STATFS => (0, words(&[0; 10])),
+        RELEASE | FLUSH => (0, vec![]),
+        _ => (-libc::ENOSYS, vec![]),
+    };
+    let length = (16 + body.len() as u32).to_ne_bytes();
+    let reply = [&length[..], &error.to_ne_bytes(), &unique.to_ne_bytes(), &body].concat();
+    let _ = (&*device).write(&reply);
 }
