@@ -67,7 +67,7 @@ fn regions_are_few_and_within_their_files() {
     let huge = sparse_file(2 << 50).unwrap();
     assert!(share_sparse(&mut connect(), huge.as_fd(), &[2 << 50]).is_err());
     let more = why(longer);
-    assert!(more.as_ref().unwrap().contains("2097152.0 GiB of guest memory wanted"), "{more:?}");
+    assert!(more.as_ref().unwrap().contains("2097152.1 GiB of guest memory wanted"), "{more:?}");
 }
 
 #[test]

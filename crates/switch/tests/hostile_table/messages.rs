@@ -236,7 +236,7 @@ pub fn cases() -> Vec<Case> {
         case(
             "sparse memory of 3 TiB",
             Split,
-            Connection("quota", "3072.0 GiB of guest memory wanted"),
+            Connection("quota", "3072.1 GiB of guest memory wanted"),
             |s| {
                 let file = sparse_file(3 << 40).unwrap();
                 let mut front = s.connect();
