@@ -87,12 +87,19 @@ fn what_is_queued_is_closed_where_nobody_waits() {
     // Behind one that is served, and turned away; and one that is never taken.
     host.add(&contract(&vnic("hostile", 3, "")));
     let served = FrontEnd::connect(host.socket("hostile"), Options::default()).unwrap();
-    let mut sockets: Vec<_> = (0..4).map(|_| Lingering::new(LINGER).unwrap()).collect();
-    let mut others: Vec<_> = (0..4).map(|_| UnixStream::connect(host.socket("hostile")).unwrap()).collect();
-    for (socket, other) in sockets.iter_mut().zip(&others) {
-        let _ = send_with(other, &[0], &[socket.fd()]);
-        socket.let_go();
-    }
+    let (mut sockets, mut others) = (Vec::new(), Vec::new());
+    host.until(|| {
+        let mut socket = Lingering::new(LINGER).unwrap();
+        let other = UnixStream::connect(host.socket("hostile")).unwrap();
+        // One that was turned away before it could send comes again. Its socket has no other descriptor: to let that go
+        // would take this thread as long as it lingers.
+        if send_with(&other, &[0], &[socket.fd()]).is_ok() {
+            socket.let_go();
+            sockets.push(socket);
+            others.push(other);
+        }
+        sockets.len() == 4
+    });
     host.until(|| host.port("hostile").refused_connections > 0);
     others.clear();
     drop(served);
