@@ -35,6 +35,9 @@ for interface in /sys/class/net/*; do
     $b ip link set "${interface##*/}" up
 done
 
+# /dev was moved away; commands, and a shell's second process, read from this device.
+$b mknod /dev/null c 1 3
+
 # Runs commands in the root folder $1.
 serve() {
     $b echo "0 0 - -" >&3
@@ -61,8 +64,7 @@ for folder in /new/etc/systemd/system /new/usr/lib/systemd/system/sysinit.target
     $b mount -t tmpfs none "$folder"
 done
 $b rm -f /new/.dockerenv
-# What systemd runs in has to be the root folder of all. A shell's second process reads from this device.
-$b mknod /dev/null c 1 3
+# What systemd runs in has to be the root folder of all.
 serve /proc/1/root &
 cd /new || fail "no root"
 $b mount --move . /
