@@ -32,7 +32,8 @@ enum Kind {
     Guest,
     /// Memory.
     Plain,
-    /// It does not matter: it is closed. Older front ends send one.
+    /// Whatever it is, it goes no further: the relay's handler would close it, on the port's thread, which takes as
+    /// long as its file system likes. Older front ends send one.
     Any,
 }
 
@@ -68,6 +69,14 @@ pub fn look(code: FrontendReq, message: &Message, errands: &Errands) -> Result<(
         Kind::Plain => plain(&name, descriptor),
         Kind::None | Kind::Any => Ok(()),
     })
+}
+
+/// Those descriptors of a message that its handler needs.
+pub fn needed(code: FrontendReq, message: &Message) -> &[OwnedFd] {
+    match may_have(code).0 {
+        Kind::Any => &[],
+        _ => &message.descriptors,
+    }
 }
 
 /// Whether it is an event counter, for queue `queue`.
@@ -155,5 +164,8 @@ mod tests {
         assert_eq!(look(SET_MEM_TABLE, &[&memory; 32]), Ok(()));
         assert!(look(SET_MEM_TABLE, &[&memory; 33]).is_err());
         assert_eq!(look(REM_MEM_REG, &[&socket]), Ok(()));
+        let one = |file: OwnedFd| Message { descriptors: vec![file], ..Message::default() };
+        assert!(needed(REM_MEM_REG, &one(socket)).is_empty());
+        assert_eq!(needed(ADD_MEM_REG, &one(memory)).len(), 1);
     }
 }

@@ -234,7 +234,7 @@ impl<'s, 'c> Session<'s, 'c> {
         if code == FrontendReq::SET_VRING_ENABLE && !lock(&self.connection).has_features() {
             return self.enable_early(header, message);
         }
-        let (answer, obeyed) = self.relay.obey(&message.bytes, &message.descriptors);
+        let (answer, obeyed) = self.relay.obey(&message.bytes, door::needed(code, message));
         // A refusal is answered, too.
         let answered = answer.send(self.stream).map_err(|e| wrong(format!("socket: {e}")));
         obeyed.map_err(|error| explain(code, error)).and(answered)

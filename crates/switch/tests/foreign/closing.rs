@@ -126,14 +126,8 @@ fn a_port_takes_the_next_front_end_when_the_last_one_is_closed() {
     assert!(!host.port("hostile").closing);
 }
 
-/// The process that goes on waits for nothing that the other one closes.
-#[test]
-fn an_upgrade_does_not_wait_for_a_socket_that_lingers() {
-    let host = TestSwitch::new(1);
-    let mut a = host.guest(&vnic("a", 1, ""));
-    let mut b = host.guest(&vnic("b", 2, ""));
-    let _socket = hung(&host, as_memory);
-    host.until(|| host.port("hostile").closing);
+/// Another switch goes on with what this one has, at once. Both live as long as the result.
+pub fn upgrade(host: &TestSwitch) -> impl Sized {
     let path = host.socket("control");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     host.switch.control.set(listener.try_clone().unwrap().into()).unwrap();
@@ -145,8 +139,19 @@ fn an_upgrade_does_not_wait_for_a_socket_that_lingers() {
     });
     let next = Switch::start(1, &[], None).unwrap();
     let client = Client::connect(&path).unwrap();
-    let (_old, _control) =
-        at_once("an upgrade", || replace::prepare(&next, client, None).unwrap().go_on().unwrap());
+    let went_on = at_once("an upgrade", || replace::prepare(&next, client, None).unwrap().go_on().unwrap());
+    (next, went_on)
+}
+
+/// The process that goes on waits for nothing that the other one closes.
+#[test]
+fn an_upgrade_does_not_wait_for_a_socket_that_lingers() {
+    let host = TestSwitch::new(1);
+    let mut a = host.guest(&vnic("a", 1, ""));
+    let mut b = host.guest(&vnic("b", 2, ""));
+    let _socket = hung(&host, as_memory);
+    host.until(|| host.port("hostile").closing);
+    let _both = upgrade(&host);
     let frame = udp(b.mac(), a.mac(), b"through the next one");
     a.send(&frame);
     let start = Instant::now();

@@ -1,5 +1,6 @@
 //! Memory: whose pages are missing pays for it, and what is not memory is not taken.
 
+use crate::closing::upgrade;
 use crate::fuse;
 use crate::harness::netns::in_mounts;
 use crate::harness::{Guest, TestSwitch, contract, ring, udp, vnic, with_header};
@@ -10,10 +11,13 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tidegate_frontend::attack::sockets::{message, send_with};
 use tidegate_frontend::attack::{self, Target};
 use tidegate_frontend::driver::Buffer;
 use tidegate_frontend::front_end::{FrontEnd, Options};
 use tidegate_switch::control::Connection;
+use vhost::vhost_user::VhostUserProtocolFeatures;
+use vhost::vhost_user::message::FrontendReq;
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
 
 /// Punched out at once: long enough for each hole to be an event.
@@ -241,6 +245,43 @@ fn memory_of_a_file_system_in_a_process_is_refused() {
         let start = Instant::now();
         host.switch.remove_port("hostile").unwrap();
         assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        pulse.beats();
+        drop(silence);
+    });
+}
+
+/// A message may bring a descriptor that it has no use for. Closing it asks its file system, which is silent.
+#[test]
+fn a_file_that_nobody_wants_keeps_neither_a_removal_nor_an_upgrade_waiting() {
+    const AT_ONCE: Duration = Duration::from_secs(5);
+    in_mounts("memory::a_file_that_nobody_wants_keeps_neither_a_removal_nor_an_upgrade_waiting", || {
+        let fuse = fuse::Mount::new();
+        let host = TestSwitch::new(1);
+        let pulse = Pulse::start(&host);
+        let file = fuse.file();
+        let options = || Options {
+            protocol_features: VhostUserProtocolFeatures::REPLY_ACK
+                | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS,
+            ..Options::default()
+        };
+        let connect = |name: &str, number| {
+            host.add(&contract(&vnic(name, number, "")));
+            FrontEnd::connect(host.socket(name), options()).unwrap()
+        };
+        let (removed, upgraded) = (connect("removed", 3), connect("upgraded", 4));
+        let silence = fuse.fall_silent();
+        for front in [&removed, &upgraded] {
+            // A region that there is not: 8 bytes of padding, then where it is.
+            let message = message(FrontendReq::REM_MEM_REG, &[0; 40]);
+            send_with(front.stream().unwrap(), &message, &[file.as_fd()]).unwrap();
+        }
+        // The descriptors are received.
+        host.until(|| host.port("removed").last_error.is_some() || host.port("removed").closing);
+        let (switch, (done, is_done)) = (host.switch.clone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || done.send(switch.remove_port("removed").map(drop)));
+        is_done.recv_timeout(AT_ONCE).expect("the removal does not wait").unwrap();
+        host.until(|| host.port("upgraded").closing);
+        let _both = upgrade(&host);
         pulse.beats();
         drop(silence);
     });
