@@ -1,13 +1,23 @@
 //! What a port's objects did to threads of the switch, and the quarantine that follows.
 //!
 //! ```text
-//!  worker, notifier, port's thread ─ Event ─▶ record ─▶ three within 10 s ─▶ quarantine
-//!                                                           its connection ends; none is taken until it is over
+//!  worker, notifier, port's thread ─ Event ─▶ record ─┬▶ one of 1 s        ─┐
+//!                                                     ├▶ three within 10 s ─┼▶ quarantine: its connection ends;
+//!                                                     └▶ 500 ms in all     ─┘  none is taken until it is over
 //! ```
 //!
 //! An event is a time that a thread of ours spent in the kernel for an object of this port: waiting for a page of
 //! its memory, or walking over those who wait for its counters. A loop that was long is none: the host takes
 //! the CPU away too.
+//!
+//! A count alone is blind to length: events of five seconds, one after the other, end less than three times within
+//! 10 s. An account of time alone is slow for many short ones. So both are kept, and the account is repaid at a
+//! thousandth of the time: what a port takes for longer than that, it loses its connection for.
+//!
+//! A balloon stays far below all three. It punches its guest's pages one by one, or up to 4 MiB at once (free page
+//! reporting). A thread that touches such a hole waits for some 0.6 ms (312 ms for 2 GiB), and a guest that gave
+//! a page up does not send from it. Waits so short are an event only where they are more than a fiftieth of the time
+//! (`worker/watch.rs`). A guest from which gigabytes are taken at once, while its driver uses them, is an event.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -19,6 +29,12 @@ use std::time::{Duration, Instant};
 const EVENTS: usize = 3;
 /// ... within this time.
 const WITHIN: Duration = Duration::from_secs(10);
+/// One event as long as this is enough, ns.
+const AT_ONCE: u64 = 1_000_000_000;
+/// So is as much time of all events, ns ...
+const IN_ALL: u64 = 500_000_000;
+/// ... which is forgiven at this part of time.
+const SHARE: u64 = 1000;
 /// The first quarantine of a port; each further one lasts twice as long ...
 const FIRST: Duration = Duration::from_secs(60);
 /// ... up to this. A port that is quiet for as long afterwards begins with the first again.
@@ -95,6 +111,9 @@ pub struct Conduct(Mutex<Record>);
 #[derive(Debug, Default)]
 struct Record {
     recent: VecDeque<Instant>,
+    /// Time of all events that is not forgiven yet, ns, and when it was that much.
+    used: u64,
+    used_at: Option<Instant>,
     events: u64,
     quarantines: u64,
     /// The last one: when it ends, how long it was, and why.
@@ -108,20 +127,29 @@ impl Conduct {
         record.events += 1;
         record.recent.retain(|at| now.saturating_duration_since(*at) <= WITHIN);
         record.recent.push_back(now);
-        let is_on = record.last.as_ref().is_some_and(|(end, ..)| now < *end);
-        if is_on || record.recent.len() < EVENTS {
+        record.charge(event.took, now);
+        if record.last.as_ref().is_some_and(|(end, ..)| now < *end) {
             return None;
         }
+        let fault = if event.took >= AT_ONCE {
+            format!("once for {} s or longer", AT_ONCE / 1_000_000_000)
+        } else if record.recent.len() >= EVENTS {
+            format!("{EVENTS} times within {} s", WITHIN.as_secs())
+        } else if record.used >= IN_ALL {
+            format!("for {} ms in all", record.used / 1_000_000)
+        } else {
+            return None;
+        };
         record.recent.clear();
+        record.used = 0;
         let quiet = |(end, ..): &(Instant, Duration, String)| now.saturating_duration_since(*end) >= LONGEST;
         let time = match &record.last {
             Some(last) if !quiet(last) => (last.1 * 2).min(LONGEST),
             _ => FIRST,
         };
         let reason = format!(
-            "quarantined for {} s: {EVENTS} times within {} s its objects held up a thread of the switch; at last it {event}",
-            time.as_secs(),
-            WITHIN.as_secs()
+            "quarantined for {} s: {fault} its objects held up a thread of the switch; at last it {event}",
+            time.as_secs()
         );
         record.quarantines += 1;
         record.last = Some((now + time, time, reason.clone()));
@@ -165,14 +193,28 @@ impl Conduct {
     }
 }
 
+impl Record {
+    /// Adds the time of an event that ended at `now`.
+    fn charge(&mut self, took: u64, now: Instant) {
+        let since = self.used_at.replace(now).map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        let forgiven = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) / SHARE;
+        self.used = self.used.saturating_sub(forgiven).saturating_add(took);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PUNCHED: Event = Event { object: Object::Memory, took: 312_000_000 };
+    const MS: u64 = 1_000_000;
+    const PUNCHED: Event = Event { object: Object::Memory, took: 12 * MS };
 
     fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
+    }
+
+    fn waited(took: u64) -> Event {
+        Event { object: Object::Memory, took }
     }
 
     #[test]
@@ -185,7 +227,7 @@ mod tests {
         assert_eq!(conduct.left(start + s(41)), None);
         let reason = conduct.record(PUNCHED, start + s(42)).unwrap();
         assert!(
-            reason.contains("for 60 s: 3 times within 10 s") && reason.contains("waited 312 ms"),
+            reason.contains("for 60 s: 3 times within 10 s") && reason.contains("waited 12 ms"),
             "{reason}"
         );
         let held = conduct.held(start + s(50));
@@ -193,6 +235,41 @@ mod tests {
         let now = held.quarantine.unwrap();
         assert_eq!((now.seconds, now.left, now.reason), (60, 52, reason));
         assert_eq!(conduct.quarantine(start + s(102)), None);
+    }
+
+    /// Three events of five seconds end more than ten seconds apart.
+    #[test]
+    fn one_event_of_a_second_is_enough() {
+        let (conduct, now) = (Conduct::default(), Instant::now());
+        let reason = conduct.record(waited(5_100 * MS), now).expect("quarantine");
+        assert!(reason.contains("for 60 s: once for 1 s or longer"), "{reason}");
+        assert!(reason.contains("waited 5100 ms"), "{reason}");
+        assert!(Conduct::default().record(waited(1000 * MS), now).is_some());
+        assert_eq!(Conduct::default().record(waited(499 * MS), now), None);
+    }
+
+    #[test]
+    fn two_events_in_any_ten_seconds_are_found_by_their_time() {
+        // Length of each, and how many there may be.
+        for (took, most) in [(312, 2), (100, 6), (20, 50)] {
+            let (conduct, start) = (Conduct::default(), Instant::now());
+            let quarantined =
+                (1..1000).find(|n| conduct.record(waited(took * MS), start + s(n * 6)).is_some());
+            let number = quarantined.unwrap_or_else(|| panic!("{took} ms each 6 s, for ever"));
+            assert!(number <= most, "{took} ms: {number}");
+            let reason = conduct.quarantine(start + s(number * 6)).unwrap().reason;
+            assert!(reason.contains("ms in all"), "{reason}");
+            // It begins anew afterwards.
+            assert_eq!(conduct.record(waited(20 * MS), start + s(number * 6 + 60)), None);
+        }
+    }
+
+    /// A thousandth of the time is no harm that anything is to be done about.
+    #[test]
+    fn rare_and_short_events_are_forgiven() {
+        let (conduct, start) = (Conduct::default(), Instant::now());
+        assert!((0..10_000).all(|n| conduct.record(waited(10 * MS), start + s(n * 10)).is_none()));
+        assert!(conduct.record(waited(499 * MS), start + s(100_600)).is_none(), "forgotten by then");
     }
 
     #[test]
