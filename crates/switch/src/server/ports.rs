@@ -388,18 +388,18 @@ impl Switch {
                     (thread.report())(event);
                 }
             }
-            Trouble::HeldUp => self.watch_suspects(),
+            Trouble::HeldUp { by_another } => self.watch_suspects(by_another),
         }
     }
 
-    /// A worker waited for a page of somebody's memory: all are to find out whose. Memory that is there in full
-    /// keeps nobody waiting.
-    fn watch_suspects(&self) {
+    /// A worker waited for a page of a port's memory: all workers are to find out of which. Memory that is there in
+    /// full keeps no worker waiting, so the others are watched; and all where it was none of those.
+    fn watch_suspects(&self, all: bool) {
         let (mut ports, mut disks) = (PortSet::EMPTY, PortSet::EMPTY);
         for entry in self.lock().entries.values() {
             let End::Vhost { thread, .. } = &entry.end else { continue };
             let (holes, disk) = thread.has_holes();
-            if holes {
+            if all || holes {
                 ports.insert(entry.index);
             }
             if disk {

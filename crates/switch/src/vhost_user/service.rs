@@ -14,6 +14,7 @@ use super::mailbox::Mailbox;
 use super::notifier::Report;
 use crate::quota::Account;
 use crate::stats::ThrownOut;
+use crate::virtio::backing;
 use crate::virtio::memory::RegionSpec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,8 +39,8 @@ pub struct Service {
 /// What a front end has shared, as far as it matters whether its pages are there.
 #[derive(Debug, Default)]
 pub struct Shared {
-    /// Files of its guest's memory, and how many bytes of each.
-    pub files: Vec<(Numbered, u64)>,
+    /// Files of its guest's memory.
+    pub files: Vec<Numbered>,
     /// Some of it is on a disk.
     pub disk: bool,
     /// It has the in-flight region, or a dirty log: it can take pages from those, too.
@@ -48,23 +49,20 @@ pub struct Shared {
 
 impl Shared {
     /// Memory of these regions, and whether some is on a disk.
-    pub fn memory(regions: &[RegionSpec<Numbered>], disk: bool) -> (Vec<(Numbered, u64)>, bool) {
-        let mut files: BTreeMap<_, (Numbered, u64)> = BTreeMap::new();
+    pub fn memory(regions: &[RegionSpec<Numbered>], disk: bool) -> (Vec<Numbered>, bool) {
+        let mut files = BTreeMap::new();
         for region in regions {
             // QEMU cuts one file into several regions.
             let number = rustix::fs::fstat(&region.fd).map(|stat| (stat.st_dev, stat.st_ino));
-            let file = files.entry(number.ok()).or_insert_with(|| (region.fd.clone(), 0));
-            file.1 = file.1.saturating_add(region.size);
+            files.entry(number.ok()).or_insert_with(|| region.fd.clone());
         }
         (files.into_values().collect(), disk)
     }
 
-    /// Whether there is memory of which pages may be missing now.
+    /// Whether there is memory of which pages may be missing now: a file that [is not whole](backing::is_whole).
     pub fn has_holes(&self) -> bool {
-        let is_whole = |(file, bytes): &(Numbered, u64)| {
-            // Not of a file system that could keep us waiting: that was looked at.
-            rustix::fs::fstat(file).is_ok_and(|stat| stat.st_blocks as u64 * 512 >= *bytes)
-        };
+        // Not of a file system that could keep us waiting: that was looked at.
+        let is_whole = |file: &Numbered| rustix::fs::fstat(file).is_ok_and(|stat| backing::is_whole(&stat));
         self.disk || self.other && !self.files.is_empty() || !self.files.iter().all(is_whole)
     }
 }
@@ -93,5 +91,27 @@ impl Service {
             report: Arc::new(report),
             shared: Arc::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+
+    const HALF: u64 = 1 << 20;
+
+    #[test]
+    fn pages_beside_what_is_shared_make_up_for_no_hole() {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        fallocate(&file, FallocateFlags::empty(), 0, 2 * HALF).unwrap();
+        let fd = Numbered::free(file);
+        let first = RegionSpec { guest_addr: 0, user_addr: 0, size: HALF, mmap_offset: 0, fd: fd.clone() };
+        let (files, disk) = Shared::memory(&[first], false);
+        let shared = Shared { files, disk, other: false };
+        assert!(!shared.has_holes());
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&fd, punch, 0, HALF / 2).unwrap();
+        assert!(shared.has_holes());
     }
 }

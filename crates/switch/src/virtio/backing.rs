@@ -10,7 +10,7 @@
 //! The first question, [`is_memory`], is never passed on to a file system. All others are, and whoever serves
 //! that one may take as long as it likes to answer: they are [asked](crate::vhost_user::errands) where nobody waits.
 
-use rustix::fs::{FileType, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{FileType, Stat, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::AsFd;
@@ -106,6 +106,16 @@ pub fn look(file: impl AsFd) -> Result<Backing, Unfit> {
         FileType::RegularFile => Ok(backing),
         _ => Err(Unfit::NotAFile),
     }
+}
+
+/// Whether a file has all of its pages, by its blocks: those beyond what is mapped of it too, since pages there
+/// would make up for holes. To seek for a hole would wait for whoever is punching one.
+///
+/// A file with pages behind its end, which a front end can allocate, may look whole and be not. Nothing is lost
+/// by that but time: if memory keeps on holding a worker up, [all ports are watched](crate::worker).
+pub fn is_whole(stat: &Stat) -> bool {
+    let bytes = (stat.st_blocks as u64).saturating_mul(512);
+    bytes >= stat.st_size as u64
 }
 
 #[cfg(test)]

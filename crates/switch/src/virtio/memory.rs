@@ -21,7 +21,6 @@ use crate::quota::Charge;
 use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
-use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -192,8 +191,7 @@ impl GuestMemory {
             mappings: Vec::with_capacity(specs.len()),
             _charge: None,
         };
-        // Bytes wanted of and present in each file. QEMU cuts one file into several regions.
-        let mut files: BTreeMap<(u64, u64), (u64, u64)> = BTreeMap::new();
+        let mut all_whole = true;
         for &i in &order {
             let spec = &specs[i];
             let backing = backing::look(&spec.fd).map_err(|why| MapError::Unfit { region: i, why })?;
@@ -205,8 +203,7 @@ impl GuestMemory {
             if end > file {
                 return Err(MapError::FileTooSmall { region: i, end, file });
             }
-            let present = (stat.st_blocks as u64).saturating_mul(512);
-            files.entry((stat.st_dev, stat.st_ino)).or_insert((0, present)).0 += spec.size;
+            all_whole &= backing::is_whole(&stat);
 
             let (mapping, host) = map_region(i, spec)?;
             memory.regions.push(Region { guest_addr: spec.guest_addr, size: spec.size, host });
@@ -214,8 +211,7 @@ impl GuestMemory {
             memory.mappings.push(mapping);
         }
         // What is on a disk may be written back and forgotten at any time.
-        memory.preallocated =
-            memory.disk.is_none() && files.values().all(|&(wanted, present)| wanted <= present);
+        memory.preallocated = memory.disk.is_none() && all_whole;
         if memory.preallocated {
             memory.populate();
         }
@@ -281,7 +277,7 @@ impl GuestMemory {
         Ok(true)
     }
 
-    /// Whether every page was there when the table was mapped. If not, whoever touches a page
+    /// Whether [every page](backing::is_whole) of its files was there when the table was mapped. If not, whoever touches a page
     /// first waits for the kernel to make it: a worker, perhaps, and all its ports with it.
     pub fn preallocated(&self) -> bool {
         self.preallocated

@@ -34,7 +34,10 @@ pub enum Trouble {
     /// An object of its front end held the worker up.
     Held(conduct::Event),
     /// The worker was held up by some port's memory, whosever it is.
-    HeldUp,
+    HeldUp {
+        /// By that of none of the ports that are watched.
+        by_another: bool,
+    },
 }
 
 /// From workers to whoever takes care of ports.

@@ -5,7 +5,8 @@
 //!  a long loop ─▶ did this thread sleep in a page fault? ─ no: the host, or another thread, had the CPU
 //!                      │ yes
 //!                      ▼
-//!  Trouble::HeldUp ─▶ warden: whose memory has holes? ─▶ all workers watch these ports for a while:
+//!  Trouble::HeldUp ─▶ warden: whose memory has holes? ─▶ all workers watch these ports for a while, and all ports
+//!                                                         where a worker is held up by none of these:
 //!
 //!      ring, headers of A │ payload of A ─▶ our memory │ our memory ─▶ buffers of B │ ring of B
 //!      └──── timed: A ────┘└─────── timed: A ─────────┘└──────── timed: B ─────────┘
@@ -14,7 +15,8 @@
 //!
 //! An ordinary loop pays one comparison for this, and a worker that goes to sleep one question to the kernel. What is
 //! watched goes by the general path and is copied twice, and so is touched in parts that belong to one port each;
-//! all others go on as ever. Guests whose memory is there in full are never watched.
+//! all others go on as ever. Guests whose memory is there in full are not watched, unless a file that looks so
+//! has been made to.
 
 use super::change::{Trouble, Troubles};
 use super::{Worker, clock};
@@ -84,6 +86,8 @@ pub(super) struct Watch {
     slept: bool,
     /// Time that loops lost in page faults of whose memory nothing is known, ns.
     unexplained: u64,
+    /// Some of it while ports were watched.
+    by_another: bool,
     /// When the warden was asked last.
     asked: u64,
     on: bool,
@@ -103,6 +107,7 @@ impl Watch {
             base: Usage::default(),
             slept: false,
             unexplained: 0,
+            by_another: false,
             asked: 0,
             on: false,
             ports: PortSet::EMPTY,
@@ -172,14 +177,15 @@ impl Watch {
     /// A loop took so long, of which no part was timed.
     #[cold]
     fn look_into(&mut self, took: u64) {
-        if self.look().is_none() {
-            return;
-        }
+        let Some(wait) = self.look() else { return };
+        // What the host swapped out is no hole that was overlooked.
+        self.by_another |= self.on && !wait.disk;
         self.unexplained += took;
         let now = clock();
         if self.unexplained >= ASK && now.saturating_sub(self.asked) >= ASK_AGAIN {
             (self.unexplained, self.asked) = (0, now);
-            let _ = self.troubles.send((0, Trouble::HeldUp));
+            let by_another = std::mem::take(&mut self.by_another);
+            let _ = self.troubles.send((0, Trouble::HeldUp { by_another }));
         }
     }
 
@@ -329,7 +335,7 @@ mod tests {
                 }
             });
             let start = Instant::now();
-            let mut asked = false;
+            let (mut suspected, mut asked) = (false, false);
             let mut byte = [0];
             let event = loop {
                 assert!(start.elapsed() < Duration::from_secs(60), "{:?}", watch.accounts);
@@ -341,10 +347,13 @@ mod tests {
                     watch.look_into(clock() - began);
                 }
                 match troubled.try_recv() {
-                    Ok((_, Trouble::HeldUp)) => {
-                        asked = true;
+                    // A port that is not it is watched first.
+                    Ok((_, Trouble::HeldUp { by_another })) => {
+                        assert!(by_another || !suspected);
+                        suspected = true;
+                        asked = by_another;
                         let mut ports = PortSet::EMPTY;
-                        ports.insert(7);
+                        ports.insert(if asked { 7 } else { 3 });
                         watch.start(ports, PortSet::EMPTY);
                     }
                     Ok((7, Trouble::Held(event))) => break event,

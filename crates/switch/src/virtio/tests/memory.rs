@@ -170,6 +170,13 @@ fn memory_is_preallocated_when_every_page_of_every_region_is_there() {
     assert!(preallocated(vec![low(shared.try_clone().unwrap()), high(shared)]));
     // Enough blocks for either region, not for both.
     assert!(!preallocated(vec![low(half.try_clone().unwrap()), high(half)]));
+    // Enough blocks for the region, elsewhere in its file.
+    let beside = file(4 * PAGE);
+    fallocate(&beside, FallocateFlags::empty(), 2 * PAGE, 2 * PAGE).unwrap();
+    assert!(!preallocated(vec![low(beside)]));
+    // As QEMU leaves out what lies under the VGA memory.
+    let but_one_page = RegionSpec { size: PAGE, ..low(full()) };
+    assert!(preallocated(vec![but_one_page]));
 }
 
 proptest! {
