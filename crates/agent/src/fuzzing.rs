@@ -102,6 +102,7 @@ pub fn see(ports: &[PortStatus], reader: &Reader) {
         let there = ObservedVnic {
             last_error: port.last_error.clone(),
             thrown_out: port.thrown_out.clone(),
+            held: port.held.clone(),
             ..ObservedVnic::of(&port.vnic, port.connection)
         };
         observed.vnics.insert(port.vnic.name.clone(), there);

@@ -27,6 +27,7 @@ use tidegate_switch::control::keep::{self, Note, What};
 use tidegate_switch::control::message::{Hello, PROTOCOL, Reply, Request};
 use tidegate_switch::stats::Region;
 use tidegate_switch::stats::layout::Layout;
+use tidegate_switch::vhost_user::conduct::Quarantine;
 
 /// Longest that a query may take, whatever the switch does. It waits 300 ms for a fresh look.
 const PROMPT: Duration = Duration::from_secs(3);
@@ -362,6 +363,23 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
         switch.given_back();
         until("it is trusted again", || reason(&agent).is_none().then_some(()));
     }
+    // What the last front end did is the switch's word, too.
+    let mut kept_apart = switch.state().ports["a"].clone();
+    kept_apart.held.quarantine =
+        Some(Quarantine { reason: "\x1b[2J\n".repeat(100_000), seconds: u64::MAX, left: u64::MAX });
+    let lie = Reply::Ports(vec![kept_apart]);
+    switch
+        .taken_over(move |stream, request, _| *request == Request::Ports && send(stream, &lie, &[]).is_ok());
+    let shown = until("it is kept apart", || {
+        let vnic = agent.vnic("a");
+        vnic["held"]["quarantine"].is_object().then_some(vnic)
+    });
+    let quarantine = &shown["held"]["quarantine"];
+    assert!(quarantine["seconds"] == 3600 && quarantine["left"] == 3600, "{quarantine}");
+    let text = shown.to_string();
+    assert!(text.len() < 10_000 && !text.contains("\\u001b"), "{} bytes: {text:.1000}", text.len());
+    switch.given_back();
+    until("it is trusted again", || reason(&agent).is_none().then_some(()));
     // A second answer is nobody's: the conversation begins anew.
     let twice = framed(ports(1, |_| "a".into())).repeat(2);
     switch.taken_over(move |stream, request, _| {

@@ -10,6 +10,7 @@ use super::clip;
 use super::message::{Hello, PROTOCOL, PortStatus, Reply};
 use crate::stats::layout::{VNICS, WORKERS};
 use crate::stats::{Reader, ThrownOut};
+use crate::vhost_user::conduct;
 use rustix::net::{AddressFamily, sockopt};
 use std::collections::BTreeSet;
 use std::io;
@@ -143,6 +144,12 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
         port.thrown_out.retain(|kind, _| ThrownOut::ALL.iter().any(|known| known.label() == kind));
         for text in [&mut port.deadline_suspended, &mut port.last_error] {
             *text = text.take().map(words);
+        }
+        if let Some(quarantine) = &mut port.held.quarantine {
+            quarantine.reason = words(std::mem::take(&mut quarantine.reason));
+            for seconds in [&mut quarantine.seconds, &mut quarantine.left] {
+                *seconds = (*seconds).min(conduct::LONGEST.as_secs());
+            }
         }
     }
     Ok(ports)

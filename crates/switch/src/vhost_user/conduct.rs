@@ -38,7 +38,7 @@ const SHARE: u64 = 1000;
 /// The first quarantine of a port; each further one lasts twice as long ...
 const FIRST: Duration = Duration::from_secs(60);
 /// ... up to this. A port that is quiet for as long afterwards begins with the first again.
-const LONGEST: Duration = Duration::from_secs(3600);
+pub const LONGEST: Duration = Duration::from_secs(3600);
 
 /// From so much on, time spent for an object of a port is an event, ns.
 pub const LONG: u64 = 5_000_000;
