@@ -7,7 +7,7 @@ pub fn vnic(name: &str, mac: u8) -> Vnic {
     Vnic {
         name: name.into(),
         attach: Attach::VhostUser {
-            path: format!("/run/tidegate/{name}.sock").into(),
+            path: format!("/run/tidegate/vm/{name}.sock").into(),
             mode: SocketMode::Server,
             owner: SocketOwner::default(),
         },

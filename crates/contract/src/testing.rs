@@ -16,7 +16,7 @@ pub fn vnic(name: &str) -> Vnic {
     let vnic = Vnic {
         name: name.into(),
         attach: Attach::VhostUser {
-            path: format!("/run/tidegate/{name}.sock").into(),
+            path: format!("/run/tidegate/vm/{name}.sock").into(),
             mode: SocketMode::Server,
             owner: SocketOwner::default(),
         },

@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(
             vnic.to_toml(),
             r#"[vnic."plc.1"]
-attach   = { vhost-user = "/run/tidegate/plc.1.sock" }
+attach   = { vhost-user = "/run/tidegate/vm/plc.1.sock" }
 mac      = "52:54:00:00:00:01"
 segment  = 1
 tx       = { max = "500mbit", burst = "4kB" }

@@ -157,7 +157,7 @@ mod tests {
                 change("allowed.macs", Option::None, Some("any")),
                 change("attach.mode", Some("server"), Option::None),
                 change("attach.tap", Option::None, Some("tg0")),
-                change("attach.vhost-user", Some("/run/tidegate/b.sock"), Option::None),
+                change("attach.vhost-user", Some("/run/tidegate/vm/b.sock"), Option::None),
                 change("to", Option::None, Some("a,uplink")),
                 change("tx.max", Option::None, Some("500mbit")),
             ]

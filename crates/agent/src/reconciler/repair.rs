@@ -318,7 +318,7 @@ mod tests {
         let text: String = [("a", 1), ("b", 2), ("c", 3)]
             .map(|(name, mac)| {
                 format!(
-                    "[vnic.{name}]\nattach = {{ vhost-user = \"/run/tidegate/{name}.sock\" }}\nmac = \
+                    "[vnic.{name}]\nattach = {{ vhost-user = \"/run/tidegate/vm/{name}.sock\" }}\nmac = \
                      \"52:54:00:00:00:0{mac}\"\nsegment = 1\n"
                 )
             })

@@ -202,7 +202,7 @@ mod tests {
         );
         assert_eq!(
             refused(|a, b| b.attach = a.attach.clone()),
-            "t.toml:11: vnic.beta.attach.vhost-user: socket /run/tidegate/alpha.sock already belongs to vNIC alpha at t.toml:1"
+            "t.toml:11: vnic.beta.attach.vhost-user: socket /run/tidegate/vm/alpha.sock already belongs to vNIC alpha at t.toml:1"
         );
         let tap = |netns: Option<&str>| Attach::Tap { name: "t0".into(), netns: netns.map(Into::into) };
         assert_eq!(
@@ -215,7 +215,7 @@ mod tests {
         );
         assert_eq!(
             refused(|a, b| a.guest = testing::vhost_user_socket(b)),
-            "t.toml:1: vnic.alpha.guest: /run/tidegate/beta.sock is the vhost-user socket of vNIC beta at t.toml:11; \
+            "t.toml:1: vnic.alpha.guest: /run/tidegate/vm/beta.sock is the vhost-user socket of vNIC beta at t.toml:11; \
              name that of the VM's virtio-serial port"
         );
         let vf = Attach::Vf { pf: "enp3s0f0".into(), index: 2, options: VfOptions::default() };

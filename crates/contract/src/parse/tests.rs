@@ -36,7 +36,7 @@ flood = "5mbit"
 flood-burst = "9kB"
 
 [vnic.plc1]
-attach   = { vhost-user = "/run/tidegate/plc1.sock", mode = "server", owner = "libvirt-qemu", group = "kvm", socket-mode = "0660" }
+attach   = { vhost-user = "/run/tidegate/vm/plc1.sock", mode = "server", owner = "libvirt-qemu", group = "kvm", socket-mode = "0660" }
 mac      = "52:54:00:00:00:01"
 segment  = 42
 tx       = { max = "500mbit", min = "50mbit", burst = "4kB" }
@@ -68,7 +68,7 @@ allowed.macs = "any"
     let wanted = Vnic {
         name: "plc1".into(),
         attach: Attach::VhostUser {
-            path: "/run/tidegate/plc1.sock".into(),
+            path: "/run/tidegate/vm/plc1.sock".into(),
             mode: SocketMode::Server,
             owner: SocketOwner {
                 user: Some("libvirt-qemu".into()),

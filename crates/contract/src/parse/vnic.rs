@@ -19,7 +19,7 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Vnic {
     let mac = table.text("mac", A_MAC, Mac([2, 0, 0, 0, 0, 0]));
     let segment = table.integer("segment", &(0..=(1u32 << 24) - 1));
     for (key, example) in [
-        ("attach", "attach = { vhost-user = \"/run/tidegate/NAME.sock\" }, or tap, netdev, vf"),
+        ("attach", "attach = { vhost-user = \"/run/tidegate/vm/NAME.sock\" }, or tap, netdev, vf"),
         ("mac", "mac = \"52:54:00:00:00:01\""),
         ("segment", "segment = 1 (only vNICs of one segment reach each other)"),
     ] {

@@ -8,7 +8,7 @@ pub fn voice() -> VnicView {
     view(
         r#"
         [vnic.voice]
-        attach = { vhost-user = "/run/tidegate/voice.sock" }
+        attach = { vhost-user = "/run/tidegate/vm/voice.sock" }
         mac = "52:54:00:00:00:01"
         segment = 42
         tx = { max = "4mbit", burst = "2kB" }

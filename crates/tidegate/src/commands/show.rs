@@ -349,7 +349,7 @@ rx.bytes  unknown  nobody
     fn a_real_time_vnic_shows_bound_worst_and_margin() {
         let expected = "\
 voice
-  attach      vhost-user /run/tidegate/voice.sock
+  attach      vhost-user /run/tidegate/vm/voice.sock
   connection  up
   contract    in force, from /etc/tidegate/voice.toml
   mac         52:54:00:00:00:01

@@ -277,7 +277,7 @@ denied     0 system calls of the switch
             attention(
                 AttentionKind::PlaceAway,
                 &["switch"],
-                "no switch at /run/tidegate/switch.sock; contracts of 12 vNICs are pending",
+                "no switch at /run/tidegate/switch/control.sock; contracts of 12 vNICs are pending",
                 "systemctl status tidegate-switch",
             ),
             attention(
@@ -297,7 +297,7 @@ denied     0 system calls of the switch
 3 things need a person.
 
 away: switch
-  no switch at /run/tidegate/switch.sock; contracts of 12 vNICs are pending
+  no switch at /run/tidegate/switch/control.sock; contracts of 12 vNICs are pending
   run: systemctl status tidegate-switch
 
 contract file refused: /etc/tidegate/cam.toml:2

@@ -198,7 +198,7 @@ mod tests {
         let expected = "\
 name   state    segment  mac                tx.max  tx.min  rx.max  deadline      p99  misses  attach
 voice  up            42  52:54:00:00:00:01   4mbit       -       -       1ms  90.0 us       3  \
-vhost-user /run/tidegate/voice.sock
+vhost-user /run/tidegate/vm/voice.sock
 idle   waiting       42  52:54:00:00:00:02       -       -       -         -        -       -  tap tg-idle
 ";
         assert_eq!(overview(&[samples::voice(), samples::idle()]), expected);
@@ -213,7 +213,7 @@ idle   waiting       42  52:54:00:00:00:02       -       -       -         -    
         let expected = "\
 name   state              segment  mac                tx.max  tx.min  rx.max            deadline      p99  misses  attach
 voice  up (file refused)       42  52:54:00:00:00:01   4mbit       -       -  1ms (not promised)  90.0 us       0  \
-vhost-user /run/tidegate/voice.sock
+vhost-user /run/tidegate/vm/voice.sock
 idle   refused                 42  52:54:00:00:00:02       -       -       -                   -        -       -  tap tg-idle
 dark   refused                  -  -                       -       -       -                   -        -       -  -
 ";
