@@ -138,6 +138,7 @@ impl Switch {
             }
         }
         let contract = PortContract::new(&vnic, &table.host);
+        let since = clock();
         let stats = self.region.claim(index as usize, &vnic.name);
         let mut port = Box::new(Port::new(index, segment, contract, stats, link));
         port.pauses = u32::from(self.holds.load(Ordering::Relaxed));
@@ -159,6 +160,7 @@ impl Switch {
             worker,
             segment,
             vnic,
+            since,
             end,
             memory: Memory::Whole,
             _account: account,
@@ -381,9 +383,10 @@ impl Switch {
     pub fn troubled(&self, index: PortIndex, trouble: Trouble) {
         match trouble {
             Trouble::Broken(reason) => self.broken(index, &reason),
-            Trouble::Held(event) => {
+            Trouble::Held { event, began } => {
                 let table = self.lock();
-                let entry = table.entries.values().find(|entry| entry.index == index);
+                let is_it = |entry: &&Entry| entry.index == index && entry.since <= began;
+                let entry = table.entries.values().find(is_it);
                 if let Some(End::Vhost { thread, .. }) = entry.map(|entry| &entry.end) {
                     (thread.report())(event);
                 }

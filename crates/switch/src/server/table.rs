@@ -35,6 +35,8 @@ pub struct Entry {
     pub segment: SegmentIndex,
     /// The contract in force.
     pub vnic: Vnic,
+    /// When it was made, ns of the workers' clock.
+    pub since: u64,
     /// How it is connected.
     pub end: End,
     /// What is known of the guest's memory.

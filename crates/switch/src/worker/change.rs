@@ -32,7 +32,12 @@ pub enum Trouble {
     /// Its link broke: why.
     Broken(String),
     /// An object of its front end held the worker up.
-    Held(conduct::Event),
+    Held {
+        /// For how long.
+        event: conduct::Event,
+        /// Since when, ns: an event of before a port was made is of another port of its index.
+        began: u64,
+    },
     /// The worker was held up by some port's memory, whosever it is.
     HeldUp {
         /// By that of none of the ports that are watched.
@@ -83,6 +88,7 @@ impl Worker {
         self.order_owned();
         let mut port = self.ports[index as usize].take()?;
         self.release_addresses(&mut port);
+        self.watch.forget(index);
         if let Link::Tap(tap) = &port.link {
             tap.queues.iter().for_each(|queue| self.sleeper.remove_tap(&queue.file));
         }
@@ -131,6 +137,9 @@ impl Worker {
                     port.egress.sources.remove(index);
                 }
             }
+        }
+        if info.is_none() {
+            self.watch.forget(index);
         }
         self.infos[index as usize] = info;
         self.settle();
@@ -496,6 +505,21 @@ mod tests {
             GuestMemory::map(vec![RegionSpec { guest_addr: 0, user_addr, size, mmap_offset: 0, fd }])
                 .unwrap(),
         )
+    }
+
+    #[test]
+    fn the_next_port_of_an_index_owes_nothing() {
+        let (mut worker, _handle) = testing::worker();
+        for index in [0, 1] {
+            testing::add_port(&mut worker, index);
+            worker.watch.owe(index, 1_000_000);
+        }
+        // A worker that does not own the port has an account of it, too.
+        worker.set_info(0, None);
+        assert_eq!((worker.watch.owed(0), worker.watch.covers(0)), (0, false));
+        assert_eq!((worker.watch.owed(1), worker.watch.covers(1)), (1_000_000, true));
+        drop(worker.remove_port(1));
+        assert_eq!((worker.watch.owed(1), worker.watch.covers(1)), (0, false));
     }
 
     #[test]

@@ -171,7 +171,7 @@ impl Worker {
         };
         let tried = port.egress.starved.and_then(tried);
         // A thousand tiny buffers that are too few are not to be looked through in every loop.
-        let outcome = match tried.is_some() && tried == chains_waiting(frame, &mut port.link) {
+        let outcome = match tried.is_some() && tried == self.chains_waiting(frame, port) {
             true => Outcome::NoBuffers,
             false if self.watch.covers(frame.source) || self.watch.covers(port.index) => {
                 self.deliver_watched(frame, port)
@@ -185,7 +185,7 @@ impl Worker {
                 if port.egress.blocked_since == NEVER {
                     port.egress.blocked_since = self.now;
                 }
-                let chains = chains_waiting(frame, &mut port.link);
+                let chains = self.chains_waiting(frame, port);
                 port.egress.starved = chains.map(|chains| (queued.frame, queued.enqueued, chains));
                 self.poll = self.poll.min(self.now + super::sleep::BLOCKED_POLL);
                 return false;
@@ -217,6 +217,15 @@ impl Worker {
         port.egress.last = (frame.source, self.now);
         port.egress.blocked_since = NEVER;
         true
+    }
+
+    /// How many [chains wait](chains_waiting) where a frame would go: of a watched port, a page of its ring may be
+    /// what is waited for.
+    pub(super) fn chains_waiting(&mut self, frame: &Frame, port: &mut Port) -> Option<u16> {
+        let began = self.watch.begin(port.index);
+        let chains = chains_waiting(frame, &mut port.link);
+        self.watch.end(port.index, began);
+        chains
     }
 
     /// Delivers by way of our own memory, so that what waits for a page waits for one port's.

@@ -84,6 +84,8 @@ pub(super) struct Watch {
     base: Usage,
     /// The worker has slept of its own will since.
     slept: bool,
+    /// A sleep of this loop that was in none of its timed parts.
+    stray: Option<Wait>,
     /// Time that loops lost in page faults of whose memory nothing is known, ns.
     unexplained: u64,
     /// Some of it while ports were watched.
@@ -106,6 +108,7 @@ impl Watch {
         Self {
             base: Usage::default(),
             slept: false,
+            stray: None,
             unexplained: 0,
             by_another: false,
             asked: 0,
@@ -121,8 +124,15 @@ impl Watch {
 
     /// When a part of the loop that touches this port's memory begins, if it is to be timed.
     #[inline]
-    pub fn begin(&self, port: PortIndex) -> Option<u64> {
-        self.covers(port).then(clock)
+    pub fn begin(&mut self, port: PortIndex) -> Option<u64> {
+        self.covers(port).then(|| self.start_part())
+    }
+
+    /// What the thread slept before is not of the port of this part.
+    #[cold]
+    fn start_part(&mut self) -> u64 {
+        self.stray = self.look().or(self.stray);
+        clock()
     }
 
     /// Whether a port is watched.
@@ -170,14 +180,16 @@ impl Watch {
             self.accounts.len() - 1
         });
         if let Some(took) = self.accounts[number].take(took, now) {
-            let _ = self.troubles.send((port, Trouble::Held(Event { object: Object::Memory, took })));
+            let event = Event { object: Object::Memory, took };
+            let _ = self.troubles.send((port, Trouble::Held { event, began }));
         }
     }
 
     /// A loop took so long, of which no part was timed.
     #[cold]
     fn look_into(&mut self, took: u64) {
-        let Some(wait) = self.look() else { return };
+        let stray = self.stray.take();
+        let Some(wait) = self.look().or(stray) else { return };
         // What the host swapped out is no hole that was overlooked.
         self.by_another |= self.on && !wait.disk;
         self.unexplained += took;
@@ -202,12 +214,20 @@ impl Watch {
         self.until = clock() + WATCHED;
     }
 
-    /// Ends when its time has come.
+    /// A loop begins: ends where its time has come.
     #[inline]
     pub fn expire(&mut self, now: u64) {
-        if self.on && now > self.until {
-            self.on = false;
+        if self.on {
+            self.stray = None;
+            self.on = now <= self.until;
         }
+    }
+
+    /// A port is gone: the next one of its index owes nothing.
+    pub fn forget(&mut self, port: PortIndex) {
+        self.accounts.retain(|account| account.port != port);
+        self.ports.remove(port);
+        self.disks.remove(port);
     }
 
     /// Our own memory, for payload.
@@ -259,8 +279,26 @@ impl Worker {
 }
 
 #[cfg(test)]
+impl Watch {
+    /// Watches a port that has used so much time, ns.
+    pub fn owe(&mut self, port: PortIndex, used: u64) {
+        self.on = true;
+        self.ports.insert(port);
+        self.disks.insert(port);
+        self.accounts.push(Account { port, used, at: 0 });
+    }
+
+    /// What of that it still owes, ns.
+    pub fn owed(&self, port: PortIndex) -> u64 {
+        self.accounts.iter().filter(|account| account.port == port).map(|account| account.used).sum()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::Slots;
+    use crate::worker::testing;
     use rustix::fs::{FallocateFlags, fallocate};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::{Receiver, channel};
@@ -320,6 +358,50 @@ mod tests {
         assert!(watch.accounts.is_empty(), "{:?}", watch.accounts);
     }
 
+    /// A watch of port 3 whose thread slept in a page fault a moment ago.
+    fn after_a_sleep() -> (Watch, Receiver<(PortIndex, Trouble)>) {
+        let (mut watch, troubled) = watch();
+        watch.on = true;
+        watch.ports.insert(3);
+        let now = Usage::now();
+        watch.base = Usage { faults: now.faults - 1, sleeps: now.sleeps - 1, ..now };
+        (watch, troubled)
+    }
+
+    fn spin() {
+        let until = Instant::now() + Duration::from_millis(1);
+        while Instant::now() < until {}
+    }
+
+    #[test]
+    fn a_sleep_before_a_part_is_not_of_the_port_of_the_part() {
+        let (mut watch, troubled) = after_a_sleep();
+        let began = watch.begin(3);
+        spin();
+        watch.end(3, began);
+        assert!(watch.accounts.is_empty(), "{:?}", watch.accounts);
+        // It is of a port that is not watched.
+        watch.look_into(2 * ASK);
+        assert!(matches!(troubled.try_recv(), Ok((_, Trouble::HeldUp { by_another: true }))));
+        watch.asked = 0;
+        watch.look_into(2 * ASK);
+        assert!(troubled.try_recv().is_err(), "told once");
+    }
+
+    #[test]
+    fn a_look_for_buffers_is_a_part() {
+        let (mut worker, _handle) = testing::worker();
+        testing::add_port(&mut worker, 3);
+        worker.watch.owe(3, 0);
+        let mut slots = Slots::new(2, 0, 0);
+        let frame = slots.take().unwrap();
+        let mut port = worker.ports[3].take().unwrap();
+        assert_eq!(worker.watch.base, Usage::default());
+        worker.chains_waiting(frame.get(), &mut port);
+        slots.give(frame);
+        assert_ne!(worker.watch.base, Usage::default());
+    }
+
     #[test]
     fn whoever_waits_for_a_hole_is_held_up_and_says_by_whom() {
         let (mut watch, troubled) = watch();
@@ -356,7 +438,10 @@ mod tests {
                         ports.insert(if asked { 7 } else { 3 });
                         watch.start(ports, PortSet::EMPTY);
                     }
-                    Ok((7, Trouble::Held(event))) => break event,
+                    Ok((7, Trouble::Held { event, began })) => {
+                        assert!(began < clock());
+                        break event;
+                    }
                     Ok(other) => panic!("{other:?}"),
                     Err(_) => {}
                 }
