@@ -150,9 +150,13 @@ impl PortControl for Shared {
 
     fn set_call(&mut self, _index: u16, _call: Option<Call>) {}
 
-    fn set_kick(&mut self, _index: u16, _kick: Option<Kick>) -> Result<(), String> {
+    fn listen(&mut self, _kick: &Kick) -> Result<(), String> {
         Ok(())
     }
+
+    fn forget(&mut self, _kick: &Kick) {}
+
+    fn set_kick(&mut self, _index: u16, _kick: Option<Kick>) {}
 
     fn disconnect(&mut self, _reason: &str) {
         let mut device = self.lock();

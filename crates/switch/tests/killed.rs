@@ -171,8 +171,9 @@ fn device() {
         for queue in [0, 1] {
             let (size, desc, avail, used) = (next() as u16, next(), next(), next());
             let base = next() as u32;
-            let (kick, _) = Kick::listen(Numbered::free(fd(next()))).unwrap();
+            let kick = Kick::new(Numbered::free(fd(next()))).unwrap();
             handle.listen(index, &kick).unwrap();
+            kick.hear().unwrap();
             let kick = Some(kick);
             let inflight = inflight.queue(queue);
             let setup = VringSetup { size, desc, avail, used, base, log: None, kick, call: None, inflight };

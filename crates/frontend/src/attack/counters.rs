@@ -89,6 +89,24 @@ fn send_junk(front: &mut FrontEnd) -> Result<(), FrontEndError> {
 /// The counter is passed again and again, while its waiters are woken without end: whoever listens to it
 /// waits for that.
 pub(super) fn kick_waiters(target: &Target<'_>, count: usize) -> io::Result<()> {
+    pass_kicks(target, count, |kick, over| flood(kick, || over.load(Ordering::Relaxed)))
+}
+
+/// As [`Attack::KickWaiters`](super::Attack), but the counter is never signalled: the kernel walks over its waiters where
+/// an epoll that has it is put into another one.
+///
+/// # Errors
+/// Too few descriptors, or watches (`fs.epoll.max_user_watches`).
+pub fn silent_kick_waiters(target: &Target<'_>) -> io::Result<()> {
+    pass_kicks(target, WAITERS, |_, _| ())
+}
+
+/// Passes a counter with `count` waiters until it is refused, beside `beside`, which is told when that is over.
+fn pass_kicks(
+    target: &Target<'_>,
+    count: usize,
+    beside: impl Fn(&OwnedFd, &AtomicBool) + Sync,
+) -> io::Result<()> {
     let mut failed = None;
     let mut guest: Option<(FrontEnd, Waiters)> = None;
     target.again(|| {
@@ -111,15 +129,16 @@ pub(super) fn kick_waiters(target: &Target<'_>, count: usize) -> io::Result<()> 
         let kick = front.kick_event(TRANSMIT).try_clone_to_owned()?;
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| flood(&kick, || over.load(Ordering::Relaxed)));
+            scope.spawn(|| beside(&kick, &over));
             let passed = loop {
                 if target.is_over() {
                     break Ok(());
                 }
+                // Refused or not.
+                target.step();
                 if let Err(refused) = front.pass_kick(TRANSMIT) {
                     break Err(refused);
                 }
-                target.step();
             };
             over.store(true, Ordering::Relaxed);
             passed

@@ -40,18 +40,6 @@ impl PortLink {
         })
     }
 
-    fn listen(&self, kick: Option<&Kick>) -> Result<(), String> {
-        let Some(kick) = kick else { return Ok(()) };
-        let listened = self.switch.workers[self.worker].listen(self.index, kick);
-        listened.map_err(|error| format!("its kicks cannot be listened to: {error}"))
-    }
-
-    fn forget(&self, kick: Option<&Kick>) {
-        if let Some(kick) = kick {
-            self.switch.workers[self.worker].forget(kick);
-        }
-    }
-
     fn on_worker<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut crate::worker::Worker) -> T + Send + 'static,
@@ -109,20 +97,26 @@ impl PortControl for PortLink {
         own
     }
 
+    fn listen(&mut self, kick: &Kick) -> Result<(), String> {
+        let listened = self.switch.workers[self.worker].listen(self.index, kick);
+        listened.map_err(|error| format!("its kicks cannot be listened to: {error}"))
+    }
+
+    fn forget(&mut self, kick: &Kick) {
+        self.switch.workers[self.worker].forget(kick);
+    }
+
     fn start_queue(&mut self, queue: u16, setup: VringSetup) -> Result<(), String> {
-        let (index, kick) = (self.index, setup.kick.clone());
-        self.listen(kick.as_ref())?;
-        let started = self.on_worker(move |worker| worker.start_queue(index, queue, setup));
-        if started.is_err() {
-            self.forget(kick.as_ref());
-        }
-        started
+        let index = self.index;
+        self.on_worker(move |worker| worker.start_queue(index, queue, setup))
     }
 
     fn stop_queue(&mut self, queue: u16) -> Option<u32> {
         let index = self.index;
         let (base, notifications) = self.quietly(move |worker| worker.stop_queue(index, queue))?;
-        self.forget(notifications.0.as_ref());
+        if let Some(kick) = &notifications.0 {
+            self.forget(kick);
+        }
         self.errands.give_up(notifications);
         Some(base)
     }
@@ -146,21 +140,21 @@ impl PortControl for PortLink {
         self.errands.give_up(before);
     }
 
-    fn set_kick(&mut self, queue: u16, kick: Option<Kick>) -> Result<(), String> {
+    fn set_kick(&mut self, queue: u16, kick: Option<Kick>) {
         let index = self.index;
-        self.listen(kick.as_ref())?;
         let before = self.on_worker(move |worker| worker.set_kick(index, queue, kick));
-        self.forget(before.as_ref());
+        if let Some(kick) = &before {
+            self.forget(kick);
+        }
         self.errands.give_up(before);
-        Ok(())
     }
 
     fn disconnect(&mut self, reason: &str) {
         let index = self.index;
         tracing::debug!(port = index, reason, "front end disconnected");
         let mut before = self.quietly(move |worker| worker.disconnect(index));
-        for ring in before.iter_mut().flat_map(|vhost| vhost.rings()) {
-            self.forget(ring.kick.as_ref());
+        for kick in before.iter_mut().flat_map(|vhost| vhost.rings()).filter_map(|ring| ring.kick.as_ref()) {
+            self.switch.workers[self.worker].forget(kick);
         }
         self.errands.give_up(before);
         self.switch.memory_left(index);

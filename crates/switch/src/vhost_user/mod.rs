@@ -98,7 +98,11 @@ pub trait PortControl {
     fn set_used_log(&mut self, index: u16, log: Option<u64>);
     /// Tells the segment that an address lives here; `false` where it is not the contract's.
     fn announce(&mut self, mac: Mac) -> bool;
-    /// Starts a queue; it carries frames once enabled.
+    /// Listens to what a queue's driver is to kick by, which is yet to [hear](Kick::hear) it. `Err` says why not.
+    fn listen(&mut self, kick: &Kick) -> Result<(), String>;
+    /// Takes back what [`listen`](Self::listen) did, of a kick that no queue has.
+    fn forget(&mut self, kick: &Kick);
+    /// Starts a queue; it carries frames once enabled. Its kick is listened to already.
     fn start_queue(&mut self, index: u16, setup: VringSetup) -> Result<(), String>;
     /// Stops a queue, having dropped its frames in flight; returns the base to
     /// start it from again.
@@ -107,8 +111,8 @@ pub trait PortControl {
     fn enable_queue(&mut self, index: u16, enabled: bool);
     /// Replaces our notification of a running queue.
     fn set_call(&mut self, index: u16, call: Option<Call>);
-    /// Replaces the driver's notification of a running queue. `Err` says why it is not heard.
-    fn set_kick(&mut self, index: u16, kick: Option<Kick>) -> Result<(), String>;
+    /// Replaces the driver's notification of a running queue by one that is listened to.
+    fn set_kick(&mut self, index: u16, kick: Option<Kick>);
     /// The front end went away (or is thrown out): all queues stop, memory is released.
     fn disconnect(&mut self, reason: &str);
 }

@@ -38,7 +38,7 @@ const SHARE: u64 = 50;
 /// After how long direct signals are tried again the first time, ns.
 const AGAIN: u64 = 10_000_000_000;
 /// A signal of the thread that takes longer, in CPU time and twice in a row, is slow, ns.
-const SLOW: u64 = 1_000_000;
+pub const SLOW: u64 = 1_000_000;
 /// Queues of a port, at most.
 const QUEUES: usize = 256;
 

@@ -136,8 +136,10 @@ impl WorkerHandle {
         Halted(halted)
     }
 
-    /// The worker is woken by kicks of a port's driver from now on. Not by the worker itself: it may take long
-    /// where others make epolls of epolls, for which the kernel has one lock.
+    /// The worker is woken by kicks of a port's driver from now on, as soon as `kick` [hears](Kick::hear) them. Not
+    /// later: the kernel would walk over all who wait for the driver's counter, with the worker's epoll locked. And
+    /// not by the worker itself: it may take long where others make epolls of epolls, for which the kernel has one
+    /// lock.
     ///
     /// # Errors
     /// No watches left (fs.epoll.max_user_watches).

@@ -2,19 +2,22 @@
 
 use crate::harness::{TestSwitch, contract, vnic};
 use crate::pulse::{Attacked, Pulse, keeps};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
-use tidegate_frontend::attack::Attack;
+use tidegate_frontend::attack::counters::silent_kick_waiters;
+use tidegate_frontend::attack::{Attack, Target};
 use tidegate_switch::control::Connection;
 
 /// What neighbours keep beside hostile counters, of what they have alone. Without a guard it is a fifth at most.
 const KEPT: f64 = 0.6;
 
-fn beside(attack: Attack) {
+fn beside(attacked: impl Fn(PathBuf) -> Attacked) {
     let host = TestSwitch::new(1);
     host.add(&contract(&vnic("hostile", 3, "")));
     let pulse = Pulse::start(&host);
     keeps(&pulse, KEPT, || {
-        let attacked = Attacked::with(attack, host.socket("hostile"));
+        let attacked = attacked(host.socket("hostile"));
         let share = pulse.in_time(Duration::from_secs(3));
         attacked.end();
         share
@@ -25,12 +28,21 @@ fn beside(attack: Attack) {
 
 #[test]
 fn who_waits_for_a_call_is_not_waited_for_by_neighbours() {
-    beside(Attack::CallWaiters);
+    beside(|socket| Attacked::with(Attack::CallWaiters, socket));
 }
 
 #[test]
 fn who_waits_for_a_kick_is_not_waited_for_by_neighbours() {
-    beside(Attack::KickWaiters);
+    beside(|socket| Attacked::with(Attack::KickWaiters, socket));
+}
+
+/// Never signalled, the counter is cheap for an epoll that nobody waits for.
+#[test]
+fn who_waits_for_a_silent_kick_is_not_waited_for_by_neighbours() {
+    let pass = |socket: PathBuf, stop: &AtomicBool, steps: &AtomicU64| {
+        silent_kick_waiters(&Target { socket: &socket, stop, steps })
+    };
+    beside(|socket| Attacked::by(pass, socket));
 }
 
 /// Three times, and the port is apart from the others, for a time that is said, with the reason.

@@ -254,12 +254,15 @@ impl VhostUserBackendReqHandlerMut for Connection<'_> {
         let kick = self.kick(index, file)?;
         let vring = &mut self.vrings[usize::from(index)];
         if !vring.running {
-            return self.start(index, kick);
+            let started = self.start(index, kick.clone());
+            if let (Err(_), Some(kick)) = (&started, kick) {
+                self.forget(kick);
+            }
+            return started;
         }
         self.service.errands.give_up(std::mem::replace(&mut vring.kick, kick.clone()));
-        self.control
-            .set_kick(index, kick)
-            .or_else(|why| refuse(format!("SET_VRING_KICK: queue {index}: {why}")))
+        self.control.set_kick(index, kick);
+        Ok(())
     }
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {

@@ -587,29 +587,34 @@ impl Connection<'_> {
     }
 
     /// How queue `index` is kicked from now on.
-    fn kick(&self, index: u16, file: Option<File>) -> Result<Option<Kick>> {
+    fn kick(&mut self, index: u16, file: Option<File>) -> Result<Option<Kick>> {
         const MESSAGE: &str = "SET_VRING_KICK";
         let Some(event) = self.event(MESSAGE, index, file)? else { return Ok(None) };
-        let listen = move || {
-            let first = Kick::listen(event.clone());
-            match first {
-                // Again: the host may have taken the CPU away.
-                Ok((_, took)) if took >= LONG => Kick::listen(event),
-                first => first,
+        let kick = Kick::new(event).map_err(Error::ReqHandlerError)?;
+        match self.hear(MESSAGE, index, &kick) {
+            Ok(()) => Ok(Some(kick)),
+            Err(error) => {
+                self.forget(kick);
+                Err(error)
             }
-        };
-        match self.service.errands.ask(TRIAL, listen) {
-            Some(Ok((kick, took))) => {
-                let judged = self.judge(MESSAGE, Object::Kick, Some(took));
-                if judged.is_err() {
-                    self.service.errands.give_up(kick);
-                    return judged.map(|()| None);
-                }
-                Ok(Some(kick))
-            }
-            Some(Err(error)) => refuse(format!("{MESSAGE}: queue {index} cannot be listened to: {error}")),
-            None => self.judge(MESSAGE, Object::Kick, None).map(|()| None),
         }
+    }
+
+    /// First the worker listens to what is empty still, then it is filled: what takes long of that is not the worker's.
+    fn hear(&mut self, message: &str, index: u16, kick: &Kick) -> Result<()> {
+        self.control.listen(kick).or_else(|why| refuse(format!("{message}: queue {index}: {why}")))?;
+        let tried = kick.clone();
+        match self.service.errands.ask(TRIAL, move || tried.hear()) {
+            Some(Err(error)) => refuse(format!("{message}: queue {index} cannot be listened to: {error}")),
+            Some(Ok(took)) => self.judge(message, Object::Kick, Some(took)),
+            None => self.judge(message, Object::Kick, None),
+        }
+    }
+
+    /// Nobody listens any more to a kick that no queue has.
+    fn forget(&mut self, kick: Kick) {
+        self.control.forget(&kick);
+        self.service.errands.give_up(kick);
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Device {
     pub events: Vec<String>,
     /// Said instead of starting a queue.
     pub refuse_start: Option<String>,
+    /// Kicks that were listened to and not forgotten, by message.
+    pub listened: usize,
     features: u64,
     memory: Option<Arc<GuestMemory>>,
     queues: BTreeMap<u16, Queue>,
@@ -184,10 +186,18 @@ impl PortControl for Arc<Mutex<Device>> {
         device.queues.get_mut(&index).unwrap().call = call;
     }
 
-    fn set_kick(&mut self, index: u16, kick: Option<Kick>) -> Result<(), String> {
+    fn listen(&mut self, _: &Kick) -> Result<(), String> {
+        self.lock().unwrap().listened += 1;
+        Ok(())
+    }
+
+    fn forget(&mut self, _: &Kick) {
+        self.lock().unwrap().listened -= 1;
+    }
+
+    fn set_kick(&mut self, index: u16, kick: Option<Kick>) {
         let mut device = self.lock().unwrap();
         device.events.push(format!("kick {index} {}", kick.is_some()));
-        Ok(())
     }
 
     fn disconnect(&mut self, reason: &str) {

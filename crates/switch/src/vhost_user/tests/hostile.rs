@@ -511,6 +511,7 @@ fn a_device_that_refuses_is_heard() {
     port.device().refuse_start = Some("deadlines need preallocated memory".into());
     assert!(FrontEnd::connect(&port.path, one_pair()).is_err());
     assert_eq!(thrown_out(&port, 1), "queue 0 cannot start: deadlines need preallocated memory");
+    assert_eq!(port.device().listened, 0, "its kick is forgotten");
 }
 
 #[test]
