@@ -1,6 +1,7 @@
 //! Pieces of guest memory, as this process addresses them.
 
 use super::RingError;
+use super::walker::MAX_DESCRIPTORS;
 
 /// Most pieces one chain may have.
 ///
@@ -86,6 +87,7 @@ pub struct Chain {
     bytes: u32,
     head: u16,
     count: u16,
+    descriptors: u16,
     spans: [Span; MAX_SPANS],
 }
 
@@ -102,7 +104,7 @@ impl Default for Chain {
 impl Chain {
     /// An empty chain.
     pub const fn new() -> Self {
-        Self { bytes: 0, head: 0, count: 0, spans: [Span::EMPTY; MAX_SPANS] }
+        Self { bytes: 0, head: 0, count: 0, descriptors: 0, spans: [Span::EMPTY; MAX_SPANS] }
     }
 
     /// Index of the chain's first descriptor or, in a packed ring, its buffer id or, with
@@ -124,11 +126,23 @@ impl Chain {
         self.bytes
     }
 
+    /// Descriptors that were read for it, empty ones too; of a chain that could not be taken, those of the longest.
+    #[inline]
+    pub fn descriptors(&self) -> usize {
+        usize::from(self.descriptors)
+    }
+
     #[inline]
     pub(super) fn reset(&mut self, head: u16) {
         self.head = head;
         self.count = 0;
         self.bytes = 0;
+        self.descriptors = MAX_DESCRIPTORS;
+    }
+
+    #[inline]
+    pub(super) fn set_descriptors(&mut self, descriptors: u16) {
+        self.descriptors = descriptors;
     }
 
     #[inline]

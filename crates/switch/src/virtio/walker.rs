@@ -24,7 +24,7 @@ pub(super) const DESC_INDIRECT: u16 = 4;
 pub(super) const DESC_BYTES: u32 = 16;
 /// Most descriptors one chain may have, the empty ones too: half of them hold as many buffers as
 /// are taken, and nobody's worker is to walk through thousands that hold nothing.
-const MAX_DESCRIPTORS: u16 = 2 * MAX_SPANS as u16;
+pub(super) const MAX_DESCRIPTORS: u16 = 2 * MAX_SPANS as u16;
 /// Bytes of a cache line.
 const LINE: u32 = 64;
 
@@ -165,7 +165,7 @@ impl Walker {
         let head = chain.head();
         let (mut table, mut index) = (ring, first);
         let mut end = End { taken: 0, link: 0 };
-        for _ in 0..most {
+        for read in 1..=most {
             let mut desc = table.read::<L>(index);
             if !table.indirect {
                 end = End { taken: end.taken + 1, link: desc.link };
@@ -190,7 +190,10 @@ impl Walker {
                 self.push(desc, chain)?;
             }
             match L::next(&table, index, desc) {
-                Ok(None) => return Ok(end),
+                Ok(None) => {
+                    chain.set_descriptors(read);
+                    return Ok(end);
+                }
                 Ok(Some(next)) => index = next,
                 Err(next) => return Err(RingError::Next { head, next, entries: table.entries }),
             }

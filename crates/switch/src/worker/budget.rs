@@ -8,7 +8,7 @@
 //!  egress = QUANTUM, and what intake took beyond its budget ──────┴▶ sent on
 //! ```
 //!
-//! A frame that is queued costs intake what it costs egress. So a loop takes in no more than it
+//! A frame that is queued costs intake at least what it costs egress. So a loop takes in no more than it
 //! sends on, for every size of frames and number of ports:
 //!
 //! - where W is at most half a quantum, all of it leaves, with all that the loop took in;
@@ -29,8 +29,13 @@ pub(super) const QUANTUM: i64 = 64 << 10;
 pub(super) const DIRECT: i64 = 256;
 /// What a frame costs besides its bytes where it goes through a queue.
 const QUEUED: i64 = 1024;
-/// What each of its chains costs but the first: a receiver of tiny buffers makes many.
-const CHAIN: i64 = 128;
+/// What each of its descriptors costs but the first, at a sender, and each of its chains, at a receiver: a guest of
+/// tiny buffers makes many.
+const PIECE: i64 = 128;
+
+/// What frames of one port with a deadline may cost in a loop that are dropped: no contract bounds their rate, as
+/// it does that of frames that are sent.
+pub(super) const DROPPED: i64 = QUANTUM / 8;
 
 /// What a frame of `bytes` that is queued costs.
 #[inline]
@@ -38,10 +43,10 @@ pub(super) fn queued(bytes: u32) -> i64 {
     i64::from(bytes) + QUEUED
 }
 
-/// What it costs besides that a frame fills so many chains.
+/// What it costs besides that a frame is in so many descriptors, or fills so many chains.
 #[inline]
-pub(super) fn scattered(chains: usize) -> i64 {
-    chains.saturating_sub(1) as i64 * CHAIN
+pub(super) fn scattered(pieces: usize) -> i64 {
+    pieces.saturating_sub(1) as i64 * PIECE
 }
 
 /// What an egress costs whose receiver has buffers, and that may send `tokens` bytes now.

@@ -119,6 +119,11 @@ impl FloodPool {
 impl Worker {
     /// Sends a copy of `frame` to members of its port's segment.
     pub(super) fn flood_frame(&mut self, port: &mut Port, frame: &Frame, audience: Audience) {
+        // Before its receivers are looked for, in all of the segment: there is one at least, or it goes nowhere.
+        if port.flood.conforms_at(self.now, frame.wire_bytes.into()) > self.now {
+            port.count_tx_drop(DropReason::FloodCap);
+            return;
+        }
         let receivers = self.receivers(port, audience).count() as u16;
         if receivers == 0 {
             port.count_tx_drop(DropReason::NoReceiver);
@@ -214,6 +219,28 @@ impl FloodPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::testing;
+
+    /// To look for receivers takes a step for each member of the segment.
+    #[test]
+    fn receivers_are_not_looked_for_without_budget() {
+        let (mut worker, _handle) = testing::worker();
+        testing::add_port(&mut worker, 0);
+        let mut slots = Slots::new(2, 0, 0);
+        let frame = slots.take().unwrap();
+        frame.get_mut().wire_bytes = 60;
+        let mut port = worker.ports[0].take().unwrap();
+        let dropped = |port: &Port, reason| port.stats.tx.dropped[reason as usize].get();
+        worker.flood_frame(&mut port, frame.get(), Audience::All);
+        assert_eq!(dropped(&port, DropReason::NoReceiver), 1);
+        port.flood.charge(worker.now, 1 << 40);
+        worker.flood_frame(&mut port, frame.get(), Audience::All);
+        slots.give(frame);
+        assert_eq!(
+            [DropReason::NoReceiver, DropReason::FloodCap].map(|reason| dropped(&port, reason)),
+            [1, 1]
+        );
+    }
 
     #[test]
     fn who_floods_most_leaves_room_for_others() {

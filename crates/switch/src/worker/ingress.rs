@@ -89,8 +89,9 @@ impl Worker {
         let mut worked = false;
         let mut throttled = false;
         let Link::Vhost(vhost) = &port.link else { return false };
+        let mut drops = budget::DROPPED;
         for pair in 0..vhost.tx.len() {
-            let (took, waits) = self.ingress_ring(port, pair, budget);
+            let (took, waits) = self.ingress_ring(port, pair, budget, &mut drops);
             worked |= took;
             throttled |= waits;
         }
@@ -98,8 +99,15 @@ impl Worker {
         worked
     }
 
-    /// One transmit queue. Returns whether frames were taken, and whether one waits for tokens.
-    fn ingress_ring(&mut self, port: &mut Port, pair: usize, budget: &mut i64) -> (bool, bool) {
+    /// One transmit queue, while `budget` lasts; that of a port with a deadline while `drops` does. Returns whether
+    /// frames were taken, and whether one waits for tokens.
+    fn ingress_ring(
+        &mut self,
+        port: &mut Port,
+        pair: usize,
+        budget: &mut i64,
+        drops: &mut i64,
+    ) -> (bool, bool) {
         let now = self.now;
         let Link::Vhost(vhost) = &mut port.link else { return (false, false) };
         let Some(Some(tx)) = vhost.tx.get_mut(pair) else { return (false, false) };
@@ -127,13 +135,16 @@ impl Worker {
         let mut worked = fast > 0;
         let realtime = port.contract.deadline.is_some();
         for _ in fast..BATCH {
-            if *budget <= 0 && !realtime {
+            let is_over = if realtime { *drops <= 0 } else { *budget <= 0 };
+            if is_over {
                 break;
             }
-            let pending = match self.next_from_ring(port, pair) {
+            let before = *budget;
+            let pending = match self.next_from_ring(port, pair, budget) {
                 Next::Frame(pending) => pending,
                 Next::Dropped => {
                     *budget -= budget::queued(0);
+                    *drops -= before - *budget;
                     worked = true;
                     continue;
                 }
@@ -166,8 +177,8 @@ impl Worker {
         (worked, false)
     }
 
-    /// The frame that waits, or the next one from the ring.
-    fn next_from_ring(&mut self, port: &mut Port, pair: usize) -> Next {
+    /// The frame that waits, or the next one from the ring, whose descriptors are charged to `budget`.
+    fn next_from_ring(&mut self, port: &mut Port, pair: usize, budget: &mut i64) -> Next {
         let Link::Vhost(vhost) = &mut port.link else { return Next::Nothing };
         let header_len = vhost.receiver.header_len;
         let Some(Some(tx)) = vhost.tx.get_mut(pair) else { return Next::Nothing };
@@ -181,12 +192,13 @@ impl Worker {
         let arrival = tx.arrivals.of(tx.ring.queue.next_avail());
         let chain = &mut self.scratch.chain;
         match tx.ring.queue.pop_readable(chain) {
-            Ok(true) => {}
+            Ok(true) => *budget -= budget::scattered(chain.descriptors()),
             Ok(false) => {
                 tx.slots.give(reference);
                 return Next::Nothing;
             }
             Err(error) if !error.is_fatal() => {
+                *budget -= budget::scattered(chain.descriptors());
                 tx.slots.give(reference);
                 tx.ring.queue.complete(chain.head(), 0);
                 tx.ring.dirty = true;

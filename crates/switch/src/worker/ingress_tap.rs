@@ -53,10 +53,12 @@ impl Worker {
                     }
                     Read::Full => {
                         worked = true;
+                        *budget -= budget::queued(0);
                         port.count_tx_drop(DropReason::PoolFull);
                     }
                     Read::Malformed => {
                         worked = true;
+                        *budget -= budget::queued(0);
                         port.count_tx_drop(DropReason::Malformed);
                     }
                     Read::Empty => {

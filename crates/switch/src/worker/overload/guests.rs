@@ -113,6 +113,23 @@ impl Guest {
         let _ = self.tx.publish();
     }
 
+    /// Fills the transmit ring with frames that are dropped, for another's source address, each in buffers of such
+    /// lengths.
+    pub(super) fn send_spoofed(&mut self, lengths: &[u32]) {
+        assert_eq!(lengths.iter().sum::<u32>(), self.shape.size + VNET_HDR);
+        self.memory.write(self.frame + u64::from(VNET_HDR) + 6, &[0x52, 0x54, 0, 0, 0, 0xee]);
+        let mut at = self.frame;
+        let buffer = |&length: &u32| {
+            let buffer = Buffer::readable(at, length);
+            at += u64::from(length);
+            buffer
+        };
+        let pieces: Vec<_> = lengths.iter().map(buffer).collect();
+        while self.tx.reap().is_some() {}
+        while self.tx.add(&pieces).is_some() {}
+        let _ = self.tx.publish();
+    }
+
     /// Whether frames of it are in its ring or on their way.
     pub(super) fn is_sending(&mut self) -> bool {
         while self.tx.reap().is_some() {}

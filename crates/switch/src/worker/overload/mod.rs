@@ -158,3 +158,39 @@ fn stall_and_go_on(switch: &mut Switch) -> Result<(), TestCaseError> {
     prop_assert!(switch.received() > received);
     Ok(())
 }
+
+fn pair() -> Switch {
+    let shape = Shape { size: 64, ring: 1024, packed: false };
+    Switch::new(&Scene { pairs: 1, shape, workers: 1 })
+}
+
+/// To drop a frame of 64 descriptors takes many times what one of a single descriptor takes; empty ones too.
+#[test]
+fn a_loop_drops_fewer_frames_where_they_are_scattered() {
+    let (mut tiny, mut empty) = ([1; 64], [0; 64]);
+    (tiny[63], empty[0]) = (13, 76);
+    for lengths in [tiny, empty] {
+        let mut switch = pair();
+        for loops in 1..=2u64 {
+            switch.guests[0].send_spoofed(&lengths);
+            switch.turn_on(None);
+            let each = budget::queued(0) + budget::scattered(64);
+            let most = loops * (QUANTUM / each + 1) as u64;
+            let dropped = switch.dropped_for(DropReason::SourceMac);
+            assert!((1..=most).contains(&dropped), "{dropped} in {loops} loops, {most} are paid for");
+        }
+        switch.end();
+    }
+}
+
+/// What it sends is bounded by its contract, and what is dropped is not.
+#[test]
+fn a_port_with_a_deadline_has_few_frames_dropped_in_a_loop() {
+    let mut switch = pair();
+    switch.workers[0].ports[0].as_mut().unwrap().contract.deadline = Some(5_000_000);
+    switch.guests[0].send_spoofed(&[76]);
+    switch.turn_on(None);
+    let dropped = switch.dropped_for(DropReason::SourceMac);
+    assert_eq!(dropped, (budget::DROPPED / budget::queued(0)) as u64);
+    switch.end();
+}
