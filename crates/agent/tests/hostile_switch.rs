@@ -9,6 +9,7 @@ mod common;
 use common::{Lab, RunningAgent, identity, until};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -19,7 +20,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_contract::{Attach, SocketMode, SocketOwner};
 use tidegate_switch::control::channel::{SCM_MAX, send};
@@ -215,8 +216,67 @@ fn whatever_stands_in_statistics_is_shown_and_harms_nobody() {
     assert_eq!(agent.apply(&lab.vnic("b", 2, "")).0, 200);
 }
 
+/// One test at a time fills this process with descriptors.
+static MANY: Mutex<()> = Mutex::new(());
+
+#[test]
+fn too_many_descriptors_are_over_when_they_are_let_go_of() {
+    let _turn = MANY.lock().unwrap_or_else(PoisonError::into_inner);
+    let lab = Lab::new();
+    let (mut switch, agent) = scene(&lab);
+    let before = descriptors();
+    let null = File::open("/dev/null").unwrap();
+    let keeper = |switch: &common::fake_switch::FakeSwitch| {
+        until("it is told", || switch.state().keepers.last().map(|fd| fd.try_clone().unwrap()))
+    };
+    let tell = |keeper: &OwnedFd, vnic: String, what: What, count: usize| {
+        let all = vec![null.as_fd(); count];
+        let note = Note { vnic, what };
+        until("there is room for a note", || keep::send(keeper, &note, &all).ok());
+    };
+    let most = getrlimit(Resource::Nofile).current.unwrap() as usize / 2;
+    let vnics = most / 250 + 1;
+    let too_many = |keeper: &OwnedFd| {
+        for vnic in 0..vnics {
+            tell(keeper, format!("v{vnic}"), What::Tap, 250);
+        }
+        until("there are too many", || (descriptors() > before + most).then_some(()));
+    };
+    let few = || until("few are kept", || (descriptors() < before + 250).then_some(()));
+
+    // The switch tells that they are not in use any more.
+    let dead = keeper(&switch);
+    too_many(&dead);
+    for vnic in 0..vnics {
+        tell(&dead, format!("v{vnic}"), What::Listener, 1);
+    }
+    few();
+
+    // Another takes its place, and something of the one before goes on talking.
+    too_many(&dead);
+    switch.restart();
+    until("it is trusted again", || reason(&agent).is_none().then_some(()));
+    few();
+    let next = keeper(&switch);
+    tell(&next, "a".into(), What::Tap, 100);
+    until("its descriptors are kept", || (descriptors() >= before + 100).then_some(()));
+    assert!(
+        keep::send(&dead, &Note { vnic: "a".into(), what: What::Gone }, &[]).is_err(),
+        "it is read still"
+    );
+
+    // And one that ends.
+    too_many(&next);
+    drop(next);
+    switch.restart();
+    until("it is trusted again", || reason(&agent).is_none().then_some(()));
+    few();
+    queries(&agent);
+}
+
 #[test]
 fn descriptors_without_end_stop_no_query() {
+    let _turn = MANY.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
     let before = descriptors();
@@ -268,7 +328,7 @@ fn descriptors_without_end_stop_no_query() {
         }
         sent
     });
-    let (limit, mut most) = (rustix::process::getrlimit(rustix::process::Resource::Nofile), 0);
+    let (limit, mut most) = (getrlimit(Resource::Nofile), 0);
     while !flood.is_finished() {
         queries(&agent);
         most = most.max(descriptors());

@@ -9,14 +9,16 @@
 //! their connections are open: nobody but us notices.
 
 use super::watch::Watch;
+use rustix::net::{Shutdown, shutdown};
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use tidegate_switch::control::keep::Notes;
+use tidegate_switch::control::keep::{Note, Notes};
 use tidegate_switch::control::told::{Connected, Told};
 use tidegate_switch::control::{Client, SwitchError};
-use tidegate_switch::foreign::{Budget, Foreign};
+use tidegate_switch::foreign::{self, Budget, Foreign};
 use tidegate_switch::stats::Reader;
 
 /// How long the notes of a switch that is gone take to be read at most.
@@ -32,7 +34,10 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 struct Table {
     told: Told,
+    /// The thread has ended, and the switch with it.
     over: bool,
+    /// Nobody asks for it any more.
+    abandoned: bool,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +56,21 @@ impl Shared {
 pub struct FdStore {
     shared: Arc<Shared>,
     statistics: (Reader, OwnedFd),
+    /// Ends with this, whether the switch has ended or not.
+    _conversation: Conversation,
+}
+
+/// What the switch tells, as long as it is wanted.
+struct Conversation(Option<OwnedFd>);
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        if let Some(socket) = self.0.take() {
+            let _ = shutdown(&socket, Shutdown::Both);
+            // The descriptors in its queue may take long to close.
+            foreign::close(socket);
+        }
+    }
 }
 
 impl FdStore {
@@ -60,13 +80,14 @@ impl FdStore {
         let (_, reader, statistics) = client.hello()?;
         let notes = client.keep()?;
         let shared = Arc::new(Shared::default());
+        let conversation = Conversation(notes.socket().ok());
         let (watch, budget) = (Arc::downgrade(watch), Arc::clone(budget));
-        let thread = Thread { shared: shared.clone(), notes, watch, budget };
+        let thread = Thread { shared: shared.clone(), notes, watch, budget, is_short: false };
         if let Err(error) = std::thread::Builder::new().name("fdstore".into()).spawn(move || thread.run()) {
             tracing::error!(%error, "no thread to keep connections: a crash of the switch will cost them");
             shared.lock().over = true;
         }
-        Ok(Self { shared, statistics: (reader, statistics) })
+        Ok(Self { shared, statistics: (reader, statistics), _conversation: conversation })
     }
 
     /// Whether the switch is gone.
@@ -93,6 +114,8 @@ impl FdStore {
             if left.is_zero() {
                 // Two processes on the same rings would be worse than front ends that connect again.
                 tracing::error!("the switch before this one has not ended: its connections are left to it");
+                // Its thread may be long in ending, and what it has told would count until then.
+                (table.told, table.abandoned) = (Told::default(), true);
                 estate.connections.clear();
                 estate.statistics = None;
                 return;
@@ -138,39 +161,68 @@ struct Thread {
     notes: Notes,
     watch: Weak<Watch>,
     budget: Arc<Budget>,
+    /// More descriptors than may be held came, at the last look.
+    is_short: bool,
 }
 
 impl Thread {
     fn run(mut self) {
         let mut pace = Pace::new(Instant::now());
         loop {
-            // A switch that tells without end is not read: it has to wait, not we.
-            if self.budget.is_over() {
-                std::thread::sleep(LOOK);
-                continue;
-            }
             std::thread::sleep(pace.wait(Instant::now()));
-            match self.notes.next() {
-                Ok(Some((note, descriptors))) => {
-                    let foreign = descriptors.into_iter().map(|fd| Foreign::new(fd, &self.budget)).collect();
-                    if let Err(nonsense) = self.shared.lock().told.note(note, foreign) {
+            let next = self.next();
+            let mut table = self.shared.lock();
+            if table.abandoned {
+                break;
+            }
+            match next {
+                Ok(Some((note, Some(descriptors)))) => {
+                    if let Err(nonsense) = table.told.note(note, descriptors) {
                         tracing::error!(%nonsense, "what the switch tells makes no sense");
                     }
                 }
+                // That it lacks them was said.
+                Ok(Some((note, None))) => drop(table.told.note_alone(note)),
                 Ok(None) => break,
                 Err(error) => {
                     tracing::error!(%error, "what the switch tells cannot be read: its connections are not kept");
-                    self.shared.lock().told.connections.clear();
+                    table.told.connections.clear();
                     break;
                 }
             }
         }
+        // Closes what is in its queue, which may take long.
         drop(self.notes);
-        self.shared.lock().over = true;
+        let mut table = self.shared.lock();
+        table.over = true;
+        let is_wanted = !table.abandoned;
+        drop(table);
         self.shared.ended.notify_all();
-        if let Some(watch) = self.watch.upgrade() {
+        if let Some(watch) = self.watch.upgrade().filter(|_| is_wanted) {
             watch.look();
         }
+    }
+
+    /// The next note and its descriptors. While there are too many it is read without them: only such notes, and the end,
+    /// say that some are not in use any more.
+    fn next(&mut self) -> io::Result<Option<(Note, Option<Vec<Foreign>>)>> {
+        while self.budget.is_over() {
+            if !std::mem::replace(&mut self.is_short, true) {
+                tracing::error!(
+                    held = self.budget.held(),
+                    "the switch has more descriptors than are kept (LimitNOFILE= of tidegate-agent.service): front ends \
+                     whose descriptors are missing have to connect again when it crashes"
+                );
+            }
+            match self.notes.try_next_alone() {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(LOOK),
+                next => return Ok(next?.map(|note| (note, None))),
+            }
+        }
+        self.is_short = false;
+        let Some((note, descriptors)) = self.notes.next()? else { return Ok(None) };
+        let descriptors = descriptors.into_iter().map(|fd| Foreign::new(fd, &self.budget)).collect();
+        Ok(Some((note, Some(descriptors))))
     }
 }
 

@@ -26,6 +26,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Longest note, bytes: a connection of 128 queue pairs takes less.
 const LONGEST: usize = 192 << 10;
+/// For the descriptors of one note, bytes.
+const ROOM: usize = rustix::cmsg_space!(ScmRights(SCM_MAX));
 
 /// One thing that changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +79,7 @@ pub fn send(socket: impl AsFd, note: &Note, descriptors: &[BorrowedFd<'_>]) -> i
     if bytes.len() > LONGEST {
         return Err(io::Error::other(format!("a note of {} bytes, at most {LONGEST}", bytes.len())));
     }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
+    let mut space = [MaybeUninit::uninit(); ROOM];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other(format!("more than {SCM_MAX} descriptors")));
@@ -106,7 +108,7 @@ impl Notes {
     /// The switch sent something else, or the system refused.
     #[expect(clippy::should_implement_trait, reason = "it fails")]
     pub fn next(&mut self) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
-        self.receive(RecvFlags::empty())
+        self.receive(RecvFlags::empty(), &mut [MaybeUninit::uninit(); ROOM])
     }
 
     /// As [`next`](Self::next), without waiting.
@@ -114,12 +116,32 @@ impl Notes {
     /// # Errors
     /// As there; [`io::ErrorKind::WouldBlock`] where there is none.
     pub fn try_next(&mut self) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
-        self.receive(RecvFlags::DONTWAIT)
+        self.receive(RecvFlags::DONTWAIT, &mut [MaybeUninit::uninit(); ROOM])
     }
 
-    fn receive(&mut self, flags: RecvFlags) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    /// As [`try_next`](Self::try_next), without the note's descriptors: this process never has them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_next_alone(&mut self) -> io::Result<Option<Note>> {
+        Ok(self.receive(RecvFlags::DONTWAIT, &mut [])?.map(|(note, _)| note))
+    }
+
+    /// Another descriptor of the socket: who shuts it down ends the conversation.
+    ///
+    /// # Errors
+    /// No descriptor to be had.
+    pub fn socket(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+
+    /// `space` is for descriptors; those that find no room in it are closed.
+    fn receive(
+        &mut self,
+        flags: RecvFlags,
+        space: &mut [MaybeUninit<u8>],
+    ) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
+        let mut ancillary = RecvAncillaryBuffer::new(space);
         let received = loop {
             let buffer = &mut [IoSliceMut::new(&mut self.buffer)];
             match recvmsg(&self.socket, buffer, &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC) {

@@ -94,6 +94,19 @@ impl Told {
         taken
     }
 
+    /// Takes in a note whose descriptors are not to be had. Where it has some, all that was known of its vNIC is forgotten.
+    ///
+    /// # Errors
+    /// It has some, or makes no sense.
+    pub fn note_alone(&mut self, note: Note) -> Result<(), Nonsense> {
+        let vnic = note.vnic.clone();
+        let taken = self.note(note, vec![]);
+        if taken.is_err() {
+            self.links.remove(&vnic);
+        }
+        taken
+    }
+
     fn take(&mut self, vnic: &str, what: What, descriptors: Vec<Foreign>) -> Result<(), Nonsense> {
         let wrong = Nonsense::Descriptors { vnic: vnic.into(), descriptors: descriptors.len() };
         let expect = |is_so: bool| if is_so { Ok(()) } else { Err(wrong) };
@@ -187,6 +200,23 @@ mod tests {
         let missing = Nonsense::Missing { vnic: "a".into(), number: 2 };
         assert_eq!(told.note(note("a", said(2)), vec![]), Err(missing));
         assert!(told.connections["a"].is_none());
+    }
+
+    #[test]
+    fn without_its_descriptors_a_note_says_that_those_before_are_over() {
+        let (mut told, budget) = (Told::default(), Budget::new(100));
+        for vnic in ["a", "b"] {
+            told.note(note(vnic, What::Descriptors(vec![1])), files(1, &budget)).unwrap();
+            told.note(note(vnic, said(1)), vec![]).unwrap();
+            told.note(note(vnic, What::Listener), files(1, &budget)).unwrap();
+        }
+        // What it has already is enough for this one.
+        told.note_alone(note("a", said(1))).unwrap();
+        assert!(told.connections["a"].is_some() && told.links.contains_key("a"));
+        told.note_alone(note("a", What::Descriptors(vec![2]))).unwrap_err();
+        told.note_alone(note("b", What::Gone)).unwrap();
+        assert!(told.connections["a"].is_none() && !told.links.contains_key("a"));
+        assert!(told.connections["b"].is_none() && told.links.contains_key("b"));
     }
 
     #[test]
