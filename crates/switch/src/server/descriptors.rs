@@ -9,8 +9,9 @@ use std::sync::Arc;
 use tidegate_contract::{Attach, Vnic};
 
 /// Left for the control socket, its connections, captures, workers, logs; and for two messages that come with as
-/// many descriptors as there can be, which are received before they are refused.
-const OTHERS: u64 = 64 + 2 * 253;
+/// many descriptors as there can be, which are received before they are refused: 32 with the header, and 253 with a byte of
+/// the payload.
+const OTHERS: u64 = 64 + 2 * (32 + 253);
 /// Of a vhost-user port: listening socket twice, connection five times, the thread's event, an inflight region of our
 /// own.
 const PER_PORT: u64 = 9;

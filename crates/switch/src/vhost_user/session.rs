@@ -31,7 +31,7 @@ use vhost::vhost_user::message::FrontendReq;
 /// How often a message that has begun is looked for again.
 const PARTIAL_POLL: Duration = Duration::from_millis(5);
 
-/// A front end of which so much waits to be closed is not listened to.
+/// A front end of which more than so many descriptors, memory tables and the like wait to be closed is not listened to.
 const CLOSING: usize = 64;
 
 /// How often what could not be passed on to whoever keeps it is tried again.
@@ -208,11 +208,10 @@ impl<'s, 'c> Session<'s, 'c> {
         let (message, taken) = wire::take(self.stream, header);
         let obeyed = taken.map_err(wrong).and_then(|()| self.obey(header, &message));
         let Message { descriptors, strays, .. } = message;
-        let count = descriptors.len() + strays.len();
-        if count > 0 {
-            // Until they are closed there are fewer for others.
-            let charge = self.service.account.received(count);
-            self.service.errands.give_up((descriptors, strays, charge));
+        // Each by itself: so they are counted by what waits to be closed. Until then there are fewer for others.
+        for descriptor in descriptors.into_iter().chain(strays) {
+            let charge = self.service.account.received(1);
+            self.service.errands.give_up((descriptor, charge));
         }
         obeyed
     }

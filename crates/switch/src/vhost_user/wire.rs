@@ -9,7 +9,8 @@
 //! and an error can name the message it is about.
 //!
 //! A message is then taken with all descriptors that came with its bytes. Those that the kernel finds no room for
-//! it closes itself, in the thread that reads: so there is room for as many as there can be.
+//! it closes itself, in the thread that reads: so there is room for as many as there can be. Each byte can bring as many
+//! again. So a message with more than any may have is not read on: what it would bring stays queued.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
@@ -18,7 +19,7 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use vhost::vhost_user::message::{FrontendReq, MAX_MSG_SIZE};
+use vhost::vhost_user::message::{FrontendReq, MAX_ATTACHED_FD_ENTRIES, MAX_MSG_SIZE};
 
 /// Bytes of a message header: code, flags and payload size, 32 bits each, in
 /// the host's byte order (vhost-user, "Header").
@@ -63,14 +64,15 @@ pub struct Message {
     pub bytes: Vec<u8>,
     /// What came with its header.
     pub descriptors: Vec<OwnedFd>,
-    /// What came with its payload, which the protocol does not know: to be given up.
+    /// What came with its payload, for which it is refused: to be given up.
     pub strays: Vec<OwnedFd>,
 }
 
 /// Takes a message that a [glance](glance) found whole.
 ///
 /// # Errors
-/// Those of the socket, in words.
+/// Those of the socket; descriptors with its payload, or more than any message may have; in words. Together
+/// `descriptors` and `strays` are never more than 285.
 pub fn take(stream: &UnixStream, header: Header) -> (Message, Result<(), String>) {
     let mut message = Message { bytes: vec![0; HEADER_LEN + header.size], ..Message::default() };
     let mut got = 0;
@@ -83,8 +85,22 @@ pub fn take(stream: &UnixStream, header: Header) -> (Message, Result<(), String>
             Ok(more) => got += more,
             Err(error) => return (message, Err(format!("socket: {error}"))),
         }
+        if let Some(why) = has_too_many(&message, got) {
+            return (message, Err(format!("{:?}: {why}", header.code)));
+        }
     }
     (message, Ok(()))
+}
+
+/// Whether a message of which `got` bytes are read brought so many descriptors that it is not read on.
+fn has_too_many(message: &Message, got: usize) -> Option<String> {
+    let count = message.descriptors.len();
+    if !message.strays.is_empty() {
+        return Some("file descriptors came with its payload, expected with its header".into());
+    }
+    let is_whole = got == message.bytes.len();
+    (count > MAX_ATTACHED_FD_ENTRIES && !is_whole)
+        .then(|| format!("{count} file descriptors, expected at most {MAX_ATTACHED_FD_ENTRIES}"))
 }
 
 /// Reads some bytes, and all descriptors that come with them, without waiting.
@@ -269,14 +285,31 @@ mod tests {
         // Sent as one, they are the first one's: that is all the socket knows.
         send(&ours, &[owner.clone(), call.clone()].concat(), Some(&event));
         assert_eq!(descriptors(&theirs, 2), [(1, 0), (0, 0)]);
-        // In the middle of a message they are not its own.
-        send(&ours, &call[..HEADER_LEN], None);
-        send(&ours, &call[HEADER_LEN..], Some(&event));
-        assert_eq!(descriptors(&theirs, 1), [(0, 1)]);
         // As many as there can be.
         let many = vec![event.as_fd(); SCM_MAX];
         send_all(&ours, &owner, &many);
         assert_eq!(descriptors(&theirs, 1), [(SCM_MAX, 0)]);
+    }
+
+    /// One message of 20 bytes could bring 9 times 253 of them.
+    #[test]
+    fn no_message_brings_more_than_it_may() {
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+        let call = [message(13, 1, 8), vec![0; 8]].concat();
+        for (with_header, expected, why) in
+            [(0, 0, "with its payload"), (1, 1, "with its payload"), (33, 33, "33 file descriptors")]
+        {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let refused = if with_header > 32 { 0 } else { SCM_MAX };
+            send_all(&ours, &call[..HEADER_LEN], &vec![event.as_fd(); with_header]);
+            for byte in &call[HEADER_LEN..] {
+                send_all(&ours, &[*byte], &[event.as_fd(); SCM_MAX]);
+            }
+            let Ok(Glance::Whole(header)) = glance(&theirs) else { panic!("a whole message") };
+            let (message, taken) = take(&theirs, header);
+            assert!(taken.as_ref().is_err_and(|error| error.contains(why)), "{taken:?}");
+            assert_eq!((message.descriptors.len(), message.strays.len()), (expected, refused));
+        }
     }
 
     #[test]

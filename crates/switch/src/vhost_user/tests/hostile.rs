@@ -6,7 +6,6 @@ use crate::virtio::Inflight;
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::os::fd::AsFd;
-use std::sync::mpsc;
 use tidegate_frontend::front_end::{PROTOCOL_FEATURES, VERSION_1};
 
 /// The port serves the next front end as if nothing had been.
@@ -512,6 +511,24 @@ fn a_device_that_refuses_is_heard() {
     assert!(FrontEnd::connect(&port.path, one_pair()).is_err());
     assert_eq!(thrown_out(&port, 1), "queue 0 cannot start: deadlines need preallocated memory");
     assert_eq!(port.device().listened, 0, "its kick is forgotten");
+}
+
+/// As many as one message carries wait to be closed: they count each.
+#[test]
+fn what_waits_to_be_closed_is_counted_by_descriptors() {
+    let config = PortConfig::new("test", 1);
+    let errands = config.errands.clone();
+    let port = Port::server_with(config);
+    let raw = port.dial();
+    port.wait(|now| now.connects == 1);
+    let (done, busy) = mpsc::channel::<()>();
+    errands.give_up(Slow(busy));
+    let memory = SharedMemory::new(0, 0x1_0000).unwrap();
+    send_fds(&raw, &message(FrontendReq::SET_MEM_TABLE, 1, &words(&[1, 0])), &[memory.fd(); 8]);
+    thrown_out(&port, 1);
+    let closing = errands.closing();
+    drop(done);
+    assert!(closing >= 9, "{closing}");
 }
 
 #[test]

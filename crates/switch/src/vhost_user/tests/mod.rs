@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_frontend::front_end::{FrontEnd, Options};
@@ -89,6 +89,15 @@ impl Port {
     /// Waits until the `n`th front end is gone.
     fn wait_gone(&self, n: u64) -> Snapshot {
         self.wait(|now| now.connects == n && now.state == State::Waiting)
+    }
+}
+
+/// Waits, when it is dropped, for its sender to go.
+struct Slow(mpsc::Receiver<()>);
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        let _ = self.0.recv();
     }
 }
 
