@@ -160,6 +160,10 @@ impl<'s, 'c> Session<'s, 'c> {
                 continue;
             }
             if overloaded {
+                // One that hung up ends here, heard to the end or not: the poll would return at once each time.
+                if hung_up {
+                    return End::Closed;
+                }
                 continue;
             }
             let (mut refused, failed) =

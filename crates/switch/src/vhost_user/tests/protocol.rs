@@ -494,6 +494,43 @@ fn stopping_disconnects_and_unserves() {
     }
 }
 
+/// What it left takes long to close: until that is done the port's thread waits, and does not look without a pause.
+#[test]
+fn a_front_end_that_hung_up_with_much_to_close_keeps_no_cpu() {
+    let config = PortConfig::new("overloaded", 1);
+    let errands = config.errands.clone();
+    let port = Port::server_with(config);
+    let mut stream = port.dial();
+    port.wait(|now| now.connects == 1);
+    let (done, slow) = mpsc::channel::<()>();
+    errands.give_up(Slow(slow));
+    (0..100).for_each(|_| errands.give_up(()));
+    let busy = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let task = tasks
+            .map(|task| task.unwrap().path())
+            .find(|task| {
+                std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "port overloaded\n")
+            })
+            .unwrap();
+        // The first number is the time it ran for, ns.
+        let stat = std::fs::read_to_string(task.join("schedstat")).unwrap();
+        stat.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    // When this is answered the port's thread sees how much there is to close.
+    stream.write_all(&message(FrontendReq::GET_FEATURES, 1, &[])).unwrap();
+    reply(&mut stream);
+    std::thread::sleep(Duration::from_millis(100));
+    drop(stream);
+    std::thread::sleep(Duration::from_millis(100));
+    let before = busy();
+    std::thread::sleep(Duration::from_secs(1));
+    let ran = busy() - before;
+    drop(done);
+    assert!(ran < 200_000_000, "it ran for {} ms of a second", ran / 1_000_000);
+    port.wait_gone(1);
+}
+
 /// Counted, not timed: a thread that polls would switch some 200 times.
 #[test]
 fn an_idle_port_does_not_run() {
