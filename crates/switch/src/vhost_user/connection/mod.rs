@@ -565,15 +565,34 @@ impl Connection<'_> {
         self.numbered(message, file.into()).map(Some)
     }
 
-    /// An event counter that was tried out where nobody waits, `took` so long: as quickly as it should be?
-    fn judge(&self, message: &str, object: Object, took: Option<u64>) -> Result<()> {
-        let took = took.unwrap_or(TRIAL.as_nanos() as u64);
-        if took < LONG {
-            return Ok(());
+    /// Tries an event counter out where nobody waits for it: `trial` says how much CPU time it took, ns. Too much is an
+    /// event, also where the message is refused before it is known. That there is no answer in time is none: the host
+    /// may be busy.
+    fn try_out(
+        &self,
+        message: &str,
+        object: Object,
+        trial: impl FnOnce() -> io::Result<u64> + Send + 'static,
+    ) -> Result<()> {
+        let report = self.service.report.clone();
+        let measured = move || {
+            let event = Event { object, took: trial()? };
+            let is_long = event.took >= LONG;
+            if is_long {
+                report(event);
+            }
+            io::Result::Ok(is_long.then_some(event))
+        };
+        match self.service.errands.ask(TRIAL, measured) {
+            Some(Ok(None)) => Ok(()),
+            Some(Ok(Some(event))) => refuse(format!("{message}: tried out, it {event}")),
+            Some(Err(error)) => refuse(format!("{message}: the eventfd cannot be tried out: {error}")),
+            None => refuse(format!(
+                "{message}: the eventfd could not be tried out within {} ms: this host is too busy, or many wait for \
+                 the eventfd",
+                TRIAL.as_millis()
+            )),
         }
-        let event = Event { object, took };
-        (self.service.report)(event);
-        refuse(format!("{message}: tried out, it {event}"))
     }
 
     /// How the driver of queue `index` is called from now on.
@@ -581,8 +600,12 @@ impl Connection<'_> {
         const MESSAGE: &str = "SET_VRING_CALL";
         let Some(event) = self.event(MESSAGE, index, file)? else { return Ok(None) };
         let tried = event.clone();
-        let took = self.service.errands.ask(TRIAL, move || notifier::slow(tried).unwrap_or(0));
-        self.judge(MESSAGE, Object::Call, took)?;
+        if let Err(error) =
+            self.try_out(MESSAGE, Object::Call, move || Ok(notifier::slow(tried).unwrap_or(0)))
+        {
+            self.service.errands.give_up(event);
+            return Err(error);
+        }
         self.notifier.call(index as u8, event).map(Some).map_err(Error::ReqHandlerError)
     }
 
@@ -604,11 +627,7 @@ impl Connection<'_> {
     fn hear(&mut self, message: &str, index: u16, kick: &Kick) -> Result<()> {
         self.control.listen(kick).or_else(|why| refuse(format!("{message}: queue {index}: {why}")))?;
         let tried = kick.clone();
-        match self.service.errands.ask(TRIAL, move || tried.hear()) {
-            Some(Err(error)) => refuse(format!("{message}: queue {index} cannot be listened to: {error}")),
-            Some(Ok(took)) => self.judge(message, Object::Kick, Some(took)),
-            None => self.judge(message, Object::Kick, None),
-        }
+        self.try_out(message, Object::Kick, move || tried.hear())
     }
 
     /// Nobody listens any more to a kick that no queue has.

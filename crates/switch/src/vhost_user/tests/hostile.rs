@@ -513,6 +513,27 @@ fn a_device_that_refuses_is_heard() {
     assert_eq!(port.device().listened, 0, "its kick is forgotten");
 }
 
+/// A host that is too busy is not the front end's doing: it may come again, and is not quarantined.
+#[test]
+fn a_counter_that_could_not_be_tried_out_is_refused_and_not_recorded() {
+    for code in [FrontendReq::SET_VRING_CALL, FrontendReq::SET_VRING_KICK] {
+        let config = PortConfig::new("test", 1);
+        let errands = config.errands.clone();
+        let port = Port::server_with(config);
+        let raw = port.dial();
+        port.wait(|now| now.connects == 1);
+        let (done, busy) = mpsc::channel::<()>();
+        assert!(errands.ask(Duration::ZERO, move || busy.recv()).is_none());
+        let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        send_fds(&raw, &message(code, 1, &words(&[0, 0])), &[event.as_fd()]);
+        let reason = thrown_out(&port, 1);
+        assert!(reason.contains("could not be tried out within 500 ms"), "{reason}");
+        drop(done);
+        assert_eq!(port.thread.conduct().held(std::time::Instant::now()).events, 0);
+        assert_eq!(port.device().listened, 0);
+    }
+}
+
 /// As many as one message carries wait to be closed: they count each.
 #[test]
 fn what_waits_to_be_closed_is_counted_by_descriptors() {
