@@ -52,6 +52,8 @@ pub enum Object {
     Call,
     /// The counter that the driver kicks by: it was listened to, or not any more.
     Kick,
+    /// The counter that the front end is told of its errors by: it was signalled.
+    Error,
 }
 
 /// One time.
@@ -73,6 +75,9 @@ impl fmt::Display for Event {
             ),
             Object::Call => {
                 write!(f, "took {ms:.0} ms to signal the driver's call eventfd (who waits for it?)")
+            }
+            Object::Error => {
+                write!(f, "took {ms:.0} ms to signal the front end's error eventfd (who waits for it?)")
             }
             Object::Kick => {
                 write!(f, "took {ms:.0} ms to listen to the driver's kick eventfd (who waits for it?)")

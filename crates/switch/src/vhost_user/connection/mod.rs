@@ -23,7 +23,7 @@ use super::features::{F_RING_PACKED, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEAT
 use super::kept::{Descriptors, Kept, KeptRegion, KeptVring, Number, Numbered};
 use super::kick::Kick;
 use super::logging::Logging;
-use super::notifier::{self, Call, Notifier};
+use super::notifier::{self, Call, Notifier, Report};
 use super::service::{Service, Shared};
 use super::status::{ConnectionStatus, State};
 use super::{PortControl, VringSetup, door, shared, used_bytes};
@@ -52,17 +52,23 @@ const MAX_REGIONS: usize = 32;
 /// How long it may take to try an event counter.
 const TRIAL: Duration = Duration::from_millis(500);
 
-/// The queues of a connection that is over. When it is dropped, their error descriptors are signalled.
+/// The queues of a connection that is over. When it is dropped, their error descriptors are signalled, up to the first
+/// that takes long.
 struct Parting {
     vrings: Vec<Vring>,
     blame: bool,
+    report: Report,
 }
 
 impl Drop for Parting {
     fn drop(&mut self) {
         for err in self.vrings.iter().filter(|_| self.blame).filter_map(|vring| vring.err.as_ref()) {
-            // Nobody has to listen.
-            let _ = crate::eventfd::signal(err);
+            if let Some(took) = notifier::slow(err) {
+                if took >= LONG {
+                    (self.report)(Event { object: Object::Error, took });
+                }
+                return;
+            }
         }
     }
 }
@@ -242,7 +248,7 @@ impl<'a> Connection<'a> {
         let memory = (self.memory.take(), std::mem::take(&mut self.logging));
         let calls = self.notifier.forget();
         let shared = std::mem::take(&mut *self.service.shared());
-        self.service.errands.give_up(Parting { vrings, blame });
+        self.service.errands.give_up(Parting { vrings, blame, report: self.service.report.clone() });
         self.service.errands.give_up((regions, shared, inflight, memory, calls));
     }
 

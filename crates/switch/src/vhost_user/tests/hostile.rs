@@ -6,6 +6,7 @@ use crate::virtio::Inflight;
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::os::fd::AsFd;
+use tidegate_frontend::attack::counters::{WAITERS, Waiters};
 use tidegate_frontend::front_end::{PROTOCOL_FEATURES, VERSION_1};
 
 /// The port serves the next front end as if nothing had been.
@@ -572,6 +573,22 @@ fn error_descriptors_are_signalled_to_those_to_blame() {
         port.wait_gone(if blame { 2 } else { 4 });
         assert_eq!(rustix::io::read(&err, &mut [0u8; 8]).is_ok(), blame);
     }
+}
+
+#[test]
+fn an_error_descriptor_that_is_slow_to_signal_is_recorded() {
+    crate::eventfd::prepare();
+    let port = Port::server(1);
+    let raw = port.dial();
+    let err = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let _waiters = Waiters::on(&err, WAITERS).unwrap();
+    send_fds(&raw, &message(FrontendReq::SET_VRING_ERR, 1, &words(&[0, 0])), &[err.as_fd()]);
+    (&raw).write_all(b"garbage, and enough of it").unwrap();
+    thrown_out(&port, 1);
+    // The next front end is taken when it is done.
+    drop(port.dial());
+    port.wait_gone(2);
+    assert_eq!(port.thread.conduct().held(std::time::Instant::now()).events, 1);
 }
 
 /// Codes of the protocol and a few beyond, mostly with the right flags.
