@@ -39,6 +39,8 @@ const SHARE: u64 = 50;
 const AGAIN: u64 = 10_000_000_000;
 /// A signal of the thread that takes longer, in CPU time and twice in a row, is slow, ns.
 pub const SLOW: u64 = 1_000_000;
+/// No time.
+const NEVER: u64 = u64::MAX;
 /// Queues of a port, at most.
 const QUEUES: usize = 256;
 
@@ -62,7 +64,7 @@ impl Call {
     /// Calls the driver, and never waits for whoever waits with it more than once.
     #[inline]
     pub fn signal(&self) {
-        if self.line.by_thread.load(Ordering::Relaxed) {
+        if self.line.direct_from.load(Ordering::Relaxed) != 0 {
             return self.line.want(self.queue);
         }
         let before = clock();
@@ -83,8 +85,9 @@ pub struct Notifier {
 
 /// What workers and the thread share.
 struct Line {
-    /// Workers leave the calls to the thread.
-    by_thread: AtomicBool,
+    /// From when on workers call, ns; 0 where they do. Until then they leave the calls to the thread: for good
+    /// ([`NEVER`]) where one was found slow. One word, so that neither of both overwrites what the other one found.
+    direct_from: AtomicU64,
     /// A bit for each queue whose driver is to be called.
     wanted: [AtomicU64; QUEUES / 64],
     /// Time that direct signals have used up, ns, and when it was that much.
@@ -92,8 +95,6 @@ struct Line {
     used_at: AtomicU64,
     /// How often they were too slow.
     relapses: AtomicU64,
-    /// When they are tried again, ns; never where one was found slow.
-    again: AtomicU64,
     over: AtomicBool,
     thread: OnceLock<Thread>,
     /// By queue.
@@ -103,7 +104,7 @@ struct Line {
 
 impl std::fmt::Debug for Line {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line").field("by_thread", &self.by_thread).finish_non_exhaustive()
+        f.debug_struct("Line").field("direct_from", &self.direct_from).finish_non_exhaustive()
     }
 }
 
@@ -111,12 +112,11 @@ impl Notifier {
     /// That of port `name`. Without asynchronous I/O a signal may wait, and the thread gives all of them.
     pub fn new(name: &str, report: Report) -> Self {
         let line = Line {
-            by_thread: AtomicBool::new(!eventfd::never_waits()),
+            direct_from: AtomicU64::new(if eventfd::never_waits() { 0 } else { NEVER }),
             wanted: Default::default(),
             used: AtomicU64::new(0),
             used_at: AtomicU64::new(clock()),
             relapses: AtomicU64::new(0),
-            again: AtomicU64::new(if eventfd::never_waits() { 0 } else { u64::MAX }),
             over: AtomicBool::new(false),
             thread: OnceLock::new(),
             events: Mutex::default(),
@@ -147,14 +147,15 @@ impl Notifier {
     }
 
     /// All calls by the thread, for good.
-    pub fn leave_to_thread(&self) {
-        self.line.again.store(u64::MAX, Ordering::Relaxed);
-        self.line.by_thread.store(true, Ordering::Relaxed);
+    #[cfg(test)]
+    fn leave_to_thread(&self) {
+        self.line.direct_from.store(NEVER, Ordering::Relaxed);
     }
 
     /// Whether workers leave the calls to the thread.
-    pub fn is_by_thread(&self) -> bool {
-        self.line.by_thread.load(Ordering::Relaxed)
+    #[cfg(test)]
+    fn is_by_thread(&self) -> bool {
+        self.line.direct_from.load(Ordering::Relaxed) != 0
     }
 
     fn start(&self) -> io::Result<()> {
@@ -206,8 +207,10 @@ impl Line {
         }
         self.used.store(0, Ordering::Relaxed);
         let relapses = self.relapses.fetch_add(1, Ordering::Relaxed).min(20);
-        self.again.store(clock() + (AGAIN << relapses), Ordering::Relaxed);
-        self.by_thread.store(true, Ordering::Relaxed);
+        let again = clock() + (AGAIN << relapses);
+        // What the thread has found slow meanwhile stays so.
+        let later = |from| (from != NEVER).then_some(again);
+        let _ = self.direct_from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
         // Called once too often, so that the thread finds out.
         self.want(queue);
     }
@@ -237,14 +240,16 @@ impl Line {
 
     /// Calls a driver, and judges what it took.
     fn call(&self, event: &Numbered) {
+        let from = self.direct_from.load(Ordering::Relaxed);
         if let Some(took) = slow(event) {
             // Found slow: direct signals are not tried again.
-            self.again.store(u64::MAX, Ordering::Relaxed);
+            self.direct_from.store(NEVER, Ordering::Relaxed);
             if took >= LONG {
                 (self.report)(Event { object: Object::Call, took });
             }
-        } else if clock() >= self.again.load(Ordering::Relaxed) {
-            self.by_thread.store(false, Ordering::Relaxed);
+        } else if clock() >= from {
+            // Unless a worker was slow meanwhile.
+            let _ = self.direct_from.compare_exchange(from, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }
@@ -341,13 +346,24 @@ mod tests {
         }
         assert!(notifier.is_by_thread());
         // Cheap, as the thread finds; so direct ones are tried again, later each time.
-        let first = line.again.load(Ordering::Relaxed) - clock();
+        let first = line.direct_from.load(Ordering::Relaxed) - clock();
         assert!((AGAIN / 2..=AGAIN).contains(&first));
         line.was_slow(0, clock(), BURST);
-        assert!(line.again.load(Ordering::Relaxed) - clock() > AGAIN);
-        line.again.store(clock(), Ordering::Relaxed);
+        assert!(line.direct_from.load(Ordering::Relaxed) - clock() > AGAIN);
+        line.direct_from.store(clock(), Ordering::Relaxed);
         line.want(0);
         until(|| !notifier.is_by_thread());
+    }
+
+    /// What the thread found stays, whatever the worker notes at the same time.
+    #[test]
+    fn a_slow_counter_stays_with_the_thread() {
+        let (notifier, _) = notifier();
+        let event = counter();
+        let _ = notifier.call(0, event.clone()).unwrap();
+        notifier.leave_to_thread();
+        notifier.line.was_slow(0, clock(), BURST);
+        assert!(line_is_slow(&notifier), "the worker overwrote it");
     }
 
     #[test]
@@ -409,6 +425,6 @@ mod tests {
     }
 
     fn line_is_slow(notifier: &Notifier) -> bool {
-        notifier.line.again.load(Ordering::Relaxed) == u64::MAX
+        notifier.line.direct_from.load(Ordering::Relaxed) == NEVER
     }
 }
