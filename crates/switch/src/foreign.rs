@@ -98,7 +98,8 @@ pub fn close(fd: OwnedFd) {
 struct Closing {
     queue: Sender<(OwnedFd, Share)>,
     taken: Arc<Mutex<Receiver<(OwnedFd, Share)>>>,
-    waiting: Arc<AtomicUsize>,
+    /// What waits to be closed, or is being closed.
+    undone: Arc<AtomicUsize>,
     threads: AtomicUsize,
 }
 
@@ -107,17 +108,17 @@ static CLOSING: LazyLock<Closing> = LazyLock::new(|| {
     Closing {
         queue,
         taken: Arc::new(Mutex::new(taken)),
-        waiting: Arc::default(),
+        undone: Arc::default(),
         threads: AtomicUsize::new(0),
     }
 });
 
 impl Closing {
     fn close(&self, held: (OwnedFd, Share)) {
-        // Where the one before waits still, perhaps no thread comes back to take it.
-        let waiting = self.waiting.fetch_add(1, SeqCst) > 0;
+        let undone = self.undone.fetch_add(1, SeqCst) + 1;
         let _ = self.queue.send(held);
-        if waiting || self.threads.load(SeqCst) == 0 {
+        // Each thread has one already, of which perhaps it does not come back.
+        if undone > self.threads.load(SeqCst) {
             self.start();
         }
     }
@@ -127,13 +128,13 @@ impl Closing {
         if self.threads.fetch_update(SeqCst, SeqCst, more).is_err() {
             return;
         }
-        let (taken, waiting) = (Arc::clone(&self.taken), Arc::clone(&self.waiting));
+        let (taken, undone) = (Arc::clone(&self.taken), Arc::clone(&self.undone));
         let work = move || {
             loop {
                 let held = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok((fd, share)) = held else { return };
-                waiting.fetch_sub(1, SeqCst);
                 drop(fd);
+                undone.fetch_sub(1, SeqCst);
                 drop(share);
             }
         };
@@ -184,6 +185,21 @@ mod tests {
         while budget.held() > 0 {
             assert!(began.elapsed() < Duration::from_secs(20), "it is counted for ever");
             std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The thread that closes the slow one has taken it: nothing waits when the next one comes.
+    #[test]
+    fn one_that_comes_later_is_not_behind_a_slow_one() {
+        let budget = Budget::new(2);
+        let (slow, _peer) = lingering(Duration::from_secs(4));
+        drop(Foreign::new(slow, &budget));
+        std::thread::sleep(Duration::from_millis(200));
+        let began = Instant::now();
+        drop(Foreign::new(std::io::pipe().unwrap().0.into(), &budget));
+        while budget.held() > 1 {
+            assert!(began.elapsed() < Duration::from_secs(1), "no thread closes it");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
