@@ -125,6 +125,8 @@ pub async fn run(options: Options) -> Result<(), Error> {
         ))
     };
     let (mut terminate, mut interrupt, mut hangup) = signals().map_err(io_error("wait for signals"))?;
+    // Half of them are for duplicates of the switch's.
+    tidegate_service::raise_descriptors();
     let agent = Agent::start(&options)?;
     let commands = agent.commands.clone();
     if let Err(error) = agent.tell_service_manager() {

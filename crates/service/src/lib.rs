@@ -8,11 +8,14 @@
 //! - [`Notifier`]: the connection to the service manager
 //! - [`watchdog`]: how often it wants to hear that the service is alive
 //! - [`service_of`]: the service that a process belongs to
+//! - [`raise_descriptors`]: all file descriptors that the service may have
 
+mod descriptors;
 mod group;
 mod notifier;
 mod watchdog;
 
+pub use descriptors::raise_descriptors;
 pub use group::service_of;
 pub use notifier::Notifier;
 pub use watchdog::watchdog;

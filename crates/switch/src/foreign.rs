@@ -41,6 +41,11 @@ impl Budget {
         self.used.load(SeqCst)
     }
 
+    /// How many may be held.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
     /// Whether more are held than may be: no more should be accepted until some are closed.
     pub fn is_over(&self) -> bool {
         self.held() > self.most

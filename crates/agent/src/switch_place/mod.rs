@@ -77,6 +77,8 @@ pub struct SwitchPlace {
     estate: Estate,
     /// Of its descriptors.
     budget: Arc<Budget>,
+    /// Those of all vNICs may be more than that.
+    is_short: bool,
     patience: Patience,
     /// What went wrong when it was last asked at length.
     trouble: String,
@@ -118,6 +120,7 @@ impl SwitchPlace {
             kept: None,
             estate: Estate::default(),
             budget: Budget::half_of_all(),
+            is_short: false,
             patience: Patience::new(Instant::now()),
             trouble: String::new(),
             watch: Watch::new(path, wake),
@@ -402,7 +405,7 @@ impl SwitchPlace {
     }
 
     /// What we and an agent before us made, given away. An interface is gone when that is dropped, a socket some time
-    /// later.
+    /// later: it takes no connections any more.
     fn let_go(&mut self, vnic: &Vnic) -> [Option<Held>; 2] {
         let held = self.held.remove(&vnic.name);
         let left = match &vnic.attach {
@@ -413,6 +416,11 @@ impl SwitchPlace {
             },
             _ => None,
         };
+        for link in [&held, &left].into_iter().flatten() {
+            if let Held::Listener(fd) = link {
+                socket::stop_listening(fd);
+            }
+        }
         [held, left]
     }
 
@@ -517,11 +525,7 @@ impl SwitchPlace {
             self.ask(|s| s.client.remove_port(name))?;
         }
         self.estate.connections.remove(name);
-        for link in self.let_go(vnic).into_iter().flatten() {
-            if let Held::Listener(fd) = &link {
-                socket::stop_listening(fd);
-            }
-        }
+        drop(self.let_go(vnic));
         self.waiting.remove(name);
         let made = self.record.remove(name);
         if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &vnic.attach

@@ -13,6 +13,10 @@ use tidegate_contract::{Attach, SocketMode, Vnic};
 use tidegate_switch::control::{Connection, Hello, PortStatus};
 use tidegate_switch::stats::Reader;
 
+/// What is kept of a vNIC of one queue pair: its listening socket and connection, the descriptors of its rings, and
+/// regions of an ordinary guest's memory.
+const DESCRIPTORS: usize = 12;
+
 impl SwitchPlace {
     /// [`Place::observe`](crate::place::Place::observe).
     pub(super) fn look(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
@@ -25,6 +29,7 @@ impl SwitchPlace {
         })?;
         let ports: Vec<PortStatus> = ports.into_iter().map(|port| self.believed(port)).collect();
         self.find_sockets(&ports);
+        self.check_budget(ports.len());
         // Nobody is going to make these again.
         let (record, kept) = (&self.record, &self.kept);
         self.estate.connections.retain(|name, _| {
@@ -59,6 +64,21 @@ impl SwitchPlace {
             keeper,
             problem,
         })
+    }
+
+    /// Says, once, that descriptors of so many vNICs may be more than are kept.
+    fn check_budget(&mut self, vnics: usize) {
+        let (kept, needed) = (self.budget.most(), vnics * DESCRIPTORS);
+        let was_short = std::mem::replace(&mut self.is_short, kept < needed);
+        if self.is_short && !was_short {
+            tracing::warn!(
+                kept,
+                needed,
+                "duplicates of the switch's descriptors may be more than are kept, half of RLIMIT_NOFILE \
+                 (LimitNOFILE= of tidegate-agent.service): front ends of {vnics} vNICs may have to connect again when \
+                 the switch crashes"
+            );
+        }
     }
 
     /// A port as the switch tells of it, with the attachment that the agent's own record has. An attacker with the

@@ -4,9 +4,9 @@
 use crate::quota::{Account, Ledger};
 use crate::stats::layout::VNICS;
 use crate::virtio::memory::MAX_REGIONS;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::Arc;
 use tidegate_contract::{Attach, Vnic};
+use tidegate_service::raise_descriptors;
 
 /// Left for the control socket, its connections, captures, workers, logs; and for two messages that come with as
 /// many descriptors as there can be, which are received before they are refused: 32 with the header, and 253 with a byte of
@@ -23,11 +23,7 @@ const PER_QUEUE_PAIR: u64 = 12;
 /// Raises the soft limit to the hard one (RLIMIT_NOFILE), and says where that is too little for as
 /// many ports as there can be. Returns the limit.
 pub fn raise() -> u64 {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        tracing::warn!(%error, "the limit on file descriptors cannot be raised to its maximum");
-    }
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let limit = raise_descriptors();
     let ports = for_ports(limit) / (PER_PORT + passed(1));
     if ports < VNICS as u64 {
         tracing::warn!(
@@ -97,10 +93,5 @@ mod tests {
             (needed("vhost-user = \"/tmp/a.sock\"", 1), needed("vhost-user = \"/tmp/a.sock\"", 4));
         assert_eq!(four - one, 3 * PER_QUEUE_PAIR);
         assert_eq!(needed("tap = \"a\"", 4), 8);
-    }
-
-    #[test]
-    fn the_soft_limit_becomes_the_hard_one() {
-        assert_eq!(Some(raise()), getrlimit(Resource::Nofile).maximum.or(Some(u64::MAX)));
     }
 }
