@@ -189,7 +189,7 @@ impl Agent {
         reconciler.problem("kernel state", kernel_damage);
         reconciler.problem("nic state", nic_damage);
         reconciler.problem("network namespace", lock.1.problem.clone());
-        reconciler.problem("state folder", state.ancestors().find_map(paths::exposed));
+        reconciler.problem("state folder", paths::exposed(state).or_else(|| paths::exposed_way(state)));
         reconciler.problem("socket roots", paths.sockets.exposed());
         reconciler.problem("namespace roots", paths.namespaces.exposed());
         reconciler.recover(made);

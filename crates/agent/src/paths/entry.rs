@@ -12,12 +12,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use tidegate_contract::check::LONGEST_SOCKET_NAME;
 
 /// The file that a socket is bound to, as a descriptor (linux/un.h, Linux 4.14; unix(7) does not have it).
 const SIOCUNIXFILE: libc::c_ulong = 0x89e0;
-
-/// Longest name that a socket is bound to, bytes.
-const LONGEST_NAME: usize = 80;
 
 /// Which file it is, whatever it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,7 +116,7 @@ impl Entry {
     /// `InvalidInput` where the name is too long; otherwise those of bind(2).
     pub fn bind(&self, socket: &OwnedFd) -> io::Result<()> {
         // With the folder in front of it, whatever its descriptor's number, it has room in an address (108 bytes).
-        if self.name.len() > LONGEST_NAME {
+        if self.name.len() > LONGEST_SOCKET_NAME {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut path = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));

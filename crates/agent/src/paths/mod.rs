@@ -21,4 +21,4 @@ mod roots;
 
 pub use entry::{At, Entry, Inode, SocketFile};
 pub use namespace::Namespace;
-pub use roots::{PathError, Paths, Roots, exposed};
+pub use roots::{PathError, Paths, Roots, exposed, exposed_way};

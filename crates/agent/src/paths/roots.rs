@@ -4,6 +4,7 @@ use super::Entry;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -15,6 +16,8 @@ const SOCKETS: &str = "/run/tidegate/vm";
 const CHANNELS: [&str; 2] = ["/run/libvirt/qemu/channel", "/var/lib/libvirt/qemu/channel"];
 /// Where ip-netns(8) and podman keep network namespaces.
 const NAMESPACES: &str = "/run/netns";
+/// Most links that a path leads over (path_resolution(7)).
+const LINKS: usize = 40;
 const SOCKET_OPTION: &str = "--socket-root";
 const NAMESPACE_OPTION: &str = "--netns-root";
 
@@ -127,7 +130,7 @@ impl Roots {
     /// no user can. Files below a root may belong to any user.
     pub fn exposed(&self) -> Option<String> {
         self.folders.iter().find_map(|folder| {
-            let why = folder.ancestors().skip(1).find_map(exposed)?;
+            let why = exposed_way(folder)?;
             Some(format!("contracts may name what is below {}, and {why}", folder.display()))
         })
     }
@@ -189,13 +192,41 @@ pub(super) fn trusted(path: &Path) -> Result<Entry, PathError> {
     Ok(Entry::new(folder, name, path))
 }
 
+/// Why others than root and this agent's user could put another folder in the place of `folder`: they can exchange
+/// it, a link that its path leads over, or a folder on the way there.
+pub fn exposed_way(folder: &Path) -> Option<String> {
+    let (mut at, mut links) = (PathBuf::from("/"), 0);
+    let parts =
+        |path: &Path| path.components().rev().map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>();
+    // The next one last.
+    let mut way = parts(folder);
+    while let Some(part) = way.pop() {
+        match Path::new(&part).components().next() {
+            Some(Component::RootDir) => at = "/".into(),
+            Some(Component::ParentDir) => drop(at.pop()),
+            Some(Component::Normal(name)) => {
+                let child = at.join(name);
+                if let Some(why) = exposed(&at).or_else(|| exposed_name(&at, &child)) {
+                    return Some(why);
+                }
+                match std::fs::read_link(&child) {
+                    Ok(target) if links < LINKS => {
+                        links += 1;
+                        way.extend(parts(&target));
+                    }
+                    _ => at = child,
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
 /// Why others than root and this agent's user can take names in `folder` away, and put others in their place.
 pub fn exposed(folder: &Path) -> Option<String> {
     let there = folder.metadata().ok()?;
-    // In a user namespace root is a stranger.
-    let root = Path::new("/").metadata().map_or(0, |root| root.uid());
-    let trusted = [root, 0, rustix::process::geteuid().as_raw()].contains(&there.uid());
-    let who = if !trusted {
+    let who = if !is_trusted(&there) {
         format!("belongs to user {}", there.uid())
     } else if there.mode() & 0o022 != 0 && there.mode() & 0o1000 == 0 {
         format!("may be written by others (mode {:04o})", there.mode() & 0o7777)
@@ -207,6 +238,26 @@ pub fn exposed(folder: &Path) -> Option<String> {
         "{shown} {who}, who can put another folder in the place of one in it: give it to root (chown root {shown}; \
          chmod go-w {shown})"
     ))
+}
+
+/// Why another user may rename `child` in `folder`, where all may write and each rename what is his (sticky).
+fn exposed_name(folder: &Path, child: &Path) -> Option<String> {
+    let owner = child.symlink_metadata().ok().filter(|child| !is_trusted(child))?.uid();
+    let shown = child.display();
+    (folder.metadata().ok()?.mode() & 0o022 != 0).then(|| {
+        format!(
+            "{shown} belongs to user {owner}, who can rename it and put another in its place, as {} may be written by \
+             others: give it to root (chown -h root {shown})",
+            folder.display()
+        )
+    })
+}
+
+/// Whether a file belongs to root or this agent's user.
+fn is_trusted(file: &Metadata) -> bool {
+    // In a user namespace root is a stranger.
+    let root = Path::new("/").metadata().map_or(0, |root| root.uid());
+    [root, 0, rustix::process::geteuid().as_raw()].contains(&file.uid())
 }
 
 /// Absolute, and spelt in the one way in which every file below a folder begins with the folder's path.
@@ -322,7 +373,34 @@ mod tests {
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&above, Some(4242), None).unwrap();
             assert!(roots(&root).exposed().unwrap().contains("/above belongs to user 4242"));
+            std::os::unix::fs::chown(&above, Some(0), None).unwrap();
+            // Where all may write, the owner of a folder may rename it.
+            std::os::unix::fs::chown(&root, Some(4242), None).unwrap();
+            assert_eq!(roots(&root).exposed(), None);
+            mode(&above, 0o1777);
+            assert!(roots(&root).exposed().unwrap().contains("/above/root belongs to user 4242"));
         }
+    }
+
+    #[test]
+    fn a_way_leads_over_links() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for folder in ["yard", "yard/root", "plain"] {
+            std::fs::create_dir(path(folder)).unwrap();
+        }
+        symlink("yard/root", path("link")).unwrap();
+        symlink("../plain", path("yard/back")).unwrap();
+        assert_eq!(exposed_way(&path("link")), None);
+        std::fs::set_permissions(path("yard"), std::fs::Permissions::from_mode(0o777)).unwrap();
+        // The link's own folder is safe, where it leads is not; and the other way round.
+        for link in ["link", "yard/back"] {
+            let why = exposed_way(&path(link)).unwrap_or_else(|| panic!("{link} is taken"));
+            assert!(why.contains("/yard may be written by others"), "{why}");
+        }
+        symlink("loop", path("loop")).unwrap();
+        assert_eq!(exposed_way(&path("loop")), None, "it leads nowhere, and is looked at for a time");
     }
 
     #[test]

@@ -163,7 +163,7 @@ fn at(vnic: &Located<Vnic>, key: &str, message: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{VfOptions, parse, testing};
+    use crate::{SocketMode, VfOptions, parse, testing};
 
     fn placed(vnics: Vec<Vnic>) -> Vec<Located<Vnic>> {
         let place = |(i, value)| Located { value, file: "t.toml".into(), line: i * 10 + 1 };
@@ -175,6 +175,23 @@ mod tests {
         assert_eq!(check_set(&placed(vec![a.clone(), b.clone()])), Ok(()));
         change(&mut a, &mut b);
         check_set(&placed(vec![a, b])).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn a_socket_that_is_made_has_no_long_name() {
+        let checked = |length: usize, mode| {
+            let mut vnic = testing::vnic("alpha");
+            let path = format!("/run/vm/{}", "x".repeat(length)).into();
+            vnic.attach = Attach::VhostUser { path, mode, owner: Default::default() };
+            vnic.check()
+        };
+        assert_eq!(checked(80, SocketMode::Server), Ok(()));
+        assert_eq!(checked(81, SocketMode::Client), Ok(()));
+        let refused = checked(81, SocketMode::Server).unwrap_err();
+        assert!(
+            refused[0].to_string().contains("has 81 bytes; one that is made takes at most 80"),
+            "{refused:?}"
+        );
     }
 
     #[test]

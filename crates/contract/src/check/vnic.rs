@@ -14,6 +14,10 @@ pub struct Problem {
     pub message: String,
 }
 
+/// Longest name, in its folder, of a socket that is made, bytes: with the folder's descriptor before it
+/// (`/proc/self/fd/N/`) it has room in an address (108 bytes, unix(7)).
+pub const LONGEST_SOCKET_NAME: usize = 80;
+
 pub(crate) const WEIGHT: RangeInclusive<u32> = 1..=1000;
 pub(crate) const MTU: RangeInclusive<u16> = 68..=u16::MAX;
 pub(crate) const QUEUES: RangeInclusive<u16> = 1..=64;
@@ -121,8 +125,17 @@ impl Rules {
 fn attach(rules: &mut Rules, attach: &Attach) {
     match attach {
         Attach::VhostUser { path, mode, owner } => {
+            let name = path.file_name().map_or(0, |name| name.len());
             if let Err(message) = socket_path(path) {
                 rules.broken("attach.vhost-user", message);
+            } else if *mode == SocketMode::Server && name > LONGEST_SOCKET_NAME {
+                rules.broken(
+                    "attach.vhost-user",
+                    format!(
+                        "the socket's name in its folder has {name} bytes; one that is made takes at most \
+                         {LONGEST_SOCKET_NAME}"
+                    ),
+                );
             }
             if *mode == SocketMode::Client {
                 let set = [
