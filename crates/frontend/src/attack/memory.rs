@@ -23,10 +23,26 @@ const FRAME: u32 = 1000;
 /// # Errors
 /// Too little memory on this machine.
 pub fn punch_holes(target: &Target<'_>, bytes: u64) -> io::Result<()> {
+    punch(target, bytes, 0)
+}
+
+/// The same, of a file that has as many pages as it is long all the time: the others are behind its end.
+///
+/// # Errors
+/// Too little memory on this machine.
+pub fn punch_holes_unseen(target: &Target<'_>, bytes: u64) -> io::Result<()> {
+    punch(target, bytes, bytes)
+}
+
+/// Punches holes into a file with `behind` bytes of pages behind its end.
+fn punch(target: &Target<'_>, bytes: u64, behind: u64) -> io::Result<()> {
     let options = Options { memory_size: bytes, ..Options::default() };
     target.again(|| {
         let mut front = target.connect(options.clone())?;
         let memory = Arc::clone(front.memory());
+        if behind > 0 {
+            fallocate(memory.fd(), FallocateFlags::KEEP_SIZE, bytes, behind).map_err(io::Error::from)?;
+        }
         let punching = AtomicBool::new(true);
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -190,10 +190,10 @@ impl Watch {
     fn look_into(&mut self, took: u64) {
         let stray = self.stray.take();
         let Some(wait) = self.look().or(stray) else { return };
-        // What the host swapped out is no hole that was overlooked.
-        self.by_another |= self.on && !wait.disk;
-        self.unexplained += took;
         let now = clock();
+        // What the host swapped out is no hole that was overlooked. No port may be watched: no file had a hole.
+        self.by_another |= now <= self.until && !wait.disk;
+        self.unexplained += took;
         if self.unexplained >= ASK && now.saturating_sub(self.asked) >= ASK_AGAIN {
             (self.unexplained, self.asked) = (0, now);
             let by_another = std::mem::take(&mut self.by_another);
@@ -363,6 +363,7 @@ mod tests {
         let (mut watch, troubled) = watch();
         watch.on = true;
         watch.ports.insert(3);
+        watch.until = u64::MAX;
         let now = Usage::now();
         watch.base = Usage { faults: now.faults - 1, sleeps: now.sleeps - 1, ..now };
         (watch, troubled)
@@ -429,13 +430,15 @@ mod tests {
                     watch.look_into(clock() - began);
                 }
                 match troubled.try_recv() {
-                    // A port that is not it is watched first.
+                    // No port is watched first: no file seems to have a hole.
                     Ok((_, Trouble::HeldUp { by_another })) => {
                         assert!(by_another || !suspected);
                         suspected = true;
                         asked = by_another;
                         let mut ports = PortSet::EMPTY;
-                        ports.insert(if asked { 7 } else { 3 });
+                        if asked {
+                            ports.insert(7);
+                        }
                         watch.start(ports, PortSet::EMPTY);
                     }
                     Ok((7, Trouble::Held { event, began })) => {

@@ -36,11 +36,21 @@ fn send_from(front: &mut FrontEnd, at: u64, len: usize) -> bool {
 
 #[test]
 fn holes_are_punched_at_the_expense_of_whoever_punches_them() {
+    punched_at_their_expense(attack::memory::punch_holes);
+}
+
+/// By its blocks the file is whole: it has others behind its end.
+#[test]
+fn holes_that_are_hidden_are_found() {
+    punched_at_their_expense(attack::memory::punch_holes_unseen);
+}
+
+fn punched_at_their_expense(attack: fn(&Target<'_>, u64) -> std::io::Result<()>) {
     let host = TestSwitch::new(1);
     host.add(&contract(&vnic("hostile", 3, "")));
     let pulse = Pulse::start(&host);
-    let punch = |socket: std::path::PathBuf, stop: &AtomicBool, steps: &std::sync::atomic::AtomicU64| {
-        attack::memory::punch_holes(&Target { socket: &socket, stop, steps }, PUNCHED)
+    let punch = move |socket: std::path::PathBuf, stop: &AtomicBool, steps: &std::sync::atomic::AtomicU64| {
+        attack(&Target { socket: &socket, stop, steps }, PUNCHED)
     };
     let attacked = Attacked::by(punch, host.socket("hostile"));
     attacked.wait_for(1);
