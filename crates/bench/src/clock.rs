@@ -113,12 +113,16 @@ mod tests {
 
     #[test]
     fn schedstat_counts_on() {
-        let name = std::thread::current().name().unwrap_or("?")[..8].to_owned();
-        for taken in [Taken::here().unwrap(), Taken::of(std::process::id(), &name).unwrap()] {
-            let before = taken.read().unwrap();
-            std::thread::yield_now();
-            assert!(taken.read().unwrap() >= before);
-        }
+        // A thread of this name alone: those of other tests may end while they are read.
+        const NAME: &str = "counts-on";
+        let counts = || {
+            for taken in [Taken::here().unwrap(), Taken::of(std::process::id(), NAME).unwrap()] {
+                let before = taken.read().unwrap();
+                std::thread::yield_now();
+                assert!(taken.read().unwrap() >= before);
+            }
+        };
+        std::thread::Builder::new().name(NAME.to_owned()).spawn(counts).unwrap().join().unwrap();
         assert_eq!(Taken::nobody().read().unwrap(), 0);
         let error = Taken::of(std::process::id(), "no such thread").unwrap_err();
         assert!(error.to_string().contains("no such thread"), "{error}");
