@@ -85,8 +85,8 @@ def test_without(tmp_path: Path) -> None:
 def test_descriptors_run_out(tmp_path: Path) -> None:
     """The port for which there are none left is refused with the reason, and the first one stays."""
     need_commands("prlimit")
-    with Host(tmp_path, switch_wrapper=["prlimit", "--nofile=640:640"]) as host:
-        assert re.search(r"enough for 1 ports of one queue pair.*limit.*640", host.switch.output())
+    with Host(tmp_path, switch_wrapper=["prlimit", "--nofile=690:690"]) as host:
+        assert re.search(r"enough for 1 ports of one queue pair.*limit.*690", host.switch.output())
         host.apply(vhost_user_vnic("a", host.folder / "a.sock", MAC["a"]))
         second = host.file(vhost_user_vnic("b", host.folder / "b.sock", MAC["b"]))
         done = host.try_cli("apply", "-f", second)
