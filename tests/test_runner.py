@@ -4,9 +4,11 @@ import importlib.machinery
 import importlib.util
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -100,6 +102,34 @@ def test_what_failed_without_a_name_has_failed(runner: ModuleType, tmp_path: Pat
     assert counts.failed >= 1
     assert not counts.unstable
     assert (tmp_path / "calls").read_text() == "call\n"
+
+
+HANGS = """\
+#!/bin/sh
+# The first test leaves a process that holds the output; the second one hangs.
+(sleep 300 & echo "$!" >left)
+sh -c 'echo "test good ... ok"; sleep 301'
+echo 'error: test failed, to rerun pass `-p some --test hangs`'
+echo "test other ... ok"
+echo "test result: ok. 1 passed; 0 failed; 0 ignored"
+exit 101
+"""
+
+
+def test_what_hangs_is_killed_and_the_rest_runs(
+    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a test that never ends nor a process that one left behind keeps the others waiting."""
+    monkeypatch.setattr(runner, "SILENCE", 2.0)
+    monkeypatch.setattr(runner, "HELD_OPEN", 1.0)
+    program = tmp_path / "cargo"
+    program.write_text(HANGS)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    began = time.monotonic()
+    counts = runner.cargo_test("--workspace")
+    os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
+    assert time.monotonic() - began < 60
+    assert (counts.passed, counts.failed) == (1, 1)
 
 
 TESTS = """\
