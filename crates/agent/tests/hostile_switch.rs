@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::fake_switch::open_descriptors;
 use common::{Lab, RunningAgent, identity, until};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -376,6 +377,8 @@ fn a_switch_that_is_slow_delays_no_query_and_other_changes_by_a_bounded_time() {
             rounds += 1;
         }
         println!("kind {kind}: {rounds} rounds of six queries, the longest took {longest:?}");
+        let accepted = switch.state().accepted;
+        println!("{accepted} connections so far; open descriptors: {:?}", open_descriptors().unwrap());
         assert!(rounds >= 3, "{rounds} rounds in 15 s");
         // The reconciler is not kept waiting all the time: what does not concern the switch is done soon.
         let began = Instant::now();

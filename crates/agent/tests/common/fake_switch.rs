@@ -1,12 +1,12 @@
 //! The switch's side of the control socket, without any data plane.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use tidegate_contract::Host;
 use tidegate_switch::control::channel::{receive, send};
@@ -42,10 +42,27 @@ pub struct State {
     pub region: Option<Region>,
     /// Who is told what it takes to go on without this switch.
     pub keepers: Vec<OwnedFd>,
-    /// What somebody who has taken it over does instead of answering.
+    /// What an attacker with this switch does instead of answering.
     pub lie: Option<Lie>,
+    /// Connections that it has accepted since it was made.
+    pub accepted: u64,
     descriptors: BTreeMap<String, Vec<OwnedFd>>,
-    connections: Vec<UnixStream>,
+    /// Those whose thread still reads them: a thread that ends closes its connection.
+    connections: Vec<Weak<UnixStream>>,
+}
+
+impl State {
+    fn accept(&mut self, stream: &Arc<UnixStream>) {
+        self.accepted += 1;
+        self.connections.retain(|connection| connection.strong_count() > 0);
+        self.connections.push(Arc::downgrade(stream));
+    }
+
+    fn hang_up(&mut self) {
+        for connection in self.connections.drain(..).filter_map(|connection| connection.upgrade()) {
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }
+    }
 }
 
 static STARTS: AtomicU64 = AtomicU64::new(1);
@@ -72,32 +89,41 @@ impl FakeSwitch {
         let over = Arc::new(AtomicBool::new(false));
         let (state, done) = (Arc::clone(&self.state), Arc::clone(&over));
         let thread = std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                if done.load(Ordering::SeqCst) {
-                    return;
-                }
-                let stream = stream.unwrap();
-                state.lock().unwrap().connections.push(stream.try_clone().unwrap());
-                let state = Arc::clone(&state);
-                std::thread::spawn(move || serve(&stream, &state));
+            if let Err(error) = accept(&listener, &state, &done) {
+                // With one descriptor less, those that are open can be counted.
+                drop(listener);
+                let accepted = lock(&state).accepted;
+                panic!(
+                    "the fake switch takes no connection after {accepted}: {error}; open descriptors: {:?}",
+                    open_descriptors()
+                );
             }
         });
         self.running = Some(Running { over, thread });
     }
 
     /// As after a kill: every connection and descriptor is gone.
+    ///
+    /// # Panics
+    /// A thread of this switch has panicked; not where the caller panics already, which would abort all tests.
     pub fn kill(&mut self) {
         let Some(running) = self.running.take() else { return };
         running.over.store(true, Ordering::SeqCst);
         drop(UnixStream::connect(&self.path));
-        running.thread.join().unwrap();
+        let ended = running.thread.join();
         let mut state = self.state();
-        for connection in state.connections.drain(..) {
-            let _ = connection.shutdown(std::net::Shutdown::Both);
-        }
+        state.hang_up();
         state.descriptors.clear();
         state.keepers.clear();
+        drop(state);
         let _ = std::fs::remove_file(&self.path);
+        if std::thread::panicking() {
+            return;
+        }
+        if let Err(panic) = ended {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(!self.state.is_poisoned(), "a thread of the fake switch panicked while it answered");
     }
 
     pub fn restart(&mut self) {
@@ -106,14 +132,14 @@ impl FakeSwitch {
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+        lock(&self.state)
     }
 
     pub fn ports(&self) -> Vec<String> {
         self.state().ports.keys().cloned().collect()
     }
 
-    /// Somebody takes it over: what it is asked from now on is answered by `lie`. Conversations begin anew.
+    /// An attacker takes it over: `lie` answers every question from now on. Conversations begin anew.
     pub fn taken_over(
         &self,
         lie: impl Fn(&UnixStream, &Request, &[OwnedFd]) -> bool + Send + Sync + 'static,
@@ -121,9 +147,7 @@ impl FakeSwitch {
         let mut state = self.state();
         state.lie = Some(Arc::new(lie));
         state.keepers.clear();
-        for connection in state.connections.drain(..) {
-            let _ = connection.shutdown(std::net::Shutdown::Both);
-        }
+        state.hang_up();
     }
 
     /// It is as it was.
@@ -143,13 +167,43 @@ impl Drop for FakeSwitch {
     }
 }
 
+/// The state, also after a thread has panicked with it: that thread's panic is the one to be read.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The descriptors that this process has open, by what they lead to. The agent of a test runs in it, too.
+pub fn open_descriptors() -> io::Result<BTreeMap<String, usize>> {
+    let mut kinds = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        // One that was closed meanwhile leads nowhere.
+        let Ok(target) = std::fs::read_link(entry?.path()) else { continue };
+        let kind = target.to_string_lossy().split([':', ' ']).next().unwrap_or_default().to_owned();
+        *kinds.entry(kind).or_default() += 1;
+    }
+    Ok(kinds)
+}
+
+/// Gives each connection a thread, until it is over.
+fn accept(listener: &UnixListener, state: &Arc<Mutex<State>>, over: &AtomicBool) -> io::Result<()> {
+    loop {
+        let stream = Arc::new(listener.accept()?.0);
+        if over.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        lock(state).accept(&stream);
+        let state = Arc::clone(state);
+        std::thread::Builder::new().spawn(move || serve(&stream, &state))?;
+    }
+}
+
 fn serve(stream: &UnixStream, state: &Mutex<State>) {
     while let Ok(Some((request, descriptors))) = receive::<Request>(stream) {
-        let lie = state.lock().unwrap().lie.clone();
+        let lie = lock(state).lie.clone();
         if lie.is_some_and(|lie| lie(stream, &request, &descriptors)) {
             continue;
         }
-        let mut state = state.lock().unwrap();
+        let mut state = lock(state);
         let sent = match answer(&mut state, request, descriptors) {
             Reply::Hello(hello) => {
                 let region = state.region.as_ref().unwrap();
