@@ -25,6 +25,16 @@ def test_guest_runs_commands(tmp_path: Path) -> None:
 
 @pytest.mark.lab
 @pytest.mark.abreast
+def test_guest_runs_commands_while_tmp_is_mounted_over(tmp_path: Path) -> None:
+    """A command does not depend on a folder over which systemd, or a test, mounts something meanwhile."""
+    with Guest(tmp_path / "g") as guest:
+        guest.run("(while true; do mount -t tmpfs none /tmp; umount /tmp; done) >/dev/null 2>&1 &")
+        for number in range(50):
+            assert guest.run(f"echo {number}") == f"{number}\n"
+
+
+@pytest.mark.lab
+@pytest.mark.abreast
 def test_two_guests_on_a_link(tmp_path: Path) -> None:
     """Two guests joined by a Unix socket ping each other."""
     link = tmp_path / "link.sock"

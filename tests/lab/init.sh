@@ -38,14 +38,15 @@ done
 # /dev was moved away; commands, and a shell's second process, read from this device.
 $b mknod /dev/null c 1 3
 
-# Runs commands in the root folder $1.
+# Runs commands in the root folder $1. They come through a file in that folder itself: over any below it, such as
+# /tmp, systemd or a test may mount something between writing the file and reading it.
 serve() {
     $b echo "0 0 - -" >&3
     while read -r seq seconds command <&3; do
-        $b echo "$command" | $b base64 -d >"$1/tmp/.command"
+        $b echo "$command" | $b base64 -d >"$1/.command"
         $b timeout -s KILL "$seconds" $b chroot "$1" /usr/bin/env -i \
             PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
-            /bin/sh /tmp/.command </dev/null >/rw/stdout 2>/rw/stderr 3<&-
+            /bin/sh /.command </dev/null >/rw/stdout 2>/rw/stderr 3<&-
         status=$?
         out=$($b base64 -w 0 /rw/stdout)
         err=$($b base64 -w 0 /rw/stderr)
@@ -64,8 +65,13 @@ for folder in /new/etc/systemd/system /new/usr/lib/systemd/system/sysinit.target
     $b mount -t tmpfs none "$folder"
 done
 $b rm -f /new/.dockerenv
-# What systemd runs in has to be the root folder of all.
-serve /proc/1/root &
+# What systemd runs in has to be the root folder of all; until it is, process 1 is in the initramfs.
+(
+    while [ -e /proc/1/root/modules/order ]; do
+        $b sleep 0.1
+    done
+    serve /proc/1/root
+) &
 cd /new || fail "no root"
 $b mount --move . /
 exec $b chroot . /lib/systemd/systemd --unit=systemd-journald.service 3<&-
