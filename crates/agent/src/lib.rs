@@ -22,10 +22,12 @@
 //! - `paths`: the paths that contracts name, and what is done there
 //! - `watchdog`: what the service manager is told as long as all of it turns
 //! - `durable`, `lock`: files that survive a crash; one agent per state directory and network namespace
+//! - [`drops`]: why frames were dropped at other places than the switch
 //! - `cut`: where an agent may die, for tests
 
 pub mod api;
 mod cut;
+pub mod drops;
 mod durable;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

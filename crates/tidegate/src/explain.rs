@@ -1,34 +1,45 @@
 //! Reasons and causes in plain words.
 
 use crate::format::duration;
+use tidegate_agent::drops::{NetdevDrop, NicDrop};
 use tidegate_switch::stats::{DropReason, Miss, MissCause};
 
-/// What a drop reason means and, where something can be done, what. `label` is
-/// [`DropReason::label`]; of a newer switch it may be one this program does not know.
+/// What a drop reason means and, where something can be done, what. `label` is that of a [`DropReason`], a
+/// [`NetdevDrop`] or a [`NicDrop`]; of a newer agent or switch it may be one this program does not know.
 pub fn drop_reason(label: &str) -> &'static str {
-    // Of the kernel's netdevs.
-    match label {
-        "policed" => return "more than its `tx.max`, and `tx.method` says that it does not wait",
-        "over_burst" => {
-            return "a super-frame larger than its `tx.burst`, which the kernel cannot cut: raise it, or turn segmentation \
-                    offload off in the guest";
+    let of_netdev = || NetdevDrop::of_label(label).map(netdev_drop);
+    let of_nic = || NicDrop::of_label(label).map(nic_drop);
+    let known = DropReason::of_label(label).map(switch_drop).or_else(of_netdev).or_else(of_nic);
+    known.unwrap_or("a reason this program does not know; it is older than the switch or the agent")
+}
+
+fn netdev_drop(reason: NetdevDrop) -> &'static str {
+    match reason {
+        NetdevDrop::Policed => "more than its `tx.max`, and `tx.method` says that it does not wait",
+        NetdevDrop::OverBurst => {
+            "a super-frame larger than its `tx.burst`, which the kernel cannot cut: raise it, or turn segmentation \
+             offload off in the guest"
         }
-        "unknown_headers" => {
-            return "a super-frame whose headers cannot be followed, so that its bytes on the wire are not known: turn \
-                    segmentation offload off in the guest";
+        NetdevDrop::UnknownHeaders => {
+            "a super-frame whose headers cannot be followed, so that its bytes on the wire are not known: turn \
+             segmentation offload off in the guest"
         }
-        "double_tagged" => {
-            return "a super-frame behind more than one VLAN tag, which the kernel would damage while it waits for `tx.max`: \
-                    turn segmentation offload off in the guest, or write `tx.method = \"police\"`";
+        NetdevDrop::DoubleTagged => {
+            "a super-frame behind more than one VLAN tag, which the kernel would damage while it waits for `tx.max`: \
+             turn segmentation offload off in the guest, or write `tx.method = \"police\"`"
         }
-        "ring_full" => return "the receiver took nothing for as long as its ring had room",
-        "kernel" => return "the kernel dropped it on its way",
-        "nic" => return "the NIC dropped it, and does not say why",
-        _ => {}
+        NetdevDrop::RingFull => "the receiver took nothing for as long as its ring had room",
+        NetdevDrop::Kernel => "the kernel dropped it on its way",
     }
-    let Some(reason) = DropReason::ALL.iter().find(|r| r.label() == label) else {
-        return "a reason this program does not know; it is older than the switch";
-    };
+}
+
+fn nic_drop(reason: NicDrop) -> &'static str {
+    match reason {
+        NicDrop::Nic => "the NIC dropped it, and does not say why",
+    }
+}
+
+fn switch_drop(reason: DropReason) -> &'static str {
     match reason {
         DropReason::Malformed => {
             "headers or an offload request that make no sense: a fault of the sender's driver"
@@ -136,7 +147,7 @@ fn wait(cause: MissCause, ns: u64, miss: &Miss) -> String {
 
 /// What a cause of misses means.
 pub fn cause(label: &str) -> &'static str {
-    match MissCause::ALL.iter().find(|c| c.label() == label) {
+    match MissCause::of_label(label) {
         Some(MissCause::Tokens) => "waited for its own envelope: sent faster than `tx.max` and `tx.burst`",
         Some(MissCause::Queue) => "waited behind other frames in the receiver's queue",
         Some(MissCause::Buffers) => "the receiving guest offered no buffers",
@@ -178,10 +189,16 @@ mod tests {
         for of in MissCause::ALL {
             assert!(!cause(of.label()).contains("older than"), "{}", of.label());
         }
-        let others =
-            ["policed", "over_burst", "unknown_headers", "double_tagged", "ring_full", "kernel", "nic"];
-        for reason in others {
-            assert!(!drop_reason(reason).contains("older than"), "{reason}");
+        for reason in NetdevDrop::ALL {
+            assert!(
+                DropReason::of_label(reason.label()).is_none(),
+                "{} is also the switch's",
+                reason.label()
+            );
+            assert_eq!(drop_reason(reason.label()), netdev_drop(*reason));
+        }
+        for reason in NicDrop::ALL {
+            assert_eq!(drop_reason(reason.label()), nic_drop(*reason));
         }
         assert!(drop_reason("new").contains("older than the switch"));
     }

@@ -3,12 +3,13 @@
 //! As with waits, measuring is no part of the promise: where it cannot be had, the vNIC says why.
 
 use super::observe::netdev;
+use crate::drops::NetdevDrop;
 use std::collections::BTreeMap;
 use tidegate_contract::{Method, Vnic};
 use tidegate_kernel::deadline::DeadlineError;
 use tidegate_kernel::{DeadlineMeter, Delays, Loss, MissSeen, Network, Part, Promise};
 use tidegate_switch::stats::layout::MISSES;
-use tidegate_switch::stats::{Delay, Histogram, Miss, MissCause, VnicStats, time_of_day};
+use tidegate_switch::stats::{Delay, DropReason, Histogram, Miss, MissCause, VnicStats, time_of_day};
 
 /// The programs, while there is a deadline.
 #[derive(Debug, Default)]
@@ -107,9 +108,9 @@ fn miss(number: u64, to: &str, deadline: u64, seen: &MissSeen) -> Miss {
     let [worker, queue, buffers] = seen.parts;
     let cause = seen.lost.map_or_else(|| of_part(seen.longest()), of_loss);
     let dropped = seen.lost.map(|loss| match loss {
-        Loss::QueueFull => "queue_full",
-        Loss::RingFull => "ring_full",
-        Loss::Other => "kernel",
+        Loss::QueueFull => DropReason::QueueFull.label(),
+        Loss::RingFull => NetdevDrop::RingFull.label(),
+        Loss::Other => NetdevDrop::Kernel.label(),
     });
     Miss {
         number,

@@ -5,6 +5,7 @@ use super::settle::placed;
 use super::shape::Senders;
 use super::unknown::unknown;
 use super::{Beside, KernelPlace, deadlines, shape};
+use crate::drops::NetdevDrop;
 use crate::place::{InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
@@ -15,7 +16,7 @@ use tidegate_kernel::{
     Link, Network, Policed, Port, Queue, Refusal, Shaping, Theirs, Ways, no_shares_at, owner, refusals,
 };
 use tidegate_switch::control::Connection;
-use tidegate_switch::stats::{Traffic, VnicStats};
+use tidegate_switch::stats::{DropReason, Traffic, VnicStats};
 
 impl KernelPlace {
     /// [`Place::observe`](crate::place::Place::observe).
@@ -259,12 +260,12 @@ fn counted(vnic: &Vnic, index: u32, link: &Link, seen: &Seen<'_>) -> VnicStats {
     let marks = dropped_at_marks(link).unwrap_or_default();
     let unknown_headers = marks.unknown_headers + policed(link).unwrap_or_default().unknown_headers;
     let dropped = [
-        ("over_burst", marks.over_burst),
-        ("unknown_headers", unknown_headers),
-        ("double_tagged", seen.double_tagged(index)),
+        (NetdevDrop::OverBurst, marks.over_burst),
+        (NetdevDrop::UnknownHeaders, unknown_headers),
+        (NetdevDrop::DoubleTagged, seen.double_tagged(index)),
     ];
     let dropped = dropped.into_iter().filter(|(_, count)| *count > 0);
-    counted.tx.dropped.extend(dropped.map(|(reason, count)| (reason.to_owned(), count)));
+    counted.tx.dropped.extend(dropped.map(|(reason, count)| (reason.label().to_owned(), count)));
     counted
 }
 
@@ -297,11 +298,11 @@ fn limited(vnic: &Vnic, index: u32, link: &Link, seen: &Seen<'_>) -> VnicStats {
                 wire_frames: policed.frames,
                 wire_bytes: policed.bytes,
                 dropped: (policed.dropped > 0)
-                    .then(|| ("policed".to_owned(), policed.dropped))
+                    .then(|| (NetdevDrop::Policed.label().to_owned(), policed.dropped))
                     .into_iter()
                     .collect(),
             },
-            rx: traffic(egress, "queue_full"),
+            rx: traffic(egress, DropReason::QueueFull),
             ..VnicStats::default()
         };
     }
@@ -310,8 +311,8 @@ fn limited(vnic: &Vnic, index: u32, link: &Link, seen: &Seen<'_>) -> VnicStats {
     VnicStats {
         name: vnic.name.clone(),
         throttled: tx.is_some_and(|c| c.backlog > 0),
-        tx: traffic(tx, "pool_full"),
-        rx: traffic(rx, "queue_full"),
+        tx: traffic(tx, DropReason::PoolFull),
+        rx: traffic(rx, DropReason::QueueFull),
         ..VnicStats::default()
     }
 }
@@ -324,14 +325,14 @@ fn policed(link: &Link) -> Option<Policed> {
     })
 }
 
-fn traffic(counters: Option<Counters>, full: &str) -> Traffic {
+fn traffic(counters: Option<Counters>, full: DropReason) -> Traffic {
     let Counters { bytes, packets, drops, .. } = counters.unwrap_or_default();
     Traffic {
         // The kernel counts segments only.
         frames: packets,
         wire_frames: packets,
         wire_bytes: bytes,
-        dropped: (drops > 0).then(|| (full.to_owned(), drops)).into_iter().collect(),
+        dropped: (drops > 0).then(|| (full.label().to_owned(), drops)).into_iter().collect(),
     }
 }
 

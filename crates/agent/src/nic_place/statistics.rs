@@ -1,6 +1,7 @@
 //! What a NIC counted of one function, as the agent shows it.
 
 use crate::api::types::{Figure, Quantity, Unknown};
+use crate::drops::NicDrop;
 use std::collections::BTreeMap;
 use tidegate_contract::Vnic;
 use tidegate_nic::counters::{self, Counted};
@@ -73,7 +74,10 @@ fn traffic(counted: &counters::Traffic) -> Option<Traffic> {
         frames,
         wire_frames: frames,
         wire_bytes: counted.bytes?.total,
-        dropped: dropped.map(|n| ("nic".to_owned(), n)).into_iter().collect::<BTreeMap<_, _>>(),
+        dropped: dropped
+            .map(|n| (NicDrop::Nic.label().to_owned(), n))
+            .into_iter()
+            .collect::<BTreeMap<_, _>>(),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Why a frame was dropped, and why a real-time frame missed its deadline.
 
 /// Defines an enum whose variants are counter indices with a label each.
+#[macro_export]
 macro_rules! reasons {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $label:literal,)+ }) => {
         $(#[$doc])*
@@ -17,6 +18,11 @@ macro_rules! reasons {
             /// The label used in metrics, JSON and tables.
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$variant => $label,)+ }
+            }
+
+            /// The value with this label; `None` where there is none.
+            pub fn of_label(label: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|value| value.label() == label)
             }
         }
     };
