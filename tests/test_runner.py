@@ -196,3 +196,15 @@ def test_everything_is_run() -> None:
     assert "deselected" not in found
     for source in ROOT.glob("crates/*/**/*.rs"):
         assert not re.search(r"^\s*#\[ignore", source.read_text(), re.MULTILINE), source
+
+
+def test_a_session_that_takes_too_long_ends_and_has_failed(
+    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests that were not run are no success, nor is the one that failed before tried again."""
+    monkeypatch.setattr(runner, "SESSION", 2)
+    slow = "import time\ndef test_a(): assert False\ndef test_b(): time.sleep(3)\ndef test_c(): pass\n"
+    (tmp_path / "test_slow.py").write_text(slow)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    abreast\n")
+    counts = runner.end_to_end([str(ROOT / ".venv/bin/pytest"), str(tmp_path)])
+    assert (counts.passed, counts.failed, counts.unstable) == (1, 2, [])
