@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import os
 import re
+import resource
 import signal
 import stat
 import subprocess
@@ -208,3 +209,22 @@ def test_a_session_that_takes_too_long_ends_and_has_failed(
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    abreast\n")
     counts = runner.end_to_end([str(ROOT / ".venv/bin/pytest"), str(tmp_path)])
     assert (counts.passed, counts.failed, counts.unstable) == (1, 2, [])
+
+
+def test_without_enough_descriptors_nothing_is_run(
+    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A limit that cannot be raised is said at once, not by tests that fail or wait for what never comes."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    cargo(tmp_path)
+    try:
+        monkeypatch.setattr(runner, "DESCRIPTORS", 1 << 40)
+        assert runner.main() == 1
+        assert "RLIMIT_NOFILE" in capsys.readouterr().err
+        assert not (tmp_path / "calls").exists()
+        monkeypatch.setattr(runner, "DESCRIPTORS", before[1])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        assert runner.enough_descriptors()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

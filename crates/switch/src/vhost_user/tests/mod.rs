@@ -68,7 +68,10 @@ impl Port {
     }
 
     fn dial(&self) -> UnixStream {
-        UnixStream::connect(&self.path).unwrap()
+        let stream = UnixStream::connect(&self.path).unwrap();
+        // An answer that never comes fails a test; it does not hang all of them.
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
     }
 
     fn device(&self) -> MutexGuard<'_, Device> {
