@@ -70,7 +70,7 @@ impl Port {
     fn dial(&self) -> UnixStream {
         let stream = UnixStream::connect(&self.path).unwrap();
         // An answer that never comes fails a test; it does not hang all of them.
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 
