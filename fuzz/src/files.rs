@@ -2,12 +2,11 @@
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
+use rustix::net::SendFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::LazyLock;
+use tidegate_service::scm;
 
 /// An eventfd, memory that is not sealed, a pipe.
 static OTHERS: LazyLock<[OwnedFd; 3]> = LazyLock::new(|| {
@@ -35,11 +34,5 @@ impl<'a> Files<'a> {
 
 /// Sends bytes with descriptors, where they find room at once.
 pub fn send(stream: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) -> bool {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !files.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(files));
-    }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    sendmsg(stream, &[IoSlice::new(bytes)], &mut control, flags).is_ok()
+    scm::send(stream, bytes, files, SendFlags::DONTWAIT).is_ok()
 }

@@ -9,11 +9,10 @@ mod common;
 use common::fake_switch::open_descriptors;
 use common::{Lab, RunningAgent, identity, until};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::SendFlags;
 use rustix::process::{Resource, getrlimit};
 use std::fs::File;
-use std::io::{IoSlice, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -24,7 +23,8 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_contract::{Attach, SocketMode, SocketOwner};
-use tidegate_switch::control::channel::{SCM_MAX, send};
+use tidegate_service::scm::{self, SCM_MAX};
+use tidegate_switch::control::channel::send;
 use tidegate_switch::control::keep::{self, Note, What};
 use tidegate_switch::control::message::{Hello, PROTOCOL, Reply, Request};
 use tidegate_switch::stats::Region;
@@ -99,18 +99,9 @@ fn descriptors() -> usize {
     links.filter(|link| link == Path::new("/dev/null")).count()
 }
 
-/// Sends bytes with as many copies of a descriptor as one message takes.
-fn send_many(
-    stream: &UnixStream,
-    bytes: &[u8],
-    fd: BorrowedFd<'_>,
-    count: usize,
-) -> rustix::io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = vec![fd; count];
-    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
+/// Sends bytes with copies of a descriptor.
+fn send_many(stream: &UnixStream, bytes: &[u8], fd: BorrowedFd<'_>, count: usize) -> io::Result<usize> {
+    scm::send(stream, bytes, &vec![fd; count], SendFlags::empty())
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What a service and the service manager that started it tell each other (sd_notify(3)).
+//! What a service and the service manager that started it tell each other (sd_notify(3)), and descriptors that processes
+//! pass each other.
 //!
 //! ```text
 //!  service ── READY=1, WATCHDOG=1, MAINPID= ──▶ socket NOTIFY_SOCKET ──▶ systemd
@@ -9,10 +10,12 @@
 //! - [`watchdog`]: how often it wants to hear that the service is alive
 //! - [`service_of`]: the service that a process belongs to
 //! - [`raise_descriptors`]: all file descriptors that the service may have
+//! - [`scm`]: descriptors that go with bytes over a Unix socket
 
 mod descriptors;
 mod group;
 mod notifier;
+pub mod scm;
 mod watchdog;
 
 pub use descriptors::raise_descriptors;

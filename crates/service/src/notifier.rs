@@ -9,15 +9,12 @@
 //!                          └▶ Release: the process it knew ends, and is not started anew
 //! ```
 
+use crate::scm;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, connect, sendmsg, socket_with,
-};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::ffi::OsStr;
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -96,36 +93,20 @@ impl Notifier {
 }
 
 fn send(socket: &OwnedFd, text: &str, flags: SendFlags, descriptor: Option<OwnedFd>) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
-    if !descriptors.is_empty() {
-        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    }
-    let bytes = [IoSlice::new(text.as_bytes())];
-    rustix::io::retry_on_intr(|| sendmsg(socket, &bytes, &mut ancillary, flags | SendFlags::NOSIGNAL))?;
-    Ok(())
+    scm::send(socket, text.as_bytes(), &descriptors, flags).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-    use std::io::IoSliceMut;
+    use rustix::net::RecvFlags;
     use std::os::unix::net::UnixDatagram;
 
     /// What the next message says, and the descriptors that came with it.
     fn receive(socket: &UnixDatagram) -> (String, Vec<OwnedFd>) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut bytes = [0; 64];
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        let got = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags).unwrap();
-        let rights = ancillary.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-            _ => None,
-        });
-        let descriptors = rights.flatten().collect();
+        let (mut bytes, mut descriptors) = ([0; 64], Vec::new());
+        let got = scm::receive(socket, &mut bytes, &mut descriptors, 4, RecvFlags::empty()).unwrap();
         (String::from_utf8(bytes[..got.bytes].to_vec()).unwrap(), descriptors)
     }
 

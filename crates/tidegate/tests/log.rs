@@ -9,11 +9,10 @@
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
 
 use rustix::event::epoll;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::SendFlags;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, IoSlice, PipeReader, PipeWriter, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -24,6 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidegate_contract::Vnic;
 use tidegate_frontend::front_end::{FrontEnd, Options};
+use tidegate_service::scm;
 use tidegate_switch::control::{Client, Connection, Link};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tidegate");
@@ -201,13 +201,9 @@ fn unpollable() -> Vec<OwnedFd> {
 }
 
 /// SET_VRING_KICK of virtqueue 1, with `kick` for its descriptor.
-fn send_kick(stream: &UnixStream, kick: &OwnedFd) -> rustix::io::Result<()> {
+fn send_kick(stream: &UnixStream, kick: &OwnedFd) -> std::io::Result<()> {
     let message: Vec<u8> = [12u32, 1, 8, 1, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let kicks = [kick.as_fd()];
-    ancillary.push(SendAncillaryMessage::ScmRights(&kicks));
-    sendmsg(stream, &[IoSlice::new(&message)], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
+    scm::send(stream, &message, &[kick.as_fd()], SendFlags::empty()).map(drop)
 }
 
 /// A front end that gives the switch things to complain about, as fast as it can.

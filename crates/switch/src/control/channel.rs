@@ -4,21 +4,16 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
+use rustix::net::{RecvFlags, SendFlags};
 use serde::{Serialize, de::DeserializeOwned};
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
+use tidegate_service::scm::{self, SCM_MAX};
 
 /// Most descriptors of one message: what a front end with 128 queue pairs has sent, and more.
 pub const MAX_DESCRIPTORS: usize = 1024;
-/// Most descriptors of one SCM_RIGHTS (unix(7)).
-pub const SCM_MAX: usize = 253;
 /// Longest message, bytes.
 pub const MAX_MESSAGE: usize = 16 << 20;
 /// Bytes of a message for which memory is taken before any of them came.
@@ -81,23 +76,12 @@ fn send_with(
     descriptors: &[BorrowedFd<'_>],
     end: Option<Instant>,
 ) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::other(format!("more than {SCM_MAX} descriptors")));
-    }
     let waiting = if end.is_some() { SendFlags::DONTWAIT } else { SendFlags::empty() };
     loop {
         wait(stream, PollFlags::OUT, end)?;
-        match rustix::net::sendmsg(
-            stream,
-            &[IoSlice::new(bytes)],
-            &mut ancillary,
-            SendFlags::NOSIGNAL | waiting,
-        ) {
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) if end.is_some() => {}
-            sent => return Ok(sent?),
+        match scm::send(stream, bytes, descriptors, waiting) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && end.is_some() => {}
+            sent => return sent,
         }
     }
 }
@@ -168,36 +152,19 @@ impl Incoming<'_> {
     fn fill(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
         let mut got = 0;
         while got < buffer.len() {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
-            // The kernel gives numbers to as many as there is room for, and closes the others.
-            let room = match (self.most - self.descriptors.len()).min(SCM_MAX) {
-                0 => 0,
-                count => rustix::cmsg_space!(ScmRights(count)),
-            };
-            let mut ancillary = RecvAncillaryBuffer::new(&mut space[..room]);
-            let part = &mut [IoSliceMut::new(&mut buffer[got..])];
             let waiting = if self.end.is_some() { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
             wait(self.stream, PollFlags::IN, self.end)?;
-            let flags = RecvFlags::CMSG_CLOEXEC | waiting;
-            let received = match rustix::net::recvmsg(self.stream, part, &mut ancillary, flags) {
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) if self.end.is_some() => continue,
+            let (part, room) = (&mut buffer[got..], self.most - self.descriptors.len());
+            let received = match scm::receive(self.stream, part, &mut self.descriptors, room, waiting) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.end.is_some() => continue,
                 other => other?,
             };
-            for message in ancillary.drain() {
-                if let RecvAncillaryMessage::ScmRights(received) = message {
-                    self.descriptors.extend(received);
-                }
-            }
-            if received.flags.contains(ReturnFlags::CTRUNC) {
-                return Err(io::Error::other(
-                    "descriptors of a message were lost: more than expected, or none left to this process \
+            if received.lost {
+                return Err(io::Error::other(format!(
+                    "descriptors of a message were lost: more than {}, or none left to this process \
                      (RLIMIT_NOFILE)",
-                ));
-            }
-            // Alignment makes room for one more.
-            if self.descriptors.len() > self.most {
-                return Err(io::Error::other(format!("more than {} descriptors in one message", self.most)));
+                    self.most
+                )));
             }
             match received.bytes {
                 0 if got == 0 => return Ok(false),

@@ -12,22 +12,15 @@
 //! in the statistics region: a connection kept at another count than that is not the
 //! one the front end knows.
 
-use super::channel::SCM_MAX;
 use crate::vhost_user::kept::{Kept, Number};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair, sockopt};
 use serde::{Deserialize, Serialize};
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use tidegate_service::scm::{self, SCM_MAX};
 
 /// Longest note, bytes: a connection of 128 queue pairs takes less.
 const LONGEST: usize = 192 << 10;
-/// For the descriptors of one note, bytes.
-const ROOM: usize = rustix::cmsg_space!(ScmRights(SCM_MAX));
 
 /// One thing that changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,14 +72,7 @@ pub fn send(socket: impl AsFd, note: &Note, descriptors: &[BorrowedFd<'_>]) -> i
     if bytes.len() > LONGEST {
         return Err(io::Error::other(format!("a note of {} bytes, at most {LONGEST}", bytes.len())));
     }
-    let mut space = [MaybeUninit::uninit(); ROOM];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::other(format!("more than {SCM_MAX} descriptors")));
-    }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::io::retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags))?;
-    Ok(())
+    scm::send(socket, &bytes, descriptors, SendFlags::DONTWAIT).map(drop)
 }
 
 /// What a switch tells, until it is gone.
@@ -108,7 +94,7 @@ impl Notes {
     /// The switch sent something else, or the system refused.
     #[expect(clippy::should_implement_trait, reason = "it fails")]
     pub fn next(&mut self) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
-        self.receive(RecvFlags::empty(), &mut [MaybeUninit::uninit(); ROOM])
+        self.receive(RecvFlags::empty(), SCM_MAX)
     }
 
     /// As [`next`](Self::next), without waiting.
@@ -116,7 +102,7 @@ impl Notes {
     /// # Errors
     /// As there; [`io::ErrorKind::WouldBlock`] where there is none.
     pub fn try_next(&mut self) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
-        self.receive(RecvFlags::DONTWAIT, &mut [MaybeUninit::uninit(); ROOM])
+        self.receive(RecvFlags::DONTWAIT, SCM_MAX)
     }
 
     /// As [`try_next`](Self::try_next), without the note's descriptors: this process never has them.
@@ -124,7 +110,7 @@ impl Notes {
     /// # Errors
     /// As there.
     pub fn try_next_alone(&mut self) -> io::Result<Option<Note>> {
-        Ok(self.receive(RecvFlags::DONTWAIT, &mut [])?.map(|(note, _)| note))
+        Ok(self.receive(RecvFlags::DONTWAIT, 0)?.map(|(note, _)| note))
     }
 
     /// Another descriptor of the socket: who shuts it down ends the conversation.
@@ -135,30 +121,14 @@ impl Notes {
         self.socket.try_clone()
     }
 
-    /// `space` is for descriptors; those that find no room in it are closed.
-    fn receive(
-        &mut self,
-        flags: RecvFlags,
-        space: &mut [MaybeUninit<u8>],
-    ) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
-        let mut ancillary = RecvAncillaryBuffer::new(space);
-        let received = loop {
-            let buffer = &mut [IoSliceMut::new(&mut self.buffer)];
-            match recvmsg(&self.socket, buffer, &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                other => break other?,
-            }
-        };
+    /// With at most `most` descriptors; the others are closed.
+    fn receive(&mut self, flags: RecvFlags, most: usize) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
         let mut descriptors = Vec::new();
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                descriptors.extend(received);
-            }
-        }
+        let received = scm::receive(&self.socket, &mut self.buffer, &mut descriptors, most, flags)?;
         if received.bytes == 0 {
             return Ok(None);
         }
-        if received.flags.contains(ReturnFlags::TRUNC) {
+        if received.cut {
             return Err(io::Error::other(format!("a note of more than {LONGEST} bytes")));
         }
         Ok(Some((serde_json::from_slice(&self.buffer[..received.bytes])?, descriptors)))

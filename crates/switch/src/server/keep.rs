@@ -9,7 +9,6 @@
 //! The port's thread waits [`PATIENCE`] for a subscriber that does not keep up,
 //! and not at all the next time; the workers never do.
 
-use crate::control::channel::SCM_MAX;
 use crate::control::keep::{self, Note, What};
 use crate::stats::layout::VnicSlot;
 use crate::vhost_user::Keeper;
@@ -20,6 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tidegate_service::scm::SCM_MAX;
 
 /// How long a subscriber is waited for.
 const PATIENCE: Duration = Duration::from_millis(100);

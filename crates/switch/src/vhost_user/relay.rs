@@ -12,16 +12,12 @@
 
 use super::connection::Connection;
 use super::kept::Kept;
-use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
-};
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use rustix::net::{RecvFlags, SendFlags};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
+use tidegate_service::scm;
 use vhost::vhost_user::message::{FrontendReq, MAX_ATTACHED_FD_ENTRIES, MAX_MSG_SIZE};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
@@ -96,19 +92,13 @@ impl Answer {
 }
 
 fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_ATTACHED_FD_ENTRIES))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    if descriptors.len() > MAX_ATTACHED_FD_ENTRIES {
         return Err(io::Error::other(format!("more than {MAX_ATTACHED_FD_ENTRIES} descriptors")));
     }
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        match sendmsg(stream, &[IoSlice::new(rest)], &mut control, SendFlags::NOSIGNAL) {
-            Ok(sent) => rest = &rest[sent..],
-            Err(Errno::INTR) => continue,
-            Err(error) => return Err(error.into()),
-        }
-        control.clear();
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let with = if sent == 0 { descriptors } else { &[] };
+        sent += scm::send(stream, &bytes[sent..], with, SendFlags::empty())?;
     }
     Ok(())
 }
@@ -119,20 +109,18 @@ fn receive(stream: &UnixStream) -> io::Result<Answer> {
     let mut answer = Answer::default();
     let mut got = 0;
     while got < bytes.len() {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_ATTACHED_FD_ENTRIES))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        match recvmsg(stream, &mut [IoSliceMut::new(&mut bytes[got..])], &mut control, flags) {
+        let part = &mut bytes[got..];
+        match scm::receive(
+            stream,
+            part,
+            &mut answer.descriptors,
+            MAX_ATTACHED_FD_ENTRIES,
+            RecvFlags::DONTWAIT,
+        ) {
             Ok(received) if received.bytes == 0 => break,
             Ok(received) => got += received.bytes,
-            Err(Errno::AGAIN) => break,
-            Err(Errno::INTR) => continue,
-            Err(error) => return Err(error.into()),
-        }
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                answer.descriptors.extend(received);
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
         }
     }
     bytes.truncate(got);

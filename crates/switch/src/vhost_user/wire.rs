@@ -14,11 +14,11 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use tidegate_service::scm::{self, SCM_MAX};
 use vhost::vhost_user::message::{FrontendReq, MAX_ATTACHED_FD_ENTRIES, MAX_MSG_SIZE};
 
 /// Bytes of a message header: code, flags and payload size, 32 bits each, in
@@ -53,9 +53,6 @@ pub enum Glance {
     /// The other side closed.
     Closed,
 }
-
-/// Most descriptors that come with one piece of bytes (unix(7)).
-const SCM_MAX: usize = 253;
 
 /// A message, taken.
 #[derive(Debug, Default)]
@@ -105,17 +102,7 @@ fn has_too_many(message: &Message, got: usize) -> Option<String> {
 
 /// Reads some bytes, and all descriptors that come with them, without waiting.
 fn take_some(stream: &UnixStream, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let received =
-        rustix::io::retry_on_intr(|| recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut control, flags))?;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            descriptors.extend(received);
-        }
-    }
-    Ok(received.bytes)
+    Ok(scm::receive(stream, bytes, descriptors, SCM_MAX, RecvFlags::DONTWAIT)?.bytes)
 }
 
 /// A front end's socket that nobody speaks on any more. When it is dropped, what was queued on it is closed: who
@@ -204,8 +191,8 @@ pub fn success(code: FrontendReq) -> [u8; HEADER_LEN + 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-    use std::io::{IoSlice, Read, Write};
+    use rustix::net::SendFlags;
+    use std::io::{Read, Write};
     use std::os::fd::{AsFd, BorrowedFd};
 
     fn message(code: u32, flags: u32, size: u32) -> Vec<u8> {
@@ -248,12 +235,7 @@ mod tests {
     }
 
     fn send_all(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
-        }
-        sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+        scm::send(stream, bytes, fds, SendFlags::empty()).unwrap();
     }
 
     /// Takes so many messages: how many descriptors came with each, and how many strayed.

@@ -8,15 +8,15 @@ use crate::scene::{
     Scene, case,
 };
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use std::io::{IoSlice, Read, Write};
-use std::mem::MaybeUninit;
+use rustix::net::SendFlags;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use tidegate_frontend::attack::counters::Waiters;
 use tidegate_frontend::attack::memory::{share_sparse, sparse_file};
 use tidegate_frontend::front_end::VERSION_1;
+use tidegate_service::scm;
 use vhost::vhost_user::message::FrontendReq::{self, *};
 
 /// A message as it is on the socket. Flags: 1 is the version, 8 asks for an acknowledgement.
@@ -29,10 +29,7 @@ fn words(words: &[u32]) -> Vec<u8> {
 }
 
 fn send_fds(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
-    sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+    scm::send(stream, bytes, fds, SendFlags::empty()).unwrap();
 }
 
 /// Says these bytes on a new connection.

@@ -634,13 +634,7 @@ proptest! {
         }
         let fds = [memory.fd(), memory.fd()];
         for (bytes, count) in &messages {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            if *count > 0 {
-                control.push(SendAncillaryMessage::ScmRights(&fds[..*count]));
-            }
-            let bytes = [IoSlice::new(bytes)];
-            if sendmsg(&raw, &bytes, &mut control, SendFlags::NOSIGNAL).is_err() {
+            if scm::send(&raw, bytes, &fds[..*count], SendFlags::empty()).is_err() {
                 break;
             }
         }

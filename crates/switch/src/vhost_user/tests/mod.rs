@@ -8,9 +8,8 @@ use super::listener::{PortConfig, PortThread, SocketEnd};
 use super::status::{ConnectionStatus, Snapshot, State};
 use device::Device;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use std::io::{IoSlice, Read, Write};
-use std::mem::MaybeUninit;
+use rustix::net::SendFlags;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -19,6 +18,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_frontend::front_end::{FrontEnd, Options};
 use tidegate_frontend::memory::SharedMemory;
+use tidegate_service::scm;
 use vhost::VhostUserMemoryRegionInfo;
 use vhost::vhost_user::message::FrontendReq;
 
@@ -132,13 +132,7 @@ fn reply(stream: &mut impl Read) -> [u8; 8] {
 }
 
 fn send_fds(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
-    }
-    let bytes = [IoSlice::new(bytes)];
-    sendmsg(stream, &bytes, &mut control, SendFlags::NOSIGNAL).unwrap();
+    scm::send(stream, bytes, fds, SendFlags::empty()).unwrap();
 }
 
 /// SET_MEM_TABLE of one region, in which the guest has been.
