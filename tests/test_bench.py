@@ -192,7 +192,7 @@ def test_cdf_keeps_the_tail() -> None:
 
 
 def test_hugepages_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as before, also after an error; and what is there already is left alone."""
+    """As many as before, also after an error; and those that are there already are left alone."""
     pages = tmp_path / "nr_hugepages"
     pages.write_text("8\n")
     monkeypatch.setattr(machine, "HUGEPAGES", pages)

@@ -1,4 +1,4 @@
-"""`tidegate demo`, left running and ended, as whoever runs the tests."""
+"""`tidegate demo`, left running and ended, as the user who runs the tests."""
 
 import json
 import signal

@@ -121,7 +121,7 @@ def test_damaged_state(host: Host) -> None:
 
 
 def test_stopped_switch(host: Host) -> None:
-    """A switch that is stopped hangs nobody, is said, and goes on as if nothing had been."""
+    """A switch that is stopped hangs no other program, is reported, and goes on as if nothing had been."""
     host.apply(vhost_user_vnic("a", host.folder / "a.sock", "52:54:00:00:07:01"))
     os.kill(host.switch.pid, signal.SIGSTOP)
     try:

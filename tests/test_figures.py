@@ -228,7 +228,7 @@ def test_no_figure_is_a_zero_that_is_none(scene: Scene) -> None:
             (promise,) = document["promises"]
             assert not zeros(promise) - {"host_latency_violations"}, promise
         for figure in document["figures"]:
-            # What nobody counts has no value and says why.
+            # A figure that is not counted has no value and says why.
             whole, _, part = figure["name"].partition(".")
             is_unknown = whole in unknown or (part == "frames" and "super-frames" in unknown)
             assert ("value" not in figure) == is_unknown, (name, figure, unknown)

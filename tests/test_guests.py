@@ -378,7 +378,7 @@ def test_deadline_wants_memory_that_is_there(host: Host) -> None:
 
 
 def test_killed_under_traffic(host: Host, tmp_path: Path) -> None:
-    """QEMU killed while it sends and receives: its port waits again, nobody else loses a frame."""
+    """QEMU killed while it sends and receives: its port waits again, no other port loses a frame."""
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     with Stack(tmp_path / "stack") as stack:
         host.apply(

@@ -1,4 +1,4 @@
-"""Nobody reaches another segment, and nobody sends under another's name."""
+"""No VM reaches another segment, and none sends under another's name."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -28,7 +28,7 @@ MAC = "52:54:00:00:0b:01"
 OTHER = "52:54:00:00:0b:02"
 
 SLACK = 3.0
-"""Seconds that a busy machine may take longer over what waits for nobody."""
+"""Seconds that a busy machine may take longer over work that waits for no other program."""
 
 
 @dataclass
@@ -321,7 +321,7 @@ def _dribbling(listener: socket.socket, stop: threading.Event) -> None:
 
 
 def _full(listener: socket.socket, stop: threading.Event) -> None:
-    """Accept nobody, with as many waiting as may."""
+    """Accept no connection, with as many waiting as may."""
     waiting = []
     while not stop.is_set():
         client = socket.socket(socket.AF_UNIX)

@@ -110,7 +110,7 @@ def test_a_rate_waits_for_the_link(igb: tuple[Guest, Pf, GuestAgent, list[str]])
 
 
 def test_what_cannot_be_had_is_refused(igb: tuple[Guest, Pf, GuestAgent, list[str]]) -> None:
-    """No such PF or VF, too much for the link, minima that nobody keeps: with the reason, and no change."""
+    """No such PF or VF, too much for the link, minima that cannot be kept: with the reason, and no change."""
     _, pf, agent, _ = igb
     before = pf.vfs()
     off = '[host.nic.eth0]\ncontrol = "off"\n'
@@ -193,7 +193,7 @@ def rates_are_those_of_the_traffic(guest: Guest, agent: GuestAgent, ping: str) -
         assert 0.2 < shown / rate < 5, (shown, rate)
     assert {"delay", "throttled", "super-frames"} <= view["unknown"].keys()
     assert rows["web"]["throttled"] is None
-    assert "throttled" not in agent.run("why web").split("Nobody counts here")[0]
+    assert "throttled" not in agent.run("why web").split("Not counted here")[0]
     guest.run("kill $(cat /run/ping.pid)")
 
 

@@ -1,4 +1,4 @@
-"""A killed or replaced switch costs nobody a connection: the agent keeps the descriptors."""
+"""A killed or replaced switch costs no front end its connection: the agent keeps the descriptors."""
 
 import contextlib
 import json

@@ -111,7 +111,7 @@ def test_every_place(machine: Installed, vm: Testpmd) -> None:
 
 
 def test_restarts(machine: Installed, vm: Testpmd) -> None:
-    """Either service may be restarted, and the switch be replaced: frames go on, nobody connects again."""
+    """Services may be restarted, and the switch be replaced: frames go on, no front end connects again."""
     for how in (
         "restart tidegate-agent",
         "reload tidegate-switch",

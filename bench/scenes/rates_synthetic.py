@@ -40,7 +40,7 @@ class Point:
 
     @property
     def undisturbed(self) -> float | None:
-        """Of the seconds in which nobody took a core away, together, %; `None` where there were none."""
+        """Of the seconds in which the host took no core away, together, %; `None` where there were none."""
         good = [window for window in self.report["windows"] if not disturbed(window)]
         seconds = sum(window["seconds"] for window in good)
         if not seconds:

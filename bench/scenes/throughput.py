@@ -40,7 +40,7 @@ OURS, BARE, LEARNING, EXPLICIT = "tidegate", "testpmd io", "OVS-DPDK learning", 
 EVERYONE = (OURS, BARE, EXPLICIT, LEARNING)
 LAYOUTS = {"split": False, "packed": True}
 DRIVER = "vectorized=1,mrg_rxbuf=0,in_order=1"
-"""The same for all: the driver's fastest ways, as far as the switch accepts what they need."""
+"""The same for all: the driver's fastest ways, of those whose needs the switch accepts."""
 PAGES = 900
 """Hugepages (2 MB): OVS 384 MB and its mbufs, testpmd 256 MB, four generators of 96 MB."""
 LIMITED_BELOW = 0.75

@@ -76,7 +76,7 @@ def vhost_user(path: Path, mac: str, *, queues: int = 1, server: bool = False, o
 def unix_link(path: Path, mac: str, *, server: bool) -> Nic:
     """A virtio-net device joined to another guest's by a Unix socket, without any switch.
 
-    The server's guest starts first: a client waits for nobody.
+    The server's guest starts first: a client does not wait for its server.
     """
     n = next(_numbers)
     mode = "server=on" if server else "server=off"
@@ -89,7 +89,7 @@ def unix_link(path: Path, mac: str, *, server: bool) -> Nic:
 
 
 def serial_port(name: str, path: Path | str) -> list[str]:
-    """QEMU arguments for a virtio-serial port of that name; QEMU listens at `path` and waits for nobody."""
+    """QEMU arguments for a virtio-serial port of that name; QEMU listens at `path`, also without a client."""
     n = next(_numbers)
     return [
         *("-chardev", f"socket,id=char{n},path={path},server=on,wait=off"),

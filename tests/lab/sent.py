@@ -1,4 +1,4 @@
-"""Sends so many datagrams of so many bytes by a device, and waits for nobody; run with python3 in a guest.
+"""Sends so many datagrams of so many bytes by a device, and waits for no answer; run with python3 in a guest.
 
 sent.py DEVICE COUNT SIZE: prints the bytes of the Ethernet frames it has sent, without FCS.
 """
@@ -14,7 +14,7 @@ def main() -> None:
     link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     link.bind((device, 0))
     source = link.getsockname()[4]
-    # Nobody has this address; the local experimental Ethertype.
+    # No machine has this address; the local experimental Ethertype.
     frame = bytes([2, 0, 0, 0, 0, 0x99]) + source + struct.pack("!H", 0x88B5) + bytes(size - 14)
     for _ in range(count):
         link.send(frame)

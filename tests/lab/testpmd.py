@@ -1,4 +1,4 @@
-"""DPDK's testpmd: a virtio front end (and, for the lab's own test, a vhost back end) nobody here wrote.
+"""DPDK's testpmd: a virtio front end (and, for the lab's own test, a vhost back end) that is not ours.
 
 Testpmd(folder, [virtio_user(sock, mac)], forward="txonly")
 pmd.start(); pmd.stop(); pmd.stats()[0].tx_packets

@@ -91,7 +91,7 @@ class OvsDpdk(Fabric):
         self.rest()
 
     def rest(self) -> None:
-        """Stops its forwarding thread, which would spin on the core of whoever is measured."""
+        """Stops its forwarding thread, which would spin on the core of the switch that is measured."""
         self.daemon.popen.send_signal(signal.SIGSTOP)
 
     def wake(self) -> None:

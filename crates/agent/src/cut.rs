@@ -17,7 +17,7 @@ pub mod testing {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     thread_local! {
-        /// Points left to pass; `None` where nobody dies.
+        /// Points left to pass; `None` where the agent is not to die.
         static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
     }
 

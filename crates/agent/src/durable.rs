@@ -227,7 +227,7 @@ impl Durable {
         })
     }
 
-    /// A name nobody has yet: the clock may have been set back.
+    /// A name that no file has yet: the clock may have been set back.
     fn aside(&self) -> PathBuf {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let date = date(now);
@@ -267,7 +267,7 @@ impl Staged {
         rename("new", &file.path)?;
         self.committed = true;
         cut::point();
-        // Whoever looks sees the new value; only a power cut could still bring the old one back.
+        // A reader sees the new value; only a power cut could still bring the old one back.
         let folder = self.file.path.parent().unwrap_or(Path::new("."));
         if let Err(error) = File::open(folder).and_then(|f| f.sync_all()) {
             tracing::error!(folder = %folder.display(), %error, "cannot sync: a power cut may lose the last change");

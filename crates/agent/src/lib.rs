@@ -149,7 +149,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     ended
 }
 
-/// A running agent, for whoever brings their own signals: tests and the demo.
+/// A running agent, for callers with signal handling of their own: tests and the demo.
 #[derive(Debug)]
 pub struct Agent {
     commands: mpsc::Sender<Command>,
@@ -165,7 +165,7 @@ pub struct Agent {
 
 impl Agent {
     /// Starts one, within a tokio runtime. When this returns, the API takes requests, and what is saved and
-    /// what the files say is in force as far as the switch answers.
+    /// what the files say is in force at the places that answer.
     ///
     /// # Errors
     /// As [`run`].

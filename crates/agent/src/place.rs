@@ -110,7 +110,7 @@ pub struct Observed {
 /// The link that the functions of one NIC share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedLink {
-    /// The fastest that it can be; `None` where nobody knows.
+    /// The fastest that it can be; `None` where that is not known.
     pub speed: Option<Rate>,
     /// Why the NIC keeps no minimum by itself, where it does not.
     pub lacks_min: Option<String>,
@@ -216,7 +216,7 @@ pub struct ObservedVnic {
     pub thrown_out: BTreeMap<String, u64>,
     /// What its front ends' objects did to threads of the switch.
     pub held: Held,
-    /// What a person would want to know, such as why nobody is connected.
+    /// What a person would want to know, such as why no front end is connected.
     pub notes: Vec<String>,
 }
 

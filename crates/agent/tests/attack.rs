@@ -134,7 +134,7 @@ fn attack(live: bool, owners: &[(&str, &str)]) {
     assert!(tried > 50 && swaps > 1_000, "{tried} contracts and {swaps} swaps are no attack");
     let left: Vec<_> = std::fs::read_dir(lab.path("vault")).unwrap().collect();
     assert_eq!(left.len(), 1, "a file was made outside of the folder: {left:?}");
-    // Once nobody attacks, everything works.
+    // Once the attack ends, everything works.
     let folder = if lab.path("vm/yard").is_symlink() { "vm/link" } else { "vm/yard" };
     let (status, answer) = agent.apply(&vnic(folder, "4242", "0640"));
     assert_eq!(status, 200, "{answer}");

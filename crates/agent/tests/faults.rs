@@ -199,7 +199,7 @@ fn silent_and_slow_clients_keep_nobody_waiting() {
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", answer.len());
 }
 
-/// Half a head, a body that never comes, an answer that nobody takes: each comes back as soon as it is disconnected.
+/// Half a head, a body that never comes, an answer that the client does not take: each comes back as soon as it is disconnected.
 #[test]
 fn three_hundred_slow_clients_keep_nobody_waiting() {
     let lab = Lab::new();

@@ -434,7 +434,7 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
     assert!(text.len() < 10_000 && !text.contains("\\u001b"), "{} bytes: {text:.1000}", text.len());
     switch.given_back();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
-    // A second answer is nobody's: the conversation begins anew.
+    // A second answer belongs to no question: the conversation begins anew.
     let twice = framed(ports(1, |_| "a".into())).repeat(2);
     switch.taken_over(move |stream, request, _| {
         *request == Request::Ports && (&mut &*stream).write_all(&twice).is_ok() | true

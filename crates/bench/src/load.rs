@@ -30,7 +30,7 @@ pub struct Window {
     pub bytes: u64,
     /// How long the generator was ready to run and did not, ns (schedstat).
     pub taken_ns: u64,
-    /// How long the switch's workers were, ns; 0 where nobody said which process that is.
+    /// How long the switch's workers were, ns; 0 where the caller did not say which process that is.
     pub switch_taken_ns: u64,
     /// Longest time between two looks at the rings, ns.
     pub longest_gap_ns: u64,

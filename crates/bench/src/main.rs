@@ -7,7 +7,7 @@
 //!  command ─▶ load: one pinned thread turns over all rings ─▶ counts per window ─▶ JSON or a table
 //! ```
 //!
-//! The switch is an ordinary one: whoever calls has put the same contracts in
+//! The switch is an ordinary one: the caller has put the same contracts in
 //! force with `tidegate apply`. Frames are built once and go round; nothing is
 //! allocated and nothing is asked of the kernel per frame.
 //!

@@ -27,7 +27,7 @@ pub enum SceneError {
         path: PathBuf,
         /// What was looked for.
         name: String,
-        /// What is there.
+        /// The names that there are.
         known: String,
     },
     /// Fewer vNICs than asked for.

@@ -1,7 +1,7 @@
 //! How fairly something was shared; pure.
 
 /// Jain's index of `shares` (Jain, Chiu, Hawe, 1984): 1 where all are equal, 1/n where one has
-/// everything. 1 for none, and where nobody got anything.
+/// everything. 1 for none, and where all are 0.
 pub fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();

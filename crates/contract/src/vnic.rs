@@ -4,7 +4,7 @@ use crate::{Bytes, Mac, Nanos, Prefix, Rate, Segment};
 use serde::{Deserialize, Serialize};
 use std::{ops::Not, path::PathBuf};
 
-/// The contract of one virtual NIC, checked: whoever holds one may rely on the
+/// The contract of one virtual NIC, checked: code that holds one may rely on the
 /// rules [`crate::parse()`] enforces (`tx.min <= tx.max`, a deadline has its
 /// envelope and its `to`, and so on). One that came by serde is checked with
 /// [`Vnic::check`].
@@ -153,7 +153,7 @@ pub enum Method {
     /// They wait.
     #[default]
     Shape,
-    /// They are dropped at once: nothing waits, and whoever sends finds its rate by what is lost.
+    /// They are dropped at once: nothing waits, and the sender finds its rate by what is lost.
     Police,
 }
 

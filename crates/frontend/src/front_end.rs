@@ -290,7 +290,7 @@ impl FrontEnd {
     /// Kicks virtqueue `index`, whether the back end asked for it or not.
     ///
     /// # Errors
-    /// The event counter is full: nobody reads it.
+    /// The event counter is full: the back end does not read it.
     pub fn kick(&self, index: usize) -> io::Result<()> {
         self.queues[index].kick.write(1)
     }
@@ -481,7 +481,7 @@ impl FrontEnd {
         let mut queue = Queue::new(&self.memory, size, features, buffer_size)?;
         if receive {
             while queue.give_buffer() {}
-            // The queue is not started yet: there is nobody to kick.
+            // The queue is not started yet: there is no back end to kick.
             let _ = queue.ring.publish();
         }
         Ok(queue)

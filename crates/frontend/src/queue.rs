@@ -50,7 +50,7 @@ impl Queue {
         self.buffers + u64::from(buffer) * u64::from(self.buffer_size)
     }
 
-    /// A buffer nobody uses; looks for completed ones only if there is none.
+    /// A free buffer; looks for completed ones only if there is none.
     #[inline]
     pub fn take_buffer(&mut self) -> Option<u16> {
         if self.free.is_empty() {

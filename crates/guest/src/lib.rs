@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The standard library and nothing else: the guest's program is small, static, and runs in any Linux guest. Pure:
-//! whoever calls reads, writes and waits.
+//! the caller reads, writes and waits.
 //!
 //! - [`lines`]: bytes to lines of bounded length
 //! - [`message`]: requests and replies

@@ -31,7 +31,7 @@ mod code {
     pub const USAGE: u8 = 2;
     /// The host does not allow it.
     pub const REFUSED: u8 = 3;
-    /// There is no port, or nobody answers on it.
+    /// There is no port, or the host does not answer on it.
     pub const UNREACHABLE: u8 = 4;
 }
 

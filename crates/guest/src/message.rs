@@ -65,7 +65,7 @@ pub enum Ask {
 /// A line that is no request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Its tag, as far as it has one.
+    /// Its tag, where it has one.
     pub tag: Tag,
     /// What is wrong.
     pub why: String,

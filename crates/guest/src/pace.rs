@@ -38,7 +38,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whoever waits as told passes, and in no second pass more than twice `rate`: what may pass at once, and what
+        /// A guest that waits as told passes, and in no second pass more than twice `rate`: what may pass at once, and what
         /// that second allows.
         #[test]
         fn never_more_and_never_stuck(rate in 1u32..50, pauses in prop::collection::vec(0u64..200, 1..200)) {

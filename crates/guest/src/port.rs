@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tidegate_guest::PORT;
 
-/// The device of the port, below `root`: as udev links it, or where nobody did as the kernel names it.
+/// The device of the port, below `root`: as udev links it, or without such a link as the kernel names it.
 ///
 /// # Errors
 /// There is none: what to do.

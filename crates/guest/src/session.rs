@@ -6,8 +6,8 @@
 //!                                                    └─ neither: an error once; too many: ─▶ Close
 //! ```
 //!
-//! What comes faster waits, unread, in the guest: whoever calls reads no more while it is told to wait. Who never stops
-//! is cut off.
+//! What comes faster waits, unread, in the guest: the caller reads no more while it is told to wait. A guest that never
+//! stops is cut off.
 
 use crate::lines::{Line, Lines, REQUEST};
 use crate::message::{Ask, Kind, Malformed, Reply, Request, Tag};

@@ -1,7 +1,7 @@
 //! A conversation that ends, whatever the host does.
 //!
 //! Reading and writing the port may wait for ever, and the standard library knows no way to wait for less: they are done
-//! on a thread of their own, which nobody waits for beyond [`PATIENCE`].
+//! on a thread of their own, for which the program waits no longer than [`PATIENCE`].
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,7 +13,7 @@ use tidegate_guest::message::{Ask, Kind, Limits, Reply, Request, Say, Tag};
 
 /// Longest wait for the host. A change may have to wait there for others.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest wait for whoever else has the port open.
+/// Longest wait for another program that has the port open.
 const OTHERS: Duration = Duration::from_secs(2);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub enum Trouble {
     /// The host says no.
     Refused(String),
-    /// Nobody answers.
+    /// The host does not answer.
     Silent(String),
     /// Anything else.
     Failed(String),

@@ -7,7 +7,7 @@
 //!         number of the map, in the filter's name ─▶ Classes::open ─▶ read, set, remove, double_tagged
 //! ```
 //!
-//! Nobody has to hold the map: it goes with the filter, and is found by the filter's name ([`crate::owner`]), so another
+//! No process has to hold the map: it goes with the filter, and is found by the filter's name ([`crate::owner`]), so another
 //! agent reads in it what this one wrote.
 
 use crate::handle::Handle;

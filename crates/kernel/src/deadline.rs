@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A frame's clock starts when it leaves its class on the IFB: the later of its arrival and its conformance to the
-//! envelope. It ends when the receiver has it: whoever reads the tap took it, or the other end of the veth received it.
+//! envelope. It ends when the receiver has it: the process that reads the tap took it, or the other end of the veth received it.
 //!
 //! The programs run for as long as the [`DeadlineMeter`] lives, and at every frame that ends anywhere on the host: a host
 //! without deadlines should have none. Of two frames that end on one processor at once, one in an interrupt of the

@@ -32,7 +32,7 @@ pub struct StepError {
     pub why: String,
 }
 
-/// Why it cannot be told what is there.
+/// Why the network could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     /// The kernel does not answer.
@@ -103,7 +103,7 @@ impl Kernel {
         read
     }
 
-    /// What is there. Classes and filters are asked for where they may concern us: two requests for the whole
+    /// Reads the network. Classes and filters are asked for where they may concern us: two requests for the whole
     /// namespace, and a few for each device that is shaped or has an ingress qdisc.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ impl Kernel {
 
     /// As [`Self::observe`], of some interfaces, and what is on our IFB for them and for devices with the indices `before`,
     /// which may be gone: what a change of few netdevs needs to know, in few requests, however many there are. Of others,
-    /// `beside`, of bridges, and of those of `before` that have another name by now only that they are there is asked. Where nobody else is on the IFB all is looked at, since it may go with
+    /// `beside`, of bridges, and of those of `before` that have another name by now only that they are there is asked. Where no other device is on the IFB all of it is looked at, since it may go with
     /// the last one.
     ///
     /// # Errors

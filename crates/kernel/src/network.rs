@@ -10,7 +10,7 @@ use crate::police::Bucket;
 use crate::vlan::Vlans;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A network namespace, as far as the plan needs to know it.
+/// What the plan needs to know of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
     /// By interface index.
@@ -29,9 +29,9 @@ pub struct Link {
     pub name: String,
     /// Kind of a virtual device, such as `tun`, `veth`, `ifb`; physical ones have none.
     pub kind: Option<String>,
-    /// What `ip link set group` sets; 0 where nobody did.
+    /// What `ip link set group` sets; 0 where it was not set.
     pub group: u32,
-    /// Whether it is the loopback, which reaches nobody.
+    /// Whether it is the loopback, which reaches no VM.
     pub loopback: bool,
     /// Whether it is administratively up.
     pub up: bool,

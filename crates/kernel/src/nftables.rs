@@ -1,7 +1,7 @@
 //! Others' rules of nftables at the ingress of devices (linux/netfilter/nf_tables.h).
 //!
 //! The kernel asks them after the filters of traffic control. What these send to an IFB is taken out of there, and when it
-//! comes back is asked by nobody once more (`skb_skip_tc_classify`, `__netif_receive_skb_core`, net/core/dev.c). So what a VM
+//! comes back no rule is asked once more (`skb_skip_tc_classify`, `__netif_receive_skb_core`, net/core/dev.c). So what a VM
 //! sends through our IFB goes past such rules; what is policed does not.
 //!
 //! ```text
@@ -107,7 +107,7 @@ impl fmt::Display for IngressChain {
     }
 }
 
-/// What is there, read anew where it changed.
+/// The chains of a namespace, read anew where they changed.
 #[derive(Debug, Default)]
 pub struct IngressChains {
     socket: Option<Netfilter>,

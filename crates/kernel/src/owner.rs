@@ -34,7 +34,7 @@ pub const FIRST_SHARE: u16 = 2;
 pub const MARK_PREFERENCE: u16 = 1;
 
 /// Preference of the filter at a netdev's ingress that shapes or polices, and of the one at a root qdisc: low, since
-/// whoever comes first decides.
+/// the first filter decides.
 pub const PREFERENCE: u16 = 2;
 
 /// Name of our IFB, the device whose classes shape what VMs send.

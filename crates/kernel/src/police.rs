@@ -6,7 +6,7 @@
 //!                              number of the map, in the filter's name ─▶ Policed::read
 //! ```
 //!
-//! Nobody has to hold a program: it goes with the filter. What it was loaded with is in the filter's name, so another
+//! No process has to hold a program: it goes with the filter. What it was loaded with is in the filter's name, so another
 //! agent knows it too ([`crate::owner`]).
 
 use crate::program::{Program, ProgramError, Source};

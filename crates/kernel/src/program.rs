@@ -1,6 +1,6 @@
 //! An eBPF program for a filter: loaded with constants of its own, and with one map of one value.
 //!
-//! Nobody has to hold one: it goes with the filter, and its map with it. Whoever has the map's number reads it.
+//! No process has to hold one: it goes with the filter, and its map with it. A process that has the map's number reads it.
 
 use crate::layout::layout;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};

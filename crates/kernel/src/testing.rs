@@ -10,7 +10,7 @@ const INDEX: u32 = 1;
 pub const PASSES: u32 = u32::MAX;
 pub const DROPPED: u32 = 2;
 
-/// `struct __sk_buff` (linux/bpf.h), as far as a test sets it.
+/// `struct __sk_buff` (linux/bpf.h), with the fields that a test sets.
 struct Context([u8; 192]);
 
 impl Context {

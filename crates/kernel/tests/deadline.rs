@@ -95,7 +95,7 @@ fn each_frame_arrives_or_is_lost_and_each_miss_has_its_cause() {
         one.within(|_| run("ping", &format!("-c 1 -W 5 {}", two.address(2))));
         assert_eq!(meter.read(vm).unwrap(), None);
 
-        // In time, at the other end of a veth; what goes elsewhere is nobody's.
+        // In time, at the other end of a veth; what goes elsewhere is not counted.
         meter.watch(veth, 5_000 * MS).unwrap();
         meter.watch(vm, 5_000 * MS).unwrap();
         let begin = Instant::now();

@@ -53,7 +53,7 @@ fn comes_back(lines: &[&str]) {
 
     settle(&[]);
     let mut kernel = Kernel::open().unwrap();
-    // As far as it may have got in a life before this one.
+    // The part of it that an earlier, interrupted run may have done.
     for _ in 0..2 {
         let network = kernel.observe().unwrap();
         for step in theirs.again(network.by_name("vnet3").unwrap().1, Ends::BOTH) {
@@ -212,7 +212,7 @@ fn what_cannot_be_made_again_is_named() {
 fn what_is_ours_is_not_theirs() {
     in_namespace("what_is_ours_is_not_theirs", || {
         ip("tuntap add vnet3 mode tap");
-        assert!(theirs("vnet3").unwrap().is_empty(), "what the kernel made by itself is nobody's");
+        assert!(theirs("vnet3").unwrap().is_empty(), "what the kernel made by itself belongs to no program");
         settle(&held("vnet3"));
         assert!(theirs("vnet3").unwrap().is_empty());
     });

@@ -21,7 +21,7 @@ use tidegate_kernel::{Kernel, Network, owner};
 const BUSY: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Processor time that whoever runs this machine takes at a stroke, ticks of 10 ms: what would have come into the bucket
+/// Processor time that the host of this machine takes at a stroke, ticks of 10 ms: what would have come into the bucket
 /// meanwhile and does not fit is lost, and no fault of the limit.
 const TAKEN: u64 = 2;
 

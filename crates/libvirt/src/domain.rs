@@ -130,7 +130,7 @@ fn interface<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Interface<'a>
     }
 }
 
-/// Where QEMU listens for whoever speaks with the guest through its limit port. libvirt gives a socket that was given
+/// Where QEMU listens for the program that speaks with the guest through its limit port. libvirt gives a socket that was given
 /// no path one of its own when the domain starts.
 fn limit_socket<'a>(channel: Node<'a, 'a>) -> Option<&'a str> {
     let is_port = child_attribute(channel, "target", "type") == Some("virtio")

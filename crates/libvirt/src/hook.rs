@@ -29,7 +29,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// Longest that it may take as a whole. libvirt waits for it, and with libvirt whoever asked for the domain. A domain
+    /// Longest that it may take as a whole. libvirt waits for it, and with libvirt the person or program that asked for the domain. A domain
     /// that is refused is asked for and removed, one call each: together less than 5 s, with the time that two processes take
     /// to start.
     pub const fn patience(self) -> Duration {

@@ -8,7 +8,7 @@
 //!  states of all domains, owners at the agent ──▶ follow: which to put, which to remove
 //! ```
 //!
-//! Pure: no I/O, no clock. Whoever calls reads, asks the agent, and waits.
+//! Pure: no I/O, no clock. The caller reads, asks the agent, and waits.
 //!
 //! - [`domain`]: XML to what matters of it here
 //! - [`bandwidth`]: libvirt's `<bandwidth>` in the words of a contract

@@ -1,6 +1,6 @@
 //! Who is in the way of a domain that starts, and is not there any more.
 //!
-//! A domain that ended while nobody was there to be told (no agent, no hook) leaves its contracts. libvirt gives its tap's
+//! A domain that ended while neither agent nor hook could be told leaves its contracts. libvirt gives its tap's
 //! name to another domain, which would be refused for it.
 
 use crate::OWNER;

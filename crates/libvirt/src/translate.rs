@@ -163,7 +163,7 @@ fn contract(
         }
         (None, Some(_)) if matches!(interface.link, Link::VhostUser { .. }) => {
             notes.push(format!(
-                "{mac}: the <bandwidth> of a vhostuser interface is kept by nobody; a port of the switch needs a contract in the \
+                "{mac}: the <bandwidth> of a vhostuser interface is kept by no program; a port of the switch needs a contract in the \
                  metadata, with its segment"
             ));
             return Ok(None);
@@ -255,7 +255,7 @@ fn limits(
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-/// The name of a vNIC that was given none: the domain's, as far as a contract can have it, and the MAC.
+/// The name of a vNIC that was given none: the domain's, in characters that a contract can have, and the MAC.
 fn name(domain: &str, mac: Mac) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let mut stem: String = domain.chars().map(plain).take(STEM).collect();

@@ -38,7 +38,7 @@ impl Attributes {
     }
 }
 
-/// The attributes of a message or of a value, as far as they are whole.
+/// The attributes of a message or of a value, up to the first that is cut short.
 pub fn read(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     // A guest cannot write here, but a kernel may be newer than we are: what is not understood is skipped.
     NlasIterator::new(bytes).map_while(Result::ok).map(|a| {

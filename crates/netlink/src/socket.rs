@@ -153,11 +153,11 @@ impl Socket {
             if whole {
                 return Ok(found);
             }
-            // Whoever changes it is done sooner than we would be by asking without end.
+            // The program that changes it is done sooner when we wait than when we ask without end.
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE);
         }
-        Err(io::Error::other("what is there changes faster than it can be read").into())
+        Err(io::Error::other("the list changes faster than it can be read").into())
     }
 
     fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> Result<(), NetlinkError> {

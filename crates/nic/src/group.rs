@@ -79,7 +79,7 @@ pub fn plan_groups(wanted: &[Group], pf: &Pf, abilities: &Abilities) -> GroupPla
         }
         let found = found.cloned().unwrap_or_default();
         let set = |share, max| Set::Node { node: name.clone(), share, max };
-        // A node that is new has nobody in it yet.
+        // A node that is new has no VF in it yet.
         let lower =
             if pf.nodes.contains_key(name) { lower(&found, wanted) } else { (wanted.share, wanted.max) };
         if lower != (found.share, found.max) {

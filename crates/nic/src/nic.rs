@@ -12,7 +12,7 @@ use tidegate_contract::Rate;
 use tidegate_netlink::link::{RTM_GETLINK, RTM_SETLINK};
 use tidegate_netlink::{Generic, NetlinkError, Socket};
 
-/// Why it cannot be told what is there.
+/// Why a NIC could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum NicError {
     /// The kernel does not answer.
@@ -46,7 +46,7 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Opens the conversation. Looking and changing need CAP_NET_ADMIN (devlink says who switches to nobody else), registers
+    /// Opens the conversation. Looking and changing need CAP_NET_ADMIN (devlink tells only such a process the eswitch's mode), registers
     /// need root.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ pub struct Pf {
     pub speed: Option<Rate>,
     /// The fastest that the NIC can do, whatever the link is at now; `None` where the driver does not say.
     pub top_speed: Option<Rate>,
-    /// The most VFs that the NIC can have; `None` where nobody says.
+    /// The most VFs that the NIC can have; `None` where the driver does not say.
     pub total_vfs: Option<u16>,
     /// How many there are.
     pub num_vfs: u16,

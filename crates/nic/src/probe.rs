@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(asked(&pf), Ok(2));
         pf.speed = mbit(1000);
         assert_eq!(asked(&pf), Ok(0));
-        // Where nobody says how fast the link is, the driver does.
+        // Where the speed of the link is not known, the driver decides.
         pf.speed = None;
         assert_eq!(asked(&pf), Ok(0));
         pf.carrier = false;

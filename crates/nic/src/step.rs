@@ -55,7 +55,7 @@ impl Step {
         Self { pf: pf.name.clone(), index: pf.index, device, set }
     }
 
-    /// The VF concerned; a node is nobody's.
+    /// The VF concerned; `None` for a node.
     pub fn vf(&self) -> Option<u16> {
         match self.set {
             Set::Rate { vf, .. }

@@ -31,7 +31,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// To whoever listens at `NOTIFY_SOCKET`; `None` where the service manager is not to be told.
+    /// To the service manager, which listens at `NOTIFY_SOCKET`; `None` where the service manager is not to be told.
     ///
     /// # Errors
     /// The socket cannot be reached.
@@ -80,7 +80,7 @@ impl Notifier {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let timeout = Timespec::try_from(PATIENCE).expect("a short time");
         let passed = send(&self.socket, "BARRIER=1", SendFlags::empty(), Some(writer)).and_then(|()| {
-            // Nobody writes to it: the end is all that can come.
+            // No process writes to it: the end is all that can come.
             let mut end = [PollFd::new(&reader, PollFlags::IN)];
             Ok(rustix::io::retry_on_intr(|| poll(&mut end, Some(&timeout)))? > 0)
         });
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(receive(&manager).0, "MAINPID=4711\n");
         let (text, barrier) = receive(&manager);
         assert_eq!((text.as_str(), barrier.len()), ("BARRIER=1", 1));
-        // Nobody goes on before systemd has it.
+        // The notifier does not return before systemd has it.
         assert!(done.recv_timeout(Duration::from_millis(20)).is_err());
         drop(barrier);
         done.recv_timeout(Duration::from_secs(20)).unwrap();

@@ -46,7 +46,7 @@ pub struct CaptureTap {
 }
 
 impl CaptureTap {
-    /// Nobody reads any more.
+    /// The reader is gone.
     pub fn is_over(&self) -> bool {
         self.ring.is_abandoned()
     }

@@ -186,7 +186,7 @@ pub struct Account(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     ledger: Arc<Ledger>,
-    /// Descriptors of the port, whoever its front end is.
+    /// Descriptors that the port has with any front end, and without one.
     itself: u64,
     own: Amounts,
     most: Amounts,
@@ -195,7 +195,7 @@ struct Inner {
 }
 
 impl Ledger {
-    /// Nobody has anything. A front end may share `port_memory` bytes, and there are so many descriptors for all.
+    /// A ledger without accounts. One front end may share `port_memory` bytes; all ports together have `descriptors`.
     pub fn new(port_memory: u64, descriptors: u64) -> Arc<Self> {
         Arc::new(Self { port_memory, descriptors, books: Mutex::default(), refused: AtomicU64::new(0) })
     }
@@ -268,7 +268,7 @@ impl Account {
         Ok(Charge { account: self.clone(), amounts: need })
     }
 
-    /// Counts descriptors that are there already, and that nobody asked for: there is less for others until the
+    /// Counts descriptors that a front end sent and the switch did not ask for. Others have so many fewer until the
     /// result is dropped.
     pub fn received(&self, descriptors: usize) -> Charge {
         let need = Amounts { descriptors: descriptors as u64, ..Amounts::default() };

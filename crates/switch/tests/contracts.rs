@@ -189,7 +189,7 @@ fn contend(
     let mut b = host.guest_with(&vnic("b", 2, b), ring(1024));
     let (fa, fb) = (udp(c.mac(), a.mac(), &[1; 1000]), udp(c.mac(), b.mac(), &[2; 1000]));
     let mut senders = [(&mut a, fa), (&mut b, fb)];
-    // The first burst belongs to whoever came first.
+    // The first burst belongs to the sender that came first.
     pump(Duration::from_millis(200), &mut senders, &mut c);
     measured(what, range, || {
         let (got, time) = pump(WHILE, &mut senders, &mut c);

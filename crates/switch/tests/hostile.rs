@@ -1,5 +1,5 @@
 //! Guests that lie: what they say costs them their connection, or the frame,
-//! and nobody else anything.
+//! and no other port anything.
 
 mod harness;
 

@@ -171,7 +171,7 @@ proptest! {
                 });
                 copy(&front, &(&log.take() | &own), &mut target);
             }
-            // The guest is stopped, and nobody else.
+            // The guest is stopped, and no other.
             std::thread::sleep(Duration::from_millis(2));
             for queue in [0, 1] {
                 front.stop_queue(queue).unwrap();
@@ -235,7 +235,7 @@ fn a_used_ring_is_noted_where_the_front_end_says() {
             host.until(|| host.stats("b").rx.frames > seen);
         };
         send();
-        assert_eq!(log.take(), Pages::new(), "nobody asked for it");
+        assert_eq!(log.take(), Pages::new(), "logging is off");
         say(LOG_USED, Some(elsewhere)).unwrap();
         send();
         let mut marked = Pages::new();

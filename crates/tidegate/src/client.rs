@@ -34,7 +34,7 @@ pub struct Client {
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody answers at the socket.
+    /// No agent answers at the socket.
     #[error("cannot reach the agent at {}: {source}\n{}", path(socket), advice(socket, source))]
     Unreachable {
         /// The API socket.

@@ -68,7 +68,7 @@ fn switch_drop(reason: DropReason) -> &'static str {
             "an encapsulation, IPv6 extension headers or fragments that hide what `allowed` is about"
         }
         DropReason::NoReceiver => {
-            "nobody in the segment to send it to: is the other vNIC there, in the same segment?"
+            "no vNIC in the segment has its destination address: is the other vNIC there, in the same segment?"
         }
         DropReason::FloodCap => {
             "more broadcast, multicast or unknown destinations than the host's `flood` rate allows"

@@ -16,7 +16,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// Characters that are shown as nothing, that change how their neighbours are shown, or whose look nobody knows: the
+/// Characters that are shown as nothing, that change how their neighbours are shown, or whose look is not defined: the
 /// general categories Cc, Zl, Zp and Co (private use), the property Default_Ignorable_Code_Point, which has the
 /// Bidi_Control characters among it, and the format characters of annotations and hieroglyphs (Unicode 16.0,
 /// DerivedCoreProperties.txt, PropList.txt). First and last of each range, ascending.

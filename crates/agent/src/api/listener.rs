@@ -296,7 +296,7 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// Answers `x` to whoever says an empty line after some others.
+    /// Answers `x` to each client that sends an empty line after some others.
     fn serve(path: &std::path::Path) {
         let mut listener = Bounded::new(UnixListener::bind(path).unwrap());
         tokio::spawn(async move {

@@ -202,7 +202,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// The counters of one vNIC. What nobody counts there is left out: a 0 would be taken for a figure.
+/// The counters of one vNIC. What its place does not count is left out: a reader would take a 0 for a figure.
 struct Counters<'a> {
     name: &'a str,
     stats: &'a VnicStats,

@@ -94,7 +94,7 @@ pub fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-/// Nobody is kept busy by a request that never ends: its body is there in time, or it is refused.
+/// Reads the whole body before a handler runs: one that is not there in time is refused, and keeps no handler busy.
 async fn whole(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let refusal = match tokio::time::timeout(REQUEST, axum::body::to_bytes(body, LONGEST)).await {
@@ -370,7 +370,7 @@ mod tests {
         (api, receiver)
     }
 
-    /// Status of a request; whoever waits for the reconciler is told at once that it is gone.
+    /// Status of a request; a route that waits for the reconciler answers at once that it is gone.
     async fn status(method: &str, path: &str) -> StatusCode {
         let (api, receiver) = api();
         drop(receiver);

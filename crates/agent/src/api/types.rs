@@ -213,11 +213,11 @@ pub struct VnicView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub stats: Option<VnicStats>,
-    /// Parts of `stats` that nobody counts there, each with the reason: what stands there means nothing.
+    /// Parts of `stats` that its place does not count, each with the reason: their values mean nothing.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = BTreeMap<String, String>)]
     pub unknown: Unknown,
-    /// Each figure with where it was read; those that nobody counts too.
+    /// Each figure with where it was read; also those that are not counted.
     #[serde(default)]
     pub figures: Vec<Figure>,
     /// What the VM sent over the last second, bit/s on the wire; absent where that is not counted, or not yet.
@@ -246,10 +246,10 @@ pub struct VnicView {
 pub struct Figure {
     /// Such as `tx.bytes`.
     pub name: String,
-    /// Since the vNIC was there, or the agent was started; absent where nobody counts it.
+    /// Since the vNIC was there, or the agent was started; absent where it is not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<u64>,
-    /// Who counted it; why nobody does.
+    /// What counted it; where it is not counted, why.
     pub source: String,
 }
 

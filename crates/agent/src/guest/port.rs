@@ -139,7 +139,7 @@ pub async fn serve(socket: PathBuf, host: Arc<Host>) {
                 pause = (pause * 2).min(longest);
             }
             Err(e) => {
-                // Without its VM there is no socket, or one that nobody listens on.
+                // Without its VM there is no socket, or a file on which no process listens.
                 let off = matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
                 let text = e.to_string();
                 if !off && trouble.as_ref() != Some(&text) {

@@ -41,7 +41,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// A plan that would be empty if nobody had changed anything.
+/// A plan that would be empty if nothing had been changed since the agent set it.
 pub struct Drift<'a> {
     plan: &'a Plan,
     /// For each step that is about a sender's class at the egress of another netdev: the sender.

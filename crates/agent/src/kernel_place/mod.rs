@@ -214,7 +214,7 @@ impl KernelPlace {
     }
 
     /// Enters a contract, and brings the kernel to what the record says then; what others made is taken over as
-    /// `adopt` says. Where that fails, the record is as before, and the kernel too as far as it goes.
+    /// `adopt` says. Where that fails, the record is as before, and what was changed in the kernel is undone where it can be.
     fn tell(&mut self, vnic: &Vnic, adopt: Adopt) -> Result<(), PlaceError> {
         let known = self.record.known(&vnic.attach);
         let (mut held, mut theirs, port, devices) =
@@ -323,7 +323,7 @@ impl Place for KernelPlace {
 
     fn apply(&mut self, action: &Action) -> Result<(), PlaceError> {
         match action {
-            // Where that is, nobody knows.
+            // It is not known at which netdev something is left over: all of them are settled.
             Action::Change { from, to } if from == to && self.left_over => {
                 self.tell(to, Adopt::No).and_then(|()| self.settle(None, None))
             }

@@ -1,5 +1,5 @@
 //! From what is wanted and what is observed to actions. Pure; what an action takes of the kernel is planned when it
-//! is done, by what is there then.
+//! is done, from what the kernel has at that moment.
 
 use super::shape::{Senders, shaping_among};
 use crate::api::types::Adopt;

@@ -124,7 +124,7 @@ impl Record {
         self.leaving.clear();
     }
 
-    /// Puts on disk what may be told next, beside what is there: once for all of a change, however many contracts it
+    /// Puts on disk what may be told next, beside the record that is in force: once for all of a change, however many contracts it
     /// has; and a disk that is full is noticed before anything is touched.
     pub fn reserve<'a>(
         &mut self,

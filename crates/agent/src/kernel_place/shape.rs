@@ -253,7 +253,7 @@ pub fn notes(shaping: &Shaping) -> impl Iterator<Item = String> {
     let tx = unlimited("tx", shaping.tx.is_some() || shaping.tx_police.is_some());
     let rx = unlimited("rx", shaping.rx.is_some());
     let segment = shaping.segment.map(|vid| {
-        format!("segment: VLAN {vid} of its bridge; which other ports are in it is for whoever made them")
+        format!("segment: VLAN {vid} of its bridge; which other ports are in it is up to the administrator of the bridge")
     });
     policed.into_iter().chain(short_bursts(shaping)).chain([tx, rx, segment].into_iter().flatten())
 }

@@ -1,4 +1,4 @@
-//! What the kernel does not count of a netdev, so that nobody takes a 0 for a figure. Pure.
+//! What the kernel does not count of a netdev, so that a reader does not take a 0 for a figure. Pure.
 
 use crate::api::types::{Quantity, Unknown};
 use tidegate_kernel::Shaping;
@@ -53,7 +53,7 @@ mod tests {
         assert_eq!(
             names(&policed, Some(&why)),
             [SuperFrames, Delay],
-            "it waits for no tokens, whoever measures"
+            "it waits for no tokens, by any measure"
         );
     }
 }

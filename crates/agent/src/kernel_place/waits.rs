@@ -60,7 +60,7 @@ fn read(
             meter.watch(*queue)?;
             watched.insert(*queue);
         }
-        // A histogram is long: what nobody is shown is not fetched.
+        // A histogram is long: one that no reader asks for is not fetched.
         if *is_read
             && let Some(waits) = meter.read(*queue)?
             && let Some(histogram) = Histogram::recorded(waits.max, waits.sum, waits.buckets)

@@ -7,7 +7,7 @@ pub fn is_complete(abilities: &Abilities) -> bool {
     settings(abilities).iter().all(|(_, ability)| matches!(ability, Ability::Has | Ability::Lacks(_)))
 }
 
-/// For a reader of a plan: what it takes; what it does not, and why; what nobody could ask; who counts.
+/// For a reader of a plan: what it takes; what it does not, and why; what could not be asked for; what counts.
 pub fn told(abilities: &Abilities) -> Vec<String> {
     let settings = settings(abilities);
     let of = |which: fn(&Ability) -> Option<Option<&str>>| {

@@ -94,11 +94,11 @@ impl NicPlace {
         }
     }
 
-    /// Whether all of it is given back, or nobody is there to get it.
+    /// Whether all of it is given back, or the function is gone.
     fn give_back(&mut self, pf: &str, before: Function) -> Result<bool, PlaceError> {
         let Some(mut seen) = self.just_seen(pf)? else { return Ok(true) };
         let index = before.index;
-        // Made anew since, or gone: it is nobody's.
+        // Made anew since, or gone: there is no function to give back to.
         if !seen.pf.vfs.contains_key(&index) {
             return Ok(true);
         }

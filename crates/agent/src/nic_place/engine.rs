@@ -5,7 +5,7 @@
 //!                        └──▶ what is in force, and why ──▶ place
 //! ```
 //!
-//! Whoever looks at a NIC holds the loops meanwhile: what it sees is what they set last. Where the agent ends, the last
+//! A thread that looks at a NIC holds the loops meanwhile: so it sees what they set last. Where the agent ends, the last
 //! limits stay: together they are not more than the link carries.
 
 use super::terms::{self, Terms};
@@ -39,7 +39,7 @@ pub struct Engine {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the loops' thread and whoever looks at NICs share.
+/// What the loops' thread and the threads that look at NICs share.
 #[derive(Debug, Default)]
 pub struct Shared {
     loops: Mutex<Loops>,

@@ -167,7 +167,7 @@ impl NicPlace {
             let first = vnics.first().is_some_and(|first| first.name == vnic.name);
             let mut steps = plan.steps.iter();
             let step = steps.find(|step| concerns(step, vnic) || (first && is_nobodys(step, vnics)));
-            // Before the settings are known nobody knows what its loop would have set.
+            // Before the settings are known, it is not known what its loop would have set.
             let step = step.filter(|_| self.settings.is_some());
             there.broken = step.map(|step| format!("its function is not as it should be, so: {step}"));
             there.notes.extend(plan.notes.iter().filter(|n| n.vf == index).map(|n| n.text.clone()));

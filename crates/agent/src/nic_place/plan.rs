@@ -1,5 +1,5 @@
 //! From what is wanted and what is observed to actions. Pure; what an action takes of the NIC is planned when it is
-//! done, by what is there then.
+//! done, from what the NIC has at that moment.
 
 use super::function::{function, same};
 use super::terms::{by_nic, refusals};

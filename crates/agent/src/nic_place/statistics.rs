@@ -8,13 +8,13 @@ use tidegate_nic::counters::{self, Counted};
 use tidegate_switch::stats::{Traffic, VnicStats};
 
 /// The counters, where any of them is known, with what is not counted among them; and each figure with its source, also
-/// those that nobody counts.
+/// those that are not counted.
 pub fn of(vnic: &Vnic, counted: &Counted) -> (Option<(VnicStats, Unknown)>, Vec<Figure>) {
-    let nobody = counted.unknown.clone().unwrap_or_else(|| "nobody counts it".into());
+    let uncounted = counted.unknown.clone().unwrap_or_else(|| "not counted".into());
     let figure = |name: String, figure: Option<counters::Figure>| Figure {
         name,
         value: figure.map(|f| f.total),
-        source: figure.map_or_else(|| nobody.clone(), |f| f.source.to_string()),
+        source: figure.map_or_else(|| uncounted.clone(), |f| f.source.to_string()),
     };
     let way = |way: &str, traffic: &counters::Traffic| {
         let all = [
@@ -34,9 +34,9 @@ pub fn of(vnic: &Vnic, counted: &Counted) -> (Option<(VnicStats, Unknown)>, Vec<
     }
     let drops = counted.tx.dropped.and(counted.rx.dropped);
     let missing = [
-        (Quantity::Tx, tx.is_none(), nobody.as_str()),
-        (Quantity::Rx, rx.is_none(), nobody.as_str()),
-        (Quantity::Drops, drops.is_none(), nobody.as_str()),
+        (Quantity::Tx, tx.is_none(), uncounted.as_str()),
+        (Quantity::Rx, rx.is_none(), uncounted.as_str()),
+        (Quantity::Drops, drops.is_none(), uncounted.as_str()),
         (Quantity::SuperFrames, true, "a NIC counts their segments"),
         (Quantity::Delay, true, "a NIC does not say how long frames wait in it"),
         (Quantity::Throttled, true, "a NIC does not say how long frames wait in it"),
@@ -110,7 +110,7 @@ mod tests {
         counted.rx = counters::Traffic::default();
         let ((stats, unknown), figures) =
             (of(&vnic, &counted).0.expect("one is known"), of(&vnic, &counted).1);
-        assert_eq!((stats.rx.wire_bytes, unknown[&Rx].as_str()), (0, "nobody counts it"));
+        assert_eq!((stats.rx.wire_bytes, unknown[&Rx].as_str()), (0, "not counted"));
         assert_eq!((figures[2].name.as_str(), figures[2].value), ("rx.frames", None));
 
         let unknown = Counted { unknown: Some("its driver counts nothing".into()), ..Counted::default() };

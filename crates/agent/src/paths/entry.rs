@@ -83,7 +83,7 @@ impl Entry {
         &self.path
     }
 
-    /// Looks, without opening what is there: that of a FIFO or a device would be noticed at its other end.
+    /// Looks, without opening the file: the other end of a FIFO, or a device, would notice that.
     pub fn look(&self) -> io::Result<At> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // What is mounted over a name is not asked what it is: its server may never answer.

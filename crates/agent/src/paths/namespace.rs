@@ -39,7 +39,7 @@ impl Namespace {
             PathError::Missing { .. } => missing(),
             other => other.to_string(),
         })?;
-        // The links in procfs lead to namespaces, and nobody can exchange them.
+        // The links in procfs lead to namespaces, and no user can exchange them.
         let follow = fstatfs(&folder).is_ok_and(|fs| fs.f_type == PROC_SUPER_MAGIC);
         let nofollow = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         let there = openat(&folder, name, OFlags::PATH | OFlags::CLOEXEC | nofollow, Mode::empty());

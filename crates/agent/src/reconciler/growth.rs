@@ -1,4 +1,4 @@
-//! How much a counter has grown of late: what happened once, long ago, needs nobody today. Pure.
+//! How much a counter has grown of late: what happened once, long ago, needs no attention today. Pure.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut growth = Growth::default();
         growth.see(at(0), 100);
-        assert_eq!(growth.recent(at(0)), 0, "when that was nobody knows");
+        assert_eq!(growth.recent(at(0)), 0, "it is not known when that was");
         growth.see(at(1), 103);
         growth.see(at(30), 105);
         growth.see(at(90), 105);

@@ -114,7 +114,7 @@ pub enum Command {
         /// The answer.
         reply: oneshot::Sender<Result<(), Unmet>>,
     },
-    /// Look at the places now: whoever reads counters wants them as they are.
+    /// Look at the places now: a client that reads counters wants them as they are.
     Look(Looks),
     /// A place is there again: put right now what differs.
     Repair,
@@ -125,7 +125,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether nobody waits for its answer any more: while a place did not answer, these pile up.
+    /// Whether its client is gone, and waits for no answer: while a place did not answer, these pile up.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Apply { reply, .. } => reply.is_closed(),
@@ -142,8 +142,8 @@ impl Command {
 pub struct Looks(Arc<Mutex<Vec<oneshot::Sender<()>>>>);
 
 impl Looks {
-    /// One more waits: it is told when the board shows what was so after this call. True where nobody waited, and the
-    /// look has to be asked for.
+    /// One more waits: it is told when the board shows what was so after this call. True where no client waited before, and
+    /// the look has to be asked for.
     pub fn join(&self) -> (oneshot::Receiver<()>, bool) {
         let (reply, seen) = oneshot::channel();
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -319,7 +319,7 @@ impl Reconciler {
         }
     }
 
-    /// Brings what is saved and what the files say into force, as far as the places answer.
+    /// Brings what is saved and what the files say into force, at the places that answer.
     pub fn start(&mut self) {
         match check::check(&self.contracts, &self.soft, &self.places) {
             Ok(checked) => self.admission = checked.admission,
@@ -359,7 +359,7 @@ impl Reconciler {
             self.observe();
             self.repair();
             self.publish();
-            // After a place that was waited for in vain, whoever waits for us comes first.
+            // After a place that was waited for in vain, clients that wait for us come first.
             next_tick = Instant::now() + TICK;
         }
     }

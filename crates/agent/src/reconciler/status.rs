@@ -166,7 +166,7 @@ fn suspended_deadlines(vnics: &Vnics) -> Vec<Attention> {
     by_reason(AttentionKind::SuspendedDeadline, them)
 }
 
-/// Where nobody was promised a delay, nobody was let down.
+/// Nothing where no vNIC was promised a delay: then no promise was broken.
 fn host_latency(host: &HostView, recent: Recent) -> Vec<Attention> {
     let bounds =
         host.admission.bounds.iter().filter(|b| b.suspended.is_none() && b.host_latency_violations > 0);
@@ -382,7 +382,7 @@ mod tests {
             (&vec!["a".into()], "tidegate why a")
         );
         assert_eq!(status.deadlines, DeadlineCounts { promised: 1, suspended: 1 });
-        // Where all deadlines are suspended nobody is let down by a slow host.
+        // Where all deadlines are suspended, a slow host breaks no promise.
         host.admission.bounds.remove(0);
         let of_others = self::kinds(&host, &vnics([realtime("b", Some("memory"))]), late);
         assert_eq!(of_others, [SuspendedDeadline, Drift]);

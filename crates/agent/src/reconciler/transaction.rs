@@ -135,7 +135,7 @@ impl Reconciler {
     }
 
     /// Refuses guests' sockets that would be new, and that no contract may name. What was accepted when it was allowed
-    /// stands in nobody's way.
+    /// stays, and is no reason to refuse others.
     fn may_name_guests(&self, wanted: &Contracts) -> Result<(), ApplyError> {
         let accepted: BTreeSet<(&str, &Path)> = self
             .contracts

@@ -21,7 +21,7 @@ pub fn admission(
     let bounds = admission.bounds.iter().map(|b| {
         let place = evidence.iter().find(|e| e.vnics.contains_key(&b.vnic));
         let (violations, counted) = match place {
-            Some(place) if !place.counts_latency => (0, "nobody counts how often it does not, here".into()),
+            Some(place) if !place.counts_latency => (0, "its place does not count violations".into()),
             Some(place) => counted(violated(&place.workers)),
             None => counted(total(evidence.iter().map(|e| violated(&e.workers)))),
         };

@@ -17,7 +17,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use tidegate_contract::{Document, Errors, Host, Located, Vnic, merge};
 
-/// Who a contract belongs to: nobody else may change it.
+/// Who a contract belongs to: no other owner may change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A file in the configuration folder.

@@ -21,7 +21,7 @@ pub struct Lab {
 
 impl Lab {
     /// With a network namespace of its own for this thread and those it starts, where that may be had: no other agent is
-    /// there. Where it may not, agents cannot change interfaces and are in nobody's way.
+    /// there. Where it may not, agents cannot change interfaces, and are in the way of no other agent.
     pub fn new() -> Self {
         // SAFETY: neither descriptors nor directories are unshared.
         let _ = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };

@@ -4,7 +4,7 @@ use super::common::{Lab, RunningAgent, until};
 use super::{LIMITS, contract, in_namespace, is_shaped, run};
 use serde_json::Value;
 
-/// What libvirt makes of `<bandwidth>`, as far as this kernel has it.
+/// What libvirt makes of `<bandwidth>`, with the modules that this kernel has.
 const OTHERS: [&str; 6] = [
     "tc qdisc add dev vnet3 root handle 1: htb default 2",
     "tc class add dev vnet3 parent 1: classid 1:1 htb rate 8mbit ceil 9mbit burst 20k",
@@ -18,7 +18,7 @@ const OTHERS: [&str; 6] = [
 fn shown() -> String {
     let shown = ["qdisc show dev", "class show dev", "filter show dev", "filter show ingress dev"];
     let shown = shown.map(|words| run(&format!("tc {words} vnet3"))).concat();
-    // Of all filters at an ingress the kernel says the parent that whoever came last named (`block->classid`).
+    // Of all filters at an ingress the kernel says the parent that the last one made named (`block->classid`).
     let shown = shown.replace("filter parent ffff: ", "filter ");
     shown.split_whitespace().filter(|word| !word.starts_with("80")).collect::<Vec<_>>().join(" ")
 }

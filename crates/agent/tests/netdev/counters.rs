@@ -61,7 +61,7 @@ fn interface() -> (Count, Count) {
     (of("rx"), of("tx"))
 }
 
-/// Datagrams without super-frames, at about this many per second; nobody has to listen.
+/// Datagrams without super-frames, at about this many per second; no program has to listen.
 fn send_datagrams(to: &str, count: usize, per_second: u32) {
     // A datagram that waits for its limit fills the buffer of its socket: one alone would wait with it.
     let sockets: Vec<_> = (0..16).map(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).collect();

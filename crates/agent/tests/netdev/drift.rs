@@ -109,7 +109,7 @@ fn a_filter_in_another_chain_is_in_nobodys_way() {
                 (view["state"] == "in force" && !wrong).then_some(())
             });
         }
-        // All on the IFB is ours; what is on others' netdevs and in nobody's way stays.
+        // All on the IFB is ours; what is on others' netdevs and in the way of no contract stays.
         assert!(!run("tc filter show dev tidegate-tx parent 7464:").contains("chain 5"));
         let theirs = || run("tc filter show dev vnet3 ingress");
         let before = theirs();

@@ -67,7 +67,7 @@ fn what_would_go_past_rules_is_refused_with_their_names() {
         assert!(status == 422 && why.contains(name), "{status} {why}");
         assert!(!reaches_host(&guest));
 
-        // A chain that decides nothing is in nobody's way; one of the family inet is as one of netdev.
+        // A chain that decides nothing is in the way of no contract; one of the family inet is as one of netdev.
         nft("flush chain netdev filter vm-in");
         let (status, why) = set(&agent, "tx.method", "shape");
         assert_eq!(status, 200, "{why}");

@@ -1,4 +1,4 @@
-//! A segment of bridge ports: frames pass between its ports and to no other, whoever changes what; in the end the ports
+//! A segment of bridge ports: frames pass between its ports and to no other, whatever other programs change; in the end the ports
 //! are as they were.
 //!
 //! Where bridges filter no VLANs (CONFIG_BRIDGE_VLAN_FILTERING), tests/test_segments.py runs this in a guest whose

@@ -122,7 +122,7 @@ fn each_sender_gets_what_it_was_promised() {
         let delivered = || agent.vnic("voice")["stats"]["realtime_delivered"].as_u64().unwrap();
         until("they are counted", || (came / 2..=came + 20).contains(&delivered()).then_some(()));
 
-        // A sender whose VM stops and starts has its class again, and that is nobody's change.
+        // A sender whose VM stops and starts has its class again, and that counts as no change.
         let repaired = || agent.get("/v1/host").1["drift_repaired"].as_u64();
         let before = repaired();
         // Besides the class of all, and that of the rest.
@@ -139,6 +139,6 @@ fn each_sender_gets_what_it_was_promised() {
             assert_eq!(status, 200, "{answer}");
         }
         let left = run("tc class show dev vnet5");
-        assert_eq!(left.lines().count(), 1, "nobody has a share any more: {left}");
+        assert_eq!(left.lines().count(), 1, "no sender has a share any more: {left}");
     });
 }

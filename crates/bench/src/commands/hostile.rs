@@ -284,7 +284,7 @@ impl Seen {
     }
 }
 
-/// A vNIC as far as a guest has to know it.
+/// What a guest has to know of a vNIC.
 fn vnic(name: &str, mac: Mac, path: PathBuf) -> Vnic {
     let toml = format!(
         "[vnic.{name}]\nattach = {{ vhost-user = \"{}\" }}\nmac = \"{mac}\"\nsegment = 1\n",

@@ -1,4 +1,4 @@
-//! The vNICs that a text names, however wrong the rest of it is: so that whoever refuses it can say whom it concerns.
+//! The vNICs that a text names, however wrong the rest of it is: so that a refusal can say which vNICs it concerns.
 
 use super::source::Source;
 use crate::check::vnic_name;

@@ -18,7 +18,7 @@ const TRANSMIT: usize = 1;
 /// How long between two frames: the switch is to finish one before the next is there.
 const FRAME_PAUSE: Duration = Duration::from_millis(1);
 
-/// Threads that wait for a counter, as far as the kernel knows: each signal walks over all of them. They
+/// Waiters for a counter, which the kernel takes for threads that wait: each signal walks over all of them. They
 /// leave when this is dropped.
 #[derive(Debug)]
 pub struct Waiters {
@@ -86,7 +86,7 @@ fn send_junk(front: &mut FrontEnd) -> Result<(), FrontEndError> {
     front.is_connected().then_some(()).ok_or(FrontEndError::NotConnected)
 }
 
-/// The counter is passed again and again, while its waiters are woken without end: whoever listens to it
+/// The counter is passed again and again, while its waiters are woken without end: a thread that listens to it
 /// waits for that.
 pub(super) fn kick_waiters(target: &Target<'_>, count: usize) -> io::Result<()> {
     pass_kicks(target, count, |kick, over| flood(kick, || over.load(Ordering::Relaxed)))

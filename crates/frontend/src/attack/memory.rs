@@ -18,7 +18,7 @@ const TRANSMIT: usize = 1;
 const FRAME: u32 = 1000;
 
 /// Punches everything above its rings out of `bytes` of memory, again and again, and sends frames
-/// from there meanwhile: whoever reads them waits for the kernel to be done.
+/// from there meanwhile: a thread that reads them waits until the kernel is done.
 ///
 /// # Errors
 /// Too little memory on this machine.

@@ -132,7 +132,7 @@ impl Target<'_> {
 /// for its answers.
 ///
 /// # Errors
-/// Nobody listens, or nobody takes connections.
+/// No process listens, or the one that listens takes no connections.
 pub fn dial(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -14,7 +14,7 @@ use vhost::vhost_user::message::FrontendReq;
 /// Bytes of a message's header.
 const HEADER: usize = 12;
 
-/// A TCP socket with more to send than its peer takes: whoever closes it last waits for so long.
+/// A TCP socket with more to send than its peer takes: the process that closes it last waits for so long.
 #[derive(Debug)]
 pub struct Lingering {
     socket: Option<OwnedFd>,
@@ -52,7 +52,7 @@ impl Lingering {
         self.socket = None;
     }
 
-    /// Reads what was to be sent: nobody waits for it any more.
+    /// Reads what was to be sent: then close(2) of the socket does not wait any more.
     pub fn read_all(&mut self) {
         let _ = self.peer.set_read_timeout(Some(Duration::from_secs(1)));
         let _ = std::io::copy(&mut self.peer, &mut std::io::sink());

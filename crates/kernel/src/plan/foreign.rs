@@ -4,7 +4,7 @@ use crate::network::Link;
 use crate::shaping::{Ends, Refusal};
 use crate::vlan::Vlans;
 
-/// A root qdisc in which nothing waits, and with which nobody's limits are lost: libvirt puts it on every tap it makes
+/// A root qdisc in which nothing waits, and whose removal loses no limit of another program: libvirt puts it on every tap it makes
 /// (its commit 0b66196d).
 const NOTHING: &str = "noqueue";
 

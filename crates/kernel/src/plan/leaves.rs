@@ -11,7 +11,7 @@ use crate::step::{Device, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// What is there, and what will be.
+/// The classes of a device: those that are there, and those that will be.
 pub struct Leaves<'a> {
     device: Device,
     /// The device as observed; `None` where there is none, or all that is on it goes.

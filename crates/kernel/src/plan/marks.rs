@@ -1,7 +1,7 @@
 //! The filter at the ingress that sets or clears priority marks.
 //!
 //! It decides nothing else, so where tx is not limited what others filter there goes on beside it. Its preference it needs for itself:
-//! whoever has a lower one may end the search before it.
+//! a filter with a lower one may end the search before it.
 
 use super::{filters, refusal};
 use crate::handle::Handle;

@@ -8,8 +8,8 @@
 //!
 //! Nothing is kept in between: what is ours is seen by its marks. Steps are in an order in which no frame is lost:
 //! a way is built from its end, and taken away from its beginning. Of a network of which only some devices were looked at,
-//! the others keep what they have. VLANs bear no mark (`vlan`): what a port had before is given back by whoever remembers
-//! it. What is refused is left as it is, and stands in the way of nothing else.
+//! the others keep what they have. VLANs bear no mark (`vlan`): the caller remembers what a port had before, and gives it
+//! back. What is refused is left as it is, and stands in the way of nothing else.
 
 mod filters;
 mod foreign;
@@ -168,7 +168,7 @@ fn target<'a>(
         )));
     };
     if link.loopback {
-        return Err(no(format!("interface {name} is the loopback, which reaches nobody")));
+        return Err(no(format!("interface {name} is the loopback, which reaches no VM")));
     }
     if sides.ingress.is_some()
         && let Some((_, other)) = names.get(owner::IFB)
@@ -182,7 +182,7 @@ fn target<'a>(
     if kind == Some("macvtap") {
         if shaping.promises {
             return Err(no(format!(
-                "interface {name} is a macvtap, whose frames do not come in by a device, so nobody can tell them from \
+                "interface {name} is a macvtap, whose frames do not come in by a device, so the kernel cannot tell them from \
                  others: leave tx.min, deadline and weight out"
             )));
         }
@@ -205,7 +205,7 @@ fn target<'a>(
     Ok((index, Target { sides, segment: shaping.segment, held }))
 }
 
-/// Why nobody has a share of what a macvtap gives its VM.
+/// Why no sender has a share of what a macvtap gives its VM.
 pub fn no_shares_at(name: &str) -> String {
     format!(
         "interface {name} is a macvtap, into which the device below sends, past all classes: leave it out of `to`, or give \

@@ -1,4 +1,4 @@
-//! The kernel, as far as steps concern it: slow, and obviously like it.
+//! What steps change of the kernel: slow, and obviously like it.
 
 use crate::class::HtbClass;
 use crate::handle::Handle;

@@ -14,7 +14,7 @@ use crate::vlan::Vlans;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One damage, by whoever.
+/// One damage, done by another program.
 #[derive(Clone, Debug)]
 enum Damage {
     Root(Option<&'static str>),

@@ -1,7 +1,7 @@
 //! What a netdev's egress sends: one class of all of it, and where senders have shares, its parts.
 //!
 //! ```text
-//!  nobody has a share:   HTB 7464: ── 7464:1 ── bfifo
+//!  no one has a share:   HTB 7464: ── 7464:1 ── bfifo
 //!
 //!  some have:            HTB 7464: ── 7464:1 ─┬─ 7464:2 ─ bfifo      what came in by one netdev
 //!                                             ├─ 7464:3 ─ bfifo      what came in by another

@@ -7,7 +7,7 @@ use crate::shaping::Ends;
 use crate::step::{Device, Step};
 
 impl Theirs {
-    /// What to make again at these ends of the link, where nobody else made something there since, and what of it
+    /// What to make again at these ends of the link, where no other program made something there since, and what of it
     /// is there still, as after a take-over that was cut short.
     pub fn again(&self, link: &Link, ends: Ends) -> Vec<Step> {
         let device = Device::Netdev { index: self.index, name: link.name.clone() };

@@ -5,7 +5,7 @@
 //!                                             │
 //!           rehearse: made in a namespace of its own, read back: the same?    before anything is touched
 //!                                             │
-//!  kernel ◀── Step::Again ◀── again (pure) ◀──┘ ◀── what is there then
+//!  kernel ◀── Step::Again ◀── again (pure) ◀──┘ ◀── the link as it is then
 //! ```
 //!
 //! What the kernel says of a qdisc, a class or a filter is what it is told to make one, but for counters and what it

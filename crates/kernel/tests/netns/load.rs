@@ -30,7 +30,7 @@ fn send_tcp(to: &str, stop: &AtomicBool) {
     while !stop.load(Relaxed) && stream.write_all(&piece).is_ok() {}
 }
 
-/// Nobody has to listen: a datagram is counted before it arrives.
+/// No program has to listen: a datagram is counted before it arrives.
 fn send_udp(to: &str, stop: &AtomicBool) {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     while !stop.load(Relaxed) {

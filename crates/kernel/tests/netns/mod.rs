@@ -36,7 +36,7 @@ pub fn in_namespace(name: &str, body: impl FnOnce()) {
         let why = String::from_utf8_lossy(&probe.stderr).trim_end().to_owned();
         format!("no network namespace with a veth to be had here ({}): {why}", probe.status)
     });
-    // In a user namespace there are none, whoever is root in it.
+    // In a user namespace there are none, also for its root.
     let programs = || tidegate_kernel::Classifier::for_ifb().err().map(|why| why.to_string());
     if let Some(why) = network.or_else(programs) {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");

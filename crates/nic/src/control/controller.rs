@@ -103,7 +103,7 @@ pub struct Counts {
 struct State {
     member: Member,
     demand: Demand,
-    /// In force, as far as is known.
+    /// In force; `None` where that is not known.
     limit: Option<u64>,
     /// In force before the last change.
     before: Option<u64>,
@@ -204,8 +204,8 @@ impl Controller {
     }
 
     /// One period: `usage` by member, in the order they were given; `None`, or no entry, where a counter could not be
-    /// read, was reset, or is not to be believed. Returns what to set, in this order: lowered before raised. Whoever
-    /// cannot set one of them says so by [`Controller::not_set`], also for all that follow, and leaves those as they are.
+    /// read, was reset, or is not to be believed. Returns what to set, in this order: lowered before raised. A
+    /// caller that cannot set one of them says so by [`Controller::not_set`], also for all that follow, and leaves those as they are.
     pub fn step(&mut self, usage: &[Option<Usage>]) -> &[Change] {
         self.counts.steps += 1;
         self.observe(usage);
@@ -327,7 +327,7 @@ impl Controller {
     fn round(&mut self, capacity: f64) {
         let mut left = capacity;
         for (state, claim) in self.states.iter_mut().zip(&mut self.claims) {
-            // A hair below a whole number is that number, as far as these sums are exact.
+            // A hair below a whole number is that number, within the error of these sums.
             let whole = (claim.limit + 1e-6).floor().max(1.0);
             state.next = whole as u64;
             // From here on the claim's limit is what is left of it: less than a unit.

@@ -147,7 +147,7 @@ fn case(phases: usize) -> impl Strategy<Value = Case> {
     })
 }
 
-/// Weighted max-min shares above minima, a quarter of a Mbit/s at a time to whoever is behind; Mbit/s.
+/// Weighted max-min shares above minima, a quarter of a Mbit/s at a time to the member that is furthest behind; Mbit/s.
 fn water_filling(case: &Case, demands: &[u64]) -> Vec<f64> {
     const STEP: f64 = 0.25;
     let units = |rate: Option<Rate>| rate.map(|rate| rate.bits() as f64 / 1e6);
@@ -192,7 +192,7 @@ fn water_filling(case: &Case, demands: &[u64]) -> Vec<f64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whoever wants its minimum has it within [`MINIMUM`] periods, whatever the others do and did; limits never exceed.
+    /// A member that wants its minimum has it within [`MINIMUM`] periods, whatever the others do and did; limits never exceed.
     #[test]
     fn minima_are_met_within_n_periods(case in case(6), late: bool) {
         let mut plant = Plant::new(link(), &case.members, &case.tenants, late);

@@ -1,7 +1,7 @@
 //! Weighted max-min shares above minima, with ceilings for members and for tenants. Rates are in units of the limit.
 //!
 //! ```text
-//!  capacity ─▶ 1 unit each ─▶ minima, as far as wanted ─▶ tenants' minima ─▶ a probing share each
+//!  capacity ─▶ 1 unit each ─▶ minima, where wanted ─▶ tenants' minima ─▶ a probing share each
 //!           ─▶ what is wanted, by weight ─▶ minima not wanted ─▶ all the rest, by weight
 //! ```
 //!
@@ -78,7 +78,7 @@ pub fn share(capacity: f64, lending: Lending, probe: f64, claims: &mut [Claim], 
     fill(capacity, claims, tenants, |claim| (claim.max, claim.weight));
 }
 
-/// What nobody has yet.
+/// What no member has yet.
 pub fn left(capacity: f64, claims: &[Claim]) -> f64 {
     capacity - claims.iter().map(|claim| claim.limit).sum::<f64>()
 }
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Nobody could doubt it: a small step at a time, to whoever is behind.
+    /// Obviously right: a small step at a time, to the member that is furthest behind.
     fn slowly(capacity: f64, claims: &[Claim], tenants: &[Aggregate]) -> Vec<f64> {
         const STEP: f64 = 0.01;
         let mut limits: Vec<f64> = claims.iter().map(|c| c.min.min(c.wanted).max(1.0).min(c.max)).collect();

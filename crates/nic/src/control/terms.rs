@@ -24,7 +24,7 @@ pub enum Lending {
     /// Others use it; its owner has it back within a few periods.
     #[default]
     Lend,
-    /// Nobody does; its owner has it at once.
+    /// It is not lent; its owner has it at once.
     Reserve,
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!  reading before ─┐
 //!  reading now ────┼─▶ differences, modulo the width ─▶ more than can have been? ─ no ──▶ added
-//!  most possible ──┘                                                             └ yes ─▶ reset: what is there now is added
+//!  most possible ──┘                                                             └ yes ─▶ reset: the reading now is added
 //! ```
 //!
 //! A counter that is smaller than before has wrapped or begun anew. Registers are read as they are, so what a NIC cannot have
@@ -170,7 +170,7 @@ impl Accumulator {
         }
     }
 
-    /// Since the first reading; `None` where nobody counts that. Bytes are without FCS.
+    /// Since the first reading; `None` where that is not counted. Bytes are without FCS.
     pub fn total(&self, count: Count) -> Option<u64> {
         let total = self.totals[count as usize]?;
         Some(match count {

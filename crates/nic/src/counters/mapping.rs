@@ -19,7 +19,7 @@ impl Registers {
     /// Maps the registers.
     ///
     /// # Errors
-    /// No such device, no right, or a kernel that lets nobody (`CONFIG_IO_STRICT_DEVMEM`, lockdown).
+    /// No such device, no right, or a kernel that refuses every process (`CONFIG_IO_STRICT_DEVMEM`, lockdown).
     pub fn open(file: &Path) -> io::Result<Self> {
         let file = File::open(file)?;
         let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;

@@ -10,7 +10,7 @@
 //!
 //! They are not cleared by reading, and wrap. Offsets: Intel 82576 and 82599 data sheets (statistics registers of VFs); Linux has
 //! the same in drivers/net/ethernet/intel/igb/e1000_regs.h (`E1000_PFVFGPRC` and the next) and ixgbe/ixgbe_type.h
-//! (`IXGBE_PVFGPRC` and the next), but for VFMPRC of the 82576: nobody reads it there, and what the data sheet has for the VF
+//! (`IXGBE_PVFGPRC` and the next), but for VFMPRC of the 82576: Linux does not read it there, and what the data sheet has for the VF
 //! itself (0F3Ch, like 0F10h for 10010h) and QEMU's igb agree on 3Ch. The VF's number is that of its pool.
 
 use super::accumulator::{Count, Reading, Value};

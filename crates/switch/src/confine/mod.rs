@@ -8,7 +8,7 @@
 //!                       └ inherited by every thread
 //! ```
 //!
-//! Whoever takes the process over by way of a guest's rings finds no file to open, no address to
+//! An attacker who takes the process over by way of a guest's rings finds no file to open, no address to
 //! connect to and no program to start. What it holds it keeps: memory of the guests that are
 //! connected, their sockets, the taps. Why it is done like this: `docs/decisions/confinement.md`.
 //!
@@ -99,7 +99,7 @@ impl Enclosed {
     }
 }
 
-/// Heaps: nobody allocates on the path of a frame, and each keeps what it once had.
+/// Heaps: no thread allocates on the path of a frame, and each keeps what it once had.
 const HEAPS: i32 = 2;
 /// From this size on memory is a mapping of its own, bytes: the C library's own default, made fixed.
 const MAPPED: i32 = 128 << 10;

@@ -8,7 +8,7 @@
 //! Traffic goes on: if it is a bug of ours, or a new C library's habit, no tenant should pay for it. So the thread that
 //! made the call does not write the line itself: a reader of the log that stops would stop it.
 //! The kernel writes an audit record of its own (type SECCOMP, 1326), which the process cannot prevent.
-//! Whoever blocks the signal or takes the handler away dies of the next violation.
+//! A thread that blocks the signal, or takes the handler away, dies of its next violation, and the process with it.
 
 use super::Error;
 use super::syscalls::name_of;

@@ -285,7 +285,7 @@ mod tests {
         let _listener = UnixListener::bind(&path).unwrap();
         let error = Client::connect(&path).unwrap().hello().err().unwrap().to_string();
         assert!(error.contains("no answer for 3 s") && error.contains("SIGSTOP"), "{error}");
-        // Nobody accepts: from some number on there is no room to wait in.
+        // No thread accepts: from some number on the kernel queues no further connection.
         let waiting: Vec<_> =
             (0..100_000).map(|_| Client::connect(&path)).take_while(Result::is_ok).collect();
         let error = Client::connect(&path).unwrap_err().to_string();

@@ -145,7 +145,7 @@ pub struct Hello {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Connection {
-    /// Nobody has connected (vhost-user server).
+    /// No front end has connected (vhost-user server).
     Waiting,
     /// The stream ended; the agent should dial again (vhost-user client).
     Disconnected,

@@ -26,7 +26,7 @@ pub const TCP_CSUM_OFFSET: u16 = 16;
 /// Where the checksum is in a UDP header, bytes.
 pub const UDP_CSUM_OFFSET: u16 = 6;
 
-/// Work left to whoever carries the frame. The number is the L4 payload of one
+/// Work that the sender leaves to the switch, or to the receiver. The number is the L4 payload of one
 /// segment in bytes; the frame has more than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {

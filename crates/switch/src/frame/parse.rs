@@ -6,7 +6,7 @@
 //!                             └▶ ARP
 //! ```
 //!
-//! What cannot be understood but harms nobody (an unknown protocol, a chain of
+//! What is not understood but does no harm (an unknown protocol, a chain of
 //! headers longer than [`HEADER_MAX`]) is carried as [`L4::Other`]; what
 //! contradicts itself is a [`ParseError`].
 

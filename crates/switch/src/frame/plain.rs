@@ -2,7 +2,7 @@
 //! options, and TCP or UDP over IPv6 without extension headers.
 //!
 //! ```text
-//!  head ─▶ look ─┬▶ Plain: what [`parse`](fn@crate::frame::parse) would say, as far as it matters
+//!  head ─▶ look ─┬▶ Plain: what [`parse`](fn@crate::frame::parse) would say, the part that is needed
 //!                └▶ None: parse it
 //! ```
 //!

@@ -33,7 +33,7 @@ pub struct VnetHdr {
     pub flags: u8,
     /// One of the `GSO_` types, [`GSO_ECN`] perhaps added.
     pub gso_type: u8,
-    /// Length of all headers, bytes; a hint of the sender that nobody may rely on.
+    /// Length of all headers, bytes; a hint of the sender: not to be relied on.
     pub hdr_len: u16,
     /// L4 payload of one segment, bytes.
     pub gso_size: u16,

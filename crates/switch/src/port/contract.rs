@@ -18,7 +18,7 @@ const SUPER_FRAME: u64 = 68_000;
 pub struct PortSet([u64; VNICS / 64]);
 
 impl PortSet {
-    /// Nobody.
+    /// No vNIC.
     pub const EMPTY: Self = Self([0; VNICS / 64]);
 
     /// Adds a port.

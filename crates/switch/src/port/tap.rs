@@ -94,7 +94,7 @@ impl TapPort {
                 std::array::from_fn(|_| IoSliceMut::new(&mut []));
             buffers[0] = IoSliceMut::new(&mut header);
             for (buffer, chunk) in buffers[1..].iter_mut().zip(self.pool.peek(FRAME_CHUNKS)) {
-                // SAFETY: a free chunk of the pool: CHUNK bytes that nobody else uses.
+                // SAFETY: a free chunk of the pool: CHUNK bytes that no other code uses.
                 *buffer = IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(chunk, CHUNK) });
             }
             match rustix::io::retry_on_intr(|| rustix::io::readv(&self.queues[index].file, &mut buffers)) {

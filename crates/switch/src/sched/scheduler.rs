@@ -207,7 +207,7 @@ impl<F: Copy> Scheduler<F> {
             Discipline::Contract if source.config.promised() => u64::MAX,
             Discipline::Contract => {
                 let left = self.config.queue.saturating_sub(self.unpromised);
-                // Whoever is polled first would fill what is left at every turn, and the last never
+                // The source that is polled first would fill what is left at every turn, and the last never
                 // find room. So, beside others, none holds more than is left (dynamic thresholds,
                 // Choudhury and Hahne, 1998): some is always left for who has least.
                 let alone = self.unpromised == source.list.bytes;
@@ -264,7 +264,7 @@ impl<F: Copy> Scheduler<F> {
         {
             let at = bucket.conforms_at(now, queued.bytes.into());
             if at > now {
-                // Whoever becomes eligible first may be smaller and go earlier.
+                // The frame that becomes eligible first may be smaller and go earlier.
                 let eligible = self.minima.next_eligible().unwrap_or(u64::MAX);
                 return Head::WaitUntil(at.min(eligible));
             }

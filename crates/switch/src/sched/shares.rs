@@ -37,7 +37,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// `weight` 0 counts as 1: nobody is shut out.
+    /// `weight` 0 counts as 1: no source is shut out.
     pub(super) fn new(weight: u32) -> Self {
         Self { weight: weight.max(1), start: 0, rest: 0 }
     }
@@ -72,7 +72,7 @@ impl Shares {
     /// `source` has a frame again.
     pub(super) fn activate(&mut self, share: &mut Share) {
         if self.heads.is_empty() {
-            // Nobody waits, so nobody is owed: all begin as equals.
+            // No source waits, so none is owed anything: all begin as equals.
             self.virtual_time = self.virtual_time.max(self.furthest);
         }
         if share.start < self.virtual_time {

@@ -83,8 +83,8 @@ impl TokenBucket {
     }
 
     /// Takes `bytes` out at `now` for a frame that has waited since `since`. What fell in meanwhile
-    /// is kept although the bucket was full, up to the frame's own size: whoever comes late to a
-    /// frame that waits takes no tokens from it, and gives no more than that one frame away.
+    /// is kept although the bucket was full, up to the frame's own size: a worker that comes late to
+    /// a frame that waits takes no tokens from it, and gives no more than that one frame away.
     pub fn charge_waiting(&mut self, since: u64, now: u64, bytes: u64) {
         self.settle(since);
         let elapsed = i128::from(now.saturating_sub(self.at));
@@ -192,7 +192,7 @@ mod tests {
         new.lower(300_000, old.available(300_000));
         assert_eq!(new.available(300_000), -1200);
         assert_eq!(new.conforms_at(300_000, 100), old.conforms_at(300_000, 100));
-        // Nobody gains by it.
+        // No source gains by it.
         new.lower(300_000, 5000);
         assert_eq!(new.available(300_000), -1200);
     }

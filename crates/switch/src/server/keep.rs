@@ -93,7 +93,7 @@ pub struct PortKeeper {
 impl PortKeeper {
     /// Of a port that counts in `slot`.
     pub fn new(vnic: &str, slot: &'static VnicSlot, subscribers: Arc<Subscribers>) -> Self {
-        // A message that a process before this one did not answer is answered by nobody any more.
+        // A message that an earlier process did not answer stays without an answer.
         slot.messages.set(slot.messages.get().next_multiple_of(2));
         Self { vnic: vnic.into(), slot, subscribers, last: None, sent: HashMap::new(), behind: false }
     }
@@ -108,7 +108,10 @@ impl PortKeeper {
                 Ok(()) => true,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     if !std::mem::replace(&mut self.behind, true) {
-                        tracing::warn!(vnic = self.vnic, "whoever keeps connections for a restart is slow");
+                        tracing::warn!(
+                            vnic = self.vnic,
+                            "the agent is slow to take what a restart needs of this connection"
+                        );
                     }
                     true
                 }

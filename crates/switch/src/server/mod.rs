@@ -120,7 +120,7 @@ pub struct Switch {
     pub table: Mutex<Table>,
     /// Those who keep what it takes to go on without this process.
     pub subscribers: Arc<keep::Subscribers>,
-    /// The control socket, for whoever takes our place.
+    /// The control socket, for the process that takes our place.
     pub control: OnceLock<OwnedFd>,
     /// What the service manager is told as long as all threads turn, where it wants to know.
     pub watchdog: OnceLock<Watchdog>,
@@ -287,7 +287,9 @@ fn service_manager(options: &Options) -> Result<Option<Notifier>, Error> {
 pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
     eventfd::prepare();
     if !options.confined {
-        tracing::warn!("not confined (--no-confinement): whoever takes the switch over has all its rights");
+        tracing::warn!(
+            "not confined (--no-confinement): an attacker who takes the switch over has all its rights"
+        );
         return Ok(None);
     }
     // Threads inherit it, and keep it where the right to take it is gone. A worker without says so.
@@ -316,7 +318,7 @@ pub fn serve(switch: &Arc<Switch>, listener: &UnixListener) {
         if let Some(watchdog) = watchdog {
             watchdog.control_thread_turned();
         }
-        // There is one, and nobody else takes it: this does not wait.
+        // A connection is there, and no other thread accepts: this does not wait.
         let stream = match ready {
             Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) => listener.accept(),
@@ -343,7 +345,7 @@ fn inherited_socket() -> Option<UnixListener> {
     Some(unsafe { OwnedFd::from_raw_fd(3) }.into())
 }
 
-/// Binds the control socket; one that nobody listens on any more is replaced.
+/// Binds the control socket; a socket file on which no process listens any more is replaced.
 fn bind(path: &PathBuf) -> Result<UnixListener, Error> {
     let fail = |source| Error::Socket { path: path.clone(), source };
     match UnixListener::bind(path) {
@@ -433,7 +435,7 @@ fn short_slice() {
         deadline: u64,
         period: u64,
     }
-    // The call sets all of them: what whoever started the switch has chosen is to stay.
+    // The call sets all attributes: the nice value that the switch was started with has to stay.
     let nice = rustix::process::getpriority_process(None).unwrap_or(0);
     let attr =
         SchedAttr { size: size_of::<SchedAttr>() as u32, nice, runtime: 100_000, ..SchedAttr::default() };

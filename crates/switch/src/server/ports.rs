@@ -300,7 +300,7 @@ impl Switch {
         let (index, worker) = (entry.index, entry.worker);
         // Ends its thread first, which takes the rings out of service.
         match entry.end {
-            // Whoever waits to be taken may have passed descriptors already.
+            // A front end that waits to be accepted may have passed descriptors already.
             End::Vhost { thread, listener, .. } => {
                 thread.errands().give_up(listener);
                 thread.stop();
@@ -420,7 +420,7 @@ impl Switch {
         let mut table = self.lock();
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
         if !self.workers[entry.worker].call(move |worker| worker.is_broken(index)) {
-            // Whoever broke it left meanwhile; the next one is not to pay for it.
+            // The front end that broke it left meanwhile; the next one keeps its connection.
             return;
         }
         entry.broken = Some(reason.to_owned());
@@ -528,7 +528,7 @@ fn status(entry: &Entry) -> PortStatus {
             status.held = thread.conduct().held(Instant::now());
             status.closing = now.closing;
             status.connection = match now.state {
-                // Nobody is to dial while none is taken.
+                // A front end should not connect while none is accepted.
                 State::Waiting if listener.is_none() && status.held.quarantine.is_none() => {
                     Connection::Disconnected
                 }

@@ -183,7 +183,7 @@ struct Prepared {
 struct Gates {
     /// Of ports that are ready.
     prompt: Vec<SyncSender<Busy>>,
-    /// Of ports that changed at the last moment, whose memory is being mapped: nobody else waits for them.
+    /// Of ports that changed at the last moment, whose memory is being mapped: no other port waits for them.
     late: Vec<SyncSender<Busy>>,
 }
 
@@ -239,7 +239,7 @@ pub fn prepare<'s>(
         }
     }
     drop(mapping);
-    // Nobody says anything: it hangs up when all are done.
+    // No thread sends anything: the channel closes when all are done.
     if mapped.recv_timeout(MAP) == Err(RecvTimeoutError::Timeout) {
         tracing::warn!("guests' memory is not mapped after {MAP:?}; some queues will start late");
     }
@@ -300,7 +300,7 @@ impl Successor<'_> {
             let _ = gate.send(channel().0);
         }
         let rest = switch.connect_rest(&retired, &told);
-        // Nobody says anything: it hangs up when all have started.
+        // No thread sends anything: the channel closes when all have started.
         let _ = started.recv_timeout(START);
         switch.let_go();
         rest?;
@@ -359,7 +359,7 @@ fn settle(
 }
 
 impl Switch {
-    /// What nobody else touches any more: taps and ports without a front end.
+    /// Connects taps, and ports without a front end: no other process touches them any more.
     fn connect_rest(self: &Arc<Self>, retired: &Retired, told: &Heard) -> Result<(), ReplaceError> {
         for port in &retired.ports {
             if told.messages(&port.vnic.name).is_none() {

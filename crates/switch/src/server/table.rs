@@ -49,10 +49,10 @@ pub struct Entry {
     pub published: Option<PortInfo>,
 }
 
-/// A guest's memory, as far as it matters for a deadline.
+/// What of a guest's memory matters for a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// It is all there, so that the switch never faults in it; or nobody has shared any.
+    /// Every page is there, so that the switch never faults in it; or no front end has shared memory.
     Whole,
     /// Pages are made when they are touched.
     Sparse,
@@ -102,7 +102,7 @@ impl Table {
         Self::default()
     }
 
-    /// An index nobody uses: `wanted`, or one where no counters are `reserved` for somebody else, if there is.
+    /// An index that no port uses: `wanted`, or if there is one, an index whose counters are not `reserved` for another vNIC.
     pub fn free_index(
         &self,
         wanted: Option<PortIndex>,

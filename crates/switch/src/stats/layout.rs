@@ -20,7 +20,7 @@ pub const WORKERS: usize = 64;
 pub const MISSES: usize = 32;
 /// Longest vNIC name, bytes.
 pub const NAME: usize = 64;
-/// In [`MissRecord::behind`]: behind nobody in particular.
+/// In [`MissRecord::behind`]: behind no vNIC in particular.
 pub const NOBODY: u64 = u64::MAX;
 
 /// A counter with one writer and any number of readers.

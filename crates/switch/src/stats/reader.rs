@@ -262,7 +262,7 @@ impl Reader {
         Some(self.layout().vnics[self.find(name)?].messages.get())
     }
 
-    /// Copies the counters at `index`, of a region that nobody writes to any more.
+    /// Copies the counters at `index`, of a region that no process writes to any more.
     pub(super) fn copy_to(&self, index: usize, to: &VnicSlot) {
         self.layout().vnics[index].copy_to(to);
     }

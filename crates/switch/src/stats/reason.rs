@@ -53,7 +53,7 @@ reasons! {
         Vlan = "vlan",
         /// An encapsulation, extension headers or fragments that hide what is to be checked.
         Encapsulation = "encapsulation",
-        /// Nobody in the segment to send it to.
+        /// No vNIC in the segment has the destination address.
         NoReceiver = "no_receiver",
         /// Over the cap on broadcast, multicast and unknown unicast.
         FloodCap = "flood_cap",

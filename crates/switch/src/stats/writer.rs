@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Region {
     layout: &'static Layout,
     file: OwnedFd,
-    /// Counters that nobody has claimed yet, by their index.
+    /// Counters that no port has claimed yet, by their index.
     inherited: Mutex<BTreeMap<usize, String>>,
 }
 

@@ -74,13 +74,22 @@ impl fmt::Display for Event {
                 "waited {ms:.0} ms for a page of the guest's memory (punched out of its file, or on a slow disk)"
             ),
             Object::Call => {
-                write!(f, "took {ms:.0} ms to signal the driver's call eventfd (who waits for it?)")
+                write!(
+                    f,
+                    "took {ms:.0} ms to signal the driver's call eventfd (thousands of threads or epolls may wait for it)"
+                )
             }
             Object::Error => {
-                write!(f, "took {ms:.0} ms to signal the front end's error eventfd (who waits for it?)")
+                write!(
+                    f,
+                    "took {ms:.0} ms to signal the front end's error eventfd (thousands of threads or epolls may wait for it)"
+                )
             }
             Object::Kick => {
-                write!(f, "took {ms:.0} ms to listen to the driver's kick eventfd (who waits for it?)")
+                write!(
+                    f,
+                    "took {ms:.0} ms to listen to the driver's kick eventfd (thousands of threads or epolls may wait for it)"
+                )
             }
         }
     }

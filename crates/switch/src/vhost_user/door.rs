@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  message + descriptors ─▶ as many as it may have? ─▶ each of the kind it is to be? ─▶ relay, Connection
-//!                                  └──────── no ─────────────┴─▶ refused, given up where nobody waits
+//!                                  └──────── no ─────────────┴─▶ refused, given up to the errands
 //! ```
 //!
 //! Behind the door there are event counters, and files that can be memory. To close the last descriptor of one

@@ -1,4 +1,5 @@
-//! What may take as long as it likes is done in threads of a port's that nobody waits for.
+//! Work whose length a front end decides (closing its descriptors, unmapping its memory, asking about its files) is done
+//! by two threads of the port. No other thread waits for them longer than it chose to.
 //!
 //! ```text
 //!  port's thread ─ give up: descriptors, memory ─▶ [ closing ] ─▶ close(2), munmap(2)
@@ -7,9 +8,9 @@
 //!       └─ busy? then no other front end is taken: what one of them can keep busy is bounded
 //! ```
 //!
-//! A front end chooses what it passes, and so who answers for it: close(2) of a socket with data to send waits
-//! for its peer (SO_LINGER), of a file of FUSE for the process that serves it, as does each question about it. No
-//! flag of the kernel's prevents that.
+//! A front end chooses which descriptors it passes, and so which process the kernel waits for: close(2) of a socket with
+//! data to send waits for its peer (SO_LINGER); close(2) of a file of FUSE, and each question about it, waits for the
+//! process that serves it. No flag of the kernel's prevents that.
 //!
 //! Each kind of work has one thread, which is there while there is work, and a second longer. Where the system has
 //! no thread to give, work waits until it has.
@@ -31,7 +32,7 @@ pub struct Errands {
     asking: Arc<Lane>,
 }
 
-/// Who is told when there is nothing to do any more.
+/// Called when the last errand is done.
 type Idle = Box<dyn Fn() + Send + Sync>;
 
 impl Errands {
@@ -41,7 +42,7 @@ impl Errands {
         Self { closing: lane("closing"), asking: lane("asking") }
     }
 
-    /// Errands that are done at once, by whoever has them: for fuzzing.
+    /// Errands that the calling thread does at once: for fuzzing.
     #[cfg(feature = "fuzzing")]
     pub fn done_at_once() -> Self {
         let lane = || Arc::new(Lane { at_once: true, ..Lane::default() });
@@ -60,7 +61,7 @@ impl Errands {
         self.closing.add(Box::new(move || drop(thing)));
     }
 
-    /// Asks there, and waits for the answer; `None` where there is none within `patience`, or nobody to ask.
+    /// Has the thread ask, and waits for the answer; `None` where there is none within `patience`, or no such thread.
     pub fn ask<T: Send + 'static>(
         &self,
         patience: Duration,

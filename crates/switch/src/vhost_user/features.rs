@@ -84,7 +84,7 @@ const NAMES: [(u64, &str); 22] = [
 ];
 
 /// The virtio features that a port with that many queue pairs accepts. It offers all of them but
-/// IN_ORDER, which not every contract goes with; whoever has it already keeps it.
+/// IN_ORDER, which not every contract goes with; a front end that has negotiated it before keeps it.
 pub fn offered(queue_pairs: u16) -> u64 {
     let all = NAMES.iter().fold(0, |bits, (bit, _)| bits | bit);
     if queue_pairs > 1 { all } else { all & !NET_F_MQ }

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of a descriptor: never used twice by one process.
 pub type Number = u64;
 
-/// A descriptor and its number. Clones share the descriptor: whoever drops the last one closes it, which may take
-/// long.
+/// A descriptor and its number. Clones share the descriptor: the thread that drops the last one closes it, which may
+/// take long.
 #[derive(Clone, Debug)]
 pub struct Numbered(Arc<Owned>);
 
@@ -116,7 +116,7 @@ pub struct KeptRegion {
     pub file: Number,
 }
 
-/// One queue, as far as the front end has described it.
+/// One queue: what the front end has said of it so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptVring {
     /// SET_VRING_NUM.

@@ -7,14 +7,14 @@
 //!                       second: the eventfd goes in            first: the empty epoll goes in
 //! ```
 //!
-//! To listen to an eventfd, or not any more, the kernel takes the lock of those who wait for it, and the lock of the
-//! epoll meanwhile. Whoever signals an eventfd with 300,000 waiters holds the first for 228 ms, and does so again and
-//! again. So neither is a worker's: between both lies an epoll that is made with the counter, where nobody waits,
-//! and closed with it.
+//! When an eventfd is added to an epoll, or removed, the kernel holds the lock of that epoll while it waits for the lock of
+//! the eventfd's list of waiters. A thread that signals an eventfd with 300,000 waiters holds the lock of the list for
+//! 228 ms, and a thread of the front end may signal again and again. A worker must wait for neither lock. So an epoll lies between
+//! the eventfd and the worker's epoll: it is made and closed together with the kick, and no front end can wait for it.
 //!
-//! Where an epoll goes into another one, and where a file goes into an epoll that is in another one, the kernel also walks
-//! over all epolls that the files in question are in (`reverse_path_check`), with the lock of the outer one. That is
-//! 11.5 ms for 300,000, even where nobody signals. So the inner epoll is empty when it goes into the worker's.
+//! When an epoll is added to another one, or a file to an epoll that is in another one, the kernel also walks over all
+//! epolls that the file is in (`reverse_path_check`), and holds the lock of the outer epoll. For 300,000 epolls that takes
+//! 11.5 ms, even while no thread signals the eventfd. So the inner epoll is empty when it is added to the worker's.
 
 use super::kept::Numbered;
 use super::notifier::{SLOW, cpu_time, slow};
@@ -23,12 +23,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// What a queue's driver kicks by, listened to. Clones share it: whoever drops the last one stops listening, which may
-/// take long.
+/// The eventfd by which a queue's driver kicks, and the epoll that listens to it. Clones share both: the thread that
+/// drops the last one stops listening, which may take long.
 #[derive(Clone, Debug)]
 pub struct Kick {
     event: Numbered,
-    /// Readable from the first kick on; each further one wakes whoever waits for it again.
+    /// Readable from the first kick on; each further kick wakes the worker's epoll again.
     listening: Arc<OwnedFd>,
 }
 

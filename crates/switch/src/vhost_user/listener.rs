@@ -73,7 +73,7 @@ pub struct Gate {
     pub opened: Receiver<Busy>,
 }
 
-/// Held while something goes on: who waits for it waits until every one is dropped.
+/// Held while something goes on: a thread that waits for its end waits until every clone is dropped.
 pub type Busy = Sender<()>;
 
 /// What a port's thread needs to know about its port.
@@ -187,7 +187,7 @@ impl PortThread {
             listener.set_nonblocking(true)?;
         }
         if restored.is_some() {
-            // Whoever asks before the thread runs is not to take the port for a free one.
+            // A reader of the status before the thread runs should not see the port as free.
             status.update(|now| now.state = State::Connected);
         }
         let name = config.name.clone();
@@ -246,7 +246,7 @@ impl PortThread {
     /// Goes on with a quarantine of another process.
     pub fn quarantine(&self, quarantine: &Quarantine) {
         self.conduct.resume(quarantine, Instant::now());
-        // Whoever came before is not to stay.
+        // A front end that came before the quarantine does not stay.
         self.throw_out(ThrownOut::Held, quarantine.reason.clone());
     }
 
@@ -325,7 +325,7 @@ struct Port {
 impl Port {
     fn run(mut self) {
         self.serve_all();
-        // Whoever waits to be taken may have passed descriptors already.
+        // A front end that waits to be accepted may have passed descriptors already.
         if let Some(listener) = self.listener.take() {
             self.service.errands.give_up(listener);
         }
@@ -442,7 +442,7 @@ impl Port {
         };
         let ours = !matches!(end, End::NotOurs);
         if ours {
-            // Whoever keeps it has a duplicate, which must not keep it open.
+            // The agent, which keeps it for a restart, has a duplicate: that must not keep it open.
             let _ = stream.shutdown(std::net::Shutdown::Both);
             self.keeper.gone();
         }
@@ -485,7 +485,7 @@ pub(super) fn lock<'m, 'c>(
 /// Most front ends that are turned away at once: each may have much to close.
 const TURNED_AWAY: u64 = 64;
 
-/// Accepts and closes whoever waits; how many, and whether accept failed.
+/// Accepts and closes connections that wait; how many, and whether accept failed.
 pub(super) fn turn_away(listener: &UnixListener, errands: &Errands) -> (u64, bool) {
     let mut refused = 0;
     while refused < TURNED_AWAY {

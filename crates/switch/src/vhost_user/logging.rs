@@ -1,4 +1,4 @@
-//! The dirty log, as far as the front end has described it.
+//! The dirty log: what the front end has said of it so far.
 //!
 //! ```text
 //!  SET_LOG_BASE ───────────── area ─┐
@@ -28,7 +28,7 @@ pub struct Logging {
 /// SET_LOG_BASE.
 pub struct Base {
     area: Arc<LogArea>,
-    /// For whoever keeps it.
+    /// For the agent, which keeps it for a restart.
     file: Numbered,
     size: u64,
     offset: u64,

@@ -65,7 +65,7 @@ impl Mailbox {
         }
     }
 
-    /// Says that the thread is frozen, to whoever asks, and returns when it is not any more.
+    /// Tells the thread that asked that this one is frozen, and returns when it is not any more.
     pub fn freeze(&self, frozen: &SyncSender<()>) {
         let _ = frozen.try_send(());
         loop {

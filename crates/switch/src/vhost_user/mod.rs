@@ -13,7 +13,7 @@
 //! - [`connection`]: what a front end may say, and what it means
 //! - [`notifier`]: how drivers are called
 //! - [`kick`]: how drivers call
-//! - [`errands`]: what may take long, in threads nobody waits for
+//! - [`errands`]: work that may take long, in threads that no other thread waits for
 //! - [`conduct`]: what a port's objects did to others, and its quarantine
 //! - [`service`]: these, for one port
 //! - [`kept`]: what a front end has said, for another process to keep
@@ -70,7 +70,7 @@ pub struct VringSetup {
     /// Our notification; `None` means the driver polls.
     pub call: Option<Call>,
     /// What outlives this process: if it says that the queue was in service at this place, the queue
-    /// goes on there and `base` means nothing. `None` for a queue that nobody is to recover.
+    /// goes on there and `base` means nothing. `None` for a queue that no later process recovers.
     pub inflight: Option<QueueInflight>,
 }
 
@@ -117,7 +117,7 @@ pub trait PortControl {
     fn disconnect(&mut self, reason: &str);
 }
 
-/// Whoever keeps what a front end says, for the time after this process.
+/// Keeps what a front end says, for the process after this one.
 pub trait Keeper: Send {
     /// A message is about to be read. Until [`said`](Self::said), what is kept is not what the front end
     /// knows: after a crash it would wait for an answer.

@@ -14,8 +14,8 @@
 //! docs/decisions/driver-calls.md for both in figures.
 //!
 //! So a port has a small account of time that direct signals may take beyond what is usual. One slow signal can
-//! overdraw it, once: from then on the port's thread signals, and measures its own CPU time, which nobody else's
-//! work is in. A port whose counters turn out cheap again goes back to direct ones, after a time that doubles.
+//! overdraw it, once: from then on the port's thread signals, and measures its own CPU time, in which there
+//! is no other thread's work. A port whose counters turn out cheap again goes back to direct ones, after a time that doubles.
 
 use super::conduct::{Event, LONG, Object};
 use super::kept::Numbered;
@@ -44,7 +44,7 @@ const NEVER: u64 = u64::MAX;
 /// Queues of a port, at most.
 const QUEUES: usize = 256;
 
-/// Who is told of events.
+/// Called with each event.
 pub type Report = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// One queue's driver, as its worker calls it.
@@ -61,7 +61,7 @@ impl Call {
         &self.event
     }
 
-    /// Calls the driver, and never waits for whoever waits with it more than once.
+    /// Calls the driver. Where a call is slow because many wait for the same eventfd, the port's thread makes the later ones.
     #[inline]
     pub fn signal(&self) {
         if self.line.direct_from.load(Ordering::Relaxed) != 0 {
@@ -140,7 +140,7 @@ impl Notifier {
         Ok(Call { event, queue, line: self.line.clone() })
     }
 
-    /// Nobody is called any more; what drivers were called by, to be given up.
+    /// Calls no driver any more; returns the eventfds that drivers were called by, to be given up.
     #[must_use = "closing the last descriptor may take long"]
     pub fn forget(&self) -> Vec<Option<Numbered>> {
         std::mem::take(&mut *self.line.events())
@@ -224,7 +224,7 @@ impl Line {
                     let queue = word * 64 + bits.trailing_zeros() as usize;
                     bits &= bits - 1;
                     // Cloned: the list is not to be locked during a signal. Where this is the last one, closing
-                    // it holds up nobody but this thread.
+                    // it holds up this thread alone.
                     let event = self.events().get(queue).cloned().flatten();
                     if let Some(event) = event {
                         self.call(&event);
@@ -379,7 +379,7 @@ mod tests {
             notifier.is_by_thread()
         });
         until(|| line_is_slow(&notifier));
-        // Whoever signals now does not feel it.
+        // The thread that signals now does not wait for them.
         let before = cpu_time();
         (0..1000).for_each(|_| call.signal());
         assert!(cpu_time() - before < took, "a thousand took less than one");

@@ -1,7 +1,7 @@
 //! What a port has for its front ends, from one to the next.
 //!
 //! ```text
-//!            ┌ errands   what may take long is done there
+//!            ┌ errands   threads for work that may take long
 //!  Service ──┼ account   what its front ends may take
 //!            └ conduct   what their objects did; the quarantine ─▶ mailbox: the connection ends
 //! ```
@@ -24,7 +24,7 @@ use std::time::Instant;
 pub struct Service {
     /// The vNIC's name, for logs.
     pub name: String,
-    /// What may take long is done there.
+    /// The threads that do the port's slow work.
     pub errands: Errands,
     /// What front ends may take.
     pub account: Account,
@@ -36,7 +36,7 @@ pub struct Service {
     pub shared: Arc<Mutex<Shared>>,
 }
 
-/// What a front end has shared, as far as it matters whether its pages are there.
+/// The files that a front end has shared: what decides whether a page of them can be missing.
 #[derive(Debug, Default)]
 pub struct Shared {
     /// Files of its guest's memory.

@@ -3,7 +3,7 @@
 //! ```text
 //!  stream ─▶ [ poll ] ─▶ a look at the message: whole? supported? ─▶ taken ─▶ door ─▶ relay ─▶ Connection
 //!  mailbox ─▶    │                                             └─ what the vhost crate does not know: here
-//!                └─▶ stop, throw out, freeze                     after each: whoever keeps it is told
+//!                └─▶ stop, throw out, freeze                     after each: the keeper is told
 //! ```
 
 use super::Keeper;
@@ -34,7 +34,7 @@ const PARTIAL_POLL: Duration = Duration::from_millis(5);
 /// A front end of which more than so many descriptors, memory tables and the like wait to be closed is not listened to.
 const CLOSING: usize = 64;
 
-/// How often what could not be passed on to whoever keeps it is tried again.
+/// How long until what the keeper could not take is offered to it again.
 const KEEP_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
@@ -56,7 +56,7 @@ pub struct Session<'s, 'c> {
     relay: Relay<'c>,
     keeper: &'s mut dyn Keeper,
     service: &'s Service,
-    /// The stream, for whoever keeps it.
+    /// The stream, for the keeper.
     duplicate: Numbered,
 }
 
@@ -112,7 +112,7 @@ impl<'s, 'c> Session<'s, 'c> {
         restored.map_err(words).map(|()| true)
     }
 
-    /// Tells whoever keeps it what the front end has said by now.
+    /// Tells the keeper what the front end has said by now.
     fn keep(&mut self) {
         let (kept, descriptors) = lock(&self.connection).kept(&self.duplicate);
         self.keeper.said(kept, descriptors);

@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 /// How far into each region to look: past what firmware and kernels write first.
 const LOOK: u64 = 16 << 20;
 
-/// Whether nobody has written to the file where the guest must have: at the
+/// Whether no process has written to the file where the guest must have: at the
 /// beginning of every region, and in the given parts (user address, length).
 ///
 /// A guest whose driver has set up a queue has written something; only its

@@ -1,4 +1,4 @@
-//! What is known about a port's connection, for whoever wants to show it.
+//! What is known about a port's connection, to be shown.
 
 use crate::stats::ThrownOut;
 use serde::Serialize;

@@ -5,12 +5,13 @@
 //!          └─── peeked ──────┘ └ counted ┘      all there? then one read
 //! ```
 //!
-//! A front end that stops in the middle of a message thus keeps nobody waiting,
-//! and an error can name the message it is about.
+//! So a front end that stops in the middle of a message keeps no thread of the switch waiting, and an error can name
+//! the message it is about.
 //!
-//! A message is then taken with all descriptors that came with its bytes. Those that the kernel finds no room for
-//! it closes itself, in the thread that reads: so there is room for as many as there can be. Each byte can bring as many
-//! again. So a message with more than any may have is not read on: what it would bring stays queued.
+//! A message is then taken with all descriptors that came with its bytes. Descriptors for which the reader leaves no room
+//! are closed by the kernel, in the thread that reads: so the reader leaves room for as many as one piece of bytes can
+//! carry. Each byte can be such a piece. So a message with more descriptors than any may have is not read on: the other
+//! descriptors stay queued.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
@@ -105,8 +106,8 @@ fn take_some(stream: &UnixStream, bytes: &mut [u8], descriptors: &mut Vec<OwnedF
     Ok(scm::receive(stream, bytes, descriptors, SCM_MAX, RecvFlags::DONTWAIT)?.bytes)
 }
 
-/// A front end's socket that nobody speaks on any more. When it is dropped, what was queued on it is closed: who
-/// else has the socket, as whoever keeps connections for a restart, does not have to wait for that.
+/// A front end's socket on which the switch speaks no more. When it is dropped, the descriptors queued on it are closed
+/// here: other processes that have the socket, such as the agent, do not have to wait for that.
 #[derive(Debug)]
 pub struct Parted(pub UnixStream);
 

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!  memfd, tmpfs, hugetlbfs ──▶ memory: a page is there, or the kernel makes one at once
-//!  ext4, xfs, btrfs, ... ────▶ a disk: whoever touches a page may wait for the disk
-//!  FUSE, NFS, overlays, ... ─▶ refused: whoever touches a page may wait for somebody's process, for ever
+//!  ext4, xfs, btrfs, ... ────▶ a disk: a thread that touches a page may wait for the disk
+//!  FUSE, NFS, overlays, ... ─▶ refused: a thread that touches a page may wait for another process, for ever
 //!  sockets, pipes, devices ──▶ refused
 //! ```
 //!
-//! The first question, [`is_memory`], is never passed on to a file system. All others are, and whoever serves
-//! that one may take as long as it likes to answer: they are [asked](crate::vhost_user::errands) where nobody waits.
+//! The first question, [`is_memory`], is never passed on to a file system. All others are, and the process that
+//! serves it may take as long as it likes to answer: a [thread](crate::vhost_user::errands) asks them that no worker waits for.
 
 use rustix::fs::{FileType, Stat, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
@@ -109,7 +109,7 @@ pub fn look(file: impl AsFd) -> Result<Backing, Unfit> {
 }
 
 /// Whether a file has all of its pages, by its blocks: those beyond what is mapped of it too, since pages there
-/// would make up for holes. To seek for a hole would wait for whoever is punching one.
+/// would make up for holes. To seek for a hole would wait for a thread that is punching one.
 ///
 /// A file with pages behind its end, which a front end can allocate, may look whole and be not. Nothing is lost
 /// by that but time: if memory keeps on holding a worker up, [all ports are watched](crate::worker).

@@ -40,7 +40,7 @@ pub enum LogError {
     #[error("the log is not a file; give a memfd")]
     NotAFile,
     /// On another file system. Huge pages cannot be replaced one by one where they go missing, and a file
-    /// system of the front end's own keeps whoever writes waiting.
+    /// system of the front end's own keeps a thread that writes waiting.
     #[error(
         "the log is not in plain shared memory but on a file system of type {0:#x}; give a memfd without huge pages"
     )]

@@ -277,13 +277,13 @@ impl GuestMemory {
         Ok(true)
     }
 
-    /// Whether [every page](backing::is_whole) of its files was there when the table was mapped. If not, whoever touches a page
-    /// first waits for the kernel to make it: a worker, perhaps, and all its ports with it.
+    /// Whether [every page](backing::is_whole) of its files was there when the table was mapped. If not, the thread that touches a
+    /// page first waits for the kernel to make it: perhaps a worker, and all its ports with it.
     pub fn preallocated(&self) -> bool {
         self.preallocated
     }
 
-    /// The file system of the disk that some of it is on, where it is: whoever touches a page may wait for
+    /// The file system of the disk that some of it is on, where it is: a thread that touches a page may wait for
     /// the disk.
     pub fn disk(&self) -> Option<&'static str> {
         self.disk

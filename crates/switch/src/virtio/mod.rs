@@ -27,7 +27,7 @@
 //! - A lie of the driver is a [`RingError`] naming it; its port loses the connection,
 //!   the process loses nothing.
 //!
-//! Payload may change under our hands at any time; whoever decides on bytes copies them first.
+//! Payload may change under our hands at any time; code that decides on bytes copies them first.
 
 pub mod backing;
 mod error;

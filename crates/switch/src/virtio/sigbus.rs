@@ -4,7 +4,7 @@
 //!  front end: ftruncate(memfd)            worker: load, store, copy ──▶ SIGBUS at an address
 //!                                                                            │
 //!  watched mappings ─────── whose is it? ◀───────────────────────────────────┘
-//!        │                     │ nobody's: the action there was before, so a bug of ours still ends us
+//!        │                     │ no port's: the action there was before, so a bug of ours still ends us
 //!        │                     ▼
 //!        │         zeros in place of what is left of the mapping; the instruction goes on
 //!        ▼
@@ -15,7 +15,7 @@
 //! that the pool cannot give.
 //!
 //! The table is process-wide, as the signal is. Entries are made and removed under a lock; the
-//! handler only loads from it. An access is the proof that its mapping is there: whoever touches
+//! handler only loads from it. An access is the proof that its mapping is there: a thread that touches
 //! guest memory holds it mapped until that is done, so the entry that a fault is looked up by
 //! cannot be removed meanwhile.
 
@@ -175,7 +175,7 @@ fn zeros(start: usize, len: usize) -> bool {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let start = std::ptr::with_exposed_provenance_mut(start);
-    // SAFETY: inside a watched mapping, which is there while somebody accesses it; whoever reads or
+    // SAFETY: inside a watched mapping, which is there while a thread accesses it; code that reads or
     // writes there expects any bytes at any time.
     unsafe { mmap_anonymous(start, len, protection, flags) }.is_ok()
 }

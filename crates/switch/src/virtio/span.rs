@@ -91,7 +91,7 @@ pub struct Chain {
     spans: [Span; MAX_SPANS],
 }
 
-// SAFETY: the pointers lead into shared mappings, which no thread owns; whoever dereferences
+// SAFETY: the pointers lead into shared mappings, which no thread owns; code that dereferences
 // them answers for the mapping being there (see `Span`).
 unsafe impl Send for Chain {}
 

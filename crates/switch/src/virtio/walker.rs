@@ -23,7 +23,7 @@ pub(super) const DESC_INDIRECT: u16 = 4;
 /// Bytes of a descriptor.
 pub(super) const DESC_BYTES: u32 = 16;
 /// Most descriptors one chain may have, the empty ones too: half of them hold as many buffers as
-/// are taken, and nobody's worker is to walk through thousands that hold nothing.
+/// are taken, and a worker must not walk through thousands that hold nothing.
 pub(super) const MAX_DESCRIPTORS: u16 = 2 * MAX_SPANS as u16;
 /// Bytes of a cache line.
 const LINE: u32 = 64;

@@ -17,8 +17,8 @@
 //! What a receiver that stalled had left behind is gone after `2 W / QUANTUM` loops, and frames go the
 //! direct way again. With a fixed number of frames for intake and of bytes for egress it never went.
 //!
-//! W counts neither a receiver without buffers nor an egress without tokens: who does not take its
-//! frames holds up nobody's.
+//! W counts neither a receiver without buffers nor an egress without tokens: a receiver that does not take its
+//! frames holds up no other port's.
 
 use crate::sched::Backlog;
 
@@ -137,7 +137,7 @@ mod tests {
             model.egresses.resize_with(ports, || (VecDeque::new(), true));
             let mut next = frames.iter().cycle().map(|(to, bytes, direct)| (to % ports, *bytes, *direct));
             for stall in stalls {
-                // Numbers beyond the ports: nobody's state changes.
+                // Numbers beyond the ports: no state changes.
                 if let Some((queue, open)) = model.egresses.get_mut(stall) {
                     *open = !*open;
                     queue.truncate(500);

@@ -1,7 +1,7 @@
 //! What other threads ask of a worker, between two of its loops.
 //!
 //! Taking memory away from a source takes three steps, in this order, so that
-//! nobody ever follows a reference into memory that is gone:
+//! no worker ever follows a reference into memory that is gone:
 //!
 //! 1. the owner stops taking frames from it ([`Worker::pause`]);
 //! 2. every worker drops its frames ([`Worker::drop_source`]);
@@ -45,7 +45,7 @@ pub enum Trouble {
     },
 }
 
-/// From workers to whoever takes care of ports.
+/// From workers to the thread that takes care of ports.
 pub type Troubles = Sender<(PortIndex, Trouble)>;
 
 /// What a queue's driver tells us by, and what we tell it by.
@@ -173,7 +173,7 @@ impl Worker {
         }
     }
 
-    /// Ends a capture that nobody reads any more; the index may be another port's by now.
+    /// Ends a capture whose reader is gone; the index may be another port's by now.
     pub fn end_capture(&mut self, index: PortIndex) {
         if let Some(port) = &mut self.ports[index as usize] {
             port.capture.take_if(|capture| capture.is_over());

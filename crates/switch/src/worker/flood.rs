@@ -12,8 +12,8 @@ use tidegate_contract::Mac;
 
 /// Flooded frames in flight per worker.
 const COPIES: u16 = 256;
-/// Longest frame that is flooded: a large MTU's, but no super-frame; those are
-/// segmented first by nobody, and dropped.
+/// Longest frame that is flooded: a large MTU's, but no super-frame: the switch does not segment
+/// those, and drops them.
 pub const FLOOD_MAX: usize = 9_216;
 
 /// Members of a segment that a frame is for.
@@ -49,7 +49,7 @@ impl FloodPool {
     }
 
     /// A slot, for a source that holds fewer than are free: so however many receivers take
-    /// nothing, there is one for whoever floods next.
+    /// nothing, there is one for the source that floods next.
     fn take(&mut self, source: PortIndex) -> Option<FrameRef> {
         let held = &mut self.held[source as usize];
         if usize::from(*held) >= self.slots.available() {

@@ -1,5 +1,5 @@
 //! How other threads reach a worker: they send it a closure and wait until it
-//! ran, between two loops. So whoever asks knows that the worker obeys.
+//! ran, between two loops. So the thread that asks knows that the worker has obeyed.
 
 use super::Worker;
 use crate::fdb::PortIndex;

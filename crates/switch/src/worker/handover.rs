@@ -52,7 +52,7 @@ impl Worker {
         !self.owned.iter().filter_map(|index| self.ports[*index as usize].as_deref()).any(in_flight)
     }
 
-    /// Puts the frames that wait for tokens back into their rings: whoever goes on finds them there.
+    /// Puts the frames that wait for tokens back into their rings: the process that goes on finds them there.
     pub fn put_back_pending(&mut self) {
         for index in &self.owned {
             let Some(port) = &mut self.ports[*index as usize] else { continue };

@@ -142,11 +142,11 @@ pub struct Worker {
     now: u64,
     /// The earliest time at which something is due.
     wake: u64,
-    /// When something is looked at again although nobody may have changed it; nobody waits for that.
+    /// When something is looked at again although it may not have changed; no frame waits for that.
     poll: u64,
     /// When quiet ports' kicks were last looked for.
     looked: u64,
-    /// How often guest memory was found lost, as far as it was looked whose it was.
+    /// The count of lost guest memory up to which it was looked which port lost it.
     lost: u64,
 }
 

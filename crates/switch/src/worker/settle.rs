@@ -83,7 +83,7 @@ impl Waits {
         let after = fate.at.saturating_sub(fate.queued.max(frame.started));
         let buffers = fate.buffers.min(after);
         let rest = after - buffers;
-        // A frame that was behind nobody and had buffers waited for the worker alone.
+        // A frame that was behind no other and had buffers waited for the worker alone.
         match fate.behind {
             Some(_) => Self { worker: before, queue: rest, buffers },
             None => Self { worker: before + rest, queue: 0, buffers },

@@ -1,5 +1,5 @@
-//! Whose memory holds the worker up: a front end that punches a hole into a file keeps whoever touches a page
-//! there waiting until it is done, for seconds if the hole is large.
+//! Whose memory holds the worker up: a front end that punches a hole into a file keeps a thread that touches
+//! a page there waiting until it is done, for seconds if the hole is large.
 //!
 //! ```text
 //!  a long loop ─▶ did this thread sleep in a page fault? ─ no: the host, or another thread, had the CPU

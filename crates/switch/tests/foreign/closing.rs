@@ -1,4 +1,4 @@
-//! What takes long to close keeps nobody waiting but the port it came in by.
+//! A descriptor that takes long to close keeps only the port waiting that it came in by.
 
 use crate::harness::{PATIENCE, TestSwitch, contract, udp, vnic};
 use crate::pulse::Pulse;
@@ -71,7 +71,7 @@ fn a_removal_does_not_wait_for_a_socket_that_lingers() {
     }
 }
 
-/// Descriptors that nobody has received yet go with the socket that they are queued on.
+/// Descriptors that no process has received yet go with the socket that they are queued on.
 #[test]
 fn what_is_queued_is_closed_where_nobody_waits() {
     let host = TestSwitch::new(1);

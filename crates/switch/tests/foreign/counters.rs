@@ -1,4 +1,4 @@
-//! Event counters: only true ones are taken, and nobody waits for those who wait for them.
+//! Event counters: only true ones are taken, and no worker waits because many threads wait for one.
 
 use crate::harness::{TestSwitch, contract, vnic};
 use crate::pulse::{Attacked, Pulse, keeps};
@@ -40,7 +40,7 @@ fn who_waits_for_a_kick_is_not_waited_for_by_neighbours() {
     beside(|socket| Attacked::with(Attack::KickWaiters, socket));
 }
 
-/// Never signalled, the counter is cheap for an epoll that nobody waits for.
+/// Never signalled, the counter is cheap for an epoll without waiters.
 #[test]
 fn who_waits_for_a_silent_kick_is_not_waited_for_by_neighbours() {
     let pass = |socket: PathBuf, stop: &AtomicBool, steps: &AtomicU64| {
@@ -79,7 +79,7 @@ fn a_port_is_quarantined_and_says_why() {
     assert!(port.thrown_out.contains_key("held") || port.thrown_out.contains_key("message"), "{port:?}");
     assert_eq!(port.held.quarantines, 1);
     pulse.beats();
-    // Nobody else is.
+    // No other port is.
     assert!(
         host.switch
             .ports()

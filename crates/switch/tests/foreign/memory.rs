@@ -61,7 +61,7 @@ fn punched_at_their_expense(attack: fn(&Target<'_>, u64) -> std::io::Result<()>)
     }
     let reason = host.port("hostile").held.quarantine.unwrap().reason;
     assert!(reason.contains("waited") && reason.contains("page of the guest's memory"), "{reason}");
-    // Punching goes on; nobody is held up by it any more.
+    // Punching goes on; no worker is held up by it any more.
     keeps(&pulse, 0.6, || pulse.in_time(Duration::from_secs(2)));
     attacked.end();
     let others = host.switch.ports().into_iter().filter(|port| port.vnic.name != "hostile");
@@ -117,7 +117,7 @@ fn a_balloon_is_no_attack() {
     assert_eq!(host.port("peer").held.events, 0);
 }
 
-/// A worker that others keep from its CPU is late, and nobody's memory is to blame.
+/// A worker that others keep from its CPU is late, and no port's memory is to blame.
 #[test]
 fn a_worker_without_a_cpu_blames_nobody() {
     let cpu = rustix::thread::sched_getcpu();
@@ -149,7 +149,7 @@ fn a_worker_without_a_cpu_blames_nobody() {
     let frame = with_header(12, [0; 12], &udp(b.mac(), a.mac(), &[7; 1000]));
     while start.elapsed() < Duration::from_secs(6) {
         n += 1;
-        // Always a page that nobody has touched, while there are some.
+        // Always a page that no thread has touched, while there are some.
         let at = (8 << 20) + n * 4096 % (48 << 20);
         memory.write(at, &frame);
         send_from(&mut a.front, at, frame.len());

@@ -56,7 +56,7 @@ impl Arrivals {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// One look: `receive` takes what is there, and says how many bytes that were on the wire.
+    /// One look: `receive` takes the frames that are there, and says how many bytes that were on the wire.
     pub fn look(&mut self, receive: impl FnOnce() -> u64) {
         let began = self.now();
         let bytes = receive();

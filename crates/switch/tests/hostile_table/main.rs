@@ -1,4 +1,4 @@
-//! Every way a front end can lie, by name: what it costs, and that it costs nobody else.
+//! Every way a front end can lie, by name: what it costs, and that it costs no other port anything.
 //!
 //! ```text
 //!  liar ──── one lie after the other ───▶ ┌────────┐ ──▶ its frame, or its connection; counted
@@ -82,7 +82,7 @@ fn outcome(scene: &mut Scene, case: &Case, neighbours: &Neighbours) -> Outcome {
     Outcome { name: case.name, layout, cost, reason }
 }
 
-/// Nobody was thrown out; whoever is connected stays so.
+/// No front end was thrown out; those that are connected stay so.
 fn stays_up(scene: &Scene, case: &Case, before: &PortStatus) {
     let start = Instant::now();
     while start.elapsed() < MOMENT {

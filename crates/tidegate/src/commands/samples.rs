@@ -53,7 +53,7 @@ pub fn lowered() -> VnicView {
     view
 }
 
-/// A vNIC without promises that nobody is connected to.
+/// A vNIC without promises, to which no front end is connected.
 pub fn idle() -> VnicView {
     view(
         r#"

@@ -111,7 +111,7 @@ fn detach(socket: &Path) -> Result<(), Failure> {
             )));
         }
         if Instant::now() > end {
-            // It has not got it, and is not to get it when nobody expects that any more.
+            // The new process has not got it, and must not get it later, when this one no longer expects that.
             let _ = child.kill();
             let _ = child.wait();
             return Err(Failure::failed(format!("it did not answer within {} s", PATIENCE.as_secs())));

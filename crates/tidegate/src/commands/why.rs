@@ -61,11 +61,11 @@ fn counts(view: &VnicView, what: Quantity) -> bool {
     !view.unknown.contains_key(&what)
 }
 
-/// What nobody counts there, and why. A super-frame more or less explains nothing.
+/// What its place does not count, and why. A super-frame more or less explains nothing.
 fn unknown(view: &VnicView) -> String {
     let unknown = view.unknown.iter().filter(|(what, _)| **what != Quantity::SuperFrames);
     let lines: Vec<String> = unknown.map(|(what, why)| format!("  {}: {why}\n", what.label())).collect();
-    if lines.is_empty() { String::new() } else { format!("Nobody counts here:\n{}", lines.concat()) }
+    if lines.is_empty() { String::new() } else { format!("Not counted here:\n{}", lines.concat()) }
 }
 
 /// Whether it is connected, and its contract kept.
@@ -283,7 +283,7 @@ It has no deadline, so it cannot miss any.
 web is up.
 No frame that it sent was dropped.
 It has no deadline, so it cannot miss any.
-Nobody counts here:
+Not counted here:
   what it receives: not limited, and so not counted
   delay of what it sends: this kernel has no BTF
   time throttled: this kernel has no BTF

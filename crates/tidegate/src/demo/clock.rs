@@ -28,8 +28,8 @@ pub fn wake_promptly(realtime: bool) {
     }
 }
 
-/// Makes the calling thread wake without delay, as far as a thread without
-/// privileges can: no timer slack (the default is 50 us), and a short slice, which makes
+/// Makes the calling thread wake with as little delay as a thread without
+/// privileges can have: no timer slack (the default is 50 us), and a short slice, which makes
 /// the scheduler run it soon after it wakes (Linux 6.12 and later; elsewhere
 /// that part has no effect).
 pub fn wake_soon() {

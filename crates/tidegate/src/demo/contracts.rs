@@ -22,7 +22,7 @@ pub enum Where {
 /// The two halves of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The sink's queue is a plain FIFO of 1,000 full-size frames; nobody has a deadline.
+    /// The sink's queue is a plain FIFO of 1,000 full-size frames; no vNIC has a deadline.
     Fifo,
     /// Voice has a deadline, and the sink's queue keeps it.
     Contract,

@@ -12,8 +12,8 @@ pub struct NamespaceError {
     source: io::Error,
 }
 
-/// Moves this process into a new user and network namespace, as its root. Whoever
-/// is root already needs and gets a network namespace alone, and keeps real-time priority.
+/// Moves this process into a new user and network namespace, as its root. A
+/// user who is root already needs and gets a network namespace alone, and keeps real-time priority.
 ///
 /// # Errors
 /// Where the host forbids both; the message says how to go on.

@@ -11,7 +11,7 @@ pub const WORKER: u8 = 2;
 pub const VOICE: u8 = 3;
 
 /// Whether threads of the demo may have real-time priority: those of root may, and
-/// others as far as RLIMIT_RTPRIO allows (limits.conf(5)), which is raised to its maximum.
+/// others where RLIMIT_RTPRIO allows it (limits.conf(5)), which is raised to its maximum.
 pub fn allow() -> bool {
     let maximum = getrlimit(Resource::Rtprio).maximum;
     let _ = setrlimit(Resource::Rtprio, Rlimit { current: maximum, maximum });

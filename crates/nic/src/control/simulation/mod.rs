@@ -33,7 +33,7 @@ pub const TICK: Duration = Duration::from_millis(1);
 /// Who sets limits.
 #[derive(Clone, Debug)]
 pub enum Control {
-    /// Nobody: there are none.
+    /// Nothing sets limits.
     None,
     /// The host, once; by member.
     Fixed(Vec<Option<Rate>>),

@@ -92,7 +92,7 @@ impl Nic {
             arrived += out;
             held += function.in_fifo;
         }
-        // Who comes first within a tick is not known: whoever brings more loses more.
+        // Who comes first within a tick is not known: a function that brings more loses more.
         let room = (self.buffer + self.capacity - held).max(0.0);
         let kept = if arrived > room { room / arrived } else { 1.0 };
         let waiting = held + arrived * kept;

@@ -41,7 +41,7 @@ use tidegate_contract::Mac;
 use vhost::vhost_user::message::VhostUserVringAddrFlags;
 use vhost::vhost_user::{Error, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
 
-/// What to tell whoever started a VM whose memory nobody else can see.
+/// For the person who started a VM whose memory no other process can map.
 pub const NOT_SHARED: &str = "guest memory is not shared; add share=on: \
     `-object memory-backend-memfd,id=mem,size=...,share=on -machine memory-backend=mem`, \
     in libvirt's XML `<memoryBacking><access mode='shared'/></memoryBacking>`";
@@ -73,7 +73,7 @@ impl Drop for Parting {
     }
 }
 
-/// One virtqueue, as far as the front end has described it.
+/// One virtqueue: what the front end has said of it so far.
 #[derive(Debug, Default)]
 struct Vring {
     size: Option<u16>,
@@ -119,7 +119,7 @@ pub struct Connection<'a> {
     /// What the queues have in flight; made when the first starts, unless the front end asks for
     /// it or brings one.
     inflight: Option<Inflight>,
-    /// The region's file, for whoever keeps it.
+    /// The region's file, for the agent, which keeps it for a restart.
     inflight_file: Option<Numbered>,
 }
 
@@ -163,7 +163,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// What the queues have in flight, for whoever outlives this process; `None` before the first
+    /// What the queues have in flight, for the process after this one; `None` before the first
     /// queue starts.
     pub fn inflight(&self) -> Option<&Inflight> {
         self.inflight.as_ref()
@@ -295,8 +295,8 @@ impl<'a> Connection<'a> {
         (kept, descriptors)
     }
 
-    /// Takes up what a front end has said to a process that is gone: its memory, and its queues as far as it
-    /// described them. Features come before, by their messages. Checked as the messages are.
+    /// Takes up what a front end has said to a process that is gone: its memory, and what it said of its
+    /// queues. Features come before, by their messages. Checked as the messages are.
     ///
     /// # Errors
     /// What does not hold; the front end has to be asked again, by closing the connection.
@@ -515,7 +515,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Begins or ends logging, as far as is known where.
+    /// Begins or ends logging, once the front end has said where the log is.
     fn set_log(&mut self, message: &str) -> Result<()> {
         let packed = self.is_packed();
         let used = |vring: &Vring| match (vring.log, vring.size) {
@@ -571,9 +571,9 @@ impl Connection<'_> {
         self.numbered(message, file.into()).map(Some)
     }
 
-    /// Tries an event counter out where nobody waits for it: `trial` says how much CPU time it took, ns. Too much is an
-    /// event, also where the message is refused before it is known. That there is no answer in time is none: the host
-    /// may be busy.
+    /// Tries an event counter out in the port's errands: `trial` says how much CPU time that took, ns. Too much is an
+    /// event, also where the message is refused before the time is known. A trial without an answer in time is no event:
+    /// the host may be busy.
     fn try_out(
         &self,
         message: &str,
@@ -636,7 +636,7 @@ impl Connection<'_> {
         self.try_out(message, Object::Kick, move || tried.hear())
     }
 
-    /// Nobody listens any more to a kick that no queue has.
+    /// Ends listening to a kick that no queue has any more.
     fn forget(&mut self, kick: Kick) {
         self.control.forget(&kick);
         self.service.errands.give_up(kick);

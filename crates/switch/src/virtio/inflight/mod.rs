@@ -160,7 +160,7 @@ impl Inflight {
         Ok(Self { memory: Arc::new(Memory::Mapped { start, len }), fd: Arc::new(fd), queues, entries })
     }
 
-    /// The memfd, for whoever is to outlive this process.
+    /// The memfd, for the process after this one.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -210,7 +210,7 @@ fn size(queues: u16, entries: u16) -> u64 {
 enum Memory {
     /// Shared with others.
     Mapped { start: *mut c_void, len: usize },
-    /// This process's own: of a queue that nobody is to recover.
+    /// This process's own: of a queue that no later process recovers.
     Private(Box<[std::cell::UnsafeCell<u64>]>),
 }
 

@@ -21,16 +21,16 @@ const UNUSED: u32 = 0;
 const IN_SERVICE: u32 = 1;
 const STOPPED: u32 = 2;
 
-/// How a virtqueue was left, as far as the region knows.
+/// How a virtqueue was left, by what the region says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It was never started, or the region is not one of ours.
     Unused,
-    /// It was in service: whoever starts it again at the same place recovers it.
+    /// It was in service: the process that starts it again at the same place recovers it.
     InService,
     /// It was taken out of service in order, at this base
-    /// ([`Queue::retire`](crate::virtio::Queue::retire)). Whoever was asked for the base
-    /// (VHOST_USER_GET_VRING_BASE) and killed before the reply was sent finds it here.
+    /// ([`Queue::retire`](crate::virtio::Queue::retire)). A process that was asked for the base
+    /// (VHOST_USER_GET_VRING_BASE) may be killed before it replies: the next one finds the base here.
     Stopped(u32),
 }
 
@@ -146,7 +146,7 @@ impl QueueInflight {
         }
     }
 
-    /// For a queue that nobody is to recover: memory of this process, so that the hot path need
+    /// For a queue that no later process recovers: memory of this process, so that the hot path need
     /// not ask whether there is a region.
     pub(in crate::virtio) fn private(entries: u16) -> Self {
         let memory = Memory::private(Self::bytes(entries));
@@ -170,7 +170,7 @@ impl QueueInflight {
         self.transmit
     }
 
-    /// What is there to recover: the queue was in service, with the same ring at the same place.
+    /// What a queue has to recover: it was in service, with the same ring at the same place.
     ///
     /// # Errors
     /// [`RingError::Inflight`]: the region has no room for such a ring.

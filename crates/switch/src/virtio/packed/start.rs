@@ -154,7 +154,7 @@ impl PackedQueue {
         self.recovered = Some(in_flight.len() as u16);
         self.complete_all(in_flight.iter().map(|&(id, _)| (id, 0)));
         let _ = self.publish();
-        // Nobody was called yet.
+        // The driver was not called yet.
         self.interrupt_due = true;
     }
 

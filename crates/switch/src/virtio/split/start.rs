@@ -126,7 +126,7 @@ impl SplitQueue {
         }
         self.complete_all(in_flight.iter().map(|&head| (head, 0)));
         let _ = self.publish();
-        // Nobody was called yet.
+        // The driver was not called yet.
         self.interrupt_due = true;
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! `tidegate libvirt hook`: what libvirt runs when a domain starts and stops.
 //!
-//! Standard output stays empty: of some calls libvirt would take it for the domain's new XML. What it shows to
-//! whoever started the domain is standard error, where the hook fails.
+//! Standard output stays empty: of some calls libvirt would take it for the domain's new XML. Where the hook fails,
+//! libvirt shows its standard error to the person who started the domain.
 
 use super::keeper;
 use super::states::Folder;

@@ -55,7 +55,7 @@ fn is_refusal(status: StatusCode) -> bool {
 
 /// Removes what domains that are gone left in the way; whether there was any.
 async fn make_room(client: &Client, translation: &Translation, states: &Folder) -> Result<bool, ClientError> {
-    // Who runs is not known where the folder cannot be read, and then nobody is gone.
+    // Where the folder cannot be read it is not known which domains run: then none counts as gone.
     let Ok(running) = states.running() else { return Ok(false) };
     let there: Vec<VnicView> = client.get("/v1/vnics").await?;
     let ours: Vec<Vnic> = translation.contracts.iter().map(|c| c.vnic.clone()).collect();

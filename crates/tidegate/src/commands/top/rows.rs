@@ -238,7 +238,7 @@ pub fn cells(row: &Row) -> [String; 13] {
     ]
 }
 
-/// How much of `max` is used; empty where there is no limit, and where nobody knows.
+/// How much of `max` is used; empty where there is no limit, or the rate is not known.
 fn bar(rate: Option<f64>, max: Option<u64>) -> String {
     let (Some(rate), Some(max)) = (rate, max) else { return String::new() };
     let full = (rate / max as f64 * BAR as f64).round().clamp(0.0, BAR as f64) as usize;

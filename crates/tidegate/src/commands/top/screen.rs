@@ -153,7 +153,7 @@ fn table(rows: &[Row], room: usize) -> (Table<'static>, usize) {
 }
 
 /// Red where deadlines are being missed, yellow where frames are dropped or wait for tokens most of
-/// the time, dim where nobody is connected.
+/// the time, dim where no front end is connected.
 fn style(row: &Row) -> Style {
     if row.new_misses.is_some_and(|n| n > 0) {
         Color::Red.into()
