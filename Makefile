@@ -23,9 +23,9 @@ build:
 	@scripts/setup build
 	cargo build --release --locked
 
-demo: ## voice against bulk traffic on one 1 Gbit/s egress: a plain FIFO, then contracts (no root, 20 s)
+demo: ## voice against bulk traffic on one 1 Gbit/s egress: a plain FIFO, then contracts (no root; builds, then 20 s)
 	@scripts/setup demo
-	cargo build --release --locked --quiet
+	cargo build --release --locked
 	$(BINARY) demo $(ARGS)
 
 test: ## everything: unit and property tests, then end to end with guests, DPDK and kernel stacks
