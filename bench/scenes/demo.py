@@ -65,7 +65,11 @@ SCENE = Scene(
     title="The demo: voice against bulk traffic",
     about=(
         "`tidegate demo --json`: kernel stacks on taps; `voice` sends 1,000 frames a second towards an "
-        "egress of 1 Gbit/s that two bulk senders fill over TCP; a plain FIFO, then contracts."
+        "egress of 1 Gbit/s that two bulk senders fill over TCP; a plain FIFO, then contracts. "
+        "`voice` rows count the datagrams sent in the window, from right before the send call to the read; "
+        "`inside the switch` counts all frames from voice's tap that were delivered in the window and 0.1 s "
+        "around it, each from when the switch last saw the tap empty, so a worker that comes late adds to it "
+        "even before the frame was there."
     ),
     order=90,
     run=run,
