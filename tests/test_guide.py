@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,6 +11,8 @@ import pytest
 from lab.guest import Guest
 from lab.host import Host
 from lab.initramfs import ROOT
+from lab.namespaces import can_make_namespaces
+from lab.need import need
 from lab.process import wait_for
 
 SOCKET = "/run/tidegate/vm/web1.sock"
@@ -45,10 +48,40 @@ def test_qemu_line(host: Host) -> None:
     host.apply(block("toml").replace(SOCKET, str(socket)))
     with Guest(host.folder / "guest", machine=qemu_arguments(socket)) as guest:
         host.wait_up("web1")
-        assert "52:54:00:00:00:01" in guest.run("ip link show eth0")
+        assert "52:54:00:00:02:01" in guest.run("ip link show eth0")
         guest.address("10.0.0.1/24")
         guest.try_run("ping -c 1 -W 1 10.0.0.2")
         wait_for("the VM's frames", lambda: host.show("web1").tx_frames > 0)
+
+
+def contracts_in_order() -> list[str]:
+    """README's and the guide's contracts, in the order in which a reader meets them."""
+    pages = (ROOT / "README.md", ROOT / "docs/guide.md")
+    return [
+        str(text)
+        for page in pages
+        for text in re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    ]
+
+
+def on_this_host(text: str, folder: Path) -> str:
+    """The contract with sockets in `folder`, and a namespace and a function that are not here replaced."""
+    text = text.replace("/run/tidegate/vm", str(folder)).replace(', netns = "/run/netns/logger"', "")
+    # No NIC is needed to see that the name and the MAC are free; a port of the switch has no uplink.
+    text = re.sub(r'vf = "[^"]+"', f'vhost-user = "{folder}/vf.sock"', text)
+    return text.replace(', min = "500mbit"', "")
+
+
+def test_examples_collide_nowhere(host: Host) -> None:
+    """README's and the guide's contracts, applied one after another, change none of those before."""
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    found = contracts_in_order()
+    assert len(found) > 4
+    for text in found:
+        before, named = host.names(), set(tomllib.loads(text)["vnic"])
+        assert before & named == set()
+        host.apply(on_this_host(text, host.folder))
+        assert host.names() == before | named
 
 
 def test_libvirt_xml_says_the_same() -> None:
