@@ -8,6 +8,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,88 @@ def test_commands(page: Path) -> None:
     """Every command that a page names exists and takes the flags it is given."""
     need("no release build: cargo build --release", BINARY.exists())
     assert [w for w in map(wrong, invocations(page)) if w] == []
+
+
+def promised_commands() -> list[list[str]]:
+    """The words of each command between backticks in PROMISES.md, but for those of `tidegate` itself."""
+    programs = ("cargo ", ".venv/bin/pytest ", "make ", "bench/", "scripts/")
+    found = re.findall(r"`([^`]+)`", (ROOT / "PROMISES.md").read_text())
+    return [shlex.split(text) for text in found if text.startswith(programs)]
+
+
+def wrong_cargo(words: list[str]) -> str:
+    """What is wrong with `cargo test WORDS`: packages, test programs, and one filter at most before `--`."""
+    end = words.index("--") if "--" in words else len(words)
+    own, filters = words[:end], [word for word in words[end:] if not word.startswith("-")]
+    folder, programs, before = ROOT, [], []
+    while own:
+        word = own.pop(0)
+        if word == "-p":
+            folder = ROOT / "crates" / own.pop(0).removeprefix("tidegate-")
+        elif word == "--test":
+            programs.append(own.pop(0))
+        elif not word.startswith("-"):
+            before.append(word)
+    if len(before) > 1:
+        return f"more than one filter before --: {' '.join(before)}"
+    tests = {p: [*folder.glob(f"tests/{p}.rs"), *folder.glob(f"tests/{p}/**/*.rs")] for p in programs}
+    missing = [program for program, sources in tests.items() if not sources]
+    sources = [s for found in tests.values() for s in found] or list(folder.glob("src/**/*.rs"))
+    names = " ".join(f"{s} {s.read_text()}" for s in sources)
+    missing += [f for f in [*before, *filters] if f.removesuffix("::") not in names]
+    return f"{folder.name} has no {', '.join(missing)}" if missing else ""
+
+
+def wrong_pytest(words: list[str]) -> str:
+    """What is wrong with `pytest WORDS`: files that are not there, and a `-k` that none of them has."""
+    files = [ROOT / word for word in words if word.endswith(".py")]
+    missing = [name(file) for file in files if not file.exists()]
+    text = " ".join(file.read_text() for file in files if file.exists())
+    keys = [key for option, key in pairwise(words) if option == "-k" and key not in text]
+    return f"no {', '.join([*missing, *keys])}" if missing or keys else ""
+
+
+def wrong_make(words: list[str]) -> str:
+    """What is wrong with `make WORDS`: targets and variables that the Makefile lacks."""
+    text = (ROOT / "Makefile").read_text()
+    patterns = [rf"\b{w.split('=')[0]}\b" if "=" in w else rf"^{w}:" for w in words]
+    missing = [word for word, p in zip(words, patterns, strict=True) if not re.search(p, text, re.MULTILINE)]
+    return f"the Makefile has no {', '.join(missing)}" if missing else ""
+
+
+def wrong_script(script: str, words: list[str]) -> str:
+    """What is wrong with `bench/NAME WORDS`: no such program, flag or scene."""
+    file = ROOT / script
+    if not file.is_file():
+        return "no such program"
+    text = file.read_text()
+    missing = [w for w in words if w.startswith("--") and f'"{w}"' not in text]
+    scenes = [scene for option, scene in pairwise(words) if option == "--scene"]
+    missing += [scene for scene in scenes if not (ROOT / f"bench/scenes/{scene}.py").exists()]
+    return f"it has no {', '.join(missing)}" if missing else ""
+
+
+@pytest.mark.parametrize("words", promised_commands(), ids=" ".join)
+def test_promised_commands(words: list[str]) -> None:
+    """Every command that PROMISES.md names can be run as it stands."""
+    program, *rest = words
+    if program == "cargo":
+        assert rest.pop(0) == "test"
+        assert wrong_cargo(rest) == ""
+    elif program.endswith("pytest"):
+        assert wrong_pytest(rest) == ""
+    elif program == "make":
+        assert wrong_make(rest) == ""
+    else:
+        assert wrong_script(program, rest) == ""
+
+
+def test_counts_agree() -> None:
+    """Lies and deaths are as many in PROMISES.md as on the page that is made from their results."""
+    measured = (ROOT / "docs/reliability.md").read_text()
+    promised = re.findall(r"\b\d+ (?:lies|deaths)\b", (ROOT / "PROMISES.md").read_text())
+    assert len(promised) == 2
+    assert [count for count in promised if not re.search(rf"\b{count}\b", measured)] == []
 
 
 def test_command_reference_is_complete() -> None:
