@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::time::Duration;
 use tidegate_contract::Mac;
 use tidegate_switch::vhost_user::kick::Kick;
 use tidegate_switch::vhost_user::notifier::Call;
@@ -194,6 +195,19 @@ pub fn run(data: &[u8]) {
     });
     let device = device.lock();
     assert!(device.queues.is_empty() && device.memory.is_none(), "it was told of the end");
+    while is_called() {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Whether a thread that calls drivers is still there. The port does not wait for its end, but what it has
+/// not freed yet would be taken for a leak.
+fn is_called() -> bool {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("the threads of this process");
+    // A thread may end meanwhile.
+    tasks.flatten().any(|task| {
+        std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with("call "))
+    })
 }
 
 /// Two bits of `fds` say how many, the others which.
