@@ -36,13 +36,29 @@ def test_contents(package: Path, tree: Path) -> None:
         "usr/share/zsh/vendor-completions/_tidegate",
         "usr/share/fish/vendor_completions.d/tidegate.fish",
         "usr/share/doc/tidegate/copyright",
-        "usr/share/doc/tidegate/libvirt.md",
-        "usr/share/doc/tidegate/guest-limit.md",
+        "usr/share/doc/tidegate/docs/libvirt.md",
+        "usr/share/doc/tidegate/docs/guest-limit.md",
         "etc/tidegate/contracts.toml",
     ):
         assert (tree / path).stat().st_size > 0, path
     assert (tree / "DEBIAN/conffiles").read_text() == "/etc/tidegate/contracts.toml\n"
     assert "GLIBC" not in (tree / "DEBIAN/control").read_text()
+
+
+def test_pages_lead_to_pages(tree: Path) -> None:
+    """Every page of the repository that an installed page links to is installed, too."""
+    folder = tree / "usr/share/doc/tidegate"
+    pages = list(folder.rglob("*.md"))
+    assert len(pages) > 20
+    for page in pages:
+        links = re.findall(r"\]\(([^)\s#:]+\.(?:md|svg))[)#]", page.read_text())
+        # Source, and what lies beside it, is not installed.
+        targets = [(page.parent / link).resolve().relative_to(folder.resolve()) for link in links]
+        inside = [t for t in targets if t.parts[0] == "docs" or len(t.parts) == 1]
+        assert [t for t in inside if not (folder / t).exists()] == [], page
+    for unit in (tree / "usr/lib/systemd/system").iterdir():
+        for path in re.findall(r"^Documentation=file:/(\S+)", unit.read_text(), re.MULTILINE):
+            assert (tree / path).exists(), unit
 
 
 def test_the_guests_program_is_static(tree: Path) -> None:
