@@ -81,6 +81,23 @@ def test_every_key_is_documented() -> None:
     assert documented == known - {"vnic", "host"}
 
 
+def keys(text: str) -> set[str]:
+    """The keys in the first column of a page's tables."""
+    columns = re.findall(r"^\| (\[?`[^|]*) \|", text, re.MULTILINE)
+    return {key for column in columns for key in re.findall(r"`([a-z.-]+)`", column)}
+
+
+def test_every_key_stands_at_every_place() -> None:
+    """PROMISES.md says of each key of a contract, and of a host, what each place does with it."""
+    reference = (REFERENCE / "contract.md").read_text().split("## `[vnic.NAME]`")[1]
+    vnic, host = reference.split("## `[host]`")
+    attach = vnic.split("### `attach`")[1].split("### `tx`")[0]
+    tables = {"attach", "tx", "rx", "allowed", "nic"}
+    wanted = keys(vnic.replace(attach, "")) | keys(host.split("### `[host.nic")[0])
+    section = (ROOT / "PROMISES.md").read_text().split("## What each place keeps")[1].split("\n## ")[0]
+    assert keys(section) == wanted - tables
+
+
 # Links
 
 
