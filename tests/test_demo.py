@@ -35,6 +35,8 @@ def test_demo_served(tmp_path_factory: pytest.TempPathFactory) -> None:
         assert report["edf"]["voice_delay_us"]["p50"] < report["fifo"]["voice_delay_us"]["p50"]
 
         (api,) = folder.glob("*/api.sock")
+        # The hint can be run as it stands: the program need not be on PATH.
+        assert f"{BINARY} --api {api} top" in demo.output()
         subprocess.run([BINARY, "--api", api, "vnic", "rm", "voice"], check=True, timeout=10)
         demo.wait_for("voice to end", lambda: "go on without voice" in demo.output())
         done = subprocess.run(

@@ -143,11 +143,14 @@ async fn perform(options: Options, realtime: bool, dir: &Path) -> Result<Scene, 
 async fn serve(scene: &mut Scene, dir: &Path) -> Result<(), Failure> {
     let api = dir.join("api.sock");
     let api = crate::format::path(&api);
+    // As it was started: it may not be on PATH.
+    let program = std::env::args_os().next().unwrap_or_else(|| "tidegate".into());
+    let program = crate::format::path(Path::new(&program));
     exit::say(&format!(
         "The scene goes on until Ctrl-C. Its API: {api}\n  \
-         tidegate --api {api} top\n  \
-         tidegate --api {api} vnic show voice\n  \
-         tidegate --api {api} why voice\n  \
+         {program} --api {api} top\n  \
+         {program} --api {api} vnic show voice\n  \
+         {program} --api {api} why voice\n  \
          curl --unix-socket {api} http://tidegate/metrics"
     ));
     tokio::select! {
