@@ -112,6 +112,21 @@ fn ioctl(fd: impl AsFd, code: libc::c_ulong, argument: *mut libc::c_void) -> io:
     }
 }
 
+/// Checks all that was told as if it were left, for vNICs at paths of their names.
+#[cfg(feature = "fuzzing")]
+pub fn check_left(told: tidegate_switch::control::told::Told) {
+    let entry = |name: &str| Entry::trusted(&Path::new("/run").join(name)).expect("/run is there");
+    for (name, connected) in &told.connections {
+        if let Some(stream) = connected.as_ref().and_then(|c| c.descriptors.get(&c.kept.stream)) {
+            let _ = (is_accepted(stream, &entry(name)), is_dialled(stream, Path::new(name)));
+        }
+    }
+    for (name, links) in told.links {
+        let _ = links.iter().all(|fd| is_listener(fd, &entry(&name)));
+        drop(taps(links, &name, None));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

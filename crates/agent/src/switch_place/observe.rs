@@ -1,5 +1,6 @@
 //! What is in force: what the switch says of its ports, and what is ours of it.
 
+use super::conversation::Conversation;
 use super::plan::{self, Link, link};
 use super::record::Made;
 use super::socket::{self, Earlier};
@@ -22,7 +23,7 @@ impl SwitchPlace {
     pub(super) fn look(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
         // What is in force goes on being looked at and put right while nothing can be written.
         let problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
-        let (ports, evidence, keeper) = self.ask(|session| {
+        let (ports, evidence, keeper) = self.switch.ask(|session| {
             let ports = session.client.ports()?;
             let Hello { version, pid, started, .. } = session.hello.clone();
             Ok((ports, evidence(&session.reader), Keeper { version, pid, started }))
@@ -31,12 +32,12 @@ impl SwitchPlace {
         self.find_sockets(&ports);
         self.check_budget(ports.len());
         // Nobody is going to make these again.
-        let (record, kept) = (&self.record, &self.kept);
-        self.estate.connections.retain(|name, _| {
+        let (record, Conversation { estate, kept, .. }) = (&self.record, &mut self.switch);
+        estate.connections.retain(|name, _| {
             // What the switch says itself is the truth.
             record.get(name).is_some() && kept.as_ref().is_none_or(|kept| !kept.knows(name))
         });
-        self.estate.links.retain(|name, _| record.get(name).is_some());
+        estate.links.retain(|name, _| record.get(name).is_some());
         let mut vnics: BTreeMap<String, ObservedVnic> =
             ports.into_iter().map(|p| (p.vnic.name.clone(), self.observed(p))).collect();
         for (name, made) in self.record.iter() {
@@ -55,7 +56,7 @@ impl SwitchPlace {
         }
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &ours)?))).collect();
         Ok(Observed {
-            host: self.host.clone(),
+            host: self.switch.host.clone(),
             vnics,
             obstacles,
             in_the_way: BTreeMap::new(),
@@ -68,7 +69,7 @@ impl SwitchPlace {
 
     /// Says, once, that descriptors of so many vNICs may be more than are kept.
     fn check_budget(&mut self, vnics: usize) {
-        let (kept, needed) = (self.budget.most(), vnics * DESCRIPTORS);
+        let (kept, needed) = (self.switch.budget.most(), vnics * DESCRIPTORS);
         let was_short = std::mem::replace(&mut self.is_short, kept < needed);
         if self.is_short && !was_short {
             tracing::warn!(

@@ -1,0 +1,64 @@
+//! What the switch before, or the agent before, has left of a vNIC, as far as it is what it was said to be.
+//!
+//! ```text
+//!  Conversation: connections, listening sockets, taps ─▶ checks of `left` ─▶ the port that is made again
+//! ```
+
+use super::{Held, SwitchPlace, left, socket};
+use crate::paths::Entry;
+use std::path::Path;
+use tidegate_contract::{Attach, SocketMode, Vnic};
+use tidegate_switch::control::told::Connected;
+
+impl SwitchPlace {
+    /// Whether what is left of a vNIC's connection leads to a front end at its socket: one that connected there, or
+    /// listens there.
+    pub(super) fn is_connection_of(&self, left: &Connected, vnic: &Vnic) -> bool {
+        let Some(stream) = left.descriptors.get(&left.kept.stream) else { return false };
+        let is_so = match &vnic.attach {
+            Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
+                self.entry(path).is_ok_and(|entry| left::is_accepted(stream, &entry))
+            }
+            Attach::VhostUser { path, mode: SocketMode::Client, .. } => left::is_dialled(stream, path),
+            _ => false,
+        };
+        if !is_so {
+            tracing::error!(
+                vnic = vnic.name,
+                "what the switch before has left is no connection at its socket: its front end has to connect again"
+            );
+        }
+        is_so
+    }
+
+    pub(super) fn left_listener(&mut self, name: &str, entry: &Entry) -> Option<Held> {
+        let fd = self.switch.take_link(name)?.pop()?;
+        left::is_listener(&fd, entry).then_some(Held::Listener(fd))
+    }
+
+    pub(super) fn left_tap(&mut self, name: &str, interface: &str, netns: Option<&Path>) -> Option<Held> {
+        let queues = self.switch.take_link(name)?;
+        let netns = self.namespace(netns).ok()?;
+        left::taps(queues, interface, netns.as_ref()).map(Held::Tap)
+    }
+
+    /// What we and an agent before us made, given away. An interface is gone when that is dropped, a socket some time
+    /// later: it takes no connections any more.
+    pub(super) fn let_go(&mut self, vnic: &Vnic) -> [Option<Held>; 2] {
+        let held = self.held.remove(&vnic.name);
+        let left = match &vnic.attach {
+            Attach::Tap { name, netns } => self.left_tap(&vnic.name, name, netns.as_deref()),
+            Attach::VhostUser { path, .. } => match self.entry(path) {
+                Ok(entry) => self.left_listener(&vnic.name, &entry),
+                Err(_) => self.switch.take_link(&vnic.name).and(None),
+            },
+            _ => None,
+        };
+        for link in [&held, &left].into_iter().flatten() {
+            if let Held::Listener(fd) = link {
+                socket::stop_listening(fd);
+            }
+        }
+        [held, left]
+    }
+}
