@@ -1,11 +1,13 @@
 //! The conversation with the running switch.
 //!
 //! ```text
-//!  question ─▶ Patience ─▶ session, or a new one ─▶ switch ─▶ answer, or why there is none
+//!  question ─▶ Patience ─▶ session, or after Backoff a new one ─▶ switch ─▶ answer, or why it gave none
 //!                │            │ another process than before: what the one before left becomes the Estate
 //!                │            └▶ FdStore keeps duplicates of what this one has
-//!                └ too early: the last reason            an answer that does not come ─▶ Watch looks for the next switch
+//!                └ too early: the last reason                it gave none ─▶ Watch looks for the next switch
 //! ```
+//!
+//! One patience is for the connection and for all answers of a question together.
 
 use super::fdstore::{Estate, FdStore};
 use super::patience::Patience;
@@ -49,6 +51,8 @@ pub struct Session {
     pub reader: Reader,
     /// What it said of itself.
     pub hello: Hello,
+    /// It has answered a whole question, past the `hello` of this connection.
+    had_answered: bool,
 }
 
 impl Conversation {
@@ -73,21 +77,26 @@ impl Conversation {
         &self.path
     }
 
-    /// Asks the switch; a conversation that broke off is given up, to be begun anew by the next question. One that
-    /// keeps us waiting is not asked all the time.
+    /// Asks the switch. A conversation that broke off is given up; a later question begins the next one. A switch that
+    /// keeps the reconciler waiting, or breaks off again and again, is not asked all the time.
+    ///
+    /// # Errors
+    /// The switch refused, cannot be reached or stopped answering; or it is too early to ask it again, with the reason of
+    /// the last time.
     pub fn ask<T>(
         &mut self,
         question: impl FnOnce(&mut Session) -> Result<T, SwitchError>,
     ) -> Result<T, SwitchError> {
         cut::point();
         let began = Instant::now();
-        let answer = match self.patience.for_question(began) {
-            Some(patience) => self.ask_within(patience, question),
-            None => Err(SwitchError::Broken { path: self.path.clone(), reason: self.trouble.clone() }),
+        let Some(patience) = self.patience.for_question(began) else {
+            // A switch that is found would not be asked either: the next tick does.
+            return Err(self.same_trouble());
         };
+        let answer = self.ask_within(began, patience, question);
         self.patience.spent(began.elapsed());
         if matches!(answer, Err(SwitchError::Unreachable { .. } | SwitchError::Broken { .. })) {
-            // Whatever step it was gone at: the next one is not to wait for a tick.
+            // The next switch is not to wait for a tick, whichever step the last one was gone at.
             self.watch.look();
         }
         cut::point();
@@ -96,20 +105,34 @@ impl Conversation {
 
     fn ask_within<T>(
         &mut self,
+        began: Instant,
         patience: Duration,
         question: impl FnOnce(&mut Session) -> Result<T, SwitchError>,
     ) -> Result<T, SwitchError> {
-        let began = Instant::now();
-        let session = self.session.take().filter(|session| !session.client.is_closed());
-        let mut answer = session.map_or_else(|| self.connect(patience), Ok).and_then(|mut session| {
-            session.client.set_patience(patience);
+        let ended = self.session.take_if(|session| session.client.is_closed());
+        if let Some(ended) = &ended {
+            self.watch.broke(ended.had_answered);
+        }
+        if self.session.is_none() && self.watch.is_too_soon() {
+            if ended.is_some() {
+                self.trouble =
+                    "it ended the conversation, or said something that no question asked for".into();
+            }
+            return Err(self.same_trouble());
+        }
+        let mut had_answered = false;
+        let session = self.session.take().map_or_else(|| self.connect(began, patience), Ok);
+        let mut answer = session.and_then(|mut session| {
+            had_answered = session.had_answered;
+            session.client.share_patience(began, patience);
             let answer = question(&mut session);
             if matches!(answer, Ok(_) | Err(SwitchError::Refused(_))) {
-                self.session = Some(session);
+                self.session = Some(Session { had_answered: true, ..session });
             }
             answer
         });
         if let Err(SwitchError::Broken { reason, .. }) = &mut answer {
+            self.watch.broke(had_answered);
             // A short wait in vain says less than the long one before it.
             if patience < PATIENCE && began.elapsed() >= patience && !self.trouble.is_empty() {
                 reason.clone_from(&self.trouble);
@@ -120,25 +143,29 @@ impl Conversation {
         answer
     }
 
-    /// A connection for questions that take so long at most.
-    fn client(&self, patience: Duration) -> Result<Client, SwitchError> {
+    fn same_trouble(&self) -> SwitchError {
+        SwitchError::Broken { path: self.path.clone(), reason: self.trouble.clone() }
+    }
+
+    /// A connection whose answers all come within `patience` after `began`.
+    fn client(&self, began: Instant, patience: Duration) -> Result<Client, SwitchError> {
         let mut client = Client::connect(&self.path)?.apart()?;
-        client.set_patience(patience);
+        client.share_patience(began, patience);
         Ok(client)
     }
 
-    fn connect(&mut self, patience: Duration) -> Result<Session, SwitchError> {
-        let mut client = self.client(patience)?;
+    fn connect(&mut self, began: Instant, patience: Duration) -> Result<Session, SwitchError> {
+        let mut client = self.client(began, patience)?;
         let (hello, reader, _) = client.hello()?;
         if hello.started != self.started {
             self.host = None;
             if let Some(kept) = self.kept.take() {
-                kept.bequeath(&mut self.estate);
+                kept.bequeath(&mut self.estate, began + patience);
             }
             if let Some(statistics) = &self.estate.statistics
                 && let Err(error) = client.inherit(statistics.as_fd())
             {
-                // One that took over from a running switch has them already.
+                // A switch that took over from a running one has them already.
                 tracing::debug!(%error, "counters do not go on");
             }
             if self.started != 0 {
@@ -149,14 +176,117 @@ impl Conversation {
             self.started = hello.started;
         }
         if self.kept.as_ref().is_none_or(FdStore::is_over) {
-            self.kept = Some(FdStore::start(&mut self.client(patience)?, &self.watch, &self.budget)?);
+            let mut client = self.client(began, patience)?;
+            self.kept = Some(FdStore::start(&mut client, &self.watch, &self.budget)?);
         }
-        Ok(Session { client, reader, hello })
+        Ok(Session { client, reader, hello, had_answered: false })
     }
 
     /// A listening socket or tap that an agent before us made, given away.
     pub fn take_link(&mut self, vnic: &str) -> Option<Vec<Foreign>> {
         let left = self.estate.links.remove(vnic);
         left.or_else(|| self.kept.as_ref()?.take_link(vnic))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tidegate_switch::control::channel::{receive, send};
+    use tidegate_switch::control::message::{PROTOCOL, Reply, Request};
+    use tidegate_switch::stats::Region;
+
+    /// A switch at `path` that answers each question truly, `late`, and each connection's `most` questions only.
+    fn switch(path: &Path, late: Duration, most: usize) -> Arc<AtomicUsize> {
+        let (listener, connections) = (UnixListener::bind(path).unwrap(), Arc::<AtomicUsize>::default());
+        let counted = Arc::clone(&connections);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                counted.fetch_add(1, Ordering::SeqCst);
+                std::thread::spawn(move || {
+                    let region = Region::create().unwrap();
+                    // For as long as this connection: the switch lives on.
+                    let mut kept = Vec::new();
+                    for _ in 0..most {
+                        let Ok(Some((request, descriptors))) = receive::<Request>(&stream) else { return };
+                        kept.extend(descriptors);
+                        std::thread::sleep(late);
+                        let version = "late".into();
+                        let hello = Hello { protocol: PROTOCOL, version, pid: 1, started: 1, workers: 1 };
+                        let _ = match request {
+                            Request::Hello => send(&stream, &Reply::Hello(hello), &[region.file().as_fd()]),
+                            Request::Ports => send(&stream, &Reply::Ports(vec![]), &[]),
+                            _ => send(&stream, &Reply::Done, &[]),
+                        };
+                    }
+                });
+            }
+        });
+        connections
+    }
+
+    #[test]
+    fn all_answers_of_a_question_share_one_patience() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("switch.sock");
+        // In time for a patience of each answer's own, with a wide margin.
+        switch(&path, PATIENCE / 2, usize::MAX);
+        let mut conversation = Conversation::new(&path, Arc::new(|| {}));
+        let began = Instant::now();
+        let answer = conversation.ask(|session| {
+            (0..10).try_for_each(|_| session.client.ports().map(drop))?;
+            session.client.ports()
+        });
+        let took = began.elapsed();
+        assert!(matches!(&answer, Err(SwitchError::Broken { reason, .. }) if reason.contains("no answer")));
+        assert!(took >= PATIENCE && took < PATIENCE * 2, "{took:?}");
+        // Nor does the second question, with a connection that is new again.
+        let began = Instant::now();
+        assert!(conversation.ask(|session| session.client.ports()).is_err());
+        assert!(began.elapsed() < PATIENCE * 2, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_switch_that_breaks_off_is_not_connected_to_by_every_question() {
+        // It breaks off at once; after the hello; after what it takes to keep its descriptors; after one question.
+        for most in 0..4 {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("switch.sock");
+            let connections = switch(&path, Duration::ZERO, most);
+            let mut conversation = Conversation::new(&path, Arc::new(|| {}));
+            let (end, mut asked) = (Instant::now() + Duration::from_secs(3), 0);
+            while Instant::now() < end {
+                let _ = conversation.ask(|session| session.client.ports());
+                asked += 1;
+            }
+            let connections = connections.load(Ordering::SeqCst);
+            println!("{most} answers a connection: {connections} connections for {asked} questions");
+            assert!(connections < 200 && asked > 1000, "{most}: {connections} for {asked} questions");
+        }
+    }
+
+    #[test]
+    fn a_switch_that_is_killed_again_and_again_is_asked_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("switch.sock");
+        let mut conversation = Conversation::new(&path, Arc::new(|| {}));
+        for kill in 0..8 {
+            let _ = std::fs::remove_file(&path);
+            // The hello of the session, and two questions; the second connection keeps descriptors.
+            switch(&path, Duration::ZERO, 3);
+            for question in 0..2 {
+                let answer = conversation.ask(|session| session.client.ports());
+                assert!(answer.is_ok(), "question {question} after {kill} kills: {answer:?}");
+            }
+            // The connection ends after the second answer.
+            let session = conversation.session.as_ref().unwrap();
+            while !session.client.is_closed() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(150));
+        }
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What front ends wrote to their doorbells meanwhile is in the event counters, and
-//! their connections are open: nobody but us notices.
+//! their connections are open: they do not notice.
 
 use super::watch::Watch;
 use rustix::net::{Shutdown, shutdown};
@@ -36,7 +36,7 @@ struct Table {
     told: Told,
     /// The thread has ended, and the switch with it.
     over: bool,
-    /// Nobody asks for it any more.
+    /// The agent does not want it any more.
     abandoned: bool,
 }
 
@@ -105,9 +105,9 @@ impl FdStore {
         self.shared.lock().told.links.remove(vnic)
     }
 
-    /// Ends with the switch: what it told last becomes part of `estate`.
-    pub fn bequeath(self, estate: &mut Estate) {
-        let end = Instant::now() + PATIENCE;
+    /// Ends with the switch: what it told last becomes part of `estate`. Waits for its last notes until `end` at most.
+    pub fn bequeath(self, estate: &mut Estate, end: Instant) {
+        let end = end.min(Instant::now() + PATIENCE);
         let mut table = self.shared.lock();
         while !table.over {
             let left = end.saturating_duration_since(Instant::now());
@@ -130,7 +130,7 @@ impl FdStore {
             }
         }
         estate.links.append(&mut table.told.links);
-        // One that was killed before it had a port knows nothing of it: what was said to the one before holds.
+        // A switch that was killed before it had a port knows nothing of that port: what the switch before it had holds.
         estate.connections.retain(|vnic, connection| {
             let true_now = reader.messages(vnic).is_none_or(|messages| messages == connection.messages);
             if !true_now {

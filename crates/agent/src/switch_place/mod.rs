@@ -27,10 +27,12 @@
 //! The switch:
 //! - `conversation`: questions and answers
 //! - `patience`: how long the switch may keep the reconciler waiting (pure)
+//! - `backoff`: how soon the agent connects again to a switch that broke off (pure)
 //! - `fdstore`: duplicates of its descriptors
 //! - `watch`: the switch that comes after one that is gone
 
 mod api_socket;
+mod backoff;
 mod conversation;
 mod fdstore;
 mod inherited;
@@ -81,7 +83,7 @@ pub struct SwitchPlace {
 
 /// Duplicates of what the switch was given.
 enum Held {
-    /// Who connects to it puts things into it.
+    /// Front ends that connect to it can put descriptors into its queue.
     Listener(Foreign),
     Tap(Vec<OwnedFd>),
 }
@@ -177,7 +179,7 @@ impl Place for SwitchPlace {
                 self.switch.host = Some(to.clone());
                 Ok(())
             }
-            // Nobody else's is in the way of a port.
+            // What others made is never in the way of a port.
             Action::Create(vnic) | Action::TakeOver { from: None, to: vnic, .. } => self.create(vnic),
             Action::Change { from, to } | Action::TakeOver { from: Some(from), to, .. } => {
                 self.change(from, to)

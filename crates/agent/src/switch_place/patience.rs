@@ -1,7 +1,7 @@
 //! How long the switch may keep the reconciler waiting: six seconds at once, a quarter of the time in the long run.
 //!
-//! One that hangs, or that answers each question at the last moment, would otherwise delay every change of every place,
-//! one question after the other. Pure: the caller says what time it is.
+//! A switch that hangs, or that answers each question at the last moment, would otherwise delay every change of every
+//! place, one question after the other. Pure: the caller says what time it is.
 
 use std::time::{Duration, Instant};
 use tidegate_switch::control::client::PATIENCE;
@@ -15,29 +15,31 @@ const LEAST: Duration = Duration::from_millis(250);
 /// In so many seconds one is saved.
 const SHARE: u32 = 4;
 
-/// What is left of it.
+/// How much of it was spent.
 #[derive(Debug)]
 pub struct Patience {
-    left: Duration,
+    /// Spent and not yet saved again; more than [`MOST`] after a question that took longer than it might.
+    spent: Duration,
     at: Instant,
 }
 
 impl Patience {
     /// All of it.
     pub fn new(now: Instant) -> Self {
-        Self { left: MOST, at: now }
+        Self { spent: Duration::ZERO, at: now }
     }
 
     /// How long a question at `now` may take; `None` where it is too early to ask again.
     pub fn for_question(&mut self, now: Instant) -> Option<Duration> {
-        self.left = (self.left + now.saturating_duration_since(self.at) / SHARE).min(MOST);
+        self.spent = self.spent.saturating_sub(now.saturating_duration_since(self.at) / SHARE);
         self.at = now;
-        (self.left >= LEAST).then_some(self.left.min(PATIENCE))
+        let left = MOST.saturating_sub(self.spent);
+        (left >= LEAST).then_some(left.min(PATIENCE))
     }
 
     /// A question took so long.
     pub fn spent(&mut self, took: Duration) {
-        self.left = self.left.saturating_sub(took.saturating_sub(FREE));
+        self.spent += took.saturating_sub(FREE);
     }
 }
 
@@ -70,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_keeps_nobody_waiting_for_more_than_its_share() {
+    fn a_switch_that_does_not_answer_is_waited_for_no_longer_than_its_share() {
         for answers in [300, 1000, 2900, 60_000].map(Duration::from_millis) {
             let (took, asked) = waited(answers);
             // What a question takes beyond what is free; and what the last one takes.
@@ -81,11 +83,20 @@ mod tests {
     }
 
     #[test]
-    fn one_that_goes_on_is_soon_asked() {
+    fn a_switch_that_goes_on_is_soon_asked() {
         let start = Instant::now();
         let mut patience = Patience::new(start);
         patience.spent(MOST + FREE);
         assert_eq!(patience.for_question(start), None);
         assert_eq!(patience.for_question(start + Duration::from_secs(1)), Some(LEAST));
+    }
+
+    #[test]
+    fn a_question_that_took_too_long_is_paid_for() {
+        let start = Instant::now();
+        let mut patience = Patience::new(start);
+        patience.spent(MOST + FREE + Duration::from_secs(10));
+        assert_eq!(patience.for_question(start + Duration::from_secs(40)), None);
+        assert_eq!(patience.for_question(start + Duration::from_secs(41)), Some(LEAST));
     }
 }

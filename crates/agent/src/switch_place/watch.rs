@@ -2,29 +2,30 @@
 //!
 //! ```text
 //!  notes end, a question is not answered ──▶ look ─▶ thread: hello? every ms ──answered──▶ wake
+//!  conversations that break off ──▶ Backoff ── too soon ──┘
 //! ```
 //!
 //! A connection says nothing: a process that is being killed takes them until its last
 //! descriptor is closed. Only an answer does.
 
+use super::backoff::Backoff;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tidegate_switch::control::Client;
+use tidegate_switch::control::{Client, SwitchError};
 
 /// How often it is looked for, at first.
 const LOOK_SOON: Duration = Duration::from_millis(1);
 /// How often it is looked for when it has not come for [`SOON`].
 const LOOK_LATER: Duration = Duration::from_millis(50);
-/// And when not for [`LATER`]: one that cannot be understood, of another release, is not asked all the time.
+/// And when it has not come for [`LATER`].
 const LOOK_SELDOM: Duration = Duration::from_millis(500);
 /// A service manager starts it again within this time.
 const SOON: Duration = Duration::from_secs(3);
 /// An administrator may.
 const LATER: Duration = Duration::from_secs(60);
-/// Least time between two that were found: one that answers this question and breaks off at the next is not
-/// to be asked all the time.
+/// Least time between two switches that were found: each has the reconciler look at all places.
 const FOUND_AGAIN: Duration = Duration::from_millis(20);
 
 /// Called when a switch answers where another one ended.
@@ -36,15 +37,36 @@ pub struct Watch {
     wake: Wake,
     looking: AtomicBool,
     found: Mutex<Option<Instant>>,
+    backoff: Mutex<Backoff>,
 }
 
 impl Watch {
     /// Looks for nothing yet.
     pub fn new(path: &Path, wake: Wake) -> Arc<Self> {
-        Arc::new(Self { path: path.into(), wake, looking: AtomicBool::new(false), found: Mutex::new(None) })
+        Arc::new(Self {
+            path: path.into(),
+            wake,
+            looking: AtomicBool::new(false),
+            found: Mutex::new(None),
+            backoff: Mutex::default(),
+        })
     }
 
-    /// Calls [`Wake`] once, as soon as a switch answers; until whoever holds this is gone.
+    /// Whether a switch that broke off is not yet to be connected to again.
+    pub fn is_too_soon(&self) -> bool {
+        self.backoff().is_too_soon(Instant::now())
+    }
+
+    /// A conversation with the switch broke off; `had_answered` where the switch had answered a whole question in it.
+    pub fn broke(&self, had_answered: bool) {
+        self.backoff().broke(Instant::now(), had_answered);
+    }
+
+    fn backoff(&self) -> MutexGuard<'_, Backoff> {
+        self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls [`Wake`] once, as soon as a switch answers. The thread that looks ends with the last owner of this.
     pub fn look(self: &Arc<Self>) {
         if self.looking.swap(true, Ordering::SeqCst) {
             return;
@@ -72,15 +94,20 @@ impl Watch {
 
     fn has_come(&self) -> bool {
         let found = *self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        if found.is_some_and(|found| found.elapsed() < FOUND_AGAIN) {
+        if found.is_some_and(|found| found.elapsed() < FOUND_AGAIN) || self.is_too_soon() {
             return false;
         }
-        Client::connect(&self.path).is_ok_and(|mut client| client.hello().is_ok())
+        // Apart: a descriptor that comes with the answer may take long to close.
+        let hello = Client::connect(&self.path).and_then(Client::apart).and_then(|mut client| client.hello());
+        if let Err(SwitchError::Broken { .. }) = hello {
+            self.broke(false);
+        }
+        hello.is_ok()
     }
 
     fn found(&self) {
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        // Before the call: whoever is woken and finds it gone again asks for another look.
+        // Before the call: the reconciler that is woken, and finds the switch gone again, asks for another look.
         self.looking.store(false, Ordering::SeqCst);
         (self.wake)();
     }
@@ -89,6 +116,8 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -105,14 +134,57 @@ mod tests {
         send(&stream, &Reply::Hello(hello), &[region.file().as_fd()]).unwrap();
     }
 
+    /// A TCP socket that takes a minute to close, and its peer.
+    fn lingering() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let peer = listener.accept().unwrap().0;
+        socket.set_nonblocking(true).unwrap();
+        while socket.write(&[0; 1 << 16]).is_ok() {}
+        socket.set_nonblocking(false).unwrap();
+        rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(60))).unwrap();
+        (socket, peer)
+    }
+
     #[test]
-    fn who_takes_a_connection_and_does_not_answer_is_not_it() {
+    fn a_descriptor_that_takes_long_to_close_delays_no_look() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("switch.sock");
         let (woken, wakes) = channel();
         let woken = Mutex::new(woken);
         let watch = Watch::new(&path, Arc::new(move || woken.lock().unwrap().send(()).unwrap()));
-        // One that is being killed: it listens, and closes what it has accepted.
+        let listener = UnixListener::bind(&path).unwrap();
+        watch.look();
+        let (stream, _) = listener.accept().unwrap();
+        receive::<Request>(&stream).unwrap().unwrap();
+        // Instead of statistics; only the watch has it then.
+        let (socket, _peer) = lingering();
+        let hello = Hello { protocol: PROTOCOL, version: "1".into(), pid: 1, started: 1, workers: 1 };
+        send(&stream, &Reply::Hello(hello), &[socket.as_fd()]).unwrap();
+        drop(socket);
+        listener.set_nonblocking(true).unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        let next = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+                Err(error) => panic!("no second look: {error}"),
+            }
+        };
+        drop(next);
+        listener.set_nonblocking(false).unwrap();
+        answer(&listener);
+        wakes.recv_timeout(Duration::from_secs(20)).unwrap();
+    }
+
+    #[test]
+    fn a_switch_that_takes_a_connection_and_does_not_answer_is_not_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("switch.sock");
+        let (woken, wakes) = channel();
+        let woken = Mutex::new(woken);
+        let watch = Watch::new(&path, Arc::new(move || woken.lock().unwrap().send(()).unwrap()));
+        // A switch that is being killed listens, and closes what it has accepted.
         let listener = UnixListener::bind(&path).unwrap();
         watch.look();
         watch.look();
@@ -130,7 +202,7 @@ mod tests {
         answer(&listener);
         wakes.recv_timeout(Duration::from_secs(20)).unwrap();
         assert!(wakes.try_recv().is_err());
-        // Nobody wants to know any more: the thread ends, and lets go of what it would have called.
+        // Without an owner the thread ends, and lets go of what it would have called.
         drop(listener);
         watch.look();
         drop(watch);

@@ -39,6 +39,8 @@ pub struct Client {
     stream: UnixStream,
     path: PathBuf,
     patience: Duration,
+    /// When the time of all questions together began; each has a time of its own where there is none.
+    began: Option<Instant>,
     /// The thread that takes answers in.
     apart: Option<answer::Apart>,
 }
@@ -111,7 +113,7 @@ impl Client {
 
     /// Asks over a stream; `path` is for messages.
     pub fn over(stream: UnixStream, path: &Path) -> Self {
-        Self { stream, path: path.to_owned(), patience: PATIENCE, apart: None }
+        Self { stream, path: path.to_owned(), patience: PATIENCE, began: None, apart: None }
     }
 
     /// Answers are taken in by a thread of their own from now on: the caller does not wait until descriptors that the
@@ -125,9 +127,10 @@ impl Client {
         Ok(self)
     }
 
-    /// How long each question from now on may take; [`PATIENCE`] before the first call.
-    pub fn set_patience(&mut self, patience: Duration) {
-        self.patience = patience;
+    /// All questions from now on, together, end `patience` after `began`. Before the first call each has a [`PATIENCE`] of
+    /// its own.
+    pub fn share_patience(&mut self, began: Instant, patience: Duration) {
+        (self.began, self.patience) = (Some(began), patience);
     }
 
     /// Whether the switch has closed the connection, is gone, or says something that no question asked for.
@@ -231,7 +234,7 @@ impl Client {
         descriptors: &[BorrowedFd<'_>],
         expected: Expected,
     ) -> Result<Answer, SwitchError> {
-        let end = Instant::now() + self.patience;
+        let end = self.began.unwrap_or_else(Instant::now) + self.patience;
         let answer = channel::send_until(&self.stream, request, descriptors, Some(end)).and_then(|()| {
             match &self.apart {
                 Some(apart) => apart.answer(expected, end),
