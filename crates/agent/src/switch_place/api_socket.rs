@@ -5,7 +5,7 @@ use crate::paths::{Entry, Inode};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// A listening socket for the API; one that an agent before us left is replaced.
+/// A listening socket for the API, in the place of one that an earlier agent left.
 pub(crate) fn listen_for_api(
     path: &Path,
     owner: &tidegate_contract::SocketOwner,

@@ -1,4 +1,4 @@
-//! What the switch before, or the agent before, has left of a vNIC, as far as it is what it was said to be.
+//! What an earlier switch or agent has left of a vNIC, where it is what it was said to be.
 //!
 //! ```text
 //!  Conversation: connections, listening sockets, taps ─▶ checks of `left` ─▶ the port that is made again
@@ -11,8 +11,8 @@ use tidegate_contract::{Attach, SocketMode, Vnic};
 use tidegate_switch::control::told::Connected;
 
 impl SwitchPlace {
-    /// Whether what is left of a vNIC's connection leads to a front end at its socket: one that connected there, or
-    /// listens there.
+    /// Whether the connection that an earlier switch left leads to a front end that connected to the vNIC's socket, or
+    /// that listens at it.
     pub(super) fn is_connection_of(&self, left: &Connected, vnic: &Vnic) -> bool {
         let Some(stream) = left.descriptors.get(&left.kept.stream) else { return false };
         let is_so = match &vnic.attach {
@@ -31,19 +31,21 @@ impl SwitchPlace {
         is_so
     }
 
+    /// The vNIC's listening socket that an earlier agent made; `None` where it made none, or it does not listen at `entry`.
     pub(super) fn left_listener(&mut self, name: &str, entry: &Entry) -> Option<Held> {
         let fd = self.switch.take_link(name)?.pop()?;
         left::is_listener(&fd, entry).then_some(Held::Listener(fd))
     }
 
+    /// The vNIC's tap that an earlier agent made; `None` where it made none, or a queue is not of that interface.
     pub(super) fn left_tap(&mut self, name: &str, interface: &str, netns: Option<&Path>) -> Option<Held> {
         let queues = self.switch.take_link(name)?;
         let netns = self.namespace(netns).ok()?;
         left::taps(queues, interface, netns.as_ref()).map(Held::Tap)
     }
 
-    /// What we and an agent before us made, given away. An interface is gone when that is dropped, a socket some time
-    /// later: it takes no connections any more.
+    /// The socket or tap that this agent made, and that of an earlier one, for the caller to drop. The drop removes an
+    /// interface at once; a socket closes some time later, and takes no connections from now on.
     pub(super) fn let_go(&mut self, vnic: &Vnic) -> [Option<Held>; 2] {
         let held = self.held.remove(&vnic.name);
         let left = match &vnic.attach {

@@ -1,7 +1,7 @@
 //! What a switch that is gone has left: is each descriptor what it was said to be?
 //!
-//! The next switch goes on with it. One that somebody had taken over may have left a socket or a tap of their own, by
-//! which they would go on being another tenant's vNIC.
+//! The next switch goes on with it. An attacker with the switch may have left a socket or a tap of his own, by which he
+//! would go on being another tenant's vNIC.
 
 use crate::paths::{Entry, Namespace, SocketFile};
 use rustix::fs::{FileType, makedev};
@@ -100,7 +100,7 @@ fn identity(file: impl AsFd) -> Option<(u64, u64)> {
 /// What an ioctl opens that takes no argument.
 fn opened(fd: impl AsFd, code: libc::c_ulong) -> io::Result<OwnedFd> {
     let opened = ioctl(fd, code, std::ptr::null_mut())?;
-    // SAFETY: the kernel has just opened it for this process, and nobody else knows its number.
+    // SAFETY: the kernel has just opened it for this process, and no other code knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(opened) })
 }
 

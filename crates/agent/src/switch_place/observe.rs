@@ -31,7 +31,7 @@ impl SwitchPlace {
         let ports: Vec<PortStatus> = ports.into_iter().map(|port| self.believed(port)).collect();
         self.find_sockets(&ports);
         self.check_budget(ports.len());
-        // Nobody is going to make these again.
+        // The agent is not going to make these again.
         let (record, Conversation { estate, kept, .. }) = (&self.record, &mut self.switch);
         estate.connections.retain(|name, _| {
             // What the switch says itself is the truth.
@@ -97,7 +97,7 @@ impl SwitchPlace {
         port
     }
 
-    /// An agent that died while it made a port's socket did not note which it is: the one that is listened at.
+    /// An agent that died while it made a port's socket did not note the file: it is the one that the port listens at.
     fn find_sockets(&mut self, ports: &[PortStatus]) {
         for port in ports.iter().filter(|p| p.connection == Connection::Waiting) {
             if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &port.vnic.attach
@@ -109,7 +109,7 @@ impl SwitchPlace {
         }
     }
 
-    /// The recorded socket file, or for a vNIC that was not ours the one that is there.
+    /// The recorded socket file; for a vNIC that was not ours, the file at its path.
     pub(super) fn socket_of(&self, vnic: &Vnic) -> Option<Inode> {
         if let Some(made) = self.record.get(&vnic.name) {
             return made.socket;
@@ -140,7 +140,8 @@ impl SwitchPlace {
         }
     }
 
-    /// Whether the socket that we made at a path does not stand there any more, as far as that can be told.
+    /// Whether the socket that this agent made is gone from its path. `false` where the path is outside the roots by now,
+    /// or the file at it cannot be looked at.
     fn is_gone(&self, path: &Path, made: Option<Inode>) -> bool {
         match self.paths.sockets.entry(path) {
             // Made when it was allowed: what is in force stays.
@@ -173,7 +174,7 @@ impl SwitchPlace {
         let notes = [
             broken.clone(),
             self.waiting.get(name).cloned(),
-            // While nobody is there to connect to, or another one is up, why the last one went says little.
+            // Why the last front end went says little while none listens, or another one is up.
             port.last_error
                 .clone()
                 .filter(|_| !self.waiting.contains_key(name) && port.connection != Connection::Up)

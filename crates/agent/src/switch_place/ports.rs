@@ -20,7 +20,7 @@ use tidegate_switch::foreign::Foreign;
 impl SwitchPlace {
     pub(super) fn create(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
         let before = self.record.get(&vnic.name).cloned();
-        // Somebody else's file at the path must not become ours by intending to make one.
+        // A file of another process at the path must not become ours by the intention to make one.
         let earlier =
             before.as_ref().filter(|m| same_socket(&m.vnic, vnic)).map_or(Earlier::None, Made::earlier);
         if earlier == Earlier::None
@@ -260,8 +260,8 @@ impl SwitchPlace {
         Ok(())
     }
 
-    /// Whether the file at `path`, where `vnic` had its socket, may be that of another vNIC of ours. One that
-    /// handed the path over has noted a file that is gone, if we died before that was struck out.
+    /// Whether the file at `path`, where `vnic` had its socket, may be that of another vNIC of ours. A vNIC that
+    /// handed the path over has noted a file that is gone, if the agent died before it struck that out.
     fn is_anothers(&self, vnic: &Vnic, path: &Path) -> bool {
         let others = self.record.iter().filter(|(_, other)| same_socket(&other.vnic, vnic));
         let there = self.socket_at(path);
