@@ -10,7 +10,8 @@ use tidegate_switch::control::client::PATIENCE;
 const MOST: Duration = Duration::from_secs(6);
 /// A question that is answered sooner costs nothing.
 const FREE: Duration = Duration::from_millis(100);
-/// With less than this left nothing is asked: a connection and all answers have to fit, on a busy machine too.
+/// With less than this left nothing is asked; after each question that took all of its time with less than twice as
+/// much, up to [`PATIENCE`]: an honest switch on a busy machine is given the time that it needs.
 const LEAST: Duration = Duration::from_secs(1);
 /// In so many seconds one is saved.
 const SHARE: u32 = 4;
@@ -21,12 +22,16 @@ pub struct Patience {
     /// Spent and not yet saved again; more than [`MOST`] after a question that took longer than it might.
     spent: Duration,
     at: Instant,
+    /// With less than this left the next question is not asked.
+    least: Duration,
+    /// What the last question might take.
+    granted: Duration,
 }
 
 impl Patience {
     /// All of it.
     pub fn new(now: Instant) -> Self {
-        Self { spent: Duration::ZERO, at: now }
+        Self { spent: Duration::ZERO, at: now, least: LEAST, granted: PATIENCE }
     }
 
     /// How long a question at `now` may take; `None` where it is too early to ask again.
@@ -34,12 +39,16 @@ impl Patience {
         self.spent = self.spent.saturating_sub(now.saturating_duration_since(self.at) / SHARE);
         self.at = now;
         let left = MOST.saturating_sub(self.spent);
-        (left >= LEAST).then_some(left.min(PATIENCE))
+        (left >= self.least).then(|| {
+            self.granted = left.min(PATIENCE);
+            self.granted
+        })
     }
 
     /// A question took so long.
     pub fn spent(&mut self, took: Duration) {
         self.spent += took.saturating_sub(FREE);
+        self.least = if took < self.granted { LEAST } else { (self.least * 2).min(PATIENCE) };
     }
 }
 
@@ -86,10 +95,32 @@ mod tests {
     fn a_switch_that_goes_on_is_soon_asked() {
         let start = Instant::now();
         let mut patience = Patience::new(start);
-        patience.spent(MOST + FREE);
+        for _ in 0..2 {
+            patience.spent(PATIENCE - FREE);
+        }
+        patience.spent(4 * FREE + FREE);
         assert_eq!(patience.for_question(start), None);
         assert_eq!(patience.for_question(start + Duration::from_secs(3)), None);
         assert_eq!(patience.for_question(start + Duration::from_secs(4)), Some(LEAST));
+    }
+
+    #[test]
+    fn a_switch_that_needs_long_for_an_answer_is_given_as_long() {
+        let (start, needed) = (Instant::now(), PATIENCE - FREE);
+        let (mut patience, mut now) = (Patience::new(start), start);
+        patience.spent(MOST + FREE);
+        let answered = (0..10).any(|_| {
+            let granted = loop {
+                match patience.for_question(now) {
+                    Some(granted) => break granted,
+                    None => now += Duration::from_millis(50),
+                }
+            };
+            patience.spent(needed.min(granted));
+            now += needed.min(granted);
+            needed < granted
+        });
+        assert!(answered && now < start + Duration::from_secs(60), "{:?}", now.duration_since(start));
     }
 
     #[test]
@@ -97,7 +128,7 @@ mod tests {
         let start = Instant::now();
         let mut patience = Patience::new(start);
         patience.spent(MOST + FREE + Duration::from_secs(10));
-        assert_eq!(patience.for_question(start + Duration::from_secs(43)), None);
-        assert_eq!(patience.for_question(start + Duration::from_secs(44)), Some(LEAST));
+        assert_eq!(patience.for_question(start + Duration::from_secs(47)), None);
+        assert_eq!(patience.for_question(start + Duration::from_secs(48)), Some(2 * LEAST));
     }
 }
