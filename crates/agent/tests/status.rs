@@ -115,6 +115,19 @@ fn a_deadline_is_not_promised_while_its_place_is_away() {
 }
 
 #[test]
+fn an_apply_answers_with_what_is_promised_after_it() {
+    let lab = Lab::new();
+    let _switch = lab.switch();
+    let agent = lab.agent();
+    let text = lab.vnic("plc", 1, REALTIME) + &lab.vnic("sink", 2, SINK);
+    let (code, done) = agent.apply(&text);
+    assert_eq!((code, &done["applied"]), (200, &json!(true)), "{done}");
+    let bound = &done["admission"]["bounds"][0];
+    assert_eq!(bound["vnic"], "plc", "{done}");
+    assert!(bound["suspended"].is_null(), "its contract is in force: {done}");
+}
+
+#[test]
 fn a_vnic_in_quarantine_needs_a_person() {
     let lab = Lab::new();
     let switch = lab.switch();

@@ -476,6 +476,10 @@ impl Reconciler {
         let outcome = merged.and_then(|()| {
             if dry_run { self.dry_run(&wanted, adopt, &mut hints) } else { self.enact(wanted, adopt) }
         });
+        // What is promised and in force is told as it is after the change.
+        if !dry_run && outcome.is_ok() {
+            self.changed();
+        }
         let (admission, refusals) = match outcome {
             Ok(checked) => {
                 for (vnic, notes) in checked.notes.iter().filter(|(name, _)| named.contains(*name)) {
@@ -490,9 +494,6 @@ impl Reconciler {
             }
             Err(e) => (Default::default(), vec![e.to_string()]),
         };
-        if !dry_run {
-            self.changed();
-        }
         Ok(PlanView {
             applied: !dry_run,
             admissible: refusals.is_empty(),
