@@ -128,6 +128,34 @@ fn an_apply_answers_with_what_is_promised_after_it() {
 }
 
 #[test]
+fn an_apply_that_changes_nothing_says_what_is_not_in_force() {
+    let lab = Lab::new();
+    let mut switch = lab.switch();
+    let agent = lab.agent();
+    let text = lab.vnic("a", 1, "");
+    let (_, done) = agent.apply(&text);
+    assert!(done["vnics"][0]["not_in_force"].is_null(), "{done}");
+    switch.kill();
+    until("the switch is missed", || (kinds(&agent) == ["place-away"]).then_some(()));
+    let planned = agent.request("POST", "/v1/plan", &text);
+    let set = agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"weight": "1"}}"#);
+    for (code, said) in [agent.apply(&text), planned] {
+        let vnic = &said["vnics"][0];
+        assert_eq!((code, &vnic["action"]), (200, &json!("none")), "{said}");
+        is_away(&vnic["not_in_force"]);
+    }
+    assert_eq!((set.0, &set.1["action"]), (200, &json!("none")), "{}", set.1);
+    is_away(&set.1["not_in_force"]);
+    // What would change is refused, as before.
+    assert_eq!(agent.apply(&lab.vnic("a", 1, "tx = { max = \"1mbit\" }")).0, 503);
+}
+
+fn is_away(why: &Value) {
+    assert_eq!((&why["state"], &why["place_away"]), (&json!("pending"), &json!(true)), "{why}");
+    assert!(why["reason"].as_str().unwrap().starts_with("no switch at "), "{why}");
+}
+
+#[test]
 fn a_vnic_in_quarantine_needs_a_person() {
     let lab = Lab::new();
     let switch = lab.switch();

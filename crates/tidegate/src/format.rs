@@ -43,6 +43,15 @@ pub fn percent(share: f64) -> String {
     if percent > 0.0 && percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
+/// Names, the first five of them.
+pub fn names(all: &[String]) -> String {
+    const SHOWN: usize = 5;
+    match all.len().checked_sub(SHOWN) {
+        None | Some(0) => all.join(", "),
+        Some(more) => format!("{} and {more} more", all[..SHOWN].join(", ")),
+    }
+}
+
 /// `1 frame`, `2 frames`.
 pub fn plural(n: u64, one: &str) -> String {
     format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" })

@@ -91,6 +91,30 @@ fn success_is_0_and_the_request_says_where_the_text_came_from() {
 }
 
 #[test]
+fn what_is_not_in_force_although_nothing_changes_is_4_where_its_place_is_away() {
+    const AWAY: &str = r#"{"vnic":"logger","action":"none","changes":[],
+        "not_in_force":{"state":"pending","reason":"no switch at /run/s","place_away":true}}"#;
+    const PLAN: &str = r#"{"applied":true,"admissible":true,"refusals":[],"host":[],"notes":[],
+        "admission":{"egresses":[],"bounds":[]},"vnics":[{"vnic":"logger","action":"none","changes":[],
+        "not_in_force":{"state":"pending","reason":"no switch at /run/s","place_away":true}}]}"#;
+    let set = &["vnic", "set", "logger", "weight=1"][..];
+    for (body, arguments) in [(PLAN, &["apply", "-f", "-"][..]), (AWAY, set)] {
+        let agent = FakeAgent::answering("200 OK", body);
+        let output = agent.run(arguments);
+        let said = String::from_utf8(output.stdout.clone()).unwrap();
+        assert_eq!(said, "Nothing to change, but logger is pending: no switch at /run/s\n");
+        assert_eq!((code(&output), errors(&output)), (4, String::new()));
+        let output = agent.run(&[arguments, &["--json"]].concat());
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((code(&output), value), (4, serde_json::from_str(body).unwrap()));
+    }
+    // A plan says the same; that it can be had is its answer.
+    let output = FakeAgent::answering("200 OK", PLAN).run(&["plan", "-f", "-"]);
+    assert_eq!(code(&output), 0);
+    assert!(String::from_utf8(output.stdout).unwrap().contains("but logger is pending"));
+}
+
+#[test]
 fn json_is_what_the_agent_said() {
     let agent = FakeAgent::answering("200 OK", r#"[{"name":"new","of":"a later release"}]"#);
     let output = agent.run(&["vnic", "ls", "--json"]);

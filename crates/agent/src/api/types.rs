@@ -403,6 +403,20 @@ pub struct VnicChange {
     pub action: ChangeAction,
     /// By key, where it changes.
     pub changes: Vec<KeyChange>,
+    /// Why its contract is not in force, where it is not; absent where it is, where it is only planned, and of one that goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_in_force: Option<NotInForce>,
+}
+
+/// Why an accepted contract is not in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NotInForce {
+    /// `pending` or `failed`.
+    pub state: State,
+    /// Why.
+    pub reason: String,
+    /// Whether its place, such as the switch, cannot be reached.
+    pub place_away: bool,
 }
 
 /// What happens.

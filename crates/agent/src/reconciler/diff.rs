@@ -30,7 +30,7 @@ pub fn vnics(old: &Contracts, new: &Contracts, named: &BTreeSet<String>) -> Vec<
                     &after.map(vnic_keys).unwrap_or_default(),
                 ),
             };
-            VnicChange { vnic: name.to_owned(), action, changes }
+            VnicChange { vnic: name.to_owned(), action, changes, not_in_force: None }
         })
         .collect()
 }

@@ -470,7 +470,7 @@ impl Reconciler {
         } else {
             wanted.merge(owner, document, prune).map_err(ApplyError::from)
         };
-        let vnics = diff::vnics(&self.contracts, &wanted, &named);
+        let mut vnics = diff::vnics(&self.contracts, &wanted, &named);
         let host = diff::host(&self.contracts, &wanted);
         let mut hints = Vec::new();
         let outcome = merged.and_then(|()| {
@@ -494,6 +494,7 @@ impl Reconciler {
             }
             Err(e) => (Default::default(), vec![e.to_string()]),
         };
+        self.add_what_is_not_in_force(&mut vnics, dry_run);
         Ok(PlanView {
             applied: !dry_run,
             admissible: refusals.is_empty(),
@@ -533,9 +534,10 @@ impl Reconciler {
     ) -> Result<VnicChange, ApplyError> {
         let mut wanted = self.contracts.clone();
         change(&mut wanted)?;
-        let changes = diff::vnics(&self.contracts, &wanted, &[name.to_owned()].into());
+        let mut changes = diff::vnics(&self.contracts, &wanted, &[name.to_owned()].into());
         self.enact(wanted, Adopt::No)?;
         self.changed();
+        self.add_what_is_not_in_force(&mut changes, false);
         changes.into_iter().next().ok_or_else(|| ApplyError::NoVnic(name.into()))
     }
 

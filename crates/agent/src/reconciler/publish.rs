@@ -2,7 +2,10 @@
 
 use super::status::{self, Recent};
 use super::{Published, Reconciler, repair, view};
-use crate::api::types::{AdmissionView, HostView, Promise, Quantity, RefusedBy, State, VnicView};
+use crate::api::types::{
+    AdmissionView, ChangeAction, HostView, NotInForce, Promise, Quantity, RefusedBy, State, VnicChange,
+    VnicView,
+};
 use crate::place::ObservedVnic;
 use crate::store::Owner;
 use std::collections::{BTreeMap, HashMap};
@@ -44,6 +47,24 @@ impl Reconciler {
             _ => Some(format!("its contract is not in force: {}", reason.as_deref().unwrap_or_default())),
         });
         Standing { place, there, state, reason, deadline_suspended }
+    }
+
+    /// Adds to each change why the contract is not in force, where it is not: by the latest look, and of what `is_planned`
+    /// where nothing changes.
+    pub(super) fn add_what_is_not_in_force(&self, changes: &mut [VnicChange], is_planned: bool) {
+        let contracts = self.contracts.by_name();
+        for change in changes.iter_mut().filter(|c| !is_planned || c.action == ChangeAction::None) {
+            change.not_in_force = contracts.get(change.vnic.as_str()).and_then(|c| self.not_in_force(c));
+        }
+    }
+
+    fn not_in_force(&self, contract: &Vnic) -> Option<NotInForce> {
+        let Standing { place, state, reason, .. } = self.standing(contract);
+        (state != State::InForce).then(|| NotInForce {
+            state,
+            reason: reason.unwrap_or_default(),
+            place_away: place.is_some_and(|i| self.seen[i].is_err()),
+        })
     }
 
     pub(super) fn admission_view(&self, admission: &Admission) -> AdmissionView {

@@ -1,15 +1,19 @@
 //! `tidegate apply -f FILE`.
 
 use crate::client::{Client, encode, shown};
-use crate::commands::plan;
+use crate::commands::{not_in_force, plan};
 use crate::exit::{self, Failure};
 use crate::format::path;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use tidegate_agent::api::types::PlanView;
 
 /// Arguments of `apply`.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exits with 4 where the place of a contract is away, and with 1 where a contract of FILE failed."
+)]
 pub struct Args {
     #[command(flatten)]
     source: Source,
@@ -57,9 +61,12 @@ impl Source {
 /// Puts the contracts of a file in force, all or none.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let (path, text) = args.source.read("/v1/apply", args.how)?;
+    let answer: Value = client.post_toml(&path, &text).await?;
+    let done: PlanView = shown(answer.clone(), &path)?;
     if json {
-        exit::print_json(&client.post_toml::<Value>(&path, &text).await?)
+        exit::print_json(&answer)?;
     } else {
-        exit::print(&plan::text(&shown(client.post_toml(&path, &text).await?, &path)?))
+        exit::print(&plan::text(&done))?;
     }
+    not_in_force::ended(&done.vnics)
 }

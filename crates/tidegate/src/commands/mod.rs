@@ -6,6 +6,7 @@ pub mod capture;
 pub mod completions;
 pub mod demo;
 pub mod libvirt;
+mod not_in_force;
 pub mod plan;
 #[cfg(test)]
 mod samples;

@@ -2,6 +2,7 @@
 
 use crate::client::{Client, shown};
 use crate::commands::apply::{How, Source};
+use crate::commands::not_in_force;
 use crate::exit::{self, Code, Failure};
 use crate::format::{duration, plural, rate};
 use crate::table::{Align, Table};
@@ -39,8 +40,9 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
 pub fn text(plan: &PlanView) -> String {
     let changed =
         plan.vnics.iter().filter(|v| v.action != ChangeAction::None).count() + plan.host.len().min(1);
+    let missing = not_in_force::lines(&plan.vnics);
     let mut out = match (changed as u64, plan.applied, plan.admissible) {
-        (0, _, true) => "Nothing to change: all of it is in force.\n".into(),
+        (0, _, true) => not_in_force::nothing_to_change(&missing),
         (n, true, _) => format!("Done, {}:\n", plural(n, "change")),
         (n, false, true) => format!("Admissible, {}:\n", plural(n, "change")),
         (n, false, false) => format!("NOT admissible, {}:\n", plural(n, "change")),
@@ -56,6 +58,9 @@ pub fn text(plan: &PlanView) -> String {
     }
     if !plan.admission.egresses.is_empty() {
         out += &format!("\n{}", egresses(&plan.admission.egresses));
+    }
+    if changed > 0 {
+        out += &not_in_force::beside(&missing);
     }
     for note in &plan.notes {
         out += &format!("note: {note}\n");

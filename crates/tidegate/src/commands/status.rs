@@ -2,7 +2,7 @@
 
 use crate::client::{self, Client, ClientError};
 use crate::exit::{self, Code, Failure};
-use crate::format::{count, duration, path, plural};
+use crate::format::{count, duration, names, path, plural};
 use crate::table::{Align, Table};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -12,8 +12,6 @@ use tidegate_visible::visible;
 
 /// Things of one kind that are shown; `--json` has all.
 const SHOWN: usize = 10;
-/// Names that one thing shows.
-const NAMES: usize = 5;
 
 /// Arguments of `status`.
 #[derive(Debug, clap::Args)]
@@ -134,13 +132,6 @@ fn title(kind: AttentionKind) -> &'static str {
         AttentionKind::SuspendedDeadline => "deadline not promised",
         AttentionKind::HostLatency => "host too slow",
         AttentionKind::Drift => "drift",
-    }
-}
-
-fn names(all: &[String]) -> String {
-    match all.len().checked_sub(NAMES) {
-        None | Some(0) => all.join(", "),
-        Some(more) => format!("{} and {more} more", all[..NAMES].join(", ")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `tidegate vnic ls | show | set | rm`.
 
 use crate::client::{Client, encode, shown};
-use crate::commands::{plan, show};
+use crate::commands::{not_in_force, plan, show};
 use crate::exit::{self, Failure};
 use crate::format::{count, duration};
 use crate::table::{Align, Table};
@@ -181,11 +181,19 @@ async fn remove(client: &Client, name: &str, json: bool) -> Result<(), Failure> 
 
 fn done(answer: Value, json: bool) -> Result<(), Failure> {
     if json {
-        return exit::print_json(&answer);
+        exit::print_json(&answer)?;
     }
     let change: VnicChange = shown(answer, "the change")?;
-    let text = plan::vnic(&change);
-    exit::print(if text.is_empty() { "Nothing to change: all of it is in force.\n" } else { &text })
+    let changes = std::slice::from_ref(&change);
+    if !json {
+        let text = plan::vnic(&change);
+        let missing = not_in_force::lines(changes);
+        exit::print(&match text.is_empty() {
+            true => not_in_force::nothing_to_change(&missing),
+            false => text + &not_in_force::beside(&missing),
+        })?;
+    }
+    not_in_force::ended(changes)
 }
 
 #[cfg(test)]

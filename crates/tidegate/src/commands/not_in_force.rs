@@ -1,0 +1,103 @@
+//! Contracts that were accepted and are not in force: how `apply`, `plan` and `vnic set` tell them, and end.
+
+use crate::exit::{Code, Failure};
+use crate::format::names;
+use std::collections::BTreeMap;
+use tidegate_agent::api::types::{NotInForce, State, VnicChange};
+
+/// What is not in force, one line for all vNICs of the same reason, such as `a, b are pending: no switch at ...`.
+pub fn lines(changes: &[VnicChange]) -> Vec<String> {
+    let mut by_reason = BTreeMap::<(bool, &str), Vec<String>>::new();
+    for (change, NotInForce { state, reason, .. }) in all(changes) {
+        by_reason.entry((*state == State::Failed, reason)).or_default().push(change.vnic.clone());
+    }
+    let line = |((failed, reason), vnics): ((bool, &str), Vec<String>)| {
+        let how = match (failed, vnics.len()) {
+            (true, _) => "failed",
+            (false, 1) => "is pending",
+            (false, _) => "are pending",
+        };
+        format!("{} {how}: {}", names(&vnics), reason.replace('\n', "\n  "))
+    };
+    by_reason.into_iter().map(line).collect()
+}
+
+/// The answer where nothing changes.
+pub fn nothing_to_change(lines: &[String]) -> String {
+    match lines {
+        [] => "Nothing to change: all of it is in force.\n".into(),
+        [one] => format!("Nothing to change, but {one}\n"),
+        several => format!("Nothing to change, but not all of it is in force:\n  {}\n", several.join("\n  ")),
+    }
+}
+
+/// What stands below the changes that were made.
+pub fn beside(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("not in force: {line}\n")).collect()
+}
+
+/// How the command ends; standard output has the reasons. What waits for a link or a VF comes into force by itself.
+pub fn ended(changes: &[VnicChange]) -> Result<(), Failure> {
+    let code = if all(changes).any(|(_, why)| why.place_away) {
+        Code::Unreachable
+    } else if all(changes).any(|(_, why)| why.state == State::Failed) {
+        Code::Failed
+    } else {
+        return Ok(());
+    };
+    Err(Failure { code, message: String::new() })
+}
+
+fn all(changes: &[VnicChange]) -> impl Iterator<Item = (&VnicChange, &NotInForce)> {
+    changes.iter().filter_map(|change| Some((change, change.not_in_force.as_ref()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_agent::api::types::ChangeAction;
+
+    fn change(vnic: &str, why: Option<(State, &str, bool)>) -> VnicChange {
+        let not_in_force =
+            why.map(|(state, reason, place_away)| NotInForce { state, reason: reason.into(), place_away });
+        VnicChange { vnic: vnic.into(), action: ChangeAction::None, changes: vec![], not_in_force }
+    }
+
+    fn code(changes: &[VnicChange]) -> Option<Code> {
+        ended(changes).err().map(|failure| failure.code)
+    }
+
+    #[test]
+    fn one_reason_is_one_line() {
+        let away = Some((State::Pending, "no switch at /run/s", true));
+        let logger = [change("logger", away), change("ok", None)];
+        assert_eq!(
+            nothing_to_change(&lines(&logger)),
+            "Nothing to change, but logger is pending: no switch at /run/s\n"
+        );
+        let all =
+            [change("a", away), change("b", away), change("c", Some((State::Failed, "no\nroom", false)))];
+        let expected = "\
+Nothing to change, but not all of it is in force:
+  a, b are pending: no switch at /run/s
+  c failed: no
+  room
+";
+        assert_eq!(nothing_to_change(&lines(&all)), expected);
+        assert_eq!(beside(&lines(&logger)), "not in force: logger is pending: no switch at /run/s\n");
+        assert_eq!(
+            nothing_to_change(&lines(&[change("ok", None)])),
+            "Nothing to change: all of it is in force.\n"
+        );
+    }
+
+    #[test]
+    fn a_place_that_is_away_is_told_by_the_exit_code() {
+        let away = change("a", Some((State::Pending, "no switch", true)));
+        let failed = change("b", Some((State::Failed, "refused", false)));
+        let waits = change("c", Some((State::Pending, "no link", false)));
+        assert_eq!(code(&[failed.clone(), away]), Some(Code::Unreachable));
+        assert_eq!(code(&[waits.clone(), failed]), Some(Code::Failed));
+        assert_eq!(code(&[waits, change("ok", None)]), None);
+    }
+}
