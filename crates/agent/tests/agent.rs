@@ -173,6 +173,33 @@ fn what_cannot_be_kept_is_refused_with_the_reason() {
 }
 
 #[test]
+fn a_vnic_that_others_name_goes_after_them() {
+    let lab = Lab::new();
+    let _switch = lab.switch();
+    let agent = lab.agent();
+    let min = "tx = { min = \"1mbit\" }\nto = [\"sink\"]";
+    assert_eq!(
+        agent.apply(&(lab.vnic("a", 1, min) + &lab.vnic("sink", 2, "rx = { max = \"9mbit\" }"))).0,
+        200
+    );
+    let (status, error) = agent.request("DELETE", "/v1/vnics/sink", "");
+    assert_eq!(status, 400);
+    assert_eq!(error["error"], "a names sink in its \"to\": remove a first, or take sink out of it");
+    lab.write("b.toml", &lab.vnic("b", 3, min));
+    until("b", || (agent.get("/v1/vnics/b").0 == 200).then_some(()));
+    let (_, error) = agent.request("DELETE", "/v1/vnics/sink", "");
+    let file = lab.path("etc/b.toml");
+    assert_eq!(
+        error["error"],
+        format!(
+            "a, b ({}:1) name sink in their \"to\": remove them first, or take sink out of it",
+            file.display()
+        )
+    );
+    assert_eq!(agent.vnic("sink")["state"], "in force");
+}
+
+#[test]
 fn a_real_time_vnic_shows_its_bound() {
     let lab = Lab::new();
     let _switch = lab.switch();

@@ -51,6 +51,7 @@ impl From<ApplyError> for ApiError {
                 };
                 Self::with_details(StatusCode::BAD_REQUEST, what, details)
             }
+            ApplyError::Needed(_) => Self::new(StatusCode::BAD_REQUEST, text),
             ApplyError::NoVnic(_) => Self::new(StatusCode::NOT_FOUND, text),
             ApplyError::Owned(_) => Self::new(StatusCode::CONFLICT, text),
             ApplyError::Refused(why) => Self::with_details(

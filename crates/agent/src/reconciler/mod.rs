@@ -167,6 +167,9 @@ pub enum ApplyError {
     /// The text or a rule between contracts is broken.
     #[error("{0}")]
     Invalid(Errors),
+    /// Others name the vNIC that is to go.
+    #[error("{0}")]
+    Needed(String),
     /// No such vNIC.
     #[error("there is no vNIC {0:?}")]
     NoVnic(String),
@@ -514,7 +517,36 @@ impl Reconciler {
 
     fn remove(&mut self, name: &str) -> Result<VnicChange, ApplyError> {
         self.contracts.vnic(name).ok_or_else(|| self.none_of(name))?;
-        self.change(name, |wanted| wanted.remove_api(name).map(drop))
+        let needed = self.needed(name);
+        let removed = self.change(name, |wanted| wanted.remove_api(name).map(drop));
+        removed.map_err(|error| match (error, needed) {
+            // The rule that it breaks says where, and not what to do.
+            (ApplyError::Invalid(_), Some(needed)) => ApplyError::Needed(needed),
+            (error, _) => error,
+        })
+    }
+
+    /// The vNICs that name `name` in their `to`, and what to do before it can go; `None` where none does.
+    fn needed(&self, name: &str) -> Option<String> {
+        let naming = self.contracts.vnics().filter(|(_, v)| v.value.to.iter().any(|to| to == name));
+        let mut others: Vec<String> = naming
+            .filter(|(_, v)| v.value.name != name)
+            .map(|(owner, v)| match owner {
+                Owner::File(_) => format!("{} ({})", v.value.name, v.place()),
+                _ => v.value.name.clone(),
+            })
+            .collect();
+        others.sort();
+        match &others[..] {
+            [] => None,
+            [one] => Some(format!(
+                "{one} names {name} in its \"to\": remove {one} first, or take {name} out of it"
+            )),
+            several => Some(format!(
+                "{} name {name} in their \"to\": remove them first, or take {name} out of it",
+                several.join(", ")
+            )),
+        }
     }
 
     /// There is no contract of that name; a refused file may name it.
