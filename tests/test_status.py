@@ -84,6 +84,25 @@ def test_a_refused_file_is_named_everywhere(host: Host) -> None:
     assert host.names() == {"cam"}
 
 
+def test_the_log_says_what_of_a_refused_file_is_in_force(host: Host) -> None:
+    """Of one that never was accepted nothing is; of another what it said before."""
+    path = host.etc / "cam.toml"
+    log = host.folder / "agent.log"
+
+    def said(how: str, kept: str) -> bool:
+        return any(f"this file is {how}, {kept}: " in line for line in log.read_text().split("\n"))
+
+    path.write_text(contract(host, "cam", 'tx = { max = "20" }'))
+    wait_for("the first", lambda: said("bad", "nothing of it is in force"))
+    path.write_text(contract(host, "cam", 'to = ["nobody"]'))
+    wait_for("a refusal", lambda: said("refused", "nothing of it is in force"))
+    assert "stays in force" not in log.read_text()
+    path.write_text(contract(host, "cam"))
+    wait_for_kinds(host)
+    path.write_text(contract(host, "cam", 'to = ["nobody"]'))
+    wait_for("another refusal", lambda: said("refused", "what it said before stays in force"))
+
+
 def test_without_a_switch(host: Host) -> None:
     """The place is away, its contracts wait, their deadlines are not promised; then all is well again."""
     envelope = 'tx = { max = "10mbit", burst = "4kB" }'

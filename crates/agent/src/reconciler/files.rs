@@ -99,7 +99,8 @@ impl Reconciler {
                 Err(Unreadable { why, line, names }) => {
                     tracing::error!(
                         file = %change.path.display(),
-                        "this file is bad, what it said before stays in force: {}",
+                        "this file is bad, {}: {}",
+                        self.kept_of(&change.path),
                         without_excerpts(&why)
                     );
                     RefusedFile { why, line, contents: Contents::Unreadable(names) }
@@ -120,12 +121,13 @@ impl Reconciler {
         for path in open {
             let Err(error) = self.take_files(std::slice::from_ref(&path)) else { continue };
             let why = error.to_string();
+            let kept = self.kept_of(&path);
             if let Some(file) = self.refused_files.get_mut(&path)
                 && file.why != why
             {
                 tracing::error!(
                     file = %path.display(),
-                    "this file is refused, what it said before stays in force: {}",
+                    "this file is refused, {kept}: {}",
                     without_excerpts(&why)
                 );
                 file.line = file.line_of(&path, &error);
@@ -171,6 +173,15 @@ impl Reconciler {
             }
         };
         paths.into_iter().map(view).collect()
+    }
+
+    /// What of a file whose present contents are not taken is in force, in words.
+    fn kept_of(&self, path: &Path) -> &'static str {
+        if self.contracts.files.contains_key(path) {
+            "what it said before stays in force"
+        } else {
+            "nothing of it is in force"
+        }
     }
 
     fn owned_by(&self, path: &Path) -> Vec<String> {
