@@ -50,6 +50,7 @@ fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
         condition(view),
         throttling(view, stats, why),
         delays(view, stats),
+        host_latency(view),
         drops(view, why),
         misses(view, stats, why, now),
         unknown(view),
@@ -141,6 +142,20 @@ fn delays(view: &VnicView, stats: &VnicStats) -> String {
         duration(delay.p999),
         duration(delay.max)
     )
+}
+
+/// That its bound did not hold, for the host took too long, and what to do.
+fn host_latency(view: &VnicView) -> String {
+    let broken = view.promises.iter().find(|p| p.suspended.is_none() && p.host_latency_violations > 0);
+    broken.map_or_else(String::new, |promise| {
+        format!(
+            "Its delay bound holds while worker loops take at most host-latency (H, {}). Since the switch was started {} took \
+             longer: no bound held then. Make the host better first (pin the workers, give them real-time priority), then \
+             raise host-latency: see \"Choosing host-latency\" in docs/operations.md.\n",
+            duration(promise.derivation.host_latency_ns),
+            count(promise.host_latency_violations)
+        )
+    })
 }
 
 /// What was dropped, and why.
@@ -240,6 +255,9 @@ mod tests {
 voice is up.
 It is not throttled right now. In all, frames waited for its tx.max of 4mbit for 3.00 ms.
 Of its 11,999 frames delivered, half took at most 42.0 us, 99 % 90.0 us, 99.9 % 300 us, the slowest 1.12 ms.
+Its delay bound holds while worker loops take at most host-latency (H, 250 us). Since the switch was started 3 took longer: \
+no bound held then. Make the host better first (pin the workers, give them real-time priority), then raise host-latency: see \
+\"Choosing host-latency\" in docs/operations.md.
 
 Dropped of what it sent:
   frames  reason      what it means
