@@ -173,6 +173,17 @@ fn what_cannot_be_kept_is_refused_with_the_reason() {
 }
 
 #[test]
+fn a_promise_towards_the_uplink_is_refused_with_advice_that_helps() {
+    let lab = Lab::new();
+    let _switch = lab.switch();
+    let agent = lab.agent();
+    let (status, error) = agent.apply(&lab.vnic("a", 1, "tx = { max = \"2mbit\", min = \"1mbit\" }"));
+    assert_eq!((status, error["details"].as_array().unwrap().len()), (422, 1), "{error}");
+    let why = error["details"][0].as_str().unwrap();
+    assert!(why.contains("no place on this host keeps a promise towards the uplink; name vNICs"), "{why}");
+}
+
+#[test]
 fn a_vnic_that_others_name_goes_after_them() {
     let lab = Lab::new();
     let _switch = lab.switch();

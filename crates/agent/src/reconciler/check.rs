@@ -4,9 +4,9 @@ use super::ApplyError;
 use crate::guest::limits::SoftLimits;
 use crate::place::Place;
 use crate::store::Contracts;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use tidegate_contract::vnic::UPLINK;
-use tidegate_contract::{Admission, Attach, Document, Host, Vnic, admit};
+use tidegate_contract::{Admission, Attach, Document, Host, Refusal, Vnic, admit};
 
 /// Most vNICs of one host, at all places together.
 pub const MOST_VNICS: usize = 8192;
@@ -38,6 +38,7 @@ pub fn check(
     let mut by_place = vec![Vec::new(); places.len()];
     let mut notes = BTreeMap::new();
     let mut refusals = Vec::new();
+    let mut no_uplink = HashSet::new();
     for located in &vnics {
         let vnic = &located.value;
         let place = places.iter().enumerate().find_map(|(i, p)| Some((i, p.capabilities(&vnic.attach)?)));
@@ -69,6 +70,7 @@ pub fn check(
             && vnic.to.iter().any(|to| to == UPLINK)
             && (vnic.is_realtime() || vnic.tx.min.is_some())
         {
+            no_uplink.insert(vnic.name.clone());
             refusals.push(format!(
                 "vNIC {} ({}): no place on this host keeps a promise towards the uplink; name vNICs of this host in \
                  `to`, or leave tx.min and deadline out",
@@ -87,7 +89,11 @@ pub fn check(
     let admission = match admit(&host, &all) {
         Ok(admission) => admission,
         Err(refused) => {
-            refusals.extend(refused.iter().map(ToString::to_string));
+            // A capacity for the uplink would not help those that no place can promise anything there.
+            let would_help = |r: &&Refusal| {
+                r.egress() != UPLINK || !r.vnics().iter().all(|v| no_uplink.contains(v.as_str()))
+            };
+            refusals.extend(refused.iter().filter(would_help).map(ToString::to_string));
             Admission::default()
         }
     };
