@@ -60,7 +60,7 @@ def test_contracts_are_valid(host: Host, subtests: pytest.Subtests) -> None:
     # Folders of sockets, namespaces and interfaces are those of the reader's host.
     elsewhere = re.compile(
         r"does not exist(: make it first| in this network namespace)|is no NIC with virtual"
-        r"|--socket-root /run/vm\)"
+        r"|by --socket-root /run/vm \("
     )
     found = contracts()
     assert len(found) > 5

@@ -197,17 +197,18 @@ fn a_path_outside_of_the_roots_is_refused_before_anything_changes() {
         )
     };
     let guest = lab.vnic("a", 1, &format!("guest = \"{away}/limit\""));
-    for (text, option) in [
-        (socket(&format!("{away}/a.sock")), "--socket-root"),
-        (socket(&format!("{away}/a.sock")).replace("\" }", "\", mode = \"client\" }"), "--socket-root"),
-        (guest, "--socket-root"),
-        (tap(&format!("{away}/netns")), "--netns-root"),
+    for (text, said) in [
+        (socket(&format!("{away}/a.sock")), "is not below"),
+        (socket(&format!("{away}/a.sock")).replace("\" }", "\", mode = \"client\" }"), "is not below"),
+        (socket("/srv/vm/a.sock"), "--socket-root /srv/vm"),
+        (guest, "is not below"),
+        (tap(&format!("{away}/netns")), "is not below"),
         (tap("/proc/1/ns/net"), "--netns-root /proc"),
     ] {
         // With another one that could be had: neither is.
         let (status, answer) = agent.apply(&(text.clone() + &lab.vnic("b", 2, "")));
         let why = answer["details"][0].as_str().unwrap_or_default();
-        assert!(status == 422 && why.contains("vNIC a") && why.contains(option), "{text}{answer}");
+        assert!(status == 422 && why.contains("vNIC a") && why.contains(said), "{text}{answer}");
         let plan = agent.request("POST", "/v1/plan", &text).1;
         assert!(plan["refusals"][0].as_str().unwrap().contains("is not below"), "{plan}");
     }
@@ -244,7 +245,7 @@ fn what_was_accepted_before_stays_in_force() {
     until("it is said", || {
         let view = agent.vnic("old");
         let why = view["reason"].as_str().unwrap_or_default();
-        (view["state"] == "failed" && why.contains("--socket-root")).then_some(())
+        (view["state"] == "failed" && why.contains("is not below")).then_some(())
     });
     assert_eq!(agent.vnic("new")["state"], "in force");
 }

@@ -18,6 +18,8 @@ const CHANNELS: [&str; 2] = ["/run/libvirt/qemu/channel", "/var/lib/libvirt/qemu
 const NAMESPACES: &str = "/run/netns";
 /// Most links that a path leads over (path_resolution(7)).
 const LINKS: usize = 40;
+/// What the agent's unit hides from it, or gives it folders of its own for (`ProtectHome=`, `PrivateTmp=`).
+const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 const SOCKET_OPTION: &str = "--socket-root";
 const NAMESPACE_OPTION: &str = "--netns-root";
 
@@ -59,9 +61,7 @@ pub struct Roots {
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
     /// It is below none of the roots.
-    #[error(
-        "{path} is not below {roots}: choose a path there, or let the agent use its folder (tidegate agent {option} {folder})"
-    )]
+    #[error("{path} is not below {roots}: choose a path there{}", or_allow(folder, option))]
     Outside {
         /// The path.
         path: PathBuf,
@@ -109,6 +109,17 @@ pub enum PathError {
         /// What happened.
         source: io::Error,
     },
+}
+
+/// How the administrator lets the agent use `folder`; nothing where its service cannot see what users see there.
+fn or_allow(folder: &Path, option: &str) -> String {
+    if HIDDEN.iter().any(|hidden| folder.starts_with(hidden)) {
+        return String::new();
+    }
+    format!(
+        ", or let the agent use its folder by {option} {} (systemctl edit tidegate-agent)",
+        folder.display()
+    )
 }
 
 impl Roots {
@@ -309,7 +320,7 @@ mod tests {
             assert!(why.contains("is not below /run/tidegate/vm or /srv/vm"), "{why}");
         }
         let why = roots.refuse(Path::new("/run/vm/a")).unwrap();
-        assert!(why.ends_with("(tidegate agent --socket-root /run/vm)"), "{why}");
+        assert!(why.ends_with("by --socket-root /run/vm (systemctl edit tidegate-agent)"), "{why}");
     }
 
     #[test]
@@ -401,6 +412,18 @@ mod tests {
         }
         symlink("loop", path("loop")).unwrap();
         assert_eq!(exposed_way(&path("loop")), None, "it leads nowhere, and is looked at for a time");
+    }
+
+    #[test]
+    fn no_advice_names_a_folder_that_the_service_cannot_see() {
+        let refused = |path: &str| roots(&[]).refuse(Path::new(path)).unwrap();
+        assert_eq!(refused("/tmp/x.sock"), "/tmp/x.sock is not below /run/tidegate/vm: choose a path there");
+        assert!(!refused("/home/ann/vm/x.sock").contains("let the agent"));
+        assert_eq!(
+            refused("/srv/vm/x.sock"),
+            "/srv/vm/x.sock is not below /run/tidegate/vm: choose a path there, or let the agent use its folder by \
+             --socket-root /srv/vm (systemctl edit tidegate-agent)"
+        );
     }
 
     #[test]
