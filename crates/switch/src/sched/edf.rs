@@ -9,8 +9,9 @@
 //! order would meet them all plus one blocking frame (Jeffay, Stanat, Martel,
 //! RTSS 1991). Admission counts exactly with that.
 
+use super::Queued;
 use super::heap::SourceHeap;
-use super::{Queued, SourceId};
+use super::source::SourceIndex;
 
 #[derive(Debug, Default)]
 pub(super) struct Edf {
@@ -18,12 +19,12 @@ pub(super) struct Edf {
 }
 
 impl Edf {
-    pub(super) fn reserve(&mut self, source: SourceId) {
+    pub(super) fn reserve(&mut self, source: SourceIndex) {
         self.heads.reserve(source);
     }
 
     /// The source whose head is due first.
-    pub(super) fn first(&self) -> Option<SourceId> {
+    pub(super) fn first(&self) -> Option<SourceIndex> {
         self.heads.first()
     }
 
@@ -32,11 +33,11 @@ impl Edf {
         self.heads.first_key()
     }
 
-    pub(super) fn set<F>(&mut self, source: SourceId, head: &Queued<F>, relative: u64) {
+    pub(super) fn set<F>(&mut self, source: SourceIndex, head: &Queued<F>, relative: u64) {
         self.heads.set(source, due(head, relative).into());
     }
 
-    pub(super) fn remove(&mut self, source: SourceId) {
+    pub(super) fn remove(&mut self, source: SourceIndex) {
         self.heads.remove(source);
     }
 

@@ -5,8 +5,8 @@
 //! works alike in both disciplines. They are numbered as they arrive, and the
 //! first of all is the lowest number among the heads.
 
-use super::SourceId;
 use super::heap::SourceHeap;
+use super::source::SourceIndex;
 
 #[derive(Debug, Default)]
 pub(super) struct Fifo {
@@ -14,20 +14,20 @@ pub(super) struct Fifo {
 }
 
 impl Fifo {
-    pub(super) fn reserve(&mut self, source: SourceId) {
+    pub(super) fn reserve(&mut self, source: SourceIndex) {
         self.heads.reserve(source);
     }
 
     /// The source whose head arrived first.
-    pub(super) fn first(&self) -> Option<SourceId> {
+    pub(super) fn first(&self) -> Option<SourceIndex> {
         self.heads.first()
     }
 
-    pub(super) fn set(&mut self, source: SourceId, arrival: u64) {
+    pub(super) fn set(&mut self, source: SourceIndex, arrival: u64) {
         self.heads.set(source, arrival.into());
     }
 
-    pub(super) fn remove(&mut self, source: SourceId) {
+    pub(super) fn remove(&mut self, source: SourceIndex) {
         self.heads.remove(source);
     }
 

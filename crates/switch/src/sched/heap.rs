@@ -5,15 +5,15 @@
 //! source is re-keyed in place, so the cost is O(log of the sources that have
 //! frames) and nothing stale is ever stored.
 
-use super::SourceId;
+use super::source::SourceIndex;
 
 const ABSENT: u32 = u32::MAX;
 /// Children of a node. Four halve the depth of a binary heap and fill one cache line.
 const ARITY: usize = 4;
 /// Bits of an entry that hold the source; the rest is the key.
-const SOURCE_BITS: u32 = SourceId::BITS;
+const SOURCE_BITS: u32 = SourceIndex::BITS;
 
-/// Sources by key, least first; equal keys by source id. Keys are below 2^112.
+/// Sources by key, least first; equal keys by index of the source. Keys are below 2^112.
 ///
 /// Nothing allocates but [`SourceHeap::reserve`].
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct SourceHeap {
 
 impl SourceHeap {
     /// Makes room for `source`. Must precede every other use of that source.
-    pub(super) fn reserve(&mut self, source: SourceId) {
+    pub(super) fn reserve(&mut self, source: SourceIndex) {
         let sources = usize::from(source) + 1;
         if self.place.len() < sources {
             self.place.resize(sources, ABSENT);
@@ -36,7 +36,7 @@ impl SourceHeap {
         }
     }
 
-    pub(super) fn first(&self) -> Option<SourceId> {
+    pub(super) fn first(&self) -> Option<SourceIndex> {
         self.entries.first().map(|&entry| source_of(entry))
     }
 
@@ -50,12 +50,12 @@ impl SourceHeap {
         self.entries.is_empty()
     }
 
-    pub(super) fn contains(&self, source: SourceId) -> bool {
+    pub(super) fn contains(&self, source: SourceIndex) -> bool {
         self.place[usize::from(source)] != ABSENT
     }
 
     /// Puts `source` in with `key`, or gives it that key.
-    pub(super) fn set(&mut self, source: SourceId, key: u128) {
+    pub(super) fn set(&mut self, source: SourceIndex, key: u128) {
         let entry = key << SOURCE_BITS | u128::from(source);
         let at = self.place[usize::from(source)];
         if at == ABSENT {
@@ -73,7 +73,7 @@ impl SourceHeap {
     }
 
     /// Takes `source` out, if it is in.
-    pub(super) fn remove(&mut self, source: SourceId) {
+    pub(super) fn remove(&mut self, source: SourceIndex) {
         let at = self.place[usize::from(source)];
         if at == ABSENT {
             return;
@@ -135,8 +135,8 @@ impl SourceHeap {
     }
 }
 
-fn source_of(entry: u128) -> SourceId {
-    (entry & u128::from(SourceId::MAX)) as SourceId
+fn source_of(entry: u128) -> SourceIndex {
+    (entry & u128::from(SourceIndex::MAX)) as SourceIndex
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! How long a frame may be held: it lies in its sender's memory, and the sender
 //! cannot use that buffer again until the frame has left or was dropped.
 
-use super::SourceId;
 use super::heap::SourceHeap;
+use super::source::SourceIndex;
 use tidegate_contract::{Rate, SUPER_FRAME};
 
 /// What frames are held for where the egress is fast enough: 10 ms.
@@ -34,28 +34,28 @@ pub(super) struct Oldest {
 }
 
 impl Oldest {
-    pub(super) fn reserve(&mut self, source: SourceId) {
+    pub(super) fn reserve(&mut self, source: SourceIndex) {
         self.bounds.reserve(source);
     }
 
     /// The queue of `source` was empty and now begins with a frame enqueued then.
-    pub(super) fn activate(&mut self, source: SourceId, enqueued: u64) {
+    pub(super) fn activate(&mut self, source: SourceIndex, enqueued: u64) {
         if !self.bounds.contains(source) {
             self.bounds.set(source, enqueued.into());
         }
     }
 
     /// A source whose bound is at least `hold` old.
-    pub(super) fn due(&self, now: u64, hold: u64) -> Option<SourceId> {
+    pub(super) fn due(&self, now: u64, hold: u64) -> Option<SourceIndex> {
         let source = self.bounds.first()?;
         overdue(self.bounds.first_key()?, hold, now).then_some(source)
     }
 
-    pub(super) fn set(&mut self, source: SourceId, enqueued: u64) {
+    pub(super) fn set(&mut self, source: SourceIndex, enqueued: u64) {
         self.bounds.set(source, enqueued.into());
     }
 
-    pub(super) fn remove(&mut self, source: SourceId) {
+    pub(super) fn remove(&mut self, source: SourceIndex) {
         self.bounds.remove(source);
     }
 }

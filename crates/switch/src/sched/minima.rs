@@ -35,8 +35,8 @@
 //! yet, by eligible time; another those that are, by due time; asking for the
 //! next moves from one to the other what has come of age.
 
-use super::SourceId;
 use super::heap::SourceHeap;
+use super::source::SourceIndex;
 use super::token_bucket::units;
 use tidegate_contract::Rate;
 
@@ -135,7 +135,7 @@ pub(super) struct Minima {
 }
 
 impl Minima {
-    pub(super) fn reserve(&mut self, source: SourceId) {
+    pub(super) fn reserve(&mut self, source: SourceIndex) {
         self.waiting.reserve(source);
         self.eligible.reserve(source);
         let sources = usize::from(source) + 1;
@@ -145,7 +145,7 @@ impl Minima {
     }
 
     /// The eligible source that is due first.
-    pub(super) fn first(&mut self, now: u64) -> Option<SourceId> {
+    pub(super) fn first(&mut self, now: u64) -> Option<SourceIndex> {
         self.seen = self.seen.max(now);
         while let Some(source) = self.waiting.first()
             && self.next_eligible() <= Some(self.seen)
@@ -163,7 +163,7 @@ impl Minima {
     }
 
     /// The head of `source` is now one of `bytes`.
-    pub(super) fn set(&mut self, source: SourceId, credit: &Credit, bytes: u32) {
+    pub(super) fn set(&mut self, source: SourceIndex, credit: &Credit, bytes: u32) {
         let due = credit.due_at(bytes);
         let at = credit.eligible_at(bytes);
         if at <= self.seen {
@@ -176,7 +176,7 @@ impl Minima {
         }
     }
 
-    pub(super) fn remove(&mut self, source: SourceId) {
+    pub(super) fn remove(&mut self, source: SourceIndex) {
         self.waiting.remove(source);
         self.eligible.remove(source);
     }

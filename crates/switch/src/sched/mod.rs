@@ -13,7 +13,7 @@
 //!                                    (tiers 2 and 3 wait for it)
 //! ```
 //!
-//! A source is one vNIC's traffic to this egress. The frame itself is an opaque
+//! A source is one vNIC's traffic to this egress ([`SourceId`]). The frame itself is an opaque
 //! handle; the scheduler knows its size on the wire, its deadline and since when
 //! it waits. It does no I/O and has no clock: `now` is an argument, nanoseconds
 //! of any monotonic clock. The same calls give the same order, always.
@@ -27,6 +27,7 @@
 //! A frame goes in the highest tier that its source has a right to at that
 //! moment, and is charged to that tier alone.
 //!
+//! - [`source`]: who sends: ports of this host, vNICs of others
 //! - [`token_bucket`]: rate and burst, exact
 //! - `heap`, `arena`: sources in order; frames in memory
 //! - `edf`, `minima`, `shares`: the three tiers, each with its reasoning
@@ -42,6 +43,7 @@ pub mod hold;
 mod minima;
 pub mod scheduler;
 mod shares;
+pub mod source;
 pub mod token_bucket;
 
 #[cfg(test)]
@@ -55,13 +57,10 @@ mod sim;
 
 pub use hold::hold_limit;
 pub use scheduler::Scheduler;
+pub use source::{RemoteVnic, SourceId};
 pub use token_bucket::TokenBucket;
 
 use tidegate_contract::{Bytes, Discipline, Rate};
-
-/// A source of one egress: small numbers, given by the caller. Memory grows with
-/// the largest in use.
-pub type SourceId = u16;
 
 /// What an egress may carry, and in which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

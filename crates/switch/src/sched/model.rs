@@ -2,6 +2,7 @@
 //! sources and all they did. No heap, no arena, no state that could go stale.
 //! Random sequences of every operation must agree with it step by step.
 
+use super::sim::source;
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,12 +14,16 @@ struct Model {
     config: EgressConfig,
     bucket: Option<TokenBucket>,
     sources: BTreeMap<SourceId, Source>,
+    /// Indexes that removed sources had.
+    free: Vec<usize>,
     arrivals: u64,
     virtual_time: u128,
     furthest: u128,
 }
 
 struct Source {
+    /// Decides between equals.
+    index: usize,
     config: SourceConfig,
     frames: VecDeque<(Queued<u32>, u64)>,
     /// Tier 3: tag and weight at some time, and bytes served since.
@@ -75,6 +80,7 @@ impl Model {
             config,
             bucket: config.rate.map(|r| TokenBucket::new(r, config.burst)),
             sources: BTreeMap::new(),
+            free: Vec::new(),
             arrivals: 0,
             virtual_time: 0,
             furthest: 0,
@@ -103,7 +109,10 @@ impl Model {
     }
 
     fn set_source(&mut self, now: u64, id: SourceId, config: SourceConfig) {
+        let next = self.sources.len() + self.free.len();
+        let free = &mut self.free;
         let source = self.sources.entry(id).or_insert_with(|| Source {
+            index: free.pop().unwrap_or(next),
             config,
             frames: VecDeque::new(),
             tag: 0,
@@ -193,14 +202,14 @@ impl Model {
             return Some((*first.0, Tier::Fifo));
         }
         let real_time = busy().filter(|(_, s)| s.config.deadline.is_some());
-        if let Some((&id, _)) = real_time.min_by_key(|(id, s)| (s.deadline(), **id)) {
+        if let Some((&id, _)) = real_time.min_by_key(|(_, s)| (s.deadline(), s.index)) {
             return Some((id, Tier::RealTime));
         }
         let eligible = busy().filter(|(_, s)| s.eligible(now));
-        if let Some((&id, _)) = eligible.min_by_key(|(id, s)| (s.due(), **id)) {
+        if let Some((&id, _)) = eligible.min_by_key(|(_, s)| (s.due(), s.index)) {
             return Some((id, Tier::Minimum));
         }
-        let (&id, _) = busy().min_by_key(|(id, s)| (s.start_tag(), **id))?;
+        let (&id, _) = busy().min_by_key(|(_, s)| (s.start_tag(), s.index))?;
         Some((id, Tier::Share))
     }
 
@@ -239,6 +248,12 @@ impl Model {
         }
         self.drop_one(id, VecDeque::pop_front);
         Some((id, tier, queued))
+    }
+
+    fn remove(&mut self, id: SourceId) {
+        if let Some(source) = self.sources.remove(&id) {
+            self.free.push(source.index);
+        }
     }
 
     fn drop_one(
@@ -290,7 +305,7 @@ enum Step {
     Reconfigure(EgressConfig),
 }
 
-const SOURCES: SourceId = 7;
+const SOURCES: u16 = 7;
 
 fn rate() -> impl Strategy<Value = Rate> {
     prop_oneof![1_000..1_000_000u64, 1_000_000..1_000_000_000u64, Just(400_000_000_000)]
@@ -336,7 +351,7 @@ fn egress_config() -> impl Strategy<Value = EgressConfig> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let id = || 0..SOURCES + 1; // the last is never set
+    let id = || (0..SOURCES + 1).prop_map(source); // the last is never set
     prop_oneof![
         40 => (id(), size()).prop_map(|(id, bytes)| Step::Enqueue(id, bytes)),
         30 => Just(Step::Take),
@@ -347,7 +362,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => id().prop_map(Step::DropHead),
         1 => id().prop_map(Step::Clear),
         1 => id().prop_map(Step::Remove),
-        4 => (0..SOURCES, source_config()).prop_map(|(id, config)| Step::Set(id, config)),
+        4 => ((0..SOURCES).prop_map(source), source_config()).prop_map(|(id, config)| Step::Set(id, config)),
         1 => egress_config().prop_map(Step::Reconfigure),
     ]
 }
@@ -365,7 +380,7 @@ proptest! {
         let mut now = 10_000_000_000_000_000;
         let mut sched = Scheduler::new(egress);
         let mut model = Model::new(egress);
-        for (id, config) in (0..).zip(sources) {
+        for (id, config) in (0..).map(source).zip(sources) {
             sched.set_source(now, id, config);
             model.set_source(now, id, config);
         }
@@ -429,7 +444,7 @@ proptest! {
                     }
                     prop_assert_eq!(sched.backlog(id), Backlog::default());
                     if matches!(step, Step::Remove(_)) {
-                        model.sources.remove(&id);
+                        model.remove(id);
                     }
                 }
                 Step::Set(id, config) => {
@@ -449,7 +464,7 @@ proptest! {
                 Err(true) => prop_assert!(matches!(head, Head::WaitUntil(_)), "{head:?}"),
                 Err(false) => prop_assert_eq!(head, Head::Empty),
             }
-            for id in 0..=SOURCES {
+            for id in (0..=SOURCES).map(source) {
                 let waiting = model.sources.get(&id);
                 let frames = waiting.map_or(0, |s| s.frames.len() as u32);
                 let bytes = waiting.map_or(0, Source::bytes);

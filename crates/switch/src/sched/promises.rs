@@ -109,13 +109,13 @@ proptest! {
         // Bulk fills the link; or the limit is far below it, and real-time
         // traffic must not feel that.
         let mut sim = Sim::new(egress(limited.then_some(LINK / 50), 1500));
-        for (id, (sizes, promised)) in (100..).zip(&bulk) {
+        for (id, (sizes, promised)) in (100..).map(source).zip(&bulk) {
             let config = if *promised { minimum(LINK / 100, 3000) } else { share(1000) };
             sim.greedy(id, config, sizes);
         }
         let start = sim.now + 1_000_000;
         let mut arrivals = Vec::new();
-        for (id, flow) in (1..).zip(&admitted) {
+        for (id, flow) in (1..).map(source).zip(&admitted) {
             sim.sched.set_source(sim.now, id, real_time(flow.deadline));
             arrivals.extend(flow.frames(id, start));
         }
@@ -139,18 +139,19 @@ proptest! {
         bits in prop::option::of(1_000_000..LINK),
     ) {
         let mut sim = Sim::new(egress(bits, 1500));
-        for id in 0..8 {
-            let config = match deadlines.get(usize::from(id)) {
+        for number in 0..8 {
+            let config = match deadlines.get(usize::from(number)) {
                 Some(&d) => real_time(d),
-                None if id % 2 == 0 => minimum(10_000_000, 1500),
-                None => share(id.into()),
+                None if number % 2 == 0 => minimum(10_000_000, 1500),
+                None => share(number.into()),
             };
-            sim.sched.set_source(sim.now, id, config);
+            sim.sched.set_source(sim.now, source(number), config);
         }
         let mut at = sim.now;
-        for (pause, id, bytes) in arrivals {
+        for (pause, number, bytes) in arrivals {
             at += pause;
-            sim.arrivals.push_back((at, id, bytes, deadlines.get(usize::from(id)).copied()));
+            let deadline = deadlines.get(usize::from(number)).copied();
+            sim.arrivals.push_back((at, source(number), bytes, deadline));
         }
         let all = sim.arrivals.clone();
         sim.run(u64::MAX);
@@ -191,7 +192,7 @@ proptest! {
         let whole: u64 = parts.iter().map(|p| p.0).sum();
         let mut largest_of_all = largest(&bulk);
         let mut minima = Vec::new();
-        for (id, (part, sizes, burst)) in (1..).zip(&parts) {
+        for (id, (part, sizes, burst)) in (1..).map(source).zip(&parts) {
             let min = (bits - voice.bits) * part / whole;
             minima.push((id, min.max(1), *burst, largest(sizes)));
             largest_of_all = largest_of_all.max(largest(sizes));
@@ -199,8 +200,8 @@ proptest! {
         }
         sim.greedy(100, share(1_000_000), &bulk);
         if urgent.is_some() {
-            sim.sched.set_source(sim.now, 101, real_time(voice.deadline));
-            sim.arrivals = voice.frames(101, sim.now).into();
+            sim.sched.set_source(sim.now, source(101), real_time(voice.deadline));
+            sim.arrivals = voice.frames(source(101), sim.now).into();
         }
         let start = sim.now;
         sim.run(start + 50_000_000);
@@ -218,8 +219,8 @@ proptest! {
             for s in &sim.sent {
                 end = s.end;
                 let over = served - i128::from(s.end - start) * i128::from(min);
-                prop_assert!(over >= -within, "source {id}: {} bytes behind", -over / byte);
-                prop_assert!(over - highest >= -anywhere, "source {id}: {} bytes behind", (highest - over) / byte);
+                prop_assert!(over >= -within, "{id:?}: {} bytes behind", -over / byte);
+                prop_assert!(over - highest >= -anywhere, "{id:?}: {} bytes behind", (highest - over) / byte);
                 if s.source == id {
                     served += i128::from(s.queued.bytes) * byte;
                 }
@@ -235,7 +236,7 @@ proptest! {
         senders in prop::collection::vec((1..1000u32, sizes()), 2..6),
     ) {
         let mut sim = Sim::new(egress(None, 0));
-        for (id, (weight, sizes)) in (0..).zip(&senders) {
+        for (id, (weight, sizes)) in (0..).map(source).zip(&senders) {
             sim.greedy(id, share(*weight), sizes);
         }
         sim.run(sim.now + 50_000_000);
@@ -247,9 +248,9 @@ proptest! {
                 let (mut gap, mut least, mut most) = (0i64, 0i64, 0i64);
                 for s in &sim.sent {
                     let bytes = i64::from(s.queued.bytes);
-                    gap += match usize::from(s.source) {
-                        id if id == a => bytes * wb,
-                        id if id == b => -bytes * wa,
+                    gap += match s.source {
+                        id if id == source(a as u16) => bytes * wb,
+                        id if id == source(b as u16) => -bytes * wa,
                         _ => 0,
                     };
                     (least, most) = (least.min(gap), most.max(gap));
@@ -269,18 +270,19 @@ proptest! {
     ) {
         let mut sim = Sim::new(egress(Some(bits), burst));
         sim.link = false; // another VM's memory: frames take no time
-        for id in 0..6 {
-            let config = match id {
+        for number in 0..6 {
+            let config = match number {
                 0 => real_time(1_000_000),
                 1 | 2 => minimum(bits / 3, 1500),
                 _ => share(1),
             };
-            sim.sched.set_source(sim.now, id, config);
+            sim.sched.set_source(sim.now, source(number), config);
         }
         let mut at = sim.now;
-        for (pause, id, bytes) in arrivals {
+        for (pause, number, bytes) in arrivals {
             at += pause;
-            sim.arrivals.push_back((at, id, bytes, (id == 0).then_some(1_000_000)));
+            let deadline = (number == 0).then_some(1_000_000);
+            sim.arrivals.push_back((at, source(number), bytes, deadline));
         }
         let all = sim.arrivals.clone();
         sim.run(u64::MAX);

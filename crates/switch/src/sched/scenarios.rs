@@ -75,7 +75,7 @@ fn a_fast_minimum_does_not_wait_for_many_slow_ones() {
     sim.greedy(500, minimum(LINK / 2, 1514), &[1514]);
     let start = sim.now;
     sim.run(start + 20_000_000);
-    let own = sim.sent.iter().filter(|s| s.source == 500);
+    let own = sim.sent.iter().filter(|s| s.source == SourceId::Port(500));
     for (n, s) in own.enumerate() {
         let due = start + (n as u64 + 1) * 2 * 1514 * NS_PER_BYTE;
         assert!(s.end <= due + 1514 * NS_PER_BYTE, "frame {n}: {} late", s.end - due);
@@ -92,7 +92,7 @@ fn a_stalled_receiver_does_not_shut_tier_three_out_afterwards() {
     let resumed = sim.now;
     sim.sent.clear();
     sim.run(resumed + 100_000_000);
-    let first = sim.sent.iter().find(|s| s.source == 2).expect("is served");
+    let first = sim.sent.iter().find(|s| s.source == SourceId::Port(2)).expect("is served");
     // Owed for 10 ms at half the link: made up for in another 10 ms.
     assert!(first.start - resumed <= 10_000_000 + 3 * 1514 * NS_PER_BYTE);
     assert!(first.start - resumed > 9_000_000, "what is owed is made up for");
@@ -112,7 +112,8 @@ fn who_is_polled_last_finds_room_in_the_queue() {
         }
         let (id, ..) = sched.take(now).expect("frames wait");
         // The first to come had all of the queue until the others came.
-        served[usize::from(id)] += u32::from(now >= 400);
+        let SourceId::Port(port) = id else { panic!("{id:?} has no frames") };
+        served[usize::from(port)] += u32::from(now >= 400);
     }
     assert!(served.iter().all(|frames| (99..=101).contains(frames)), "{served:?}");
 }
@@ -171,13 +172,13 @@ fn fifo_is_in_order_of_arrival_drops_its_tail_and_holds_real_time_to_the_rate() 
         assert_eq!(sched.enqueue(at, id, frame(at, 1500, (id == 2).then_some(1_000))), Ok(()));
     }
     assert_eq!(sched.enqueue(3, 2, frame(3, 60, Some(1_000))), Err(Full::EgressBytes));
-    assert!(matches!(sched.take(3), Some((1, Tier::Fifo, _))));
+    assert!(matches!(sched.take(3), Some((SourceId::Port(1), Tier::Fifo, _))));
     // Charged when it came, not when it was taken.
     assert_eq!(sched.head(3), Head::WaitUntil(1_500_000));
     sched.expire(1_500_003, u64::MAX, |_, _| panic!("a FIFO knows no deadlines"));
-    assert!(matches!(sched.take(1_500_003), Some((2, Tier::Fifo, _))));
+    assert!(matches!(sched.take(1_500_003), Some((SourceId::Port(2), Tier::Fifo, _))));
     assert!(sched.take(2_999_999).is_none());
-    assert!(matches!(sched.take(3_000_000), Some((1, Tier::Fifo, _))));
+    assert!(matches!(sched.take(3_000_000), Some((SourceId::Port(1), Tier::Fifo, _))));
     assert_eq!(sched.head(3_000_000), Head::Empty);
 }
 
@@ -240,15 +241,42 @@ fn frames_expire_by_hold_and_by_deadline() {
         sched.enqueue(at, 1, frame(at, 60, None)).expect("fits");
         sched.enqueue(at, 2, frame(at, 60, Some(30))).expect("fits");
     }
+    let port = SourceId::Port;
     let expired = |sched: &mut Scheduler<()>, now| {
         let mut gone = Vec::new();
         sched.expire(now, 100, |id, q| gone.push((id, q.enqueued)));
         gone
     };
     assert_eq!(expired(&mut sched, 30), []);
-    assert_eq!(expired(&mut sched, 31), [(2, 0)]);
-    assert_eq!(expired(&mut sched, 99), [(2, 40)]);
-    assert_eq!(expired(&mut sched, 100), [(1, 0)]);
-    assert_eq!(expired(&mut sched, 200), [(2, 80), (1, 40), (1, 80)]);
+    assert_eq!(expired(&mut sched, 31), [(port(2), 0)]);
+    assert_eq!(expired(&mut sched, 99), [(port(2), 40)]);
+    assert_eq!(expired(&mut sched, 100), [(port(1), 0)]);
+    assert_eq!(expired(&mut sched, 200), [(port(2), 80), (port(1), 40), (port(1), 80)]);
     assert_eq!(sched.backlog_total(), Backlog::default());
+}
+
+#[test]
+fn remote_vnics_that_share_a_link_have_promises_of_their_own() {
+    // A port and 300 remote vNICs send to one egress: each of the remote ones is a source by itself.
+    let mut sim = Sim::new(egress(None, 0));
+    let remote = |number| SourceId::Remote(RemoteVnic::new(number).expect("a small number"));
+    for number in 0..300 {
+        sim.greedy(remote(number), share(1), &[1514]);
+    }
+    sim.greedy(0, share(100), &[1514]);
+    sim.sched.set_source(sim.now, remote(20_000), real_time(50_000));
+    sim.sched.set_source(sim.now, remote(20_001), real_time(20_000));
+    let begin = sim.now;
+    for at in [begin + 400_000_000, begin + 800_000_000] {
+        sim.arrivals.push_back((at, remote(20_000), 200, Some(50_000)));
+        sim.arrivals.push_back((at, remote(20_001), 200, Some(20_000)));
+    }
+    sim.run(begin + 1_000_000_000);
+    assert!(sim.bytes_of(0).abs_diff(100 * sim.bytes_of(remote(7))) <= 101 * 1514);
+    let urgent: Vec<_> = sim.sent.iter().filter(|s| s.tier == Tier::RealTime).collect();
+    assert_eq!(
+        urgent.iter().map(|s| s.source).collect::<Vec<_>>(),
+        [20_001, 20_000, 20_001, 20_000].map(remote)
+    );
+    assert!(urgent.iter().all(|s| s.end <= s.queued.deadline));
 }

@@ -6,6 +6,7 @@ use super::fifo::Fifo;
 use super::hold::{Oldest, hold_limit, overdue};
 use super::minima::{Credit, Minima};
 use super::shares::{Share, Shares};
+use super::source::{SourceIndex, SourceIndexes};
 use super::{Backlog, EgressConfig, Full, Head, Queued, SourceConfig, SourceId, Tier, TokenBucket};
 use tidegate_contract::Discipline;
 
@@ -18,6 +19,8 @@ use tidegate_contract::Discipline;
 pub struct Scheduler<F> {
     config: EgressConfig,
     bucket: Option<TokenBucket>,
+    indexes: SourceIndexes,
+    /// By index.
     sources: Vec<Option<Source>>,
     arena: Arena<F>,
     total: Backlog,
@@ -26,7 +29,7 @@ pub struct Scheduler<F> {
     /// Number of the next frame to arrive.
     arrivals: u64,
     /// What `head` said, so that `take` takes that.
-    picked: Option<(SourceId, Tier)>,
+    picked: Option<(SourceIndex, Tier)>,
     edf: Edf,
     minima: Minima,
     shares: Shares,
@@ -36,6 +39,7 @@ pub struct Scheduler<F> {
 
 #[derive(Debug)]
 struct Source {
+    id: SourceId,
     config: SourceConfig,
     list: List,
     /// Present if it has a `min`.
@@ -49,6 +53,7 @@ impl<F: Copy> Scheduler<F> {
         Self {
             config,
             bucket: config.rate.map(|rate| TokenBucket::new(rate, config.burst)),
+            indexes: SourceIndexes::default(),
             sources: Vec::new(),
             arena: Arena::new(),
             total: Backlog::default(),
@@ -81,27 +86,29 @@ impl<F: Copy> Scheduler<F> {
             self.minima.clear();
             self.shares.clear();
             self.fifo.clear();
-            for id in 0..self.sources.len() {
-                self.activate(now, id as SourceId);
+            for index in 0..self.sources.len() {
+                self.activate(now, index as SourceIndex);
             }
         }
     }
 
     /// Adds a source, or changes one and keeps its frames, even above smaller caps.
-    pub fn set_source(&mut self, now: u64, id: SourceId, config: SourceConfig) {
+    pub fn set_source(&mut self, now: u64, id: impl Into<SourceId>, config: SourceConfig) {
         self.picked = None;
-        let index = usize::from(id);
-        if self.sources.len() <= index {
-            self.sources.resize_with(index + 1, || None);
+        let id = id.into();
+        let index = self.indexes.get_or_insert(id);
+        if self.sources.len() <= usize::from(index) {
+            self.sources.resize_with(usize::from(index) + 1, || None);
         }
-        self.edf.reserve(id);
-        self.minima.reserve(id);
-        self.shares.reserve(id);
-        self.fifo.reserve(id);
-        self.oldest.reserve(id);
+        self.edf.reserve(index);
+        self.minima.reserve(index);
+        self.shares.reserve(index);
+        self.fifo.reserve(index);
+        self.oldest.reserve(index);
 
         let patience = hold_limit(self.config.rate);
-        let source = self.sources[index].get_or_insert_with(|| Source {
+        let source = self.sources[usize::from(index)].get_or_insert_with(|| Source {
+            id,
             config,
             list: List::default(),
             credit: None,
@@ -126,55 +133,56 @@ impl<F: Copy> Scheduler<F> {
             }
         }
         if was.deadline.is_some() != config.deadline.is_some() {
-            self.deactivate(id);
-            self.activate(now, id);
+            self.deactivate(index);
+            self.activate(now, index);
         } else {
-            self.minima.remove(id);
-            self.refresh(id);
+            self.minima.remove(index);
+            self.refresh(index);
         }
     }
 
     /// Removes a source; its frames, oldest first, go to `dropped`.
-    pub fn remove_source(&mut self, id: SourceId, dropped: impl FnMut(Queued<F>)) {
+    pub fn remove_source(&mut self, id: impl Into<SourceId>, dropped: impl FnMut(Queued<F>)) {
+        let id = id.into();
         self.clear_source(id, dropped);
-        if let Some(source) = self.sources.get_mut(usize::from(id)) {
-            *source = None;
-            self.oldest.remove(id);
+        if let Some(index) = self.indexes.remove(id) {
+            self.picked = None;
+            self.sources[usize::from(index)] = None;
+            self.oldest.remove(index);
         }
     }
 
     /// Drops all frames of a source; they go, oldest first, to `dropped`.
-    pub fn clear_source(&mut self, id: SourceId, mut dropped: impl FnMut(Queued<F>)) {
+    pub fn clear_source(&mut self, id: impl Into<SourceId>, mut dropped: impl FnMut(Queued<F>)) {
+        let id = id.into();
         while let Some(queued) = self.drop_head(id) {
             dropped(queued);
         }
     }
 
     /// Drops the newest frame of a source.
-    pub fn drop_tail(&mut self, id: SourceId) -> Option<Queued<F>> {
-        let source = self.sources.get_mut(usize::from(id))?.as_mut()?;
+    pub fn drop_tail(&mut self, id: impl Into<SourceId>) -> Option<Queued<F>> {
+        let index = self.indexes.get(id.into())?;
+        let source = self.sources[usize::from(index)].as_mut()?;
         let queued = self.arena.pop_back(&mut source.list)?;
-        self.removed(id, queued.bytes);
+        self.removed(index, queued.bytes);
         Some(queued)
     }
 
     /// Drops the oldest frame of a source.
-    pub fn drop_head(&mut self, id: SourceId) -> Option<Queued<F>> {
-        let source = self.sources.get_mut(usize::from(id))?.as_mut()?;
-        let queued = self.arena.pop_front(&mut source.list)?;
-        self.removed(id, queued.bytes);
-        Some(queued)
+    pub fn drop_head(&mut self, id: impl Into<SourceId>) -> Option<Queued<F>> {
+        self.pop_front(self.indexes.get(id.into())?)
     }
 
     /// Accepts a frame.
     ///
     /// # Errors
     /// The cap that it would exceed; of several, the source's own come first.
-    pub fn enqueue(&mut self, now: u64, id: SourceId, queued: Queued<F>) -> Result<(), Full> {
+    pub fn enqueue(&mut self, now: u64, id: impl Into<SourceId>, queued: Queued<F>) -> Result<(), Full> {
         let bytes = u64::from(queued.bytes);
-        self.accepts(id, bytes)?;
-        let source = self.sources.get_mut(usize::from(id));
-        let source = source.and_then(Option::as_mut).ok_or(Full::NoSource)?;
+        let index = self.indexes.get(id.into()).ok_or(Full::NoSource)?;
+        self.has_room(index, bytes)?;
+        let source = self.sources[usize::from(index)].as_mut().ok_or(Full::NoSource)?;
         let promised = source.config.promised();
         let idle = source.list.is_empty();
         self.arena.push_back(&mut source.list, queued, self.arrivals);
@@ -186,7 +194,7 @@ impl<F: Copy> Scheduler<F> {
         }
         self.picked = None;
         if idle {
-            self.activate(now, id);
+            self.activate(now, index);
         }
         Ok(())
     }
@@ -195,8 +203,12 @@ impl<F: Copy> Scheduler<F> {
     ///
     /// # Errors
     /// As of [`enqueue`](Self::enqueue).
-    pub fn accepts(&self, id: SourceId, bytes: u64) -> Result<(), Full> {
-        let source = self.sources.get(usize::from(id)).and_then(Option::as_ref).ok_or(Full::NoSource)?;
+    pub fn accepts(&self, id: impl Into<SourceId>, bytes: u64) -> Result<(), Full> {
+        self.has_room(self.indexes.get(id.into()).ok_or(Full::NoSource)?, bytes)
+    }
+
+    fn has_room(&self, index: SourceIndex, bytes: u64) -> Result<(), Full> {
+        let source = self.sources[usize::from(index)].as_ref().ok_or(Full::NoSource)?;
         if source.list.frames >= source.config.cap_frames {
             return Err(Full::SourceFrames);
         }
@@ -255,10 +267,10 @@ impl<F: Copy> Scheduler<F> {
     /// nothing done in between, it says the same.
     pub fn head(&mut self, now: u64) -> Head<F> {
         self.picked = None;
-        let Some((source, tier)) = self.pick(now) else {
+        let Some((index, tier)) = self.pick(now) else {
             return Head::Empty;
         };
-        let queued = self.front(source);
+        let (source, queued) = self.front(index);
         if tier != Tier::RealTime
             && let Some(bucket) = &self.bucket
         {
@@ -269,7 +281,7 @@ impl<F: Copy> Scheduler<F> {
                 return Head::WaitUntil(at.min(eligible));
             }
         }
-        self.picked = Some((source, tier));
+        self.picked = Some((index, tier));
         Head::Ready { source, tier, queued }
     }
 
@@ -280,8 +292,9 @@ impl<F: Copy> Scheduler<F> {
         if self.picked.is_none() {
             self.head(now);
         }
-        let (id, tier) = self.picked.take()?;
-        let source = self.sources[usize::from(id)].as_mut()?;
+        let (index, tier) = self.picked.take()?;
+        let source = self.sources[usize::from(index)].as_mut()?;
+        let id = source.id;
         let queued = self.arena.pop_front(&mut source.list)?;
         match (tier, &mut source.credit) {
             (Tier::Minimum, Some(credit)) => {
@@ -293,7 +306,7 @@ impl<F: Copy> Scheduler<F> {
         if let Some(bucket) = &mut self.bucket {
             bucket.charge_waiting(queued.enqueued, now, queued.bytes.into());
         }
-        self.removed(id, queued.bytes);
+        self.removed(index, queued.bytes);
         Some((id, tier, queued))
     }
 
@@ -304,31 +317,41 @@ impl<F: Copy> Scheduler<F> {
     /// [`Discipline::Fifo`], which knows no deadlines, all: those that have
     /// waited for `hold` ns. Nearly free when there are none.
     pub fn expire(&mut self, now: u64, hold: u64, mut dropped: impl FnMut(SourceId, Queued<F>)) {
-        while let Some(id) = self.edf.first()
+        while let Some(index) = self.edf.first()
             && self.edf.first_due() < Some(now)
-            && let Some(queued) = self.drop_head(id)
         {
-            dropped(id, queued);
+            self.drop_front(index, &mut dropped);
         }
-        while let Some(id) = self.oldest.due(now, hold) {
-            match self.held_head(id) {
-                None => self.oldest.remove(id),
-                Some(head) if overdue(head.enqueued, hold, now) => {
-                    if let Some(queued) = self.drop_head(id) {
-                        dropped(id, queued);
-                    }
-                }
-                Some(head) => self.oldest.set(id, head.enqueued),
+        while let Some(index) = self.oldest.due(now, hold) {
+            match self.held_head(index) {
+                None => self.oldest.remove(index),
+                Some(head) if overdue(head.enqueued, hold, now) => self.drop_front(index, &mut dropped),
+                Some(head) => self.oldest.set(index, head.enqueued),
             }
         }
     }
 
+    /// Drops the head of a source that has one.
+    fn drop_front(&mut self, index: SourceIndex, dropped: &mut impl FnMut(SourceId, Queued<F>)) {
+        let (id, queued) = self.front(index);
+        self.pop_front(index);
+        dropped(id, queued);
+    }
+
+    fn pop_front(&mut self, index: SourceIndex) -> Option<Queued<F>> {
+        let source = self.sources[usize::from(index)].as_mut()?;
+        let queued = self.arena.pop_front(&mut source.list)?;
+        self.removed(index, queued.bytes);
+        Some(queued)
+    }
+
     /// What waits of one source.
-    pub fn backlog(&self, id: SourceId) -> Backlog {
-        match self.sources.get(usize::from(id)) {
-            Some(Some(source)) => Backlog { frames: source.list.frames, bytes: source.list.bytes },
-            _ => Backlog::default(),
-        }
+    pub fn backlog(&self, id: impl Into<SourceId>) -> Backlog {
+        let source = self.indexes.get(id.into()).and_then(|index| self.sources[usize::from(index)].as_ref());
+        source.map_or_else(Backlog::default, |source| Backlog {
+            frames: source.list.frames,
+            bytes: source.list.bytes,
+        })
     }
 
     /// What waits of all sources.
@@ -337,29 +360,29 @@ impl<F: Copy> Scheduler<F> {
     }
 
     /// Whose turn it is, the egress rate aside.
-    fn pick(&mut self, now: u64) -> Option<(SourceId, Tier)> {
+    fn pick(&mut self, now: u64) -> Option<(SourceIndex, Tier)> {
         if self.config.discipline == Discipline::Fifo {
-            return self.fifo.first().map(|id| (id, Tier::Fifo));
+            return self.fifo.first().map(|index| (index, Tier::Fifo));
         }
-        if let Some(id) = self.edf.first() {
-            return Some((id, Tier::RealTime));
+        if let Some(index) = self.edf.first() {
+            return Some((index, Tier::RealTime));
         }
-        if let Some(id) = self.minima.first(now) {
-            return Some((id, Tier::Minimum));
+        if let Some(index) = self.minima.first(now) {
+            return Some((index, Tier::Minimum));
         }
-        self.shares.first().map(|id| (id, Tier::Share))
+        self.shares.first().map(|index| (index, Tier::Share))
     }
 
     /// The head of a source that a tier holds, and that therefore has one.
-    fn front(&self, id: SourceId) -> Queued<F> {
-        let source = self.sources[usize::from(id)].as_ref();
-        let head = source.and_then(|source| self.arena.front(&source.list));
-        head.expect("a source in a tier has frames").queued
+    fn front(&self, index: SourceIndex) -> (SourceId, Queued<F>) {
+        let source = self.sources[usize::from(index)].as_ref();
+        let head = source.and_then(|source| Some((source.id, self.arena.front(&source.list)?.queued)));
+        head.expect("a source in a tier has frames")
     }
 
     /// The head of a source whose frames are held for a fixed time.
-    fn held_head(&self, id: SourceId) -> Option<Queued<F>> {
-        let source = self.sources[usize::from(id)].as_ref()?;
+    fn held_head(&self, index: SourceIndex) -> Option<Queued<F>> {
+        let source = self.sources[usize::from(index)].as_ref()?;
         let timed = self.config.discipline == Discipline::Contract && source.config.deadline.is_some();
         if timed {
             return None;
@@ -367,27 +390,27 @@ impl<F: Copy> Scheduler<F> {
         self.arena.front(&source.list).map(|node| node.queued)
     }
 
-    /// A frame of `bytes` has left the list of `id`.
-    fn removed(&mut self, id: SourceId, bytes: u32) {
+    /// A frame of `bytes` has left the list of a source.
+    fn removed(&mut self, index: SourceIndex, bytes: u32) {
         self.picked = None;
         self.total.frames -= 1;
         self.total.bytes -= u64::from(bytes);
-        let Some(source) = &self.sources[usize::from(id)] else {
+        let Some(source) = &self.sources[usize::from(index)] else {
             return;
         };
         if !source.config.promised() {
             self.unpromised -= u64::from(bytes);
         }
         if source.list.is_empty() {
-            self.deactivate(id);
+            self.deactivate(index);
         } else {
-            self.refresh(id);
+            self.refresh(index);
         }
     }
 
-    /// `id` has frames and is in no tier: it takes up where its tier says.
-    fn activate(&mut self, now: u64, id: SourceId) {
-        let Some(source) = &mut self.sources[usize::from(id)] else {
+    /// A source has frames and is in no tier: it takes up where its tier says.
+    fn activate(&mut self, now: u64, index: SourceIndex) {
+        let Some(source) = &mut self.sources[usize::from(index)] else {
             return;
         };
         let Some(head) = self.arena.front(&source.list) else {
@@ -402,36 +425,36 @@ impl<F: Copy> Scheduler<F> {
             self.shares.activate(&mut source.share);
         }
         if !contract || !real_time {
-            self.oldest.activate(id, head.queued.enqueued);
+            self.oldest.activate(index, head.queued.enqueued);
         }
-        self.refresh(id);
+        self.refresh(index);
     }
 
     /// The head, or what is known of the source, may have changed.
-    fn refresh(&mut self, id: SourceId) {
-        let Some(source) = &self.sources[usize::from(id)] else {
+    fn refresh(&mut self, index: SourceIndex) {
+        let Some(source) = &self.sources[usize::from(index)] else {
             return;
         };
         let Some(head) = self.arena.front(&source.list) else {
             return;
         };
         if self.config.discipline == Discipline::Fifo {
-            self.fifo.set(id, head.arrival);
+            self.fifo.set(index, head.arrival);
         } else if let Some(relative) = source.config.deadline {
-            self.edf.set(id, &head.queued, relative);
+            self.edf.set(index, &head.queued, relative);
         } else {
             if let Some(credit) = &source.credit {
-                self.minima.set(id, credit, head.queued.bytes);
+                self.minima.set(index, credit, head.queued.bytes);
             }
-            self.shares.set(id, &source.share);
+            self.shares.set(index, &source.share);
         }
     }
 
-    /// `id` has no frames left, or changes tiers.
-    fn deactivate(&mut self, id: SourceId) {
-        self.edf.remove(id);
-        self.minima.remove(id);
-        self.shares.remove(id);
-        self.fifo.remove(id);
+    /// A source has no frames left, or changes tiers.
+    fn deactivate(&mut self, index: SourceIndex) {
+        self.edf.remove(index);
+        self.minima.remove(index);
+        self.shares.remove(index);
+        self.fifo.remove(index);
     }
 }

@@ -20,8 +20,8 @@
 //! carried to the next frame, so shares do not drift. Of 128 bits the heap orders
 //! by the lower 112, and those last forever; 64 would wrap within minutes.
 
-use super::SourceId;
 use super::heap::SourceHeap;
+use super::source::SourceIndex;
 
 /// Units of a tag per byte at weight 1.
 const SCALE: u64 = 1 << 20;
@@ -61,11 +61,11 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    pub(super) fn reserve(&mut self, source: SourceId) {
+    pub(super) fn reserve(&mut self, source: SourceIndex) {
         self.heads.reserve(source);
     }
 
-    pub(super) fn first(&self) -> Option<SourceId> {
+    pub(super) fn first(&self) -> Option<SourceIndex> {
         self.heads.first()
     }
 
@@ -82,7 +82,7 @@ impl Shares {
     }
 
     /// `source` has frames and stands at its tag.
-    pub(super) fn set(&mut self, source: SourceId, share: &Share) {
+    pub(super) fn set(&mut self, source: SourceIndex, share: &Share) {
         self.heads.set(source, share.start);
     }
 
@@ -97,7 +97,7 @@ impl Shares {
         self.furthest = self.furthest.max(share.start);
     }
 
-    pub(super) fn remove(&mut self, source: SourceId) {
+    pub(super) fn remove(&mut self, source: SourceIndex) {
         self.heads.remove(source);
     }
 

@@ -13,6 +13,14 @@ pub(super) fn rate(bits: u64) -> Rate {
     Rate::from_bits(bits).expect("in range")
 }
 
+/// The source of that number: every other one is a remote vNIC.
+pub(super) fn source(number: u16) -> SourceId {
+    match number % 2 {
+        0 => SourceId::Port(number),
+        _ => SourceId::Remote(RemoteVnic::new(number).expect("a small number")),
+    }
+}
+
 pub(super) fn egress(bits: Option<u64>, burst: u64) -> EgressConfig {
     EgressConfig {
         rate: bits.map(rate),
@@ -80,7 +88,8 @@ impl Sim {
         }
     }
 
-    pub(super) fn greedy(&mut self, source: SourceId, config: SourceConfig, sizes: &[u32]) {
+    pub(super) fn greedy(&mut self, source: impl Into<SourceId>, config: SourceConfig, sizes: &[u32]) {
+        let source = source.into();
         self.sched.set_source(self.now, source, config);
         self.greedy.insert(source, sizes.to_vec());
         self.feed(source);
@@ -132,7 +141,8 @@ impl Sim {
         }
     }
 
-    pub(super) fn bytes_of(&self, source: SourceId) -> u64 {
+    pub(super) fn bytes_of(&self, source: impl Into<SourceId>) -> u64 {
+        let source = source.into();
         let own = self.sent.iter().filter(|s| s.source == source);
         own.map(|s| u64::from(s.queued.bytes)).sum()
     }
