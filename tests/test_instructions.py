@@ -59,6 +59,15 @@ def test_more_than_the_margin_is_told() -> None:
     assert any("gone" in line for line in wrong)
 
 
+def test_what_a_port_costs_is_told_apart_from_a_frame() -> None:
+    """A frame costs 400, a port with frames in a loop 3,100: 32 frames at a time, or one."""
+    seen = {"64B-ports-256": 400.0 + 3100 / 32, "64B-ports-256-single": 400.0 + 3100}
+    assert instructions.by_port(seen) == [
+        "256 ports: 400 for each frame, 3100 for each port that has frames in a loop"
+    ]
+    assert instructions.by_port({"64B": 500.0}) == []
+
+
 def test_the_hot_path_takes_no_more_instructions() -> None:
     """As stored in bench/instructions.json."""
     if not shutil.which("valgrind"):

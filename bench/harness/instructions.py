@@ -14,14 +14,20 @@ import subprocess
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from . import stages
 
 FEW, MANY = 2_560, 10_240
 """Frames of the two runs of which the difference is taken: start-up is in both."""
-BUILD = ("cargo", "build", "--release", "--locked", "--example", "hot_path")
+FEATURES = ("--features", "tidegate-switch/test-clock")
+BUILD = ("cargo", "build", "--release", "--locked", "--example", "hot_path", *FEATURES)
 """No crate is named: with the features of all for dependencies, what `cargo build` made serves here too."""
+PORTS = {"64B-ports-2": 2, "64B-ports-256": 256}
+"""Each sends 32 frames at a time; in the cases named so with `-single`, one."""
+AT_A_TIME = 32
 
 
 class Failed(Exception):
@@ -48,14 +54,9 @@ def compiler() -> str:
     return " ".join(version.split()[:2])
 
 
-TIMED = {"64B-queued"}
-"""Frames that wait are given up after some real milliseconds, so these do not repeat under valgrind."""
-
-
 def cases(program: Path) -> list[str]:
-    """The names of its cases that can be counted."""
-    names = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
-    return [name for name in names if name not in TIMED]
+    """The names of its cases."""
+    return subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
 
 
 def own(lines: Iterable[str], program: str) -> int:
@@ -80,8 +81,17 @@ def own(lines: Iterable[str], program: str) -> int:
     return total
 
 
-def profile(program: Path, case: str, frames: int) -> list[str]:
-    """A callgrind profile, by address, of the worker's loop over so many frames and its start-up."""
+@dataclass(frozen=True)
+class Profile:
+    """What callgrind saw of one run."""
+
+    lines: list[str]
+    frames: int
+    """Carried, in whole rounds: at least as many as asked for."""
+
+
+def profile(program: Path, case: str, frames: int) -> Profile:
+    """A profile, by address, of the workers' loops over so many frames and of their start-up."""
     with tempfile.TemporaryDirectory(prefix="callgrind-") as folder:
         out = Path(folder) / "out"
         command = [
@@ -97,31 +107,38 @@ def profile(program: Path, case: str, frames: int) -> list[str]:
             raise Failed(f"{case}: not done within {late.timeout:.0f} s: {' '.join(command)}") from late
         if done.returncode or not out.exists():
             raise Failed(f"{case}: {' '.join(command)} failed:\n{done.stderr[-2000:]}")
-        return out.read_text().splitlines()
+        return Profile(out.read_text().splitlines(), int(done.stdout.split()[1]))
 
 
-def count(program: Path, case: str, frames: int) -> int:
-    """Instructions of the worker's loop over so many frames, with those of start-up."""
-    total = own(profile(program, case, frames), str(program))
-    if not total:
+def both(program: Path, case: str) -> tuple[Profile, Profile]:
+    """Runs of few and of many frames."""
+    few = profile(program, case, FEW)
+    many = profile(program, case, max(MANY, few.frames + 1))
+    return few, many
+
+
+def count(program: Path, case: str) -> float:
+    """Instructions of the workers' loops a frame, without those of start-up."""
+    few, many = both(program, case)
+    instructions = [own(run.lines, str(program)) for run in (few, many)]
+    if not all(instructions):
         raise Failed(f"{case}: callgrind saw nothing of Worker::turn; was it renamed or inlined?")
-    return total
+    return round((instructions[1] - instructions[0]) / (many.frames - few.frames), 1)
 
 
 def per_frame(program: Path, names: list[str]) -> dict[str, float]:
     """Instructions a frame of each case."""
-
-    def one(case: str) -> float:
-        return round((count(program, case, MANY) - count(program, case, FEW)) / (MANY - FEW), 1)
-
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(zip(names, pool.map(one, names), strict=True))
+        return dict(zip(names, pool.map(partial(count, program), names), strict=True))
 
 
 def stages_per_frame(program: Path, case: str) -> dict[str, float]:
     """Instructions a frame of one case by stage, most first."""
-    few, many = (stages.by_stage(profile(program, case, frames), program) for frames in (FEW, MANY))
-    found = {stage: round((count - few[stage]) / (MANY - FEW), 1) for stage, count in many.items()}
+    few, many = both(program, case)
+    before = stages.by_stage(few.lines, program)
+    after = stages.by_stage(many.lines, program)
+    frames = many.frames - few.frames
+    found = {stage: round((count - before[stage]) / frames, 1) for stage, count in after.items()}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
@@ -143,9 +160,28 @@ def judge(stored: dict[str, float], seen: dict[str, float], margin: float) -> li
 
 def table(stored: dict[str, float], seen: dict[str, float]) -> str:
     """The counts beside the stored ones."""
-    rows = [f"{'case':14} {'stored':>8} {'now':>8} {'change':>8}"]
+    rows = [f"{'case':22} {'stored':>8} {'now':>8} {'change':>8}"]
     for case, now in seen.items():
         then = stored.get(case)
         before, change = (f"{then:.1f}", f"{now / then - 1:+.1%}") if then else ("-", "-")
-        rows.append(f"{case:14} {before:>8} {now:8.1f} {change:>8}")
+        rows.append(f"{case:22} {before:>8} {now:8.1f} {change:>8}")
     return "\n".join(rows)
+
+
+def by_port(seen: dict[str, float]) -> list[str]:
+    """What a loop costs for each port that has frames, and for each frame; nothing without the cases.
+
+    A frame costs `frame + port / at a time`, and its part of the loop itself, which is small where
+    the loop has many frames.
+    """
+    found = []
+    for case, ports in PORTS.items():
+        if case not in seen or f"{case}-single" not in seen:
+            continue
+        many, single = seen[case], seen[f"{case}-single"]
+        port = (single - many) * AT_A_TIME / (AT_A_TIME - 1)
+        found.append(
+            f"{ports} ports: {many - port / AT_A_TIME:.0f} for each frame, {port:.0f} for each port that has "
+            f"frames in a loop{' (with half of the loop itself)' if ports == 2 else ''}"
+        )
+    return found

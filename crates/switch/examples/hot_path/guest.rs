@@ -9,43 +9,51 @@ use tidegate_switch::vhost_user::VringSetup;
 use tidegate_switch::virtio::memory::RegionSpec;
 use tidegate_switch::virtio::{GuestMemory, Inflight};
 
-const RING: u16 = 1024;
-const BUFFER: u32 = 2048;
+/// Bytes of a receive buffer.
+pub const BUFFER: u32 = 2048;
+/// Bytes of each descriptor of a frame that is longer, as a kernel's pages are.
+const PAGE: usize = 4096;
+/// Room for both rings and what goes with them.
+const RINGS: usize = 128 << 10;
 
 /// A guest.
 pub struct Guest {
     memory: Arc<SharedMemory>,
     packed: bool,
+    size: u16,
     inflight: Inflight,
     pub tx: DriverQueue,
     pub rx: DriverQueue,
     /// What it sends, in turns: where, and how long.
-    frames: Vec<Buffer>,
+    frames: Vec<Vec<Buffer>>,
     rx_buffers: u64,
 }
 
 impl Guest {
-    /// A guest that sends `frames`, virtio headers included.
-    pub fn new(features: u64, frames: &[Vec<u8>]) -> Self {
-        let memory = Arc::new(SharedMemory::new(0, 8 << 20).expect("memory"));
+    /// A guest with rings of `size` entries that sends `frames`, virtio headers included.
+    pub fn new(features: u64, size: u16, frames: &[Vec<u8>]) -> Self {
+        let room = |frame: &Vec<u8>| frame.len().next_multiple_of(BUFFER as usize);
+        let buffers = usize::from(size) * BUFFER as usize;
+        let all = RINGS + buffers + frames.iter().map(room).sum::<usize>();
+        let memory = Arc::new(SharedMemory::new(0, all.next_multiple_of(PAGE)).expect("memory"));
         memory.preallocate().expect("memory");
         let packed = features & PACKED != 0;
         let driver =
             DriverFeatures { packed, in_order: features & IN_ORDER != 0, ..DriverFeatures::default() };
-        let mut tx = DriverQueue::new(&memory, RING, driver);
-        let mut rx = DriverQueue::new(&memory, RING, driver);
+        let mut tx = DriverQueue::new(&memory, size, driver);
+        let mut rx = DriverQueue::new(&memory, size, driver);
         tx.disable_interrupts();
         rx.disable_interrupts();
-        let tx_buffers = memory.alloc(frames.len() as u64 * u64::from(BUFFER), 64);
-        let rx_buffers = memory.alloc(u64::from(RING) * u64::from(BUFFER), 64);
-        let place = |(i, frame): (u64, &Vec<u8>)| {
-            let at = tx_buffers + i * u64::from(BUFFER);
+        let place = |frame: &Vec<u8>| {
+            let at = memory.alloc(room(frame) as u64, 64);
             memory.write(at, frame);
-            Buffer::readable(at, frame.len() as u32)
+            let pieces = (at..).step_by(PAGE).zip(frame.chunks(PAGE));
+            pieces.map(|(at, piece)| Buffer::readable(at, piece.len() as u32)).collect()
         };
-        let frames = (0..).zip(frames).map(place).collect();
-        let inflight = Inflight::create(2, RING).expect("memory");
-        Self { memory, packed, inflight, tx, rx, frames, rx_buffers }
+        let frames = frames.iter().map(place).collect();
+        let rx_buffers = memory.alloc(buffers as u64, 64);
+        let inflight = Inflight::create(2, size).expect("memory");
+        Self { memory, packed, size, inflight, tx, rx, frames, rx_buffers }
     }
 
     /// Its memory, as the switch maps it.
@@ -60,7 +68,7 @@ impl Guest {
     pub fn setup(&self, index: u16, ring: &DriverQueue) -> VringSetup {
         let user = |addr| self.memory.to_user(addr);
         VringSetup {
-            size: RING,
+            size: self.size,
             desc: user(ring.desc_addr()),
             avail: user(ring.avail_addr()),
             used: user(ring.used_addr()),
@@ -76,30 +84,28 @@ impl Guest {
     /// Sends `count` frames.
     pub fn send(&mut self, count: u16) {
         for frame in self.frames.iter().cycle().take(usize::from(count)) {
-            self.tx.add(std::slice::from_ref(frame)).expect("room");
+            self.tx.add(frame).expect("room");
         }
         let _ = self.tx.publish();
     }
 
     /// Gives `count` receive buffers, or as many as there is room for.
-    pub fn give_buffers(&mut self, count: u16) {
-        for _ in 0..count.min(self.rx.free()) {
-            let slot = u64::from(self.rx.free() - 1);
-            let buffer = self.rx_buffers + slot * u64::from(BUFFER);
+    pub fn give_buffers(&mut self, count: usize) {
+        for _ in 0..count.min(usize::from(self.rx.free())) {
+            let slot = self.rx.free() - 1;
+            let buffer = self.rx_buffers + u64::from(slot) * u64::from(BUFFER);
             self.rx.add(&[Buffer::writable(buffer, BUFFER)]).expect("room");
         }
         let _ = self.rx.publish();
     }
 
     /// Takes back what it sent; returns how many frames that were.
-    pub fn take_back(&mut self) -> u16 {
-        std::iter::from_fn(|| self.tx.reap()).count() as u16
+    pub fn take_back(&mut self) -> u64 {
+        std::iter::from_fn(|| self.tx.reap()).count() as u64
     }
 
-    /// Takes what it received: all of `len` bytes with their header.
-    pub fn receive(&mut self, len: usize) {
-        while let Some(used) = self.rx.reap() {
-            assert_eq!(used.len as usize, len);
-        }
+    /// Takes what it received; returns the bytes, virtio headers included.
+    pub fn receive(&mut self) -> usize {
+        std::iter::from_fn(|| self.rx.reap()).map(|used| used.len as usize).sum()
     }
 }

@@ -48,6 +48,8 @@ mod quiet;
 mod relief;
 pub mod settle;
 pub mod sleep;
+#[cfg(any(test, feature = "test-clock"))]
+pub mod test_clock;
 #[cfg(test)]
 mod testing;
 mod watch;
@@ -79,8 +81,8 @@ const CALLS: usize = 4;
 /// Nanoseconds of CLOCK_MONOTONIC.
 #[inline]
 pub fn clock() -> u64 {
-    #[cfg(test)]
-    if let Some(now) = testing::time() {
+    #[cfg(any(test, feature = "test-clock"))]
+    if let Some(now) = test_clock::time() {
         return now;
     }
     let now = clock_gettime(ClockId::Monotonic);

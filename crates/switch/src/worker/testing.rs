@@ -2,6 +2,7 @@
 
 use super::crossing::Peer;
 use super::events::{Event, Events};
+pub use super::test_clock::set_time;
 use super::{Peers, Worker, WorkerHandle, mailbox};
 use crate::claims::Claims;
 use crate::fdb::{Fdb, PortIndex, SegmentIndex};
@@ -9,23 +10,8 @@ use crate::port::vhost::VhostPort;
 use crate::port::{Link, Port, PortContract, PortInfo, PortSet};
 use crate::stats::Region;
 use rtrb::Consumer;
-use std::cell::Cell;
 use std::sync::Arc;
 use tidegate_contract::{Host, Vnic};
-
-thread_local! {
-    static TIME: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-/// The time of this thread's workers, where a test sets it, ns.
-pub fn time() -> Option<u64> {
-    TIME.get()
-}
-
-/// Sets the time of this thread's workers, ns; it stands still until it is set again.
-pub fn set_time(now: u64) {
-    TIME.set(Some(now));
-}
 
 /// A worker that is alone, and how to reach it.
 pub fn worker() -> (Worker, WorkerHandle) {
