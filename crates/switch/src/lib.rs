@@ -13,7 +13,7 @@
 //!
 //! - [`frame`]: what the bytes of a frame say: headers, offloads, checksums; pure
 //! - [`sched`]: in which order and when frames leave: token buckets, EDF, minima, shares; pure
-//! - [`fdb`]: which port a MAC lives behind
+//! - [`fdb`]: which port, or other host, a MAC lives behind
 //! - [`claims`]: whose a link-local address is
 //! - [`virtio`]: guest memory and virtqueues
 //! - [`vhost_user`]: the protocol that hands us guest memory and virtqueues

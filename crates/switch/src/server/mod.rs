@@ -214,7 +214,7 @@ impl Switch {
             loop {
                 std::thread::sleep(Duration::from_secs(10));
                 let now = crate::worker::clock() / 1_000_000_000;
-                ager.fdb.sweep(now.saturating_sub(LEARNED_FOR) as u32, None);
+                ager.fdb.sweep(now.saturating_sub(LEARNED_FOR) as u32);
                 if slots::leaked() > leaked {
                     leaked = slots::leaked();
                     tracing::error!(frames = leaked, "memory of frames was lost: a bug, please report it");

@@ -133,7 +133,7 @@ impl Switch {
         };
         for mac in macs(&vnic) {
             if self.fdb.pin(segment, mac, index).is_err() {
-                macs(&vnic).for_each(|mac| self.fdb.unpin(segment, mac));
+                macs(&vnic).for_each(|mac| self.fdb.unpin(segment, mac, index));
                 return Err(format!("no room in the forwarding database for {mac}"));
             }
         }
@@ -149,7 +149,7 @@ impl Switch {
                 Ok(end) => end,
                 Err(error) => {
                     self.forget(index, worker);
-                    macs(&vnic).for_each(|mac| self.fdb.unpin(segment, mac));
+                    macs(&vnic).for_each(|mac| self.fdb.unpin(segment, mac, index));
                     return Err(format!("{}: no thread for its connection: {error}", vnic.name));
                 }
             },
@@ -254,12 +254,12 @@ impl Switch {
         let new = || after.iter().filter(|own| !before.contains(own));
         for (segment, mac) in new() {
             if self.fdb.pin(*segment, *mac, entry.index).is_err() {
-                new().for_each(|(segment, mac)| self.fdb.unpin(*segment, *mac));
+                new().for_each(|(segment, mac)| self.fdb.unpin(*segment, *mac, entry.index));
                 return Err(format!("no room in the forwarding database for {mac}"));
             }
         }
         for (segment, mac) in before.iter().filter(|own| !after.contains(own)) {
-            self.fdb.unpin(*segment, *mac);
+            self.fdb.unpin(*segment, *mac, entry.index);
         }
         let moved = entry.segment != segment;
         let (index, owner) = (entry.index, entry.worker);
@@ -269,7 +269,7 @@ impl Switch {
         (entry.segment, entry.vnic) = (segment, vnic);
         if moved {
             // What it learned, sent or was to receive belongs to the segment it left.
-            self.fdb.sweep(0, Some(index));
+            self.fdb.forget(index);
             self.quiet(index, owner);
             self.workers[owner].call(move |worker| worker.set_segment(index, segment));
         }
@@ -292,8 +292,8 @@ impl Switch {
         let mut table = self.lock();
         let entry = table.entries.remove(name).ok_or_else(|| format!("{name} is not a port"))?;
         table.leaving.push(entry.index);
-        macs(&entry.vnic).for_each(|mac| self.fdb.unpin(entry.segment, mac));
-        self.fdb.sweep(0, Some(entry.index));
+        macs(&entry.vnic).for_each(|mac| self.fdb.unpin(entry.segment, mac, entry.index));
+        self.fdb.forget(entry.index);
         self.publish(&mut table);
         drop(table);
 

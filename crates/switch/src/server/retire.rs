@@ -92,7 +92,7 @@ impl Switch {
             host: table.host.clone(),
             ports: super::ports::statuses(&table),
             levels: levels.filter_map(|(index, levels)| Some((name(index)?, levels))).collect(),
-            learned: learned.filter_map(|(_, mac, port, seen)| Some((mac, name(port)?, seen))).collect(),
+            learned: learned.filter_map(|(_, mac, at, seen)| Some((mac, name(at.port()?)?, seen))).collect(),
             stopped,
             dropped: !drained,
             watchdog_us: self.watchdog.get().map(Watchdog::micros),

@@ -54,7 +54,7 @@ impl Worker {
     fn is_anothers(&self, port: &Port, ip: Ipv6Addr) -> bool {
         let owner = || mac_of(ip).and_then(|mac| self.fdb.pinned(port.segment, mac));
         self.named.get(usize::from(port.segment.0)).is_some_and(|named| named.contain(ip))
-            || owner().is_some_and(|owner| owner != port.index)
+            || owner().is_some_and(|owner| owner != port.index.into())
     }
 
     /// The link-local addresses that contracts name, by segment. Own ports give up what is another's now.

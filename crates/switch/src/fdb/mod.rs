@@ -1,0 +1,387 @@
+//! The forwarding database: (segment, MAC) to the port, or the other host, behind which it lives.
+//!
+//! ```text
+//!  control ── pin, unpin ──▶ ┌─────────────────────────────┐
+//!  workers ── learn ───────▶ │ 65,536 × (key, destination) │ ──▶ lookup, by any worker
+//!                            └─────────────────────────────┘
+//! ```
+//!
+//! One table for all workers, without locks: open addressing over pairs of
+//! atomics. A key is published by compare-and-swap and a reader checks it
+//! again after reading the value, so it never sees another key's destination.
+//!
+//! - A contract's own MACs are *pinned*: learning never moves or evicts them. A contract of this host outranks
+//!   what other hosts say: its address is never pinned to a peer, and takes the place of one that is.
+//! - Other addresses are *learned* where frames come from, behind a port or behind a [peer](Destination::Peer), and move
+//!   with them: a VM may have moved to another host. They are forgotten when they are not seen for some time, or when
+//!   their port or peer goes.
+//! - What is learned behind each port and each peer is bounded, and so is what is learned behind a link with all its
+//!   peers: none of them fills the table.
+//!
+//! [`destination`]: what an entry says
+
+mod destination;
+#[cfg(test)]
+mod tests;
+
+pub use destination::{Destination, PeerIndex, PortIndex};
+
+use destination::Value;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tidegate_contract::Mac;
+
+const SLOTS: usize = 1 << 16;
+/// Longest probe sequence; a lookup costs at most this many steps.
+const PROBES: usize = 32;
+/// Most MACs learned behind one port.
+pub const LEARNED_PER_PORT: u32 = 8192;
+/// Most MACs learned behind one peer.
+pub const LEARNED_PER_PEER: u32 = 8192;
+/// Most MACs learned behind one link with all its peers: half the table.
+pub const LEARNED_PER_LINK: u32 = SLOTS as u32 / 2;
+
+const EMPTY: u64 = 0;
+/// A removed entry: may be reused, does not end a probe sequence.
+const GONE: u64 = u64::MAX;
+
+/// A tenant network as the switch numbers it: dense, unlike the segment id, so
+/// that it fits into a key beside a MAC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SegmentIndex(pub u16);
+
+/// A key and where it leads. The key changes only while the value leads nowhere, and no such value comes twice.
+#[derive(Default)]
+struct Entry {
+    key: AtomicU64,
+    value: AtomicU64,
+}
+
+/// The table.
+pub struct Fdb {
+    entries: Box<[Entry; SLOTS]>,
+    /// What is learned behind each port, with the peers of its link.
+    ports: Box<[AtomicU32]>,
+    /// What is learned behind each peer.
+    peers: Box<[AtomicU32]>,
+    /// Entries removed so far.
+    removed: AtomicU64,
+}
+
+/// Why an address was not learned, or not pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotLearned {
+    /// The address belongs to another vNIC's contract.
+    Pinned,
+    /// As many addresses are learned there as may be, or the table is full around this one.
+    Full,
+}
+
+#[inline]
+fn key(segment: SegmentIndex, mac: Mac) -> u64 {
+    let [a, b, c, d, e, f] = mac.0;
+    let (low, high) = (u32::from_ne_bytes([a, b, c, d]), u16::from_ne_bytes([e, f]));
+    // One more than the segment, so that no key is EMPTY; 0xffff + 1 never occurs.
+    u64::from(segment.0 + 1) << 48 | u64::from(high) << 32 | u64::from(low)
+}
+
+#[inline]
+fn slot(key: u64) -> usize {
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize
+}
+
+impl Entry {
+    #[inline]
+    fn value(&self) -> Value {
+        Value(self.value.load(Ordering::Acquire))
+    }
+
+    /// The value, if it is this key's.
+    #[inline]
+    fn read(&self, key: u64) -> Option<Value> {
+        if self.key.load(Ordering::Acquire) != key {
+            return None;
+        }
+        let value = self.value();
+        // Another key may have taken the place meanwhile.
+        (self.key.load(Ordering::Acquire) == key).then_some(value)
+    }
+
+    /// Whether it had the value `before` and has `after` now.
+    fn replace(&self, before: Value, after: Value) -> bool {
+        self.value.compare_exchange(before.0, after.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl Default for Fdb {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Fdb {
+    /// An empty table, about 1.3 MB.
+    pub fn new() -> Self {
+        let entries: Box<[Entry]> = (0..SLOTS).map(|_| Entry::default()).collect();
+        let counts = |many: usize| (0..many).map(|_| AtomicU32::new(0)).collect();
+        Self {
+            entries: entries.try_into().unwrap_or_else(|_| unreachable!("as many as there are slots")),
+            ports: counts(usize::from(PortIndex::MAX) + 1),
+            peers: counts(usize::from(PeerIndex::MOST)),
+            removed: AtomicU64::new(0),
+        }
+    }
+
+    /// The port whose egress carries frames to `mac`: the one it lives behind, or the link to its host.
+    #[inline]
+    pub fn lookup(&self, segment: SegmentIndex, mac: Mac) -> Option<PortIndex> {
+        self.value(key(segment, mac))?.egress()
+    }
+
+    /// Where `mac` lives.
+    #[inline]
+    pub fn destination(&self, segment: SegmentIndex, mac: Mac) -> Option<Destination> {
+        self.value(key(segment, mac))?.destination()
+    }
+
+    #[inline]
+    fn value(&self, key: u64) -> Option<Value> {
+        // Nearly always it is the first that is looked at.
+        match self.entries[slot(key)].read(key) {
+            Some(value) => Some(value),
+            None => Some(self.find(key)?.1),
+        }
+    }
+
+    /// Where the vNIC lives whose contract an address belongs to.
+    pub fn pinned(&self, segment: SegmentIndex, mac: Mac) -> Option<Destination> {
+        let (_, value) = self.find(key(segment, mac))?;
+        value.destination().filter(|_| value.is_pinned())
+    }
+
+    /// Binds an address to its vNIC. Called by the control thread only, which
+    /// has checked that no other vNIC of this host owns it. What was learned makes room for it.
+    ///
+    /// # Errors
+    /// [`NotLearned::Full`] where all around it are pinned; [`NotLearned::Pinned`] for a peer, where it is the address of
+    /// a vNIC of this host.
+    pub fn pin(&self, segment: SegmentIndex, mac: Mac, to: impl Into<Destination>) -> Result<(), NotLearned> {
+        let (key, to) = (key(segment, mac), to.into());
+        let entry = loop {
+            let entry = self.claim(key).or_else(|| self.evict(key)).ok_or(NotLearned::Full)?;
+            let Some(before) = entry.read(key) else { continue };
+            let is_ours = before.is_pinned() && before.destination().is_some_and(|at| at.port().is_some());
+            if is_ours && to.port().is_none() {
+                return Err(NotLearned::Pinned);
+            }
+            // Not in the middle of a removal, which is two stores long.
+            if before != Value::REMOVING && self.set(entry, key, before, Value::pinned(to)) {
+                self.count_out(before);
+                break entry;
+            }
+            std::thread::yield_now();
+        };
+        // A worker may have learned it at another place meanwhile.
+        let others = self.probes(key).filter(|other| !std::ptr::eq(*other, entry));
+        for (other, value) in others.filter_map(|other| Some((other, other.read(key)?))) {
+            if value.is_learned() {
+                self.remove(other, value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an address bound by [`Fdb::pin`] to `to`; one that is bound elsewhere by now stays.
+    pub fn unpin(&self, segment: SegmentIndex, mac: Mac, to: impl Into<Destination>) {
+        if let Some((entry, value)) = self.find(key(segment, mac))
+            && value == Value::pinned(to.into())
+        {
+            self.remove(entry, value);
+        }
+    }
+
+    /// Notes that `mac` was seen behind `from` at `now` seconds.
+    ///
+    /// # Errors
+    /// [`NotLearned::Pinned`] where its contract says that it lives elsewhere; [`NotLearned::Full`].
+    #[inline]
+    pub fn learn(
+        &self,
+        segment: SegmentIndex,
+        mac: Mac,
+        from: impl Into<Destination>,
+        now: u32,
+    ) -> Result<(), NotLearned> {
+        let (key, from) = (key(segment, mac), from.into());
+        let fresh = Value::learned(from, now);
+        if let Some((entry, value)) = self.find(key) {
+            if value.is(from) {
+                if value.seconds() != now && !value.is_pinned() {
+                    entry.replace(value, fresh);
+                }
+                return Ok(());
+            }
+            if value.is_pinned() {
+                return Err(NotLearned::Pinned);
+            }
+        }
+        self.learn_anew(key, from, fresh)
+    }
+
+    fn learn_anew(&self, key: u64, from: Destination, fresh: Value) -> Result<(), NotLearned> {
+        if !self.has_room(from) {
+            return Err(NotLearned::Full);
+        }
+        let entry = self.claim(key).ok_or(NotLearned::Full)?;
+        // Another thread may be first, or be removing it: the next frame tells.
+        let Some(before) = entry.read(key).filter(|value| *value != Value::REMOVING) else { return Ok(()) };
+        if before.is_pinned() {
+            return Err(NotLearned::Pinned);
+        }
+        // First, so that it is never counted out before.
+        self.count_in(from);
+        let learned = self.set(entry, key, before, fresh);
+        self.count_out(if learned { before } else { fresh });
+        Ok(())
+    }
+
+    /// Removes what was learned before `oldest` seconds.
+    pub fn sweep(&self, oldest: u32) {
+        self.remove_learned(|value| value.seconds() < oldest);
+    }
+
+    /// Removes what was learned behind a port, with the peers of its link; or behind one peer.
+    pub fn forget(&self, gone: impl Into<Destination>) {
+        match gone.into() {
+            Destination::Port(port) => self.remove_learned(|value| value.egress() == Some(port)),
+            peer @ Destination::Peer { .. } => self.remove_learned(|value| value.is(peer)),
+        }
+    }
+
+    /// Everything learned: segment, address, where it lives, when it was seen last (seconds).
+    pub fn learned_addresses(&self) -> Vec<(SegmentIndex, Mac, Destination, u32)> {
+        let one = |entry: &Entry| {
+            let key = entry.key.load(Ordering::Acquire);
+            let value = entry.read(key)?;
+            if key == EMPTY || key == GONE || value.is_pinned() {
+                return None;
+            }
+            let ([a, b, c, d], [e, f]) = ((key as u32).to_ne_bytes(), ((key >> 32) as u16).to_ne_bytes());
+            let segment = SegmentIndex((key >> 48) as u16 - 1);
+            Some((segment, Mac([a, b, c, d, e, f]), value.destination()?, value.seconds()))
+        };
+        self.entries.iter().filter_map(one).collect()
+    }
+
+    /// Addresses learned behind a port, with the peers of its link; or behind one peer.
+    pub fn learned(&self, behind: impl Into<Destination>) -> u32 {
+        match behind.into() {
+            Destination::Port(port) => self.ports[usize::from(port)].load(Ordering::Relaxed),
+            Destination::Peer { peer, .. } => self.peers[usize::from(peer.get())].load(Ordering::Relaxed),
+        }
+    }
+
+    fn probes(&self, key: u64) -> impl Iterator<Item = &Entry> {
+        let start = slot(key);
+        (0..PROBES).map(move |i| &self.entries[(start + i) % SLOTS])
+    }
+
+    /// Out of line: a lookup seldom needs it.
+    #[inline(never)]
+    fn find(&self, key: u64) -> Option<(&Entry, Value)> {
+        for entry in self.probes(key) {
+            let found = entry.key.load(Ordering::Acquire);
+            if found == key {
+                let value = entry.value();
+                return (entry.key.load(Ordering::Acquire) == key).then_some((entry, value));
+            }
+            if found == EMPTY {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn claim(&self, key: u64) -> Option<&Entry> {
+        if let Some((entry, _)) = self.find(key) {
+            return Some(entry);
+        }
+        self.probes(key).find(|entry| {
+            let found = entry.key.load(Ordering::Acquire);
+            let free = found == EMPTY || found == GONE;
+            let claim = |from| entry.key.compare_exchange(from, key, Ordering::AcqRel, Ordering::Acquire);
+            free && claim(found).is_ok_and(|_| true) || entry.key.load(Ordering::Acquire) == key
+        })
+    }
+
+    /// Clears learned addresses around `key` until it has a place.
+    fn evict(&self, key: u64) -> Option<&Entry> {
+        for entry in self.probes(key) {
+            let value = entry.value();
+            if value.is_learned() && self.remove(entry, value) {
+                // Another thread may learn an address into the gap; the next is tried then.
+                if let Some(claimed) = self.claim(key) {
+                    return Some(claimed);
+                }
+            }
+        }
+        None
+    }
+
+    fn remove_learned(&self, which: impl Fn(Value) -> bool) {
+        self.entries.iter().for_each(|entry| self.remove_if_learned(entry, &which));
+    }
+
+    fn remove_if_learned(&self, entry: &Entry, which: impl Fn(Value) -> bool) {
+        let value = entry.value();
+        if value.is_learned() && which(value) {
+            self.remove(entry, value);
+        }
+    }
+
+    /// Removes an entry, if it has this value, which leads somewhere.
+    fn remove(&self, entry: &Entry, value: Value) -> bool {
+        // The value goes first: a reader that still matches the key finds that it leads nowhere.
+        let removed = entry.replace(value, Value::REMOVING);
+        if removed {
+            entry.key.store(GONE, Ordering::Release);
+            let number = self.removed.fetch_add(1, Ordering::Relaxed) + 1;
+            entry.value.store(Value::removed(number).0, Ordering::Release);
+            self.count_out(value);
+        }
+        removed
+    }
+
+    /// Gives the entry of `key` another value than `before`, which was read from it.
+    fn set(&self, entry: &Entry, key: u64, before: Value, after: Value) -> bool {
+        // Another key may have taken the place, learned behind the same port in the same second: it gets it back. Where it
+        // does not, this one was there, and is gone already.
+        let is_ours = || entry.key.load(Ordering::Acquire) == key || !entry.replace(after, before);
+        entry.replace(before, after) && is_ours()
+    }
+
+    fn has_room(&self, from: Destination) -> bool {
+        let link = self.learned(from.egress());
+        match from {
+            Destination::Port(_) => link < LEARNED_PER_PORT,
+            Destination::Peer { .. } => link < LEARNED_PER_LINK && self.learned(from) < LEARNED_PER_PEER,
+        }
+    }
+
+    fn count_in(&self, to: Destination) {
+        self.counts(to).for_each(|count| _ = count.fetch_add(1, Ordering::Relaxed));
+    }
+
+    fn count_out(&self, value: Value) {
+        if let Some(to) = value.destination().filter(|_| !value.is_pinned()) {
+            self.counts(to).for_each(|count| _ = count.fetch_sub(1, Ordering::Relaxed));
+        }
+    }
+
+    fn counts(&self, to: Destination) -> impl Iterator<Item = &AtomicU32> {
+        let peer = match to {
+            Destination::Port(_) => None,
+            Destination::Peer { peer, .. } => Some(&self.peers[usize::from(peer.get())]),
+        };
+        std::iter::once(&self.ports[usize::from(to.egress())]).chain(peer)
+    }
+}
