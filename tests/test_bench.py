@@ -3,11 +3,26 @@
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from harness import machine, measure, page, plot, report, traffic
-from harness.model import Contender, Figure, Json, Plot, Result, Sample, Scene, Series, Target, Window
+from harness.model import (
+    Contender,
+    Figure,
+    Json,
+    Machine,
+    Plot,
+    Result,
+    Sample,
+    Scene,
+    Series,
+    Target,
+    Window,
+)
+from scenes import stalls
 
 NEAR, FAR = (45.0, 46.0), (180.0, 190.0)
 
@@ -207,3 +222,30 @@ def test_hugepages_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert int(pages.read_text()) == 8
     with machine.hugepages(4) as count:
         assert count == 8
+
+
+def test_ports_go_to_workers_in_turn() -> None:
+    """A pair is on one worker or on two by the place of its ports; no load takes more ports than it has."""
+    assert stalls.Case(2, False, 1, 64, False).ports == 4, "a receiver two after its sender"
+    assert stalls.Case(2, True, 1, 64, False).ports == 2
+    assert stalls.Case(4, False, 5, 64, False).ports == 16
+    assert stalls.Case(1, False, 8, 64, False).ports == 16
+
+
+def test_receivers_have_a_core_of_their_own_where_there_is_one() -> None:
+    """Of two cores the second worker has the generator's."""
+    four = SimpleNamespace(cpus=(0, 1, 2, 3), generator_cpu=2, switch_cpu=3)
+    assert stalls.placed(cast(Machine, four), 2) == stalls.Cpus("3,1", 0)
+    assert stalls.placed(cast(Machine, four), 1) == stalls.Cpus("3", 1)
+    two = SimpleNamespace(cpus=(0, 1), generator_cpu=0, switch_cpu=1)
+    assert stalls.placed(cast(Machine, two), 2) == stalls.Cpus("1,0", None)
+    assert {case.workers for case in stalls.cases(cast(Machine, four), quick=False)} == {1, 2}
+
+
+def test_drops_are_told_since_the_round_began() -> None:
+    """By reason, of all senders together."""
+    before = {"a": {"ring_share": 3}}
+    assert stalls.more(before, {"a": {"ring_share": 5, "vlan": 1}, "b": {"ring_share": 4}}) == {
+        "ring_share": 6,
+        "vlan": 1,
+    }

@@ -240,10 +240,18 @@ class Context:
     """Closed after the scene, however it ends (also by ctrl-C). Whatever is started is entered here."""
     say: Callable[[str], None]
     """One line of progress, on standard error."""
+    times: int = 1
+    """How many times as often as usual to repeat: for a longer run."""
+    only: str = ""
+    """Only cases whose names contain this; scenes of many cases ask `wants`."""
+
+    def wants(self, case: str) -> bool:
+        """Whether `case` is to be measured."""
+        return self.only in case
 
     def rounds(self, full: int) -> int:
-        """How often to repeat: `full`, in a quick run 1."""
-        return 1 if self.quick else full
+        """How often to repeat: `full`, or as many times as often as asked for; in a quick run 1."""
+        return 1 if self.quick else full * self.times
 
     def seconds(self, full: float) -> float:
         """How long a window is: `full`, in a quick run at most 0.5."""
@@ -263,6 +271,8 @@ class Scene:
     order: int
     """Position on the page."""
     run: Callable[[Context], Result]
+    has_cases: bool = False
+    """It asks `Context.wants` for each of its cases."""
 
 
 class Missing(Exception):

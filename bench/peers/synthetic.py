@@ -52,12 +52,14 @@ class Synthetic:
     """A switch and an agent of its own, and synthetic guests on it. Ends with `context.cleanup`."""
 
     def __init__(self, context: Context, *, cpus: str = "") -> None:
-        """`cpus`: those of the workers, as in `--cpus`; one worker on the machine's `switch_cpu` without."""
+        """`cpus`: one for each worker, as in `--cpus`; one worker on the machine's `switch_cpu` without."""
         self.binary = context.tidegate.with_name("tidegate-bench")
         if not self.binary.exists():
             raise Missing(f"{self.binary} is missing: cargo build --release")
         self.machine = context.machine
-        self.host = Host(context.folder, switch_options=("--cpus", cpus or str(self.machine.switch_cpu)))
+        cpus = cpus or str(self.machine.switch_cpu)
+        workers = str(len(cpus.split(",")))
+        self.host = Host(context.folder, switch_options=("--workers", workers, "--cpus", cpus))
         context.cleanup.callback(self.host.stop)
         for thread in threads(self.host.switch.pid):
             # Without the right to it, the windows say what was taken away.
@@ -75,10 +77,10 @@ class Synthetic:
         self.contracts = self.host.file(contracts)
         self.host.cli("apply", "--prune", "-f", self.contracts)
 
-    def longest_loop_us(self) -> float:
-        """The longest loop of any worker since the switch was started."""
+    def workers(self) -> list[Json]:
+        """What the switch says of each of its workers."""
         workers: list[Json] = json.loads(self.host.get("/v1/host"))["workers"]
-        return float(max(worker["longest_loop_ns"] for worker in workers)) / 1e3
+        return workers
 
     def run(self, *arguments: str | float, timeout: float = TIMEOUT_S) -> Json:
         """`tidegate-bench ARGUMENTS` on the contracts in force; what it measured."""

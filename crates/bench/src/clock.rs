@@ -38,7 +38,7 @@ pub fn keep_off(cpus: &[usize]) {
     let _ = sched_setaffinity(None, &set);
 }
 
-/// How long threads were ready and did not run, as their schedstat says.
+/// How long threads were ready and did not run, and how long they ran, as their schedstat says.
 #[derive(Debug)]
 pub struct Taken(Vec<(PathBuf, File)>);
 
@@ -87,16 +87,28 @@ impl Taken {
     /// A thread ended, or its file is not as documented (Documentation/scheduler/sched-stats.rst in the
     /// kernel's sources): three numbers, of which this is the second.
     pub fn read(&self) -> io::Result<u64> {
-        self.0.iter().map(|(path, file)| waited(file).map_err(|error| at(path, error))).sum()
+        self.sum(1)
+    }
+
+    /// Nanoseconds for which the threads ran, since they began.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); this is the first number.
+    pub fn ran(&self) -> io::Result<u64> {
+        self.sum(0)
+    }
+
+    fn sum(&self, which: usize) -> io::Result<u64> {
+        self.0.iter().map(|(path, file)| number(file, which).map_err(|error| at(path, error))).sum()
     }
 }
 
-fn waited(file: &File) -> io::Result<u64> {
+fn number(file: &File, which: usize) -> io::Result<u64> {
     let mut text = [0; 128];
     let len = file.read_at(&mut text, 0)?;
     let words = std::str::from_utf8(&text[..len]).ok();
-    let second = words.and_then(|text| text.split_whitespace().nth(1)?.parse().ok());
-    second.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no second number"))
+    let number = words.and_then(|text| text.split_whitespace().nth(which)?.parse().ok());
+    number.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "fewer numbers than documented"))
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -117,13 +129,13 @@ mod tests {
         const NAME: &str = "counts-on";
         let counts = || {
             for taken in [Taken::here().unwrap(), Taken::of(std::process::id(), NAME).unwrap()] {
-                let before = taken.read().unwrap();
+                let before = (taken.read().unwrap(), taken.ran().unwrap());
                 std::thread::yield_now();
-                assert!(taken.read().unwrap() >= before);
+                assert!(taken.read().unwrap() >= before.0 && taken.ran().unwrap() >= before.1);
             }
         };
         std::thread::Builder::new().name(NAME.to_owned()).spawn(counts).unwrap().join().unwrap();
-        assert_eq!(Taken::nobody().read().unwrap(), 0);
+        assert_eq!((Taken::nobody().read().unwrap(), Taken::nobody().ran().unwrap()), (0, 0));
         let error = Taken::of(std::process::id(), "no such thread").unwrap_err();
         assert!(error.to_string().contains("no such thread"), "{error}");
     }

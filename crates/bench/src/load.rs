@@ -63,6 +63,32 @@ impl Watch {
     pub fn read(&self) -> io::Result<(u64, u64)> {
         Ok((self.generator.read()?, self.switch.read()?))
     }
+
+    /// How long the switch's workers ran so far, ns.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn switch_ran(&self) -> io::Result<u64> {
+        self.switch.ran()
+    }
+}
+
+/// A time in which all goes on alike.
+#[derive(Clone, Copy, Debug)]
+pub struct Phase {
+    /// Its end, CLOCK_MONOTONIC, ns.
+    pub until: u64,
+    /// A receiver that takes nothing and gives no buffers meanwhile.
+    pub stalled: Option<usize>,
+}
+
+/// What guests did so far.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    /// When that was, CLOCK_MONOTONIC, ns.
+    pub at: u64,
+    /// Frames of each that the switch gave back, and those it received.
+    pub guests: Vec<(u64, u64)>,
 }
 
 /// Guests, and which of them send and receive.
@@ -83,22 +109,26 @@ impl Load {
         }
     }
 
-    /// Runs for `time` while receiver `stalled` takes nothing and gives no buffers; returns the frames that
-    /// the switch gave back to senders, and those that were received, and the nanoseconds that took.
-    pub fn phase(&mut self, time: Duration, stalled: Option<usize>) -> (u64, u64, u64) {
-        let sent = |guests: &[Guest]| guests.iter().map(|guest| guest.sent).sum::<u64>();
-        let (start, sent_before, received_before) =
-            (clock::now(), sent(&self.guests), self.received().frames);
-        let end = start + time.as_nanos() as u64;
-        let mut now = start;
-        while now < end {
-            self.senders.iter().for_each(|sender| self.guests[*sender].refill());
-            for receiver in self.receivers.iter().filter(|receiver| Some(**receiver) != stalled) {
-                self.guests[*receiver].drain();
+    /// Runs from phase to phase; returns what each guest sent and received until the begin of the first, and
+    /// until the end of each.
+    pub fn phases(&mut self, phases: &[Phase]) -> Vec<Counts> {
+        let mut counts = vec![self.counts(clock::now())];
+        for Phase { until, stalled } in phases {
+            let mut now = 0;
+            while now < *until {
+                self.senders.iter().for_each(|sender| self.guests[*sender].refill());
+                for receiver in self.receivers.iter().filter(|receiver| Some(**receiver) != *stalled) {
+                    self.guests[*receiver].drain();
+                }
+                now = clock::now();
             }
-            now = clock::now();
+            counts.push(self.counts(now));
         }
-        (sent(&self.guests) - sent_before, self.received().frames - received_before, now - start)
+        counts
+    }
+
+    fn counts(&self, at: u64) -> Counts {
+        Counts { at, guests: self.guests.iter().map(|guest| (guest.sent, guest.received.frames)).collect() }
     }
 
     /// Looks at every ring once. Returns when it began with the receivers, when it had looked, and the

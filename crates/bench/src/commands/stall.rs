@@ -1,32 +1,41 @@
 //! `tidegate-bench stall`: pairs of ports at full load, and one receiver that stalls.
 //!
 //! ```text
-//!  one round:   before ────────▶│ stall │ settle ▶│ after ───────────▶
-//!               all send        │ receiver 1 gives no buffers        all send
+//!  one round:   before ────────▶│ stall │ 100 ms ▶│ after ───────────▶
+//!               all send        │ the first receiver gives no buffers  all send
+//!
+//!  senders:   thread on --cpu           ┐ one thread for both
+//!  receivers: thread on --sink-cpu      ┘ without --sink-cpu
 //! ```
 //!
-//! What a stall costs while it lasts is its receiver's own affair. What is measured is what it leaves
-//! behind: throughput and losses before the stall, and from 100 ms after it on.
+//! What a stall costs while it lasts is its receiver's own affair. What is measured is what the others have
+//! of it, and what it leaves behind: throughput and losses before, during and after it.
 
 use super::{Outcome, ring};
+use crate::clock::{self, Taken};
 use crate::frames::Size;
 use crate::guest::{Guest, Rings};
-use crate::load::{Load, Watch, median};
+use crate::load::{Counts, Load, Phase, Watch, median};
 use crate::scene::Scene;
 use serde::Serialize;
+use std::io;
 use std::time::Duration;
 
 /// After a stall the switch has so long to be as it was before.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Traffic before the first round.
-const WARM_UP: Duration = Duration::from_millis(300);
+const WARM_UP: Duration = Duration::from_millis(200);
 
 /// Arguments of `stall`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Pairs of ports: the first of the file sends to the second, the third to the fourth
+    /// Pairs of ports
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     pairs: u16,
+    /// A port sends to the one that comes so many after it in the file. The switch gives ports to its W workers in
+    /// turn: 1 is a port of another worker, W one of the same
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    stride: u16,
     /// Bytes of a frame without FCS, 42 to 9014
     #[arg(long, value_name = "BYTES", default_value = "1518")]
     frame: Size,
@@ -36,7 +45,10 @@ pub struct Args {
     /// Packed virtqueues instead of split ones
     #[arg(long)]
     packed: bool,
-    /// How long the first receiver stalls in each round, s
+    /// CPU of a thread of its own for the receivers
+    #[arg(long, value_name = "N")]
+    sink_cpu: Option<usize>,
+    /// How long the first receiver stalls in each round, s; 0: not at all
     #[arg(long, value_name = "S", default_value = "0.005", value_parser = super::seconds)]
     stall: Duration,
     /// Rounds
@@ -51,6 +63,7 @@ pub struct Args {
 #[derive(Debug, Serialize)]
 pub struct Report {
     pairs: u16,
+    stride: u16,
     frame: String,
     ring: u16,
     packed: bool,
@@ -58,8 +71,13 @@ pub struct Report {
     rounds: Vec<Round>,
     /// Medians over the rounds.
     before_frames_per_second: f64,
+    during_frames_per_second: f64,
+    soon_frames_per_second: f64,
     after_frames_per_second: f64,
-    /// Of all frames sent before stalls, and after them, those that did not arrive.
+    /// Frames received for each second of CPU time of the switch's workers; 0 where the caller did not say which
+    /// process that is.
+    frames_per_cpu_second: f64,
+    /// Of all frames sent before stalls, and from 100 ms after them on, those that did not arrive.
     before_lost_percent: f64,
     after_lost_percent: f64,
 }
@@ -68,10 +86,16 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 struct Round {
     before: Part,
-    /// The stall, and what the switch has to settle.
-    stalled: Part,
+    /// While the first receiver stalls, and in the 100 ms after that.
+    during: Part,
+    soon: Part,
     after: Part,
-    /// As in the windows of `forward`.
+    /// Frames lost in the stall and in the 100 ms after it: those to the receiver that stalls, and the others.
+    lost_at_stalled: i64,
+    lost_at_others: i64,
+    /// Frames in the whole round for each second that the switch's workers ran.
+    frames_per_cpu_second: f64,
+    /// As in the windows of `forward`; of both threads of the generator.
     taken_ns: u64,
     switch_taken_ns: u64,
 }
@@ -85,19 +109,26 @@ struct Part {
 }
 
 impl Part {
-    fn new((sent, received, ns): (u64, u64, u64)) -> Self {
-        Self { sent, received, seconds: ns as f64 / 1e9 }
+    fn per_second(self) -> f64 {
+        self.received as f64 / self.seconds.max(1e-9)
     }
 
-    fn per_second(self) -> f64 {
-        self.received as f64 / self.seconds
+    /// Frames under way at the ends of a part count as one of both.
+    fn lost(self) -> i64 {
+        self.sent as i64 - self.received as i64
     }
 }
 
-/// Of all that was sent, what did not arrive, %. Frames under way at the ends of a part count as one of both.
+/// Of all that was sent, what did not arrive, %.
 fn lost(parts: impl Iterator<Item = Part>) -> f64 {
-    let (sent, received) = parts.fold((0, 0), |sum, part| (sum.0 + part.sent, sum.1 + part.received));
-    (sent as f64 - received as f64) / (sent as f64).max(1.0) * 100.0
+    let (sent, lost) = parts.fold((0, 0), |sum, part| (sum.0 + part.sent, sum.1 + part.lost()));
+    lost as f64 / (sent as f64).max(1.0) * 100.0
+}
+
+/// Sender and receiver of each pair, by their place in the file: blocks of `stride` senders and as many receivers.
+fn pairs(count: usize, stride: usize) -> Vec<(usize, usize)> {
+    let sender = |pair: usize| pair / stride * 2 * stride + pair % stride;
+    (0..count).map(|pair| (sender(pair), sender(pair) + stride)).collect()
 }
 
 impl Report {
@@ -105,7 +136,8 @@ impl Report {
     pub fn table(&self) -> String {
         let mut text = format!(
             "{} pairs, {} bytes, {} rings of {}, a stall of {:.0} ms in each round\n\
-             before: {:.3} Mpps, lost {:.3} %; from 100 ms after it: {:.3} Mpps, lost {:.3} %\n",
+             before: {:.3} Mpps, lost {:.3} %; from 100 ms after it: {:.3} Mpps, lost {:.3} %\n\
+             {:.3} million frames for a second of the switch's CPU time\n",
             self.pairs,
             self.frame,
             if self.packed { "packed" } else { "split" },
@@ -115,19 +147,103 @@ impl Report {
             self.before_lost_percent,
             self.after_frames_per_second / 1e6,
             self.after_lost_percent,
+            self.frames_per_cpu_second / 1e6,
         );
-        text += "before Mpps  after Mpps  lost in and after the stall  taken us  of the switch us\n";
+        text +=
+            "   Mpps: before  during    soon   after   lost: stalled  others   taken us  of the switch us\n";
         for round in &self.rounds {
+            let mpps = |part: Part| part.per_second() / 1e6;
             text += &format!(
-                "{:11.3} {:11.3} {:28} {:9} {:17}\n",
-                round.before.per_second() / 1e6,
-                round.after.per_second() / 1e6,
-                round.stalled.sent.saturating_sub(round.stalled.received),
+                "{:15.3} {:7.3} {:7.3} {:7.3} {:15} {:7} {:10} {:17}\n",
+                mpps(round.before),
+                mpps(round.during),
+                mpps(round.soon),
+                mpps(round.after),
+                round.lost_at_stalled,
+                round.lost_at_others,
                 round.taken_ns / 1000,
                 round.switch_taken_ns / 1000,
             );
         }
         text.trim_end().to_owned()
+    }
+}
+
+/// Senders and receivers of pairs: pair `n` is the `n`th sender and the `n`th receiver.
+struct Both {
+    senders: Load,
+    receivers: Load,
+    /// CPU of the receivers' thread; none where one thread drives both.
+    sink_cpu: Option<usize>,
+}
+
+impl Both {
+    /// All guests, connected; the senders' rings are full.
+    fn connect(scene: &Scene, args: &Args) -> Outcome<Self> {
+        let pairs = pairs(args.pairs.into(), args.stride.into());
+        let vnics = scene.first(pairs.iter().map(|(_, receiver)| receiver + 1).max())?;
+        let rings = Rings { size: args.ring, packed: args.packed };
+        let connect = |port: usize| Guest::connect(&vnics[port], rings, args.frame, args.frame.buffer());
+        let (mut senders, mut receivers) = (Vec::new(), Vec::new());
+        for (sender, receiver) in &pairs {
+            let (mut from, to) = (connect(*sender)?, connect(*receiver)?);
+            let (source, destination) = (from.mac(), to.mac());
+            from.load(|_| args.frame.build(destination, source, *sender as u16));
+            senders.push(from);
+            receivers.push(to);
+        }
+        let all = (0..pairs.len()).collect::<Vec<_>>();
+        Ok(Self {
+            senders: Load { guests: senders, senders: all.clone(), receivers: Vec::new() },
+            receivers: Load { guests: receivers, senders: Vec::new(), receivers: all },
+            sink_cpu: args.sink_cpu,
+        })
+    }
+
+    /// Goes through `phases`; returns the counts of senders and receivers, and for how long the receivers' thread
+    /// was ready to run and did not, ns.
+    fn phases(&mut self, phases: &[Phase]) -> io::Result<(Vec<Counts>, Vec<Counts>, u64)> {
+        let Self { senders, receivers, sink_cpu } = self;
+        let Some(cpu) = *sink_cpu else {
+            return Ok(Self::by_turns(senders, receivers, phases));
+        };
+        std::thread::scope(|scope| {
+            let sink = scope.spawn(move || {
+                clock::pin(cpu)?;
+                let taken = Taken::here()?;
+                let before = taken.read()?;
+                let counts = receivers.phases(phases);
+                Ok::<_, io::Error>((counts, taken.read()? - before))
+            });
+            let sent = senders.phases(phases);
+            let (received, taken) = sink.join().expect("it does not panic")?;
+            Ok((sent, received, taken))
+        })
+    }
+
+    /// The same on this thread.
+    fn by_turns(
+        senders: &mut Load,
+        receivers: &mut Load,
+        phases: &[Phase],
+    ) -> (Vec<Counts>, Vec<Counts>, u64) {
+        let pairs = senders.guests.len();
+        let mut all = Load {
+            guests: senders.guests.drain(..).chain(receivers.guests.drain(..)).collect(),
+            senders: (0..pairs).collect(),
+            receivers: (pairs..2 * pairs).collect(),
+        };
+        let stalled = |phase: &Phase| Phase { stalled: phase.stalled.map(|port| port + pairs), ..*phase };
+        let counts = all.phases(&phases.iter().map(stalled).collect::<Vec<_>>());
+        receivers.guests = all.guests.split_off(pairs);
+        senders.guests = all.guests;
+        let part = |range: std::ops::Range<usize>| {
+            counts
+                .iter()
+                .map(|all| Counts { at: all.at, guests: all.guests[range.clone()].to_vec() })
+                .collect()
+        };
+        (part(0..pairs), part(pairs..2 * pairs), 0)
     }
 }
 
@@ -139,51 +255,74 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
             format!("a round of {:?} is too short for a stall of {:?}", args.round, args.stall).into()
         );
     }
-    let vnics = scene.first(Some(2 * usize::from(args.pairs)))?;
-    let rings = Rings { size: args.ring, packed: args.packed };
-    let connect = |vnic| Guest::connect(vnic, rings, args.frame, args.frame.buffer());
-    let mut guests = vnics.iter().map(connect).collect::<Result<Vec<_>, _>>()?;
-    for sender in (0..guests.len()).step_by(2) {
-        let (from, to) = (guests[sender].mac(), guests[sender + 1].mac());
-        guests[sender].load(|_| args.frame.build(to, from, sender as u16));
-    }
-    let ports = 0..guests.len();
-    let (senders, receivers) = (ports.clone().step_by(2).collect(), ports.skip(1).step_by(2).collect());
-    let mut load = Load { guests, senders, receivers };
-    load.start();
-    load.run(WARM_UP);
+    let mut both = Both::connect(scene, args)?;
+    both.senders.start();
+    let soon = |time: Duration| clock::now() + time.as_nanos() as u64;
+    both.phases(&[Phase { until: soon(WARM_UP), stalled: None }])?;
+    let lengths = [(rest, None), (args.stall, Some(0)), (SETTLE, None), (rest, None)];
     let mut rounds = Vec::new();
     for _ in 0..args.rounds {
-        let taken = watch.read()?;
-        let before = Part::new(load.phase(rest, None));
-        let (sent, received, ns) = load.phase(args.stall, Some(1));
-        let (more_sent, more_received, more_ns) = load.phase(SETTLE, None);
-        let stalled = Part::new((sent + more_sent, received + more_received, ns + more_ns));
-        let after = Part::new(load.phase(rest, None));
-        let now = watch.read()?;
-        rounds.push(Round {
-            before,
-            stalled,
-            after,
-            taken_ns: now.0 - taken.0,
-            switch_taken_ns: now.1 - taken.1,
+        let (taken, ran) = (watch.read()?, watch.switch_ran()?);
+        let mut until = clock::now();
+        let phases = lengths.map(|(length, stalled)| {
+            until += length.as_nanos() as u64;
+            Phase { until, stalled }
         });
+        let (sent, received, taken_of_sink) = both.phases(&phases)?;
+        let (now, ran) = (watch.read()?, watch.switch_ran()? - ran);
+        let taken = (now.0 - taken.0 + taken_of_sink, now.1 - taken.1);
+        rounds.push(Round::new(&sent, &received, taken, ran));
     }
     if rounds.iter().all(|round| round.before.received == 0) {
         return Err("no frame arrived: are these contracts in force, in one segment?".into());
     }
+    let rate = |of: fn(&Round) -> Part| median(rounds.iter().map(|round| of(round).per_second()));
     Ok(Report {
         pairs: args.pairs,
+        stride: args.stride,
         frame: args.frame.to_string(),
         ring: args.ring,
         packed: args.packed,
         stall_seconds: args.stall.as_secs_f64(),
-        before_frames_per_second: median(rounds.iter().map(|round| round.before.per_second())),
-        after_frames_per_second: median(rounds.iter().map(|round| round.after.per_second())),
+        before_frames_per_second: rate(|round| round.before),
+        during_frames_per_second: rate(|round| round.during),
+        soon_frames_per_second: rate(|round| round.soon),
+        after_frames_per_second: rate(|round| round.after),
+        frames_per_cpu_second: median(rounds.iter().map(|round| round.frames_per_cpu_second)),
         before_lost_percent: lost(rounds.iter().map(|round| round.before)),
         after_lost_percent: lost(rounds.iter().map(|round| round.after)),
         rounds,
     })
+}
+
+impl Round {
+    /// From the counts at the begin of a round and at the end of each of its parts, the time `taken` from the
+    /// generator and from the switch, and that for which the switch's workers `ran`, ns.
+    fn new(sent: &[Counts], received: &[Counts], taken: (u64, u64), ran: u64) -> Self {
+        let part = |from: usize, to: usize, pairs: std::ops::Range<usize>| {
+            let sum = |at: &Counts, of: fn(&(u64, u64)) -> u64| {
+                at.guests[pairs.clone()].iter().map(of).sum::<u64>()
+            };
+            Part {
+                sent: sum(&sent[to], |guest| guest.0) - sum(&sent[from], |guest| guest.0),
+                received: sum(&received[to], |guest| guest.1) - sum(&received[from], |guest| guest.1),
+                seconds: (received[to].at - received[from].at) as f64 / 1e9,
+            }
+        };
+        let all = 0..sent[0].guests.len();
+        let whole = part(0, 4, all.clone());
+        Self {
+            before: part(0, 1, all.clone()),
+            during: part(1, 2, all.clone()),
+            soon: part(2, 3, all.clone()),
+            after: part(3, 4, all.clone()),
+            lost_at_stalled: part(1, 3, 0..1).lost(),
+            lost_at_others: part(1, 3, 1..all.end).lost(),
+            frames_per_cpu_second: if ran > 0 { whole.received as f64 / (ran as f64 / 1e9) } else { 0.0 },
+            taken_ns: taken.0,
+            switch_taken_ns: taken.1,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -196,5 +335,30 @@ mod tests {
         assert_eq!(lost([part(100, 90), part(100, 100)].into_iter()), 5.0);
         assert_eq!(lost(std::iter::empty()), 0.0);
         assert_eq!(part(0, 100).per_second(), 200.0);
+    }
+
+    /// Ports go to the workers in turn: port `n` is worker `n % 2`'s.
+    #[test]
+    fn the_stride_says_whose_the_receiver_is() {
+        assert_eq!(pairs(3, 1), [(0, 1), (2, 3), (4, 5)], "each on both workers");
+        assert_eq!(pairs(3, 2), [(0, 2), (1, 3), (4, 6)], "each on one worker, by turns");
+        assert_eq!(pairs(5, 4)[4], (8, 12));
+    }
+
+    #[test]
+    fn losses_are_told_apart_by_receiver() {
+        let at = |ms: u64, guests: [(u64, u64); 2]| Counts { at: ms * 1_000_000, guests: guests.into() };
+        let sent = [0, 100, 110, 200, 300].map(|n| at(n, [(10 * n, 0), (20 * n, 0)]));
+        let mut received = [0, 100, 110, 200, 300].map(|n| at(n, [(0, 10 * n), (0, 20 * n)]));
+        for (later, counts) in received.iter_mut().skip(2).enumerate() {
+            counts.guests[0].1 -= 60 + 40 * u64::from(later > 0);
+            counts.guests[1].1 -= 7;
+        }
+        let round = Round::new(&sent, &received, (1, 2), 300_000_000);
+        assert_eq!((round.lost_at_stalled, round.lost_at_others), (100, 7));
+        assert_eq!((round.before.received, round.before.lost(), round.after.lost()), (3000, 0, 0));
+        assert_eq!((round.during.lost(), round.soon.lost()), (67, 40));
+        assert!((round.frames_per_cpu_second - (9000.0 - 107.0) / 0.3).abs() < 1e-6);
+        assert!((round.before.per_second() - 30_000.0).abs() < 1e-6);
     }
 }
