@@ -15,6 +15,7 @@
 //! - [`frames`]: what they send
 //! - [`guest`], [`load`]: sending, receiving, counting
 //! - [`shares`]: what the counts say of fairness; pure
+//! - [`neighbours`]: honest guests, measured beside others
 //! - [`host`]: an agent and a switch of our own
 //! - [`kills`]: the guests of the measurement that kills
 //! - [`reliability`]: the file that docs/reliability.md is made of
@@ -29,6 +30,7 @@ mod guest;
 mod host;
 mod kills;
 mod load;
+mod neighbours;
 mod nic;
 mod reliability;
 mod scene;

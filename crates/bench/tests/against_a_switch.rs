@@ -109,6 +109,28 @@ fn addresses_behind_ports_are_learned_before_anything_is_counted() {
     assert!(error.contains("1 to 64 each"), "{error}");
 }
 
+/// By one thread, and with one for the receivers.
+#[test]
+fn a_port_sends_to_the_one_that_comes_a_stride_after_it() {
+    let scene = Scene::new(&["", "", "", ""]);
+    let cpus = rustix::thread::sched_getaffinity(None).unwrap();
+    let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| cpus.is_set(*cpu)).unwrap();
+    for (options, to) in [("--stride 2".to_owned(), "c"), (format!("--stride 1 --sink-cpu {cpu}"), "b")] {
+        let before = ["b", "c", "d"].map(|name| scene.delivered(name));
+        let report = scene.run(&format!("stall --pairs 1 --rounds 1 --round 0.4 {options}")).unwrap();
+        let round = &report["rounds"][0];
+        let received = |part: &str| round[part]["received"].as_u64().unwrap();
+        assert!(received("before") > 0 && received("after") > 0, "{report:#}");
+        assert_eq!(received("during"), 0, "the only receiver stalls");
+        for (name, before) in ["b", "c", "d"].into_iter().zip(before) {
+            let more = scene.delivered(name) - before;
+            let counted =
+                if name == to { received("before") + received("soon") + received("after") } else { 0 };
+            assert!(more >= counted && (more > 0) == (name == to), "{name} got {more}: {report:#}");
+        }
+    }
+}
+
 #[test]
 fn super_frames_arrive_whole_or_merged_and_are_compared() {
     let scene = Scene::new(&["", ""]);

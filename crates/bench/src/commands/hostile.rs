@@ -9,10 +9,8 @@
 
 use super::Outcome;
 use crate::clock;
-use crate::frames::{Size, UDP_HEADERS, VNET_HDR};
-use crate::guest::Guest;
 use crate::host::Host;
-use crate::load::median;
+use crate::neighbours::{Neighbours, Seen};
 use crate::reliability::{Part, Verdict};
 use clap::Args as ClapArgs;
 use serde::Serialize;
@@ -20,18 +18,11 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tidegate_contract::{Attach, Mac, Vnic};
 use tidegate_frontend::attack::{Attack, dial};
 use tidegate_frontend::front_end::{FrontEnd, Options};
 
 /// Pause between two frames of the voice, ns.
 const EVERY: u64 = 1_000_000;
-/// Where a voice frame says when it was due.
-const STAMP: usize = VNET_HDR + UDP_HEADERS;
-/// Bytes of a voice frame.
-const VOICE: usize = 200;
-/// Bytes of a bulk frame.
-const BULK: usize = 1514;
 /// Longest preparation of an attack.
 const PREPARED: Duration = Duration::from_secs(20);
 /// Pause between two visits.
@@ -87,17 +78,6 @@ struct Beside {
     last_error: String,
 }
 
-/// What neighbours had for a while.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Seen {
-    bulk_mbit: f64,
-    voice_p50_us: f64,
-    voice_p999_us: f64,
-    voice_worst_us: f64,
-    /// Voice frames that did not arrive within 10 ms.
-    late: u64,
-}
-
 /// Attacks and looks. `cpu` is where this thread was pinned to: it is the neighbours'.
 ///
 /// # Errors
@@ -142,7 +122,7 @@ fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>)
     if let Some(cpu) = cpu {
         clock::pin(cpu)?;
     }
-    let mut neighbours = Neighbours::connect(&host)?;
+    let mut neighbours = Neighbours::connect(&host, [0, 1, 2, 3].map(|n| (NAMES[n], mac(n))), EVERY)?;
     neighbours.measure(args.time / 4);
     let before = neighbours.measure(args.time);
 
@@ -204,96 +184,6 @@ fn visit(host: &Host, stop: &AtomicBool) -> Vec<Option<f64>> {
         std::thread::sleep(VISIT_EVERY);
     }
     visits
-}
-
-/// Two pairs of honest guests, on this thread.
-struct Neighbours {
-    bulk: Guest,
-    sink: Guest,
-    voice: FrontEnd,
-    ear: FrontEnd,
-    frame: Vec<u8>,
-}
-
-impl Neighbours {
-    fn connect(host: &Host) -> Outcome<Self> {
-        let guest = |n: usize| {
-            let vnic = vnic(NAMES[n], Mac(mac(n)), host.socket(NAMES[n]));
-            Guest::connect(&vnic, 1024, Size::Frame(BULK), 2048)
-        };
-        let (mut bulk, sink) = (guest(0)?, guest(1)?);
-        bulk.load(|flow| Size::Frame(BULK).build(Mac(mac(1)), Mac(mac(0)), flow));
-        bulk.start();
-        let front = |n: usize| FrontEnd::connect(host.socket(NAMES[n]), Options::default());
-        let frame = Size::Frame(VOICE).build(Mac(mac(3)), Mac(mac(2)), 0);
-        Ok(Self { bulk, sink, voice: front(2)?, ear: front(3)?, frame })
-    }
-
-    fn measure(&mut self, time: Duration) -> Seen {
-        let mut delays = Vec::with_capacity(time.as_millis() as usize + 1);
-        let (start, frames) = (clock::now(), self.sink.received.frames);
-        let end = start + time.as_nanos() as u64;
-        let (mut due, mut received, mut sent, mut now) = (start, Vec::new(), 0, start);
-        // Those that are on their way at the end are waited for, but not for ever.
-        while now < end || (delays.len() < sent && now < end + EVERY * 2000) {
-            self.bulk.refill();
-            self.sink.drain();
-            while due <= now && due < end {
-                self.frame[STAMP..STAMP + 8].copy_from_slice(&due.to_le_bytes());
-                // What finds no room is as late as can be.
-                if !self.voice.send(0, &self.frame) {
-                    delays.push(time.as_nanos() as u64);
-                }
-                sent += 1;
-                due += EVERY;
-            }
-            while self.ear.receive_into(0, &mut received) {
-                let stamp = received.get(STAMP..STAMP + 8).and_then(|bytes| bytes.try_into().ok());
-                let at = stamp.map_or(0, u64::from_le_bytes);
-                if received.len() == self.frame.len() && at >= start {
-                    delays.push(clock::now().saturating_sub(at));
-                }
-            }
-            now = clock::now();
-        }
-        delays.resize(sent.max(1), time.as_nanos() as u64);
-        delays.sort_unstable();
-        let at = |q: f64| delays[((delays.len() - 1) as f64 * q) as usize] as f64 / 1e3;
-        let bits = (self.sink.received.frames - frames) as f64 * BULK as f64 * 8.0;
-        Seen {
-            bulk_mbit: bits / ((now - start) as f64 / 1e3),
-            voice_p50_us: at(0.5),
-            voice_p999_us: at(0.999),
-            voice_worst_us: at(1.0),
-            late: delays.iter().filter(|delay| **delay > 10_000_000).count() as u64,
-        }
-    }
-}
-
-impl Seen {
-    /// In the middle of both; the worst of both.
-    fn mean(&self, other: &Self) -> Self {
-        let middle = |of: fn(&Self) -> f64| median([of(self), of(other)]);
-        Self {
-            bulk_mbit: middle(|seen| seen.bulk_mbit),
-            voice_p50_us: middle(|seen| seen.voice_p50_us),
-            voice_p999_us: middle(|seen| seen.voice_p999_us),
-            voice_worst_us: self.voice_worst_us.max(other.voice_worst_us),
-            late: self.late.max(other.late),
-        }
-    }
-}
-
-/// What a guest has to know of a vNIC.
-fn vnic(name: &str, mac: Mac, path: PathBuf) -> Vnic {
-    let toml = format!(
-        "[vnic.{name}]\nattach = {{ vhost-user = \"{}\" }}\nmac = \"{mac}\"\nsegment = 1\n",
-        path.display()
-    );
-    let document = tidegate_contract::parse(&toml, "hostile").expect("a contract");
-    let vnic = document.vnics.into_iter().next().expect("one vNIC").value;
-    debug_assert!(matches!(vnic.attach, Attach::VhostUser { .. }));
-    vnic
 }
 
 impl Report {

@@ -9,6 +9,7 @@ pub mod numbered;
 pub mod rates;
 pub mod stall;
 pub mod superframes;
+pub mod worker_share;
 
 use crate::clock;
 use crate::load::{Plan, Watch};
@@ -59,6 +60,8 @@ pub enum Command {
     Kills(kills::Args),
     /// What neighbours have beside front ends that mean harm; starts an agent and a switch itself
     Hostile(hostile::Args),
+    /// What a vNIC keeps of its worker beside ports that want all of it; starts an agent and a switch itself
+    WorkerShare(worker_share::Args),
     /// The loop that shares a NIC's link out among its functions; needs no contracts
     Nic(nic::Args),
 }
@@ -109,6 +112,9 @@ pub fn run(cli: &Cli) -> Outcome<String> {
     if let Command::Hostile(args) = &cli.command {
         return print(cli.json, &hostile::run(args, cli.cpu)?, hostile::Report::table);
     }
+    if let Command::WorkerShare(args) = &cli.command {
+        return print(cli.json, &worker_share::run(args, cli.cpu)?, worker_share::Report::table);
+    }
     if let Command::Nic(args) = &cli.command {
         return nic::run(cli.json, args);
     }
@@ -127,7 +133,7 @@ pub fn run(cli: &Cli) -> Outcome<String> {
             print(cli.json, &fairness::run(&scene, args, watch)?, fairness::Report::table)
         }
         Command::Numbered(args) => numbered::run(&scene, args),
-        Command::Kills(_) | Command::Hostile(_) | Command::Nic(_) => {
+        Command::Kills(_) | Command::Hostile(_) | Command::WorkerShare(_) | Command::Nic(_) => {
             unreachable!("they need no contracts, and were done before")
         }
     }
