@@ -19,6 +19,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of a descriptor: never used twice by one process.
 pub type Number = u64;
 
+/// A descriptor that a front end passed, or the process before. The session that handles its message, or goes on with its
+/// connection, has a clone until that is done, and [gives it up](super::errands) then: so no thread closes it because a
+/// message is refused.
+pub type Passed = Arc<OwnedFd>;
+
 /// A descriptor and its number. Clones share the descriptor: the thread that drops the last one closes it, which may
 /// take long.
 #[derive(Clone, Debug)]
@@ -27,7 +32,7 @@ pub struct Numbered(Arc<Owned>);
 #[derive(Debug)]
 struct Owned {
     number: Number,
-    fd: OwnedFd,
+    fd: Passed,
     _charge: Option<Charge>,
 }
 
@@ -36,19 +41,17 @@ impl Numbered {
     ///
     /// # Errors
     /// Its port has too many.
-    pub fn charged(fd: OwnedFd, account: &Account) -> Result<Self, (OwnedFd, Exceeded)> {
-        match account.charge(Amounts { descriptors: 1, ..Amounts::default() }) {
-            Ok(charge) => Ok(Self::new(fd, Some(charge))),
-            Err(exceeded) => Err((fd, exceeded)),
-        }
+    pub fn charged(fd: Passed, account: &Account) -> Result<Self, Exceeded> {
+        let charge = account.charge(Amounts { descriptors: 1, ..Amounts::default() })?;
+        Ok(Self::new(fd, Some(charge)))
     }
 
     /// As [`charged`](Self::charged), for a descriptor of our own making.
     pub fn free(fd: OwnedFd) -> Self {
-        Self::new(fd, None)
+        Self::new(Arc::new(fd), None)
     }
 
-    fn new(fd: OwnedFd, charge: Option<Charge>) -> Self {
+    fn new(fd: Passed, charge: Option<Charge>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self(Arc::new(Owned { number, fd, _charge: charge }))
@@ -66,7 +69,7 @@ impl AsFd for Numbered {
     }
 }
 
-/// Descriptors by their numbers.
+/// Descriptors by their numbers, as they came.
 pub type Descriptors = HashMap<Number, OwnedFd>;
 
 /// What one front end has said, from its first message to its last.

@@ -12,7 +12,7 @@
 //! long, and while the port is in [quarantine](super::conduct), no front end is taken.
 
 use super::conduct::{Conduct, Quarantine};
-use super::connection::Connection;
+use super::connection::{Connection, Refused};
 use super::errands::Errands;
 use super::kept::{Descriptors, Kept};
 use super::mailbox::{Mailbox, wait};
@@ -425,20 +425,18 @@ impl Port {
             now.state = State::Connected;
         });
         let pairs = self.config.queue_pairs;
-        let connection =
+        let mut connection =
             Connection::new(&mut *self.control, &self.status, &self.service, &self.notifier, pairs);
-        let connection = Arc::new(Mutex::new(connection));
         let (listener, service) = (self.listener.as_ref(), &self.service);
-        let end = match Session::new(&stream, connection.clone(), &mut *self.keeper, service) {
+        let end = match Session::new(&stream, &mut connection, &mut *self.keeper, service) {
             Ok(mut session) => match restored.map_or(Ok(true), |restored| session.restore(restored)) {
                 Ok(true) => session.run(&self.config, listener, &self.mailbox, &self.status),
                 Ok(false) => End::NotOurs,
-                Err(reason) => End::Wrong(
-                    ThrownOut::Message,
-                    format!("its connection could not go on in this process: {reason}"),
-                ),
+                Err(Refused { reason, .. }) => {
+                    End::Wrong(format!("its connection could not go on in this process: {reason}").into())
+                }
             },
-            Err(e) => End::Wrong(ThrownOut::Message, format!("socket: {e}")),
+            Err(e) => End::Wrong(format!("socket: {e}").into()),
         };
         let ours = !matches!(end, End::NotOurs);
         if ours {
@@ -450,13 +448,13 @@ impl Port {
             End::Stopped => ("the port was stopped", None),
             End::Closed => ("the front end closed the connection", None),
             End::NotOurs => ("the process that served it before goes on", None),
-            End::Wrong(kind, reason) => (reason.as_str(), Some(*kind)),
+            End::Wrong(Refused { kind, reason }) => (reason.as_str(), Some(*kind)),
         };
         match blame {
             Some(_) => tracing::warn!(port, "front end thrown out: {reason}"),
             None => tracing::info!(port, "{reason}"),
         }
-        lock(&connection).close(reason, blame.is_some());
+        connection.close(reason, blame.is_some());
         if ours {
             self.service.errands.give_up(Parted(stream));
         }
@@ -474,12 +472,6 @@ impl Port {
         });
         end
     }
-}
-
-pub(super) fn lock<'m, 'c>(
-    connection: &'m Mutex<Connection<'c>>,
-) -> std::sync::MutexGuard<'m, Connection<'c>> {
-    connection.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Most front ends that are turned away at once: each may have much to close.

@@ -2,15 +2,18 @@
 //! and the workers.
 //!
 //! ```text
-//!  QEMU ──socket──▶ session ─▶ connection (messages, checked) ──PortControl──▶ workers
-//!                     ▲ listener: accept, refuse a second front end, reconnect
+//!  QEMU ──socket──▶ wire ─▶ door ─▶ request ─▶ connection ──PortControl──▶ workers
+//!            ▲     (whole) (descriptors) (values)     │
+//!            └─────────────── reply ──────────────────┘   session: one front end, message by message
+//!                                                          listener: accept, refuse a second front end, reconnect
 //! ```
 //!
 //! - [`listener`]: the port's thread: who may speak
 //! - [`session`]: one front end: when it may speak, and what ends it
+//! - [`wire`]: messages on its socket
 //! - [`door`]: what may come with a message
-//! - [`relay`]: the way to the `vhost` crate's handler and back
-//! - [`connection`]: what a front end may say, and what it means
+//! - [`request`]: which messages there are, what each looks like, and what it asks
+//! - [`connection`]: what a front end said, and what it means
 //! - [`notifier`]: how drivers are called
 //! - [`kick`]: how drivers call
 //! - [`errands`]: work that may take long, in threads that no other thread waits for
@@ -31,7 +34,7 @@ pub mod listener;
 mod logging;
 mod mailbox;
 pub mod notifier;
-mod relay;
+mod request;
 pub mod service;
 pub mod session;
 mod shared;
@@ -47,6 +50,11 @@ use kick::Kick;
 use notifier::Call;
 use std::sync::Arc;
 use tidegate_contract::Mac;
+
+/// For the person who started a VM whose memory no other process can map.
+pub const NOT_SHARED: &str = "guest memory is not shared; add share=on: \
+    `-object memory-backend-memfd,id=mem,size=...,share=on -machine memory-backend=mem`, \
+    in libvirt's XML `<memoryBacking><access mode='shared'/></memoryBacking>`";
 
 /// What it takes to start one virtqueue. Addresses are the front end's
 /// (user) addresses, to be translated by [`GuestMemory`].

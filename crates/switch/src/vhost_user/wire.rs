@@ -1,26 +1,30 @@
-//! Looking at a message before it is read, so that reading it never waits.
+//! Messages on a front end's socket: whole, of the length that they may have, and never waited for.
 //!
 //! ```text
 //!  socket: | code flags size | payload ... | next message ...
-//!          └─── peeked ──────┘ └ counted ┘      all there? then one read
+//!          └─── peeked ──────┘ └ counted ┘      all there? then it is taken
+//!  reply:  | code flags size | payload |        sent at once: there is room before a message is taken
 //! ```
 //!
 //! So a front end that stops in the middle of a message keeps no thread of the switch waiting, and an error can name
-//! the message it is about.
+//! the message it is about. A message that is not whole stays in the socket, where another process can go on with it.
 //!
 //! A message is then taken with all descriptors that came with its bytes. Descriptors for which the reader leaves no room
 //! are closed by the kernel, in the thread that reads: so the reader leaves room for as many as one piece of bytes can
-//! carry. Each byte can be such a piece. So a message with more descriptors than any may have is not read on: the other
+//! carry. Each byte can be such a piece. So a message with more descriptors than it may have is not read on: the other
 //! descriptors stay queued.
 
+use super::kept::Passed;
+use super::request::{self, Form};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
-use std::io::{self, IoSliceMut};
-use std::os::fd::OwnedFd;
+use rustix::net::{RecvFlags, SendFlags};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use tidegate_service::scm::{self, SCM_MAX};
-use vhost::vhost_user::message::{FrontendReq, MAX_ATTACHED_FD_ENTRIES, MAX_MSG_SIZE};
+use std::sync::Arc;
+use tidegate_service::scm::{self, Received, SCM_MAX};
+use vhost::vhost_user::message::FrontendReq;
 
 /// Bytes of a message header: code, flags and payload size, 32 bits each, in
 /// the host's byte order (vhost-user, "Header").
@@ -31,12 +35,14 @@ const VERSION: u32 = 0x1;
 const REPLY: u32 = 0x4;
 const NEED_REPLY: u32 = 0x8;
 
-/// A message's header.
+/// The header of a message that is supported, and as long as it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What is asked.
     pub code: FrontendReq,
-    /// Bytes of payload.
+    /// What such a message looks like.
+    pub form: Form,
+    /// Bytes of payload, which [fit](Form::fits).
     pub size: usize,
     /// The sender waits for an acknowledgement (REPLY_ACK).
     pub need_reply: bool,
@@ -58,52 +64,66 @@ pub enum Glance {
 /// A message, taken.
 #[derive(Debug, Default)]
 pub struct Message {
-    /// Header and payload.
-    pub bytes: Vec<u8>,
+    /// What is behind its header.
+    pub payload: Vec<u8>,
     /// What came with its header.
-    pub descriptors: Vec<OwnedFd>,
+    pub descriptors: Vec<Passed>,
     /// What came with its payload, for which it is refused: to be given up.
-    pub strays: Vec<OwnedFd>,
+    pub strays: Vec<Passed>,
 }
 
 /// Takes a message that a [glance](glance) found whole.
 ///
 /// # Errors
-/// Those of the socket; descriptors with its payload, or more than any message may have; in words. Together
-/// `descriptors` and `strays` are never more than 285.
+/// Those of the socket; descriptors with its payload, or more than it may have; in words. Together `descriptors` and
+/// `strays` are never more than 285.
 pub fn take(stream: &UnixStream, header: Header) -> (Message, Result<(), String>) {
-    let mut message = Message { bytes: vec![0; HEADER_LEN + header.size], ..Message::default() };
+    let (mut head, mut payload) = ([0; HEADER_LEN], vec![0; header.size]);
+    let (mut descriptors, mut strays) = (Vec::new(), Vec::new());
+    // Never more than the header at first: what comes with the payload is not its own.
+    let taken = fill(stream, &mut head, &mut descriptors, header.form.most).and_then(|()| {
+        fill(stream, &mut payload, &mut strays, 0).map_err(|why| format!("{why} with its payload"))
+    });
+    let passed = |descriptors: Vec<OwnedFd>| descriptors.into_iter().map(Arc::new).collect();
+    let message = Message { payload, descriptors: passed(descriptors), strays: passed(strays) };
+    (message, taken.map_err(|why| format!("{:?}: {why}", header.code)))
+}
+
+/// Reads bytes that are there, and all descriptors that come with them; not on from where those are more than `most`.
+fn fill(
+    stream: &UnixStream,
+    bytes: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+    most: usize,
+) -> Result<(), String> {
     let mut got = 0;
-    while got < message.bytes.len() {
-        // Never more than the header at first: what comes with the payload is not its own.
-        let end = if got < HEADER_LEN { HEADER_LEN } else { message.bytes.len() };
-        let to = if got < HEADER_LEN { &mut message.descriptors } else { &mut message.strays };
-        match take_some(stream, &mut message.bytes[got..end], to) {
-            Ok(0) => return (message, Err("socket: closed in the middle of a message".into())),
-            Ok(more) => got += more,
-            Err(error) => return (message, Err(format!("socket: {error}"))),
+    while got < bytes.len() {
+        match scm::receive(stream, &mut bytes[got..], descriptors, SCM_MAX, RecvFlags::DONTWAIT) {
+            Ok(Received { bytes: 0, .. }) => return Err("socket: closed in the middle of a message".into()),
+            Ok(received) => got += received.bytes,
+            Err(error) => return Err(format!("socket: {error}")),
         }
-        if let Some(why) = has_too_many(&message, got) {
-            return (message, Err(format!("{:?}: {why}", header.code)));
+        if descriptors.len() > most {
+            return Err(format!("{} file descriptors, expected at most {most}", descriptors.len()));
         }
     }
-    (message, Ok(()))
+    Ok(())
 }
 
-/// Whether a message of which `got` bytes are read brought so many descriptors that it is not read on.
-fn has_too_many(message: &Message, got: usize) -> Option<String> {
-    let count = message.descriptors.len();
-    if !message.strays.is_empty() {
-        return Some("file descriptors came with its payload, expected with its header".into());
-    }
-    let is_whole = got == message.bytes.len();
-    (count > MAX_ATTACHED_FD_ENTRIES && !is_whole)
-        .then(|| format!("{count} file descriptors, expected at most {MAX_ATTACHED_FD_ENTRIES}"))
-}
-
-/// Reads some bytes, and all descriptors that come with them, without waiting.
-fn take_some(stream: &UnixStream, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<usize> {
-    Ok(scm::receive(stream, bytes, descriptors, SCM_MAX, RecvFlags::DONTWAIT)?.bytes)
+/// Answers a message that was taken, with what it asked for or with an acknowledgement. Never waits.
+///
+/// # Errors
+/// Those of the socket.
+pub fn reply(
+    stream: &UnixStream,
+    code: FrontendReq,
+    payload: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let header = [u32::from(code), VERSION | REPLY, payload.len() as u32];
+    let bytes = [&header.map(u32::to_ne_bytes).concat(), payload].concat();
+    let sent = scm::send(stream, &bytes, descriptor.as_slice(), SendFlags::DONTWAIT)?;
+    if sent < bytes.len() { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
 }
 
 /// A front end's socket on which the switch speaks no more. When it is dropped, the descriptors queued on it are closed
@@ -115,8 +135,10 @@ impl Drop for Parted {
     fn drop(&mut self) {
         // Nothing more is queued from here on.
         let _ = self.0.shutdown(std::net::Shutdown::Both);
-        let mut bytes = [0; HEADER_LEN + MAX_MSG_SIZE];
-        while let Ok(1..) = take_some(&self.0, &mut bytes, &mut Vec::new()) {}
+        let mut bytes = [0; 4096];
+        while let Ok(Received { bytes: 1.., .. }) =
+            scm::receive(&self.0, &mut bytes, &mut Vec::new(), SCM_MAX, RecvFlags::DONTWAIT)
+        {}
     }
 }
 
@@ -125,32 +147,25 @@ impl Drop for Parted {
 /// # Errors
 /// What no vhost-user front end sends, and socket errors, in words.
 pub fn glance(stream: &UnixStream) -> Result<Glance, String> {
-    let socket = |e: rustix::io::Errno| format!("socket: {}", io::Error::from(e));
-    let queued = usize::try_from(ioctl_fionread(stream).map_err(socket)?).unwrap_or(usize::MAX);
+    let socket = |error: io::Error| format!("socket: {error}");
+    let queued = ioctl_fionread(stream).map_err(|errno| socket(errno.into()))?;
     let mut bytes = [0; HEADER_LEN];
-    let mut control = RecvAncillaryBuffer::default();
-    let peeked = match recvmsg(
-        stream,
-        &mut [IoSliceMut::new(&mut bytes)],
-        &mut control,
-        RecvFlags::PEEK | RecvFlags::DONTWAIT,
-    ) {
-        Ok(peeked) => peeked,
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Glance::Nothing),
-        Err(rustix::io::Errno::CONNRESET) => return Ok(Glance::Closed),
-        Err(e) => return Err(socket(e)),
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let peeked = match scm::receive(stream, &mut bytes, &mut Vec::new(), 0, flags) {
+        Ok(Received { bytes: 0, .. }) => return Ok(Glance::Closed),
+        Ok(_) if queued < HEADER_LEN as u64 => return Ok(Glance::Partial),
+        Ok(received) => received.bytes,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Glance::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(Glance::Closed),
+        Err(error) => return Err(socket(error)),
     };
-    if peeked.bytes == 0 {
-        return Ok(Glance::Closed);
-    }
-    if queued < HEADER_LEN {
-        return Ok(Glance::Partial);
-    }
-    if peeked.bytes < HEADER_LEN {
+    if peeked < HEADER_LEN {
         return Err("a message header came in pieces, with file descriptors between them".into());
     }
     let header = parse(bytes)?;
-    if queued < HEADER_LEN + header.size || !has_room(stream).map_err(socket)? {
+    if queued < (HEADER_LEN + header.size) as u64
+        || !has_room(stream).map_err(|errno| socket(errno.into()))?
+    {
         return Ok(Glance::Partial);
     }
     Ok(Glance::Whole(header))
@@ -168,25 +183,18 @@ fn parse(bytes: [u8; HEADER_LEN]) -> Result<Header, String> {
     if flags & REPLY != 0 {
         return Err(format!("{code:?}: a reply to nothing that was asked"));
     }
-    if size as usize > MAX_MSG_SIZE {
-        return Err(format!("{code:?}: {size} bytes of payload, expected at most {MAX_MSG_SIZE}"));
-    }
-    Ok(Header { code, size: size as usize, need_reply: flags & NEED_REPLY != 0 })
+    let Some(form) = request::form(code) else {
+        return Err(format!("{code:?}: not supported, nor offered"));
+    };
+    form.fits(size as usize).map_err(|why| format!("{code:?}: {why}"))?;
+    Ok(Header { code, form, size: size as usize, need_reply: flags & NEED_REPLY != 0 })
 }
 
+/// Whether a reply can be sent without waiting.
 fn has_room(stream: &UnixStream) -> rustix::io::Result<bool> {
     let mut fds = [PollFd::new(stream, PollFlags::OUT)];
     poll(&mut fds, Some(&Timespec::default()))?;
     Ok(fds[0].revents().contains(PollFlags::OUT))
-}
-
-/// The acknowledgement of `code` (REPLY_ACK): success.
-pub fn success(code: FrontendReq) -> [u8; HEADER_LEN + 8] {
-    let mut bytes = [0; HEADER_LEN + 8];
-    bytes[0..4].copy_from_slice(&u32::from(code).to_ne_bytes());
-    bytes[4..8].copy_from_slice(&(VERSION | REPLY).to_ne_bytes());
-    bytes[8..12].copy_from_slice(&8u32.to_ne_bytes());
-    bytes
 }
 
 #[cfg(test)]
@@ -211,7 +219,9 @@ mod tests {
             assert_eq!(glance(&theirs), Ok(Glance::Partial));
         }
         ours.write_all(&bytes[19..]).unwrap();
-        let expected = Header { code: FrontendReq::SET_FEATURES, size: 8, need_reply: true };
+        let code = FrontendReq::SET_FEATURES;
+        let form = request::form(code).unwrap();
+        let expected = Header { code, form, size: 8, need_reply: true };
         assert_eq!(glance(&theirs), Ok(Glance::Whole(expected)));
         let mut read = [0; 20];
         (&theirs).read_exact(&mut read).unwrap();
@@ -245,7 +255,7 @@ mod tests {
         for _ in 0..count {
             let Ok(Glance::Whole(header)) = glance(stream) else { panic!("a whole message") };
             let (message, taken) = take(stream, header);
-            assert_eq!((taken, message.bytes.len()), (Ok(()), HEADER_LEN + header.size));
+            assert_eq!((taken, message.payload.len()), (Ok(()), header.size));
             seen.push((message.descriptors.len(), message.strays.len()));
         }
         assert_eq!(glance(stream), Ok(Glance::Nothing));
@@ -266,12 +276,12 @@ mod tests {
         }
         assert_eq!(descriptors(&theirs, 5), [(0, 0), (1, 0), (0, 0), (1, 0), (0, 0)]);
         // Sent as one, they are the first one's: that is all the socket knows.
-        send(&ours, &[owner.clone(), call.clone()].concat(), Some(&event));
+        send(&ours, &[call.clone(), call.clone()].concat(), Some(&event));
         assert_eq!(descriptors(&theirs, 2), [(1, 0), (0, 0)]);
         // As many as there can be.
-        let many = vec![event.as_fd(); SCM_MAX];
-        send_all(&ours, &owner, &many);
-        assert_eq!(descriptors(&theirs, 1), [(SCM_MAX, 0)]);
+        let table = [message(5, 1, 8), vec![0; 8]].concat();
+        send_all(&ours, &table, &[event.as_fd(); 32]);
+        assert_eq!(descriptors(&theirs, 1), [(32, 0)]);
     }
 
     /// One message of 20 bytes could bring 9 times 253 of them.
@@ -279,11 +289,10 @@ mod tests {
     fn no_message_brings_more_than_it_may() {
         let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
         let call = [message(13, 1, 8), vec![0; 8]].concat();
-        for (with_header, expected, why) in
-            [(0, 0, "with its payload"), (1, 1, "with its payload"), (33, 33, "33 file descriptors")]
-        {
+        let (payload, header) = ("at most 0 with its payload", "2 file descriptors, expected at most 1");
+        for (with_header, why) in [(0, payload), (1, payload), (2, header)] {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            let refused = if with_header > 32 { 0 } else { SCM_MAX };
+            let refused = if with_header > 1 { 0 } else { SCM_MAX };
             send_all(&ours, &call[..HEADER_LEN], &vec![event.as_fd(); with_header]);
             for byte in &call[HEADER_LEN..] {
                 send_all(&ours, &[*byte], &[event.as_fd(); SCM_MAX]);
@@ -291,8 +300,42 @@ mod tests {
             let Ok(Glance::Whole(header)) = glance(&theirs) else { panic!("a whole message") };
             let (message, taken) = take(&theirs, header);
             assert!(taken.as_ref().is_err_and(|error| error.contains(why)), "{taken:?}");
-            assert_eq!((message.descriptors.len(), message.strays.len()), (expected, refused));
+            assert_eq!((message.descriptors.len(), message.strays.len()), (with_header, refused));
         }
+    }
+
+    #[test]
+    fn a_message_without_descriptors_brings_none() {
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+        for (code, size, count) in
+            [(3, 0, 1), (1, 0, SCM_MAX), (8, 8, 1), (31, 24, 1), (19, 8, 1), (5, 8, 33)]
+        {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let bytes = [message(code, 1, size), vec![0; size as usize]].concat();
+            send_all(&ours, &bytes, &vec![event.as_fd(); count]);
+            let Ok(Glance::Whole(header)) = glance(&theirs) else { panic!("a whole message") };
+            let (message, taken) = take(&theirs, header);
+            let why = format!("{:?}: {count} file descriptors, expected at most", header.code);
+            assert!(taken.as_ref().is_err_and(|error| error.starts_with(&why)), "{taken:?}");
+            assert_eq!(message.descriptors.len(), count);
+        }
+    }
+
+    #[test]
+    fn a_reply_is_sent_at_once_or_not_at_all() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+        reply(&theirs, FrontendReq::GET_QUEUE_NUM, &[7; 8], Some(event.as_fd())).unwrap();
+        let mut descriptors = Vec::new();
+        let mut bytes = [0; 32];
+        let got = scm::receive(&ours, &mut bytes, &mut descriptors, 2, RecvFlags::empty()).unwrap().bytes;
+        assert_eq!(bytes[..got], [message(17, 5, 8), vec![7; 8]].concat());
+        assert_eq!(descriptors.len(), 1);
+        while reply(&theirs, FrontendReq::GET_QUEUE_NUM, &[7; 8], None).is_ok() {}
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut all = Vec::new();
+        ours.read_to_end(&mut all).unwrap();
+        assert!(all.len().is_multiple_of(20), "no part of one");
     }
 
     #[test]
@@ -303,7 +346,12 @@ mod tests {
             (message(1, 2, 0), "expected version 1"),
             (message(1, 0x11, 0), "expected version 1"),
             (message(1, 0x5, 0), "a reply to nothing"),
-            (message(5, 1, 4097), "4097 bytes of payload, expected at most 4096"),
+            (message(45, 1, 0), "message 45 is not"),
+            (message(20, 1, 8), "NET_SET_MTU: not supported, nor offered"),
+            (message(2, 1, 7), "SET_FEATURES: wrong size: 7 bytes of payload, expected 8"),
+            (message(5, 1, 7), "expected 8 and 32 for each region, at most 1032"),
+            (message(5, 1, 39), "expected 8 and 32 for each region, at most 1032"),
+            (message(5, 1, 1064), "1064 bytes of payload"),
         ] {
             let error = parse(bytes.try_into().unwrap()).unwrap_err();
             assert!(error.contains(part), "{error}");

@@ -113,9 +113,12 @@ pub fn cases() -> Vec<Case> {
         }),
         case("reply to nothing", Split, wrong("a reply to nothing"), |s| say(s, &message(SET_OWNER, 5, &[]))),
         case("another protocol version", Split, wrong("flags 0x2"), |s| say(s, &message(SET_OWNER, 2, &[]))),
-        case("payload of 4 GiB less a byte", Split, wrong("bytes of payload, expected at most"), |s| {
-            say(s, &words(&[5, 1, u32::MAX]))
-        }),
+        case(
+            "payload of 4 GiB less a byte",
+            Split,
+            wrong("bytes of payload, expected 8 and 32 for each region, at most 1032"),
+            |s| say(s, &words(&[5, 1, u32::MAX])),
+        ),
         case("payload of another length", Split, wrong("wrong size"), |s| {
             say(s, &message(GET_FEATURES, 1, &[1]))
         }),

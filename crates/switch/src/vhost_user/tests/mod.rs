@@ -2,7 +2,10 @@
 
 mod device;
 mod hostile;
+mod listener;
+mod memory;
 mod protocol;
+mod refused;
 
 use super::listener::{PortConfig, PortThread, SocketEnd};
 use super::status::{ConnectionStatus, Snapshot, State};
@@ -16,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 use tempfile::TempDir;
-use tidegate_frontend::front_end::{FrontEnd, Options};
+use tidegate_frontend::front_end::{FrontEnd, Options, PROTOCOL_FEATURES, VERSION_1};
 use tidegate_frontend::memory::SharedMemory;
 use tidegate_service::scm;
 use vhost::VhostUserMemoryRegionInfo;
@@ -180,5 +183,64 @@ fn region(memory: &SharedMemory) -> VhostUserMemoryRegionInfo {
         userspace_addr: memory.user_addr(),
         mmap_offset: 0,
         mmap_handle: memory.fd().as_raw_fd(),
+    }
+}
+
+fn frame(header: usize, tag: u8, len: usize) -> Vec<u8> {
+    let mut frame = vec![0; header];
+    frame.extend((0..len).map(|i| tag ^ i as u8));
+    frame
+}
+
+/// Sends, and expects back, `count` frames on each pair.
+fn exchange(port: &Port, guest: &mut FrontEnd, pairs: usize, count: u8) {
+    let header = guest.header_len();
+    for pair in 0..pairs {
+        let frames: Vec<_> = (0..count).map(|tag| frame(header, tag, 100)).collect();
+        let sent = guest.send_batch(pair, frames.iter().map(Vec::as_slice));
+        assert_eq!(sent, frames.len());
+        assert_eq!(port.device().reflect(), frames.len());
+        for sent in &frames {
+            let got = guest.receive(pair).expect("a frame came back");
+            assert_eq!(got[header..], sent[header..]);
+        }
+        assert_eq!(guest.receive(pair), None);
+        assert_eq!(guest.in_flight(pair), 0);
+    }
+}
+
+/// The port serves the next front end as if nothing had been.
+fn assert_serves(port: &Port) {
+    let before = port.status.snapshot().connects;
+    let guest = port.connect(one_pair());
+    assert_eq!(port.wait(|now| now.state == State::Ready).queue_pairs, 1);
+    drop(guest);
+    port.wait_gone(before + 1);
+}
+
+/// Waits until the `n`th front end was thrown out; why.
+fn thrown_out(port: &Port, n: u64) -> String {
+    let now = port.wait(|now| now.protocol_errors == n && now.state == State::Waiting);
+    let reason = now.last_error.unwrap();
+    let last = port.events().pop().unwrap();
+    assert_eq!(last, format!("disconnect: {reason}"));
+    reason
+}
+
+/// Negotiates, so that everything is allowed.
+fn prepare(raw: &mut UnixStream) {
+    for bytes in
+        [message(FrontendReq::GET_FEATURES, 1, &[]), message(FrontendReq::GET_PROTOCOL_FEATURES, 1, &[])]
+    {
+        raw.write_all(&bytes).unwrap();
+        reply(raw);
+    }
+    let protocol = 1u64 | 1 << 3 | 1 << 12 | 1 << 15;
+    let features = VERSION_1 | PROTOCOL_FEATURES;
+    for (code, value) in
+        [(FrontendReq::SET_PROTOCOL_FEATURES, protocol), (FrontendReq::SET_FEATURES, features)]
+    {
+        raw.write_all(&message(code, 9, &value.to_ne_bytes())).unwrap();
+        assert_eq!(reply(raw), [0; 8]);
     }
 }

@@ -1,0 +1,120 @@
+//! The event counters of queues: taken in, tried out, and the last word to those of errors.
+
+use super::super::conduct::{Event, LONG, Object};
+use super::super::door;
+use super::super::kept::{Numbered, Passed};
+use super::super::kick::Kick;
+use super::super::notifier::{self, Call, Report};
+use super::vrings::Vring;
+use super::{Connection, Refused, Result, refuse};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::io;
+use std::time::Duration;
+
+/// How long it may take to try an event counter.
+const TRIAL: Duration = Duration::from_millis(500);
+
+/// The queues of a connection that is over. When it is dropped, their error descriptors are signalled, up to the first
+/// that takes long.
+pub struct Parting {
+    pub vrings: Vec<Vring>,
+    pub blame: bool,
+    pub report: Report,
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        for err in self.vrings.iter().filter(|_| self.blame).filter_map(|vring| vring.err.as_ref()) {
+            if let Some(took) = notifier::slow(err) {
+                if took >= LONG {
+                    (self.report)(Event { object: Object::Error, took });
+                }
+                return;
+            }
+        }
+    }
+}
+
+impl Connection<'_> {
+    /// A descriptor that a worker polls or signals: an event counter, made not to block.
+    pub(super) fn event(&self, message: &str, index: u16, event: Option<Passed>) -> Result<Option<Numbered>> {
+        let Some(event) = event else { return Ok(None) };
+        // Looked at where it came in, too; what comes from another process did not come in there.
+        door::counter(message, index, &event)?;
+        fcntl_getfl(&event)
+            .and_then(|flags| fcntl_setfl(&event, flags | OFlags::NONBLOCK))
+            .map_err(system(message))?;
+        self.numbered(message, event).map(Some)
+    }
+
+    /// Tries an event counter out in the port's errands: `trial` says how much CPU time that took, ns. Too much is an
+    /// event, also where the message is refused before the time is known. A trial without an answer in time is no event:
+    /// the host may be busy.
+    fn try_out(
+        &self,
+        message: &str,
+        object: Object,
+        trial: impl FnOnce() -> io::Result<u64> + Send + 'static,
+    ) -> Result<()> {
+        let report = self.service.report.clone();
+        let measured = move || {
+            let event = Event { object, took: trial()? };
+            let is_long = event.took >= LONG;
+            if is_long {
+                report(event);
+            }
+            io::Result::Ok(is_long.then_some(event))
+        };
+        match self.service.errands.ask(TRIAL, measured) {
+            Some(Ok(None)) => Ok(()),
+            Some(Ok(Some(event))) => refuse(format!("{message}: tried out, it {event}")),
+            Some(Err(error)) => refuse(format!("{message}: the eventfd cannot be tried out: {error}")),
+            None => refuse(format!(
+                "{message}: the eventfd could not be tried out within {} ms: this host is too busy, or many wait for \
+                 the eventfd",
+                TRIAL.as_millis()
+            )),
+        }
+    }
+
+    /// How the driver of queue `index` is called from now on.
+    pub(super) fn call(&self, index: u16, event: Option<Passed>) -> Result<Option<Call>> {
+        const MESSAGE: &str = "SET_VRING_CALL";
+        let Some(event) = self.event(MESSAGE, index, event)? else { return Ok(None) };
+        let tried = event.clone();
+        self.try_out(MESSAGE, Object::Call, move || Ok(notifier::slow(tried).unwrap_or(0)))?;
+        Ok(Some(self.notifier.call(index as u8, event).map_err(system(MESSAGE))?))
+    }
+
+    /// How queue `index` is kicked from now on.
+    pub(super) fn kick(&mut self, index: u16, event: Option<Passed>) -> Result<Option<Kick>> {
+        const MESSAGE: &str = "SET_VRING_KICK";
+        let Some(event) = self.event(MESSAGE, index, event)? else { return Ok(None) };
+        let kick = Kick::new(event).map_err(system(MESSAGE))?;
+        match self.hear(MESSAGE, index, &kick) {
+            Ok(()) => Ok(Some(kick)),
+            Err(error) => {
+                self.forget(kick);
+                Err(error)
+            }
+        }
+    }
+
+    /// First the worker listens to what is empty still, then it is filled: what takes long of that is not the worker's.
+    fn hear(&mut self, message: &str, index: u16, kick: &Kick) -> Result<()> {
+        self.control.listen(kick).map_err(|why| format!("{message}: queue {index}: {why}"))?;
+        let tried = kick.clone();
+        self.try_out(message, Object::Kick, move || tried.hear())
+    }
+
+    /// Ends listening to a kick that no queue has any more. Its epoll takes long to close.
+    pub(super) fn forget(&mut self, kick: Kick) {
+        self.control.forget(&kick);
+        self.service.errands.give_up(kick);
+    }
+}
+
+/// What the system refused, for which message.
+fn system<E: std::fmt::Display>(message: &str) -> impl Fn(E) -> Refused {
+    move |error| format!("{message}: {error}").into()
+}

@@ -1,0 +1,132 @@
+//! What a front end has said, for the process after this one, and from the one before.
+
+use super::super::features::VHOST_F_LOG_ALL;
+use super::super::kept::{Kept, KeptRegion, KeptVring, Number, Numbered, Passed};
+use super::super::kick::Kick;
+use super::super::notifier::Call;
+use super::memory::MAX_REGIONS;
+use super::{Connection, Result, refuse};
+use std::collections::HashMap;
+use vhost::vhost_user::message::{VhostUserMemoryRegion, VhostUserVringAddr, VhostUserVringAddrFlags};
+
+/// The descriptors of a connection that is restored, by their numbers.
+type Descriptors = HashMap<Number, Passed>;
+
+impl Connection<'_> {
+    /// Everything the front end has said on `stream`, and the descriptors that came with it.
+    pub fn kept(&self, stream: &Numbered) -> (Kept, Vec<Numbered>) {
+        let mut descriptors = vec![stream.clone()];
+        descriptors.extend(self.regions.iter().map(|region| region.fd.clone()));
+        let mut number = |fd: Option<&Numbered>| -> Option<Number> {
+            descriptors.extend(fd.cloned());
+            fd.map(Numbered::number)
+        };
+        let vrings = self.vrings.iter().map(|vring| KeptVring {
+            size: vring.size,
+            addresses: vring.addresses.map(|at| (at.desc, at.avail, at.used)),
+            base: vring.base,
+            log: vring.log,
+            kick: number(vring.kick.as_ref().map(Kick::event)),
+            call: number(vring.call.as_ref().map(Call::event)),
+            err: number(vring.err.as_ref()),
+            enabled: vring.enabled,
+            running: vring.running,
+        });
+        let regions = self.regions.iter().map(|region| KeptRegion {
+            guest_addr: region.guest_addr,
+            user_addr: region.user_addr,
+            size: region.size,
+            mmap_offset: region.mmap_offset,
+            file: region.fd.number(),
+        });
+        let log = self.logging.kept();
+        let logs = if self.logging.all { VHOST_F_LOG_ALL } else { 0 };
+        let kept = Kept {
+            stream: stream.number(),
+            features: self.features.map(|features| features | logs),
+            protocol_features: self.protocol_features,
+            regions: regions.collect(),
+            memory_is_alive: self.memory_is_alive,
+            vrings: vrings.collect(),
+            inflight: self.inflight_file.as_ref().map(Numbered::number),
+            log: log.as_ref().map(|(log, _)| *log),
+        };
+        descriptors.extend(self.inflight_file.clone());
+        descriptors.extend(log.map(|(_, file)| file));
+        (kept, descriptors)
+    }
+
+    /// Takes up what a front end has said to a process that is gone: features, its memory, and what it said of its
+    /// queues. Checked as the messages are.
+    ///
+    /// # Errors
+    /// What does not hold; the front end has to be asked again, by closing the connection.
+    pub fn restore_memory(&mut self, kept: &Kept, descriptors: &Descriptors) -> Result<()> {
+        let (has, was) = (self.vrings.len(), kept.vrings.len());
+        if has != was {
+            return refuse(format!("the port has {has} queues, and had {was}"));
+        }
+        if kept.regions.len() > MAX_REGIONS {
+            return refuse(format!("more than {MAX_REGIONS} memory regions"));
+        }
+        self.set_protocol_features(kept.protocol_features)?;
+        if let Some(features) = kept.features {
+            self.set_features(features)?;
+        }
+        if let Some(log) = &kept.log {
+            self.set_log_base("kept dirty log", log.size, log.offset, find(descriptors, log.file)?)?;
+        }
+        if !kept.regions.is_empty() {
+            let regions =
+                kept.regions.iter().map(|KeptRegion { guest_addr, user_addr, size, mmap_offset, file }| {
+                    let region = VhostUserMemoryRegion::new(*guest_addr, *size, *user_addr, *mmap_offset);
+                    Ok((region, find(descriptors, *file)?))
+                });
+            self.set_mem_table("kept memory table", &regions.collect::<Result<Vec<_>>>()?)?;
+        }
+        self.memory_is_alive = kept.memory_is_alive;
+        if let Some(file) = kept.inflight {
+            self.set_inflight_fd("kept in-flight region", &find(descriptors, file)?, None)?;
+        }
+        for (index, vring) in (0..).zip(&kept.vrings) {
+            if let Some(size) = vring.size {
+                self.set_vring_num(index, size.into())?;
+            }
+            if let Some((desc, avail, used)) = vring.addresses {
+                let (log, mut flags) = (vring.log.unwrap_or(0), VhostUserVringAddrFlags::empty());
+                flags.set(VhostUserVringAddrFlags::VHOST_VRING_F_LOG, vring.log.is_some());
+                self.set_vring_addr(&VhostUserVringAddr::new(index, flags, desc, used, avail, log))?;
+            }
+            if let Some(base) = vring.base {
+                self.set_vring_base(index, base)?;
+            }
+            self.set_vring_call(index as u8, find_some(descriptors, vring.call)?)?;
+            self.set_vring_err(index as u8, find_some(descriptors, vring.err)?)?;
+            self.enable(index, vring.enabled)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the queues that ran, after [`restore_memory`](Self::restore_memory): each where the in-flight
+    /// region says it stood. Their drivers are called: what was completed last may not have been told.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn restore_queues(&mut self, kept: &Kept, descriptors: &Descriptors) -> Result<()> {
+        for (index, vring) in (0..).zip(&kept.vrings).filter(|(_, vring)| vring.running) {
+            self.set_vring_kick(index, find_some(descriptors, vring.kick)?)?;
+            if let Some(call) = &self.vrings[usize::from(index)].call {
+                call.signal();
+            }
+        }
+        Ok(())
+    }
+}
+
+fn find(descriptors: &Descriptors, number: Number) -> Result<Passed> {
+    descriptors.get(&number).cloned().ok_or_else(|| format!("descriptor {number} is missing").into())
+}
+
+fn find_some(descriptors: &Descriptors, number: Option<Number>) -> Result<Option<Passed>> {
+    number.map(|number| find(descriptors, number)).transpose()
+}
