@@ -2,7 +2,7 @@
 
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::Policy;
-use crate::sched::{EgressConfig, SourceConfig, hold_limit};
+use crate::sched::{EgressConfig, EgressKind, SourceConfig, hold_limit};
 use crate::stats::layout::VNICS;
 use tidegate_contract::{Bytes, Discipline, Host, Rate, Vnic};
 
@@ -157,6 +157,7 @@ impl PortContract {
             egress: EgressConfig {
                 rate: vnic.rx.max,
                 burst: vnic.rx.max.map_or(Bytes::new(u64::MAX), |max| vnic.rx.burst_or_default(max)),
+                kind: EgressKind::Virtual,
                 discipline: vnic.rx.discipline,
                 queue,
             },

@@ -97,6 +97,14 @@ impl<F: Copy> Arena<F> {
         Some(self.release(list, at))
     }
 
+    /// Takes `bytes` of the first frame, if it has more.
+    pub(super) fn shrink_front(&mut self, list: &mut List, bytes: u32) -> Option<Queued<F>> {
+        let node = self.nodes.get_mut(list.head as usize).filter(|node| node.queued.bytes > bytes)?;
+        node.queued.bytes -= bytes;
+        list.bytes -= u64::from(bytes);
+        Some(Queued { bytes, ..node.queued })
+    }
+
     pub(super) fn pop_back(&mut self, list: &mut List) -> Option<Queued<F>> {
         let at = list.tail;
         let node = *self.nodes.get(at as usize)?;
@@ -125,31 +133,39 @@ mod tests {
     use std::collections::VecDeque;
 
     fn queued(frame: u32) -> Queued<u32> {
-        Queued { frame, bytes: frame * 7, deadline: u64::MAX, enqueued: 0 }
+        Queued { frame, bytes: frame * 7 + 2000, deadline: u64::MAX, enqueued: 0 }
     }
 
     proptest! {
         #[test]
         fn lists_agree_with_deques_and_nodes_are_used_again(
-            steps in prop::collection::vec((0..3usize, 0..5u8), 1..400),
+            steps in prop::collection::vec((0..3usize, 0..6u8), 1..400),
         ) {
             let mut arena = Arena::new();
             let mut lists = [List::default(); 3];
-            let mut model: [VecDeque<u32>; 3] = Default::default();
+            // Frames and their bytes.
+            let mut model: [VecDeque<(u32, u32)>; 3] = Default::default();
             let (mut number, mut most) = (0, 0);
             for (i, what) in steps {
                 match what {
-                    0 => prop_assert_eq!(arena.pop_front(&mut lists[i]).map(|q| q.frame), model[i].pop_front()),
-                    1 => prop_assert_eq!(arena.pop_back(&mut lists[i]).map(|q| q.frame), model[i].pop_back()),
+                    0 => prop_assert_eq!(arena.pop_front(&mut lists[i]).map(|q| (q.frame, q.bytes)), model[i].pop_front()),
+                    1 => prop_assert_eq!(arena.pop_back(&mut lists[i]).map(|q| (q.frame, q.bytes)), model[i].pop_back()),
+                    2 => {
+                        if let Some((_, bytes)) = model[i].front_mut() {
+                            let part = arena.shrink_front(&mut lists[i], 300).map(|q| q.bytes);
+                            prop_assert_eq!(part, (*bytes > 300).then_some(300));
+                            *bytes -= part.unwrap_or(0);
+                        }
+                    }
                     _ => {
                         number += 1;
                         arena.push_back(&mut lists[i], queued(number), u64::from(number));
-                        model[i].push_back(number);
+                        model[i].push_back((number, queued(number).bytes));
                     }
                 }
-                prop_assert_eq!(arena.front(&lists[i]).map(|n| n.queued.frame), model[i].front().copied());
+                prop_assert_eq!(arena.front(&lists[i]).map(|n| (n.queued.frame, n.queued.bytes)), model[i].front().copied());
                 prop_assert_eq!(lists[i].frames as usize, model[i].len());
-                prop_assert_eq!(lists[i].bytes, model[i].iter().map(|&f| u64::from(f) * 7).sum::<u64>());
+                prop_assert_eq!(lists[i].bytes, model[i].iter().map(|f| u64::from(f.1)).sum::<u64>());
                 most = most.max(model.iter().map(VecDeque::len).sum());
                 prop_assert_eq!(arena.nodes.len(), most);
             }

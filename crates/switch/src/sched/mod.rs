@@ -19,13 +19,14 @@
 //! of any monotonic clock. The same calls give the same order, always.
 //!
 //! 1. **Real-time** sources ([`SourceConfig::deadline`]): earliest deadline first.
-//!    They are charged to the egress rate, and never wait for it.
+//!    They are charged to the egress rate. At a [virtual](EgressKind::Virtual) egress they never wait for it.
 //! 2. Sources that hold credit of their **minimum** ([`SourceConfig::min`]): of
 //!    these the one due first.
 //! 3. All sources that are not real-time, by **weight**.
 //!
 //! A frame goes in the highest tier that its source has a right to at that
-//! moment, and is charged to that tier alone.
+//! moment, and is charged to that tier alone. A [physical](EgressKind::Physical) egress takes a long frame in parts, and
+//! each part is a turn of its own.
 //!
 //! - [`source`]: who sends: ports of this host, vNICs of others
 //! - [`token_bucket`]: rate and burst, exact
@@ -33,6 +34,7 @@
 //! - `edf`, `minima`, `shares`: the three tiers, each with its reasoning
 //! - `fifo`: the discipline without tiers, to compare with
 //! - [`hold`]: how long a frame may be held
+//! - `physical`: what a wire can promise
 //! - [`scheduler`]: what puts them together
 
 mod arena;
@@ -41,6 +43,7 @@ mod fifo;
 mod heap;
 pub mod hold;
 mod minima;
+mod physical;
 pub mod scheduler;
 mod shares;
 pub mod source;
@@ -62,6 +65,32 @@ pub use token_bucket::TokenBucket;
 
 use tidegate_contract::{Bytes, Discipline, Rate};
 
+/// Into what the frames of an egress leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EgressKind {
+    /// Into memory, as another VM's: a frame takes no time on a wire. Real-time frames never wait for the rate,
+    /// and frames are taken whole.
+    Virtual,
+    /// Onto a wire of the rate of the egress. Real-time frames, too, wait for the rate, and a frame is taken in
+    /// parts, between which a more urgent one has its turn.
+    Physical {
+        /// Most bytes taken at once; 0 counts as 1. At least the largest frame that is not cut, so that only super-frames
+        /// are taken in parts.
+        quantum: u32,
+    },
+}
+
+impl EgressKind {
+    /// How many bytes of a frame of `bytes` may be taken at once.
+    #[inline]
+    fn part(self, bytes: u32) -> u32 {
+        match self {
+            Self::Virtual => bytes,
+            Self::Physical { quantum } => bytes.min(quantum.max(1)),
+        }
+    }
+}
+
 /// What an egress may carry, and in which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EgressConfig {
@@ -69,6 +98,8 @@ pub struct EgressConfig {
     pub rate: Option<Rate>,
     /// Burst of `rate`.
     pub burst: Bytes,
+    /// Into what frames leave.
+    pub kind: EgressKind,
     /// The three tiers, or plain FIFO.
     pub discipline: Discipline,
     /// Most bytes that may wait.
@@ -110,7 +141,7 @@ impl SourceConfig {
 pub struct Queued<F> {
     /// The caller's handle.
     pub frame: F,
-    /// Size on the wire, bytes; of a super-frame, all its segments.
+    /// Size on the wire, bytes; of a super-frame, all its segments. Of a frame that was taken in part, the rest.
     pub bytes: u32,
     /// When it is due, ns; `u64::MAX` without a deadline. Must not decrease
     /// from frame to frame of one source.
@@ -143,6 +174,8 @@ pub enum Head<F> {
         tier: Tier,
         /// The frame.
         queued: Queued<F>,
+        /// How many of its bytes may be taken now: all, at a [virtual](EgressKind::Virtual) egress.
+        part: u32,
     },
     /// Nothing before this time, ns, unless something is enqueued. Ask again then.
     WaitUntil(u64),

@@ -2,7 +2,7 @@
 //! sources and all they did. No heap, no arena, no state that could go stale.
 //! Random sequences of every operation must agree with it step by step.
 
-use super::sim::source;
+use super::sim::{size, source};
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -48,18 +48,23 @@ impl Source {
     fn restart(&mut self, now: u64, ahead: i128) {
         (self.since, self.ahead, self.charged) = (now, ahead, 0);
     }
-    fn head_bytes(&self) -> i128 {
-        i128::from(self.frames[0].0.bytes)
+    /// What may be taken at once of the head, bytes.
+    fn part(&self, kind: EgressKind) -> u32 {
+        let all = self.frames[0].0.bytes;
+        match kind {
+            EgressKind::Virtual => all,
+            EgressKind::Physical { quantum } => all.min(quantum.max(1)),
+        }
     }
-    fn eligible(&self, now: u64) -> bool {
+    fn eligible(&self, now: u64, kind: EgressKind) -> bool {
         let burst = i128::from(self.config.min_burst);
         let credit = burst * PER_BYTE - self.ahead(now);
-        self.config.min.is_some() && credit >= self.head_bytes().min(burst) * PER_BYTE
+        self.config.min.is_some() && credit >= i128::from(self.part(kind)).min(burst) * PER_BYTE
     }
     /// First whole nanosecond by which the ideal line is through with the head.
-    fn due(&self) -> i128 {
+    fn due(&self, kind: EgressKind) -> i128 {
         let rate = i128::from(self.config.min.map_or(1, Rate::bits));
-        let units = self.ahead + self.charged + self.head_bytes() * PER_BYTE;
+        let units = self.ahead + self.charged + i128::from(self.part(kind)) * PER_BYTE;
         i128::from(self.since) + units.div_euclid(rate) + i128::from(units.rem_euclid(rate) > 0)
     }
     fn deadline(&self) -> u64 {
@@ -85,6 +90,10 @@ impl Model {
             virtual_time: 0,
             furthest: 0,
         }
+    }
+
+    fn waiting(&self) -> u64 {
+        self.sources.values().map(|s| s.frames.len() as u64).sum()
     }
 
     fn contract(&self) -> bool {
@@ -205,8 +214,8 @@ impl Model {
         if let Some((&id, _)) = real_time.min_by_key(|(_, s)| (s.deadline(), s.index)) {
             return Some((id, Tier::RealTime));
         }
-        let eligible = busy().filter(|(_, s)| s.eligible(now));
-        if let Some((&id, _)) = eligible.min_by_key(|(_, s)| (s.due(), s.index)) {
+        let eligible = busy().filter(|(_, s)| s.eligible(now, self.config.kind));
+        if let Some((&id, _)) = eligible.min_by_key(|(_, s)| (s.due(self.config.kind), s.index)) {
             return Some((id, Tier::Minimum));
         }
         let (&id, _) = busy().min_by_key(|(_, s)| (s.start_tag(), s.index))?;
@@ -214,19 +223,26 @@ impl Model {
     }
 
     /// The head, or `Err(true)` if it has to wait for the rate.
-    fn head(&self, now: u64) -> Result<(SourceId, Tier, Queued<u32>), bool> {
+    fn head(&self, now: u64) -> Result<(SourceId, Tier, Queued<u32>, u32), bool> {
         let (id, tier) = self.turn(now).ok_or(false)?;
-        let queued = self.sources[&id].frames[0].0;
+        let source = &self.sources[&id];
+        let part = source.part(self.config.kind);
+        let is_exempt = tier == Tier::RealTime && self.config.kind == EgressKind::Virtual;
         match &self.bucket {
-            Some(b) if tier != Tier::RealTime && b.conforms_at(now, queued.bytes.into()) > now => Err(true),
-            _ => Ok((id, tier, queued)),
+            Some(b) if !is_exempt && b.conforms_at(now, part.into()) > now => Err(true),
+            _ => Ok((id, tier, source.frames[0].0, part)),
         }
     }
 
-    fn take(&mut self, now: u64) -> Option<(SourceId, Tier, Queued<u32>)> {
-        let (id, tier, queued) = self.head(now).ok()?;
-        if let Some(bucket) = &mut self.bucket {
-            bucket.charge_waiting(queued.enqueued, now, queued.bytes.into());
+    fn take(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Tier, Queued<u32>)> {
+        let (id, tier, head, _) = self.head(now).ok()?;
+        let queued = Queued { bytes: head.bytes.min(bytes), ..head };
+        match (&mut self.bucket, self.config.kind) {
+            (Some(bucket), EgressKind::Virtual) => {
+                bucket.charge_waiting(queued.enqueued, now, queued.bytes.into());
+            }
+            (Some(bucket), _) => bucket.charge(now, queued.bytes.into()),
+            (None, _) => {}
         }
         let patience = hold_limit(self.config.rate);
         let source = self.sources.get_mut(&id)?;
@@ -246,14 +262,16 @@ impl Model {
             }
             _ => {}
         }
-        self.drop_one(id, VecDeque::pop_front);
+        if queued.bytes == head.bytes {
+            self.drop_one(id, VecDeque::pop_front);
+        } else {
+            self.sources.get_mut(&id)?.frames[0].0.bytes -= queued.bytes;
+        }
         Some((id, tier, queued))
     }
 
     fn remove(&mut self, id: SourceId) {
-        if let Some(source) = self.sources.remove(&id) {
-            self.free.push(source.index);
-        }
+        self.free.extend(self.sources.remove(&id).map(|source| source.index));
     }
 
     fn drop_one(
@@ -291,7 +309,8 @@ impl Model {
 #[derive(Clone, Debug)]
 enum Step {
     Enqueue(SourceId, u32),
-    Take,
+    /// At most so many bytes.
+    Take(u32),
     /// Time passes.
     Pass(u64),
     /// Time passes up to what `WaitUntil` said.
@@ -310,10 +329,6 @@ const SOURCES: u16 = 7;
 fn rate() -> impl Strategy<Value = Rate> {
     prop_oneof![1_000..1_000_000u64, 1_000_000..1_000_000_000u64, Just(400_000_000_000)]
         .prop_map(|bits| Rate::from_bits(bits).expect("in range"))
-}
-
-fn size() -> impl Strategy<Value = u32> {
-    prop_oneof![3 => 60..1515u32, 1 => 1515..65_550u32]
 }
 
 fn source_config() -> impl Strategy<Value = SourceConfig> {
@@ -341,9 +356,14 @@ fn egress_config() -> impl Strategy<Value = EgressConfig> {
         0..100_000u64,
         prop::bool::weighted(0.2),
         prop_oneof![1 => 0..400_000u64, 2 => Just(u64::MAX)],
+        prop_oneof![
+            Just(EgressKind::Virtual),
+            prop_oneof![0..100u32, 1_000..10_000u32].prop_map(|quantum| EgressKind::Physical { quantum }),
+        ],
     )
-        .prop_map(|(rate, burst, fifo, queue)| EgressConfig {
+        .prop_map(|(rate, burst, fifo, queue, kind)| EgressConfig {
             rate,
+            kind,
             burst: Bytes::new(burst),
             discipline: if fifo { Discipline::Fifo } else { Discipline::Contract },
             queue,
@@ -354,7 +374,7 @@ fn step() -> impl Strategy<Value = Step> {
     let id = || (0..SOURCES + 1).prop_map(source); // the last is never set
     prop_oneof![
         40 => (id(), size()).prop_map(|(id, bytes)| Step::Enqueue(id, bytes)),
-        30 => Just(Step::Take),
+        30 => prop_oneof![2 => Just(u32::MAX), 1 => 1..3_000u32].prop_map(Step::Take),
         10 => prop_oneof![0..100u64, 0..100_000u64, 0..5_000_000u64, 0..10_000_000_000u64].prop_map(Step::Pass),
         15 => Just(Step::Wait),
         3 => prop_oneof![Just(0u64), 0..20_000_000u64, Just(u64::MAX)].prop_map(Step::Expire),
@@ -402,10 +422,10 @@ proptest! {
                     prop_assert_eq!(said, model.enqueue(now, id, queued));
                     entered += u64::from(said.is_ok());
                 }
-                Step::Take => {
-                    let taken = sched.take(now);
-                    prop_assert_eq!(taken, model.take(now));
-                    left += u64::from(taken.is_some());
+                Step::Take(bytes) => {
+                    let before = model.waiting();
+                    prop_assert_eq!(sched.take_part(now, bytes), model.take(now, bytes));
+                    left += before - model.waiting();
                 }
                 Step::Pass(ns) => now += ns,
                 Step::Wait => {
@@ -460,7 +480,9 @@ proptest! {
             let head = sched.head(now);
             prop_assert_eq!(head, sched.head(now), "asking changes nothing");
             match model.head(now) {
-                Ok((source, tier, queued)) => prop_assert_eq!(head, Head::Ready { source, tier, queued }),
+                Ok((source, tier, queued, part)) => {
+                    prop_assert_eq!(head, Head::Ready { source, tier, queued, part });
+                }
                 Err(true) => prop_assert!(matches!(head, Head::WaitUntil(_)), "{head:?}"),
                 Err(false) => prop_assert_eq!(head, Head::Empty),
             }

@@ -4,12 +4,17 @@
 use super::sim::*;
 use proptest::prelude::*;
 
-fn size() -> impl Strategy<Value = u32> {
-    prop_oneof![3 => 60..1515u32, 1 => 1515..65_550u32]
-}
-
 fn sizes() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(size(), 1..6)
+}
+
+/// A wire of parts of at most so many bytes instead, or not.
+fn in_parts(config: EgressConfig, quantum: Option<u32>) -> EgressConfig {
+    EgressConfig { kind: quantum.map_or(config.kind, |quantum| EgressKind::Physical { quantum }), ..config }
+}
+
+fn quantum() -> impl Strategy<Value = Option<u32>> {
+    prop::option::of(prop_oneof![60..1515u32, 1515..10_000u32])
 }
 
 fn largest(sizes: &[u32]) -> u64 {
@@ -178,9 +183,11 @@ proptest! {
         bulk in sizes(),
         urgent in prop::option::of(Just(())),
         limited in any::<bool>(),
+        quantum in quantum(),
     ) {
         let bits = if limited { LINK / 4 } else { LINK };
-        let mut sim = Sim::new(egress(limited.then_some(bits), 3000));
+        let largest = |sizes: &[u32]| largest(sizes).min(quantum.unwrap_or(u32::MAX).into());
+        let mut sim = Sim::new(in_parts(egress(limited.then_some(bits), 3000), quantum));
         sim.link = !limited;
         let voice = Flow {
             bytes: 200,
@@ -206,12 +213,14 @@ proptest! {
         let start = sim.now;
         sim.run(start + 50_000_000);
 
+        // While the real-time burst is sent, more of it conforms.
+        let urgent_run = (voice.burst * bits).div_ceil(bits - voice.bits);
         for (id, min, burst, own) in minima {
             // In bits * ns, the unit in which all of this is exact. A frame of
             // its own, and the rate times what may block: one frame and the
             // real-time burst. The bucket may leave a further frame of debt.
             let byte = 8_000_000_000i128;
-            let blocked = i128::from(2 * largest_of_all + voice.burst) * byte * i128::from(min) / i128::from(bits);
+            let blocked = i128::from(2 * largest_of_all + urgent_run) * byte * i128::from(min) / i128::from(bits);
             let within = i128::from(own) * byte + blocked + byte;
             let anywhere = within + i128::from(own.max(burst)) * byte;
             let (mut served, mut highest) = (0i128, 0i128);
@@ -234,8 +243,10 @@ proptest! {
     #[test]
     fn shares_of_any_two_differ_by_a_frame_of_each_at_most(
         senders in prop::collection::vec((1..1000u32, sizes()), 2..6),
+        quantum in quantum(),
     ) {
-        let mut sim = Sim::new(egress(None, 0));
+        let largest = |sizes: &[u32]| largest(sizes).min(quantum.unwrap_or(u32::MAX).into());
+        let mut sim = Sim::new(in_parts(egress(None, 0), quantum));
         for (id, (weight, sizes)) in (0..).map(source).zip(&senders) {
             sim.greedy(id, share(*weight), sizes);
         }

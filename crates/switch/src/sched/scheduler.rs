@@ -7,7 +7,9 @@ use super::hold::{Oldest, hold_limit, overdue};
 use super::minima::{Credit, Minima};
 use super::shares::{Share, Shares};
 use super::source::{SourceIndex, SourceIndexes};
-use super::{Backlog, EgressConfig, Full, Head, Queued, SourceConfig, SourceId, Tier, TokenBucket};
+use super::{
+    Backlog, EgressConfig, EgressKind, Full, Head, Queued, SourceConfig, SourceId, Tier, TokenBucket,
+};
 use tidegate_contract::Discipline;
 
 /// Decides which frame leaves an egress next, and when. See the [module](super).
@@ -47,6 +49,31 @@ struct Source {
     share: Share,
 }
 
+impl Source {
+    /// Whether a frame of so many bytes may wait, where so many wait of all sources, and of those without a promise.
+    fn has_room(&self, config: &EgressConfig, total: u64, unpromised: u64, bytes: u64) -> Result<(), Full> {
+        if self.list.frames >= self.config.cap_frames {
+            return Err(Full::SourceFrames);
+        }
+        if self.list.bytes + bytes > self.config.cap_bytes {
+            return Err(Full::SourceBytes);
+        }
+        let room = match config.discipline {
+            Discipline::Contract if self.config.promised() => u64::MAX,
+            Discipline::Contract => {
+                let left = config.queue.saturating_sub(unpromised);
+                // The source that is polled first would fill what is left at every turn, and the last never
+                // find room. So, beside others, none holds more than is left (dynamic thresholds,
+                // Choudhury and Hahne, 1998): some is always left for who has least.
+                let alone = unpromised == self.list.bytes;
+                if alone { left } else { left.saturating_sub(self.list.bytes) }
+            }
+            Discipline::Fifo => config.queue.saturating_sub(total),
+        };
+        if bytes > room { Err(Full::EgressBytes) } else { Ok(()) }
+    }
+}
+
 impl<F: Copy> Scheduler<F> {
     /// An egress without sources; its bucket is full.
     pub fn new(config: EgressConfig) -> Self {
@@ -80,6 +107,7 @@ impl<F: Copy> Scheduler<F> {
             None => TokenBucket::new(rate, config.burst),
         });
         let reordered = self.config.discipline != config.discipline;
+        let cut_otherwise = self.config.kind != config.kind;
         self.config = config;
         if reordered {
             self.edf.clear();
@@ -88,6 +116,11 @@ impl<F: Copy> Scheduler<F> {
             self.fifo.clear();
             for index in 0..self.sources.len() {
                 self.activate(now, index as SourceIndex);
+            }
+        } else if cut_otherwise {
+            for index in 0..self.sources.len() {
+                self.minima.remove(index as SourceIndex);
+                self.refresh(index as SourceIndex);
             }
         }
     }
@@ -165,6 +198,7 @@ impl<F: Copy> Scheduler<F> {
         let index = self.indexes.get(id.into())?;
         let source = self.sources[usize::from(index)].as_mut()?;
         let queued = self.arena.pop_back(&mut source.list)?;
+        self.total.frames -= 1;
         self.removed(index, queued.bytes);
         Some(queued)
     }
@@ -181,8 +215,8 @@ impl<F: Copy> Scheduler<F> {
     pub fn enqueue(&mut self, now: u64, id: impl Into<SourceId>, queued: Queued<F>) -> Result<(), Full> {
         let bytes = u64::from(queued.bytes);
         let index = self.indexes.get(id.into()).ok_or(Full::NoSource)?;
-        self.has_room(index, bytes)?;
         let source = self.sources[usize::from(index)].as_mut().ok_or(Full::NoSource)?;
+        source.has_room(&self.config, self.total.bytes, self.unpromised, bytes)?;
         let promised = source.config.promised();
         let idle = source.list.is_empty();
         self.arena.push_back(&mut source.list, queued, self.arrivals);
@@ -204,30 +238,9 @@ impl<F: Copy> Scheduler<F> {
     /// # Errors
     /// As of [`enqueue`](Self::enqueue).
     pub fn accepts(&self, id: impl Into<SourceId>, bytes: u64) -> Result<(), Full> {
-        self.has_room(self.indexes.get(id.into()).ok_or(Full::NoSource)?, bytes)
-    }
-
-    fn has_room(&self, index: SourceIndex, bytes: u64) -> Result<(), Full> {
+        let index = self.indexes.get(id.into()).ok_or(Full::NoSource)?;
         let source = self.sources[usize::from(index)].as_ref().ok_or(Full::NoSource)?;
-        if source.list.frames >= source.config.cap_frames {
-            return Err(Full::SourceFrames);
-        }
-        if source.list.bytes + bytes > source.config.cap_bytes {
-            return Err(Full::SourceBytes);
-        }
-        let room = match self.config.discipline {
-            Discipline::Contract if source.config.promised() => u64::MAX,
-            Discipline::Contract => {
-                let left = self.config.queue.saturating_sub(self.unpromised);
-                // The source that is polled first would fill what is left at every turn, and the last never
-                // find room. So, beside others, none holds more than is left (dynamic thresholds,
-                // Choudhury and Hahne, 1998): some is always left for who has least.
-                let alone = self.unpromised == source.list.bytes;
-                if alone { left } else { left.saturating_sub(source.list.bytes) }
-            }
-            Discipline::Fifo => self.config.queue.saturating_sub(self.total.bytes),
-        };
-        if bytes > room { Err(Full::EgressBytes) } else { Ok(()) }
+        source.has_room(&self.config, self.total.bytes, self.unpromised, bytes)
     }
 
     /// Bytes that a frame may have to go at `now` without waiting for the egress rate, rounded down.
@@ -271,31 +284,53 @@ impl<F: Copy> Scheduler<F> {
             return Head::Empty;
         };
         let (source, queued) = self.front(index);
-        if tier != Tier::RealTime
-            && let Some(bucket) = &self.bucket
-        {
-            let at = bucket.conforms_at(now, queued.bytes.into());
+        let part = self.config.kind.part(queued.bytes);
+        let waits = tier != Tier::RealTime || self.config.kind != EgressKind::Virtual;
+        if waits && let Some(bucket) = &self.bucket {
+            let at = bucket.conforms_at(now, part.into());
             if at > now {
-                // The frame that becomes eligible first may be smaller and go earlier.
-                let eligible = self.minima.next_eligible().unwrap_or(u64::MAX);
-                return Head::WaitUntil(at.min(eligible));
+                // The frame that becomes eligible first may be smaller and go earlier, but none before a real-time one.
+                let eligible = self.minima.next_eligible().filter(|_| tier != Tier::RealTime);
+                return Head::WaitUntil(at.min(eligible.unwrap_or(u64::MAX)));
             }
         }
         self.picked = Some((index, tier));
-        Head::Ready { source, tier, queued }
+        Head::Ready { source, tier, queued, part }
     }
 
     /// Takes out the frame that [`head`](Self::head) last said is ready, and
     /// charges it; without such an answer, or after a change, asks first. `None`
     /// if nothing is ready.
     pub fn take(&mut self, now: u64) -> Option<(SourceId, Tier, Queued<F>)> {
+        self.take_by(now, |arena, list| Some((arena.pop_front(list)?, 1)))
+    }
+
+    /// [Takes](Self::take) at most so many bytes of the frame. What is left of it stays where it is; the answer has the
+    /// bytes that were taken.
+    ///
+    /// The caller chooses how many of the [part](Head::Ready) that may go now: whole segments. A
+    /// segment that is longer than the part may go, and leaves a debt.
+    pub fn take_part(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Tier, Queued<F>)> {
+        self.take_by(now, |arena, list| match arena.shrink_front(list, bytes) {
+            None => Some((arena.pop_front(list)?, 1)),
+            Some(part) => Some((part, 0)),
+        })
+    }
+
+    /// Takes what `pop` takes from the list of a source, with how many frames of it are gone by that.
+    fn take_by(
+        &mut self,
+        now: u64,
+        pop: impl FnOnce(&mut Arena<F>, &mut List) -> Option<(Queued<F>, u32)>,
+    ) -> Option<(SourceId, Tier, Queued<F>)> {
         if self.picked.is_none() {
             self.head(now);
         }
         let (index, tier) = self.picked.take()?;
         let source = self.sources[usize::from(index)].as_mut()?;
         let id = source.id;
-        let queued = self.arena.pop_front(&mut source.list)?;
+        let (queued, frames) = pop(&mut self.arena, &mut source.list)?;
+        self.total.frames -= frames;
         match (tier, &mut source.credit) {
             (Tier::Minimum, Some(credit)) => {
                 credit.charge(now, queued.bytes, hold_limit(self.config.rate));
@@ -304,7 +339,11 @@ impl<F: Copy> Scheduler<F> {
             _ => {}
         }
         if let Some(bucket) = &mut self.bucket {
-            bucket.charge_waiting(queued.enqueued, now, queued.bytes.into());
+            match self.config.kind {
+                EgressKind::Virtual => bucket.charge_waiting(queued.enqueued, now, queued.bytes.into()),
+                // A wire that idled has idled: what goes later than it could is not made up for.
+                EgressKind::Physical { .. } => bucket.charge(now, queued.bytes.into()),
+            }
         }
         self.removed(index, queued.bytes);
         Some((id, tier, queued))
@@ -341,6 +380,7 @@ impl<F: Copy> Scheduler<F> {
     fn pop_front(&mut self, index: SourceIndex) -> Option<Queued<F>> {
         let source = self.sources[usize::from(index)].as_mut()?;
         let queued = self.arena.pop_front(&mut source.list)?;
+        self.total.frames -= 1;
         self.removed(index, queued.bytes);
         Some(queued)
     }
@@ -390,10 +430,9 @@ impl<F: Copy> Scheduler<F> {
         self.arena.front(&source.list).map(|node| node.queued)
     }
 
-    /// A frame of `bytes` has left the list of a source.
+    /// So many bytes have left the list of a source.
     fn removed(&mut self, index: SourceIndex, bytes: u32) {
         self.picked = None;
-        self.total.frames -= 1;
         self.total.bytes -= u64::from(bytes);
         let Some(source) = &self.sources[usize::from(index)] else {
             return;
@@ -444,7 +483,7 @@ impl<F: Copy> Scheduler<F> {
             self.edf.set(index, &head.queued, relative);
         } else {
             if let Some(credit) = &source.credit {
-                self.minima.set(index, credit, head.queued.bytes);
+                self.minima.set(index, credit, self.config.kind.part(head.queued.bytes));
             }
             self.shares.set(index, &source.share);
         }

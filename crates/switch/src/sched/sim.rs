@@ -4,6 +4,7 @@
 //! time, to its end.
 
 pub(super) use super::*;
+use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
 pub(super) const LINK: u64 = 1_000_000_000;
@@ -25,6 +26,7 @@ pub(super) fn egress(bits: Option<u64>, burst: u64) -> EgressConfig {
     EgressConfig {
         rate: bits.map(rate),
         burst: Bytes::new(burst),
+        kind: EgressKind::Virtual,
         discipline: Discipline::Contract,
         queue: u64::MAX,
     }
@@ -53,7 +55,12 @@ pub(super) fn frame(now: u64, bytes: u32, deadline: Option<u64>) -> Queued<()> {
     Queued { frame: (), bytes, deadline: deadline.map_or(u64::MAX, |d| now + d), enqueued: now }
 }
 
-/// One frame that was sent.
+/// Of frames and super-frames, bytes.
+pub(super) fn size() -> impl Strategy<Value = u32> {
+    prop_oneof![3 => 60..1515u32, 1 => 1515..65_550u32]
+}
+
+/// One frame that was sent, or a part of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) start: u64,
@@ -61,6 +68,8 @@ pub(super) struct Sent {
     pub(super) source: SourceId,
     pub(super) tier: Tier,
     pub(super) queued: Queued<()>,
+    /// Nothing of it is left.
+    pub(super) last: bool,
 }
 
 /// An egress, the link behind it, and who sends to it.
@@ -73,6 +82,10 @@ pub(super) struct Sim {
     pub(super) greedy: BTreeMap<SourceId, Vec<u32>>,
     /// Whether frames take time on the link.
     pub(super) link: bool,
+    /// Bytes of a segment: a part is as many of these as fit into it, but at least one.
+    pub(super) segment: u32,
+    /// When nothing is taken: from, until; in order.
+    pub(super) away: VecDeque<(u64, u64)>,
     pub(super) sent: Vec<Sent>,
 }
 
@@ -84,6 +97,8 @@ impl Sim {
             arrivals: VecDeque::new(),
             greedy: BTreeMap::new(),
             link: true,
+            segment: 1,
+            away: VecDeque::new(),
             sent: Vec::new(),
         }
     }
@@ -117,17 +132,21 @@ impl Sim {
     /// Runs until `end`, or until nothing is left to happen.
     pub(super) fn run(&mut self, end: u64) {
         while self.now < end {
+            self.skip_absence();
             self.arrive();
             let next = self.arrivals.front().map(|a| a.0);
             match self.sched.head(self.now) {
-                Head::Ready { .. } => {
-                    let (source, tier, queued) = self.sched.take(self.now).expect("is ready");
-                    let start = self.now;
-                    self.feed(source);
+                Head::Ready { queued: head, part, .. } => {
+                    let bytes = (part / self.segment).max(1).saturating_mul(self.segment);
+                    let (source, tier, queued) = self.sched.take_part(self.now, bytes).expect("is ready");
+                    let (start, last) = (self.now, queued.bytes == head.bytes);
+                    if last {
+                        self.feed(source);
+                    }
                     if self.link {
                         self.now += u64::from(queued.bytes) * NS_PER_BYTE;
                     }
-                    self.sent.push(Sent { start, end: self.now, source, tier, queued });
+                    self.sent.push(Sent { start, end: self.now, source, tier, queued, last });
                 }
                 Head::WaitUntil(t) => {
                     assert!(t > self.now, "time goes on");
@@ -138,6 +157,15 @@ impl Sim {
                     None => return,
                 },
             }
+        }
+    }
+
+    fn skip_absence(&mut self) {
+        while let Some(&(from, until)) = self.away.front()
+            && from <= self.now
+        {
+            self.away.pop_front();
+            self.now = self.now.max(until);
         }
     }
 

@@ -295,12 +295,15 @@ fn fate(
 
 #[cfg(test)]
 mod tests {
+    use super::NEVER;
     use crate::port::Slots;
+    use crate::sched::EgressConfig;
     use crate::worker::{budget, testing};
+    use tidegate_contract::Rate;
 
     #[test]
     fn a_full_queue_says_what_it_waits_for() {
-        use super::{DropReason, NEVER, full};
+        use super::{DropReason, full};
         let (mut worker, _handle) = testing::worker();
         for (index, keys) in [(0, ""), (1, "rx = { max = \"8mbit\", burst = \"2kB\" }")] {
             let info = testing::add_port_with(&mut worker, index, keys);
@@ -355,6 +358,32 @@ mod tests {
         assert_eq!(served[2], 1, "{served:?}");
         for egress in 1..4 {
             worker.clear_egress(egress);
+        }
+        worker.fates.drain(..).for_each(|fate| slots.give(fate.frame));
+    }
+
+    #[test]
+    fn real_time_frames_wait_for_a_wire() {
+        let (mut worker, _handle) = testing::worker();
+        testing::add_port(&mut worker, 1);
+        let mut info = testing::add_port_with(&mut worker, 0, "");
+        info.deadline = Some(NEVER / 4);
+        info.to.insert(1);
+        worker.set_info(0, Some(info));
+        // A frame a minute.
+        let wire = EgressConfig::physical(Rate::from_bits(8_000 / 60).unwrap(), 1000, 0, u64::MAX);
+        let begin = worker.now;
+        worker.ports[1].as_mut().unwrap().egress.scheduler.reconfigure(begin, wire);
+        let mut slots = Slots::new(2, 0, 0);
+        for _ in 0..2 {
+            let frame = slots.take().unwrap();
+            (frame.get_mut().wire_bytes, frame.get_mut().deadline) = (1000, begin + NEVER / 4);
+            worker.enqueue(1, frame);
+        }
+        for (seconds, gone) in [(0, 1), (31, 1), (62, 2)] {
+            worker.now = begin + seconds * 1_000_000_000;
+            worker.egress(budget::QUANTUM);
+            assert_eq!(worker.fates.len(), gone, "after {seconds} s");
         }
         worker.fates.drain(..).for_each(|fate| slots.give(fate.frame));
     }
