@@ -2,7 +2,8 @@
 
 use super::*;
 use proptest::prelude::*;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
 use tidegate_frontend::attack::counters::{WAITERS, Waiters};
 use tidegate_frontend::front_end::VERSION_1;
 
@@ -178,6 +179,62 @@ fn what_waits_to_be_closed_is_counted_by_descriptors() {
     let closing = errands.closing();
     drop(done);
     assert!(closing >= 9, "{closing}");
+}
+
+/// How many descriptors of this process are the same file, or the same counter, as this one.
+fn open_as(fd: impl AsFd) -> usize {
+    let same = |number: &std::ffi::OsStr| {
+        let stat = std::fs::metadata(std::path::Path::new("/proc/self/fd").join(number)).ok()?;
+        let info = std::fs::read_to_string(std::path::Path::new("/proc/self/fdinfo").join(number)).ok()?;
+        // All counters are one file.
+        let counter = info.lines().find(|line| line.starts_with("eventfd-id:")).map(str::to_owned);
+        Some((stat.dev(), stat.ino(), counter))
+    };
+    let own = same(fd.as_fd().as_raw_fd().to_string().as_ref());
+    assert!(own.is_some());
+    std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter(|fd| same(&fd.as_ref().unwrap().file_name()) == own)
+        .count()
+}
+
+/// Of a message that is refused, by any of the checks, errands close what came with it.
+#[test]
+fn a_refusal_closes_nothing_on_the_ports_thread() {
+    use FrontendReq::*;
+    let region = |size: u64| [0, size, 0, 0].map(u64::to_ne_bytes).concat();
+    let log = [1u64 << 30, 0].map(u64::to_ne_bytes).concat();
+    let inflight = [&[0; 16][..], &[2u16, 8, 0, 0].map(u16::to_ne_bytes).concat()].concat();
+    let cases = [
+        ("a queue that there is not", SET_VRING_CALL, words(&[9, 0]), true),
+        ("a start before memory", SET_VRING_KICK, words(&[0, 0]), true),
+        ("bit 8 beside a descriptor", SET_VRING_ERR, words(&[1 << 8, 0]), true),
+        ("a table longer than its file", SET_MEM_TABLE, [words(&[1, 0]), region(1 << 30)].concat(), false),
+        ("a region longer than its file", ADD_MEM_REG, [words(&[0, 0]), region(1 << 30)].concat(), false),
+        ("a log that was not negotiated", SET_LOG_BASE, log, false),
+        ("an in-flight region that can shrink", SET_INFLIGHT_FD, inflight, false),
+    ];
+    for (what, code, payload, is_counter) in cases {
+        let config = PortConfig::new("test", 1);
+        let errands = config.errands.clone();
+        let port = Port::server_with(config);
+        let mut raw = port.dial();
+        prepare(&mut raw);
+        let (done, busy) = mpsc::channel::<()>();
+        errands.give_up(Slow(busy));
+        let memory = SharedMemory::new(0, 0x1_0000).unwrap();
+        let event = eventfd(0, EventfdFlags::empty()).unwrap();
+        let file = if is_counter { event.as_fd() } else { memory.fd() };
+        let before = open_as(file);
+        send_fds(&raw, &message(code, 1, &payload), &[file]);
+        let reason = thrown_out(&port, 1);
+        assert_eq!(open_as(file), before + 1, "{what}: {reason}");
+        drop(done);
+        let start = std::time::Instant::now();
+        while open_as(file) > before {
+            assert!(start.elapsed() < PATIENCE, "{what}: it is never closed");
+        }
+    }
 }
 
 #[test]
