@@ -14,7 +14,9 @@
 //! ```
 //!
 //! Both layouts count chains and have the same methods. They differ in where a chain is found and
-//! given back ([`SplitQueue`], [`PackedQueue`]); its descriptors are checked by one walker.
+//! given back (`split`, `packed`). Each holds one component that knows the chains taken, and when those
+//! that are done may go back: in any order, or in that of the pops (`order`). Descriptors are checked by
+//! one walker.
 //!
 //! A queue may be killed at any instruction: what it has in flight is in a region that outlives the
 //! process ([`Inflight`]), and the queue that follows completes or takes up again what it finds there.
@@ -35,13 +37,13 @@ mod inflight;
 mod layout;
 pub mod log;
 pub mod memory;
+mod order;
 mod packed;
 mod queue;
 pub mod sigbus;
 mod span;
 mod split;
 mod walker;
-mod window;
 mod writer;
 
 #[cfg(test)]
@@ -52,8 +54,6 @@ pub use inflight::{Inflight, InflightError, MAX_ENTRIES, QueueInflight, Standing
 pub use layout::{Features, RingLayout};
 pub use log::{DirtyLog, LogArea};
 pub use memory::GuestMemory;
-pub use packed::PackedQueue;
 pub use queue::Queue;
 pub use span::{Chain, MAX_CHAIN_BYTES, MAX_SPANS, Single, Span};
-pub use split::SplitQueue;
 pub use writer::SpanWriter;

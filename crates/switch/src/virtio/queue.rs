@@ -1,33 +1,44 @@
-//! A virtqueue of either layout.
+//! A virtqueue of either layout, its chains given back in any order or as they were popped.
 //!
 //! ```text
-//!                  ┌─ RING_PACKED ──▶ PackedQueue ─┐
-//!   Queue::new ────┤                               ├──▶ one walker ──▶ Chain
-//!                  └─ otherwise ────▶ SplitQueue ──┘
+//!                                             ┌─ AnyOrder ─┐
+//!                  ┌─ otherwise ────▶ SplitQueue ─ InOrder ─┤
+//!   Queue::new ────┤                                        ├──▶ one walker ──▶ Chain
+//!                  └─ RING_PACKED ──▶ PackedQueue ─ InOrder ┤
+//!                                             └─── ById ────┘
 //! ```
 //!
-//! Everything counts chains, whatever their descriptors take in the ring. See
-//! [`SplitQueue`] and [`PackedQueue`] for what differs.
+//! Everything counts chains, whatever their descriptors take in the ring. One thread at a time may
+//! call a queue: the worker that owns its port.
 
-use super::{
-    Chain, Features, GuestMemory, PackedQueue, QueueInflight, RingError, RingLayout, Single, SplitQueue,
-};
+use super::order::{AnyOrder, ById, InOrder, Order};
+use super::packed::{FIRST_BASE, PackedQueue};
+use super::split::SplitQueue;
+use super::{Chain, Features, GuestMemory, QueueInflight, RingError, RingLayout, Single};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// The device's side of one virtqueue, split or packed as negotiated.
 #[derive(Debug)]
-pub enum Queue {
+pub struct Queue(Ring);
+
+#[derive(Debug)]
+enum Ring {
     /// Descriptor table, available and used ring (virtio 1.2, 2.7).
-    Split(SplitQueue),
+    Split(SplitQueue<AnyOrder>),
+    SplitInOrder(SplitQueue<InOrder<()>>),
     /// One descriptor ring (virtio 1.2, 2.8).
-    Packed(PackedQueue),
+    Packed(PackedQueue<ById>),
+    PackedInOrder(PackedQueue<InOrder<u16>>),
 }
 
-macro_rules! either {
-    ($queue:expr, $inner:ident => $what:expr) => {
+macro_rules! any {
+    ($queue:expr, $ring:ident => $what:expr) => {
         match $queue {
-            Self::Split($inner) => $what,
-            Self::Packed($inner) => $what,
+            Ring::Split($ring) => $what,
+            Ring::SplitInOrder($ring) => $what,
+            Ring::Packed($ring) => $what,
+            Ring::PackedInOrder($ring) => $what,
         }
     };
 }
@@ -35,14 +46,22 @@ macro_rules! either {
 impl Queue {
     /// The base of a queue that was never started.
     pub fn first_base(packed: bool) -> u32 {
-        if packed { PackedQueue::FIRST } else { 0 }
+        if packed { FIRST_BASE } else { 0 }
     }
 
     /// Takes a queue into service. `base` is where to go on, as vhost-user's
-    /// VHOST_USER_SET_VRING_BASE says it: see [`SplitQueue::new`] and [`PackedQueue::new`].
+    /// VHOST_USER_SET_VRING_BASE says it ("Vring state"):
+    ///
+    /// - of a split ring, the first available index to be read; the used index goes on where the ring
+    ///   says;
+    /// - of a packed ring, in bits 0 to 14 the next available place, in bit 15 its wrap counter, in bits
+    ///   16 to 31 the same for the next used one. Front ends that know only the first, DPDK's for one,
+    ///   leave the upper half zero, which then means the same as the lower.
     ///
     /// # Errors
-    /// As there; [`RingError::NoIndex`] for a base that only a packed ring can have.
+    /// [`RingError::Size`] or [`RingError::PackedSize`], [`RingError::PartUnmapped`],
+    /// [`RingError::PartUnaligned`], [`RingError::Base`] or [`RingError::PackedBase`];
+    /// [`RingError::NoIndex`] for a base that only a packed ring can have.
     pub fn new(
         memory: Arc<GuestMemory>,
         layout: RingLayout,
@@ -71,25 +90,33 @@ impl Queue {
         features: Features,
         inflight: Option<QueueInflight>,
     ) -> Result<Self, RingError> {
-        if features.packed {
-            return PackedQueue::with_inflight(memory, layout, base, features, inflight).map(Self::Packed);
-        }
-        let base = u16::try_from(base).map_err(|_| RingError::NoIndex(base))?;
-        SplitQueue::with_inflight(memory, layout, base, features, inflight).map(Self::Split)
+        Ok(Self(match (features.packed, features.in_order) {
+            (false, false) => Ring::Split(SplitQueue::start(memory, layout, base, features, inflight)?),
+            (false, true) => Ring::SplitInOrder(SplitQueue::start(memory, layout, base, features, inflight)?),
+            (true, false) => Ring::Packed(PackedQueue::start(memory, layout, base, features, inflight)?),
+            (true, true) => {
+                Ring::PackedInOrder(PackedQueue::start(memory, layout, base, features, inflight)?)
+            }
+        }))
     }
 
     /// How many chains a predecessor left in flight and this queue completed unsent; `None` if it
     /// recovered nothing. If it did, [`publish`](Self::publish) and call the driver, completions
     /// or not.
     pub fn recovered(&self) -> Option<u16> {
-        either!(self, queue => queue.recovered())
+        any!(&self.0, ring => ring.recovered)
     }
 
     /// Takes the queue out of service, in order: what is completed is published, nothing is in
     /// flight. Returns the [`base`](Self::base), where it goes on; the in-flight region says the
     /// same from here on. A queue that is only dropped is recovered by the next one.
     pub fn retire(self) -> u32 {
-        either!(self, queue => queue.retire())
+        any!(self.0, ring => {
+            debug_assert_eq!(ring.order.counts().unshown(), 0, "retired with completions unpublished");
+            let base = ring.base();
+            ring.inflight.leave(base);
+            base
+        })
     }
 
     /// Looks for chains the driver added; returns how many can be popped. A packed ring shows those
@@ -99,41 +126,38 @@ impl Queue {
     /// [`RingError::AvailableIndex`], of a split ring. A packed one has no index to lie with.
     #[inline]
     pub fn available(&mut self) -> Result<u16, RingError> {
-        match self {
-            Self::Split(queue) => queue.available(),
-            Self::Packed(queue) => Ok(queue.available()),
-        }
+        any!(&mut self.0, ring => ring.available())
     }
 
     /// Chains that can be popped without another look.
     #[inline]
     pub fn pending(&self) -> u16 {
-        either!(self, queue => queue.pending())
+        any!(&self.0, ring => ring.pending)
     }
 
     /// Chains popped and not completed.
     #[inline]
     pub fn in_flight(&self) -> u16 {
-        either!(self, queue => queue.in_flight())
+        any!(&self.0, ring => ring.order.counts().in_flight())
     }
 
     /// What the driver calls the chain in flight that [`complete`](Self::complete) wants so.
     #[cfg(test)]
     pub(super) fn head_of(&self, token: u16) -> u16 {
-        either!(self, queue => queue.head_of(token))
+        any!(&self.0, ring => ring.order.id_of(token))
     }
 
     /// With VIRTIO_F_IN_ORDER: the oldest chain in flight, as [`complete`](Self::complete) wants it,
     /// and how many are completed behind it, which the driver gets back only after it. `None` where
     /// chains go back in any order.
     pub fn held_back(&self) -> Option<(u16, u16)> {
-        either!(self, queue => queue.held_back())
+        any!(&self.0, ring => ring.order.held_back())
     }
 
     /// Entries of the ring.
     #[inline]
     pub fn size(&self) -> u16 {
-        either!(self, queue => queue.size())
+        any!(&self.0, ring => ring.layout.size)
     }
 
     /// Pops the next chain of a transmit queue: buffers for the device to read. `false` if none
@@ -144,7 +168,7 @@ impl Queue {
     /// otherwise the chain was popped and [`Chain::head`] is to be completed with length 0.
     #[inline]
     pub fn pop_readable(&mut self, chain: &mut Chain) -> Result<bool, RingError> {
-        either!(self, queue => queue.pop_readable(chain))
+        any!(&mut self.0, ring => ring.pop::<false>(chain))
     }
 
     /// Pops the next chain of a receive queue: buffers for the device to write. `false` if none
@@ -154,7 +178,7 @@ impl Queue {
     /// As for [`pop_readable`](Self::pop_readable).
     #[inline]
     pub fn pop_writable(&mut self, chain: &mut Chain) -> Result<bool, RingError> {
-        either!(self, queue => queue.pop_writable(chain))
+        any!(&mut self.0, ring => ring.pop::<true>(chain))
     }
 
     /// Pops the next pending chains of a queue (`WRITE`: of a receive queue) as long as each is
@@ -163,13 +187,13 @@ impl Queue {
     /// [`pop_writable`](Self::pop_writable).
     #[inline]
     pub fn pop_singles<const WRITE: bool>(&mut self, out: &mut [Single]) -> usize {
-        either!(self, queue => queue.pop_singles::<WRITE>(out))
+        any!(&mut self.0, ring => ring.pop_singles::<WRITE>(out))
     }
 
     /// Puts what [`pop_singles`](Self::pop_singles) popped last back, or the last of it.
     #[inline]
     pub fn put_back(&mut self, last: &[Single]) {
-        either!(self, queue => queue.put_back(last));
+        any!(&mut self.0, ring => ring.put_back(last));
     }
 
     /// Puts the last `n` popped chains back, for the next pops to find again: receive buffers
@@ -179,7 +203,7 @@ impl Queue {
     /// If fewer than `n` are in flight. Chains popped since must not have been completed.
     #[inline]
     pub fn rewind(&mut self, n: u16) {
-        either!(self, queue => queue.rewind(n));
+        any!(&mut self.0, ring => ring.rewind(n));
     }
 
     /// Gives a popped chain back by its [`Chain::head`], `len` bytes of it written (0 in a transmit
@@ -187,55 +211,70 @@ impl Queue {
     /// before an older one waits for it. The driver sees it after [`publish`](Self::publish).
     #[inline]
     pub fn complete(&mut self, head: u16, len: u32) {
-        either!(self, queue => queue.complete(head, len));
+        self.complete_all(std::iter::once((head, len)));
     }
 
     /// As [`complete`](Self::complete), for many.
     #[inline]
     pub fn complete_all(&mut self, done: impl Iterator<Item = (u16, u32)>) {
-        either!(self, queue => queue.complete_all(done));
+        any!(&mut self.0, ring => ring.complete_all(done));
     }
 
     /// Gives what [`pop_singles`](Self::pop_singles) popped in one call back, or the first of it:
     /// nothing was written to it.
     #[inline]
     pub fn complete_singles(&mut self, done: &[Single]) {
-        either!(self, queue => queue.complete_singles(done));
+        let Some(first) = done.first() else { return };
+        any!(&mut self.0, ring => if !ring.complete_run(first.head, done.len() as u16) {
+            ring.complete_all(done.iter().map(|single| (single.head, 0)));
+        });
     }
 
     /// Shows the driver what was completed; returns whether it wants an interrupt. Once per batch,
-    /// not per chain: it is a full fence. The first call always returns `true`.
+    /// not per chain: it is a full fence.
+    ///
+    /// The first call always returns `true`, completions or not: a device that served the ring
+    /// before us may have been killed between a completion and its interrupt.
     #[inline]
     #[must_use = "a driver that asked for an interrupt waits for it"]
     pub fn publish(&mut self) -> bool {
-        either!(self, queue => queue.publish())
+        any!(&mut self.0, ring => {
+            let due = std::mem::take(&mut ring.interrupt_due);
+            let Some(since) = ring.show() else { return due };
+            // The driver asks for an interrupt, then looks at what we show; we show it, then look
+            // whether it asked. Without the fence both could miss the other.
+            fence(Ordering::SeqCst);
+            due || ring.wants_interrupt(since)
+        })
     }
 
     /// Tells the driver not to kick: this queue is polled. A hint; kicks may still come.
     pub fn suppress_kicks(&mut self) {
-        either!(self, queue => queue.suppress_kicks());
+        any!(&mut self.0, ring => ring.suppress_kicks());
     }
 
     /// Asks the driver to kick when it adds a chain that [`available`](Self::available) has
     /// not seen. Returns whether there is one already: poll again then, a kick may not come.
     #[must_use = "sleeping although chains arrived may be for ever"]
     pub fn request_kicks(&mut self) -> bool {
-        either!(self, queue => queue.request_kicks())
+        any!(&mut self.0, ring => {
+            ring.ask_for_kicks();
+            // The mirror image of the fence in `publish`.
+            fence(Ordering::SeqCst);
+            ring.has_more()
+        })
     }
 
     /// The number of the next chain to be popped, modulo 2^16.
     #[inline]
     pub fn next_avail(&self) -> u16 {
-        either!(self, queue => queue.next_avail())
+        any!(&self.0, ring => ring.order.counts().popped)
     }
 
     /// Where the ring stands, as [`new`](Self::new) takes it (vhost-user,
     /// VHOST_USER_GET_VRING_BASE).
     pub fn base(&self) -> u32 {
-        match self {
-            Self::Split(queue) => queue.next_avail().into(),
-            Self::Packed(queue) => queue.base(),
-        }
+        any!(&self.0, ring => ring.base())
     }
 
     /// Goes on in a new memory table, at the same user addresses. Spans popped before lead into
@@ -245,6 +284,6 @@ impl Queue {
     /// [`RingError::PartUnmapped`] or [`RingError::PartUnaligned`]; the queue then still works
     /// in the old table.
     pub fn remap(&mut self, memory: Arc<GuestMemory>) -> Result<(), RingError> {
-        either!(self, queue => queue.remap(memory))
+        any!(&mut self.0, ring => ring.remap(memory))
     }
 }

@@ -2,8 +2,8 @@
 
 use super::place::{Place, used_half};
 use super::{
-    DESC_AVAIL, DESC_BYTES, DESC_NEXT, DESC_USED, GuestMemory, PER_LINE, RingError, RingLayout, RingPart,
-    locate,
+    DESC_AVAIL, DESC_BYTES, DESC_NEXT, DESC_USED, GuestMemory, PER_LINE, QueueInflight, RingError,
+    RingLayout, RingPart, locate,
 };
 use crate::virtio::inflight::{Record, stored};
 use crate::virtio::layout::need_event;
@@ -25,7 +25,7 @@ pub(super) struct Parts {
     /// Place, flags; 2 bytes each.
     driver: *mut u32,
     device: *mut u32,
-    size: u16,
+    pub(super) size: u16,
 }
 
 impl Parts {
@@ -115,6 +115,33 @@ impl Parts {
             place = place.forward(Record::unpack(record).places, self.size);
         }
         place
+    }
+
+    /// Writes one used descriptor for all chains from `used` to `end`, of which the last has buffer `id`;
+    /// what is between there and `avail` stays in flight.
+    #[inline]
+    pub(super) fn show_batch(&self, inflight: &QueueInflight, id: u16, [used, end, avail]: [Place; 3]) {
+        inflight.commit_all(used.0, end.0, avail.0);
+        let half = used_half(Record { id, places: 0, len: 0 }.pack(), used);
+        // Release: the driver looks no further than here.
+        self.use_slot(used.slot(), half, Ordering::Release);
+        inflight.commit_all(end.0, end.0, avail.0);
+    }
+
+    /// Gives all from `used` to `avail` back, unsent, and shows it; returns how many chains that is.
+    pub(super) fn give_all_back(&self, inflight: &QueueInflight, used: Place, avail: Place) -> u16 {
+        let places = avail.since(used, self.size).unwrap_or(0);
+        if places == 0 {
+            inflight.commit_all(used.0, used.0, avail.0);
+            return 0;
+        }
+        // They are the driver's own words still: only the first is written, at the end.
+        let half = |place: Place| u64::from_le(self.second_half(place.slot()).load(Ordering::Acquire));
+        let ends = |i: &u16| half(used.forward(*i, self.size)) >> 48 & u64::from(DESC_NEXT) == 0;
+        let chains = (0..places).filter(ends).count().max(1);
+        let id = (half(avail.back(1, self.size)) >> 32) as u16;
+        self.show_batch(inflight, id, [used, avail, avail]);
+        chains as u16
     }
 
     /// Whether the driver asked to be told of the last `passed` places before `used`.

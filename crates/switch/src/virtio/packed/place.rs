@@ -80,10 +80,3 @@ pub(super) fn used_half(record: u64, place: Place) -> u64 {
     let flags = if record as u32 > 0 { place.used_flags() | DESC_WRITE } else { place.used_flags() };
     record & (u64::MAX >> 16) | u64::from(flags) << 48
 }
-
-/// The packed [`Record`](crate::virtio::inflight::Record) of a chain in one place, before it has a
-/// length, for the second half of its descriptor.
-#[inline]
-pub(super) fn single_record(half: u64) -> u64 {
-    half & 0xffff << 32 | 1 << 48
-}

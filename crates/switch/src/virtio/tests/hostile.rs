@@ -1,8 +1,6 @@
 //! Drivers that lie: each way by name, then at random.
 
-use super::super::{
-    Chain, Features, GuestMemory, MAX_CHAIN_BYTES, MAX_SPANS, RingError, RingLayout, SplitQueue,
-};
+use super::super::{Chain, Features, GuestMemory, MAX_CHAIN_BYTES, MAX_SPANS, RingError, RingLayout};
 use super::{GUEST_ADDR, Guest, layout, spec};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -523,7 +521,7 @@ proptest! {
             memory.word(driver.used_addr() + 2).store(at, Ordering::Relaxed);
             for write in [false, true] {
                 let features = Features { packed: false, event_idx: false, indirect, in_order: false };
-                let mut queue = SplitQueue::new(Arc::clone(&map), layout, at, features).unwrap();
+                let mut queue = super::super::Queue::new(Arc::clone(&map), layout, at.into(), features).unwrap();
                 prop_assert_eq!(queue.available(), Ok(1));
                 let result = if write { queue.pop_writable(&mut chain) } else { queue.pop_readable(&mut chain) };
                 for span in chain.spans() {
@@ -553,7 +551,7 @@ proptest! {
         let layout = RingLayout { size: 64, desc: user, avail: user + 1024, used: user + 2048 };
         let features = Features { packed: false, event_idx: true, indirect: true, in_order: false };
         memory.word(GUEST_ADDR + 2050).store(base, Ordering::Relaxed);
-        let mut queue = SplitQueue::new(map, layout, base, features).unwrap();
+        let mut queue = super::super::Queue::new(map, layout, base.into(), features).unwrap();
         let _ = (queue.available(), queue.publish(), queue.request_kicks());
         memory.word(GUEST_ADDR + 1026).store(base.wrapping_add(64), Ordering::Relaxed);
         prop_assert_eq!(queue.available(), Ok(64));

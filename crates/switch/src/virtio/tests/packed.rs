@@ -1,7 +1,7 @@
 //! The packed queue, one behaviour and one lie at a time.
 
 use super::super::packed::LOOK;
-use super::super::{Chain, Features, GuestMemory, MAX_SPANS, PackedQueue, Queue, RingError, RingPart};
+use super::super::{Chain, Features, GuestMemory, MAX_SPANS, Queue, RingError, RingPart};
 use super::{GUEST_ADDR, Guest, layout, spec};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -205,16 +205,16 @@ fn rings_that_cannot_be_are_refused() {
     ]);
     for (layout, expected) in cases {
         let error =
-            PackedQueue::new(Arc::clone(&map), layout, PackedQueue::FIRST, PLAIN).expect_err("refused");
+            Queue::new(Arc::clone(&map), layout, Queue::first_base(true), PLAIN).expect_err("refused");
         assert_eq!(error, expected, "{layout:?}");
     }
     // Places beyond the ring, an available place before the used one, more than the ring between.
     for base in [17, 0x8011_8000, 0x8000_0011, 0x8005_8004, 0x8004_0005, 0x7fff_7fff] {
-        let error = PackedQueue::new(Arc::clone(&map), good, base, PLAIN).expect_err("refused");
+        let error = Queue::new(Arc::clone(&map), good, base, PLAIN).expect_err("refused");
         assert_eq!(error, RingError::PackedBase { base, size: 17 });
     }
     for base in [16, 0x8010_8010, 0x8004_0004, 0x8004_8006, 0x0010_8000] {
-        let queue = PackedQueue::new(Arc::clone(&map), good, base, PLAIN).unwrap();
+        let queue = Queue::new(Arc::clone(&map), good, base, PLAIN).unwrap();
         assert_eq!(queue.base() & 0xffff, base & 0xffff);
     }
     let split = Queue::new(map, super::RingLayout { size: 16, ..good }, 0x1_0000, Features::default());

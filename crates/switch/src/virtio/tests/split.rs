@@ -2,7 +2,7 @@
 
 use super::super::layout::need_event;
 use super::super::{
-    Chain, Features, GuestMemory, MAX_CHAIN_BYTES, MAX_SPANS, Queue, RingError, RingPart, Span, SplitQueue,
+    Chain, Features, GuestMemory, MAX_CHAIN_BYTES, MAX_SPANS, Queue, RingError, RingPart, Span,
 };
 use super::{GUEST_ADDR, Guest, layout, spec};
 use std::sync::Arc;
@@ -120,7 +120,7 @@ fn buffers_crossing_regions_are_split_and_gaps_are_refused() {
     let high = SharedMemory::new(GUEST_ADDR + 0x4000, 0x1000).unwrap();
     let map = Arc::new(GuestMemory::map(vec![spec(&high), spec(&low)]).unwrap());
     let mut driver = DriverQueue::new(&low, 8, DriverFeatures::default());
-    let mut device = SplitQueue::new(Arc::clone(&map), layout(&driver, &low), 0, PLAIN).unwrap();
+    let mut device = Queue::new(Arc::clone(&map), layout(&driver, &low), 0, PLAIN).unwrap();
     let mut chain = Chain::new();
     low.write(GUEST_ADDR + 0x3ffd, b"abc");
     high.write(GUEST_ADDR + 0x4000, b"de");
@@ -166,13 +166,13 @@ fn rings_that_cannot_be_are_refused() {
         (super::RingLayout { used: good.used + 2, ..good }, unaligned(RingPart::Used, good.used + 2, 4)),
     ]);
     for (layout, expected) in cases {
-        let error = SplitQueue::new(Arc::clone(&map), layout, 0, PLAIN).expect_err("refused");
+        let error = Queue::new(Arc::clone(&map), layout, 0, PLAIN).expect_err("refused");
         assert_eq!(error, expected, "{layout:?}");
     }
     used_of(5);
-    assert!(SplitQueue::new(Arc::clone(&map), good, 5 + 16, PLAIN).is_ok());
-    for base in [4, 5 + 17] {
-        let error = SplitQueue::new(Arc::clone(&map), good, base, PLAIN).expect_err("refused");
+    assert!(Queue::new(Arc::clone(&map), good, 5 + 16, PLAIN).is_ok());
+    for base in [4u16, 5 + 17] {
+        let error = Queue::new(Arc::clone(&map), good, base.into(), PLAIN).expect_err("refused");
         assert_eq!(error, RingError::Base { base, used: 5, size: 16 });
     }
 }
@@ -271,7 +271,7 @@ fn a_chain_may_be_as_long_as_the_limit() {
     let memory = Arc::new(SharedMemory::new(GUEST_ADDR, 2 * MAX_CHAIN_BYTES as usize).unwrap());
     let map = Arc::new(GuestMemory::map(vec![spec(&memory)]).unwrap());
     let mut driver = DriverQueue::new(&memory, 4, DriverFeatures::default());
-    let mut device = SplitQueue::new(map, layout(&driver, &memory), 0, PLAIN).unwrap();
+    let mut device = Queue::new(map, layout(&driver, &memory), 0, PLAIN).unwrap();
     let half = Buffer::writable(GUEST_ADDR, MAX_CHAIN_BYTES / 2);
     driver.add(&[half, half]).unwrap();
     let head = driver.add(&[half, Buffer { len: half.len + 1, ..half }]).unwrap();
