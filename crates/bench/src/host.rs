@@ -21,22 +21,22 @@ pub type Vnic<'a> = (&'a str, [u8; 6], &'a str);
 #[derive(Debug)]
 pub struct Host {
     tidegate: PathBuf,
-    cpus: Option<String>,
+    cpus: Vec<usize>,
     folder: PathBuf,
     switch: Option<Child>,
     agent: Option<Child>,
 }
 
 impl Host {
-    /// Starts both, with these vNICs in one segment.
+    /// Starts both, with these vNICs in one segment, and a worker on each of `cpus`; one that is not pinned without any.
     ///
     /// # Errors
     /// A program that is not there, or does not come up.
-    pub fn start(tidegate: &Path, cpus: Option<&str>, vnics: &[Vnic<'_>]) -> io::Result<Self> {
+    pub fn start(tidegate: &Path, cpus: &[usize], vnics: &[Vnic<'_>]) -> io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("etc"))?;
         std::fs::create_dir_all(folder.join("state"))?;
-        let (tidegate, cpus) = (tidegate.to_owned(), cpus.map(str::to_owned));
+        let (tidegate, cpus) = (tidegate.to_owned(), cpus.to_vec());
         let mut host = Self { tidegate, cpus, folder, switch: None, agent: None };
         let contract = |(name, mac, lines): &Vnic<'_>| {
             let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -79,7 +79,10 @@ impl Host {
     fn switch_arguments(&self) -> Vec<String> {
         let socket = self.folder.join("switch.sock").display().to_string();
         let mut arguments = vec!["switch".into(), "--socket".into(), socket];
-        arguments.extend(self.cpus.iter().flat_map(|cpus| ["--cpus".into(), cpus.clone()]));
+        if !self.cpus.is_empty() {
+            let cpus = self.cpus.iter().map(usize::to_string).collect::<Vec<_>>();
+            arguments.extend(["--workers".into(), cpus.len().to_string(), "--cpus".into(), cpus.join(",")]);
+        }
         arguments
     }
 

@@ -118,7 +118,7 @@ fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>)
         NAMES.iter().zip(lines).enumerate().map(|(n, (name, l))| (*name, mac(n), l)).collect();
     // The switch and the agent are not to inherit the neighbours' CPU.
     clock::keep_off(taken);
-    let host = Host::start(tidegate, args.switch_cpu.map(|cpu| cpu.to_string()).as_deref(), &vnics)?;
+    let host = Host::start(tidegate, args.switch_cpu.as_slice(), &vnics)?;
     if let Some(cpu) = cpu {
         clock::pin(cpu)?;
     }

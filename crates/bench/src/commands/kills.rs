@@ -48,9 +48,9 @@ pub struct Args {
     /// Where the random times begin: the same seed gives the same times
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// CPUs of the switch's workers
-    #[arg(long, value_name = "LIST")]
-    switch_cpus: Option<String>,
+    /// CPUs of the switch's workers, such as 2,3: a worker on each; one that is not pinned where absent
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    switch_cpus: Vec<usize>,
     /// Also write the rows of docs/reliability.md there; those of the other layout of rings stay
     #[arg(long, value_name = "PATH")]
     report: Option<PathBuf>,
@@ -132,8 +132,7 @@ pub fn run(args: &Args) -> Outcome<Report> {
 fn measure(args: &Args) -> Outcome<Report> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("tidegate"));
     let tidegate = args.tidegate.clone().map_or_else(beside, Ok)?;
-    let mut host =
-        Host::start(&tidegate, args.switch_cpus.as_deref(), &[("a", MACS[0], ""), ("b", MACS[1], "")])?;
+    let mut host = Host::start(&tidegate, &args.switch_cpus, &[("a", MACS[0], ""), ("b", MACS[1], "")])?;
     let guests = Guests::connect(&host, args.ring, args.frame.into(), args.packed)?;
     let mut random = Random(args.seed);
     let pause = |random: &mut Random| Duration::from_micros(20_000 + random.below(280_000));

@@ -132,7 +132,7 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     let vnics: Vec<_> = names.iter().enumerate().map(|(n, name)| (*name, mac(n), lines(n))).collect();
     // The switch and the agent are not to inherit the honest guests' CPU.
     clock::keep_off(taken);
-    let host = Host::start(&tidegate, args.switch_cpu.map(|cpu| cpu.to_string()).as_deref(), &vnics)?;
+    let host = Host::start(&tidegate, args.switch_cpu.as_slice(), &vnics)?;
     if let Some(cpu) = cpu {
         clock::pin(cpu)?;
     }

@@ -75,8 +75,21 @@ impl FromStr for CpuList {
 /// How long a switch may take to have the place of another one.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Each CPU is for one worker: the switch would not use one without, and would not say so.
+fn enough_workers(workers: u16, cpus: Option<&CpuList>) -> Result<(), Failure> {
+    match cpus {
+        Some(CpuList(cpus)) if cpus.len() > usize::from(workers) => Err(Failure::usage(format!(
+            "--cpus names {} CPUs for --workers {workers}: each CPU is for one worker, so say --workers {} or name fewer",
+            cpus.len(),
+            cpus.len(),
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Runs the switch until it is told to stop.
 pub fn run(args: Args) -> Result<(), Failure> {
+    enough_workers(args.workers, args.cpus.as_ref())?;
     if args.detach {
         return detach(&args.socket);
     }
@@ -124,6 +137,16 @@ fn detach(socket: &Path) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_cpu_is_left_without_a_worker() {
+        let list = |text: &str| text.parse::<CpuList>().unwrap();
+        assert!(enough_workers(1, None).is_ok());
+        assert!(enough_workers(2, Some(&list("3,1"))).is_ok());
+        assert!(enough_workers(4, Some(&list("3,1"))).is_ok(), "the rest is not pinned");
+        let error = enough_workers(1, Some(&list("2-4"))).unwrap_err();
+        assert!(error.message.contains("say --workers 3"), "{error:?}");
+    }
 
     #[test]
     fn cpu_lists() {
