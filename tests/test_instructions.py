@@ -47,6 +47,9 @@ def test_a_stage_is_known_by_what_was_inlined() -> None:
     assert stages.stage(["read", "tidegate_switch::fdb::Fdb::lookup", "classify"]) == "FDB"
     assert stages.stage(["read", "classify", "fast"]) == "copy headers in"
     assert stages.stage(["turn"]) == stages.REST
+    assert stages.stage(["work", "tidegate_switch::worker::Worker::turn"]) == stages.REST
+    gather = ["next", "tidegate_switch::worker::deliver::gather"]
+    assert stages.stage(gather) == "rest of worker::deliver", "no stage, but a module"
 
 
 def test_more_than_the_margin_is_told() -> None:

@@ -4,8 +4,8 @@
  profile: address, Ir ─▶ addr2line -i: the functions it was inlined from ─▶ stage ─▶ Ir a frame
 ```
 
-Nearly everything is inlined into a few functions, so an instruction belongs to the first stage
-of which any function is among those it was inlined into.
+Nearly everything on the short way is inlined into a few functions, so an instruction belongs to the
+first stage of which any function is among those it was inlined into. The rest is told by module.
 """
 
 import re
@@ -29,6 +29,8 @@ STAGES: dict[str, frozenset[str]] = {
 }
 """By the names of functions of crates/switch, without generics."""
 REST = "the loop, for a batch"
+MODULE = re.compile(r"tidegate_switch::((?:[a-z_0-9]+::)+)")
+"""Of a function that was not inlined: what no stage names is told by its module."""
 
 
 def by_address(lines: Iterable[str], program: str) -> Counter[int]:
@@ -77,9 +79,12 @@ def chains(program: Path, addresses: list[int]) -> dict[int, list[str]]:
 
 
 def stage(chain: list[str]) -> str:
-    """The stage of an instruction."""
+    """The stage of an instruction; the module that it is in where no stage names it."""
     names = {re.sub(r"<.*", "", function.rsplit("::", 1)[-1]) for function in chain}
-    return next((stage for stage, functions in STAGES.items() if functions & names), REST)
+    if named := next((stage for stage, functions in STAGES.items() if functions & names), ""):
+        return named
+    module = MODULE.match(chain[-1])
+    return f"rest of {module[1].removesuffix('::')}" if module and "turn" not in names else REST
 
 
 def by_stage(lines: Iterable[str], program: Path) -> Counter[str]:

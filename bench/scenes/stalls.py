@@ -31,6 +31,8 @@ KEPT = 0.95
 """Throughput from 100 ms after a stall on, of what it was before: at least."""
 LOST = 0.1
 """Frames lost then, while all receivers have buffers, %: at most."""
+GENERATOR = 0.25
+"""Above this share of turns in which most of a ring waited for it, the generator may be the limit."""
 CROSSING = 0.7
 """Throughput between workers, of what the same pairs have on one worker each: at least."""
 
@@ -166,12 +168,17 @@ def told(rounds: list[Json]) -> str:
     losses = {part: lost([seen[part] for seen in rounds]) for part in ("before", "after")}
     at_stalled = statistics.median(seen["lost_at_stalled"] for seen in rounds)
     at_others = statistics.median(seen["lost_at_others"] for seen in rounds)
+    limit = {
+        who: statistics.median(seen[f"{who}_late"] for seen in rounds) for who in ("senders", "receivers")
+    }
+    late = [f"{who} were late in {share:.0%} of turns" for who, share in limit.items() if share > GENERATOR]
     return (
         f"during the stall {median(rounds, 'during'):.2f}, in the 100 ms after it "
         f"{median(rounds, 'soon'):.2f}, later {median(rounds, 'after'):.2f} Mpps; "
         f"lost: before {losses['before']:.2f} %, later {losses['after']:.2f} %; in the stall and 100 ms "
         f"{at_stalled:,.0f} frames to the stalled receiver, {at_others:,.0f} to others; "
         f"the switch dropped {dropped or 'nothing'}"
+        + (f"; {' and '.join(late)}: **the generator may be the limit**" if late else "")
     )
 
 

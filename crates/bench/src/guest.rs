@@ -82,13 +82,22 @@ pub struct Received {
     pub bytes: u64,
 }
 
-/// How often and how a transmit ring was looked at.
+/// How often and how a ring was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looks {
-    /// Times it was filled up.
-    pub refills: u64,
-    /// Times most of it was waiting for that: then the switch may have waited for frames.
-    pub starved: u64,
+    /// Times there was something to take.
+    pub count: u64,
+    /// Times that was more than three quarters of the ring: then the switch may have waited for frames, or for
+    /// buffers.
+    pub late: u64,
+}
+
+impl Looks {
+    #[inline]
+    fn note(&mut self, taken: u16, ring: u16) {
+        self.count += 1;
+        self.late += u64::from(taken > ring / 4 * 3);
+    }
 }
 
 /// A guest on a vNIC.
@@ -101,6 +110,8 @@ pub struct Guest {
     pub sent: u64,
     /// How its transmit ring was found.
     pub looks: Looks,
+    /// How its receive ring was found.
+    pub drains: Looks,
     front: FrontEnd,
     memory: Arc<SharedMemory>,
     ring: u16,
@@ -159,6 +170,7 @@ impl Guest {
             received: Received::default(),
             sent: 0,
             looks: Looks::default(),
+            drains: Looks::default(),
             front,
             memory,
             ring,
@@ -207,8 +219,7 @@ impl Guest {
         }
         let taken = recycle(ring, &self.frames, |_| ());
         self.sent += u64::from(taken);
-        self.looks.refills += 1;
-        self.looks.starved += u64::from(taken > self.ring / 4 * 3);
+        self.looks.note(taken, self.ring);
         if ring.publish() {
             // A full counter means it is signalled already.
             let _ = self.front.kick(TRANSMIT);
@@ -223,8 +234,10 @@ impl Guest {
         }
         let mut bytes = 0;
         let ring = self.front.ring(RECEIVE);
-        let frames = u64::from(recycle(ring, &self.buffers, |used| bytes += u64::from(used.len)));
+        let taken = recycle(ring, &self.buffers, |used| bytes += u64::from(used.len));
+        let frames = u64::from(taken);
         if frames > 0 {
+            self.drains.note(taken, self.ring);
             self.received.frames += frames;
             self.received.bytes += bytes - frames * VNET_HDR as u64;
             self.show_buffers();
@@ -262,6 +275,7 @@ impl Guest {
             visit(buffer);
         });
         if taken > 0 {
+            self.drains.note(taken, self.ring);
             self.received.frames += frames;
             self.received.bytes += bytes - frames * VNET_HDR as u64;
             self.show_buffers();

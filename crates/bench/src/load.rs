@@ -1,7 +1,7 @@
 //! Guests that send and receive as fast as they are let, and what came of it.
 
 use crate::clock::{self, Taken};
-use crate::guest::{Guest, Received};
+use crate::guest::{Guest, Looks, Received};
 use serde::Serialize;
 use std::io;
 use std::time::Duration;
@@ -87,8 +87,21 @@ pub struct Phase {
 pub struct Counts {
     /// When that was, CLOCK_MONOTONIC, ns.
     pub at: u64,
-    /// Frames of each that the switch gave back, and those it received.
-    pub guests: Vec<(u64, u64)>,
+    /// Each of them.
+    pub guests: Vec<Count>,
+}
+
+/// What one guest did so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Count {
+    /// Frames that the switch gave back: sent or dropped.
+    pub sent: u64,
+    /// Frames received.
+    pub received: u64,
+    /// How its transmit ring was found.
+    pub looks: Looks,
+    /// How its receive ring was found.
+    pub drains: Looks,
 }
 
 /// Guests, and which of them send and receive.
@@ -128,7 +141,13 @@ impl Load {
     }
 
     fn counts(&self, at: u64) -> Counts {
-        Counts { at, guests: self.guests.iter().map(|guest| (guest.sent, guest.received.frames)).collect() }
+        let count = |guest: &Guest| Count {
+            sent: guest.sent,
+            received: guest.received.frames,
+            looks: guest.looks,
+            drains: guest.drains,
+        };
+        Counts { at, guests: self.guests.iter().map(count).collect() }
     }
 
     /// Looks at every ring once. Returns when it began with the receivers, when it had looked, and the
@@ -217,7 +236,7 @@ impl Load {
     fn looks(&self) -> (u64, u64) {
         self.senders.iter().fold((0, 0), |(refills, starved), &sender| {
             let looks = self.guests[sender].looks;
-            (refills + looks.refills, starved + looks.starved)
+            (refills + looks.count, starved + looks.late)
         })
     }
 }

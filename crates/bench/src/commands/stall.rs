@@ -14,8 +14,8 @@
 use super::{Outcome, ring};
 use crate::clock::{self, Taken};
 use crate::frames::Size;
-use crate::guest::{Guest, Rings};
-use crate::load::{Counts, Load, Phase, Watch, median};
+use crate::guest::{Guest, Looks, Rings};
+use crate::load::{Count, Counts, Load, Phase, Watch, median};
 use crate::scene::Scene;
 use serde::Serialize;
 use std::io;
@@ -93,6 +93,10 @@ struct Round {
     /// Frames lost in the stall and in the 100 ms after it: those to the receiver that stalls, and the others.
     lost_at_stalled: i64,
     lost_at_others: i64,
+    /// Before the stall: share of the looks at a transmit ring that found more than three quarters of it to be filled
+    /// up, and of those at a receive ring that found as much of it filled. Near 1, the generator is the limit.
+    senders_late: f64,
+    receivers_late: f64,
     /// Frames in the whole round for each second that the switch's workers ran.
     frames_per_cpu_second: f64,
     /// As in the windows of `forward`; of both threads of the generator.
@@ -123,6 +127,13 @@ impl Part {
 fn lost(parts: impl Iterator<Item = Part>) -> f64 {
     let (sent, lost) = parts.fold((0, 0), |sum, part| (sum.0 + part.sent, sum.1 + part.lost()));
     lost as f64 / (sent as f64).max(1.0) * 100.0
+}
+
+/// Of the looks at rings between the first and the last of `counts`, the share that was late.
+fn late(counts: &[Counts], of: fn(&Count) -> Looks) -> f64 {
+    let sum = |at: &Counts| at.guests.iter().map(of).fold((0, 0), |sum, l| (sum.0 + l.count, sum.1 + l.late));
+    let (before, after) = (sum(&counts[0]), sum(&counts[counts.len() - 1]));
+    (after.1 - before.1) as f64 / (after.0 - before.0).max(1) as f64
 }
 
 /// Sender and receiver of each pair, by their place in the file: blocks of `stride` senders and as many receivers.
@@ -300,12 +311,12 @@ impl Round {
     /// generator and from the switch, and that for which the switch's workers `ran`, ns.
     fn new(sent: &[Counts], received: &[Counts], taken: (u64, u64), ran: u64) -> Self {
         let part = |from: usize, to: usize, pairs: std::ops::Range<usize>| {
-            let sum = |at: &Counts, of: fn(&(u64, u64)) -> u64| {
-                at.guests[pairs.clone()].iter().map(of).sum::<u64>()
-            };
+            let sum =
+                |at: &Counts, of: fn(&Count) -> u64| at.guests[pairs.clone()].iter().map(of).sum::<u64>();
             Part {
-                sent: sum(&sent[to], |guest| guest.0) - sum(&sent[from], |guest| guest.0),
-                received: sum(&received[to], |guest| guest.1) - sum(&received[from], |guest| guest.1),
+                sent: sum(&sent[to], |guest| guest.sent) - sum(&sent[from], |guest| guest.sent),
+                received: sum(&received[to], |guest| guest.received)
+                    - sum(&received[from], |guest| guest.received),
                 seconds: (received[to].at - received[from].at) as f64 / 1e9,
             }
         };
@@ -318,6 +329,8 @@ impl Round {
             after: part(3, 4, all.clone()),
             lost_at_stalled: part(1, 3, 0..1).lost(),
             lost_at_others: part(1, 3, 1..all.end).lost(),
+            senders_late: late(&sent[..2], |guest| guest.looks),
+            receivers_late: late(&received[..2], |guest| guest.drains),
             frames_per_cpu_second: if ran > 0 { whole.received as f64 / (ran as f64 / 1e9) } else { 0.0 },
             taken_ns: taken.0,
             switch_taken_ns: taken.1,
@@ -347,17 +360,22 @@ mod tests {
 
     #[test]
     fn losses_are_told_apart_by_receiver() {
-        let at = |ms: u64, guests: [(u64, u64); 2]| Counts { at: ms * 1_000_000, guests: guests.into() };
+        let at = |ms: u64, guests: [(u64, u64); 2]| {
+            let looks = Looks { count: ms, late: ms / 4 };
+            let count = |(sent, received)| Count { sent, received, looks, drains: Looks::default() };
+            Counts { at: ms * 1_000_000, guests: guests.map(count).into() }
+        };
         let sent = [0, 100, 110, 200, 300].map(|n| at(n, [(10 * n, 0), (20 * n, 0)]));
         let mut received = [0, 100, 110, 200, 300].map(|n| at(n, [(0, 10 * n), (0, 20 * n)]));
         for (later, counts) in received.iter_mut().skip(2).enumerate() {
-            counts.guests[0].1 -= 60 + 40 * u64::from(later > 0);
-            counts.guests[1].1 -= 7;
+            counts.guests[0].received -= 60 + 40 * u64::from(later > 0);
+            counts.guests[1].received -= 7;
         }
         let round = Round::new(&sent, &received, (1, 2), 300_000_000);
         assert_eq!((round.lost_at_stalled, round.lost_at_others), (100, 7));
         assert_eq!((round.before.received, round.before.lost(), round.after.lost()), (3000, 0, 0));
         assert_eq!((round.during.lost(), round.soon.lost()), (67, 40));
+        assert_eq!((round.senders_late, round.receivers_late), (0.25, 0.0));
         assert!((round.frames_per_cpu_second - (9000.0 - 107.0) / 0.3).abs() < 1e-6);
         assert!((round.before.per_second() - 30_000.0).abs() < 1e-6);
     }
