@@ -17,6 +17,7 @@
 //! - [`claims`]: whose a link-local address is
 //! - [`virtio`]: guest memory and virtqueues
 //! - [`vhost_user`]: the protocol that hands us guest memory and virtqueues
+//! - [`link`]: how frames get in and out: a guest's rings, a tap
 //! - [`port`]: where a vNIC is connected, with its contract
 //! - [`worker`]: the threads that carry frames
 //! - [`stats`]: counters and histograms in shared memory
@@ -36,6 +37,7 @@ pub mod eventfd;
 pub mod fdb;
 pub mod foreign;
 pub mod frame;
+pub mod link;
 pub mod port;
 pub mod quota;
 pub mod sched;

@@ -15,9 +15,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_contract::{Bytes, Host, Rate, Vnic};
 use tidegate_switch::fdb::{Fdb, SegmentIndex};
-use tidegate_switch::port::tap::TapPort;
-use tidegate_switch::port::vhost::VhostPort;
-use tidegate_switch::port::{Link, Port, PortContract, PortInfo, PortSet};
+use tidegate_switch::link::Link;
+use tidegate_switch::port::{Port, PortContract, PortInfo, PortSet};
 use tidegate_switch::stats::Region;
 use tidegate_switch::worker::crossing::Peer;
 use tidegate_switch::worker::events::Events;
@@ -130,14 +129,10 @@ impl Scene {
             };
             let (end, link) = if by_tap {
                 let (tap, descriptor) = Tap::new(&frames);
-                let port = TapPort::new(vec![descriptor], index, owner, now);
-                (End::Tap(tap), Link::Tap(port))
+                (End::Tap(tap), Link::tap(vec![descriptor], index, owner, now))
             } else {
                 let ring = if senders > 2 { SHORT_RING } else { RING };
-                (
-                    End::Guest(Box::new(Guest::new(case.features, ring, &frames))),
-                    Link::Vhost(VhostPort::default()),
-                )
+                (End::Guest(Box::new(Guest::new(case.features, ring, &frames))), Link::vhost_user())
             };
             let compiled = PortContract::new(&vnic, &host);
             let port = Port::new(index, segment, compiled, &layout.vnics[usize::from(index)], link);

@@ -2,45 +2,30 @@
 //! worker that owns it.
 //!
 //! ```text
-//!             ┌ Vhost: tx rings, rx rings (guest memory)
-//!  Port ─ link┤
-//!       │     └ Tap: descriptors, byte pool
+//!  Port ┬ link                     how frames get in and out
 //!       ├ contract, shaper         what it may send
 //!       └ egress: sched::Scheduler what waits to be received
 //! ```
 //!
 //! - [`slots`]: frames in flight
-//! - [`pool`]: the bounded memory a tap's frames wait in
-//! - [`arrivals`]: when a ring's entries arrived
+//! - [`body`]: parts of a frame's body
 //! - [`contract`]: a contract, compiled
-//! - [`vhost`], [`tap`]: the two kinds of link
 
-pub mod arrivals;
+pub mod body;
 pub mod contract;
-pub mod pool;
 pub mod slots;
-pub mod tap;
-pub mod vhost;
 
+pub use body::{body_spans, slice_spans};
 pub use contract::{PortContract, PortInfo, PortSet};
 pub use slots::{Frame, FrameRef, NEVER, Owner, Slots};
 
 use crate::capture::CaptureTap;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::Held;
+use crate::link::Link;
 use crate::sched::{Scheduler, TokenBucket};
 use crate::stats::DropReason;
 use crate::stats::layout::{VNICS, VnicSlot};
-use tap::TapPort;
-use vhost::VhostPort;
-
-/// How frames get in and out.
-pub enum Link {
-    /// Rings in a guest's memory.
-    Vhost(VhostPort),
-    /// A kernel tap.
-    Tap(TapPort),
-}
 
 /// One port.
 pub struct Port {
@@ -201,7 +186,13 @@ impl Port {
     /// Counts a frame of this port that was dropped before it was sent on.
     #[inline]
     pub fn count_tx_drop(&self, reason: DropReason) {
-        self.stats.tx.dropped[reason as usize].add(1);
+        self.count_tx_drops(reason, 1);
+    }
+
+    /// Counts `frames` frames like that.
+    #[inline]
+    pub fn count_tx_drops(&self, reason: DropReason, frames: u64) {
+        self.stats.tx.dropped[reason as usize].add(frames);
     }
 
     /// The egress with most frames of this port in flight.
@@ -214,12 +205,7 @@ impl Port {
     /// tokens beyond its burst, nor does its deadline's clock run meanwhile.
     pub fn restart(&mut self, now: u64) {
         self.last_started = self.last_started.max(now);
-        match &mut self.link {
-            Link::Vhost(vhost) => {
-                vhost.tx.iter_mut().flatten().for_each(|tx| tx.arrivals.restart(now));
-            }
-            Link::Tap(tap) => tap.last_empty = now,
-        }
+        self.link.tx.restart(now);
     }
 
     /// Starts or ends the account of throttled time.

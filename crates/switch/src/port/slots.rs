@@ -114,6 +114,13 @@ impl Frame {
         &self.spans[..self.span_count as usize]
     }
 
+    /// Gives up one share of it; `true` where that was the last. The owner's worker only.
+    #[inline]
+    pub fn release(&self) -> bool {
+        self.shares.set(self.shares.get() - 1);
+        self.shares.get() == 0
+    }
+
     /// Whether it carries a deadline.
     #[inline]
     pub fn is_realtime(&self) -> bool {

@@ -12,9 +12,8 @@ use crate::capture;
 use crate::control::keep::{Note, What};
 use crate::control::message::{Connection, PortStatus, Retired};
 use crate::fdb::PortIndex;
-use crate::port::tap::TapPort;
-use crate::port::vhost::VhostPort;
-use crate::port::{Link, Port, PortContract, PortSet};
+use crate::link::Link;
+use crate::port::{Port, PortContract, PortSet};
 use crate::quota::Account;
 use crate::stats::layout::{VNICS, VnicSlot};
 use crate::stats::{Reader, ThrownOut};
@@ -122,13 +121,11 @@ impl Switch {
         let (link, end) = match connect {
             Connect::Tap(files) => {
                 let queues = duplicate(&files)?;
-                (Link::Tap(TapPort::new(files, index, worker as u16, clock())), Err(queues))
+                (Link::tap(files, index, worker as u16, clock()), Err(queues))
             }
-            Connect::Restored(restored) => {
-                (Link::Vhost(VhostPort::default()), Ok(SocketEnd::Restored(restored)))
-            }
-            Connect::Listener(fd) => (Link::Vhost(VhostPort::default()), Ok(SocketEnd::Listener(fd))),
-            Connect::Stream(fd) => (Link::Vhost(VhostPort::default()), Ok(SocketEnd::Stream(fd))),
+            Connect::Restored(restored) => (Link::vhost_user(), Ok(SocketEnd::Restored(restored))),
+            Connect::Listener(fd) => (Link::vhost_user(), Ok(SocketEnd::Listener(fd))),
+            Connect::Stream(fd) => (Link::vhost_user(), Ok(SocketEnd::Stream(fd))),
             Connect::Keep => return Err(format!("{}: nothing to connect", vnic.name)),
         };
         for mac in macs(&vnic) {

@@ -10,12 +10,10 @@
 use super::Worker;
 use super::crossing::Peer;
 use super::events::Event;
-use super::ingress::release_share;
-use super::settle::give_back;
 use crate::capture::CaptureTap;
 use crate::fdb::{PortIndex, SegmentIndex};
-use crate::port::vhost::{Receiver, VhostPort};
-use crate::port::{Link, NEVER, Port, PortContract, PortInfo};
+use crate::link::vhost::{Control, Gone, Ring};
+use crate::port::{NEVER, Port, PortContract, PortInfo};
 use crate::sched::Queued;
 use crate::stats::DropReason;
 use crate::vhost_user::VringSetup;
@@ -60,11 +58,9 @@ impl Worker {
     /// Takes a port.
     pub fn add_port(&mut self, port: Box<Port>) {
         let (index, mut refused) = (port.index, None);
-        if let Link::Tap(tap) = &port.link {
-            for (queue, end) in tap.queues.iter().enumerate() {
-                if let Err(error) = self.sleeper.add_tap(index, queue, &end.file) {
-                    refused = Some(error);
-                }
+        for (queue, descriptor) in port.link.tx.descriptors().enumerate() {
+            if let Err(error) = self.sleeper.add_descriptor(index, queue, descriptor) {
+                refused = Some(error);
             }
         }
         if let Some(error) = refused {
@@ -89,9 +85,7 @@ impl Worker {
         let mut port = self.ports[index as usize].take()?;
         self.release_addresses(&mut port);
         self.watch.forget(index);
-        if let Link::Tap(tap) = &port.link {
-            tap.queues.iter().for_each(|queue| self.sleeper.remove_tap(&queue.file));
-        }
+        port.link.tx.descriptors().for_each(|descriptor| self.sleeper.remove_descriptor(descriptor));
         Some(port)
     }
 
@@ -193,9 +187,8 @@ impl Worker {
         for index in &self.owned {
             if let Some(port) = &mut self.ports[*index as usize]
                 && std::mem::take(&mut port.quiet)
-                && let Link::Vhost(vhost) = &mut port.link
             {
-                vhost.tx.iter_mut().flatten().for_each(|tx| tx.ring.queue.suppress_kicks());
+                port.link.tx.suppress_kicks();
             }
         }
     }
@@ -261,13 +254,8 @@ impl Worker {
         self.settle();
         let Some(port) = &mut self.ports[index as usize] else { return true };
         drop_pending(port);
-        let quiet = match &mut port.link {
-            Link::Vhost(vhost) => {
-                vhost.flush();
-                vhost.tx.iter().flatten().all(|tx| tx.slots.in_flight() == 0)
-            }
-            Link::Tap(tap) => tap.slots.in_flight() == 0,
-        };
+        port.link.flush();
+        let quiet = port.link.tx.in_flight() == 0;
         if quiet {
             port.set_throttled(false, self.now);
         }
@@ -291,9 +279,8 @@ impl Worker {
 
     /// Negotiated virtio features.
     pub fn set_features(&mut self, index: PortIndex, features: u64) {
-        if let Some(vhost) = self.vhost(index) {
-            vhost.features = features;
-            vhost.receiver = Receiver::negotiated(features);
+        if let Some(mut vhost) = self.vhost(index) {
+            vhost.set_features(features);
         }
     }
 
@@ -304,25 +291,18 @@ impl Worker {
         index: PortIndex,
         memory: &Arc<GuestMemory>,
     ) -> Result<Option<Arc<GuestMemory>>, String> {
-        let Some(vhost) = self.vhost(index) else { return Ok(None) };
-        if let Some(log) = &vhost.log {
-            vhost.log = Some(log.with_memory(memory.clone()).map_err(|error| error.to_string())?);
-        }
-        for ring in vhost.rings() {
-            ring.queue.remap(memory.clone()).map_err(|error| error.to_string())?;
-        }
-        Ok(vhost.memory.replace(memory.clone()))
+        self.vhost(index).map_or(Ok(None), |mut vhost| vhost.set_memory(memory))
     }
 
     /// Begins or ends noting which pages of a guest are written. The log before is returned: to
     /// unmap it takes long.
     pub fn set_log(&mut self, index: PortIndex, log: Option<DirtyLog>) -> Option<DirtyLog> {
-        std::mem::replace(&mut self.vhost(index)?.log, log)
+        self.vhost(index)?.set_log(log)
     }
 
     /// Where else a queue's used ring is in the log.
     pub fn set_used_log(&mut self, index: PortIndex, queue: u16, log: Option<u64>) {
-        if let Some(ring) = self.vhost(index).and_then(|vhost| vhost.ring(queue)) {
+        if let Some(ring) = self.ring(index, queue) {
             ring.written.used_log = log;
         }
     }
@@ -330,7 +310,7 @@ impl Worker {
     /// Puts a queue into service.
     pub fn start_queue(&mut self, index: PortIndex, queue: u16, setup: VringSetup) -> Result<(), String> {
         let (id, now) = (self.id, self.now);
-        let Some(vhost) = self.vhost(index) else { return Ok(()) };
+        let Some(mut vhost) = self.vhost(index) else { return Ok(()) };
         let lost = vhost.start(queue, setup, index, id, now).map_err(|error| error.to_string())?;
         if lost > 0 {
             self.note(Event::FramesLost { port: index, queue, frames: lost });
@@ -341,40 +321,15 @@ impl Worker {
     /// Takes a queue of a quiet port out of service; returns where it stopped, and its notifications, for the
     /// caller to give up.
     pub fn stop_queue(&mut self, index: PortIndex, queue: u16) -> Option<(u32, Notifications)> {
-        let vhost = self.vhost(index)?;
-        let log = vhost.log.clone();
-        let ring = vhost.ring(queue)?;
-        ring.flush(log.as_ref());
-        if let Some(log) = &log {
-            // Also what was written to it to ask for kicks.
-            ring.mark(log);
-        }
-        let notifications = (ring.kick.take(), ring.call.take());
-        let vhost = self.vhost(index)?;
-        let pair = usize::from(queue / 2);
-        let ring = if queue.is_multiple_of(2) {
-            vhost.rx[pair].take()
-        } else {
-            vhost.tx[pair].take().map(|tx| tx.ring)
-        };
-        vhost.note_enabled();
-        Some((ring?.queue.retire(), notifications))
+        let Ring { queue, kick, call, .. } = self.vhost(index)?.stop(queue)?;
+        Some((queue.retire(), (kick, call)))
     }
 
-    /// SET_VRING_ENABLE. Returns whether the port came up by it: whether this
-    /// was its first queue to send on.
+    /// SET_VRING_ENABLE.
     pub fn enable_queue(&mut self, index: PortIndex, queue: u16, enabled: bool) {
         let now = self.now;
-        let Some(vhost) = self.vhost(index) else { return };
-        if let Some(ring) = vhost.ring(queue) {
-            ring.enabled = enabled;
-        }
-        vhost.note_enabled();
-        if enabled && let Some(Some(tx)) = vhost.tx.get_mut(usize::from(queue / 2)) {
-            // A guest fills a queue it has disabled, and enables it.
-            tx.arrivals.restart(now);
-        }
-        if vhost.rx_enabled.is_empty() {
+        let Some(mut vhost) = self.vhost(index) else { return };
+        if !vhost.enable(queue, enabled, now) {
             self.clear_egress(index);
             self.settle();
         }
@@ -382,24 +337,21 @@ impl Worker {
 
     /// Replaces what tells a queue's driver. What did before is returned, for the caller to give up.
     pub fn set_call(&mut self, index: PortIndex, queue: u16, call: Option<Call>) -> Option<Call> {
-        let ring = self.vhost(index).and_then(|vhost| vhost.ring(queue))?;
-        std::mem::replace(&mut ring.call, call)
+        std::mem::replace(&mut self.ring(index, queue)?.call, call)
     }
 
     /// Replaces what a queue's driver tells us by. What it did before is returned, for the caller to give up.
     pub fn set_kick(&mut self, index: PortIndex, queue: u16, kick: Option<Kick>) -> Option<Kick> {
-        let ring = self.vhost(index).and_then(|vhost| vhost.ring(queue))?;
-        std::mem::replace(&mut ring.kick, kick)
+        std::mem::replace(&mut self.ring(index, queue)?.kick, kick)
     }
 
     /// The front end went away: a quiet port gives up rings and memory. Returned, for the caller to listen to
     /// its kicks no more, and to unmap: that takes tens of milliseconds for each gigabyte.
     #[must_use = "a worker has no time to unmap memory"]
-    pub fn disconnect(&mut self, index: PortIndex) -> Option<VhostPort> {
+    pub fn disconnect(&mut self, index: PortIndex) -> Option<Gone> {
         self.clear_egress(index);
         self.settle();
-        let vhost = self.vhost(index)?;
-        let gone = std::mem::take(vhost);
+        let gone = self.vhost(index)?.disconnect();
         if let Some(port) = &mut self.ports[index as usize] {
             port.broken = false;
         }
@@ -416,12 +368,10 @@ impl Worker {
         if std::mem::replace(&mut port.broken, true) {
             return;
         }
-        if let Link::Vhost(vhost) = &mut port.link {
-            vhost.rx_enabled.clear();
-            if vhost.memory.as_ref().is_some_and(|memory| memory.is_lost()) {
-                // What a ring says that is zeros now is no lie of the driver.
-                reason = sigbus::REASON;
-            }
+        port.link.rx.shut();
+        if port.link.is_lost() {
+            // What a ring says that is zeros now is no lie of the driver.
+            reason = sigbus::REASON;
         }
         let _ = self.troubles.send((port.index, Trouble::Broken(reason.to_owned())));
     }
@@ -433,10 +383,7 @@ impl Worker {
         let mut broke = false;
         for index in self.owned.clone() {
             let Some(mut port) = self.ports[index as usize].take() else { continue };
-            if let Link::Vhost(VhostPort { memory, log, .. }) = &port.link
-                && (memory.as_ref().is_some_and(|memory| memory.is_lost())
-                    || log.as_ref().is_some_and(DirtyLog::is_lost))
-            {
+            if port.link.is_lost() {
                 self.fault(&mut port, sigbus::REASON);
                 broke = true;
             }
@@ -446,12 +393,14 @@ impl Worker {
     }
 
     /// The link of a port that is to be changed, and therefore polled again.
-    fn vhost(&mut self, index: PortIndex) -> Option<&mut VhostPort> {
+    fn vhost(&mut self, index: PortIndex) -> Option<Control<'_>> {
         self.wake_port(index, self.now);
-        match &mut self.ports[index as usize].as_mut()?.link {
-            Link::Vhost(vhost) => Some(vhost),
-            Link::Tap(_) => None,
-        }
+        self.ports[index as usize].as_mut()?.link.vhost()
+    }
+
+    /// One of its rings.
+    fn ring(&mut self, index: PortIndex, queue: u16) -> Option<&mut Ring> {
+        self.vhost(index)?.ring(queue)
     }
 }
 
@@ -475,17 +424,10 @@ fn gone(
 
 /// Drops the frames of a port that wait for tokens.
 fn drop_pending(port: &mut Port) {
-    loop {
-        let next = match &mut port.link {
-            Link::Vhost(vhost) => vhost.tx.iter_mut().flatten().find_map(|tx| tx.pending.take()),
-            Link::Tap(tap) => tap.waiting.pop_front(),
-        };
-        let Some(pending) = next else { return };
+    while let Some(pending) = port.link.tx.take_pending() {
         port.count_tx_drop(DropReason::SenderReset);
-        if pending.sent > 0 {
-            release_share(port, pending.frame);
-        } else {
-            give_back(port, pending.frame);
+        if pending.sent == 0 || pending.frame.get().release() {
+            port.link.tx.give_back(pending.frame);
         }
     }
 }
@@ -540,7 +482,8 @@ mod tests {
         assert!(there()[2] && worker.set_memory(0, &memory()).unwrap().is_none());
         drop(gone);
         assert!(!there()[2]);
-        let port = worker.remove_port(0).unwrap();
-        assert!(matches!(port.link, Link::Vhost(vhost) if vhost.memory.is_some()));
+        drop(worker.set_memory(0, &memory()).unwrap());
+        let mut port = worker.remove_port(0).unwrap();
+        assert!(port.link.vhost().unwrap().has_memory());
     }
 }

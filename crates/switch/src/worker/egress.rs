@@ -1,10 +1,11 @@
 //! From an egress's scheduler to its receiver.
 
 use super::crossing::Fate;
-use super::deliver::{Outcome, chains_waiting, deliver, staged};
 use super::{Worker, budget, clock};
 use crate::capture::Direction;
 use crate::fdb::PortIndex;
+use crate::link::Posted;
+use crate::link::scratch::staged;
 use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
 use crate::sched::{Full, Head, Queued, Scheduler, Tier};
 use crate::stats::DropReason;
@@ -172,16 +173,16 @@ impl Worker {
         let tried = port.egress.starved.and_then(tried);
         // A thousand tiny buffers that are too few are not to be looked through in every loop.
         let outcome = match tried.is_some() && tried == self.chains_waiting(frame, port) {
-            true => Outcome::NoBuffers,
+            true => Posted::NoBuffers,
             false if self.watch.covers(frame.source) || self.watch.covers(port.index) => {
                 self.deliver_watched(frame, port)
             }
-            false => deliver(frame, &mut port.link, &mut self.scratch),
+            false => port.link.rx.post(frame, &mut self.scratch),
         };
         let dropped = match outcome {
-            Outcome::Delivered => None,
-            Outcome::Dropped(reason) => Some(reason),
-            Outcome::NoBuffers => {
+            Posted::Done => None,
+            Posted::Dropped(reason) => Some(reason),
+            Posted::NoBuffers => {
                 if port.egress.blocked_since == NEVER {
                     port.egress.blocked_since = self.now;
                 }
@@ -190,7 +191,7 @@ impl Worker {
                 self.poll = self.poll.min(self.now + super::sleep::BLOCKED_POLL);
                 return false;
             }
-            Outcome::Broken(error) => {
+            Posted::Broken(error) => {
                 self.fault(port, &error.to_string());
                 Some(DropReason::ReceiverDown)
             }
@@ -219,23 +220,23 @@ impl Worker {
         true
     }
 
-    /// How many [chains wait](chains_waiting) where a frame would go: of a watched port, a page of its ring may be
-    /// what is waited for.
+    /// How many [chains wait](crate::link::Rx::room) where a frame would go: of a watched port, a page of its ring may
+    /// be what is waited for.
     pub(super) fn chains_waiting(&mut self, frame: &Frame, port: &mut Port) -> Option<u16> {
         let began = self.watch.begin(port.index);
-        let chains = chains_waiting(frame, &mut port.link);
+        let chains = port.link.rx.room(frame);
         self.watch.end(port.index, began);
         chains
     }
 
     /// Delivers by way of our own memory, so that what waits for a page waits for one port's.
     #[cold]
-    fn deliver_watched(&mut self, frame: &Frame, port: &mut Port) -> Outcome {
+    fn deliver_watched(&mut self, frame: &Frame, port: &mut Port) -> Posted {
         let began = self.watch.begin(frame.source);
         let staged = staged(frame, self.watch.buffer());
         self.watch.end(frame.source, began);
         let began = self.watch.begin(port.index);
-        let outcome = deliver(staged.as_ref().unwrap_or(frame), &mut port.link, &mut self.scratch);
+        let outcome = port.link.rx.post(staged.as_ref().unwrap_or(frame), &mut self.scratch);
         self.watch.end(port.index, began);
         outcome
     }

@@ -102,9 +102,7 @@ impl FloodPool {
 
     /// One receiver is done with a copy.
     pub fn settle(&mut self, reference: FrameRef) {
-        let shares = &reference.get().shares;
-        shares.set(shares.get() - 1);
-        if shares.get() == 0 {
+        if reference.get().release() {
             self.held[reference.get().source as usize] -= 1;
             self.slots.give(reference);
         }

@@ -7,7 +7,7 @@
 
 use super::{Worker, clock};
 use crate::fdb::PortIndex;
-use crate::port::{Link, Port};
+use crate::port::Port;
 use crate::sched::TokenBucket;
 use serde::{Deserialize, Serialize};
 
@@ -40,30 +40,15 @@ impl Worker {
     /// Whether all frames that own ports sent have arrived or been dropped, but for those that wait for
     /// tokens.
     pub fn is_drained(&self) -> bool {
-        let in_flight = |port: &Port| match &port.link {
-            Link::Vhost(vhost) => {
-                let of = |tx: &crate::port::vhost::TxQueue| {
-                    tx.slots.in_flight() > usize::from(tx.pending.is_some_and(|pending| pending.sent == 0))
-                };
-                vhost.tx.iter().flatten().any(of)
-            }
-            Link::Tap(tap) => tap.slots.in_flight() > tap.waiting.len(),
-        };
+        let in_flight = |port: &Port| port.link.tx.in_flight() > port.link.tx.waiting();
         !self.owned.iter().filter_map(|index| self.ports[*index as usize].as_deref()).any(in_flight)
     }
 
     /// Puts the frames that wait for tokens back into their rings: the process that goes on finds them there.
     pub fn put_back_pending(&mut self) {
         for index in &self.owned {
-            let Some(port) = &mut self.ports[*index as usize] else { continue };
-            let Link::Vhost(vhost) = &mut port.link else { continue };
-            for tx in vhost.tx.iter_mut().flatten() {
-                // A frame of which a piece was sent cannot be sent again. Nothing was popped after one
-                // that waits, so it is the ring's last.
-                if let Some(pending) = tx.pending.take_if(|pending| pending.sent == 0) {
-                    tx.slots.give(pending.frame);
-                    tx.ring.queue.rewind(1);
-                }
+            if let Some(port) = &mut self.ports[*index as usize] {
+                port.link.tx.untake_pending();
             }
         }
     }

@@ -10,11 +10,12 @@
 //! ```
 //!
 //! - `budget`: how much of it all in one loop
-//! - [`ingress`]: from ring or tap to an egress, under the sender's contract
-//! - [`ingress_tap`]: the part of it that reads taps
-//! - [`fast`]: plain frames that meet no contention, from ring to ring
+//! - `ingress`: from links to egresses, under the senders' contracts
+//!   - `inspect`: whether a frame may be sent
+//!   - `direct`: plain frames that meet no contention, from ring to ring
+//!   - `send`: the others, to their egress
+//!   - `cut`: real-time super-frames, in pieces
 //! - [`egress`]: from the scheduler to the receiver
-//! - [`deliver`]: one frame into the receiver's buffers, offloads finished
 //! - [`addresses`]: link-local addresses that own ports use
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - [`settle`]: what became of a frame, back at its source
@@ -31,21 +32,22 @@ mod addresses;
 mod budget;
 pub mod change;
 pub mod crossing;
-pub mod deliver;
+mod cut;
+mod direct;
 pub mod egress;
 #[cfg(test)]
 mod equivalence;
 pub mod events;
-mod fast;
 pub mod flood;
 pub mod handle;
 pub mod handover;
-pub mod ingress;
-mod ingress_tap;
+mod ingress;
+mod inspect;
 #[cfg(test)]
 mod overload;
 mod quiet;
 mod relief;
+mod send;
 pub mod settle;
 pub mod sleep;
 #[cfg(any(test, feature = "test-clock"))]
@@ -58,12 +60,12 @@ pub use handle::{Inbox, WorkerHandle, mailbox};
 
 use crate::claims::{Claims, Named};
 use crate::fdb::{Fdb, PortIndex};
+use crate::link::Scratch;
 use crate::port::{NEVER, Port, PortInfo, PortSet};
 use crate::stats::layout::{VNICS, WorkerSlot};
 use crate::virtio::sigbus;
 use change::Troubles;
 use crossing::{Crossing, Fate, Peer};
-use deliver::Scratch;
 use events::{Event, Events};
 use flood::FloodPool;
 use handle::Bell;
@@ -130,7 +132,7 @@ pub struct Worker {
     fates: Vec<Fate>,
     scratch: Scratch,
     /// None while it is in use.
-    batch: Option<Box<fast::Batch>>,
+    batch: Option<Box<direct::Batch>>,
     sleeper: Sleeper,
     /// Where it is told what is wrong with ports.
     troubles: Troubles,
@@ -335,11 +337,9 @@ impl Worker {
     fn flush(&mut self) {
         let touched = std::mem::replace(&mut self.touched, PortSet::EMPTY);
         for index in touched.iter() {
-            if let Some(port) = &mut self.ports[index as usize]
-                && let crate::port::Link::Vhost(vhost) = &mut port.link
-            {
+            if let Some(port) = &mut self.ports[index as usize] {
                 let began = self.watch.begin(index);
-                vhost.flush();
+                port.link.flush();
                 self.watch.end(index, began);
             }
         }

@@ -12,7 +12,7 @@
 
 use super::{Worker, clock};
 use crate::fdb::PortIndex;
-use crate::port::{Link, NEVER, Port};
+use crate::port::{NEVER, Port};
 
 /// Loops without a frame after which a port is quiet: longer than the pauses of a busy sender.
 const IDLE_LOOPS: u16 = 1024;
@@ -32,19 +32,13 @@ impl Worker {
         }
         port.idle_loops = 0;
         let realtime = port.contract.deadline.is_some();
-        let Link::Vhost(vhost) = &mut port.link else { return false };
-        if realtime || port.throttled_since != NEVER || port.pauses > 0 {
+        let busy = realtime || port.throttled_since != NEVER || port.pauses > 0;
+        let tx = &mut port.link.tx;
+        if busy || !tx.can_be_quiet() {
             return false;
         }
-        if vhost.tx.iter().flatten().any(|tx| tx.ring.kick.is_none() || tx.pending.is_some()) {
-            return false;
-        }
-        let mut news = false;
-        for tx in vhost.tx.iter_mut().flatten() {
-            news |= tx.ring.queue.request_kicks();
-        }
-        if news {
-            vhost.tx.iter_mut().flatten().for_each(|tx| tx.ring.queue.suppress_kicks());
+        if tx.request_kicks(false) {
+            tx.suppress_kicks();
             return false;
         }
         port.quiet = true;
@@ -58,12 +52,8 @@ impl Worker {
             return;
         }
         port.idle_loops = 0;
-        if let Link::Vhost(vhost) = &mut port.link {
-            for tx in vhost.tx.iter_mut().flatten() {
-                tx.ring.queue.suppress_kicks();
-                tx.arrivals.woke(since);
-            }
-        }
+        port.link.tx.suppress_kicks();
+        port.link.tx.woke(since);
         self.polled.push(index);
     }
 

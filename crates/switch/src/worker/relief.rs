@@ -8,7 +8,7 @@
 use super::Worker;
 use super::crossing::Crossing;
 use crate::fdb::PortIndex;
-use crate::port::{Link, NEVER, Owner, Port};
+use crate::port::{NEVER, Port};
 
 /// After how long a frame is asked again to be dropped where none came back, ns: here, nothing was to be
 /// dropped; another worker may not have come to it.
@@ -24,14 +24,11 @@ impl Worker {
     /// Half the ring is in flight, and the driver relies on order: if its oldest frame holds back
     /// what is done, that frame is to make room. Not if it has a deadline.
     #[cold]
-    pub(super) fn let_through(&mut self, port: &mut Port, pair: usize) {
+    pub(super) fn let_through(&mut self, port: &mut Port, queue: usize) {
         if self.was_asked(port) {
             return;
         }
-        let Link::Vhost(vhost) = &port.link else { return };
-        let Some(Some(tx)) = vhost.tx.get(pair) else { return };
-        let Some((head, 1..)) = tx.ring.queue.held_back() else { return };
-        let Some(oldest) = tx.slots.find(Owner::Ring { queue: pair as u16, head }) else { return };
+        let Some(oldest) = port.link.tx.holds_back(queue) else { return };
         let frame = oldest.get();
         if !frame.is_realtime() && frame.shares.get() == 0 {
             self.ask(port, frame.egress, true);

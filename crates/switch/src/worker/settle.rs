@@ -4,7 +4,7 @@
 use super::Worker;
 use super::crossing::Fate;
 use crate::fdb::PortIndex;
-use crate::port::{Frame, FrameRef, Link, NEVER, Owner, Port};
+use crate::port::{Frame, NEVER, Owner, Port};
 use crate::stats::layout::{MISSES, NOBODY, VnicSlot};
 use crate::stats::{DropReason, MissCause};
 
@@ -49,7 +49,7 @@ impl Worker {
         self.touched.insert(frame.source);
         account(port, frame, &fate);
         let (source, began) = (frame.source, self.watch.begin(frame.source));
-        give_back(port, fate.frame);
+        port.link.tx.give_back(fate.frame);
         self.watch.end(source, began);
     }
 }
@@ -164,42 +164,10 @@ impl Miss {
     }
 }
 
-/// Returns a frame's memory to where it came from.
-pub(super) fn give_back(port: &mut Port, reference: FrameRef) {
-    match (reference.get().owner, &mut port.link) {
-        (Owner::Ring { queue, head }, Link::Vhost(vhost)) => {
-            if let Some(Some(tx)) = vhost.tx.get_mut(queue as usize) {
-                tx.ring.queue.complete(head, 0);
-                tx.ring.dirty = true;
-                tx.slots.give(reference);
-            }
-        }
-        (Owner::Pool { .. }, Link::Tap(tap)) => tap.give(reference),
-        (Owner::Piece { whole }, _) => {
-            let frame = whole.get();
-            frame.shares.set(frame.shares.get() - 1);
-            let done = frame.shares.get() == 0;
-            match &mut port.link {
-                Link::Tap(tap) => tap.slots.give(reference),
-                Link::Vhost(vhost) => {
-                    if let Owner::Ring { queue, .. } = frame.owner
-                        && let Some(Some(tx)) = vhost.tx.get_mut(queue as usize)
-                    {
-                        tx.slots.give(reference);
-                    }
-                }
-            }
-            if done {
-                give_back(port, whole);
-            }
-        }
-        (owner, _) => debug_assert!(false, "{owner:?} does not belong to this link"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::FrameRef;
 
     fn waits(worker: u64, queue: u64, buffers: u64) -> Waits {
         Waits { worker, queue, buffers }

@@ -9,7 +9,7 @@
 use super::handle::Bell;
 use super::{Worker, clock};
 use crate::fdb::PortIndex;
-use crate::port::{Link, NEVER, Port};
+use crate::port::{NEVER, Port};
 use crate::virtio::sigbus;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use std::mem::MaybeUninit;
@@ -29,7 +29,7 @@ const TRIAL: u64 = 4_000_000_000;
 pub(super) const BLOCKED_POLL: u64 = 200_000;
 
 const BELL: u64 = u64::MAX;
-const TAP: u64 = 1 << 32;
+const DESCRIPTOR: u64 = 1 << 32;
 
 /// A worker's epoll.
 pub struct Sleeper {
@@ -41,8 +41,8 @@ pub struct Sleeper {
     late: u64,
     /// When a timer was used last.
     timed: u64,
-    /// Taps among the ports: they are polled by system call even while there is work.
-    taps: usize,
+    /// Descriptors of links: they are polled by system call even while there is work.
+    descriptors: usize,
 }
 
 impl Sleeper {
@@ -50,23 +50,35 @@ impl Sleeper {
     /// ([`WorkerHandle::listen`](super::WorkerHandle::listen)).
     pub fn new(bell: &Arc<Bell>, epoll: &Arc<OwnedFd>) -> std::io::Result<Self> {
         epoll::add(epoll, bell.event(), EventData::new_u64(BELL), EventFlags::IN)?;
-        Ok(Self { epoll: epoll.clone(), bell: bell.clone(), last_work: clock(), late: 0, timed: 0, taps: 0 })
+        Ok(Self {
+            epoll: epoll.clone(),
+            bell: bell.clone(),
+            last_work: clock(),
+            late: 0,
+            timed: 0,
+            descriptors: 0,
+        })
     }
 
-    /// Listens for a tap's frames.
+    /// Listens for a link's frames by a descriptor of it.
     ///
     /// # Errors
     /// The kernel does not allow it.
-    pub fn add_tap(&mut self, port: PortIndex, queue: usize, file: impl AsFd) -> rustix::io::Result<()> {
-        let data = EventData::new_u64(TAP | u64::from(port) << 8 | queue as u64);
-        self.taps += 1;
+    pub fn add_descriptor(
+        &mut self,
+        port: PortIndex,
+        queue: usize,
+        file: impl AsFd,
+    ) -> rustix::io::Result<()> {
+        let data = EventData::new_u64(DESCRIPTOR | u64::from(port) << 8 | queue as u64);
+        self.descriptors += 1;
         epoll::add(&self.epoll, file, data, EventFlags::IN | EventFlags::ET)
     }
 
-    /// Stops listening for a tap.
-    pub fn remove_tap(&mut self, file: impl AsFd) {
+    /// Stops listening by a descriptor.
+    pub fn remove_descriptor(&mut self, file: impl AsFd) {
         let _ = epoll::delete(&self.epoll, file);
-        self.taps -= 1;
+        self.descriptors -= 1;
     }
 
     /// How long before something is due a timer is to end, ns.
@@ -86,8 +98,8 @@ impl Worker {
     pub(super) fn rest(&mut self, worked: bool) {
         if worked {
             self.sleeper.last_work = self.now;
-            if self.sleeper.taps > 0 {
-                self.poll_taps();
+            if self.sleeper.descriptors > 0 {
+                self.poll_descriptors();
             } else {
                 self.look_for_kicks();
             }
@@ -95,17 +107,17 @@ impl Worker {
         }
         let now = clock();
         self.took(self.now, now);
-        // A tap wakes us as soon as it has a frame, and cannot be polled without a system call:
-        // where there are only taps, spinning would only use up the CPU they need.
-        let may_spin = self.sleeper.taps < self.owned.len();
+        // A link with a descriptor wakes us as soon as it has a frame, and cannot be polled without a system
+        // call: where there are only such, spinning would only use up the CPU that its senders need.
+        let may_spin = self.sleeper.descriptors < self.owned.len();
         let quiet = !may_spin || now.saturating_sub(self.sleeper.last_work) >= SPIN;
         // What is due is not to be late: the rest is spun.
         let margin = if may_spin { self.sleeper.margin(now) } else { 0 };
         let due = if self.wake == NEVER { NEVER } else { self.wake.saturating_sub(margin) };
         let timer = due.min(self.poll);
         if !quiet || timer.saturating_sub(now) < NAP {
-            if self.sleeper.taps > 0 {
-                self.poll_taps();
+            if self.sleeper.descriptors > 0 {
+                self.poll_descriptors();
             } else {
                 self.look_for_kicks();
             }
@@ -144,18 +156,12 @@ impl Worker {
         self.took(woke, clock());
     }
 
-    /// Which taps have frames, without waiting. A tap that has none was seen empty now.
-    fn poll_taps(&mut self) {
+    /// Which links have frames, of those with descriptors, without waiting. One that has none was seen empty now.
+    fn poll_descriptors(&mut self) {
         let now = clock();
         let since = std::mem::replace(&mut self.looked, now);
         self.wait(Some(0), since);
-        for_each_port(&mut self.ports, &self.polled, |port| {
-            if let Link::Tap(tap) = &mut port.link
-                && tap.queues.iter().all(|queue| !queue.readable)
-            {
-                tap.last_empty = now;
-            }
-        });
+        for_each_port(&mut self.ports, &self.polled, |port| port.link.tx.note_empty(now));
     }
 
     /// Waits up to `timeout` ns, for ever with `None`. What quiet ports have sent arrived at `since`,
@@ -177,16 +183,13 @@ impl Worker {
                 self.sleeper.bell.heard();
                 continue;
             }
-            if data & TAP == 0 {
+            if data & DESCRIPTOR == 0 {
                 self.wake_port(data as PortIndex, since.min(clock()));
                 continue;
             }
             let (port, queue) = ((data >> 8 & 0xffff) as usize, (data & 0xff) as usize);
-            if let Some(port) = &mut self.ports[port]
-                && let Link::Tap(tap) = &mut port.link
-                && let Some(queue) = tap.queues.get_mut(queue)
-            {
-                queue.readable = true;
+            if let Some(port) = &mut self.ports[port] {
+                port.link.tx.is_readable(queue);
             }
         }
         count
@@ -198,23 +201,15 @@ impl Worker {
         for index in &self.polled {
             let Some(port) = &mut self.ports[*index as usize] else { continue };
             let throttled = port.throttled_since != NEVER;
-            let Link::Vhost(vhost) = &mut port.link else { continue };
             let began = self.watch.begin(*index);
-            for tx in vhost.tx.iter_mut().flatten().filter(|tx| tx.ring.enabled) {
-                // Of a throttled queue what is in the ring is known; only news is worth waking for.
-                let news = tx.ring.queue.request_kicks();
-                work |= news || (!throttled && tx.ring.queue.pending() > 0);
-            }
+            work |= port.link.tx.request_kicks(throttled);
             self.watch.end(*index, began);
         }
         for index in &self.active {
             let Some(port) = &mut self.ports[*index as usize] else { continue };
-            let Link::Vhost(vhost) = &mut port.link else { continue };
             if port.egress.blocked_since != NEVER {
                 let began = self.watch.begin(*index);
-                for rx in vhost.rx.iter_mut().flatten().filter(|rx| rx.enabled) {
-                    work |= rx.queue.request_kicks();
-                }
+                work |= port.link.rx.request_kicks();
                 self.watch.end(*index, began);
             }
         }
@@ -225,27 +220,20 @@ impl Worker {
     fn disarm(&mut self) {
         let watch = &mut self.watch;
         for_each_port(&mut self.ports, &self.polled, |port| {
-            if let Link::Vhost(vhost) = &mut port.link {
-                let began = watch.begin(port.index);
-                vhost.tx.iter_mut().flatten().for_each(|tx| tx.ring.queue.suppress_kicks());
-                watch.end(port.index, began);
-            }
+            let began = watch.begin(port.index);
+            port.link.tx.suppress_kicks();
+            watch.end(port.index, began);
         });
         for_each_port(&mut self.ports, &self.active, |port| {
-            if let Link::Vhost(vhost) = &mut port.link {
-                let began = watch.begin(port.index);
-                vhost.rx.iter_mut().flatten().for_each(|rx| rx.queue.suppress_kicks());
-                watch.end(port.index, began);
-            }
+            let began = watch.begin(port.index);
+            port.link.rx.suppress_kicks();
+            watch.end(port.index, began);
         });
     }
 
     /// What arrived during sleep arrived at the wake-up.
     fn woke(&mut self, now: u64) {
-        for_each_port(&mut self.ports, &self.polled, |port| match &mut port.link {
-            Link::Vhost(vhost) => vhost.tx.iter_mut().flatten().for_each(|tx| tx.arrivals.woke(now)),
-            Link::Tap(tap) => tap.last_empty = now,
-        });
+        for_each_port(&mut self.ports, &self.polled, |port| port.link.tx.woke(now));
     }
 }
 

@@ -1,10 +1,10 @@
-//! The fast path does what the general path does: the same frames through two switches, of which
-//! one has no fast path, at times that the test sets.
+//! The direct way does what the queued way does: the same frames through two switches, of which
+//! one has no direct way, at times that the test sets.
 //!
 //! ```text
 //!              ┌▶ guests ─▶ worker ─────────────────────▶ guests ─┐ received, completed,
 //!  Setup, Steps┤                                                  ├ counted, delayed:
-//!              └▶ guests ─▶ worker without a fast path ─▶ guests ─┘ equal after every step
+//!              └▶ guests ─▶ worker without a direct way ▶ guests ─┘ equal after every step
 //! ```
 //!
 //! Compared where both have done all that they can at that time; how soon one gets there is its own
@@ -17,8 +17,8 @@ use super::{Worker, mailbox, testing};
 use crate::fdb::{Fdb, SegmentIndex};
 use crate::frame::testing::{Frame, frame_up_to, hostile};
 use crate::frame::vnet_hdr::{DATA_VALID, NEEDS_CSUM, VnetHdr};
-use crate::port::vhost::VhostPort;
-use crate::port::{Link, Port, PortContract, PortInfo, PortSet};
+use crate::link::Link;
+use crate::port::{Port, PortContract, PortInfo, PortSet};
 use crate::stats::Region;
 use crate::stats::layout::{TrafficSlot, VnicSlot};
 use guests::{
@@ -126,7 +126,7 @@ impl Switch {
             let stats = REGIONS.with(|regions| regions[region].claim(index, &format!("v{index}")));
             let compiled = PortContract::new(&vnic, &Host::default());
             let (port, segment) = (index as u16, SegmentIndex(0));
-            let link = Link::Vhost(VhostPort::default());
+            let link = Link::vhost_user();
             worker.add_port(Box::new(Port::new(port, segment, compiled, stats, link)));
             let mut to = PortSet::EMPTY;
             if !vnic.to.is_empty() {
@@ -266,7 +266,7 @@ fn body() -> impl Strategy<Value = Body> {
     let usual = (len.prop_flat_map(frame_up_to), vlan, any::<bool>()).prop_map(|(mut frame, vlan, short)| {
         frame.vlan = vlan;
         if short {
-            // Without what makes the fast path give up.
+            // Without what makes the direct way give up.
             (frame.ip_options, frame.extensions) = (0, vec![]);
         }
         Body::Good(frame)

@@ -1,4 +1,4 @@
-//! The fast path: plain frames that meet no contention go from ring to ring, a batch at a time and
+//! The direct way: plain frames that meet no contention go from ring to ring, a batch at a time and
 //! without a queue. The checks and the accounts are those of the general path.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //! a tap or to a guest that migrates take the general path, as do those of ports that are watched.
 
 use super::budget::DIRECT;
-use super::ingress::flow_hash;
+use super::inspect::flow_hash;
 use super::settle::Miss;
 use super::{Worker, clock};
 use crate::fdb::{NotLearned, PortIndex};
@@ -22,8 +22,8 @@ use crate::frame::offload::{check, receiver_hdr};
 use crate::frame::plain::{Plain, look};
 use crate::frame::{L3, L4, Offload, Verdict, VnetHdr};
 use crate::frame::{clear_realtime_marks, parse};
-use crate::port::vhost::{Receiver, VhostPort};
-use crate::port::{Link, NEVER, Port};
+use crate::link::{Receiver, Rx, vhost};
+use crate::port::{NEVER, Port};
 use crate::virtio::Single;
 
 /// Most frames of a batch.
@@ -118,13 +118,13 @@ impl Default for Batch {
 }
 
 impl Worker {
-    /// Sends what can go the fast way of one transmit queue, while `budget` lasts; returns how many
+    /// Sends what can go the direct way of one transmit queue, while `budget` lasts; returns how many
     /// frames that were.
-    pub(super) fn fast(&mut self, port: &mut Port, pair: usize, budget: &mut i64) -> usize {
+    pub(super) fn direct(&mut self, port: &mut Port, pair: usize, budget: &mut i64) -> usize {
         let Some(info) = &self.infos[port.index as usize] else { return 0 };
-        let Link::Vhost(vhost) = &mut port.link else { return 0 };
-        let header_len = vhost.receiver.header_len;
-        let Some(Some(tx)) = vhost.tx.get_mut(pair) else { return 0 };
+        let Some(rings) = port.link.tx.rings() else { return 0 };
+        let header_len = rings.header_len();
+        let Some(tx) = rings.queue(pair) else { return 0 };
         if port.capture.is_some() || tx.pending.is_some() || self.watch.covers(port.index) {
             return 0;
         }
@@ -132,19 +132,17 @@ impl Worker {
         let arrival = tx.arrivals.of(tx.ring.queue.next_avail());
         let Some(mut batch) = self.batch.take() else { return 0 };
         // Where contention lasts, only one frame is looked at in vain.
-        let most = usize::from(tx.fast).clamp(1, BATCH);
+        let most = usize::from(tx.direct).clamp(1, BATCH);
         let popped = tx.ring.queue.pop_singles::<false>(&mut batch.tx[..most]);
-        let mut count = self.classify(port, &mut batch, popped, *budget, learns);
+        let mut count = self.classify(port, &mut batch, popped, header_len, *budget, learns);
         if count > 0 {
             count = self.find_room(&mut batch, count);
             count = conform(port, &mut batch, count, arrival, self.now);
             batch.arrival = arrival;
         }
-        if let Link::Vhost(vhost) = &mut port.link
-            && let Some(Some(tx)) = vhost.tx.get_mut(pair)
-        {
+        if let Some(tx) = port.link.tx.rings().and_then(|rings| rings.queue(pair)) {
             tx.ring.queue.put_back(&batch.tx[count..popped]);
-            tx.fast = if count > 0 || popped == 0 { BATCH as u8 } else { tx.fast / 2 };
+            tx.direct = if count > 0 || popped == 0 { BATCH as u8 } else { tx.direct / 2 };
         }
         if count < popped {
             self.give_back_buffers(&batch, count);
@@ -163,11 +161,10 @@ impl Worker {
         port: &Port,
         batch: &mut Batch,
         popped: usize,
+        header_len: usize,
         budget: i64,
         learns: bool,
     ) -> usize {
-        let Link::Vhost(vhost) = &port.link else { return 0 };
-        let header_len = vhost.receiver.header_len;
         let realtime = port.contract.deadline.is_some();
         let mut spent = 0;
         let seconds = (self.now / 1_000_000_000) as u32;
@@ -248,18 +245,18 @@ impl Worker {
             return None;
         }
         let to = self.ports[egress as usize].as_ref()?;
-        let Link::Vhost(vhost) = &to.link else { return None };
+        let rings = to.link.rx.rings_ref()?;
         let idle = to.egress.scheduler.backlog_total().frames == 0;
-        let here = !to.broken && to.capture.is_none() && to.segment == port.segment && vhost.log.is_none();
+        let here = !to.broken && to.capture.is_none() && to.segment == port.segment && !rings.is_logged();
         if !idle || !here || vid.is_some_and(|vid| !to.contract.policy.may_receive_tagged(vid)) {
             return None;
         }
-        let queue = match vhost.rx_enabled.len() {
+        let queue = match rings.enabled.len() {
             0 => return None,
             1 => ONLY,
             queues => {
                 let head = &batch.heads[frame].0[..len.min(HEAD)];
-                vhost.rx_enabled[flow_hash(head, &parse(head, len).ok()?) as usize % queues]
+                rings.enabled[flow_hash(head, &parse(head, len).ok()?) as usize % queues]
             }
         };
         let groups = &batch.groups[..batch.group_count];
@@ -271,7 +268,7 @@ impl Worker {
         *batch.groups.get_mut(new)? = Group {
             egress,
             queue,
-            receiver: vhost.receiver,
+            receiver: rings.receiver,
             deadline,
             // Real-time frames do not wait for the egress rate.
             tokens: deadline.map_or_else(|| to.egress.scheduler.tokens(self.now), |_| i64::MAX),
@@ -295,8 +292,7 @@ impl Worker {
             group.buffers = 0;
             room &= group.tokens >= group.bytes as i64;
             let Some(to) = &mut self.ports[group.egress as usize] else { return 0 };
-            let Link::Vhost(vhost) = &mut to.link else { return 0 };
-            let Some(ring) = rx_ring(vhost, group.queue) else { return 0 };
+            let Some(ring) = rx_ring(&mut to.link.rx, group.queue) else { return 0 };
             let wanted = usize::from(group.frames);
             // An index that lies is for the general path to find.
             if usize::from(ring.queue.pending()) < wanted && ring.queue.available().is_err() {
@@ -335,8 +331,7 @@ impl Worker {
             let unused = &batch.rx[usize::from(group.first)..][used..usize::from(group.buffers)];
             if !unused.is_empty()
                 && let Some(to) = &mut self.ports[group.egress as usize]
-                && let Link::Vhost(vhost) = &mut to.link
-                && let Some(ring) = rx_ring(vhost, group.queue)
+                && let Some(ring) = rx_ring(&mut to.link.rx, group.queue)
             {
                 ring.queue.put_back(unused);
             }
@@ -358,9 +353,8 @@ impl Worker {
         for (number, group) in (0..).zip(&mut groups[..*group_count]) {
             (group.frames, group.bytes) = (0, 0);
             let Some(to) = &mut self.ports[group.egress as usize] else { continue };
-            let Link::Vhost(vhost) = &mut to.link else { continue };
-            let receiver_header = vhost.receiver.header_len;
-            let Some(ring) = rx_ring(vhost, group.queue) else { continue };
+            let receiver_header = group.receiver.header_len;
+            let Some(ring) = rx_ring(&mut to.link.rx, group.queue) else { continue };
             let buffers = &rx[usize::from(group.first)..];
             let of_group = |frame: &&Sent| frame.group == number;
             for (i, frame) in frames.iter().enumerate().filter(|(_, frame)| of_group(frame)) {
@@ -380,9 +374,7 @@ impl Worker {
             ring.dirty = true;
             total += group.bytes;
         }
-        if let Link::Vhost(vhost) = &mut port.link
-            && let Some(Some(queue)) = vhost.tx.get_mut(pair)
-        {
+        if let Some(queue) = port.link.tx.rings().and_then(|rings| rings.queue(pair)) {
             queue.ring.queue.complete_singles(tx);
             queue.ring.dirty = true;
         }
@@ -440,9 +432,10 @@ fn clear_marks(head: &mut [u8], len: usize) {
 
 /// The receiving queue of a group.
 #[inline]
-fn rx_ring(vhost: &mut VhostPort, queue: u16) -> Option<&mut crate::port::vhost::Ring> {
-    let queue = if queue == ONLY { *vhost.rx_enabled.first()? } else { queue };
-    vhost.rx.get_mut(queue as usize)?.as_mut()
+fn rx_ring(rx: &mut Rx, queue: u16) -> Option<&mut vhost::Ring> {
+    let rings = rx.rings()?;
+    let queue = if queue == ONLY { *rings.enabled.first()? } else { queue };
+    rings.rings.get_mut(queue as usize)?.as_mut()
 }
 
 /// Whether a frame that is not plain at first sight, as one with a tag, can go this way.

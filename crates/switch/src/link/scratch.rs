@@ -1,0 +1,51 @@
+//! Memory that a worker reuses for every frame, and copying a frame into it.
+
+use crate::frame::Payload;
+use crate::port::Frame;
+use crate::virtio::{Chain, Span};
+
+/// Most chains one frame may fill.
+const MAX_CHAINS: usize = 1024;
+
+/// Memory a worker reuses for every frame.
+pub struct Scratch {
+    /// The transmit chain being looked at.
+    pub(super) chain: Chain,
+    /// The receive chains being filled.
+    pub(super) chains: Box<[Chain]>,
+    /// Segments of one super-frame: their chains.
+    pub(super) parts: Vec<Part>,
+    /// How many chains the last frame filled.
+    pub filled: usize,
+}
+
+/// The chains of one segment.
+pub(super) struct Part {
+    pub first: usize,
+    pub chains: usize,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            chain: Chain::new(),
+            chains: vec![Chain::new(); MAX_CHAINS].into_boxed_slice(),
+            parts: Vec::with_capacity(256),
+            filled: 0,
+        }
+    }
+}
+
+/// The frame with its payload in `buffer`, where it fits.
+pub fn staged(frame: &Frame, buffer: &mut [u8]) -> Option<Frame> {
+    // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
+    let payload = unsafe { Payload::new(frame.payload()) };
+    if payload.len() > buffer.len() {
+        return None;
+    }
+    let len = payload.copy_to(0, buffer);
+    let mut staged = frame.clone();
+    staged.spans[0] = Span { ptr: buffer.as_mut_ptr(), len: len as u32 };
+    staged.span_count = u16::from(len > 0);
+    Some(staged)
+}

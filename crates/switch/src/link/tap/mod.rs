@@ -1,0 +1,88 @@
+//! A tap: a network interface of the kernel whose other end we are.
+//!
+//! ```text
+//!  kernel ─ read ─▶ pool: frames wait there, since a tap has no ring to wait in ... give back ─▶ free
+//!  kernel ◀ write ─ the frame as the kernel takes it
+//! ```
+//!
+//! - [`take`]: the sending half
+//! - [`post`]: the receiving half
+//! - [`pool`]: the bounded memory that frames wait in
+
+pub mod pool;
+pub mod post;
+pub mod take;
+
+use super::{Pending, Receiver};
+use crate::fdb::PortIndex;
+use crate::frame::{FRAME_MAX, VnetHdr};
+use crate::port::{FrameRef, Slots};
+use pool::Pool;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Bytes a tap's frames may wait in.
+const POOL: usize = 4 << 20;
+/// Frames a tap may have in flight.
+const FRAMES: u16 = 2048;
+
+/// What the kernel takes as it is: everything but UDP super-frames, which
+/// kernels before 6.2 refuse.
+pub const RECEIVER: Receiver = Receiver {
+    csum: true,
+    tso4: true,
+    tso6: true,
+    ecn: true,
+    uso4: false,
+    uso6: false,
+    mergeable: true,
+    header_len: VnetHdr::LEN,
+};
+
+/// What the kernel sends into a tap.
+pub struct Tx {
+    /// One for each queue, non-blocking, `IFF_VNET_HDR` with 12-byte headers.
+    files: Box<[Arc<OwnedFd>]>,
+    /// A queue may hold frames: it was not yet read until it would block.
+    readable: Box<[bool]>,
+    /// The queue that is read next.
+    next: usize,
+    /// Where frames wait.
+    pool: Pool,
+    /// Frames in flight or waiting.
+    slots: Slots,
+    /// Frames that were read, and not looked at yet, with their arrival, ns.
+    waiting: VecDeque<(FrameRef, u64)>,
+    /// The frame that waits for tokens, before those.
+    pending: Option<Pending>,
+    /// The last time a read found nothing, or the wake-up, ns.
+    last_empty: u64,
+    /// The time of the last poll, ns.
+    now: u64,
+    /// What is read into when the pool is full: read, counted and dropped.
+    spill: Box<[u8]>,
+}
+
+/// What the kernel receives from a tap.
+pub struct Rx {
+    files: Box<[Arc<OwnedFd>]>,
+}
+
+/// Both halves of a tap.
+pub(super) fn halves(files: Vec<OwnedFd>, port: PortIndex, worker: u16, now: u64) -> (Tx, Rx) {
+    let files: Box<[_]> = files.into_iter().map(Arc::new).collect();
+    let tx = Tx {
+        readable: files.iter().map(|_| true).collect(),
+        files: files.clone(),
+        next: 0,
+        pool: Pool::new(POOL),
+        slots: Slots::new(FRAMES, port, worker),
+        waiting: VecDeque::with_capacity(FRAMES as usize),
+        pending: None,
+        last_empty: now,
+        now,
+        spill: vec![0; FRAME_MAX + VnetHdr::LEN].into_boxed_slice(),
+    };
+    (tx, Rx { files })
+}

@@ -1,0 +1,85 @@
+//! Into the kernel, by a write for each frame or segment.
+
+use super::super::Posted;
+use super::super::receiver::{Form, finished};
+use super::{RECEIVER, Rx};
+use crate::frame::offload::receiver_hdr;
+use crate::frame::{HEADER_MAX, Segmenter, VnetHdr};
+use crate::port::{Frame, body_spans, slice_spans};
+use crate::stats::DropReason;
+use crate::virtio::{MAX_SPANS, Span};
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+
+/// Header, head, and the most pieces a frame has: its spans and what of the
+/// copied bytes belongs to the payload.
+const MAX_PARTS: usize = MAX_SPANS + 3;
+
+impl Rx {
+    pub(in crate::link) fn post(&self, frame: &Frame) -> Posted {
+        let file = &self.files[frame.flow as usize % self.files.len()];
+        let written = match RECEIVER.form(frame) {
+            Form::AsIs => {
+                let vnet = receiver_hdr(&frame.vnet, &frame.headers, frame.offload);
+                // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
+                unsafe { write(file, &vnet, frame.head(), frame.payload()) }
+            }
+            Form::FinishChecksum => {
+                let (head, vnet) = finished(frame);
+                // SAFETY: as above.
+                unsafe { write(file, &vnet, &head[..frame.head_len as usize], frame.payload()) }
+            }
+            Form::Segments => segments(frame, file),
+        };
+        match written {
+            Ok(()) => Posted::Done,
+            Err(Errno::AGAIN | Errno::NOBUFS) => Posted::NoBuffers,
+            // The interface is down: what a cable that is not plugged in does.
+            Err(Errno::IO | Errno::BADFD | Errno::NODEV) => Posted::Dropped(DropReason::ReceiverDown),
+            Err(_) => Posted::Dropped(DropReason::TapRefused),
+        }
+    }
+}
+
+fn segments(frame: &Frame, file: &OwnedFd) -> Result<(), Errno> {
+    let body = frame.len - u32::from(frame.headers.len);
+    let Some(mut segmenter) = Segmenter::new(frame.head(), &frame.headers, frame.offload, body as usize)
+    else {
+        return Err(Errno::INVAL);
+    };
+    let (spans, count) = body_spans(frame);
+    let mut head = [0; HEADER_MAX];
+    let mut begun = false;
+    while let Some(part) = segmenter.next(&mut head) {
+        let mut piece = [Span::EMPTY; MAX_SPANS + 1];
+        let n = slice_spans(&spans[..count], part.payload_offset, part.payload_len, &mut piece);
+        // SAFETY: the spans lead into the source's memory or the frame's own bytes, both valid for
+        // as long as the frame is in our hands.
+        match unsafe { write(file, &part.vnet, &head[..part.head_len], &piece[..n]) } {
+            Ok(()) => begun = true,
+            // Tried again as a whole, the datagrams that went would go twice.
+            Err(Errno::AGAIN | Errno::NOBUFS) if begun => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes one frame: `head`, then what `spans` point to.
+///
+/// # Safety
+/// The spans are mapped.
+unsafe fn write(file: &OwnedFd, vnet: &VnetHdr, head: &[u8], spans: &[Span]) -> Result<(), Errno> {
+    let mut header = [0u8; VnetHdr::LEN];
+    vnet.write(&mut header);
+    let mut buffers = [IoSlice::new(&[]); MAX_PARTS];
+    buffers[0] = IoSlice::new(&header);
+    buffers[1] = IoSlice::new(head);
+    for (buffer, span) in buffers[2..].iter_mut().zip(spans) {
+        // SAFETY: mapped by contract. A guest may change the bytes meanwhile; the kernel copies
+        // them once and nothing here reads them.
+        *buffer = IoSlice::new(unsafe { std::slice::from_raw_parts(span.ptr, span.len as usize) });
+    }
+    rustix::io::retry_on_intr(|| rustix::io::writev(file, &buffers[..2 + spans.len()])).map(|_| ())
+}

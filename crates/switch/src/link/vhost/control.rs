@@ -1,0 +1,202 @@
+//! What a front end changes of a guest's rings.
+
+use super::arrivals::Arrivals;
+use super::ring::Written;
+use super::{Receiver, Ring, Rx, Tx, TxQueue};
+use crate::fdb::PortIndex;
+use crate::port::Slots;
+use crate::vhost_user::VringSetup;
+use crate::vhost_user::features::{F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RING_PACKED};
+use crate::virtio::{DirtyLog, Features, GuestMemory, Queue, RingError, RingLayout};
+use std::sync::Arc;
+
+/// Both halves, for what a front end changes.
+pub struct Control<'a> {
+    /// What the guest sends.
+    pub tx: &'a mut Tx,
+    /// What the guest receives.
+    pub rx: &'a mut Rx,
+}
+
+/// What a link gave up: to unmap it takes long.
+pub struct Gone {
+    tx: Tx,
+    rx: Rx,
+}
+
+/// Most frames of a ring that are in flight: half of it, and two at least: a frame that is cut and
+/// its piece. More than a thousand are of no use, take the worker long to make room for, and
+/// megabytes.
+fn most_in_flight(ring: u16) -> u16 {
+    (ring / 2).clamp(2, 1024)
+}
+
+impl<'a> Control<'a> {
+    /// The ring of protocol queue `index`: even is rx, odd tx (in the VM's view).
+    pub fn ring(self, index: u16) -> Option<&'a mut Ring> {
+        ring(self.tx, self.rx, index)
+    }
+
+    /// Negotiated features.
+    pub fn set_features(&mut self, features: u64) {
+        self.tx.features = features;
+        self.rx.receiver = Receiver::negotiated(features);
+        self.tx.header_len = self.rx.receiver.header_len;
+    }
+
+    /// Another memory table, in which the rings go on. The one before is returned.
+    ///
+    /// # Errors
+    /// A ring, or the log, is not in it.
+    pub fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Result<Option<Arc<GuestMemory>>, String> {
+        if let Some(log) = &self.tx.log {
+            let log = log.with_memory(memory.clone()).map_err(|error| error.to_string())?;
+            self.set_log(Some(log));
+        }
+        for ring in rings(self.tx, self.rx) {
+            ring.queue.remap(memory.clone()).map_err(|error| error.to_string())?;
+        }
+        Ok(self.tx.memory.replace(memory.clone()))
+    }
+
+    /// Begins or ends noting which pages are written. The log before is returned.
+    pub fn set_log(&mut self, log: Option<DirtyLog>) -> Option<DirtyLog> {
+        let before = std::mem::replace(&mut self.rx.log, log.clone());
+        // The same log: the one that is returned keeps it mapped.
+        self.tx.log = log;
+        before
+    }
+
+    /// Whether there is a memory table.
+    #[cfg(test)]
+    pub fn has_memory(&self) -> bool {
+        self.tx.memory.is_some()
+    }
+
+    /// Puts a queue into service, for port `port` of `worker`. Returns how many frames were lost with the process
+    /// before.
+    ///
+    /// # Errors
+    /// No memory, or the ring is not in it, or what is in flight and the ring cannot both be true.
+    pub fn start(
+        &mut self,
+        index: u16,
+        setup: VringSetup,
+        port: PortIndex,
+        worker: u16,
+        now: u64,
+    ) -> Result<u16, RingError> {
+        let memory = self.tx.memory.clone().ok_or(RingError::NoMemory)?;
+        let layout = RingLayout { size: setup.size, desc: setup.desc, avail: setup.avail, used: setup.used };
+        let has = |feature| self.tx.features & feature != 0;
+        let features = Features {
+            packed: has(F_RING_PACKED),
+            event_idx: has(F_EVENT_IDX),
+            indirect: has(F_INDIRECT_DESC),
+            in_order: has(F_IN_ORDER),
+        };
+        let written = Written::new(&setup, features.packed);
+        let mut queue = Queue::with_inflight(memory, layout, setup.base, features, setup.inflight)?;
+        queue.suppress_kicks();
+        let recovered = queue.recovered();
+        // A predecessor may have been killed between a completion and its interrupt.
+        let dirty = recovered.is_some();
+        let mut ring = Ring { queue, kick: setup.kick, call: setup.call, enabled: false, dirty, written };
+        ring.flush(self.tx.log.as_ref());
+        let pair = usize::from(index / 2);
+        if self.rx.rings.len() <= pair {
+            self.rx.rings.resize_with(pair + 1, || None);
+            self.tx.queues.resize_with(pair + 1, || None);
+        }
+        if index.is_multiple_of(2) {
+            self.rx.rings[pair] = Some(ring);
+        } else {
+            self.tx.queues[pair] = Some(TxQueue {
+                slots: Slots::new(most_in_flight(setup.size), port, worker),
+                arrivals: Arrivals::new(ring.queue.next_avail(), now),
+                ring,
+                pending: None,
+                direct: u8::MAX,
+            });
+        }
+        Ok(recovered.unwrap_or(0))
+    }
+
+    /// Takes a queue out of service; what was completed is shown. Returns the ring.
+    pub fn stop(&mut self, index: u16) -> Option<Ring> {
+        let log = self.tx.log.clone();
+        let ring = ring(self.tx, self.rx, index)?;
+        ring.flush(log.as_ref());
+        if let Some(log) = &log {
+            // Also what was written to it to ask for kicks.
+            ring.mark(log);
+        }
+        let pair = usize::from(index / 2);
+        let ring = if index.is_multiple_of(2) {
+            self.rx.rings[pair].take()
+        } else {
+            self.tx.queues[pair].take().map(|tx| tx.ring)
+        };
+        self.note_enabled();
+        ring
+    }
+
+    /// SET_VRING_ENABLE, at `now`. Returns whether the guest has a queue to receive by.
+    pub fn enable(&mut self, index: u16, enabled: bool, now: u64) -> bool {
+        if let Some(ring) = ring(self.tx, self.rx, index) {
+            ring.enabled = enabled;
+        }
+        self.note_enabled();
+        if enabled && let Some(tx) = self.tx.queue(usize::from(index / 2)) {
+            // A guest fills a queue it has disabled, and enables it.
+            tx.arrivals.restart(now);
+        }
+        !self.rx.enabled.is_empty()
+    }
+
+    /// Takes stock of the receive queues in service.
+    fn note_enabled(&mut self) {
+        let Rx { rings, enabled, .. } = &mut *self.rx;
+        let in_service = |pair: &u16| rings[usize::from(*pair)].as_ref().is_some_and(|ring| ring.enabled);
+        enabled.clear();
+        enabled.extend((0..rings.len() as u16).filter(in_service));
+    }
+
+    /// Gives up rings and memory.
+    pub fn disconnect(&mut self) -> Gone {
+        Gone { tx: std::mem::take(self.tx), rx: std::mem::take(self.rx) }
+    }
+}
+
+impl Gone {
+    /// All rings that were in service.
+    pub fn rings(&mut self) -> impl Iterator<Item = &mut Ring> {
+        rings(&mut self.tx, &mut self.rx)
+    }
+}
+
+fn ring<'a>(tx: &'a mut Tx, rx: &'a mut Rx, index: u16) -> Option<&'a mut Ring> {
+    let pair = usize::from(index / 2);
+    if index.is_multiple_of(2) {
+        rx.rings.get_mut(pair)?.as_mut()
+    } else {
+        tx.queue(pair).map(|tx| &mut tx.ring)
+    }
+}
+
+/// All rings in service.
+fn rings<'a>(tx: &'a mut Tx, rx: &'a mut Rx) -> impl Iterator<Item = &'a mut Ring> {
+    let tx = tx.queues.iter_mut().flatten().map(|tx| &mut tx.ring);
+    tx.chain(rx.rings.iter_mut().flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_ring_is_in_flight_at_most() {
+        let sizes = [1, 2, 4, 256, 1024, 2048, 32768];
+        assert_eq!(sizes.map(most_in_flight), [2, 2, 2, 128, 512, 1024, 1024]);
+    }
+}

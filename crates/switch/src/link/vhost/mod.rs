@@ -1,0 +1,71 @@
+//! The rings of a guest that a vhost-user front end serves.
+//!
+//! ```text
+//!  tx rings ─ take ─▶ slot: headers copied, payload stays in the guest's memory ... give back ─▶ used
+//!  rx rings ◀ post ── the payload is copied once, from the sender's memory
+//!
+//!  front end ─▶ Control: features, memory, rings, kicks, calls, the log of a migration
+//! ```
+//!
+//! - [`take`]: the sending half
+//! - [`post`]: the receiving half
+//! - [`control`]: what a front end changes
+//! - [`ring`]: one virtqueue and its notifications
+//! - [`arrivals`]: when a ring's entries arrived
+
+pub mod arrivals;
+pub mod control;
+pub mod post;
+pub mod ring;
+pub mod take;
+
+pub use control::{Control, Gone};
+pub use ring::Ring;
+
+use super::{Pending, Receiver};
+use crate::port::Slots;
+use crate::virtio::{DirtyLog, GuestMemory};
+use arrivals::Arrivals;
+use std::sync::Arc;
+
+/// What a guest sends.
+#[derive(Default)]
+pub struct Tx {
+    /// Negotiated features.
+    features: u64,
+    /// Of the virtio header before each frame, 10 or 12.
+    header_len: usize,
+    /// Transmit queues by queue pair.
+    pub queues: Vec<Option<TxQueue>>,
+    /// The memory the rings of both halves lie in.
+    memory: Option<Arc<GuestMemory>>,
+    /// Where it is noted which pages we write, while the guest migrates.
+    log: Option<DirtyLog>,
+}
+
+/// One transmit queue.
+pub struct TxQueue {
+    /// The ring.
+    pub ring: Ring,
+    /// Frames in flight: at most half the ring.
+    pub slots: Slots,
+    /// When entries arrived.
+    pub arrivals: Arrivals,
+    /// The frame that waits for tokens, and how far it was cut.
+    pub pending: Option<Pending>,
+    /// How many frames are tried on the direct path.
+    pub direct: u8,
+}
+
+/// What a guest receives.
+#[derive(Default)]
+pub struct Rx {
+    /// What the guest takes as it is.
+    pub receiver: Receiver,
+    /// Receive queues by queue pair.
+    pub rings: Vec<Option<Ring>>,
+    /// Receive queues that are started and enabled, for spreading flows.
+    pub enabled: Vec<u16>,
+    /// As in [`Tx`].
+    log: Option<DirtyLog>,
+}

@@ -1,0 +1,207 @@
+//! Into a guest's receive buffers, as the guest takes it.
+
+use super::super::receiver::{Form, finish_part, finished};
+use super::super::scratch::Part;
+use super::super::{Posted, Receiver, Scratch};
+use super::{Ring, Rx};
+use crate::frame::offload::receiver_hdr;
+use crate::frame::{HEADER_MAX, Segmenter, VnetHdr};
+use crate::port::{Frame, body_spans, slice_spans};
+use crate::stats::DropReason;
+use crate::virtio::{Chain, DirtyLog, MAX_SPANS, Span, SpanWriter};
+
+impl Rx {
+    /// The enabled queue that frames of a flow go to.
+    #[inline]
+    fn queue_for(&mut self, frame: &Frame) -> Option<&mut Ring> {
+        let number = frame.flow as usize % self.enabled.len().max(1);
+        let queue = *self.enabled.get(number)?;
+        self.rings.get_mut(usize::from(queue))?.as_mut()
+    }
+
+    #[inline]
+    pub(in crate::link) fn room(&mut self, frame: &Frame) -> Option<u16> {
+        self.queue_for(frame)?.queue.available().ok()
+    }
+
+    pub(in crate::link) fn post(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
+        let receiver = self.receiver;
+        let number = frame.flow as usize % self.enabled.len().max(1);
+        let ring =
+            self.enabled.get(number).and_then(|queue| self.rings.get_mut(usize::from(*queue))?.as_mut());
+        let Some(ring) = ring else { return Posted::Dropped(DropReason::ReceiverDown) };
+        if ring.queue.pending() < 8
+            && let Err(error) = ring.queue.available()
+        {
+            return Posted::Broken(error);
+        }
+        let mut to = Buffers { ring, log: self.log.as_ref(), receiver };
+        let done = match receiver.form(frame) {
+            Form::AsIs => {
+                let vnet = receiver_hdr(&frame.vnet, &frame.headers, frame.offload);
+                to.whole(frame, scratch, &vnet, frame.head())
+            }
+            Form::FinishChecksum => {
+                let (head, vnet) = finished(frame);
+                to.whole(frame, scratch, &vnet, &head[..frame.head_len as usize])
+            }
+            Form::Segments => to.segments(frame, scratch),
+        };
+        match done {
+            Ok(()) => {
+                ring.dirty = true;
+                Posted::Done
+            }
+            Err(posted) => posted,
+        }
+    }
+
+    #[inline]
+    pub(in crate::link) fn flush(&mut self) {
+        let log = self.log.as_ref();
+        self.rings.iter_mut().flatten().for_each(|ring| ring.flush(log));
+    }
+
+    pub(in crate::link) fn shut(&mut self) {
+        self.enabled.clear();
+    }
+
+    pub(in crate::link) fn request_kicks(&mut self) -> bool {
+        let enabled = self.rings.iter_mut().flatten().filter(|ring| ring.enabled);
+        enabled.fold(false, |room, ring| ring.queue.request_kicks() | room)
+    }
+
+    #[inline]
+    pub(in crate::link) fn suppress_kicks(&mut self) {
+        self.rings.iter_mut().flatten().for_each(|ring| ring.queue.suppress_kicks());
+    }
+
+    /// Whether what is written is noted: the guest migrates.
+    #[inline]
+    pub fn is_logged(&self) -> bool {
+        self.log.is_some()
+    }
+}
+
+/// Where a frame is written.
+struct Buffers<'a> {
+    ring: &'a mut Ring,
+    log: Option<&'a DirtyLog>,
+    receiver: Receiver,
+}
+
+impl Buffers<'_> {
+    fn whole(
+        &mut self,
+        frame: &Frame,
+        scratch: &mut Scratch,
+        vnet: &VnetHdr,
+        head: &[u8],
+    ) -> Result<(), Posted> {
+        let chains = self.gather(&mut scratch.chains, frame.len).map_err(|(popped, posted)| {
+            self.ring.queue.rewind(popped);
+            posted
+        })?;
+        scratch.filled = chains;
+        self.write(&scratch.chains[..chains], vnet, head, frame.payload());
+        Ok(())
+    }
+
+    /// Takes chains for `len` bytes and their header. On failure: how many were
+    /// taken, to be put back.
+    fn gather(&mut self, chains: &mut [Chain], len: u32) -> Result<usize, (u16, Posted)> {
+        let Self { ring, receiver, .. } = self;
+        let needed = len as usize + receiver.header_len;
+        let mut room = 0;
+        let most = chains.len() as u16;
+        for (i, chain) in chains.iter_mut().enumerate() {
+            let popped = i as u16;
+            if ring.queue.pending() == 0
+                && let Err(error) = ring.queue.available()
+            {
+                return Err((popped, Posted::Broken(error)));
+            }
+            match ring.queue.pop_writable(chain) {
+                Ok(true) => {}
+                Ok(false) if popped >= ring.queue.size() => {
+                    return Err((popped, Posted::Dropped(DropReason::Unacceptable)));
+                }
+                Ok(false) => return Err((popped, Posted::NoBuffers)),
+                Err(error) => return Err((popped, Posted::Broken(error))),
+            }
+            room += chain.bytes() as usize;
+            if room >= needed {
+                return Ok(i + 1);
+            }
+            // A buffer holds a header at least (virtio 1.2, 5.1.6.3.1): fewer bytes are not worth a chain.
+            if !receiver.mergeable || (chain.bytes() as usize) < receiver.header_len {
+                return Err((popped + 1, Posted::Dropped(DropReason::Unacceptable)));
+            }
+        }
+        Err((most, Posted::Dropped(DropReason::Unacceptable)))
+    }
+
+    fn write(&mut self, chains: &[Chain], vnet: &VnetHdr, head: &[u8], payload: &[Span]) {
+        let vnet = VnetHdr { num_buffers: chains.len() as u16, ..*vnet };
+        let mut header = [0; VnetHdr::LEN];
+        vnet.write(&mut header);
+        // SAFETY: the chains were popped from this ring, whose memory stays mapped while its port
+        // runs, and are completed below, after the last write.
+        let mut writer = unsafe { SpanWriter::new(chains) };
+        writer.write(&header[..self.receiver.header_len]);
+        writer.write(head);
+        // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
+        unsafe { writer.write_spans(payload) };
+        if let Some(log) = self.log {
+            writer.used().zip(chains).for_each(|((_, len), chain)| log.mark_chain(chain, len));
+        }
+        // At once: a frame over several buffers is shown whole or not at all, whenever we are killed.
+        self.ring.queue.complete_all(writer.used());
+    }
+
+    fn segments(&mut self, frame: &Frame, scratch: &mut Scratch) -> Result<(), Posted> {
+        let body = frame.len - u32::from(frame.headers.len);
+        let cut = || Segmenter::new(frame.head(), &frame.headers, frame.offload, body as usize);
+        let (Some(mut measure), Some(mut segmenter)) = (cut(), cut()) else {
+            return Err(Posted::Dropped(DropReason::Malformed));
+        };
+
+        // Buffers for all segments first: half a super-frame is worth nothing.
+        let mut head = [0; HEADER_MAX];
+        let mut popped = 0;
+        scratch.parts.clear();
+        while let Some(part) = measure.next(&mut head) {
+            let len = (part.head_len + part.payload_len) as u32;
+            match self.gather(&mut scratch.chains[popped..], len) {
+                Ok(chains) => {
+                    scratch.parts.push(Part { first: popped, chains });
+                    popped += chains;
+                }
+                Err((more, posted)) => {
+                    self.ring.queue.rewind(popped as u16 + more);
+                    return Err(match posted {
+                        // The ring is smaller than the super-frame has segments.
+                        Posted::NoBuffers if popped as u16 + more >= self.ring.queue.size() => {
+                            Posted::Dropped(DropReason::Unacceptable)
+                        }
+                        other => other,
+                    });
+                }
+            }
+        }
+        scratch.filled = popped;
+        let (spans, count) = body_spans(frame);
+        let mut parts = scratch.parts.iter();
+        while let (Some(part), Some(chains)) = (segmenter.next(&mut head), parts.next()) {
+            let mut piece = [Span::EMPTY; MAX_SPANS + 1];
+            let n = slice_spans(&spans[..count], part.payload_offset, part.payload_len, &mut piece);
+            let mut vnet = part.vnet;
+            if !self.receiver.csum {
+                finish_part(&mut head[..part.head_len], &mut vnet, &part.headers, &piece[..n]);
+            }
+            let chains = &scratch.chains[chains.first..chains.first + chains.chains];
+            self.write(chains, &vnet, &head[..part.head_len], &piece[..n]);
+        }
+        Ok(())
+    }
+}

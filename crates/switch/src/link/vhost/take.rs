@@ -1,0 +1,234 @@
+//! From a guest's transmit rings: headers are copied, payload is referred to.
+
+use super::super::{Pending, Taken};
+use super::{Tx, TxQueue};
+use crate::frame::{HEADER_MAX, VnetHdr};
+use crate::port::{Frame, FrameRef, Owner};
+use crate::stats::DropReason;
+use crate::virtio::{Chain, DirtyLog, RingError, Span};
+
+impl Tx {
+    /// Transmit queues by queue pair, also those that are not in service.
+    #[inline]
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Of the virtio header before each frame, 10 or 12.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        self.header_len
+    }
+
+    /// A queue in service.
+    #[inline]
+    pub fn queue(&mut self, queue: usize) -> Option<&mut TxQueue> {
+        self.queues.get_mut(queue)?.as_mut()
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut TxQueue> {
+        self.queues.iter_mut().flatten()
+    }
+
+    #[inline]
+    pub(in crate::link) fn poll(&mut self, queue: usize, now: u64) -> Result<bool, RingError> {
+        let Some(tx) = self.queue(queue).filter(|tx| tx.ring.enabled) else { return Ok(false) };
+        let available = tx.ring.queue.available()?;
+        tx.arrivals.polled(tx.ring.queue.next_avail().wrapping_add(available), now);
+        Ok(available > 0 || tx.pending.is_some())
+    }
+
+    #[inline]
+    pub(in crate::link) fn take(&mut self, queue: usize, chain: &mut Chain) -> Taken {
+        let header_len = self.header_len;
+        let Some(tx) = self.queue(queue) else { return Taken::Nothing };
+        if let Some(pending) = tx.pending.take() {
+            return Taken::Again(pending);
+        }
+        if tx.ring.queue.pending() == 0 {
+            return Taken::Nothing;
+        }
+        let Some(frame) = tx.slots.take() else { return Taken::Full };
+        let arrival = tx.arrivals.of(tx.ring.queue.next_avail());
+        match tx.ring.queue.pop_readable(chain) {
+            Ok(true) => {}
+            Ok(false) => {
+                tx.slots.give(frame);
+                return Taken::Nothing;
+            }
+            Err(error) if !error.is_fatal() => {
+                tx.slots.give(frame);
+                tx.give_chain(chain.head());
+                return Taken::Dropped(DropReason::TooScattered, chain.descriptors());
+            }
+            Err(error) => {
+                tx.slots.give(frame);
+                return Taken::Broken(error.to_string());
+            }
+        }
+        match take_head(frame.get_mut(), chain.spans(), chain.bytes(), header_len) {
+            Ok(()) => {
+                frame.get_mut().owner = Owner::Ring { queue: queue as u16, head: chain.head() };
+                Taken::New(Pending { frame, arrival, sent: 0 }, chain.descriptors())
+            }
+            Err(reason) => {
+                tx.slots.give(frame);
+                tx.give_chain(chain.head());
+                Taken::Dropped(reason, chain.descriptors())
+            }
+        }
+    }
+
+    /// The queue that a frame was taken from.
+    #[inline]
+    fn queue_of(&mut self, frame: &Frame) -> Option<&mut TxQueue> {
+        match frame.owner {
+            Owner::Ring { queue, .. } => self.queue(usize::from(queue)),
+            Owner::Piece { whole } => self.queue_of(whole.get()),
+            owner => {
+                debug_assert!(false, "{owner:?} does not belong to a ring");
+                None
+            }
+        }
+    }
+
+    #[inline]
+    pub(in crate::link) fn put_back(&mut self, pending: Pending) {
+        if let Some(tx) = self.queue_of(pending.frame.get()) {
+            debug_assert!(tx.pending.is_none(), "one waits already");
+            tx.pending = Some(pending);
+        }
+    }
+
+    pub(in crate::link) fn slot_for_piece(&mut self, whole: &Frame) -> Option<FrameRef> {
+        self.queue_of(whole)?.slots.take()
+    }
+
+    #[inline]
+    pub(in crate::link) fn give_back(&mut self, reference: FrameRef) {
+        let owner = reference.get().owner;
+        let Some(tx) = self.queue_of(reference.get()) else { return };
+        tx.slots.give(reference);
+        match owner {
+            Owner::Ring { head, .. } => tx.give_chain(head),
+            Owner::Piece { whole } if whole.get().release() => self.give_back(whole),
+            _ => {}
+        }
+    }
+
+    #[inline]
+    pub(in crate::link) fn is_crowded(&self, queue: usize) -> bool {
+        // Slots bound what is in flight; what is done and held back in order comes on top.
+        self.queues.get(queue).and_then(Option::as_ref).is_some_and(|tx| {
+            tx.ring.enabled && tx.ring.queue.in_flight() > (tx.ring.queue.size() / 2).max(2)
+        })
+    }
+
+    pub(in crate::link) fn holds_back(&self, queue: usize) -> Option<FrameRef> {
+        let tx = self.queues.get(queue)?.as_ref()?;
+        let (head, 1..) = tx.ring.queue.held_back()? else { return None };
+        tx.slots.find(Owner::Ring { queue: queue as u16, head })
+    }
+
+    #[inline]
+    pub(in crate::link) fn flush(&mut self) {
+        let log = self.log.as_ref();
+        for tx in self.queues.iter_mut().flatten() {
+            tx.ring.flush(log);
+        }
+    }
+
+    pub(in crate::link) fn take_pending(&mut self) -> Option<Pending> {
+        self.all().find_map(|tx| tx.pending.take())
+    }
+
+    pub(in crate::link) fn untake_pending(&mut self) {
+        for tx in self.all() {
+            // A frame of which a piece was sent cannot be sent again. Nothing was popped after one
+            // that waits, so it is the ring's last.
+            if let Some(pending) = tx.pending.take_if(|pending| pending.sent == 0) {
+                tx.slots.give(pending.frame);
+                tx.ring.queue.rewind(1);
+            }
+        }
+    }
+
+    pub(in crate::link) fn in_flight(&self) -> usize {
+        self.queues.iter().flatten().map(|tx| tx.slots.in_flight()).sum()
+    }
+
+    pub(in crate::link) fn waiting(&self) -> usize {
+        self.queues.iter().flatten().filter(|tx| tx.pending.is_some_and(|pending| pending.sent == 0)).count()
+    }
+
+    pub(in crate::link) fn restart(&mut self, now: u64) {
+        self.all().for_each(|tx| tx.arrivals.restart(now));
+    }
+
+    #[inline]
+    pub(in crate::link) fn woke(&mut self, now: u64) {
+        self.all().for_each(|tx| tx.arrivals.woke(now));
+    }
+
+    pub(in crate::link) fn can_be_quiet(&self) -> bool {
+        self.queues.iter().flatten().all(|tx| tx.ring.kick.is_some() && tx.pending.is_none())
+    }
+
+    pub(in crate::link) fn request_kicks(&mut self, throttled: bool) -> bool {
+        let mut came = false;
+        for tx in self.all().filter(|tx| tx.ring.enabled) {
+            // Of a throttled queue what is in the ring is known; only news is worth waking for.
+            let news = tx.ring.queue.request_kicks();
+            came |= news || (!throttled && tx.ring.queue.pending() > 0);
+        }
+        came
+    }
+
+    #[inline]
+    pub(in crate::link) fn suppress_kicks(&mut self) {
+        self.all().for_each(|tx| tx.ring.queue.suppress_kicks());
+    }
+
+    pub(in crate::link) fn is_lost(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.is_lost())
+            || self.log.as_ref().is_some_and(DirtyLog::is_lost)
+    }
+}
+
+impl TxQueue {
+    /// Gives a chain back to the driver.
+    #[inline]
+    fn give_chain(&mut self, head: u16) {
+        self.ring.queue.complete(head, 0);
+        self.ring.dirty = true;
+    }
+}
+
+/// Copies the virtio header and the first bytes, and notes where the rest lies.
+fn take_head(frame: &mut Frame, spans: &[Span], bytes: u32, header_len: usize) -> Result<(), DropReason> {
+    let len = bytes.checked_sub(header_len as u32).ok_or(DropReason::Malformed)?;
+    let head_len = (len as usize).min(HEADER_MAX);
+    let mut bytes = [0u8; VnetHdr::LEN + HEADER_MAX];
+    let want = header_len + head_len;
+    let mut got = 0;
+    let mut rest = 0;
+    for span in spans {
+        let span_len = span.len as usize;
+        let here = span_len.min(want - got);
+        // SAFETY: the ring translated the span in the guest's current memory, which stays mapped
+        // while this worker runs its loop; read once, into our own bytes.
+        unsafe { std::ptr::copy_nonoverlapping(span.ptr, bytes[got..].as_mut_ptr(), here) };
+        got += here;
+        if here < span_len {
+            frame.spans[rest] = Span { ptr: span.ptr.wrapping_add(here), len: (span_len - here) as u32 };
+            rest += 1;
+        }
+    }
+    let vnet = if header_len == VnetHdr::LEN { VnetHdr::read(&bytes) } else { VnetHdr::read_legacy(&bytes) };
+    frame.vnet = vnet.ok_or(DropReason::Malformed)?;
+    frame.bytes[..head_len].copy_from_slice(&bytes[header_len..want]);
+    frame.len = len;
+    frame.head_len = head_len as u16;
+    frame.span_count = rest as u16;
+    Ok(())
+}

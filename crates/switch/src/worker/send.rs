@@ -1,0 +1,190 @@
+//! A frame that may be sent, to where it goes.
+//!
+//! ```text
+//!  frame ─▶ room at the worker of its egress? ─▶ tokens? ─▶ egress, here or at a peer
+//!                       └─ no ─┬─────────────────── no ─┘   flooded: copies
+//!                              ▼
+//!                  put back: waits in its ring or pool
+//! ```
+
+use super::Worker;
+use super::crossing::{Crossing, Fate};
+use super::cut::Piece;
+use super::flood::Audience;
+use crate::fdb::PortIndex;
+use crate::frame::headers::is_of_link;
+use crate::link::Pending;
+use crate::port::{Frame, FrameRef, NEVER, Port};
+use crate::stats::DropReason;
+use tidegate_contract::Mac;
+
+/// Longest that a port waits for a worker that is behind, ns: as long as a frame may be held by a
+/// receiver. After that it drops what that worker has no room for, and goes on.
+const BEHIND: u64 = 10_000_000;
+
+/// Where a frame goes.
+enum To {
+    /// To this port.
+    Port(PortIndex),
+    /// To these members of the segment.
+    Flood(Audience),
+}
+
+/// What came of one attempt to send.
+pub(super) enum Sent {
+    Yes,
+    /// Tokens are there at this time.
+    At(u64),
+    /// No slot for the next piece.
+    NoSlot,
+    /// The worker of its egress has no room for it yet.
+    Behind,
+}
+
+impl Worker {
+    /// Where a frame goes, by what is known now; `None` back to its sender. Looked up when it is sent:
+    /// while it waited for tokens its receiver's place may have become another's.
+    fn destination(&self, port: &Port, dst: Mac) -> Option<To> {
+        if dst.is_group() {
+            return Some(To::Flood(if is_of_link(dst) { Audience::Control } else { Audience::All }));
+        }
+        match self.fdb.lookup(port.segment, dst) {
+            Some(to) if to == port.index => None,
+            Some(to) => Some(To::Port(to)),
+            None => Some(To::Flood(Audience::Learning)),
+        }
+    }
+
+    /// Sends a frame, or puts it back where it waits for tokens.
+    pub(super) fn try_send(&mut self, port: &mut Port, mut pending: Pending) -> Sent {
+        let reference = pending.frame;
+        let frame = reference.get();
+        let whole = frame.wire_bytes;
+        let cut = match port.contract.cut_to {
+            // What was begun in pieces ends in pieces, whatever the contract says by now.
+            limit if pending.sent > 0 => Some(limit.unwrap_or(whole)),
+            limit => limit.filter(|burst| whole > *burst && frame.offload.gso_size().is_some()),
+        };
+        match cut {
+            Some(burst) => loop {
+                match self.send_piece(port, &mut pending, burst) {
+                    Piece::Last => return Sent::Yes,
+                    Piece::More => {}
+                    Piece::At(at) => {
+                        port.link.tx.put_back(pending);
+                        return Sent::At(at);
+                    }
+                    Piece::NoSlot => {
+                        port.link.tx.put_back(pending);
+                        return Sent::NoSlot;
+                    }
+                }
+            },
+            None if self.must_wait(port, frame) => {
+                port.link.tx.put_back(pending);
+                Sent::Behind
+            }
+            None => match port.conform(pending.arrival, whole, self.now) {
+                Ok(started) => {
+                    count_sent(port, frame);
+                    self.dispatch(port, pending.frame, pending.arrival, started);
+                    Sent::Yes
+                }
+                Err(at) => {
+                    port.link.tx.put_back(pending);
+                    Sent::At(at)
+                }
+            },
+        }
+    }
+
+    /// Whether a frame is to wait, in its ring or pool, for a worker that has no room for it: this one
+    /// for a super-frame, another one for any.
+    fn must_wait(&mut self, port: &mut Port, frame: &Frame) -> bool {
+        let super_frame = frame.offload.gso_size().is_some();
+        if self.peers.len() < 2 && !super_frame {
+            return false;
+        }
+        let Some(To::Port(egress)) = self.destination(port, frame.headers.dst) else { return false };
+        let worker = self.infos[egress as usize].as_ref().map(|info| usize::from(info.worker));
+        let is_full = match worker {
+            Some(worker) if worker == usize::from(self.id) => {
+                super_frame && self.is_behind(port.index, egress, frame)
+            }
+            Some(worker) => self.peers[worker].as_ref().is_some_and(|(peer, _)| !peer.has_room()),
+            None => false,
+        };
+        if !is_full {
+            port.behind_since = NEVER;
+            return false;
+        }
+        port.behind_since = port.behind_since.min(self.now);
+        self.now - port.behind_since < BEHIND
+    }
+
+    /// Hands a conforming frame to its egress.
+    pub(super) fn dispatch(&mut self, port: &mut Port, reference: FrameRef, arrival: u64, started: u64) {
+        let frame = reference.get_mut();
+        frame.source = port.index;
+        frame.started = started;
+        frame.waited_for_tokens = started - arrival;
+        frame.deadline = NEVER;
+        if let Some(capture) = &mut port.capture {
+            capture.record(frame, crate::capture::Direction::FromVm);
+        }
+        match self.destination(port, frame.headers.dst) {
+            Some(To::Port(egress)) => {
+                let info = self.infos[port.index as usize].as_ref();
+                if let Some(deadline) = info.and_then(|info| info.deadline_to(egress)) {
+                    frame.deadline = started + deadline;
+                }
+                port.in_flight_to[egress as usize] += 1;
+                frame.egress = egress;
+                self.route(egress, reference);
+            }
+            Some(To::Flood(audience)) => {
+                self.flood_frame(port, frame, audience);
+                port.link.tx.give_back(reference);
+            }
+            None => {
+                port.count_tx_drop(DropReason::NoReceiver);
+                port.link.tx.give_back(reference);
+            }
+        }
+    }
+
+    /// To the worker that owns the egress.
+    pub(super) fn route(&mut self, egress: PortIndex, frame: FrameRef) {
+        let Some(info) = &self.infos[egress as usize] else {
+            self.drop_frame(frame, egress, DropReason::ReceiverDown);
+            return;
+        };
+        let worker = info.worker as usize;
+        if worker == self.id as usize {
+            self.enqueue(egress, frame);
+            return;
+        }
+        let sent = match &mut self.peers[worker] {
+            Some((peer, _)) => peer.send(Crossing::Frame { egress, frame }),
+            None => false,
+        };
+        if sent {
+            self.to_ring |= 1 << worker;
+        } else {
+            self.drop_frame(frame, egress, DropReason::WorkerBehind);
+        }
+    }
+
+    /// Drops a frame that did not reach an egress.
+    pub(super) fn drop_frame(&mut self, frame: FrameRef, egress: PortIndex, reason: DropReason) {
+        let (at, queued) = (self.now, self.now);
+        self.fates.push(Fate { frame, egress, at, dropped: Some(reason), queued, buffers: 0, behind: None });
+    }
+}
+
+/// Counts a frame that is sent.
+pub(super) fn count_sent(port: &Port, frame: &Frame) {
+    port.stats.tx.frames.add(1);
+    port.stats.tx.wire_frames.add(u64::from(frame.wire_frames));
+    port.stats.tx.wire_bytes.add(u64::from(frame.wire_bytes));
+}
