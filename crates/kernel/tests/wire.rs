@@ -13,6 +13,7 @@ use netns::*;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 use tidegate_kernel::handle::Handle;
@@ -82,12 +83,21 @@ fn wire(frames: &[Vec<u8>]) -> Wire {
     Wire { frames: frames.len() as u64, bytes: frames.iter().map(|frame| frame.len() as u64).sum() }
 }
 
+/// What this thread sends passes the kernel in order from now on: the kernel has a queue for each CPU, and the last
+/// frame must not overtake those before it.
+fn stay_on_one_cpu() {
+    let mut here = CpuSet::new();
+    here.set(sched_getcpu());
+    sched_setaffinity(None, &here).unwrap();
+}
+
 /// For each of `PROPTEST_CASES` (256, unless that is set) so many.
 fn try_all(
     cases: u32,
     frames: impl Strategy<Value = SuperFrame>,
     check: impl Fn(&SuperFrame) -> Result<(), TestCaseError>,
 ) {
+    stay_on_one_cpu();
     let cases = cases * Config::default().cases;
     let config = Config { cases, failure_persistence: None, max_shrink_time: 20_000, ..Config::default() };
     TestRunner::new(config).run(&frames, |frame| check(&frame)).unwrap();
