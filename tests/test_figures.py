@@ -191,12 +191,17 @@ def about(path: str) -> set[str]:
         "throttled_ns": {"throttled"},
         "realtime_delivered": {"deadline"},
         "realtime_worst_ns": {"deadline"},
+        "work": set[str](),
     }[way]
 
 
 def expected_zeros(name: str) -> set[str]:
     """What a vNIC of this scene truly has nothing of."""
-    none = {"index"}
+    none = {"index", "work.buffers_ns"}
+    # Where nothing waited, nothing was queued; a driver that need not kick does not.
+    none |= {"work.deliver_ns", "work.delivered", "work.kicks_ns"}
+    if name == "sink":
+        none |= {"work.take_ns"}
     if name not in SENDERS:
         none |= {"throttled_ns"}
     if name not in REAL_TIME:

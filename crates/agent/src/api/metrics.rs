@@ -70,6 +70,17 @@ impl Collector for Snapshot {
         out.family("vnic_throttled_seconds", "Time with frames waiting for tokens", Counter, {
             counting(Quantity::Throttled).map(|c| (c.labels(), c.stats.throttled_ns as f64 * NANOS))
         })?;
+        out.family("vnic_worker_seconds", "Time of its worker that it is charged, by stage", Counter, {
+            counters.iter().flat_map(|c| {
+                let labels = move |stage| vec![("vnic", c.name), ("stage", stage)];
+                let stages = c.stats.work.as_ref().map(|work| {
+                    let stage = [work.take_ns, work.deliver_ns, work.buffers_ns, work.kicks_ns];
+                    ["take", "deliver", "buffers", "kicks"].into_iter().zip(stage)
+                });
+                let seconds = move |(stage, ns)| (labels(stage), ns as f64 * NANOS);
+                stages.into_iter().flatten().map(seconds)
+            })
+        })?;
         out.family(
             "vnic_realtime_delivered_frames",
             "Real-time frames delivered, in time or late",

@@ -128,6 +128,8 @@ fn source_bytes(rate: Option<Rate>) -> u64 {
 pub struct PortContract {
     /// Anti-spoofing.
     pub policy: Policy,
+    /// Share of its worker's time.
+    pub weight: u32,
     /// Td, ns.
     pub deadline: Option<u64>,
     /// Hard limit and burst of what it sends.
@@ -150,6 +152,7 @@ impl PortContract {
         let queue = vnic.rx.queue.map_or(QUEUE, |q| q.get());
         Self {
             policy: Policy::from(vnic),
+            weight: vnic.weight,
             deadline: vnic.deadline.map(|d| d.get()),
             tx_limit: vnic.tx.max.map(|max| (max, vnic.tx.burst_or_default(max))),
             cut_to: vnic.deadline.and(vnic.tx.burst).map(|b| b.get() as u32),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 /// `tgstats` and a NUL, big-endian.
 pub const MAGIC: u64 = 0x7467_7374_6174_7300;
 /// Version of this layout.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 /// Most vNICs of one switch.
 pub const VNICS: usize = 1024;
 /// Most workers of one switch.
@@ -107,6 +107,21 @@ pub struct TrafficSlot {
     pub dropped: [Counter; DropReason::COUNT],
 }
 
+/// Time of its worker that one vNIC is charged.
+#[repr(C)]
+pub struct WorkSlot {
+    /// To take what it sends, and to deliver of it what is not queued, ns.
+    pub take: Counter,
+    /// To deliver its frames that were queued, ns.
+    pub deliver: Counter,
+    /// Those frames.
+    pub delivered: Counter,
+    /// What deliveries to it take longer because its buffers are small, ns.
+    pub buffers: Counter,
+    /// To hear the kicks of its driver, ns.
+    pub kicks: Counter,
+}
+
 /// One vNIC.
 #[repr(C, align(64))]
 pub struct VnicSlot {
@@ -122,6 +137,8 @@ pub struct VnicSlot {
     pub throttled: Counter,
     /// 1 while it waits for tokens.
     pub throttled_now: Counter,
+    /// Time of its worker.
+    pub work: WorkSlot,
     /// Tr - Ts of frames it sent and that were delivered, ns.
     pub delay: SharedHistogram,
     /// Real-time frames delivered, in time or late.
@@ -150,12 +167,29 @@ impl TrafficSlot {
     }
 }
 
+impl WorkSlot {
+    fn counters(&self) -> [&Counter; 5] {
+        let Self { take, deliver, delivered, buffers, kicks } = self;
+        [take, deliver, delivered, buffers, kicks]
+    }
+
+    fn copy_to(&self, to: &Self) {
+        self.counters().iter().zip(to.counters()).for_each(|(from, to)| to.set(from.get()));
+    }
+
+    /// Sets all to zero.
+    pub(super) fn clear(&self) {
+        self.counters().iter().for_each(|counter| counter.set(0));
+    }
+}
+
 impl VnicSlot {
     /// Copies all counters, not whose they are.
     pub(super) fn copy_to(&self, to: &Self) {
         self.tx.copy_to(&to.tx);
         self.rx.copy_to(&to.rx);
         to.throttled.set(self.throttled.get());
+        self.work.copy_to(&to.work);
         self.delay.copy_to(&to.delay);
         to.realtime_delivered.set(self.realtime_delivered.get());
         to.realtime_worst.set(self.realtime_worst.get());

@@ -70,6 +70,28 @@ impl From<&Histogram> for Delay {
     }
 }
 
+/// Time of its worker that a vNIC is charged, ns, since the port was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// To take what it sends, and to deliver of it what is not queued.
+    pub take_ns: u64,
+    /// To deliver its frames that were queued.
+    pub deliver_ns: u64,
+    /// Those frames.
+    pub delivered: u64,
+    /// What deliveries to it took longer because its buffers are small.
+    pub buffers_ns: u64,
+    /// To hear the kicks of its driver.
+    pub kicks_ns: u64,
+}
+
+impl Work {
+    /// All of it, ns.
+    pub fn total_ns(&self) -> u64 {
+        super::total([self.take_ns, self.deliver_ns, self.buffers_ns, self.kicks_ns])
+    }
+}
+
 /// One deadline miss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Miss {
@@ -114,6 +136,9 @@ pub struct VnicStats {
     pub throttled_ns: u64,
     /// Waiting for tokens now.
     pub throttled: bool,
+    /// Time of its worker; absent where no worker of ours carries its frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
     /// Tr - Ts of what it sent.
     pub delay: Delay,
     /// Real-time frames delivered.
@@ -331,6 +356,13 @@ fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
         rx: traffic(&slot.rx),
         throttled_ns: slot.throttled.get(),
         throttled: slot.throttled_now.get() != 0,
+        work: Some(Work {
+            take_ns: slot.work.take.get(),
+            deliver_ns: slot.work.deliver.get(),
+            delivered: slot.work.delivered.get(),
+            buffers_ns: slot.work.buffers.get(),
+            kicks_ns: slot.work.kicks.get(),
+        }),
         delay: Delay::from(&slot.delay.read()),
         realtime_delivered: slot.realtime_delivered.get(),
         realtime_worst_ns: slot.realtime_worst.get(),
@@ -415,6 +447,7 @@ mod tests {
         slot.tx.frames.add(3);
         slot.rx.dropped[DropReason::Late as usize].add(1);
         slot.delay.record(5_000);
+        slot.work.buffers.set(17);
         slot.messages.set(12);
         let miss = &slot.miss_log[0];
         miss.number.set(1);

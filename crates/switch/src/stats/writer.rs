@@ -124,6 +124,7 @@ fn clear(slot: &VnicSlot) {
     }
     slot.throttled.set(0);
     slot.throttled_now.set(0);
+    slot.work.clear();
     slot.delay.reset();
     slot.realtime_delivered.set(0);
     slot.realtime_worst.set(0);

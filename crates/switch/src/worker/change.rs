@@ -10,6 +10,7 @@
 use super::Worker;
 use super::crossing::Peer;
 use super::events::Event;
+use super::turns::Party;
 use crate::capture::CaptureTap;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::link::vhost::{Control, Gone, Ring};
@@ -184,6 +185,11 @@ impl Worker {
         self.polled.extend(&self.owned);
         self.polled.sort_by_key(best_effort);
         self.realtime = self.polled.partition_point(|index| !best_effort(index));
+        let party = |index: &PortIndex| {
+            let contract = &ports[usize::from(*index)].as_ref()?.contract;
+            Some(Party { port: *index, weight: contract.weight, realtime: contract.cut_to.is_some() })
+        };
+        self.turns.divide(self.owned.iter().filter_map(party));
         for index in &self.owned {
             if let Some(port) = &mut self.ports[*index as usize]
                 && std::mem::take(&mut port.quiet)

@@ -15,6 +15,7 @@
 use super::budget::DIRECT;
 use super::inspect::flow_hash;
 use super::settle::Miss;
+use super::turns::BATCH;
 use super::{Worker, clock};
 use crate::fdb::{NotLearned, PortIndex};
 use crate::frame::dscp::is_realtime;
@@ -26,8 +27,6 @@ use crate::link::{Receiver, Rx, vhost};
 use crate::port::{NEVER, Port};
 use crate::virtio::Single;
 
-/// Most frames of a batch.
-pub(super) const BATCH: usize = 32;
 /// Bytes of a frame that are copied and decided on: fewer than in the general path, where a frame
 /// whose headers are longer goes.
 const HEAD: usize = 128;
@@ -132,7 +131,7 @@ impl Worker {
         let arrival = tx.arrivals.of(tx.ring.queue.next_avail());
         let Some(mut batch) = self.batch.take() else { return 0 };
         // Where contention lasts, only one frame is looked at in vain.
-        let most = usize::from(tx.direct).clamp(1, BATCH);
+        let most = usize::from(tx.direct).clamp(1, self.turns.batch(port.index));
         let popped = tx.ring.queue.pop_singles::<false>(&mut batch.tx[..most]);
         let mut count = self.classify(port, &mut batch, popped, header_len, *budget, learns);
         if count > 0 {

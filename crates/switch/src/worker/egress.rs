@@ -90,7 +90,7 @@ impl Worker {
         let mut waiting = 0;
         for index in &self.active {
             let Some(Port { egress, .. }) = self.ports[*index as usize].as_deref() else { continue };
-            if egress.blocked_since == NEVER {
+            if egress.blocked_since == NEVER && !self.turns.is_held(*index) {
                 waiting +=
                     budget::waiting(egress.scheduler.backlog_total(), egress.scheduler.tokens(self.now));
             }
@@ -101,8 +101,20 @@ impl Worker {
         waiting
     }
 
-    /// Serves all egresses with work, while `budget` lasts; `true` where anything moved.
+    /// Serves all egresses with work, while `budget` lasts: each has an equal part of it first, so that the queue of one
+    /// does not keep another's frames waiting; `true` where anything moved.
     pub(super) fn egress(&mut self, mut budget: i64) -> bool {
+        let mut worked = false;
+        if self.active.len() > 1 {
+            let part = budget / self.active.len() as i64;
+            worked |= self.serve_all(&mut budget, part);
+        }
+        let rest = budget;
+        worked | (!self.active.is_empty() && rest > 0 && self.serve_all(&mut budget, rest))
+    }
+
+    /// Serves all egresses with work, each up to `part` of `budget`.
+    fn serve_all(&mut self, budget: &mut i64, part: i64) -> bool {
         let mut worked = false;
         // Who came too late for this loop's budget comes first in the next.
         let mut late = None;
@@ -113,8 +125,15 @@ impl Worker {
                 self.active.remove(i);
                 continue;
             };
-            let too_late = budget <= 0;
-            worked |= self.serve(&mut port, &mut budget);
+            let too_late = *budget <= 0;
+            let mut left = part.min(*budget);
+            let before = left;
+            worked |= match self.turns.holds(index) {
+                false => self.serve(&mut port, &mut left),
+                true => self.hold_back(&mut port),
+            };
+            *budget -= before - left;
+            self.settle_bill(&port);
             if port.egress.scheduler.backlog_total().frames == 0 {
                 port.egress.active = false;
                 port.egress.blocked_since = NEVER;
@@ -129,6 +148,13 @@ impl Worker {
             self.active.rotate_left(first);
         }
         worked
+    }
+
+    /// Delivers to a port whose buffers took its time only what has a deadline. Not idle: the rest is due in a round to come.
+    fn hold_back(&mut self, port: &mut Port) -> bool {
+        self.serve(port, &mut 0);
+        self.expire(port);
+        true
     }
 
     /// Delivers what may go now. Only what cannot go on is looked at for frames held too long:
@@ -154,10 +180,16 @@ impl Worker {
                             return true;
                         }
                     }
-                    if !self.deliver_head(port, queued) {
+                    let delivered = self.deliver_head(port, queued);
+                    let buffers = budget::scattered(self.scratch.filled);
+                    self.bill.buffers += buffers;
+                    *budget -= buffers;
+                    if !delivered {
                         return self.expire(port) || worked;
                     }
-                    *budget -= budget::queued(queued.bytes) + budget::scattered(self.scratch.filled);
+                    let cost = budget::queued(queued.bytes);
+                    self.bill.add(queued.frame.get().source, cost);
+                    *budget -= cost;
                     worked = true;
                 }
             }
@@ -172,7 +204,9 @@ impl Worker {
         };
         let tried = port.egress.starved.and_then(tried);
         // A thousand tiny buffers that are too few are not to be looked through in every loop.
-        let outcome = match tried.is_some() && tried == self.chains_waiting(frame, port) {
+        self.scratch.filled = 0;
+        let is_known = tried.is_some() && tried == self.chains_waiting(frame, port);
+        let outcome = match is_known {
             true => Posted::NoBuffers,
             false if self.watch.covers(frame.source) || self.watch.covers(port.index) => {
                 self.deliver_watched(frame, port)
@@ -187,6 +221,9 @@ impl Worker {
                     port.egress.blocked_since = self.now;
                 }
                 let chains = self.chains_waiting(frame, port);
+                if !is_known {
+                    self.scratch.filled = chains.map_or(0, usize::from);
+                }
                 port.egress.starved = chains.map(|chains| (queued.frame, queued.enqueued, chains));
                 self.poll = self.poll.min(self.now + super::sleep::BLOCKED_POLL);
                 return false;

@@ -8,13 +8,11 @@
 //! ```
 
 use super::send::Sent;
-use super::{Worker, budget};
+use super::turns::BATCH;
+use super::{Worker, budget, clock};
 use crate::link::{Pending, Taken};
 use crate::port::Port;
 use crate::stats::DropReason;
-
-/// Frames taken from one queue per loop.
-const BATCH: usize = 32;
 
 /// What came of taking a frame.
 enum Next {
@@ -45,19 +43,31 @@ impl Worker {
         // Who came too late for this loop's budget comes first in the next.
         let mut late = None;
         for i in 0..self.polled.len() {
-            if *budget <= 0 && i >= self.realtime {
+            if i >= self.realtime && (*budget <= 0 || self.turns.is_long()) {
                 late = Some(i - self.realtime);
                 worked = true;
+                self.turns.break_off(&self.polled[i..]);
                 break;
+            }
+            if !self.turns.is_due(self.polled[i]) {
+                worked = true;
+                continue;
             }
             let index = self.polled[i] as usize;
             let Some(mut port) = self.ports[index].take() else { continue };
-            let began = self.watch.begin(port.index);
+            let (began, before) = (self.watch.begin(port.index), *budget);
             let took = port.pauses == 0 && !port.broken && self.ingress_port(&mut port, budget);
             self.watch.end(port.index, began);
             if took {
                 worked = true;
                 self.touched.insert(port.index);
+            }
+            if *budget < before {
+                self.now = clock();
+                let took = self.turns.end(port.index, self.now);
+                port.stats.work.take.add(took as u64);
+            } else {
+                self.turns.look();
             }
             quiet |= self.note_idle(&mut port, took);
             self.ports[index] = Some(port);
@@ -100,7 +110,7 @@ impl Worker {
         let direct = self.direct(port, queue, budget);
         let mut worked = direct > 0;
         let realtime = port.contract.deadline.is_some();
-        for _ in direct..BATCH {
+        for _ in direct..self.turns.batch(port.index) {
             let is_over = if realtime { *drops <= 0 } else { *budget <= 0 };
             if is_over {
                 break;

@@ -10,6 +10,8 @@
 //! ```
 //!
 //! - `budget`: how much of it all in one loop
+//! - `turns`: whose turn it is, by what each port takes of the worker's time
+//! - `bill`: what a delivery took, and whom it is charged to
 //! - `ingress`: from links to egresses, under the senders' contracts
 //!   - `inspect`: whether a frame may be sent
 //!   - `direct`: plain frames that meet no contention, from ring to ring
@@ -29,6 +31,7 @@
 //! - [`events`]: what it has to say, for another thread to put in words
 
 mod addresses;
+mod bill;
 mod budget;
 pub mod change;
 pub mod crossing;
@@ -54,6 +57,7 @@ pub mod sleep;
 pub mod test_clock;
 #[cfg(test)]
 mod testing;
+mod turns;
 mod watch;
 
 pub use handle::{Inbox, WorkerHandle, mailbox};
@@ -64,6 +68,7 @@ use crate::link::Scratch;
 use crate::port::{NEVER, Port, PortInfo, PortSet};
 use crate::stats::layout::{VNICS, WorkerSlot};
 use crate::virtio::sigbus;
+use bill::Bill;
 use change::Troubles;
 use crossing::{Crossing, Fate, Peer};
 use events::{Event, Events};
@@ -72,6 +77,7 @@ use handle::Bell;
 use rustix::time::{ClockId, clock_gettime};
 use sleep::Sleeper;
 use std::sync::Arc;
+use turns::Turns;
 use watch::Watch;
 
 /// Urgent crossings handled per loop and peer: a worker that others flood comes to its own ports too.
@@ -123,6 +129,10 @@ pub struct Worker {
     to_ring: u64,
     /// The peers' frames are taken in before those of own ports: in every other loop.
     peers_first: bool,
+    /// Whose turn it is.
+    turns: Turns,
+    /// What the egress that is served has delivered.
+    bill: Bill,
     /// Egresses with work.
     active: Vec<PortIndex>,
     /// Egress and source: half the source's ring is in flight, and most of it waits there.
@@ -150,6 +160,8 @@ pub struct Worker {
     poll: u64,
     /// When quiet ports' kicks were last looked for.
     looked: u64,
+    /// How long they are not looked for after that, ns.
+    pause: u64,
     /// The count of lost guest memory up to which it was looked which port lost it.
     lost: u64,
 }
@@ -182,6 +194,8 @@ impl Worker {
             peers,
             to_ring: 0,
             peers_first: false,
+            turns: Turns::new(clock()),
+            bill: Bill::default(),
             active: Vec::with_capacity(VNICS),
             relief: Vec::with_capacity(VNICS),
             flood: FloodPool::new(id),
@@ -199,6 +213,7 @@ impl Worker {
             wake: NEVER,
             poll: NEVER,
             looked: 0,
+            pause: 0,
             lost: sigbus::lost(),
         })
     }
@@ -224,6 +239,7 @@ impl Worker {
         let started = clock();
         self.now = started;
         self.watch.expire(started);
+        self.turns.begin(started);
         (self.wake, self.poll) = (NEVER, NEVER);
         let mut worked = self.lost != sigbus::lost() && self.memory_lost();
         for _ in 0..CALLS {
@@ -237,6 +253,7 @@ impl Worker {
         if !self.active.is_empty() {
             // What is charged to an egress is charged when it leaves.
             self.now = clock();
+            self.turns.pass(self.now);
         }
         worked |= self.egress(budget::egress(intake));
         worked |= self.fates_of_peers();
@@ -248,6 +265,7 @@ impl Worker {
         self.ring_peers();
         if worked {
             let ended = clock();
+            self.turns.finish(ended);
             let took = ended.saturating_sub(started);
             self.stats.loops.add(1);
             self.stats.longest_loop.raise(took);

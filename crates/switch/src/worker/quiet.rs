@@ -16,8 +16,11 @@ use crate::port::{NEVER, Port};
 
 /// Loops without a frame after which a port is quiet: longer than the pauses of a busy sender.
 const IDLE_LOOPS: u16 = 1024;
-/// How often a busy worker looks for kicks, ns. That is a system call, of some 300 ns.
+/// How often a busy worker looks for kicks, ns. That is a system call, of some 300 ns, and as much for each driver that
+/// kicked.
 const LOOK: u64 = 50_000;
+/// Looking takes at most one part in so many of its time.
+const LOOKS: u64 = 16;
 
 impl Worker {
     /// Notes whether a polled port had anything to send; `true` where it became quiet by that.
@@ -60,9 +63,33 @@ impl Worker {
     /// While there is work: looks for kicks and for taps' frames, now and then.
     pub(super) fn look_for_kicks(&mut self) {
         let quiet = self.polled.len() < self.owned.len();
-        if quiet && self.now.saturating_sub(self.looked) >= LOOK {
-            let since = std::mem::replace(&mut self.looked, clock());
-            self.wait(Some(0), since);
+        if quiet && self.now.saturating_sub(self.looked) >= LOOK.max(self.pause) {
+            self.look();
+        }
+    }
+
+    /// Looks for kicks and for taps' frames, without waiting.
+    pub(super) fn look(&mut self) {
+        let since = std::mem::replace(&mut self.looked, clock());
+        self.wait(Some(0), since);
+    }
+
+    /// A look was made, at which these drivers' kicks were heard: it is charged to them, and where it took long, the
+    /// next one comes later.
+    pub(super) fn charge_kicks(&mut self, kickers: &[PortIndex]) {
+        self.pause = 0;
+        if kickers.is_empty() {
+            return;
+        }
+        self.turns.pass(self.looked);
+        let took = self.turns.lap(clock());
+        self.pause = took as u64 * LOOKS;
+        let each = took / kickers.len() as i64;
+        for index in kickers {
+            if let Some(port) = &self.ports[usize::from(*index)] {
+                self.turns.charge(*index, each);
+                port.stats.work.kicks.add(each as u64);
+            }
         }
     }
 }
@@ -70,7 +97,11 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::testing;
+    use crate::vhost_user::kept::Numbered;
+    use crate::vhost_user::kick::Kick;
+    use crate::worker::{test_clock, testing};
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::cell::Cell;
 
     #[test]
     fn only_a_port_that_kicks_becomes_quiet() {
@@ -91,5 +122,40 @@ mod tests {
         worker.wake_port(0, 7);
         assert_eq!(worker.polled, [0]);
         assert!(!worker.ports[0].as_ref().unwrap().quiet);
+    }
+
+    thread_local! {
+        static READ: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Each reading takes 10 us.
+    fn clock_of_readings() -> u64 {
+        READ.set(READ.get() + 10_000);
+        READ.get()
+    }
+
+    #[test]
+    fn a_driver_that_kicks_without_end_is_charged_and_heard_less_often() {
+        test_clock::set_clock(clock_of_readings);
+        let (mut worker, handle) = testing::worker();
+        (0..2).for_each(|index| testing::add_port(&mut worker, index));
+        let event = Numbered::free(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap());
+        let kick = Kick::new(event.clone()).unwrap();
+        handle.listen(0, &kick).unwrap();
+        kick.hear().unwrap();
+        let (start, mut looks) = (clock(), 0);
+        for _ in 0..10_000 {
+            worker.polled.clear();
+            rustix::io::write(&event, &1u64.to_ne_bytes()).unwrap();
+            let before = worker.looked;
+            worker.now = clock();
+            worker.turns.begin(worker.now);
+            worker.look_for_kicks();
+            looks += u64::from(worker.looked != before);
+        }
+        let charged = [0, 1].map(|port: usize| worker.ports[port].as_ref().unwrap().stats.work.kicks.get());
+        assert!(charged[0] >= 10_000 * looks && charged[1] == 0, "{charged:?} in {looks} looks");
+        let most = (clock() - start) / LOOKS;
+        assert!(charged[0] <= most, "{} of {most} ns", charged[0]);
     }
 }

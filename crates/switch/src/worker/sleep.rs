@@ -28,6 +28,8 @@ const TRIAL: u64 = 4_000_000_000;
 /// How often a receiver without buffers is looked at even if it does not kick, ns.
 pub(super) const BLOCKED_POLL: u64 = 200_000;
 
+/// Events heard at once.
+const EVENTS: usize = 64;
 const BELL: u64 = u64::MAX;
 const DESCRIPTOR: u64 = 1 << 32;
 
@@ -158,16 +160,20 @@ impl Worker {
 
     /// Which links have frames, of those with descriptors, without waiting. One that has none was seen empty now.
     fn poll_descriptors(&mut self) {
-        let now = clock();
-        let since = std::mem::replace(&mut self.looked, now);
-        self.wait(Some(0), since);
+        if self.now.saturating_sub(self.looked) < self.pause {
+            return;
+        }
+        self.look();
+        let now = self.looked;
         for_each_port(&mut self.ports, &self.polled, |port| port.link.tx.note_empty(now));
     }
 
     /// Waits up to `timeout` ns, for ever with `None`. What quiet ports have sent arrived at `since`,
     /// or at the wake-up where that is earlier. Returns how many events there were.
     pub(super) fn wait(&mut self, timeout: Option<u64>, since: u64) -> usize {
-        let mut events = [MaybeUninit::<Event>::uninit(); 64];
+        let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
+        let (mut kickers, mut kicks) = ([0; EVENTS], 0);
+        let looks = timeout == Some(0);
         let timeout = timeout.map(|ns| rustix::time::Timespec {
             tv_sec: (ns / 1_000_000_000) as i64,
             tv_nsec: (ns % 1_000_000_000) as _,
@@ -184,6 +190,8 @@ impl Worker {
                 continue;
             }
             if data & DESCRIPTOR == 0 {
+                kickers[kicks] = data as PortIndex;
+                kicks += 1;
                 self.wake_port(data as PortIndex, since.min(clock()));
                 continue;
             }
@@ -191,6 +199,9 @@ impl Worker {
             if let Some(port) = &mut self.ports[port] {
                 port.link.tx.is_readable(queue);
             }
+        }
+        if looks {
+            self.charge_kicks(&kickers[..kicks]);
         }
         count
     }

@@ -24,6 +24,9 @@ pub fn voice() -> VnicView {
                 "tx": {"frames": 12_000, "wire_frames": 12_000, "wire_bytes": 2_400_000, "dropped": {"late": 1}},
                 "rx": {"frames": 7, "wire_frames": 7, "wire_bytes": 420, "dropped": {}},
                 "throttled_ns": 3_000_000, "throttled": false,
+                "work": {
+                    "take_ns": 720_000, "deliver_ns": 30_000, "delivered": 100, "buffers_ns": 0, "kicks_ns": 2_000
+                },
                 "delay": {
                     "count": 11_999, "p50": 42_000, "p99": 90_000, "p999": 300_000, "max": 1_120_000,
                     "buckets": [[42_000, 11_998], [1_120_000, 1]]

@@ -1,5 +1,6 @@
 //! The text of `tidegate vnic show NAME`.
 
+use crate::commands::top::FrameTimes;
 use crate::format::{self, count, duration, plural, size};
 use crate::table::{Align, Table};
 use std::fmt::Write;
@@ -212,6 +213,24 @@ fn counters(stats: &VnicStats, unknown: &Unknown) -> String {
         let now = if stats.throttled { ", also right now" } else { "" };
         let _ = writeln!(out, "throttled for {} in all{now}", duration(stats.throttled_ns));
     }
+    if let (Some(work), Some(times)) = (&stats.work, FrameTimes::between(&VnicStats::default(), stats)) {
+        let stages = [
+            ("to take what it sends", work.take_ns, times.take),
+            ("to deliver what was queued", work.deliver_ns, times.deliver),
+            ("for its small buffers", work.buffers_ns, times.buffers),
+            ("for its kicks", work.kicks_ns, None),
+        ];
+        let stage = |(what, ns, a_frame): (&str, u64, Option<f64>)| match a_frame {
+            Some(a_frame) => {
+                format!("{} {what} ({} a frame)", duration(ns), duration(a_frame.round() as u64))
+            }
+            None => format!("{} {what}", duration(ns)),
+        };
+        let stages: Vec<_> = stages.into_iter().filter(|(_, ns, _)| *ns > 0).map(stage).collect();
+        if !stages.is_empty() {
+            let _ = writeln!(out, "time of its worker: {}", stages.join(", "));
+        }
+    }
     let delay = &stats.delay;
     if delay.count > 0 {
         let _ = writeln!(
@@ -366,6 +385,7 @@ voice
 sent      12,000       12,000  2.40 MB        1
 received       7            7    420 B        0
 throttled for 3.00 ms in all
+time of its worker: 720 us to take what it sends (60 ns a frame), 30.0 us to deliver what was queued (300 ns a frame), 2.00 us for its kicks
 delay of what it sent: p50 42.0 us, p99 90.0 us, p99.9 300 us, max 1.12 ms
 
 deadline towards sink

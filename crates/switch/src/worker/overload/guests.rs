@@ -35,6 +35,8 @@ pub(super) struct Guest {
     given: Vec<u64>,
     free: Vec<u64>,
     pub(super) received: u64,
+    /// Bytes of each buffer that it receives into.
+    pub(super) buffer: u32,
 }
 
 impl Guest {
@@ -77,7 +79,7 @@ impl Guest {
         let buffers = memory.alloc(room * u64::from(shape.ring), 64);
         let free = (0..u64::from(shape.ring)).map(|n| buffers + n * room).collect();
         let given = vec![0; usize::from(shape.ring)];
-        Self { shape, memory, tx, rx, frame, given, free, received: 0 }
+        Self { shape, memory, tx, rx, frame, given, free, received: 0, buffer: shape.size + VNET_HDR }
     }
 
     /// Hands rings and memory to a port of `worker`.
@@ -130,6 +132,12 @@ impl Guest {
         let _ = self.tx.publish();
     }
 
+    /// Fills the transmit ring with frames to all.
+    pub(super) fn broadcast(&mut self) {
+        self.memory.write(self.frame + u64::from(VNET_HDR), &[0xff; 6]);
+        self.send();
+    }
+
     /// Whether frames of it are in its ring or on their way.
     pub(super) fn is_sending(&mut self) -> bool {
         while self.tx.reap().is_some() {}
@@ -143,8 +151,8 @@ impl Guest {
             self.free.push(self.given[usize::from(used.head)]);
         }
         while let Some(at) = self.free.pop() {
-            let len = self.shape.size + VNET_HDR;
-            let head = self.rx.add(&[Buffer::writable(at, len)]).expect("a descriptor for each buffer");
+            let head =
+                self.rx.add(&[Buffer::writable(at, self.buffer)]).expect("a descriptor for each buffer");
             self.given[usize::from(head)] = at;
         }
         let _ = self.rx.publish();

@@ -6,6 +6,7 @@
 //!                                  └ per loop: what waits, what was dropped
 //! ```
 
+mod division;
 mod guests;
 
 use super::budget::{self, QUANTUM};

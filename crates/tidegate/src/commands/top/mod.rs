@@ -13,6 +13,7 @@ mod screen;
 
 use crate::client::{Client, ClientError};
 use crate::exit::{self, Failure};
+pub use rows::FrameTimes;
 use rows::{Order, Row};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

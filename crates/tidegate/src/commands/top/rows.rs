@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;
 use tidegate_agent::api::types::{Quantity, VnicView};
-use tidegate_switch::stats::{Delay, VnicStats, total};
+use tidegate_switch::stats::{Delay, VnicStats, Work, total};
 
 /// Columns of a bar.
 const BAR: usize = 8;
@@ -45,6 +45,39 @@ pub struct Row {
     pub dropped: Option<u64>,
     /// Share of the interval in which it waited for tokens, 0 to 1; absent where that is not counted.
     pub throttled: Option<f64>,
+    /// Share of its worker's time that it is charged, 0 to 1; absent where it has no worker.
+    pub worker: Option<f64>,
+    /// What a frame of it took in the interval, by stage; absent where it has no worker.
+    pub frame_ns: Option<FrameTimes>,
+}
+
+/// Time of a worker, in ns a frame; absent where there were no frames.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FrameTimes {
+    /// To take one that it sent or that was dropped, and to deliver it where it was not queued.
+    pub take: Option<f64>,
+    /// To deliver one that was queued.
+    pub deliver: Option<f64>,
+    /// What small buffers of its own took more for one that it received.
+    pub buffers: Option<f64>,
+}
+
+impl FrameTimes {
+    /// Of what was counted between two looks.
+    pub fn between(then: &VnicStats, now: &VnicStats) -> Option<Self> {
+        let (none, work) = (Work::default(), now.work.as_ref()?);
+        let before = then.work.as_ref().unwrap_or(&none);
+        let taken = |stats: &VnicStats| total(stats.tx.dropped.values().copied().chain([stats.tx.frames]));
+        let a_frame = |ns: [u64; 2], frames: [u64; 2]| {
+            let frames = frames[1].saturating_sub(frames[0]);
+            (frames > 0).then(|| ns[1].saturating_sub(ns[0]) as f64 / frames as f64)
+        };
+        Some(Self {
+            take: a_frame([before.take_ns, work.take_ns], [taken(then), taken(now)]),
+            deliver: a_frame([before.deliver_ns, work.deliver_ns], [before.delivered, work.delivered]),
+            buffers: a_frame([before.buffers_ns, work.buffers_ns], [then.rx.frames, now.rx.frames]),
+        })
+    }
 }
 
 /// What rows are sorted by.
@@ -62,6 +95,8 @@ pub enum Order {
     Misses,
     /// Most throttled first.
     Throttled,
+    /// Most of a worker's time first.
+    Worker,
 }
 
 impl Order {
@@ -74,6 +109,7 @@ impl Order {
             'd' => Self::Delay,
             'm' => Self::Misses,
             'w' => Self::Throttled,
+            'c' => Self::Worker,
             _ => return None,
         })
     }
@@ -100,6 +136,8 @@ fn row(then: Option<&VnicView>, now: &VnicView, interval: Duration) -> Row {
     let counts = |what: Quantity| now.stats.is_some() && !now.unknown.contains_key(&what);
     let counts_drops = counts(Quantity::Drops) && (counts(Quantity::Tx) || counts(Quantity::Rx));
     let throttled = (grown(stats.throttled_ns, before.throttled_ns) as f64 / 1e9 / seconds).min(1.0);
+    let worked = |s: &VnicStats| s.work.as_ref().map_or(0, Work::total_ns);
+    let worker = (grown(worked(stats), worked(before)) as f64 / 1e9 / seconds).min(1.0);
     let contract = now.contract.as_ref();
     Row {
         name: now.name.clone(),
@@ -117,6 +155,8 @@ fn row(then: Option<&VnicView>, now: &VnicView, interval: Duration) -> Row {
         new_misses: counts(Quantity::Deadline).then(|| grown(misses, earlier)),
         dropped: counts_drops.then(|| grown(drops(stats), drops(before))),
         throttled: counts(Quantity::Throttled).then_some(throttled),
+        worker: stats.work.as_ref().map(|_| worker),
+        frame_ns: FrameTimes::between(before, stats),
     }
 }
 
@@ -167,12 +207,13 @@ pub fn sort(rows: &mut [Row], order: Order) {
         Order::Delay => row.delay_p99.unwrap_or(0) as f64,
         Order::Misses => row.misses.unwrap_or(0) as f64,
         Order::Throttled => row.throttled.unwrap_or(0.0),
+        Order::Worker => row.worker.unwrap_or(0.0),
     };
     rows.sort_by(|a, b| key(b).total_cmp(&key(a)).then_with(|| a.name.cmp(&b.name)));
 }
 
 /// The headings and on which side their columns stand.
-pub const COLUMNS: [(&str, Align); 13] = [
+pub const COLUMNS: [(&str, Align); 14] = [
     ("vnic", Align::Left),
     ("state", Align::Left),
     ("tx", Align::Right),
@@ -186,15 +227,16 @@ pub const COLUMNS: [(&str, Align); 13] = [
     ("deadline", Align::Right),
     ("missed", Align::Right),
     ("throttled", Align::Right),
+    ("worker", Align::Right),
 ];
 
 /// Indices into [`COLUMNS`], the first to go where there is little room: bars, then what the
 /// contract says, then what is measured.
-const DISPENSABLE: [usize; 12] = [7, 4, 6, 9, 3, 12, 10, 1, 5, 8, 11, 2];
+const DISPENSABLE: [usize; 13] = [7, 4, 6, 9, 3, 13, 12, 10, 1, 5, 8, 11, 2];
 
 /// The columns that fit into `room`, of columns `widths` wide with one blank between two; the first
 /// always does.
-pub fn fitting(widths: &[usize; 13], room: usize) -> Vec<usize> {
+pub fn fitting(widths: &[usize; 14], room: usize) -> Vec<usize> {
     let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
     for column in DISPENSABLE {
         let needed = shown.iter().map(|c| widths[*c]).sum::<usize>() + shown.len() - 1;
@@ -207,7 +249,7 @@ pub fn fitting(widths: &[usize; 13], room: usize) -> Vec<usize> {
 }
 
 /// A row's cells, in the order of [`COLUMNS`].
-pub fn cells(row: &Row) -> [String; 13] {
+pub fn cells(row: &Row) -> [String; 14] {
     let limit = |max: Option<u64>| max.map_or_else(|| "-".into(), |bits| rate(bits as f64));
     let time = |ns: Option<u64>| ns.map_or_else(|| "-".into(), duration);
     let promised = row.deadline.filter(|_| row.deadline_suspended.is_none());
@@ -235,6 +277,7 @@ pub fn cells(row: &Row) -> [String; 13] {
         deadline,
         missed,
         row.throttled.map_or_else(|| "-".into(), percent),
+        row.worker.map_or_else(|| "-".into(), percent),
     ]
 }
 
@@ -262,6 +305,11 @@ mod tests {
         let stats = now.stats.as_mut().unwrap();
         stats.throttled_ns += 250_000_000;
         stats.misses.insert("queue".into(), 5);
+        stats.tx.frames += 1_000;
+        let work = stats.work.as_mut().unwrap();
+        work.take_ns += 60_000;
+        work.deliver_ns += 40_000;
+        work.delivered += 100;
         stats.delay.count += 1_000;
         stats.delay.buckets = vec![(42_000, 12_988), (60_000, 10), (1_120_000, 1)];
         (then, now)
@@ -274,6 +322,9 @@ mod tests {
         assert_eq!((row.delay_p99, row.delay_max), (Some(42_000), Some(60_000)));
         assert_eq!((row.misses, row.new_misses, row.dropped), (Some(6), Some(3), Some(0)));
         assert_eq!(row.throttled, Some(0.25));
+        assert_eq!(row.worker, Some(0.0001));
+        let times = FrameTimes { take: Some(60.0), deliver: Some(400.0), buffers: None };
+        assert_eq!(row.frame_ns, Some(times));
     }
 
     #[test]
@@ -290,9 +341,9 @@ mod tests {
         let mut rows = rows(&[then], &[now, samples::idle()], Duration::from_secs(1));
         sort(&mut rows, Order::Name);
         let expected = "\
-vnic   state             tx           of                 rx  of    delay p99      max  deadline  missed  throttled
-idle   waiting            -            -                  -   -            -        -         -       -          -
-voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   -      42.0 us  60.0 us   1.00 ms    6 +3       25 %
+vnic   state             tx           of                 rx  of    delay p99      max  deadline  missed  throttled  worker
+idle   waiting            -            -                  -   -            -        -         -       -          -       -
+voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   -      42.0 us  60.0 us   1.00 ms    6 +3       25 %   0.0 %
 ";
         assert_eq!(table(&rows), expected);
         sort(&mut rows, Order::Misses);
@@ -319,11 +370,11 @@ voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   - 
 
     #[test]
     fn columns_go_whole_the_dispensable_first() {
-        let widths = [5, 5, 11, 11, 8, 11, 11, 8, 9, 8, 8, 7, 9];
+        let widths = [5, 5, 11, 11, 8, 11, 11, 8, 9, 8, 8, 7, 9, 6];
         let fit = |room| fitting(&widths, room);
-        assert_eq!(fit(123), (0..13).collect::<Vec<_>>());
-        assert_eq!(fit(122), [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12]);
-        assert_eq!(fit(80), [0, 1, 2, 5, 8, 10, 11, 12]);
+        assert_eq!(fit(130), (0..14).collect::<Vec<_>>());
+        assert_eq!(fit(129), [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13]);
+        assert_eq!(fit(80), [0, 1, 2, 5, 8, 10, 11, 12, 13]);
         assert_eq!(fit(0), [0]);
         for room in 5..130 {
             let shown = fit(room);

@@ -15,7 +15,7 @@ use ratatui::widgets::{Cell, Paragraph, Table};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-const KEYS: &str = "q quit   sort by: n name  t tx  r rx  d delay  m misses  w throttled";
+const KEYS: &str = "q quit   sort by: n name  t tx  r rx  d delay  m misses  w throttled  c worker";
 
 /// What the screen shows.
 struct View {
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn a_narrow_terminal_shows_whole_cells() {
         let screen = screen(80, None);
-        for part in ["1.60 Mbit/s", "delay p99", "missed", "more of 13 columns"] {
+        for part in ["1.60 Mbit/s", "delay p99", "missed", "more of 14 columns"] {
             assert!(screen.contains(part), "{part} is missing in\n{screen}");
         }
         assert!(!screen.contains('█'), "{screen}");

@@ -1,0 +1,70 @@
+//! What a delivery took, and whom it is charged to.
+//!
+//! ```text
+//!                    ┌ of their bytes ──▶ the senders, each by what its frames cost
+//!  time of one ──────┤
+//!  egress's turn     └ of the chains beyond one a frame ──▶ the receiver, whose buffers are small
+//! ```
+//!
+//! The clock is read once for each egress that was served, not for each frame. The time is divided as the
+//! [budget](super::budget) says that its frames cost.
+
+use super::{Worker, clock};
+use crate::fdb::PortIndex;
+use crate::port::Port;
+
+/// What one egress's turn cost, as bytes that are copied.
+pub(super) struct Bill {
+    /// Runs of frames of one source.
+    runs: Vec<Run>,
+    /// Chains beyond one a frame, and those that were looked through in vain.
+    pub(super) buffers: i64,
+}
+
+struct Run {
+    source: PortIndex,
+    frames: u64,
+    cost: i64,
+}
+
+impl Default for Bill {
+    fn default() -> Self {
+        // More frames than a turn has: nothing is allocated later.
+        Self { runs: Vec::with_capacity(1024), buffers: 0 }
+    }
+}
+
+impl Bill {
+    /// A frame of `source` was delivered, or dropped.
+    pub(super) fn add(&mut self, source: PortIndex, cost: i64) {
+        match self.runs.last_mut().filter(|run| run.source == source) {
+            Some(run) => (run.frames, run.cost) = (run.frames + 1, run.cost + cost),
+            None => self.runs.push(Run { source, frames: 1, cost }),
+        }
+    }
+}
+
+impl Worker {
+    /// Charges the time of a receiver's turn, which ends now.
+    pub(super) fn settle_bill(&mut self, receiver: &Port) {
+        let frames: i64 = self.bill.runs.iter().map(|run| run.cost).sum();
+        let buffers = std::mem::take(&mut self.bill.buffers);
+        if frames + buffers == 0 {
+            return;
+        }
+        self.now = clock();
+        // Units of 2^-16 ns: a lap is shorter than a millisecond.
+        let each = (self.turns.lap(self.now) << 16) / (frames + buffers);
+        let time = |cost: i64| (cost * each) >> 16;
+        for Run { source, frames, cost } in self.bill.runs.drain(..) {
+            // That of another worker's port is not for this one to charge.
+            if let Some(port) = &self.ports[usize::from(source)] {
+                self.turns.charge_delivery(source, time(cost));
+                port.stats.work.deliver.add(time(cost) as u64);
+                port.stats.work.delivered.add(frames);
+            }
+        }
+        self.turns.charge_buffers(receiver.index, time(buffers), time(frames));
+        receiver.stats.work.buffers.add(time(buffers) as u64);
+    }
+}

@@ -1,0 +1,163 @@
+//! Guests that cost a worker more time than their bytes say, beside one that does not: it keeps its share by weight of
+//! the frames that it sent alone.
+//!
+//! ```text
+//!  victim ═ 64 B, directly ══════════▶ its peer
+//!  hostile: frames of 64 pieces that are dropped │ a receiver of tiny buffers │ floods │ kicks
+//!
+//!  the clock: so many ns for each frame that a port's counters say was taken, dropped, delivered
+//! ```
+
+use super::guests::{Guest, Shape};
+use crate::sched::TokenBucket;
+use crate::stats::layout::VnicSlot;
+use crate::worker::{Worker, test_clock, testing};
+use std::cell::{Cell, RefCell};
+use tidegate_contract::Bytes;
+
+const START: u64 = 1_000_000_000_000;
+/// What a loop takes besides its frames, ns.
+const LOOP: u64 = 200;
+/// What the victim's frame takes, ns.
+const FRAME: u64 = 60;
+/// How long frames are counted, ns.
+const TIME: u64 = 5_000_000;
+
+/// What each frame of a port takes, ns.
+#[derive(Clone, Copy, Default)]
+struct Costs {
+    sent: u64,
+    dropped: u64,
+    received: u64,
+}
+
+thread_local! {
+    static COSTS: RefCell<Vec<(&'static VnicSlot, Costs)>> = const { RefCell::new(Vec::new()) };
+    /// What loops took besides.
+    static LOOPS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn time() -> u64 {
+    let port = |(stats, costs): &(&VnicSlot, Costs)| {
+        let dropped: u64 = stats.tx.dropped.iter().map(|dropped| dropped.get()).sum();
+        stats.tx.frames.get() * costs.sent + dropped * costs.dropped + stats.rx.frames.get() * costs.received
+    };
+    START + LOOPS.get() + COSTS.with_borrow(|costs| costs.iter().map(port).sum::<u64>())
+}
+
+/// What hostile guests do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Deed {
+    /// Frames of 64 pieces for another's source address.
+    Scattered,
+    /// Buffers of 64 bytes for frames of 1518.
+    TinyBuffers,
+    /// Broadcasts.
+    Flood,
+}
+
+struct Scene {
+    worker: Worker,
+    guests: Vec<Guest>,
+    deed: Deed,
+}
+
+impl Scene {
+    /// The victim, port 0, sends to port 1, and each hostile port to the one after it.
+    fn new(deed: Deed, weight: u32, pairs: usize) -> Self {
+        COSTS.set(Vec::new());
+        LOOPS.set(0);
+        test_clock::set_clock(time);
+        let (mut worker, _handle) = testing::worker();
+        let mut guests = Vec::new();
+        for index in 0..2 + 2 * pairs as u16 {
+            let keys = if index == 0 { format!("weight = {weight}") } else { String::new() };
+            let info = testing::add_port_with(&mut worker, index, &keys);
+            worker.set_info(index, Some(info));
+            let is_tiny = deed == Deed::TinyBuffers && index > 1;
+            let size = if is_tiny { 1518 } else { 64 };
+            let mut guest = Guest::new(Shape { size, ring: 256, packed: false }, index, index ^ 1);
+            if is_tiny {
+                guest.buffer = 64;
+            }
+            guest.connect(&mut worker, index);
+            guests.push(guest);
+            let port = worker.ports[usize::from(index)].as_mut().unwrap();
+            // Floods are to be bounded by time alone.
+            port.flood = TokenBucket::new("100gbit".parse().unwrap(), Bytes::new(1 << 40));
+            let costs = match (deed, index) {
+                (_, 0) => Costs { sent: FRAME, ..Costs::default() },
+                (_, 1) => Costs::default(),
+                (Deed::Scattered, _) => Costs { dropped: 3_000, ..Costs::default() },
+                (Deed::TinyBuffers, _) => Costs { sent: 100, received: 2_000, ..Costs::default() },
+                (Deed::Flood, _) => Costs { sent: 2_000, received: 400, ..Costs::default() },
+            };
+            COSTS.with_borrow_mut(|all| all.push((port.stats, costs)));
+        }
+        worker.set_members(vec![(0..guests.len() as u16).collect()]);
+        Self { worker, guests, deed }
+    }
+
+    fn turn(&mut self) {
+        for (index, guest) in self.guests.iter_mut().enumerate() {
+            guest.receive();
+            match self.deed {
+                _ if index == 0 => guest.send(),
+                Deed::Scattered if index > 1 && index % 2 == 0 => {
+                    let mut pieces = [1; 64];
+                    pieces[63] = 13;
+                    guest.send_spoofed(&pieces);
+                }
+                Deed::TinyBuffers if index > 1 && index % 2 == 0 => guest.send(),
+                Deed::Flood if index > 1 && index % 2 == 0 => guest.broadcast(),
+                _ => {}
+            }
+        }
+        LOOPS.set(LOOPS.get() + LOOP);
+        self.worker.work();
+    }
+
+    /// Frames that the victim sends in a while.
+    fn victim(&mut self) -> u64 {
+        let run = |scene: &mut Self, ns: u64| {
+            let until = time() + ns;
+            while time() < until {
+                scene.turn();
+            }
+            scene.worker.ports[0].as_ref().unwrap().stats.tx.frames.get()
+        };
+        let before = run(self, TIME / 10);
+        run(self, TIME) - before
+    }
+
+    /// Lets go of what is in flight.
+    fn end(mut self) {
+        while self.guests.iter_mut().any(Guest::is_sending) || !self.worker.active.is_empty() {
+            self.guests.iter_mut().for_each(Guest::receive);
+            LOOPS.set(LOOPS.get() + 20_000);
+            self.worker.work();
+        }
+    }
+}
+
+/// A victim of weight 1 and of 9, beside one and four hostile ports, keeps 0.9 of its share.
+#[test]
+fn a_victim_keeps_its_share_of_the_time() {
+    let mut all = Vec::new();
+    for deed in [Deed::Scattered, Deed::TinyBuffers, Deed::Flood] {
+        for (weight, ports) in [(1, 1), (9, 1), (1, 4), (9, 4)] {
+            let mut alone = Scene::new(deed, weight, 0);
+            let had = alone.victim();
+            alone.end();
+            let mut scene = Scene::new(deed, weight, ports);
+            let has = scene.victim();
+            scene.end();
+            // Of a pair with tiny buffers, both ports cost the worker time.
+            let hostile = if deed == Deed::TinyBuffers { 2 * ports } else { ports };
+            let share = f64::from(weight) / (f64::from(weight) + hostile as f64);
+            let kept = has as f64 / (had as f64 * share);
+            all.push((deed, weight, ports, kept));
+        }
+    }
+    assert!(all.iter().all(|(.., kept)| *kept >= 0.9), "{all:?}");
+}
