@@ -26,6 +26,7 @@ use crate::frame::{clear_realtime_marks, parse};
 use crate::link::{Receiver, Rx, vhost};
 use crate::port::{NEVER, Port};
 use crate::virtio::Single;
+use tidegate_contract::Discipline;
 
 /// Bytes of a frame that are copied and decided on: fewer than in the general path, where a frame
 /// whose headers are longer goes.
@@ -269,8 +270,11 @@ impl Worker {
             queue,
             receiver: rings.receiver,
             deadline,
-            // Real-time frames do not wait for the egress rate.
-            tokens: deadline.map_or_else(|| to.egress.scheduler.tokens(self.now), |_| i64::MAX),
+            // Real-time frames do not wait for the egress rate, but where it is that of a plain FIFO.
+            tokens: match (deadline, to.contract.egress.discipline) {
+                (Some(_), Discipline::Contract) => i64::MAX,
+                _ => to.egress.scheduler.tokens(self.now),
+            },
             frames: 0,
             bytes: 0,
             longest: 0,

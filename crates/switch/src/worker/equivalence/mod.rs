@@ -450,3 +450,25 @@ fn a_frame_to_its_own_source_goes_nowhere() {
     ];
     compare(&setup, &steps, true).unwrap();
 }
+
+/// A plain FIFO has no tier for real-time frames.
+#[test]
+fn a_deadline_does_not_pass_the_rate_of_a_fifo() {
+    let realtime = "tx = { max = \"1gbit\", burst = \"4kB\" }\ndeadline = \"40us\"\nto = [\"v1\"]";
+    let fifo = "rx = { max = \"100mbit\", burst = \"3kB\", discipline = \"fifo\" }";
+    let setup =
+        Setup { contracts: [realtime, fifo, ""], features: [FEATURES[0]; GUESTS], queues: [1; GUESTS] };
+    let sent = Sent {
+        body: Body::Good(Frame::udp4(1_000)),
+        to: To::Guest(1),
+        from: Source::Itself,
+        asks: Asks::Nothing,
+        layout: Layout::Whole,
+    };
+    let steps = [
+        Step::Give { to: 1, count: 15, layout: Room::Whole(2048) },
+        Step::Send { from: 0, after: 0, frames: vec![sent; 4] },
+        Step::Wait(1_000_000),
+    ];
+    compare(&setup, &steps, true).unwrap();
+}
