@@ -1,6 +1,7 @@
 //! Contracts and namespaces for the tests of this crate.
 
 use tidegate_contract::{Allowed, Attach, Mac, Rx, Segment, SocketMode, SocketOwner, Tx, VfOptions, Vnic};
+use tidegate_testing::unless_skipped;
 
 /// A best-effort contract whose MAC ends in `mac`.
 pub fn vnic(name: &str, mac: u8) -> Vnic {
@@ -50,30 +51,13 @@ pub fn vf(name: &str, mac: u8, pf: &str, index: u16) -> Vnic {
     }
 }
 
-/// Gives this thread a network namespace of its own, or says why the test is skipped; `CI=true` insists.
+/// Gives this thread a network namespace of its own, or says why the test is skipped; CI insists.
 pub fn own_namespace() -> bool {
-    // SAFETY: neither descriptors nor directories are unshared.
-    let own = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
-    assert!(own.is_ok() || std::env::var("CI").is_err(), "CI must run this: {own:?}");
-    if let Err(e) = own {
-        // Not eprintln!, which libtest keeps to itself: scripts/test counts it.
-        let why = format!("skipped: no network namespace of its own: {e}\n");
-        std::io::Write::write_all(&mut std::io::stderr(), why.as_bytes()).expect("stderr");
-    }
-    own.is_ok()
+    unless_skipped(tidegate_testing::own_network().map_err(|e| format!("no network namespace: {e}")))
+        .is_some()
 }
 
-/// Gives this thread mounts of its own, or says why the test is skipped; `CI=true` insists.
+/// Gives this thread mounts of its own, or says why the test is skipped; CI insists.
 pub fn own_mounts() -> bool {
-    use rustix::mount::{MountPropagationFlags, mount_change};
-    // SAFETY: of what threads share, this takes the working directory from this one, which no test relies on.
-    let own = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) };
-    let own =
-        own.and_then(|()| mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC));
-    assert!(own.is_ok() || std::env::var("CI").is_err(), "CI must run this: {own:?}");
-    if let Err(e) = own {
-        let why = format!("skipped: no mounts of its own: {e}\n");
-        std::io::Write::write_all(&mut std::io::stderr(), why.as_bytes()).expect("stderr");
-    }
-    own.is_ok()
+    unless_skipped(tidegate_testing::own_mounts().map_err(|e| format!("no mounts of its own: {e}"))).is_some()
 }

@@ -105,9 +105,10 @@ impl Dropped {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{DROPPED, PASSES, frames, run, unless_skipped};
+    use crate::testing::{DROPPED, PASSES, frames, run};
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRunner};
+    use tidegate_testing::unless_skipped;
 
     /// What the host switch takes for real-time traffic (`crates/switch/src/frame/dscp.rs`).
     const REALTIME: [u8; 4] = [44, 46, 48, 56];

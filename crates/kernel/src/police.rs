@@ -181,7 +181,7 @@ mod tests {
     }
 
     fn load(rate: u64, burst: u64, counted: Policed) -> Option<Policer> {
-        testing::unless_skipped(Policer::load(Bucket { rate, burst }, counted))
+        tidegate_testing::unless_skipped(Policer::load(Bucket { rate, burst }, counted))
     }
 
     #[test]

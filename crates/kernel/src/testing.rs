@@ -1,9 +1,8 @@
 //! Frames, and the kernel's way to try a program on them.
 
-use crate::program::{Program, ProgramError};
+use crate::program::Program;
 use libbpf_rs::ProgramInput;
 use proptest::prelude::*;
-use std::io::Write;
 
 /// The loopback interface, on which the kernel tries programs.
 const INDEX: u32 = 1;
@@ -114,13 +113,4 @@ pub fn run(program: &Program, data: &[u8], gso_size: usize) -> (u32, Vec<u8>) {
     let mut programs = program.object.progs_mut();
     let said = programs.next().unwrap().test_run(input).unwrap().return_value;
     (said, after)
-}
-
-/// `None` with the reason said where the kernel does not let us: a failure in CI.
-pub fn unless_skipped<T>(loaded: Result<T, ProgramError>) -> Option<T> {
-    let skip = |why| {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
-        std::io::stderr().write_all(format!("skipped: {why}\n").as_bytes()).unwrap();
-    };
-    loaded.map_err(skip).ok()
 }

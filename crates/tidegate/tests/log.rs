@@ -10,7 +10,6 @@
 
 use rustix::event::epoll;
 use rustix::net::SendFlags;
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -148,8 +147,7 @@ struct Agent {
 impl Agent {
     fn start() -> Self {
         // There is one agent in a network namespace: of this thread, and of the processes that it starts.
-        // SAFETY: neither descriptors nor directories are unshared.
-        let _ = unsafe { unshare_unsafe(UnshareFlags::NEWNET) };
+        let _ = tidegate_testing::own_network();
         let switch = Switch::start();
         let path = |name: &str| switch.socket(name).into_os_string();
         let [etc, state, control, api] = ["etc", "state", "switch.sock", "api.sock"].map(path);

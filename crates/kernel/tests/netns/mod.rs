@@ -9,50 +9,32 @@ pub mod tap;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tidegate_contract::{Bytes, Rate, Tx};
 use tidegate_kernel::{Kernel, Limit, Network, Shaping};
+use tidegate_testing::{Kind, is_inside, unless_skipped};
 
-const INSIDE: &str = "TIDEGATE_TEST_NETNS";
+const NETWORK: Kind<'_> = Kind {
+    what: "network namespace with a veth",
+    unshare: &["--net"],
+    probe: &["ip", "link", "add", "type", "veth"],
+    // There are no eBPF programs in a user namespace, also for its root.
+    user: false,
+};
 
 /// Runs `body` in a process with a network namespace of its own: this test once more, by its name. Skipped with
 /// the reason where that is forbidden, which is a failure in CI.
 #[track_caller]
 pub fn in_namespace(name: &str, body: impl FnOnce()) {
-    if std::env::var_os(INSIDE).is_some() {
-        ip("link set lo up");
-        return body();
-    }
-    let unshare = || {
-        let mut command = Command::new("unshare");
-        command.arg("--net");
-        command
-    };
-    let probe = unshare().args(["ip", "link", "add", "type", "veth"]).output().expect("unshare (util-linux)");
-    let network = (!probe.status.success()).then(|| {
-        let why = String::from_utf8_lossy(&probe.stderr).trim_end().to_owned();
-        format!("no network namespace with a veth to be had here ({}): {why}", probe.status)
-    });
-    // In a user namespace there are none, also for its root.
-    let programs = || tidegate_kernel::Classifier::for_ifb().err().map(|why| why.to_string());
-    if let Some(why) = network.or_else(programs) {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
-        // Not eprintln!, which libtest keeps to itself: scripts/test counts it.
-        std::io::stderr().write_all(format!("skipped: {why}\n").as_bytes()).unwrap();
+    if !is_inside() && unless_skipped(tidegate_kernel::Classifier::for_ifb()).is_none() {
         return;
     }
-    let test = std::env::current_exe().unwrap();
-    let inside =
-        unshare().arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1").output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&inside.stdout), String::from_utf8_lossy(&inside.stderr));
-    assert!(inside.status.success(), "{name} failed in its namespace:\n{out}{err}");
-    assert!(out.contains("1 passed"), "{name} is not the name of this test:\n{out}");
-    for why in err.lines().filter(|line| line.starts_with("skipped: ")) {
-        std::io::stderr().write_all(format!("{why}\n").as_bytes()).unwrap();
-    }
+    tidegate_testing::in_namespace(name, NETWORK, || {
+        ip("link set lo up");
+        body();
+    });
 }
 
 /// Runs a program of iproute2 with these words; what it printed.

@@ -2,55 +2,35 @@
 
 use super::*;
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
+use tidegate_testing::Kind;
 
-const INSIDE: &str = "TIDEGATE_TEST_NETNS";
+const NETWORK: Kind<'_> = Kind {
+    what: "network namespace with a tap",
+    unshare: &["--net"],
+    probe: &["test", "-w", "/dev/net/tun"],
+    user: true,
+};
+
+const MOUNTS: Kind<'_> = Kind {
+    what: "mount namespace with FUSE",
+    unshare: &["--mount"],
+    probe: &["test", "-w", "/dev/fuse"],
+    user: true,
+};
 
 /// Runs `body` in a process with a network namespace of its own: this test once more, by its
 /// name. Skipped with the reason where that is forbidden, which is a failure in CI.
 #[track_caller]
 pub fn in_namespace(name: &str, body: impl FnOnce()) {
-    inside(name, "--net", ("network namespace with a tap", "/dev/net/tun"), body);
+    tidegate_testing::in_namespace(name, NETWORK, body);
 }
 
 /// As [`in_namespace`], in a mount namespace, where file systems in processes (FUSE) can be mounted.
 #[track_caller]
 pub fn in_mounts(name: &str, body: impl FnOnce()) {
-    inside(name, "--mount", ("mount namespace with FUSE", "/dev/fuse"), body);
-}
-
-#[track_caller]
-fn inside(name: &str, kind: &str, (what, device): (&str, &str), body: impl FnOnce()) {
-    if std::env::var_os(INSIDE).is_some() {
-        return body();
-    }
-    let unshare = || {
-        let mut command = Command::new("unshare");
-        // Without root, a user namespace gives the right to make one.
-        let root = rustix::process::geteuid().is_root();
-        command.args(if root { &[][..] } else { &["--user", "--map-root-user"] }).arg(kind);
-        command
-    };
-    let probe = unshare().args(["test", "-w", device]).output().expect("unshare (util-linux)");
-    if !probe.status.success() {
-        let why = String::from_utf8_lossy(&probe.stderr);
-        let why = format!("no {what} to be had here ({}): {why}", probe.status);
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
-        // Not eprintln!, which libtest keeps to itself: scripts/test counts it.
-        std::io::stderr().write_all(format!("skipped: {}\n", why.trim_end()).as_bytes()).unwrap();
-        return;
-    }
-    let test = std::env::current_exe().unwrap();
-    let inside =
-        unshare().arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1").output().unwrap();
-    // Indented, its "test result" is not one more.
-    let [out, err] = [&inside.stdout, &inside.stderr].map(|text| {
-        String::from_utf8_lossy(text).lines().map(|line| format!("    {line}\n")).collect::<String>()
-    });
-    assert!(inside.status.success(), "{name} failed in its namespace:\n{out}{err}");
-    assert!(out.contains("1 passed"), "{name} is not the name of this test:\n{out}");
+    tidegate_testing::in_namespace(name, MOUNTS, body);
 }
 
 /// Runs `ip` with these words.
