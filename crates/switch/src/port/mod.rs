@@ -9,9 +9,11 @@
 //!
 //! - [`slots`]: frames in flight
 //! - [`body`]: parts of a frame's body
+//! - [`buffers`]: memory of the switch's own that frames in flight lie in
 //! - [`contract`]: a contract, compiled
 
 pub mod body;
+pub mod buffers;
 pub mod contract;
 pub mod slots;
 

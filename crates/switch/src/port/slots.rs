@@ -10,6 +10,7 @@
 //! by one worker at a time, until it comes back. That is what makes handing a
 //! bare pointer between workers sound.
 
+use super::buffers::BufferIndex;
 use crate::fdb::PortIndex;
 use crate::frame::{HEADER_MAX, Headers, Offload, VnetHdr};
 use crate::virtio::{MAX_SPANS, Span};
@@ -19,6 +20,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Slots that were never given back: a bug, and memory that is lost.
 static LEAKED: AtomicU64 = AtomicU64::new(0);
+
+/// So many frames, or buffers of frames, were in flight when their pool was dropped.
+pub(super) fn note_leak(in_flight: usize) {
+    LEAKED.fetch_add(in_flight as u64, Relaxed);
+    debug_assert!(std::thread::panicking(), "{in_flight} still in flight");
+}
 
 /// How many slots were dropped with their frames in flight, since the process started.
 pub fn leaked() -> u64 {
@@ -50,8 +57,13 @@ pub enum Owner {
         /// The super-frame.
         whole: FrameRef,
     },
-    /// A flooded copy, in the flood pool of the source's worker.
-    Flood,
+    /// A flooded copy, in a buffer of the source's worker.
+    Buffer {
+        /// The buffer.
+        buffer: BufferIndex,
+    },
+    /// None: the slot is free.
+    Free,
 }
 
 /// A frame in flight.
@@ -63,7 +75,7 @@ pub struct Frame {
     pub worker: u16,
     /// Its slot, in the owner's [`Slots`].
     pub slot: u16,
-    /// Copies of a flooded frame, or pieces of a cut one, not yet settled. The owner's alone:
+    /// Pieces of a cut frame not yet settled. The owner's alone:
     /// a cell, since it changes while other workers read the rest.
     pub shares: Cell<u16>,
     /// Who gets the memory back.
@@ -176,7 +188,7 @@ impl Slots {
                 worker,
                 slot,
                 shares: Cell::new(0),
-                owner: Owner::Flood,
+                owner: Owner::Free,
                 egress: 0,
                 len: 0,
                 wire_bytes: 0,
@@ -207,8 +219,7 @@ impl Slots {
     /// Takes a slot back.
     #[inline]
     pub fn give(&mut self, frame: FrameRef) {
-        // No longer found.
-        frame.get_mut().owner = Owner::Flood;
+        frame.get_mut().owner = Owner::Free;
         self.free.push(frame.get().slot);
     }
 
@@ -233,9 +244,9 @@ impl Drop for Slots {
     fn drop(&mut self) {
         // Memory that somebody still points to is leaked rather than freed under them.
         if self.in_flight() > 0 {
-            debug_assert!(false, "{} frames still in flight", self.in_flight());
-            LEAKED.fetch_add(self.in_flight() as u64, Relaxed);
+            let in_flight = self.in_flight();
             std::mem::forget(std::mem::take(&mut self.frames));
+            note_leak(in_flight);
         }
     }
 }

@@ -4,10 +4,10 @@
 use super::Worker;
 use crate::fdb::PortIndex;
 use crate::frame::{HEADER_MAX, Offload, VnetHdr, parse};
+use crate::port::buffers::{BufferIndex, Buffers};
 use crate::port::{Frame, FrameRef, Owner, Port, Slots};
 use crate::stats::DropReason;
 use crate::stats::layout::VNICS;
-use crate::virtio::Span;
 use tidegate_contract::Mac;
 
 /// Flooded frames in flight per worker.
@@ -30,7 +30,8 @@ pub(super) enum Audience {
 /// The pool of copies.
 pub struct FloodPool {
     slots: Slots,
-    buffers: Box<[Box<[u8]>]>,
+    /// As many as slots: each slot in use has one.
+    buffers: Buffers,
     /// Copies in flight of each source.
     held: Box<[u16; VNICS]>,
 }
@@ -43,21 +44,22 @@ impl FloodPool {
     pub fn new(worker: u16) -> Self {
         Self {
             slots: Slots::new(COPIES, 0, worker),
-            buffers: (0..COPIES).map(|_| vec![0; FLOOD_MAX].into_boxed_slice()).collect(),
+            buffers: Buffers::new(COPIES, FLOOD_MAX),
             held: Box::new([0; VNICS]),
         }
     }
 
-    /// A slot, for a source that holds fewer than are free: so however many receivers take
+    /// A slot with a buffer, for a source that holds fewer than are free: so however many receivers take
     /// nothing, there is one for the source that floods next.
-    fn take(&mut self, source: PortIndex) -> Option<FrameRef> {
+    fn take(&mut self, source: PortIndex, receivers: u16) -> Option<(FrameRef, BufferIndex)> {
         let held = &mut self.held[source as usize];
         if usize::from(*held) >= self.slots.available() {
             return None;
         }
-        let reference = self.slots.take()?;
+        let (reference, buffer) = self.slots.take().zip(self.buffers.take(receivers))?;
         *held += 1;
-        Some(reference)
+        reference.get_mut().owner = Owner::Buffer { buffer };
+        Some((reference, buffer))
     }
 
     /// Copies `frame` for `receivers` receivers; `None` where the
@@ -67,22 +69,20 @@ impl FloodPool {
         if tail > FLOOD_MAX || receivers == 0 {
             return None;
         }
-        let reference = self.take(frame.source)?;
+        let (reference, buffer) = self.take(frame.source, receivers)?;
+        let memory = self.buffers.span(buffer, tail);
         let copy = reference.get_mut();
-        let buffer = &mut self.buffers[copy.slot as usize];
         let mut at = 0;
         for span in frame.payload() {
             // SAFETY: the source's memory is mapped while its frame is in our hands, and the
             // lengths of the spans add up to `tail`, which fits.
             unsafe {
-                std::ptr::copy_nonoverlapping(span.ptr, buffer[at..].as_mut_ptr(), span.len as usize);
+                std::ptr::copy_nonoverlapping(span.ptr, memory.ptr.wrapping_add(at), span.len as usize);
             }
             at += span.len as usize;
         }
         debug_assert_eq!(at, tail);
         copy.source = frame.source;
-        copy.owner = Owner::Flood;
-        copy.shares.set(receivers);
         copy.len = frame.len;
         copy.wire_bytes = frame.wire_bytes;
         copy.wire_frames = frame.wire_frames;
@@ -96,13 +96,13 @@ impl FloodPool {
         copy.head_len = frame.head_len;
         copy.bytes = frame.bytes;
         copy.span_count = u16::from(tail > 0);
-        copy.spans[0] = Span { ptr: buffer.as_mut_ptr(), len: tail as u32 };
+        copy.spans[0] = memory;
         Some(reference)
     }
 
     /// One receiver is done with a copy.
-    pub fn settle(&mut self, reference: FrameRef) {
-        if reference.get().release() {
+    pub fn settle(&mut self, reference: FrameRef, buffer: BufferIndex) {
+        if self.buffers.release(buffer) {
             self.held[reference.get().source as usize] -= 1;
             self.slots.give(reference);
         }
@@ -201,11 +201,9 @@ impl FloodPool {
         bytes[22..28].copy_from_slice(&mac.0);
         bytes[32..38].copy_from_slice(&mac.0);
         let headers = parse(&bytes[..LEN], LEN).ok()?;
-        let reference = self.take(source)?;
+        let (reference, _) = self.take(source, receivers)?;
         let frame = reference.get_mut();
         frame.source = source;
-        frame.owner = Owner::Flood;
-        frame.shares.set(receivers);
         (frame.len, frame.wire_bytes, frame.wire_frames) = (LEN as u32, LEN as u32, 1);
         (frame.started, frame.deadline) = (now, crate::port::NEVER);
         (frame.offload, frame.vnet, frame.headers) = (Offload::None, VnetHdr::default(), headers);
@@ -250,7 +248,8 @@ mod tests {
             assert!(held.len() > before, "nothing left for {source}");
         }
         for copy in held.drain(..) {
-            pool.settle(copy);
+            let Owner::Buffer { buffer } = copy.get().owner else { panic!("a copy lies in a buffer") };
+            pool.settle(copy, buffer);
         }
         assert_eq!(pool.in_flight(), 0);
         assert!(pool.held.iter().all(|held| *held == 0));

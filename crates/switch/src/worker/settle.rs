@@ -30,13 +30,13 @@ impl Worker {
     fn settle_own(&mut self, fate: Fate) {
         let frame = fate.frame.get();
         let port = self.ports[frame.source as usize].as_mut();
-        if frame.owner == Owner::Flood {
+        if let Owner::Buffer { buffer } = frame.owner {
             // Its memory is the worker's, so it may outlive its port. A port outside the VLAN is not
             // meant: nothing is lost where it gets no copy.
             if let (Some(reason), Some(port)) = (fate.dropped.filter(|why| *why != DropReason::Vlan), port) {
                 port.count_tx_drop(reason);
             }
-            self.flood.settle(fate.frame);
+            self.flood.settle(fate.frame, buffer);
             return;
         }
         let Some(port) = port else {
