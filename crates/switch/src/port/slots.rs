@@ -11,7 +11,7 @@
 //! bare pointer between workers sound.
 
 use super::buffers::BufferIndex;
-use crate::fdb::PortIndex;
+use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::{HEADER_MAX, Headers, Offload, VnetHdr};
 use crate::virtio::{MAX_SPANS, Span};
 use std::cell::{Cell, UnsafeCell};
@@ -71,6 +71,8 @@ pub enum Owner {
 pub struct Frame {
     /// The port it came from.
     pub source: PortIndex,
+    /// The segment it is in. A port of one segment says so for all of its frames.
+    pub segment: SegmentIndex,
     /// The worker that owns that port.
     pub worker: u16,
     /// Its slot, in the owner's [`Slots`].
@@ -185,6 +187,7 @@ impl Slots {
         let frame = |slot| {
             UnsafeCell::new(Frame {
                 source,
+                segment: SegmentIndex(0),
                 worker,
                 slot,
                 shares: Cell::new(0),

@@ -43,6 +43,7 @@ impl Worker {
         }
         let piece = reference.get_mut();
         piece.owner = Owner::Piece { whole: pending.frame };
+        piece.segment = whole.segment;
         piece.len = header + part.payload_len as u32;
         piece.wire_bytes = wire;
         piece.wire_frames = part.segments;

@@ -28,8 +28,8 @@ impl Worker {
         {
             return self.drop_frame(reference, egress, DropReason::Vlan);
         }
-        if info.segment != port.segment {
-            // One of them moved, or is another by now, since the frame was sent here.
+        if frame.segment != port.segment {
+            // The port moved, or is another by now, since the frame was sent here.
             return self.drop_frame(reference, egress, DropReason::NoReceiver);
         }
         let queue = &mut port.egress;
@@ -333,7 +333,8 @@ fn fate(
 
 #[cfg(test)]
 mod tests {
-    use super::NEVER;
+    use super::{DropReason, NEVER};
+    use crate::fdb::SegmentIndex;
     use crate::port::Slots;
     use crate::sched::EgressConfig;
     use crate::worker::{budget, testing};
@@ -341,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_says_what_it_waits_for() {
-        use super::{DropReason, full};
+        use super::full;
         let (mut worker, _handle) = testing::worker();
         for (index, keys) in [(0, ""), (1, "rx = { max = \"8mbit\", burst = \"2kB\" }")] {
             let info = testing::add_port_with(&mut worker, index, keys);
@@ -397,6 +398,22 @@ mod tests {
         for egress in 1..4 {
             worker.clear_egress(egress);
         }
+        worker.fates.drain(..).for_each(|fate| slots.give(fate.frame));
+    }
+
+    #[test]
+    fn a_frame_stays_in_its_segment() {
+        let (mut worker, _handle) = testing::worker();
+        (0..2).for_each(|index| testing::add_port(&mut worker, index));
+        let mut slots = Slots::new(2, 0, 0);
+        // A link may bring frames of many segments: the frame's counts, not its port's.
+        for (segment, dropped) in [(0, None), (5, Some(DropReason::NoReceiver))] {
+            let frame = slots.take().unwrap();
+            frame.get_mut().segment = SegmentIndex(segment);
+            worker.enqueue(1, frame);
+            assert_eq!(worker.fates.last().and_then(|fate| fate.dropped), dropped);
+        }
+        worker.clear_egress(1);
         worker.fates.drain(..).for_each(|fate| slots.give(fate.frame));
     }
 

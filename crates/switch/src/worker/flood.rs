@@ -2,7 +2,7 @@
 //! every member of the segment gets a reference to the copy.
 
 use super::Worker;
-use crate::fdb::PortIndex;
+use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::{HEADER_MAX, Offload, VnetHdr, parse};
 use crate::port::buffers::{BufferIndex, Buffers};
 use crate::port::{Frame, FrameRef, Owner, Port, Slots};
@@ -83,6 +83,7 @@ impl FloodPool {
         }
         debug_assert_eq!(at, tail);
         copy.source = frame.source;
+        copy.segment = frame.segment;
         copy.len = frame.len;
         copy.wire_bytes = frame.wire_bytes;
         copy.wire_frames = frame.wire_frames;
@@ -115,14 +116,14 @@ impl FloodPool {
 }
 
 impl Worker {
-    /// Sends a copy of `frame` to members of its port's segment.
+    /// Sends a copy of `frame` to members of its segment.
     pub(super) fn flood_frame(&mut self, port: &mut Port, frame: &Frame, audience: Audience) {
         // Before its receivers are looked for, in all of the segment: there is one at least, or it goes nowhere.
         if port.flood.conforms_at(self.now, frame.wire_bytes.into()) > self.now {
             port.count_tx_drop(DropReason::FloodCap);
             return;
         }
-        let receivers = self.receivers(port, audience).count() as u16;
+        let receivers = self.receivers(port.index, frame.segment, audience).count() as u16;
         if receivers == 0 {
             port.count_tx_drop(DropReason::NoReceiver);
             return;
@@ -137,7 +138,7 @@ impl Worker {
             return;
         };
         port.flood.charge(self.now, bytes);
-        self.spread(port, audience, copy);
+        self.spread(port.index, audience, copy);
     }
 
     /// Tells the segment where a port's addresses live now (RARP, as QEMU does
@@ -145,14 +146,15 @@ impl Worker {
     pub fn announce(&mut self, index: PortIndex, macs: &[Mac]) {
         let Some(mut port) = self.ports[index as usize].take() else { return };
         for mac in macs {
-            let receivers = self.receivers(&port, Audience::Learning).count() as u16;
+            let receivers = self.receivers(index, port.segment, Audience::Learning).count() as u16;
             // A front end may ask for one after the other.
             let bytes = ANNOUNCEMENT as u64 * u64::from(receivers);
             if port.flood.conforms_at(self.now, bytes) > self.now {
                 port.count_tx_drop(DropReason::FloodCap);
-            } else if let Some(copy) = self.flood.announcement(index, *mac, receivers, self.now) {
+            } else if let Some(copy) = self.flood.announcement(index, port.segment, *mac, receivers, self.now)
+            {
                 port.flood.charge(self.now, bytes);
-                self.spread(&port, Audience::Learning, copy);
+                self.spread(index, Audience::Learning, copy);
             }
         }
         self.ports[index as usize] = Some(port);
@@ -160,9 +162,14 @@ impl Worker {
         self.ring_peers();
     }
 
-    fn receivers(&self, port: &Port, audience: Audience) -> impl Iterator<Item = PortIndex> {
-        let members = self.members.get(port.segment.0 as usize).map_or(&[][..], Vec::as_slice);
-        members.iter().copied().filter(move |member| self.floods_to(port.index, *member, audience))
+    fn receivers(
+        &self,
+        from: PortIndex,
+        segment: SegmentIndex,
+        audience: Audience,
+    ) -> impl Iterator<Item = PortIndex> {
+        let members = self.members.get(segment.0 as usize).map_or(&[][..], Vec::as_slice);
+        members.iter().copied().filter(move |member| self.floods_to(from, *member, audience))
     }
 
     fn floods_to(&self, from: PortIndex, member: PortIndex, audience: Audience) -> bool {
@@ -175,11 +182,11 @@ impl Worker {
         member != from && asked
     }
 
-    fn spread(&mut self, port: &Port, audience: Audience, copy: FrameRef) {
-        let segment = port.segment.0 as usize;
+    fn spread(&mut self, from: PortIndex, audience: Audience, copy: FrameRef) {
+        let segment = copy.get().segment.0 as usize;
         for i in 0..self.members.get(segment).map_or(0, Vec::len) {
             let member = self.members[segment][i];
-            if self.floods_to(port.index, member, audience) {
+            if self.floods_to(from, member, audience) {
                 self.route(member, copy);
             }
         }
@@ -188,7 +195,14 @@ impl Worker {
 
 impl FloodPool {
     /// A RARP request from `mac` for itself (RFC 903), padded to 60 bytes.
-    fn announcement(&mut self, source: PortIndex, mac: Mac, receivers: u16, now: u64) -> Option<FrameRef> {
+    fn announcement(
+        &mut self,
+        source: PortIndex,
+        segment: SegmentIndex,
+        mac: Mac,
+        receivers: u16,
+        now: u64,
+    ) -> Option<FrameRef> {
         const LEN: usize = ANNOUNCEMENT;
         if receivers == 0 {
             return None;
@@ -203,7 +217,7 @@ impl FloodPool {
         let headers = parse(&bytes[..LEN], LEN).ok()?;
         let (reference, _) = self.take(source, receivers)?;
         let frame = reference.get_mut();
-        frame.source = source;
+        (frame.source, frame.segment) = (source, segment);
         (frame.len, frame.wire_bytes, frame.wire_frames) = (LEN as u32, LEN as u32, 1);
         (frame.started, frame.deadline) = (now, crate::port::NEVER);
         (frame.offload, frame.vnet, frame.headers) = (Offload::None, VnetHdr::default(), headers);
@@ -244,7 +258,9 @@ mod tests {
         let mut held = Vec::new();
         for source in 0..6 {
             let before = held.len();
-            held.extend(std::iter::from_fn(|| pool.announcement(source, Mac([2, 0, 0, 0, 0, 1]), 1, 0)));
+            held.extend(std::iter::from_fn(|| {
+                pool.announcement(source, SegmentIndex(0), Mac([2, 0, 0, 0, 0, 1]), 1, 0)
+            }));
             assert!(held.len() > before, "nothing left for {source}");
         }
         for copy in held.drain(..) {

@@ -23,6 +23,7 @@ impl Worker {
             return Err(DropReason::TooLong);
         }
         self.admit(port, frame.head(), &headers)?;
+        frame.segment = port.segment;
         frame.headers = headers;
         frame.offload = offload;
         frame.wire_frames = segments(offload, &headers, len);
@@ -36,7 +37,7 @@ impl Worker {
         if info.learns {
             let seconds = (self.now / 1_000_000_000) as u32;
             if let Err(crate::fdb::NotLearned::Pinned) =
-                self.fdb.learn(port.segment, headers.src, port.index, seconds)
+                self.fdb.learn(frame.segment, headers.src, port.index, seconds)
             {
                 // Another vNIC's own address, sent from behind a bridge: spoofed.
                 return Err(DropReason::SourceMac);

@@ -16,7 +16,6 @@ use crate::frame::headers::is_of_link;
 use crate::link::Pending;
 use crate::port::{Frame, FrameRef, NEVER, Port};
 use crate::stats::DropReason;
-use tidegate_contract::Mac;
 
 /// Longest that a port waits for a worker that is behind, ns: as long as a frame may be held by a
 /// receiver. After that it drops what that worker has no room for, and goes on.
@@ -44,11 +43,12 @@ pub(super) enum Sent {
 impl Worker {
     /// Where a frame goes, by what is known now; `None` back to its sender. Looked up when it is sent:
     /// while it waited for tokens its receiver's place may have become another's.
-    fn destination(&self, port: &Port, dst: Mac) -> Option<To> {
+    fn destination(&self, port: &Port, frame: &Frame) -> Option<To> {
+        let dst = frame.headers.dst;
         if dst.is_group() {
             return Some(To::Flood(if is_of_link(dst) { Audience::Control } else { Audience::All }));
         }
-        match self.fdb.lookup(port.segment, dst) {
+        match self.fdb.lookup(frame.segment, dst) {
             Some(to) if to == port.index => None,
             Some(to) => Some(To::Port(to)),
             None => Some(To::Flood(Audience::Learning)),
@@ -105,7 +105,7 @@ impl Worker {
         if self.peers.len() < 2 && !super_frame {
             return false;
         }
-        let Some(To::Port(egress)) = self.destination(port, frame.headers.dst) else { return false };
+        let Some(To::Port(egress)) = self.destination(port, frame) else { return false };
         let worker = self.infos[egress as usize].as_ref().map(|info| usize::from(info.worker));
         let is_full = match worker {
             Some(worker) if worker == usize::from(self.id) => {
@@ -132,7 +132,7 @@ impl Worker {
         if let Some(capture) = &mut port.capture {
             capture.record(frame, crate::capture::Direction::FromVm);
         }
-        match self.destination(port, frame.headers.dst) {
+        match self.destination(port, frame) {
             Some(To::Port(egress)) => {
                 let info = self.infos[port.index as usize].as_ref();
                 if let Some(deadline) = info.and_then(|info| info.deadline_to(egress)) {
