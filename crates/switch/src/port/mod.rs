@@ -77,8 +77,6 @@ pub struct Port {
 pub struct Egress {
     /// What waits, in order.
     pub scheduler: Scheduler<FrameRef>,
-    /// Sources the scheduler knows.
-    pub sources: PortSet,
     /// In the worker's list of egresses with work.
     pub active: bool,
     /// Since when the first frame stands without receive buffers; [`NEVER`] while it does not.
@@ -101,7 +99,6 @@ impl Port {
     ) -> Self {
         let egress = Egress {
             scheduler: Scheduler::new(contract.egress),
-            sources: PortSet::EMPTY,
             active: false,
             blocked_since: NEVER,
             starved: None,

@@ -33,11 +33,13 @@
 //! - `heap`, `arena`: sources in order; frames in memory
 //! - `edf`, `minima`, `shares`: the three tiers, each with its reasoning
 //! - `fifo`: the discipline without tiers, to compare with
+//! - `caps`: how much may wait
 //! - [`hold`]: how long a frame may be held
 //! - `physical`: what a wire can promise
 //! - [`scheduler`]: what puts them together
 
 mod arena;
+mod caps;
 mod edf;
 mod fifo;
 mod heap;

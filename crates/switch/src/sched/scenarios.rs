@@ -279,4 +279,12 @@ fn remote_vnics_that_share_a_link_have_promises_of_their_own() {
         [20_001, 20_000, 20_001, 20_000].map(remote)
     );
     assert!(urgent.iter().all(|s| s.end <= s.queued.deadline));
+    // What all of them have waiting can be dropped at once; they stay known.
+    let waiting = sim.sched.backlog_total().frames;
+    let mut dropped = 0;
+    sim.sched.clear(|_| dropped += 1);
+    assert_eq!((dropped, sim.sched.backlog_total()), (waiting, Backlog::default()));
+    assert!(sim.sched.knows(0) && sim.sched.knows(remote(20_001)) && !sim.sched.knows(remote(301)));
+    sim.sched.remove_source(remote(7), |_| {});
+    assert!(!sim.sched.knows(remote(7)) && sim.sched.knows(remote(8)));
 }

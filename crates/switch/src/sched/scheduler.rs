@@ -1,6 +1,7 @@
 //! The scheduler of one egress: sources, their queues, and the tiers over them.
 
 use super::arena::{Arena, List};
+use super::caps::has_room;
 use super::edf::Edf;
 use super::fifo::Fifo;
 use super::hold::{Oldest, hold_limit, overdue};
@@ -47,31 +48,6 @@ struct Source {
     /// Present if it has a `min`.
     credit: Option<Credit>,
     share: Share,
-}
-
-impl Source {
-    /// Whether a frame of so many bytes may wait, where so many wait of all sources, and of those without a promise.
-    fn has_room(&self, config: &EgressConfig, total: u64, unpromised: u64, bytes: u64) -> Result<(), Full> {
-        if self.list.frames >= self.config.cap_frames {
-            return Err(Full::SourceFrames);
-        }
-        if self.list.bytes + bytes > self.config.cap_bytes {
-            return Err(Full::SourceBytes);
-        }
-        let room = match config.discipline {
-            Discipline::Contract if self.config.promised() => u64::MAX,
-            Discipline::Contract => {
-                let left = config.queue.saturating_sub(unpromised);
-                // The source that is polled first would fill what is left at every turn, and the last never
-                // find room. So, beside others, none holds more than is left (dynamic thresholds,
-                // Choudhury and Hahne, 1998): some is always left for who has least.
-                let alone = unpromised == self.list.bytes;
-                if alone { left } else { left.saturating_sub(self.list.bytes) }
-            }
-            Discipline::Fifo => config.queue.saturating_sub(total),
-        };
-        if bytes > room { Err(Full::EgressBytes) } else { Ok(()) }
-    }
 }
 
 impl<F: Copy> Scheduler<F> {
@@ -193,6 +169,15 @@ impl<F: Copy> Scheduler<F> {
         }
     }
 
+    /// Drops all frames; those of each source go, oldest first, to `dropped`.
+    pub fn clear(&mut self, mut dropped: impl FnMut(Queued<F>)) {
+        for index in 0..self.sources.len() {
+            while let Some(queued) = self.pop_front(index as SourceIndex) {
+                dropped(queued);
+            }
+        }
+    }
+
     /// Drops the newest frame of a source.
     pub fn drop_tail(&mut self, id: impl Into<SourceId>) -> Option<Queued<F>> {
         let index = self.indexes.get(id.into())?;
@@ -216,7 +201,7 @@ impl<F: Copy> Scheduler<F> {
         let bytes = u64::from(queued.bytes);
         let index = self.indexes.get(id.into()).ok_or(Full::NoSource)?;
         let source = self.sources[usize::from(index)].as_mut().ok_or(Full::NoSource)?;
-        source.has_room(&self.config, self.total.bytes, self.unpromised, bytes)?;
+        has_room(&self.config, &source.config, &source.list, self.total.bytes, self.unpromised, bytes)?;
         let promised = source.config.promised();
         let idle = source.list.is_empty();
         self.arena.push_back(&mut source.list, queued, self.arrivals);
@@ -238,9 +223,8 @@ impl<F: Copy> Scheduler<F> {
     /// # Errors
     /// As of [`enqueue`](Self::enqueue).
     pub fn accepts(&self, id: impl Into<SourceId>, bytes: u64) -> Result<(), Full> {
-        let index = self.indexes.get(id.into()).ok_or(Full::NoSource)?;
-        let source = self.sources[usize::from(index)].as_ref().ok_or(Full::NoSource)?;
-        source.has_room(&self.config, self.total.bytes, self.unpromised, bytes)
+        let source = self.source(id.into()).ok_or(Full::NoSource)?;
+        has_room(&self.config, &source.config, &source.list, self.total.bytes, self.unpromised, bytes)
     }
 
     /// Bytes that a frame may have to go at `now` without waiting for the egress rate, rounded down.
@@ -385,13 +369,19 @@ impl<F: Copy> Scheduler<F> {
         Some(queued)
     }
 
+    /// Whether a source was set, and not removed since.
+    pub fn knows(&self, id: impl Into<SourceId>) -> bool {
+        self.indexes.get(id.into()).is_some()
+    }
+
+    fn source(&self, id: SourceId) -> Option<&Source> {
+        self.sources[usize::from(self.indexes.get(id)?)].as_ref()
+    }
+
     /// What waits of one source.
     pub fn backlog(&self, id: impl Into<SourceId>) -> Backlog {
-        let source = self.indexes.get(id.into()).and_then(|index| self.sources[usize::from(index)].as_ref());
-        source.map_or_else(Backlog::default, |source| Backlog {
-            frames: source.list.frames,
-            bytes: source.list.bytes,
-        })
+        let of = |source: &Source| Backlog { frames: source.list.frames, bytes: source.list.bytes };
+        self.source(id.into()).map_or_else(Backlog::default, of)
     }
 
     /// What waits of all sources.

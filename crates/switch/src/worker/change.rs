@@ -98,7 +98,7 @@ impl Worker {
         for (source, info) in self.infos.iter().enumerate() {
             let source = source as PortIndex;
             if let Some(info) = info
-                && port.egress.sources.contains(source)
+                && port.egress.scheduler.knows(source)
             {
                 port.egress.scheduler.set_source(
                     now,
@@ -116,7 +116,7 @@ impl Worker {
         let now = self.now;
         for own in &self.owned {
             let Some(port) = &mut self.ports[*own as usize] else { continue };
-            if !port.egress.sources.contains(index) {
+            if !port.egress.scheduler.knows(index) {
                 continue;
             }
             match &info {
@@ -129,7 +129,6 @@ impl Worker {
                     port.egress.scheduler.remove_source(index, |queued| {
                         fates.push(gone(*own, &queued, now, DropReason::SenderReset));
                     });
-                    port.egress.sources.remove(index);
                 }
             }
         }
@@ -244,11 +243,9 @@ impl Worker {
         for own in &self.owned {
             let Some(port) = &mut self.ports[*own as usize] else { continue };
             let fates = &mut self.fates;
-            if port.egress.sources.contains(source) {
-                port.egress.scheduler.clear_source(source, |queued: Queued<_>| {
-                    fates.push(gone(*own, &queued, now, DropReason::SenderReset));
-                });
-            }
+            port.egress.scheduler.clear_source(source, |queued: Queued<_>| {
+                fates.push(gone(*own, &queued, now, DropReason::SenderReset));
+            });
         }
         self.settle();
         self.ring_peers();
@@ -273,13 +270,9 @@ impl Worker {
         let now = self.now;
         let Some(port) = &mut self.ports[index as usize] else { return };
         let fates = &mut self.fates;
-        for source in 0..self.infos.len() as PortIndex {
-            if port.egress.sources.contains(source) {
-                port.egress.scheduler.clear_source(source, |queued: Queued<_>| {
-                    fates.push(gone(index, &queued, now, DropReason::ReceiverDown));
-                });
-            }
-        }
+        port.egress.scheduler.clear(|queued: Queued<_>| {
+            fates.push(gone(index, &queued, now, DropReason::ReceiverDown));
+        });
         port.egress.blocked_since = NEVER;
     }
 

@@ -33,8 +33,7 @@ impl Worker {
             return self.drop_frame(reference, egress, DropReason::NoReceiver);
         }
         let queue = &mut port.egress;
-        if !queue.sources.contains(source) {
-            queue.sources.insert(source);
+        if !queue.scheduler.knows(source) {
             let config = info.source_config(egress, &port.contract.egress);
             queue.scheduler.set_source(now, source, config);
         }

@@ -423,7 +423,7 @@ fn only_one_of_the_two_has_a_fast_path() {
         switch.step(&Step::Give { to: 1, count: 40, layout: Room::Whole(2048) }, START);
         switch.step(&Step::Send { from: 0, after: 0, frames: vec![sent.clone(); 40] }, START);
         assert_eq!(switch.guests[1].received.len(), 40);
-        let queued = switch.worker.ports[1].as_ref().unwrap().egress.sources.contains(0);
+        let queued = switch.worker.ports[1].as_ref().unwrap().egress.scheduler.knows(0);
         assert_eq!(queued, !fast);
     }
 }
