@@ -153,8 +153,9 @@ impl Walker {
     }
 
     /// Collects the buffers of the chain that starts at descriptor `first` of the ring and has at
-    /// most `most` of them. `chain` is empty, its head is what errors are to name.
-    #[inline]
+    /// most `most` of them. `chain` is empty, its head is what errors are to name. Always inlined: a
+    /// super-frame fills many chains, and each of the four rings calls it.
+    #[inline(always)]
     pub(super) fn walk<L: Links, const WRITE: bool>(
         &mut self,
         ring: Table,
