@@ -51,15 +51,20 @@ def disturbed(window: Mapping[str, float]) -> str:
 class Synthetic:
     """A switch and an agent of its own, and synthetic guests on it. Ends with `context.cleanup`."""
 
-    def __init__(self, context: Context, *, cpus: str = "") -> None:
-        """`cpus`: one for each worker, as in `--cpus`; one worker on the machine's `switch_cpu` without."""
+    def __init__(self, context: Context, *, cpus: str = "", placement: str = "fixed") -> None:
+        """`cpus`: one for each worker, as in `--cpus`; one worker on the machine's `switch_cpu` without.
+
+        `placement`: as in `--placement`; whether ports may move while they are measured.
+        """
         self.binary = context.tidegate.with_name("tidegate-bench")
         if not self.binary.exists():
             raise Missing(f"{self.binary} is missing: cargo build --release")
         self.machine = context.machine
         cpus = cpus or str(self.machine.switch_cpu)
         workers = str(len(cpus.split(",")))
-        self.host = Host(context.folder, switch_options=("--workers", workers, "--cpus", cpus))
+        # Its log tells of moves.
+        options = ("-v", "--workers", workers, "--cpus", cpus, "--placement", placement)
+        self.host = Host(context.folder, switch_options=options)
         context.cleanup.callback(self.host.stop)
         for thread in threads(self.host.switch.pid):
             # Without the right to it, the windows say what was taken away.

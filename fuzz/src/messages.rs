@@ -18,6 +18,7 @@ use tidegate_switch::vhost_user::session::obey;
 use tidegate_switch::vhost_user::status::ConnectionStatus;
 use tidegate_switch::vhost_user::{PortControl, VringSetup};
 use tidegate_switch::virtio::{Chain, DirtyLog, Features, GuestMemory, Queue, RingLayout};
+use tidegate_switch::worker::moving::Outcome;
 
 /// Bytes of the memory a front end may share.
 const MEMORY: u64 = 0x1_0000;
@@ -119,6 +120,14 @@ impl PortControl for Shared {
             Some(at) => device.used_logs.insert(index, at),
             None => device.used_logs.remove(&index),
         };
+    }
+
+    fn listen_at(&mut self, _: usize, kick: &Kick) -> Result<(), String> {
+        self.listen(kick)
+    }
+
+    fn move_to(&mut self, _: usize, _: Vec<(u16, Kick)>) -> Outcome {
+        Err("there is one worker".into())
     }
 
     fn announce(&mut self, mac: Mac) -> bool {

@@ -28,6 +28,7 @@ use crate::link::Link;
 use crate::sched::{Scheduler, TokenBucket};
 use crate::stats::DropReason;
 use crate::stats::layout::{VNICS, VnicSlot};
+use crate::worker::talk::Talk;
 
 /// One port.
 pub struct Port {
@@ -67,6 +68,8 @@ pub struct Port {
     pub last_started: u64,
     /// Its frames in flight to each port: whom a slow receiver is told from.
     pub in_flight_to: Box<[u32; VNICS]>,
+    /// Whom it sends how much to.
+    pub talk: Talk,
     /// What waits to be received by it.
     pub egress: Egress,
     /// Where copies go while somebody captures.
@@ -122,6 +125,7 @@ impl Port {
             behind_since: NEVER,
             last_started: 0,
             in_flight_to: Box::new([0; VNICS]),
+            talk: Talk::default(),
             egress,
             capture: None,
         }

@@ -7,6 +7,7 @@ use crate::vhost_user::kick::Kick;
 use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{PortControl, VringSetup};
 use crate::virtio::{DirtyLog, GuestMemory};
+use crate::worker::moving::Outcome;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_contract::Mac;
@@ -53,9 +54,12 @@ impl Switch {
     /// Pauses a port and waits until all its frames are back.
     pub fn quiet(&self, index: PortIndex, owner: usize) {
         self.workers[owner].call(move |worker| worker.pause(index));
+        // What is on its way with a port is at no worker.
+        let still = self.nothing_moves();
         for worker in self.workers.iter() {
             worker.call(move |worker| worker.drop_source(index));
         }
+        drop(still);
         // Fates are on their way; a ring that is full of them takes another loop.
         while !self.workers[owner].call(move |worker| worker.is_quiet(index)) {
             std::thread::sleep(Duration::from_micros(50));
@@ -98,12 +102,21 @@ impl PortControl for PortLink {
     }
 
     fn listen(&mut self, kick: &Kick) -> Result<(), String> {
-        let listened = self.switch.workers[self.worker].listen(self.index, kick);
+        self.listen_at(self.worker, kick)
+    }
+
+    fn listen_at(&mut self, worker: usize, kick: &Kick) -> Result<(), String> {
+        let listened = self.switch.workers[worker].listen(self.index, kick);
         listened.map_err(|error| format!("its kicks cannot be listened to: {error}"))
     }
 
+    fn move_to(&mut self, worker: usize, kicks: Vec<(u16, Kick)>) -> Outcome {
+        self.switch.relocate(self.index, worker, kicks).inspect(|_| self.worker = worker)
+    }
+
     fn forget(&mut self, kick: &Kick) {
-        self.switch.workers[self.worker].forget(kick);
+        // Two listen where the port has just moved, or could not.
+        self.switch.workers.iter().for_each(|worker| worker.forget(kick));
     }
 
     fn start_queue(&mut self, queue: u16, setup: VringSetup) -> Result<(), String> {
@@ -154,7 +167,7 @@ impl PortControl for PortLink {
         tracing::debug!(port = index, reason, "front end disconnected");
         let mut before = self.quietly(move |worker| worker.disconnect(index));
         for kick in before.iter_mut().flat_map(|vhost| vhost.rings()).filter_map(|ring| ring.kick.as_ref()) {
-            self.switch.workers[self.worker].forget(kick);
+            self.forget(kick);
         }
         self.errands.give_up(before);
         self.switch.memory_left(index);

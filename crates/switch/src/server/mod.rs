@@ -9,6 +9,8 @@
 //! - [`table`]: the ports and what every worker is to know of them
 //! - [`ports`]: making, changing and removing them
 //! - [`link`]: between a port's vhost-user connection and its worker
+//! - [`moving`]: ports go to other workers
+//! - [`placement`], [`placer`]: which go where
 //! - [`keep`]: what it takes for another process to go on in this one's place
 //! - [`session`]: one connection of an agent
 //! - [`descriptors`]: how many there are for ports
@@ -19,6 +21,9 @@
 pub mod descriptors;
 pub mod keep;
 pub mod link;
+pub mod moving;
+pub mod placement;
+pub mod placer;
 pub mod ports;
 pub mod replace;
 pub mod retire;
@@ -76,6 +81,8 @@ pub struct Options {
     pub replace: bool,
     /// Most memory that one front end may share, bytes.
     pub guest_memory: u64,
+    /// vNICs stay at the workers that they were made at.
+    pub fixed: bool,
 }
 
 /// Why the switch could not start.
@@ -118,6 +125,8 @@ pub struct Switch {
     pub fdb: Arc<Fdb>,
     /// The ports.
     pub table: Mutex<Table>,
+    /// Locked while a port moves.
+    pub moving: Mutex<()>,
     /// Those who keep what it takes to go on without this process.
     pub subscribers: Arc<keep::Subscribers>,
     /// The control socket, for the process that takes our place.
@@ -194,6 +203,7 @@ impl Switch {
             workers: handles.into(),
             fdb,
             table: Mutex::new(Table::new()),
+            moving: Mutex::default(),
             subscribers: Arc::default(),
             control: OnceLock::new(),
             watchdog: OnceLock::new(),
@@ -258,6 +268,9 @@ pub fn run(options: Options) -> Result<(), Error> {
     }
     if let Some(manager) = manager {
         watchdog::start(&switch, manager, interval).map_err(worker_error("start the watchdog"))?;
+    }
+    if !options.fixed {
+        placer::spawn(&switch).map_err(worker_error("start the placer"))?;
     }
     tracing::info!(workers = options.workers, socket = %options.socket.display(), "switch is up");
     serve(&switch, &listener);

@@ -105,7 +105,7 @@ impl Switch {
             .free_index(wanted, reserved)
             .ok_or_else(|| format!("a switch has at most {VNICS} ports"))?;
         let account = descriptors::open(&self.ledger, &vnic)?;
-        let worker = table.least_worker(self.workers.len());
+        let worker = table.worker_of(&vnic.name, self.workers.len());
         let segment = table.segment(vnic.segment);
         let fits = match connect {
             Connect::Tap(_) => matches!(vnic.attach, Attach::Tap { .. }),
@@ -469,7 +469,8 @@ impl Switch {
 
     /// Lets all ports take frames that were made while it [held](Self::holds) them: all there are.
     pub(super) fn let_go(&self) {
-        let _table = self.lock();
+        let mut table = self.lock();
+        table.before.clear();
         self.holds.store(false, Ordering::Relaxed);
         for worker in self.workers.iter() {
             worker.call(|worker| worker.resume_all());
@@ -485,8 +486,12 @@ impl Switch {
         if capturing {
             return Err(format!("{name} is being captured already"));
         }
-        let done = worker.clone();
-        let finished = move || done.call(move |worker| worker.end_capture(index));
+        let switch = self.clone();
+        let finished = move || {
+            // It may be another worker's by then.
+            let _still = switch.nothing_moves();
+            switch.workers.iter().for_each(|worker| worker.call(move |worker| worker.end_capture(index)));
+        };
         let tap = capture::start(name, snaplen, into.into(), finished).map_err(|error| error.to_string())?;
         worker.call(move |worker| worker.set_capture(index, tap));
         Ok(())

@@ -215,6 +215,7 @@ pub fn prepare<'s>(
     let mut notes = client.keep()?;
     let ports = client.ports()?;
     switch.inherit(&statistics).map_err(ReplaceError::Port)?;
+    switch.lock().before = workers(&ports);
 
     let mut told = Heard::nothing();
     let end = Instant::now() + PATIENCE;
@@ -317,6 +318,11 @@ impl Successor<'_> {
     }
 }
 
+/// vNICs that came together stay together.
+fn workers(ports: &[PortStatus]) -> BTreeMap<String, usize> {
+    ports.iter().map(|port| (port.vnic.name.clone(), port.worker)).collect()
+}
+
 /// Brings what was prepared up to what the running switch left; returns what its queues wait for.
 fn settle(
     switch: &Arc<Switch>,
@@ -326,6 +332,8 @@ fn settle(
 ) -> Result<Gates, ReplaceError> {
     let refused = ReplaceError::Port;
     switch.set_host(retired.host.clone()).map_err(refused)?;
+    // Of those that were made before, only ports that have to be made anew.
+    switch.lock().before = workers(&retired.ports);
     let mut gates = Gates::default();
     for port in &retired.ports {
         let name = &port.vnic.name;

@@ -23,6 +23,8 @@ pub struct Table {
     segments: Vec<Option<Segment>>,
     /// Indices of ports being removed: not yet free.
     pub leaving: Vec<PortIndex>,
+    /// Which workers vNICs had in a process before this one, whose ports are yet to be made.
+    pub before: BTreeMap<String, usize>,
 }
 
 /// One port.
@@ -114,8 +116,13 @@ impl Table {
         wanted.or_else(|| free().find(|i| !reserved(*i))).or_else(|| free().next())
     }
 
-    /// The worker with fewest ports.
-    pub fn least_worker(&self, workers: usize) -> usize {
+    /// The worker of a new port: the one that it had before, else the one with fewest ports.
+    pub fn worker_of(&mut self, name: &str, workers: usize) -> usize {
+        let before = self.before.remove(name).filter(|worker| *worker < workers);
+        before.unwrap_or_else(|| self.least_worker(workers))
+    }
+
+    fn least_worker(&self, workers: usize) -> usize {
         let load = |w: &usize| self.entries.values().filter(|e| e.worker == *w).count();
         (0..workers).min_by_key(load).unwrap_or(0)
     }

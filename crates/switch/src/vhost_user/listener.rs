@@ -15,7 +15,7 @@ use super::conduct::{Conduct, Quarantine};
 use super::connection::{Connection, Refused};
 use super::errands::Errands;
 use super::kept::{Descriptors, Kept};
-use super::mailbox::{Mailbox, wait};
+use super::mailbox::{FROZEN, Mailbox, wait};
 use super::notifier::{Notifier, Report};
 use super::service::{Service, Shared};
 use super::session::{End, Session};
@@ -24,6 +24,7 @@ use super::wire::Parted;
 use super::{Keeper, NoKeeper, PortControl};
 use crate::quota::{self, Account, Ledger};
 use crate::stats::ThrownOut;
+use crate::worker::moving::Outcome;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -276,6 +277,13 @@ impl PortThread {
         self.mailbox.post(|inbox| inbox.renew = true);
     }
 
+    /// Moves the port to another worker, between two messages. What comes of that is told by the result.
+    pub fn move_to(&self, worker: usize) -> Receiver<Outcome> {
+        let (done, outcome) = sync_channel(1);
+        self.mailbox.post(|inbox| inbox.move_to = Some((worker, done)));
+        outcome
+    }
+
     /// No message is read from when the receiver gets its answer until [`thaw`](Self::thaw).
     pub fn freeze(&self) -> Receiver<()> {
         let (frozen, obeyed) = sync_channel(1);
@@ -375,6 +383,13 @@ impl Port {
                     return Some(stream.into());
                 }
                 self.turn_away(stream.into());
+            }
+            if let Some((worker, done)) = mail.move_to {
+                let outcome = match &mail.frozen {
+                    Some(_) => Err(FROZEN.into()),
+                    None => self.control.move_to(worker, Vec::new()),
+                };
+                let _ = done.try_send(outcome);
             }
             if let Some(frozen) = &mail.frozen {
                 self.mailbox.freeze(frozen);

@@ -5,6 +5,7 @@
 //! ```
 
 use crate::stats::ThrownOut;
+use crate::worker::moving::Outcome;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,6 +13,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+/// Why a port does not move now.
+pub const FROZEN: &str = "another process is about to take the place of this one";
 
 /// What the owner tells the thread.
 #[derive(Debug, Default)]
@@ -24,6 +28,8 @@ pub struct Inbox {
     pub stream: Option<OwnedFd>,
     /// Somebody else keeps what the front end says.
     pub renew: bool,
+    /// Move the port to this worker, and say how that went.
+    pub move_to: Option<(usize, SyncSender<Outcome>)>,
     /// Read no message until this is taken back; answered when it is obeyed.
     pub frozen: Option<SyncSender<()>>,
 }
@@ -60,6 +66,7 @@ impl Mailbox {
             stop: inbox.stop,
             throw_out: inbox.throw_out.take(),
             stream: inbox.stream.take(),
+            move_to: inbox.move_to.take(),
             renew: std::mem::take(&mut inbox.renew),
             frozen: inbox.frozen.clone(),
         }

@@ -45,6 +45,7 @@ mod wire;
 
 use crate::virtio::memory::GuestMemory;
 use crate::virtio::{DirtyLog, QueueInflight};
+use crate::worker::moving::Outcome;
 use kept::{Kept, Numbered};
 use kick::Kick;
 use notifier::Call;
@@ -108,6 +109,10 @@ pub trait PortControl {
     fn announce(&mut self, mac: Mac) -> bool;
     /// Listens to what a queue's driver is to kick by, which is yet to [hear](Kick::hear) it. `Err` says why not.
     fn listen(&mut self, kick: &Kick) -> Result<(), String>;
+    /// As [`listen`](Self::listen), for another worker: the port is about to go there.
+    fn listen_at(&mut self, worker: usize, kick: &Kick) -> Result<(), String>;
+    /// Moves the port to another worker; `kicks` are what its queues' drivers kick that one by. `Err` says why it stays.
+    fn move_to(&mut self, worker: usize, kicks: Vec<(u16, Kick)>) -> Outcome;
     /// Takes back what [`listen`](Self::listen) did, of a kick that no queue has.
     fn forget(&mut self, kick: &Kick);
     /// Starts a queue; it carries frames once enabled. Its kick is listened to already.

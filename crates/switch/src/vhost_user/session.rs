@@ -10,7 +10,7 @@ use super::Keeper;
 use super::connection::{Connection, Refused, Reply};
 use super::kept::{Number, Numbered, Passed};
 use super::listener::{ACCEPT_PAUSE, Gate, PortConfig, Restored, turn_away};
-use super::mailbox::{Mailbox, wait};
+use super::mailbox::{FROZEN, Mailbox, wait};
 use super::service::Service;
 use super::status::ConnectionStatus;
 use super::wire::{self, Glance, Header, Message};
@@ -136,6 +136,13 @@ impl<'s, 'c> Session<'s, 'c> {
             }
             if mail.renew || self.keeper.is_behind() {
                 self.keeper.renew();
+            }
+            if let Some((worker, done)) = mail.move_to {
+                let outcome = match &mail.frozen {
+                    Some(_) => Err(FROZEN.into()),
+                    None => self.connection.move_to(worker),
+                };
+                let _ = done.try_send(outcome);
             }
             if let Some(frozen) = &mail.frozen {
                 mailbox.freeze(frozen);

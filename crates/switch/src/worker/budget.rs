@@ -35,7 +35,7 @@ const PIECE: i64 = 128;
 
 /// What frames of one port with a deadline may cost in a loop that are dropped: no contract bounds their rate, as
 /// it does that of frames that are sent.
-pub(super) const DROPPED: i64 = QUANTUM / 8;
+pub(crate) const DROPPED: i64 = QUANTUM / 8;
 
 /// What a frame of `bytes` that is queued costs.
 #[inline]

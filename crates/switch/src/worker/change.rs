@@ -58,18 +58,8 @@ impl Worker {
 
     /// Takes a port.
     pub fn add_port(&mut self, port: Box<Port>) {
-        let (index, mut refused) = (port.index, None);
-        for (queue, descriptor) in port.link.tx.descriptors().enumerate() {
-            if let Err(error) = self.sleeper.add_descriptor(index, queue, descriptor) {
-                refused = Some(error);
-            }
-        }
-        if let Some(error) = refused {
-            self.note(Event::TapNotPolled { port: index, error });
-        }
-        self.owned.push(index);
-        self.ports[index as usize] = Some(port);
-        self.order_owned();
+        let index = port.index;
+        self.put_in(port);
         self.restore_addresses(index);
     }
 
@@ -81,11 +71,48 @@ impl Worker {
         self.all_crossings();
         self.clear_egress(index);
         self.settle();
-        self.owned.retain(|own| *own != index);
-        self.order_owned();
-        let mut port = self.ports[index as usize].take()?;
+        let mut port = self.take_out(index)?;
         self.release_addresses(&mut port);
         self.watch.forget(index);
+        Some(port)
+    }
+
+    /// A port is this worker's from now on, as it is.
+    pub(super) fn put_in(&mut self, port: Box<Port>) {
+        let (index, mut refused) = (port.index, None);
+        for (queue, descriptor) in port.link.tx.descriptors().enumerate() {
+            if let Err(error) = self.sleeper.add_descriptor(index, queue, descriptor) {
+                refused = Some(error);
+            }
+        }
+        if let Some(error) = refused {
+            self.note(Event::TapNotPolled { port: index, error });
+        }
+        self.owned.push(index);
+        if port.contract.cut_to.is_some() {
+            self.polled.insert(self.realtime, index);
+            self.realtime += 1;
+        } else if !port.quiet {
+            self.polled.push(index);
+        }
+        if port.egress.active {
+            self.active.push(index);
+        }
+        self.ports[index as usize] = Some(port);
+        self.divide_time();
+    }
+
+    /// A port is not this worker's any more.
+    pub(super) fn take_out(&mut self, index: PortIndex) -> Option<Box<Port>> {
+        let port = self.ports[index as usize].take()?;
+        self.owned.retain(|own| *own != index);
+        self.active.retain(|active| *active != index);
+        if let Some(place) = self.polled.iter().position(|polled| *polled == index) {
+            self.polled.remove(place);
+            self.realtime -= usize::from(place < self.realtime);
+        }
+        self.touched.remove(index);
+        self.divide_time();
         port.link.tx.descriptors().for_each(|descriptor| self.sleeper.remove_descriptor(descriptor));
         Some(port)
     }
@@ -184,11 +211,7 @@ impl Worker {
         self.polled.extend(&self.owned);
         self.polled.sort_by_key(best_effort);
         self.realtime = self.polled.partition_point(|index| !best_effort(index));
-        let party = |index: &PortIndex| {
-            let contract = &ports[usize::from(*index)].as_ref()?.contract;
-            Some(Party { port: *index, weight: contract.weight, realtime: contract.cut_to.is_some() })
-        };
-        self.turns.divide(self.owned.iter().filter_map(party));
+        self.divide_time();
         for index in &self.owned {
             if let Some(port) = &mut self.ports[*index as usize]
                 && std::mem::take(&mut port.quiet)
@@ -196,6 +219,16 @@ impl Worker {
                 port.link.tx.suppress_kicks();
             }
         }
+    }
+
+    /// Own ports share the worker's time.
+    fn divide_time(&mut self) {
+        let ports = &self.ports;
+        let party = |index: &PortIndex| {
+            let contract = &ports[usize::from(*index)].as_ref()?.contract;
+            Some(Party { port: *index, weight: contract.weight, realtime: contract.cut_to.is_some() })
+        };
+        self.turns.divide(self.owned.iter().filter_map(party));
     }
 
     /// Polls the `first` of the best-effort ports first from now on.
@@ -216,9 +249,16 @@ impl Worker {
     /// Takes back one [`pause`](Self::pause).
     pub fn resume(&mut self, index: PortIndex) {
         let now = self.now;
+        self.unpause(index);
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.restart(now);
+        }
+    }
+
+    /// Takes back one [`pause`](Self::pause): what waited meanwhile counts as waiting for this worker.
+    pub(super) fn unpause(&mut self, index: PortIndex) {
         if let Some(port) = &mut self.ports[index as usize] {
             port.pauses -= 1;
-            port.restart(now);
         }
     }
 
@@ -240,6 +280,7 @@ impl Worker {
     pub fn drop_source(&mut self, source: PortIndex) {
         self.all_crossings();
         let now = self.now;
+        self.drop_set_aside(DropReason::SenderReset, |_, frame| frame.get().source == source);
         for own in &self.owned {
             let Some(port) = &mut self.ports[*own as usize] else { continue };
             let fates = &mut self.fates;
@@ -268,6 +309,7 @@ impl Worker {
     /// Drops everything that waits for an own port.
     pub fn clear_egress(&mut self, index: PortIndex) {
         let now = self.now;
+        self.drop_set_aside(DropReason::ReceiverDown, |egress, _| egress == index);
         let Some(port) = &mut self.ports[index as usize] else { return };
         let fates = &mut self.fates;
         port.egress.scheduler.clear(|queued: Queued<_>| {

@@ -10,6 +10,7 @@
 //! ring as the [budget](super::budget) of a loop allows; while the ring is full, the sender's frames wait
 //! in their own ring or pool.
 
+use super::moving::UnderWay;
 use crate::fdb::PortIndex;
 use crate::port::FrameRef;
 use crate::stats::DropReason;
@@ -20,8 +21,8 @@ use std::collections::VecDeque;
 const FRAMES: usize = 1024;
 /// Real-time frames, and requests, that may be. A full ring drops.
 const URGENT: usize = 4096;
-/// Most that one ring holds.
-pub(super) const MOST: usize = if FRAMES > URGENT { FRAMES } else { URGENT };
+/// Most that one ring holds, and that was taken out of it before its turn.
+pub(super) const MOST: usize = 2 * if FRAMES > URGENT { FRAMES } else { URGENT };
 /// Fates that may be on their way back: more than a worker's ports usually have in flight.
 const FATES: usize = 1 << 14;
 
@@ -65,6 +66,13 @@ pub struct Fate {
     pub behind: Option<PortIndex>,
 }
 
+/// How many crossings were sent to another worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sent {
+    urgent: u64,
+    frames: u64,
+}
+
 /// One worker's ends towards another.
 pub struct Peer {
     urgent_out: Producer<Crossing>,
@@ -75,6 +83,11 @@ pub struct Peer {
     fates_in: Consumer<Fate>,
     /// Fates that did not fit: never lost, only late.
     fates_waiting: VecDeque<Fate>,
+    /// What was sent into both rings.
+    sent: Sent,
+    /// What came out of both rings [before its turn](Self::part).
+    urgent_kept: VecDeque<Crossing>,
+    frames_kept: VecDeque<Crossing>,
 }
 
 impl Peer {
@@ -94,6 +107,9 @@ impl Peer {
             fates_out,
             fates_in,
             fates_waiting: VecDeque::new(),
+            sent: Sent::default(),
+            urgent_kept: VecDeque::new(),
+            frames_kept: VecDeque::new(),
         };
         (
             end((urgent_ab, urgent_from_b), (frames_ab, frames_from_b), (fates_ab, fates_from_b)),
@@ -104,11 +120,53 @@ impl Peer {
     /// Sends; `false` where the ring is full.
     #[inline]
     pub fn send(&mut self, crossing: Crossing) -> bool {
-        match crossing {
-            Crossing::Frame { frame, .. } if !frame.get().is_realtime() => self.frames_out.push(crossing),
-            _ => self.urgent_out.push(crossing),
+        let (ring, sent) = match crossing {
+            Crossing::Frame { frame, .. } if !frame.get().is_realtime() => {
+                (&mut self.frames_out, &mut self.sent.frames)
+            }
+            _ => (&mut self.urgent_out, &mut self.sent.urgent),
+        };
+        let fits = ring.push(crossing).is_ok();
+        *sent += u64::from(fits);
+        fits
+    }
+
+    /// How much was sent by now.
+    pub fn sent(&self) -> Sent {
+        self.sent
+    }
+
+    /// Whether the other worker has taken what was `sent` out of its rings.
+    pub fn has_taken(&self, sent: Sent) -> bool {
+        let taken =
+            |ring: &Producer<Crossing>, sent: u64| sent - (ring.buffer().capacity() - ring.slots()) as u64;
+        taken(&self.urgent_out, self.sent.urgent) >= sent.urgent
+            && taken(&self.frames_out, self.sent.frames) >= sent.frames
+    }
+
+    /// Takes the frames to a port out of both rings. The others keep their turn.
+    pub fn part(&mut self, egress: PortIndex, under_way: &mut UnderWay) {
+        let UnderWay { urgent, others } = under_way;
+        let rings = [
+            (&mut self.urgent_in, &mut self.urgent_kept, urgent),
+            (&mut self.frames_in, &mut self.frames_kept, others),
+        ];
+        for (ring, kept, parted) in rings {
+            let came = ring.slots();
+            kept.extend((0..came).map_while(|_| ring.pop().ok()));
+            kept.retain(|crossing| match crossing {
+                Crossing::Frame { egress: to, frame } if *to == egress => {
+                    parted.push_back(*frame);
+                    false
+                }
+                _ => true,
+            });
         }
-        .is_ok()
+    }
+
+    /// Whether anything that was taken out of its ring before its turn waits for that.
+    pub fn keeps_any(&self) -> bool {
+        !self.urgent_kept.is_empty() || !self.frames_kept.is_empty()
     }
 
     /// Whether a best-effort frame can be sent.
@@ -120,13 +178,13 @@ impl Peer {
     /// A real-time frame, or a request, that the other worker sent.
     #[inline]
     pub fn receive_urgent(&mut self) -> Option<Crossing> {
-        self.urgent_in.pop().ok()
+        self.urgent_kept.pop_front().or_else(|| self.urgent_in.pop().ok())
     }
 
     /// A best-effort frame that the other worker sent.
     #[inline]
     pub fn receive(&mut self) -> Option<Crossing> {
-        self.frames_in.pop().ok()
+        self.frames_kept.pop_front().or_else(|| self.frames_in.pop().ok())
     }
 
     /// Sends a frame's fate back.
@@ -158,7 +216,7 @@ impl Peer {
     /// Whether anything waits to be received or sent.
     pub fn is_idle(&self) -> bool {
         let nothing_came = self.urgent_in.is_empty() && self.frames_in.is_empty();
-        nothing_came && self.fates_in.is_empty() && self.fates_waiting.is_empty()
+        nothing_came && !self.keeps_any() && self.fates_in.is_empty() && self.fates_waiting.is_empty()
     }
 }
 

@@ -241,7 +241,7 @@ impl Worker {
         len: usize,
         vid: Option<u16>,
     ) -> Option<usize> {
-        if egress == port.index || self.watch.covers(egress) {
+        if egress == port.index || self.watch.covers(egress) || self.is_arriving(egress) {
             return None;
         }
         let to = self.ports[egress as usize].as_ref()?;
@@ -395,6 +395,7 @@ impl Worker {
         }
         for group in groups[..*group_count].iter().filter(|group| group.frames > 0) {
             let Some(to) = &mut self.ports[group.egress as usize] else { continue };
+            port.talk.note(group.egress, group.bytes, group.frames.into());
             to.stats.rx.frames.add(u64::from(group.frames));
             to.stats.rx.wire_frames.add(u64::from(group.frames));
             to.stats.rx.wire_bytes.add(group.bytes);

@@ -16,6 +16,9 @@ const REALTIME: usize = 64;
 impl Worker {
     /// Queues a frame at an own egress.
     pub(super) fn enqueue(&mut self, egress: PortIndex, reference: FrameRef) {
+        if self.arrival.is_some() && self.set_aside(egress, reference) {
+            return;
+        }
         let now = self.now;
         let frame = reference.get();
         let source = frame.source;

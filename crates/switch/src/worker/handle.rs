@@ -65,6 +65,7 @@ impl Bell {
 /// A running worker, as other threads see it.
 #[derive(Clone)]
 pub struct WorkerHandle {
+    first: Sender<Call>,
     calls: Sender<Call>,
     bell: Arc<Bell>,
     epoll: Arc<OwnedFd>,
@@ -72,6 +73,8 @@ pub struct WorkerHandle {
 
 /// The worker's end.
 pub struct Inbox {
+    /// Calls that go before others.
+    first: Receiver<Call>,
     calls: Receiver<Call>,
     bell: Arc<Bell>,
     epoll: Arc<OwnedFd>,
@@ -79,11 +82,11 @@ pub struct Inbox {
 
 /// A connected pair.
 pub fn mailbox() -> std::io::Result<(WorkerHandle, Inbox)> {
-    let (sender, receiver) = channel();
+    let ((first, first_in), (calls, calls_in)) = (channel(), channel());
     let bell = Arc::new(Bell::new()?);
     let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
-    let inbox = Inbox { calls: receiver, bell: bell.clone(), epoll: epoll.clone() };
-    Ok((WorkerHandle { calls: sender, bell, epoll }, inbox))
+    let inbox = Inbox { first: first_in, calls: calls_in, bell: bell.clone(), epoll: epoll.clone() };
+    Ok((WorkerHandle { first, calls, bell, epoll }, inbox))
 }
 
 impl WorkerHandle {
@@ -113,8 +116,21 @@ impl WorkerHandle {
         answer
     }
 
+    /// Runs `call` on the worker before all other calls, and does not wait for that.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call).
+    pub fn call_first(&self, call: impl FnOnce(&mut Worker) + Send + 'static) {
+        self.first.send(Box::new(call)).expect("the worker runs as long as the process");
+        self.ring();
+    }
+
     fn send(&self, call: Call) {
         self.calls.send(call).expect("the worker runs as long as the process");
+        self.ring();
+    }
+
+    fn ring(&self) {
         self.bell.called.store(true, Ordering::Release);
         self.bell.ring();
     }
@@ -174,7 +190,7 @@ impl Inbox {
         }
         // A read-modify-write: a call sent before it is seen below, one sent after sets the flag again.
         self.bell.called.swap(false, Ordering::AcqRel);
-        let call = self.calls.try_recv().ok();
+        let call = self.first.try_recv().or_else(|_| self.calls.try_recv()).ok();
         if call.is_some() {
             self.bell.called.store(true, Ordering::Release);
         }

@@ -22,8 +22,10 @@
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - [`settle`]: what became of a frame, back at its source
 //! - [`crossing`]: rings between workers
+//! - [`moving`]: a port goes to another worker
 //! - [`quiet`]: ports that have nothing to send cost nothing
 //! - [`sleep`]: notifications and sleep
+//! - [`talk`]: whom ports send how much to
 //! - [`watch`]: whose memory holds the worker up
 //! - [`handover`]: an end with nothing in flight
 //! - [`handle`]: how other threads reach a worker
@@ -46,6 +48,7 @@ pub mod handle;
 pub mod handover;
 mod ingress;
 mod inspect;
+pub mod moving;
 #[cfg(test)]
 mod overload;
 mod quiet;
@@ -53,6 +56,7 @@ mod relief;
 mod send;
 pub mod settle;
 pub mod sleep;
+pub mod talk;
 #[cfg(any(test, feature = "test-clock"))]
 pub mod test_clock;
 #[cfg(test)]
@@ -60,6 +64,7 @@ mod testing;
 mod turns;
 mod watch;
 
+pub(crate) use budget::DROPPED;
 pub use handle::{Inbox, WorkerHandle, mailbox};
 
 use crate::claims::{Claims, Named};
@@ -138,6 +143,10 @@ pub struct Worker {
     /// Egress and source: half the source's ring is in flight, and most of it waits there.
     relief: Vec<(PortIndex, PortIndex, bool)>,
     flood: FloodPool,
+    /// A port that is about to go to another worker.
+    leaving: Option<Box<moving::Leaving>>,
+    /// A port that comes from another one, with what was under way to it.
+    arrival: Option<Box<moving::Arrival>>,
     /// Fates of this loop, not yet settled.
     fates: Vec<Fate>,
     scratch: Scratch,
@@ -150,6 +159,8 @@ pub struct Worker {
     /// What another thread puts in words.
     events: Events,
     stats: &'static WorkerSlot,
+    /// For how long it was busy since [it was asked](Self::work_done), ns.
+    busy: u64,
     /// H: loops longer than this are counted.
     host_latency: u64,
     /// The time, read once a loop and after whatever took long.
@@ -199,6 +210,8 @@ impl Worker {
             active: Vec::with_capacity(VNICS),
             relief: Vec::with_capacity(VNICS),
             flood: FloodPool::new(id),
+            leaving: None,
+            arrival: None,
             fates: Vec::with_capacity(4096),
             scratch: Scratch::default(),
             batch: Some(Box::default()),
@@ -208,6 +221,7 @@ impl Worker {
             troubles,
             events,
             stats,
+            busy: 0,
             host_latency: u64::MAX,
             now: clock(),
             wake: NEVER,
@@ -247,6 +261,9 @@ impl Worker {
             call(self);
             worked = true;
         }
+        if self.leaving.is_some() {
+            worked |= self.try_to_leave();
+        }
         worked |= self.urgent_crossings();
         let mut intake = budget::intake(self.waiting());
         worked |= self.take_in(&mut intake);
@@ -267,6 +284,7 @@ impl Worker {
             let ended = clock();
             self.turns.finish(ended);
             let took = ended.saturating_sub(started);
+            self.busy += took;
             self.stats.loops.add(1);
             self.stats.longest_loop.raise(took);
             if took > self.host_latency {
@@ -282,11 +300,12 @@ impl Worker {
         if self.peers.len() < 2 {
             return self.ingress(budget);
         }
+        let arrived = self.arrival.is_some() && self.take_in_arrived(budget);
         self.peers_first = !self.peers_first;
         let before = self.peers_first && self.crossings(budget);
         let worked = self.ingress(budget);
         let after = !self.peers_first && self.crossings(budget);
-        before | worked | after
+        arrived | before | worked | after
     }
 
     /// Real-time frames and requests of the other workers.
@@ -329,6 +348,9 @@ impl Worker {
     fn crossed(&mut self, crossing: Crossing) {
         match crossing {
             Crossing::Frame { egress, frame } => self.enqueue(egress, frame),
+            Crossing::Relieve { egress, .. } if self.ports[egress as usize].is_none() => {
+                self.pass_on(egress, crossing);
+            }
             Crossing::Relieve { egress, source, oldest } => self.relief.push((egress, source, oldest)),
         }
     }

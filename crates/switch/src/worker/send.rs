@@ -138,6 +138,7 @@ impl Worker {
                 if let Some(deadline) = info.and_then(|info| info.deadline_to(egress)) {
                     frame.deadline = started + deadline;
                 }
+                port.talk.note(egress, frame.wire_bytes.into(), 1);
                 port.in_flight_to[egress as usize] += 1;
                 frame.egress = egress;
                 self.route(egress, reference);

@@ -4,6 +4,7 @@
 use super::Worker;
 use super::crossing::Fate;
 use crate::fdb::PortIndex;
+use crate::port::buffers::BufferIndex;
 use crate::port::{Frame, NEVER, Owner, Port};
 use crate::stats::layout::{MISSES, NOBODY, VnicSlot};
 use crate::stats::{DropReason, MissCause};
@@ -13,11 +14,10 @@ impl Worker {
     pub(super) fn settle(&mut self) -> bool {
         let mut fates = std::mem::take(&mut self.fates);
         let worked = !fates.is_empty();
-        for fate in fates.drain(..) {
-            let worker = fate.frame.get().worker as usize;
-            if worker == self.id as usize {
-                self.settle_own(fate);
-            } else if let Some((peer, _)) = &mut self.peers[worker] {
+        for mut fate in fates.drain(..) {
+            if let Some(worker) = self.settle_here(&mut fate)
+                && let Some((peer, _)) = &mut self.peers[worker]
+            {
                 peer.settle(fate);
                 self.to_ring |= 1 << worker;
             }
@@ -27,30 +27,59 @@ impl Worker {
         worked
     }
 
-    fn settle_own(&mut self, fate: Fate) {
+    /// Settles a frame whose source is here, or tells which worker does. A source may have moved since: then the
+    /// worker that it left passes the fate on.
+    fn settle_here(&mut self, fate: &mut Fate) -> Option<usize> {
         let frame = fate.frame.get();
-        let port = self.ports[frame.source as usize].as_mut();
         if let Owner::Buffer { buffer } = frame.owner {
-            // Its memory is the worker's, so it may outlive its port. A port outside the VLAN is not
-            // meant: nothing is lost where it gets no copy.
-            if let (Some(reason), Some(port)) = (fate.dropped.filter(|why| *why != DropReason::Vlan), port) {
-                port.count_tx_drop(reason);
-            }
-            self.flood.settle(fate.frame, buffer);
-            return;
+            return self.settle_copy(fate, buffer);
         }
-        let Some(port) = port else {
-            debug_assert!(false, "a frame outlived its port");
-            return;
+        let Some(port) = self.ports[frame.source as usize].as_mut() else {
+            return self.settle_elsewhere(fate);
         };
         let in_flight = &mut port.in_flight_to[fate.egress as usize];
         *in_flight = in_flight.saturating_sub(1);
         port.relieving = NEVER;
         self.touched.insert(frame.source);
-        account(port, frame, &fate);
+        account(port, frame, fate);
         let (source, began) = (frame.source, self.watch.begin(frame.source));
         port.link.tx.give_back(fate.frame);
         self.watch.end(source, began);
+        None
+    }
+
+    /// A flooded copy: counted where its source is, then given back to the pool of the worker that made it, where it
+    /// may outlive its port.
+    fn settle_copy(&mut self, fate: &mut Fate, buffer: BufferIndex) -> Option<usize> {
+        let frame = fate.frame.get();
+        // A port outside the VLAN is not meant: nothing is lost where it gets no copy.
+        let dropped = fate.dropped.take().filter(|why| *why != DropReason::Vlan);
+        if let Some(reason) = dropped {
+            if let Some(port) = &self.ports[frame.source as usize] {
+                port.count_tx_drop(reason);
+            } else if self.infos[frame.source as usize].is_some() {
+                fate.dropped = dropped;
+                return self.settle_elsewhere(fate);
+            }
+        }
+        if frame.worker != self.id {
+            return Some(usize::from(frame.worker));
+        }
+        self.flood.settle(fate.frame, buffer);
+        None
+    }
+
+    /// The worker of a frame's source, which is not here.
+    #[inline(never)]
+    fn settle_elsewhere(&mut self, fate: &Fate) -> Option<usize> {
+        let frame = fate.frame.get();
+        let worker = self.infos[frame.source as usize].as_ref().map_or(frame.worker, |info| info.worker);
+        if worker != self.id {
+            return Some(usize::from(worker));
+        }
+        let kept = self.keep_fate(*fate);
+        debug_assert!(kept, "a frame outlived its port");
+        None
     }
 }
 

@@ -91,6 +91,7 @@ fn be_switch(role: &str) {
         realtime_priority: None,
         replace: false,
         guest_memory: tidegate_switch::quota::PORT_MEMORY,
+        fixed: true,
         user: None,
         confined: role != "open",
     };

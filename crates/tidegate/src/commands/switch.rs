@@ -24,6 +24,9 @@ pub struct Args {
     /// CPUs to pin the workers to, in their order, such as 2,3 or 4-7; not pinned where absent
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
+    /// Whether vNICs that talk with each other are brought onto one worker
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t)]
+    placement: Placement,
     /// Run the workers under SCHED_FIFO at this priority, 1 to 99 (needs CAP_SYS_NICE)
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u8).range(1..=99))]
     fifo_priority: Option<u8>,
@@ -42,6 +45,16 @@ pub struct Args {
     /// Return when it has the place, and leave it running: for ExecReload= of a systemd unit
     #[arg(long, requires = "replace")]
     detach: bool,
+}
+
+/// Which worker carries a vNIC's traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Placement {
+    /// vNICs that talk with each other are brought onto one worker
+    #[default]
+    Auto,
+    /// Each stays at the worker that had the fewest when it was made
+    Fixed,
 }
 
 /// CPU numbers as in `2,3` or `4-7`, the form of cpuset(7).
@@ -102,6 +115,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         confined: !args.no_confinement,
         replace: args.replace,
         guest_memory: args.guest_memory << 30,
+        fixed: args.placement == Placement::Fixed,
     };
     // It gives up rights that threads would keep.
     tidegate_log::hold();

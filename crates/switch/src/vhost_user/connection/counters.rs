@@ -103,8 +103,12 @@ impl Connection<'_> {
     /// First the worker listens to what is empty still, then it is filled: what takes long of that is not the worker's.
     fn hear(&mut self, message: &str, index: u16, kick: &Kick) -> Result<()> {
         self.control.listen(kick).map_err(|why| format!("{message}: queue {index}: {why}"))?;
-        let tried = kick.clone();
-        self.try_out(message, Object::Kick, move || tried.hear())
+        self.try_kick(message, kick.clone())
+    }
+
+    /// Lets a kick hear its driver, who may make that take long.
+    pub(super) fn try_kick(&self, message: &str, kick: Kick) -> Result<()> {
+        self.try_out(message, Object::Kick, move || kick.hear())
     }
 
     /// Ends listening to a kick that no queue has any more. Its epoll takes long to close.

@@ -20,6 +20,7 @@ mod counters;
 mod features;
 mod inflight;
 mod memory;
+mod moving;
 mod restore;
 mod vrings;
 

@@ -8,6 +8,7 @@ use crate::vhost_user::kick::Kick;
 use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{PortControl, VringSetup};
 use crate::virtio::{Chain, DirtyLog, Features, GuestMemory, Queue as Ring, RingLayout, SpanWriter};
+use crate::worker::moving::{Moved, Outcome};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tidegate_contract::Mac;
@@ -189,6 +190,15 @@ impl PortControl for Arc<Mutex<Device>> {
     fn listen(&mut self, _: &Kick) -> Result<(), String> {
         self.lock().unwrap().listened += 1;
         Ok(())
+    }
+
+    fn listen_at(&mut self, _: usize, kick: &Kick) -> Result<(), String> {
+        self.listen(kick)
+    }
+
+    fn move_to(&mut self, worker: usize, kicks: Vec<(u16, Kick)>) -> Outcome {
+        self.lock().unwrap().events.push(format!("move to {worker} with {} kicks", kicks.len()));
+        Ok(Moved { sending: 0, receiving: 0 })
     }
 
     fn forget(&mut self, _: &Kick) {

@@ -1,0 +1,142 @@
+//! Moving ports to other workers.
+//!
+//! ```text
+//!  move_port ─┬ tap ────────────────────────────────────────────────────────────────────────┬▶ relocate ─▶ workers
+//!             └ vhost-user ─▶ its thread, between two messages: kicks for the new worker ───┘
+//! ```
+//!
+//! A port moves under the table's lock, so nothing changes it meanwhile but its own thread, which moves it.
+
+use super::Switch;
+use super::table::{End, Entry, Table};
+use crate::fdb::PortIndex;
+use crate::vhost_user::kick::Kick;
+use crate::worker::clock;
+use crate::worker::moving::{self, Moved, Outcome};
+use std::sync::mpsc::channel;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a port without anything to do with deadlines may be left alone until others have taken what it sent: as long as a
+/// frame waits for a worker that is behind.
+const PATIENCE: u64 = 10_000_000;
+/// How long is waited for the end of the move before.
+const SETTLE: Duration = Duration::from_millis(20);
+/// How long is waited for a port's thread: a message of its front end may be at work.
+const THREAD: Duration = Duration::from_secs(5);
+/// Steps of a move, each of which takes one loop of a worker at most, that have to fit into H.
+const STEPS: u64 = 4;
+
+impl Switch {
+    /// Moves a port to another worker while it runs. No frame is lost.
+    ///
+    /// # Errors
+    /// Why it stays where it is. A port that has to do with deadlines stays where that would take longer than H.
+    pub fn move_port(&self, name: &str, worker: usize) -> Outcome {
+        if worker >= self.workers.len() {
+            return Err(format!("there is no worker {worker}, of {}", self.workers.len()));
+        }
+        let table = self.lock();
+        let entry = table.entries.get(name).ok_or_else(|| format!("{name} is not a port"))?;
+        let index = entry.index;
+        match &entry.end {
+            End::Tap { .. } => {
+                drop(table);
+                self.relocate(index, worker, Vec::new())
+            }
+            End::Vhost { thread, .. } => {
+                let outcome = thread.move_to(worker);
+                drop(table);
+                let late = |_| format!("{name}: its thread is busy with its front end");
+                outcome.recv_timeout(THREAD).map_err(late)?
+            }
+        }
+    }
+
+    /// Moves a port whose queues' drivers kick the new worker by `kicks`. Called by the port's thread, where there is one.
+    pub(super) fn relocate(&self, index: PortIndex, worker: usize, kicks: Vec<(u16, Kick)>) -> Outcome {
+        let mut table = self.lock();
+        let host_latency = table.host.host_latency.get();
+        let Some(entry) = table.entries.values().find(|entry| entry.index == index) else {
+            return Err("it is being removed".into());
+        };
+        let (name, from) = (entry.vnic.name.clone(), entry.worker);
+        if from == worker {
+            return Ok(Moved { sending: 0, receiving: 0 });
+        }
+        let urgent = has_deadlines(&table, entry);
+        let _still = self.nothing_moves();
+        self.settled()?;
+        let patience = match urgent {
+            true => self.rehearse(host_latency / STEPS).map(|()| host_latency / 2)?,
+            false => PATIENCE,
+        };
+        let outcome = moving::begin(&self.workers, index, (from, worker), kicks, patience);
+        let moved = outcome.recv().expect("the workers run as long as the process")?;
+        if let Some(entry) = table.entries.get_mut(&name) {
+            entry.worker = worker;
+            if let Some(published) = &mut entry.published {
+                published.worker = worker as u16;
+            }
+        }
+        if urgent && moved.sending.max(moved.receiving) > host_latency {
+            tracing::warn!(
+                vnic = name,
+                sending_us = moved.sending / 1000,
+                receiving_us = moved.receiving / 1000,
+                "moving it to worker {worker} took longer than host-latency"
+            );
+        }
+        tracing::debug!(vnic = name, from, to = worker, ?moved, "port moved");
+        Ok(moved)
+    }
+
+    /// Held while a port moves, and by those who have to find every frame of a port.
+    pub(super) fn nothing_moves(&self) -> MutexGuard<'_, ()> {
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until every worker is done with the move before.
+    fn settled(&self) -> Result<(), String> {
+        let end = Instant::now() + SETTLE;
+        while !self.workers.iter().all(|worker| worker.call(|worker| worker.is_settled())) {
+            if Instant::now() > end {
+                return Err(
+                    "a worker is still taking in what was under way to the last port that moved".into()
+                );
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+
+    /// Whether all workers come to calls within `most` ns. The first round wakes those that sleep.
+    fn rehearse(&self, most: u64) -> Result<(), String> {
+        let mut slowest = 0;
+        for _ in 0..2 {
+            let (answer, answers) = channel();
+            let asked = clock();
+            for worker in self.workers.iter() {
+                let answer = answer.clone();
+                worker.call_first(move |_| answer.send(clock()).unwrap_or(()));
+            }
+            drop(answer);
+            slowest = answers.iter().map(|at| at.saturating_sub(asked)).max().unwrap_or(0);
+        }
+        if slowest > most {
+            return Err(format!(
+                "a worker came to a call after {} us: a vNIC with a deadline would be left alone for longer than \
+                 host-latency",
+                slowest / 1000
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a port sends, or receives, frames with a deadline.
+fn has_deadlines(table: &Table, entry: &Entry) -> bool {
+    let sends = |entry: &Entry| entry.vnic.deadline.is_some();
+    let receives = |other: &Entry| sends(other) && other.vnic.to.contains(&entry.vnic.name);
+    sends(entry) || table.entries.values().any(receives)
+}

@@ -1,0 +1,111 @@
+//! Which worker has which vNIC, decided from what they send each other. Pure.
+//!
+//! ```text
+//!  each second: what each worker did, who sent whom how much
+//!       └─▶ loads, smoothed ─▶ Places::next: a step ─▶ the same one PATIENCE times? ─▶ moves
+//! ```
+//!
+//! - [`plan`]: the step that the loads ask for
+
+pub mod plan;
+#[cfg(test)]
+mod tests;
+
+use crate::fdb::PortIndex;
+use plan::{Place, Places, Step, WHOLE};
+use std::collections::BTreeMap;
+
+/// For how many looks a step has to be the one to take, until it is taken.
+const PATIENCE: u32 = 3;
+/// For how many looks a vNIC stays where it is that was moved, or could not be.
+const REST: u32 = 10;
+
+/// What was seen since the look before.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// How long that was, ns.
+    pub time: u64,
+    /// For how long each worker was busy, ns.
+    pub busy: Vec<u64>,
+    /// Each vNIC's worker, and what it may add to one loop there in the worst case if it has a deadline.
+    pub vnics: BTreeMap<PortIndex, (usize, u64)>,
+    /// Who sent whom how much, as [cost](crate::worker::talk::Said).
+    pub talk: Vec<(PortIndex, PortIndex, u64)>,
+}
+
+/// Remembers what it saw before.
+#[derive(Debug, Default)]
+pub struct Placer {
+    talk: BTreeMap<(PortIndex, PortIndex), u64>,
+    /// For how many looks vNICs stay.
+    resting: BTreeMap<PortIndex, u32>,
+    wish: Option<(Step, u32)>,
+}
+
+impl Placer {
+    /// Looks once more; the step that is to be taken now.
+    pub fn look(&mut self, seen: &Seen) -> Option<Step> {
+        self.resting.retain(|_, left| {
+            *left -= 1;
+            *left > 0
+        });
+        let step = self.places(seen).next();
+        let patient = match (self.wish.take(), &step) {
+            (Some((before, times)), Some(step)) if before == *step => times + 1,
+            _ => 1,
+        };
+        let step = step?;
+        if patient < PATIENCE {
+            self.wish = Some((step, patient));
+            return None;
+        }
+        step.moves.iter().for_each(|(port, _)| self.rest(*port));
+        Some(step)
+    }
+
+    /// A vNIC stays for a while.
+    pub fn rest(&mut self, port: PortIndex) {
+        self.resting.insert(port, REST);
+    }
+
+    /// All as it is, averaged with what was.
+    fn places(&mut self, seen: &Seen) -> Places {
+        let worker = |port: &PortIndex| seen.vnics.get(port).map(|(worker, _)| *worker);
+        let mut pairs: BTreeMap<(PortIndex, PortIndex), u64> = BTreeMap::new();
+        let mut sum = 0;
+        for (from, to, cost) in &seen.talk {
+            if let (Some(here), Some(there)) = (worker(from), worker(to))
+                && from != to
+            {
+                *pairs.entry((*from.min(to), *from.max(to))).or_default() += cost;
+                // As the plan counts: what crosses costs both workers.
+                sum += if here == there { *cost } else { 2 * cost };
+            }
+        }
+        let busy: u64 = seen.busy.iter().sum();
+        let part = |cost: u64| {
+            let time = u128::from(busy) * u128::from(cost) / u128::from(sum.max(1));
+            (time * u128::from(WHOLE) / u128::from(seen.time.max(1))) as u64
+        };
+        smooth(&mut self.talk, pairs.iter().map(|(pair, cost)| (*pair, part(*cost))).collect());
+        let place = |(port, (worker, realtime)): (&PortIndex, &(usize, u64))| {
+            let fixed = self.resting.contains_key(port);
+            (*port, Place { worker: *worker, realtime: *realtime, fixed })
+        };
+        Places {
+            workers: seen.busy.len(),
+            vnics: seen.vnics.iter().map(place).collect(),
+            talk: self.talk.clone(),
+        }
+    }
+}
+
+/// For each what it is now, or the mean with what it was where that is less: what ends counts no more at once.
+fn smooth<K: Ord>(before: &mut BTreeMap<K, u64>, now: BTreeMap<K, u64>) {
+    let was = std::mem::take(before);
+    let mean = |(key, value): (K, u64)| {
+        let was = was.get(&key).copied().unwrap_or(0);
+        (key, value.min(value.midpoint(was)))
+    };
+    before.extend(now.into_iter().map(mean));
+}

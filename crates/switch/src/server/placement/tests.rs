@@ -1,0 +1,156 @@
+use super::plan::*;
+use super::*;
+use proptest::prelude::*;
+
+/// vNICs 0, 1, .. at these workers, and pairs that talk.
+fn places(workers: usize, at: &[usize], talk: &[(PortIndex, PortIndex, u64)]) -> Places {
+    let place = |worker: &usize| Place { worker: *worker, realtime: 0, fixed: false };
+    Places {
+        workers,
+        vnics: (0..).zip(at.iter().map(place)).collect(),
+        talk: talk.iter().map(|(a, b, talk)| ((*a, *b), *talk)).collect(),
+    }
+}
+
+fn settle(places: &mut Places) -> Vec<Step> {
+    let mut steps = Vec::new();
+    while let Some(step) = places.next() {
+        places.take(&step);
+        steps.push(step);
+        assert!(steps.len() < 10_000, "no end: {:?}", &steps[..20]);
+    }
+    steps
+}
+
+fn workers(places: &Places) -> Vec<usize> {
+    places.vnics.values().map(|vnic| vnic.worker).collect()
+}
+
+#[test]
+fn pairs_that_alternate_come_together_and_both_workers_stay_busy() {
+    let talk = WHOLE / 2;
+    let mut places = places(2, &[0, 1, 0, 1], &[(0, 1, talk), (2, 3, talk)]);
+    assert_eq!(places.loads(), [WHOLE, WHOLE]);
+    let steps = settle(&mut places);
+    assert_eq!((places.crossing(), places.loads()), (0, vec![talk, talk]));
+    assert_eq!(steps.len(), 2, "{steps:?}");
+}
+
+#[test]
+fn eight_pairs_on_four_workers_come_together_and_are_shared_out() {
+    let at: Vec<_> = (0..16).map(|n| n % 4).collect();
+    let talk: Vec<_> = (0..8).map(|pair| (2 * pair, 2 * pair + 1, WHOLE / 4)).collect();
+    let mut places = places(4, &at, &talk);
+    settle(&mut places);
+    assert_eq!((places.crossing(), places.loads()), (0, vec![WHOLE / 2; 4]));
+}
+
+#[test]
+fn what_one_worker_carries_easily_is_at_one_worker() {
+    let talk: Vec<_> = (1..8).map(|client| (0, client, 30_000)).collect();
+    let at: Vec<_> = (0..8).map(|n| n % 2).collect();
+    let mut places = places(2, &at, &talk);
+    settle(&mut places);
+    assert_eq!(places.crossing(), 0, "{places:?}");
+}
+
+#[test]
+fn deadlines_outrank_what_talks_together() {
+    let mut places = places(2, &[0, 0, 0], &[(0, 1, 80_000), (1, 2, 80_000)]);
+    for port in [0, 1] {
+        places.vnics.get_mut(&port).unwrap().realtime = 8_000;
+    }
+    let steps = settle(&mut places);
+    assert_eq!(steps[0].why, Why::Deadlines);
+    assert_eq!(places.worst_loops(), [8_000, 8_000], "{:?}", workers(&places));
+    assert!(steps[1..].iter().all(|step| step.why != Why::Deadlines), "{steps:?}");
+}
+
+#[test]
+fn a_step_is_taken_when_it_was_the_one_for_a_while() {
+    let mut placer = Placer::default();
+    let mut seen = Seen {
+        time: 1_000_000_000,
+        busy: vec![400_000_000; 2],
+        vnics: [(0, (0, 0)), (1, (1, 0))].into(),
+        talk: vec![(0, 1, 1_000_000), (1, 0, 1_000)],
+    };
+    // A burst now and then moves nothing.
+    let quiet = Seen { talk: vec![(0, 1, 1)], busy: vec![1_000; 2], ..seen.clone() };
+    for n in 0..40 {
+        assert_eq!(placer.look(if n % 10 == 0 { &seen } else { &quiet }), None, "{n}");
+    }
+    let step = (0..2 * PATIENCE).find_map(|_| placer.look(&seen)).expect("they talk");
+    assert_eq!((step.moves.len(), step.why), (1, Why::Together));
+    let (port, to) = step.moves[0];
+    seen.vnics.get_mut(&port).unwrap().0 = to;
+    seen.busy[1 - to] = 0;
+    assert!((0..100).all(|_| placer.look(&seen).is_none()));
+    // What could not be moved is left in peace for a while.
+    seen.vnics.get_mut(&port).unwrap().0 = 1 - to;
+    seen.busy = vec![400_000_000; 2];
+    placer.rest(0);
+    placer.rest(1);
+    let looks = (1..100).find(|_| placer.look(&seen).is_some());
+    assert!(looks.is_some_and(|looks| looks >= REST), "{looks:?}");
+}
+
+fn any_places() -> impl Strategy<Value = Places> {
+    (2usize..6, 1u16..24).prop_flat_map(|(workers, count)| {
+        let vnic = (0..workers, prop::option::weighted(0.2, 1_000u64..20_000), prop::bool::weighted(0.1));
+        let vnics = prop::collection::vec(vnic, usize::from(count));
+        let talk = prop::collection::btree_map((0..count, 0..count), 0u64..300_000, 0..40);
+        (Just(workers), vnics, talk).prop_map(|(workers, vnics, talk)| Places {
+            workers,
+            vnics: (0..)
+                .zip(vnics)
+                .map(|(port, (worker, realtime, fixed))| {
+                    (port, Place { worker, realtime: realtime.unwrap_or(0), fixed })
+                })
+                .collect(),
+            talk: talk.into_iter().filter(|((a, b), _)| a < b).collect(),
+        })
+    })
+}
+
+proptest! {
+    /// A load that does not change comes to rest, and each step on the way is one that may be taken.
+    #[test]
+    fn every_load_comes_to_rest(mut places in any_places()) {
+        let mut steps = 0;
+        while let Some(step) = places.next() {
+            let before = places.clone();
+            places.take(&step);
+            steps += 1;
+            prop_assert!(steps < 200, "no end: {step:?}");
+            prop_assert!(step.moves.len() <= TOGETHER);
+            for (port, to) in &step.moves {
+                prop_assert!(!before.vnics[port].fixed && before.vnics[port].worker != *to);
+            }
+            let longest = |places: &Places| places.worst_loops().into_iter().max().unwrap();
+            let busiest = |places: &Places| places.loads().into_iter().max().unwrap();
+            match step.why {
+                Why::Deadlines => prop_assert!(longest(&places) <= longest(&before)),
+                Why::Together => prop_assert!(places.crossing() + WORTH <= before.crossing()),
+                Why::Balance => prop_assert!(places.crossing() <= before.crossing()),
+            }
+            if step.why != Why::Deadlines {
+                prop_assert!(longest(&places) <= longest(&before), "{step:?}");
+                prop_assert!(busiest(&places) <= busiest(&before).max(HALF), "{step:?}");
+            }
+        }
+        // At rest no group that may move would make the busiest worker much less busy.
+        let (loads, crossing) = (places.loads(), places.crossing());
+        let busiest = *loads.iter().max().unwrap();
+        let idlest = loads.iter().position(|load| Some(load) == loads.iter().min()).unwrap();
+        for (port, vnic) in &places.vnics {
+            if vnic.fixed || vnic.realtime > 0 || loads[vnic.worker] < busiest.max(HALF + 1) {
+                continue;
+            }
+            let mut moved = places.clone();
+            moved.take(&Step { moves: vec![(*port, idlest)], why: Why::Balance });
+            let after = moved.loads()[vnic.worker].max(moved.loads()[idlest]);
+            prop_assert!(moved.crossing() > crossing || after + 2 * WORTH > busiest, "{port} could go to {idlest}");
+        }
+    }
+}

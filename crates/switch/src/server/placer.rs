@@ -1,0 +1,99 @@
+//! The thread that moves ports to where they are best: together with those they talk with, deadlines first.
+//!
+//! ```text
+//!  each second: workers' work ─▶ placement (pure) ─▶ a step ─▶ its ports move, one after the other
+//! ```
+
+use super::Switch;
+use super::placement::plan::Step;
+use super::placement::{Placer, Seen};
+use super::table::Table;
+use crate::fdb::PortIndex;
+use crate::worker::clock;
+use crate::worker::talk::most_said;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often it looks.
+const PAUSE: Duration = Duration::from_secs(1);
+/// What frames of a vNIC with a deadline may cost a loop beside its burst: those that are dropped.
+const DROPPED: u64 = crate::worker::DROPPED as u64;
+
+/// Starts it; where there is one worker there is nothing to do.
+///
+/// # Errors
+/// No thread.
+pub fn spawn(switch: &Arc<Switch>) -> io::Result<()> {
+    if switch.workers.len() < 2 {
+        return Ok(());
+    }
+    let switch = switch.clone();
+    let look = move || {
+        let (mut placer, mut looked, mut loops) = (Placer::default(), clock(), 0);
+        loop {
+            std::thread::sleep(PAUSE);
+            let now = switch.loops();
+            // To ask a worker is one loop of it.
+            if now.saturating_sub(std::mem::replace(&mut loops, now)) > 2 * switch.workers.len() as u64 {
+                switch.place(&mut placer, &mut looked);
+                loops = switch.loops();
+            }
+        }
+    };
+    std::thread::Builder::new().name("placer".into()).spawn(look).map(drop)
+}
+
+impl Switch {
+    /// Loops of all workers that found work.
+    fn loops(&self) -> u64 {
+        self.region.layout().workers.iter().map(|worker| worker.loops.get()).sum()
+    }
+
+    /// Looks once, and moves what is to be moved. `looked` is when that was done last, ns.
+    pub fn place(&self, placer: &mut Placer, looked: &mut u64) {
+        let seen = self.seen(looked);
+        let Some(Step { moves, why }) = placer.look(&seen) else { return };
+        for (port, worker) in moves {
+            let name =
+                self.lock().entries.values().find(|entry| entry.index == port).map(|e| e.vnic.name.clone());
+            let Some(name) = name else { continue };
+            match self.move_port(&name, worker) {
+                Ok(moved) => tracing::info!(
+                    vnic = name,
+                    worker,
+                    ?why,
+                    paused_us = moved.sending.max(moved.receiving) / 1000,
+                    "vNIC moved to another worker"
+                ),
+                // It is tried again after a while.
+                Err(reason) => tracing::debug!(vnic = name, worker, reason, "vNIC not moved"),
+            }
+        }
+    }
+
+    fn seen(&self, looked: &mut u64) -> Seen {
+        let vnics = vnics(&self.lock());
+        let now = clock();
+        let time = now.saturating_sub(std::mem::replace(looked, now));
+        let mut seen = Seen { time, vnics, ..Seen::default() };
+        for worker in self.workers.iter() {
+            let room = Vec::with_capacity(most_said(seen.vnics.len()));
+            let work = worker.call(move |worker| worker.work_done(room));
+            seen.busy.push(work.busy);
+            seen.talk.extend(work.said);
+        }
+        seen
+    }
+}
+
+/// Where each vNIC is, and what it may add to a loop in the worst case if it has a deadline.
+fn vnics(table: &Table) -> BTreeMap<PortIndex, (usize, u64)> {
+    let entries = table.entries.values().map(|entry| {
+        let deadline = entry.vnic.deadline.filter(|_| entry.suspended().is_none());
+        let burst = entry.vnic.tx.burst.map_or(0, |burst| burst.get());
+        (entry.index, (entry.worker, deadline.map_or(0, |_| burst + DROPPED)))
+    });
+    entries.collect()
+}
