@@ -158,6 +158,7 @@ impl ObservedVnic {
             suspended: None,
             broken: None,
             last_error: None,
+            worker: None,
             refused_connections: 0,
             thrown_out: BTreeMap::new(),
             held: Held::default(),
@@ -210,6 +211,8 @@ pub struct ObservedVnic {
     pub broken: Option<String>,
     /// Why the last front end was disconnected.
     pub last_error: Option<String>,
+    /// The worker of the switch that carries its traffic; none at other places.
+    pub worker: Option<usize>,
     /// Front ends refused because one was connected already.
     pub refused_connections: u64,
     /// Front ends disconnected for what they did, by reason.

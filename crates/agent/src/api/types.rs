@@ -198,6 +198,9 @@ pub struct VnicView {
     /// Why the last front end was disconnected, where one was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
+    /// The worker of the switch that carries its traffic; absent at other places.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<usize>,
     /// Front ends refused because one was connected already.
     #[serde(default)]
     pub refused_connections: u64,

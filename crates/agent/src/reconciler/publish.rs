@@ -98,6 +98,7 @@ impl Reconciler {
             deadline_suspended,
             connection: there.filter(|t| t.present).map(|t| t.connection),
             last_error: there.and_then(|t| t.last_error.clone()),
+            worker: there.and_then(|t| t.worker),
             refused_connections: there.map_or(0, |t| t.refused_connections),
             thrown_out: there.map(|t| t.thrown_out.clone()).unwrap_or_default(),
             held: there.map(|t| t.held.clone()).unwrap_or_default(),

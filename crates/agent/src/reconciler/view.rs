@@ -105,6 +105,7 @@ pub fn refused(name: String, by: RefusedBy, contract: Option<Vnic>, place: Strin
         deadline_suspended: of_it.and_then(|c| c.deadline).map(|_| "its contract is refused".into()),
         connection: None,
         last_error: None,
+        worker: None,
         refused_connections: 0,
         thrown_out: BTreeMap::new(),
         held: Default::default(),

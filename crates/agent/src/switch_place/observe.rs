@@ -192,6 +192,7 @@ impl SwitchPlace {
             connection: port.connection,
             broken,
             last_error: port.last_error,
+            worker: Some(port.worker),
             refused_connections: port.refused_connections,
             pending: None,
             suspended: port.deadline_suspended,

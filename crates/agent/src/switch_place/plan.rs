@@ -285,6 +285,7 @@ mod tests {
                     suspended: None,
                     broken: (broken && present).then(|| "its socket is gone".into()),
                     last_error: None,
+                    worker: None,
                     refused_connections: 0,
                     thrown_out: BTreeMap::new(),
                     held: Default::default(),

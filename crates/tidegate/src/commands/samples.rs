@@ -18,6 +18,7 @@ pub fn voice() -> VnicView {
         json!({
             "owner": "file:/etc/tidegate/voice.toml",
             "connection": "up",
+            "worker": 1,
             "tx_rate_bps": 1_600_000, "rx_rate_bps": 0,
             "stats": {
                 "name": "voice", "index": 0,

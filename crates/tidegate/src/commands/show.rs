@@ -166,6 +166,9 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
         ),
         ("weight", weight.to_string()),
     ];
+    if let Some(worker) = view.worker {
+        facts.insert(2, ("worker", worker.to_string()));
+    }
     if let Some(deadline) = deadline {
         let promised = match &view.deadline_suspended {
             Some(why) => format!("{deadline}, not promised right now: {why}"),
@@ -370,6 +373,7 @@ rx.bytes  unknown  nobody
 voice
   attach      vhost-user /run/tidegate/vm/voice.sock
   connection  up
+  worker      1
   contract    in force, from /etc/tidegate/voice.toml
   mac         52:54:00:00:00:01
   segment     42
