@@ -11,25 +11,16 @@ use crate::stats::DropReason;
 use crate::virtio::{Chain, DirtyLog, MAX_SPANS, Span, SpanWriter};
 
 impl Rx {
-    /// The enabled queue that frames of a flow go to.
-    #[inline]
-    fn queue_for(&mut self, frame: &Frame) -> Option<&mut Ring> {
-        let number = frame.flow as usize % self.enabled.len().max(1);
-        let queue = *self.enabled.get(number)?;
-        self.rings.get_mut(usize::from(queue))?.as_mut()
-    }
-
     #[inline]
     pub(in crate::link) fn room(&mut self, frame: &Frame) -> Option<u16> {
-        self.queue_for(frame)?.queue.available().ok()
+        ring_for(&mut self.rings, &self.enabled, frame)?.queue.available().ok()
     }
 
     pub(in crate::link) fn post(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
         let receiver = self.receiver;
-        let number = frame.flow as usize % self.enabled.len().max(1);
-        let ring =
-            self.enabled.get(number).and_then(|queue| self.rings.get_mut(usize::from(*queue))?.as_mut());
-        let Some(ring) = ring else { return Posted::Dropped(DropReason::ReceiverDown) };
+        let Some(ring) = ring_for(&mut self.rings, &self.enabled, frame) else {
+            return Posted::Dropped(DropReason::ReceiverDown);
+        };
         if ring.queue.pending() < 8
             && let Err(error) = ring.queue.available()
         {
@@ -81,6 +72,13 @@ impl Rx {
     pub fn is_logged(&self) -> bool {
         self.log.is_some()
     }
+}
+
+/// The enabled ring that frames of a flow go to.
+#[inline]
+fn ring_for<'a>(rings: &'a mut [Option<Ring>], enabled: &[u16], frame: &Frame) -> Option<&'a mut Ring> {
+    let queue = *enabled.get(frame.flow as usize % enabled.len().max(1))?;
+    rings.get_mut(usize::from(queue))?.as_mut()
 }
 
 /// Where a frame is written.

@@ -1,16 +1,18 @@
 //! The direct way: plain frames that meet no contention go from ring to ring, a batch at a time and
-//! without a queue. The checks and the accounts are those of the general path.
+//! without a queue. The checks and the accounts are those of the queued way.
 //!
 //! ```text
 //!  tx ring ─▶ one buffer each ─▶ heads copied ─▶ parse, policy, FDB ─▶ room? ─▶ tokens? ─▶ rx rings
 //!     ▲                              │                                   │         │
-//!     └── put back, for the general ─┴── anything unusual ───────────────┴─ no ────┘
+//!     └── put back, to be queued ────┴── anything unusual ───────────────┴─ no ────┘
 //! ```
 //!
 //! A frame is plain if it is one buffer with the headers of IP over Ethernet and asks for no more
 //! than the receiver takes as it is. It meets no contention if nothing waits at its egress, the
 //! egress has tokens, and the receiver a buffer that it fits into. Frames to another worker, to
-//! a tap or to a guest that migrates take the general path, as do those of ports that are watched.
+//! a tap or to a guest that migrates take the queued way, as do those of ports that are watched.
+
+mod copy;
 
 use super::budget::DIRECT;
 use super::inspect::flow_hash;
@@ -26,11 +28,9 @@ use crate::frame::{clear_realtime_marks, parse};
 use crate::link::{Receiver, Rx, vhost};
 use crate::port::{NEVER, Port};
 use crate::virtio::Single;
+use copy::{HEAD, read, write};
 use tidegate_contract::Discipline;
 
-/// Bytes of a frame that are copied and decided on: fewer than in the general path, where a frame
-/// whose headers are longer goes.
-const HEAD: usize = 128;
 /// Shortest frame taken: Ethernet and a whole IPv4 header, and long enough to be copied in two halves.
 const SHORTEST: usize = 34;
 /// The queue of a receiver that has one.
@@ -297,7 +297,7 @@ impl Worker {
             let Some(to) = &mut self.ports[group.egress as usize] else { return 0 };
             let Some(ring) = rx_ring(&mut to.link.rx, group.queue) else { return 0 };
             let wanted = usize::from(group.frames);
-            // An index that lies is for the general path to find.
+            // An index that lies is for the queued way to find.
             if usize::from(ring.queue.pending()) < wanted && ring.queue.available().is_err() {
                 return 0;
             }
@@ -511,78 +511,4 @@ fn conform(port: &mut Port, batch: &mut Batch, count: usize, arrival: u64, now: 
         }
     }
     count
-}
-
-/// Copies the virtio header, and the frame's first `head_len` bytes into `head`.
-///
-/// # Safety
-/// `header_len + head_len` bytes at `from` are mapped.
-#[inline(always)]
-unsafe fn read(
-    from: *const u8,
-    header_len: usize,
-    head: &mut [u8; HEAD],
-    head_len: usize,
-) -> [u8; VnetHdr::LEN] {
-    let mut vnet = [0u8; VnetHdr::LEN];
-    // SAFETY: mapped by contract; constant lengths, so that each copy is a few moves.
-    unsafe {
-        if header_len == VnetHdr::LEN {
-            std::ptr::copy_nonoverlapping(from, vnet.as_mut_ptr(), VnetHdr::LEN);
-        } else {
-            std::ptr::copy_nonoverlapping(from, vnet.as_mut_ptr(), VnetHdr::LEGACY_LEN);
-        }
-        copy_head(from.wrapping_add(header_len), head.as_mut_ptr(), head_len);
-    }
-    vnet
-}
-
-/// Writes the virtio header and a frame: its head from our copy, the rest from `from`, where the frame begins.
-///
-/// # Safety
-/// `len` bytes at `from` are readable, `header_len + len` bytes at `to` writable.
-#[inline(always)]
-unsafe fn write(
-    to: *mut u8,
-    header_len: usize,
-    vnet: &[u8; VnetHdr::LEN],
-    head: &[u8; HEAD],
-    from: *const u8,
-    len: usize,
-) {
-    // SAFETY: writable by contract. A guest may send from the very buffer it receives into: it gets
-    // what it asked for, within its memory, so `copy` for what is in guests' memory on both sides.
-    unsafe {
-        if header_len == VnetHdr::LEN {
-            std::ptr::copy_nonoverlapping(vnet.as_ptr(), to, VnetHdr::LEN);
-        } else {
-            std::ptr::copy_nonoverlapping(vnet.as_ptr(), to, VnetHdr::LEGACY_LEN);
-        }
-        let to = to.wrapping_add(header_len);
-        copy_head(head.as_ptr(), to, len.min(HEAD));
-        if len > HEAD {
-            std::ptr::copy(from.wrapping_add(HEAD), to.wrapping_add(HEAD), len - HEAD);
-        }
-    }
-}
-
-/// Copies `len` bytes, 32 to [`HEAD`], as two halves that overlap: no call, no loop.
-///
-/// # Safety
-/// `len` bytes at `from` are readable and at `to` writable; only one of them is in a guest's memory.
-#[inline(always)]
-unsafe fn copy_head(from: *const u8, to: *mut u8, len: usize) {
-    debug_assert!((32..=HEAD).contains(&len));
-    // SAFETY: each half is within the `len` bytes.
-    unsafe {
-        if len > 64 {
-            std::ptr::copy_nonoverlapping(from, to, 64);
-            let at = len - 64;
-            std::ptr::copy_nonoverlapping(from.wrapping_add(at), to.wrapping_add(at), 64);
-        } else {
-            std::ptr::copy_nonoverlapping(from, to, 32);
-            let at = len - 32;
-            std::ptr::copy_nonoverlapping(from.wrapping_add(at), to.wrapping_add(at), 32);
-        }
-    }
 }

@@ -1,0 +1,81 @@
+//! Plain frames from one guest's memory into another's, by way of a copy of their head.
+
+use crate::frame::VnetHdr;
+
+/// Bytes of a frame that are copied and decided on: fewer than in the queued way, where a frame
+/// whose headers are longer goes.
+pub(super) const HEAD: usize = 128;
+
+/// Copies the virtio header, and the frame's first `head_len` bytes into `head`.
+///
+/// # Safety
+/// `header_len + head_len` bytes at `from` are mapped.
+#[inline(always)]
+pub(super) unsafe fn read(
+    from: *const u8,
+    header_len: usize,
+    head: &mut [u8; HEAD],
+    head_len: usize,
+) -> [u8; VnetHdr::LEN] {
+    let mut vnet = [0u8; VnetHdr::LEN];
+    // SAFETY: mapped by contract; constant lengths, so that each copy is a few moves.
+    unsafe {
+        if header_len == VnetHdr::LEN {
+            std::ptr::copy_nonoverlapping(from, vnet.as_mut_ptr(), VnetHdr::LEN);
+        } else {
+            std::ptr::copy_nonoverlapping(from, vnet.as_mut_ptr(), VnetHdr::LEGACY_LEN);
+        }
+        copy_head(from.wrapping_add(header_len), head.as_mut_ptr(), head_len);
+    }
+    vnet
+}
+
+/// Writes the virtio header and a frame: its head from our copy, the rest from `from`, where the frame begins.
+///
+/// # Safety
+/// `len` bytes at `from` are readable, `header_len + len` bytes at `to` writable.
+#[inline(always)]
+pub(super) unsafe fn write(
+    to: *mut u8,
+    header_len: usize,
+    vnet: &[u8; VnetHdr::LEN],
+    head: &[u8; HEAD],
+    from: *const u8,
+    len: usize,
+) {
+    // SAFETY: writable by contract. A guest may send from the very buffer it receives into: it gets
+    // what it asked for, within its memory, so `copy` for what is in guests' memory on both sides.
+    unsafe {
+        if header_len == VnetHdr::LEN {
+            std::ptr::copy_nonoverlapping(vnet.as_ptr(), to, VnetHdr::LEN);
+        } else {
+            std::ptr::copy_nonoverlapping(vnet.as_ptr(), to, VnetHdr::LEGACY_LEN);
+        }
+        let to = to.wrapping_add(header_len);
+        copy_head(head.as_ptr(), to, len.min(HEAD));
+        if len > HEAD {
+            std::ptr::copy(from.wrapping_add(HEAD), to.wrapping_add(HEAD), len - HEAD);
+        }
+    }
+}
+
+/// Copies `len` bytes, 32 to [`HEAD`], as two halves that overlap: no call, no loop.
+///
+/// # Safety
+/// `len` bytes at `from` are readable and at `to` writable; only one of them is in a guest's memory.
+#[inline(always)]
+unsafe fn copy_head(from: *const u8, to: *mut u8, len: usize) {
+    debug_assert!((32..=HEAD).contains(&len));
+    // SAFETY: each half is within the `len` bytes.
+    unsafe {
+        if len > 64 {
+            std::ptr::copy_nonoverlapping(from, to, 64);
+            let at = len - 64;
+            std::ptr::copy_nonoverlapping(from.wrapping_add(at), to.wrapping_add(at), 64);
+        } else {
+            std::ptr::copy_nonoverlapping(from, to, 32);
+            let at = len - 32;
+            std::ptr::copy_nonoverlapping(from.wrapping_add(at), to.wrapping_add(at), 32);
+        }
+    }
+}
