@@ -1,0 +1,92 @@
+//! A worker's memory for the frames of one batch, and for the receiving queues that they go to.
+
+use super::copy::HEAD;
+use crate::fdb::PortIndex;
+use crate::frame::VnetHdr;
+use crate::link::Receiver;
+use crate::virtio::Single;
+use crate::worker::turns::BATCH;
+
+/// The queue of a receiver that has one.
+pub(super) const ONLY: u16 = u16::MAX;
+/// Receiving queues that the frames of one batch may go to.
+const GROUPS: usize = 8;
+
+/// One frame of a batch, decided on.
+#[derive(Clone, Copy)]
+pub(super) struct Sent {
+    /// Its receiving queue, and which of the batch's frames there it is.
+    pub(super) group: u8,
+    pub(super) rank: u8,
+    pub(super) len: u32,
+    /// Ts, ns.
+    pub(super) started: u64,
+    /// The virtio header to deliver.
+    pub(super) vnet: [u8; VnetHdr::LEN],
+}
+
+/// That of a frame which asks for nothing.
+pub(super) const COMPLETE: [u8; VnetHdr::LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+
+/// What a batch has for one receiving queue.
+#[derive(Clone, Copy)]
+pub(super) struct Group {
+    pub(super) egress: PortIndex,
+    pub(super) queue: u16,
+    pub(super) receiver: Receiver,
+    /// Td of what is sent there, ns.
+    pub(super) deadline: Option<u64>,
+    /// Bytes the egress may carry now.
+    pub(super) tokens: i64,
+    pub(super) frames: u8,
+    pub(super) bytes: u64,
+    pub(super) longest: u32,
+    /// Where its buffers are among the batch's, and how many were there.
+    pub(super) first: u8,
+    pub(super) buffers: u8,
+}
+
+/// A worker's memory for batches.
+pub(in crate::worker) struct Batch {
+    pub(super) tx: [Single; BATCH],
+    pub(super) rx: [Single; BATCH],
+    pub(super) heads: [Head; BATCH],
+    pub(super) frames: [Sent; BATCH],
+    pub(super) groups: [Group; GROUPS],
+    pub(super) group_count: usize,
+    /// All its frames started at the same time.
+    pub(super) together: bool,
+    /// When its first frame arrived.
+    pub(super) arrival: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Head(pub(super) [u8; HEAD]);
+
+impl Default for Batch {
+    fn default() -> Self {
+        let group = Group {
+            egress: 0,
+            queue: 0,
+            receiver: Receiver::default(),
+            deadline: None,
+            tokens: 0,
+            frames: 0,
+            bytes: 0,
+            longest: 0,
+            first: 0,
+            buffers: 0,
+        };
+        Self {
+            tx: [Single::EMPTY; BATCH],
+            rx: [Single::EMPTY; BATCH],
+            heads: [Head([0; HEAD]); BATCH],
+            frames: [Sent { group: 0, rank: 0, len: 0, started: 0, vnet: COMPLETE }; BATCH],
+            groups: [group; GROUPS],
+            group_count: 0,
+            together: true,
+            arrival: 0,
+        }
+    }
+}

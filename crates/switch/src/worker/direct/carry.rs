@@ -1,0 +1,94 @@
+//! The frames of a batch, into their buffers, and the accounts of both ends.
+
+use super::batch::{Batch, Group, Sent};
+use super::copy::write;
+use super::room::rx_ring;
+use crate::port::{NEVER, Port};
+use crate::worker::settle::Miss;
+use crate::worker::{Worker, clock};
+
+impl Worker {
+    /// Copies the batch's first `count` frames into their buffers, and accounts for them; returns their bytes.
+    pub(super) fn carry(
+        &mut self,
+        port: &mut Port,
+        pair: usize,
+        batch: &mut Batch,
+        count: usize,
+        header_len: usize,
+    ) -> u64 {
+        let Batch { tx, rx, heads, frames, groups, group_count, together, arrival } = batch;
+        let (tx, frames) = (&tx[..count], &frames[..count]);
+        let mut total = 0;
+        for (number, group) in (0..).zip(&mut groups[..*group_count]) {
+            (group.frames, group.bytes) = (0, 0);
+            let Some(to) = &mut self.ports[group.egress as usize] else { continue };
+            let receiver_header = group.receiver.header_len;
+            let Some(ring) = rx_ring(&mut to.link.rx, group.queue) else { continue };
+            let buffers = &rx[usize::from(group.first)..];
+            let of_group = |frame: &&Sent| frame.group == number;
+            for (i, frame) in frames.iter().enumerate().filter(|(_, frame)| of_group(frame)) {
+                let buffer = &buffers[usize::from(frame.rank)];
+                // SAFETY: both buffers were translated in memory that stays mapped while this
+                // worker runs its loop: `header_len + len` bytes in the sender's, and the
+                // receiver's has room for its header and `len` bytes.
+                unsafe {
+                    let from = tx[i].ptr.wrapping_add(header_len);
+                    write(buffer.ptr, receiver_header, &frame.vnet, &heads[i].0, from, frame.len as usize);
+                }
+                group.frames += 1;
+                group.bytes += u64::from(frame.len);
+            }
+            let lengths = frames.iter().filter(of_group).map(|frame| frame.len + receiver_header as u32);
+            ring.queue.complete_all(buffers.iter().map(|buffer| buffer.head).zip(lengths));
+            ring.dirty = true;
+            total += group.bytes;
+        }
+        if let Some(queue) = port.link.tx.rings().and_then(|rings| rings.queue(pair)) {
+            queue.ring.queue.complete_singles(tx);
+            queue.ring.dirty = true;
+        }
+        self.touched.insert(port.index);
+        groups[..*group_count].iter().for_each(|group| self.touched.insert(group.egress));
+        self.now = clock();
+        let stats = port.stats;
+        stats.tx.frames.add(count as u64);
+        stats.tx.wire_frames.add(count as u64);
+        stats.tx.wire_bytes.add(total);
+        if *together {
+            stats.delay.record_many(self.now.saturating_sub(frames[0].started), count as u64);
+        } else {
+            frames.iter().for_each(|frame| stats.delay.record(self.now.saturating_sub(frame.started)));
+        }
+        for group in groups[..*group_count].iter().filter(|group| group.frames > 0) {
+            let Some(to) = &mut self.ports[group.egress as usize] else { continue };
+            port.talk.note(group.egress, group.bytes, group.frames.into());
+            to.stats.rx.frames.add(u64::from(group.frames));
+            to.stats.rx.wire_frames.add(u64::from(group.frames));
+            to.stats.rx.wire_bytes.add(group.bytes);
+            to.egress.scheduler.charge(self.now, group.bytes);
+            to.egress.last = (port.index, self.now);
+            to.egress.blocked_since = NEVER;
+        }
+        if port.contract.deadline.is_some() {
+            self.account_deadlines(port, frames, &groups[..*group_count], *arrival);
+        }
+        total
+    }
+
+    /// What was sent under a deadline, just now.
+    fn account_deadlines(&self, port: &Port, frames: &[Sent], groups: &[Group], arrival: u64) {
+        let stats = port.stats;
+        for frame in frames {
+            let group = &groups[usize::from(frame.group)];
+            let Some(deadline) = group.deadline else { continue };
+            let delay = self.now.saturating_sub(frame.started);
+            stats.realtime_delivered.add(1);
+            stats.realtime_worst.raise(delay);
+            if delay > deadline {
+                let tokens = frame.started.saturating_sub(arrival);
+                Miss::of_worker(group.egress, delay, deadline, tokens).record(stats);
+            }
+        }
+    }
+}
