@@ -17,6 +17,15 @@ const LINES: usize = 8;
 /// A guest's place: its name, its MAC and further lines of its contract (TOML).
 pub type Vnic<'a> = (&'a str, [u8; 6], &'a str);
 
+/// What a vNIC took of its worker's time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Frames that it sent.
+    pub frames: u64,
+    /// Time that it was charged, ns.
+    pub ns: u64,
+}
+
 /// Both processes; killed when dropped.
 #[derive(Debug)]
 pub struct Host {
@@ -142,6 +151,20 @@ impl Host {
         body_of(&answer).ok_or_else(|| io::Error::other(format!("the agent's API answered: {answer}")))
     }
 
+    /// The switch's process id; 0 where none runs.
+    pub fn switch_pid(&self) -> u32 {
+        self.switch.as_ref().map_or(0, Child::id)
+    }
+
+    /// What each vNIC's frames took of its worker's time so far: from the agent's API.
+    ///
+    /// # Errors
+    /// As [`dropped`](Self::dropped).
+    pub fn work(&self) -> io::Result<BTreeMap<String, Work>> {
+        let vnics = self.vnics()?;
+        work(&vnics).ok_or_else(|| io::Error::other(format!("the agent's API answered: {vnics}")))
+    }
+
     fn spawn(&self, name: &str, arguments: &[String]) -> io::Result<Child> {
         let log = File::options().create(true).append(true).open(self.folder.join(format!("{name}.log")))?;
         let mut command = Command::new(&self.tidegate);
@@ -194,6 +217,21 @@ fn body_of(answer: &str) -> Option<serde_json::Value> {
     serde_json::from_str(body).ok()
 }
 
+/// Every vNIC's `stats.work`, by its name; a vNIC without a worker took nothing.
+fn work(vnics: &serde_json::Value) -> Option<BTreeMap<String, Work>> {
+    let of = |vnic: &serde_json::Value| {
+        let name = vnic.get("name")?.as_str()?.to_owned();
+        let frames = vnic.pointer("/stats/tx/frames")?.as_u64()?;
+        let Some(work) = vnic.pointer("/stats/work").and_then(serde_json::Value::as_object) else {
+            return Some((name, Work { frames, ns: 0 }));
+        };
+        let stages = ["take_ns", "deliver_ns", "buffers_ns", "kicks_ns"];
+        let ns = stages.into_iter().map(|stage| work.get(stage)?.as_u64()).sum::<Option<u64>>()?;
+        Some((name, Work { frames, ns }))
+    };
+    vnics.as_array()?.iter().map(of).collect()
+}
+
 /// All vNICs' `stats.tx.dropped`, added up.
 fn dropped(vnics: &serde_json::Value) -> Option<BTreeMap<String, u64>> {
     let mut sum = BTreeMap::new();
@@ -221,12 +259,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drops_of_both_vnics_are_added_up() {
+    fn what_all_vnics_count_is_read() {
         let vnic = |dropped: &str| format!(r#"{{"stats":{{"tx":{{"dropped":{dropped}}},"rx":{{}}}}}}"#);
         let body = format!("[{},{}]", vnic(r#"{"ring_share":3}"#), vnic(r#"{"ring_share":4,"vlan":1}"#));
         let sum = dropped(&body_of(&format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{body}")).unwrap())
             .unwrap();
         assert_eq!(sum, BTreeMap::from([("ring_share".into(), 7), ("vlan".into(), 1)]));
+        let two = r#"[{"name":"a","stats":{"tx":{"frames":9},"work":{"take_ns":1,"deliver_ns":20,"buffers_ns":300,"kicks_ns":4000}}},
+            {"name":"b","stats":{"tx":{"frames":2}}}]"#;
+        let of = work(&serde_json::from_str(two).unwrap()).unwrap();
+        assert_eq!(
+            of,
+            BTreeMap::from([
+                ("a".into(), Work { frames: 9, ns: 4321 }),
+                ("b".into(), Work { frames: 2, ns: 0 })
+            ])
+        );
         for wrong in ["", "HTTP/1.1 503\r\n\r\n{}", "x\r\n\r\n[{}]"] {
             assert_eq!(body_of(wrong).as_ref().and_then(dropped), None, "{wrong}");
         }

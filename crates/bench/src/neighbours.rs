@@ -10,7 +10,7 @@ use crate::commands::Outcome;
 use crate::frames::{Size, UDP_HEADERS, VNET_HDR};
 use crate::guest::Guest;
 use crate::host::Host;
-use crate::load::median;
+use crate::load::{Watch, median};
 use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
@@ -23,6 +23,14 @@ const STAMP: usize = VNET_HDR + UDP_HEADERS;
 const VOICE: usize = 200;
 /// Bytes of a bulk frame.
 const BULK: usize = 1514;
+/// Entries of bulk's and sink's virtqueues.
+const RING: u16 = 1024;
+/// How often it is asked whether a CPU was taken away, ns.
+const PART: u64 = 2_000_000;
+/// What may be taken away in a part, ns ...
+const TAKEN: u64 = 10_000;
+/// ... and how long the guests' thread may not look at the rings, ns.
+const GAP: u64 = 50_000;
 /// So long after its end a measurement waits for frames on their way, in pauses between two of them.
 const PATIENCE: u64 = 2000;
 
@@ -39,6 +47,8 @@ pub struct Seen {
     pub voice_worst_us: f64,
     /// Voice frames that did not arrive within 10 ms.
     pub late: u64,
+    /// Voice frames that did not arrive at all: each counts as one that took the whole time.
+    pub lost: u64,
 }
 
 impl Seen {
@@ -51,6 +61,72 @@ impl Seen {
             voice_p999_us: middle(|seen| seen.voice_p999_us),
             voice_worst_us: self.voice_worst_us.max(other.voice_worst_us),
             late: self.late.max(other.late),
+            lost: self.lost.max(other.lost),
+        }
+    }
+}
+
+/// What came of one measurement, or of several together.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    /// Bulk frames that the sink received.
+    frames: u64,
+    /// Its length, ns.
+    length: u64,
+    /// The voice's delays, ns: when each was due, and how long it took.
+    delays: Vec<(u64, u64)>,
+    /// Voice frames that did not arrive.
+    lost: u64,
+    /// When a CPU was taken away: parts of the window, from when to when.
+    taken: Vec<(u64, u64)>,
+}
+
+impl Window {
+    /// Adds what came of another one.
+    pub fn join(&mut self, other: Self) {
+        self.frames += other.frames;
+        self.length += other.length;
+        self.delays.extend(other.delays);
+        self.lost += other.lost;
+        self.taken.extend(other.taken);
+    }
+
+    /// The delays of the voice frames that were under way while no CPU was [taken away](Neighbours::watch): in order, us.
+    pub fn undisturbed(&self) -> Vec<f64> {
+        // Parts are in order, and do not overlap: the first that ends after a frame was due.
+        let disturbed = |due: u64, delay: u64| {
+            let part = self.taken.partition_point(|(_, end)| *end <= due);
+            self.taken.get(part).is_some_and(|(start, _)| *start <= due + delay)
+        };
+        let left = self.delays.iter().filter(|(due, delay)| !disturbed(*due, *delay));
+        let mut left: Vec<f64> = left.map(|(_, delay)| *delay as f64 / 1e3).collect();
+        left.sort_by(f64::total_cmp);
+        left
+    }
+
+    /// Voice frames that arrived.
+    pub fn arrived(&self) -> usize {
+        self.delays.len()
+    }
+
+    /// Bulk frames received a second.
+    pub fn rate(&self) -> f64 {
+        self.frames as f64 / (self.length.max(1) as f64 / 1e9)
+    }
+
+    /// In figures.
+    pub fn seen(&self) -> Seen {
+        let mut delays: Vec<u64> = self.delays.iter().map(|(_, delay)| *delay).collect();
+        delays.resize((delays.len() + self.lost as usize).max(1), self.length);
+        delays.sort_unstable();
+        let at = |q: f64| quantile(&delays, q) as f64 / 1e3;
+        Seen {
+            bulk_mbit: self.rate() * BULK as f64 * 8.0 / 1e6,
+            voice_p50_us: at(0.5),
+            voice_p999_us: at(0.999),
+            voice_worst_us: at(1.0),
+            late: delays.iter().filter(|delay| **delay > 10_000_000).count() as u64,
+            lost: self.lost,
         }
     }
 }
@@ -64,6 +140,9 @@ pub struct Neighbours {
     frame: Vec<u8>,
     /// Pause between two frames of the voice, ns.
     every: u64,
+    /// Pause between two refills of bulk's ring, ns; 0 where it sends as fast as it may.
+    pause: u64,
+    watch: Option<Watch>,
 }
 
 impl Neighbours {
@@ -75,56 +154,129 @@ impl Neighbours {
     pub fn connect(host: &Host, places: [(&str, [u8; 6]); 4], every: u64) -> Outcome<Self> {
         let [bulk, sink, voice, ear] = places;
         let guest = |(name, mac): (&str, [u8; 6])| {
-            Guest::connect(&vnic(name, Mac(mac), &host.socket(name)), 1024, Size::Frame(BULK), 2048)
+            Guest::connect(&vnic(name, Mac(mac), &host.socket(name)), RING, Size::Frame(BULK), 2048)
         };
         let (mut from, to) = (guest(bulk)?, guest(sink)?);
         from.load(|flow| Size::Frame(BULK).build(Mac(sink.1), Mac(bulk.1), flow));
         from.start();
-        let front = |name: &str| FrontEnd::connect(host.socket(name), Options::default());
+        // Room for what is due after a thread lost its CPU for some 100 ms.
+        let options = || Options { queue_size: 1024, ..Options::default() };
+        let front = |name: &str| FrontEnd::connect(host.socket(name), options());
         let frame = Size::Frame(VOICE).build(Mac(ear.1), Mac(voice.1), 0);
-        Ok(Self { bulk: from, sink: to, voice: front(voice.0)?, ear: front(ear.0)?, frame, every })
+        let (voice, ear) = (front(voice.0)?, front(ear.0)?);
+        Ok(Self { bulk: from, sink: to, voice, ear, frame, every, pause: 0, watch: None })
+    }
+
+    /// From now on bulk sends so many frames a second, a ring of them at a time; as many as it may where 0.
+    pub fn pace(&mut self, rate: f64) {
+        self.pause = if rate > 0.0 { (f64::from(RING) / rate * 1e9) as u64 } else { 0 };
+    }
+
+    /// From now on windows note when a CPU was taken away from the guests' thread or from the workers of the switch whose
+    /// process id is `switch`.
+    ///
+    /// # Errors
+    /// There is no such switch.
+    pub fn watch(&mut self, switch: u32) -> Outcome<()> {
+        self.watch = Some(Watch::new(Some(switch))?);
+        Ok(())
     }
 
     /// Sends and receives for `time`.
     pub fn measure(&mut self, time: Duration) -> Seen {
+        self.window(time).seen()
+    }
+
+    /// Sends and receives for `time`.
+    pub fn window(&mut self, time: Duration) -> Window {
         let mut delays = Vec::with_capacity((time.as_nanos() as u64 / self.every) as usize + 1);
         let (start, frames) = (clock::now(), self.sink.received.frames);
         let end = start + time.as_nanos() as u64;
-        let (mut due, mut received, mut sent, mut now) = (start, Vec::new(), 0, start);
-        // Those that are on their way at the end are waited for, but not for ever.
-        while now < end || (delays.len() < sent && now < end + self.every * PATIENCE) {
-            self.bulk.refill();
+        let (mut due, mut received, mut now) = (start, Vec::new(), start);
+        let mut refill = start;
+        let mut parts = Parts::new(self.watch.as_ref(), start);
+        // Those that are on their way at the end, or found no room yet, are waited for, but not for ever.
+        let under_way =
+            |due, arrived: &Vec<_>| due < end || ((due - start) / self.every) as usize > arrived.len();
+        while now < end || (under_way(due, &delays) && now < end + self.every * PATIENCE) {
+            if now >= refill {
+                self.bulk.refill();
+                refill = now + self.pause;
+            }
             self.sink.drain();
             while due <= now && due < end {
                 self.frame[STAMP..STAMP + 8].copy_from_slice(&due.to_le_bytes());
-                // What finds no room is as late as can be.
                 if !self.voice.send(0, &self.frame) {
-                    delays.push(time.as_nanos() as u64);
+                    break;
                 }
-                sent += 1;
                 due += self.every;
             }
             while self.ear.receive_into(0, &mut received) {
                 let stamp = received.get(STAMP..STAMP + 8).and_then(|bytes| bytes.try_into().ok());
                 let at = stamp.map_or(0, u64::from_le_bytes);
                 if received.len() == self.frame.len() && at >= start {
-                    delays.push(clock::now().saturating_sub(at));
+                    delays.push((at, clock::now().saturating_sub(at)));
                 }
             }
             now = clock::now();
+            parts.note(now);
         }
-        delays.resize(sent.max(1), time.as_nanos() as u64);
-        delays.sort_unstable();
-        let at = |q: f64| delays[((delays.len() - 1) as f64 * q) as usize] as f64 / 1e3;
-        let bits = (self.sink.received.frames - frames) as f64 * BULK as f64 * 8.0;
-        Seen {
-            bulk_mbit: bits / ((now - start) as f64 / 1e3),
-            voice_p50_us: at(0.5),
-            voice_p999_us: at(0.999),
-            voice_worst_us: at(1.0),
-            late: delays.iter().filter(|delay| **delay > 10_000_000).count() as u64,
+        let wanted = (end - start).div_ceil(self.every);
+        Window {
+            frames: self.sink.received.frames - frames,
+            length: now - start,
+            lost: wanted.saturating_sub(delays.len() as u64),
+            delays,
+            taken: parts.taken,
         }
     }
+}
+
+/// When a CPU was taken away.
+struct Parts<'a> {
+    watch: Option<&'a Watch>,
+    /// What was taken away before this part, ns.
+    before: (u64, u64),
+    /// When the part began, and when the rings were looked at last.
+    start: u64,
+    last: u64,
+    /// Longest time between two looks in this part, ns.
+    gap: u64,
+    taken: Vec<(u64, u64)>,
+}
+
+impl<'a> Parts<'a> {
+    fn new(watch: Option<&'a Watch>, start: u64) -> Self {
+        let before = watch.and_then(|watch| watch.read().ok()).unwrap_or_default();
+        Self { watch, before, start, last: start, gap: 0, taken: Vec::new() }
+    }
+
+    /// The rings were looked at.
+    #[inline]
+    fn note(&mut self, now: u64) {
+        self.gap = self.gap.max(now - self.last);
+        self.last = now;
+        if now - self.start >= PART {
+            self.end(now);
+        }
+    }
+
+    fn end(&mut self, now: u64) {
+        // A switch that ended takes the measurement with it anyway.
+        let taken = self.watch.and_then(|watch| watch.read().ok()).unwrap_or(self.before);
+        let most = (taken.0 - self.before.0).max(taken.1 - self.before.1);
+        // The kernel does not know what the hypervisor takes: then nothing was looked at.
+        if self.watch.is_some() && (most > TAKEN || self.gap > GAP) {
+            self.taken.push((self.start, now));
+        }
+        (self.before, self.start, self.gap) = (taken, now, 0);
+        self.last = clock::now();
+    }
+}
+
+/// The value below which a part `q` of `sorted` is; that of nothing is 0.
+pub fn quantile<T: Copy + Default>(sorted: &[T], q: f64) -> T {
+    sorted.get((sorted.len().saturating_sub(1) as f64 * q) as usize).copied().unwrap_or_default()
 }
 
 /// What a guest has to know of a vNIC.
@@ -137,4 +289,25 @@ pub fn vnic(name: &str, mac: Mac, path: &Path) -> Vnic {
     let vnic = document.vnics.into_iter().next().expect("one vNIC").value;
     debug_assert!(matches!(vnic.attach, Attach::VhostUser { .. }));
     vnic
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_were_under_way_while_a_cpu_was_gone_are_left_out() {
+        let delays = vec![
+            (0, 9_000),
+            (10_000, 1_000),
+            (19_000, 2_000),
+            (25_000, 1_000),
+            (30_500, 3_000),
+            (5_000, 90_000),
+        ];
+        let window = Window { delays, taken: vec![(20_000, 30_000), (40_000, 50_000)], ..Window::default() };
+        assert_eq!(window.undisturbed(), [1.0, 3.0, 9.0]);
+        assert_eq!(quantile(&[1, 2, 3], 0.999), 2);
+        assert_eq!(quantile::<u64>(&[], 0.5), 0);
+    }
 }

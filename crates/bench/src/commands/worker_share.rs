@@ -1,21 +1,28 @@
 //! `tidegate-bench worker-share`: what a vNIC keeps of its worker beside ports that want all of it.
 //!
 //! ```text
-//!  bulk, sink, voice, ear: weight w ┐
-//!  hostile ports: weight 1 each     ├─ one worker       alone ──▶ beside ──▶ alone
+//!  bulk, sink, voice, ear: weight w ┐                  ┌──────────────── a round ────────────────┐
+//!  hostile ports: weight 1 each     ├─ one worker      alone ──▶ beside ──▶ alone, at that pace ──▶ alone ...
 //!  one more, which they need        ┘
 //! ```
 //!
-//! A vNIC of weight w beside n hostile ones of weight 1 has a share of w / (w + n) of what it had alone.
+//! A vNIC of weight w beside n hostile ones of weight 1 has a share of w / (w + n) of what it had alone. Ports that feed tiny
+//! buffers have no frames without one that sends to them: then it is w / (w + n + 1).
+//!
+//! The guests of this program touch a frame's bytes once. Alone at full speed those stay in the worker's cache; at the pace
+//! that is left beside others, what else runs on the machine evicts them. What a frame takes alone at that pace tells the
+//! two apart: what the hostile ports make dearer, and what is dearer because it comes less often.
 
 use super::Outcome;
 use crate::clock;
 use crate::frames::Size;
 use crate::guest::Guest;
-use crate::host::Host;
-use crate::neighbours::{Neighbours, Seen, vnic};
+use crate::host::{Host, Work};
+use crate::load::median;
+use crate::neighbours::{Neighbours, Window, quantile, vnic};
 use clap::ValueEnum;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,6 +40,10 @@ const TINY: u32 = 64;
 const FILLING: usize = 1514;
 /// Entries of the hostile ports' virtqueues.
 const RING: u16 = 1024;
+/// Traffic before the first window.
+const WARM_UP: Duration = Duration::from_millis(250);
+/// Traffic between two windows of different kinds.
+const SETTLED: Duration = Duration::from_millis(50);
 /// Longest time until a hostile port does harm.
 const PREPARED: Duration = Duration::from_secs(10);
 
@@ -48,9 +59,12 @@ pub struct Args {
     /// Hostile ports
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     hostile: u16,
-    /// How long each of the three measurements lasts, s
-    #[arg(long, value_name = "S", default_value = "1", value_parser = super::seconds)]
+    /// How long a window lasts, s
+    #[arg(long, value_name = "S", default_value = "0.2", value_parser = super::seconds)]
     time: Duration,
+    /// How often the honest guests are measured alone, beside the hostile ports, and alone at the pace they had there
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
     /// The program under test; the one beside this program where absent
     #[arg(long, value_name = "PATH")]
     tidegate: Option<PathBuf>,
@@ -77,17 +91,50 @@ pub struct Report {
     load: Load,
     weight: u16,
     hostile: u16,
-    /// The mean of before and after.
-    alone: Seen,
-    beside: Seen,
-    /// w / (w + n).
+    /// w / (w + n), or w / (w + n + 1) where one more port has to send.
     share: f64,
-    /// Goodput beside the hostile ports, of that alone.
-    goodput: f64,
-    /// The same, as a part of the share.
-    kept: f64,
-    /// The voice's p99.9, in times of that alone.
+    rounds: Vec<Round>,
+    alone: Voice,
+    beside: Voice,
+    /// The voice's p99.9 beside the hostile ports, in times of that alone: of the frames that were under way while no CPU was
+    /// taken away ...
     p999: f64,
+    /// ... and of all.
+    p999_of_all: f64,
+}
+
+/// How long the voice's frames took.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Voice {
+    /// Of those that were under way while no CPU was taken away, us.
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    /// Which part of all these were.
+    undisturbed: f64,
+    /// Of all, us.
+    p999_of_all_us: f64,
+    /// Frames that did not arrive.
+    lost: u64,
+}
+
+/// Alone, beside the hostile ports, and alone at the pace that bulk had beside them.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Round {
+    /// Goodput alone, before and after, Mbit/s ...
+    alone_mbit: f64,
+    /// ... and beside the hostile ports.
+    beside_mbit: f64,
+    /// Goodput beside the hostile ports, as a part of the share of that alone.
+    kept: f64,
+    /// The same of the worker's time.
+    time: f64,
+    /// Time of the worker that a bulk frame took alone, ns ...
+    frame_ns_alone: f64,
+    /// ... alone at the pace that it had beside the hostile ports ...
+    frame_ns_paced: f64,
+    /// ... and beside them.
+    frame_ns_beside: f64,
     /// Frames that went between hostile ports a second, or kicks.
     hostile_per_second: f64,
 }
@@ -95,19 +142,35 @@ pub struct Report {
 impl Report {
     /// For people.
     pub fn table(&self) -> String {
+        let of = |of: fn(&Round) -> f64| -> Vec<f64> { self.rounds.iter().map(of).collect() };
+        let spread = |values: &[f64], digits: usize| {
+            let (least, most) = values.iter().fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
+            let middle = median(values.iter().copied());
+            format!("{middle:.digits$} ({least:.digits$} to {most:.digits$})")
+        };
         format!(
-            "weight {} beside {} hostile ({:?}, {:.0} a second): goodput {:.2} of {:.0} Mbit/s, {:.2} of its share of {:.2}; \
-             p99.9 {:.1} times {:.0} us",
+            "weight {} beside {} hostile ({:?}, {:.0} a second): goodput {} of its share of {:.2}, time {}; \
+             a frame takes {} ns alone, {} alone at that pace, {} beside; \
+             p50 {:.0} and {:.0} us, p99.9 {:.0} and {:.0} us, {:.1} times, in the {:.0} and {:.0} % in which no CPU was taken \
+             away; {:.1} times in all",
             self.weight,
             self.hostile,
             self.load,
-            self.hostile_per_second,
-            self.goodput,
-            self.alone.bulk_mbit,
-            self.kept,
+            median(of(|round| round.hostile_per_second)),
+            spread(&of(|round| round.kept), 2),
             self.share,
+            spread(&of(|round| round.time), 2),
+            spread(&of(|round| round.frame_ns_alone), 0),
+            spread(&of(|round| round.frame_ns_paced), 0),
+            spread(&of(|round| round.frame_ns_beside), 0),
+            self.alone.p50_us,
+            self.beside.p50_us,
+            self.alone.p999_us,
+            self.beside.p999_us,
             self.p999,
-            self.alone.voice_p999_us,
+            self.alone.undisturbed * 100.0,
+            self.beside.undisturbed * 100.0,
+            self.p999_of_all,
         )
     }
 }
@@ -123,7 +186,7 @@ fn mac(n: usize) -> [u8; 6] {
 pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("tidegate"));
     let tidegate = args.tidegate.clone().map_or_else(beside, Ok)?;
-    let taken: &[usize] = &cpu.into_iter().chain(args.switch_cpu).collect::<Vec<_>>();
+    let taken: Vec<usize> = cpu.into_iter().chain(args.switch_cpu).collect();
     let hostile: Vec<String> = (0..args.hostile).map(|n| format!("hostile{n}")).collect();
     let names: Vec<&str> =
         HONEST.into_iter().chain([OTHER]).chain(hostile.iter().map(String::as_str)).collect();
@@ -131,58 +194,150 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     let lines = |n: usize| if n < HONEST.len() { weight.as_str() } else { "" };
     let vnics: Vec<_> = names.iter().enumerate().map(|(n, name)| (*name, mac(n), lines(n))).collect();
     // The switch and the agent are not to inherit the honest guests' CPU.
-    clock::keep_off(taken);
+    clock::keep_off(&taken);
     let host = Host::start(&tidegate, args.switch_cpu.as_slice(), &vnics)?;
     if let Some(cpu) = cpu {
         clock::pin(cpu)?;
     }
-    let mut honest = Neighbours::connect(&host, [0, 1, 2, 3].map(|n| (HONEST[n], mac(n))), EVERY)?;
-    honest.measure(args.time / 4);
-    let before = honest.measure(args.time);
-
-    let (stop, steps) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (seen, harm) = std::thread::scope(|scope| {
-        let crowd = scope.spawn(|| {
-            clock::keep_off(taken);
-            args.load.run(&host, &hostile, &stop, &steps).map_err(|error| error.to_string())
-        });
-        let started = Instant::now();
-        while steps.load(Ordering::Relaxed) == 0 && !crowd.is_finished() && started.elapsed() < PREPARED {
-            honest.measure(Duration::from_millis(50));
-        }
-        // What the queues held before is gone.
-        honest.measure(args.time / 4);
-        let (start, before) = (Instant::now(), steps.load(Ordering::Relaxed));
-        let seen = honest.measure(args.time);
-        let harm = (steps.load(Ordering::Relaxed) - before) as f64 / start.elapsed().as_secs_f64();
-        stop.store(true, Ordering::Relaxed);
-        while !crowd.is_finished() {
-            honest.measure(Duration::from_millis(50));
-        }
-        crowd.join().expect("it does not panic").map(|()| (seen, harm))
-    })?;
-    if harm == 0.0 {
-        return Err("the hostile ports did nothing".into());
+    let honest = Neighbours::connect(&host, [0, 1, 2, 3].map(|n| (HONEST[n], mac(n))), EVERY)?;
+    let mut scene = Scene { args, host: &host, hostile: &hostile, taken: &taken, honest };
+    scene.honest.watch(host.switch_pid())?;
+    scene.honest.measure(WARM_UP);
+    let mut looks = vec![scene.look()?];
+    let mut rounds = Vec::new();
+    for _ in 0..args.rounds {
+        let (beside, harm) = scene.beside()?;
+        scene.honest.pace(beside.window.rate());
+        scene.honest.measure(SETTLED);
+        let paced = scene.look()?;
+        scene.honest.pace(0.0);
+        scene.honest.measure(SETTLED);
+        looks.push(scene.look()?);
+        rounds.push((beside, paced, harm));
     }
-    honest.measure(args.time / 4);
-    let alone = before.mean(&honest.measure(args.time));
-    let share = f64::from(args.weight) / f64::from(args.weight + args.hostile);
-    let goodput = seen.bulk_mbit / alone.bulk_mbit;
+    let share = f64::from(args.weight) / f64::from(args.weight + args.hostile + args.load.accomplices());
+    let of_rounds = looks.windows(2).zip(&rounds).map(|(alone, (beside, paced, harm))| {
+        let middle = |of: fn(&Look) -> f64| median(alone.iter().map(of));
+        let (rate, time) = (middle(|look| look.window.rate()), middle(|look| look.time));
+        Round {
+            alone_mbit: middle(|look| look.window.seen().bulk_mbit),
+            beside_mbit: beside.window.seen().bulk_mbit,
+            kept: beside.window.rate() / rate / share,
+            time: beside.time / time / share,
+            frame_ns_alone: middle(|look| look.frame_ns),
+            frame_ns_paced: paced.frame_ns,
+            frame_ns_beside: beside.frame_ns,
+            hostile_per_second: *harm,
+        }
+    });
+    let of_rounds = of_rounds.collect();
+    let beside: Vec<Look> = rounds.into_iter().map(|(beside, ..)| beside).collect();
+    let (alone, beside) = (Voice::of(looks), Voice::of(beside));
     Ok(Report {
         load: args.load,
         weight: args.weight,
         hostile: args.hostile,
-        alone,
-        beside: seen,
         share,
-        goodput,
-        kept: goodput / share,
-        p999: seen.voice_p999_us / alone.voice_p999_us,
-        hostile_per_second: harm,
+        rounds: of_rounds,
+        p999: beside.p999_us / alone.p999_us,
+        p999_of_all: beside.p999_of_all_us / alone.p999_of_all_us,
+        alone,
+        beside,
     })
 }
 
+/// One window, and what the switch counted in it.
+struct Look {
+    window: Window,
+    /// Bulk's part of the time that the worker charged.
+    time: f64,
+    /// What a frame of bulk took of that, ns.
+    frame_ns: f64,
+}
+
+impl Voice {
+    /// Of several windows.
+    fn of(looks: Vec<Look>) -> Self {
+        let mut all = Window::default();
+        looks.into_iter().for_each(|look| all.join(look.window));
+        let (left, seen) = (all.undisturbed(), all.seen());
+        Self {
+            p50_us: quantile(&left, 0.5),
+            p99_us: quantile(&left, 0.99),
+            p999_us: quantile(&left, 0.999),
+            undisturbed: left.len() as f64 / all.arrived().max(1) as f64,
+            p999_of_all_us: seen.voice_p999_us,
+            lost: seen.lost,
+        }
+    }
+}
+
+/// A switch, its honest guests, and who may do harm.
+struct Scene<'a> {
+    args: &'a Args,
+    host: &'a Host,
+    hostile: &'a [String],
+    /// CPUs that the hostile ports keep off.
+    taken: &'a [usize],
+    honest: Neighbours,
+}
+
+impl Scene<'_> {
+    /// The honest guests for a window.
+    fn look(&mut self) -> Outcome<Look> {
+        let worked = self.host.work()?;
+        let window = self.honest.window(self.args.time);
+        let now = self.host.work()?;
+        let spent =
+            |name: &str| now.get(name).map_or(0, |work| work.ns) - worked.get(name).map_or(0, |work| work.ns);
+        let all: u64 = now.keys().map(|name| spent(name)).sum();
+        let bulk = HONEST[0];
+        let frames = |of: &BTreeMap<String, Work>| of.get(bulk).map_or(0, |work| work.frames);
+        Ok(Look {
+            time: spent(bulk) as f64 / all.max(1) as f64,
+            frame_ns: spent(bulk) as f64 / (frames(&now) - frames(&worked)).max(1) as f64,
+            window,
+        })
+    }
+
+    /// The honest guests for a window beside the hostile ports, and what those did a second.
+    fn beside(&mut self) -> Outcome<(Look, f64)> {
+        let (stop, steps) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (load, host, hostile, taken) = (self.args.load, self.host, self.hostile, self.taken);
+        let (look, harm) = std::thread::scope(|scope| {
+            let crowd = scope.spawn(|| {
+                clock::keep_off(taken);
+                load.run(host, hostile, &stop, &steps).map_err(|error| error.to_string())
+            });
+            let started = Instant::now();
+            while steps.load(Ordering::Relaxed) == 0 && !crowd.is_finished() && started.elapsed() < PREPARED {
+                self.honest.measure(SETTLED);
+            }
+            // What the queues held before is gone.
+            self.honest.measure(SETTLED);
+            let (start, before) = (Instant::now(), steps.load(Ordering::Relaxed));
+            let look = self.look();
+            let harm = (steps.load(Ordering::Relaxed) - before) as f64 / start.elapsed().as_secs_f64();
+            stop.store(true, Ordering::Relaxed);
+            while !crowd.is_finished() {
+                self.honest.measure(SETTLED);
+            }
+            crowd.join().expect("it does not panic")?;
+            Ok::<_, Box<dyn std::error::Error>>((look?, harm))
+        })?;
+        if harm == 0.0 {
+            return Err("the hostile ports did nothing".into());
+        }
+        Ok((look, harm))
+    }
+}
+
 impl Load {
+    /// Ports besides the hostile ones that want time of the worker.
+    fn accomplices(self) -> u16 {
+        u16::from(self == Self::Tiny)
+    }
+
     /// Does harm from the ports called `names` until `stop`, and counts it in `steps`.
     fn run(self, host: &Host, names: &[String], stop: &AtomicBool, steps: &AtomicU64) -> Outcome<()> {
         let place = |n: usize, name: &str| vnic(name, Mac(mac(n)), &host.socket(name));
