@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  each second: what each worker did, who sent whom how much
-//!       └─▶ loads, smoothed ─▶ Places::next: a step ─▶ the same one PATIENCE times? ─▶ moves
+//!       └─▶ loads, smoothed ─▶ Placement::next: a step ─▶ still worth it PATIENCE looks long? ─▶ moves
 //! ```
 //!
 //! - [`plan`]: the step that the loads ask for
@@ -12,10 +12,11 @@ pub mod plan;
 mod tests;
 
 use crate::fdb::PortIndex;
-use plan::{Place, Places, Step, WHOLE};
+use plan::{Placed, Placement, Step, WHOLE};
 use std::collections::BTreeMap;
 
-/// For how many looks a step has to be the one to take, until it is taken.
+/// For how many looks a step has to be worth it, until it is taken. Of several that are alike another one is the best at each look;
+/// so it need not be the best.
 const PATIENCE: u32 = 3;
 /// For how many looks a vNIC stays where it is that was moved, or could not be.
 const REST: u32 = 10;
@@ -27,7 +28,7 @@ pub struct Seen {
     pub time: u64,
     /// For how long each worker was busy, ns.
     pub busy: Vec<u64>,
-    /// Each vNIC's worker, and what it may add to one loop there in the worst case if it has a deadline.
+    /// Each vNIC's worker, and what it may add to one loop there in the worst case if it has a deadline, as cost: bytes copied.
     pub vnics: BTreeMap<PortIndex, (usize, u64)>,
     /// Who sent whom how much, as [cost](crate::worker::talk::Said).
     pub talk: Vec<(PortIndex, PortIndex, u64)>,
@@ -39,6 +40,7 @@ pub struct Placer {
     talk: BTreeMap<(PortIndex, PortIndex), u64>,
     /// For how many looks vNICs stay.
     resting: BTreeMap<PortIndex, u32>,
+    /// A step that is worth it, and for how many looks it was.
     wish: Option<(Step, u32)>,
 }
 
@@ -49,14 +51,19 @@ impl Placer {
             *left -= 1;
             *left > 0
         });
-        let step = self.places(seen).next();
-        let patient = match (self.wish.take(), &step) {
-            (Some((before, times)), Some(step)) if before == *step => times + 1,
-            _ => 1,
+        let places = self.places(seen);
+        let best = places.next();
+        let wish = self.wish.take();
+        let (step, looks) = match wish {
+            Some((wish, looks))
+                if best.as_ref().is_some_and(|best| best.why == wish.why) && places.stands(&wish) =>
+            {
+                (wish, looks + 1)
+            }
+            _ => (best?, 1),
         };
-        let step = step?;
-        if patient < PATIENCE {
-            self.wish = Some((step, patient));
+        if looks < PATIENCE {
+            self.wish = Some((step, looks));
             return None;
         }
         step.moves.iter().for_each(|(port, _)| self.rest(*port));
@@ -69,7 +76,7 @@ impl Placer {
     }
 
     /// All as it is, averaged with what was.
-    fn places(&mut self, seen: &Seen) -> Places {
+    fn places(&mut self, seen: &Seen) -> Placement {
         let worker = |port: &PortIndex| seen.vnics.get(port).map(|(worker, _)| *worker);
         let mut pairs: BTreeMap<(PortIndex, PortIndex), u64> = BTreeMap::new();
         let mut sum = 0;
@@ -90,9 +97,9 @@ impl Placer {
         smooth(&mut self.talk, pairs.iter().map(|(pair, cost)| (*pair, part(*cost))).collect());
         let place = |(port, (worker, realtime)): (&PortIndex, &(usize, u64))| {
             let fixed = self.resting.contains_key(port);
-            (*port, Place { worker: *worker, realtime: *realtime, fixed })
+            (*port, Placed { worker: *worker, realtime: *realtime, fixed })
         };
-        Places {
+        Placement {
             workers: seen.busy.len(),
             vnics: seen.vnics.iter().map(place).collect(),
             talk: self.talk.clone(),

@@ -5,7 +5,7 @@
 //! 1. **Deadlines**: a vNIC with a deadline leaves the worker whose loop is the longest in the worst case, where that makes
 //!    the longest one shorter.
 //! 2. **Together**: a vNIC goes to the worker of those that it talks with. Two change places where there is room for one only.
-//! 3. **Balance**: vNICs that talk with none of the others there, or with as many elsewhere, leave the busiest worker for the idlest one.
+//! 3. **Balance**: vNICs that talk with none of the others there, or as much with others elsewhere, leave the busiest worker for the idlest one.
 //!
 //! The last two never make a longest loop longer, more frames cross, or the busiest worker busier than it was or than
 //! [`HALF`]. So a load that does not change comes to rest; see the tests.
@@ -24,13 +24,13 @@ pub const HALF: u64 = WHOLE / 2;
 /// What a step has to gain at least.
 pub const WORTH: u64 = WHOLE / 50;
 /// Most vNICs that one step moves.
-pub const TOGETHER: usize = 16;
+pub const MOST_MOVED: usize = 16;
 /// Most changes of which it is looked whether there is room.
 const CANDIDATES: usize = 64;
 
 /// One vNIC, as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Placed {
     /// Its worker.
     pub worker: usize,
     /// What it may add to one loop of its worker in the worst case, as cost; 0 for a vNIC without deadline.
@@ -41,11 +41,11 @@ pub struct Place {
 
 /// All vNICs, as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct Placement {
     /// How many workers there are.
     pub workers: usize,
     /// By index.
-    pub vnics: BTreeMap<PortIndex, Place>,
+    pub vnics: BTreeMap<PortIndex, Placed>,
     /// What two vNICs, the lower index first, send each other: the time that takes, in millionths of a worker's.
     pub talk: BTreeMap<(PortIndex, PortIndex), u64>,
 }
@@ -70,7 +70,7 @@ pub struct Step {
     pub why: Why,
 }
 
-impl Places {
+impl Placement {
     /// The next step; `None` where no step is worth it.
     pub fn next(&self) -> Option<Step> {
         if self.workers < 2 {
@@ -84,6 +84,35 @@ impl Places {
         for (port, worker) in &step.moves {
             if let Some(vnic) = self.vnics.get_mut(port) {
                 vnic.worker = *worker;
+            }
+        }
+    }
+
+    /// Whether a step gains what the first of its kind has to gain, and does no harm: one that was found of other loads may.
+    pub fn stands(&self, step: &Step) -> bool {
+        let goes = |(port, to): &(PortIndex, usize)| {
+            self.vnics.get(port).is_some_and(|vnic| !vnic.fixed && vnic.worker != *to && *to < self.workers)
+        };
+        if !step.moves.iter().all(goes) || step.moves.is_empty() {
+            return false;
+        }
+        let mut after = self.clone();
+        after.take(step);
+        let (loops, loops_after) = (self.worst_loops(), after.worst_loops());
+        let is_no_longer = highest(&loops_after).1 <= highest(&loops).1;
+        let (loads, loads_after) = (self.loads(), after.loads());
+        let (first, to) = step.moves[0];
+        let from = self.vnics[&first].worker;
+        match step.why {
+            Why::Deadlines => loops_after[from].max(loops_after[to]) + loops[from] / 8 < loops[from],
+            Why::Together => {
+                let is_room = highest(&loads_after).1 <= HALF.max(highest(&loads).1);
+                after.crossing() + WORTH <= self.crossing() && is_room && is_no_longer
+            }
+            Why::Balance => {
+                let is_worth =
+                    loads[from] > HALF && loads_after[from].max(loads_after[to]) + 2 * WORTH <= loads[from];
+                is_worth && after.crossing() <= self.crossing() && is_no_longer
             }
         }
     }
@@ -126,7 +155,7 @@ impl Places {
         self.vnics.get(&port).map(|vnic| vnic.worker)
     }
 
-    fn movable(&self) -> impl Iterator<Item = (PortIndex, &Place)> {
+    fn movable(&self) -> impl Iterator<Item = (PortIndex, &Placed)> {
         self.vnics.iter().filter(|(_, vnic)| !vnic.fixed).map(|(port, vnic)| (*port, vnic))
     }
 
@@ -146,7 +175,7 @@ impl Places {
         let loops = self.worst_loops();
         let (from, longest) = highest(&loops);
         let (to, shortest) = lowest(&loops);
-        let after = |vnic: &Place| (longest - vnic.realtime).max(shortest + vnic.realtime);
+        let after = |vnic: &Placed| (longest - vnic.realtime).max(shortest + vnic.realtime);
         let here = self.movable().filter(|(_, vnic)| vnic.worker == from && vnic.realtime > 0);
         // The second worker with a loop as long stays; then this is a step towards making both shorter.
         let (port, _) = here
@@ -207,22 +236,20 @@ impl Places {
         if most <= HALF {
             return None;
         }
-        let (crossing, longest) = (self.crossing(), highest(&self.worst_loops()).1);
         let mut groups = self.groups(from);
         // One that talks as much elsewhere leaves alone, too.
         groups.extend(groups.concat().into_iter().map(|port| vec![port]));
-        groups.retain(|group| group.len() <= TOGETHER && !group.iter().any(|port| self.vnics[port].fixed));
+        groups.retain(|group| group.len() <= MOST_MOVED && !group.iter().any(|port| self.vnics[port].fixed));
         let with = self.with_workers();
         let talk = |group: &Vec<PortIndex>| group.iter().flat_map(|port| &with[port]).sum::<u64>();
         groups.sort_by_cached_key(|group| std::cmp::Reverse(talk(group)));
         let changes = groups.into_iter().take(CANDIDATES).filter_map(|group| {
-            let moves: Vec<_> = group.into_iter().map(|port| (port, to)).collect();
+            let moves = group.into_iter().map(|port| (port, to)).collect();
+            let step = Step { moves, why: Why::Balance };
             let mut after = self.clone();
-            after.take(&Step { moves: moves.clone(), why: Why::Balance });
+            after.take(&step);
             let both = after.loads()[from].max(after.loads()[to]);
-            let is_worth = both + 2 * WORTH <= most;
-            let harms = after.crossing() > crossing || highest(&after.worst_loops()).1 > longest;
-            (is_worth && !harms).then_some((both, moves))
+            self.stands(&step).then_some((both, step.moves))
         });
         let (_, moves) = changes.min()?;
         Some(Step { moves, why: Why::Balance })
