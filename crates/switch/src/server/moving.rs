@@ -13,7 +13,7 @@ use crate::fdb::PortIndex;
 use crate::vhost_user::kick::Kick;
 use crate::worker::clock;
 use crate::worker::moving::{self, Moved, Outcome};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,31 +31,53 @@ impl Switch {
     /// Moves a port to another worker while it runs. No frame is lost.
     ///
     /// # Errors
-    /// Why it stays where it is. A port that has to do with deadlines stays where that would take longer than H.
+    /// Why it stays where it is, for as long as no other call moves it. A port that has to do with deadlines stays where that would take longer than H.
     pub fn move_port(&self, name: &str, worker: usize) -> Outcome {
         if worker >= self.workers.len() {
             return Err(format!("there is no worker {worker}, of {}", self.workers.len()));
         }
         let table = self.lock();
         let entry = table.entries.get(name).ok_or_else(|| format!("{name} is not a port"))?;
-        let index = entry.index;
-        match &entry.end {
-            End::Tap { .. } => {
-                drop(table);
-                self.relocate(index, worker, Vec::new())
-            }
-            End::Vhost { thread, .. } => {
-                let outcome = thread.move_to(worker);
-                drop(table);
-                let late = |_| format!("{name}: its thread is busy with its front end");
-                outcome.recv_timeout(THREAD).map_err(late)?
-            }
+        if entry.worker == worker {
+            return Ok(Moved { sending: 0, receiving: 0 });
         }
+        let index = entry.index;
+        let End::Vhost { thread, .. } = &entry.end else {
+            return self.relocate_in(table, index, worker, Vec::new());
+        };
+        let outcome = thread.move_to(worker);
+        drop(table);
+        match outcome.recv_timeout(THREAD) {
+            Ok(outcome) => outcome,
+            Err(RecvTimeoutError::Disconnected) => Err(format!("{name} is being removed")),
+            Err(RecvTimeoutError::Timeout) => self.give_up(name, index, &outcome),
+        }
+    }
+
+    /// Takes back an order that a port's thread has not come to. If it has meanwhile, says how that went.
+    fn give_up(&self, name: &str, index: PortIndex, outcome: &Receiver<Outcome>) -> Outcome {
+        if let Some(Entry { index: found, end: End::Vhost { thread, .. }, .. }) =
+            self.lock().entries.get(name)
+            && *found == index
+        {
+            thread.stay();
+        }
+        // An order that was taken back answers by its end; one that the thread is at, when the thread is done with it.
+        outcome.recv().unwrap_or_else(|_| Err(format!("{name}: its thread is busy with its front end")))
     }
 
     /// Moves a port whose queues' drivers kick the new worker by `kicks`. Called by the port's thread, where there is one.
     pub(super) fn relocate(&self, index: PortIndex, worker: usize, kicks: Vec<(u16, Kick)>) -> Outcome {
-        let mut table = self.lock();
+        self.relocate_in(self.lock(), index, worker, kicks)
+    }
+
+    fn relocate_in(
+        &self,
+        mut table: MutexGuard<'_, Table>,
+        index: PortIndex,
+        worker: usize,
+        kicks: Vec<(u16, Kick)>,
+    ) -> Outcome {
         let host_latency = table.host.host_latency.get();
         let Some(entry) = table.entries.values().find(|entry| entry.index == index) else {
             return Err("it is being removed".into());

@@ -284,6 +284,11 @@ impl PortThread {
         outcome
     }
 
+    /// Takes back [`move_to`](Self::move_to): if the thread has not come to it, its receiver is told nothing.
+    pub fn stay(&self) {
+        self.mailbox.post(|inbox| inbox.move_to = None);
+    }
+
     /// No message is read from when the receiver gets its answer until [`thaw`](Self::thaw).
     pub fn freeze(&self) -> Receiver<()> {
         let (frozen, obeyed) = sync_channel(1);
