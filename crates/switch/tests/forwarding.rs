@@ -3,6 +3,7 @@
 mod harness;
 
 use harness::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[test]
@@ -199,4 +200,32 @@ fn the_port_announces_its_addresses_to_bridges() {
     let b = host.guest(&vnic("b", 2, ""));
     let frame = bridge.receive();
     assert_eq!((&frame[6..12], &frame[12..14]), (&b.mac()[..], &[0x80, 0x35][..]));
+}
+
+/// What a port learns until the last moment leads nowhere when it is gone: its index is the next port's.
+#[test]
+fn nothing_that_a_removed_port_learned_stays() {
+    let host = TestSwitch::new(1);
+    for round in 0..20u8 {
+        let mut bridge = host.guest_with(&vnic("bridge", 1, "allowed = { macs = \"any\" }"), ring(1024));
+        let index = host.port("bridge").index as u16;
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let removal = scope.spawn(|| {
+                host.until(|| host.switch.fdb.learned(index) > 100);
+                host.switch.remove_port("bridge").unwrap();
+                over.store(true, Ordering::Relaxed);
+            });
+            let mut number = 0u32;
+            while !over.load(Ordering::Relaxed) {
+                bridge.fill_with([0; 12], || {
+                    number += 1;
+                    let [_, b, c, d] = number.to_be_bytes();
+                    udp([0x52, 0x54, 0, 0, 0, 9], [0x02, round, 0, b, c, d], &[0; 60])
+                });
+            }
+            removal.join().unwrap();
+        });
+        assert_eq!(host.switch.fdb.learned(index), 0, "in round {round}");
+    }
 }

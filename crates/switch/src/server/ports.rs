@@ -258,22 +258,22 @@ impl Switch {
         for (segment, mac) in before.iter().filter(|own| !after.contains(own)) {
             self.fdb.unpin(*segment, *mac, entry.index);
         }
-        let moved = entry.segment != segment;
+        let changes_segment = entry.segment != segment;
         let (index, owner) = (entry.index, entry.worker);
         if let End::Vhost { status, .. } = &entry.end {
             status.set_deadline(vnic.deadline.is_some());
         }
         (entry.segment, entry.vnic) = (segment, vnic);
-        if moved {
-            // What it learned, sent or was to receive belongs to the segment it left.
-            self.fdb.forget(index);
+        if changes_segment {
+            // What it learned, sent or was to receive belongs to the segment it left. It learns until it is quiet.
             self.quiet(index, owner);
+            self.fdb.forget(index);
             self.workers[owner].call(move |worker| worker.set_segment(index, segment));
         }
         let name = entry.vnic.name.clone();
         self.send_contract(&table.host, &table.entries[&name]);
         self.publish(table);
-        if moved {
+        if changes_segment {
             self.workers[owner].call(move |worker| worker.resume(index));
         }
         Ok(())
@@ -288,7 +288,7 @@ impl Switch {
     pub fn remove_port(&self, name: &str) -> Result<(), String> {
         let mut table = self.lock();
         let entry = table.entries.remove(name).ok_or_else(|| format!("{name} is not a port"))?;
-        table.leaving.push(entry.index);
+        table.removing.push(entry.index);
         macs(&entry.vnic).for_each(|mac| self.fdb.unpin(entry.segment, mac, entry.index));
         self.fdb.forget(entry.index);
         self.publish(&mut table);
@@ -306,7 +306,7 @@ impl Switch {
         }
         self.quiet(index, worker);
         self.forget(index, worker);
-        self.lock().leaving.retain(|leaving| *leaving != index);
+        self.lock().removing.retain(|removing| *removing != index);
         tracing::info!(vnic = name, index, "port removed");
         Ok(())
     }
@@ -316,6 +316,8 @@ impl Switch {
         for worker in self.workers.iter() {
             worker.call(move |worker| worker.set_info(index, None));
         }
+        // Until then it learned.
+        self.fdb.forget(index);
         drop(self.workers[owner].call(move |worker| worker.remove_port(index)));
         self.region.release(index as usize);
     }

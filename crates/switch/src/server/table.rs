@@ -22,7 +22,7 @@ pub struct Table {
     /// Segments in use; their place is their index.
     segments: Vec<Option<Segment>>,
     /// Indices of ports being removed: not yet free.
-    pub leaving: Vec<PortIndex>,
+    pub removing: Vec<PortIndex>,
     /// Which workers vNICs had in a process before this one, whose ports are yet to be made.
     pub before: BTreeMap<String, usize>,
 }
@@ -110,7 +110,7 @@ impl Table {
         wanted: Option<PortIndex>,
         reserved: impl Fn(PortIndex) -> bool,
     ) -> Option<PortIndex> {
-        let used = |i: &PortIndex| self.leaving.contains(i) || self.entries.values().any(|e| e.index == *i);
+        let used = |i: &PortIndex| self.removing.contains(i) || self.entries.values().any(|e| e.index == *i);
         let free = || (0..VNICS as PortIndex).filter(|i| !used(i));
         let wanted = wanted.filter(|i| !used(i));
         wanted.or_else(|| free().find(|i| !reserved(*i))).or_else(|| free().next())
