@@ -15,6 +15,8 @@ const OTHERS: u64 = 64 + 2 * (32 + 253);
 /// Of a vhost-user port: listening socket twice, connection twice, one that is turned away, the thread's event, an
 /// inflight region of our own.
 const PER_PORT: u64 = 7;
+/// For each queue pair, of ours: what listens to the kicks of both rings, old and new where they are replaced.
+const LISTENING: u64 = 4;
 /// What its front end passes, of an ordinary guest: memory, the inflight region, the dirty log ...
 const PASSED: u64 = 16;
 /// ... and kick, call and error of both rings, old and new where they are replaced.
@@ -24,7 +26,7 @@ const PER_QUEUE_PAIR: u64 = 12;
 /// many ports as there can be. Returns the limit.
 pub fn raise() -> u64 {
     let limit = raise_descriptors();
-    let ports = for_ports(limit) / (PER_PORT + passed(1));
+    let ports = for_ports(limit) / (own(1) + passed(1));
     if ports < VNICS as u64 {
         tracing::warn!(
             limit,
@@ -46,13 +48,18 @@ pub fn for_ports(limit: u64) -> u64 {
 pub fn open(ledger: &Arc<Ledger>, vnic: &Vnic) -> Result<Account, String> {
     let (itself, passed) = match vnic.attach {
         Attach::Tap { .. } => (2 * u64::from(vnic.queues), 0),
-        _ => (PER_PORT, passed(vnic.queues)),
+        _ => (own(vnic.queues), passed(vnic.queues)),
     };
     // Beside it, two tables of as many regions as there may be: one takes the other's place.
     let most = passed + 2 * MAX_REGIONS as u64;
     ledger
         .open(itself, passed, most)
         .map_err(|exceeded| format!("{}: no file descriptors left for it: {exceeded}", vnic.name))
+}
+
+/// Descriptors that a vhost-user port has of itself.
+fn own(queue_pairs: u16) -> u64 {
+    PER_PORT + LISTENING * u64::from(queue_pairs)
 }
 
 /// Descriptors that an ordinary front end passes.
@@ -74,11 +81,11 @@ mod tests {
     #[test]
     fn the_last_port_that_fits_is_taken_and_the_next_refused_with_the_reason() {
         let port = vnic("web", "vhost-user = \"/tmp/web.sock\"", 1);
-        let ledger = Ledger::new(1 << 40, for_ports(OTHERS + 3 * (PER_PORT + passed(1)) - 1));
+        let ledger = Ledger::new(1 << 40, for_ports(OTHERS + 3 * (own(1) + passed(1)) - 1));
         let there = [open(&ledger, &port).unwrap(), open(&ledger, &port).unwrap()];
         let refused = open(&ledger, &port).unwrap_err();
         assert!(refused.contains("web") && refused.contains("LimitNOFILE"), "{refused}");
-        assert!(refused.contains("35 descriptors wanted"), "{refused}");
+        assert!(refused.contains("39 descriptors wanted"), "{refused}");
         drop(there);
         assert!(open(&ledger, &port).is_ok());
     }
@@ -91,7 +98,7 @@ mod tests {
         };
         let (one, four) =
             (needed("vhost-user = \"/tmp/a.sock\"", 1), needed("vhost-user = \"/tmp/a.sock\"", 4));
-        assert_eq!(four - one, 3 * PER_QUEUE_PAIR);
+        assert_eq!(four - one, 3 * (LISTENING + PER_QUEUE_PAIR));
         assert_eq!(needed("tap = \"a\"", 4), 8);
     }
 }
