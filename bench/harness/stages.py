@@ -4,7 +4,7 @@
  profile: address, Ir ─▶ addr2line -i: the functions it was inlined from ─▶ stage ─▶ Ir a frame
 ```
 
-Nearly everything on the short way is inlined into a few functions, so an instruction belongs to the
+Nearly everything on the direct way is inlined into a few functions, so an instruction belongs to the
 first stage of which any function is among those it was inlined into. The rest is told by module.
 """
 

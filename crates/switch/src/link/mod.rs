@@ -14,7 +14,7 @@
 //!
 //! [`Tx`] and [`Rx`] are the two halves, each an enum of the kinds of link. Nothing outside of this folder
 //! asks which kind a link is. Two capabilities are offered instead, as `Option`s: [`Tx::rings`] and
-//! [`Rx::rings`] lend a guest's rings to the direct path, and [`Link::vhost`] takes what a front end changes.
+//! [`Rx::rings`] lend a guest's rings to the direct way, and [`Link::vhost`] takes what a front end changes.
 //!
 //! - [`vhost`]: rings in a guest's memory
 //! - [`tap`]: a network interface of the kernel
@@ -77,7 +77,7 @@ pub enum Taken {
     New(Pending, usize),
     /// The frame that was [put back](Tx::put_back).
     Again(Pending),
-    /// A frame that no frame is, or that there is no room for: dropped, and how many descriptors it was in.
+    /// Not a frame, or one there is no room for: dropped, and how many descriptors it was in.
     Dropped(DropReason, usize),
     /// There is none.
     Nothing,
@@ -261,12 +261,13 @@ impl Tx {
         either!(self, tx => tx.in_flight())
     }
 
-    /// Of those, the ones of which all wait for tokens.
+    /// Of those, the ones that wait for tokens and of which no part was sent.
     pub fn waiting(&self) -> usize {
         either!(self, tx => tx.waiting())
     }
 
-    /// It was not taken from until `now`: what it holds counts as arrived now.
+    /// It was not taken from until `now`: what its rings hold counts as arrived now. Frames that were read from a tap before
+    /// keep their arrival.
     pub fn restart(&mut self, now: u64) {
         either!(self, tx => tx.restart(now));
     }
@@ -327,7 +328,7 @@ impl Tx {
         }
     }
 
-    /// A guest's transmit rings, for the direct path.
+    /// A guest's transmit rings, for the direct way.
     #[inline]
     pub fn rings(&mut self) -> Option<&mut vhost::Tx> {
         match self {
@@ -388,7 +389,7 @@ impl Rx {
         }
     }
 
-    /// A guest's receive rings, for the direct path.
+    /// A guest's receive rings, for the direct way.
     #[inline]
     pub fn rings(&mut self) -> Option<&mut vhost::Rx> {
         match self {

@@ -42,7 +42,8 @@ pub struct Port {
     pub stats: &'static VnicSlot,
     /// How frames get in and out.
     pub link: Link,
-    /// How many changes under way need that nothing is taken from it: of its link, of its segment.
+    /// How many changes under way need that nothing is taken from it: of its link, of its segment, of its worker, and one
+    /// while the switch holds new ports.
     pub pauses: u32,
     /// Its link lies: nothing is taken from it until it is made anew.
     pub broken: bool,

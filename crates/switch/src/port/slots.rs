@@ -73,7 +73,7 @@ pub struct Frame {
     pub source: PortIndex,
     /// The segment it is in. A port of one segment says so for all of its frames.
     pub segment: SegmentIndex,
-    /// The worker that owns that port.
+    /// The worker whose pool a flooded copy goes back to; of other frames, the one at which their queue was started.
     pub worker: u16,
     /// Its slot, in the owner's [`Slots`].
     pub slot: u16,

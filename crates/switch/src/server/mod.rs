@@ -125,7 +125,7 @@ pub struct Switch {
     pub fdb: Arc<Fdb>,
     /// The ports.
     pub table: Mutex<Table>,
-    /// Locked while a port moves.
+    /// Locked while a port moves, and while every frame of a port is looked for.
     pub moving: Mutex<()>,
     /// Those who keep what it takes to go on without this process.
     pub subscribers: Arc<keep::Subscribers>,

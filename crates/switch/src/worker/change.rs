@@ -217,6 +217,7 @@ impl Worker {
                 && std::mem::take(&mut port.quiet)
             {
                 port.link.tx.suppress_kicks();
+                port.link.tx.woke(self.looked);
             }
         }
     }

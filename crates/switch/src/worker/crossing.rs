@@ -213,7 +213,7 @@ impl Peer {
         before != self.fates_waiting.len()
     }
 
-    /// Whether anything waits to be received or sent.
+    /// Whether nothing waits to be received or sent.
     pub fn is_idle(&self) -> bool {
         let nothing_came = self.urgent_in.is_empty() && self.frames_in.is_empty();
         nothing_came && !self.keeps_any() && self.fates_in.is_empty() && self.fates_waiting.is_empty()

@@ -197,7 +197,7 @@ impl Inbox {
         call
     }
 
-    /// Whether a call waits.
+    /// Whether no call waits.
     pub fn is_idle(&self) -> bool {
         !self.bell.called.load(Ordering::Acquire)
     }

@@ -23,6 +23,7 @@
 //! - [`settle`]: what became of a frame, back at its source
 //! - [`crossing`]: rings between workers
 //! - [`moving`]: a port goes to another worker
+//! - `relief`: room in a ring of which half is in flight
 //! - [`quiet`]: ports that have nothing to send cost nothing
 //! - [`sleep`]: notifications and sleep
 //! - [`talk`]: whom ports send how much to

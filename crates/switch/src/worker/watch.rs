@@ -14,7 +14,7 @@
 //! ```
 //!
 //! An ordinary loop pays one comparison for this, and a worker that goes to sleep one question to the kernel. What is
-//! watched goes by the general path and is copied twice, and so is touched in parts that belong to one port each;
+//! watched takes the queued way and is copied twice, and so is touched in parts that belong to one port each;
 //! all others go on as ever. Guests whose memory is there in full are not watched, unless a file that looks so
 //! has been made to.
 

@@ -447,7 +447,7 @@ proptest! {
         let (policy, allowed) = of_contract(contract);
         let (frame, expected) = (spec.bytes(), spec.expected(&allowed));
         prop_assert_eq!(decide(&policy, &frame), Ok(expected), "{}", contract);
-        // What the fast path lets pass at first sight.
+        // What the direct way lets pass at first sight.
         if let Some(plain) = look(&frame[..frame.len().min(128)], frame.len())
             && policy.passes_plain(&frame, plain.src, &holding(&[HELD.parse().unwrap()]))
         {

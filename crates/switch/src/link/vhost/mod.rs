@@ -53,7 +53,7 @@ pub struct TxQueue {
     pub arrivals: Arrivals,
     /// The frame that waits for tokens, and how far it was cut.
     pub pending: Option<Pending>,
-    /// How many frames are tried on the direct path.
+    /// How many frames are tried on the direct way.
     pub direct: u8,
 }
 

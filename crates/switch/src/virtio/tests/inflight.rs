@@ -260,7 +260,7 @@ impl World {
                 device.complete_all(done.into_iter().map(|head| (head, 0)));
             }
             Step::CompleteRun(most) if transmit => {
-                // As the fast path does: the last that were popped together, from the first of them on.
+                // As the direct way does: the last that were popped together, from the first of them on.
                 let first = self.popped.len() - self.together.min(self.popped.len());
                 let run: Vec<u16> =
                     self.popped[first..].iter_mut().take(*most).map_while(Option::take).collect();

@@ -12,8 +12,9 @@
 //! workers the third step is left out. Frames keep their order, none is lost, and no worker has to wait for another one:
 //!
 //! - *From the port*: nothing is taken from it until the others have taken what it sent them by the old worker. What
-//!   comes back is settled where the port is: whoever gets a fate of it later passes it on ([`settle`](super::settle)).
-//! - *To the port*: the new worker learns it first, so whatever comes from those that learn it later waits there. What
+//!   comes back is settled where the port is: a worker that gets a fate of its frames later sends it to the port's new
+//!   worker ([`settle`](super::settle)).
+//! - *To the port*: the new worker learns it first, so frames of workers that learn it later wait there. What
 //!   was sent to the old worker before is in its rings when it hands the port over, and goes along, in front of what
 //!   waits.
 //! - All of that is taken in within the budget of a loop, as what comes from other workers is.
@@ -37,12 +38,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// How long a port was not served, ns.
+/// For how long a port was not served, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Nothing was taken from it.
+    /// For how long nothing was taken from it.
     pub sending: u64,
-    /// Nothing was delivered to it but what its old worker had.
+    /// For how long nothing was delivered to it but what its old worker had.
     pub receiving: u64,
 }
 
@@ -199,10 +200,8 @@ impl Worker {
     }
 
     fn hand_over(&mut self, course: &Arc<Move>) {
+        debug_assert!(self.arrival.is_none(), "the move before is settled");
         let mut under_way = UnderWay::default();
-        if let Some(arrival) = self.arrival.take_if(|arrival| arrival.port == course.port) {
-            under_way = arrival.frames;
-        }
         for (peer, _) in self.peers.iter_mut().flatten() {
             peer.part(course.port, &mut under_way);
         }
@@ -223,8 +222,10 @@ impl Worker {
         let left = course.left.load(Ordering::Relaxed);
         port.pauses -= 1;
         self.put_in(port);
-        // What it sent while nobody looked arrived after it was left.
+        // What it sent while no worker looked arrived after it was left.
         self.wake_port(index, left);
+        // No worker saw whether its memory was lost on the way.
+        self.memory_lost();
         for (queue, kick) in kicks {
             // What it had before is held by its thread still.
             drop(self.set_kick(index, queue, Some(kick)));
