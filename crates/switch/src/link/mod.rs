@@ -5,9 +5,9 @@
 //!  VM ─▶ Tx ─┤                                            └▶ egress ... fate ─▶ give back
 //!            └ flush: what was given back is shown
 //!
-//!            ┌ room? ─▶ post ─▶ Posted::Done, NoBuffers, Dropped, Broken
-//!  VM ◀─ Rx ─┤
-//!            └ flush: what was posted is shown
+//!            ┌ room? ─▶ post ─┬▶ Posted::Done, NoBuffers, Dropped, Broken
+//!  VM ◀─ Rx ─┤                └▶ Posted::Later: held ─▶ completed, the oldest first
+//!            └ flush: what was posted is shown    └▶ cancelled
 //!
 //!  both: readiness (descriptors, kicks), restart, loss of memory
 //! ```
@@ -20,7 +20,10 @@
 //! - [`tap`]: a network interface of the kernel
 //! - [`receiver`]: what a receiver takes as it is, and what is finished for it
 //! - [`scratch`]: memory that a worker reuses for every frame
+//! - `deferred`: one for tests, which completes later
 
+#[cfg(test)]
+pub mod deferred;
 pub mod receiver;
 pub mod scratch;
 pub mod tap;
@@ -57,6 +60,9 @@ pub enum Rx {
     Vhost(vhost::Rx),
     /// What the kernel receives from a tap.
     Tap(tap::Rx),
+    /// What a test completes.
+    #[cfg(test)]
+    Deferred(deferred::Rx),
 }
 
 /// A frame that was taken and waits for tokens.
@@ -90,14 +96,28 @@ pub enum Taken {
 /// What came of posting one frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// It is in the receiver's buffers.
+    /// It is in the receiver's buffers. A link that holds a frame does not answer this: the later frame would overtake.
     Done,
+    /// The link holds it, and reads the sender's memory until the frame is [completed](Rx::completed) or
+    /// [cancelled](Rx::cancel).
+    Later,
     /// The receiver gave too few buffers; nothing was written.
     NoBuffers,
     /// It can never be delivered.
     Dropped(DropReason),
     /// The receiver's ring lies.
     Broken(RingError),
+}
+
+/// What became of the oldest frame that a link held. It does not say which: no frame can overtake another.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Completed {
+    /// It is with the receiver.
+    Done,
+    /// It was not delivered.
+    Dropped(DropReason),
+    /// The link is gone, with all that it held: why.
+    Broken(String),
 }
 
 /// What was taken into own memory while frames before it waited.
@@ -344,7 +364,7 @@ impl Rx {
     pub fn room(&mut self, frame: &Frame) -> Option<u16> {
         match self {
             Self::Vhost(rx) => rx.room(frame),
-            Self::Tap(_) => None,
+            _ => None,
         }
     }
 
@@ -355,6 +375,36 @@ impl Rx {
         match self {
             Self::Vhost(rx) => rx.post(frame, scratch),
             Self::Tap(rx) => rx.post(frame),
+            #[cfg(test)]
+            Self::Deferred(rx) => rx.post(frame),
+        }
+    }
+
+    /// Most frames that it holds; 0 where a post tells what became of the frame.
+    pub fn depth(&self) -> usize {
+        match self {
+            Self::Vhost(_) | Self::Tap(_) => 0,
+            #[cfg(test)]
+            Self::Deferred(rx) => rx.depth(),
+        }
+    }
+
+    /// What became of the oldest frame that it holds; `None` while that is open.
+    pub fn completed(&mut self) -> Option<Completed> {
+        match self {
+            Self::Vhost(_) | Self::Tap(_) => None,
+            #[cfg(test)]
+            Self::Deferred(rx) => rx.completed(),
+        }
+    }
+
+    /// Gives up all that it holds: it neither reads nor delivers any of that when this returns. Does not wait for the
+    /// receiver.
+    pub fn cancel(&mut self) {
+        match self {
+            Self::Vhost(_) | Self::Tap(_) => {}
+            #[cfg(test)]
+            Self::Deferred(rx) => rx.cancel(),
         }
     }
 
@@ -373,11 +423,13 @@ impl Rx {
         }
     }
 
-    /// Asks to be told when there is room again; `true` where there is already.
+    /// Asks to be told when there is room again, or a frame completed; `true` where that is so already.
     pub fn request_kicks(&mut self) -> bool {
         match self {
             Self::Vhost(rx) => rx.request_kicks(),
             Self::Tap(_) => false,
+            #[cfg(test)]
+            Self::Deferred(rx) => rx.has_completed(),
         }
     }
 
@@ -394,7 +446,7 @@ impl Rx {
     pub fn rings(&mut self) -> Option<&mut vhost::Rx> {
         match self {
             Self::Vhost(rx) => Some(rx),
-            Self::Tap(_) => None,
+            _ => None,
         }
     }
 
@@ -403,7 +455,7 @@ impl Rx {
     pub fn rings_ref(&self) -> Option<&vhost::Rx> {
         match self {
             Self::Vhost(rx) => Some(rx),
-            Self::Tap(_) => None,
+            _ => None,
         }
     }
 }

@@ -10,15 +10,18 @@
 //! - [`slots`]: frames in flight
 //! - [`body`]: parts of a frame's body
 //! - [`buffers`]: memory of the switch's own that frames in flight lie in
+//! - [`outstanding`]: frames that a link holds
 //! - [`contract`]: a contract, compiled
 
 pub mod body;
 pub mod buffers;
 pub mod contract;
+pub mod outstanding;
 pub mod slots;
 
 pub use body::{body_spans, slice_spans};
 pub use contract::{PortContract, PortInfo, PortSet};
+pub use outstanding::Outstanding;
 pub use slots::{Frame, FrameRef, NEVER, Owner, Slots};
 
 use crate::capture::CaptureTap;
@@ -90,6 +93,8 @@ pub struct Egress {
     pub starved: Option<(FrameRef, u64, u16)>,
     /// Whose frame left last, and when.
     pub last: (PortIndex, u64),
+    /// What its link holds.
+    pub outstanding: Outstanding,
 }
 
 impl Port {
@@ -107,6 +112,7 @@ impl Port {
             blocked_since: NEVER,
             starved: None,
             last: (index, 0),
+            outstanding: Outstanding::new(link.rx.depth()),
         };
         Self {
             index,
@@ -173,6 +179,13 @@ impl Port {
         }
         self.last_started = at;
         Ok(at)
+    }
+
+    /// Whether its link may be given a frame of `bytes` beside those that it holds.
+    #[inline]
+    pub fn may_post(&self, bytes: u32) -> bool {
+        let outstanding = &self.egress.outstanding;
+        outstanding.is_empty() || outstanding.has_room(bytes, self.contract.egress.most_outstanding())
     }
 
     /// What this port sent and received was shown to the drivers, at `now`.

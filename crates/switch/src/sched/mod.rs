@@ -65,7 +65,7 @@ pub use scheduler::Scheduler;
 pub use source::{RemoteVnic, SourceId};
 pub use token_bucket::TokenBucket;
 
-use tidegate_contract::{Bytes, Discipline, Rate};
+use tidegate_contract::{Bytes, Discipline, Rate, SUPER_FRAME};
 
 /// Into what the frames of an egress leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +112,18 @@ pub struct EgressConfig {
     /// left, so that there is room for who has least. Those with a promise are bounded by their own
     /// caps, so that no one else's flood costs them a frame.
     pub queue: u64,
+}
+
+impl EgressConfig {
+    /// Most bytes that the link of the egress may hold, or one frame that is longer: a frame with a deadline finds them
+    /// before it, and no scheduler takes them back. What a loop delivers, or, on a wire, the burst that
+    /// [admission reckons with](physical).
+    pub fn most_outstanding(&self) -> u64 {
+        match self.kind {
+            EgressKind::Virtual => SUPER_FRAME,
+            EgressKind::Physical { .. } => self.burst.get(),
+        }
+    }
 }
 
 /// What one source was promised at this egress, and how much of it may wait.

@@ -44,6 +44,16 @@ impl Bill {
     }
 }
 
+impl Bill {
+    /// A frame of `source`, which was delivered to a link before, was completed.
+    pub(super) fn add_completed(&mut self, source: PortIndex, cost: i64) {
+        match self.runs.last_mut().filter(|run| run.source == source) {
+            Some(run) => run.cost += cost,
+            None => self.runs.push(Run { source, frames: 0, cost }),
+        }
+    }
+}
+
 impl Worker {
     /// Charges the time of a receiver's turn, which ends now.
     pub(super) fn settle_bill(&mut self, receiver: &Port) {

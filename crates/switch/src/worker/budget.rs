@@ -43,6 +43,9 @@ pub(super) fn queued(bytes: u32) -> i64 {
     i64::from(bytes) + QUEUED
 }
 
+/// What it costs to see that a link completed a frame.
+pub(super) const COMPLETED: i64 = DIRECT;
+
 /// What it costs besides that a frame is in so many descriptors, or fills so many chains.
 #[inline]
 pub(super) fn scattered(pieces: usize) -> i64 {

@@ -277,7 +277,8 @@ impl Worker {
         }
     }
 
-    /// Drops everything that `source` sent and that waits at own egresses.
+    /// Drops everything that `source` sent and that waits at own egresses. What their links hold comes back by itself,
+    /// within [`LONGEST`](crate::port::outstanding::LONGEST).
     pub fn drop_source(&mut self, source: PortIndex) {
         self.all_crossings();
         let now = self.now;
@@ -307,9 +308,10 @@ impl Worker {
         quiet
     }
 
-    /// Drops everything that waits for an own port.
+    /// Drops everything that waits for an own port, and what its link holds.
     pub fn clear_egress(&mut self, index: PortIndex) {
         let now = self.now;
+        self.cancel_at(index, DropReason::ReceiverDown);
         self.drop_set_aside(DropReason::ReceiverDown, |egress, _| egress == index);
         let Some(port) = &mut self.ports[index as usize] else { return };
         let fates = &mut self.fates;

@@ -64,6 +64,10 @@ impl Worker {
         for (egress, source, oldest) in relief.drain(..) {
             let now = self.now;
             let Some(port) = &mut self.ports[egress as usize] else { continue };
+            if oldest && port.egress.outstanding.has_any_of(source) {
+                // Its link holds that one.
+                continue;
+            }
             let drop = |s: &mut Scheduler<_>| if oldest { s.drop_head(source) } else { s.drop_tail(source) };
             if is_stuck(&mut port.egress, now)
                 && let Some(queued) = drop(&mut port.egress.scheduler)
@@ -136,9 +140,12 @@ impl Worker {
             };
             *budget -= before - left;
             self.settle_bill(&port);
-            if port.egress.scheduler.backlog_total().frames == 0 {
-                port.egress.active = false;
+            let is_empty = port.egress.scheduler.backlog_total().frames == 0;
+            if is_empty {
                 port.egress.blocked_since = NEVER;
+            }
+            if is_empty && port.egress.outstanding.is_empty() {
+                port.egress.active = false;
                 self.active.remove(i);
             } else {
                 late = late.or(too_late.then_some(index));
@@ -162,7 +169,7 @@ impl Worker {
     /// Delivers what may go now. Only what cannot go on is looked at for frames held too long:
     /// what a late worker or a raised limit left behind is on its way.
     fn serve(&mut self, port: &mut Port, budget: &mut i64) -> bool {
-        let mut worked = false;
+        let mut worked = !port.egress.outstanding.is_empty() && self.complete(port);
         let mut realtime = 0;
         loop {
             match port.egress.scheduler.head(self.now) {
@@ -208,15 +215,16 @@ impl Worker {
         // A thousand tiny buffers that are too few are not to be looked through in every loop.
         self.scratch.filled = 0;
         let is_known = tried.is_some() && tried == self.chains_waiting(frame, port);
-        let outcome = match is_known {
+        let outcome = match is_known || !port.may_post(queued.bytes) {
             true => Posted::NoBuffers,
             false if self.watch.covers(frame.source) || self.watch.covers(port.index) => {
                 self.deliver_watched(frame, port)
             }
             false => port.link.rx.post(frame, &mut self.scratch),
         };
+        let is_held = outcome == Posted::Later;
         let dropped = match outcome {
-            Posted::Done => None,
+            Posted::Done | Posted::Later => None,
             Posted::Dropped(reason) => Some(reason),
             Posted::NoBuffers => {
                 if port.egress.blocked_since == NEVER {
@@ -241,6 +249,24 @@ impl Worker {
             // The others are timed once a loop; a deadline deserves the exact time.
             self.now = clock();
         }
+        let blocked_since = std::mem::replace(&mut port.egress.blocked_since, NEVER);
+        match is_held {
+            true => port.egress.outstanding.push(queued, blocked_since, self.now),
+            false => self.conclude(port, &queued, blocked_since, dropped),
+        }
+        true
+    }
+
+    /// What became of a frame: counted at its receiver, and on its way back to its source.
+    #[inline]
+    pub(super) fn conclude(
+        &mut self,
+        port: &mut Port,
+        queued: &Queued<FrameRef>,
+        blocked_since: u64,
+        dropped: Option<DropReason>,
+    ) {
+        let frame = queued.frame.get();
         match dropped {
             None => {
                 port.stats.rx.frames.add(1);
@@ -252,11 +278,8 @@ impl Worker {
             }
             Some(reason) => port.stats.rx.dropped[reason as usize].add(1),
         }
-        let Egress { last, blocked_since, .. } = port.egress;
-        self.fates.push(fate(port.index, last, blocked_since, &queued, self.now, dropped));
+        self.fates.push(fate(port.index, port.egress.last, blocked_since, queued, self.now, dropped));
         port.egress.last = (frame.source, self.now);
-        port.egress.blocked_since = NEVER;
-        true
     }
 
     /// How many [chains wait](crate::link::Rx::room) where a frame would go: of a watched port, a page of its ring may
@@ -271,6 +294,13 @@ impl Worker {
     /// Delivers by way of our own memory, so that what waits for a page waits for one port's.
     #[cold]
     fn deliver_watched(&mut self, frame: &Frame, port: &mut Port) -> Posted {
+        if port.link.rx.depth() > 0 {
+            // Our own memory has the next frame before the link is done with this one.
+            let began = self.watch.begin(frame.source);
+            let outcome = port.link.rx.post(frame, &mut self.scratch);
+            self.watch.end(frame.source, began);
+            return outcome;
+        }
         let began = self.watch.begin(frame.source);
         let staged = staged(frame, self.watch.buffer());
         self.watch.end(frame.source, began);

@@ -9,6 +9,7 @@ use super::{Worker, clock};
 use crate::fdb::PortIndex;
 use crate::port::Port;
 use crate::sched::TokenBucket;
+use crate::stats::DropReason;
 use serde::{Deserialize, Serialize};
 
 /// Tokens of one port, bytes; negative is debt.
@@ -37,10 +38,12 @@ impl Worker {
         }
     }
 
-    /// Whether all frames that own ports sent have arrived or been dropped, but for those that wait for
-    /// tokens.
+    /// Whether all frames that own ports sent have arrived or been dropped, but for those that wait for tokens, and no own
+    /// link holds a frame.
     pub fn is_drained(&self) -> bool {
-        let in_flight = |port: &Port| port.link.tx.in_flight() > port.link.tx.waiting();
+        let in_flight = |port: &Port| {
+            port.link.tx.in_flight() > port.link.tx.waiting() || !port.egress.outstanding.is_empty()
+        };
         !self.owned.iter().filter_map(|index| self.ports[*index as usize].as_deref()).any(in_flight)
     }
 
@@ -60,8 +63,11 @@ impl Worker {
         owned.into_iter().all(|index| self.is_quiet(index))
     }
 
-    /// Drops everything that waits for anybody here.
+    /// Drops everything that waits for own ports, and what their links hold.
     pub fn drop_all(&mut self) {
+        for index in self.owned.clone() {
+            self.cancel_at(index, DropReason::SenderReset);
+        }
         for source in 0..self.infos.len() as PortIndex {
             if self.infos[source as usize].is_some() {
                 self.drop_source(source);

@@ -18,6 +18,7 @@
 //!   - `send`: the others, to their egress
 //!   - `cut`: real-time super-frames, in pieces
 //! - [`egress`]: from the scheduler to the receiver
+//!   - `outstanding`: what links complete later
 //! - [`addresses`]: link-local addresses that own ports use
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - [`settle`]: what became of a frame, back at its source
@@ -50,6 +51,7 @@ pub mod handover;
 mod ingress;
 mod inspect;
 pub mod moving;
+mod outstanding;
 #[cfg(test)]
 mod overload;
 mod quiet;

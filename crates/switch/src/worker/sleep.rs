@@ -218,7 +218,7 @@ impl Worker {
         }
         for index in &self.active {
             let Some(port) = &mut self.ports[*index as usize] else { continue };
-            if port.egress.blocked_since != NEVER {
+            if port.egress.blocked_since != NEVER || !port.egress.outstanding.is_empty() {
                 let began = self.watch.begin(*index);
                 work |= port.link.rx.request_kicks();
                 self.watch.end(*index, began);

@@ -9,6 +9,7 @@ use crate::fdb::{Fdb, PortIndex, SegmentIndex};
 use crate::link::Link;
 use crate::port::{Port, PortContract, PortInfo, PortSet};
 use crate::stats::Region;
+use crate::stats::layout::VnicSlot;
 use rtrb::Consumer;
 use std::sync::Arc;
 use tidegate_contract::{Host, Vnic};
@@ -58,13 +59,24 @@ pub fn add_port(worker: &mut Worker, index: PortIndex) {
 /// Gives it a vhost-user port whose contract has further `keys`, with no front end; returns what all
 /// workers are to know of it.
 pub fn add_port_with(worker: &mut Worker, index: PortIndex, keys: &str) -> PortInfo {
+    let stats = &Region::create().unwrap().layout().vnics[usize::from(index)];
+    add_link(worker, index, keys, Link::vhost_user(), stats)
+}
+
+/// Gives it a port with this link that counts there.
+pub fn add_link(
+    worker: &mut Worker,
+    index: PortIndex,
+    keys: &str,
+    link: Link,
+    stats: &'static VnicSlot,
+) -> PortInfo {
     let text = format!(
         "[vnic.v{index}]\nattach = {{ vhost-user = \"/tmp/v{index}\" }}\n\
          mac = \"52:54:00:00:00:{index:02x}\"\nsegment = 7\n{keys}\n"
     );
     let vnic: Vnic = tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value;
-    let stats = &Region::create().unwrap().layout().vnics[usize::from(index)];
-    let (segment, link) = (SegmentIndex(0), Link::vhost_user());
+    let segment = SegmentIndex(0);
     let contract = PortContract::new(&vnic, &Host::default());
     worker.add_port(Box::new(Port::new(index, segment, contract, stats, link)));
     worker.fdb.pin(segment, vnic.mac, index).unwrap();

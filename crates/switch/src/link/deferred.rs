@@ -1,0 +1,103 @@
+//! A link for tests: it holds what is posted, and completes it as its test says.
+
+use super::{Completed, Posted};
+use crate::port::Frame;
+use crate::stats::DropReason;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Frames that it holds.
+pub const DEPTH: usize = 24;
+
+/// The receiving half.
+pub struct Rx {
+    held: VecDeque<Held>,
+    /// Polls that found the oldest open.
+    polls: usize,
+    course: Arc<Mutex<Course>>,
+}
+
+struct Held(Frame);
+
+// SAFETY: it refers to its sender's memory, which is the test's process's for as long as the frame is held.
+unsafe impl Send for Held {}
+
+/// What is to become of frames, and what became of them.
+#[derive(Default)]
+pub struct Course {
+    /// How many polls find a frame open before one completes it.
+    pub polls: usize,
+    /// The next frame that ends is dropped for this.
+    pub failure: Option<DropReason>,
+    /// The link breaks at the next poll.
+    pub breaks: bool,
+    /// No buffers.
+    pub full: bool,
+    /// What was delivered, as its memory was then: head and payload.
+    pub delivered: Vec<Vec<u8>>,
+    /// Frames that were cancelled.
+    pub cancelled: usize,
+    /// Most bytes that it held, on the wire, and how many frames those were.
+    pub most: (u64, usize),
+}
+
+impl Rx {
+    /// One, and what is to become of its frames.
+    pub fn new() -> (Self, Arc<Mutex<Course>>) {
+        let course = Arc::<Mutex<Course>>::default();
+        (Self { held: VecDeque::new(), polls: 0, course: course.clone() }, course)
+    }
+
+    fn course(&self) -> MutexGuard<'_, Course> {
+        self.course.lock().unwrap()
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        DEPTH
+    }
+
+    pub(super) fn post(&mut self, frame: &Frame) -> Posted {
+        let mut course = self.course.lock().unwrap();
+        if course.full {
+            return Posted::NoBuffers;
+        }
+        self.held.push_back(Held(frame.clone()));
+        let bytes = self.held.iter().map(|held| u64::from(held.0.wire_bytes)).sum();
+        course.most = course.most.max((bytes, self.held.len()));
+        Posted::Later
+    }
+
+    pub(super) fn has_completed(&self) -> bool {
+        let course = self.course();
+        course.breaks || self.polls >= course.polls
+    }
+
+    pub(super) fn completed(&mut self) -> Option<Completed> {
+        if !self.has_completed() {
+            self.polls += 1;
+            return None;
+        }
+        self.polls = 0;
+        let mut course = self.course.lock().unwrap();
+        if std::mem::take(&mut course.breaks) {
+            return Some(Completed::Broken("its test broke it".into()));
+        }
+        let Held(frame) = self.held.pop_front().expect("nobody asks a link that holds nothing");
+        if let Some(reason) = course.failure.take() {
+            return Some(Completed::Dropped(reason));
+        }
+        let mut bytes = frame.head().to_vec();
+        for span in frame.payload() {
+            // SAFETY: the sender's memory is lent for as long as the frame is held.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(span.ptr, span.len as usize) });
+        }
+        course.delivered.push(bytes);
+        Some(Completed::Done)
+    }
+
+    pub(super) fn cancel(&mut self) {
+        self.course.lock().unwrap().cancelled += self.held.len();
+        self.held.clear();
+        self.polls = 0;
+    }
+}
