@@ -268,6 +268,9 @@ impl Worker {
             worked |= self.try_to_leave();
         }
         worked |= self.urgent_crossings();
+        if worked {
+            self.turns.leave_out(clock());
+        }
         let mut intake = budget::intake(self.waiting());
         worked |= self.take_in(&mut intake);
         if !self.active.is_empty() {
@@ -306,8 +309,14 @@ impl Worker {
         let arrived = self.arrival.is_some() && self.take_in_arrived(budget);
         self.peers_first = !self.peers_first;
         let before = self.peers_first && self.crossings(budget);
+        if arrived || before {
+            self.turns.leave_out(clock());
+        }
         let worked = self.ingress(budget);
         let after = !self.peers_first && self.crossings(budget);
+        if after {
+            self.turns.leave_out(clock());
+        }
         arrived | before | worked | after
     }
 

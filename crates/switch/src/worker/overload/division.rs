@@ -11,7 +11,8 @@
 use super::guests::{Guest, Shape};
 use crate::sched::TokenBucket;
 use crate::stats::layout::VnicSlot;
-use crate::worker::{Worker, test_clock, testing};
+use crate::worker::turns::BATCH;
+use crate::worker::{Worker, WorkerHandle, test_clock, testing};
 use std::cell::{Cell, RefCell};
 use tidegate_contract::Bytes;
 
@@ -58,6 +59,7 @@ enum Deed {
 
 struct Scene {
     worker: Worker,
+    handle: WorkerHandle,
     guests: Vec<Guest>,
     deed: Deed,
 }
@@ -68,7 +70,7 @@ impl Scene {
         COSTS.set(Vec::new());
         LOOPS.set(0);
         test_clock::set_clock(time);
-        let (mut worker, _handle) = testing::worker();
+        let (mut worker, handle) = testing::worker();
         let mut guests = Vec::new();
         for index in 0..2 + 2 * pairs as u16 {
             let keys = if index == 0 { format!("weight = {weight}") } else { String::new() };
@@ -95,7 +97,7 @@ impl Scene {
             COSTS.with_borrow_mut(|all| all.push((port.stats, costs)));
         }
         worker.set_members(vec![(0..guests.len() as u16).collect()]);
-        Self { worker, guests, deed }
+        Self { worker, handle, guests, deed }
     }
 
     fn turn(&mut self) {
@@ -160,4 +162,21 @@ fn a_victim_keeps_its_share_of_the_time() {
         }
     }
     assert!(all.iter().all(|(.., kept)| *kept >= 0.9), "{all:?}");
+}
+
+/// What a front end has a worker do is charged to no port whose frames come after it, and makes no turn of it shorter.
+#[test]
+fn a_call_is_no_part_of_a_turn() {
+    let mut scene = Scene::new(Deed::Flood, 1, 0);
+    let calls = 10;
+    for _ in 0..calls {
+        scene.handle.call_first(|_| LOOPS.set(LOOPS.get() + 150_000));
+        scene.turn();
+    }
+    let stats = scene.worker.ports[0].as_ref().unwrap().stats;
+    let (frames, took) = (stats.tx.frames.get(), stats.work.take.get());
+    assert!(frames >= calls, "{frames} frames");
+    assert!(took <= frames * FRAME + calls * LOOP, "{took} ns for {frames} frames");
+    assert_eq!(scene.worker.turns.batch(0), BATCH);
+    scene.end();
 }

@@ -106,6 +106,8 @@ pub(super) struct Turns {
     charged: u64,
     /// What was charged in this loop, ns.
     sum: i64,
+    /// What was no port's doing in this loop, ns.
+    others: u64,
     /// Ports that took frames in this loop.
     takers: Vec<PortIndex>,
     /// What it took to look at ports without frames since then, ns.
@@ -124,6 +126,7 @@ impl Turns {
             began: now,
             charged: now,
             sum: 0,
+            others: 0,
             takers: Vec::with_capacity(VNICS),
             looks: 0,
         }
@@ -153,7 +156,7 @@ impl Turns {
         let elapsed = now.saturating_sub(self.began).min(1 << 32) as i64;
         self.realtime = (self.realtime + elapsed / REALTIME).min(REALTIME_BURST);
         self.began = now;
-        self.sum = 0;
+        (self.sum, self.others) = (0, 0);
         self.pass(now);
     }
 
@@ -165,7 +168,8 @@ impl Turns {
         if ports == 0 {
             return;
         }
-        let besides = (now.saturating_sub(self.began) as i64 - self.sum).clamp(0, LONGEST) / ports;
+        let ours = now.saturating_sub(self.began).saturating_sub(self.others) as i64;
+        let besides = (ours - self.sum).clamp(0, LONGEST) / ports;
         for i in 0..self.takers.len() {
             let port = self.takers[i];
             self.charge(port, besides);
@@ -174,7 +178,15 @@ impl Turns {
         self.takers.clear();
     }
 
-    /// What happened until `now` was no port's doing.
+    /// What happened until `now` was no port's doing, and makes no port's turn or loop longer: calls of other threads, frames of
+    /// other workers.
+    #[inline]
+    pub(super) fn leave_out(&mut self, now: u64) {
+        self.others += now.saturating_sub(self.charged);
+        self.pass(now);
+    }
+
+    /// From `now` on time is charged anew. The ports that took frames share what passed since it was charged last.
     #[inline]
     pub(super) fn pass(&mut self, now: u64) {
         (self.charged, self.looks) = (now, 0);
@@ -213,7 +225,7 @@ impl Turns {
     /// Whether a loop has taken so long that best-effort ports are to wait for the next one.
     #[inline]
     pub(super) fn is_long(&self) -> bool {
-        self.charged.saturating_sub(self.began) >= LOOP
+        self.charged.saturating_sub(self.began).saturating_sub(self.others) >= LOOP
     }
 
     /// A port that was due had no frames.
