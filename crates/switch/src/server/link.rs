@@ -1,6 +1,7 @@
 //! Between a port's vhost-user connection and its worker.
 
 use super::Switch;
+use super::pace::Pace;
 use crate::fdb::PortIndex;
 use crate::vhost_user::errands::Errands;
 use crate::vhost_user::kick::Kick;
@@ -8,6 +9,7 @@ use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{PortControl, VringSetup};
 use crate::virtio::{DirtyLog, GuestMemory};
 use crate::worker::moving::Outcome;
+use crate::worker::{Worker, clock};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_contract::Mac;
@@ -24,46 +26,65 @@ pub struct PortLink {
     pub announced: bool,
     /// What may take long is done there.
     pub errands: Errands,
+    /// What the front end's messages take of the workers' time.
+    pub pace: Pace,
 }
 
 impl PortLink {
     /// Runs a change while nothing of this port is in flight anywhere.
-    fn quietly<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&mut crate::worker::Worker) -> T + Send + 'static,
-    ) -> T {
-        self.switch.quiet(self.index, self.worker);
+    fn quietly<T: Send + 'static>(&mut self, change: impl FnOnce(&mut Worker) -> T + Send + 'static) -> T {
+        let quieting = self.switch.quiet(self.index, self.worker);
         let index = self.index;
-        self.switch.workers[self.worker].call(move |worker| {
+        let change = move |worker: &mut Worker| {
             let result = worker.on_behalf(index, change);
             worker.resume(index);
             result
-        })
+        };
+        let (result, took) = self.switch.workers[self.worker].call(timed(change));
+        self.pay(quieting + took);
+        result
     }
 
-    fn on_worker<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&mut crate::worker::Worker) -> T + Send + 'static,
-    ) -> T {
+    fn on_worker<T: Send + 'static>(&mut self, change: impl FnOnce(&mut Worker) -> T + Send + 'static) -> T {
         let index = self.index;
-        self.switch.workers[self.worker].call(move |worker| worker.on_behalf(index, change))
+        let change = move |worker: &mut Worker| worker.on_behalf(index, change);
+        let (result, took) = self.switch.workers[self.worker].call(timed(change));
+        self.pay(took);
+        result
+    }
+
+    /// A message took so many ns of workers' time: the next one may have to wait.
+    fn pay(&mut self, took: u64) {
+        let pause = self.pace.take(took, clock());
+        if pause > 0 {
+            std::thread::sleep(Duration::from_nanos(pause));
+        }
+    }
+}
+
+/// A change of a worker that tells how long it took, ns.
+fn timed<T>(change: impl FnOnce(&mut Worker) -> T) -> impl FnOnce(&mut Worker) -> (T, u64) {
+    |worker| {
+        let began = clock();
+        let result = change(worker);
+        (result, clock().saturating_sub(began))
     }
 }
 
 impl Switch {
-    /// Pauses a port and waits until all its frames are back.
-    pub fn quiet(&self, index: PortIndex, owner: usize) {
+    /// Pauses a port and waits until all its frames are back. Returns how long the workers were at that, ns.
+    pub fn quiet(&self, index: PortIndex, owner: usize) -> u64 {
         self.workers[owner].call(move |worker| worker.pause(index));
         // What is on its way with a port is at no worker.
         let still = self.nothing_moves();
-        for worker in self.workers.iter() {
-            worker.call(move |worker| worker.drop_source(index));
-        }
+        let drop_source = || timed(move |worker: &mut Worker| worker.drop_source(index));
+        let took = self.workers.iter().map(|worker| worker.call(drop_source()).1).sum();
         drop(still);
         // Fates are on their way; a ring that is full of them takes another loop.
         while !self.workers[owner].call(move |worker| worker.is_quiet(index)) {
             std::thread::sleep(Duration::from_micros(50));
         }
+        took
     }
 }
 

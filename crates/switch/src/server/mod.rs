@@ -9,6 +9,7 @@
 //! - [`table`]: the ports and what every worker is to know of them
 //! - [`ports`]: making, changing and removing them
 //! - [`link`]: between a port's vhost-user connection and its worker
+//! - [`pace`]: how much of the workers' time a front end's messages may take
 //! - [`moving`]: ports go to other workers
 //! - [`placement`], [`placer`]: which go where
 //! - [`keep`]: what it takes for another process to go on in this one's place
@@ -22,6 +23,7 @@ pub mod descriptors;
 pub mod keep;
 pub mod link;
 pub mod moving;
+pub mod pace;
 pub mod placement;
 pub mod placer;
 pub mod ports;

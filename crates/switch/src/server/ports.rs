@@ -7,6 +7,7 @@ use super::Switch;
 use super::descriptors;
 use super::keep::PortKeeper;
 use super::link::PortLink;
+use super::pace::Pace;
 use super::table::{End, Entry, Memory, Table, macs};
 use crate::capture;
 use crate::control::keep::{Note, What};
@@ -195,7 +196,8 @@ impl Switch {
             account,
             ..PortConfig::new(vnic.name.clone(), vnic.queues)
         };
-        let control = PortLink { switch: self.clone(), index, worker, announced, errands };
+        let pace = Pace::default();
+        let control = PortLink { switch: self.clone(), index, worker, announced, errands, pace };
         let keeper = PortKeeper::new(&vnic.name, stats, self.subscribers.clone());
         let thread =
             PortThread::spawn_kept(config, socket, Box::new(control), status.clone(), Box::new(keeper))?;
