@@ -8,6 +8,8 @@
 //!
 //! - [`table`]: the ports and what every worker is to know of them
 //! - [`ports`]: making, changing and removing them
+//! - `status`: how they are
+//! - `trouble`: what is wrong with them
 //! - [`link`]: between a port's vhost-user connection and its worker
 //! - [`pace`]: how much of the workers' time a front end's messages may take
 //! - [`moving`]: ports go to other workers
@@ -30,8 +32,10 @@ pub mod ports;
 pub mod replace;
 pub mod retire;
 pub mod session;
+mod status;
 pub mod table;
 pub mod teller;
+mod trouble;
 pub mod watchdog;
 
 use crate::claims::Claims;

@@ -11,25 +11,21 @@ use super::pace::Pace;
 use super::table::{End, Entry, Memory, Table, macs};
 use crate::capture;
 use crate::control::keep::{Note, What};
-use crate::control::message::{Connection, PortStatus, Retired};
+use crate::control::message::Retired;
 use crate::fdb::PortIndex;
 use crate::link::Link;
-use crate::port::{Port, PortContract, PortSet};
+use crate::port::{Port, PortContract};
 use crate::quota::Account;
+use crate::stats::Reader;
 use crate::stats::layout::{VNICS, VnicSlot};
-use crate::stats::{Reader, ThrownOut};
-use crate::vhost_user::conduct::{Held, Quarantine};
+use crate::vhost_user::conduct::Quarantine;
 use crate::vhost_user::errands::Errands;
 use crate::vhost_user::listener::{PortConfig, PortThread, Restored, SocketEnd};
-use crate::vhost_user::status::{ConnectionStatus, State};
-use crate::virtio::sigbus;
-use crate::worker::change::Trouble;
+use crate::vhost_user::status::ConnectionStatus;
 use crate::worker::clock;
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::Instant;
 use tidegate_contract::{Attach, Host, Mac, Vnic};
 
 /// What a port is to be connected with.
@@ -380,69 +376,11 @@ impl Switch {
         table.entries.values().find(|entry| entry.index == index).map_or(vec![], |e| macs(&e.vnic).collect())
     }
 
-    /// A worker found something wrong with a port.
-    pub fn troubled(&self, index: PortIndex, trouble: Trouble) {
-        match trouble {
-            Trouble::Broken(reason) => self.broken(index, &reason),
-            Trouble::Held { event, began } => {
-                let table = self.lock();
-                let is_it = |entry: &&Entry| entry.index == index && entry.since <= began;
-                let entry = table.entries.values().find(is_it);
-                if let Some(End::Vhost { thread, .. }) = entry.map(|entry| &entry.end) {
-                    (thread.report())(event);
-                }
-            }
-            Trouble::HeldUp { by_another } => self.watch_suspects(by_another),
-        }
-    }
-
-    /// A worker waited for a page of a port's memory: all workers are to find out of which. Memory that is there in
-    /// full keeps no worker waiting, so the others are watched; and all where it was none of those.
-    fn watch_suspects(&self, all: bool) {
-        let (mut ports, mut disks) = (PortSet::EMPTY, PortSet::EMPTY);
-        for entry in self.lock().entries.values() {
-            let End::Vhost { thread, .. } = &entry.end else { continue };
-            let (holes, disk) = thread.has_holes();
-            if all || holes {
-                ports.insert(entry.index);
-            }
-            if disk {
-                disks.insert(entry.index);
-            }
-        }
-        for worker in self.workers.iter() {
-            let (ports, disks) = (ports.clone(), disks.clone());
-            worker.call(move |worker| worker.watch(ports, disks));
-        }
-    }
-
-    /// A worker found the link of a port broken.
-    fn broken(&self, index: PortIndex, reason: &str) {
-        let mut table = self.lock();
-        let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
-        if !self.workers[entry.worker].call(move |worker| worker.is_broken(index)) {
-            // The front end that broke it left meanwhile; the next one keeps its connection.
-            return;
-        }
-        entry.broken = Some(reason.to_owned());
-        let kind = if reason == sigbus::REASON { ThrownOut::Memory } else { ThrownOut::Ring };
-        match &entry.end {
-            // Its thread tells, no more often than it should.
-            End::Vhost { thread, .. } => thread.throw_out(kind, reason.to_owned()),
-            End::Tap { .. } => tracing::warn!(vnic = entry.vnic.name, reason, "link broken"),
-        }
-    }
-
     /// Goes on with a quarantine of another process.
     pub(super) fn quarantine(&self, name: &str, quarantine: &Quarantine) {
         if let Some(End::Vhost { thread, .. }) = self.lock().entries.get(name).map(|entry| &entry.end) {
             thread.quarantine(quarantine);
         }
-    }
-
-    /// All ports as they are.
-    pub fn ports(&self) -> Vec<PortStatus> {
-        statuses(&self.lock())
     }
 
     /// Tokens and addresses that another process had: MACs that it learned, and link-local ones that it wrote down.
@@ -500,56 +438,4 @@ impl Switch {
         worker.call(move |worker| worker.set_capture(index, tap));
         Ok(())
     }
-}
-
-/// All ports of a table.
-pub(super) fn statuses(table: &Table) -> Vec<PortStatus> {
-    table.entries.values().map(status).collect()
-}
-
-fn status(entry: &Entry) -> PortStatus {
-    let mut status = PortStatus {
-        vnic: entry.vnic.clone(),
-        index: entry.index as usize,
-        worker: entry.worker,
-        connection: Connection::Up,
-        features: 0,
-        queue_pairs: 0,
-        deadline_suspended: entry.suspended().map(str::to_owned),
-        last_error: entry.broken.clone(),
-        refused_connections: 0,
-        thrown_out: BTreeMap::new(),
-        held: Held::default(),
-        closing: false,
-    };
-    match &entry.end {
-        End::Tap { queues } => {
-            status.queue_pairs = queues.len() as u16;
-            if entry.broken.is_some() {
-                status.connection = Connection::Disconnected;
-            }
-        }
-        End::Vhost { thread, status: connection, listener } => {
-            let now = connection.snapshot();
-            status.held = thread.conduct().held(Instant::now());
-            status.closing = now.closing;
-            status.connection = match now.state {
-                // A front end should not connect while none is accepted.
-                State::Waiting if listener.is_none() && status.held.quarantine.is_none() => {
-                    Connection::Disconnected
-                }
-                State::Waiting => Connection::Waiting,
-                State::Connected => Connection::Connected,
-                State::Ready => Connection::Up,
-            };
-            status.features = now.features;
-            status.queue_pairs = now.queue_pairs;
-            status.last_error = status.last_error.or(now.last_error);
-            status.refused_connections = now.refused;
-            let counts = ThrownOut::ALL.iter().map(|kind| (kind.label(), now.thrown_out[*kind as usize]));
-            let counts = counts.filter(|(_, count)| *count > 0);
-            status.thrown_out = counts.map(|(label, count)| (label.to_owned(), count)).collect();
-        }
-    }
-    status
 }

@@ -90,7 +90,7 @@ impl Switch {
         let learned = self.fdb.learned_addresses().into_iter();
         let retired = Retired {
             host: table.host.clone(),
-            ports: super::ports::statuses(&table),
+            ports: super::status::statuses(&table),
             levels: levels.filter_map(|(index, levels)| Some((name(index)?, levels))).collect(),
             learned: learned.filter_map(|(_, mac, at, seen)| Some((mac, name(at.port()?)?, seen))).collect(),
             stopped,

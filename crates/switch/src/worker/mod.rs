@@ -28,6 +28,7 @@
 //! - [`quiet`]: ports that have nothing to send cost nothing
 //! - [`sleep`]: notifications and sleep
 //! - [`talk`]: whom ports send how much to
+//! - [`trouble`]: what is wrong with ports
 //! - [`watch`]: whose memory holds the worker up
 //! - [`handover`]: an end with nothing in flight
 //! - [`handle`]: how other threads reach a worker
@@ -64,6 +65,7 @@ pub mod talk;
 pub mod test_clock;
 #[cfg(test)]
 mod testing;
+pub mod trouble;
 mod turns;
 mod watch;
 
@@ -77,7 +79,6 @@ use crate::port::{NEVER, Port, PortInfo, PortSet};
 use crate::stats::layout::{VNICS, WorkerSlot};
 use crate::virtio::sigbus;
 use bill::Bill;
-use change::Troubles;
 use crossing::{Crossing, Fate, Peer};
 use events::{Event, Events};
 use flood::FloodPool;
@@ -85,6 +86,7 @@ use handle::Bell;
 use rustix::time::{ClockId, clock_gettime};
 use sleep::Sleeper;
 use std::sync::Arc;
+use trouble::Troubles;
 use turns::Turns;
 use watch::Watch;
 

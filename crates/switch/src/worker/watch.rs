@@ -18,7 +18,7 @@
 //! all others go on as ever. Guests whose memory is there in full are not watched, unless a file that looks so
 //! has been made to.
 
-use super::change::{Trouble, Troubles};
+use super::trouble::{Trouble, Troubles};
 use super::{Worker, clock};
 use crate::fdb::PortIndex;
 use crate::port::PortSet;

@@ -1,0 +1,69 @@
+//! How ports are, as the agent is told.
+
+use super::Switch;
+use super::table::{End, Entry, Table};
+use crate::control::message::{Connection, PortStatus};
+use crate::stats::ThrownOut;
+use crate::vhost_user::conduct::Held;
+use crate::vhost_user::status::State;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+impl Switch {
+    /// All ports as they are.
+    pub fn ports(&self) -> Vec<PortStatus> {
+        statuses(&self.lock())
+    }
+}
+
+/// All ports of a table.
+pub(super) fn statuses(table: &Table) -> Vec<PortStatus> {
+    table.entries.values().map(status).collect()
+}
+
+fn status(entry: &Entry) -> PortStatus {
+    let mut status = PortStatus {
+        vnic: entry.vnic.clone(),
+        index: entry.index as usize,
+        worker: entry.worker,
+        connection: Connection::Up,
+        features: 0,
+        queue_pairs: 0,
+        deadline_suspended: entry.suspended().map(str::to_owned),
+        last_error: entry.broken.clone(),
+        refused_connections: 0,
+        thrown_out: BTreeMap::new(),
+        held: Held::default(),
+        closing: false,
+    };
+    match &entry.end {
+        End::Tap { queues } => {
+            status.queue_pairs = queues.len() as u16;
+            if entry.broken.is_some() {
+                status.connection = Connection::Disconnected;
+            }
+        }
+        End::Vhost { thread, status: connection, listener } => {
+            let now = connection.snapshot();
+            status.held = thread.conduct().held(Instant::now());
+            status.closing = now.closing;
+            status.connection = match now.state {
+                // A front end should not connect while none is accepted.
+                State::Waiting if listener.is_none() && status.held.quarantine.is_none() => {
+                    Connection::Disconnected
+                }
+                State::Waiting => Connection::Waiting,
+                State::Connected => Connection::Connected,
+                State::Ready => Connection::Up,
+            };
+            status.features = now.features;
+            status.queue_pairs = now.queue_pairs;
+            status.last_error = status.last_error.or(now.last_error);
+            status.refused_connections = now.refused;
+            let counts = ThrownOut::ALL.iter().map(|kind| (kind.label(), now.thrown_out[*kind as usize]));
+            let counts = counts.filter(|(_, count)| *count > 0);
+            status.thrown_out = counts.map(|(label, count)| (label.to_owned(), count)).collect();
+        }
+    }
+    status
+}

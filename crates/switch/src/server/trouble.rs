@@ -1,0 +1,64 @@
+//! What workers find wrong with ports, and what is done about it.
+
+use super::Switch;
+use super::table::{End, Entry};
+use crate::fdb::PortIndex;
+use crate::port::PortSet;
+use crate::stats::ThrownOut;
+use crate::virtio::sigbus;
+use crate::worker::trouble::Trouble;
+
+impl Switch {
+    /// A worker found something wrong with a port.
+    pub fn troubled(&self, index: PortIndex, trouble: Trouble) {
+        match trouble {
+            Trouble::Broken(reason) => self.broken(index, &reason),
+            Trouble::Held { event, began } => {
+                let table = self.lock();
+                let is_it = |entry: &&Entry| entry.index == index && entry.since <= began;
+                let entry = table.entries.values().find(is_it);
+                if let Some(End::Vhost { thread, .. }) = entry.map(|entry| &entry.end) {
+                    (thread.report())(event);
+                }
+            }
+            Trouble::HeldUp { by_another } => self.watch_suspects(by_another),
+        }
+    }
+
+    /// A worker waited for a page of a port's memory: all workers are to find out of which. Memory that is there in
+    /// full keeps no worker waiting, so the others are watched; and all where it was none of those.
+    fn watch_suspects(&self, all: bool) {
+        let (mut ports, mut disks) = (PortSet::EMPTY, PortSet::EMPTY);
+        for entry in self.lock().entries.values() {
+            let End::Vhost { thread, .. } = &entry.end else { continue };
+            let (holes, disk) = thread.has_holes();
+            if all || holes {
+                ports.insert(entry.index);
+            }
+            if disk {
+                disks.insert(entry.index);
+            }
+        }
+        for worker in self.workers.iter() {
+            let (ports, disks) = (ports.clone(), disks.clone());
+            worker.call(move |worker| worker.watch(ports, disks));
+        }
+    }
+
+    /// A worker found the link of a port broken.
+    fn broken(&self, index: PortIndex, reason: &str) {
+        let mut table = self.lock();
+        let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
+        if !self.workers[entry.worker].call(move |worker| worker.is_broken(index)) {
+            // The front end that broke it left meanwhile; the next one keeps its connection.
+            return;
+        }
+        entry.broken = Some(reason.to_owned());
+        let kind = if reason == sigbus::REASON { ThrownOut::Memory } else { ThrownOut::Ring };
+        match &entry.end {
+            // Its thread tells, no more often than it should.
+            End::Vhost { thread, .. } => thread.throw_out(kind, reason.to_owned()),
+            End::Tap { .. } => tracing::warn!(vnic = entry.vnic.name, reason, "link broken"),
+        }
+    }
+}

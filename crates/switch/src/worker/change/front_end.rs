@@ -1,0 +1,152 @@
+//! What a front end changes of its port: features, memory, rings and their notifications, the log of a migration.
+//!
+//! What it replaces is returned, for the caller to give up: to unmap memory takes long, and so may the last close of a
+//! descriptor.
+
+use crate::fdb::PortIndex;
+use crate::link::vhost::{Control, Gone, Ring};
+use crate::vhost_user::VringSetup;
+use crate::vhost_user::kick::Kick;
+use crate::vhost_user::notifier::Call;
+use crate::virtio::{DirtyLog, GuestMemory};
+use crate::worker::Worker;
+use crate::worker::events::Event;
+use std::sync::Arc;
+
+/// What a queue's driver tells us by, and what we tell it by.
+pub type Notifications = (Option<Kick>, Option<Call>);
+
+impl Worker {
+    /// Negotiated virtio features.
+    pub fn set_features(&mut self, index: PortIndex, features: u64) {
+        if let Some(mut vhost) = self.vhost(index) {
+            vhost.set_features(features);
+        }
+    }
+
+    /// A new memory table for a quiet port; its rings go on in it. The old one is returned: to
+    /// unmap it takes long.
+    pub fn set_memory(
+        &mut self,
+        index: PortIndex,
+        memory: &Arc<GuestMemory>,
+    ) -> Result<Option<Arc<GuestMemory>>, String> {
+        self.vhost(index).map_or(Ok(None), |mut vhost| vhost.set_memory(memory))
+    }
+
+    /// Begins or ends noting which pages of a guest are written. The log before is returned: to
+    /// unmap it takes long.
+    pub fn set_log(&mut self, index: PortIndex, log: Option<DirtyLog>) -> Option<DirtyLog> {
+        self.vhost(index)?.set_log(log)
+    }
+
+    /// Where else a queue's used ring is in the log.
+    pub fn set_used_log(&mut self, index: PortIndex, queue: u16, log: Option<u64>) {
+        if let Some(ring) = self.ring(index, queue) {
+            ring.written.used_log = log;
+        }
+    }
+
+    /// Puts a queue into service.
+    pub fn start_queue(&mut self, index: PortIndex, queue: u16, setup: VringSetup) -> Result<(), String> {
+        let (id, now) = (self.id, self.now);
+        let Some(mut vhost) = self.vhost(index) else { return Ok(()) };
+        let lost = vhost.start(queue, setup, index, id, now).map_err(|error| error.to_string())?;
+        if lost > 0 {
+            self.note(Event::FramesLost { port: index, queue, frames: lost });
+        }
+        Ok(())
+    }
+
+    /// Takes a queue of a quiet port out of service; returns where it stopped, and its notifications, for the
+    /// caller to give up.
+    pub fn stop_queue(&mut self, index: PortIndex, queue: u16) -> Option<(u32, Notifications)> {
+        let Ring { queue, kick, call, .. } = self.vhost(index)?.stop(queue)?;
+        Some((queue.retire(), (kick, call)))
+    }
+
+    /// SET_VRING_ENABLE.
+    pub fn enable_queue(&mut self, index: PortIndex, queue: u16, enabled: bool) {
+        let now = self.now;
+        let Some(mut vhost) = self.vhost(index) else { return };
+        if !vhost.enable(queue, enabled, now) {
+            self.clear_egress(index);
+            self.settle();
+        }
+    }
+
+    /// Replaces what tells a queue's driver. What did before is returned, for the caller to give up.
+    pub fn set_call(&mut self, index: PortIndex, queue: u16, call: Option<Call>) -> Option<Call> {
+        std::mem::replace(&mut self.ring(index, queue)?.call, call)
+    }
+
+    /// Replaces what a queue's driver tells us by. What it did before is returned, for the caller to give up.
+    pub fn set_kick(&mut self, index: PortIndex, queue: u16, kick: Option<Kick>) -> Option<Kick> {
+        std::mem::replace(&mut self.ring(index, queue)?.kick, kick)
+    }
+
+    /// The front end went away: a quiet port gives up rings and memory. Returned, for the caller to listen to
+    /// its kicks no more, and to unmap: that takes tens of milliseconds for each gigabyte.
+    #[must_use = "a worker has no time to unmap memory"]
+    pub fn disconnect(&mut self, index: PortIndex) -> Option<Gone> {
+        self.clear_egress(index);
+        self.settle();
+        let gone = self.vhost(index)?.disconnect();
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.broken = false;
+        }
+        Some(gone)
+    }
+
+    /// The link of a port that is to be changed, and therefore polled again.
+    fn vhost(&mut self, index: PortIndex) -> Option<Control<'_>> {
+        self.wake_port(index, self.now);
+        self.ports[index as usize].as_mut()?.link.vhost()
+    }
+
+    /// One of its rings.
+    fn ring(&mut self, index: PortIndex, queue: u16) -> Option<&mut Ring> {
+        self.vhost(index)?.ring(queue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::virtio::memory::RegionSpec;
+    use crate::worker::testing;
+    use tidegate_frontend::memory::SharedMemory;
+
+    fn memory() -> Arc<GuestMemory> {
+        let shared = SharedMemory::new(0, 1 << 16).unwrap();
+        let fd = shared.fd().try_clone_to_owned().unwrap();
+        let (user_addr, size) = (shared.user_addr(), shared.size());
+        Arc::new(
+            GuestMemory::map(vec![RegionSpec { guest_addr: 0, user_addr, size, mmap_offset: 0, fd }])
+                .unwrap(),
+        )
+    }
+
+    #[test]
+    fn a_worker_leaves_it_to_others_to_unmap_memory() {
+        let (mut worker, _handle) = testing::worker();
+        testing::add_port(&mut worker, 0);
+        let maps = [memory(), memory(), memory()];
+        let watch = maps.each_ref().map(Arc::downgrade);
+        let there = || watch.each_ref().map(|memory| memory.strong_count() > 0);
+        let mut kept = Vec::new();
+        for memory in maps {
+            kept.push(worker.set_memory(0, &memory).unwrap());
+        }
+        assert_eq!(there(), [true; 3]);
+        kept.clear();
+        assert_eq!(there(), [false, false, true]);
+        let gone = worker.disconnect(0);
+        assert!(there()[2] && worker.set_memory(0, &memory()).unwrap().is_none());
+        drop(gone);
+        assert!(!there()[2]);
+        drop(worker.set_memory(0, &memory()).unwrap());
+        let mut port = worker.remove_port(0).unwrap();
+        assert!(port.link.vhost().unwrap().has_memory());
+    }
+}

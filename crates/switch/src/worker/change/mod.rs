@@ -1,0 +1,241 @@
+//! What other threads ask of a worker, between two of its loops: its ports, their contracts, and what it knows of others.
+//!
+//! - [`front_end`]: what a front end changes of its port
+//! - [`quiesce`]: a port that comes to rest, so that its memory can be taken away
+
+pub mod front_end;
+pub mod quiesce;
+
+use super::Worker;
+use super::crossing::Fate;
+use super::events::Event;
+use super::turns::Party;
+use crate::capture::CaptureTap;
+use crate::fdb::{PortIndex, SegmentIndex};
+use crate::port::{FrameRef, Port, PortContract, PortInfo};
+use crate::sched::Queued;
+use crate::stats::DropReason;
+
+impl Worker {
+    /// H: loops longer than this many nanoseconds are counted.
+    pub fn set_host_latency(&mut self, ns: u64) {
+        self.host_latency = ns;
+    }
+
+    /// Takes a port.
+    pub fn add_port(&mut self, port: Box<Port>) {
+        let index = port.index;
+        self.put_in(port);
+        self.restore_addresses(index);
+    }
+
+    /// Gives a quiet port up: what waits for it is dropped, and no worker sends to it any more.
+    /// Returned, for the caller to free.
+    #[must_use = "a worker has no time to free memory"]
+    pub fn remove_port(&mut self, index: PortIndex) -> Option<Box<Port>> {
+        // The next port of this index is not to get what was sent to this one.
+        self.all_crossings();
+        self.clear_egress(index);
+        self.settle();
+        let mut port = self.take_out(index)?;
+        self.release_addresses(&mut port);
+        self.watch.forget(index);
+        Some(port)
+    }
+
+    /// A port is this worker's from now on, as it is.
+    pub(in crate::worker) fn put_in(&mut self, port: Box<Port>) {
+        let (index, mut refused) = (port.index, None);
+        for (queue, descriptor) in port.link.tx.descriptors().enumerate() {
+            if let Err(error) = self.sleeper.add_descriptor(index, queue, descriptor) {
+                refused = Some(error);
+            }
+        }
+        if let Some(error) = refused {
+            self.note(Event::TapNotPolled { port: index, error });
+        }
+        self.owned.push(index);
+        if port.contract.cut_to.is_some() {
+            self.polled.insert(self.realtime, index);
+            self.realtime += 1;
+        } else if !port.quiet {
+            self.polled.push(index);
+        }
+        if port.egress.active {
+            self.active.push(index);
+        }
+        self.ports[index as usize] = Some(port);
+        self.divide_time();
+    }
+
+    /// A port is not this worker's any more.
+    pub(in crate::worker) fn take_out(&mut self, index: PortIndex) -> Option<Box<Port>> {
+        let port = self.ports[index as usize].take()?;
+        self.owned.retain(|own| *own != index);
+        self.active.retain(|active| *active != index);
+        if let Some(place) = self.polled.iter().position(|polled| *polled == index) {
+            self.polled.remove(place);
+            self.realtime -= usize::from(place < self.realtime);
+        }
+        self.touched.remove(index);
+        self.divide_time();
+        port.link.tx.descriptors().for_each(|descriptor| self.sleeper.remove_descriptor(descriptor));
+        Some(port)
+    }
+
+    /// A new contract for an own port.
+    pub fn set_contract(&mut self, index: PortIndex, contract: PortContract) {
+        let now = self.now;
+        let Some(port) = &mut self.ports[index as usize] else { return };
+        port.set_contract(contract, now);
+        for (source, info) in self.infos.iter().enumerate() {
+            let source = source as PortIndex;
+            if let Some(info) = info
+                && port.egress.scheduler.knows(source)
+            {
+                port.egress.scheduler.set_source(
+                    now,
+                    source,
+                    info.source_config(index, &port.contract.egress),
+                );
+            }
+        }
+        self.order_owned();
+        self.review_addresses(index);
+    }
+
+    /// What is known of any port of the switch; `None` forgets it.
+    pub fn set_info(&mut self, index: PortIndex, info: Option<PortInfo>) {
+        let now = self.now;
+        for own in &self.owned {
+            let Some(port) = &mut self.ports[*own as usize] else { continue };
+            if !port.egress.scheduler.knows(index) {
+                continue;
+            }
+            match &info {
+                Some(info) => {
+                    let config = info.source_config(*own, &port.contract.egress);
+                    port.egress.scheduler.set_source(now, index, config);
+                }
+                None => {
+                    let fates = &mut self.fates;
+                    port.egress.scheduler.remove_source(index, |queued| {
+                        fates.push(gone(*own, &queued, now, DropReason::SenderReset));
+                    });
+                }
+            }
+        }
+        if info.is_none() {
+            self.watch.forget(index);
+        }
+        self.infos[index as usize] = info;
+        self.settle();
+    }
+
+    /// Who is in which segment.
+    pub fn set_members(&mut self, members: Vec<Vec<PortIndex>>) {
+        self.members = members;
+    }
+
+    /// Moves a quiet port to another segment; what waits for it is dropped.
+    pub fn set_segment(&mut self, index: PortIndex, segment: SegmentIndex) {
+        self.clear_egress(index);
+        self.settle();
+        if let Some(mut port) = self.ports[index as usize].take() {
+            self.release_addresses(&mut port);
+            port.segment = segment;
+            self.ports[index as usize] = Some(port);
+        }
+    }
+
+    /// Whether somebody captures a port's frames.
+    pub fn is_captured(&mut self, index: PortIndex) -> bool {
+        self.ports[index as usize].as_ref().is_some_and(|port| port.capture.is_some())
+    }
+
+    /// Starts a capture.
+    pub fn set_capture(&mut self, index: PortIndex, capture: CaptureTap) {
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.capture = Some(capture);
+        }
+    }
+
+    /// Ends a capture whose reader is gone; the index may be another port's by now.
+    pub fn end_capture(&mut self, index: PortIndex) {
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.capture.take_if(|capture| capture.is_over());
+        }
+    }
+
+    /// Real-time ports are polled first.
+    fn order_owned(&mut self) {
+        let ports = &self.ports;
+        let best_effort = |index: &PortIndex| {
+            ports[*index as usize].as_ref().is_none_or(|port| port.contract.cut_to.is_none())
+        };
+        self.polled.clear();
+        self.polled.extend(&self.owned);
+        self.polled.sort_by_key(best_effort);
+        self.realtime = self.polled.partition_point(|index| !best_effort(index));
+        self.divide_time();
+        for index in &self.owned {
+            if let Some(port) = &mut self.ports[*index as usize]
+                && std::mem::take(&mut port.quiet)
+            {
+                port.link.tx.suppress_kicks();
+                port.link.tx.woke(self.looked);
+            }
+        }
+    }
+
+    /// Own ports share the worker's time.
+    fn divide_time(&mut self) {
+        let ports = &self.ports;
+        let party = |index: &PortIndex| {
+            let contract = &ports[usize::from(*index)].as_ref()?.contract;
+            Some(Party { port: *index, weight: contract.weight, realtime: contract.cut_to.is_some() })
+        };
+        self.turns.divide(self.owned.iter().filter_map(party));
+    }
+
+    /// Polls the `first` of the best-effort ports first from now on.
+    pub(in crate::worker) fn rotate_polled(&mut self, first: usize) {
+        let best_effort = &mut self.polled[self.realtime..];
+        if first < best_effort.len() {
+            best_effort.rotate_left(first);
+        }
+    }
+}
+
+/// The fate of a frame dropped by a change.
+fn gone(egress: PortIndex, queued: &Queued<FrameRef>, at: u64, reason: DropReason) -> Fate {
+    Fate {
+        frame: queued.frame,
+        egress,
+        at,
+        dropped: Some(reason),
+        queued: queued.enqueued,
+        buffers: 0,
+        behind: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::worker::testing;
+
+    #[test]
+    fn the_next_port_of_an_index_owes_nothing() {
+        let (mut worker, _handle) = testing::worker();
+        for index in [0, 1] {
+            testing::add_port(&mut worker, index);
+            worker.watch.owe(index, 1_000_000);
+        }
+        // A worker that does not own the port has an account of it, too.
+        worker.set_info(0, None);
+        assert_eq!((worker.watch.owed(0), worker.watch.covers(0)), (0, false));
+        assert_eq!((worker.watch.owed(1), worker.watch.covers(1)), (1_000_000, true));
+        drop(worker.remove_port(1));
+        assert_eq!((worker.watch.owed(1), worker.watch.covers(1)), (0, false));
+    }
+}

@@ -1,0 +1,110 @@
+//! A port that comes to rest, so that its memory can be taken away.
+//!
+//! Three steps, in this order, so that no worker ever follows a reference into memory that is gone:
+//!
+//! 1. the owner stops taking frames from it ([`Worker::pause`]);
+//! 2. every worker drops its frames ([`Worker::drop_source`]);
+//! 3. the owner has them all back ([`Worker::is_quiet`]).
+//!
+//! What waits for a receiver that goes is dropped by [`Worker::clear_egress`].
+
+use super::gone;
+use crate::fdb::PortIndex;
+use crate::port::{NEVER, Port};
+use crate::sched::Queued;
+use crate::stats::DropReason;
+use crate::worker::Worker;
+use crate::worker::crossing::{MOST, Peer};
+
+impl Worker {
+    /// Stops taking frames from an own port, until as many [`resume`](Self::resume)s.
+    pub fn pause(&mut self, index: PortIndex) {
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.pauses += 1;
+        }
+    }
+
+    /// Takes back one [`pause`](Self::pause).
+    pub fn resume(&mut self, index: PortIndex) {
+        let now = self.now;
+        self.unpause(index);
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.restart(now);
+        }
+    }
+
+    /// Takes back one [`pause`](Self::pause): what waited meanwhile counts as waiting for this worker.
+    pub(in crate::worker) fn unpause(&mut self, index: PortIndex) {
+        if let Some(port) = &mut self.ports[index as usize] {
+            port.pauses -= 1;
+        }
+    }
+
+    /// Drops everything that `source` sent and that waits at own egresses. What their links hold comes back by itself,
+    /// within [`LONGEST`](crate::port::outstanding::LONGEST).
+    pub fn drop_source(&mut self, source: PortIndex) {
+        self.all_crossings();
+        let now = self.now;
+        self.drop_set_aside(DropReason::SenderReset, |_, frame| frame.get().source == source);
+        for own in &self.owned {
+            let Some(port) = &mut self.ports[*own as usize] else { continue };
+            let fates = &mut self.fates;
+            port.egress.scheduler.clear_source(source, |queued: Queued<_>| {
+                fates.push(gone(*own, &queued, now, DropReason::SenderReset));
+            });
+        }
+        self.settle();
+        self.ring_peers();
+    }
+
+    /// Whether all frames of a paused port came back; those that wait for tokens are dropped.
+    pub fn is_quiet(&mut self, index: PortIndex) -> bool {
+        self.fates_of_peers();
+        self.settle();
+        let Some(port) = &mut self.ports[index as usize] else { return true };
+        drop_pending(port);
+        port.link.flush();
+        let quiet = port.link.tx.in_flight() == 0;
+        if quiet {
+            port.set_throttled(false, self.now);
+        }
+        quiet
+    }
+
+    /// Drops everything that waits for an own port, and what its link holds.
+    pub fn clear_egress(&mut self, index: PortIndex) {
+        let now = self.now;
+        self.cancel_at(index, DropReason::ReceiverDown);
+        self.drop_set_aside(DropReason::ReceiverDown, |egress, _| egress == index);
+        let Some(port) = &mut self.ports[index as usize] else { return };
+        let fates = &mut self.fates;
+        port.egress.scheduler.clear(|queued: Queued<_>| {
+            fates.push(gone(index, &queued, now, DropReason::ReceiverDown));
+        });
+        port.egress.blocked_since = NEVER;
+    }
+
+    /// Takes in what other workers sent before this call.
+    pub(super) fn all_crossings(&mut self) {
+        for id in 0..self.peers.len() {
+            for receive in [Peer::receive_urgent, Peer::receive] {
+                for _ in 0..MOST {
+                    let Some(crossing) = self.peers[id].as_mut().and_then(|(peer, _)| receive(peer)) else {
+                        break;
+                    };
+                    self.crossed(crossing);
+                }
+            }
+        }
+    }
+}
+
+/// Drops the frames of a port that wait for tokens.
+fn drop_pending(port: &mut Port) {
+    while let Some(pending) = port.link.tx.take_pending() {
+        port.count_tx_drop(DropReason::SenderReset);
+        if pending.sent == 0 || pending.frame.get().release() {
+            port.link.tx.give_back(pending.frame);
+        }
+    }
+}
