@@ -33,8 +33,9 @@ LIMIT = 0.5
 GAP = 0.1
 """Silence before a datagram, s."""
 CASE = "first frame after 100 ms of silence"
+APART = "the same, sender and receiver on a CPU each"
 AWAKE = "the same, on CPUs that do not halt"
-CASES = (CASE, AWAKE)
+CASES = (CASE, APART, AWAKE)
 TAPS = "kernel tap + bridge"
 VETH = "kernel veth + bridge"
 
@@ -73,15 +74,17 @@ def first_frames(fabric: Fabric, count: int, case: str) -> Json:
     with ExitStack() as cleanup:
         if case == AWAKE:
             keep_awake(fabric, cleanup)
-        return trips(fabric, count)
+        cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))]
+        return trips(fabric, count, *((cpus[0], cpus[-1]) if case == APART else ("", "")))
 
 
-def trips(fabric: Fabric, count: int) -> Json:
-    """See `first_frames`."""
+def trips(fabric: Fabric, count: int, client_cpu: str, server_cpu: str) -> Json:
+    """See `first_frames`; each end on that CPU alone, where one is given."""
     file = fabric.file()
-    server = fabric.act("b", *fabric.echo("b"))
+    server = fabric.act("b", *fabric.echo("b"), cpus=server_cpu)
     try:
-        client = fabric.act("a", *fabric.ping("a", "b"), str(count), str(GAP), str(file))
+        ping = (*fabric.ping("a", "b"), str(count), str(GAP), str(file))
+        client = fabric.act("a", *ping, cpus=client_cpu)
         if client.popen.wait(count * (GAP + 1) + 10):
             raise RuntimeError(f"{ACTOR.name} failed:\n{client.output()}")
     finally:

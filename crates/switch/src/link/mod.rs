@@ -323,11 +323,19 @@ impl Tx {
         }
     }
 
-    /// Whether it may be left unpolled until a kick: there is a kick for each queue, and nothing waits for tokens.
+    /// Whether it may be left unpolled until it tells of frames: it tells by a kick or a descriptor for each queue, and
+    /// nothing waits for tokens.
     pub fn can_be_quiet(&self) -> bool {
+        either!(self, tx => tx.can_be_quiet())
+    }
+
+    /// Whether [descriptors](Self::descriptors) tell of frames: they do so whether it is polled or not, and without a
+    /// system call of the VM.
+    #[inline]
+    pub fn has_descriptors(&self) -> bool {
         match self {
-            Self::Vhost(tx) => tx.can_be_quiet(),
-            Self::Tap(_) => false,
+            Self::Vhost(_) => false,
+            Self::Tap(_) => true,
         }
     }
 

@@ -50,7 +50,7 @@ pub struct Port {
     pub pauses: u32,
     /// Its link lies: nothing is taken from it until it is made anew.
     pub broken: bool,
-    /// Not polled: its driver kicks when there is something.
+    /// Not polled: a kick or a descriptor tells when there is something.
     pub quiet: bool,
     /// For how many loops it has had nothing to send.
     pub idle_loops: u16,

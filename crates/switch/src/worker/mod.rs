@@ -118,8 +118,8 @@ pub struct Worker {
     ports: Vec<Option<Box<Port>>>,
     /// Indices of those.
     owned: Vec<PortIndex>,
-    /// Those that are polled, in this order: real-time ones first. The others are quiet: they have
-    /// not sent for long, and their drivers kick us when they do.
+    /// Those that are polled, in this order: real-time ones first. The others are quiet: they have nothing to send, and
+    /// a kick or a descriptor tells when they do.
     polled: Vec<PortIndex>,
     /// How many of the polled ones are real-time.
     realtime: usize,

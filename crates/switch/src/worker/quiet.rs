@@ -2,13 +2,16 @@
 //! for kicks.
 //!
 //! ```text
-//!              nothing for IDLE_LOOPS loops, kicks asked for
+//!         rings: nothing for IDLE_LOOPS loops, kicks asked for
+//!         taps: read until they would block
 //!  polled ports ─────────────────────────────────────────────▶ quiet ports
 //!        ▲                                                          │
-//!        └──────────── a kick, seen asleep or every LOOK ns ◀───────┘
+//!        └── a kick, or a descriptor readable: seen asleep, ◀───────┘
+//!            or while there is work by a look now and then
 //! ```
 //!
-//! Real-time ports, taps and rings without a kick are always polled.
+//! Nor do they cost the frame anything that wakes the worker: it goes over those ports alone that have frames.
+//! Real-time ports and rings without a kick are always polled.
 
 use super::{Worker, clock};
 use crate::fdb::PortIndex;
@@ -30,7 +33,7 @@ impl Worker {
             return false;
         }
         port.idle_loops += 1;
-        if port.idle_loops < IDLE_LOOPS {
+        if port.idle_loops < IDLE_LOOPS && !port.link.tx.has_descriptors() {
             return false;
         }
         port.idle_loops = 0;
@@ -48,7 +51,7 @@ impl Worker {
         true
     }
 
-    /// Polls a quiet port again. What it sent arrived at `since` or later.
+    /// Polls a quiet port again, if it is one. What it sent arrived at `since` or later.
     pub(super) fn wake_port(&mut self, index: PortIndex, since: u64) {
         let Some(port) = &mut self.ports[index as usize] else { return };
         if !std::mem::take(&mut port.quiet) {
@@ -97,6 +100,7 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::Taken;
     use crate::vhost_user::kept::Numbered;
     use crate::vhost_user::kick::Kick;
     use crate::worker::{test_clock, testing};
@@ -122,6 +126,32 @@ mod tests {
         worker.wake_port(0, 7);
         assert_eq!(worker.polled, [0]);
         assert!(!worker.ports[0].as_ref().unwrap().quiet);
+    }
+
+    #[test]
+    fn a_tap_is_polled_from_when_its_descriptor_tells_until_it_is_read_empty() {
+        test_clock::set_time(1_000);
+        let (mut worker, _handle) = testing::worker();
+        let ends: Vec<_> = (0..8).map(|index| testing::add_tap(&mut worker, index)).collect();
+        (0..2).for_each(|_| _ = worker.work());
+        assert!(worker.polled.is_empty(), "{:?}", worker.polled);
+        test_clock::set_time(2_000);
+        worker.look();
+        rustix::io::write(&ends[3], &testing::tap_frame(3, 5)).unwrap();
+        test_clock::set_time(3_000);
+        worker.look();
+        assert_eq!(worker.polled, [3]);
+        // It came after the look that did not show it.
+        let tx = &mut worker.ports[3].as_mut().unwrap().link.tx;
+        assert!(tx.poll(0, 3_000).unwrap());
+        let Taken::New(pending, 1) = tx.take(0, &mut worker.scratch) else { panic!("no frame") };
+        assert_eq!(pending.arrival, 2_000);
+        tx.give_back(pending.frame);
+        rustix::io::write(&ends[3], &testing::tap_frame(3, 5)).unwrap();
+        assert!(worker.work());
+        assert!(rustix::io::read(&ends[5], &mut [0; 2048]).is_ok());
+        while worker.work() {}
+        assert!(worker.polled.is_empty(), "{:?}", worker.polled);
     }
 
     thread_local! {

@@ -195,9 +195,10 @@ impl Worker {
                 self.wake_port(data as PortIndex, since.min(clock()));
                 continue;
             }
-            let (port, queue) = ((data >> 8 & 0xffff) as usize, (data & 0xff) as usize);
-            if let Some(port) = &mut self.ports[port] {
+            let (index, queue) = ((data >> 8) as PortIndex, (data & 0xff) as usize);
+            if let Some(port) = &mut self.ports[usize::from(index)] {
                 port.link.tx.is_readable(queue);
+                self.wake_port(index, since.min(clock()));
             }
         }
         if looks {
@@ -265,6 +266,59 @@ pub(super) fn sharpen_timers() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::testing;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    /// Whether the next frame is there within 5 s: it is taken.
+    fn arrives(end: &OwnedFd) -> bool {
+        let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
+        poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&patience)) == Ok(1)
+            && rustix::io::read(end, &mut [0; 2048]).is_ok()
+    }
+
+    /// A frame finds the worker at work, on its way to sleep, or asleep: pauses of all lengths between two frames.
+    fn no_frame_is_slept_over(spins: bool) {
+        let (mut worker, handle) = testing::worker();
+        let ends: Vec<_> = (0..4).map(|index| testing::add_tap(&mut worker, index)).collect();
+        if spins {
+            testing::add_port(&mut worker, 9);
+        }
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = ended.clone();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while !seen.load(Ordering::Relaxed) {
+                    worker.turn();
+                }
+            });
+            let lost = (0..4_000u32).find(|number| {
+                let (from, to) = (number % 4, (number + 1 + number % 3) % 4);
+                let sent = testing::tap_frame(from as PortIndex, to as PortIndex);
+                rustix::io::write(&ends[from as usize], &sent).unwrap();
+                let arrived = arrives(&ends[to as usize]);
+                let pause = Duration::from_nanos(u64::from(number * 7_919 % 1_000) * 100);
+                let begin = Instant::now();
+                while begin.elapsed() < pause {
+                    std::hint::spin_loop();
+                }
+                !arrived
+            });
+            handle.call(move |_| ended.store(true, Ordering::Relaxed));
+            assert_eq!(lost, None, "this frame did not wake the worker");
+        });
+    }
+
+    #[test]
+    fn no_frame_of_a_tap_is_slept_over() {
+        no_frame_is_slept_over(false);
+    }
+
+    #[test]
+    fn nor_where_the_worker_spins_first() {
+        no_frame_is_slept_over(true);
+    }
 
     #[test]
     fn what_is_due_is_not_left_to_a_timer_that_comes_late() {

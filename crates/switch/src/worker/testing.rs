@@ -6,11 +6,14 @@ pub use super::test_clock::set_time;
 use super::{Peers, Worker, WorkerHandle, mailbox};
 use crate::claims::Claims;
 use crate::fdb::{Fdb, PortIndex, SegmentIndex};
+use crate::frame::VnetHdr;
 use crate::link::Link;
 use crate::port::{Port, PortContract, PortInfo, PortSet};
 use crate::stats::Region;
 use crate::stats::layout::VnicSlot;
 use rtrb::Consumer;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_contract::{Host, Vnic};
 
@@ -50,6 +53,13 @@ fn all(count: usize) -> Vec<(Worker, WorkerHandle, Consumer<Event>)> {
     workers.zip(handles).map(|((worker, told), handle)| (worker, handle, told)).collect()
 }
 
+/// A frame from the vNIC of port `from` to that of port `to`, as a tap's descriptor has it.
+pub fn tap_frame(from: PortIndex, to: PortIndex) -> Vec<u8> {
+    let mac = |index: PortIndex| [0x52, 0x54, 0, 0, 0, index as u8];
+    // A virtio header that asks for nothing, and an EtherType for local experiments (IEEE 802).
+    [&[0; VnetHdr::LEN][..], &mac(to), &mac(from), &[0x88, 0xb5], &[0; 46]].concat()
+}
+
 /// Gives it a vhost-user port, with no front end and no limits.
 pub fn add_port(worker: &mut Worker, index: PortIndex) {
     let info = add_port_with(worker, index, "");
@@ -61,6 +71,18 @@ pub fn add_port(worker: &mut Worker, index: PortIndex) {
 pub fn add_port_with(worker: &mut Worker, index: PortIndex, keys: &str) -> PortInfo {
     let stats = &Region::create().unwrap().layout().vnics[usize::from(index)];
     add_link(worker, index, keys, Link::vhost_user(), stats)
+}
+
+/// Gives it a tap without limits; returned is the other end of its descriptor, where a read takes a frame that the tap
+/// was given and a write is a frame of the kernel's, virtio header included.
+pub fn add_tap(worker: &mut Worker, index: PortIndex) -> OwnedFd {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (theirs, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let stats = &Region::create().unwrap().layout().vnics[usize::from(index)];
+    let link = Link::tap(vec![ours], index, worker.id, worker.now);
+    let info = add_link(worker, index, "", link, stats);
+    worker.set_info(index, Some(info));
+    theirs
 }
 
 /// Gives it a port with this link that counts there.

@@ -193,7 +193,14 @@ impl Tx {
 
     #[inline]
     pub(in crate::link) fn woke(&mut self, now: u64) {
-        self.last_empty = now;
+        self.last_empty = self.last_empty.max(now);
+    }
+
+    /// Nothing that was read waits, and each queue was read until it would block: the next frame makes its descriptor
+    /// readable anew.
+    #[inline]
+    pub(in crate::link) fn can_be_quiet(&self) -> bool {
+        self.pending.is_none() && self.waiting.is_empty() && !self.readable.contains(&true)
     }
 
     #[inline]

@@ -117,9 +117,7 @@ impl Scene {
         if rustix::io::write(&end.socket, &frame).is_ok() {
             self.numbers += 1;
         }
-        if let Some(port) = &mut self.at(from).ports[usize::from(from)] {
-            port.link.tx.is_readable(0);
-        }
+        self.at(from).look();
     }
 
     /// One loop of each worker.
