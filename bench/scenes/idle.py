@@ -7,10 +7,13 @@
  b ─eth0──┘   a: 100 ms of silence, one datagram, b's echo    ─▶ half the round trip
  a ─eth0─ veth ─ bridge ─ veth ─eth0─ b                          the same
  a's process ─ tap ─ bridge ─ tap ─ b's process                  the same, Ethernet frames
+ a's process ─ rings ─ Tidegate ─ rings ─ b's process            the same, two synthetic guests
 ```
 """
 
+import json
 import os
+import subprocess
 import sys
 import time
 from contextlib import ExitStack
@@ -18,7 +21,7 @@ from functools import partial
 
 from harness.machine import process_cpu_s
 from harness.measure import interleave, ratios
-from harness.model import Contender, Context, Figure, Json, Result, Sample, Scene, Target, samples
+from harness.model import Contender, Context, Figure, Json, Missing, Result, Sample, Scene, Target, samples
 from lab.host import tap_vnic
 from lab.namespaces import Stack
 from lab.process import Process
@@ -36,6 +39,7 @@ CASE = "first frame after 100 ms of silence"
 APART = "the same, sender and receiver on a CPU each"
 AWAKE = "the same, on CPUs that do not halt"
 CASES = (CASE, APART, AWAKE)
+GUESTS = "tidegate, between guests"
 TAPS = "kernel tap + bridge"
 VETH = "kernel veth + bridge"
 
@@ -74,8 +78,34 @@ def first_frames(fabric: Fabric, count: int, case: str) -> Json:
     with ExitStack() as cleanup:
         if case == AWAKE:
             keep_awake(fabric, cleanup)
-        cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))]
-        return trips(fabric, count, *((cpus[0], cpus[-1]) if case == APART else ("", "")))
+        return trips(fabric, count, *ends(case))
+
+
+def ends(case: str) -> tuple[str, str]:
+    """The CPUs of sender and receiver; none where each may run anywhere."""
+    cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))]
+    return (cpus[0], cpus[-1]) if case == APART else ("", "")
+
+
+def guests(context: Context, fabric: Fabric, count: int, case: str) -> Json:
+    """The same between two guests without a VM, on a switch of their own."""
+    binary = context.tidegate.with_name("tidegate-bench")
+    if not binary.exists():
+        raise Missing(f"{binary} is missing: cargo build --release")
+    client_cpu, server_cpu = ends(case)
+    command = [str(binary), "--json", *(("--cpu", client_cpu) if client_cpu else ()), "wake"]
+    command += ["--tidegate", str(context.tidegate), "--count", str(count), "--gap", str(GAP)]
+    command += ["--peer-cpu", server_cpu] if server_cpu else []
+    with ExitStack() as cleanup:
+        if case == AWAKE:
+            keep_awake(fabric, cleanup)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=count * (GAP + 1) + 60
+        )
+    if done.returncode != 0:
+        raise RuntimeError(f"tidegate-bench wake ended with {done.returncode}: {done.stderr.strip()}")
+    report = json.loads(done.stdout)
+    return summary([trip / 2e3 for trip in report["trips"]], report["lost"])
 
 
 def trips(fabric: Fabric, count: int, client_cpu: str, server_cpu: str) -> Json:
@@ -91,11 +121,16 @@ def trips(fabric: Fabric, count: int, client_cpu: str, server_cpu: str) -> Json:
         server.kill()
     times = load(file)
     delays = [trip / 2e3 for trip in times if trip]
+    return summary(delays, len(times) - len(delays))
+
+
+def summary(delays: list[float], lost: int) -> Json:
+    """Of delays, us, and how many frames did not come back."""
     return {
         "p50": percentile(delays, 0.5),
         "p99": percentile(delays, 0.99),
         "max": max(delays),
-        "lost": float(len(times) - len(delays)),
+        "lost": float(lost),
     }
 
 
@@ -135,31 +170,37 @@ def run(context: Context) -> Result:
     }
     count = 10 if context.quick else 40
     contenders = [Contender(name, partial(first_frames, fabric, count)) for name, fabric in fabrics.items()]
+    contenders.append(Contender(GUESTS, partial(guests, context, tidegate, count)))
     windows = interleave(None, contenders, CASES, context.rounds(5))
     result.windows += windows
     for case in CASES:
         for value, unit in (("p50", "us"), ("p99", "us"), ("max", "us"), ("lost", "")):
             result.figures += [
-                Figure(f"{case}: {value}", name, unit, samples(windows, name, case, value))
-                for name in fabrics
+                Figure(
+                    f"{case}: {value}", contender.name, unit, samples(windows, contender.name, case, value)
+                )
+                for contender in contenders
             ]
         for value in ("p50", "p99"):
-            for kernel in (TAPS, VETH):
+            for name, kernel in (("tidegate", TAPS), ("tidegate", VETH), (GUESTS, TAPS)):
+                who = ", between guests" if name == GUESTS else ""
                 result.targets.append(
                     Target(
-                        f"{case}, {value}, against {kernel}",
+                        f"{case}{who}, {value}, against {kernel}",
                         "under 2x",
                         "x",
                         2,
                         "less",
-                        ratios(windows, "tidegate", kernel, case, value),
+                        ratios(windows, name, kernel, case, value),
                     )
                 )
     result.notes.append(
         "Through a switch in user space a frame wakes two threads, the switch's and the receiver's; through "
-        "the kernel's bridge one. What a wake-up costs is mostly the CPU's own: a virtual CPU that has "
-        "halted comes back by way of its hypervisor. Where a loop of SCHED_IDLE keeps the CPUs from "
-        "halting, what is left is the path of the frame."
+        "the kernel's bridge one, which the kernel lets run on the sender's CPU where it may: then no CPU "
+        "has to be woken, and a virtual CPU that has halted comes back by way of its hypervisor. With a CPU "
+        "each, as VMs have, a frame of every contender wakes one. Where a loop of SCHED_IDLE keeps the CPUs "
+        "from halting, what is left is the path of the frame. Only `tidegate` and the veth pair have network "
+        "stacks at their ends. docs/decisions/wakes.md has the stages."
     )
     return result
 
@@ -172,7 +213,8 @@ SCENE = Scene(
         "datagrams with 100 ms of silence between: half of the time until the echo is read, from "
         "application to application. Beside it a veth pair and bridge, with the same sockets and the "
         "same kernel stacks at the ends, and two taps on a bridge, whose ends are the applications "
-        "themselves: no stack, and no third process."
+        "themselves: no stack, and no third process. `between guests` are two synthetic vhost-user guests "
+        "(`tidegate-bench wake`), on a switch of their own: no stack at the ends either."
     ),
     order=70,
     run=run,

@@ -9,6 +9,7 @@ pub mod numbered;
 pub mod rates;
 pub mod stall;
 pub mod superframes;
+pub mod wake;
 pub mod worker_share;
 
 use crate::clock;
@@ -62,6 +63,8 @@ pub enum Command {
     Hostile(hostile::Args),
     /// What a vNIC keeps of its worker beside ports that want all of it; starts an agent and a switch itself
     WorkerShare(worker_share::Args),
+    /// First frames after silence, between guests that sleep; starts an agent and a switch itself
+    Wake(wake::Args),
     /// The loop that shares a NIC's link out among its functions; needs no contracts
     Nic(nic::Args),
 }
@@ -115,6 +118,9 @@ pub fn run(cli: &Cli) -> Outcome<String> {
     if let Command::WorkerShare(args) = &cli.command {
         return print(cli.json, &worker_share::run(args, cli.cpu)?, worker_share::Report::table);
     }
+    if let Command::Wake(args) = &cli.command {
+        return print(cli.json, &wake::run(args)?, wake::Report::table);
+    }
     if let Command::Nic(args) = &cli.command {
         return nic::run(cli.json, args);
     }
@@ -133,9 +139,11 @@ pub fn run(cli: &Cli) -> Outcome<String> {
             print(cli.json, &fairness::run(&scene, args, watch)?, fairness::Report::table)
         }
         Command::Numbered(args) => numbered::run(&scene, args),
-        Command::Kills(_) | Command::Hostile(_) | Command::WorkerShare(_) | Command::Nic(_) => {
-            unreachable!("they need no contracts, and were done before")
-        }
+        Command::Kills(_)
+        | Command::Hostile(_)
+        | Command::WorkerShare(_)
+        | Command::Wake(_)
+        | Command::Nic(_) => unreachable!("they need no contracts, and were done before"),
     }
 }
 

@@ -1,0 +1,172 @@
+//! Single frames after silence, from guest to guest and back: both sleep until they are called.
+//!
+//! ```text
+//!  a: sleep, frame, kick ─▶ worker wakes up ─▶ call ─▶ b wakes up: the frame back, kick ─▶ ... ─▶ call ─▶ a wakes up
+//! ```
+//!
+//! Beside two taps on a kernel bridge, whose ends are applications as well, this is the same without a network stack
+//! at the ends.
+
+use super::{Outcome, seconds};
+use crate::clock;
+use crate::frames::{Size, UDP_HEADERS, VNET_HDR};
+use crate::host::Host;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tidegate_contract::Mac;
+use tidegate_frontend::front_end::{FrontEnd, Options};
+
+/// Longest wait for an echo.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Round trips before those that count: the switch learns, and all code runs once.
+const FIRST: u16 = 5;
+const NAMES: [&str; 2] = ["a", "b"];
+/// Bytes of a frame, without FCS.
+const FRAME: usize = 60;
+/// Where a frame's number is.
+const NUMBER: usize = VNET_HDR + UDP_HEADERS;
+
+/// Arguments of `wake`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The program whose agent and switch are started
+    #[arg(long, value_name = "PATH", default_value = "target/release/tidegate")]
+    tidegate: PathBuf,
+    /// Round trips
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..))]
+    count: u16,
+    /// Silence before each, s
+    #[arg(long, value_name = "S", default_value = "0.1", value_parser = seconds)]
+    gap: Duration,
+    /// CPU of the guest that returns frames; `--cpu` is that of the one that asks
+    #[arg(long, value_name = "N")]
+    peer_cpu: Option<usize>,
+    /// CPU of the switch's worker; not pinned where absent
+    #[arg(long, value_name = "N")]
+    worker_cpu: Option<usize>,
+}
+
+/// What the round trips took.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Of those that came back, in order, ns.
+    pub trips: Vec<u64>,
+    /// How many did not within a second.
+    pub lost: usize,
+}
+
+impl Report {
+    /// Half of the round trips, for people.
+    pub fn table(&self) -> String {
+        let mut sorted = self.trips.clone();
+        sorted.sort_unstable();
+        let way = |part: f64| match sorted.len() {
+            0 => f64::NAN,
+            count => sorted[((count as f64 * part).ceil() as usize).max(1) - 1] as f64 / 2e3,
+        };
+        format!(
+            "one way, us: p50 {:.1}, p99 {:.1}, most {:.1}; lost: {}",
+            way(0.5),
+            way(0.99),
+            way(1.0),
+            self.lost
+        )
+    }
+}
+
+/// Starts an agent and a switch, and sends single frames.
+///
+/// # Errors
+/// They do not come up, or do not take the guests.
+pub fn run(args: &Args) -> Outcome<Report> {
+    let macs = [Mac([0x52, 0x54, 0, 0x09, 2, 1]), Mac([0x52, 0x54, 0, 0x09, 2, 2])];
+    let vnics = [0, 1].map(|guest: usize| (NAMES[guest], macs[guest].0, ""));
+    let host = Host::start(&args.tidegate, args.worker_cpu.as_slice(), &vnics)?;
+    let connect = |name| {
+        FrontEnd::connect(host.socket(name), Options::default())
+            .map_err(|error| format!("{error}{}", host.last_words()))
+    };
+    let (mut asks, mut returns) = (connect(NAMES[0])?, connect(NAMES[1])?);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(|| {
+            if let Some(cpu) = args.peer_cpu {
+                clock::pin(cpu).map_err(|error| format!("--peer-cpu {cpu}: {error}"))?;
+            }
+            echo(&mut returns, Size::Frame(FRAME).build(macs[0], macs[1], 0), &ended)
+        });
+        let report = ask(&mut asks, Size::Frame(FRAME).build(macs[1], macs[0], 0), args);
+        ended.store(true, Ordering::Relaxed);
+        echo.join().map_err(|_| "the guest that returns frames panicked")??;
+        report
+    })
+}
+
+/// Returns each frame's number, until `ended`.
+fn echo(guest: &mut FrontEnd, mut frame: Vec<u8>, ended: &AtomicBool) -> Result<(), String> {
+    let mut received = Vec::with_capacity(2048);
+    while !ended.load(Ordering::Relaxed) {
+        guest.wait_receive(PATIENCE / 10).map_err(|error| error.to_string())?;
+        while guest.receive_into(0, &mut received) {
+            if let Some(number) = number(&received) {
+                frame[NUMBER..NUMBER + 8].copy_from_slice(&number.to_be_bytes());
+                guest.send(0, &frame);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn ask(guest: &mut FrontEnd, mut frame: Vec<u8>, args: &Args) -> Outcome<Report> {
+    let mut received = Vec::with_capacity(2048);
+    let mut report = Report { trips: Vec::new(), lost: 0 };
+    for wanted in 1..=u64::from(FIRST + args.count) {
+        frame[NUMBER..NUMBER + 8].copy_from_slice(&wanted.to_be_bytes());
+        std::thread::sleep(args.gap);
+        let (began, mut back) = (clock::now(), false);
+        guest.send(0, &frame);
+        while !back && guest.wait_receive(PATIENCE)? {
+            while guest.receive_into(0, &mut received) {
+                back |= number(&received) == Some(wanted);
+            }
+        }
+        let trip = clock::now() - began;
+        match wanted > u64::from(FIRST) {
+            true if back => report.trips.push(trip),
+            true => report.lost += 1,
+            false => {}
+        }
+    }
+    Ok(report)
+}
+
+/// The number in a frame; what else comes, such as announcements, has none.
+fn number(frame: &[u8]) -> Option<u64> {
+    let bytes = frame.get(NUMBER..NUMBER + 8)?;
+    // 0x0800: IPv4.
+    (frame.get(VNET_HDR + 12..VNET_HDR + 14)? == [8, 0]).then_some(u64::from_be_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_round_trips_is_told() {
+        let report = Report { trips: (1..=100).rev().map(|us| us * 2_000).collect(), lost: 1 };
+        assert_eq!(report.table(), "one way, us: p50 50.0, p99 99.0, most 100.0; lost: 1");
+        assert!(Report { trips: Vec::new(), lost: 2 }.table().ends_with("lost: 2"));
+    }
+
+    #[test]
+    fn only_own_frames_have_numbers() {
+        let mut frame = Size::Frame(FRAME).build(Mac([2; 6]), Mac([4; 6]), 0);
+        frame[NUMBER..NUMBER + 8].copy_from_slice(&7u64.to_be_bytes());
+        assert_eq!(number(&frame), Some(7));
+        frame[VNET_HDR + 13] = 6;
+        assert_eq!(number(&frame), None);
+        assert_eq!(number(&[]), None);
+    }
+}
