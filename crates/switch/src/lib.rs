@@ -22,6 +22,7 @@
 //! - [`worker`]: the threads that carry frames
 //! - [`stats`]: counters and histograms in shared memory
 //! - [`eventfd`]: telling drivers, without waiting
+//! - `prefetch`: telling the processor what is needed soon
 //! - [`quota`]: what front ends may take of what the process has
 //! - [`capture`]: copies of frames, as pcapng
 //! - [`control`]: what the agent asks of the switch
@@ -39,6 +40,7 @@ pub mod foreign;
 pub mod frame;
 pub mod link;
 pub mod port;
+mod prefetch;
 pub mod quota;
 pub mod sched;
 pub mod server;

@@ -181,10 +181,10 @@ impl Queue {
         any!(&mut self.0, ring => ring.pop::<true>(chain))
     }
 
-    /// Pops the next pending chains of a queue (`WRITE`: of a receive queue) as long as each is
-    /// one buffer; returns how many. Their buffers are being fetched into the cache. What else
-    /// there is, errors too, is left to [`pop_readable`](Self::pop_readable) and
-    /// [`pop_writable`](Self::pop_writable).
+    /// Pops the next chains of a queue as long as each is one buffer; returns how many. Their buffers are being
+    /// fetched into the cache. Of a transmit queue chains are popped that are [`pending`](Self::pending); of a receive
+    /// queue (`WRITE`) all that the driver gave. Other chains, and errors, are left to
+    /// [`pop_readable`](Self::pop_readable) and [`pop_writable`](Self::pop_writable).
     #[inline]
     pub fn pop_singles<const WRITE: bool>(&mut self, out: &mut [Single]) -> usize {
         any!(&mut self.0, ring => ring.pop_singles::<WRITE>(out))

@@ -31,33 +31,6 @@ impl Span {
     pub const EMPTY: Self = Self { ptr: std::ptr::null_mut(), len: 0 };
 }
 
-/// Hints that the cache line of `ptr` is read soon. Any address will do, mapped or not.
-#[inline]
-pub(super) fn prefetch(ptr: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint; it neither faults nor reads in the sense of the language.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(ptr.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = ptr;
-}
-
-/// Hints that the cache line of `ptr` is written soon: it is fetched for this processor alone. Any
-/// address will do, mapped or not.
-#[inline]
-pub(super) fn prefetch_write(ptr: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, as above. Written out, because the intrinsic becomes a prefetch for reading
-    // where the target is not known to have the instruction; processors without it ignore it.
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) ptr.addr(), options(nomem, nostack, preserves_flags));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = ptr;
-}
-
 /// A chain of one buffer, as most are.
 #[derive(Clone, Copy, Debug)]
 pub struct Single {

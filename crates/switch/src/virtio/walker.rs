@@ -10,8 +10,8 @@
 //! A layout says only how a descriptor is read and which one follows it ([`Links`]).
 
 use super::memory::{GuestMemory, Region};
-use super::span::{prefetch, prefetch_write};
 use super::{Chain, MAX_SPANS, RingError, Span};
+use crate::prefetch::{self, LINE};
 use std::sync::Arc;
 
 /// Descriptor flag: the chain goes on (virtio 1.2, 2.7.5 and 2.8.6).
@@ -25,8 +25,15 @@ pub(super) const DESC_BYTES: u32 = 16;
 /// Most descriptors one chain may have, the empty ones too: half of them hold as many buffers as
 /// are taken, and a worker must not walk through thousands that hold nothing.
 pub(super) const MAX_DESCRIPTORS: u16 = 2 * MAX_SPANS as u16;
-/// Bytes of a cache line.
-const LINE: u32 = 64;
+
+/// The flags by which a chain of one buffer is told from others ...
+pub(super) const SINGLE_MASK: u16 = DESC_NEXT | DESC_WRITE | DESC_INDIRECT;
+
+/// ... and what they are then, `WRITE`: in a receive queue.
+#[inline]
+pub(super) const fn single<const WRITE: bool>() -> u16 {
+    if WRITE { DESC_WRITE } else { 0 }
+}
 
 /// Most descriptors of a chain in a ring of `size`. "A driver MUST NOT create a descriptor chain
 /// longer than the Queue Size" (virtio 1.2, 2.7.5.3.1), and a loop is infinitely long.
@@ -137,17 +144,13 @@ impl Walker {
         self.memory = memory;
     }
 
-    /// Where the buffer of a chain of one descriptor is, which is being fetched into the cache;
-    /// `None` for any other chain, and for what is wrong.
+    /// Where the buffer of a chain of [one descriptor](single) is, which is being fetched into the cache;
+    /// `None` for what is wrong.
     #[inline]
-    pub(super) fn single<const WRITE: bool>(&mut self, desc: Descriptor) -> Option<*mut u8> {
-        let kind = desc.flags & (DESC_NEXT | DESC_WRITE | DESC_INDIRECT);
-        if kind != (if WRITE { DESC_WRITE } else { 0 }) || desc.len == 0 {
-            return None;
-        }
-        let ptr = self.translate(desc.addr, desc.len)?;
-        for line in [ptr, ptr.wrapping_add(LINE as usize)] {
-            if WRITE { prefetch_write(line) } else { prefetch(line) }
+    pub(super) fn buffer<const WRITE: bool>(&mut self, addr: u64, len: u32) -> Option<*mut u8> {
+        let ptr = self.translate(addr, len).filter(|_| len != 0)?;
+        for line in [ptr, ptr.wrapping_add(LINE)] {
+            if WRITE { prefetch::for_writing(line) } else { prefetch::for_reading(line) }
         }
         Some(ptr)
     }

@@ -34,9 +34,11 @@ use super::inflight::Record;
 use super::layout::{RingLayout, locate};
 use super::memory::GuestMemory;
 use super::order::Journal;
-use super::span::prefetch_write;
-use super::walker::{DESC_BYTES, DESC_NEXT, Descriptor, End, Links, Table, Walker, longest_chain};
+use super::walker::{
+    DESC_BYTES, DESC_NEXT, Descriptor, End, Links, SINGLE_MASK, Table, Walker, longest_chain, single,
+};
 use super::{Chain, QueueInflight, RingError, RingPart, Single};
+use crate::prefetch;
 use parts::{EVENTS_AT_PLACE, EVENTS_DISABLE, EVENTS_ENABLE, Parts};
 use place::Place;
 pub(super) use start::FIRST_BASE;
@@ -155,43 +157,46 @@ impl<O: Journal> PackedQueue<O> {
         let mut i = 0;
         while i < n {
             let slot = self.avail.forward(i, self.parts.size).slot();
-            prefetch_write(self.parts.descriptor(slot));
+            prefetch::for_writing(self.parts.descriptor(slot));
             i += PER_LINE - slot % PER_LINE;
         }
     }
 
     #[inline]
     pub(super) fn pop_singles<const WRITE: bool>(&mut self, out: &mut [Single]) -> usize {
+        let parts = self.parts;
         // Up to the end of the ring: within it, a place is a number and a round has one look.
-        let here = self.parts.size - self.avail.slot();
-        let most = out.len().min(usize::from(u16::MAX)) as u16;
-        let count = self.pending.min(self.free()).min(here).min(most);
+        let here = self.free().min(parts.size - self.avail.slot());
+        let most = out.len().min(usize::from(here)) as u16;
+        // Each descriptor of a receive queue is looked at when it is taken, and only then: one look behind what is
+        // taken reads lines that the driver is writing. What a transmit queue has is seen before, as that is when it
+        // arrived.
+        let count = if WRITE { most } else { most.min(self.pending) };
         if WRITE || !O::KEPT {
-            // They were read; soon they are written, as used. In order one is, of a batch. Receive
-            // buffers that were seen behind them are the next batch's.
-            let ahead = if WRITE { (2 * count).min(self.looked) } else { count };
-            self.fetch_for_writing(ahead);
+            // They are read, and soon written, as used. In order one is, of a batch.
+            self.fetch_for_writing(count);
         }
-        let (first, available) = (self.avail.slot(), self.avail.available_flags());
+        let mask = u64::from(DESC_AVAIL | DESC_USED | SINGLE_MASK) << 48;
+        let wanted = u64::from(self.avail.available_flags() | single::<WRITE>()) << 48;
+        let first = self.avail.slot();
         let mut popped = 0;
-        for single in &mut out[..usize::from(count)] {
+        for place in &mut out[..usize::from(count)] {
             let slot = first + popped;
-            // `available` has acquired what the driver wrote before these flags; this look is whether
-            // it took the chain back.
-            let half = u64::from_le(self.parts.second_half(slot).load(Ordering::Relaxed));
-            // SAFETY: the first half of one of the ring's descriptors, mapped and aligned as long
-            // as `self` holds the memory; read once.
-            let addr = u64::from_le(unsafe { self.parts.descriptor(slot).cast::<u64>().read_volatile() });
-            let desc = InSequence::parse(addr, half);
-            if desc.flags & (DESC_AVAIL | DESC_USED) != available {
+            // Acquire: the rest of the descriptor is read after these flags.
+            let half = u64::from_le(parts.second_half(slot).load(Ordering::Acquire));
+            if half & mask != wanted {
                 break;
             }
-            let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
+            // SAFETY: the first half of one of the ring's descriptors, mapped and aligned as long
+            // as `self` holds the memory; read once.
+            let addr = u64::from_le(unsafe { parts.descriptor(slot).cast::<u64>().read_volatile() });
+            let desc = InSequence::parse(addr, half);
+            let Some(ptr) = self.walker.buffer::<WRITE>(desc.addr, desc.len) else { break };
             let Some(token) = self.order.take_single(popped, desc.link) else { break };
             if !O::KEPT && !WRITE {
                 self.inflight.mark(desc.link, 1);
             }
-            *single = Single { ptr, len: desc.len, head: token };
+            *place = Single { ptr, len: desc.len, head: token };
             popped += 1;
         }
         self.order.took_singles(popped);
@@ -227,9 +232,10 @@ impl<O: Journal> PackedQueue<O> {
     fn step(&mut self, chains: u16, places: u16) {
         self.avail = self.avail.forward(places, self.parts.size);
         self.taken += places;
-        // A chain that grew since it was seen leaves fewer places to the others.
+        // A chain that grew since it was seen leaves fewer places to the others, and receive buffers are popped
+        // that were not seen before.
         self.looked = self.looked.saturating_sub(places);
-        self.pending = (self.pending - chains).min(self.looked);
+        self.pending = self.pending.saturating_sub(chains).min(self.looked);
         if self.pending == 0 {
             self.looked = 0;
         }

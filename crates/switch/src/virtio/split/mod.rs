@@ -20,9 +20,9 @@ use super::inflight::Record;
 use super::layout::{RingLayout, need_event};
 use super::memory::GuestMemory;
 use super::order::Order;
-use super::span::prefetch;
-use super::walker::{DESC_NEXT, Descriptor, Links, Table, Walker, longest_chain};
+use super::walker::{DESC_NEXT, Descriptor, Links, SINGLE_MASK, Table, Walker, longest_chain, single};
 use super::{Chain, QueueInflight, RingError, Single};
+use crate::prefetch;
 use parts::Parts;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -90,24 +90,31 @@ impl<O: Order> SplitQueue<O> {
 
     #[inline]
     pub(super) fn pop_singles<const WRITE: bool>(&mut self, out: &mut [Single]) -> usize {
+        // Receive buffers are looked for when they are wanted. An index that lies is for `available` to tell.
+        if WRITE && usize::from(self.pending) < out.len() && self.available().is_err() {
+            return 0;
+        }
         let next = self.order.counts().popped;
         let count = out.len().min(self.pending.into());
         for (i, single) in (0..).zip(&mut out[..count]) {
             single.head = self.parts.avail_entry(next.wrapping_add(i));
             // A head beyond the table is refused below; here it is only a hint.
-            prefetch(self.parts.descriptor(single.head));
+            prefetch::for_reading(self.parts.descriptor(single.head));
         }
         let mut popped = 0u16;
-        for single in &mut out[..count] {
-            let head = single.head;
+        for place in &mut out[..count] {
+            let head = place.head;
             if head >= self.parts.size {
                 break;
             }
             // SAFETY: the head is below the size, and the table is mapped for all its entries.
             let desc = unsafe { Descriptor::read::<ByName>(self.parts.descriptor(head)) };
-            let Some(ptr) = self.walker.single::<WRITE>(desc) else { break };
+            if desc.flags & SINGLE_MASK != single::<WRITE>() {
+                break;
+            }
+            let Some(ptr) = self.walker.buffer::<WRITE>(desc.addr, desc.len) else { break };
             let Some(token) = self.order.take_single(popped, head) else { break };
-            *single = Single { ptr, len: desc.len, head: token };
+            *place = Single { ptr, len: desc.len, head: token };
             if !O::KEPT && !WRITE {
                 self.inflight.mark(head, 1);
             }

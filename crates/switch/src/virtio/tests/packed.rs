@@ -1,7 +1,7 @@
 //! The packed queue, one behaviour and one lie at a time.
 
 use super::super::packed::LOOK;
-use super::super::{Chain, Features, GuestMemory, MAX_SPANS, Queue, RingError, RingPart};
+use super::super::{Chain, Features, GuestMemory, MAX_SPANS, Queue, RingError, RingPart, Single};
 use super::{GUEST_ADDR, Guest, layout, spec};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -46,6 +46,44 @@ fn a_batch_comes_back_at_once_in_places_one_after_the_other() {
     assert_eq!(guest.driver.reap(), Some(Used { head: b, len: 7 }));
     assert_eq!(guest.driver.reap(), Some(Used { head: a, len: 0 }));
     assert_eq!((guest.driver.free(), guest.driver.base()), (5, 0x8003_8003));
+}
+
+#[test]
+fn receive_buffers_need_not_have_been_seen() {
+    for in_order in [false, true] {
+        let mut guest = Guest::new(8, Features { in_order, ..PLAIN });
+        let mut singles = [Single::EMPTY; 8];
+        let buffer = Buffer::writable(GUEST_ADDR, 64);
+        (0..3).for_each(|_| _ = guest.driver.add(&[buffer]).unwrap());
+        assert!(guest.driver.publish());
+        assert_eq!(guest.device.pop_singles::<true>(&mut singles), 3, "as many as there are");
+        guest.device.put_back(&singles[1..3]);
+        assert_eq!((guest.device.pending(), guest.device.in_flight()), (2, 1), "what is put back was seen");
+        guest.driver.add(&[buffer; 2]).unwrap();
+        (0..3).for_each(|_| _ = guest.driver.add(&[buffer]).unwrap());
+        let _ = guest.driver.publish();
+        assert_eq!(guest.device.pop_singles::<true>(&mut singles[1..]), 2, "up to a chain of two");
+        assert_eq!(guest.device.available(), Ok(4));
+        guest.device.complete_all(singles[..3].iter().map(|single| (single.head, 9)));
+        assert!(guest.device.publish());
+        let back: Vec<u32> = std::iter::from_fn(|| guest.driver.reap()).map(|used| used.len).collect();
+        assert_eq!(back, [9; 3]);
+    }
+}
+
+#[test]
+fn no_place_in_flight_is_taken_for_a_receive_buffer() {
+    let mut guest = Guest::new(4, PLAIN);
+    let mut singles = [Single::EMPTY; 8];
+    (0..4).for_each(|_| _ = guest.driver.add(&[Buffer::writable(GUEST_ADDR, 64)]).unwrap());
+    let _ = guest.driver.publish();
+    // Up to the end of the ring, then none: all of it is in flight, whatever the driver writes there.
+    assert_eq!(guest.device.pop_singles::<true>(&mut singles), 4);
+    for slot in 0..4 {
+        guest.driver.write_raw_desc(guest.driver.desc_addr(), slot, GUEST_ADDR, 64, WRITE | USED, slot);
+    }
+    assert_eq!(guest.device.pop_singles::<true>(&mut singles[4..]), 0);
+    assert_eq!(guest.device.in_flight(), 4);
 }
 
 #[test]
@@ -431,6 +469,50 @@ proptest! {
             }
             prop_assert_eq!(usize::from(guest.device.in_flight()), open.len());
             prop_assert!(open.iter().map(|(_, places)| places).sum::<u16>() <= size);
+            prop_assert!(guest.device.pending() <= size);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    /// The same of receive buffers that are taken many at a time.
+    #[test]
+    fn noise_in_a_receive_ring_is_survived(
+        size in 1u16..=8,
+        base in any::<u16>(),
+        in_order in any::<bool>(),
+        noise in prop::collection::vec((noise(), 0usize..6), 1..200),
+    ) {
+        let mut guest = Guest::starting_at(size, Features { in_order, ..PLAIN }, base);
+        let start = guest.map.translate(GUEST_ADDR, 1 << 20).unwrap().addr();
+        let mut open: Vec<u16> = Vec::new();
+        for (Noise { slot, desc: (addr, len, flags, id), step }, most) in noise {
+            let driver = &guest.driver;
+            driver.write_raw_desc(driver.desc_addr(), slot % size, addr, len, flags, id);
+            match step {
+                0 => { guest.device.available().unwrap(); }
+                1..5 => {
+                    let mut singles = vec![Single::EMPTY; most];
+                    let popped = guest.device.pop_singles::<true>(&mut singles);
+                    for single in &singles[..popped] {
+                        let at = single.ptr.addr();
+                        prop_assert!(single.len > 0);
+                        prop_assert!(at >= start && at + single.len as usize <= start + (1 << 20));
+                        prop_assert!(!open.contains(&single.head));
+                        open.push(single.head);
+                    }
+                    if step == 4 && popped > 0 {
+                        guest.device.put_back(&singles[popped - 1..popped]);
+                        open.pop();
+                    }
+                }
+                5 => if !open.is_empty() { guest.device.complete(open.remove(0), 3) },
+                _ => { let _ = guest.device.publish(); }
+            }
+            prop_assert_eq!(usize::from(guest.device.in_flight()), open.len());
+            prop_assert!(open.len() <= usize::from(size));
             prop_assert!(guest.device.pending() <= size);
         }
     }

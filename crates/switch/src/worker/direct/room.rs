@@ -78,10 +78,6 @@ impl Worker {
             let Some(to) = &mut self.ports[group.egress as usize] else { return 0 };
             let Some(ring) = rx_ring(&mut to.link.rx, group.queue) else { return 0 };
             let wanted = usize::from(group.frames);
-            // An index that lies is for the queued way to find.
-            if usize::from(ring.queue.pending()) < wanted && ring.queue.available().is_err() {
-                return 0;
-            }
             let buffers = &mut batch.rx[first..first + wanted];
             group.buffers = ring.queue.pop_singles::<true>(buffers) as u8;
             let needed = group.longest + group.receiver.header_len as u32;

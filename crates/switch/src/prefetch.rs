@@ -1,0 +1,32 @@
+//! Hints to the processor: memory that is read or written soon is fetched into its cache meanwhile.
+//!
+//! A hint neither faults nor reads in the sense of the language: any address will do, mapped or not.
+
+/// Bytes of a cache line.
+pub const LINE: usize = 64;
+
+/// The cache line of `ptr` is read soon.
+#[inline]
+pub fn for_reading(ptr: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, as the module says.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(ptr.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = ptr;
+}
+
+/// The cache line of `ptr` is written soon: it is fetched for this processor alone.
+#[inline]
+pub fn for_writing(ptr: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, as above. Written out, because the intrinsic becomes a prefetch for reading
+    // where the target is not known to have the instruction; processors without it ignore it.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) ptr.addr(), options(nomem, nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = ptr;
+}
