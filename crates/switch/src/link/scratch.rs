@@ -15,7 +15,7 @@ pub struct Scratch {
     pub(super) chains: Box<[Chain]>,
     /// Segments of one super-frame: their chains.
     pub(super) parts: Vec<Part>,
-    /// How many chains the last frame filled.
+    /// Descriptors of the chains that the last frame filled, or was tried to, but for one of each chain that has several.
     pub filled: usize,
 }
 

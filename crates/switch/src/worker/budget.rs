@@ -29,8 +29,8 @@ pub(super) const QUANTUM: i64 = 64 << 10;
 pub(super) const DIRECT: i64 = 256;
 /// What a frame costs besides its bytes where it goes through a queue.
 const QUEUED: i64 = 1024;
-/// What each of its descriptors costs but the first, at a sender, and each of its chains, at a receiver: a guest of
-/// tiny buffers makes many.
+/// What each of its descriptors costs but the first, at a sender and at a receiver, where a chain may have one more for the
+/// header: a guest of tiny buffers makes many.
 const PIECE: i64 = 128;
 
 /// What frames of one port with a deadline may cost in a loop that are dropped: no contract bounds their rate, as

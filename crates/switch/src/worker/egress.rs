@@ -232,7 +232,7 @@ impl Worker {
                 }
                 let chains = self.chains_waiting(frame, port);
                 if !is_known {
-                    self.scratch.filled = chains.map_or(0, usize::from);
+                    self.scratch.filled = self.scratch.filled.max(chains.map_or(0, usize::from));
                 }
                 port.egress.starved = chains.map(|chains| (queued.frame, queued.enqueued, chains));
                 self.poll = self.poll.min(self.now + super::sleep::BLOCKED_POLL);

@@ -10,6 +10,15 @@ use crate::port::{Frame, body_spans, slice_spans};
 use crate::stats::DropReason;
 use crate::virtio::{Chain, DirtyLog, MAX_SPANS, Span, SpanWriter};
 
+/// Most [pieces] that one frame may fill: reading the descriptors of more takes longer than a loop may.
+const MAX_PIECES: usize = 2048;
+
+/// What a chain takes to read: its descriptors, without that of the header where it has one of its own.
+#[inline]
+fn pieces(chain: &Chain) -> usize {
+    chain.descriptors().saturating_sub(1).max(1)
+}
+
 impl Rx {
     #[inline]
     pub(in crate::link) fn room(&mut self, frame: &Frame) -> Option<u16> {
@@ -17,6 +26,7 @@ impl Rx {
     }
 
     pub(in crate::link) fn post(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
+        scratch.filled = 0;
         let receiver = self.receiver;
         let Some(ring) = ring_for(&mut self.rings, &self.enabled, frame) else {
             return Posted::Dropped(DropReason::ReceiverDown);
@@ -96,18 +106,18 @@ impl Buffers<'_> {
         vnet: &VnetHdr,
         head: &[u8],
     ) -> Result<(), Posted> {
-        let chains = self.gather(&mut scratch.chains, frame.len).map_err(|(popped, posted)| {
+        let Scratch { chains, filled, .. } = scratch;
+        let chains = self.gather(chains, filled, frame.len).map_err(|(popped, posted)| {
             self.ring.queue.rewind(popped);
             posted
         })?;
-        scratch.filled = chains;
         self.write(&scratch.chains[..chains], vnet, head, frame.payload());
         Ok(())
     }
 
-    /// Takes chains for `len` bytes and their header. On failure: how many were
+    /// Takes chains for `len` bytes and their header; `filled` grows by their [pieces]. On failure: how many were
     /// taken, to be put back.
-    fn gather(&mut self, chains: &mut [Chain], len: u32) -> Result<usize, (u16, Posted)> {
+    fn gather(&mut self, chains: &mut [Chain], filled: &mut usize, len: u32) -> Result<usize, (u16, Posted)> {
         let Self { ring, receiver, .. } = self;
         let needed = len as usize + receiver.header_len;
         let mut room = 0;
@@ -126,6 +136,10 @@ impl Buffers<'_> {
                 }
                 Ok(false) => return Err((popped, Posted::NoBuffers)),
                 Err(error) => return Err((popped, Posted::Broken(error))),
+            }
+            *filled += pieces(chain);
+            if *filled > MAX_PIECES {
+                return Err((popped + 1, Posted::Dropped(DropReason::Unacceptable)));
             }
             room += chain.bytes() as usize;
             if room >= needed {
@@ -170,7 +184,7 @@ impl Buffers<'_> {
         scratch.parts.clear();
         while let Some(part) = measure.next(&mut head) {
             let len = (part.head_len + part.payload_len) as u32;
-            match self.gather(&mut scratch.chains[popped..], len) {
+            match self.gather(&mut scratch.chains[popped..], &mut scratch.filled, len) {
                 Ok(chains) => {
                     scratch.parts.push(Part { first: popped, chains });
                     popped += chains;
@@ -187,7 +201,6 @@ impl Buffers<'_> {
                 }
             }
         }
-        scratch.filled = popped;
         let (spans, count) = body_spans(frame);
         let mut parts = scratch.parts.iter();
         while let (Some(part), Some(chains)) = (segmenter.next(&mut head), parts.next()) {

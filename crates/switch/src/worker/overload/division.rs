@@ -180,3 +180,21 @@ fn a_call_is_no_part_of_a_turn() {
     assert_eq!(scene.worker.turns.batch(0), BATCH);
     scene.end();
 }
+
+/// What it takes to read a receiver's descriptors is the receiver's, also where one chain has them all, and where they are
+/// refused.
+#[test]
+fn descriptors_are_charged_to_their_receiver() {
+    for (pieces, buffer) in [(30, 1518 + 12), (30, 200)] {
+        let mut scene = Scene::new(Deed::TinyBuffers, 1, 1);
+        let receiver = &mut scene.guests[3];
+        (receiver.pieces, receiver.buffer) = (pieces, buffer);
+        for _ in 0..1_000 {
+            scene.turn();
+        }
+        let work = [2, 3].map(|port: usize| &scene.worker.ports[port].as_ref().unwrap().stats.work);
+        let (sender, receiver) = (work[0].deliver.get(), work[1].buffers.get());
+        assert!(receiver > 3 * sender / 4, "sender {sender} ns, receiver {receiver} ns, {buffer} bytes");
+        scene.end();
+    }
+}

@@ -37,6 +37,8 @@ pub(super) struct Guest {
     pub(super) received: u64,
     /// Bytes of each buffer that it receives into.
     pub(super) buffer: u32,
+    /// In so many descriptors, all but the last of a byte each.
+    pub(super) pieces: u32,
 }
 
 impl Guest {
@@ -79,7 +81,18 @@ impl Guest {
         let buffers = memory.alloc(room * u64::from(shape.ring), 64);
         let free = (0..u64::from(shape.ring)).map(|n| buffers + n * room).collect();
         let given = vec![0; usize::from(shape.ring)];
-        Self { shape, memory, tx, rx, frame, given, free, received: 0, buffer: shape.size + VNET_HDR }
+        Self {
+            shape,
+            memory,
+            tx,
+            rx,
+            frame,
+            given,
+            free,
+            received: 0,
+            buffer: shape.size + VNET_HDR,
+            pieces: 1,
+        }
     }
 
     /// Hands rings and memory to a port of `worker`.
@@ -151,8 +164,16 @@ impl Guest {
             self.free.push(self.given[usize::from(used.head)]);
         }
         while let Some(at) = self.free.pop() {
-            let head =
-                self.rx.add(&[Buffer::writable(at, self.buffer)]).expect("a descriptor for each buffer");
+            let last = self.pieces - 1;
+            let piece = |n: u32| match n == last {
+                true => Buffer::writable(at + u64::from(n), self.buffer - last),
+                false => Buffer::writable(at + u64::from(n), 1),
+            };
+            let pieces: Vec<_> = (0..self.pieces).map(piece).collect();
+            let Some(head) = self.rx.add(&pieces) else {
+                self.free.push(at);
+                break;
+            };
             self.given[usize::from(head)] = at;
         }
         let _ = self.rx.publish();
