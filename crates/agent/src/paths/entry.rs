@@ -2,7 +2,10 @@
 
 use super::roots::trusted;
 use super::{PathError, Roots};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid, chmod, chownat, openat2, unlinkat};
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid, chmod, chownat, openat2, renameat_with,
+    unlinkat,
+};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind};
 use serde::{Deserialize, Serialize};
@@ -81,6 +84,31 @@ impl Entry {
     /// As it was written, for messages.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Another name in the same folder: this one, and `suffix`.
+    pub fn beside(&self, suffix: &str) -> io::Result<Self> {
+        let longer = |name: &OsStr| {
+            let mut name = name.to_owned();
+            name.push(suffix);
+            name
+        };
+        let path = PathBuf::from(longer(self.path.as_os_str()));
+        Ok(Self { folder: self.folder.try_clone()?, name: longer(&self.name), path })
+    }
+
+    /// Renames `file`, which stands here, to a name where nothing does.
+    ///
+    /// # Errors
+    /// Something stands there; or another file stands here, or there afterwards.
+    pub fn rename(&self, file: Inode, to: &Self) -> io::Result<()> {
+        let is_it = |at: io::Result<At>| match at?.inode() == Some(file) {
+            true => Ok(()),
+            false => Err(io::Error::other("somebody replaced it while it was made")),
+        };
+        is_it(self.look())?;
+        renameat_with(&self.folder, &self.name, &to.folder, &to.name, RenameFlags::NOREPLACE)?;
+        is_it(to.look())
     }
 
     /// Looks, without opening the file: the other end of a FIFO, or a device, would notice that.

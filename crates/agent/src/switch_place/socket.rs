@@ -69,7 +69,11 @@ pub fn obstacle(entry: &Entry, earlier: Earlier) -> Option<String> {
     ours(entry, earlier).err()
 }
 
-fn clear(entry: &Entry, earlier: Earlier) -> Result<(), String> {
+/// Removes the socket of ours that stands there, if one does.
+///
+/// # Errors
+/// Something else stands there.
+pub fn clear(entry: &Entry, earlier: Earlier) -> Result<(), String> {
     if let Some(old) = ours(entry, earlier)? {
         let gone = entry.unlink(old.inode);
         gone.map_err(|e| format!("cannot replace our old socket {}: {e}", entry.path().display()))?;
