@@ -291,19 +291,19 @@ impl Place for KernelPlace {
     }
 
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
-        let Attach::Netdev { name } = attach else { return None };
-        let notes = vec![
-            format!(
-                "deadlines towards {name} are kept by strict priority, the shorter one first; etf is not used"
-            ),
-            "its source addresses are not checked by this place".into(),
-        ];
+        let Attach::Netdev { .. } = attach else { return None };
+        let notes = vec!["its source addresses are not checked by this place".into()];
         Some(Capabilities { deadline: true, min: true, uplink: false, notes })
     }
 
     fn notes(&self, vnic: &Vnic) -> Vec<String> {
         let of_all = self.capabilities(&vnic.attach).map(|capabilities| capabilities.notes);
-        shape::how_limits_are_kept(vnic).into_iter().chain(of_all.unwrap_or_default()).collect()
+        let promises = shape::how_its_deadline_is_kept(vnic);
+        shape::how_limits_are_kept(vnic)
+            .into_iter()
+            .chain(promises)
+            .chain(of_all.unwrap_or_default())
+            .collect()
     }
 
     fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {

@@ -237,6 +237,14 @@ pub fn how_limits_are_kept(vnic: &Vnic) -> Vec<String> {
     notes
 }
 
+/// How the kernel keeps the deadline of a contract that has one.
+pub fn how_its_deadline_is_kept(vnic: &Vnic) -> Option<String> {
+    let deadline = vnic.deadline?;
+    Some(format!(
+        "its deadline of {deadline} is kept by strict priority at its receivers, the shorter one first; etf is not used"
+    ))
+}
+
 /// That a burst is too short for its rate to be reached.
 fn short_bursts(shaping: &Shaping) -> impl Iterator<Item = String> + use<> {
     let tx = shaping.tx_police.map_or_else(|| shaping.tx.and_then(|limit| limit.note()), Bucket::note);
@@ -262,6 +270,15 @@ pub fn notes(shaping: &Shaping) -> impl Iterator<Item = String> {
 mod tests {
     use super::*;
     use crate::testing::netdev;
+
+    #[test]
+    fn only_a_deadline_is_noted() {
+        let mut vnic = netdev("web", 1, "vnet3");
+        assert_eq!(how_its_deadline_is_kept(&vnic), None);
+        vnic.deadline = Some(Nanos::new(500_000));
+        let noted = how_its_deadline_is_kept(&vnic).expect("a note");
+        assert!(noted.starts_with("its deadline of 500us is kept by strict priority"), "{noted}");
+    }
 
     #[test]
     fn limits_become_shaping() {
