@@ -148,6 +148,7 @@ pub fn why(published: &Published, name: &str) -> Option<WhyView> {
     if let (Some(why), Some(deadline)) = (&view.deadline_suspended, contract.and_then(|c| c.deadline)) {
         findings.push(format!("its deadline of {deadline} is not promised: {why}"));
     }
+    findings.extend(host_latency(&view.promises));
     findings.extend(stats.misses.iter().map(|(cause, n)| misses(cause, *n, &latest_misses)));
     if stats.throttled_ns > 0 {
         let now = if stats.throttled { ", also right now" } else { "" };
@@ -188,6 +189,17 @@ pub fn why(published: &Published, name: &str) -> Option<WhyView> {
     })
 }
 
+/// That a bound did not hold, for the host took too long.
+fn host_latency(promises: &[Promise]) -> Option<String> {
+    let broken = promises.iter().find(|p| p.suspended.is_none() && p.host_latency_violations > 0)?;
+    Some(format!(
+        "its delay bound holds while worker loops take at most host-latency (H, {}): {} took longer since the switch was \
+         started, and no bound held then",
+        duration(broken.derivation.host_latency_ns),
+        broken.host_latency_violations
+    ))
+}
+
 fn misses(cause: &str, n: u64, latest: &[Miss]) -> String {
     let waited = match cause {
         "tokens" => "they waited for tokens of their own envelope",
@@ -214,5 +226,48 @@ fn duration(ns: u64) -> String {
         10_000..10_000_000 => format!("{} us", ns / 1_000),
         10_000_000..10_000_000_000 => format!("{} ms", ns / 1_000_000),
         _ => format!("{} s", ns / 1_000_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_that_did_not_hold_is_a_finding() {
+        let derivation = Derivation {
+            critical_t_ns: 0,
+            demand_bytes: 0,
+            blocking_bytes: 0,
+            capacity_bps: 0,
+            host_latency_ns: 250_000,
+            text: String::new(),
+        };
+        let mut promise = Promise {
+            vnic: "plc1".into(),
+            egress: "sink".into(),
+            deadline_ns: 1_000_000,
+            bound_ns: 900_000,
+            margin_ns: 100_000,
+            suspended: None,
+            worst_seen_ns: None,
+            derivation,
+            holds_if: String::new(),
+            host_latency_violations: 0,
+        };
+        let by = RefusedBy { file: "a.toml".into(), line: None, reason: "a test".into() };
+        let mut published = super::super::publish::nothing();
+        let view = VnicView { refused: None, ..refused("plc1".into(), by, None, String::new()) };
+        let said = |promise: &Promise, published: &mut Published| {
+            let view = VnicView { promises: vec![promise.clone()], ..view.clone() };
+            published.vnics.insert("plc1".into(), view);
+            why(published, "plc1").expect("there is one").findings.join("; ")
+        };
+        assert!(!said(&promise, &mut published).contains("host-latency"));
+        promise.host_latency_violations = 3;
+        let findings = said(&promise, &mut published);
+        assert!(findings.contains("host-latency (H, 250 us): 3 took longer"), "{findings}");
+        promise.suspended = Some("its memory is sparse".into());
+        assert!(!said(&promise, &mut published).contains("host-latency"));
     }
 }
