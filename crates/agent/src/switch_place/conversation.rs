@@ -95,6 +95,11 @@ impl Conversation {
         };
         let answer = self.ask_within(began, patience, question);
         self.patience.spent(began.elapsed());
+        match &answer {
+            Ok(_) | Err(SwitchError::Refused(_)) => self.watch.answered(),
+            Err(SwitchError::Unreachable { .. }) => self.watch.unreachable(),
+            Err(_) => {}
+        }
         if matches!(answer, Err(SwitchError::Unreachable { .. } | SwitchError::Broken { .. })) {
             // The next switch is not to wait for a tick, whichever step the last one was gone at.
             self.watch.look();
@@ -266,6 +271,44 @@ mod tests {
             println!("{most} answers a connection: {connections} connections for {asked} questions");
             assert!(connections < 200 && asked > 1000, "{most}: {connections} for {asked} questions");
         }
+    }
+
+    /// It answers whoever looks for it, and is gone when the reconciler comes.
+    #[test]
+    fn a_switch_that_is_found_and_never_reached_is_looked_for_less_often() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("switch.sock");
+        let (woken, wakes) = std::sync::mpsc::channel();
+        let mut conversation = Conversation::new(&path, Arc::new(move || woken.send(()).unwrap_or(())));
+        let (at, answers) = (path.clone(), Arc::<AtomicUsize>::default());
+        let answered = Arc::clone(&answers);
+        std::thread::spawn(move || {
+            loop {
+                let Ok(listener) = UnixListener::bind(&at) else { return };
+                let Ok((stream, _)) = listener.accept() else { return };
+                drop(listener);
+                let (version, region) = ("1".into(), Region::create().unwrap());
+                let hello = Hello { protocol: PROTOCOL, version, pid: 1, started: 1, workers: 1 };
+                if matches!(receive::<Request>(&stream), Ok(Some((Request::Hello, _)))) {
+                    answered.fetch_add(1, Ordering::SeqCst);
+                    let _ = send(&stream, &Reply::Hello(hello), &[region.file().as_fd()]);
+                }
+                // Its next question finds nobody.
+                std::thread::sleep(Duration::from_millis(5));
+                if std::fs::remove_file(&at).is_err() {
+                    return;
+                }
+            }
+        });
+        let end = Instant::now() + Duration::from_secs(4);
+        conversation.watch.look();
+        while Instant::now() < end {
+            if wakes.recv_timeout(Duration::from_millis(100)).is_ok() {
+                let _ = conversation.ask(|session| session.client.ports());
+            }
+        }
+        let answers = answers.load(Ordering::SeqCst);
+        assert!((2..30).contains(&answers), "{answers} looks in 4 s");
     }
 
     #[test]

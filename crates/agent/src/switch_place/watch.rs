@@ -37,6 +37,8 @@ pub struct Watch {
     wake: Wake,
     looking: AtomicBool,
     found: Mutex<Option<Instant>>,
+    /// It was found, and has answered no question since.
+    unproven: AtomicBool,
     backoff: Mutex<Backoff>,
 }
 
@@ -48,6 +50,7 @@ impl Watch {
             wake,
             looking: AtomicBool::new(false),
             found: Mutex::new(None),
+            unproven: AtomicBool::new(false),
             backoff: Mutex::default(),
         })
     }
@@ -60,6 +63,18 @@ impl Watch {
     /// A conversation with the switch broke off; `had_answered` where the switch had answered a whole question in it.
     pub fn broke(&self, had_answered: bool) {
         self.backoff().broke(Instant::now(), had_answered);
+    }
+
+    /// A question was answered.
+    pub fn answered(&self) {
+        self.unproven.store(false, Ordering::Relaxed);
+    }
+
+    /// A question found no switch. One that was found a moment ago has broken off by that; one that is away for long has not.
+    pub fn unreachable(&self) {
+        if self.unproven.swap(false, Ordering::Relaxed) {
+            self.broke(false);
+        }
     }
 
     fn backoff(&self) -> MutexGuard<'_, Backoff> {
@@ -107,6 +122,7 @@ impl Watch {
 
     fn found(&self) {
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.unproven.store(true, Ordering::Relaxed);
         // Before the call: the reconciler that is woken, and finds the switch gone again, asks for another look.
         self.looking.store(false, Ordering::SeqCst);
         (self.wake)();
