@@ -63,7 +63,7 @@ impl Worker {
         self.polled.push(index);
     }
 
-    /// While there is work: looks for kicks and for taps' frames, now and then.
+    /// While there is work: looks for kicks, now and then.
     pub(super) fn look_for_kicks(&mut self) {
         let quiet = self.polled.len() < self.owned.len();
         if quiet && self.now.saturating_sub(self.looked) >= LOOK.max(self.pause) {
@@ -152,6 +152,20 @@ mod tests {
         assert!(rustix::io::read(&ends[5], &mut [0; 2048]).is_ok());
         while worker.work() {}
         assert!(worker.polled.is_empty(), "{:?}", worker.polled);
+    }
+
+    /// The kicks of a guest put off the next look for kicks, not that for taps' frames.
+    #[test]
+    fn kicks_do_not_put_off_taps() {
+        let (mut worker, _handle) = testing::worker();
+        let end = testing::add_tap(&mut worker, 0);
+        while worker.work() {}
+        worker.poll_descriptors();
+        (worker.now, worker.looked, worker.pause) = (clock(), clock(), u64::MAX);
+        rustix::io::write(&end, &testing::tap_frame(0, 0)).unwrap();
+        worker.poll_descriptors();
+        worker.look_for_kicks();
+        assert_eq!(worker.polled, [0]);
     }
 
     thread_local! {

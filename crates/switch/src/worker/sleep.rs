@@ -31,7 +31,7 @@ pub(super) const BLOCKED_POLL: u64 = 200_000;
 /// Events heard at once.
 const EVENTS: usize = 64;
 const BELL: u64 = u64::MAX;
-const DESCRIPTOR: u64 = 1 << 32;
+const LINKS: u64 = u64::MAX - 1;
 
 /// A worker's epoll.
 pub struct Sleeper {
@@ -43,8 +43,12 @@ pub struct Sleeper {
     late: u64,
     /// When a timer was used last.
     timed: u64,
-    /// Descriptors of links: they are polled by system call even while there is work.
+    /// The epoll of links' descriptors, in the other one: drivers' kicks do not put them off.
+    links: OwnedFd,
+    /// How many there are: they are polled by system call even while there is work.
     descriptors: usize,
+    /// When that was done last.
+    heard: u64,
 }
 
 impl Sleeper {
@@ -52,13 +56,17 @@ impl Sleeper {
     /// ([`WorkerHandle::listen`](super::WorkerHandle::listen)).
     pub fn new(bell: &Arc<Bell>, epoll: &Arc<OwnedFd>) -> std::io::Result<Self> {
         epoll::add(epoll, bell.event(), EventData::new_u64(BELL), EventFlags::IN)?;
+        let links = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(epoll, &links, EventData::new_u64(LINKS), EventFlags::IN)?;
         Ok(Self {
             epoll: epoll.clone(),
             bell: bell.clone(),
             last_work: clock(),
             late: 0,
             timed: 0,
+            links,
             descriptors: 0,
+            heard: 0,
         })
     }
 
@@ -72,14 +80,14 @@ impl Sleeper {
         queue: usize,
         file: impl AsFd,
     ) -> rustix::io::Result<()> {
-        let data = EventData::new_u64(DESCRIPTOR | u64::from(port) << 8 | queue as u64);
+        let data = EventData::new_u64(u64::from(port) << 8 | queue as u64);
         self.descriptors += 1;
-        epoll::add(&self.epoll, file, data, EventFlags::IN | EventFlags::ET)
+        epoll::add(&self.links, file, data, EventFlags::IN | EventFlags::ET)
     }
 
     /// Stops listening by a descriptor.
     pub fn remove_descriptor(&mut self, file: impl AsFd) {
-        let _ = epoll::delete(&self.epoll, file);
+        let _ = epoll::delete(&self.links, file);
         self.descriptors -= 1;
     }
 
@@ -100,11 +108,8 @@ impl Worker {
     pub(super) fn rest(&mut self, worked: bool) {
         if worked {
             self.sleeper.last_work = self.now;
-            if self.sleeper.descriptors > 0 {
-                self.poll_descriptors();
-            } else {
-                self.look_for_kicks();
-            }
+            self.poll_descriptors();
+            self.look_for_kicks();
             return;
         }
         let now = clock();
@@ -118,11 +123,8 @@ impl Worker {
         let due = if self.wake == NEVER { NEVER } else { self.wake.saturating_sub(margin) };
         let timer = due.min(self.poll);
         if !quiet || timer.saturating_sub(now) < NAP {
-            if self.sleeper.descriptors > 0 {
-                self.poll_descriptors();
-            } else {
-                self.look_for_kicks();
-            }
+            self.poll_descriptors();
+            self.look_for_kicks();
             std::hint::spin_loop();
             return;
         }
@@ -159,12 +161,13 @@ impl Worker {
     }
 
     /// Which links have frames, of those with descriptors, without waiting. One that has none was seen empty now.
-    fn poll_descriptors(&mut self) {
-        if self.now.saturating_sub(self.looked) < self.pause {
+    pub(super) fn poll_descriptors(&mut self) {
+        if self.sleeper.descriptors == 0 {
             return;
         }
-        self.look();
-        let now = self.looked;
+        let (now, since) = (clock(), self.sleeper.heard);
+        self.sleeper.heard = now;
+        self.hear_links(since);
         for_each_port(&mut self.ports, &self.polled, |port| port.link.tx.note_empty(now));
     }
 
@@ -189,22 +192,35 @@ impl Worker {
                 self.sleeper.bell.heard();
                 continue;
             }
-            if data & DESCRIPTOR == 0 {
-                kickers[kicks] = data as PortIndex;
-                kicks += 1;
-                self.wake_port(data as PortIndex, since.min(clock()));
+            if data == LINKS {
+                self.hear_links(since.max(self.sleeper.heard));
                 continue;
             }
+            kickers[kicks] = data as PortIndex;
+            kicks += 1;
+            self.wake_port(data as PortIndex, since.min(clock()));
+        }
+        if looks {
+            self.charge_kicks(&kickers[..kicks]);
+        }
+        count
+    }
+
+    /// Hears which links have frames, by their descriptors. They arrived at `since` or later, or at the wake-up where that is
+    /// earlier.
+    fn hear_links(&mut self, since: u64) {
+        let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
+        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        // After a signal the next loop hears them.
+        let Ok((events, _)) = epoll::wait(&self.sleeper.links, &mut events, Some(&at_once)) else { return };
+        for event in events {
+            let data = event.data.u64();
             let (index, queue) = ((data >> 8) as PortIndex, (data & 0xff) as usize);
             if let Some(port) = &mut self.ports[usize::from(index)] {
                 port.link.tx.is_readable(queue);
                 self.wake_port(index, since.min(clock()));
             }
         }
-        if looks {
-            self.charge_kicks(&kickers[..kicks]);
-        }
-        count
     }
 
     /// Asks all drivers for kicks; `true` where there is something to do after all.
