@@ -9,6 +9,7 @@
 //! The clock is read once for each egress that was served, not for each frame. The time is divided as the
 //! [budget](super::budget) says that its frames cost.
 
+use super::turns::Turns;
 use super::{Worker, clock};
 use crate::fdb::PortIndex;
 use crate::port::Port;
@@ -67,11 +68,13 @@ impl Worker {
         let each = (self.turns.lap(self.now) << 16) / (frames + buffers);
         let time = |cost: i64| (cost * each) >> 16;
         for Run { source, frames, cost } in self.bill.runs.drain(..) {
-            // That of another worker's port is not for this one to charge.
             if let Some(port) = &self.ports[usize::from(source)] {
                 self.turns.charge_delivery(source, time(cost));
                 port.stats.work.deliver.add(time(cost) as u64);
                 port.stats.work.delivered.add(frames);
+            } else if let Some(info) = &self.infos[usize::from(source)] {
+                // Its counters are another worker's to write.
+                self.turns.charge_delivery(Turns::of_worker(info.worker.into()), time(cost));
             }
         }
         self.turns.charge_buffers(receiver.index, time(buffers), time(frames));

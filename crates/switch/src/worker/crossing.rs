@@ -181,6 +181,12 @@ impl Peer {
         self.urgent_kept.pop_front().or_else(|| self.urgent_in.pop().ok())
     }
 
+    /// Whether a best-effort frame of the other worker waits.
+    #[inline]
+    pub fn has_frames(&self) -> bool {
+        !self.frames_kept.is_empty() || !self.frames_in.is_empty()
+    }
+
     /// A best-effort frame that the other worker sent.
     #[inline]
     pub fn receive(&mut self) -> Option<Crossing> {

@@ -21,6 +21,7 @@
 //!   - `outstanding`: what links complete later
 //! - [`addresses`]: link-local addresses that own ports use
 //! - [`flood`]: copies for broadcast, multicast and announcements
+//! - `peers`: frames of other workers, whose time is divided too
 //! - [`settle`]: what became of a frame, back at its source
 //! - [`crossing`]: rings between workers
 //! - [`moving`]: a port goes to another worker
@@ -55,6 +56,7 @@ pub mod moving;
 mod outstanding;
 #[cfg(test)]
 mod overload;
+mod peers;
 mod quiet;
 mod relief;
 mod send;
@@ -83,6 +85,7 @@ use crossing::{Crossing, Fate, Peer};
 use events::{Event, Events};
 use flood::FloodPool;
 use handle::Bell;
+use peers::Senders;
 use rustix::time::{ClockId, clock_gettime};
 use sleep::Sleeper;
 use std::sync::Arc;
@@ -141,6 +144,8 @@ pub struct Worker {
     peers_first: bool,
     /// Whose turn it is.
     turns: Turns,
+    /// Whose frames come from other workers.
+    senders: Senders,
     /// What the egress that is served has delivered.
     bill: Bill,
     /// Egresses with work.
@@ -211,6 +216,7 @@ impl Worker {
             to_ring: 0,
             peers_first: false,
             turns: Turns::new(clock()),
+            senders: Senders::default(),
             bill: Bill::default(),
             active: Vec::with_capacity(VNICS),
             relief: Vec::with_capacity(VNICS),
@@ -331,29 +337,6 @@ impl Worker {
                 let Some(crossing) = peer.receive_urgent() else { break };
                 worked = true;
                 self.crossed(crossing);
-            }
-        }
-        worked
-    }
-
-    /// Best-effort frames of the other workers, one of each in turn.
-    fn crossings(&mut self, budget: &mut i64) -> bool {
-        let mut worked = false;
-        let mut came = true;
-        while std::mem::take(&mut came) {
-            for id in 0..self.peers.len() {
-                if *budget <= 0 {
-                    // Not idle: the rest waits for the next loop.
-                    return true;
-                }
-                let Some(crossing) = self.peers[id].as_mut().and_then(|(peer, _)| peer.receive()) else {
-                    continue;
-                };
-                if let Crossing::Frame { frame, .. } = crossing {
-                    *budget -= budget::queued(frame.get().wire_bytes);
-                }
-                self.crossed(crossing);
-                (worked, came) = (true, true);
             }
         }
         worked

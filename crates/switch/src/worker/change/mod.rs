@@ -129,6 +129,7 @@ impl Worker {
             self.watch.forget(index);
         }
         self.infos[index as usize] = info;
+        self.divide_time();
         self.settle();
     }
 
@@ -195,7 +196,10 @@ impl Worker {
             let contract = &ports[usize::from(*index)].as_ref()?.contract;
             Some(Party { port: *index, weight: contract.weight, realtime: contract.cut_to.is_some() })
         };
-        self.turns.divide(self.owned.iter().filter_map(party));
+        let own = self.owned.iter().filter_map(party);
+        let elsewhere = self.infos.iter().flatten().map(|info| info.weight);
+        let heaviest = own.clone().map(|party| party.weight).chain(elsewhere).max();
+        self.turns.divide(own, heaviest.unwrap_or(1));
     }
 
     /// Polls the `first` of the best-effort ports first from now on.

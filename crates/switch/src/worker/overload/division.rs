@@ -198,3 +198,94 @@ fn descriptors_are_charged_to_their_receiver() {
         scene.end();
     }
 }
+
+/// A worker with the victim and its peer, and one with hostile ports that send to ports of the first one, where each frame
+/// takes as long as 30 of the victim's.
+struct TwoWorkers {
+    workers: Vec<Worker>,
+    guests: Vec<Guest>,
+}
+
+impl TwoWorkers {
+    fn new(weight: u32, pairs: usize) -> Self {
+        COSTS.set(Vec::new());
+        LOOPS.set(0);
+        test_clock::set_clock(time);
+        let (mut workers, _handles): (Vec<_>, Vec<_>) = testing::workers(2).into_iter().unzip();
+        let mut guests = Vec::new();
+        for index in 0..2 + 2 * pairs as u16 {
+            let keys = if index == 0 { format!("weight = {weight}") } else { String::new() };
+            let at = Self::worker_of(index);
+            let info = testing::add_port_with(&mut workers[at], index, &keys);
+            workers.iter_mut().for_each(|worker| worker.set_info(index, Some(info.clone())));
+            let mut guest = Guest::new(Shape { size: 64, ring: 256, packed: false }, index, index ^ 1);
+            guest.connect(&mut workers[at], index);
+            guests.push(guest);
+            let costs = match index {
+                0 => Costs { sent: FRAME, ..Costs::default() },
+                _ if index > 1 && index % 2 == 1 => Costs { received: 30 * FRAME, ..Costs::default() },
+                _ => Costs::default(),
+            };
+            let stats = workers[at].ports[usize::from(index)].as_ref().unwrap().stats;
+            COSTS.with_borrow_mut(|all| all.push((stats, costs)));
+        }
+        workers.iter_mut().for_each(|worker| worker.set_members(vec![(0..guests.len() as u16).collect()]));
+        Self { workers, guests }
+    }
+
+    /// Hostile senders are elsewhere.
+    fn worker_of(index: u16) -> usize {
+        usize::from(index > 1 && index % 2 == 0)
+    }
+
+    fn victim(&mut self) -> u64 {
+        let run = |scene: &mut Self, ns: u64| {
+            let until = time() + ns;
+            while time() < until {
+                for (index, guest) in scene.guests.iter_mut().enumerate() {
+                    guest.receive();
+                    if index % 2 == 0 {
+                        guest.send();
+                    }
+                }
+                LOOPS.set(LOOPS.get() + LOOP);
+                // The other one has a CPU of its own.
+                for worker in &mut scene.workers {
+                    worker.work();
+                }
+            }
+            scene.workers[0].ports[0].as_ref().unwrap().stats.tx.frames.get()
+        };
+        let before = run(self, TIME / 10);
+        run(self, TIME) - before
+    }
+
+    fn end(mut self) {
+        while self.guests.iter_mut().any(Guest::is_sending)
+            || self.workers.iter().any(|worker| !worker.active.is_empty())
+        {
+            self.guests.iter_mut().for_each(Guest::receive);
+            LOOPS.set(LOOPS.get() + 20_000);
+            for worker in &mut self.workers {
+                worker.work();
+            }
+        }
+    }
+}
+
+/// What comes from another worker has the weight of the ports that sent it, not half of the time.
+#[test]
+fn a_victim_keeps_its_share_beside_frames_of_another_worker() {
+    let mut all = Vec::new();
+    for (weight, ports) in [(1, 1), (9, 1), (1, 4), (9, 4)] {
+        let mut alone = TwoWorkers::new(weight, 0);
+        let had = alone.victim();
+        alone.end();
+        let mut scene = TwoWorkers::new(weight, ports);
+        let has = scene.victim();
+        scene.end();
+        let share = f64::from(weight) / (f64::from(weight) + ports as f64);
+        all.push((weight, ports, has as f64 / (had as f64 * share)));
+    }
+    assert!(all.iter().all(|(.., kept)| *kept >= 0.9), "{all:?}");
+}

@@ -30,7 +30,7 @@
 mod tests;
 
 use crate::fdb::PortIndex;
-use crate::stats::layout::VNICS;
+use crate::stats::layout::{VNICS, WORKERS};
 
 /// The quantum of the heaviest port, ns: some ten turns of small frames.
 const QUANTUM: i64 = 32_000;
@@ -51,6 +51,8 @@ const REALTIME_BURST: i64 = 256_000;
 const LOOK: i64 = 30;
 /// Buffers are costly where they take more than one part in so many of what frames take.
 const COSTLY: i64 = 4;
+/// Accounts: of ports, by their indices, then of other workers.
+const ACCOUNTS: usize = VNICS + WORKERS;
 /// Most frames that are taken from a queue in a turn.
 pub(super) const BATCH: usize = 32;
 
@@ -92,7 +94,9 @@ pub(super) struct Party {
 
 /// Whose turn it is on one worker.
 pub(super) struct Turns {
-    accounts: Box<[Account; VNICS]>,
+    accounts: Box<[Account; ACCOUNTS]>,
+    /// The weight of the heaviest port.
+    heaviest: u32,
     round: u64,
     /// A port had time left after it took frames in this loop, or was not reached.
     goes_on: bool,
@@ -118,7 +122,8 @@ impl Turns {
     /// The first round, of no port.
     pub(super) fn new(now: u64) -> Self {
         Self {
-            accounts: Box::new([Account::NEW; VNICS]),
+            accounts: Box::new([Account::NEW; ACCOUNTS]),
+            heaviest: 1,
             round: 0,
             goes_on: false,
             rounds: u64::MAX,
@@ -127,15 +132,27 @@ impl Turns {
             charged: now,
             sum: 0,
             others: 0,
-            takers: Vec::with_capacity(VNICS),
+            takers: Vec::with_capacity(ACCOUNTS),
             looks: 0,
         }
     }
 
-    /// Divides the time among these ports from now on; others lose their accounts.
-    pub(super) fn divide(&mut self, parties: impl Iterator<Item = Party> + Clone) {
-        let heaviest = i64::from(parties.clone().map(|party| party.weight).max().unwrap_or(1).max(1));
-        let mut before = std::mem::replace(&mut *self.accounts, [Account::NEW; VNICS]);
+    /// The account of what comes from another worker, in the place of a port's index.
+    pub(super) fn of_worker(id: usize) -> PortIndex {
+        (VNICS + id) as PortIndex
+    }
+
+    /// Divides the time among these ports from now on, and among other workers by what comes from them; other ports lose
+    /// their accounts. `heaviest` is the weight of the heaviest port of all workers.
+    pub(super) fn divide(&mut self, parties: impl Iterator<Item = Party>, heaviest: u32) {
+        let mut before = std::mem::replace(&mut *self.accounts, [Account::NEW; ACCOUNTS]);
+        let was = i64::from(std::mem::replace(&mut self.heaviest, heaviest.max(1)));
+        let heaviest = i64::from(self.heaviest);
+        for (account, before) in self.accounts[VNICS..].iter_mut().zip(&before[VNICS..]) {
+            let quantum = (before.quantum * was / heaviest).max(1);
+            let left = before.left_in(self.round).min(quantum);
+            *account = Account { left, round: self.round, quantum, ..*before };
+        }
         for Party { port, weight, realtime } in parties {
             let account = &mut before[usize::from(port)];
             account.left = account.left_in(self.round);
@@ -144,6 +161,13 @@ impl Turns {
             self.accounts[usize::from(port)] =
                 Account { left, round: self.round, quantum, realtime, ..*account };
         }
+    }
+
+    /// What comes from [another worker](Self::of_worker) is of ports of this weight together.
+    pub(super) fn set_weight(&mut self, worker: PortIndex, weight: u32) {
+        let quantum = (QUANTUM * i64::from(weight) / i64::from(self.heaviest)).max(1);
+        let account = self.renew(worker);
+        self.accounts[usize::from(worker)] = Account { left: account.left.min(quantum), quantum, ..account };
     }
 
     /// A loop begins.
@@ -252,6 +276,12 @@ impl Turns {
             account.batch = (account.batch * 2).min(BATCH as u8);
         }
         took
+    }
+
+    /// Frames were taken in that came from [another worker](Self::of_worker), for so long, ns.
+    pub(super) fn took_in(&mut self, worker: PortIndex, ns: i64) {
+        self.charge(worker, ns);
+        self.takers.push(worker);
     }
 
     /// The time since it was charged last, ns, without that of looking for frames.

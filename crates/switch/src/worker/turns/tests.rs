@@ -52,11 +52,10 @@ impl Simulation {
     fn with_realtime(loads: &[Load], realtime: PortIndex) -> Self {
         let mut turns = Turns::new(0);
         let ports = (0..).zip(loads);
-        turns.divide(ports.clone().map(|(port, load)| Party {
-            port,
-            weight: load.weight,
-            realtime: port < realtime,
-        }));
+        turns.divide(
+            ports.clone().map(|(port, load)| Party { port, weight: load.weight, realtime: port < realtime }),
+            loads.iter().map(|load| load.weight).max().unwrap(),
+        );
         let sender = |(port, load): (PortIndex, &Load)| Sender {
             port,
             load: *load,
@@ -237,7 +236,7 @@ fn real_time_ports_go_first_for_half_of_the_time() {
 
 fn two() -> Turns {
     let mut turns = Turns::new(1_000);
-    turns.divide((0..2).map(|port| Party { port, weight: 1, realtime: false }));
+    turns.divide((0..2).map(|port| Party { port, weight: 1, realtime: false }), 1);
     turns.begin(1_000);
     turns
 }
@@ -271,8 +270,8 @@ fn a_port_of_an_index_that_another_had_owes_nothing() {
     let mut turns = two();
     turns.charge(0, DEBT);
     let party = Party { port: 1, weight: 1, realtime: false };
-    turns.divide([party].into_iter());
-    turns.divide([Party { port: 0, ..party }, party].into_iter());
+    turns.divide([party].into_iter(), 1);
+    turns.divide([Party { port: 0, ..party }, party].into_iter(), 1);
     turns.begin(2_000);
     assert!(turns.is_due(0));
 }

@@ -1,0 +1,128 @@
+//! Best-effort frames that come from other workers: their time is divided as that of own ports is.
+//!
+//! ```text
+//!                    ┌ it has time left ─▶ its next frame, to its egress ─▶ delivered
+//!  other workers ────┤                         └───────── charged to its account ──┘
+//!                    └ none left ─▶ its ring waits for the next round
+//! ```
+//!
+//! A worker has an account for each other worker, not for each of that one's ports: a ring between workers is first in,
+//! first out, and a frame that waits for its port's turn would hold up those of others behind it. The account has the
+//! weights of all ports together whose frames came lately. What each of them has of that follows from its turns
+//! where it sends.
+
+use super::turns::Turns;
+use super::{Worker, budget, clock};
+use crate::fdb::PortIndex;
+use crate::port::PortSet;
+use crate::stats::layout::WORKERS;
+use crate::worker::crossing::Crossing;
+
+/// A port counts for as long after its last frame, to twice that, ns.
+const LATELY: u64 = 5_000_000;
+
+/// The ports of one other worker whose frames came lately.
+struct Lately {
+    /// Since when `now` is noted, ns.
+    since: u64,
+    now: PortSet,
+    before: PortSet,
+    /// Of all of both.
+    weight: u32,
+}
+
+/// Those of all other workers.
+pub(super) struct Senders(Vec<Lately>);
+
+impl Default for Senders {
+    fn default() -> Self {
+        let none = || Lately { since: 0, now: PortSet::EMPTY, before: PortSet::EMPTY, weight: 0 };
+        Self((0..WORKERS).map(|_| none()).collect())
+    }
+}
+
+impl Lately {
+    /// Notes that a frame of `source` came at `at`; `true` where the weight of all is another by that.
+    #[inline]
+    fn note(&mut self, source: PortIndex, at: u64, weight_of: impl Fn(PortIndex) -> u32) -> bool {
+        if self.now.contains(source) && at.saturating_sub(self.since) < LATELY {
+            return false;
+        }
+        if at.saturating_sub(self.since) >= LATELY {
+            (self.since, self.before) = (at, std::mem::replace(&mut self.now, PortSet::EMPTY));
+        }
+        self.now.insert(source);
+        let before = self.before.iter().filter(|port| !self.now.contains(*port));
+        let weight = before.chain(self.now.iter()).map(weight_of).fold(0, u32::saturating_add);
+        std::mem::replace(&mut self.weight, weight) != weight
+    }
+}
+
+impl Worker {
+    /// Best-effort frames of the other workers that have time left, one of each in turn.
+    pub(super) fn crossings(&mut self, budget: &mut i64) -> bool {
+        let mut worked = false;
+        let mut frames = [0u16; WORKERS];
+        let (mut all, mut came) = (0, true);
+        while std::mem::take(&mut came) {
+            for id in 0..self.peers.len() {
+                let Some((peer, _)) = &self.peers[id] else { continue };
+                if !peer.has_frames() {
+                    continue;
+                }
+                // Not idle: what there is no budget or time for waits for a loop, or for a round.
+                worked = true;
+                if *budget <= 0 || !self.turns.is_due(Turns::of_worker(id)) {
+                    continue;
+                }
+                if all == 0 {
+                    self.turns.pass(clock());
+                }
+                let Some(crossing) = self.peers[id].as_mut().and_then(|(peer, _)| peer.receive()) else {
+                    continue;
+                };
+                if let Crossing::Frame { frame, .. } = crossing {
+                    *budget -= budget::queued(frame.get().wire_bytes);
+                    self.note_sender(id, frame.get().source);
+                }
+                self.crossed(crossing);
+                frames[id] += 1;
+                (all, came) = (all + 1, true);
+            }
+        }
+        if all > 0 {
+            let each = self.turns.lap(clock()) / i64::from(all);
+            for (id, frames) in frames.into_iter().enumerate().filter(|(_, frames)| *frames > 0) {
+                self.turns.took_in(Turns::of_worker(id), each * i64::from(frames));
+            }
+        }
+        worked
+    }
+
+    /// The account of a worker has the weight of its ports whose frames come here.
+    fn note_sender(&mut self, id: usize, source: PortIndex) {
+        let infos = &self.infos;
+        let weight_of = |port: PortIndex| infos[usize::from(port)].as_ref().map_or(0, |info| info.weight);
+        let lately = &mut self.senders.0[id];
+        if lately.note(source, self.now, weight_of) {
+            self.turns.set_weight(Turns::of_worker(id), lately.weight);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_count_whose_frames_came_lately() {
+        let mut senders = Senders::default();
+        let lately = &mut senders.0[1];
+        let weight_of = |port: PortIndex| u32::from(port) + 1;
+        assert!(lately.note(0, LATELY, weight_of) && lately.weight == 1);
+        assert!(!lately.note(0, LATELY + 1, weight_of));
+        assert!(lately.note(8, LATELY + 2, weight_of) && lately.weight == 10);
+        assert!(!lately.note(8, 2 * LATELY, weight_of) && lately.weight == 10, "0 came a moment before");
+        assert!(lately.note(8, 3 * LATELY, weight_of) && lately.weight == 9);
+    }
+}
