@@ -112,8 +112,6 @@ def figures(case: Case, reports: list[Json]) -> list[Figure]:
         f"{beside['p50_us']:,.0f} and {beside['p999_us']:,.0f}; "
         f"{alone['undisturbed']:.0%} and {beside['undisturbed']:.0%} of the frames"
     )
-    later = tuple(Sample(report["p999"]) for report in reports)
-    all_later = tuple(Sample(report["p999_of_all"]) for report in reports)
 
     def figure(what: str, unit: str, samples: tuple[Sample, ...], note: str = "") -> Figure:
         return Figure(f"{case.name}: {what}", "tidegate", unit, samples, note=note)
@@ -124,8 +122,8 @@ def figures(case: Case, reports: list[Json]) -> list[Figure]:
         figure("a frame, alone", "ns", _of_rounds(reports, "frame_ns_alone")),
         figure("a frame, alone at that pace", "ns", _of_rounds(reports, "frame_ns_paced")),
         figure("a frame, beside them", "ns", _of_rounds(reports, "frame_ns_beside")),
-        figure("p99.9 while no CPU was taken away, of that alone", "x", later, delay),
-        figure("p99.9 of all frames, of that alone", "x", all_later),
+        figure("p99.9 while no CPU was taken away, of that alone", "x", _of_rounds(reports, "p999"), delay),
+        figure("p99.9 of all frames, of that alone", "x", _of_rounds(reports, "p999_of_all")),
     ]
 
 
@@ -134,7 +132,7 @@ def targets(seen: dict[Case, list[Json]]) -> list[Target]:
     found = []
     for case, reports in seen.items():
         kept = _of_rounds(reports, "kept")
-        later = tuple(Sample(report["p999"]) for report in reports)
+        later = _of_rounds(reports, "p999")
         found += [
             Target(
                 f"{case.name}: goodput, of its share",
@@ -167,10 +165,9 @@ def run(context: Context) -> Result:
         for case in wanted:
             report = measure(context, case)
             seen[case].append(report)
-            kept = median(window["kept"] for window in report["rounds"])
+            kept, later = (median(window[key] for window in report["rounds"]) for key in ("kept", "p999"))
             context.say(
-                f"{number + 1} of {rounds}: {case.name}: {kept:.2f} of its share, "
-                f"p99.9 {report['p999']:.1f} times"
+                f"{number + 1} of {rounds}: {case.name}: {kept:.2f} of its share, p99.9 {later:.1f} times"
             )
     result = Result(targets=targets(seen))
     for case, reports in seen.items():

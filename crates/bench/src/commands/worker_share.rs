@@ -94,13 +94,9 @@ pub struct Report {
     /// w / (w + n), or w / (w + n + 1) where one more port has to send.
     share: f64,
     rounds: Vec<Round>,
+    /// Of all windows together.
     alone: Voice,
     beside: Voice,
-    /// The voice's p99.9 beside the hostile ports, in times of that alone: of the frames that were under way while no CPU was
-    /// taken away ...
-    p999: f64,
-    /// ... and of all.
-    p999_of_all: f64,
 }
 
 /// How long the voice's frames took.
@@ -129,6 +125,10 @@ pub struct Round {
     kept: f64,
     /// The same of the worker's time.
     time: f64,
+    /// The voice's p99.9, in times of that alone: of the frames that were under way while no CPU was taken away ...
+    p999: f64,
+    /// ... and of all.
+    p999_of_all: f64,
     /// Time of the worker that a bulk frame took alone, ns ...
     frame_ns_alone: f64,
     /// ... alone at the pace that it had beside the hostile ports ...
@@ -151,8 +151,8 @@ impl Report {
         format!(
             "weight {} beside {} hostile ({:?}, {:.0} a second): goodput {} of its share of {:.2}, time {}; \
              a frame takes {} ns alone, {} alone at that pace, {} beside; \
-             p50 {:.0} and {:.0} us, p99.9 {:.0} and {:.0} us, {:.1} times, in the {:.0} and {:.0} % in which no CPU was taken \
-             away; {:.1} times in all",
+             p99.9 {} times that alone, of the {:.0} and {:.0} % of frames while no CPU was taken away (p50 {:.0} and {:.0} us, \
+             p99.9 {:.0} and {:.0} us in all windows), {} of all",
             self.weight,
             self.hostile,
             self.load,
@@ -163,14 +163,14 @@ impl Report {
             spread(&of(|round| round.frame_ns_alone), 0),
             spread(&of(|round| round.frame_ns_paced), 0),
             spread(&of(|round| round.frame_ns_beside), 0),
+            spread(&of(|round| round.p999), 1),
+            self.alone.undisturbed * 100.0,
+            self.beside.undisturbed * 100.0,
             self.alone.p50_us,
             self.beside.p50_us,
             self.alone.p999_us,
             self.beside.p999_us,
-            self.p999,
-            self.alone.undisturbed * 100.0,
-            self.beside.undisturbed * 100.0,
-            self.p999_of_all,
+            spread(&of(|round| round.p999_of_all), 1),
         )
     }
 }
@@ -224,6 +224,9 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
             beside_mbit: beside.window.seen().bulk_mbit,
             kept: beside.window.rate() / rate / share,
             time: beside.time / time / share,
+            p999: quantile(&beside.window.undisturbed(), 0.999)
+                / middle(|look| quantile(&look.window.undisturbed(), 0.999)),
+            p999_of_all: beside.window.seen().voice_p999_us / middle(|look| look.window.seen().voice_p999_us),
             frame_ns_alone: middle(|look| look.frame_ns),
             frame_ns_paced: paced.frame_ns,
             frame_ns_beside: beside.frame_ns,
@@ -239,8 +242,6 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
         hostile: args.hostile,
         share,
         rounds: of_rounds,
-        p999: beside.p999_us / alone.p999_us,
-        p999_of_all: beside.p999_of_all_us / alone.p999_of_all_us,
         alone,
         beside,
     })

@@ -73,8 +73,9 @@ struct Account {
 }
 
 impl Account {
+    /// It is its turn at once.
     const NEW: Self =
-        Self { left: 0, round: 0, quantum: 1, batch: BATCH as u8, realtime: false, costly: false };
+        Self { left: 1, round: 0, quantum: 1, batch: BATCH as u8, realtime: false, costly: false };
 
     /// What is left of its quantum in `round`, ns.
     #[inline]
