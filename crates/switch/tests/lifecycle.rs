@@ -4,7 +4,7 @@
 mod harness;
 
 use harness::*;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_frontend::front_end::{FrontEnd, Options};
 use tidegate_switch::control::Connection;
 
@@ -43,6 +43,14 @@ impl Scene {
         heard
     }
 
+    /// Everybody sends until frames of `a` arrive: on a busy machine the worker has no CPU for many a while.
+    fn goes_on(&mut self) {
+        let start = Instant::now();
+        while self.load() == 0 {
+            assert!(start.elapsed() < Duration::from_secs(20), "no frame of a arrives any more");
+        }
+    }
+
     fn receive(&mut self) -> usize {
         let mut heard = 0;
         self.c.each(|frame| {
@@ -72,9 +80,8 @@ impl Scene {
 fn a_stopped_queue_has_nothing_in_flight_when_the_reply_comes() {
     for workers in [1, 2] {
         let mut scene = Scene::new(workers);
-        for round in 0..20 {
-            let heard = scene.load();
-            assert!(round == 0 || heard > 0, "it goes on after a restart");
+        for _ in 0..20 {
+            scene.goes_on();
             let base = scene.a.front.stop_queue(1).unwrap();
             assert_eq!(base, scene.used(1), "all that was taken came back before the reply");
             std::thread::sleep(Duration::from_millis(2));
@@ -130,9 +137,8 @@ fn a_receive_queue_stops_and_starts_again() {
 fn memory_is_replaced_under_load() {
     for workers in [1, 2] {
         let mut scene = Scene::new(workers);
-        for round in 0..20 {
-            let heard = scene.load();
-            assert!(round == 0 || heard > 0);
+        for _ in 0..20 {
+            scene.goes_on();
             scene.a.front.share_memory().unwrap();
         }
         scene.finish();
@@ -143,9 +149,8 @@ fn memory_is_replaced_under_load() {
 fn a_guest_disconnects_and_comes_back() {
     for workers in [1, 2] {
         let mut scene = Scene::new(workers);
-        for round in 0..20 {
-            let heard = scene.load();
-            assert!(round == 0 || heard > 0);
+        for _ in 0..20 {
+            scene.goes_on();
             scene.a.front.disconnect();
             scene.receive();
             let host = &scene.host;
@@ -164,8 +169,8 @@ fn a_second_front_end_is_refused() {
     let host = &scene.host;
     host.until(|| host.port("a").refused_connections == 1);
     assert_eq!(host.port("a").connection, Connection::Up);
-    scene.load();
-    assert!(scene.load() > 0, "the first goes on");
+    scene.receive();
+    scene.goes_on();
     scene.finish();
 }
 

@@ -230,9 +230,8 @@ pub fn cases() -> Vec<Case> {
                 no_memory(s, SET_MEM_TABLE, &table, std::fs::File::open("/proc/self/maps").unwrap())
             },
         ),
-        case("call with 300,000 waiters", Split, wrong("SET_VRING_CALL: tried out, it took"), |s| {
-            waited_for(s, SET_VRING_CALL)
-        }),
+        // Refused for how long the trial took, or, on a busy machine, for no answer of it in time.
+        case("call with 300,000 waiters", Split, wrong("tried out"), |s| waited_for(s, SET_VRING_CALL)),
         case(
             "sparse memory of 3 TiB",
             Split,
