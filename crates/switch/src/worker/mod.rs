@@ -316,15 +316,12 @@ impl Worker {
         }
         let arrived = self.arrival.is_some() && self.take_in_arrived(budget);
         self.peers_first = !self.peers_first;
-        let before = self.peers_first && self.crossings(budget);
-        if arrived || before {
+        if arrived {
             self.turns.leave_out(clock());
         }
+        let before = self.peers_first && self.crossings(budget);
         let worked = self.ingress(budget);
         let after = !self.peers_first && self.crossings(budget);
-        if after {
-            self.turns.leave_out(clock());
-        }
         arrived | before | worked | after
     }
 

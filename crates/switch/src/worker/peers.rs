@@ -65,7 +65,7 @@ impl Worker {
         let mut frames = [0u16; WORKERS];
         let (mut all, mut came) = (0, true);
         while std::mem::take(&mut came) {
-            for id in 0..self.peers.len() {
+            for (id, frames) in frames.iter_mut().enumerate().take(self.peers.len()) {
                 let Some((peer, _)) = &self.peers[id] else { continue };
                 if !peer.has_frames() {
                     continue;
@@ -86,12 +86,12 @@ impl Worker {
                     self.note_sender(id, frame.get().source);
                 }
                 self.crossed(crossing);
-                frames[id] += 1;
+                *frames += 1;
                 (all, came) = (all + 1, true);
             }
         }
         if all > 0 {
-            let each = self.turns.lap(clock()) / i64::from(all);
+            let each = self.turns.leave_out(clock()) / i64::from(all);
             for (id, frames) in frames.into_iter().enumerate().filter(|(_, frames)| *frames > 0) {
                 self.turns.took_in(Turns::of_worker(id), each * i64::from(frames));
             }

@@ -235,7 +235,7 @@ impl TwoWorkers {
 
     /// Hostile senders are elsewhere.
     fn worker_of(index: u16) -> usize {
-        usize::from(index > 1 && index % 2 == 0)
+        usize::from(index > 1 && index.is_multiple_of(2))
     }
 
     fn victim(&mut self) -> u64 {

@@ -203,12 +203,14 @@ impl Turns {
         self.takers.clear();
     }
 
-    /// What happened until `now` was no port's doing, and makes no port's turn or loop longer: calls of other threads, frames of
-    /// other workers.
+    /// What happened until `now` was no own port's doing, and makes no turn or loop of theirs longer: calls of other threads,
+    /// frames of other workers. Returns how long that took, ns.
     #[inline]
-    pub(super) fn leave_out(&mut self, now: u64) {
-        self.others += now.saturating_sub(self.charged);
+    pub(super) fn leave_out(&mut self, now: u64) -> i64 {
+        let took = now.saturating_sub(self.charged);
+        self.others += took;
         self.pass(now);
+        (took as i64).min(LONGEST)
     }
 
     /// From `now` on time is charged anew. The ports that took frames share what passed since it was charged last.
