@@ -9,6 +9,8 @@
 //!
 //! One thread, so that a switch that hangs delays changes and never a reader.
 //!
+//! - `command`: what the API asks for
+//! - `change`: what it changes
 //! - [`check`]: whether contracts can be had, before anything is touched
 //! - [`transaction`]: all or nothing
 //! - [`repair`]: what happens twice a second
@@ -21,7 +23,9 @@
 //! - [`soft`]: what guests ask for
 //! - [`view`]: what the API shows
 
+mod change;
 mod check;
+mod command;
 #[cfg(test)]
 mod cuts;
 mod diff;
@@ -36,14 +40,15 @@ mod transaction;
 pub mod view;
 
 use crate::api::status::StatusView;
-use crate::api::types::{Adopt, HostView, PlanView, VnicChange, VnicView};
+use crate::api::types::{HostView, VnicView};
 use crate::api::written::Written;
 use crate::durable::{Durable, DurableError};
 use crate::guest::limits::SoftLimits;
 use crate::paths::Roots;
 use crate::place::{Observed, Place};
+use crate::store::Contracts;
 use crate::store::files::Files;
-use crate::store::{Contracts, Owned, Owner};
+pub use command::{ApplyError, Command, Looks, Reply};
 use files::RefusedFile;
 use growth::Growth;
 #[cfg(test)]
@@ -51,14 +56,13 @@ pub use publish::empty_board;
 use publish::nothing;
 use rates::Rates;
 pub use soft::Unmet;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
-use tidegate_contract::{Admission, Errors, Located, Mac, Rate, Vnic, parse, set_key};
+use tidegate_contract::{Admission, Located, Vnic};
 use tidegate_switch::stats::Miss;
-use tokio::sync::oneshot;
 
 /// How often places are observed and front ends dialled.
 const TICK: Duration = Duration::from_millis(500);
@@ -66,132 +70,6 @@ const TICK: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_secs(1);
 /// How often a file that was refused is tried again: what stood in its way may be gone.
 const RETRY_FILES: Duration = Duration::from_secs(10);
-
-/// What the API asks for.
-#[derive(Debug)]
-pub enum Command {
-    /// Plan or apply a text.
-    Apply {
-        /// TOML.
-        text: String,
-        /// Its file name, for messages.
-        origin: String,
-        /// Whose contracts it has.
-        owner: Owner,
-        /// Remove the owner's other vNICs.
-        prune: bool,
-        /// Whether what others made in the way is taken over.
-        adopt: Adopt,
-        /// Change nothing.
-        dry_run: bool,
-        /// The answer.
-        reply: Reply<PlanView>,
-    },
-    /// Change single keys.
-    Set {
-        /// The vNIC.
-        name: String,
-        /// Keys and values.
-        keys: Vec<(String, String)>,
-        /// The answer.
-        reply: Reply<VnicChange>,
-    },
-    /// Remove a vNIC.
-    Remove {
-        /// The vNIC.
-        name: String,
-        /// The answer.
-        reply: Reply<VnicChange>,
-    },
-    /// A guest asks for another soft limit.
-    Soft {
-        /// The socket of its port.
-        guest: PathBuf,
-        /// Of which of its vNICs; all where absent.
-        mac: Option<Mac>,
-        /// The limit; none of its own where absent.
-        asked: Option<Rate>,
-        /// The answer.
-        reply: oneshot::Sender<Result<(), Unmet>>,
-    },
-    /// Look at the places now: a client that reads counters wants them as they are.
-    Look(Looks),
-    /// A place is there again: put right now what differs.
-    Repair,
-    /// Read the configuration folder now.
-    Reload,
-    /// End, with what came before finished.
-    Stop,
-}
-
-impl Command {
-    /// Whether its client is gone, and waits for no answer: while a place did not answer, these pile up.
-    fn is_abandoned(&self) -> bool {
-        match self {
-            Self::Apply { reply, .. } => reply.is_closed(),
-            Self::Set { reply, .. } | Self::Remove { reply, .. } => reply.is_closed(),
-            Self::Soft { reply, .. } => reply.is_closed(),
-            // A later client may wait for this look, too.
-            Self::Look(_) | Self::Repair | Self::Reload | Self::Stop => false,
-        }
-    }
-}
-
-/// The clients that wait for a look at the places. The queue has one look for all of them.
-#[derive(Clone, Debug, Default)]
-pub struct Looks(Arc<Mutex<Vec<oneshot::Sender<()>>>>);
-
-impl Looks {
-    /// One more waits: it is told when the board shows what was so after this call. True where no client waited before, and
-    /// the look has to be asked for.
-    pub fn join(&self) -> (oneshot::Receiver<()>, bool) {
-        let (reply, seen) = oneshot::channel();
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push(reply);
-        (seen, waiting.len() == 1)
-    }
-
-    /// Those whom the look that begins now is for, but for those who gave up.
-    fn begin(&self) -> Vec<oneshot::Sender<()>> {
-        let waiting = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        waiting.into_iter().filter(|reply| !reply.is_closed()).collect()
-    }
-}
-
-/// Where an answer goes.
-pub type Reply<T> = oneshot::Sender<Result<T, ApplyError>>;
-
-/// Why a change was not made. The old state is in force.
-#[derive(Debug, thiserror::Error)]
-pub enum ApplyError {
-    /// The text or a rule between contracts is broken.
-    #[error("{0}")]
-    Invalid(Errors),
-    /// Others name the vNIC that is to go.
-    #[error("{0}")]
-    Needed(String),
-    /// No such vNIC.
-    #[error("there is no vNIC {0:?}")]
-    NoVnic(String),
-    /// Somebody else owns it.
-    #[error(transparent)]
-    Owned(#[from] Owned),
-    /// A place cannot keep it, or it does not fit.
-    #[error("{}", .0.join("\n"))]
-    Refused(Vec<String>),
-    /// A place cannot be reached.
-    #[error("{0}")]
-    Unreachable(String),
-    /// An action failed.
-    #[error("{}", .0.join("\n"))]
-    Failed(Vec<String>),
-    /// It cannot be put on disk.
-    #[error("nothing was changed, because it cannot be saved: {0}")]
-    NotRecorded(String),
-    /// It could not be saved.
-    #[error("the change was taken back because it could not be saved: {0}")]
-    NotSaved(DurableError),
-}
 
 /// What readers see.
 #[derive(Clone, Debug)]
@@ -445,139 +323,5 @@ impl Reconciler {
                 self.publish();
             }
         }
-    }
-
-    fn apply(
-        &mut self,
-        text: &str,
-        origin: &str,
-        owner: &Owner,
-        prune: bool,
-        adopt: Adopt,
-        dry_run: bool,
-    ) -> Result<PlanView, ApplyError> {
-        let document = parse(text, origin).map_err(ApplyError::Invalid)?;
-        // What so many would change is not looked at.
-        match check::within("vNICs", document.vnics.len(), check::MOST_VNICS) {
-            Some(why) if dry_run => return Ok(PlanView { refusals: vec![why], ..PlanView::default() }),
-            Some(why) => return Err(ApplyError::Refused(vec![why])),
-            None => {}
-        }
-        let named: BTreeSet<String> = document.vnics.iter().map(|v| v.value.name.clone()).collect();
-        let mut wanted = self.contracts.clone();
-        let file = Path::new(origin);
-        let merged = if dry_run && *owner == Owner::Api && self.files.reads(file) {
-            // Planned is what the file would do: its vNICs are its own.
-            wanted.set_file(file, Some(document));
-            Ok(())
-        } else {
-            wanted.merge(owner, document, prune).map_err(ApplyError::from)
-        };
-        let mut vnics = diff::vnics(&self.contracts, &wanted, &named);
-        let host = diff::host(&self.contracts, &wanted);
-        let mut hints = Vec::new();
-        let outcome = merged.and_then(|()| {
-            if dry_run { self.dry_run(&wanted, adopt, &mut hints) } else { self.enact(wanted, adopt) }
-        });
-        // What is promised and in force is told as it is after the change.
-        if !dry_run && outcome.is_ok() {
-            self.changed();
-        }
-        let (admission, refusals) = match outcome {
-            Ok(checked) => {
-                for (vnic, notes) in checked.notes.iter().filter(|(name, _)| named.contains(*name)) {
-                    hints.extend(notes.iter().map(|n| format!("{vnic}: {n}")));
-                }
-                (self.admission_view(&checked.admission), vec![])
-            }
-            Err(e) if !dry_run => return Err(e),
-            Err(ApplyError::Refused(why) | ApplyError::Failed(why)) => (Default::default(), why),
-            Err(ApplyError::Invalid(Errors(errors))) => {
-                (Default::default(), errors.iter().map(ToString::to_string).collect())
-            }
-            Err(e) => (Default::default(), vec![e.to_string()]),
-        };
-        self.add_what_is_not_in_force(&mut vnics, dry_run);
-        Ok(PlanView {
-            applied: !dry_run,
-            admissible: refusals.is_empty(),
-            refusals,
-            vnics,
-            host,
-            admission,
-            notes: hints,
-        })
-    }
-
-    fn set(&mut self, name: &str, keys: &[(String, String)]) -> Result<VnicChange, ApplyError> {
-        let old = self.contracts.vnic(name).ok_or_else(|| self.none_of(name))?;
-        let new = set_key(old, keys).map_err(ApplyError::Invalid)?;
-        self.change(name, |wanted| wanted.set(&Owner::Api, Located::without_line(new, "API")))
-    }
-
-    fn remove(&mut self, name: &str) -> Result<VnicChange, ApplyError> {
-        self.contracts.vnic(name).ok_or_else(|| self.none_of(name))?;
-        let needed = self.needed(name);
-        let removed = self.change(name, |wanted| wanted.remove_api(name).map(drop));
-        removed.map_err(|error| match (error, needed) {
-            // The rule that it breaks says where, and not what to do.
-            (ApplyError::Invalid(_), Some(needed)) => ApplyError::Needed(needed),
-            (error, _) => error,
-        })
-    }
-
-    /// The vNICs that name `name` in their `to`, and what to do before it can go; `None` where none does.
-    fn needed(&self, name: &str) -> Option<String> {
-        let naming = self.contracts.vnics().filter(|(_, v)| v.value.to.iter().any(|to| to == name));
-        let mut others: Vec<String> = naming
-            .filter(|(_, v)| v.value.name != name)
-            .map(|(owner, v)| match owner {
-                Owner::File(_) => format!("{} ({})", v.value.name, v.place()),
-                _ => v.value.name.clone(),
-            })
-            .collect();
-        others.sort();
-        match &others[..] {
-            [] => None,
-            [one] => Some(format!(
-                "{one} names {name} in its \"to\": remove {one} first, or take {name} out of it"
-            )),
-            several => Some(format!(
-                "{} name {name} in their \"to\": remove them first, or take {name} out of it",
-                several.join(", ")
-            )),
-        }
-    }
-
-    /// There is no contract of that name; a refused file may name it.
-    fn none_of(&self, name: &str) -> ApplyError {
-        match self.refused_vnics().remove(name) {
-            Some((by, _)) => {
-                Owned { what: format!("vNIC {name}"), owner: Owner::File(by.file.into()) }.into()
-            }
-            None => ApplyError::NoVnic(name.into()),
-        }
-    }
-
-    fn change(
-        &mut self,
-        name: &str,
-        change: impl FnOnce(&mut Contracts) -> Result<(), Owned>,
-    ) -> Result<VnicChange, ApplyError> {
-        let mut wanted = self.contracts.clone();
-        change(&mut wanted)?;
-        let mut changes = diff::vnics(&self.contracts, &wanted, &[name.to_owned()].into());
-        self.enact(wanted, Adopt::No)?;
-        self.changed();
-        self.add_what_is_not_in_force(&mut changes, false);
-        changes.into_iter().next().ok_or_else(|| ApplyError::NoVnic(name.into()))
-    }
-
-    /// After a change: a file that was refused may fit now, and readers see the change at once.
-    fn changed(&mut self) {
-        self.problem("state", None);
-        self.retry_files();
-        self.observe();
-        self.publish();
     }
 }

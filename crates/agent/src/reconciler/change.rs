@@ -1,0 +1,149 @@
+//! What the API changes: a text of contracts, keys of one, one that goes.
+//!
+//! ```text
+//!  wanted: a copy of the contracts, changed ─▶ enact ─▶ in force, saved, shown ─▶ what changed
+//!                                        └──▶ dry run ───────────────────────────┘
+//! ```
+
+use super::{ApplyError, Reconciler, check, diff};
+use crate::api::types::{Adopt, PlanView, VnicChange};
+use crate::store::{Contracts, Owned, Owner};
+use std::collections::BTreeSet;
+use std::path::Path;
+use tidegate_contract::{Errors, Located, parse, set_key};
+
+impl Reconciler {
+    pub(super) fn apply(
+        &mut self,
+        text: &str,
+        origin: &str,
+        owner: &Owner,
+        prune: bool,
+        adopt: Adopt,
+        dry_run: bool,
+    ) -> Result<PlanView, ApplyError> {
+        let document = parse(text, origin).map_err(ApplyError::Invalid)?;
+        // What so many would change is not looked at.
+        match check::within("vNICs", document.vnics.len(), check::MOST_VNICS) {
+            Some(why) if dry_run => return Ok(PlanView { refusals: vec![why], ..PlanView::default() }),
+            Some(why) => return Err(ApplyError::Refused(vec![why])),
+            None => {}
+        }
+        let named: BTreeSet<String> = document.vnics.iter().map(|v| v.value.name.clone()).collect();
+        let mut wanted = self.contracts.clone();
+        let file = Path::new(origin);
+        let merged = if dry_run && *owner == Owner::Api && self.files.reads(file) {
+            // Planned is what the file would do: its vNICs are its own.
+            wanted.set_file(file, Some(document));
+            Ok(())
+        } else {
+            wanted.merge(owner, document, prune).map_err(ApplyError::from)
+        };
+        let mut vnics = diff::vnics(&self.contracts, &wanted, &named);
+        let host = diff::host(&self.contracts, &wanted);
+        let mut hints = Vec::new();
+        let outcome = merged.and_then(|()| {
+            if dry_run { self.dry_run(&wanted, adopt, &mut hints) } else { self.enact(wanted, adopt) }
+        });
+        // What is promised and in force is told as it is after the change.
+        if !dry_run && outcome.is_ok() {
+            self.changed();
+        }
+        let (admission, refusals) = match outcome {
+            Ok(checked) => {
+                for (vnic, notes) in checked.notes.iter().filter(|(name, _)| named.contains(*name)) {
+                    hints.extend(notes.iter().map(|n| format!("{vnic}: {n}")));
+                }
+                (self.admission_view(&checked.admission), vec![])
+            }
+            Err(e) if !dry_run => return Err(e),
+            Err(ApplyError::Refused(why) | ApplyError::Failed(why)) => (Default::default(), why),
+            Err(ApplyError::Invalid(Errors(errors))) => {
+                (Default::default(), errors.iter().map(ToString::to_string).collect())
+            }
+            Err(e) => (Default::default(), vec![e.to_string()]),
+        };
+        self.add_what_is_not_in_force(&mut vnics, dry_run);
+        Ok(PlanView {
+            applied: !dry_run,
+            admissible: refusals.is_empty(),
+            refusals,
+            vnics,
+            host,
+            admission,
+            notes: hints,
+        })
+    }
+
+    pub(super) fn set(&mut self, name: &str, keys: &[(String, String)]) -> Result<VnicChange, ApplyError> {
+        let old = self.contracts.vnic(name).ok_or_else(|| self.none_of(name))?;
+        let new = set_key(old, keys).map_err(ApplyError::Invalid)?;
+        self.change(name, |wanted| wanted.set(&Owner::Api, Located::without_line(new, "API")))
+    }
+
+    pub(super) fn remove(&mut self, name: &str) -> Result<VnicChange, ApplyError> {
+        self.contracts.vnic(name).ok_or_else(|| self.none_of(name))?;
+        let needed = self.needed(name);
+        let removed = self.change(name, |wanted| wanted.remove_api(name).map(drop));
+        removed.map_err(|error| match (error, needed) {
+            // The rule that it breaks says where, and not what to do.
+            (ApplyError::Invalid(_), Some(needed)) => ApplyError::Needed(needed),
+            (error, _) => error,
+        })
+    }
+
+    /// The vNICs that name `name` in their `to`, and what to do before it can go; `None` where none does.
+    fn needed(&self, name: &str) -> Option<String> {
+        let naming = self.contracts.vnics().filter(|(_, v)| v.value.to.iter().any(|to| to == name));
+        let mut others: Vec<String> = naming
+            .filter(|(_, v)| v.value.name != name)
+            .map(|(owner, v)| match owner {
+                Owner::File(_) => format!("{} ({})", v.value.name, v.place()),
+                _ => v.value.name.clone(),
+            })
+            .collect();
+        others.sort();
+        match &others[..] {
+            [] => None,
+            [one] => Some(format!(
+                "{one} names {name} in its \"to\": remove {one} first, or take {name} out of it"
+            )),
+            several => Some(format!(
+                "{} name {name} in their \"to\": remove them first, or take {name} out of it",
+                several.join(", ")
+            )),
+        }
+    }
+
+    /// There is no contract of that name; a refused file may name it.
+    pub(super) fn none_of(&self, name: &str) -> ApplyError {
+        match self.refused_vnics().remove(name) {
+            Some((by, _)) => {
+                Owned { what: format!("vNIC {name}"), owner: Owner::File(by.file.into()) }.into()
+            }
+            None => ApplyError::NoVnic(name.into()),
+        }
+    }
+
+    fn change(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut Contracts) -> Result<(), Owned>,
+    ) -> Result<VnicChange, ApplyError> {
+        let mut wanted = self.contracts.clone();
+        change(&mut wanted)?;
+        let mut changes = diff::vnics(&self.contracts, &wanted, &[name.to_owned()].into());
+        self.enact(wanted, Adopt::No)?;
+        self.changed();
+        self.add_what_is_not_in_force(&mut changes, false);
+        changes.into_iter().next().ok_or_else(|| ApplyError::NoVnic(name.into()))
+    }
+
+    /// After a change: a file that was refused may fit now, and readers see the change at once.
+    pub(super) fn changed(&mut self) {
+        self.problem("state", None);
+        self.retry_files();
+        self.observe();
+        self.publish();
+    }
+}

@@ -1,0 +1,140 @@
+//! Frames, sent and received.
+
+use super::{FrontEnd, MRG_RXBUF, borrow};
+use crate::driver::Buffer;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::time::Duration;
+
+/// Offset of num_buffers in a virtio_net_hdr (virtio 1.2, 5.1.6).
+const NUM_BUFFERS: usize = 10;
+
+impl FrontEnd {
+    /// Queues a frame on transmit queue `pair`, unseen until
+    /// [`flush`](Self::flush). False if all buffers are in use.
+    ///
+    /// # Panics
+    /// If the frame is longer than a buffer.
+    #[inline]
+    pub fn push(&mut self, pair: usize, frame: &[u8]) -> bool {
+        assert!(
+            frame.len() <= self.options.buffer_size as usize,
+            "a frame of {} bytes for buffers of {}",
+            frame.len(),
+            self.options.buffer_size
+        );
+        let queue = &mut self.queues[2 * pair + 1];
+        let Some(buffer) = queue.take_buffer() else {
+            return false;
+        };
+        let addr = queue.addr(buffer);
+        self.memory.write(addr, frame);
+        let chain = [Buffer::readable(addr, frame.len() as u32)];
+        queue.add(buffer, &chain)
+    }
+
+    /// Shows the back end what was pushed, and kicks it if it asked for that.
+    #[inline]
+    pub fn flush(&mut self, pair: usize) {
+        self.queues[2 * pair + 1].show();
+    }
+
+    /// Sends one frame. False if all buffers are in use.
+    ///
+    /// # Panics
+    /// If the frame is longer than a buffer.
+    pub fn send(&mut self, pair: usize, frame: &[u8]) -> bool {
+        let sent = self.push(pair, frame);
+        self.flush(pair);
+        sent
+    }
+
+    /// Sends frames with one notification; returns how many found a buffer.
+    ///
+    /// # Panics
+    /// If a frame is longer than a buffer.
+    pub fn send_batch<'f>(&mut self, pair: usize, frames: impl IntoIterator<Item = &'f [u8]>) -> usize {
+        let sent = frames.into_iter().take_while(|frame| self.push(pair, frame)).count();
+        self.flush(pair);
+        sent
+    }
+
+    /// Frames of transmit queue `pair` that the back end has not given back.
+    pub fn in_flight(&mut self, pair: usize) -> usize {
+        let queue = &mut self.queues[2 * pair + 1];
+        queue.reap_all();
+        usize::from(queue.ring.size()) - queue.free.len()
+    }
+
+    /// Takes the next frame from receive queue `pair` into `frame`, header
+    /// first, merged if it came in several buffers. False if there is none.
+    ///
+    /// # Panics
+    /// If the back end breaks the rules: a length beyond the buffer, or
+    /// num_buffers more than it gave back.
+    pub fn receive_into(&mut self, pair: usize, frame: &mut Vec<u8>) -> bool {
+        let (buffer_size, mergeable) = (self.options.buffer_size, self.features & MRG_RXBUF != 0);
+        let queue = &mut self.queues[2 * pair];
+        frame.clear();
+        let mut wanted = 1;
+        let mut got = 0;
+        while got < wanted {
+            let Some(used) = queue.ring.reap() else {
+                assert_eq!(got, 0, "a frame of {wanted} buffers, of which {got} came");
+                return false;
+            };
+            assert!(used.len <= buffer_size, "{} bytes in {buffer_size}", used.len);
+            let buffer = queue.buffer_of[usize::from(used.head)];
+            let start = frame.len();
+            frame.resize(start + used.len as usize, 0);
+            let addr = queue.addr(buffer);
+            self.memory.read(addr, &mut frame[start..]);
+            queue.free.push(buffer);
+            got += 1;
+            if got == 1 && mergeable {
+                let bytes = frame.get(NUM_BUFFERS..NUM_BUFFERS + 2);
+                let bytes = bytes.expect("a frame shorter than its header");
+                wanted = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+                assert!(wanted > 0, "num_buffers is 0");
+            }
+        }
+        for _ in 0..got {
+            queue.give_buffer();
+        }
+        queue.show();
+        true
+    }
+
+    /// The next frame of receive queue `pair`.
+    ///
+    /// # Panics
+    /// As [`receive_into`](Self::receive_into).
+    pub fn receive(&mut self, pair: usize) -> Option<Vec<u8>> {
+        let mut frame = Vec::new();
+        self.receive_into(pair, &mut frame).then_some(frame)
+    }
+
+    /// Sleeps until a receive queue has a frame; false after `timeout`.
+    ///
+    /// # Errors
+    /// The kernel refused to wait.
+    pub fn wait_receive(&mut self, timeout: Duration) -> io::Result<bool> {
+        let mut ready = false;
+        for queue in self.queues.iter_mut().step_by(2) {
+            // What was signalled so far is covered by looking at the ring now.
+            let _ = queue.call.read();
+            ready |= queue.ring.enable_interrupts();
+        }
+        if !ready {
+            let calls = self.queues.iter().step_by(2).map(|queue| borrow(&queue.call));
+            let calls: Vec<_> = calls.collect();
+            let mut fds: Vec<_> = calls.iter().map(|call| PollFd::new(call, PollFlags::IN)).collect();
+            let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+            ready = poll(&mut fds, Some(&timeout))? > 0;
+        }
+        for queue in self.queues.iter_mut().step_by(2) {
+            queue.ring.disable_interrupts();
+        }
+        Ok(ready)
+    }
+}
