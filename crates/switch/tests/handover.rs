@@ -378,3 +378,26 @@ fn what_was_kept_is_checked_as_messages_are() {
     assert_eq!(host.port("a").connection, Connection::Up);
     drop(guest);
 }
+
+/// Nobody was connected to it in the new process, and nobody has left it.
+#[test]
+fn a_port_whose_front_end_is_gone_waits_for_the_next_after_an_upgrade() {
+    let host = TestSwitch::new(1);
+    let path = control(&host);
+    let idle = contract(&vnic("idle", 9, ""));
+    let connect = |switch: &Arc<Switch>| {
+        let (front, back) = std::os::unix::net::UnixStream::pair().unwrap();
+        switch.set_port(idle.clone(), Connect::Stream(back.into())).map(|()| front)
+    };
+    let connection = |switch: &Arc<Switch>| switch.ports()[0].connection;
+    let front = connect(&host.switch).unwrap();
+    until(|| connection(&host.switch) == Connection::Connected);
+    drop(front);
+    until(|| connection(&host.switch) == Connection::Disconnected);
+    let next = Switch::start(1, &[], None).unwrap();
+    upgrade(&next, &path);
+    let front = connect(&next).unwrap();
+    until(|| connection(&next) == Connection::Connected);
+    assert_eq!(next.ports()[0].last_error, None);
+    drop(front);
+}

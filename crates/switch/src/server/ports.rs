@@ -36,6 +36,8 @@ pub enum Connect {
     Listener(OwnedFd),
     /// A connected vhost-user socket.
     Stream(OwnedFd),
+    /// A vhost-user front end that is yet to be dialled.
+    Nobody,
     /// A tap's descriptors.
     Tap(Vec<OwnedFd>),
     /// A connection to a process that is gone.
@@ -123,6 +125,7 @@ impl Switch {
             Connect::Restored(restored) => (Link::vhost_user(), Ok(SocketEnd::Restored(restored))),
             Connect::Listener(fd) => (Link::vhost_user(), Ok(SocketEnd::Listener(fd))),
             Connect::Stream(fd) => (Link::vhost_user(), Ok(SocketEnd::Stream(fd))),
+            Connect::Nobody => (Link::vhost_user(), Ok(SocketEnd::Nobody)),
             Connect::Keep => return Err(format!("{}: nothing to connect", vnic.name)),
         };
         for mac in macs(&vnic) {
@@ -181,7 +184,7 @@ impl Switch {
             SocketEnd::Restored(restored) => {
                 restored.listener.as_ref().map(OwnedFd::try_clone).transpose()?
             }
-            SocketEnd::Stream(_) => None,
+            SocketEnd::Stream(_) | SocketEnd::Nobody => None,
         };
         let status = Arc::new(ConnectionStatus::default());
         status.set_deadline(vnic.deadline.is_some());

@@ -47,6 +47,8 @@ pub enum SocketEnd {
     /// We are the client: a Unix socket connected to the front end. When it
     /// ends, the state is [`State::Waiting`] until [`PortThread::attach`].
     Stream(OwnedFd),
+    /// We are the client, and no front end is there before [`PortThread::attach`].
+    Nobody,
     /// A front end that has spoken to a process that is gone.
     Restored(Box<Restored>),
 }
@@ -181,6 +183,7 @@ impl PortThread {
                 mailbox.post(|inbox| inbox.stream = Some(fd));
                 (None, None)
             }
+            SocketEnd::Nobody => (None, None),
             SocketEnd::Restored(mut restored) => (restored.listener.take(), Some(restored)),
         };
         let listener = listener.map(UnixListener::from);
