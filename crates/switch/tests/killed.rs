@@ -146,8 +146,18 @@ fn device() {
     let (faults, broken) = std::sync::mpsc::channel();
     let (events, _) = Events::new(Arc::default());
     let worker_stats = &stats.layout().workers[0];
-    let mut worker =
-        Worker::new(0, inbox, fdb.clone(), Arc::default(), vec![None], worker_stats, faults, events).unwrap();
+    let mut worker = Worker::new(
+        0,
+        inbox,
+        fdb.clone(),
+        Arc::default(),
+        Arc::default(),
+        vec![None],
+        worker_stats,
+        faults,
+        events,
+    )
+    .unwrap();
     // SAFETY: the parent passed these descriptors on for us to own.
     let fd = |word: u64| unsafe { OwnedFd::from_raw_fd(word as i32) };
     for index in [0, 1] {

@@ -20,6 +20,7 @@ use tidegate_switch::port::{Port, PortContract, PortInfo, PortSet};
 use tidegate_switch::stats::Region;
 use tidegate_switch::worker::crossing::Peer;
 use tidegate_switch::worker::events::Events;
+use tidegate_switch::worker::lending::Lending;
 use tidegate_switch::worker::test_clock::set_time;
 use tidegate_switch::worker::{Peers, Worker, mailbox};
 
@@ -249,12 +250,14 @@ fn workers(count: usize, fdb: &Arc<Fdb>) -> Vec<Worker> {
         peers[a][b] = Some((at_a, inboxes[b].bell().clone()));
         peers[b][a] = Some((at_b, inboxes[a].bell().clone()));
     }
-    let stats = &Region::create().expect("memory").layout().workers;
+    let (stats, lending) =
+        (&Region::create().expect("memory").layout().workers, Arc::new(Lending::default()));
     let all = (0..).zip(inboxes).zip(peers).zip(stats);
     let made = all.map(|(((id, inbox), peers), stats)| {
         let (faults, _) = std::sync::mpsc::channel();
         let (events, _) = Events::new(Arc::default());
-        Worker::new(id, inbox, fdb.clone(), Arc::default(), peers, stats, faults, events).expect("a worker")
+        Worker::new(id, inbox, fdb.clone(), Arc::default(), lending.clone(), peers, stats, faults, events)
+            .expect("a worker")
     });
     made.collect()
 }

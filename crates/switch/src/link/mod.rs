@@ -449,6 +449,11 @@ impl Rx {
         }
     }
 
+    /// Whether it is a guest's receive rings that may be written without noting it.
+    pub fn is_plain(&self) -> bool {
+        self.rings_ref().is_some_and(|rings| !rings.enabled.is_empty() && !rings.is_logged())
+    }
+
     /// A guest's receive rings, for the direct way.
     #[inline]
     pub fn rings(&mut self) -> Option<&mut vhost::Rx> {

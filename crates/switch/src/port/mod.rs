@@ -31,6 +31,7 @@ use crate::link::Link;
 use crate::sched::{Scheduler, TokenBucket};
 use crate::stats::DropReason;
 use crate::stats::layout::{VNICS, VnicSlot};
+use crate::worker::lending::Lent;
 use crate::worker::talk::Talk;
 
 /// One port.
@@ -67,6 +68,11 @@ pub struct Port {
     pub throttled_since: u64,
     /// Since when a worker has no room for its frames; [`NEVER`] while it has.
     pub behind_since: u64,
+    /// A receiver of another worker that its frames go to directly once those under way have arrived, and until when it
+    /// waits for that, ns.
+    pub lull: (PortIndex, u64),
+    /// Since when a receiver of another worker has no buffers for its frames; [`NEVER`] while it has.
+    pub room_since: u64,
     /// Ts of the frame sent last, or when it was last kept from sending: what comes after never
     /// starts before.
     pub last_started: u64,
@@ -95,6 +101,8 @@ pub struct Egress {
     pub last: (PortIndex, u64),
     /// What its link holds.
     pub outstanding: Outstanding,
+    /// What it is [lent](crate::worker::lending) in; none while it is.
+    pub lendable: Option<Box<Lent>>,
 }
 
 impl Port {
@@ -113,6 +121,7 @@ impl Port {
             starved: None,
             last: (index, 0),
             outstanding: Outstanding::new(link.rx.depth()),
+            lendable: Some(Lent::new(stats)),
         };
         Self {
             index,
@@ -130,6 +139,8 @@ impl Port {
             held: Held::default(),
             throttled_since: NEVER,
             behind_since: NEVER,
+            lull: (index, 0),
+            room_since: NEVER,
             last_started: 0,
             in_flight_to: Box::new([0; VNICS]),
             talk: Talk::default(),

@@ -233,6 +233,11 @@ impl<F: Copy> Scheduler<F> {
         self.bucket.as_ref().map_or(i64::MAX, |bucket| bucket.available(now))
     }
 
+    /// The tokens of the egress rate, for those who use them meanwhile; none without a rate.
+    pub fn bucket_mut(&mut self) -> Option<&mut TokenBucket> {
+        self.bucket.as_mut()
+    }
+
     /// Whether the egress rate holds nothing back at `now`: there is none, or its bucket is full.
     pub fn is_unlimited(&self, now: u64) -> bool {
         self.bucket.as_ref().is_none_or(|bucket| bucket.is_full(now))

@@ -48,7 +48,7 @@ impl PortLink {
     fn on_worker<T: Send + 'static>(&mut self, change: impl FnOnce(&mut Worker) -> T + Send + 'static) -> T {
         let index = self.index;
         let change = move |worker: &mut Worker| worker.on_behalf(index, change);
-        let (result, took) = self.switch.workers[self.worker].call(timed(change));
+        let (result, took) = self.switch.workers[self.worker].call_on(index, timed(change));
         self.pay(took);
         result
     }

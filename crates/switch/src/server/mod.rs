@@ -48,6 +48,7 @@ use crate::stats::Region;
 use crate::virtio::sigbus;
 use crate::worker::crossing::Peer;
 use crate::worker::events::{Ear, Event, Events};
+use crate::worker::lending::Lending;
 use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -177,17 +178,18 @@ impl Switch {
             .map_err(fail("make a worker's mailbox"))?
             .into_iter()
             .unzip();
-        let mut meshes = mesh(&handles);
+        let (mut meshes, lending) = (mesh(&handles), Arc::new(Lending::default()));
         let ear = Arc::new(Ear::default());
         let mut told = Vec::new();
         for (id, inbox) in inboxes.into_iter().enumerate() {
             let stats = &region.layout().workers[id];
             let (events, tell) = Events::new(ear.clone());
             told.push(tell);
-            let (fdb, claims) = (fdb.clone(), claims.clone());
+            let (fdb, claims, lending) = (fdb.clone(), claims.clone(), lending.clone());
             let (mesh, troubles) = (meshes.remove(0), troubles.clone());
-            let mut worker = Worker::new(id as u16, inbox, fdb, claims, mesh, stats, troubles, events)
-                .map_err(fail("make a worker"))?;
+            let mut worker =
+                Worker::new(id as u16, inbox, fdb, claims, lending, mesh, stats, troubles, events)
+                    .map_err(fail("make a worker"))?;
             let cpu = cpus.get(id).copied();
             std::thread::Builder::new()
                 .name(format!("worker-{id}"))

@@ -282,7 +282,7 @@ impl Switch {
 
     fn send_contract(&self, host: &Host, entry: &Entry) {
         let (index, contract) = (entry.index, PortContract::new(&entry.vnic, host));
-        self.workers[entry.worker].call(move |worker| worker.set_contract(index, contract));
+        self.workers[entry.worker].call_on(index, move |worker| worker.set_contract(index, contract));
     }
 
     /// Removes a port; its frames in flight are dropped.
@@ -438,7 +438,7 @@ impl Switch {
             switch.workers.iter().for_each(|worker| worker.call(move |worker| worker.end_capture(index)));
         };
         let tap = capture::start(name, snaplen, into.into(), finished).map_err(|error| error.to_string())?;
-        worker.call(move |worker| worker.set_capture(index, tap));
+        worker.call_on(index, move |worker| worker.set_capture(index, tap));
         Ok(())
     }
 }

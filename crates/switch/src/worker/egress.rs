@@ -131,6 +131,13 @@ impl Worker {
                 self.active.remove(i);
                 continue;
             };
+            if !self.lending.take_back(&mut port) {
+                // It is back after a batch of another worker.
+                self.ports[index as usize] = Some(port);
+                worked = true;
+                i += 1;
+                continue;
+            }
             let too_late = *budget <= 0;
             let mut left = part.min(*budget);
             let before = left;

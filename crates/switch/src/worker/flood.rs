@@ -109,6 +109,12 @@ impl FloodPool {
         }
     }
 
+    /// Copies in flight of what `source` sent.
+    #[inline]
+    pub fn of(&self, source: PortIndex) -> u16 {
+        self.held[usize::from(source)]
+    }
+
     /// Copies in flight.
     pub fn in_flight(&self) -> usize {
         self.slots.in_flight()

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
-type Call = Box<dyn FnOnce(&mut Worker) + Send>;
+pub(super) type Call = Box<dyn FnOnce(&mut Worker) + Send>;
 
 /// Wakes a sleeping worker.
 pub struct Bell {
@@ -100,6 +100,23 @@ impl WorkerHandle {
             let _ = reply.send(call(worker));
         });
         self.send(call);
+        answer.recv().expect("the worker runs as long as the process")
+    }
+
+    /// The same for what `call` changes of a port, as soon as nothing of the port is [lent](super::lending).
+    ///
+    /// # Panics
+    /// As [`call`](Self::call).
+    pub fn call_on<T: Send + 'static>(
+        &self,
+        port: PortIndex,
+        call: impl FnOnce(&mut Worker) -> T + Send + 'static,
+    ) -> T {
+        let (reply, answer) = sync_channel(1);
+        let call: Call = Box::new(move |worker| {
+            let _ = reply.send(call(worker));
+        });
+        self.send(Box::new(move |worker| worker.when_back(port, call)));
         answer.recv().expect("the worker runs as long as the process")
     }
 

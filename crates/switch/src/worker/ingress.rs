@@ -108,9 +108,12 @@ impl Worker {
             }
         }
         let direct = self.direct(port, queue, budget);
-        let mut worked = direct > 0;
+        if direct.waits {
+            return Turn { worked: true, throttled: false };
+        }
+        let mut worked = direct.frames > 0;
         let realtime = port.contract.deadline.is_some();
-        for _ in direct..self.turns.batch(port.index) {
+        for _ in direct.frames..self.turns.batch(port.index) {
             let is_over = if realtime { *drops <= 0 } else { *budget <= 0 };
             if is_over {
                 break;

@@ -24,6 +24,7 @@
 //! - `peers`: frames of other workers, whose time is divided too
 //! - [`settle`]: what became of a frame, back at its source
 //! - [`crossing`]: rings between workers
+//! - [`lending`]: receivers of other workers, for the direct way
 //! - [`moving`]: a port goes to another worker
 //! - `relief`: room in a ring of which half is in flight
 //! - [`quiet`]: ports that have nothing to send cost nothing
@@ -52,6 +53,7 @@ pub mod handle;
 pub mod handover;
 mod ingress;
 mod inspect;
+pub mod lending;
 pub mod moving;
 mod outstanding;
 #[cfg(test)]
@@ -84,7 +86,8 @@ use bill::Bill;
 use crossing::{Crossing, Fate, Peer};
 use events::{Event, Events};
 use flood::FloodPool;
-use handle::Bell;
+use handle::{Bell, Call};
+use lending::Lending;
 use peers::Senders;
 use rustix::time::{ClockId, clock_gettime};
 use sleep::Sleeper;
@@ -134,6 +137,14 @@ pub struct Worker {
     members: Vec<Vec<PortIndex>>,
     fdb: Arc<Fdb>,
     claims: Arc<Claims>,
+    /// Receiving halves of all workers' ports.
+    lending: Arc<Lending>,
+    /// Own ports that other workers' frames came for, which could go directly.
+    asked: PortSet,
+    /// Ports that deadlines hold towards.
+    promised: PortSet,
+    /// Calls that wait for what a port lends.
+    put_off: Vec<(PortIndex, Call)>,
     /// Link-local addresses that contracts name, by segment.
     named: Arc<[Named]>,
     /// The other workers; none at its own place.
@@ -195,6 +206,7 @@ impl Worker {
         inbox: Inbox,
         fdb: Arc<Fdb>,
         claims: Arc<Claims>,
+        lending: Arc<Lending>,
         peers: Peers,
         stats: &'static WorkerSlot,
         troubles: Troubles,
@@ -211,6 +223,10 @@ impl Worker {
             members: Vec::new(),
             fdb,
             claims,
+            lending,
+            asked: PortSet::EMPTY,
+            promised: PortSet::EMPTY,
+            put_off: Vec::new(),
             named: Arc::default(),
             peers,
             to_ring: 0,
@@ -272,6 +288,9 @@ impl Worker {
             call(self);
             worked = true;
         }
+        if !self.put_off.is_empty() {
+            worked |= self.put_off_calls();
+        }
         if self.leaving.is_some() {
             worked |= self.try_to_leave();
         }
@@ -292,6 +311,9 @@ impl Worker {
         worked |= self.settle();
         if !self.touched.is_empty() {
             self.flush();
+        }
+        if !self.asked.is_empty() {
+            self.lend_asked();
         }
         self.ring_peers();
         if worked {
@@ -341,7 +363,10 @@ impl Worker {
 
     fn crossed(&mut self, crossing: Crossing) {
         match crossing {
-            Crossing::Frame { egress, frame } => self.enqueue(egress, frame),
+            Crossing::Frame { egress, frame } => {
+                self.ask_to_lend(egress, frame.get());
+                self.enqueue(egress, frame);
+            }
             Crossing::Relieve { egress, .. } if self.ports[egress as usize].is_none() => {
                 self.pass_on(egress, crossing);
             }

@@ -165,6 +165,8 @@ impl Worker {
             self.enqueue(egress, frame);
             return;
         }
+        // What this port sends directly would overtake it.
+        self.lending.close(egress);
         let sent = match &mut self.peers[worker] {
             Some((peer, _)) => peer.send(Crossing::Frame { egress, frame }),
             None => false,

@@ -2,6 +2,7 @@
 
 use super::crossing::Peer;
 use super::events::{Event, Events};
+use super::lending::Lending;
 pub use super::test_clock::set_time;
 use super::{Peers, Worker, WorkerHandle, mailbox};
 use crate::claims::Claims;
@@ -41,14 +42,15 @@ fn all(count: usize) -> Vec<(Worker, WorkerHandle, Consumer<Event>)> {
         peers[a][b] = Some((at_a, inboxes[b].bell().clone()));
         peers[b][a] = Some((at_b, inboxes[a].bell().clone()));
     }
-    let (fdb, claims) = (Arc::new(Fdb::new()), Arc::new(Claims::new()));
+    let (fdb, claims, lending) =
+        (Arc::new(Fdb::new()), Arc::new(Claims::new()), Arc::new(Lending::default()));
     let region = Region::create().unwrap();
     let all = inboxes.into_iter().zip(peers).zip(&region.layout().workers).enumerate();
     let workers = all.map(|(id, ((inbox, peers), stats))| {
         let (faults, _) = std::sync::mpsc::channel();
         let (events, told) = Events::new(Arc::default());
-        let (id, fdb, claims) = (id as u16, fdb.clone(), claims.clone());
-        (Worker::new(id, inbox, fdb, claims, peers, stats, faults, events).unwrap(), told)
+        let (id, fdb, claims, lending) = (id as u16, fdb.clone(), claims.clone(), lending.clone());
+        (Worker::new(id, inbox, fdb, claims, lending, peers, stats, faults, events).unwrap(), told)
     });
     workers.zip(handles).map(|((worker, told), handle)| (worker, handle, told)).collect()
 }

@@ -41,6 +41,7 @@ impl Worker {
             return;
         }
         port.link.rx.shut();
+        self.lending.close(port.index);
         if port.link.is_lost() {
             // What a ring says that is zeros now is no lie of the driver.
             reason = sigbus::REASON;

@@ -40,6 +40,7 @@ impl Worker {
         let mut port = self.take_out(index)?;
         self.release_addresses(&mut port);
         self.watch.forget(index);
+        debug_assert!(port.egress.lendable.is_some(), "a quiet port has all of it");
         Some(port)
     }
 
@@ -130,6 +131,7 @@ impl Worker {
         }
         self.infos[index as usize] = info;
         self.divide_time();
+        self.note_promised();
         self.settle();
     }
 

@@ -64,7 +64,7 @@ impl Worker {
         let Some(port) = &mut self.ports[index as usize] else { return true };
         drop_pending(port);
         port.link.flush();
-        let quiet = port.link.tx.in_flight() == 0;
+        let quiet = port.link.tx.in_flight() == 0 && self.lending.take_back(port);
         if quiet {
             port.set_throttled(false, self.now);
         }

@@ -1,6 +1,6 @@
 //! The frames of a batch, into their buffers, and the accounts of both ends.
 
-use super::batch::{Batch, Group, Sent};
+use super::batch::{Batch, Group, HOME, Sent};
 use super::copy::write;
 use super::room::rx_ring;
 use crate::port::{NEVER, Port};
@@ -17,20 +17,19 @@ impl Worker {
         count: usize,
         header_len: usize,
     ) -> u64 {
-        let Batch { tx, rx, heads, frames, groups, group_count, together, arrival } = batch;
+        let Batch { tx, rx, heads, frames, groups, group_count, halves, together, arrival, .. } = batch;
         let (tx, frames) = (&tx[..count], &frames[..count]);
         let mut total = 0;
         for (number, group) in (0..).zip(&mut groups[..*group_count]) {
             (group.frames, group.bytes) = (0, 0);
-            let Some(to) = &mut self.ports[group.egress as usize] else { continue };
             let receiver_header = group.receiver.header_len;
-            let Some(ring) = rx_ring(&mut to.link.rx, group.queue) else { continue };
+            let Some(ring) = rx_ring(&mut self.ports, halves, group) else { continue };
             let buffers = &rx[usize::from(group.first)..];
             let of_group = |frame: &&Sent| frame.group == number;
             for (i, frame) in frames.iter().enumerate().filter(|(_, frame)| of_group(frame)) {
                 let buffer = &buffers[usize::from(frame.rank)];
                 // SAFETY: both buffers were translated in memory that stays mapped while this
-                // worker runs its loop: `header_len + len` bytes in the sender's, and the
+                // worker has the rings it belongs to: `header_len + len` bytes in the sender's, and the
                 // receiver's has room for its header and `len` bytes.
                 unsafe {
                     let from = tx[i].ptr.wrapping_add(header_len);
@@ -49,7 +48,8 @@ impl Worker {
             queue.ring.dirty = true;
         }
         self.touched.insert(port.index);
-        groups[..*group_count].iter().for_each(|group| self.touched.insert(group.egress));
+        let home = groups[..*group_count].iter().filter(|group| group.half == HOME);
+        home.for_each(|group| self.touched.insert(group.egress));
         self.now = clock();
         let stats = port.stats;
         stats.tx.frames.add(count as u64);
@@ -61,8 +61,12 @@ impl Worker {
             frames.iter().for_each(|frame| stats.delay.record(self.now.saturating_sub(frame.started)));
         }
         for group in groups[..*group_count].iter().filter(|group| group.frames > 0) {
-            let Some(to) = &mut self.ports[group.egress as usize] else { continue };
             port.talk.note(group.egress, group.bytes, group.frames.into());
+            if let Some((_, lent)) = halves.get_mut(usize::from(group.half)) {
+                lent.note(port.index, group.frames.into(), group.bytes, self.now);
+                continue;
+            }
+            let Some(to) = &mut self.ports[group.egress as usize] else { continue };
             to.stats.rx.frames.add(u64::from(group.frames));
             to.stats.rx.wire_frames.add(u64::from(group.frames));
             to.stats.rx.wire_bytes.add(group.bytes);

@@ -31,6 +31,7 @@ impl Worker {
         let mut spent = 0;
         let seconds = (self.now / 1_000_000_000) as u32;
         batch.group_count = 0;
+        (batch.waits, batch.lull) = (false, port.lull);
         for i in 0..popped {
             let single = batch.tx[i];
             let Some(len) = (single.len as usize).checked_sub(header_len) else { return i };

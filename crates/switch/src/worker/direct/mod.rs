@@ -31,42 +31,61 @@ use super::budget::DIRECT;
 use super::turns::BATCH;
 use crate::port::Port;
 
+/// What went the direct way.
+pub(super) struct Direct {
+    /// How many frames.
+    pub(super) frames: usize,
+    /// The next one waits, where it is, for those before it that are at another worker.
+    pub(super) waits: bool,
+}
+
 impl Worker {
-    /// Sends what can go the direct way of one transmit queue, while `budget` lasts; returns how many
-    /// frames that were.
-    pub(super) fn direct(&mut self, port: &mut Port, pair: usize, budget: &mut i64) -> usize {
-        let Some(info) = &self.infos[port.index as usize] else { return 0 };
-        let Some(rings) = port.link.tx.rings() else { return 0 };
+    /// Sends what can go the direct way of one transmit queue, while `budget` lasts.
+    pub(super) fn direct(&mut self, port: &mut Port, pair: usize, budget: &mut i64) -> Direct {
+        const NONE: Direct = Direct { frames: 0, waits: false };
+        let Some(info) = &self.infos[port.index as usize] else { return NONE };
+        let Some(rings) = port.link.tx.rings() else { return NONE };
         let header_len = rings.header_len();
-        let Some(tx) = rings.queue(pair) else { return 0 };
+        let Some(tx) = rings.queue(pair) else { return NONE };
         if port.capture.is_some() || tx.pending.is_some() || self.watch.covers(port.index) {
-            return 0;
+            return NONE;
         }
         let learns = info.learns;
         let arrival = tx.arrivals.of(tx.ring.queue.next_avail());
-        let Some(mut batch) = self.batch.take() else { return 0 };
+        let Some(mut batch) = self.batch.take() else { return NONE };
         // Where contention lasts, only one frame is looked at in vain.
         let most = usize::from(tx.direct).clamp(1, self.turns.batch(port.index));
         let popped = tx.ring.queue.pop_singles::<false>(&mut batch.tx[..most]);
         let mut count = self.classify(port, &mut batch, popped, header_len, *budget, learns);
+        port.lull = batch.lull;
         if count > 0 {
-            count = self.find_room(&mut batch, count);
-            count = conform(port, &mut batch, count, arrival, self.now);
+            let wanted = count;
+            let room = self.find_room(&mut batch, wanted);
+            count = conform(port, &mut batch, room, arrival, self.now);
+            // What waits for tokens waits for nothing else.
+            batch.waits &= room == wanted && count == room;
+            batch.waits |= room < wanted && count == room && self.waits_for_room(port, &batch, room);
             batch.arrival = arrival;
         }
         if let Some(tx) = port.link.tx.rings().and_then(|rings| rings.queue(pair)) {
             tx.ring.queue.put_back(&batch.tx[count..popped]);
-            tx.direct = if count > 0 || popped == 0 { BATCH as u8 } else { tx.direct / 2 };
+            tx.direct = if count > 0 || popped == 0 || batch.waits { BATCH as u8 } else { tx.direct / 2 };
         }
         if count < popped {
-            self.give_back_buffers(&batch, count);
+            self.give_back_buffers(&mut batch, count);
         }
         if count > 0 {
             let bytes = self.carry(port, pair, &mut batch, count, header_len);
             *budget -= bytes as i64 + count as i64 * DIRECT;
         }
+        if !batch.halves.is_empty() {
+            // What came meanwhile would end it, one frame after the others by crossing.
+            batch.waits |= count > 0 && count == popped;
+            self.put_halves_back(&mut batch);
+        }
+        let waits = batch.waits;
         self.batch = Some(batch);
-        count
+        Direct { frames: count, waits }
     }
 }
 

@@ -1,14 +1,25 @@
 //! Where a batch goes: receiving queues in front of which nothing waits, and their buffers.
 
-use super::batch::{Batch, Group, ONLY, Sent};
+use super::batch::{Batch, Group, HOME, ONLY, Sent};
 use super::copy::HEAD;
 use crate::fdb::PortIndex;
 use crate::frame::parse;
-use crate::link::{Rx, vhost};
-use crate::port::Port;
+use crate::link::vhost;
+use crate::port::{NEVER, Port};
 use crate::worker::Worker;
 use crate::worker::inspect::flow_hash;
+use crate::worker::lending::{Lent, Reach};
 use tidegate_contract::Discipline;
+
+/// Longest that a port waits for buffers of another worker's receiver, ns: twice as long as a driver takes for a ring of
+/// small frames.
+const ROOM: u64 = 50_000;
+
+/// Longest that a port sends nothing until its frames at another worker have arrived, ns: about as long as it takes that
+/// worker to deliver what may be in flight.
+const LULL: u64 = 100_000;
+/// After one in vain, a port has no other one for so long, ns.
+const APART: u64 = 10 * LULL;
 
 impl Worker {
     /// The group of a frame to `egress`, where nothing is in the way of frames; a new one if need be.
@@ -22,16 +33,16 @@ impl Worker {
         len: usize,
         vid: Option<u16>,
     ) -> Option<usize> {
-        if egress == port.index || self.watch.covers(egress) || self.is_arriving(egress) {
-            return None;
-        }
-        let to = self.ports[egress as usize].as_ref()?;
-        let rings = to.link.rx.rings_ref()?;
-        let idle = to.egress.scheduler.backlog_total().frames == 0;
-        let here = !to.broken && to.capture.is_none() && to.segment == port.segment && !rings.is_logged();
-        if !idle || !here || vid.is_some_and(|vid| !to.contract.policy.may_receive_tagged(vid)) {
-            return None;
-        }
+        let half = self.reach(port, batch, egress, vid)?;
+        let (rx, tokens, is_fifo) = match batch.halves.get(usize::from(half)) {
+            Some((_, lent)) => (&lent.rx, lent.tokens(self.now), false),
+            None => {
+                let to = self.ports[egress as usize].as_ref()?;
+                let is_fifo = to.contract.egress.discipline == Discipline::Fifo;
+                (&to.link.rx, to.egress.scheduler.tokens(self.now), is_fifo)
+            }
+        };
+        let rings = rx.rings_ref().filter(|rings| !rings.is_logged())?;
         let queue = match rings.enabled.len() {
             0 => return None,
             1 => ONLY,
@@ -49,13 +60,11 @@ impl Worker {
         *batch.groups.get_mut(new)? = Group {
             egress,
             queue,
+            half,
             receiver: rings.receiver,
             deadline,
             // Real-time frames do not wait for the egress rate, but where it is that of a plain FIFO.
-            tokens: match (deadline, to.contract.egress.discipline) {
-                (Some(_), Discipline::Contract) => i64::MAX,
-                _ => to.egress.scheduler.tokens(self.now),
-            },
+            tokens: if deadline.is_some() && !is_fifo { i64::MAX } else { tokens },
             frames: 0,
             bytes: 0,
             longest: 0,
@@ -66,19 +75,115 @@ impl Worker {
         Some(new)
     }
 
+    /// Which of the batch's halves the receiving half of `egress` is, or [`HOME`]; `None` where something is in the way of
+    /// frames, or it is in use.
+    fn reach(&mut self, port: &Port, batch: &mut Batch, egress: PortIndex, vid: Option<u16>) -> Option<u8> {
+        if egress == port.index || self.watch.covers(egress) || self.is_arriving(egress) {
+            return None;
+        }
+        let half = match &mut self.ports[egress as usize] {
+            Some(to) => {
+                let idle = to.egress.scheduler.backlog_total().frames == 0;
+                let here = !to.broken && to.capture.is_none() && to.segment == port.segment;
+                if !idle || !here || vid.is_some_and(|vid| !to.contract.policy.may_receive_tagged(vid)) {
+                    return None;
+                }
+                if to.egress.lendable.is_some() {
+                    return Some(HOME);
+                }
+                if let Some(known) = batch.half_of(egress) {
+                    return Some(known);
+                }
+                match self.lending.reach(to) {
+                    Reach::Home => return Some(HOME),
+                    Reach::Lent(half) => half,
+                    Reach::Away => return None,
+                }
+            }
+            None if vid.is_some_and(|vid| vid != 0) => return None,
+            None => match batch.half_of(egress) {
+                Some(known) => return Some(known),
+                None => self.borrow(port, batch, egress)?,
+            },
+        };
+        // No more than there are groups: nothing is allocated.
+        if batch.halves.len() == batch.halves.capacity() {
+            self.lending.put_back(egress, half, self.ports[egress as usize].is_some());
+            return None;
+        }
+        batch.halves.push((egress, half));
+        Some(batch.halves.len() as u8 - 1)
+    }
+
+    /// What another worker's port lends. Frames before this one that took the other way have to arrive first: that is
+    /// waited for once the receiver was lent, until it is again.
+    #[inline(never)]
+    fn borrow(&mut self, port: &Port, batch: &mut Batch, egress: PortIndex) -> Option<Box<Lent>> {
+        let [from, to] = [port.index, egress].map(|port| self.infos[port as usize].as_ref());
+        let realtime = port.contract.deadline.is_some() || from?.deadline_to(egress).is_some();
+        if realtime || to?.segment != port.segment || self.flood.of(port.index) > 0 {
+            return None;
+        }
+        let (awaited, until) = port.lull;
+        let lulls = awaited == egress && self.now < until;
+        let is_open = self.lending.is_open(egress);
+        if !is_open || port.in_flight_to[egress as usize] > 0 {
+            let begins = is_open && self.now >= until.saturating_add(APART);
+            batch.waits = lulls || begins;
+            if begins {
+                batch.lull = (egress, self.now + LULL);
+            }
+            return None;
+        }
+        let half = self.lending.take(egress)?;
+        if half.segment != port.segment {
+            self.lending.put_back(egress, half, false);
+            return None;
+        }
+        Some(half)
+    }
+
+    /// Whether the batch's frames from `first` on wait in the sender's ring for the buffers of another worker's receiver:
+    /// to be queued there costs more than a driver takes to give some. One that does not is for its owner to deal with.
+    #[inline(never)]
+    pub(super) fn waits_for_room(&self, port: &mut Port, batch: &Batch, first: usize) -> bool {
+        let group = &batch.groups[usize::from(batch.frames[first].group)];
+        if group.half == HOME
+            || port.contract.deadline.is_some()
+            || group.tokens < i64::from(batch.frames[first].len)
+        {
+            return false;
+        }
+        port.room_since = if first > 0 { self.now } else { port.room_since.min(self.now) };
+        let waits = self.now - port.room_since < ROOM;
+        if !waits {
+            port.room_since = NEVER;
+        }
+        waits
+    }
+
+    /// Gives back what the batch had of lent halves.
+    #[inline(never)]
+    pub(super) fn put_halves_back(&mut self, batch: &mut Batch) {
+        for (egress, half) in batch.halves.drain(..) {
+            let by_owner = self.ports[egress as usize].is_some();
+            self.lending.put_back(egress, half, by_owner);
+        }
+    }
+
     /// Takes receive buffers for the batch; returns how many of its frames have one that they fit
     /// into, and tokens of their egress.
     pub(super) fn find_room(&mut self, batch: &mut Batch, count: usize) -> usize {
         let mut first = 0;
         let mut room = true;
-        for group in &mut batch.groups[..batch.group_count] {
+        let Batch { groups, group_count, halves, rx, .. } = batch;
+        for group in &mut groups[..*group_count] {
             group.first = first as u8;
             group.buffers = 0;
             room &= group.tokens >= group.bytes as i64;
-            let Some(to) = &mut self.ports[group.egress as usize] else { return 0 };
-            let Some(ring) = rx_ring(&mut to.link.rx, group.queue) else { return 0 };
+            let Some(ring) = rx_ring(&mut self.ports, halves, group) else { return 0 };
             let wanted = usize::from(group.frames);
-            let buffers = &mut batch.rx[first..first + wanted];
+            let buffers = &mut rx[first..first + wanted];
             group.buffers = ring.queue.pop_singles::<true>(buffers) as u8;
             let needed = group.longest + group.receiver.header_len as u32;
             room &= group.buffers == group.frames && buffers.iter().all(|buffer| buffer.len >= needed);
@@ -101,17 +206,17 @@ impl Worker {
     }
 
     /// Puts back the receive buffers that the batch's first `count` frames do not use.
-    pub(super) fn give_back_buffers(&mut self, batch: &Batch, count: usize) {
-        for (number, group) in batch.groups[..batch.group_count].iter().enumerate() {
+    pub(super) fn give_back_buffers(&mut self, batch: &mut Batch, count: usize) {
+        let Batch { groups, group_count, halves, rx, frames, .. } = batch;
+        for (number, group) in groups[..*group_count].iter().enumerate() {
             let in_group = |frame: &&Sent| usize::from(frame.group) == number;
             let used = match count {
                 0 => 0,
-                _ => batch.frames[..count].iter().filter(in_group).count(),
+                _ => frames[..count].iter().filter(in_group).count(),
             };
-            let unused = &batch.rx[usize::from(group.first)..][used..usize::from(group.buffers)];
+            let unused = &rx[usize::from(group.first)..][used..usize::from(group.buffers)];
             if !unused.is_empty()
-                && let Some(to) = &mut self.ports[group.egress as usize]
-                && let Some(ring) = rx_ring(&mut to.link.rx, group.queue)
+                && let Some(ring) = rx_ring(&mut self.ports, halves, group)
             {
                 ring.queue.put_back(unused);
             }
@@ -121,8 +226,16 @@ impl Worker {
 
 /// The receiving queue of a group.
 #[inline]
-pub(super) fn rx_ring(rx: &mut Rx, queue: u16) -> Option<&mut vhost::Ring> {
+pub(super) fn rx_ring<'a>(
+    ports: &'a mut [Option<Box<Port>>],
+    halves: &'a mut [(PortIndex, Box<Lent>)],
+    group: &Group,
+) -> Option<&'a mut vhost::Ring> {
+    let rx = match halves.get_mut(usize::from(group.half)) {
+        Some((_, lent)) => &mut lent.rx,
+        None => &mut ports[group.egress as usize].as_mut()?.link.rx,
+    };
     let rings = rx.rings()?;
-    let queue = if queue == ONLY { *rings.enabled.first()? } else { queue };
+    let queue = if group.queue == ONLY { *rings.enabled.first()? } else { group.queue };
     rings.rings.get_mut(queue as usize)?.as_mut()
 }

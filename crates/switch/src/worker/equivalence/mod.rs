@@ -1,8 +1,8 @@
-//! The direct way does what the queued way does: the same frames through two switches, of which
-//! one has no direct way, at times that the test sets.
+//! The direct way does what the queued way does, and two workers do what one does: the same frames through two switches,
+//! of which one has one worker and no direct way, at times that the test sets.
 //!
 //! ```text
-//!              ┌▶ guests ─▶ worker ─────────────────────▶ guests ─┐ received, completed,
+//!              ┌▶ guests ─▶ one worker, or two ─────────▶ guests ─┐ received, completed,
 //!  Setup, Steps┤                                                  ├ counted, delayed:
 //!              └▶ guests ─▶ worker without a direct way ▶ guests ─┘ equal after every step
 //! ```
@@ -10,23 +10,22 @@
 //! Compared where both have done all that they can at that time; how soon one gets there is its own
 //! affair. Where several senders meet at one receiver, whose frame comes first is, too.
 
+mod cases;
 mod guests;
 
-use super::events::Events;
-use super::{Worker, mailbox, testing};
-use crate::fdb::{Fdb, SegmentIndex};
-use crate::frame::testing::{Frame, frame_up_to, hostile};
-use crate::frame::vnet_hdr::{DATA_VALID, NEEDS_CSUM, VnetHdr};
+use super::{Worker, testing};
+use crate::fdb::SegmentIndex;
+use crate::frame::testing::Frame;
 use crate::link::Link;
 use crate::port::{Port, PortContract, PortInfo, PortSet};
 use crate::stats::Region;
 use crate::stats::layout::{TrafficSlot, VnicSlot};
+use cases::{all_send, one_sender, setup};
 use guests::{
     Asks, Body, CSUM, EVENTS, Guest, IN_ORDER, INDIRECT, Layout, MERGEABLE, OFFLOADS, PACKED, RX_RING,
     Received, Room, Sent, Source, To, V1, mac,
 };
 use proptest::prelude::*;
-use std::sync::Arc;
 use tidegate_contract::{Host, Vnic};
 
 const GUESTS: usize = 3;
@@ -42,25 +41,6 @@ const FEATURES: [u64; 8] = [
     V1 | MERGEABLE | INDIRECT | IN_ORDER,
     V1,
     0,
-];
-
-/// Contracts without a limit that several senders could meet at.
-const OPEN: [&str; 6] = [
-    "",
-    "allowed = { prefixes = [\"10.1.0.0/16\", \"fd01:2::/32\"], vlans = [10] }",
-    "allowed = { macs = \"any\", vlans = [10, 20], control = true }",
-    "allowed = { prefixes = [\"10.1.2.3/32\", \"fe80::1/128\"], dhcp-server = true }",
-    "rx = { max = \"100gbit\", burst = \"1MB\" }",
-    "tx = { max = \"1gbit\", burst = \"4kB\" }\ndeadline = \"40us\"\nto = [\"v1\"]",
-];
-const LIMITED: [&str; 7] = [
-    "rx = { max = \"10gbit\" }",
-    "rx = { max = \"100mbit\", burst = \"3kB\" }",
-    "rx = { max = \"100mbit\", burst = \"3kB\", discipline = \"fifo\" }",
-    "tx = { max = \"100mbit\", burst = \"2kB\" }",
-    "tx = { max = \"10mbit\", burst = \"6kB\" }",
-    "tx = { max = \"1gbit\", burst = \"10kB\" }\nrx = { max = \"1gbit\", burst = \"100kB\" }",
-    "rx = { max = \"20mbit\", queue = \"20kB\" }",
 ];
 
 /// How a case is set up: of each guest its contract, features, and number of receive queues.
@@ -88,9 +68,20 @@ enum Step {
     Wait(u64),
 }
 
-/// Guests and the worker between them.
+/// One of the switches that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// One worker that queues every frame.
+    Queued,
+    /// One worker.
+    One,
+    /// Two, which have every other guest.
+    Two,
+}
+
+/// Guests and the workers between them.
 struct Switch {
-    worker: Worker,
+    workers: Vec<Worker>,
     guests: Vec<Guest>,
     stats: Vec<&'static VnicSlot>,
 }
@@ -101,17 +92,12 @@ thread_local! {
 }
 
 impl Switch {
-    fn new(setup: &Setup, fast: bool) -> Self {
+    fn new(setup: &Setup, kind: Kind) -> Self {
         testing::set_time(START);
-        let region = usize::from(fast);
-        let (_, inbox) = mailbox().unwrap();
-        let (faults, _) = std::sync::mpsc::channel();
-        let (events, _) = Events::new(Arc::default());
-        let fdb = Arc::new(Fdb::new());
-        let worker_stats = REGIONS.with(|regions| &regions[region].layout().workers[0]);
-        let mut worker =
-            Worker::new(0, inbox, fdb.clone(), Arc::default(), vec![None], worker_stats, faults, events)
-                .unwrap();
+        let region = usize::from(kind != Kind::Queued);
+        let count = if kind == Kind::Two { 2 } else { 1 };
+        let mut workers: Vec<Worker> =
+            testing::workers(count).into_iter().map(|(worker, _)| worker).collect();
         let mut switch = Vec::new();
         let mut all_stats = Vec::new();
         for index in 0..GUESTS {
@@ -125,15 +111,17 @@ impl Switch {
             let vnic: Vnic = tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value;
             let stats = REGIONS.with(|regions| regions[region].claim(index, &format!("v{index}")));
             let compiled = PortContract::new(&vnic, &Host::default());
-            let (port, segment) = (index as u16, SegmentIndex(0));
+            let (port, segment, owner) = (index as u16, SegmentIndex(0), index % count);
             let link = Link::vhost_user();
-            worker.add_port(Box::new(Port::new(port, segment, compiled, stats, link)));
+            workers[owner].add_port(Box::new(Port::new(port, segment, compiled, stats, link)));
             let mut to = PortSet::EMPTY;
             if !vnic.to.is_empty() {
                 to.insert(1);
             }
-            worker.set_info(port, Some(PortInfo::new(&vnic, 0, segment, to)));
-            fdb.pin(segment, vnic.mac, port).unwrap();
+            let info = PortInfo::new(&vnic, owner as u16, segment, to);
+            workers.iter_mut().for_each(|worker| worker.set_info(port, Some(info.clone())));
+            let worker = &mut workers[owner];
+            worker.fdb.pin(segment, vnic.mac, port).unwrap();
             worker.set_features(port, guest.features);
             worker.set_memory(port, &guest.map()).unwrap();
             let rings = guest.rx.iter().enumerate().map(|(pair, ring)| (2 * pair as u16, ring));
@@ -144,12 +132,14 @@ impl Switch {
             switch.push(guest);
             all_stats.push(stats);
         }
-        worker.set_members(vec![(0..GUESTS as u16).collect()]);
-        if !fast {
-            // Without memory for batches there are none.
-            worker.batch = None;
+        for worker in &mut workers {
+            worker.set_members(vec![(0..GUESTS as u16).collect()]);
+            if kind == Kind::Queued {
+                // Without memory for batches there are none.
+                worker.batch = None;
+            }
         }
-        Self { worker, guests: switch, stats: all_stats }
+        Self { workers, guests: switch, stats: all_stats }
     }
 
     fn step(&mut self, step: &Step, now: u64) {
@@ -167,7 +157,9 @@ impl Switch {
         }
         testing::set_time(now);
         for _ in 0..LOOPS {
-            self.worker.work();
+            for worker in &mut self.workers {
+                worker.work();
+            }
             self.guests.iter_mut().for_each(Guest::reap);
         }
     }
@@ -218,9 +210,9 @@ impl Switch {
     }
 }
 
-/// Runs a case through both switches; `alone`: only one guest sends.
-fn compare(setup: &Setup, steps: &[Step], alone: bool) -> Result<(), TestCaseError> {
-    let mut switches = [true, false].map(|fast| Switch::new(setup, fast));
+/// Runs a case through two switches, one of them of that kind; `alone`: only one guest sends.
+fn compare(kind: Kind, setup: &Setup, steps: &[Step], alone: bool) -> Result<(), TestCaseError> {
+    let mut switches = [kind, Kind::Queued].map(|kind| Switch::new(setup, kind));
     let result = run(&mut switches, steps, alone);
     if result.is_err() {
         // What is still in flight is not what this is about.
@@ -260,150 +252,28 @@ fn run(switches: &mut [Switch; 2], steps: &[Step], alone: bool) -> Result<(), Te
     Ok(())
 }
 
-fn body() -> impl Strategy<Value = Body> {
-    let vlan = prop_oneof![12 => Just(None), 1 => Just(Some(0)), 1 => Just(Some(10)), 1 => Just(Some(20))];
-    let len = prop_oneof![6 => Just(80usize), 2 => Just(700), 2 => Just(1480)];
-    let usual = (len.prop_flat_map(frame_up_to), vlan, any::<bool>()).prop_map(|(mut frame, vlan, short)| {
-        frame.vlan = vlan;
-        if short {
-            // Without what makes the direct way give up.
-            (frame.ip_options, frame.extensions) = (0, vec![]);
-        }
-        Body::Good(frame)
-    });
-    prop_oneof![20 => usual, 2 => hostile().prop_map(Body::Hostile), 1 => Just(Body::Arp)]
-}
-
-fn sent(several: bool) -> impl Strategy<Value = Sent> {
-    let to = prop_oneof![
-        12 => Just(To::Guest(1)),
-        8 => Just(To::Guest(2)),
-        1 => Just(To::Guest(0)),
-        1 => Just(To::Everybody),
-        1 => Just(To::Multicast),
-        1 => Just(To::Link),
-        1 => Just(To::Nobody),
-        1 => (0u8..3).prop_map(To::Other)
-
-    ];
-    let from = prop_oneof![
-        20 => Just(Source::Itself),
-        1 => (0..GUESTS).prop_map(Source::Guest),
-        1 => (0u8..3).prop_map(Source::Other)
-    ];
-    // A super-frame fills several buffers, of which only the first says who sent it.
-    let super_frames = u32::from(!several);
-    let asks = prop_oneof![
-        12 => Just(Asks::Nothing),
-        4 => Just(Asks::Checksum),
-        super_frames => (60u16..600).prop_map(Asks::Segments),
-        1 => any::<[u8; VnetHdr::LEN]>().prop_map(|mut bytes| {
-            // Mostly what means nothing, or that the checksum is right.
-            bytes[0] &= NEEDS_CSUM | DATA_VALID;
-            bytes[1] = if bytes[1] < 250 { 0 } else { bytes[1] & 3 };
-            Asks::Anything(bytes)
-        })
-    ];
-    let layout = prop_oneof![
-        20 => Just(Layout::Whole),
-        1 => Just(Layout::HeaderApart),
-        1 => (1usize..200).prop_map(Layout::CutAt),
-        1 => Just(Layout::Table),
-        1 => (1usize..60).prop_map(Layout::Only)
-    ];
-    (body(), to, from, asks, layout).prop_map(|(body, to, from, asks, layout)| Sent {
-        body,
-        to,
-        from,
-        asks,
-        layout,
-    })
-}
-
-/// Frames of which a whole batch can go the fast way, some of them too long or not quite.
-fn plain() -> impl Strategy<Value = Sent> {
-    let frame = prop_oneof![
-        9 => Just(Frame::udp4(22)),
-        2 => Just(Frame::udp6(22)),
-        1 => (1470usize..1480).prop_map(Frame::udp4)
-    ];
-    let to = prop_oneof![4 => Just(To::Guest(1)), 4 => Just(To::Guest(2)), 1 => (0u8..3).prop_map(To::Other)];
-    let from = prop_oneof![8 => Just(Source::Itself), 1 => (0u8..3).prop_map(Source::Other)];
-    let asks = prop_oneof![8 => Just(Asks::Nothing), 1 => Just(Asks::Checksum)];
-    (frame, to, from, asks).prop_map(|(frame, to, from, asks)| {
-        let (body, layout) = (Body::Good(frame), Layout::Whole);
-        Sent { body, to, from, asks, layout }
-    })
-}
-
-fn frames(several: bool) -> impl Strategy<Value = Vec<Sent>> {
-    let simple = plain().prop_map(|sent| Sent { to: To::Guest(1), from: Source::Itself, ..sent });
-    prop_oneof![
-        prop::collection::vec(sent(several), 1..40),
-        prop::collection::vec(plain(), 1..50),
-        prop::collection::vec(simple, 1..50)
-    ]
-}
-
-fn setup(limited: bool) -> impl Strategy<Value = Setup> {
-    let contracts: Vec<&str> =
-        if limited { OPEN.iter().chain(&LIMITED).copied().collect() } else { OPEN.to_vec() };
-    let contract = || prop::sample::select(contracts.clone());
-    let feature = || prop::sample::select(FEATURES.to_vec());
-    let receiver = contract().prop_map(|contract| if contract.contains("deadline") { "" } else { contract });
-    let of_all = (contract(), receiver.clone(), receiver);
-    let queues = || prop_oneof![4 => Just(1usize), 1 => Just(2)];
-    (of_all, [feature(), feature(), feature()], [queues(), queues(), queues()]).prop_map(
-        |((a, b, c), features, queues)| {
-            // A deadline needs a limit where it leads.
-            let b = if a.contains("deadline") && !b.contains("rx") { "rx = { max = \"10gbit\" }" } else { b };
-            Setup { contracts: [a, b, c], features, queues }
-        },
-    )
-}
-
-fn one_sender() -> impl Strategy<Value = Vec<Step>> {
-    let room = prop_oneof![
-        6 => Just(Room::Whole(2048)),
-        1 => Just(Room::Whole(300)),
-        1 => Just(Room::Whole(90)),
-        // As long as most frames with their header, and not quite.
-        1 => (73u32..77).prop_map(Room::Whole),
-        1 => Just(Room::HeaderApart(1600))
-    ];
-    let step = prop_oneof![
-        4 => (0u64..60_000, frames(false)).prop_map(|(after, frames)| Step::Send { from: 0, after, frames }),
-        3 => (1..GUESTS, 0u16..40, room).prop_map(|(to, count, layout)| Step::Give { to, count, layout }),
-        2 => (1u64..400_000).prop_map(Step::Wait),
-        1 => (1u64..20_000_000).prop_map(Step::Wait)
-    ];
-    prop::collection::vec(step, 1..16)
-}
-
-fn all_send() -> impl Strategy<Value = Vec<Step>> {
-    let send = (0..GUESTS, 0u64..60_000, frames(true));
-    prop::collection::vec(send, 1..8).prop_map(|sends| {
-        let give = |to| Step::Give { to, count: RX_RING, layout: Room::Whole(2048) };
-        let one = |(from, after, frames)| {
-            [give(0), give(1), give(2), Step::Send { from, after, frames }, Step::Wait(1_000_000)]
-        };
-        sends.into_iter().flat_map(one).collect()
-    })
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     /// Whatever is in the way: limits, missing and small buffers, what is not allowed.
     #[test]
     fn one_sender_is_served_alike(setup in setup(true), steps in one_sender()) {
-        compare(&setup, &steps, true)?;
+        compare(Kind::One, &setup, &steps, true)?;
     }
 
     /// Nothing is in the way of frames that may be sent.
     #[test]
     fn many_senders_are_served_alike(setup in setup(false), steps in all_send()) {
-        compare(&setup, &steps, false)?;
+        compare(Kind::One, &setup, &steps, false)?;
+    }
+
+    /// The same by two workers. Who has a deadline goes by a ring of its own between them.
+    #[test]
+    fn many_senders_are_served_alike_by_two(mut setup in setup(false), steps in all_send()) {
+        for contract in setup.contracts.iter_mut().filter(|contract| contract.contains("deadline")) {
+            *contract = "";
+        }
+        compare(Kind::Two, &setup, &steps, false)?;
     }
 }
 
@@ -418,13 +288,13 @@ fn only_one_of_the_two_has_a_fast_path() {
         asks: Asks::Nothing,
         layout: Layout::Whole,
     };
-    for fast in [true, false] {
-        let mut switch = Switch::new(&setup, fast);
+    for kind in [Kind::One, Kind::Queued] {
+        let mut switch = Switch::new(&setup, kind);
         switch.step(&Step::Give { to: 1, count: 40, layout: Room::Whole(2048) }, START);
         switch.step(&Step::Send { from: 0, after: 0, frames: vec![sent.clone(); 40] }, START);
         assert_eq!(switch.guests[1].received.len(), 40);
-        let queued = switch.worker.ports[1].as_ref().unwrap().egress.scheduler.knows(0);
-        assert_eq!(queued, !fast);
+        let queued = switch.workers[0].ports[1].as_ref().unwrap().egress.scheduler.knows(0);
+        assert_eq!(queued, kind == Kind::Queued);
     }
 }
 
@@ -448,7 +318,7 @@ fn a_frame_to_its_own_source_goes_nowhere() {
         Step::Send { from: 1, after: 0, frames: vec![sent(To::Guest(0))] },
         Step::Send { from: 0, after: 0, frames: vec![sent(To::Other(0))] },
     ];
-    compare(&setup, &steps, true).unwrap();
+    compare(Kind::One, &setup, &steps, true).unwrap();
 }
 
 /// A plain FIFO has no tier for real-time frames.
@@ -470,5 +340,57 @@ fn a_deadline_does_not_pass_the_rate_of_a_fifo() {
         Step::Send { from: 0, after: 0, frames: vec![sent; 4] },
         Step::Wait(1_000_000),
     ];
-    compare(&setup, &steps, true).unwrap();
+    compare(Kind::One, &setup, &steps, true).unwrap();
+}
+
+/// A plain frame of the first guest to the second one.
+fn plain_frame() -> Sent {
+    let (body, to, from) = (Body::Good(Frame::udp4(22)), To::Guest(1), Source::Itself);
+    Sent { body, to, from, asks: Asks::Nothing, layout: Layout::Whole }
+}
+
+/// A receiver of another worker is lent, and written without that worker.
+#[test]
+fn between_workers_only_the_first_frames_are_queued() {
+    let setup = Setup { contracts: [""; GUESTS], features: [FEATURES[0]; GUESTS], queues: [1; GUESTS] };
+    let mut switch = Switch::new(&setup, Kind::Two);
+    switch.step(&Step::Give { to: 1, count: 120, layout: Room::Whole(2048) }, START);
+    let send = Step::Send { from: 0, after: 0, frames: vec![plain_frame(); 40] };
+    switch.step(&send, START);
+    assert_eq!(switch.guests[1].received.len(), 40);
+    let other = switch.workers.pop();
+    switch.step(&send, START);
+    assert_eq!(switch.guests[1].received.len(), 80);
+    drop(other);
+}
+
+/// One whose ring is never empty stops for long enough.
+#[test]
+fn a_sender_that_never_stops_goes_directly_soon() {
+    let setup = Setup { contracts: [""; GUESTS], features: [FEATURES[0]; GUESTS], queues: [1; GUESTS] };
+    let mut switch = Switch::new(&setup, Kind::Two);
+    let (sent, mut now) = (plain_frame(), START);
+    let (mut directly, mut all) = (0, 0);
+    for round in 0..300 {
+        now += 3_000;
+        testing::set_time(now);
+        let before = switch.guests[1].received.len();
+        for (worker, directly) in switch.workers.iter_mut().zip([Some(&mut directly), None]) {
+            let [sender, receiver, _] = &mut switch.guests[..] else { unreachable!() };
+            let bytes = sent.bytes(0, sender.header_len());
+            (sender.sent - sender.completed..900).for_each(|_| sender.send(&sent, &bytes));
+            let _ = sender.tx.publish();
+            let seen = receiver.received.len();
+            worker.work();
+            [&mut *sender, &mut *receiver].into_iter().for_each(Guest::reap);
+            if let Some(directly) = directly.filter(|_| round >= 100) {
+                *directly += receiver.received.len() - seen;
+            }
+        }
+        let came = switch.guests[1].received.len() - before;
+        switch.guests[1].give(if round == 0 { 120 } else { came as u16 }, Room::Whole(128));
+        all += if round >= 100 { came } else { 0 };
+    }
+    assert!(all > 5_000 && directly == all, "{directly} of {all}");
+    std::mem::forget(switch);
 }

@@ -155,7 +155,9 @@ impl Worker {
             _ => true,
         });
         let course = leaving.course.clone();
-        if is_taken {
+        let is_back = is_taken && self.take_back(course.port);
+        let Some(leaving) = &mut self.leaving else { return false };
+        if is_back {
             leaving.until = None;
             let workers = course.workers.clone();
             workers[course.to].call_first(move |worker| worker.expect(&course));

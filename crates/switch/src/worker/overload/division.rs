@@ -230,6 +230,8 @@ impl TwoWorkers {
             COSTS.with_borrow_mut(|all| all.push((stats, costs)));
         }
         workers.iter_mut().for_each(|worker| worker.set_members(vec![(0..guests.len() as u16).collect()]));
+        // What goes directly is the other one's work.
+        workers[1].batch = None;
         Self { workers, guests }
     }
 

@@ -1,0 +1,275 @@
+//! Receiving halves that workers lend each other: frames between vNICs of different workers go directly, too.
+//!
+//! ```text
+//!  owner ── lend ──▶ place, open ── take ──▶ a worker with a batch for it: copies, charges, calls the driver
+//!    ▲                │   ▲                      │
+//!    └── take back ───┘   └────── put back ──────┘
+//! ```
+//!
+//! What is lent is what the [direct way](super::direct) needs of a receiver: its rings, its tokens, its counters. It is
+//! one box that changes hands, so one worker at a time has it, for a batch: one atomic swap to take it, one store to put it
+//! back. No worker waits for another one: whoever finds the place empty or closed sends by [crossing](super::crossing).
+//!
+//! - *Lent* is what other workers' frames asked for by crossing, where nothing waits, no source has a deadline and
+//!   nothing has to see each frame (captures, dirty logs, watched memory): at the end of a loop.
+//! - *Taken back* before the owner uses it otherwise: to serve what was queued there, to change its rings or memory, to move
+//!   or remove it. The place is closed first, so the owner waits for one batch of each worker at most; until then
+//!   frames stay queued, and calls of other threads are [put off](Worker::when_back).
+//! - *Order*: a source's frames go directly only while none of its frames, nor of their copies, is crossing or queued.
+//!   While the place is open, they wait for that in the sender's ring.
+//!
+//! The model tries every order of these steps.
+
+#[cfg(test)]
+mod model;
+mod place;
+
+use super::handle::Call;
+use super::{Worker, clock};
+use crate::fdb::{PortIndex, SegmentIndex};
+use crate::link::{Link, Rx};
+use crate::port::{Frame, Owner, Port, PortSet};
+use crate::sched::{EgressKind, TokenBucket};
+use crate::stats::layout::{VNICS, VnicSlot};
+use place::Place;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The receiving half of a port, as it is lent.
+pub struct Lent {
+    /// Its rings; an empty half while it is not lent.
+    pub(super) rx: Rx,
+    /// Of its egress; none without a rate.
+    tokens: Option<TokenBucket>,
+    pub(super) segment: SegmentIndex,
+    stats: &'static VnicSlot,
+    /// Who sent last, and when; no time where nobody did.
+    last: (PortIndex, u64),
+    /// Another worker than the owner has used it.
+    by_others: bool,
+}
+
+impl Lent {
+    /// What a port keeps for the time that it lends.
+    pub fn new(stats: &'static VnicSlot) -> Box<Self> {
+        Box::new(Self {
+            rx: Link::vhost_user().rx,
+            tokens: None,
+            segment: SegmentIndex(0),
+            stats,
+            last: (0, 0),
+            by_others: false,
+        })
+    }
+
+    /// Bytes that its egress may carry at `now`.
+    #[inline]
+    pub(super) fn tokens(&self, now: u64) -> i64 {
+        self.tokens.as_ref().map_or(i64::MAX, |bucket| bucket.available(now))
+    }
+
+    /// Accounts for frames of `source` that were put into its rings just before `now`.
+    #[inline]
+    pub(super) fn note(&mut self, source: PortIndex, frames: u64, bytes: u64, now: u64) {
+        self.stats.rx.frames.add(frames);
+        self.stats.rx.wire_frames.add(frames);
+        self.stats.rx.wire_bytes.add(bytes);
+        if let Some(bucket) = &mut self.tokens {
+            bucket.charge(now, bytes);
+        }
+        self.last = (source, now);
+    }
+
+    /// Shows the driver what was put into its rings.
+    #[inline]
+    fn flush(&mut self) {
+        self.rx.flush();
+        if let Some(bucket) = &mut self.tokens {
+            bucket.shown(clock());
+        }
+    }
+}
+
+/// Where the receiving half of an own port is.
+pub(super) enum Reach {
+    /// With the port.
+    Home,
+    /// It is lent; here it is.
+    Lent(Box<Lent>),
+    /// Another worker has it.
+    Away,
+}
+
+/// The places of all ports.
+pub struct Lending(Box<[PortPlace]>);
+
+/// One port's.
+#[repr(align(64))]
+struct PortPlace {
+    half: Place<Lent>,
+    /// It may be taken by others than its owner.
+    open: AtomicBool,
+}
+
+impl Default for Lending {
+    fn default() -> Self {
+        let place = || PortPlace { half: Place::empty(), open: AtomicBool::new(false) };
+        Self((0..VNICS).map(|_| place()).collect())
+    }
+}
+
+impl Lending {
+    /// Whether a port's receiving half is lent. It may be in use.
+    #[inline]
+    pub(super) fn is_open(&self, port: PortIndex) -> bool {
+        self.0[usize::from(port)].open.load(Ordering::Acquire)
+    }
+
+    /// Whoever has it puts it back, and nobody but its owner takes it any more.
+    #[inline]
+    pub(super) fn close(&self, port: PortIndex) {
+        let open = &self.0[usize::from(port)].open;
+        if open.load(Ordering::Relaxed) {
+            open.store(false, Ordering::Release);
+        }
+    }
+
+    /// Takes what a port lends, for a batch; `None` where somebody has it, or it is not lent.
+    #[inline]
+    pub(super) fn take(&self, port: PortIndex) -> Option<Box<Lent>> {
+        let place = &self.0[usize::from(port)];
+        // One that is closed is its owner's.
+        place.open.load(Ordering::Relaxed).then(|| place.half.take())?
+    }
+
+    /// Shows the driver what was put into its rings, and puts it back.
+    #[inline]
+    pub(super) fn put_back(&self, port: PortIndex, mut half: Box<Lent>, by_owner: bool) {
+        half.flush();
+        half.by_others |= !by_owner;
+        self.0[usize::from(port)].half.put(half);
+    }
+
+    /// What an own port lends, for a batch of the owner. Where nobody else has used it since the last one, the port has
+    /// it again.
+    #[inline(never)]
+    pub(super) fn reach(&self, port: &mut Port) -> Reach {
+        match self.take(port.index) {
+            Some(mut half) if half.by_others => {
+                half.by_others = false;
+                return Reach::Lent(half);
+            }
+            Some(half) => self.bring_home(port, half),
+            None if self.take_back(port) => {}
+            None => return Reach::Away,
+        }
+        Reach::Home
+    }
+
+    /// Lends the receiving half of a port that has it.
+    fn lend(&self, port: &mut Port) {
+        let Some(mut half) = port.egress.lendable.take() else { return };
+        std::mem::swap(&mut half.rx, &mut port.link.rx);
+        half.tokens = port.egress.scheduler.bucket_mut().cloned();
+        (half.segment, half.last, half.by_others) = (port.segment, (port.index, 0), false);
+        let place = &self.0[usize::from(port.index)];
+        place.half.put(half);
+        place.open.store(true, Ordering::Release);
+    }
+
+    /// Takes back what a port lends. `false` where somebody has it: then it is closed, and can be taken back when the
+    /// batch is over.
+    #[inline]
+    pub(super) fn take_back(&self, port: &mut Port) -> bool {
+        port.egress.lendable.is_some() || self.end(port)
+    }
+
+    #[inline(never)]
+    fn end(&self, port: &mut Port) -> bool {
+        let place = &self.0[usize::from(port.index)];
+        place.open.store(false, Ordering::Relaxed);
+        let Some(half) = place.half.take() else { return false };
+        self.bring_home(port, half);
+        true
+    }
+
+    /// What a port lent is the port's again.
+    pub(super) fn bring_home(&self, port: &mut Port, mut half: Box<Lent>) {
+        self.close(port.index);
+        std::mem::swap(&mut half.rx, &mut port.link.rx);
+        if port.broken {
+            port.link.rx.shut();
+        }
+        if let (Some(left), Some(bucket)) = (half.tokens.take(), port.egress.scheduler.bucket_mut()) {
+            *bucket = left;
+        }
+        if half.last.1 > 0 {
+            port.egress.last = half.last;
+        }
+        port.egress.lendable = Some(half);
+    }
+}
+
+impl Worker {
+    /// A frame came by crossing for an own port that could go directly: its receiving half is lent when this loop ends.
+    #[inline]
+    pub(super) fn ask_to_lend(&mut self, egress: PortIndex, frame: &Frame) {
+        if matches!(frame.owner, Owner::Ring { .. }) && frame.offload.gso_size().is_none() {
+            self.asked.insert(egress);
+        }
+    }
+
+    /// Lends what was asked for in this loop, where nothing is in the way.
+    pub(super) fn lend_asked(&mut self) {
+        for index in std::mem::replace(&mut self.asked, PortSet::EMPTY).iter() {
+            let Some(mut port) = self.ports[usize::from(index)].take() else { continue };
+            if self.lending.take_back(&mut port) && self.may_lend(&port) {
+                self.lending.lend(&mut port);
+            }
+            self.ports[usize::from(index)] = Some(port);
+        }
+    }
+
+    fn may_lend(&self, port: &Port) -> bool {
+        let is_seen = port.capture.is_some() || self.watch.covers(port.index);
+        let changes = port.pauses > 0 || port.broken || self.is_arriving(port.index);
+        let is_wire = port.contract.egress.kind != EgressKind::Virtual;
+        let waits = port.egress.scheduler.backlog_total().frames > 0;
+        !(is_seen || changes || is_wire || waits || self.promised.contains(port.index))
+            && port.link.rx.is_plain()
+    }
+
+    /// Takes back what an own port lends. `false` while another worker has it.
+    pub(super) fn take_back(&mut self, index: PortIndex) -> bool {
+        self.ports[usize::from(index)].as_mut().is_none_or(|port| self.lending.take_back(port))
+    }
+
+    /// Does what another thread asks of an own port, as soon as nothing of the port is lent.
+    pub fn when_back(&mut self, index: PortIndex, call: Call) {
+        if self.take_back(index) {
+            call(self);
+        } else {
+            self.put_off.push((index, call));
+        }
+    }
+
+    /// Tries again what was put off. `true` where there was anything: it is not left to a sleep.
+    #[cold]
+    pub(super) fn put_off_calls(&mut self) -> bool {
+        for (index, call) in std::mem::take(&mut self.put_off) {
+            self.when_back(index, call);
+        }
+        true
+    }
+
+    /// Takes stock of the ports that deadlines hold towards: nothing of them is lent from now on.
+    pub(super) fn note_promised(&mut self) {
+        self.promised = PortSet::EMPTY;
+        for info in self.infos.iter().flatten().filter(|info| info.deadline.is_some()) {
+            info.to.iter().for_each(|port| self.promised.insert(port));
+        }
+        for index in self.promised.clone().iter() {
+            // What a worker has is back after its batch, and not lent again.
+            self.take_back(index);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! A place where one thing lies that several threads take and put back: at most one of them has it.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Such a place: empty while a thread has the thing, or where there is none.
+pub(super) struct Place<T: Send>(AtomicPtr<T>);
+
+impl<T: Send> Place<T> {
+    pub(super) fn empty() -> Self {
+        Self(AtomicPtr::new(null_mut()))
+    }
+
+    /// Takes the thing, where it is there. Never waits.
+    #[inline]
+    pub(super) fn take(&self) -> Option<Box<T>> {
+        // Acquire: what the thread did with it that put it here comes before.
+        let thing = self.0.swap(null_mut(), Ordering::Acquire);
+        // SAFETY: what is not null comes from the `Box` that `put` was given, and no other thread gets it: it was
+        // swapped for null.
+        (!thing.is_null()).then(|| unsafe { Box::from_raw(thing) })
+    }
+
+    /// Puts the thing here. Where there is one already, that one leaks.
+    #[inline]
+    pub(super) fn put(&self, thing: Box<T>) {
+        debug_assert!(self.0.load(Ordering::Relaxed).is_null(), "there is one thing only");
+        self.0.store(Box::into_raw(thing), Ordering::Release);
+    }
+}
+
+impl<T: Send> Drop for Place<T> {
+    fn drop(&mut self) {
+        self.take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `make miri` looks at.
+    #[test]
+    fn one_thread_has_it_at_a_time() {
+        let rounds: u64 = if cfg!(miri) { 50 } else { 20_000 };
+        let place = Place::empty();
+        place.put(Box::new(0u64));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut done = 0;
+                    while done < rounds {
+                        match place.take() {
+                            Some(mut count) => {
+                                *count += 1;
+                                done += 1;
+                                place.put(count);
+                            }
+                            None => std::thread::yield_now(),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(place.take().as_deref(), Some(&(3 * rounds)));
+        assert!(place.take().is_none());
+    }
+}
