@@ -63,6 +63,10 @@ impl SourceHeap {
             self.sift_up(self.entries.len() - 1, entry);
             return;
         }
+        if let [only] = &mut self.entries[..] {
+            *only = entry;
+            return;
+        }
         let at = at as usize;
         let old = self.entries[at];
         if entry < old {

@@ -41,8 +41,8 @@ pub struct TokenBucket {
     /// Units held at `at`; negative is debt.
     level: i128,
     at: u64,
-    /// Units charged for frames that nobody was shown yet, but those of one frame that waited.
-    unseen: Option<i128>,
+    /// Bytes charged for frames that were not shown yet, but those of one frame that waited.
+    unseen: Option<u64>,
 }
 
 impl TokenBucket {
@@ -87,11 +87,17 @@ impl TokenBucket {
     /// a frame that waits takes no tokens from it, and gives no more than that one frame away.
     pub fn charge_waiting(&mut self, since: u64, now: u64, bytes: u64) {
         self.settle(since);
-        let elapsed = i128::from(now.saturating_sub(self.at));
-        let level = self.level.saturating_add(elapsed * i128::from(self.rate));
-        self.level = level.min(self.depth.saturating_add(units(bytes))).saturating_sub(units(bytes));
-        self.at = self.at.max(now);
-        self.unseen = Some(self.unseen.map_or(0, |unseen| unseen.saturating_add(units(bytes))));
+        let taken = units(bytes);
+        let mut level = self.level;
+        if now > self.at {
+            level = level.saturating_add(i128::from(now - self.at) * i128::from(self.rate));
+            self.at = now;
+        }
+        if level > self.depth {
+            level = level.min(self.depth.saturating_add(taken));
+        }
+        self.level = level.saturating_sub(taken);
+        self.unseen = Some(self.unseen.map_or(0, |unseen| unseen.saturating_add(bytes)));
     }
 
     /// Takes `bytes` out, into debt if need be: asking first whether they
@@ -99,7 +105,7 @@ impl TokenBucket {
     pub fn charge(&mut self, now: u64, bytes: u64) {
         self.settle(now);
         self.level = self.level.saturating_sub(units(bytes));
-        self.unseen = Some(self.unseen.unwrap_or(0).saturating_add(units(bytes)));
+        self.unseen = Some(self.unseen.unwrap_or(0).saturating_add(bytes));
     }
 
     /// What was charged has been shown, at `now`. Who looks at the frames sees them from then on:
@@ -107,7 +113,7 @@ impl TokenBucket {
     pub fn shown(&mut self, now: u64) {
         self.settle(now);
         if let Some(unseen) = self.unseen.take() {
-            self.level = self.level.min(self.depth.saturating_sub(unseen));
+            self.level = self.level.min(self.depth.saturating_sub(units(unseen)));
         }
     }
 
@@ -119,8 +125,12 @@ impl TokenBucket {
 
     /// Whole bytes that the bucket holds, rounded down; negative is debt.
     pub fn available(&self, now: u64) -> i64 {
-        let bytes = self.level_at(now).div_euclid(PER_BYTE);
-        bytes.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+        let level = self.level_at(now);
+        if let Ok(level) = i64::try_from(level) {
+            // As in `conforms_at`: a gigabyte.
+            return level.div_euclid(PER_BYTE as i64);
+        }
+        level.div_euclid(PER_BYTE).clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
 
     /// Whether the bucket holds all it can: the rate holds nothing back, what falls in is lost.
@@ -128,13 +138,22 @@ impl TokenBucket {
         self.level_at(now) >= self.depth
     }
 
+    #[inline]
     fn settle(&mut self, now: u64) {
-        self.level = self.level_at(now);
-        self.at = self.at.max(now);
+        if now > self.at {
+            self.level = self.level_at(now);
+            self.at = now;
+        }
     }
 
+    /// Units held at `now`. Nothing falls in at `at` itself, where most of a batch's frames ask, and what is held there
+    /// is less than a nanosecond's worth above `depth`.
+    #[inline]
     fn level_at(&self, now: u64) -> i128 {
-        let earned = i128::from(now.saturating_sub(self.at)) * i128::from(self.rate);
+        if now <= self.at {
+            return self.level;
+        }
+        let earned = i128::from(now - self.at) * i128::from(self.rate);
         let level = self.level.saturating_add(earned);
         let spill = level.saturating_sub(self.depth);
         // Less than one nanosecond's worth: it became full within the last one.

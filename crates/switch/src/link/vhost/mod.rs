@@ -9,12 +9,14 @@
 //!
 //! - [`take`]: the sending half
 //! - [`post`]: the receiving half
+//! - [`copy`]: frames that lie in one buffer each
 //! - [`control`]: what a front end changes
 //! - [`ring`]: one virtqueue and its notifications
 //! - [`arrivals`]: when a ring's entries arrived
 
 pub mod arrivals;
 pub mod control;
+pub mod copy;
 pub mod post;
 pub mod ring;
 pub mod take;

@@ -1,9 +1,9 @@
 //! A worker's memory for the frames of one batch, and for the receiving queues that they go to.
 
-use super::copy::HEAD;
 use crate::fdb::PortIndex;
 use crate::frame::VnetHdr;
 use crate::link::Receiver;
+use crate::link::vhost::copy::{COMPLETE, HEAD};
 use crate::virtio::Single;
 use crate::worker::lending::Lent;
 use crate::worker::turns::BATCH;
@@ -27,9 +27,6 @@ pub(super) struct Sent {
     /// The virtio header to deliver.
     pub(super) vnet: [u8; VnetHdr::LEN],
 }
-
-/// That of a frame which asks for nothing.
-pub(super) const COMPLETE: [u8; VnetHdr::LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
 /// What a batch has for one receiving queue.
 #[derive(Clone, Copy)]

@@ -1,8 +1,8 @@
 //! The frames of a batch, into their buffers, and the accounts of both ends.
 
 use super::batch::{Batch, Group, HOME, Sent};
-use super::copy::write;
 use super::room::rx_ring;
+use crate::link::vhost::copy::write;
 use crate::port::{NEVER, Port};
 use crate::worker::settle::Miss;
 use crate::worker::{Worker, clock};

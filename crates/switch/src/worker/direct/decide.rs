@@ -1,7 +1,6 @@
 //! What is decided on a frame by its copied head: whether it is plain, may be sent, and where it goes.
 
-use super::batch::{Batch, COMPLETE, Group, ONLY, Sent};
-use super::copy::{HEAD, read};
+use super::batch::{Batch, Group, ONLY, Sent};
 use crate::fdb::NotLearned;
 use crate::frame::dscp::is_realtime;
 use crate::frame::offload::{check, receiver_hdr};
@@ -9,6 +8,7 @@ use crate::frame::plain::{Plain, look};
 use crate::frame::{L3, L4, Offload, Verdict, VnetHdr};
 use crate::frame::{clear_realtime_marks, parse};
 use crate::link::Receiver;
+use crate::link::vhost::copy::{COMPLETE, HEAD, read};
 use crate::port::Port;
 use crate::worker::Worker;
 use crate::worker::budget::DIRECT;

@@ -16,11 +16,9 @@
 //! - `decide`: by its copied head, whether a frame goes this way, and where to
 //! - `room`: receiving queues and their buffers
 //! - `carry`: into the buffers, and the accounts
-//! - `copy`: from one guest's memory into another's
 
 mod batch;
 mod carry;
-mod copy;
 mod decide;
 mod room;
 

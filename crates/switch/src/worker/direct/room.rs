@@ -1,10 +1,10 @@
 //! Where a batch goes: receiving queues in front of which nothing waits, and their buffers.
 
 use super::batch::{Batch, Group, HOME, ONLY, Sent};
-use super::copy::HEAD;
 use crate::fdb::PortIndex;
 use crate::frame::parse;
 use crate::link::vhost;
+use crate::link::vhost::copy::HEAD;
 use crate::port::{NEVER, Port};
 use crate::worker::Worker;
 use crate::worker::inspect::flow_hash;
