@@ -237,6 +237,15 @@ impl Tx {
         either!(self, tx => tx.give_back(frame));
     }
 
+    /// As [`give_back`](Self::give_back), of frames of one transmit ring.
+    #[inline]
+    pub fn give_back_all(&mut self, frames: impl Iterator<Item = FrameRef> + Clone) {
+        match self {
+            Self::Vhost(tx) => tx.give_back_all(frames),
+            Self::Tap(tx) => frames.for_each(|frame| tx.give_back(frame)),
+        }
+    }
+
     /// Whether more frames of a queue are not shown to the VM than may be in flight: those that are done wait for
     /// [an older one](Self::holds_back).
     #[inline]
@@ -376,7 +385,7 @@ impl Rx {
         }
     }
 
-    /// Writes a frame, as its receiver takes it.
+    /// Writes a frame, as its receiver takes it. [`finish`](Self::finish) is to follow.
     #[inline]
     pub fn post(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
         scratch.filled = 0;
@@ -413,6 +422,14 @@ impl Rx {
             Self::Vhost(_) | Self::Tap(_) => {}
             #[cfg(test)]
             Self::Deferred(rx) => rx.cancel(),
+        }
+    }
+
+    /// What was posted is the VM's from now on: after the last of some frames, before anything else is done with it.
+    #[inline]
+    pub fn finish(&mut self) {
+        if let Self::Vhost(rx) = self {
+            rx.finish();
         }
     }
 

@@ -15,6 +15,8 @@ pub struct Scratch {
     pub(super) chains: Box<[Chain]>,
     /// Segments of one super-frame: their chains.
     pub(super) parts: Vec<Part>,
+    /// How many frames wait for the receiver that is posted to: it may take buffers for so many.
+    pub waiting: usize,
     /// Descriptors of the chains that the last frame filled, or was tried to, but for one of each chain that has several.
     pub filled: usize,
 }
@@ -31,6 +33,7 @@ impl Default for Scratch {
             chain: Chain::new(),
             chains: vec![Chain::new(); MAX_CHAINS].into_boxed_slice(),
             parts: Vec::with_capacity(256),
+            waiting: 1,
             filled: 0,
         }
     }

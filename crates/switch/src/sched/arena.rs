@@ -48,6 +48,7 @@ impl Default for List {
 }
 
 impl List {
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.frames == 0
     }
@@ -58,12 +59,14 @@ impl<F: Copy> Arena<F> {
         Self { nodes: Vec::with_capacity(ROOM), free: NIL }
     }
 
+    #[inline]
     pub(super) fn front(&self, list: &List) -> Option<&Node<F>> {
         self.nodes.get(list.head as usize)
     }
 
     /// # Panics
     /// With 2^32 - 1 frames waiting; memory ends long before.
+    #[inline]
     pub(super) fn push_back(&mut self, list: &mut List, queued: Queued<F>, arrival: u64) {
         let node = Node { queued, arrival, next: NIL, prev: list.tail };
         let at = self.free;
@@ -86,6 +89,7 @@ impl<F: Copy> Arena<F> {
         list.bytes += u64::from(queued.bytes);
     }
 
+    #[inline]
     pub(super) fn pop_front(&mut self, list: &mut List) -> Option<Queued<F>> {
         let at = list.head;
         let node = *self.nodes.get(at as usize)?;
@@ -116,6 +120,7 @@ impl<F: Copy> Arena<F> {
         Some(self.release(list, at))
     }
 
+    #[inline]
     fn release(&mut self, list: &mut List, at: u32) -> Queued<F> {
         let node = &mut self.nodes[at as usize];
         node.next = self.free;

@@ -9,6 +9,7 @@ use tidegate_contract::Discipline;
 ///
 /// # Errors
 /// The cap that it would exceed; of several, the source's own come first.
+#[inline]
 pub(super) fn has_room(
     config: &EgressConfig,
     source: &SourceConfig,

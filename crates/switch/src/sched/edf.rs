@@ -24,6 +24,7 @@ impl Edf {
     }
 
     /// The source whose head is due first.
+    #[inline]
     pub(super) fn first(&self) -> Option<SourceIndex> {
         self.heads.first()
     }

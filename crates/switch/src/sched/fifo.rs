@@ -19,6 +19,7 @@ impl Fifo {
     }
 
     /// The source whose head arrived first.
+    #[inline]
     pub(super) fn first(&self) -> Option<SourceIndex> {
         self.heads.first()
     }

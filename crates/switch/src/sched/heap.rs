@@ -36,25 +36,30 @@ impl SourceHeap {
         }
     }
 
+    #[inline]
     pub(super) fn first(&self) -> Option<SourceIndex> {
         self.entries.first().map(|&entry| source_of(entry))
     }
 
     /// The least key, if it is one of 64 bits.
+    #[inline]
     pub(super) fn first_key(&self) -> Option<u64> {
         let entry = self.entries.first()?;
         u64::try_from(entry >> SOURCE_BITS).ok()
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
+    #[inline]
     pub(super) fn contains(&self, source: SourceIndex) -> bool {
         self.place[usize::from(source)] != ABSENT
     }
 
     /// Puts `source` in with `key`, or gives it that key.
+    #[inline]
     pub(super) fn set(&mut self, source: SourceIndex, key: u128) {
         let entry = key << SOURCE_BITS | u128::from(source);
         let at = self.place[usize::from(source)];

@@ -145,6 +145,7 @@ impl Minima {
     }
 
     /// The eligible source that is due first.
+    #[inline]
     pub(super) fn first(&mut self, now: u64) -> Option<SourceIndex> {
         self.seen = self.seen.max(now);
         while let Some(source) = self.waiting.first()
@@ -158,6 +159,7 @@ impl Minima {
     }
 
     /// When the next source becomes eligible.
+    #[inline]
     pub(super) fn next_eligible(&self) -> Option<u64> {
         self.waiting.first_key()
     }

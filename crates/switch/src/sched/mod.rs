@@ -145,6 +145,7 @@ pub struct SourceConfig {
 
 impl SourceConfig {
     /// Whether anything is promised beyond a share of the rest.
+    #[inline]
     pub(crate) fn promised(&self) -> bool {
         self.deadline.is_some() || self.min.is_some()
     }

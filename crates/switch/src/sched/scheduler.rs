@@ -197,6 +197,7 @@ impl<F: Copy> Scheduler<F> {
     ///
     /// # Errors
     /// The cap that it would exceed; of several, the source's own come first.
+    #[inline]
     pub fn enqueue(&mut self, now: u64, id: impl Into<SourceId>, queued: Queued<F>) -> Result<(), Full> {
         let bytes = u64::from(queued.bytes);
         let index = self.indexes.get(id.into()).ok_or(Full::NoSource)?;
@@ -267,6 +268,7 @@ impl<F: Copy> Scheduler<F> {
 
     /// What to send next. Changes nothing: asked again at the same `now` with
     /// nothing done in between, it says the same.
+    #[inline]
     pub fn head(&mut self, now: u64) -> Head<F> {
         self.picked = None;
         let Some((index, tier)) = self.pick(now) else {
@@ -290,6 +292,7 @@ impl<F: Copy> Scheduler<F> {
     /// Takes out the frame that [`head`](Self::head) last said is ready, and
     /// charges it; without such an answer, or after a change, asks first. `None`
     /// if nothing is ready.
+    #[inline]
     pub fn take(&mut self, now: u64) -> Option<(SourceId, Tier, Queued<F>)> {
         self.take_by(now, |arena, list| Some((arena.pop_front(list)?, 1)))
     }
@@ -307,6 +310,7 @@ impl<F: Copy> Scheduler<F> {
     }
 
     /// Takes what `pop` takes from the list of a source, with how many frames of it are gone by that.
+    #[inline]
     fn take_by(
         &mut self,
         now: u64,
@@ -426,6 +430,7 @@ impl<F: Copy> Scheduler<F> {
     }
 
     /// So many bytes have left the list of a source.
+    #[inline]
     fn removed(&mut self, index: SourceIndex, bytes: u32) {
         self.picked = None;
         self.total.bytes -= u64::from(bytes);
@@ -465,6 +470,7 @@ impl<F: Copy> Scheduler<F> {
     }
 
     /// The head, or what is known of the source, may have changed.
+    #[inline]
     fn refresh(&mut self, index: SourceIndex) {
         let Some(source) = &self.sources[usize::from(index)] else {
             return;

@@ -65,6 +65,7 @@ impl Shares {
         self.heads.reserve(source);
     }
 
+    #[inline]
     pub(super) fn first(&self) -> Option<SourceIndex> {
         self.heads.first()
     }
@@ -82,11 +83,13 @@ impl Shares {
     }
 
     /// `source` has frames and stands at its tag.
+    #[inline]
     pub(super) fn set(&mut self, source: SourceIndex, share: &Share) {
         self.heads.set(source, share.start);
     }
 
     /// A frame of `bytes` was served in tier 3.
+    #[inline]
     pub(super) fn charge(&mut self, share: &mut Share, bytes: u32) {
         let weight = u64::from(share.weight);
         // Below 2^32 * 2^20 + 2^32.

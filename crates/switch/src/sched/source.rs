@@ -36,6 +36,7 @@ pub enum SourceId {
 }
 
 impl From<PortIndex> for SourceId {
+    #[inline]
     fn from(port: PortIndex) -> Self {
         Self::Port(port)
     }
@@ -60,6 +61,7 @@ pub(super) struct SourceIndexes {
 
 impl SourceIndexes {
     /// The index of a source, if it has one.
+    #[inline]
     pub(super) fn get(&self, id: SourceId) -> Option<SourceIndex> {
         let index = match id {
             SourceId::Port(port) => self.ports.get(usize::from(port)),

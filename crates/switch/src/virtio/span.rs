@@ -47,6 +47,12 @@ impl Single {
     pub const EMPTY: Self = Self { ptr: std::ptr::null_mut(), len: 0, head: 0 };
 }
 
+impl Default for Single {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
 // SAFETY: as for `Chain`.
 unsafe impl Send for Single {}
 

@@ -176,6 +176,13 @@ impl Worker {
     /// Delivers what may go now. Only what cannot go on is looked at for frames held too long:
     /// what a late worker or a raised limit left behind is on its way.
     fn serve(&mut self, port: &mut Port, budget: &mut i64) -> bool {
+        self.scratch.waiting = port.egress.scheduler.backlog_total().frames as usize;
+        let worked = self.deliver(port, budget);
+        port.link.rx.finish();
+        worked
+    }
+
+    fn deliver(&mut self, port: &mut Port, budget: &mut i64) -> bool {
         let mut worked = !port.egress.outstanding.is_empty() && self.complete(port);
         let mut realtime = 0;
         loop {

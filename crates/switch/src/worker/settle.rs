@@ -14,17 +14,44 @@ impl Worker {
     pub(super) fn settle(&mut self) -> bool {
         let mut fates = std::mem::take(&mut self.fates);
         let worked = !fates.is_empty();
-        for mut fate in fates.drain(..) {
-            if let Some(worker) = self.settle_here(&mut fate)
-                && let Some((peer, _)) = &mut self.peers[worker]
-            {
-                peer.settle(fate);
-                self.to_ring |= 1 << worker;
+        let mut rest = &mut fates[..];
+        while !rest.is_empty() {
+            let together = run(rest);
+            let (these, others) = rest.split_at_mut(together.max(1));
+            rest = others;
+            if together > 0 && self.settle_run(these) {
+                continue;
+            }
+            for fate in these {
+                if let Some(worker) = self.settle_here(fate)
+                    && let Some((peer, _)) = &mut self.peers[worker]
+                {
+                    peer.settle(*fate);
+                    self.to_ring |= 1 << worker;
+                }
             }
         }
         // The vector is kept, so that settling allocates nothing.
+        fates.clear();
         self.fates = fates;
         worked
+    }
+
+    /// Settles frames of one transmit ring, whose descriptors go back together; `false` where their source is not here.
+    fn settle_run(&mut self, fates: &[Fate]) -> bool {
+        let source = fates[0].frame.get().source;
+        let Some(port) = self.ports[source as usize].as_mut() else { return false };
+        for fate in fates {
+            let in_flight = &mut port.in_flight_to[fate.egress as usize];
+            *in_flight = in_flight.saturating_sub(1);
+            account(port, fate.frame.get(), fate);
+        }
+        port.relieving = NEVER;
+        self.touched.insert(source);
+        let began = self.watch.begin(source);
+        port.link.tx.give_back_all(fates.iter().map(|fate| fate.frame));
+        self.watch.end(source, began);
+        true
     }
 
     /// Settles a frame whose source is here, or tells which worker does. A source may have moved since: then the
@@ -83,6 +110,17 @@ impl Worker {
     }
 }
 
+/// How many of the first fates are of frames of one transmit ring.
+fn run(fates: &[Fate]) -> usize {
+    let ring = |fate: &Fate| match fate.frame.get() {
+        Frame { owner: Owner::Ring { queue, .. }, source, .. } => Some((*source, *queue)),
+        _ => None,
+    };
+    let Some(first) = fates.first().and_then(ring) else { return 0 };
+    fates.iter().take_while(|fate| ring(fate) == Some(first)).count()
+}
+
+#[inline]
 fn account(port: &Port, frame: &Frame, fate: &Fate) {
     let delay = fate.at.saturating_sub(frame.started);
     if let Some(reason) = fate.dropped {

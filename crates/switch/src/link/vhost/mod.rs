@@ -10,6 +10,7 @@
 //! - [`take`]: the sending half
 //! - [`post`]: the receiving half
 //! - [`copy`]: frames that lie in one buffer each
+//! - `fill`: receive buffers that are filled together
 //! - [`control`]: what a front end changes
 //! - [`ring`]: one virtqueue and its notifications
 //! - [`arrivals`]: when a ring's entries arrived
@@ -17,6 +18,7 @@
 pub mod arrivals;
 pub mod control;
 pub mod copy;
+mod fill;
 pub mod post;
 pub mod ring;
 pub mod take;
@@ -28,6 +30,7 @@ use super::{Pending, Receiver};
 use crate::port::Slots;
 use crate::virtio::{DirtyLog, GuestMemory};
 use arrivals::Arrivals;
+use fill::Fill;
 use std::sync::Arc;
 
 /// What a guest sends.
@@ -68,6 +71,8 @@ pub struct Rx {
     pub rings: Vec<Option<Ring>>,
     /// Receive queues that are started and enabled, for spreading flows.
     pub enabled: Vec<u16>,
+    /// Buffers of one of them, while frames are posted.
+    fill: Box<Fill>,
     /// As in [`Tx`].
     log: Option<DirtyLog>,
 }

@@ -3,13 +3,12 @@
 use super::super::receiver::{Form, finish_part, finished};
 use super::super::scratch::Part;
 use super::super::{Posted, Receiver, Scratch};
-use super::copy::{COMPLETE, write_parts};
 use super::{Ring, Rx};
 use crate::frame::offload::receiver_hdr;
 use crate::frame::{HEADER_MAX, Offload, Segmenter, VnetHdr};
 use crate::port::{Frame, body_spans, slice_spans};
 use crate::stats::DropReason;
-use crate::virtio::{Chain, DirtyLog, MAX_SPANS, Single, Span, SpanWriter};
+use crate::virtio::{Chain, DirtyLog, MAX_SPANS, Span, SpanWriter};
 
 /// Most [pieces] that one frame may fill: reading the descriptors of more takes longer than a loop may.
 const MAX_PIECES: usize = 2048;
@@ -23,27 +22,35 @@ fn pieces(chain: &Chain) -> usize {
 impl Rx {
     #[inline]
     pub(in crate::link) fn room(&mut self, frame: &Frame) -> Option<u16> {
-        ring_for(&mut self.rings, &self.enabled, frame)?.queue.available().ok()
+        self.finish();
+        let queue = queue_for(&self.enabled, frame)?;
+        ring(&mut self.rings, queue)?.queue.available().ok()
     }
 
     pub(in crate::link) fn post(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
         scratch.filled = 0;
         let receiver = self.receiver;
-        let Some(ring) = ring_for(&mut self.rings, &self.enabled, frame) else {
+        let Some(queue) = queue_for(&self.enabled, frame) else {
             return Posted::Dropped(DropReason::ReceiverDown);
         };
+        if self.fill.queue().is_some_and(|filled| filled != queue) {
+            self.finish();
+        }
+        let Some(ring) = ring(&mut self.rings, queue) else {
+            return Posted::Dropped(DropReason::ReceiverDown);
+        };
+        if frame.offload == Offload::None
+            && self.log.is_none()
+            && self.fill.post(ring, queue, receiver.header_len, frame, scratch.waiting)
+        {
+            scratch.filled = 1;
+            return Posted::Done;
+        }
+        self.fill.finish(ring);
         if ring.queue.pending() < 8
             && let Err(error) = ring.queue.available()
         {
             return Posted::Broken(error);
-        }
-        if frame.offload == Offload::None
-            && self.log.is_none()
-            && post_single(ring, receiver.header_len, frame)
-        {
-            scratch.filled = 1;
-            ring.dirty = true;
-            return Posted::Done;
         }
         let mut to = Buffers { ring, log: self.log.as_ref(), receiver };
         let done = match receiver.form(frame) {
@@ -63,6 +70,16 @@ impl Rx {
                 Posted::Done
             }
             Err(posted) => posted,
+        }
+    }
+
+    /// Buffers that were filled together are the guest's from now on.
+    #[inline]
+    pub(in crate::link) fn finish(&mut self) {
+        if let Some(queue) = self.fill.queue()
+            && let Some(ring) = ring(&mut self.rings, queue)
+        {
+            self.fill.finish(ring);
         }
     }
 
@@ -93,39 +110,19 @@ impl Rx {
     }
 }
 
-/// The enabled ring that frames of a flow go to.
+/// The enabled queue that frames of a flow go to.
 #[inline]
-fn ring_for<'a>(rings: &'a mut [Option<Ring>], enabled: &[u16], frame: &Frame) -> Option<&'a mut Ring> {
-    let queue = *enabled.get(frame.flow as usize % enabled.len().max(1))?;
-    rings.get_mut(usize::from(queue))?.as_mut()
+fn queue_for(enabled: &[u16], frame: &Frame) -> Option<u16> {
+    match enabled {
+        [] => None,
+        [only] => Some(*only),
+        enabled => Some(enabled[frame.flow as usize % enabled.len()]),
+    }
 }
 
-/// Writes a frame that asks for nothing, and whose rest lies in one piece, into one buffer, as most are; `false` where
-/// the next chain is another or too short: nothing was done then.
 #[inline]
-fn post_single(ring: &mut Ring, header_len: usize, frame: &Frame) -> bool {
-    let rest = match frame.payload() {
-        [] => Span::EMPTY,
-        [rest] => *rest,
-        _ => return false,
-    };
-    let mut buffer = [Single::EMPTY];
-    if ring.queue.pop_singles::<true>(&mut buffer) == 0 {
-        return false;
-    }
-    let needed = header_len as u32 + frame.len;
-    if buffer[0].len < needed {
-        ring.queue.put_back(&buffer);
-        return false;
-    }
-    // SAFETY: the buffer was popped from this ring, whose memory stays mapped while its port runs, and has room for
-    // all that is written: the head and the rest are the frame. The source's memory is mapped for as long as its frame
-    // is in our hands.
-    unsafe {
-        write_parts(buffer[0].ptr, header_len, &COMPLETE, frame.head(), rest);
-    }
-    ring.queue.complete(buffer[0].head, needed);
-    true
+fn ring(rings: &mut [Option<Ring>], queue: u16) -> Option<&mut Ring> {
+    rings.get_mut(usize::from(queue))?.as_mut()
 }
 
 /// Where a frame is written.

@@ -116,6 +116,19 @@ impl Tx {
         }
     }
 
+    /// Of frames of one ring.
+    #[inline]
+    pub(in crate::link) fn give_back_all(&mut self, frames: impl Iterator<Item = FrameRef> + Clone) {
+        let Some(tx) = frames.clone().next().and_then(|first| self.queue_of(first.get())) else { return };
+        let head = |frame: FrameRef| match frame.get().owner {
+            Owner::Ring { head, .. } => Some((head, 0)),
+            _ => None,
+        };
+        tx.ring.queue.complete_all(frames.clone().filter_map(head));
+        tx.ring.dirty = true;
+        frames.for_each(|frame| tx.slots.give(frame));
+    }
+
     #[inline]
     pub(in crate::link) fn is_crowded(&self, queue: usize) -> bool {
         // Slots bound what is in flight; what is done and held back in order comes on top.

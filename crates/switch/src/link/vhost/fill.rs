@@ -1,0 +1,92 @@
+//! Receive buffers that are taken a few at a time, filled with a frame each, and given back together.
+//!
+//! ```text
+//!  rx ring ─ pop_singles ─▶ next ▶ next ▶ next ... ─▶ finish: filled ones completed, the others put back
+//! ```
+//!
+//! Nothing else may look at the ring in between: [`Rx`](super::Rx) finishes first.
+
+use super::Ring;
+use super::copy::{COMPLETE, write_parts};
+use crate::port::Frame;
+use crate::virtio::{Single, Span};
+
+/// Buffers taken at a time.
+const MOST: usize = 16;
+
+/// Buffers of one ring.
+#[derive(Default)]
+pub(super) struct Fill {
+    /// Whose they are, by queue pair.
+    queue: u16,
+    taken: u8,
+    filled: u8,
+    /// Filled ones have the length that was written.
+    buffers: [Single; MOST],
+}
+
+impl Fill {
+    /// Writes a frame that asks for nothing, and whose rest lies in one piece, into one buffer that it fits into, of
+    /// `queue`. At most `ahead` buffers are taken for it and others to come. `false` where there is no such buffer: nothing
+    /// was done then.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        ring: &mut Ring,
+        queue: u16,
+        header_len: usize,
+        frame: &Frame,
+        ahead: usize,
+    ) -> bool {
+        let rest = match frame.payload() {
+            [] => Span::EMPTY,
+            [rest] => *rest,
+            _ => return false,
+        };
+        if self.filled == self.taken || self.queue != queue {
+            debug_assert!(self.taken == 0 || self.queue == queue, "finished before another ring is filled");
+            self.finish(ring);
+            self.queue = queue;
+            let ahead = ahead.clamp(1, MOST);
+            // An index that lies is found by who looks for a chain.
+            if usize::from(ring.queue.pending()) < ahead && ring.queue.available().is_err() {
+                return false;
+            }
+            self.taken = ring.queue.pop_singles::<true>(&mut self.buffers[..ahead]) as u8;
+        }
+        let Some(buffer) = self.buffers[..usize::from(self.taken)].get_mut(usize::from(self.filled)) else {
+            return false;
+        };
+        let needed = header_len as u32 + frame.len;
+        if buffer.len < needed {
+            return false;
+        }
+        // SAFETY: the buffer was popped from this ring, whose memory stays mapped while its port runs, and has room for
+        // all that is written: the head and the rest are the frame. The source's memory is mapped for as long as its
+        // frame is in our hands.
+        unsafe { write_parts(buffer.ptr, header_len, &COMPLETE, frame.head(), rest) };
+        buffer.len = needed;
+        self.filled += 1;
+        true
+    }
+
+    /// The queue whose buffers are held.
+    #[inline]
+    pub(super) fn queue(&self) -> Option<u16> {
+        (self.taken > 0).then_some(self.queue)
+    }
+
+    /// Gives all buffers back to their ring.
+    #[inline]
+    pub(super) fn finish(&mut self, ring: &mut Ring) {
+        let (filled, unused) = self.buffers[..usize::from(self.taken)].split_at(usize::from(self.filled));
+        if !unused.is_empty() {
+            ring.queue.put_back(unused);
+        }
+        if !filled.is_empty() {
+            ring.queue.complete_all(filled.iter().map(|buffer| (buffer.head, buffer.len)));
+            ring.dirty = true;
+        }
+        (self.taken, self.filled) = (0, 0);
+    }
+}
