@@ -112,10 +112,11 @@ fn addresses_behind_ports_are_learned_before_anything_is_counted() {
 /// By one thread, and with one for the receivers.
 #[test]
 fn a_port_sends_to_the_one_that_comes_a_stride_after_it() {
-    let scene = Scene::new(&["", "", "", ""]);
     let cpus = rustix::thread::sched_getaffinity(None).unwrap();
     let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| cpus.is_set(*cpu)).unwrap();
     for (options, to) in [("--stride 2".to_owned(), "c"), (format!("--stride 1 --sink-cpu {cpu}"), "b")] {
+        // A switch for each: a frame of one run may arrive after its report.
+        let scene = Scene::new(&["", "", "", ""]);
         let before = ["b", "c", "d"].map(|name| scene.delivered(name));
         let report = scene.run(&format!("stall --pairs 1 --rounds 1 --round 0.4 {options}")).unwrap();
         let round = &report["rounds"][0];
