@@ -235,14 +235,15 @@ impl Scene {
         set_time(self.now);
         let mut took = Duration::ZERO;
         for number in 0..self.workers.len() {
-            // One that has nothing to do would sleep: frames that went directly were the first one's work alone.
-            if number > 0 && self.on_their_way + self.not_back == 0 {
-                break;
-            }
+            let left = self.on_their_way + self.not_back;
             let before = Instant::now();
             self.workers[number].turn();
             took += before.elapsed();
             self.collect();
+            // The other one has nothing to do with frames that went directly, and would sleep.
+            if self.on_their_way + self.not_back < left {
+                break;
+            }
         }
         took
     }
