@@ -23,6 +23,7 @@
 //! - [`payload`]: guest memory as a scatter list that is never a slice
 //! - [`checksum`]: the Internet checksum
 //! - [`finish`]: the checksum a receiver will not compute
+//! - [`mod@flow`]: which frames keep their order
 //! - [`segment`]: super-frames cut to frames, or to smaller super-frames
 //! - [`dscp`]: priority marks
 //! - [`policy`]: whether a vNIC may send a frame: anti-spoofing, and who speaks for the link, a router, a DHCP server
@@ -30,6 +31,7 @@
 pub mod checksum;
 pub mod dscp;
 pub mod finish;
+pub mod flow;
 pub mod headers;
 pub mod offload;
 pub mod parse;
@@ -44,6 +46,7 @@ pub(crate) mod testing;
 
 pub use dscp::{clear_realtime_marks, set_dscp};
 pub use finish::finish_checksum;
+pub use flow::flow;
 pub use headers::{FRAME_MAX, HEADER_MAX, Headers, L3, L4};
 pub use offload::{Malformed, Offload, receiver_hdr, segments, wire_bytes};
 pub use parse::{ParseError, parse};

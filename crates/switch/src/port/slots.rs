@@ -96,13 +96,11 @@ pub struct Frame {
     pub waited_for_tokens: u64,
     /// Ts + Td, or [`NEVER`].
     pub deadline: u64,
-    /// Flow hash: spreads flows over the receiver's queues.
-    pub flow: u32,
     /// Offload request, as checked.
     pub offload: Offload,
     /// The virtio header the sender gave.
     pub vnet: VnetHdr,
-    /// The parsed headers.
+    /// The parsed headers; of a frame without a tag that asks for nothing, the addresses alone are sure.
     pub headers: Headers,
     /// Bytes of `bytes` in use.
     pub head_len: u16,
@@ -126,6 +124,11 @@ impl Frame {
     #[inline]
     pub fn payload(&self) -> &[Span] {
         &self.spans[..self.span_count as usize]
+    }
+
+    /// Spreads flows over the receiver's queues, where it has several.
+    pub fn flow(&self) -> u32 {
+        crate::frame::flow(self.head(), self.len as usize)
     }
 
     /// Gives up one share of it; `true` where that was the last. The owner's worker only.
@@ -199,7 +202,6 @@ impl Slots {
                 started: 0,
                 waited_for_tokens: 0,
                 deadline: NEVER,
-                flow: 0,
                 offload: Offload::None,
                 vnet: VnetHdr::default(),
                 headers: Headers::NONE,

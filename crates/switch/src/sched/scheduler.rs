@@ -230,6 +230,7 @@ impl<F: Copy> Scheduler<F> {
 
     /// Bytes that a frame may have to go at `now` without waiting for the egress rate, rounded down.
     /// What goes so, past the queue, is [charged](Self::charge).
+    #[inline]
     pub fn tokens(&self, now: u64) -> i64 {
         self.bucket.as_ref().map_or(i64::MAX, |bucket| bucket.available(now))
     }
@@ -379,6 +380,7 @@ impl<F: Copy> Scheduler<F> {
     }
 
     /// Whether a source was set, and not removed since.
+    #[inline]
     pub fn knows(&self, id: impl Into<SourceId>) -> bool {
         self.indexes.get(id.into()).is_some()
     }
@@ -394,11 +396,13 @@ impl<F: Copy> Scheduler<F> {
     }
 
     /// What waits of all sources.
+    #[inline]
     pub fn backlog_total(&self) -> Backlog {
         self.total
     }
 
     /// Whose turn it is, the egress rate aside.
+    #[inline]
     fn pick(&mut self, now: u64) -> Option<(SourceIndex, Tier)> {
         if self.config.discipline == Discipline::Fifo {
             return self.fifo.first().map(|index| (index, Tier::Fifo));
@@ -413,6 +417,7 @@ impl<F: Copy> Scheduler<F> {
     }
 
     /// The head of a source that a tier holds, and that therefore has one.
+    #[inline]
     fn front(&self, index: SourceIndex) -> (SourceId, Queued<F>) {
         let source = self.sources[usize::from(index)].as_ref();
         let head = source.and_then(|source| Some((source.id, self.arena.front(&source.list)?.queued)));

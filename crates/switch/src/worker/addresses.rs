@@ -1,9 +1,7 @@
 //! Which link-local addresses own ports use.
 //!
 //! ```text
-//!  frame ─▶ policy ─┬▶ Pass
-//!                   ├▶ Drop
-//!                   └▶ Claim ─▶ room? another's by contract or MAC? claimed? ─▶ held from now on
+//!  frame ─▶ decide ─▶ Refused::Claim ─▶ room? another's by contract or MAC? claimed? ─▶ held from now on
 //! ```
 //!
 //! Every change of what a port holds happens here, on the worker that owns it. It is written down in the
@@ -12,34 +10,16 @@
 use super::Worker;
 use crate::claims::Named;
 use crate::fdb::PortIndex;
+use crate::frame::Held;
 use crate::frame::policy::link_local::mac_of;
-use crate::frame::policy::{Reason, Verdict};
-use crate::frame::{Headers, Held};
 use crate::port::Port;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 impl Worker {
-    /// Whether a port may send the frame that begins with `head`. Link-local addresses that it uses for the
-    /// first time it holds from now on.
-    ///
-    /// # Errors
-    /// Why it may not.
-    #[inline]
-    pub(super) fn admit(&self, port: &mut Port, head: &[u8], headers: &Headers) -> Result<(), Reason> {
-        loop {
-            // Ends: a claim adds to what is held.
-            match port.contract.policy.check(head, headers, &port.held) {
-                Verdict::Pass => return Ok(()),
-                Verdict::Drop(reason) => return Err(reason),
-                Verdict::Claim(ip) if self.claim(port, ip) => {}
-                Verdict::Claim(_) => return Err(Reason::LinkLocal),
-            }
-        }
-    }
-
+    /// A port uses a link-local address for the first time: from now on it holds it. `false` where it may not.
     #[inline(never)]
-    fn claim(&self, port: &mut Port, ip: Ipv6Addr) -> bool {
+    pub(super) fn claim(&self, port: &mut Port, ip: Ipv6Addr) -> bool {
         let claimed = !port.held.is_full()
             && !self.is_anothers(port, ip)
             && self.claims.claim(port.segment, ip, port.index)

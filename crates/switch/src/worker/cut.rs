@@ -47,7 +47,6 @@ impl Worker {
         piece.len = header + part.payload_len as u32;
         piece.wire_bytes = wire;
         piece.wire_frames = part.segments;
-        piece.flow = whole.flow;
         piece.offload = offload;
         piece.vnet = part.vnet;
         piece.headers = part.headers;

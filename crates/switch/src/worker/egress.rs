@@ -1,6 +1,7 @@
 //! From an egress's scheduler to its receiver.
 
 use super::crossing::Fate;
+use super::send::lost;
 use super::{Worker, budget, clock};
 use crate::capture::Direction;
 use crate::fdb::PortIndex;
@@ -14,44 +15,57 @@ use crate::stats::DropReason;
 const REALTIME: usize = 64;
 
 impl Worker {
-    /// Queues a frame at an own egress.
-    pub(super) fn enqueue(&mut self, egress: PortIndex, reference: FrameRef) {
-        if self.arrival.is_some() && self.set_aside(egress, reference) {
-            return;
+    /// Queues frames of one source at an own egress.
+    pub(super) fn enqueue(&mut self, egress: PortIndex, frames: &[FrameRef]) {
+        if self.arrival.is_some() {
+            return frames.iter().for_each(|frame| {
+                if !self.set_aside(egress, *frame) {
+                    self.enqueue_all(egress, &[*frame]);
+                }
+            });
         }
+        self.enqueue_all(egress, frames);
+    }
+
+    fn enqueue_all(&mut self, egress: PortIndex, frames: &[FrameRef]) {
         let now = self.now;
-        let frame = reference.get();
-        let source = frame.source;
+        let Some(source) = frames.first().map(|first| first.get().source) else { return };
         let (Some(port), Some(info)) = (&mut self.ports[egress as usize], &self.infos[source as usize])
         else {
-            return self.drop_frame(reference, egress, DropReason::ReceiverDown);
+            return frames.iter().for_each(|frame| self.drop_frame(*frame, egress, DropReason::ReceiverDown));
         };
-        if let Some(vid) = frame.headers.vid()
-            && !port.contract.policy.may_receive_tagged(vid)
-        {
-            return self.drop_frame(reference, egress, DropReason::Vlan);
-        }
-        if frame.segment != port.segment {
-            // The port moved, or is another by now, since the frame was sent here.
-            return self.drop_frame(reference, egress, DropReason::NoReceiver);
-        }
         let queue = &mut port.egress;
-        if !queue.scheduler.knows(source) {
-            let config = info.source_config(egress, &port.contract.egress);
-            queue.scheduler.set_source(now, source, config);
-        }
-        let queued =
-            Queued { frame: reference, bytes: frame.wire_bytes, deadline: frame.deadline, enqueued: now };
-        match queue.scheduler.enqueue(now, source, queued) {
-            Ok(()) => {
-                if !std::mem::replace(&mut queue.active, true) {
-                    self.active.push(egress);
+        let mut known = queue.scheduler.knows(source);
+        for &reference in frames {
+            let frame = reference.get();
+            let may_receive = |vid| port.contract.policy.may_receive_tagged(vid);
+            let reason = if frame.headers.vid().is_some_and(|vid| !may_receive(vid)) {
+                DropReason::Vlan
+            } else if frame.segment != port.segment {
+                // The port moved, or is another by now, since the frame was sent here.
+                DropReason::NoReceiver
+            } else {
+                if !std::mem::replace(&mut known, true) {
+                    let config = info.source_config(egress, &port.contract.egress);
+                    queue.scheduler.set_source(now, source, config);
                 }
-            }
-            Err(_) => {
-                let reason = full(queue, now);
-                self.drop_frame(reference, egress, reason);
-            }
+                let queued = Queued {
+                    frame: reference,
+                    bytes: frame.wire_bytes,
+                    deadline: frame.deadline,
+                    enqueued: now,
+                };
+                match queue.scheduler.enqueue(now, source, queued) {
+                    Ok(()) => {
+                        if !std::mem::replace(&mut queue.active, true) {
+                            self.active.push(egress);
+                        }
+                        continue;
+                    }
+                    Err(_) => full(queue, now),
+                }
+            };
+            self.fates.push(lost(reference, egress, reason, now));
         }
     }
 
@@ -397,7 +411,7 @@ mod tests {
         let mut slots = Slots::new(2, 0, 0);
         let frame = slots.take().unwrap();
         frame.get_mut().wire_bytes = 1000;
-        worker.enqueue(1, frame);
+        worker.enqueue(1, &[frame]);
         let now = worker.now;
         let port = worker.ports[1].as_mut().unwrap();
         assert_eq!(full(&mut port.egress, now), DropReason::WorkerBehind, "it could leave");
@@ -430,7 +444,7 @@ mod tests {
                     if worker.ports[egress].as_ref().unwrap().egress.active {
                         slots.give(frame);
                     } else {
-                        worker.enqueue(egress as u16, frame);
+                        worker.enqueue(egress as u16, &[frame]);
                     }
                 }
             }
@@ -456,7 +470,7 @@ mod tests {
         for (segment, dropped) in [(0, None), (5, Some(DropReason::NoReceiver))] {
             let frame = slots.take().unwrap();
             frame.get_mut().segment = SegmentIndex(segment);
-            worker.enqueue(1, frame);
+            worker.enqueue(1, &[frame]);
             assert_eq!(worker.fates.last().and_then(|fate| fate.dropped), dropped);
         }
         worker.clear_egress(1);
@@ -479,7 +493,7 @@ mod tests {
         for _ in 0..2 {
             let frame = slots.take().unwrap();
             (frame.get_mut().wire_bytes, frame.get_mut().deadline) = (1000, begin + NEVER / 4);
-            worker.enqueue(1, frame);
+            worker.enqueue(1, &[frame]);
         }
         for (seconds, gone) in [(0, 1), (31, 1), (62, 2)] {
             worker.now = begin + seconds * 1_000_000_000;

@@ -90,7 +90,6 @@ impl FloodPool {
         copy.started = frame.started;
         copy.waited_for_tokens = 0;
         copy.deadline = crate::port::NEVER;
-        copy.flow = frame.flow;
         copy.offload = frame.offload;
         copy.vnet = frame.vnet;
         copy.headers = frame.headers;
@@ -193,7 +192,7 @@ impl Worker {
         for i in 0..self.members.get(segment).map_or(0, Vec::len) {
             let member = self.members[segment][i];
             if self.floods_to(from, member, audience) {
-                self.route(member, copy);
+                self.route(member, &[copy]);
             }
         }
     }

@@ -1,10 +1,10 @@
 //! From links to egresses, under the senders' contracts: which port's frames, and how many of them.
 //!
 //! ```text
-//!  link ─ poll ─▶ direct: plain frames that meet no contention, by the batch
-//!            └──▶ take ─▶ inspect ─▶ send (cut, flood) ─▶ egress, here or at a peer
-//!                   ▲         └─▶ dropped, counted  │
-//!                   └────── put back: not yet ──────┘
+//!  link ─ poll ─┬▶ by the batch: decide ─▶ directly, or to their egress, here or at a peer
+//!               └▶ the next one alone: take ─▶ inspect ─▶ send (cut, flood) ─▶ egress
+//!                   ▲                            └─▶ dropped, counted  │
+//!                   └────────────── put back: not yet ────────────────┘
 //! ```
 
 use super::send::Sent;
@@ -107,17 +107,25 @@ impl Worker {
                 return Turn::default();
             }
         }
-        let direct = self.direct(port, queue, budget);
-        if direct.waits {
-            return Turn { worked: true, throttled: false };
-        }
-        let mut worked = direct.frames > 0;
+        let mut worked = false;
         let realtime = port.contract.deadline.is_some();
-        for _ in direct.frames..self.turns.batch(port.index) {
+        let mut left = self.turns.batch(port.index);
+        let mut by_batch = true;
+        while left > 0 {
+            if by_batch {
+                let batch = self.send_batch(port, queue, left, budget);
+                if batch.waits {
+                    return Turn { worked: true, throttled: false };
+                }
+                worked |= batch.frames > 0;
+                left -= batch.frames;
+                by_batch = batch.again;
+            }
             let is_over = if realtime { *drops <= 0 } else { *budget <= 0 };
-            if is_over {
+            if left == 0 || is_over {
                 break;
             }
+            left -= 1;
             let before = *budget;
             let pending = match self.next(port, queue, budget) {
                 Next::Frame(pending) => pending,

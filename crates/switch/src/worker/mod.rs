@@ -13,9 +13,9 @@
 //! - `turns`: whose turn it is, by what each port takes of the worker's time
 //! - `bill`: what a delivery took, and whom it is charged to
 //! - `ingress`: from links to egresses, under the senders' contracts
-//!   - `inspect`: whether a frame may be sent
-//!   - `direct`: plain frames that meet no contention, from ring to ring
-//!   - `send`: the others, to their egress
+//!   - `decide`: whether a frame may be sent, and where it goes
+//!   - `direct`: frames of one buffer, by the batch: from ring to ring, or to their egress
+//!   - `inspect`, `send`: the others, one by one, to their egress
 //!   - `cut`: real-time super-frames, in pieces
 //! - [`egress`]: from the scheduler to the receiver
 //!   - `outstanding`: what links complete later
@@ -43,6 +43,7 @@ mod budget;
 pub mod change;
 pub mod crossing;
 mod cut;
+mod decide;
 mod direct;
 pub mod egress;
 #[cfg(test)]
@@ -365,7 +366,7 @@ impl Worker {
         match crossing {
             Crossing::Frame { egress, frame } => {
                 self.ask_to_lend(egress, frame.get());
-                self.enqueue(egress, frame);
+                self.enqueue(egress, &[frame]);
             }
             Crossing::Relieve { egress, .. } if self.ports[egress as usize].is_none() => {
                 self.pass_on(egress, crossing);

@@ -10,9 +10,8 @@
 use super::Worker;
 use super::crossing::{Crossing, Fate};
 use super::cut::Piece;
-use super::flood::Audience;
+use super::decide::{self, To};
 use crate::fdb::PortIndex;
-use crate::frame::headers::is_of_link;
 use crate::link::Pending;
 use crate::port::{Frame, FrameRef, NEVER, Port};
 use crate::stats::DropReason;
@@ -20,14 +19,6 @@ use crate::stats::DropReason;
 /// Longest that a port waits for a worker that is behind, ns: as long as a frame may be held by a
 /// receiver. After that it drops what that worker has no room for, and goes on.
 const BEHIND: u64 = 10_000_000;
-
-/// Where a frame goes.
-enum To {
-    /// To this port.
-    Port(PortIndex),
-    /// To these members of the segment.
-    Flood(Audience),
-}
 
 /// What came of one attempt to send.
 pub(super) enum Sent {
@@ -44,15 +35,7 @@ impl Worker {
     /// Where a frame goes, by what is known now; `None` back to its sender. Looked up when it is sent:
     /// while it waited for tokens its receiver's place may have become another's.
     fn destination(&self, port: &Port, frame: &Frame) -> Option<To> {
-        let dst = frame.headers.dst;
-        if dst.is_group() {
-            return Some(To::Flood(if is_of_link(dst) { Audience::Control } else { Audience::All }));
-        }
-        match self.fdb.lookup(frame.segment, dst) {
-            Some(to) if to == port.index => None,
-            Some(to) => Some(To::Port(to)),
-            None => Some(To::Flood(Audience::Learning)),
-        }
+        decide::destination(&self.fdb, frame.segment, port.index, frame.headers.dst)
     }
 
     /// Sends a frame, or puts it back where it waits for tokens.
@@ -138,10 +121,9 @@ impl Worker {
                 if let Some(deadline) = info.and_then(|info| info.deadline_to(egress)) {
                     frame.deadline = started + deadline;
                 }
-                port.talk.note(egress, frame.wire_bytes.into(), 1);
-                port.in_flight_to[egress as usize] += 1;
                 frame.egress = egress;
-                self.route(egress, reference);
+                let bytes = frame.wire_bytes.into();
+                self.hand_on(port, &[reference], egress, bytes);
             }
             Some(To::Flood(audience)) => {
                 self.flood_frame(port, frame, audience);
@@ -154,34 +136,41 @@ impl Worker {
         }
     }
 
+    /// Frames of `bytes` together, which started, leave their sender for an egress.
+    #[inline]
+    pub(super) fn hand_on(&mut self, port: &mut Port, frames: &[FrameRef], egress: PortIndex, bytes: u64) {
+        port.talk.note(egress, bytes, frames.len() as u64);
+        port.in_flight_to[egress as usize] += frames.len() as u32;
+        self.route(egress, frames);
+    }
+
     /// To the worker that owns the egress.
-    pub(super) fn route(&mut self, egress: PortIndex, frame: FrameRef) {
+    pub(super) fn route(&mut self, egress: PortIndex, frames: &[FrameRef]) {
         let Some(info) = &self.infos[egress as usize] else {
-            self.drop_frame(frame, egress, DropReason::ReceiverDown);
-            return;
+            return frames.iter().for_each(|frame| self.drop_frame(*frame, egress, DropReason::ReceiverDown));
         };
-        let worker = info.worker as usize;
-        if worker == self.id as usize {
-            self.enqueue(egress, frame);
-            return;
+        let worker = usize::from(info.worker);
+        if worker == usize::from(self.id) {
+            return self.enqueue(egress, frames);
         }
-        // What this port sends directly would overtake it.
+        // What this port sends directly would overtake them.
         self.lending.close(egress);
-        let sent = match &mut self.peers[worker] {
-            Some((peer, _)) => peer.send(Crossing::Frame { egress, frame }),
-            None => false,
-        };
-        if sent {
-            self.to_ring |= 1 << worker;
-        } else {
-            self.drop_frame(frame, egress, DropReason::WorkerBehind);
+        for &frame in frames {
+            let sent = match &mut self.peers[worker] {
+                Some((peer, _)) => peer.send(Crossing::Frame { egress, frame }),
+                None => false,
+            };
+            if sent {
+                self.to_ring |= 1 << worker;
+            } else {
+                self.drop_frame(frame, egress, DropReason::WorkerBehind);
+            }
         }
     }
 
     /// Drops a frame that did not reach an egress.
     pub(super) fn drop_frame(&mut self, frame: FrameRef, egress: PortIndex, reason: DropReason) {
-        let (at, queued) = (self.now, self.now);
-        self.fates.push(Fate { frame, egress, at, dropped: Some(reason), queued, buffers: 0, behind: None });
+        self.fates.push(lost(frame, egress, reason, self.now));
     }
 }
 
@@ -190,4 +179,9 @@ pub(super) fn count_sent(port: &Port, frame: &Frame) {
     port.stats.tx.frames.add(1);
     port.stats.tx.wire_frames.add(u64::from(frame.wire_frames));
     port.stats.tx.wire_bytes.add(u64::from(frame.wire_bytes));
+}
+
+/// The fate of a frame that did not reach an egress.
+pub(super) fn lost(frame: FrameRef, egress: PortIndex, reason: DropReason, now: u64) -> Fate {
+    Fate { frame, egress, at: now, dropped: Some(reason), queued: now, buffers: 0, behind: None }
 }

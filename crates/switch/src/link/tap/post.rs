@@ -18,7 +18,10 @@ const MAX_PARTS: usize = MAX_SPANS + 3;
 
 impl Rx {
     pub(in crate::link) fn post(&self, frame: &Frame) -> Posted {
-        let file = &self.files[frame.flow as usize % self.files.len()];
+        let file = match &self.files[..] {
+            [only] => only,
+            files => &files[frame.flow() as usize % files.len()],
+        };
         let written = match RECEIVER.form(frame) {
             Form::AsIs => {
                 let vnet = receiver_hdr(&frame.vnet, &frame.headers, frame.offload);

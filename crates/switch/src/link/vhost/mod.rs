@@ -58,7 +58,7 @@ pub struct TxQueue {
     pub arrivals: Arrivals,
     /// The frame that waits for tokens, and how far it was cut.
     pub pending: Option<Pending>,
-    /// How many frames are tried on the direct way.
+    /// How many frames are tried by the batch.
     pub direct: u8,
 }
 

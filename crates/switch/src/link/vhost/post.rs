@@ -116,7 +116,7 @@ fn queue_for(enabled: &[u16], frame: &Frame) -> Option<u16> {
     match enabled {
         [] => None,
         [only] => Some(*only),
-        enabled => Some(enabled[frame.flow as usize % enabled.len()]),
+        enabled => Some(enabled[frame.flow() as usize % enabled.len()]),
     }
 }
 

@@ -1,10 +1,12 @@
 //! A worker's memory for the frames of one batch, and for the receiving queues that they go to.
 
 use crate::fdb::PortIndex;
-use crate::frame::VnetHdr;
+use crate::frame::{Headers, Offload, VnetHdr};
 use crate::link::Receiver;
 use crate::link::vhost::copy::{COMPLETE, HEAD};
+use crate::port::FrameRef;
 use crate::virtio::Single;
+use crate::worker::decide::Decision;
 use crate::worker::lending::Lent;
 use crate::worker::turns::BATCH;
 
@@ -18,14 +20,24 @@ const GROUPS: usize = 8;
 /// One frame of a batch, decided on.
 #[derive(Clone, Copy)]
 pub(super) struct Sent {
-    /// Its receiving queue, and which of the batch's frames there it is.
+    pub(super) egress: PortIndex,
+    /// Of one that goes directly: its receiving queue, and which of the batch's frames there it is.
     pub(super) group: u8,
     pub(super) rank: u8,
+    /// It is not plain: of one that is queued, what was [seen](Batch::seen) of it is kept.
+    pub(super) seen: bool,
     pub(super) len: u32,
-    /// Ts, ns.
+    /// Ts, ns, of one that goes directly.
     pub(super) started: u64,
-    /// The virtio header to deliver.
+    /// The virtio header to deliver directly.
     pub(super) vnet: [u8; VnetHdr::LEN],
+}
+
+/// What was decided on a frame that is not plain, and what it asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) decision: Decision,
+    pub(super) vnet: VnetHdr,
 }
 
 /// What a batch has for one receiving queue.
@@ -54,10 +66,17 @@ pub(in crate::worker) struct Batch {
     pub(super) rx: [Single; BATCH],
     pub(super) heads: [Head; BATCH],
     pub(super) frames: [Sent; BATCH],
+    pub(super) seen: [Seen; BATCH],
+    /// How many of its first frames may go directly.
+    pub(super) direct: usize,
+    /// Those that are queued together.
+    pub(super) queued: Vec<FrameRef>,
     pub(super) groups: [Group; GROUPS],
     pub(super) group_count: usize,
     /// Receiving halves that were lent, and are this batch's until it is over.
     pub(super) halves: Vec<(PortIndex, Box<Lent>)>,
+    /// The first frame that is left is for a port of another worker, or for one that is lent.
+    pub(super) crosses: bool,
     /// The first frame that was not decided on waits for frames before it, which are at another worker.
     pub(super) waits: bool,
     /// As [`Port::lull`](crate::port::Port::lull), where that begins.
@@ -73,6 +92,29 @@ pub(in crate::worker) struct Batch {
 pub(super) struct Head(pub(super) [u8; HEAD]);
 
 impl Batch {
+    /// Bytes of the first `count` frames, all of which go directly.
+    pub(super) fn bytes(&self, count: usize) -> u64 {
+        let groups = &self.groups[..self.group_count];
+        if groups.iter().map(|group| usize::from(group.frames)).sum::<usize>() == count {
+            return groups.iter().map(|group| group.bytes).sum();
+        }
+        self.frames[..count].iter().map(|frame| u64::from(frame.len)).sum()
+    }
+
+    /// Where the frames that are queued end, from `first` on, which does not go directly, of `decided` ones. Looked at alone
+    /// is a frame that could go directly but for room or tokens, and that is for a lent half, or of which nothing was kept.
+    pub(super) fn queued_end(&mut self, first: usize, decided: usize) -> usize {
+        for i in first..self.direct {
+            let frame = &self.frames[i];
+            let is_lent = self.groups[usize::from(frame.group)].half != HOME;
+            if is_lent || frame.seen {
+                self.crosses = is_lent;
+                return i;
+            }
+        }
+        decided
+    }
+
     /// Which of its halves a port's is.
     pub(super) fn half_of(&self, port: PortIndex) -> Option<u8> {
         self.halves.iter().position(|(of, _)| *of == port).map(|place| place as u8)
@@ -94,18 +136,46 @@ impl Default for Batch {
             first: 0,
             buffers: 0,
         };
+        let sent = Sent { egress: 0, group: 0, rank: 0, seen: false, len: 0, started: 0, vnet: COMPLETE };
+        let decision =
+            Decision { headers: Headers::NONE, offload: Offload::None, wire_frames: 0, wire_bytes: 0 };
+        let seen = Seen { decision, vnet: VnetHdr::default() };
         Self {
             tx: [Single::EMPTY; BATCH],
             rx: [Single::EMPTY; BATCH],
             heads: [Head([0; HEAD]); BATCH],
-            frames: [Sent { group: 0, rank: 0, len: 0, started: 0, vnet: COMPLETE }; BATCH],
+            frames: [sent; BATCH],
+            seen: [seen; BATCH],
+            direct: 0,
+            queued: Vec::with_capacity(BATCH),
             groups: [group; GROUPS],
             group_count: 0,
             halves: Vec::with_capacity(GROUPS),
+            crosses: false,
             waits: false,
             lull: (0, 0),
             together: true,
             arrival: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four frames are decided on: of three that could go directly, two have no room.
+    fn queued_end(of_second: Sent, half_of_second: u8) -> usize {
+        let mut batch = Batch { direct: 3, group_count: 2, ..Batch::default() };
+        (batch.frames[1], batch.groups[1].half) = (of_second, half_of_second);
+        batch.queued_end(1, 4)
+    }
+
+    #[test]
+    fn what_could_go_directly_is_queued_if_it_is_plain_and_for_a_port_that_lends_nothing() {
+        let plain = Sent { group: 1, ..Batch::default().frames[0] };
+        assert_eq!(queued_end(plain, HOME), 4);
+        assert_eq!(queued_end(plain, 0), 1, "for a lent half");
+        assert_eq!(queued_end(Sent { seen: true, ..plain }, HOME), 1, "what was decided is not kept");
     }
 }

@@ -1,46 +1,61 @@
-//! The direct way: plain frames that meet no contention go from ring to ring, a batch at a time and
-//! without a queue. The checks and the accounts are those of the queued way.
+//! Frames that lie in one buffer each, a batch at a time: decided on once, then sent one of two ways.
 //!
 //! ```text
-//!  tx ring ─▶ one buffer each ─▶ heads copied ─▶ parse, policy, FDB ─▶ room? ─▶ tokens? ─▶ rx rings
-//!     ▲                              │                                   │         │
-//!     └── put back, to be queued ────┴── anything unusual ───────────────┴─ no ────┘
+//!                                             ┌ room and tokens, nothing waits ─▶ directly: rx rings
+//!  tx ring ─▶ heads copied ─▶ decide, FDB ────┤
+//!     ▲                           │           └ else, and all behind ─▶ queue: slot ─▶ egress
+//!     └── put back: looked at alone, or waits ◀── no slot, no tokens, another worker's ──┘
 //! ```
 //!
-//! A frame is plain if it is one buffer with the headers of IP over Ethernet and asks for no more
-//! than the receiver takes as it is. It meets no contention if nothing waits at its egress, the
-//! egress has tokens, and the receiver a buffer that it fits into. Frames to another worker, to
-//! a tap or to a guest that migrates take the queued way, as do those of ports that are watched.
+//! What is taken so is to one receiver, has the headers of TCP or UDP over IP, and asks for no more than a checksum. The
+//! first frames of a batch that meet no contention go **directly**, from ring to ring: nothing waits at their egress, it
+//! has tokens, the receiver a buffer that they fit into, and takes them as they are. All others to ports of this worker
+//! are **queued** with what was decided on them: no byte that it was decided by is read again.
+//!
+//! Frames to another worker's port go directly where [its receiving half is lent](super::lending); otherwise they wait for
+//! that in the sender's ring, or cross alone. Frames to a tap or to a guest that migrates are queued, as are those to
+//! ports that are watched. Of ports that are watched themselves, or captured, frames are looked at alone.
 //!
 //! - `batch`: the memory of one
-//! - `decide`: by its copied head, whether a frame goes this way, and where to
+//! - `classify`: by the copied heads, how many are decided on, and which may go directly
 //! - `room`: receiving queues and their buffers
 //! - `carry`: into the buffers, and the accounts
+//! - `queue`: the others, to their egress
 
 mod batch;
 mod carry;
-mod decide;
+mod classify;
+mod queue;
 mod room;
 
 pub(super) use batch::Batch;
+use batch::Sent;
 
 use super::Worker;
 use super::budget::DIRECT;
 use super::turns::BATCH;
 use crate::port::Port;
 
-/// What went the direct way.
-pub(super) struct Direct {
-    /// How many frames.
+/// What came of a batch.
+pub(super) struct Outcome {
+    /// How many frames were sent, directly or to their egress.
     pub(super) frames: usize,
     /// The next one waits, where it is, for those before it that are at another worker.
     pub(super) waits: bool,
+    /// Another batch can be tried in this turn, behind the next one.
+    pub(super) again: bool,
 }
 
 impl Worker {
-    /// Sends what can go the direct way of one transmit queue, while `budget` lasts.
-    pub(super) fn direct(&mut self, port: &mut Port, pair: usize, budget: &mut i64) -> Direct {
-        const NONE: Direct = Direct { frames: 0, waits: false };
+    /// Sends what can go by the batch of one transmit queue, at most `most` frames, while `budget` lasts.
+    pub(super) fn send_batch(
+        &mut self,
+        port: &mut Port,
+        pair: usize,
+        most: usize,
+        budget: &mut i64,
+    ) -> Outcome {
+        const NONE: Outcome = Outcome { frames: 0, waits: false, again: true };
         let Some(info) = &self.infos[port.index as usize] else { return NONE };
         let Some(rings) = port.link.tx.rings() else { return NONE };
         let header_len = rings.header_len();
@@ -51,74 +66,84 @@ impl Worker {
         let learns = info.learns;
         let arrival = tx.arrivals.of(tx.ring.queue.next_avail());
         let Some(mut batch) = self.batch.take() else { return NONE };
-        // Where contention lasts, only one frame is looked at in vain.
-        let most = usize::from(tx.direct).clamp(1, self.turns.batch(port.index));
+        let most = usize::from(tx.direct).clamp(1, most);
         let popped = tx.ring.queue.pop_singles::<false>(&mut batch.tx[..most]);
-        let mut count = self.classify(port, &mut batch, popped, header_len, *budget, learns);
+        let decided = self.classify(port, &mut batch, popped, header_len, *budget, learns);
         port.lull = batch.lull;
-        if count > 0 {
-            let wanted = count;
-            let room = self.find_room(&mut batch, wanted);
-            count = conform(port, &mut batch, room, arrival, self.now);
-            // What waits for tokens waits for nothing else.
-            batch.waits &= room == wanted && count == room;
-            batch.waits |= room < wanted && count == room && self.waits_for_room(port, &batch, room);
-            batch.arrival = arrival;
+        batch.arrival = arrival;
+        let direct = self.find_direct(port, &mut batch);
+        if direct > 0 {
+            let bytes = self.carry(port, pair, &mut batch, direct, header_len);
+            *budget -= bytes as i64 + direct as i64 * DIRECT;
         }
+        let mut sent = direct;
+        let end = if batch.waits { direct } else { batch.queued_end(direct, decided) };
+        if direct < end {
+            sent = self.queue(port, pair, &mut batch, direct..end, header_len, budget);
+        }
+        let mut again = !batch.crosses;
         if let Some(tx) = port.link.tx.rings().and_then(|rings| rings.queue(pair)) {
-            tx.ring.queue.put_back(&batch.tx[count..popped]);
-            tx.direct = if count > 0 || popped == 0 || batch.waits { BATCH as u8 } else { tx.direct / 2 };
-        }
-        if count < popped {
-            self.give_back_buffers(&mut batch, count);
-        }
-        if count > 0 {
-            let bytes = self.carry(port, pair, &mut batch, count, header_len);
-            *budget -= bytes as i64 + count as i64 * DIRECT;
+            tx.ring.queue.put_back(&batch.tx[sent..popped]);
+            tx.direct = if sent > 0 || popped == 0 || batch.waits { BATCH as u8 } else { tx.direct / 2 };
+            // Where frames are of another kind, one is looked at in vain, once a turn.
+            again &= tx.direct > 1;
         }
         if !batch.halves.is_empty() {
             // What came meanwhile would end it, one frame after the others by crossing.
-            batch.waits |= count > 0 && count == popped;
+            batch.waits |= direct > 0 && sent == popped;
             self.put_halves_back(&mut batch);
         }
         let waits = batch.waits;
         self.batch = Some(batch);
-        Direct { frames: count, waits }
+        Outcome { frames: sent, waits, again }
+    }
+
+    /// How many of the batch's first frames go directly: those that may, and for which there are buffers and tokens.
+    #[inline]
+    fn find_direct(&mut self, port: &mut Port, batch: &mut Batch) -> usize {
+        let wanted = batch.direct;
+        if wanted == 0 {
+            return 0;
+        }
+        let room = self.find_room(batch, wanted);
+        let (total, arrival) = (batch.bytes(room), batch.arrival);
+        let (count, together) = conform(port, &mut batch.frames[..room], total, arrival, self.now);
+        batch.together = together;
+        if count < wanted {
+            // What waits for tokens waits for nothing else.
+            batch.waits = room < wanted && count == room && self.waits_for_room(port, batch, room);
+            self.give_back_buffers(batch, count);
+        }
+        count
     }
 }
 
-/// Charges the batch's frames to the sender's contract, and says when each started; returns how many
-/// conform by `now`.
-fn conform(port: &mut Port, batch: &mut Batch, count: usize, arrival: u64, now: u64) -> usize {
-    let frames = &mut batch.frames[..count];
-    batch.together = true;
+/// Charges frames of `total` bytes, which arrived at `arrival`, to the sender's contract, and says when each started;
+/// returns how many conform by `now`, and whether they started together.
+fn conform(port: &mut Port, frames: &mut [Sent], total: u64, arrival: u64, now: u64) -> (usize, bool) {
+    let Some(first) = frames.first().map(|first| u64::from(first.len)) else { return (0, true) };
     let Some(shaper) = &mut port.shaper else {
         frames.iter_mut().for_each(|frame| frame.started = arrival);
-        return count;
+        return (frames.len(), true);
     };
     let from = arrival.max(port.last_started);
-    let groups = &batch.groups[..batch.group_count];
-    let all = groups.iter().map(|group| usize::from(group.frames)).sum::<usize>() == count;
-    let total: u64 = groups.iter().map(|group| group.bytes).sum();
-    if all && from <= now && i64::try_from(total).is_ok_and(|total| shaper.available(from) >= total) {
+    if from <= now && i64::try_from(total).is_ok_and(|total| shaper.available(from) >= total) {
         // They all conform at once, so they can be charged at once: as `Port::conform` does each.
         if port.contract.deadline.is_some() {
             shaper.charge(from, total);
         } else {
-            let first = u64::from(frames[0].len);
             shaper.charge_waiting(from, now, first);
             shaper.charge(now, total - first);
         }
         frames.iter_mut().for_each(|frame| frame.started = from);
         port.last_started = from;
-        return count;
+        return (frames.len(), true);
     }
-    batch.together = false;
     for (i, frame) in frames.iter_mut().enumerate() {
         match port.conform(arrival, frame.len, now) {
             Ok(at) => frame.started = at,
-            Err(_) => return i,
+            Err(_) => return (i, false),
         }
     }
-    count
+    (frames.len(), false)
 }

@@ -2,12 +2,11 @@
 
 use super::batch::{Batch, Group, HOME, ONLY, Sent};
 use crate::fdb::PortIndex;
-use crate::frame::parse;
+use crate::frame::flow;
 use crate::link::vhost;
 use crate::link::vhost::copy::HEAD;
 use crate::port::{NEVER, Port};
 use crate::worker::Worker;
-use crate::worker::inspect::flow_hash;
 use crate::worker::lending::{Lent, Reach};
 use tidegate_contract::Discipline;
 
@@ -48,7 +47,7 @@ impl Worker {
             1 => ONLY,
             queues => {
                 let head = &batch.heads[frame].0[..len.min(HEAD)];
-                rings.enabled[flow_hash(head, &parse(head, len).ok()?) as usize % queues]
+                rings.enabled[flow(head, len) as usize % queues]
             }
         };
         let groups = &batch.groups[..batch.group_count];
@@ -78,7 +77,7 @@ impl Worker {
     /// Which of the batch's halves the receiving half of `egress` is, or [`HOME`]; `None` where something is in the way of
     /// frames, or it is in use.
     fn reach(&mut self, port: &Port, batch: &mut Batch, egress: PortIndex, vid: Option<u16>) -> Option<u8> {
-        if egress == port.index || self.watch.covers(egress) || self.is_arriving(egress) {
+        if self.watch.covers(egress) || self.is_arriving(egress) {
             return None;
         }
         let half = match &mut self.ports[egress as usize] {

@@ -364,6 +364,47 @@ fn between_workers_only_the_first_frames_are_queued() {
     drop(other);
 }
 
+/// Frames that a lent receiver does not take as they are cross in one turn: none waits until the one before it has arrived.
+#[test]
+fn frames_that_another_workers_receiver_does_not_take_cross_together() {
+    let features = [FEATURES[0], FEATURES[2], FEATURES[0]];
+    let setup = Setup { contracts: [""; GUESTS], features, queues: [1; GUESTS] };
+    let unfinished = Sent { asks: Asks::Checksum, ..plain_frame() };
+    let frames = [vec![plain_frame(); 33], vec![unfinished; 15], vec![plain_frame()]].concat();
+    let steps = [
+        Step::Give { to: 1, count: RX_RING, layout: Room::Whole(2048) },
+        Step::Send { from: 0, after: 0, frames },
+        Step::Wait(1_000_000),
+    ];
+    compare(Kind::Two, &setup, &steps, false).unwrap();
+}
+
+/// Frames to a port of the sender's worker, which has too few buffers, and to one of another worker, in one ring: each
+/// arrives once, in order, whether it went directly, was queued by the batch, or crossed.
+#[test]
+fn frames_to_ports_of_both_workers_keep_their_order() {
+    let setup = Setup { contracts: [""; GUESTS], features: [FEATURES[0]; GUESTS], queues: [1; GUESTS] };
+    let mut switch = Switch::new(&setup, Kind::Two);
+    let sent = |i: usize| {
+        let asks = if i.is_multiple_of(7) { Asks::Checksum } else { Asks::Nothing };
+        let to = To::Guest(1 + i / 5 % 2);
+        Sent { body: Body::Good(Frame::udp4(22 + i)), to, asks, ..plain_frame() }
+    };
+    switch.step(&Step::Give { to: 1, count: RX_RING, layout: Room::Whole(2048) }, START);
+    for round in 0..6 {
+        let now = START + round as u64 * 20_000;
+        switch.step(&Step::Give { to: 2, count: 9, layout: Room::Whole(2048) }, now);
+        let frames = (round * 40..(round + 1) * 40).map(sent).collect();
+        switch.step(&Step::Send { from: 0, after: 0, frames }, now);
+    }
+    switch.step(&Step::Give { to: 2, count: RX_RING - 54, layout: Room::Whole(2048) }, START + 1_000_000);
+    switch.step(&Step::Wait(1_000_000), START + 2_000_000);
+    for guest in &switch.guests[1..] {
+        assert_eq!(guest.received.len(), 120);
+        assert!(guest.received.is_sorted_by_key(|received| received.len));
+    }
+}
+
 /// One whose ring is never empty stops for long enough.
 #[test]
 fn a_sender_that_never_stops_goes_directly_soon() {

@@ -241,7 +241,7 @@ impl Worker {
             arrival.frames.others.extend(others);
             fates = std::mem::take(&mut arrival.fates);
             let urgent = std::mem::take(&mut arrival.frames.urgent);
-            urgent.into_iter().for_each(|frame| self.enqueue(index, frame));
+            urgent.into_iter().for_each(|frame| self.enqueue(index, &[frame]));
         }
         self.fates.extend(fates);
         self.settle();
@@ -260,7 +260,7 @@ impl Worker {
             && let Some(frame) = arrival.frames.others.pop_front()
         {
             *budget -= budget::queued(frame.get().wire_bytes);
-            self.enqueue(arrival.port, frame);
+            self.enqueue(arrival.port, &[frame]);
         }
         if !arrival.frames.others.is_empty() {
             self.arrival = Some(arrival);

@@ -63,7 +63,7 @@ fn a_port_stays_whose_frames_others_do_not_take() {
     let mut slots = Slots::new(2, 0, 0);
     let frame = slots.take().unwrap();
     (frame.get_mut().source, frame.get_mut().wire_bytes) = (0, 100);
-    scene.workers[0].route(1, frame);
+    scene.workers[0].route(1, &[frame]);
     let outcome = begin(&scene.handles, 0, (0, 1), Vec::new(), 1_000_000);
     let error = loop {
         scene.workers[0].work();
@@ -95,7 +95,7 @@ fn what_was_under_way_is_taken_in_first_and_within_the_budget() {
     // Half of them are sent to the old worker, which does not come to them, the others to the new one.
     for number in 0..FRAMES / 2 {
         let frame = frame(&mut slots, number);
-        scene.workers[2].route(0, frame);
+        scene.workers[2].route(0, &[frame]);
     }
     let outcome = scene.begin(0, 0, 1);
     scene.workers[0].inbox.next().unwrap()(&mut scene.workers[0]);
@@ -104,7 +104,7 @@ fn what_was_under_way_is_taken_in_first_and_within_the_budget() {
     scene.workers[2].inbox.next().unwrap()(&mut scene.workers[2]);
     for number in FRAMES / 2..FRAMES {
         let frame = frame(&mut slots, number);
-        scene.workers[2].route(0, frame);
+        scene.workers[2].route(0, &[frame]);
     }
     scene.workers[0].inbox.next().unwrap()(&mut scene.workers[0]);
     let to = &mut scene.workers[1];

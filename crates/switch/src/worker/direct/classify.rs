@@ -1,0 +1,256 @@
+//! The frames of a batch, decided on by their copied heads: how many of them there are, and which may go directly.
+
+use super::batch::{Batch, Group, ONLY, Seen, Sent};
+use crate::fdb::PortIndex;
+use crate::frame::offload::receiver_hdr;
+use crate::frame::plain::Plain;
+use crate::frame::{L3, L4, Offload, VnetHdr};
+use crate::link::Receiver;
+use crate::link::vhost::copy::{COMPLETE, HEAD, read};
+use crate::port::Port;
+use crate::worker::Worker;
+use crate::worker::budget::DIRECT;
+use crate::worker::decide::Sender;
+use std::ops::Range;
+use tidegate_contract::Mac;
+
+/// Shortest frame taken: Ethernet and a whole IPv4 header, and long enough to be copied in two halves.
+const SHORTEST: usize = 34;
+
+impl Worker {
+    /// Decides on the first frames of the batch, up to one that is to be looked at alone; returns how many. The first
+    /// `batch.direct` of them may go directly.
+    #[inline(never)]
+    pub(super) fn classify(
+        &mut self,
+        port: &Port,
+        batch: &mut Batch,
+        popped: usize,
+        header_len: usize,
+        mut budget: i64,
+        learns: bool,
+    ) -> usize {
+        let sender = Sender::of(port);
+        batch.group_count = 0;
+        (batch.crosses, batch.waits, batch.lull) = (false, false, port.lull);
+        for i in 0..popped {
+            batch.direct = i;
+            let Some((len, asked)) = copy_head(port, batch, i, header_len, &mut budget) else { return i };
+            let Some(plain) = plainly(&sender, batch, i, len, &asked) else {
+                match self.join_closely(port, batch, i, len, &asked, learns) {
+                    None => return i,
+                    Some(true) => continue,
+                    Some(false) => {}
+                }
+                return self.classify_others(port, batch, i + 1..popped, header_len, budget, learns);
+            };
+            let Some(egress) = self.receiver(port, plain.dst, plain.src, learns) else { return i };
+            let Some(group) = self.group_of(port, batch, egress, i, len, None) else {
+                if self.crosses(batch, egress) {
+                    return i;
+                }
+                batch.frames[i] = queued(egress, len, false);
+                return self.classify_others(port, batch, i + 1..popped, header_len, budget, learns);
+            };
+            batch.join(i, group, Sent { egress, len: len as u32, ..DIRECTLY });
+        }
+        batch.direct = popped;
+        popped
+    }
+
+    /// Decides on the frames behind one that does not go directly.
+    fn classify_others(
+        &mut self,
+        port: &Port,
+        batch: &mut Batch,
+        frames: Range<usize>,
+        header_len: usize,
+        mut budget: i64,
+        learns: bool,
+    ) -> usize {
+        let (sender, end) = (Sender::of(port), frames.end);
+        for i in frames {
+            let Some((len, asked)) = copy_head(port, batch, i, header_len, &mut budget) else { return i };
+            let (dst, src, seen) = match plainly(&sender, batch, i, len, &asked) {
+                Some(plain) => (plain.dst, plain.src, false),
+                None if keep_seen(&sender, batch, i, len, &asked) => {
+                    let headers = &batch.seen[i].decision.headers;
+                    (headers.dst, headers.src, true)
+                }
+                None => return i,
+            };
+            let Some(egress) = self.receiver(port, dst, src, learns) else { return i };
+            if self.crosses(batch, egress) {
+                return i;
+            }
+            batch.frames[i] = queued(egress, len, seen);
+        }
+        end
+    }
+
+    /// Decides on a frame that is not plain: whether it goes directly; `None` where it is to be looked at alone.
+    #[inline(never)]
+    fn join_closely(
+        &mut self,
+        port: &Port,
+        batch: &mut Batch,
+        i: usize,
+        len: usize,
+        asked: &[u8; VnetHdr::LEN],
+        learns: bool,
+    ) -> Option<bool> {
+        let seen = look_closely(&Sender::of(port), &mut batch.heads[i].0, len, asked)?;
+        let headers = &seen.decision.headers;
+        let egress = self.receiver(port, headers.dst, headers.src, learns)?;
+        if let Some(group) = self.group_of(port, batch, egress, i, len, headers.vid())
+            && let Some(vnet) = as_it_is(&seen, &batch.groups[group].receiver)
+        {
+            batch.join(i, group, Sent { egress, len: len as u32, seen: true, vnet, ..DIRECTLY });
+            return Some(true);
+        }
+        if self.crosses(batch, egress) {
+            return None;
+        }
+        batch.frames[i] = queued(egress, len, true);
+        batch.seen[i] = seen;
+        Some(false)
+    }
+
+    /// Whether a frame that does not go directly is for another worker's port: it crosses alone. Others are queued.
+    #[inline(always)]
+    fn crosses(&self, batch: &mut Batch, egress: PortIndex) -> bool {
+        batch.crosses = self.infos[egress as usize].as_ref().is_none_or(|info| info.worker != self.id);
+        batch.crosses
+    }
+
+    /// Which port a frame goes to. `None` for what is flooded or dropped, which is for who looks at it alone.
+    #[inline(always)]
+    fn receiver(&self, port: &Port, dst: Mac, src: Mac, learns: bool) -> Option<PortIndex> {
+        let egress = self.fdb.lookup(port.segment, dst)?;
+        // No address is learned from a frame that is dropped in the end. One to its own source would go where that
+        // was seen before.
+        let is_dropped = egress == port.index || (learns && (src == dst || !self.learn(port, src)));
+        (!is_dropped).then_some(egress)
+    }
+
+    /// The group in which a frame goes directly, if nothing is in the way of it.
+    #[inline(always)]
+    fn group_of(
+        &mut self,
+        port: &Port,
+        batch: &mut Batch,
+        egress: PortIndex,
+        i: usize,
+        len: usize,
+        vid: Option<u16>,
+    ) -> Option<usize> {
+        let open = |group: &Group| group.egress == egress && group.queue == ONLY;
+        match batch.groups[..batch.group_count].iter().position(open) {
+            Some(group) if vid.is_none() => Some(group),
+            _ => self.group(port, batch, egress, i, len, vid),
+        }
+    }
+}
+
+impl Batch {
+    /// Frame `i` goes directly, in this group.
+    #[inline(always)]
+    fn join(&mut self, i: usize, group: usize, frame: Sent) {
+        let to = &mut self.groups[group];
+        self.frames[i] = Sent { group: group as u8, rank: to.frames, ..frame };
+        to.frames += 1;
+        to.bytes += u64::from(frame.len);
+        to.longest = to.longest.max(frame.len);
+    }
+}
+
+const DIRECTLY: Sent = Sent { egress: 0, group: 0, rank: 0, seen: false, len: 0, started: 0, vnet: COMPLETE };
+
+/// A frame that does not go directly.
+#[inline]
+fn queued(egress: PortIndex, len: usize, seen: bool) -> Sent {
+    Sent { egress, len: len as u32, seen, ..DIRECTLY }
+}
+
+/// Copies the first bytes of frame `i`, as long as there is `budget` for it; its length, and what it asks for.
+#[inline(always)]
+fn copy_head(
+    port: &Port,
+    batch: &mut Batch,
+    i: usize,
+    header_len: usize,
+    budget: &mut i64,
+) -> Option<(usize, [u8; VnetHdr::LEN])> {
+    let single = batch.tx[i];
+    let len = (single.len as usize).checked_sub(header_len)?;
+    if len < SHORTEST
+        || len > port.contract.frame_max as usize
+        || (*budget <= 0 && port.contract.deadline.is_none())
+    {
+        return None;
+    }
+    *budget -= len as i64 + DIRECT;
+    // SAFETY: the ring translated the buffer, `header_len + len` bytes long, in the guest's
+    // memory, which stays mapped while this worker runs its loop; read once.
+    let asked = unsafe { read(single.ptr, header_len, &mut batch.heads[i].0, len.min(HEAD)) };
+    Some((len, asked))
+}
+
+/// Decides on frame `i` in few instructions, if it is plain and asks for nothing.
+#[inline(always)]
+fn plainly(
+    sender: &Sender<'_>,
+    batch: &mut Batch,
+    i: usize,
+    len: usize,
+    asked: &[u8; VnetHdr::LEN],
+) -> Option<Plain> {
+    match asked {
+        // Flags and GSO type of 0.
+        [0, 0, ..] => sender.decide_plain(&mut batch.heads[i].0[..len.min(HEAD)], len),
+        _ => None,
+    }
+}
+
+/// Decides on a frame that is not plain, as one with a tag, if its first bytes decide on it. Neither on one to
+/// many, which is copied first, nor on a super-frame.
+#[inline(always)]
+fn look_closely(
+    sender: &Sender<'_>,
+    head: &mut [u8; HEAD],
+    len: usize,
+    asked: &[u8; VnetHdr::LEN],
+) -> Option<Seen> {
+    let head = &mut head[..len.min(HEAD)];
+    let vnet = VnetHdr::read_legacy(asked).filter(|_| head[0] & 1 == 0)?;
+    let decision = sender.decide(head, len, &vnet).ok()?;
+    let headers = &decision.headers;
+    let whole = matches!((headers.l3, headers.l4), (L3::Ipv4 | L3::Ipv6, L4::Tcp | L4::Udp));
+    (whole && decision.offload.gso_size().is_none()).then_some(Seen { decision, vnet })
+}
+
+/// As [`look_closely`], at frame `i`, which is queued; `false` where that says nothing.
+#[inline(never)]
+fn keep_seen(
+    sender: &Sender<'_>,
+    batch: &mut Batch,
+    i: usize,
+    len: usize,
+    asked: &[u8; VnetHdr::LEN],
+) -> bool {
+    let seen = look_closely(sender, &mut batch.heads[i].0, len, asked);
+    seen.map(|seen| batch.seen[i] = seen).is_some()
+}
+
+/// The virtio header to deliver where the receiver takes the frame as it is.
+#[inline]
+fn as_it_is(Seen { decision, vnet }: &Seen, receiver: &Receiver) -> Option<[u8; VnetHdr::LEN]> {
+    let mut deliver = COMPLETE;
+    if decision.offload != Offload::None {
+        if !receiver.csum {
+            return None;
+        }
+        receiver_hdr(vnet, &decision.headers, decision.offload).write(&mut deliver);
+    }
+    Some(deliver)
+}

@@ -1,0 +1,128 @@
+//! Frames of a batch that do not go directly: each to its egress, with what was decided on it.
+
+use super::batch::{Batch, Seen, Sent};
+use super::conform;
+use crate::frame::{Headers, Offload, VnetHdr};
+use crate::link::vhost::copy::HEAD;
+use crate::port::{Frame, NEVER, Owner, Port, Slots};
+use crate::virtio::Span;
+use crate::worker::{Worker, budget};
+use std::ops::Range;
+use tidegate_contract::Mac;
+
+impl Worker {
+    /// Queues `frames` of the batch, whose egresses are this worker's, while there are slots, tokens and `budget`; returns
+    /// up to which of the batch's frames.
+    #[inline(never)]
+    pub(super) fn queue(
+        &mut self,
+        port: &mut Port,
+        pair: usize,
+        batch: &mut Batch,
+        frames: Range<usize>,
+        header_len: usize,
+        budget: &mut i64,
+    ) -> usize {
+        let mut next = frames.start;
+        let mut all = 0;
+        while next < frames.end {
+            let egress = batch.frames[next].egress;
+            let most = slots(port, pair).map_or(0, |slots| slots.available());
+            let left = if port.contract.deadline.is_some() { i64::MAX } else { *budget };
+            let (count, mut bytes) = run(&batch.frames[next..frames.end], most, left);
+            let these = &mut batch.frames[next..next + count];
+            let (conforming, _) = conform(port, these, bytes, batch.arrival, self.now);
+            if conforming < count {
+                bytes = these[..conforming].iter().map(|frame| u64::from(frame.len)).sum();
+            }
+            if conforming == 0 {
+                break;
+            }
+            self.take_slots(port, pair, batch, next..next + conforming, header_len);
+            *budget -= bytes as i64 + conforming as i64 * budget::queued(0);
+            self.hand_on(port, &batch.queued, egress, bytes);
+            next += conforming;
+            all += bytes;
+        }
+        let count = (next - frames.start) as u64;
+        if count > 0 {
+            port.stats.tx.frames.add(count);
+            port.stats.tx.wire_frames.add(count);
+            port.stats.tx.wire_bytes.add(all);
+        }
+        next
+    }
+
+    /// Gives frames to one egress a slot each.
+    #[inline]
+    fn take_slots(
+        &self,
+        port: &mut Port,
+        pair: usize,
+        batch: &mut Batch,
+        frames: Range<usize>,
+        header_len: usize,
+    ) {
+        let info = self.infos[port.index as usize].as_ref();
+        let deadline = info.and_then(|info| info.deadline_to(batch.frames[frames.start].egress));
+        let (source, segment) = (port.index, port.segment);
+        batch.queued.clear();
+        let Some(slots) = slots(port, pair) else { return };
+        for i in frames {
+            let Some(reference) = slots.take() else { break };
+            let (frame, started) = (reference.get_mut(), batch.frames[i].started);
+            frame.owner = Owner::Ring { queue: pair as u16, head: batch.tx[i].head };
+            (frame.source, frame.segment, frame.egress) = (source, segment, batch.frames[i].egress);
+            frame.started = started;
+            frame.waited_for_tokens = started - batch.arrival;
+            frame.deadline = deadline.map_or(NEVER, |deadline| started + deadline);
+            fill(frame, batch, i, header_len);
+            batch.queued.push(reference);
+        }
+    }
+}
+
+/// How many of the first frames go to one egress, at most `most` and while there is `budget`, and their bytes.
+#[inline]
+fn run(frames: &[Sent], most: usize, mut budget: i64) -> (usize, u64) {
+    let (mut count, mut bytes) = (0, 0);
+    for frame in frames.iter().take(most) {
+        if frame.egress != frames[0].egress || budget <= 0 {
+            break;
+        }
+        budget -= budget::queued(frame.len);
+        bytes += u64::from(frame.len);
+        count += 1;
+    }
+    (count, bytes)
+}
+
+/// The slots of a transmit queue.
+#[inline]
+fn slots(port: &mut Port, pair: usize) -> Option<&mut Slots> {
+    Some(&mut port.link.tx.rings()?.queue(pair)?.slots)
+}
+
+/// What was decided on frame `i` of the batch, and where it lies: its head was read once, the rest is not read yet.
+#[inline]
+fn fill(frame: &mut Frame, batch: &Batch, i: usize, header_len: usize) {
+    let (single, sent, head) = (&batch.tx[i], &batch.frames[i], &batch.heads[i].0);
+    if sent.seen {
+        let Seen { decision, vnet } = batch.seen[i];
+        (frame.headers, frame.offload, frame.vnet) = (decision.headers, decision.offload, vnet);
+    } else {
+        let [mut dst, mut src] = [[0; 6]; 2];
+        dst.copy_from_slice(&head[..6]);
+        src.copy_from_slice(&head[6..12]);
+        frame.headers = Headers { dst: Mac(dst), src: Mac(src), ..Headers::NONE };
+        (frame.offload, frame.vnet) = (Offload::None, VnetHdr::default());
+    }
+    let head_len = (sent.len as usize).min(HEAD);
+    let rest = sent.len - head_len as u32;
+    (frame.len, frame.wire_bytes, frame.wire_frames) = (sent.len, sent.len, 1);
+    frame.head_len = head_len as u16;
+    // All of it: a copy of constant length is a few moves.
+    frame.bytes[..HEAD].copy_from_slice(head);
+    frame.span_count = u16::from(rest > 0);
+    frame.spans[0] = Span { ptr: single.ptr.wrapping_add(header_len + head_len), len: rest };
+}
