@@ -20,11 +20,17 @@ STAGES: dict[str, frozenset[str]] = {
     "FDB": frozenset({"lookup", "learn"}),
     "ring: look, take": frozenset({"pop_singles", "available", "polled", "of"}),
     "ring: give back, show": frozenset({"complete", "flush", "publish"}),
-    "headers, anti-spoofing": frozenset({"look", "look_closely", "passes_plain", "clear_marks"}),
+    "headers, anti-spoofing": frozenset(
+        {"look", "look_closely", "decide_plain", "passes_plain", "clear_marks", "parse", "inspect"}
+    ),
     "counters, histogram": frozenset({"record", "record_many", "raise", "account_deadlines"}),
     "copy headers in": frozenset({"read"}),
-    "copy frame out": frozenset({"write"}),
-    "one decision a frame": frozenset({"classify", "group"}),
+    "copy frame out": frozenset({"write", "write_parts"}),
+    "one decision a frame": frozenset({"classify", "classify_others", "join_closely", "group"}),
+    "queue: slots": frozenset({"take_slots", "hand_on"}),
+    "queue: in": frozenset({"enqueue_all"}),
+    "queue: out": frozenset({"head", "take_by"}),
+    "fates, settle": frozenset({"fate", "settle_run", "settle_here"}),
     "one delivery a frame": frozenset({"carry"}),
 }
 """By the names of functions of crates/switch, without generics."""

@@ -101,8 +101,8 @@ impl Batch {
         self.frames[..count].iter().map(|frame| u64::from(frame.len)).sum()
     }
 
-    /// Where the frames that are queued end, from `first` on, which does not go directly, of `decided` ones. Looked at alone
-    /// is a frame that could go directly but for room or tokens, and that is for a lent half, or of which nothing was kept.
+    /// Where the frames that are queued end: of `decided` ones, from `first` on, which does not go directly. One that could
+    /// go directly but for room or tokens is looked at alone if it is for a lent half, or if nothing of it was kept.
     pub(super) fn queued_end(&mut self, first: usize, decided: usize) -> usize {
         for i in first..self.direct {
             let frame = &self.frames[i];
