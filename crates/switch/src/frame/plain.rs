@@ -10,6 +10,8 @@
 //! ([`Policy::passes_plain`](super::Policy::passes_plain)).
 
 use super::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTO_TCP, PROTO_UDP};
+use super::offload::{TCP_CSUM_OFFSET, UDP_CSUM_OFFSET};
+use super::vnet_hdr::{GSO_NONE, NEEDS_CSUM, VnetHdr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tidegate_contract::Mac;
 
@@ -56,6 +58,31 @@ pub fn look(head: &[u8], len: usize) -> Option<Plain> {
     Some(Plain { dst: Mac(dst), src: Mac(src), dscp })
 }
 
+/// The virtio header to deliver with a frame that [`look`] recognised in `head`, where it asks for the checksum of its own
+/// TCP or UDP header and for nothing else. `None` says nothing about the frame.
+#[inline(always)]
+pub fn own_checksum(head: &[u8], asked: &[u8; VnetHdr::LEN]) -> Option<[u8; VnetHdr::LEN]> {
+    let &[NEEDS_CSUM, GSO_NONE, _, _, _, _, s0, s1, o0, o1, ..] = asked else { return None };
+    let ip = head.first_chunk::<34>()?;
+    let word = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
+    let (at, end, protocol) = match ip[14] >> 4 {
+        // More-fragments or an offset: a part of a datagram.
+        4 if word(20) & 0x3fff != 0 => return None,
+        4 => (34, 14 + usize::from(word(16)), ip[23]),
+        _ => (54, 54 + usize::from(word(18)), ip[20]),
+    };
+    let l4 = head[..head.len().min(end)].get(at..)?;
+    let (header_len, offset) = match protocol {
+        PROTO_UDP => (8, UDP_CSUM_OFFSET),
+        PROTO_TCP => (usize::from(l4.get(12)? >> 4) * 4, TCP_CSUM_OFFSET),
+        _ => return None,
+    };
+    let least = usize::from(offset) + 2;
+    let is_own = (u16::from_le_bytes([s0, s1]), u16::from_le_bytes([o0, o1])) == (at as u16, offset);
+    let is_whole = header_len >= least && header_len <= l4.len();
+    (is_own && is_whole).then_some([NEEDS_CSUM, GSO_NONE, 0, 0, 0, 0, s0, s1, o0, o1, 1, 0])
+}
+
 /// The source address of a frame that [`look`] recognised in `head`.
 pub fn source_ip(head: &[u8]) -> Option<IpAddr> {
     match head.get(14)? >> 4 {
@@ -67,10 +94,11 @@ pub fn source_ip(head: &[u8]) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::offload::{Offload, check, receiver_hdr};
     use crate::frame::policy::link_local::Held;
     use crate::frame::policy::tests::a_policy;
     use crate::frame::testing;
-    use crate::frame::{HEADER_MAX, Verdict, parse};
+    use crate::frame::{HEADER_MAX, L4, Verdict, parse};
     use proptest::prelude::*;
 
     /// What is recognised, the whole parser and policy see the same way.
@@ -92,7 +120,44 @@ mod tests {
         true
     }
 
+    /// What asks for its own checksum is known to [`check`], and delivered alike; whether it does.
+    fn leaves_its_checksum(frame: &[u8], asked: [u8; VnetHdr::LEN]) -> bool {
+        let head = &frame[..frame.len().min(128)];
+        let (plain, deliver) = (look(head, frame.len()), own_checksum(head, &asked));
+        let (Some(_), Some(deliver)) = (plain, deliver) else { return false };
+        let (headers, vnet) = (parse(head, frame.len()).unwrap(), VnetHdr::read_legacy(&asked).unwrap());
+        assert_eq!(check(&vnet, &headers, head.len(), frame.len()), Ok(Offload::Checksum), "{headers:?}");
+        assert!(matches!(headers.l4, L4::Tcp | L4::Udp));
+        let mut expected = [0; VnetHdr::LEN];
+        receiver_hdr(&vnet, &headers, Offload::Checksum).write(&mut expected);
+        assert_eq!(deliver, expected);
+        true
+    }
+
+    /// A virtio header that asks for the checksum of the TCP or UDP header at `start`.
+    fn asks(start: u8, tcp: bool) -> [u8; VnetHdr::LEN] {
+        [NEEDS_CSUM, 0, 9, 9, 9, 9, start, 0, if tcp { 16 } else { 6 }, 0, 9, 9]
+    }
+
     proptest! {
+        /// Whatever the frame is, with whatever its header asks for.
+        #[test]
+        fn an_own_checksum_is_what_the_whole_check_says(
+            frame in prop_oneof![testing::frame().prop_map(|spec| spec.build()), testing::hostile()],
+            start in prop_oneof![Just(34u8), Just(54), any::<u8>()],
+            tcp in any::<bool>(),
+            change in prop::option::of((0usize..VnetHdr::LEN, any::<u8>())),
+            cut in 0usize..40,
+        ) {
+            let mut asked = asks(start, tcp);
+            if let Some((at, byte)) = change {
+                asked[at] = byte;
+            }
+            let mut frame = frame;
+            frame.truncate(frame.len().saturating_sub(cut));
+            leaves_its_checksum(&frame, asked);
+        }
+
         #[test]
         fn a_plain_frame_is_what_the_parser_says(spec in testing::frame()) {
             let frame = spec.build();
@@ -114,6 +179,16 @@ mod tests {
             }
             frame.truncate(frame.len().saturating_sub(cut));
             agrees(&frame, frame.len());
+        }
+    }
+
+    #[test]
+    fn the_usual_checksums_are_known() {
+        use testing::Frame;
+        for (spec, start) in [(Frame::udp4(3), 34), (Frame::tcp4(1000), 34), (Frame::tcp6(100), 54)] {
+            assert!(leaves_its_checksum(&spec.build(), asks(start, spec.tcp)), "{spec:?}");
+            assert!(!leaves_its_checksum(&spec.build(), asks(start, !spec.tcp)), "{spec:?}");
+            assert!(!leaves_its_checksum(&spec.build(), asks(start + 1, spec.tcp)), "{spec:?}");
         }
     }
 

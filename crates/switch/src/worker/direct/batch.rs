@@ -45,6 +45,8 @@ pub(super) struct Seen {
 pub(super) struct Group {
     pub(super) egress: PortIndex,
     pub(super) queue: u16,
+    /// A VLAN of which the receiver takes frames; 0 where no frame was tagged.
+    pub(super) vid: u16,
     /// Which of the batch's halves it is of, or [`HOME`].
     pub(super) half: u8,
     pub(super) receiver: Receiver,
@@ -126,6 +128,7 @@ impl Default for Batch {
         let group = Group {
             egress: 0,
             queue: 0,
+            vid: 0,
             half: HOME,
             receiver: Receiver::default(),
             deadline: None,

@@ -3,7 +3,7 @@
 use super::batch::{Batch, Group, ONLY, Seen, Sent};
 use crate::fdb::PortIndex;
 use crate::frame::offload::receiver_hdr;
-use crate::frame::plain::Plain;
+use crate::frame::plain::{Plain, own_checksum};
 use crate::frame::{L3, L4, Offload, VnetHdr};
 use crate::link::Receiver;
 use crate::link::vhost::copy::{COMPLETE, HEAD, read};
@@ -99,6 +99,14 @@ impl Worker {
         asked: &[u8; VnetHdr::LEN],
         learns: bool,
     ) -> Option<bool> {
+        if let Some((plain, vnet)) = plain_but_for_its_checksum(&Sender::of(port), batch, i, len, asked)
+            && let Some(egress) = self.receiver(port, plain.dst, plain.src, learns)
+            && let Some(group) = self.group_of(port, batch, egress, i, len, None)
+            && batch.groups[group].receiver.csum
+        {
+            batch.join(i, group, Sent { egress, len: len as u32, seen: true, vnet, ..DIRECTLY });
+            return Some(true);
+        }
         let seen = look_closely(&Sender::of(port), &mut batch.heads[i].0, len, asked)?;
         let headers = &seen.decision.headers;
         let egress = self.receiver(port, headers.dst, headers.src, learns)?;
@@ -146,7 +154,7 @@ impl Worker {
     ) -> Option<usize> {
         let open = |group: &Group| group.egress == egress && group.queue == ONLY;
         match batch.groups[..batch.group_count].iter().position(open) {
-            Some(group) if vid.is_none() => Some(group),
+            Some(group) if vid.is_none() || Some(batch.groups[group].vid) == vid => Some(group),
             _ => self.group(port, batch, egress, i, len, vid),
         }
     }
@@ -210,6 +218,21 @@ fn plainly(
         [0, 0, ..] => sender.decide_plain(&mut batch.heads[i].0[..len.min(HEAD)], len),
         _ => None,
     }
+}
+
+/// As [`plainly`], of a frame that is plain but leaves its own checksum to others; with the virtio header to deliver where
+/// the receiver takes it so.
+#[inline(always)]
+fn plain_but_for_its_checksum(
+    sender: &Sender<'_>,
+    batch: &mut Batch,
+    i: usize,
+    len: usize,
+    asked: &[u8; VnetHdr::LEN],
+) -> Option<(Plain, [u8; VnetHdr::LEN])> {
+    let head = &mut batch.heads[i].0[..len.min(HEAD)];
+    let vnet = own_checksum(head, asked)?;
+    Some((sender.decide_plain(head, len)?, vnet))
 }
 
 /// Decides on a frame that is not plain, as one with a tag, if its first bytes decide on it. Neither on one to

@@ -52,6 +52,7 @@ impl Worker {
         };
         let groups = &batch.groups[..batch.group_count];
         if let Some(found) = groups.iter().position(|group| group.egress == egress && group.queue == queue) {
+            batch.groups[found].vid = vid.unwrap_or(0);
             return Some(found);
         }
         let deadline = self.infos[port.index as usize].as_ref()?.deadline_to(egress);
@@ -59,6 +60,7 @@ impl Worker {
         *batch.groups.get_mut(new)? = Group {
             egress,
             queue,
+            vid: vid.unwrap_or(0),
             half,
             receiver: rings.receiver,
             deadline,
