@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from lab.host import Host, tap_vnic, vhost_user_vnic
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
+from lab.process import Process, wait_for
 
 MAC = {"a": "52:54:00:00:09:0a", "b": "52:54:00:00:09:0b"}
 
@@ -80,6 +82,46 @@ def test_without(tmp_path: Path) -> None:
             next(statuses(os.getpid()))["Seccomp"]
         }
         assert "not confined (--no-confinement)" in host.switch.output()
+
+
+FLOOD = """
+import array, os, resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+os.setgid(65534)
+os.setuid(65534)
+null = array.array("i", [os.open("/dev/null", os.O_RDONLY)] * 200)
+pairs = [socket.socketpair() for _ in range(10)]
+for sender, _ in pairs:
+    sender.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, null)])
+print("2,000 descriptors are in flight", flush=True)
+sys.stdin.read()
+"""
+"""As the user nobody, until its standard input ends."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_too_many_descriptors_in_flight(tmp_path: Path) -> None:
+    """Others of the switch's user let it pass none: the agent is told why, and all is well when they end."""
+    if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
+        pytest.skip("root of a user namespace has no other user to become")
+    need_commands("prlimit")
+    contract = vhost_user_vnic("a", tmp_path / "host/a.sock", MAC["a"])
+    with Process([sys.executable, "-c", FLOOD], tmp_path / "flood.log", stdin=True) as flood:
+        flood.wait_for("descriptors in flight", lambda: "in flight" in flood.output())
+        with Host(
+            tmp_path / "host",
+            switch_options=["--user", "nobody"],
+            switch_wrapper=["prlimit", "--nofile=1024:1024"],
+        ) as host:
+            done = host.try_cli("apply", "-f", host.file(contract))
+            assert done.returncode != 0
+            assert "have sent more descriptors over Unix sockets than its RLIMIT_NOFILE" in done.stderr
+            flood.stop()
+            wait_for(
+                "the switch to have the vNIC",
+                lambda: host.try_cli("apply", "-f", host.file(contract)).returncode == 0,
+            )
+            assert host.show("a").connection == "waiting"
 
 
 def test_descriptors_run_out(tmp_path: Path) -> None:

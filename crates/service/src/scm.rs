@@ -28,7 +28,7 @@ const ROOM: usize = rustix::cmsg_space!(ScmRights(SCM_MAX));
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] for more than [`SCM_MAX`] descriptors; nothing is sent then. Those of sendmsg(2),
-/// such as [`io::ErrorKind::WouldBlock`] with [`SendFlags::DONTWAIT`].
+/// such as [`io::ErrorKind::WouldBlock`] with [`SendFlags::DONTWAIT`], and ETOOMANYREFS: see [`too_many_in_flight`].
 pub fn send(
     socket: impl AsFd,
     bytes: &[u8],
@@ -47,6 +47,13 @@ pub fn send(
     }
     let (bytes, flags) = ([IoSlice::new(bytes)], flags | SendFlags::NOSIGNAL);
     Ok(rustix::io::retry_on_intr(|| sendmsg(&socket, &bytes, &mut control, flags))?)
+}
+
+/// Whether `error` is ETOOMANYREFS (unix(7)): processes of this user have sent more descriptors that no process has
+/// received yet than this one may have open (RLIMIT_NOFILE). It passes when they are received. A process with
+/// CAP_SYS_RESOURCE or CAP_SYS_ADMIN never meets it.
+pub fn too_many_in_flight(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::TOOMANYREFS.raw_os_error())
 }
 
 /// What came with one call.

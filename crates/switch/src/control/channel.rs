@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tidegate_service::scm::{self, SCM_MAX};
 
 /// Most descriptors of one message: what a front end with 128 queue pairs has sent, and more.
@@ -18,6 +18,12 @@ pub const MAX_DESCRIPTORS: usize = 1024;
 pub const MAX_MESSAGE: usize = 16 << 20;
 /// Bytes of a message for which memory is taken before any of them came.
 const AT_ONCE: usize = 64 << 10;
+
+/// How long a sender waits until fewer descriptors are in flight: half as long as the agent waits for an answer, so that
+/// it gets one.
+const IN_FLIGHT: Duration = Duration::from_millis(1500);
+/// Between two tries.
+const RETRY: Duration = Duration::from_millis(5);
 
 /// What a message may be at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +39,8 @@ impl Bounds {
     pub const ANY: Self = Self { bytes: MAX_MESSAGE, descriptors: MAX_DESCRIPTORS };
 }
 
-/// Sends one message.
+/// Sends one message. Where too many descriptors are [in flight](scm::too_many_in_flight) it waits for [`IN_FLIGHT`], and
+/// fails with that error if they still are.
 pub fn send(stream: &UnixStream, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     send_until(stream, message, descriptors, None)
 }
@@ -77,10 +84,14 @@ fn send_with(
     end: Option<Instant>,
 ) -> io::Result<usize> {
     let waiting = if end.is_some() { SendFlags::DONTWAIT } else { SendFlags::empty() };
+    let began = Instant::now();
     loop {
         wait(stream, PollFlags::OUT, end)?;
         match scm::send(stream, bytes, descriptors, waiting) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && end.is_some() => {}
+            Err(error) if scm::too_many_in_flight(&error) && began.elapsed() < IN_FLIGHT => {
+                std::thread::sleep(RETRY);
+            }
             sent => return sent,
         }
     }

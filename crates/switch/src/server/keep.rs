@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tidegate_service::scm::SCM_MAX;
+use tidegate_service::scm::{SCM_MAX, too_many_in_flight};
 
 /// How long a subscriber is waited for.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -106,7 +106,8 @@ impl PortKeeper {
             let sent = self.sent.entry(subscriber.number).or_default();
             match tell(subscriber, sent, &self.vnic, self.last.as_ref(), messages) {
                 Ok(()) => true,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                // Either passes: the agent takes what waits for it, or other processes what they were sent.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock || too_many_in_flight(&e) => {
                     if !std::mem::replace(&mut self.behind, true) {
                         tracing::warn!(
                             vnic = self.vnic,

@@ -6,9 +6,14 @@ use super::retire;
 use crate::control::channel;
 use crate::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
 use crate::vhost_user::listener::Restored;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use tidegate_service::scm::too_many_in_flight;
+
+/// What ETOOMANYREFS means, and what helps.
+const IN_FLIGHT: &str = "processes of the switch's user have sent more descriptors over Unix sockets than \
+     its RLIMIT_NOFILE, and these were not received; let the switch have a user of its own, or end those processes";
 
 /// Serves a connection on a thread of its own, until it ends.
 pub fn spawn(switch: Arc<Switch>, stream: UnixStream) {
@@ -33,13 +38,24 @@ fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
                     started: switch.started,
                     workers: switch.workers.len(),
                 };
-                channel::send(stream, &Reply::Hello(hello), &[switch.region.file().as_fd()])?;
+                say_hello(stream, hello, switch.region.file().as_fd())?;
             }
             Request::Retire => retire::serve(switch, stream)?,
             request => channel::send(stream, &answer(switch, request, descriptors), &[])?,
         }
     }
     Ok(())
+}
+
+/// Says who it is, and passes its statistics. Where they cannot be passed the agent is told why.
+fn say_hello(stream: &UnixStream, hello: Hello, statistics: BorrowedFd<'_>) -> std::io::Result<()> {
+    match channel::send(stream, &Reply::Hello(hello), &[statistics]) {
+        Err(error) if too_many_in_flight(&error) => {
+            tracing::warn!("cannot pass the statistics: {IN_FLIGHT}");
+            channel::send(stream, &Reply::Refused(format!("it cannot pass its statistics: {IN_FLIGHT}")), &[])
+        }
+        sent => sent,
+    }
 }
 
 fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>) -> Reply {
