@@ -1,13 +1,12 @@
 //! Buffers that are the switch's own, each given back once no frame in it is left.
 //!
 //! ```text
-//!  take ─▶ filled: by a copy, by what a link received ─▶ frames that refer to it ─▶ release, once each ─▶ free
-//!               refer: one more frame in it                                          the last one gives it back
+//!  take, with the number of receivers ─▶ filled by a copy ─▶ release, once for each receiver ─▶ free
+//!                                                             the last one gives it back
 //! ```
 //!
-//! A guest's frame lies in memory of its own. What a link receives into a buffer may hold many frames, and a flooded
-//! frame has many receivers: which of them is done last is known when it is. The counts are the owner's alone, on one
-//! thread, so they are plain numbers.
+//! A guest's frame lies in memory of its own. A flooded frame is copied, and its copy has many receivers: which of them
+//! is done last is known when it is. The counts are the owner's alone, on one thread, so they are plain numbers.
 
 use super::slots::note_leak;
 use crate::virtio::Span;
@@ -58,11 +57,6 @@ impl Buffers {
         Span { ptr: self.memory.wrapping_add(usize::from(buffer.0) * self.size), len: len as u32 }
     }
 
-    /// One more refers to a buffer.
-    pub fn refer(&mut self, buffer: BufferIndex) {
-        self.references[usize::from(buffer.0)] += 1;
-    }
-
     /// One refers to a buffer no longer; `true` where it was the last, and the buffer is free.
     pub fn release(&mut self, buffer: BufferIndex) -> bool {
         let references = &mut self.references[usize::from(buffer.0)];
@@ -78,11 +72,6 @@ impl Buffers {
     /// Buffers in use.
     pub fn in_use(&self) -> usize {
         self.references.len() - self.free.len()
-    }
-
-    /// Buffers not in use.
-    pub fn available(&self) -> usize {
-        self.free.len()
     }
 }
 
@@ -122,12 +111,12 @@ mod tests {
     proptest! {
         #[test]
         fn a_buffer_is_one_frames_after_the_other_until_none_refers_to_it(
-            steps in prop::collection::vec((0..4u8, any::<prop::sample::Index>(), 1..5u16), 1..200),
+            steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), 1..5u16), 1..200),
         ) {
             let mut buffers = Buffers::new(COUNT, SIZE);
             let mut model: Vec<Used> = Vec::new();
-            for (n, (what, which, references)) in steps.into_iter().enumerate() {
-                if what == 0 {
+            for (n, (take, which, references)) in steps.into_iter().enumerate() {
+                if take {
                     let taken = buffers.take(references);
                     prop_assert_eq!(taken.is_some(), model.len() < usize::from(COUNT));
                     if let Some(buffer) = taken {
@@ -140,17 +129,11 @@ mod tests {
                     let at = which.index(model.len());
                     let used = &mut model[at];
                     prop_assert!(bytes(&mut buffers, used.buffer).iter().all(|byte| *byte == used.written));
-                    if what == 1 {
-                        buffers.refer(used.buffer);
-                        used.references += 1;
-                    } else {
-                        used.references -= 1;
-                        prop_assert_eq!(buffers.release(used.buffer), used.references == 0);
-                        model.retain(|used| used.references > 0);
-                    }
+                    used.references -= 1;
+                    prop_assert_eq!(buffers.release(used.buffer), used.references == 0);
+                    model.retain(|used| used.references > 0);
                 }
                 prop_assert_eq!(buffers.in_use(), model.len());
-                prop_assert_eq!(buffers.available(), usize::from(COUNT) - model.len());
             }
             for used in model {
                 (0..used.references).for_each(|_| _ = buffers.release(used.buffer));

@@ -258,7 +258,10 @@ mod tests {
             sim.run(conforms + 1_000_000);
             assert_eq!(sim.sent[begun].start, conforms + host_latency);
             let before = ends(&sim.sent)[begun - 1];
-            assert!(before >= conforms + host_latency, "H {host_latency} ns: the wire idled from {before} ns on");
+            assert!(
+                before >= conforms + host_latency,
+                "H {host_latency} ns: the wire idled from {before} ns on"
+            );
         }
     }
 

@@ -24,11 +24,15 @@ pub struct Gone {
     rx: Rx,
 }
 
-/// Most frames of a ring that are in flight: half of it, and two at least: a frame that is cut and
-/// its piece. More than a thousand are of no use, take the worker long to make room for, and
-/// megabytes.
+/// Half of a ring, and two at least: a frame that is cut and its piece.
+pub(super) fn half(ring: u16) -> u16 {
+    (ring / 2).max(2)
+}
+
+/// Most frames of a ring that have a slot: half of it. More than a thousand are of no use, take the worker long to make
+/// room for, and megabytes.
 fn most_in_flight(ring: u16) -> u16 {
-    (ring / 2).clamp(2, 1024)
+    half(ring).min(1024)
 }
 
 impl<'a> Control<'a> {

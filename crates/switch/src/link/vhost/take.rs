@@ -1,6 +1,7 @@
 //! From a guest's transmit rings: headers are copied, payload is referred to.
 
 use super::super::{Pending, Taken};
+use super::control::half;
 use super::{Tx, TxQueue};
 use crate::frame::{HEADER_MAX, VnetHdr};
 use crate::port::{Frame, FrameRef, Owner};
@@ -132,9 +133,9 @@ impl Tx {
     #[inline]
     pub(in crate::link) fn is_crowded(&self, queue: usize) -> bool {
         // Slots bound what is in flight; what is done and held back in order comes on top.
-        self.queues.get(queue).and_then(Option::as_ref).is_some_and(|tx| {
-            tx.ring.enabled && tx.ring.queue.in_flight() > (tx.ring.queue.size() / 2).max(2)
-        })
+        let crowded =
+            |tx: &TxQueue| tx.ring.enabled && tx.ring.queue.in_flight() > half(tx.ring.queue.size());
+        self.queues.get(queue).and_then(Option::as_ref).is_some_and(crowded)
     }
 
     pub(in crate::link) fn holds_back(&self, queue: usize) -> Option<FrameRef> {
