@@ -51,7 +51,7 @@ pub enum Tx {
     /// Transmit rings in a guest's memory.
     Vhost(vhost::Tx),
     /// What the kernel sends into a tap.
-    Tap(tap::Tx),
+    Tap(Box<tap::Tx>),
 }
 
 /// The receiving half, in the VM's view.
@@ -153,7 +153,7 @@ impl Link {
     /// A tap whose descriptors the agent opened, one for each queue, for port `port` of `worker`.
     pub fn tap(files: Vec<OwnedFd>, port: PortIndex, worker: u16, now: u64) -> Self {
         let (tx, rx) = tap::halves(files, port, worker, now);
-        Self { tx: Tx::Tap(tx), rx: Rx::Tap(rx) }
+        Self { tx: Tx::Tap(Box::new(tx)), rx: Rx::Tap(rx) }
     }
 
     /// What a front end changes; none where there is no front end.

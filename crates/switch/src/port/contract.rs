@@ -69,7 +69,7 @@ pub struct PortInfo {
     /// Share of what is left over.
     pub weight: u32,
     /// Where deadline and guarantee hold.
-    pub to: PortSet,
+    pub to: Box<PortSet>,
     /// Other MACs than the contract's may live behind it.
     pub learns: bool,
     /// Frames for the link itself are sent to it.
@@ -86,7 +86,7 @@ impl PortInfo {
             min: vnic.tx.min,
             min_burst: vnic.tx.burst.map_or(SUPER_FRAME, |b| b.get().max(SUPER_FRAME)),
             weight: vnic.weight,
-            to,
+            to: Box::new(to),
             learns: vnic.allowed.any_mac,
             control: vnic.allowed.control,
         }
@@ -124,26 +124,28 @@ fn source_bytes(rate: Option<Rate>) -> u64 {
     at_rate.clamp(2 * SUPER_FRAME, 1 << 20)
 }
 
-/// A port's own part of its contract.
+/// A port's own part of its contract. In memory as written here: what each frame is decided by comes last, beside the rest
+/// of what a [port](super::Port)'s turn needs.
+#[repr(C)]
 pub struct PortContract {
-    /// Anti-spoofing.
-    pub policy: Policy,
-    /// Share of its worker's time.
-    pub weight: u32,
-    /// Td, ns.
-    pub deadline: Option<u64>,
     /// Hard limit and burst of what it sends.
     pub tx_limit: Option<(Rate, Bytes)>,
     /// Real-time: super-frames are cut to the burst.
     pub cut_to: Option<u32>,
-    /// Largest frame it may send in one segment, bytes.
-    pub frame_max: u32,
     /// What it receives.
     pub egress: EgressConfig,
     /// How long a frame may wait for this vNIC, ns.
     pub hold: u64,
     /// The cap on copies of flooded frames.
     pub flood: (Rate, Bytes),
+    /// Anti-spoofing.
+    pub policy: Policy,
+    /// Td, ns.
+    pub deadline: Option<u64>,
+    /// Largest frame it may send in one segment, bytes.
+    pub frame_max: u32,
+    /// Share of its worker's time.
+    pub weight: u32,
 }
 
 impl PortContract {

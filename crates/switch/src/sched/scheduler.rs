@@ -18,15 +18,18 @@ use tidegate_contract::Discipline;
 /// Every operation costs O(log n) in the n sources that have frames; sources
 /// without frames cost nothing. Memory is taken when a source is set, and by
 /// doubling when more frames wait than ever did; not per frame.
+///
+/// In memory as written here: what frames that pass the queue need comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Scheduler<F> {
-    config: EgressConfig,
+    total: Backlog,
     bucket: Option<TokenBucket>,
+    config: EgressConfig,
     indexes: SourceIndexes,
     /// By index.
     sources: Vec<Option<Source>>,
     arena: Arena<F>,
-    total: Backlog,
     /// Bytes waiting of sources without a promise.
     unpromised: u64,
     /// Number of the next frame to arrive.

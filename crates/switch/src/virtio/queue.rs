@@ -157,7 +157,7 @@ impl Queue {
     /// Entries of the ring.
     #[inline]
     pub fn size(&self) -> u16 {
-        any!(&self.0, ring => ring.layout.size)
+        any!(&self.0, ring => ring.size())
     }
 
     /// Pops the next chain of a transmit queue: buffers for the device to read. `false` if none

@@ -16,7 +16,9 @@ const COUNTERS: usize = 8;
 /// One port's counters.
 #[derive(Clone, Debug, Default)]
 pub struct Talk {
-    counters: [(PortIndex, u64); COUNTERS],
+    /// Of the one sent to last.
+    last: (PortIndex, u64),
+    others: Box<[(PortIndex, u64); COUNTERS - 1]>,
 }
 
 /// One pair: who sends, who receives, and the cost of the frames: bytes, and [some](budget::DIRECT) for each frame.
@@ -32,30 +34,35 @@ pub struct Work {
 }
 
 impl Talk {
-    /// Notes what was sent to a port.
+    /// Notes what was sent to a port. The one sent to last is looked at first.
     #[inline]
     pub fn note(&mut self, to: PortIndex, bytes: u64, frames: u64) {
         let cost = bytes + frames * budget::DIRECT as u64;
-        let (first, known) = &mut self.counters[0];
-        if *first == to {
+        let (last, known) = &mut self.last;
+        if *last == to {
             *known += cost;
         } else {
             self.note_another(to, cost);
         }
     }
 
-    /// The one sent to last is looked at first.
     #[inline(never)]
     fn note_another(&mut self, to: PortIndex, mut cost: u64) {
-        let known = self.counters.iter().position(|(port, cost)| *port == to && *cost > 0);
-        let place = known.or_else(|| self.counters.iter().position(|(_, cost)| *cost == 0));
-        if let Some(place) = place {
-            self.counters[place] = (to, if known.is_some() { self.counters[place].1 + cost } else { cost });
-            self.counters.swap(0, place);
+        let Self { last, others } = self;
+        let known = others.iter().position(|(port, cost)| *port == to && *cost > 0);
+        if known.is_none() && last.1 == 0 {
+            *last = (to, cost);
             return;
         }
-        let least = self.counters.iter().map(|(_, cost)| *cost).min().unwrap_or(0).min(cost);
-        self.counters.iter_mut().for_each(|(_, cost)| *cost -= least);
+        let place = known.or_else(|| others.iter().position(|(_, cost)| *cost == 0));
+        if let Some(place) = place {
+            let noted = others[place].1;
+            others[place] = std::mem::replace(last, (to, noted + cost));
+            return;
+        }
+        let least = others.iter().map(|(_, cost)| *cost).min().unwrap_or(0).min(last.1).min(cost);
+        last.1 -= least;
+        others.iter_mut().for_each(|(_, cost)| *cost -= least);
         cost -= least;
         if cost > 0 {
             self.note_another(to, cost);
@@ -64,7 +71,8 @@ impl Talk {
 
     /// What was noted since this was last asked.
     pub fn take(&mut self) -> impl Iterator<Item = (PortIndex, u64)> {
-        std::mem::take(&mut self.counters).into_iter().filter(|(_, cost)| *cost > 0)
+        let (last, others) = (std::mem::take(&mut self.last), std::mem::take(&mut *self.others));
+        std::iter::once(last).chain(others).filter(|(_, cost)| *cost > 0)
     }
 }
 

@@ -99,7 +99,7 @@ impl<'a> Control<'a> {
             indirect: has(F_INDIRECT_DESC),
             in_order: has(F_IN_ORDER),
         };
-        let written = Written::new(&setup, features.packed);
+        let written = Box::new(Written::new(&setup, features.packed));
         let mut queue = Queue::with_inflight(memory, layout, setup.base, features, setup.inflight)?;
         queue.suppress_kicks();
         let recovered = queue.recovered();

@@ -31,35 +31,38 @@ use crate::port::Slots;
 use crate::virtio::{DirtyLog, GuestMemory};
 use arrivals::Arrivals;
 use fill::Fill;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// What a guest sends.
+/// What a guest sends. In memory as written here: what a turn needs comes first.
 #[derive(Default)]
+#[repr(C)]
 pub struct Tx {
-    /// Negotiated features.
-    features: u64,
-    /// Of the virtio header before each frame, 10 or 12.
-    header_len: usize,
     /// Transmit queues by queue pair.
     pub queues: Vec<Option<TxQueue>>,
-    /// The memory the rings of both halves lie in.
-    memory: Option<Arc<GuestMemory>>,
+    /// Of the virtio header before each frame, 10 or 12.
+    header_len: usize,
     /// Where it is noted which pages we write, while the guest migrates.
     log: Option<DirtyLog>,
+    /// The memory the rings of both halves lie in.
+    memory: Option<Arc<GuestMemory>>,
+    /// Negotiated features.
+    features: u64,
 }
 
-/// One transmit queue.
+/// One transmit queue. In memory as written here: what a turn needs comes first.
+#[repr(C)]
 pub struct TxQueue {
+    /// How many frames are tried by the batch.
+    pub direct: u8,
+    /// The frame that waits for tokens, and how far it was cut.
+    pub pending: Option<Pending>,
+    /// When entries arrived.
+    pub arrivals: Arrivals,
     /// The ring.
     pub ring: Ring,
     /// Frames in flight: at most half the ring.
     pub slots: Slots,
-    /// When entries arrived.
-    pub arrivals: Arrivals,
-    /// The frame that waits for tokens, and how far it was cut.
-    pub pending: Option<Pending>,
-    /// How many frames are tried by the batch.
-    pub direct: u8,
 }
 
 /// What a guest receives.
@@ -70,7 +73,7 @@ pub struct Rx {
     /// Receive queues by queue pair.
     pub rings: Vec<Option<Ring>>,
     /// Receive queues that are started and enabled, for spreading flows.
-    pub enabled: Vec<u16>,
+    pub enabled: SmallVec<[u16; 8]>,
     /// Buffers of one of them, while frames are posted.
     fill: Box<Fill>,
     /// As in [`Tx`].

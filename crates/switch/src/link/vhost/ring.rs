@@ -5,20 +5,21 @@ use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{VringSetup, used_bytes};
 use crate::virtio::{DirtyLog, Queue};
 
-/// One virtqueue and its notifications.
+/// One virtqueue and its notifications. In memory as written here: what a turn needs comes first.
+#[repr(C)]
 pub struct Ring {
-    /// The ring.
-    pub queue: Queue,
-    /// The driver tells us.
-    pub kick: Option<Kick>,
-    /// We tell the driver.
-    pub call: Option<Call>,
     /// SET_VRING_ENABLE.
     pub enabled: bool,
     /// Entries were completed and not yet published.
     pub dirty: bool,
+    /// The ring.
+    pub queue: Queue,
+    /// We tell the driver.
+    pub call: Option<Call>,
+    /// The driver tells us.
+    pub kick: Option<Kick>,
     /// What of it is to be noted in the dirty log.
-    pub written: Written,
+    pub written: Box<Written>,
 }
 
 /// What the device writes of a ring. Addresses of the front end, and bytes.

@@ -35,7 +35,8 @@ impl Tx {
     pub(in crate::link) fn poll(&mut self, queue: usize, now: u64) -> Result<bool, RingError> {
         let Some(tx) = self.queue(queue).filter(|tx| tx.ring.enabled) else { return Ok(false) };
         let available = tx.ring.queue.available()?;
-        tx.arrivals.polled(tx.ring.queue.next_avail().wrapping_add(available), now);
+        let next = tx.ring.queue.next_avail();
+        tx.arrivals.polled(next, next.wrapping_add(available), now);
         Ok(available > 0 || tx.pending.is_some())
     }
 

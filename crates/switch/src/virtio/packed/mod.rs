@@ -80,8 +80,9 @@ impl Links for InSequence {
 }
 
 /// The device's side of one packed virtqueue. Counts chains as a split queue counts entries, so
-/// that both are used alike.
+/// that both are used alike. In memory as written here: what every batch needs comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct PackedQueue<O> {
     parts: Parts,
     pub(super) order: O,
@@ -99,17 +100,22 @@ pub(super) struct PackedQueue<O> {
     taken: u16,
     event_idx: bool,
     pub(super) interrupt_due: bool,
-    pub(super) inflight: QueueInflight,
-    pub(super) recovered: Option<u16>,
-    pub(super) layout: RingLayout,
     /// Holds the memory.
     walker: Walker,
+    pub(super) inflight: QueueInflight,
+    pub(super) recovered: Option<u16>,
+    layout: RingLayout,
 }
 
 // SAFETY: the pointers lead into shared mappings kept alive by `walker`; no thread owns them.
 unsafe impl<O: Send> Send for PackedQueue<O> {}
 
 impl<O: Journal> PackedQueue<O> {
+    #[inline]
+    pub(super) fn size(&self) -> u16 {
+        self.parts.size
+    }
+
     /// Places that are neither in flight nor given back and not shown.
     #[inline]
     fn free(&self) -> u16 {

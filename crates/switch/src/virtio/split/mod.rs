@@ -48,8 +48,9 @@ impl Links for ByName {
     }
 }
 
-/// The device's side of one split virtqueue.
+/// The device's side of one split virtqueue. In memory as written here: what every batch needs comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct SplitQueue<O> {
     parts: Parts,
     /// Its counts are the ring's indices.
@@ -58,17 +59,22 @@ pub(super) struct SplitQueue<O> {
     pub(super) pending: u16,
     event_idx: bool,
     pub(super) interrupt_due: bool,
-    pub(super) inflight: QueueInflight,
-    pub(super) recovered: Option<u16>,
-    pub(super) layout: RingLayout,
     /// Holds the memory.
     walker: Walker,
+    pub(super) inflight: QueueInflight,
+    pub(super) recovered: Option<u16>,
+    layout: RingLayout,
 }
 
 // SAFETY: the pointers lead into shared mappings kept alive by `walker`; no thread owns them.
 unsafe impl<O: Send> Send for SplitQueue<O> {}
 
 impl<O: Order> SplitQueue<O> {
+    #[inline]
+    pub(super) fn size(&self) -> u16 {
+        self.parts.size
+    }
+
     /// As every entry available or in flight is one of the ring's, those in flight are never more
     /// than its size.
     #[inline]

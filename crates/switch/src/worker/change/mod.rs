@@ -159,7 +159,7 @@ impl Worker {
     /// Starts a capture.
     pub fn set_capture(&mut self, index: PortIndex, capture: CaptureTap) {
         if let Some(port) = &mut self.ports[index as usize] {
-            port.capture = Some(capture);
+            port.capture = Some(Box::new(capture));
         }
     }
 

@@ -33,11 +33,12 @@ impl Worker {
         vid: Option<u16>,
     ) -> Option<usize> {
         let half = self.reach(port, batch, egress, vid)?;
+        let deadline = self.infos[port.index as usize].as_ref()?.deadline_to(egress);
         let (rx, tokens, is_fifo) = match batch.halves.get(usize::from(half)) {
             Some((_, lent)) => (&lent.rx, lent.tokens(self.now), false),
             None => {
                 let to = self.ports[egress as usize].as_ref()?;
-                let is_fifo = to.contract.egress.discipline == Discipline::Fifo;
+                let is_fifo = deadline.is_some() && to.contract.egress.discipline == Discipline::Fifo;
                 (&to.link.rx, to.egress.scheduler.tokens(self.now), is_fifo)
             }
         };
@@ -55,7 +56,6 @@ impl Worker {
             batch.groups[found].vid = vid.unwrap_or(0);
             return Some(found);
         }
-        let deadline = self.infos[port.index as usize].as_ref()?.deadline_to(egress);
         let new = batch.group_count;
         *batch.groups.get_mut(new)? = Group {
             egress,
