@@ -173,7 +173,7 @@ impl QueueInflight {
     /// What a queue has to recover: it was in service, with the same ring at the same place.
     ///
     /// # Errors
-    /// [`RingError::Inflight`]: the region has no room for such a ring.
+    /// [`RingError::Inflight`]: the region has no room for such a ring, or says what no such ring leaves.
     pub(in crate::virtio) fn snapshot(
         &self,
         layout: &RingLayout,
@@ -193,12 +193,16 @@ impl QueueInflight {
         {
             return Ok(None);
         }
+        let lost = fixed.lost.load(Ordering::Relaxed) as u16;
+        if kind.in_order && lost > 0 {
+            return Err(RingError::Inflight("lost chains, in order, where a ring passes over none"));
+        }
         let commit = fixed.commit.load(Ordering::Relaxed);
         let read = |id| self.place(id).map_or(0, |place| place.load(Ordering::Relaxed));
         let record = |n| self.record(n).map_or(0, |record| record.load(Ordering::Relaxed));
         Ok(Some(Snapshot {
             commit: (commit as u16, (commit >> 16) as u16, (commit >> 32) as u16),
-            lost: fixed.lost.load(Ordering::Relaxed) as u16,
+            lost,
             places: (0..layout.size).map(read).collect(),
             journal: (0..layout.size).map(|n| Record::unpack(record(n))).collect(),
         }))

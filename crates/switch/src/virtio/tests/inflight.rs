@@ -509,6 +509,25 @@ proptest! {
     }
 }
 
+/// What is in flight comes back or is popped again, so no such ring lost any before.
+#[test]
+fn in_order_no_lost_chain_is_believed() {
+    for (packed, index) in [(false, TX), (false, RX), (true, TX), (true, RX)] {
+        let features = Features { packed, in_order: true, ..Features::default() };
+        let mut world = World::new(8, features, index, 0);
+        world.device = None;
+        let region = world.region.queue(index).unwrap();
+        let first = Queue::first_base(packed) as u16;
+        let commit = (first, if index == TX { first } else { 0 }, first);
+        for (lost, taken) in [(0, true), (1, false)] {
+            region.enter(&world.layout, Kind { packed, in_order: true }, commit, lost);
+            let queue =
+                Queue::with_inflight(Arc::clone(&world.map), world.layout, 0, features, Some(region.clone()));
+            assert_eq!(queue.is_ok(), taken, "packed: {packed}, queue {index}, {lost} lost");
+        }
+    }
+}
+
 #[test]
 fn a_queue_stopped_in_order_says_where_and_is_not_recovered() {
     for (packed, in_order) in [(false, false), (false, true), (true, false), (true, true)] {
