@@ -7,6 +7,9 @@ PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
 PYTHON := tests scripts/test scripts/fuzz bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane bench/agent-load bench/kernel-rates bench/kernel-scale bench/kernel-vhost bench/nic-control bench/nic-cost bench/nic-counters
 BINARY := target/release/tidegate
 
+# What is built is run, tested and packaged from here, wherever cargo puts other projects.
+unexport CARGO_TARGET_DIR
+
 # Tools in ~/.cargo/bin are found even by a shell that does not know of them.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
