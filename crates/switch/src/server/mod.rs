@@ -57,7 +57,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -367,8 +367,8 @@ fn inherited_socket() -> Option<UnixListener> {
 }
 
 /// Binds the control socket; a socket file on which no process listens any more is replaced.
-fn bind(path: &PathBuf) -> Result<UnixListener, Error> {
-    let fail = |source| Error::Socket { path: path.clone(), source };
+fn bind(path: &Path) -> Result<UnixListener, Error> {
+    let fail = |source| Error::Socket { path: path.into(), source };
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             if std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -377,6 +377,10 @@ fn bind(path: &PathBuf) -> Result<UnixListener, Error> {
             }
             std::fs::remove_file(path).map_err(fail)?;
             UnixListener::bind(path).map_err(fail)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let missing = "its folder does not exist; make it, or choose another --socket";
+            Err(fail(io::Error::new(io::ErrorKind::NotFound, missing)))
         }
         other => other.map_err(fail),
     }
@@ -467,6 +471,15 @@ fn short_slice() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_control_socket_in_no_folder_is_refused_with_what_to_do() {
+        let error = bind(Path::new("/nonexistent/control.sock")).unwrap_err().to_string();
+        assert!(
+            error.contains("/nonexistent/control.sock: its folder does not exist; make it, or"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn a_short_slice_leaves_the_nice_value_as_it_was() {

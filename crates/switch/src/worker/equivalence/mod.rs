@@ -279,7 +279,7 @@ proptest! {
 
 /// The comparison is one of two paths.
 #[test]
-fn only_one_of_the_two_has_a_fast_path() {
+fn only_one_of_the_two_sends_directly() {
     let setup = Setup { contracts: [""; GUESTS], features: [FEATURES[0]; GUESTS], queues: [1; GUESTS] };
     let sent = Sent {
         body: Body::Good(Frame::udp4(22)),
