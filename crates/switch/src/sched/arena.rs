@@ -10,7 +10,7 @@
 //! small, and as warm in the cache, as the queues are. It grows by doubling when
 //! more frames wait than ever before, and never shrinks.
 
-use super::Queued;
+use super::{Backlog, Queued};
 
 const NIL: u32 = u32::MAX;
 /// Nodes there is room for from the start.
@@ -89,16 +89,42 @@ impl<F: Copy> Arena<F> {
         list.bytes += u64::from(queued.bytes);
     }
 
+    /// The next frame of its list.
     #[inline]
-    pub(super) fn pop_front(&mut self, list: &mut List) -> Option<Queued<F>> {
-        let at = list.head;
-        let node = *self.nodes.get(at as usize)?;
-        list.head = node.next;
-        match node.next {
-            NIL => list.tail = NIL,
-            next => self.nodes[next as usize].prev = NIL,
+    pub(super) fn after(&self, node: &Node<F>) -> Option<&Node<F>> {
+        self.nodes.get(node.next as usize)
+    }
+
+    /// Takes out the first `count` frames, or all where there are fewer, oldest first; the bytes of all of them.
+    #[inline]
+    pub(super) fn pop_front(
+        &mut self,
+        list: &mut List,
+        count: u32,
+        mut popped: impl FnMut(Queued<F>),
+    ) -> Backlog {
+        let (mut next, mut last) = (list.head, NIL);
+        let mut gone = Backlog::default();
+        while gone.frames < count
+            && let Some(node) = self.nodes.get(next as usize)
+        {
+            popped(node.queued);
+            gone.frames += 1;
+            gone.bytes += u64::from(node.queued.bytes);
+            (last, next) = (next, node.next);
         }
-        Some(self.release(list, at))
+        if last != NIL {
+            // They are linked already: all become free at once.
+            self.nodes[last as usize].next = std::mem::replace(&mut self.free, list.head);
+            list.head = next;
+            match next {
+                NIL => list.tail = NIL,
+                next => self.nodes[next as usize].prev = NIL,
+            }
+            list.frames -= gone.frames;
+            list.bytes -= gone.bytes;
+        }
+        gone
     }
 
     /// Takes `bytes` of the first frame, if it has more.
@@ -117,17 +143,10 @@ impl<F: Copy> Arena<F> {
             NIL => list.head = NIL,
             prev => self.nodes[prev as usize].next = NIL,
         }
-        Some(self.release(list, at))
-    }
-
-    #[inline]
-    fn release(&mut self, list: &mut List, at: u32) -> Queued<F> {
-        let node = &mut self.nodes[at as usize];
-        node.next = self.free;
-        self.free = at;
+        self.nodes[at as usize].next = std::mem::replace(&mut self.free, at);
         list.frames -= 1;
         list.bytes -= u64::from(node.queued.bytes);
-        node.queued
+        Some(node.queued)
     }
 }
 
@@ -144,16 +163,23 @@ mod tests {
     proptest! {
         #[test]
         fn lists_agree_with_deques_and_nodes_are_used_again(
-            steps in prop::collection::vec((0..3usize, 0..6u8), 1..400),
+            steps in prop::collection::vec((0..3usize, 0..6u8, 1..5u32), 1..400),
         ) {
             let mut arena = Arena::new();
             let mut lists = [List::default(); 3];
             // Frames and their bytes.
             let mut model: [VecDeque<(u32, u32)>; 3] = Default::default();
             let (mut number, mut most) = (0, 0);
-            for (i, what) in steps {
+            for (i, what, count) in steps {
                 match what {
-                    0 => prop_assert_eq!(arena.pop_front(&mut lists[i]).map(|q| (q.frame, q.bytes)), model[i].pop_front()),
+                    0 => {
+                        let mut popped = Vec::new();
+                        let gone = arena.pop_front(&mut lists[i], count, |q| popped.push((q.frame, q.bytes)));
+                        let expected = model[i].len().min(count as usize);
+                        prop_assert_eq!(gone.frames as usize, expected);
+                        prop_assert_eq!(gone.bytes, popped.iter().map(|(_, bytes)| u64::from(*bytes)).sum::<u64>());
+                        prop_assert_eq!(popped, model[i].drain(..expected).collect::<Vec<_>>());
+                    }
                     1 => prop_assert_eq!(arena.pop_back(&mut lists[i]).map(|q| (q.frame, q.bytes)), model[i].pop_back()),
                     2 => {
                         if let Some((_, bytes)) = model[i].front_mut() {
@@ -169,6 +195,8 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(arena.front(&lists[i]).map(|n| (n.queued.frame, n.queued.bytes)), model[i].front().copied());
+                let all = std::iter::successors(arena.front(&lists[i]), |node| arena.after(node));
+                prop_assert_eq!(all.map(|n| n.queued.frame).collect::<Vec<_>>(), model[i].iter().map(|f| f.0).collect::<Vec<_>>());
                 prop_assert_eq!(lists[i].frames as usize, model[i].len());
                 prop_assert_eq!(lists[i].bytes, model[i].iter().map(|f| u64::from(f.1)).sum::<u64>());
                 most = most.max(model.iter().map(VecDeque::len).sum());

@@ -5,7 +5,7 @@
 //! works alike in both disciplines. They are numbered as they arrive, and the
 //! first of all is the lowest number among the heads.
 
-use super::heap::SourceHeap;
+use super::heap::{Lead, SourceHeap};
 use super::source::SourceIndex;
 
 #[derive(Debug, Default)]
@@ -22,6 +22,12 @@ impl Fifo {
     #[inline]
     pub(super) fn first(&self) -> Option<SourceIndex> {
         self.heads.first()
+    }
+
+    /// What the first has before the others.
+    #[inline]
+    pub(super) fn lead(&self) -> Option<Lead> {
+        self.heads.lead()
     }
 
     pub(super) fn set(&mut self, source: SourceIndex, arrival: u64) {

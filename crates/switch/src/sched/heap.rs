@@ -25,6 +25,21 @@ pub(super) struct SourceHeap {
     place: Vec<u32>,
 }
 
+/// The first source of a heap, and the entry next to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lead {
+    first: SourceIndex,
+    next: u128,
+}
+
+impl Lead {
+    /// Whether the source would be first with `key`, too.
+    #[inline]
+    pub(super) fn holds(self, key: u128) -> bool {
+        entry(self.first, key) < self.next
+    }
+}
+
 impl SourceHeap {
     /// Makes room for `source`. Must precede every other use of that source.
     pub(super) fn reserve(&mut self, source: SourceIndex) {
@@ -48,6 +63,14 @@ impl SourceHeap {
         u64::try_from(entry >> SOURCE_BITS).ok()
     }
 
+    /// What the first has before the others; `None` where it is alone.
+    #[inline]
+    pub(super) fn lead(&self) -> Option<Lead> {
+        let first = self.first()?;
+        let next = self.entries[1..].iter().take(ARITY).min()?;
+        Some(Lead { first, next: *next })
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -61,7 +84,7 @@ impl SourceHeap {
     /// Puts `source` in with `key`, or gives it that key.
     #[inline]
     pub(super) fn set(&mut self, source: SourceIndex, key: u128) {
-        let entry = key << SOURCE_BITS | u128::from(source);
+        let entry = entry(source, key);
         let at = self.place[usize::from(source)];
         if at == ABSENT {
             self.entries.push(entry);
@@ -144,6 +167,10 @@ impl SourceHeap {
     }
 }
 
+fn entry(source: SourceIndex, key: u128) -> u128 {
+    key << SOURCE_BITS | u128::from(source)
+}
+
 fn source_of(entry: u128) -> SourceIndex {
     (entry & u128::from(SourceIndex::MAX)) as SourceIndex
 }
@@ -177,6 +204,13 @@ mod tests {
                 prop_assert_eq!(heap.first_key().zip(heap.first()), least);
                 prop_assert_eq!(heap.contains(source), model.contains_key(&source));
                 prop_assert_eq!(heap.is_empty(), model.is_empty());
+                prop_assert_eq!(heap.lead().is_some(), model.len() > 1);
+                if let (Some((_, first)), Some(lead)) = (least, heap.lead()) {
+                    for key in 0..22 {
+                        let others = model.iter().filter(|(s, _)| **s != first).all(|(&s, &k)| (key, first) < (k, s));
+                        prop_assert_eq!(lead.holds(key.into()), others);
+                    }
+                }
             }
             let mut drained = Vec::new();
             while let Some(source) = heap.first() {

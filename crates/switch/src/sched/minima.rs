@@ -92,9 +92,9 @@ impl Credit {
 
     /// A frame of `bytes` was served in tier 2. What has been owed for longer
     /// than `patience` (ns) is forgone.
-    pub(super) fn charge(&mut self, now: u64, bytes: u32, patience: u64) {
+    pub(super) fn charge(&mut self, now: u64, bytes: u64, patience: u64) {
         self.settle(now);
-        self.ahead = self.ahead.saturating_add(units(bytes.into()));
+        self.ahead = self.ahead.saturating_add(units(bytes));
         self.forgo(patience);
     }
 

@@ -36,7 +36,8 @@
 //! - `caps`: how much may wait
 //! - [`hold`]: how long a frame may be held
 //! - `physical`: what a wire can promise
-//! - [`scheduler`]: what puts them together
+//! - `run`: frames of one source, taken together
+//! - [`scheduler`]: what puts them together; `take`: what leaves
 
 mod arena;
 mod caps;
@@ -46,11 +47,15 @@ mod heap;
 pub mod hold;
 mod minima;
 mod physical;
+mod run;
 pub mod scheduler;
 mod shares;
 pub mod source;
+mod take;
 pub mod token_bucket;
 
+#[cfg(test)]
+mod agreement;
 #[cfg(test)]
 mod model;
 #[cfg(test)]

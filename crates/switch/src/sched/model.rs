@@ -1,19 +1,17 @@
 //! The scheduler once more, slowly: every question is answered by looking at all
 //! sources and all they did. No heap, no arena, no state that could go stale.
-//! Random sequences of every operation must agree with it step by step.
+//! Random sequences of every operation [must agree](super::agreement) with it step by step.
 
-use super::sim::{size, source};
 use super::*;
-use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
 const PER_BYTE: i128 = 8_000_000_000;
 const SCALE: u128 = 1 << 20;
 
-struct Model {
+pub(super) struct Model {
     config: EgressConfig,
     bucket: Option<TokenBucket>,
-    sources: BTreeMap<SourceId, Source>,
+    pub(super) sources: BTreeMap<SourceId, Source>,
     /// Indexes that removed sources had.
     free: Vec<usize>,
     arrivals: u64,
@@ -21,11 +19,11 @@ struct Model {
     furthest: u128,
 }
 
-struct Source {
+pub(super) struct Source {
     /// Decides between equals.
     index: usize,
-    config: SourceConfig,
-    frames: VecDeque<(Queued<u32>, u64)>,
+    pub(super) config: SourceConfig,
+    pub(super) frames: VecDeque<(Queued<u32>, u64)>,
     /// Tier 3: tag and weight at some time, and bytes served since.
     tag: u128,
     weight: u128,
@@ -74,13 +72,13 @@ impl Source {
             deadline => deadline,
         }
     }
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.frames.iter().map(|(q, _)| u64::from(q.bytes)).sum()
     }
 }
 
 impl Model {
-    fn new(config: EgressConfig) -> Self {
+    pub(super) fn new(config: EgressConfig) -> Self {
         Self {
             config,
             bucket: config.rate.map(|r| TokenBucket::new(r, config.burst)),
@@ -92,7 +90,7 @@ impl Model {
         }
     }
 
-    fn waiting(&self) -> u64 {
+    pub(super) fn waiting(&self) -> u64 {
         self.sources.values().map(|s| s.frames.len() as u64).sum()
     }
 
@@ -100,7 +98,7 @@ impl Model {
         self.config.discipline == Discipline::Contract
     }
 
-    fn reconfigure(&mut self, now: u64, config: EgressConfig) {
+    pub(super) fn reconfigure(&mut self, now: u64, config: EgressConfig) {
         self.bucket = config.rate.map(|rate| {
             let fresh = TokenBucket::new(rate, config.burst);
             self.bucket.take().map_or(fresh, |mut b| {
@@ -117,7 +115,7 @@ impl Model {
         }
     }
 
-    fn set_source(&mut self, now: u64, id: SourceId, config: SourceConfig) {
+    pub(super) fn set_source(&mut self, now: u64, id: SourceId, config: SourceConfig) {
         let next = self.sources.len() + self.free.len();
         let free = &mut self.free;
         let source = self.sources.entry(id).or_insert_with(|| Source {
@@ -173,7 +171,7 @@ impl Model {
         source.sharing = true;
     }
 
-    fn enqueue(&mut self, now: u64, id: SourceId, queued: Queued<u32>) -> Result<(), Full> {
+    pub(super) fn enqueue(&mut self, now: u64, id: SourceId, queued: Queued<u32>) -> Result<(), Full> {
         let limited: u64 = self
             .sources
             .values()
@@ -223,7 +221,7 @@ impl Model {
     }
 
     /// The head, or `Err(true)` if it has to wait for the rate.
-    fn head(&self, now: u64) -> Result<(SourceId, Tier, Queued<u32>, u32), bool> {
+    pub(super) fn head(&self, now: u64) -> Result<(SourceId, Tier, Queued<u32>, u32), bool> {
         let (id, tier) = self.turn(now).ok_or(false)?;
         let source = &self.sources[&id];
         let part = source.part(self.config.kind);
@@ -234,7 +232,7 @@ impl Model {
         }
     }
 
-    fn take(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Tier, Queued<u32>)> {
+    pub(super) fn take(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Tier, Queued<u32>)> {
         let (id, tier, head, _) = self.head(now).ok()?;
         let queued = Queued { bytes: head.bytes.min(bytes), ..head };
         match (&mut self.bucket, self.config.kind) {
@@ -270,11 +268,11 @@ impl Model {
         Some((id, tier, queued))
     }
 
-    fn remove(&mut self, id: SourceId) {
+    pub(super) fn remove(&mut self, id: SourceId) {
         self.free.extend(self.sources.remove(&id).map(|source| source.index));
     }
 
-    fn drop_one(
+    pub(super) fn drop_one(
         &mut self,
         id: SourceId,
         pop: impl FnOnce(&mut VecDeque<(Queued<u32>, u64)>) -> Option<(Queued<u32>, u64)>,
@@ -285,7 +283,7 @@ impl Model {
         Some(popped.0)
     }
 
-    fn expire(&mut self, now: u64, hold: u64) -> Vec<(SourceId, Queued<u32>)> {
+    pub(super) fn expire(&mut self, now: u64, hold: u64) -> Vec<(SourceId, Queued<u32>)> {
         let mut dropped = Vec::new();
         let contract = self.contract();
         for (&id, source) in &mut self.sources {
@@ -303,197 +301,5 @@ impl Model {
             source.sharing &= !source.frames.is_empty();
         }
         dropped
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Enqueue(SourceId, u32),
-    /// At most so many bytes.
-    Take(u32),
-    /// Time passes.
-    Pass(u64),
-    /// Time passes up to what `WaitUntil` said.
-    Wait,
-    Expire(u64),
-    DropTail(SourceId),
-    DropHead(SourceId),
-    Clear(SourceId),
-    Remove(SourceId),
-    Set(SourceId, SourceConfig),
-    Reconfigure(EgressConfig),
-}
-
-const SOURCES: u16 = 7;
-
-fn rate() -> impl Strategy<Value = Rate> {
-    prop_oneof![1_000..1_000_000u64, 1_000_000..1_000_000_000u64, Just(400_000_000_000)]
-        .prop_map(|bits| Rate::from_bits(bits).expect("in range"))
-}
-
-fn source_config() -> impl Strategy<Value = SourceConfig> {
-    (
-        prop::option::weighted(0.3, 1_000..20_000_000u64),
-        prop::option::weighted(0.6, rate()),
-        prop_oneof![Just(0u64), 60..100_000u64],
-        prop_oneof![0..4u32, 0..1001u32],
-        prop_oneof![1 => 0..200_000u64, 3 => Just(10_000_000)],
-        prop_oneof![1 => 0..20u32, 3 => Just(1000)],
-    )
-        .prop_map(|(deadline, min, min_burst, weight, cap_bytes, cap_frames)| SourceConfig {
-            deadline,
-            min,
-            min_burst,
-            weight,
-            cap_bytes,
-            cap_frames,
-        })
-}
-
-fn egress_config() -> impl Strategy<Value = EgressConfig> {
-    (
-        prop::option::weighted(0.8, rate()),
-        0..100_000u64,
-        prop::bool::weighted(0.2),
-        prop_oneof![1 => 0..400_000u64, 2 => Just(u64::MAX)],
-        prop_oneof![
-            Just(EgressKind::Virtual),
-            prop_oneof![0..100u32, 1_000..10_000u32].prop_map(|quantum| EgressKind::Physical { quantum }),
-        ],
-    )
-        .prop_map(|(rate, burst, fifo, queue, kind)| EgressConfig {
-            rate,
-            kind,
-            burst: Bytes::new(burst),
-            discipline: if fifo { Discipline::Fifo } else { Discipline::Contract },
-            queue,
-        })
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let id = || (0..SOURCES + 1).prop_map(source); // the last is never set
-    prop_oneof![
-        40 => (id(), size()).prop_map(|(id, bytes)| Step::Enqueue(id, bytes)),
-        30 => prop_oneof![2 => Just(u32::MAX), 1 => 1..3_000u32].prop_map(Step::Take),
-        10 => prop_oneof![0..100u64, 0..100_000u64, 0..5_000_000u64, 0..10_000_000_000u64].prop_map(Step::Pass),
-        15 => Just(Step::Wait),
-        3 => prop_oneof![Just(0u64), 0..20_000_000u64, Just(u64::MAX)].prop_map(Step::Expire),
-        3 => id().prop_map(Step::DropTail),
-        1 => id().prop_map(Step::DropHead),
-        1 => id().prop_map(Step::Clear),
-        1 => id().prop_map(Step::Remove),
-        4 => ((0..SOURCES).prop_map(source), source_config()).prop_map(|(id, config)| Step::Set(id, config)),
-        1 => egress_config().prop_map(Step::Reconfigure),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
-
-    #[test]
-    fn agrees_with_the_model_at_every_step(
-        egress in egress_config(),
-        sources in prop::collection::vec(source_config(), SOURCES as usize),
-        steps in prop::collection::vec(step(), 1..300),
-    ) {
-        // Late enough that no time owed reaches back before the clock's start.
-        let mut now = 10_000_000_000_000_000;
-        let mut sched = Scheduler::new(egress);
-        let mut model = Model::new(egress);
-        for (id, config) in (0..).map(source).zip(sources) {
-            sched.set_source(now, id, config);
-            model.set_source(now, id, config);
-        }
-        let mut number = 0;
-        let (mut entered, mut left) = (0, 0);
-        for step in steps {
-            let mut gone = Vec::new();
-            match step {
-                Step::Enqueue(id, bytes) => {
-                    number += 1;
-                    let relative = model.sources.get(&id).and_then(|s| s.config.deadline);
-                    let queued = Queued {
-                        frame: number,
-                        bytes,
-                        deadline: relative.map_or(u64::MAX, |d| now + d),
-                        enqueued: now,
-                    };
-                    let said = sched.enqueue(now, id, queued);
-                    prop_assert_eq!(said, model.enqueue(now, id, queued));
-                    entered += u64::from(said.is_ok());
-                }
-                Step::Take(bytes) => {
-                    let before = model.waiting();
-                    prop_assert_eq!(sched.take_part(now, bytes), model.take(now, bytes));
-                    left += before - model.waiting();
-                }
-                Step::Pass(ns) => now += ns,
-                Step::Wait => {
-                    if let Head::WaitUntil(t) = sched.head(now) {
-                        prop_assert!(t > now);
-                        // Nothing was ready any earlier.
-                        prop_assert_eq!(model.head(t - 1), Err(true));
-                        now = t;
-                    }
-                }
-                Step::Expire(hold) => {
-                    sched.expire(now, hold, |id, queued| gone.push((id, queued)));
-                    left += gone.len() as u64;
-                    gone.sort_by_key(|(id, q)| (*id, q.frame));
-                    prop_assert_eq!(gone, model.expire(now, hold));
-                }
-                Step::DropTail(id) => {
-                    let dropped = sched.drop_tail(id);
-                    prop_assert_eq!(dropped, model.drop_one(id, VecDeque::pop_back));
-                    left += u64::from(dropped.is_some());
-                }
-                Step::DropHead(id) => {
-                    let dropped = sched.drop_head(id);
-                    prop_assert_eq!(dropped, model.drop_one(id, VecDeque::pop_front));
-                    left += u64::from(dropped.is_some());
-                }
-                Step::Clear(id) | Step::Remove(id) => {
-                    if matches!(step, Step::Remove(_)) {
-                        sched.remove_source(id, |queued| gone.push((id, queued)));
-                    } else {
-                        sched.clear_source(id, |queued| gone.push((id, queued)));
-                    }
-                    left += gone.len() as u64;
-                    for (id, queued) in gone {
-                        prop_assert_eq!(Some(queued), model.drop_one(id, VecDeque::pop_front));
-                    }
-                    prop_assert_eq!(sched.backlog(id), Backlog::default());
-                    if matches!(step, Step::Remove(_)) {
-                        model.remove(id);
-                    }
-                }
-                Step::Set(id, config) => {
-                    sched.set_source(now, id, config);
-                    model.set_source(now, id, config);
-                }
-                Step::Reconfigure(config) => {
-                    sched.reconfigure(now, config);
-                    model.reconfigure(now, config);
-                }
-            }
-
-            let head = sched.head(now);
-            prop_assert_eq!(head, sched.head(now), "asking changes nothing");
-            match model.head(now) {
-                Ok((source, tier, queued, part)) => {
-                    prop_assert_eq!(head, Head::Ready { source, tier, queued, part });
-                }
-                Err(true) => prop_assert!(matches!(head, Head::WaitUntil(_)), "{head:?}"),
-                Err(false) => prop_assert_eq!(head, Head::Empty),
-            }
-            for id in (0..=SOURCES).map(source) {
-                let waiting = model.sources.get(&id);
-                let frames = waiting.map_or(0, |s| s.frames.len() as u32);
-                let bytes = waiting.map_or(0, Source::bytes);
-                prop_assert_eq!(sched.backlog(id), Backlog { frames, bytes });
-            }
-            // No frame is lost and none comes twice.
-            prop_assert_eq!(u64::from(sched.backlog_total().frames), entered - left);
-        }
     }
 }

@@ -1,16 +1,14 @@
 //! The scheduler of one egress: sources, their queues, and the tiers over them.
 
 use super::arena::{Arena, List};
-use super::caps::has_room;
+use super::caps::Room;
 use super::edf::Edf;
 use super::fifo::Fifo;
 use super::hold::{Oldest, hold_limit, overdue};
 use super::minima::{Credit, Minima};
 use super::shares::{Share, Shares};
 use super::source::{SourceIndex, SourceIndexes};
-use super::{
-    Backlog, EgressConfig, EgressKind, Full, Head, Queued, SourceConfig, SourceId, Tier, TokenBucket,
-};
+use super::{Backlog, EgressConfig, Full, Queued, SourceConfig, SourceId, Tier, TokenBucket};
 use tidegate_contract::Discipline;
 
 /// Decides which frame leaves an egress next, and when. See the [module](super).
@@ -23,34 +21,34 @@ use tidegate_contract::Discipline;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Scheduler<F> {
-    total: Backlog,
-    bucket: Option<TokenBucket>,
-    config: EgressConfig,
+    pub(super) total: Backlog,
+    pub(super) bucket: Option<TokenBucket>,
+    pub(super) config: EgressConfig,
     indexes: SourceIndexes,
     /// By index.
-    sources: Vec<Option<Source>>,
-    arena: Arena<F>,
+    pub(super) sources: Vec<Option<Source>>,
+    pub(super) arena: Arena<F>,
     /// Bytes waiting of sources without a promise.
     unpromised: u64,
     /// Number of the next frame to arrive.
     arrivals: u64,
     /// What `head` said, so that `take` takes that.
-    picked: Option<(SourceIndex, Tier)>,
-    edf: Edf,
-    minima: Minima,
-    shares: Shares,
-    fifo: Fifo,
+    pub(super) picked: Option<(SourceIndex, Tier)>,
+    pub(super) edf: Edf,
+    pub(super) minima: Minima,
+    pub(super) shares: Shares,
+    pub(super) fifo: Fifo,
     oldest: Oldest,
 }
 
 #[derive(Debug)]
-struct Source {
-    id: SourceId,
+pub(super) struct Source {
+    pub(super) id: SourceId,
     config: SourceConfig,
-    list: List,
+    pub(super) list: List,
     /// Present if it has a `min`.
-    credit: Option<Credit>,
-    share: Share,
+    pub(super) credit: Option<Credit>,
+    pub(super) share: Share,
 }
 
 impl<F: Copy> Scheduler<F> {
@@ -187,7 +185,7 @@ impl<F: Copy> Scheduler<F> {
         let source = self.sources[usize::from(index)].as_mut()?;
         let queued = self.arena.pop_back(&mut source.list)?;
         self.total.frames -= 1;
-        self.removed(index, queued.bytes);
+        self.removed(index, queued.bytes.into());
         Some(queued)
     }
 
@@ -202,24 +200,43 @@ impl<F: Copy> Scheduler<F> {
     /// The cap that it would exceed; of several, the source's own come first.
     #[inline]
     pub fn enqueue(&mut self, now: u64, id: impl Into<SourceId>, queued: Queued<F>) -> Result<(), Full> {
-        let bytes = u64::from(queued.bytes);
-        let index = self.indexes.get(id.into()).ok_or(Full::NoSource)?;
-        let source = self.sources[usize::from(index)].as_mut().ok_or(Full::NoSource)?;
-        has_room(&self.config, &source.config, &source.list, self.total.bytes, self.unpromised, bytes)?;
-        let promised = source.config.promised();
-        let idle = source.list.is_empty();
-        self.arena.push_back(&mut source.list, queued, self.arrivals);
-        self.arrivals += 1;
-        self.total.frames += 1;
+        self.enqueue_run(now, id, std::iter::once(queued)).1
+    }
+
+    /// Accepts frames of one source up to the first for which there is no room, as one after the other by
+    /// [`enqueue`](Self::enqueue). Returns how many it accepted, and why not the next.
+    #[inline]
+    pub fn enqueue_run(
+        &mut self,
+        now: u64,
+        id: impl Into<SourceId>,
+        frames: impl IntoIterator<Item = Queued<F>>,
+    ) -> (usize, Result<(), Full>) {
+        let Some(index) = self.indexes.get(id.into()) else { return (0, Err(Full::NoSource)) };
+        let Some(source) = &mut self.sources[usize::from(index)] else { return (0, Err(Full::NoSource)) };
+        let List { frames: waited, bytes, .. } = source.list;
+        let mut room =
+            Room::of(&self.config, &source.config, &source.list, self.total.bytes, self.unpromised);
+        let mut done = Ok(());
+        for queued in frames {
+            done = room.take(queued.bytes.into());
+            if done.is_err() {
+                break;
+            }
+            self.arena.push_back(&mut source.list, queued, self.arrivals);
+            self.arrivals += 1;
+        }
+        let (accepted, bytes) = (source.list.frames - waited, source.list.bytes - bytes);
+        self.total.frames += accepted;
         self.total.bytes += bytes;
-        if !promised {
+        if !source.config.promised() {
             self.unpromised += bytes;
         }
         self.picked = None;
-        if idle {
+        if waited == 0 && accepted > 0 {
             self.activate(now, index);
         }
-        Ok(())
+        (accepted as usize, done)
     }
 
     /// Whether a frame of so many bytes would be accepted.
@@ -228,7 +245,7 @@ impl<F: Copy> Scheduler<F> {
     /// As of [`enqueue`](Self::enqueue).
     pub fn accepts(&self, id: impl Into<SourceId>, bytes: u64) -> Result<(), Full> {
         let source = self.source(id.into()).ok_or(Full::NoSource)?;
-        has_room(&self.config, &source.config, &source.list, self.total.bytes, self.unpromised, bytes)
+        Room::of(&self.config, &source.config, &source.list, self.total.bytes, self.unpromised).take(bytes)
     }
 
     /// Bytes that a frame may have to go at `now` without waiting for the egress rate, rounded down.
@@ -270,82 +287,6 @@ impl<F: Copy> Scheduler<F> {
         }
     }
 
-    /// What to send next. Changes nothing: asked again at the same `now` with
-    /// nothing done in between, it says the same.
-    #[inline]
-    pub fn head(&mut self, now: u64) -> Head<F> {
-        self.picked = None;
-        let Some((index, tier)) = self.pick(now) else {
-            return Head::Empty;
-        };
-        let (source, queued) = self.front(index);
-        let part = self.config.kind.part(queued.bytes);
-        let waits = tier != Tier::RealTime || self.config.kind != EgressKind::Virtual;
-        if waits && let Some(bucket) = &self.bucket {
-            let at = bucket.conforms_at(now, part.into());
-            if at > now {
-                // The frame that becomes eligible first may be smaller and go earlier, but none before a real-time one.
-                let eligible = self.minima.next_eligible().filter(|_| tier != Tier::RealTime);
-                return Head::WaitUntil(at.min(eligible.unwrap_or(u64::MAX)));
-            }
-        }
-        self.picked = Some((index, tier));
-        Head::Ready { source, tier, queued, part }
-    }
-
-    /// Takes out the frame that [`head`](Self::head) last said is ready, and
-    /// charges it; without such an answer, or after a change, asks first. `None`
-    /// if nothing is ready.
-    #[inline]
-    pub fn take(&mut self, now: u64) -> Option<(SourceId, Tier, Queued<F>)> {
-        self.take_by(now, |arena, list| Some((arena.pop_front(list)?, 1)))
-    }
-
-    /// [Takes](Self::take) at most so many bytes of the frame. What is left of it stays where it is; the answer has the
-    /// bytes that were taken.
-    ///
-    /// The caller chooses how many of the [part](Head::Ready) that may go now: whole segments. A
-    /// segment that is longer than the part may go, and leaves a debt.
-    pub fn take_part(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Tier, Queued<F>)> {
-        self.take_by(now, |arena, list| match arena.shrink_front(list, bytes) {
-            None => Some((arena.pop_front(list)?, 1)),
-            Some(part) => Some((part, 0)),
-        })
-    }
-
-    /// Takes what `pop` takes from the list of a source, with how many frames of it are gone by that.
-    #[inline]
-    fn take_by(
-        &mut self,
-        now: u64,
-        pop: impl FnOnce(&mut Arena<F>, &mut List) -> Option<(Queued<F>, u32)>,
-    ) -> Option<(SourceId, Tier, Queued<F>)> {
-        if self.picked.is_none() {
-            self.head(now);
-        }
-        let (index, tier) = self.picked.take()?;
-        let source = self.sources[usize::from(index)].as_mut()?;
-        let id = source.id;
-        let (queued, frames) = pop(&mut self.arena, &mut source.list)?;
-        self.total.frames -= frames;
-        match (tier, &mut source.credit) {
-            (Tier::Minimum, Some(credit)) => {
-                credit.charge(now, queued.bytes, hold_limit(self.config.rate));
-            }
-            (Tier::Share, _) => self.shares.charge(&mut source.share, queued.bytes),
-            _ => {}
-        }
-        if let Some(bucket) = &mut self.bucket {
-            match self.config.kind {
-                EgressKind::Virtual => bucket.charge_waiting(queued.enqueued, now, queued.bytes.into()),
-                // A wire that idled has idled: what goes later than it could is not made up for.
-                EgressKind::Physical { .. } => bucket.charge(now, queued.bytes.into()),
-            }
-        }
-        self.removed(index, queued.bytes);
-        Some((id, tier, queued))
-    }
-
     /// Drops what was held too long; it goes to `dropped`.
     ///
     /// Frames of real-time sources: those whose deadline has passed (one that is
@@ -376,10 +317,11 @@ impl<F: Copy> Scheduler<F> {
 
     fn pop_front(&mut self, index: SourceIndex) -> Option<Queued<F>> {
         let source = self.sources[usize::from(index)].as_mut()?;
-        let queued = self.arena.pop_front(&mut source.list)?;
-        self.total.frames -= 1;
-        self.removed(index, queued.bytes);
-        Some(queued)
+        let mut first = None;
+        let gone = self.arena.pop_front(&mut source.list, 1, |queued| first = Some(queued));
+        self.total.frames -= gone.frames;
+        self.removed(index, gone.bytes);
+        first
     }
 
     /// Whether a source was set, and not removed since.
@@ -404,29 +346,6 @@ impl<F: Copy> Scheduler<F> {
         self.total
     }
 
-    /// Whose turn it is, the egress rate aside.
-    #[inline]
-    fn pick(&mut self, now: u64) -> Option<(SourceIndex, Tier)> {
-        if self.config.discipline == Discipline::Fifo {
-            return self.fifo.first().map(|index| (index, Tier::Fifo));
-        }
-        if let Some(index) = self.edf.first() {
-            return Some((index, Tier::RealTime));
-        }
-        if let Some(index) = self.minima.first(now) {
-            return Some((index, Tier::Minimum));
-        }
-        self.shares.first().map(|index| (index, Tier::Share))
-    }
-
-    /// The head of a source that a tier holds, and that therefore has one.
-    #[inline]
-    fn front(&self, index: SourceIndex) -> (SourceId, Queued<F>) {
-        let source = self.sources[usize::from(index)].as_ref();
-        let head = source.and_then(|source| Some((source.id, self.arena.front(&source.list)?.queued)));
-        head.expect("a source in a tier has frames")
-    }
-
     /// The head of a source whose frames are held for a fixed time.
     fn held_head(&self, index: SourceIndex) -> Option<Queued<F>> {
         let source = self.sources[usize::from(index)].as_ref()?;
@@ -439,14 +358,14 @@ impl<F: Copy> Scheduler<F> {
 
     /// So many bytes have left the list of a source.
     #[inline]
-    fn removed(&mut self, index: SourceIndex, bytes: u32) {
+    pub(super) fn removed(&mut self, index: SourceIndex, bytes: u64) {
         self.picked = None;
-        self.total.bytes -= u64::from(bytes);
+        self.total.bytes -= bytes;
         let Some(source) = &self.sources[usize::from(index)] else {
             return;
         };
         if !source.config.promised() {
-            self.unpromised -= u64::from(bytes);
+            self.unpromised -= bytes;
         }
         if source.list.is_empty() {
             self.deactivate(index);

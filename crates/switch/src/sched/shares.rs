@@ -20,7 +20,7 @@
 //! carried to the next frame, so shares do not drift. Of 128 bits the heap orders
 //! by the lower 112, and those last forever; 64 would wrap within minutes.
 
-use super::heap::SourceHeap;
+use super::heap::{Lead, SourceHeap};
 use super::source::SourceIndex;
 
 /// Units of a tag per byte at weight 1.
@@ -48,6 +48,21 @@ impl Share {
             self.weight = weight.max(1);
             self.rest = 0;
         }
+    }
+
+    /// Start tag of the next frame, rounded down.
+    #[inline]
+    pub(super) fn start(&self) -> u128 {
+        self.start
+    }
+
+    /// The source was served `bytes`, below 2^43.
+    #[inline]
+    pub(super) fn advance(&mut self, bytes: u64) {
+        let weight = u64::from(self.weight);
+        let step = bytes * SCALE + self.rest;
+        self.start += u128::from(step / weight);
+        self.rest = step % weight;
     }
 }
 
@@ -88,15 +103,18 @@ impl Shares {
         self.heads.set(source, share.start);
     }
 
-    /// A frame of `bytes` was served in tier 3.
+    /// What the first has before the others.
     #[inline]
-    pub(super) fn charge(&mut self, share: &mut Share, bytes: u32) {
-        let weight = u64::from(share.weight);
-        // Below 2^32 * 2^20 + 2^32.
-        let step = u64::from(bytes) * SCALE + share.rest;
+    pub(super) fn lead(&self) -> Option<Lead> {
+        self.heads.lead()
+    }
+
+    /// A frame of `bytes` was served in tier 3, after others of its source of `before` bytes together.
+    #[inline]
+    pub(super) fn charge(&mut self, share: &mut Share, before: u64, bytes: u32) {
+        share.advance(before);
         self.virtual_time = self.virtual_time.max(share.start);
-        share.start += u128::from(step / weight);
-        share.rest = step % weight;
+        share.advance(bytes.into());
         self.furthest = self.furthest.max(share.start);
     }
 
@@ -118,7 +136,7 @@ mod tests {
         let mut shares = Shares::default();
         let mut share = Share::new(3);
         for _ in 0..3000 {
-            shares.charge(&mut share, 1);
+            shares.charge(&mut share, 0, 1);
         }
         assert_eq!(share.start, 1000 * u128::from(SCALE));
         assert_eq!(share.rest, 0);
@@ -132,7 +150,7 @@ mod tests {
         shares.activate(&mut a);
         shares.set(1, &a);
         for _ in 0..10 {
-            shares.charge(&mut a, 1500);
+            shares.charge(&mut a, 0, 1500);
             shares.set(1, &a);
         }
         shares.activate(&mut b);
@@ -149,7 +167,7 @@ mod tests {
     fn weight_zero_is_one() {
         let mut shares = Shares::default();
         let mut share = Share::new(0);
-        shares.charge(&mut share, 1);
+        shares.charge(&mut share, 0, 1);
         assert_eq!(share.start, u128::from(SCALE));
         share.set_weight(0);
         assert_eq!(share, Share { weight: 1, start: u128::from(SCALE), rest: 0 });

@@ -1,0 +1,173 @@
+//! What leaves an egress: whose turn it is, and what it is charged.
+
+use super::run::{MOST, Rivals, Run};
+use super::source::SourceIndex;
+use super::{EgressKind, Head, Queued, Scheduler, SourceId, Tier, hold_limit};
+use tidegate_contract::Discipline;
+
+impl<F: Copy> Scheduler<F> {
+    /// What to send next. Changes nothing: asked again at the same `now` with
+    /// nothing done in between, it says the same.
+    #[inline]
+    pub fn head(&mut self, now: u64) -> Head<F> {
+        self.picked = None;
+        let Some((index, tier)) = self.pick(now) else {
+            return Head::Empty;
+        };
+        let (source, queued) = self.front(index);
+        let part = self.config.kind.part(queued.bytes);
+        let waits = tier != Tier::RealTime || self.config.kind != EgressKind::Virtual;
+        if waits && let Some(bucket) = &self.bucket {
+            let at = bucket.conforms_at(now, part.into());
+            if at > now {
+                // The frame that becomes eligible first may be smaller and go earlier, but none before a real-time one.
+                let eligible = self.minima.next_eligible().filter(|_| tier != Tier::RealTime);
+                return Head::WaitUntil(at.min(eligible.unwrap_or(u64::MAX)));
+            }
+        }
+        self.picked = Some((index, tier));
+        Head::Ready { source, tier, queued, part }
+    }
+
+    /// The frames that leave one after the other if they are taken at `now`: the one that [`head`](Self::head) last said is
+    /// ready, and those behind it that [would be the head](super::run) then. None without such an answer, or after a
+    /// change.
+    #[inline]
+    pub fn run(&self, now: u64) -> impl Iterator<Item = &Queued<F>> {
+        self.picked.and_then(|(index, tier)| self.run_of(now, index, tier)).into_iter().flatten()
+    }
+
+    fn run_of(&self, now: u64, index: SourceIndex, tier: Tier) -> Option<Run<'_, F>> {
+        let source = self.sources[usize::from(index)].as_ref()?;
+        let head = self.arena.front(&source.list)?;
+        let whole = self.config.kind == EgressKind::Virtual;
+        let rivals = match tier {
+            Tier::Fifo if whole => self.fifo.lead().map_or(Rivals::None, Rivals::Fifo),
+            Tier::Share if whole && source.credit.is_none() => {
+                self.shares.lead().map_or(Rivals::None, |lead| Rivals::Shares(lead, source.share.clone()))
+            }
+            _ => return Some(Run::only(&self.arena, head)),
+        };
+        let bytes = match &self.bucket {
+            Some(bucket) if source.list.frames > 1 => {
+                let mut bucket = bucket.clone();
+                bucket.charge_waiting(head.queued.enqueued, now, head.queued.bytes.into());
+                u64::try_from(bucket.available(now)).unwrap_or(0) + u64::from(head.queued.bytes)
+            }
+            _ => u64::MAX,
+        };
+        Some(Run { arena: &self.arena, next: Some(head), frames: MOST, bytes, rivals })
+    }
+
+    /// Takes out the frame that [`head`](Self::head) last said is ready, and
+    /// charges it; without such an answer, or after a change, asks first. `None`
+    /// if nothing is ready.
+    #[inline]
+    pub fn take(&mut self, now: u64) -> Option<(SourceId, Tier, Queued<F>)> {
+        let mut head = None;
+        let (id, tier) = self.take_run(now, 1, |queued| head = Some(queued))?;
+        Some((id, tier, head?))
+    }
+
+    /// Takes out the first `frames` of a [run](Self::run), at least one and at most all of them, as one after the other by
+    /// [`take`](Self::take). They go to `taken`.
+    #[inline]
+    pub fn take_run(
+        &mut self,
+        now: u64,
+        frames: u32,
+        mut taken: impl FnMut(Queued<F>),
+    ) -> Option<(SourceId, Tier)> {
+        let (index, tier) = self.picked(now)?;
+        debug_assert!((1..=self.run(now).count() as u32).contains(&frames), "of a run");
+        let source = self.sources[usize::from(index)].as_mut()?;
+        let id = source.id;
+        let first = self.arena.front(&source.list)?.queued;
+        let mut last = first.bytes;
+        let gone = self.arena.pop_front(&mut source.list, frames, |queued| {
+            last = queued.bytes;
+            taken(queued);
+        });
+        self.total.frames -= gone.frames;
+        self.charge_tier(now, index, tier, gone.bytes - u64::from(last), last);
+        self.charge_waiting(now, &first);
+        if gone.frames > 1 {
+            // As if each was charged at `now`: nothing falls in meanwhile.
+            self.charge(now, gone.bytes - u64::from(first.bytes));
+        }
+        self.removed(index, gone.bytes);
+        Some((id, tier))
+    }
+
+    /// Takes at most so many bytes of the frame that [`take`](Self::take) would take. What is left of it stays where it is;
+    /// the answer has the bytes that were taken.
+    ///
+    /// The caller chooses how many of the [part](Head::Ready) that may go now: whole segments. A
+    /// segment that is longer than the part may go, and leaves a debt.
+    pub fn take_part(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Tier, Queued<F>)> {
+        let (index, tier) = self.picked(now)?;
+        let source = self.sources[usize::from(index)].as_mut()?;
+        let id = source.id;
+        let Some(part) = self.arena.shrink_front(&mut source.list, bytes) else { return self.take(now) };
+        self.charge_tier(now, index, tier, 0, part.bytes);
+        self.charge_waiting(now, &part);
+        self.removed(index, part.bytes.into());
+        Some((id, tier, part))
+    }
+
+    /// Whose turn it is, and may be by the egress rate.
+    #[inline]
+    fn picked(&mut self, now: u64) -> Option<(SourceIndex, Tier)> {
+        if self.picked.is_none() {
+            self.head(now);
+        }
+        self.picked
+    }
+
+    /// Charges a source's tier for `bytes` that leave behind others of `before` bytes.
+    #[inline]
+    fn charge_tier(&mut self, now: u64, index: SourceIndex, tier: Tier, before: u64, bytes: u32) {
+        let Some(source) = &mut self.sources[usize::from(index)] else { return };
+        match (tier, &mut source.credit) {
+            (Tier::Minimum, Some(credit)) => {
+                credit.charge(now, before + u64::from(bytes), hold_limit(self.config.rate));
+            }
+            (Tier::Share, _) => self.shares.charge(&mut source.share, before, bytes),
+            _ => {}
+        }
+    }
+
+    /// Charges the egress rate for a frame that waited.
+    #[inline]
+    fn charge_waiting(&mut self, now: u64, queued: &Queued<F>) {
+        let Some(bucket) = &mut self.bucket else { return };
+        match self.config.kind {
+            EgressKind::Virtual => bucket.charge_waiting(queued.enqueued, now, queued.bytes.into()),
+            // A wire that idled has idled: what goes later than it could is not made up for.
+            EgressKind::Physical { .. } => bucket.charge(now, queued.bytes.into()),
+        }
+    }
+
+    /// Whose turn it is, the egress rate aside.
+    #[inline]
+    fn pick(&mut self, now: u64) -> Option<(SourceIndex, Tier)> {
+        if self.config.discipline == Discipline::Fifo {
+            return self.fifo.first().map(|index| (index, Tier::Fifo));
+        }
+        if let Some(index) = self.edf.first() {
+            return Some((index, Tier::RealTime));
+        }
+        if let Some(index) = self.minima.first(now) {
+            return Some((index, Tier::Minimum));
+        }
+        self.shares.first().map(|index| (index, Tier::Share))
+    }
+
+    /// The head of a source that a tier holds, and that therefore has one.
+    #[inline]
+    pub(super) fn front(&self, index: SourceIndex) -> (SourceId, Queued<F>) {
+        let source = self.sources[usize::from(index)].as_ref();
+        let head = source.and_then(|source| Some((source.id, self.arena.front(&source.list)?.queued)));
+        head.expect("a source in a tier has frames")
+    }
+}
