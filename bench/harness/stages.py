@@ -30,7 +30,7 @@ STAGES: dict[str, frozenset[str]] = {
     "queue: slots": frozenset({"take_slots", "hand_on"}),
     "queue: in": frozenset({"enqueue_all"}),
     "queue: out": frozenset({"head", "take_by"}),
-    "fates, settle": frozenset({"fate", "settle_run", "settle_here"}),
+    "fates, settle": frozenset({"fate", "settle_group", "settle_here"}),
     "one delivery a frame": frozenset({"carry"}),
 }
 """By the names of functions of crates/switch, without generics."""

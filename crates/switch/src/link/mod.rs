@@ -237,7 +237,7 @@ impl Tx {
         either!(self, tx => tx.give_back(frame));
     }
 
-    /// As [`give_back`](Self::give_back), of frames of one transmit ring.
+    /// As [`give_back`](Self::give_back), of frames of one transmit ring, or of a tap.
     #[inline]
     pub fn give_back_all(&mut self, frames: impl Iterator<Item = FrameRef> + Clone) {
         match self {
@@ -394,6 +394,24 @@ impl Rx {
             Self::Tap(rx) => rx.post(frame),
             #[cfg(test)]
             Self::Deferred(rx) => rx.post(frame),
+        }
+    }
+
+    /// Writes the first of `frames`, which begin with `head`, as [`post`](Self::post) would each: how many are done, and what came
+    /// of the next, where that was tried. Into rings, it writes those that ask for nothing and fit into one buffer each.
+    /// `waiting`: how many wait, for which buffers may be taken. [`finish`](Self::finish) is to follow.
+    #[inline]
+    pub fn post_run<'a>(
+        &mut self,
+        head: &Frame,
+        frames: impl Iterator<Item = &'a Frame>,
+        waiting: usize,
+    ) -> (u32, Option<Posted>) {
+        match self {
+            Self::Vhost(rx) => (rx.post_run(head, frames, waiting), None),
+            Self::Tap(rx) => rx.post_run(frames),
+            #[cfg(test)]
+            Self::Deferred(_) => (0, None),
         }
     }
 

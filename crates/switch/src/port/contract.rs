@@ -39,9 +39,10 @@ impl PortSet {
 
     /// All ports, from the lowest on.
     pub fn iter(&self) -> impl Iterator<Item = PortIndex> {
-        (0..).zip(self.0).flat_map(|(word, bits)| {
+        let words = (0..).zip(self.0).filter(|(_, bits)| *bits != 0);
+        words.flat_map(|(word, bits)| {
             let next = |bits: &u64| Some(bits & (bits - 1)).filter(|rest| *rest != 0);
-            let each = std::iter::successors(Some(bits).filter(|bits| *bits != 0), next);
+            let each = std::iter::successors(Some(bits), next);
             each.map(move |bits| word * 64 + bits.trailing_zeros() as PortIndex)
         })
     }

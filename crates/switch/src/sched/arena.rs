@@ -69,20 +69,19 @@ impl<F: Copy> Arena<F> {
     #[inline]
     pub(super) fn push_back(&mut self, list: &mut List, queued: Queued<F>, arrival: u64) {
         let node = Node { queued, arrival, next: NIL, prev: list.tail };
-        let at = self.free;
-        let at = if at != NIL {
-            self.free = self.nodes[at as usize].next;
-            self.nodes[at as usize] = node;
-            at
+        let mut at = self.free;
+        // No node has the number NIL.
+        if let Some(free) = self.nodes.get_mut(at as usize) {
+            self.free = free.next;
+            *free = node;
         } else {
-            let at = self.nodes.len() as u32;
+            at = self.nodes.len() as u32;
             assert!(at != NIL, "arena of an egress is full");
             self.nodes.push(node);
-            at
-        };
-        match list.tail {
-            NIL => list.head = at,
-            tail => self.nodes[tail as usize].next = at,
+        }
+        match self.nodes.get_mut(list.tail as usize) {
+            None => list.head = at,
+            Some(tail) => tail.next = at,
         }
         list.tail = at;
         list.frames += 1;

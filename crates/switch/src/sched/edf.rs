@@ -10,7 +10,7 @@
 //! RTSS 1991). Admission counts exactly with that.
 
 use super::Queued;
-use super::heap::SourceHeap;
+use super::heap::{Lead, SourceHeap};
 use super::source::SourceIndex;
 
 #[derive(Debug, Default)]
@@ -34,6 +34,12 @@ impl Edf {
         self.heads.first_key()
     }
 
+    /// What the first has before the others.
+    #[inline]
+    pub(super) fn lead(&self) -> Option<Lead> {
+        self.heads.lead()
+    }
+
     pub(super) fn set<F>(&mut self, source: SourceIndex, head: &Queued<F>, relative: u64) {
         self.heads.set(source, due(head, relative).into());
     }
@@ -50,7 +56,8 @@ impl Edf {
 /// When a frame of a real-time source is due. One that was queued before its
 /// source became real-time carries no deadline; what came after it cannot leave
 /// before it, so it is ordered as if it had one.
-fn due<F>(head: &Queued<F>, relative: u64) -> u64 {
+#[inline]
+pub(super) fn due<F>(head: &Queued<F>, relative: u64) -> u64 {
     match head.deadline {
         u64::MAX => head.enqueued.saturating_add(relative),
         deadline => deadline,

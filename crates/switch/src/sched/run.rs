@@ -6,12 +6,12 @@
 //! ```
 //!
 //! A frame is of the run if, all before it taken at the same moment, it would be the head, and in the same tier. That can
-//! be told without taking them of whole frames that go by weight, or first come, first served: until then no other
-//! source becomes more urgent. Real-time frames are timed one by one, and a frame of a source with a minimum may
-//! change the tier of the next: a run of these is one frame.
+//! be told of whole frames without taking them: until then no other source becomes more urgent. Only a frame of a source
+//! with a minimum may change the tier of the next: a run of these is one frame.
 
 use super::Queued;
 use super::arena::{Arena, Node};
+use super::edf::due;
 use super::heap::Lead;
 use super::shares::Share;
 
@@ -29,17 +29,12 @@ pub(super) struct Run<'a, F> {
     pub(super) rivals: Rivals,
 }
 
-impl<'a, F: Copy> Run<'a, F> {
-    /// A head alone.
-    pub(super) fn only(arena: &'a Arena<F>, head: &'a Node<F>) -> Self {
-        Self { arena, next: Some(head), frames: 1, bytes: u64::MAX, rivals: Rivals::None }
-    }
-}
-
 /// Before whom a source has its turn.
 pub(super) enum Rivals {
     /// No other has frames.
     None,
+    /// Those whose frames are due later than its, whose relative deadline this is.
+    RealTime(Lead, u64),
     /// Those whose frames arrived later.
     Fifo(Lead),
     /// Those with greater tags than its own, which advances.
@@ -50,8 +45,14 @@ impl Rivals {
     /// Whether it is this frame's turn; the frame is served then.
     #[inline]
     fn let_pass<F>(&mut self, node: &Node<F>) -> bool {
+        matches!(self, Self::None) || self.come_later(node)
+    }
+
+    #[inline(never)]
+    fn come_later<F>(&mut self, node: &Node<F>) -> bool {
         match self {
             Self::None => true,
+            Self::RealTime(lead, relative) => lead.holds(due(&node.queued, *relative).into()),
             Self::Fifo(lead) => lead.holds(node.arrival.into()),
             Self::Shares(lead, share) => {
                 let holds = lead.holds(share.start());

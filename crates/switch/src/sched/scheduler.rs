@@ -44,7 +44,7 @@ pub struct Scheduler<F> {
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) id: SourceId,
-    config: SourceConfig,
+    pub(super) config: SourceConfig,
     pub(super) list: List,
     /// Present if it has a `min`.
     pub(super) credit: Option<Credit>,

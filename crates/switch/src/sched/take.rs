@@ -34,29 +34,38 @@ impl<F: Copy> Scheduler<F> {
     /// change.
     #[inline]
     pub fn run(&self, now: u64) -> impl Iterator<Item = &Queued<F>> {
-        self.picked.and_then(|(index, tier)| self.run_of(now, index, tier)).into_iter().flatten()
+        let nothing = Run { arena: &self.arena, next: None, frames: 0, bytes: 0, rivals: Rivals::None };
+        self.picked.and_then(|(index, tier)| self.run_of(now, index, tier)).unwrap_or(nothing)
     }
 
     fn run_of(&self, now: u64, index: SourceIndex, tier: Tier) -> Option<Run<'_, F>> {
         let source = self.sources[usize::from(index)].as_ref()?;
         let head = self.arena.front(&source.list)?;
-        let whole = self.config.kind == EgressKind::Virtual;
-        let rivals = match tier {
-            Tier::Fifo if whole => self.fifo.lead().map_or(Rivals::None, Rivals::Fifo),
-            Tier::Share if whole && source.credit.is_none() => {
+        let mut run =
+            Run { arena: &self.arena, next: Some(head), frames: 1, bytes: u64::MAX, rivals: Rivals::None };
+        if source.list.frames == 1 || self.config.kind != EgressKind::Virtual {
+            return Some(run);
+        }
+        run.rivals = match tier {
+            Tier::RealTime => match (self.edf.lead(), source.config.deadline) {
+                (Some(lead), Some(relative)) => Rivals::RealTime(lead, relative),
+                _ => Rivals::None,
+            },
+            Tier::Fifo => self.fifo.lead().map_or(Rivals::None, Rivals::Fifo),
+            Tier::Share if source.credit.is_none() => {
                 self.shares.lead().map_or(Rivals::None, |lead| Rivals::Shares(lead, source.share.clone()))
             }
-            _ => return Some(Run::only(&self.arena, head)),
+            _ => return Some(run),
         };
-        let bytes = match &self.bucket {
-            Some(bucket) if source.list.frames > 1 => {
-                let mut bucket = bucket.clone();
-                bucket.charge_waiting(head.queued.enqueued, now, head.queued.bytes.into());
-                u64::try_from(bucket.available(now)).unwrap_or(0) + u64::from(head.queued.bytes)
-            }
-            _ => u64::MAX,
-        };
-        Some(Run { arena: &self.arena, next: Some(head), frames: MOST, bytes, rivals })
+        run.frames = MOST;
+        if tier != Tier::RealTime
+            && let Some(bucket) = &self.bucket
+        {
+            let (mut bucket, bytes) = (bucket.clone(), u64::from(head.queued.bytes));
+            bucket.charge_waiting(head.queued.enqueued, now, bytes);
+            run.bytes = u64::try_from(bucket.available(now)).unwrap_or(0) + bytes;
+        }
+        Some(run)
     }
 
     /// Takes out the frame that [`head`](Self::head) last said is ready, and

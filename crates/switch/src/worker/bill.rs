@@ -36,21 +36,12 @@ impl Default for Bill {
 }
 
 impl Bill {
-    /// A frame of `source` was delivered, or dropped.
-    pub(super) fn add(&mut self, source: PortIndex, cost: i64) {
+    /// Frames of `source` were delivered, or dropped; none where one was completed that was counted as delivered before.
+    #[inline]
+    pub(super) fn add(&mut self, source: PortIndex, frames: u64, cost: i64) {
         match self.runs.last_mut().filter(|run| run.source == source) {
-            Some(run) => (run.frames, run.cost) = (run.frames + 1, run.cost + cost),
-            None => self.runs.push(Run { source, frames: 1, cost }),
-        }
-    }
-}
-
-impl Bill {
-    /// A frame of `source`, which was delivered to a link before, was completed.
-    pub(super) fn add_completed(&mut self, source: PortIndex, cost: i64) {
-        match self.runs.last_mut().filter(|run| run.source == source) {
-            Some(run) => run.cost += cost,
-            None => self.runs.push(Run { source, frames: 0, cost }),
+            Some(run) => (run.frames, run.cost) = (run.frames + frames, run.cost + cost),
+            None => self.runs.push(Run { source, frames, cost }),
         }
     }
 }

@@ -43,6 +43,13 @@ pub(super) fn queued(bytes: u32) -> i64 {
     i64::from(bytes) + QUEUED
 }
 
+/// What frames that are queued cost.
+#[inline]
+pub(super) fn all_queued(all: Backlog) -> i64 {
+    let bytes = i64::try_from(all.bytes).unwrap_or(i64::MAX);
+    bytes.saturating_add(i64::from(all.frames) * QUEUED)
+}
+
 /// What it costs to see that a link completed a frame.
 pub(super) const COMPLETED: i64 = DIRECT;
 
@@ -55,7 +62,7 @@ pub(super) fn scattered(pieces: usize) -> i64 {
 /// What an egress costs whose receiver has buffers, and that may send `tokens` bytes now.
 pub(super) fn waiting(backlog: Backlog, tokens: i64) -> i64 {
     let bytes = i64::try_from(backlog.bytes).unwrap_or(i64::MAX);
-    let all = bytes.saturating_add(i64::from(backlog.frames) * QUEUED);
+    let all = all_queued(backlog);
     match tokens {
         ..=0 => 0,
         tokens if tokens >= bytes => all,

@@ -17,12 +17,13 @@
 //!   - `direct`: frames of one buffer, by the batch: from ring to ring, or to their egress
 //!   - `inspect`, `send`: the others, one by one, to their egress
 //!   - `cut`: real-time super-frames, in pieces
-//! - [`egress`]: from the scheduler to the receiver
+//! - [`egress`]: into the scheduler, and what waits there
+//! - `serve`: from the scheduler to the receiver
 //!   - `outstanding`: what links complete later
 //! - [`addresses`]: link-local addresses that own ports use
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - `peers`: frames of other workers, whose time is divided too
-//! - [`settle`]: what became of a frame, back at its source
+//! - `fates`: what became of frames; [`settle`]: back at their source
 //! - [`crossing`]: rings between workers
 //! - [`lending`]: receivers of other workers, for the direct way
 //! - [`moving`]: a port goes to another worker
@@ -49,6 +50,7 @@ pub mod egress;
 #[cfg(test)]
 mod equivalence;
 pub mod events;
+mod fates;
 pub mod flood;
 pub mod handle;
 pub mod handover;
@@ -63,6 +65,7 @@ mod peers;
 mod quiet;
 mod relief;
 mod send;
+mod serve;
 pub mod settle;
 pub mod sleep;
 pub mod talk;
@@ -84,8 +87,9 @@ use crate::port::{NEVER, Port, PortInfo, PortSet};
 use crate::stats::layout::{VNICS, WorkerSlot};
 use crate::virtio::sigbus;
 use bill::Bill;
-use crossing::{Crossing, Fate, Peer};
+use crossing::{Crossing, Peer};
 use events::{Event, Events};
+use fates::Fates;
 use flood::FloodPool;
 use handle::{Bell, Call};
 use lending::Lending;
@@ -170,7 +174,7 @@ pub struct Worker {
     /// A port that comes from another one, with what was under way to it.
     arrival: Option<Box<moving::Arrival>>,
     /// Fates of this loop, not yet settled.
-    fates: Vec<Fate>,
+    fates: Fates,
     scratch: Scratch,
     /// None while it is in use.
     batch: Option<Box<direct::Batch>>,
@@ -240,7 +244,7 @@ impl Worker {
             flood: FloodPool::new(id),
             leaving: None,
             arrival: None,
-            fates: Vec::with_capacity(4096),
+            fates: Fates::with_capacity(4096),
             scratch: Scratch::default(),
             batch: Some(Box::default()),
             sleeper: Sleeper::new(inbox.bell(), inbox.epoll())?,

@@ -3,6 +3,7 @@
 
 use super::Worker;
 use super::crossing::Fate;
+use super::fates::{Group, Home};
 use crate::fdb::PortIndex;
 use crate::port::buffers::BufferIndex;
 use crate::port::{Frame, NEVER, Owner, Port};
@@ -13,43 +14,42 @@ impl Worker {
     /// Settles everything that ended in this loop; `true` where anything did.
     pub(super) fn settle(&mut self) -> bool {
         let mut fates = std::mem::take(&mut self.fates);
-        let worked = !fates.is_empty();
-        let mut rest = &mut fates[..];
-        while !rest.is_empty() {
-            let together = run(rest);
-            let (these, others) = rest.split_at_mut(together.max(1));
-            rest = others;
-            if together > 0 && self.settle_run(these) {
+        for group in fates.groups() {
+            if self.settle_group(&group) {
                 continue;
             }
-            for fate in these {
-                if let Some(worker) = self.settle_here(fate)
+            for mut fate in group.fates() {
+                if let Some(worker) = self.settle_here(&mut fate)
                     && let Some((peer, _)) = &mut self.peers[worker]
                 {
-                    peer.settle(*fate);
+                    peer.settle(fate);
                     self.to_ring |= 1 << worker;
                 }
             }
         }
-        // The vector is kept, so that settling allocates nothing.
+        let worked = fates.len() > 0;
+        // Its memory is kept, so that settling allocates nothing.
         fates.clear();
         self.fates = fates;
         worked
     }
 
-    /// Settles frames of one transmit ring, whose descriptors go back together; `false` where their source is not here.
-    fn settle_run(&mut self, fates: &[Fate]) -> bool {
-        let source = fates[0].frame.get().source;
+    /// Settles frames that are given back together; `false` where they cannot be, or their source is not here.
+    fn settle_group(&mut self, group: &Group) -> bool {
+        let Some(Home { source, .. }) = group.home else { return false };
         let Some(port) = self.ports[source as usize].as_mut() else { return false };
-        for fate in fates {
+        for (fate, frames) in group.runs() {
             let in_flight = &mut port.in_flight_to[fate.egress as usize];
-            *in_flight = in_flight.saturating_sub(1);
-            account(port, fate.frame.get(), fate);
+            *in_flight = in_flight.saturating_sub(frames.len() as u32);
+            for alike in frames.chunk_by(|a, b| a.get().started == b.get().started && !b.get().is_realtime())
+            {
+                account(port, alike[0].get(), fate, alike.len() as u64);
+            }
         }
         port.relieving = NEVER;
         self.touched.insert(source);
         let began = self.watch.begin(source);
-        port.link.tx.give_back_all(fates.iter().map(|fate| fate.frame));
+        port.link.tx.give_back_all(group.frames.iter().copied());
         self.watch.end(source, began);
         true
     }
@@ -68,7 +68,7 @@ impl Worker {
         *in_flight = in_flight.saturating_sub(1);
         port.relieving = NEVER;
         self.touched.insert(frame.source);
-        account(port, frame, fate);
+        account(port, frame, fate, 1);
         let (source, began) = (frame.source, self.watch.begin(frame.source));
         port.link.tx.give_back(fate.frame);
         self.watch.end(source, began);
@@ -110,25 +110,16 @@ impl Worker {
     }
 }
 
-/// How many of the first fates are of frames of one transmit ring.
-fn run(fates: &[Fate]) -> usize {
-    let ring = |fate: &Fate| match fate.frame.get() {
-        Frame { owner: Owner::Ring { queue, .. }, source, .. } => Some((*source, *queue)),
-        _ => None,
-    };
-    let Some(first) = fates.first().and_then(ring) else { return 0 };
-    fates.iter().take_while(|fate| ring(fate) == Some(first)).count()
-}
-
+/// Accounts for so many frames that started together; for one that has a deadline.
 #[inline]
-fn account(port: &Port, frame: &Frame, fate: &Fate) {
+fn account(port: &Port, frame: &Frame, fate: &Fate, frames: u64) {
     let delay = fate.at.saturating_sub(frame.started);
     if let Some(reason) = fate.dropped {
-        port.count_tx_drop(reason);
+        port.count_tx_drops(reason, frames);
     } else {
-        port.stats.delay.record(delay);
+        port.stats.delay.record_many(delay, frames);
         if frame.is_realtime() {
-            port.stats.realtime_delivered.add(1);
+            port.stats.realtime_delivered.add(frames);
             port.stats.realtime_worst.raise(delay);
         }
     }

@@ -17,6 +17,20 @@ use std::os::fd::OwnedFd;
 const MAX_PARTS: usize = MAX_SPANS + 3;
 
 impl Rx {
+    pub(in crate::link) fn post_run<'a>(
+        &self,
+        frames: impl Iterator<Item = &'a Frame>,
+    ) -> (u32, Option<Posted>) {
+        let mut done = 0;
+        for frame in frames {
+            match self.post(frame) {
+                Posted::Done => done += 1,
+                other => return (done, Some(other)),
+            }
+        }
+        (done, None)
+    }
+
     pub(in crate::link) fn post(&self, frame: &Frame) -> Posted {
         let file = match &self.files[..] {
             [only] => only,

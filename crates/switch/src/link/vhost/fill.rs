@@ -26,48 +26,54 @@ pub(super) struct Fill {
 }
 
 impl Fill {
-    /// Writes a frame that asks for nothing, and whose rest lies in one piece, into one buffer that it fits into, of
-    /// `queue`. At most `ahead` buffers are taken for it and others to come. `false` where there is no such buffer: nothing
-    /// was done then.
+    /// Writes frames that ask for nothing into buffers of `queue`, up to the first whose rest does not lie in one piece, or
+    /// that finds no buffer which it fits into; how many. At most `ahead` buffers are taken for them and others to come.
     #[inline]
-    pub(super) fn post(
+    pub(super) fn post<'a>(
         &mut self,
         ring: &mut Ring,
         queue: u16,
         header_len: usize,
-        frame: &Frame,
+        frames: impl Iterator<Item = &'a Frame>,
         ahead: usize,
-    ) -> bool {
-        let rest = match frame.payload() {
-            [] => Span::EMPTY,
-            [rest] => *rest,
-            _ => return false,
-        };
-        if self.filled == self.taken || self.queue != queue {
-            debug_assert!(self.taken == 0 || self.queue == queue, "finished before another ring is filled");
-            self.finish(ring);
-            self.queue = queue;
-            let ahead = ahead.clamp(1, MOST);
-            // An index that lies is found by who looks for a chain.
-            if usize::from(ring.queue.pending()) < ahead && ring.queue.available().is_err() {
-                return false;
+    ) -> u32 {
+        if self.queue != queue {
+            debug_assert!(self.taken == 0, "finished before another ring is filled");
+            (self.queue, self.taken, self.filled) = (queue, 0, 0);
+        }
+        let mut posted = 0;
+        for frame in frames {
+            let rest = match frame.payload() {
+                [] => Span::EMPTY,
+                [rest] => *rest,
+                _ => break,
+            };
+            if self.filled == self.taken {
+                self.take(ring, ahead);
             }
+            let needed = header_len as u32 + frame.len;
+            let buffer = self.buffers.get_mut(usize::from(self.filled)).filter(|_| self.filled < self.taken);
+            let Some(buffer) = buffer.filter(|buffer| buffer.len >= needed) else { break };
+            // SAFETY: the buffer was popped from this ring, whose memory stays mapped while its port runs, and has room
+            // for all that is written: the head and the rest are the frame. The source's memory is mapped for as long as
+            // its frame is in our hands.
+            unsafe { write_parts(buffer.ptr, header_len, &COMPLETE, frame.head(), rest) };
+            buffer.len = needed;
+            self.filled += 1;
+            posted += 1;
+        }
+        posted
+    }
+
+    /// Takes at most `ahead` buffers, in place of those that are filled.
+    #[inline(never)]
+    fn take(&mut self, ring: &mut Ring, ahead: usize) {
+        self.finish(ring);
+        let ahead = ahead.clamp(1, MOST);
+        // An index that lies is found by who looks for a chain.
+        if usize::from(ring.queue.pending()) >= ahead || ring.queue.available().is_ok() {
             self.taken = ring.queue.pop_singles::<true>(&mut self.buffers[..ahead]) as u8;
         }
-        let Some(buffer) = self.buffers[..usize::from(self.taken)].get_mut(usize::from(self.filled)) else {
-            return false;
-        };
-        let needed = header_len as u32 + frame.len;
-        if buffer.len < needed {
-            return false;
-        }
-        // SAFETY: the buffer was popped from this ring, whose memory stays mapped while its port runs, and has room for
-        // all that is written: the head and the rest are the frame. The source's memory is mapped for as long as its
-        // frame is in our hands.
-        unsafe { write_parts(buffer.ptr, header_len, &COMPLETE, frame.head(), rest) };
-        buffer.len = needed;
-        self.filled += 1;
-        true
     }
 
     /// The queue whose buffers are held.

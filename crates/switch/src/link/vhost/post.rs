@@ -27,26 +27,36 @@ impl Rx {
         ring(&mut self.rings, queue)?.queue.available().ok()
     }
 
+    #[inline]
+    pub(in crate::link) fn post_run<'a>(
+        &mut self,
+        head: &Frame,
+        frames: impl Iterator<Item = &'a Frame>,
+        waiting: usize,
+    ) -> u32 {
+        let Some(queue) = queue_for(&self.enabled, head).filter(|_| self.log.is_none()) else { return 0 };
+        if self.fill.queue().is_some_and(|filled| filled != queue) {
+            self.finish();
+        }
+        let Some(ring) = ring(&mut self.rings, queue) else { return 0 };
+        let enabled = &self.enabled;
+        let plain = frames.map_while(|frame| {
+            let same = enabled.len() == 1 || queue_for(enabled, frame) == Some(queue);
+            (same && frame.offload == Offload::None).then_some(frame)
+        });
+        self.fill.post(ring, queue, self.receiver.header_len, plain, waiting)
+    }
+
     pub(in crate::link) fn post(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
         scratch.filled = 0;
         let receiver = self.receiver;
         let Some(queue) = queue_for(&self.enabled, frame) else {
             return Posted::Dropped(DropReason::ReceiverDown);
         };
-        if self.fill.queue().is_some_and(|filled| filled != queue) {
-            self.finish();
-        }
+        self.finish();
         let Some(ring) = ring(&mut self.rings, queue) else {
             return Posted::Dropped(DropReason::ReceiverDown);
         };
-        if frame.offload == Offload::None
-            && self.log.is_none()
-            && self.fill.post(ring, queue, receiver.header_len, frame, scratch.waiting)
-        {
-            scratch.filled = 1;
-            return Posted::Done;
-        }
-        self.fill.finish(ring);
         if ring.queue.pending() < 8
             && let Err(error) = ring.queue.available()
         {

@@ -106,8 +106,7 @@ impl Batch {
     /// Where the frames that are queued end: of `decided` ones, from `first` on, which does not go directly. One that could
     /// go directly but for room or tokens is looked at alone if it is for a lent half, or if nothing of it was kept.
     pub(super) fn queued_end(&mut self, first: usize, decided: usize) -> usize {
-        for i in first..self.direct {
-            let frame = &self.frames[i];
+        for (i, frame) in (first..).zip(&self.frames[first..self.direct.max(first)]) {
             let is_lent = self.groups[usize::from(frame.group)].half != HOME;
             if is_lent || frame.seen {
                 self.crosses = is_lent;

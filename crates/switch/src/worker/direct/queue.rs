@@ -68,15 +68,17 @@ impl Worker {
         let (source, segment) = (port.index, port.segment);
         batch.queued.clear();
         let Some(slots) = slots(port, pair) else { return };
-        for i in frames {
+        let sent = batch.frames[frames.clone()].iter().zip(&batch.seen[frames.clone()]);
+        let lies = batch.tx[frames.clone()].iter().zip(&batch.heads[frames]);
+        for ((sent, seen), (single, head)) in sent.zip(lies) {
             let Some(reference) = slots.take() else { break };
-            let (frame, started) = (reference.get_mut(), batch.frames[i].started);
-            frame.owner = Owner::Ring { queue: pair as u16, head: batch.tx[i].head };
-            (frame.source, frame.segment, frame.egress) = (source, segment, batch.frames[i].egress);
-            frame.started = started;
-            frame.waited_for_tokens = started - batch.arrival;
-            frame.deadline = deadline.map_or(NEVER, |deadline| started + deadline);
-            fill(frame, batch, i, header_len);
+            let frame = reference.get_mut();
+            frame.owner = Owner::Ring { queue: pair as u16, head: single.head };
+            (frame.source, frame.segment, frame.egress) = (source, segment, sent.egress);
+            frame.started = sent.started;
+            frame.waited_for_tokens = sent.started - batch.arrival;
+            frame.deadline = deadline.map_or(NEVER, |deadline| sent.started + deadline);
+            fill(frame, sent, seen, &head.0, single.ptr.wrapping_add(header_len));
             batch.queued.push(reference);
         }
     }
@@ -85,9 +87,10 @@ impl Worker {
 /// How many of the first frames go to one egress, at most `most` and while there is `budget`, and their bytes.
 #[inline]
 fn run(frames: &[Sent], most: usize, mut budget: i64) -> (usize, u64) {
+    let Some(egress) = frames.first().map(|first| first.egress) else { return (0, 0) };
     let (mut count, mut bytes) = (0, 0);
-    for frame in frames.iter().take(most) {
-        if frame.egress != frames[0].egress || budget <= 0 {
+    for frame in &frames[..most.min(frames.len())] {
+        if frame.egress != egress || budget <= 0 {
             break;
         }
         budget -= budget::queued(frame.len);
@@ -103,12 +106,11 @@ fn slots(port: &mut Port, pair: usize) -> Option<&mut Slots> {
     Some(&mut port.link.tx.rings()?.queue(pair)?.slots)
 }
 
-/// What was decided on frame `i` of the batch, and where it lies: its head was read once, the rest is not read yet.
+/// What was decided on a frame, and where it lies: its head was read once, the rest is not read yet.
 #[inline]
-fn fill(frame: &mut Frame, batch: &Batch, i: usize, header_len: usize) {
-    let (single, sent, head) = (&batch.tx[i], &batch.frames[i], &batch.heads[i].0);
+fn fill(frame: &mut Frame, sent: &Sent, seen: &Seen, head: &[u8; HEAD], from: *mut u8) {
     if sent.seen {
-        let Seen { decision, vnet } = batch.seen[i];
+        let Seen { decision, vnet } = *seen;
         (frame.headers, frame.offload, frame.vnet) = (decision.headers, decision.offload, vnet);
     } else {
         let [mut dst, mut src] = [[0; 6]; 2];
@@ -124,5 +126,5 @@ fn fill(frame: &mut Frame, batch: &Batch, i: usize, header_len: usize) {
     // All of it: a copy of constant length is a few moves.
     frame.bytes[..HEAD].copy_from_slice(head);
     frame.span_count = u16::from(rest > 0);
-    frame.spans[0] = Span { ptr: single.ptr.wrapping_add(header_len + head_len), len: rest };
+    frame.spans[0] = Span { ptr: from.wrapping_add(head_len), len: rest };
 }

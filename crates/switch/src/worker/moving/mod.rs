@@ -243,7 +243,7 @@ impl Worker {
             let urgent = std::mem::take(&mut arrival.frames.urgent);
             urgent.into_iter().for_each(|frame| self.enqueue(index, &[frame]));
         }
-        self.fates.extend(fates);
+        fates.into_iter().for_each(|fate| self.fates.push(fate));
         self.settle();
         self.ring_peers();
         let now = clock();

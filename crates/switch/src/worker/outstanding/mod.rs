@@ -15,7 +15,7 @@ mod scene;
 #[cfg(test)]
 mod tests;
 
-use super::{Worker, budget, clock, sleep};
+use super::{Worker, budget, sleep};
 use crate::fdb::PortIndex;
 use crate::link::Completed;
 use crate::port::Port;
@@ -27,7 +27,7 @@ impl Worker {
     pub(super) fn complete(&mut self, port: &mut Port) -> bool {
         let mut worked = false;
         while let Some(source) = self.end_oldest(port) {
-            self.bill.add_completed(source, budget::COMPLETED);
+            self.bill.add(source, 0, budget::COMPLETED);
             worked = true;
         }
         let overdue = port.egress.outstanding.is_overdue(self.now);
@@ -68,9 +68,7 @@ impl Worker {
         };
         let held = port.egress.outstanding.pop()?;
         let frame = held.queued.frame.get();
-        if frame.is_realtime() {
-            self.now = clock();
-        }
+        self.note_time(frame);
         self.conclude(port, &held.queued, held.blocked_since, dropped);
         Some(frame.source)
     }

@@ -1,0 +1,433 @@
+//! From an egress's scheduler to its receiver.
+
+use super::crossing::Fate;
+use super::{Worker, budget, clock};
+use crate::capture::Direction;
+use crate::fdb::PortIndex;
+use crate::link::Posted;
+use crate::link::scratch::staged;
+use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
+use crate::sched::{Backlog, Head, Queued, Tier};
+use crate::stats::DropReason;
+
+/// Real-time frames delivered to one receiver per loop.
+const REALTIME: usize = 64;
+
+impl Worker {
+    /// Serves all egresses with work, while `budget` lasts: each has an equal part of it first, so that the queue of one
+    /// does not keep another's frames waiting; `true` where anything moved.
+    pub(super) fn egress(&mut self, mut budget: i64) -> bool {
+        let mut worked = false;
+        if self.active.len() > 1 {
+            let part = budget / self.active.len() as i64;
+            worked |= self.serve_all(&mut budget, part);
+        }
+        let rest = budget;
+        worked | (!self.active.is_empty() && rest > 0 && self.serve_all(&mut budget, rest))
+    }
+
+    /// Serves all egresses with work, each up to `part` of `budget`.
+    fn serve_all(&mut self, budget: &mut i64, part: i64) -> bool {
+        let mut worked = false;
+        // Who came too late for this loop's budget comes first in the next.
+        let mut late = None;
+        let mut i = 0;
+        while i < self.active.len() {
+            let index = self.active[i];
+            let Some(mut port) = self.ports[index as usize].take() else {
+                self.active.remove(i);
+                continue;
+            };
+            if !self.lending.take_back(&mut port) {
+                // It is back after a batch of another worker.
+                self.ports[index as usize] = Some(port);
+                worked = true;
+                i += 1;
+                continue;
+            }
+            let too_late = *budget <= 0;
+            let mut left = part.min(*budget);
+            let before = left;
+            worked |= match self.turns.holds(index) {
+                false => self.serve(&mut port, &mut left),
+                true => self.hold_back(&mut port),
+            };
+            *budget -= before - left;
+            self.settle_bill(&port);
+            let is_empty = port.egress.scheduler.backlog_total().frames == 0;
+            if is_empty {
+                port.egress.blocked_since = NEVER;
+            }
+            if is_empty && port.egress.outstanding.is_empty() {
+                port.egress.active = false;
+                self.active.remove(i);
+            } else {
+                late = late.or(too_late.then_some(index));
+                i += 1;
+            }
+            self.ports[index as usize] = Some(port);
+        }
+        if let Some(first) = self.active.iter().position(|index| Some(*index) == late) {
+            self.active.rotate_left(first);
+        }
+        worked
+    }
+
+    /// Delivers to a port whose buffers took its time only what has a deadline. Not idle: the rest is due in a round to come.
+    fn hold_back(&mut self, port: &mut Port) -> bool {
+        self.serve(port, &mut 0);
+        self.expire(port);
+        true
+    }
+
+    /// Delivers what may go now. Only what cannot go on is looked at for frames held too long:
+    /// what a late worker or a raised limit left behind is on its way.
+    fn serve(&mut self, port: &mut Port, budget: &mut i64) -> bool {
+        self.scratch.waiting = port.egress.scheduler.backlog_total().frames as usize;
+        let worked = self.deliver(port, budget);
+        port.link.rx.finish();
+        worked
+    }
+
+    fn deliver(&mut self, port: &mut Port, budget: &mut i64) -> bool {
+        let mut worked = !port.egress.outstanding.is_empty() && self.complete(port);
+        let mut realtime = REALTIME;
+        loop {
+            match port.egress.scheduler.head(self.now) {
+                Head::Empty => return worked,
+                Head::WaitUntil(at) => {
+                    self.wake_at(at);
+                    return self.expire(port) || worked;
+                }
+                Head::Ready { tier, .. } if tier != Tier::RealTime && *budget <= 0 => {
+                    // Not idle: the rest is due at once.
+                    return true;
+                }
+                Head::Ready { tier, queued, .. } => {
+                    let (most, left) = match tier {
+                        Tier::RealTime => (realtime, i64::MAX),
+                        _ => (usize::MAX, *budget),
+                    };
+                    if most == 0 {
+                        return true;
+                    }
+                    let gone = match self.post_run(port, &queued, most, left) {
+                        (0, outcome) => self.deliver_head(port, &queued, outcome),
+                        (frames, _) => Some(self.end(port, &queued, frames, None)),
+                    };
+                    let buffers = budget::scattered(self.scratch.filled);
+                    self.bill.buffers += buffers;
+                    *budget -= buffers;
+                    let Some(gone) = gone else { return self.expire(port) || worked };
+                    if tier == Tier::RealTime {
+                        realtime -= gone.frames as usize;
+                    }
+                    let cost = budget::all_queued(gone);
+                    self.bill.add(queued.frame.get().source, gone.frames.into(), cost);
+                    *budget -= cost;
+                    worked = true;
+                }
+            }
+        }
+    }
+
+    /// Writes the first frame, and those that leave behind it at the same time, at most `most`, while `budget` lasts. All of
+    /// them have a deadline, or none. Returns how many, and [what came of the next](crate::link::Rx::post_run).
+    fn post_run(
+        &mut self,
+        port: &mut Port,
+        head: &Queued<FrameRef>,
+        most: usize,
+        mut budget: i64,
+    ) -> (u32, Option<Posted>) {
+        self.scratch.filled = 0;
+        let frame = head.frame.get();
+        let tried = tried(port, head);
+        if !port.may_post(head.bytes) || tried.is_some() && tried == self.chains_waiting(frame, port) {
+            // A thousand tiny buffers that are too few are not to be looked through in every loop.
+            return (0, Some(Posted::NoBuffers));
+        }
+        if self.watch.covers(frame.source) || self.watch.covers(port.index) {
+            return (0, None);
+        }
+        let is_realtime = frame.is_realtime();
+        let run = port.egress.scheduler.run(self.now).take(most).map_while(|queued| {
+            let goes = budget > 0 && is_realtime == (queued.deadline != NEVER);
+            budget -= budget::queued(queued.bytes);
+            goes.then(|| queued.frame.get())
+        });
+        port.link.rx.post_run(frame, run, self.scratch.waiting)
+    }
+
+    /// Delivers or drops the first frame, of which `outcome` is known if it was tried; `None` where it stays first.
+    fn deliver_head(
+        &mut self,
+        port: &mut Port,
+        queued: &Queued<FrameRef>,
+        outcome: Option<Posted>,
+    ) -> Option<Backlog> {
+        let frame = queued.frame.get();
+        let outcome = match outcome {
+            Some(outcome) => outcome,
+            None if self.watch.covers(frame.source) || self.watch.covers(port.index) => {
+                self.deliver_watched(frame, port)
+            }
+            None => port.link.rx.post(frame, &mut self.scratch),
+        };
+        let dropped = match outcome {
+            Posted::Done | Posted::Later => None,
+            Posted::Dropped(reason) => Some(reason),
+            Posted::NoBuffers => {
+                if port.egress.blocked_since == NEVER {
+                    port.egress.blocked_since = self.now;
+                }
+                let chains = self.chains_waiting(frame, port);
+                if tried(port, queued) != chains {
+                    self.scratch.filled = self.scratch.filled.max(chains.map_or(0, usize::from));
+                }
+                port.egress.starved = chains.map(|chains| (queued.frame, queued.enqueued, chains));
+                self.poll = self.poll.min(self.now + super::sleep::BLOCKED_POLL);
+                return None;
+            }
+            Posted::Broken(error) => {
+                self.fault(port, &error.to_string());
+                Some(DropReason::ReceiverDown)
+            }
+        };
+        if outcome == Posted::Later {
+            self.touched.insert(port.index);
+            self.note_time(frame);
+            port.egress.scheduler.take(self.now);
+            let blocked_since = std::mem::replace(&mut port.egress.blocked_since, NEVER);
+            port.egress.outstanding.push(*queued, blocked_since, self.now);
+            return Some(Backlog { frames: 1, bytes: queued.bytes.into() });
+        }
+        Some(self.end(port, queued, 1, dropped))
+    }
+
+    /// The first `frames` of a run, of which `head` is the first, leave their egress.
+    #[inline]
+    fn end(
+        &mut self,
+        port: &mut Port,
+        head: &Queued<FrameRef>,
+        frames: u32,
+        dropped: Option<DropReason>,
+    ) -> Backlog {
+        self.touched.insert(port.index);
+        self.note_time(head.frame.get());
+        let Port { index, egress: Egress { scheduler, blocked_since, last, .. }, .. } = port;
+        let since = std::mem::replace(blocked_since, NEVER);
+        self.fates.begin(fate(*index, *last, since, head, self.now, dropped));
+        let is_realtime = head.frame.get().is_realtime();
+        let mut gone = Gone::default();
+        scheduler.take_run(self.now, frames, |queued| {
+            if is_realtime && gone.frames > 0 {
+                // What it waited for is told of each that has a deadline.
+                let last = (head.frame.get().source, self.now);
+                self.fates.begin(fate(*index, last, NEVER, &queued, self.now, dropped));
+            }
+            self.fates.add(queued.frame);
+            gone.add(queued.frame.get());
+        });
+        self.count(port, gone, dropped);
+        Backlog { frames, bytes: gone.bytes }
+    }
+
+    /// What became of a frame that its link held: counted at its receiver, and on its way back to its source.
+    pub(super) fn conclude(
+        &mut self,
+        port: &mut Port,
+        queued: &Queued<FrameRef>,
+        blocked_since: u64,
+        dropped: Option<DropReason>,
+    ) {
+        self.fates.push(fate(port.index, port.egress.last, blocked_since, queued, self.now, dropped));
+        let mut gone = Gone::default();
+        gone.add(queued.frame.get());
+        self.count(port, gone, dropped);
+    }
+
+    /// Counts frames at their receiver, whose fates were the last that are known.
+    fn count(&mut self, port: &mut Port, gone: Gone, dropped: Option<DropReason>) {
+        let frames = self.fates.last(gone.frames as usize);
+        match dropped {
+            None => {
+                port.stats.rx.frames.add(gone.frames);
+                port.stats.rx.wire_frames.add(gone.wire_frames);
+                port.stats.rx.wire_bytes.add(gone.bytes);
+                if let Some(capture) = &mut port.capture {
+                    frames.iter().for_each(|frame| capture.record(frame.get(), Direction::ToVm));
+                }
+            }
+            Some(reason) => port.stats.rx.dropped[reason as usize].add(gone.frames),
+        }
+        if let Some(last) = frames.last() {
+            port.egress.last = (last.get().source, self.now);
+        }
+    }
+
+    /// Frames are timed once a loop; those with a deadline deserve the exact time.
+    #[inline]
+    pub(super) fn note_time(&mut self, frame: &Frame) {
+        if frame.is_realtime() {
+            self.now = clock();
+        }
+    }
+
+    /// How many [chains wait](crate::link::Rx::room) where a frame would go: of a watched port, a page of its ring may
+    /// be what is waited for.
+    pub(super) fn chains_waiting(&mut self, frame: &Frame, port: &mut Port) -> Option<u16> {
+        let began = self.watch.begin(port.index);
+        let chains = port.link.rx.room(frame);
+        self.watch.end(port.index, began);
+        chains
+    }
+
+    /// Delivers by way of our own memory, so that what waits for a page waits for one port's.
+    #[cold]
+    fn deliver_watched(&mut self, frame: &Frame, port: &mut Port) -> Posted {
+        if port.link.rx.depth() > 0 {
+            // Our own memory has the next frame before the link is done with this one.
+            let began = self.watch.begin(frame.source);
+            let outcome = port.link.rx.post(frame, &mut self.scratch);
+            self.watch.end(frame.source, began);
+            return outcome;
+        }
+        let began = self.watch.begin(frame.source);
+        let staged = staged(frame, self.watch.buffer());
+        self.watch.end(frame.source, began);
+        let began = self.watch.begin(port.index);
+        let outcome = port.link.rx.post(staged.as_ref().unwrap_or(frame), &mut self.scratch);
+        self.watch.end(port.index, began);
+        outcome
+    }
+
+    /// Drops what was held as long as it may be.
+    fn expire(&mut self, port: &mut Port) -> bool {
+        let now = self.now;
+        let (index, stats) = (port.index, port.stats);
+        let Egress { scheduler, blocked_since, last, .. } = &mut port.egress;
+        let before = self.fates.len();
+        scheduler.expire(now, port.contract.hold, |_, queued: Queued<FrameRef>| {
+            let late = queued.frame.get().is_realtime();
+            let reason = if late { DropReason::Late } else { DropReason::HeldTooLong };
+            stats.rx.dropped[reason as usize].add(1);
+            self.fates.push(fate(index, *last, *blocked_since, &queued, now, Some(reason)));
+        });
+        before != self.fates.len()
+    }
+}
+
+/// Frames that left, and what they were on the wire.
+#[derive(Clone, Copy, Default)]
+struct Gone {
+    frames: u64,
+    wire_frames: u64,
+    bytes: u64,
+}
+
+impl Gone {
+    #[inline]
+    fn add(&mut self, frame: &Frame) {
+        self.frames += 1;
+        self.wire_frames += u64::from(frame.wire_frames);
+        self.bytes += u64::from(frame.wire_bytes);
+    }
+}
+
+/// How many chains there were when the first frame of an egress found too few, if it did.
+#[inline]
+fn tried(port: &Port, head: &Queued<FrameRef>) -> Option<u16> {
+    let (frame, enqueued, chains) = port.egress.starved?;
+    ((frame, enqueued) == (head.frame, head.enqueued)).then_some(chains)
+}
+
+/// What became of a frame, with what its egress knows of its waiting.
+fn fate(
+    egress: PortIndex,
+    (source, left): (PortIndex, u64),
+    blocked_since: u64,
+    queued: &Queued<FrameRef>,
+    at: u64,
+    dropped: Option<DropReason>,
+) -> Fate {
+    let blocked =
+        if blocked_since == NEVER { 0 } else { at.saturating_sub(blocked_since.max(queued.enqueued)) };
+    Fate {
+        frame: queued.frame,
+        egress,
+        at,
+        dropped,
+        queued: queued.enqueued,
+        buffers: blocked,
+        behind: (left > 0 && left >= queued.enqueued).then_some(source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::port::{NEVER, Slots};
+    use crate::sched::EgressConfig;
+    use crate::worker::{budget, testing};
+    use tidegate_contract::Rate;
+
+    #[test]
+    fn every_receiver_has_its_turn() {
+        let (mut worker, _handle) = testing::worker();
+        (0..4).for_each(|index| testing::add_port(&mut worker, index));
+        let mut slots = Slots::new(64, 0, 0);
+        let mut served = [0; 4];
+        // Two receivers of super-frames use a loop's budget up and empty their queues by that; the
+        // third has a queue as well.
+        for _ in 0..12 {
+            for egress in [1, 2, 3] {
+                if egress != 2 || served[2] == 0 {
+                    let frame = slots.take().unwrap();
+                    frame.get_mut().wire_bytes = 65_536;
+                    if worker.ports[egress].as_ref().unwrap().egress.active {
+                        slots.give(frame);
+                    } else {
+                        worker.enqueue(egress as u16, &[frame]);
+                    }
+                }
+            }
+            worker.egress(budget::QUANTUM);
+            for fate in worker.fates.drain() {
+                served[usize::from(fate.egress)] += 1;
+                slots.give(fate.frame);
+            }
+        }
+        assert_eq!(served[2], 1, "{served:?}");
+        for egress in 1..4 {
+            worker.clear_egress(egress);
+        }
+        worker.fates.drain().for_each(|fate| slots.give(fate.frame));
+    }
+
+    #[test]
+    fn real_time_frames_wait_for_a_wire() {
+        let (mut worker, _handle) = testing::worker();
+        testing::add_port(&mut worker, 1);
+        let mut info = testing::add_port_with(&mut worker, 0, "");
+        info.deadline = Some(NEVER / 4);
+        info.to.insert(1);
+        worker.set_info(0, Some(info));
+        // A frame a minute.
+        let wire = EgressConfig::physical(Rate::from_bits(8_000 / 60).unwrap(), 1000, 0, u64::MAX);
+        let begin = worker.now;
+        worker.ports[1].as_mut().unwrap().egress.scheduler.reconfigure(begin, wire);
+        let mut slots = Slots::new(2, 0, 0);
+        for _ in 0..2 {
+            let frame = slots.take().unwrap();
+            (frame.get_mut().wire_bytes, frame.get_mut().deadline) = (1000, begin + NEVER / 4);
+            worker.enqueue(1, &[frame]);
+        }
+        for (seconds, gone) in [(0, 1), (31, 1), (62, 2)] {
+            worker.now = begin + seconds * 1_000_000_000;
+            worker.egress(budget::QUANTUM);
+            assert_eq!(worker.fates.len(), gone, "after {seconds} s");
+        }
+        worker.fates.drain().for_each(|fate| slots.give(fate.frame));
+    }
+}
