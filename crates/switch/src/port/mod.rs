@@ -45,9 +45,6 @@ pub struct Port {
     /// Ts of the frame sent last, or when it was last kept from sending: what comes after never
     /// starts before.
     pub last_started: u64,
-    /// A receiver of another worker that its frames go to directly once those under way have arrived, and until when it
-    /// waits for that, ns.
-    pub lull: (PortIndex, u64),
     /// Whom it sends how much to.
     pub talk: Talk,
     /// Since when it waits for tokens; [`NEVER`] while it does not.
@@ -143,7 +140,6 @@ impl Port {
             held: Held::default(),
             throttled_since: NEVER,
             behind_since: NEVER,
-            lull: (index, 0),
             room_since: NEVER,
             last_started: 0,
             in_flight_to: Box::new([0; VNICS]),

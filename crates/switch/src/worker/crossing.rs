@@ -136,6 +136,12 @@ impl Peer {
         self.sent
     }
 
+    /// How many best-effort frames of those that were `sent` the other worker has not taken out of its ring.
+    pub fn left(&self, sent: Sent) -> u64 {
+        let in_ring = (self.frames_out.buffer().capacity() - self.frames_out.slots()) as u64;
+        in_ring.saturating_sub(self.sent.frames - sent.frames)
+    }
+
     /// Whether the other worker has taken what was `sent` out of its rings.
     pub fn has_taken(&self, sent: Sent) -> bool {
         let taken =

@@ -92,7 +92,7 @@ use events::{Event, Events};
 use fates::Fates;
 use flood::FloodPool;
 use handle::{Bell, Call};
-use lending::Lending;
+use lending::{Lending, Lull};
 use peers::Senders;
 use rustix::time::{ClockId, clock_gettime};
 use sleep::Sleeper;
@@ -146,6 +146,8 @@ pub struct Worker {
     lending: Arc<Lending>,
     /// Own ports that other workers' frames came for, which could go directly.
     asked: PortSet,
+    /// By the index of an own port.
+    lulls: Box<[Lull]>,
     /// Ports that deadlines hold towards.
     promised: PortSet,
     /// Calls that wait for what a port lends.
@@ -230,6 +232,7 @@ impl Worker {
             claims,
             lending,
             asked: PortSet::EMPTY,
+            lulls: vec![Lull::default(); VNICS].into(),
             promised: PortSet::EMPTY,
             put_off: Vec::new(),
             named: Arc::default(),

@@ -38,7 +38,7 @@ impl Worker {
                 self.active.remove(i);
                 continue;
             };
-            if !self.lending.take_back(&mut port) {
+            if !self.take_back_to_serve(&mut port) {
                 // It is back after a batch of another worker.
                 self.ports[index as usize] = Some(port);
                 worked = true;

@@ -81,8 +81,6 @@ pub(in crate::worker) struct Batch {
     pub(super) crosses: bool,
     /// The first frame that was not decided on waits for frames before it, which are at another worker.
     pub(super) waits: bool,
-    /// As [`Port::lull`](crate::port::Port::lull), where that begins.
-    pub(super) lull: (PortIndex, u64),
     /// All its frames started at the same time.
     pub(super) together: bool,
     /// When its first frame arrived.
@@ -155,7 +153,6 @@ impl Default for Batch {
             halves: Vec::with_capacity(GROUPS),
             crosses: false,
             waits: false,
-            lull: (0, 0),
             together: true,
             arrival: 0,
         }

@@ -32,7 +32,7 @@ impl Worker {
     ) -> usize {
         let sender = Sender::of(port);
         batch.group_count = 0;
-        (batch.crosses, batch.waits, batch.lull) = (false, false, port.lull);
+        (batch.crosses, batch.waits) = (false, false);
         for i in 0..popped {
             batch.direct = i;
             let Some((len, asked)) = copy_head(port, batch, i, header_len, &mut budget) else { return i };

@@ -69,7 +69,6 @@ impl Worker {
         let most = usize::from(tx.direct).clamp(1, most);
         let popped = tx.ring.queue.pop_singles::<false>(&mut batch.tx[..most]);
         let decided = self.classify(port, &mut batch, popped, header_len, *budget, learns);
-        port.lull = batch.lull;
         batch.arrival = arrival;
         let direct = self.find_direct(port, &mut batch);
         if direct > 0 {

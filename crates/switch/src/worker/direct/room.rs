@@ -14,12 +14,6 @@ use tidegate_contract::Discipline;
 /// small frames.
 const ROOM: u64 = 50_000;
 
-/// Longest that a port sends nothing until its frames at another worker have arrived, ns: about as long as it takes that
-/// worker to deliver what may be in flight.
-const LULL: u64 = 100_000;
-/// After one in vain, a port has no other one for so long, ns.
-const APART: u64 = 10 * LULL;
-
 impl Worker {
     /// The group of a frame to `egress`, where nothing is in the way of frames; a new one if need be.
     #[inline(never)]
@@ -125,23 +119,24 @@ impl Worker {
         if realtime || to?.segment != port.segment || self.flood.of(port.index) > 0 {
             return None;
         }
-        let (awaited, until) = port.lull;
-        let lulls = awaited == egress && self.now < until;
-        let is_open = self.lending.is_open(egress);
-        if !is_open || port.in_flight_to[egress as usize] > 0 {
-            let begins = is_open && self.now >= until.saturating_add(APART);
-            batch.waits = lulls || begins;
-            if begins {
-                batch.lull = (egress, self.now + LULL);
+        let in_flight = port.in_flight_to[egress as usize];
+        if in_flight == 0
+            && let Some(half) = self.lending.take(egress)
+        {
+            if half.segment != port.segment {
+                self.lending.put_back(egress, half, false);
+                return None;
             }
-            return None;
+            self.lulls[port.index as usize].goes_directly(egress, self.now);
+            return Some(half);
         }
-        let half = self.lending.take(egress)?;
-        if half.segment != port.segment {
-            self.lending.put_back(egress, half, false);
-            return None;
-        }
-        Some(half)
+        let (peer, _) = self.peers[usize::from(to?.worker)].as_ref()?;
+        let lull = &mut self.lulls[port.index as usize];
+        let sent = lull.before(egress, peer.sent());
+        let ahead = if in_flight > 0 { u64::from(in_flight) + peer.left(sent) } else { 0 };
+        let is_offered = self.lending.is_offered(egress);
+        batch.waits = lull.waits(egress, is_offered, sent, ahead, self.now);
+        None
     }
 
     /// Whether the batch's frames from `first` on wait in the sender's ring for the buffers of another worker's receiver:

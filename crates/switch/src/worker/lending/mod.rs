@@ -20,6 +20,7 @@
 //!
 //! The model tries every order of these steps.
 
+mod lull;
 #[cfg(test)]
 mod model;
 mod place;
@@ -28,11 +29,12 @@ use super::handle::Call;
 use super::{Worker, clock};
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::link::{Link, Rx};
-use crate::port::{Frame, Owner, Port, PortSet};
+use crate::port::{Frame, NEVER, Owner, Port, PortSet};
 use crate::sched::{EgressKind, TokenBucket};
 use crate::stats::layout::{VNICS, VnicSlot};
+pub use lull::Lull;
 use place::Place;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The receiving half of a port, as it is lent.
 pub struct Lent {
@@ -106,13 +108,20 @@ pub struct Lending(Box<[PortPlace]>);
 #[repr(align(64))]
 struct PortPlace {
     half: Place<Lent>,
-    /// It may be taken by others than its owner.
-    open: AtomicBool,
+    /// One of the next three.
+    state: AtomicU8,
 }
+
+/// What lies there is its owner's.
+const CLOSED: u8 = 0;
+/// So it is, until the queue of the port is empty: those who send do well to wait for that.
+const SOON: u8 = 1;
+/// It may be taken by others than its owner.
+const OPEN: u8 = 2;
 
 impl Default for Lending {
     fn default() -> Self {
-        let place = || PortPlace { half: Place::empty(), open: AtomicBool::new(false) };
+        let place = || PortPlace { half: Place::empty(), state: AtomicU8::new(CLOSED) };
         Self((0..VNICS).map(|_| place()).collect())
     }
 }
@@ -121,15 +130,27 @@ impl Lending {
     /// Whether a port's receiving half is lent. It may be in use.
     #[inline]
     pub(super) fn is_open(&self, port: PortIndex) -> bool {
-        self.0[usize::from(port)].open.load(Ordering::Acquire)
+        self.0[usize::from(port)].state.load(Ordering::Acquire) == OPEN
+    }
+
+    /// Whether it is lent, or will be once its queue is empty.
+    #[inline]
+    pub(super) fn is_offered(&self, port: PortIndex) -> bool {
+        self.0[usize::from(port)].state.load(Ordering::Relaxed) != CLOSED
+    }
+
+    /// An own port that has its receiving half is to be lent soon, or is not.
+    fn offer(&self, port: PortIndex, soon: bool) {
+        let state = if soon { SOON } else { CLOSED };
+        self.0[usize::from(port)].state.store(state, Ordering::Relaxed);
     }
 
     /// Whoever has it puts it back, and nobody but its owner takes it any more.
     #[inline]
     pub(super) fn close(&self, port: PortIndex) {
-        let open = &self.0[usize::from(port)].open;
-        if open.load(Ordering::Relaxed) {
-            open.store(false, Ordering::Release);
+        let state = &self.0[usize::from(port)].state;
+        if state.load(Ordering::Relaxed) == OPEN {
+            state.store(CLOSED, Ordering::Release);
         }
     }
 
@@ -138,7 +159,7 @@ impl Lending {
     pub(super) fn take(&self, port: PortIndex) -> Option<Box<Lent>> {
         let place = &self.0[usize::from(port)];
         // One that is closed is its owner's.
-        place.open.load(Ordering::Relaxed).then(|| place.half.take())?
+        (place.state.load(Ordering::Relaxed) == OPEN).then(|| place.half.take())?
     }
 
     /// Shows the driver what was put into its rings, and puts it back.
@@ -173,7 +194,7 @@ impl Lending {
         (half.segment, half.last, half.by_others) = (port.segment, (port.index, 0), false);
         let place = &self.0[usize::from(port.index)];
         place.half.put(half);
-        place.open.store(true, Ordering::Release);
+        place.state.store(OPEN, Ordering::Release);
     }
 
     /// Takes back what a port lends. `false` where somebody has it: then it is closed, and can be taken back when the
@@ -186,7 +207,7 @@ impl Lending {
     #[inline(never)]
     fn end(&self, port: &mut Port) -> bool {
         let place = &self.0[usize::from(port.index)];
-        place.open.store(false, Ordering::Relaxed);
+        place.state.store(CLOSED, Ordering::Relaxed);
         let Some(half) = place.half.take() else { return false };
         self.bring_home(port, half);
         true
@@ -218,24 +239,44 @@ impl Worker {
         }
     }
 
-    /// Lends what was asked for in this loop, where nothing is in the way.
+    /// Takes back what a port lends, to serve its queue: it is lent again when that is empty. `false` while another worker
+    /// has it.
+    #[inline]
+    pub(super) fn take_back_to_serve(&mut self, port: &mut Port) -> bool {
+        if port.egress.lendable.is_some() {
+            return true;
+        }
+        self.asked.insert(port.index);
+        self.lending.end(port)
+    }
+
+    /// Lends what was asked for, where nothing is in the way. What waits there is waited for, as is a worker that has it.
     pub(super) fn lend_asked(&mut self) {
         for index in std::mem::replace(&mut self.asked, PortSet::EMPTY).iter() {
             let Some(mut port) = self.ports[usize::from(index)].take() else { continue };
-            if self.lending.take_back(&mut port) && self.may_lend(&port) {
+            let (backlog, may_lend) = (port.egress.scheduler.backlog_total(), self.may_lend(&port));
+            if !self.lending.take_back(&mut port) {
+                self.asked.insert(index);
+            } else if may_lend && backlog.frames > 0 {
+                self.asked.insert(index);
+                let drains = port.egress.blocked_since == NEVER
+                    && port.egress.scheduler.tokens(self.now) >= backlog.bytes as i64;
+                self.lending.offer(index, drains);
+            } else if may_lend {
                 self.lending.lend(&mut port);
+            } else {
+                self.lending.offer(index, false);
             }
             self.ports[usize::from(index)] = Some(port);
         }
     }
 
+    /// Whether a port in front of which nothing waits may be lent.
     fn may_lend(&self, port: &Port) -> bool {
         let is_seen = port.capture.is_some() || self.watch.covers(port.index);
         let changes = port.pauses > 0 || port.broken || self.is_arriving(port.index);
         let is_wire = port.contract.egress.kind != EgressKind::Virtual;
-        let waits = port.egress.scheduler.backlog_total().frames > 0;
-        !(is_seen || changes || is_wire || waits || self.promised.contains(port.index))
-            && port.link.rx.is_plain()
+        !(is_seen || changes || is_wire || self.promised.contains(port.index)) && port.link.rx.is_plain()
     }
 
     /// Takes back what an own port lends. `false` while another worker has it.

@@ -1,6 +1,6 @@
 //! The protocol by which a receiving half is lent, without a worker: every order in which three workers can take their steps
-//! is tried, and in each of them no frame is lost, doubled or overtaken, none is queued for ever, and nobody writes into
-//! memory that was taken away.
+//! is tried, and in each of them no frame is lost, doubled or overtaken, none is queued for ever, nobody writes into memory
+//! that was taken away, and what crossing frames asked for is lent in the end.
 //!
 //! ```text
 //!  state ─▶ every step that some worker can take now ─▶ states ─▶ ... ─▶ no step is left: did everything arrive?
@@ -42,6 +42,8 @@ enum Fault {
     ServedWhileLent,
     /// Memory is taken away while the half is lent.
     TakenAwayWhileLent,
+    /// What is asked for is forgotten where a queue, or another worker, is in the way.
+    ForgottenWhileItWaits,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,6 +55,8 @@ struct State {
     /// The owner has the half.
     home: bool,
     asked: bool,
+    /// A frame came from another worker's ring.
+    crossed: bool,
     queue: VecDeque<Frame>,
     /// Under way to the owner, and fates under way back.
     rings: [VecDeque<Frame>; WORKERS],
@@ -80,6 +84,7 @@ impl Model {
             open: false,
             home: true,
             asked: false,
+            crossed: false,
             queue: VecDeque::new(),
             rings: Default::default(),
             fates: [0; WORKERS],
@@ -98,7 +103,10 @@ impl Model {
         let mut left = vec![start];
         while let Some(state) = left.pop() {
             let steps = self.steps(&state);
-            if steps.is_empty() && (state.received != [FRAMES; WORKERS] || state.in_flight != [0; WORKERS]) {
+            let is_done = state.received == [FRAMES; WORKERS] && state.in_flight == [0; WORKERS];
+            // What was taken away to be changed is not lent before another frame asks.
+            let is_lent = state.open || !state.crossed || removals > 0;
+            if steps.is_empty() && !(is_done && is_lent) {
                 return Err(format!("it ends with {state:?}"));
             }
             for next in steps {
@@ -128,7 +136,8 @@ impl Model {
                             next.doing[worker] = Doing::Reaches;
                             Ok(())
                         });
-                    } else if worker == OWNER || !state.open {
+                    } else {
+                        // It may wait for a while; how long is of no account here.
                         step(&|next| self.send_otherwise(next, worker));
                     }
                 }
@@ -178,7 +187,7 @@ impl Model {
                 step(&|next| {
                     let frame = next.rings[other].pop_front().expect("there is one");
                     next.queue.push_back(frame);
-                    next.asked = true;
+                    (next.asked, next.crossed) = (true, true);
                     Ok(())
                 });
             }
@@ -195,17 +204,21 @@ impl Model {
                     Self::receive(next, frame)
                 });
             } else if state.open || state.there {
-                step(&|next| Self::take_back(next));
+                step(&|next| {
+                    next.asked |= self.fault != Fault::ForgottenWhileItWaits;
+                    Self::take_back(next)
+                });
             }
         }
-        let may_lend = state.queue.is_empty() && !state.paused;
-        if state.asked {
+        // Otherwise it is tried again when that is over.
+        let is_in_the_way = !state.queue.is_empty() || !(state.home || state.open || state.there);
+        if state.asked && (!is_in_the_way || self.fault == Fault::ForgottenWhileItWaits) {
             step(&|next| {
-                next.asked = false;
                 if !next.home {
                     Self::take_back(next)?;
                 }
-                if may_lend && next.home {
+                next.asked = !next.home && self.fault != Fault::ForgottenWhileItWaits;
+                if next.home && next.queue.is_empty() && !next.paused {
                     (next.home, next.there) = (false, true);
                     next.open = true;
                 }
@@ -273,6 +286,7 @@ impl Model {
 
 #[test]
 fn in_every_order_each_frame_arrives_once_and_in_its_turn() {
+    Model { fault: Fault::None }.explore(0).unwrap();
     let states = Model { fault: Fault::None }.explore(2).unwrap();
     assert!(states > 10_000, "{states}");
 }
@@ -282,4 +296,5 @@ fn each_part_of_the_protocol_is_needed() {
     for fault in [Fault::UnderWayIsNotWaitedFor, Fault::ServedWhileLent, Fault::TakenAwayWhileLent] {
         assert!(Model { fault }.explore(1).is_err(), "{fault:?}");
     }
+    assert!(Model { fault: Fault::ForgottenWhileItWaits }.explore(0).is_err());
 }

@@ -128,6 +128,11 @@ impl Guest {
         let _ = self.tx.publish();
     }
 
+    /// What it sends goes to this port from now on.
+    pub(super) fn send_to(&mut self, to: PortIndex) {
+        self.memory.write(self.frame + u64::from(VNET_HDR) + 5, &[to as u8]);
+    }
+
     /// Fills the transmit ring with frames that are dropped, for another's source address, each in buffers of such
     /// lengths.
     pub(super) fn send_spoofed(&mut self, lengths: &[u32]) {

@@ -6,6 +6,7 @@
 //!                                  └ per loop: what waits, what was dropped
 //! ```
 
+mod between;
 mod division;
 mod guests;
 

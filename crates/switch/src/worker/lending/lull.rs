@@ -1,0 +1,173 @@
+//! A sender whose frames wait in its own ring, because they are to go directly to another worker's port and cannot yet.
+//! Pure.
+//!
+//! ```text
+//!  it is lent, and frames cross ──┐               ┌ fewer frames ahead ─▶ PATIENCE begins anew
+//!  another has it ────────────────┼▶ a lull begins ┼ none ahead, and it is there ─▶ directly
+//!  it was written to just before ─┘               └ PATIENCE or LONGEST is over ─▶ in vain: crosses, no lull for APART
+//! ```
+//!
+//! A sender whose ring is never empty has always frames under way, so its frames would cross for ever if it did not stop.
+//! How long they need depends on all frames before them in the [ring](super::super::crossing) between the workers: those of
+//! other ports, too. So what is waited for is progress.
+
+use crate::fdb::PortIndex;
+use crate::port::NEVER;
+use crate::worker::crossing::Sent;
+
+/// Longest without progress, ns: some loops of the other worker.
+const PATIENCE: u64 = 100_000;
+/// Longest in all, ns: a full ring between workers, and 4 MB behind it, are delivered in less.
+const LONGEST: u64 = 5_000_000;
+/// After a lull in vain there is none for so long, ns.
+const APART: u64 = 1_000_000;
+/// Lulls take one part in so many of a port's time, as frames to others wait behind ...
+const SHARE: u64 = 10;
+/// ... but two of the longest are possible at once: SHARE times their length, ns.
+const BURST: u64 = 2 * LONGEST * SHARE;
+
+/// The lulls of one port.
+#[derive(Clone, Copy)]
+pub struct Lull {
+    /// Whose receiver is waited for.
+    to: PortIndex,
+    /// When the lull began, [`NEVER`] while there is none, and when it ends without progress, ns.
+    since: u64,
+    until: u64,
+    /// The fewest frames that were ahead in it.
+    ahead: u64,
+    /// What had been sent to the other worker when it began.
+    sent: Sent,
+    /// None begins before this, ns.
+    again: u64,
+    /// When the share of the time that they took is over, ns.
+    paid: u64,
+    /// To whom frames went directly last, and when, ns.
+    direct: (PortIndex, u64),
+}
+
+impl Default for Lull {
+    fn default() -> Self {
+        let sent = Sent::default();
+        Self { to: 0, since: NEVER, until: 0, ahead: 0, sent, again: 0, paid: 0, direct: (0, 0) }
+    }
+}
+
+impl Lull {
+    /// Frames go directly to `to` now.
+    #[inline]
+    pub fn goes_directly(&mut self, to: PortIndex, now: u64) {
+        if self.since != NEVER {
+            self.end(now);
+        }
+        self.direct = (to, now);
+    }
+
+    /// What had been sent to the other worker before a lull for `to`: before one that begins now, `sent`.
+    pub fn before(&mut self, to: PortIndex, sent: Sent) -> Sent {
+        if self.since == NEVER || self.to != to {
+            return sent;
+        }
+        self.sent
+    }
+
+    /// Whether frames to `to`, which cannot go directly, wait in the sender's ring. `sent` is what had been sent to the other
+    /// worker [before](Self::before), `ahead` how many frames are still to be taken there or to arrive, and `is_offered`
+    /// whether the receiver is lent, to whomever, or will be when its queue is empty.
+    pub fn waits(&mut self, to: PortIndex, is_offered: bool, sent: Sent, ahead: u64, now: u64) -> bool {
+        if self.since == NEVER {
+            let is_known = self.direct.0 == to && now.saturating_sub(self.direct.1) < PATIENCE;
+            let begins =
+                (is_offered || is_known) && now >= self.again && self.paid <= now.saturating_add(BURST);
+            if begins {
+                (self.to, self.since, self.until) = (to, now, now + PATIENCE);
+                (self.ahead, self.sent) = (ahead, sent);
+            }
+            return begins;
+        }
+        // Where no own frames are ahead, those of others are: the owner says so.
+        if to == self.to && (ahead < self.ahead || (ahead == 0 && is_offered)) {
+            (self.ahead, self.until) = (ahead, now + PATIENCE);
+        }
+        if now < self.until.min(self.since + LONGEST) {
+            return to == self.to;
+        }
+        self.end(now);
+        self.again = now + APART;
+        false
+    }
+
+    fn end(&mut self, now: u64) {
+        self.paid = self.paid.max(now) + SHARE * now.saturating_sub(self.since);
+        self.since = NEVER;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STEP: u64 = 10_000;
+    const START: u64 = 1_000_000_000;
+
+    fn waits(lull: &mut Lull, ahead: u64, now: u64) -> bool {
+        lull.waits(7, true, Sent::default(), ahead, now)
+    }
+
+    #[test]
+    fn it_goes_on_while_frames_arrive() {
+        let (mut lull, mut now) = (Lull::default(), START);
+        for ahead in (1..=10).rev() {
+            assert!(waits(&mut lull, ahead, now), "{ahead} are ahead");
+            now += PATIENCE - 1;
+        }
+        assert!(waits(&mut lull, 1, now));
+        assert!(!waits(&mut lull, 1, now + 1), "in vain");
+        assert!(!waits(&mut lull, 1, now + APART), "soon after that there is none");
+        assert!(waits(&mut lull, 1, now + APART + 1));
+    }
+
+    #[test]
+    fn it_ends_at_last() {
+        let mut lull = Lull::default();
+        let lasted = (0..1_000_000).take_while(|n| waits(&mut lull, 1_000_000 - n, START + n * STEP)).count();
+        assert_eq!(lasted as u64 * STEP, LONGEST);
+    }
+
+    #[test]
+    fn one_begins_only_where_the_receiver_is_offered_or_was_a_moment_ago() {
+        let closed = |lull: &mut Lull, to, now| lull.waits(to, false, Sent::default(), 0, now);
+        let mut lull = Lull::default();
+        assert!(!closed(&mut lull, 7, START));
+        lull.goes_directly(7, START);
+        assert!(!closed(&mut lull, 8, START), "another one");
+        assert!(!closed(&mut lull, 7, START + PATIENCE), "a while ago");
+        assert!(closed(&mut lull, 7, START + PATIENCE - 1));
+        assert!(!closed(&mut lull, 8, START + PATIENCE), "what is for others does not wait for it");
+        assert!(!closed(&mut lull, 7, START + 2 * PATIENCE), "it was not lent again");
+    }
+
+    proptest! {
+        /// However frames come and go, what is for others is not kept waiting for more than a part of the time.
+        #[test]
+        fn lulls_take_a_part_of_the_time(
+            looks in prop::collection::vec((0u8..4, prop::sample::select(vec![7u16, 8]), 0u64..9, 1u64..9), 1..4000),
+        ) {
+            let (mut lull, mut now, mut lulled) = (Lull::default(), START, 0);
+            for (what, to, ahead, steps) in looks {
+                if what == 0 {
+                    lull.goes_directly(to, now);
+                } else {
+                    lull.waits(to, what > 1, Sent::default(), ahead, now);
+                }
+                if lull.since != NEVER {
+                    lulled += steps * STEP;
+                }
+                now += steps * STEP;
+            }
+            // The last one may begin where nothing is left, and a look may come late.
+            prop_assert!(lulled <= (now - START + BURST) / SHARE + LONGEST + 9 * STEP, "{} of {}", lulled, now - START);
+        }
+    }
+}
