@@ -153,8 +153,6 @@ impl Worker {
         if worker == usize::from(self.id) {
             return self.enqueue(egress, frames);
         }
-        // What this port sends directly would overtake them.
-        self.lending.close(egress);
         for &frame in frames {
             let sent = match &mut self.peers[worker] {
                 Some((peer, _)) => peer.send(Crossing::Frame { egress, frame }),

@@ -127,7 +127,7 @@ impl Worker {
                 self.lending.put_back(egress, half, false);
                 return None;
             }
-            self.lulls[port.index as usize].goes_directly(egress, self.now);
+            self.lulls[port.index as usize].finish(self.now);
             return Some(half);
         }
         let (peer, _) = self.peers[usize::from(to?.worker)].as_ref()?;

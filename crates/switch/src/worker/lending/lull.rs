@@ -2,9 +2,9 @@
 //! Pure.
 //!
 //! ```text
-//!  it is lent, and frames cross ──┐               ┌ fewer frames ahead ─▶ PATIENCE begins anew
-//!  another has it ────────────────┼▶ a lull begins ┼ none ahead, and it is there ─▶ directly
-//!  it was written to just before ─┘               └ PATIENCE or LONGEST is over ─▶ in vain: crosses, no lull for APART
+//!  lent, and frames are under way ─┐               ┌ fewer frames ahead ─▶ PATIENCE begins anew
+//!  lent, and another has it ───────┼▶ a lull begins ┼ none ahead, and it is there ─▶ directly
+//!  lent once its queue is empty ───┘               └ PATIENCE or LONGEST is over ─▶ in vain: crosses, no lull for APART
 //! ```
 //!
 //! A sender whose ring is never empty has always frames under way, so its frames would cross for ever if it did not stop.
@@ -42,25 +42,22 @@ pub struct Lull {
     again: u64,
     /// When the share of the time that they took is over, ns.
     paid: u64,
-    /// To whom frames went directly last, and when, ns.
-    direct: (PortIndex, u64),
 }
 
 impl Default for Lull {
     fn default() -> Self {
         let sent = Sent::default();
-        Self { to: 0, since: NEVER, until: 0, ahead: 0, sent, again: 0, paid: 0, direct: (0, 0) }
+        Self { to: 0, since: NEVER, until: 0, ahead: 0, sent, again: 0, paid: 0 }
     }
 }
 
 impl Lull {
-    /// Frames go directly to `to` now.
+    /// Frames go directly.
     #[inline]
-    pub fn goes_directly(&mut self, to: PortIndex, now: u64) {
+    pub fn finish(&mut self, now: u64) {
         if self.since != NEVER {
             self.end(now);
         }
-        self.direct = (to, now);
     }
 
     /// What had been sent to the other worker before a lull for `to`: before one that begins now, `sent`.
@@ -76,9 +73,7 @@ impl Lull {
     /// whether the receiver is lent, to whomever, or will be when its queue is empty.
     pub fn waits(&mut self, to: PortIndex, is_offered: bool, sent: Sent, ahead: u64, now: u64) -> bool {
         if self.since == NEVER {
-            let is_known = self.direct.0 == to && now.saturating_sub(self.direct.1) < PATIENCE;
-            let begins =
-                (is_offered || is_known) && now >= self.again && self.paid <= now.saturating_add(BURST);
+            let begins = is_offered && now >= self.again && self.paid <= now.saturating_add(BURST);
             if begins {
                 (self.to, self.since, self.until) = (to, now, now + PATIENCE);
                 (self.ahead, self.sent) = (ahead, sent);
@@ -136,16 +131,15 @@ mod tests {
     }
 
     #[test]
-    fn one_begins_only_where_the_receiver_is_offered_or_was_a_moment_ago() {
-        let closed = |lull: &mut Lull, to, now| lull.waits(to, false, Sent::default(), 0, now);
+    fn one_begins_only_for_what_is_offered_and_is_for_that_alone() {
+        let look = |lull: &mut Lull, to, is_offered, now| lull.waits(to, is_offered, Sent::default(), 0, now);
         let mut lull = Lull::default();
-        assert!(!closed(&mut lull, 7, START));
-        lull.goes_directly(7, START);
-        assert!(!closed(&mut lull, 8, START), "another one");
-        assert!(!closed(&mut lull, 7, START + PATIENCE), "a while ago");
-        assert!(closed(&mut lull, 7, START + PATIENCE - 1));
-        assert!(!closed(&mut lull, 8, START + PATIENCE), "what is for others does not wait for it");
-        assert!(!closed(&mut lull, 7, START + 2 * PATIENCE), "it was not lent again");
+        assert!(!look(&mut lull, 7, false, START));
+        assert!(look(&mut lull, 7, true, START));
+        assert!(!look(&mut lull, 8, true, START), "what is for others does not wait for it");
+        assert!(look(&mut lull, 7, true, START + PATIENCE - 1), "its owner says that it goes on");
+        assert!(look(&mut lull, 7, false, START + PATIENCE), "it is taken back, and served");
+        assert!(!look(&mut lull, 7, false, START + 2 * PATIENCE - 1), "it was not lent again");
     }
 
     proptest! {
@@ -157,7 +151,7 @@ mod tests {
             let (mut lull, mut now, mut lulled) = (Lull::default(), START, 0);
             for (what, to, ahead, steps) in looks {
                 if what == 0 {
-                    lull.goes_directly(to, now);
+                    lull.finish(now);
                 } else {
                     lull.waits(to, what > 1, Sent::default(), ahead, now);
                 }

@@ -127,25 +127,19 @@ impl Default for Lending {
 }
 
 impl Lending {
-    /// Whether a port's receiving half is lent. It may be in use.
-    #[inline]
-    pub(super) fn is_open(&self, port: PortIndex) -> bool {
-        self.0[usize::from(port)].state.load(Ordering::Acquire) == OPEN
-    }
-
-    /// Whether it is lent, or will be once its queue is empty.
+    /// Whether a port's receiving half is lent, to whomever, or will be once its queue is empty.
     #[inline]
     pub(super) fn is_offered(&self, port: PortIndex) -> bool {
         self.0[usize::from(port)].state.load(Ordering::Relaxed) != CLOSED
     }
 
-    /// An own port that has its receiving half is to be lent soon, or is not.
+    /// An own port, which nobody else takes, is to be lent soon, or is not.
     fn offer(&self, port: PortIndex, soon: bool) {
         let state = if soon { SOON } else { CLOSED };
         self.0[usize::from(port)].state.store(state, Ordering::Relaxed);
     }
 
-    /// Whoever has it puts it back, and nobody but its owner takes it any more.
+    /// By its owner: whoever has it puts it back, and nobody else takes it any more.
     #[inline]
     pub(super) fn close(&self, port: PortIndex) {
         let state = &self.0[usize::from(port)].state;
@@ -247,7 +241,9 @@ impl Worker {
             return true;
         }
         self.asked.insert(port.index);
-        self.lending.end(port)
+        let is_home = self.lending.end(port);
+        self.lending.offer(port.index, true);
+        is_home
     }
 
     /// Lends what was asked for, where nothing is in the way. What waits there is waited for, as is a worker that has it.

@@ -272,7 +272,6 @@ impl Model {
             next.queue.push_back(frame);
         } else {
             next.rings[worker].push_back(frame);
-            next.open = false;
         }
         Ok(())
     }
