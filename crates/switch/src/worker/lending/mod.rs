@@ -8,15 +8,16 @@
 //!
 //! What is lent is what the [direct way](super::direct) needs of a receiver: its rings, its tokens, its counters. It is
 //! one box that changes hands, so one worker at a time has it, for a batch: one atomic swap to take it, one store to put it
-//! back. No worker waits for another one: whoever finds the place empty or closed sends by [crossing](super::crossing).
+//! back. No worker waits for another one: a frame that finds the place closed is sent by [crossing](super::crossing).
 //!
-//! - *Lent* is what other workers' frames asked for by crossing, where nothing waits, no source has a deadline and
-//!   nothing has to see each frame (captures, dirty logs, watched memory): at the end of a loop.
+//! - *Lent* is what other workers' frames asked for by crossing, and what was taken back to serve a queue, where no source
+//!   has a deadline and nothing has to see each frame (captures, dirty logs, watched memory): at the end of the first loop
+//!   after which nothing waits there.
 //! - *Taken back* before the owner uses it otherwise: to serve what was queued there, to change its rings or memory, to move
 //!   or remove it. The place is closed first, so the owner waits for one batch of each worker at most; until then
 //!   frames stay queued, and calls of other threads are [put off](Worker::when_back).
 //! - *Order*: a source's frames go directly only while none of its frames, nor of their copies, is crossing or queued.
-//!   While the place is open, they wait for that in the sender's ring.
+//!   While the place is open, or is to be soon, they wait for that in the sender's ring: a [lull](lull).
 //!
 //! The model tries every order of these steps.
 

@@ -138,13 +138,16 @@ proptest! {
 #[test]
 fn eight_pairs_are_lent_soon_by_a_slower_worker() {
     for (size, pairs) in [(1518, 8), (4096, 4), (64, 8)] {
-        let scene = Scene { pairs, shape: Shape { size, ring: 256, packed: false }, workers: 2 };
-        begin_stall_and_go_on(&scene, Pace { owner: 3, drivers: 4, senders: 1 }).unwrap();
+        by_a_slower_worker(size, pairs, 1);
     }
 }
 
 #[test]
 fn so_are_four_senders_to_one_receiver() {
-    let scene = Scene { pairs: 8, shape: Shape { size: 1518, ring: 256, packed: false }, workers: 2 };
-    begin_stall_and_go_on(&scene, Pace { owner: 2, drivers: 1, senders: 4 }).unwrap();
+    by_a_slower_worker(1518, 4, 4);
+}
+
+fn by_a_slower_worker(size: u32, pairs: usize, senders: usize) {
+    let scene = Scene { pairs, shape: Shape { size, ring: 256, packed: false }, workers: 2 };
+    begin_stall_and_go_on(&scene, Pace { owner: 3, drivers: 4, senders }).unwrap();
 }
