@@ -7,7 +7,7 @@
 //!             l3_offset
 //! ```
 
-use crate::frame::parse::is_extension;
+use crate::frame::extension::is_extension;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tidegate_contract::Mac;
 

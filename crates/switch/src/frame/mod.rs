@@ -19,6 +19,7 @@
 //! - [`vnet_hdr`]: the virtio header in front of every frame
 //! - [`headers`]: Ethernet, VLAN, IP, ARP, TCP and UDP: where they are, what they say
 //! - [`mod@parse`]: how they are read out of the bytes
+//! - `extension`: IPv6 extension headers by number
 //! - [`offload`]: what a guest asks of us, checked; how many bytes that is on a wire
 //! - [`payload`]: guest memory as a scatter list that is never a slice
 //! - [`checksum`]: the Internet checksum
@@ -30,6 +31,7 @@
 
 pub mod checksum;
 pub mod dscp;
+mod extension;
 pub mod finish;
 pub mod flow;
 pub mod headers;

@@ -10,20 +10,12 @@
 //! headers longer than [`HEADER_MAX`]) is carried as [`L4::Other`]; what
 //! contradicts itself is a [`ParseError`].
 
+use crate::frame::extension::{PROTO_AUTHENTICATION, PROTO_FRAGMENT, PROTO_ROUTING, is_extension};
 use crate::frame::headers::{
     ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_RARP, ETHERTYPE_VLAN, FRAME_MAX, HEADER_MAX,
     Headers, L3, L4, PROTO_TCP, PROTO_UDP, get,
 };
 use tidegate_contract::Mac;
-
-const PROTO_HOP_BY_HOP: u8 = 0;
-const PROTO_ROUTING: u8 = 43;
-pub(super) const PROTO_FRAGMENT: u8 = 44;
-const PROTO_AUTHENTICATION: u8 = 51;
-const PROTO_DESTINATION: u8 = 60;
-const PROTO_MOBILITY: u8 = 135;
-const PROTO_HIP: u8 = 139;
-const PROTO_SHIM6: u8 = 140;
 
 const ARP_LEN: usize = 28;
 
@@ -286,21 +278,6 @@ fn extensions(head: &[u8], mut at: usize, mut protocol: u8) -> Transport {
         protocol = next;
         at += len;
     }
-}
-
-/// Whether an IPv6 next-header value names an extension header that leads on.
-#[inline]
-pub(super) const fn is_extension(protocol: u8) -> bool {
-    matches!(
-        protocol,
-        PROTO_HOP_BY_HOP
-            | PROTO_ROUTING
-            | PROTO_AUTHENTICATION
-            | PROTO_DESTINATION
-            | PROTO_MOBILITY
-            | PROTO_HIP
-            | PROTO_SHIM6
-    )
 }
 
 #[cfg(test)]

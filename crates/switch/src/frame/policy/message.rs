@@ -11,8 +11,8 @@
 //! right behind the fragment header, where no later fragment reaches, even in receivers that let fragments
 //! overlap (RFC 5722). With another extension header between the two it does not tell (RFC 7112).
 
+use crate::frame::extension::{PROTO_FRAGMENT, is_extension};
 use crate::frame::headers::{Headers, L3, PROTO_ICMP, PROTO_ICMPV6, PROTO_UDP, get, get16};
-use crate::frame::parse::{PROTO_FRAGMENT, is_extension};
 use std::net::Ipv6Addr;
 
 /// ICMPv4 redirect (RFC 792) and router advertisement (RFC 1256).

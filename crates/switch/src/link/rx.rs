@@ -1,0 +1,179 @@
+//! The receiving half of a link: frames are posted, completed, and shown.
+
+#[cfg(test)]
+use super::deferred;
+use super::{Scratch, tap, vhost};
+use crate::port::Frame;
+use crate::stats::DropReason;
+use crate::virtio::RingError;
+
+/// The receiving half, in the VM's view.
+pub enum Rx {
+    /// Receive rings in a guest's memory.
+    Vhost(vhost::Rx),
+    /// What the kernel receives from a tap.
+    Tap(tap::Rx),
+    /// What a test completes.
+    #[cfg(test)]
+    Deferred(deferred::Rx),
+}
+
+/// What came of posting one frame.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// It is in the receiver's buffers. A link that holds a frame does not answer this: the later frame would overtake.
+    Done,
+    /// The link holds it, and reads the sender's memory until the frame is [completed](Rx::completed) or
+    /// [cancelled](Rx::cancel).
+    Later,
+    /// The receiver gave too few buffers; nothing was written.
+    NoBuffers,
+    /// It can never be delivered.
+    Dropped(DropReason),
+    /// The receiver's ring lies.
+    Broken(RingError),
+}
+
+/// What became of the oldest frame that a link held. It does not say which: no frame can overtake another.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Completed {
+    /// It is with the receiver.
+    Done,
+    /// It was not delivered.
+    Dropped(DropReason),
+    /// The link is gone, with all that it held: why.
+    Broken(String),
+}
+
+impl Rx {
+    /// How many chains of buffers wait where `frame` would go; `None` where only posting it tells whether there is room.
+    #[inline]
+    pub fn room(&mut self, frame: &Frame) -> Option<u16> {
+        match self {
+            Self::Vhost(rx) => rx.room(frame),
+            _ => None,
+        }
+    }
+
+    /// Writes a frame, as its receiver takes it. [`finish`](Self::finish) is to follow.
+    #[inline]
+    pub fn post(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
+        scratch.filled = 0;
+        match self {
+            Self::Vhost(rx) => rx.post(frame, scratch),
+            Self::Tap(rx) => rx.post(frame),
+            #[cfg(test)]
+            Self::Deferred(rx) => rx.post(frame),
+        }
+    }
+
+    /// Writes the first of `frames`, which begin with `head`, as [`post`](Self::post) would each: how many are done, and what came
+    /// of the next, where that was tried. Into rings, it writes those that ask for nothing and fit into one buffer each.
+    /// `waiting`: how many wait, for which buffers may be taken. [`finish`](Self::finish) is to follow.
+    #[inline]
+    pub fn post_run<'a>(
+        &mut self,
+        head: &Frame,
+        frames: impl Iterator<Item = &'a Frame>,
+        waiting: usize,
+    ) -> (u32, Option<Posted>) {
+        match self {
+            Self::Vhost(rx) => (rx.post_run(head, frames, waiting), None),
+            Self::Tap(rx) => rx.post_run(frames),
+            #[cfg(test)]
+            Self::Deferred(_) => (0, None),
+        }
+    }
+
+    /// Most frames that it holds; 0 where a post tells what became of the frame.
+    pub fn depth(&self) -> usize {
+        match self {
+            Self::Vhost(_) | Self::Tap(_) => 0,
+            #[cfg(test)]
+            Self::Deferred(rx) => rx.depth(),
+        }
+    }
+
+    /// What became of the oldest frame that it holds; `None` while that is open.
+    pub fn completed(&mut self) -> Option<Completed> {
+        match self {
+            Self::Vhost(_) | Self::Tap(_) => None,
+            #[cfg(test)]
+            Self::Deferred(rx) => rx.completed(),
+        }
+    }
+
+    /// Gives up all that it holds: it neither reads nor delivers any of that when this returns. Does not wait for the
+    /// receiver.
+    pub fn cancel(&mut self) {
+        match self {
+            Self::Vhost(_) | Self::Tap(_) => {}
+            #[cfg(test)]
+            Self::Deferred(rx) => rx.cancel(),
+        }
+    }
+
+    /// What was posted is the VM's from now on: after the last of some frames, before anything else is done with it.
+    #[inline]
+    pub fn finish(&mut self) {
+        if let Self::Vhost(rx) = self {
+            rx.finish();
+        }
+    }
+
+    /// Shows the VM what was posted.
+    #[inline]
+    pub fn flush(&mut self) {
+        if let Self::Vhost(rx) = self {
+            rx.flush();
+        }
+    }
+
+    /// Nothing is posted until it is made anew.
+    pub fn shut(&mut self) {
+        if let Self::Vhost(rx) = self {
+            rx.shut();
+        }
+    }
+
+    /// Asks to be told when there is room again, or a frame completed; `true` where that is so already.
+    pub fn request_kicks(&mut self) -> bool {
+        match self {
+            Self::Vhost(rx) => rx.request_kicks(),
+            Self::Tap(_) => false,
+            #[cfg(test)]
+            Self::Deferred(rx) => rx.has_completed(),
+        }
+    }
+
+    /// No kicks are needed.
+    #[inline]
+    pub fn suppress_kicks(&mut self) {
+        if let Self::Vhost(rx) = self {
+            rx.suppress_kicks();
+        }
+    }
+
+    /// Whether it is a guest's receive rings that may be written without noting it.
+    pub fn is_plain(&self) -> bool {
+        self.rings_ref().is_some_and(|rings| !rings.enabled.is_empty() && !rings.is_logged())
+    }
+
+    /// A guest's receive rings, for the direct way.
+    #[inline]
+    pub fn rings(&mut self) -> Option<&mut vhost::Rx> {
+        match self {
+            Self::Vhost(rx) => Some(rx),
+            _ => None,
+        }
+    }
+
+    /// The same, to look at.
+    #[inline]
+    pub fn rings_ref(&self) -> Option<&vhost::Rx> {
+        match self {
+            Self::Vhost(rx) => Some(rx),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The sending half of a link: frames are polled, taken, and given back.
+
+use super::{Scratch, tap, vhost};
+use crate::port::{Frame, FrameRef};
+use crate::stats::DropReason;
+use crate::virtio::RingError;
+use std::os::fd::BorrowedFd;
+
+/// The sending half, in the VM's view.
+pub enum Tx {
+    /// Transmit rings in a guest's memory.
+    Vhost(vhost::Tx),
+    /// What the kernel sends into a tap.
+    Tap(Box<tap::Tx>),
+}
+
+/// A frame that was taken and waits for tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending {
+    /// The frame.
+    pub frame: FrameRef,
+    /// When it arrived, ns.
+    pub arrival: u64,
+    /// Payload bytes already sent in pieces.
+    pub sent: u32,
+}
+
+/// What came of taking one frame.
+#[derive(Debug)]
+pub enum Taken {
+    /// A frame that was not looked at yet, and how many descriptors it was in.
+    New(Pending, usize),
+    /// The frame that was [put back](Tx::put_back).
+    Again(Pending),
+    /// Not a frame, or one there is no room for: dropped, and how many descriptors it was in.
+    Dropped(DropReason, usize),
+    /// There is none.
+    Nothing,
+    /// As many are in flight as may be.
+    Full,
+    /// The link lies, or is gone: why.
+    Broken(String),
+}
+
+/// What was taken into own memory while frames before it waited.
+#[derive(Debug, Default)]
+pub struct Absorbed {
+    /// Frames that wait now, or were dropped.
+    pub frames: usize,
+    /// Bytes of those that wait.
+    pub bytes: usize,
+    /// How many there was no room for.
+    pub full: u64,
+    /// How many were no frames.
+    pub malformed: u64,
+    /// The link is gone: why.
+    pub broken: Option<String>,
+}
+
+macro_rules! either {
+    ($half:expr, $inner:ident => $what:expr) => {
+        match $half {
+            Self::Vhost($inner) => $what,
+            Self::Tap($inner) => $what,
+        }
+    };
+}
+
+impl Tx {
+    /// Queues that are taken from one after the other.
+    #[inline]
+    pub fn queues(&self) -> usize {
+        either!(self, tx => tx.queues())
+    }
+
+    /// Looks for frames in a queue at `now`; whether there is any to take.
+    ///
+    /// # Errors
+    /// What the VM got wrong.
+    #[inline]
+    pub fn poll(&mut self, queue: usize, now: u64) -> Result<bool, RingError> {
+        match self {
+            Self::Vhost(tx) => tx.poll(queue, now),
+            Self::Tap(tx) => Ok(tx.poll(now)),
+        }
+    }
+
+    /// Takes the next frame of a queue: its headers are copied, its payload is referred to.
+    #[inline]
+    pub fn take(&mut self, queue: usize, scratch: &mut Scratch) -> Taken {
+        match self {
+            Self::Vhost(tx) => tx.take(queue, &mut scratch.chain),
+            Self::Tap(tx) => tx.take(),
+        }
+    }
+
+    /// Puts a frame back that is taken again first: it waits for tokens.
+    ///
+    /// # Panics
+    /// In debug builds, if one waits already.
+    #[inline]
+    pub fn put_back(&mut self, pending: Pending) {
+        either!(self, tx => tx.put_back(pending));
+    }
+
+    /// Takes at most `most` frames that could otherwise be lost into own memory, while those before them wait. A
+    /// ring keeps what is in it.
+    pub fn absorb(&mut self, most: usize) -> Absorbed {
+        match self {
+            Self::Vhost(_) => Absorbed::default(),
+            Self::Tap(tx) => tx.absorb(most),
+        }
+    }
+
+    /// A slot for a piece of `whole`.
+    pub fn slot_for_piece(&mut self, whole: &Frame) -> Option<FrameRef> {
+        either!(self, tx => tx.slot_for_piece(whole))
+    }
+
+    /// Returns a frame's memory, once no worker refers to it. Of a piece, that of the whole goes back with the last.
+    #[inline]
+    pub fn give_back(&mut self, frame: FrameRef) {
+        either!(self, tx => tx.give_back(frame));
+    }
+
+    /// As [`give_back`](Self::give_back), of frames of one transmit ring, or of a tap.
+    #[inline]
+    pub fn give_back_all(&mut self, frames: impl Iterator<Item = FrameRef> + Clone) {
+        match self {
+            Self::Vhost(tx) => tx.give_back_all(frames),
+            Self::Tap(tx) => frames.for_each(|frame| tx.give_back(frame)),
+        }
+    }
+
+    /// Whether more frames of a queue are not shown to the VM than may be in flight: those that are done wait for
+    /// [an older one](Self::holds_back).
+    #[inline]
+    pub fn is_crowded(&self, queue: usize) -> bool {
+        match self {
+            Self::Vhost(tx) => tx.is_crowded(queue),
+            Self::Tap(_) => false,
+        }
+    }
+
+    /// The frame in flight that keeps frames that are done from being given back: the VM relies on their order.
+    pub fn holds_back(&self, queue: usize) -> Option<FrameRef> {
+        match self {
+            Self::Vhost(tx) => tx.holds_back(queue),
+            Self::Tap(_) => None,
+        }
+    }
+
+    /// Shows the VM what was given back.
+    #[inline]
+    pub fn flush(&mut self) {
+        if let Self::Vhost(tx) = self {
+            tx.flush();
+        }
+    }
+
+    /// Takes a frame that waits for tokens out for good; `None` when none is left.
+    pub fn take_pending(&mut self) -> Option<Pending> {
+        either!(self, tx => tx.take_pending())
+    }
+
+    /// Puts frames that wait for tokens back to where the process finds them that goes on, as if they had not been
+    /// taken; not those of which a part was sent.
+    pub fn untake_pending(&mut self) {
+        if let Self::Vhost(tx) = self {
+            tx.untake_pending();
+        }
+    }
+
+    /// Frames that were taken and not given back.
+    pub fn in_flight(&self) -> usize {
+        either!(self, tx => tx.in_flight())
+    }
+
+    /// Of those, the ones that wait for tokens and of which no part was sent.
+    pub fn waiting(&self) -> usize {
+        either!(self, tx => tx.waiting())
+    }
+
+    /// It was not taken from until `now`: what its rings hold counts as arrived now. Frames that were read from a tap before
+    /// keep their arrival.
+    pub fn restart(&mut self, now: u64) {
+        either!(self, tx => tx.restart(now));
+    }
+
+    /// The worker slept, or saw it empty by other means, until `now`: what comes from now on arrived at `now` or later.
+    #[inline]
+    pub fn woke(&mut self, now: u64) {
+        either!(self, tx => tx.woke(now));
+    }
+
+    /// Descriptors that become readable when it has frames, by queue. A link without any tells by kicks.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let queues = match self {
+            Self::Vhost(_) => &[][..],
+            Self::Tap(tx) => tx.files(),
+        };
+        queues.iter().map(|file| std::os::fd::AsFd::as_fd(&**file))
+    }
+
+    /// Such a descriptor became readable.
+    #[inline]
+    pub fn is_readable(&mut self, queue: usize) {
+        if let Self::Tap(tx) = self {
+            tx.is_readable(queue);
+        }
+    }
+
+    /// None of its [descriptors](Self::descriptors) is readable at `now`.
+    #[inline]
+    pub fn note_empty(&mut self, now: u64) {
+        if let Self::Tap(tx) = self {
+            tx.note_empty(now);
+        }
+    }
+
+    /// Whether it may be left unpolled until it tells of frames: it tells by a kick or a descriptor for each queue, and
+    /// nothing waits for tokens.
+    pub fn can_be_quiet(&self) -> bool {
+        either!(self, tx => tx.can_be_quiet())
+    }
+
+    /// Whether [descriptors](Self::descriptors) tell of frames: they do so whether it is polled or not, and without a
+    /// system call of the VM.
+    #[inline]
+    pub fn has_descriptors(&self) -> bool {
+        match self {
+            Self::Vhost(_) => false,
+            Self::Tap(_) => true,
+        }
+    }
+
+    /// Asks for kicks; `true` where frames came that no kick tells of. While it is `throttled`, only those that were
+    /// not seen before count.
+    pub fn request_kicks(&mut self, throttled: bool) -> bool {
+        match self {
+            Self::Vhost(tx) => tx.request_kicks(throttled),
+            Self::Tap(_) => false,
+        }
+    }
+
+    /// No kicks are needed.
+    #[inline]
+    pub fn suppress_kicks(&mut self) {
+        if let Self::Vhost(tx) = self {
+            tx.suppress_kicks();
+        }
+    }
+
+    /// A guest's transmit rings, for the direct way.
+    #[inline]
+    pub fn rings(&mut self) -> Option<&mut vhost::Tx> {
+        match self {
+            Self::Vhost(tx) => Some(tx),
+            Self::Tap(_) => None,
+        }
+    }
+}
