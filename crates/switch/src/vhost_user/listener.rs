@@ -11,6 +11,7 @@
 //! for a front end, and an idle port costs nothing. What may block is an [errand](super::errands); while one takes
 //! long, and while the port is in [quarantine](super::conduct), no front end is taken.
 
+use super::accept::{ACCEPT_PAUSE, is_transient};
 use super::conduct::{Conduct, Quarantine};
 use super::connection::{Connection, Refused};
 use super::errands::Errands;
@@ -32,9 +33,6 @@ use std::sync::mpsc::{Receiver, Sender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// Pause after accept failed for want of descriptors or memory.
-pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Errands of this time are told of: a front end chose what takes long.
 const ERRANDS_LONG: Duration = Duration::from_secs(1);
@@ -495,26 +493,4 @@ impl Port {
         });
         end
     }
-}
-
-/// Most front ends that are turned away at once: each may have much to close.
-const TURNED_AWAY: u64 = 64;
-
-/// Accepts and closes connections that wait; how many, and whether accept failed.
-pub(super) fn turn_away(listener: &UnixListener, errands: &Errands) -> (u64, bool) {
-    let mut refused = 0;
-    while refused < TURNED_AWAY {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                refused += 1;
-                errands.give_up(Parted(stream));
-            }
-            Err(e) => return (refused, !is_transient(&e)),
-        }
-    }
-    (refused, false)
-}
-
-fn is_transient(e: &io::Error) -> bool {
-    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
 }

@@ -9,6 +9,7 @@
 //! ```
 //!
 //! - [`listener`]: the port's thread: who may speak
+//! - `accept`: connections that are turned away, and what a failed accept says
 //! - [`session`]: one front end: when it may speak, and what ends it
 //! - [`wire`]: messages on its socket
 //! - [`door`]: what may come with a message
@@ -23,6 +24,7 @@
 //! - [`features`]: the feature bits, offered and named
 //! - [`status`]: what is known about the connection, for others to read
 
+mod accept;
 pub mod conduct;
 pub mod connection;
 mod door;

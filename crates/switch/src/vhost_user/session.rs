@@ -7,9 +7,10 @@
 //! ```
 
 use super::Keeper;
+use super::accept::{ACCEPT_PAUSE, turn_away};
 use super::connection::{Connection, Refused, Reply};
 use super::kept::{Number, Numbered, Passed};
-use super::listener::{ACCEPT_PAUSE, Gate, PortConfig, Restored, turn_away};
+use super::listener::{Gate, PortConfig, Restored};
 use super::mailbox::{FROZEN, Mailbox, wait};
 use super::service::Service;
 use super::status::ConnectionStatus;
