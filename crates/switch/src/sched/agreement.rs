@@ -1,7 +1,7 @@
 //! The scheduler beside its [model]: every operation, in every order, step by step.
 
 use super::model::{Model, Source};
-use super::sim::{size, source};
+use super::sim::{egress, frame, minimum, size, source};
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -224,5 +224,23 @@ proptest! {
             // No frame is lost and none comes twice.
             prop_assert_eq!(u64::from(sched.backlog_total().frames), entered - left);
         }
+    }
+}
+
+/// A large frame beyond a source's minimum leaves for its share; the small one behind it may be within the minimum again.
+#[test]
+fn a_run_ends_where_the_next_frame_may_be_of_another_tier() {
+    let now = 1_000_000;
+    let mut sched = Scheduler::new(egress(None, 0));
+    sched.set_source(now, source(0), minimum(1_000, 1_000));
+    for bytes in [600, 1_500, 100] {
+        sched.enqueue(now, source(0), frame(now, bytes, None)).expect("room");
+    }
+    for (bytes, tier) in [(600, Tier::Minimum), (1_500, Tier::Share), (100, Tier::Minimum)] {
+        assert!(matches!(sched.head(now), Head::Ready { .. }));
+        let run: Vec<_> = sched.run(now).map(|queued| queued.bytes).collect();
+        assert_eq!(run, [bytes]);
+        let taken = sched.take(now).map(|(_, tier, queued)| (tier, queued.bytes));
+        assert_eq!(taken, Some((tier, bytes)));
     }
 }
