@@ -13,8 +13,8 @@ FEW, MANY = "2 ports", "256 ports"
 SHORT = "256 ports, rings of 16"
 TEN = "10 contracts"
 MACS, MANY_MACS = "10 addresses", "4,100 addresses"
-DESCRIPTORS = 36
-"""What the switch sets aside for a vhost-user port of one queue pair."""
+DESCRIPTORS, OTHERS = 39, 634
+"""What the switch sets aside for a vhost-user port of one queue pair, and for what is no port."""
 Case = tuple[int, str, tuple[str, ...]]
 """Contracts, what each says besides, and what the generator is told."""
 Claim = tuple[str, str, str, float, str]
@@ -23,7 +23,7 @@ Claim = tuple[str, str, str, float, str]
 
 def most_contracts() -> int:
     """1,000; fewer only where this machine allows the switch too few descriptors."""
-    return min(1000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] // DESCRIPTORS - 5)
+    return min(1000, (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - OTHERS) // DESCRIPTORS)
 
 
 def cases_and_claims(most: int) -> tuple[dict[str, Case], list[Claim]]:
