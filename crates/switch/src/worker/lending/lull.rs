@@ -4,7 +4,8 @@
 //! ```text
 //!  lent, and frames are under way ─┐               ┌ fewer frames ahead ─▶ PATIENCE begins anew
 //!  lent, and another has it ───────┼▶ a lull begins ┼ none ahead, and it is there ─▶ directly
-//!  lent once its queue is empty ───┘               └ PATIENCE or LONGEST is over ─▶ in vain: crosses, no lull for APART
+//!  lent once its queue is empty ───┘               ├ none ahead, and not lent any more ─▶ crosses
+//!                                                  └ PATIENCE or LONGEST is over ─▶ in vain: crosses, no lull for APART
 //! ```
 //!
 //! A sender whose ring is never empty has always frames under way, so its frames would cross for ever if it did not stop.
@@ -80,6 +81,11 @@ impl Lull {
             }
             return begins;
         }
+        if to == self.to && ahead == 0 && !is_offered {
+            // It was taken back for more than to serve its queue: nothing says that it is lent again.
+            self.end(now);
+            return false;
+        }
         // Where no own frames are ahead, those of others are: the owner says so.
         if to == self.to && (ahead < self.ahead || (ahead == 0 && is_offered)) {
             (self.ahead, self.until) = (ahead, now + PATIENCE);
@@ -138,8 +144,8 @@ mod tests {
         assert!(look(&mut lull, 7, true, START));
         assert!(!look(&mut lull, 8, true, START), "what is for others does not wait for it");
         assert!(look(&mut lull, 7, true, START + PATIENCE - 1), "its owner says that it goes on");
-        assert!(look(&mut lull, 7, false, START + PATIENCE), "it is taken back, and served");
-        assert!(!look(&mut lull, 7, false, START + 2 * PATIENCE - 1), "it was not lent again");
+        assert!(!look(&mut lull, 7, false, START + PATIENCE), "it is not to come again");
+        assert!(look(&mut lull, 7, true, START + PATIENCE), "until it does");
     }
 
     proptest! {
