@@ -29,8 +29,8 @@ use proptest::prelude::*;
 use tidegate_contract::{Host, Vnic};
 
 const GUESTS: usize = 3;
-/// Loops after which nothing is left to do at that time.
-const LOOPS: usize = 12;
+/// Loops after which nothing is left to do at that time: 16 were seen, where frames cross, queue, and go directly again.
+const LOOPS: usize = 24;
 const START: u64 = 1_000_000_000_000;
 const FEATURES: [u64; 8] = [
     V1 | MERGEABLE | CSUM | INDIRECT,
