@@ -97,6 +97,16 @@ def _no_domains_left(request: pytest.FixtureRequest) -> Iterator[None]:
             lab.libvirt.try_virsh("destroy", name)
 
 
+@contextlib.contextmanager
+def stopped(process: Process) -> Iterator[None]:
+    """A process that does nothing for some time."""
+    process.popen.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.popen.send_signal(signal.SIGCONT)
+
+
 def install(hooks: Path, api: Path, *options: str) -> str:
     """`tidegate libvirt install-hook`; what it says."""
     return tidegate("--api", api, "libvirt", "install-hook", "--hooks-dir", hooks, *options)
@@ -162,9 +172,10 @@ def test_a_bandwidth_is_kept_here(lab: Lab) -> None:
     # As where a domain ends, but its tap stays: libvirt's own is there again.
     state = lab.libvirt.run("cat", "/run/libvirt/qemu/web.xml")
     hook = ("--api", lab.host.api, "libvirt", "hook", "web", "release", "end", "-")
-    subprocess.run(lab.libvirt.enter(BINARY, *hook), input=state, text=True, check=True, timeout=30)
-    assert lab.host.names() == set()
-    assert lab.libvirt.shaping(tap) == lab.libvirt.shaping_by_libvirt(tap)
+    with stopped(lab.watch):
+        subprocess.run(lab.libvirt.enter(BINARY, *hook), input=state, text=True, check=True, timeout=30)
+        assert lab.host.names() == set()
+        assert lab.libvirt.shaping(tap) == lab.libvirt.shaping_by_libvirt(tap)
     lab.libvirt.virsh("destroy", "web")
 
 
@@ -337,11 +348,8 @@ def _full(listener: socket.socket, stop: threading.Event) -> None:
 def hung(lab: Lab, how: str) -> Iterator[None]:
     """An agent that hangs in the place of the lab's, or the lab's own, stopped."""
     if how == "stopped":
-        lab.host.agent.popen.send_signal(signal.SIGSTOP)
-        try:
+        with stopped(lab.host.agent):
             yield
-        finally:
-            lab.host.agent.popen.send_signal(signal.SIGCONT)
         return
     aside = lab.host.api.with_suffix(".aside")
     lab.host.api.rename(aside)
