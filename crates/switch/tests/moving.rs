@@ -475,3 +475,66 @@ fn pairs_that_talk_come_together_and_stay() {
     let pair = |places: [usize; 4]| (places[0] == places[1], places[2] == places[3]);
     assert_eq!(pair(look(15)), (true, true), "they were torn apart");
 }
+
+/// A contract becomes real-time in the middle of its traffic: best-effort taps leave its worker, and its receiver's.
+#[test]
+fn a_deadline_that_comes_parts_real_time_traffic_from_taps() {
+    in_namespace("a_deadline_that_comes_parts_real_time_traffic_from_taps", || {
+        let host = TestSwitch::new(2);
+        // As much as a loaded machine takes: no move is refused.
+        host.switch.set_host(Host { host_latency: Nanos::new(100_000_000), ..Host::default() }).unwrap();
+        let tap = tap(&host, &tap_vnic("tg0", 1, ""));
+        let mut a = host.guest_with(&vnic("a", 2, ""), ring(1024));
+        let mut b = host.guest_with(&vnic("b", 3, ""), ring(1024));
+        neighbour("tg0", &a);
+        let socket = UdpSocket::bind(("10.0.0.1", 0x2000)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        // What others announced comes before what is counted.
+        a.drain();
+        b.drain();
+        let places = || ["tg0", "a", "b"].map(|name| host.port(name).worker);
+        let (mut placer, mut looked) = (Placer::default(), 0);
+        let mut sent = 0u32;
+        // The tap talks with the guest that is to have a deadline, which sends to the other one.
+        let mut looks = |count: usize| {
+            let over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..count {
+                        std::thread::sleep(Duration::from_millis(50));
+                        host.switch.place(&mut placer, &mut looked);
+                    }
+                    over.store(true, Ordering::Relaxed);
+                });
+                while !over.load(Ordering::Relaxed) {
+                    let payload = sent.to_be_bytes();
+                    socket.send_to(&payload, "10.0.0.2:9").unwrap();
+                    a.send(&udp(tap.mac.0, a.mac(), &payload));
+                    a.send(&udp(b.mac(), a.mac(), &payload));
+                    let mut got = [0; 100];
+                    let n = socket.recv(&mut got).unwrap();
+                    assert_eq!(got[..n], payload, "lost or out of order");
+                    assert_eq!(a.receive()[42..46], payload, "lost or out of order");
+                    assert_eq!(b.receive()[42..46], payload, "lost or out of order");
+                    sent += 1;
+                }
+            });
+            places()
+        };
+        looks(4);
+        for name in ["tg0", "a", "b"] {
+            host.switch.move_port(name, 0).unwrap();
+        }
+        assert_eq!(looks(4), [0; 3], "nothing is promised");
+        host.change(&vnic(
+            "a",
+            2,
+            "tx = { max = \"100mbit\", burst = \"4kB\" }\ndeadline = \"50ms\"\nto = [\"b\"]",
+        ));
+        // Of the looks before nothing rests any more.
+        assert_eq!(looks(20), [1, 0, 0], "the tap leaves");
+        assert_eq!(looks(20), [1, 0, 0], "and stays away");
+        assert!(sent > 100, "{sent}");
+        ip("link del tg0");
+    });
+}

@@ -158,7 +158,5 @@ impl Switch {
 
 /// Whether a port sends, or receives, frames with a deadline.
 fn has_deadlines(table: &Table, entry: &Entry) -> bool {
-    let sends = |entry: &Entry| entry.vnic.deadline.is_some();
-    let receives = |other: &Entry| sends(other) && other.vnic.to.contains(&entry.vnic.name);
-    sends(entry) || table.entries.values().any(receives)
+    entry.vnic.deadline.is_some() || table.receivers_with_deadlines().contains(entry.vnic.name.as_str())
 }

@@ -1,13 +1,15 @@
-//! The thread that moves ports to where they are best: together with those they talk with, deadlines first.
+//! The thread that moves ports to where they are best: real-time ones apart from best-effort taps, then together with those they
+//! talk with.
 //!
 //! ```text
 //!  each second: workers' work ─▶ placement (pure) ─▶ a step ─▶ its ports move, one after the other
 //! ```
 
 use super::Switch;
+use super::placement::apart::Role;
 use super::placement::plan::Step;
-use super::placement::{Placer, Seen};
-use super::table::Table;
+use super::placement::{Placer, Seat, Seen};
+use super::table::{End, Entry, Table};
 use crate::fdb::PortIndex;
 use crate::worker::clock;
 use crate::worker::talk::most_said;
@@ -88,12 +90,18 @@ impl Switch {
     }
 }
 
-/// Where each vNIC is, and what it may add to a loop in the worst case if it has a deadline.
-fn vnics(table: &Table) -> BTreeMap<PortIndex, (usize, u64)> {
-    let entries = table.entries.values().map(|entry| {
+/// Where each vNIC is, and what its contract says about it there.
+fn vnics(table: &Table) -> BTreeMap<PortIndex, Seat> {
+    let receivers = table.receivers_with_deadlines();
+    let seat = |entry: &Entry| {
         let deadline = entry.vnic.deadline.filter(|_| entry.suspended().is_none());
         let burst = entry.vnic.tx.burst.map_or(0, |burst| burst.get());
-        (entry.index, (entry.worker, deadline.map_or(0, |_| burst + DROPPED)))
-    });
-    entries.collect()
+        let role = match (&entry.end, deadline.is_some() || receivers.contains(entry.vnic.name.as_str())) {
+            (_, true) => Role::RealTime,
+            (End::Tap { .. }, false) => Role::BestEffortTap,
+            (End::Vhost { .. }, false) => Role::BestEffort,
+        };
+        Seat { worker: entry.worker, realtime: deadline.map_or(0, |_| burst + DROPPED), role }
+    };
+    table.entries.values().map(|entry| (entry.index, seat(entry))).collect()
 }

@@ -7,7 +7,7 @@ use crate::quota::Account;
 use crate::stats::layout::VNICS;
 use crate::vhost_user::listener::PortThread;
 use crate::vhost_user::status::ConnectionStatus;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_contract::{Host, Mac, Segment, Vnic};
@@ -139,6 +139,12 @@ impl Table {
         }
         self.segments[i] = Some(segment);
         SegmentIndex(i as u16)
+    }
+
+    /// The names of vNICs that others have a deadline towards.
+    pub fn receivers_with_deadlines(&self) -> BTreeSet<&str> {
+        let senders = self.entries.values().filter(|entry| entry.vnic.deadline.is_some());
+        senders.flat_map(|entry| &entry.vnic.to).map(String::as_str).collect()
     }
 
     /// Whose address it is, in a segment.

@@ -24,7 +24,7 @@ pub struct Args {
     /// CPUs to pin the workers to, in their order, such as 2,3 or 4-7; not pinned where absent
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
-    /// Whether vNICs that talk with each other are brought onto one worker
+    /// Whether vNICs are moved between workers: real-time ones apart from best-effort taps, and those that talk onto one
     #[arg(long, value_name = "WHICH", value_enum, default_value_t)]
     placement: Placement,
     /// Run the workers under SCHED_FIFO at this priority, 1 to 99 (needs CAP_SYS_NICE)
@@ -50,7 +50,7 @@ pub struct Args {
 /// Which worker carries a vNIC's traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Placement {
-    /// vNICs that talk with each other are brought onto one worker
+    /// Real-time vNICs and best-effort taps get different workers, vNICs that talk with each other one
     #[default]
     Auto,
     /// Each stays at the worker that had the fewest when it was made

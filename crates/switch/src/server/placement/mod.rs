@@ -6,17 +6,22 @@
 //! ```
 //!
 //! - [`plan`]: the step that the loads ask for
+//! - [`apart`]: real-time vNICs and best-effort taps on different workers
 
+pub mod apart;
+#[cfg(test)]
+mod apart_tests;
 pub mod plan;
 #[cfg(test)]
 mod tests;
 
 use crate::fdb::PortIndex;
-use plan::{Placed, Placement, Step, WHOLE};
+use apart::Role;
+use plan::{Placed, Placement, Step, WHOLE, Why};
 use std::collections::BTreeMap;
 
-/// For how many looks a step has to be worth it, until it is taken. Of several that are alike another one is the best at each look;
-/// so it need not be the best.
+/// For how many looks a step that loads ask for has to be worth it, until it is taken. Of several that are alike another one is the
+/// best at each look; so it need not be the best.
 const PATIENCE: u32 = 3;
 /// For how many looks a vNIC stays where it is that was moved, or could not be.
 const REST: u32 = 10;
@@ -28,10 +33,21 @@ pub struct Seen {
     pub time: u64,
     /// For how long each worker was busy, ns.
     pub busy: Vec<u64>,
-    /// Each vNIC's worker, and what it may add to one loop there in the worst case if it has a deadline, as cost: bytes copied.
-    pub vnics: BTreeMap<PortIndex, (usize, u64)>,
+    /// By index.
+    pub vnics: BTreeMap<PortIndex, Seat>,
     /// Who sent whom how much, as [cost](crate::worker::talk::Said).
     pub talk: Vec<(PortIndex, PortIndex, u64)>,
+}
+
+/// A vNIC's worker, and what its contract says about it there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seat {
+    /// Its worker.
+    pub worker: usize,
+    /// What it may add to one loop there in the worst case if it has a deadline, as cost: bytes copied.
+    pub realtime: u64,
+    /// What it has to do with deadlines.
+    pub role: Role,
 }
 
 /// Remembers what it saw before.
@@ -62,7 +78,8 @@ impl Placer {
             }
             _ => (best?, 1),
         };
-        if looks < PATIENCE {
+        // What contracts ask for does not change from look to look.
+        if looks < PATIENCE && step.why != Why::Apart {
             self.wish = Some((step, looks));
             return None;
         }
@@ -77,7 +94,7 @@ impl Placer {
 
     /// All as it is, averaged with what was.
     fn places(&mut self, seen: &Seen) -> Placement {
-        let worker = |port: &PortIndex| seen.vnics.get(port).map(|(worker, _)| *worker);
+        let worker = |port: &PortIndex| seen.vnics.get(port).map(|seat| seat.worker);
         let mut pairs: BTreeMap<(PortIndex, PortIndex), u64> = BTreeMap::new();
         let mut sum = 0;
         for (from, to, cost) in &seen.talk {
@@ -95,9 +112,9 @@ impl Placer {
             (time * u128::from(WHOLE) / u128::from(seen.time.max(1))) as u64
         };
         smooth(&mut self.talk, pairs.iter().map(|(pair, cost)| (*pair, part(*cost))).collect());
-        let place = |(port, (worker, realtime)): (&PortIndex, &(usize, u64))| {
+        let place = |(port, seat): (&PortIndex, &Seat)| {
             let fixed = self.resting.contains_key(port);
-            (*port, Placed { worker: *worker, realtime: *realtime, fixed })
+            (*port, Placed { worker: seat.worker, realtime: seat.realtime, role: seat.role, fixed })
         };
         Placement {
             workers: seen.busy.len(),

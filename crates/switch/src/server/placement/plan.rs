@@ -2,18 +2,21 @@
 //!
 //! The first of these that there is:
 //!
-//! 1. **Deadlines**: a vNIC with a deadline leaves the worker whose loop is the longest in the worst case, where that makes
+//! 1. **Apart**: best-effort taps and real-time vNICs have [different workers](super::apart).
+//! 2. **Deadlines**: a vNIC with a deadline leaves the worker whose loop is the longest in the worst case, where that makes
 //!    the longest one shorter.
-//! 2. **Together**: a vNIC goes to the worker of those that it talks with. Two change places where there is room for one only.
-//! 3. **Balance**: vNICs that talk with none of the others there, or as much with others elsewhere, leave the busiest worker for the idlest one.
+//! 3. **Together**: a vNIC goes to the worker of those that it talks with. Two change places where there is room for one only.
+//! 4. **Balance**: vNICs that talk with none of the others there, or as much with others elsewhere, leave the busiest worker for the idlest one.
 //!
-//! The last two never make a longest loop longer, more frames cross, or the busiest worker busier than it was or than
-//! [`HALF`]. So a load that does not change comes to rest; see the tests.
+//! The last three never bring a best-effort tap and real-time vNICs together. The last two never make a longest loop longer, more
+//! frames cross, or the busiest worker busier than it was or than [`HALF`]. So a load that does not change comes to rest; see the
+//! tests.
 //!
 //! What crosses costs each of the two workers as much as it costs one worker that has both vNICs: less than was measured
 //! (two workers carry 3.7 million frames of 64 bytes a second between them, one carries 12.4). So nothing is gained by two
 //! vNICs that talk being apart.
 
+use super::apart::{Role, TAP_WRITE};
 use crate::fdb::PortIndex;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,18 +26,20 @@ pub const WHOLE: u64 = 1_000_000;
 pub const HALF: u64 = WHOLE / 2;
 /// What a step has to gain at least.
 pub const WORTH: u64 = WHOLE / 50;
-/// Most vNICs that one step moves.
+/// Most vNICs that one step moves, but where real-time vNICs [make room](super::apart) for taps.
 pub const MOST_MOVED: usize = 16;
 /// Most changes of which it is looked whether there is room.
-const CANDIDATES: usize = 64;
+pub(super) const CANDIDATES: usize = 64;
 
 /// One vNIC, as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
     /// Its worker.
     pub worker: usize,
     /// What it may add to one loop of its worker in the worst case, as cost; 0 for a vNIC without deadline.
     pub realtime: u64,
+    /// What it has to do with deadlines.
+    pub role: Role,
     /// It stays where it is.
     pub fixed: bool,
 }
@@ -53,6 +58,8 @@ pub struct Placement {
 /// Why vNICs are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
+    /// Real-time frames wait for no writes into best-effort taps.
+    Apart,
     /// A loop is shorter in the worst case.
     Deadlines,
     /// They talk with vNICs there.
@@ -76,7 +83,7 @@ impl Placement {
         if self.workers < 2 {
             return None;
         }
-        self.deadlines().or_else(|| self.together()).or_else(|| self.balance())
+        self.apart().or_else(|| self.deadlines()).or_else(|| self.together()).or_else(|| self.balance())
     }
 
     /// Takes a step.
@@ -103,7 +110,13 @@ impl Placement {
         let (loads, loads_after) = (self.loads(), after.loads());
         let (first, to) = step.moves[0];
         let from = self.vnics[&first].worker;
+        let (sharing, sharing_after) = (self.sharing(), after.sharing());
         match step.why {
+            Why::Apart => {
+                let longest = highest(&loops).1.max(TAP_WRITE);
+                sharing_after < sharing && highest(&loops_after).1 <= longest && self.has_time(&after)
+            }
+            _ if sharing_after > sharing => false,
             Why::Deadlines => loops_after[from].max(loops_after[to]) + loops[from] / 8 < loops[from],
             Why::Together => {
                 let is_room = highest(&loads_after).1 <= HALF.max(highest(&loads).1);
@@ -144,18 +157,28 @@ impl Placement {
         loops
     }
 
-    /// The busiest worker's load, and the longest loop, after some moves.
-    fn after(&self, moves: &[(PortIndex, usize)]) -> (u64, u64) {
+    /// The busiest worker's load, the longest loop, and how many taps share workers, after some moves.
+    fn after(&self, moves: &[(PortIndex, usize)]) -> (u64, u64, usize) {
         let mut after = self.clone();
         after.take(&Step { moves: moves.to_vec(), why: Why::Together });
-        (highest(&after.loads()).1, highest(&after.worst_loops()).1)
+        (highest(&after.loads()).1, highest(&after.worst_loops()).1, after.sharing())
+    }
+
+    /// What each vNIC sends and receives.
+    pub(super) fn talk_of_each(&self) -> BTreeMap<PortIndex, u64> {
+        let mut all = BTreeMap::new();
+        for ((a, b), talk) in &self.talk {
+            *all.entry(*a).or_default() += talk;
+            *all.entry(*b).or_default() += talk;
+        }
+        all
     }
 
     fn worker(&self, port: PortIndex) -> Option<usize> {
         self.vnics.get(&port).map(|vnic| vnic.worker)
     }
 
-    fn movable(&self) -> impl Iterator<Item = (PortIndex, &Placed)> {
+    pub(super) fn movable(&self) -> impl Iterator<Item = (PortIndex, &Placed)> {
         self.vnics.iter().filter(|(_, vnic)| !vnic.fixed).map(|(port, vnic)| (*port, vnic))
     }
 
@@ -176,17 +199,17 @@ impl Placement {
         let (from, longest) = highest(&loops);
         let (to, shortest) = lowest(&loops);
         let after = |vnic: &Placed| (longest - vnic.realtime).max(shortest + vnic.realtime);
-        let here = self.movable().filter(|(_, vnic)| vnic.worker == from && vnic.realtime > 0);
+        let mut here: Vec<_> =
+            self.movable().filter(|(_, vnic)| vnic.worker == from && vnic.realtime > 0).collect();
         // The second worker with a loop as long stays; then this is a step towards making both shorter.
-        let (port, _) = here
-            .filter(|(_, vnic)| after(vnic) + longest / 8 < longest)
-            .min_by_key(|(_, vnic)| after(vnic))?;
-        Some(Step { moves: vec![(port, to)], why: Why::Deadlines })
+        here.sort_by_key(|(_, vnic)| after(vnic));
+        let steps = here.into_iter().map(|(port, _)| Step { moves: vec![(port, to)], why: Why::Deadlines });
+        steps.into_iter().take(CANDIDATES).find(|step| self.stands(step))
     }
 
     fn together(&self) -> Option<Step> {
         let with = self.with_workers();
-        let (busiest, longest) = self.after(&[]);
+        let (busiest, longest, sharing) = self.after(&[]);
         let gain = |port: PortIndex, from: usize, to: usize| {
             i128::from(with[&port][to]) - i128::from(with[&port][from])
         };
@@ -206,7 +229,7 @@ impl Placement {
         wishes.truncate(CANDIDATES);
         let fits = |moves: &[(PortIndex, usize)]| {
             let after = self.after(moves);
-            after.0 <= HALF.max(busiest) && after.1 <= longest
+            after.0 <= HALF.max(busiest) && after.1 <= longest && after.2 <= sharing
         };
         let mut exchanges = Vec::new();
         for (first, moves) in wishes {

@@ -4,12 +4,16 @@ use proptest::prelude::*;
 
 /// vNICs 0, 1, .. at these workers, and pairs that talk.
 fn places(workers: usize, at: &[usize], talk: &[(PortIndex, PortIndex, u64)]) -> Placement {
-    let place = |worker: &usize| Placed { worker: *worker, realtime: 0, fixed: false };
+    let place = |worker: &usize| Placed { worker: *worker, ..Placed::default() };
     Placement {
         workers,
         vnics: (0..).zip(at.iter().map(place)).collect(),
         talk: talk.iter().map(|(a, b, talk)| ((*a, *b), *talk)).collect(),
     }
+}
+
+fn seat(worker: usize, role: Role) -> Seat {
+    Seat { worker, role, realtime: if role == Role::RealTime { 10_000 } else { 0 } }
 }
 
 fn settle(places: &mut Placement) -> Vec<Step> {
@@ -72,7 +76,7 @@ fn a_step_is_taken_when_it_was_the_one_for_a_while() {
     let mut seen = Seen {
         time: 1_000_000_000,
         busy: vec![400_000_000; 2],
-        vnics: [(0, (0, 0)), (1, (1, 0))].into(),
+        vnics: [(0, seat(0, Role::BestEffort)), (1, seat(1, Role::BestEffort))].into(),
         talk: vec![(0, 1, 1_000_000), (1, 0, 1_000)],
     };
     // A burst now and then moves nothing.
@@ -83,11 +87,11 @@ fn a_step_is_taken_when_it_was_the_one_for_a_while() {
     let step = (0..2 * PATIENCE).find_map(|_| placer.look(&seen)).expect("they talk");
     assert_eq!((step.moves.len(), step.why), (1, Why::Together));
     let (port, to) = step.moves[0];
-    seen.vnics.get_mut(&port).unwrap().0 = to;
+    seen.vnics.get_mut(&port).unwrap().worker = to;
     seen.busy[1 - to] = 0;
     assert!((0..100).all(|_| placer.look(&seen).is_none()));
     // What could not be moved is left in peace for a while.
-    seen.vnics.get_mut(&port).unwrap().0 = 1 - to;
+    seen.vnics.get_mut(&port).unwrap().worker = 1 - to;
     seen.busy = vec![400_000_000; 2];
     placer.rest(0);
     placer.rest(1);
@@ -107,7 +111,7 @@ fn loads_that_vary_come_together() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             talk.push((2 * pair, 2 * pair + 1, 800_000 + (random >> 33) % 400_000));
         }
-        let vnics = (0..).zip(&at).map(|(port, worker)| (port, (*worker, 0))).collect();
+        let vnics = (0..).zip(&at).map(|(port, worker)| (port, seat(*worker, Role::BestEffort))).collect();
         let seen = Seen { time: 1_000_000_000, busy: vec![900_000_000; 2], vnics, talk };
         for (port, worker) in placer.look(&seen).into_iter().flat_map(|step| step.moves) {
             at[usize::from(port)] = worker;
@@ -119,15 +123,22 @@ fn loads_that_vary_come_together() {
 
 fn any_places() -> impl Strategy<Value = Placement> {
     (2usize..6, 1u16..24).prop_flat_map(|(workers, count)| {
-        let vnic = (0..workers, prop::option::weighted(0.2, 1_000u64..20_000), prop::bool::weighted(0.1));
+        let role = prop::sample::select(vec![
+            Role::RealTime,
+            Role::BestEffortTap,
+            Role::BestEffort,
+            Role::BestEffort,
+        ]);
+        let vnic = (0..workers, role, 0u64..20_000, prop::bool::weighted(0.1));
         let vnics = prop::collection::vec(vnic, usize::from(count));
         let talk = prop::collection::btree_map((0..count, 0..count), 0u64..300_000, 0..40);
         (Just(workers), vnics, talk).prop_map(|(workers, vnics, talk)| Placement {
             workers,
             vnics: (0..)
                 .zip(vnics)
-                .map(|(port, (worker, realtime, fixed))| {
-                    (port, Placed { worker, realtime: realtime.unwrap_or(0), fixed })
+                .map(|(port, (worker, role, burst, fixed))| {
+                    let realtime = if role == Role::RealTime { burst } else { 0 };
+                    (port, Placed { worker, realtime, role, fixed })
                 })
                 .collect(),
             talk: talk.into_iter().filter(|((a, b), _)| a < b).collect(),
@@ -145,7 +156,9 @@ proptest! {
             places.take(&step);
             steps += 1;
             prop_assert!(steps < 200, "no end: {step:?}");
-            prop_assert!(step.moves.len() <= MOST_MOVED);
+            let makes_room = |port| before.vnics[port].role == Role::RealTime && step.why == Why::Apart;
+            prop_assert!(step.moves.len() <= MOST_MOVED || step.moves.iter().all(|(port, _)| makes_room(port)));
+            prop_assert!(places.sharing() <= before.sharing(), "{step:?}");
             prop_assert!(before.stands(&step), "{step:?}");
             for (port, to) in &step.moves {
                 prop_assert!(!before.vnics[port].fixed && before.vnics[port].worker != *to);
@@ -153,6 +166,7 @@ proptest! {
             let longest = |places: &Placement| places.worst_loops().into_iter().max().unwrap();
             let busiest = |places: &Placement| places.loads().into_iter().max().unwrap();
             match step.why {
+                Why::Apart => prop_assert!(places.sharing() < before.sharing()),
                 // Where two loops are as long, one of them stays so.
                 Why::Deadlines => {
                     let most = longest(&before);
@@ -164,7 +178,7 @@ proptest! {
                 Why::Together => prop_assert!(places.crossing() + WORTH <= before.crossing()),
                 Why::Balance => prop_assert!(places.crossing() <= before.crossing()),
             }
-            if step.why != Why::Deadlines {
+            if [Why::Together, Why::Balance].contains(&step.why) {
                 prop_assert!(longest(&places) <= longest(&before), "{step:?}");
                 prop_assert!(busiest(&places) <= busiest(&before).max(HALF), "{step:?}");
             }
@@ -180,7 +194,8 @@ proptest! {
             let mut moved = places.clone();
             moved.take(&Step { moves: vec![(*port, idlest)], why: Why::Balance });
             let after = moved.loads()[vnic.worker].max(moved.loads()[idlest]);
-            prop_assert!(moved.crossing() > crossing || after + 2 * WORTH > busiest, "{port} could go to {idlest}");
+            let is_worse = moved.crossing() > crossing || moved.sharing() > places.sharing();
+            prop_assert!(is_worse || after + 2 * WORTH > busiest, "{port} could go to {idlest}");
         }
     }
 }

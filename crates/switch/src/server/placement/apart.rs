@@ -1,0 +1,118 @@
+//! Real-time vNICs and best-effort taps on different workers. Pure.
+//!
+//! ```text
+//!  worker 0: voice, sink, web, backup     ─ taps leave ─▶   worker 0: voice, sink
+//!  worker 1: -                                              worker 1: web, backup
+//! ```
+//!
+//! A write into a tap runs the tenant's network stack on the worker, and what that stack sends: a super-frame of 64 kB takes
+//! [as long as copying a megabyte](TAP_WRITE). A real-time frame that comes meanwhile waits. A receiver of real-time frames
+//! is a real-time vNIC, too: its queue is where such a frame waits for others.
+//!
+//! What counts is [how many taps](Placement::sharing) have a worker together with real-time vNICs. Each step makes that less:
+//!
+//! 1. Best-effort taps go to a worker that has no real-time vNIC, where that has [time](FULL) for them.
+//! 2. Where each worker has real-time vNICs, those of one worker go to another one that has some.
+//!
+//! With one worker, or with real-time vNICs alone, there is nothing to do.
+
+use super::plan::{CANDIDATES, MOST_MOVED, Placement, Step, WHOLE, Why};
+use crate::fdb::PortIndex;
+use std::cmp::Reverse;
+
+/// A worker that would be busier than this takes no taps of others: they stay, where it is full and their worker is not.
+pub const FULL: u64 = WHOLE / 8 * 7;
+/// What a write of 64 kB into a tap costs, in bytes copied: 412 us were measured, in which a worker copies 2.5 GB/s.
+/// Real-time vNICs come together for as long as the loop that they make is not longer than such a write.
+pub const TAP_WRITE: u64 = 1 << 20;
+
+/// What a vNIC has to do with deadlines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// It sends or receives frames with a deadline.
+    RealTime,
+    /// It does not, and is a tap: to write into it takes long.
+    BestEffortTap,
+    /// It does not, and what it receives is copied.
+    #[default]
+    BestEffort,
+}
+
+impl Placement {
+    /// How many best-effort taps have a worker together with real-time vNICs.
+    pub fn sharing(&self) -> usize {
+        self.shared().iter().sum()
+    }
+
+    /// That, by worker.
+    fn shared(&self) -> Vec<usize> {
+        let taps = self.count(Role::BestEffortTap);
+        let realtime = self.count(Role::RealTime);
+        taps.into_iter().zip(realtime).map(|(taps, realtime)| if realtime > 0 { taps } else { 0 }).collect()
+    }
+
+    fn count(&self, role: Role) -> Vec<usize> {
+        let mut counts = vec![0; self.workers];
+        self.vnics.values().filter(|vnic| vnic.role == role).for_each(|vnic| counts[vnic.worker] += 1);
+        counts
+    }
+
+    /// The next step that parts them.
+    pub(super) fn apart(&self) -> Option<Step> {
+        if self.sharing() == 0 {
+            return None;
+        }
+        self.taps_leave().or_else(|| self.realtime_gathers())
+    }
+
+    /// Whether the busiest worker after a step has time for what it has then.
+    pub(super) fn has_time(&self, after: &Self) -> bool {
+        let busiest = |placement: &Self| placement.loads().into_iter().max().unwrap_or(0);
+        busiest(after) <= busiest(self).max(FULL)
+    }
+
+    /// Taps that may leave go to the idlest worker without real-time vNICs, those that talk most first.
+    fn taps_leave(&self) -> Option<Step> {
+        let (shared, realtime, loads) = (self.shared(), self.count(Role::RealTime), self.loads());
+        let to =
+            (0..self.workers).filter(|worker| realtime[*worker] == 0).min_by_key(|to| (loads[*to], *to))?;
+        let talk = self.talk_of_each();
+        let mut taps = self.movable_of(Role::BestEffortTap, |worker| shared[worker] > 0);
+        taps.sort_by_key(|port| (Reverse(talk.get(port).copied().unwrap_or(0)), *port));
+        let (mut moves, mut after) = (Vec::new(), self.clone());
+        for port in taps.into_iter().take(CANDIDATES) {
+            let step = Step { moves: vec![(port, to)], why: Why::Apart };
+            let mut tried = after.clone();
+            tried.take(&step);
+            if self.has_time(&tried) {
+                after = tried;
+                moves.extend(step.moves);
+            }
+            if moves.len() == MOST_MOVED {
+                break;
+            }
+        }
+        (!moves.is_empty()).then_some(Step { moves, why: Why::Apart })
+    }
+
+    /// Each worker has real-time vNICs: those of one go to another one, all at once, since a part of them makes no room. Of all
+    /// ways the one that makes the shortest loop, and moves fewest.
+    fn realtime_gathers(&self) -> Option<Step> {
+        let (shared, realtime) = (self.shared(), self.count(Role::RealTime));
+        let loops = self.worst_loops();
+        let pairs = (0..self.workers).flat_map(|from| (0..self.workers).map(move |to| (from, to)));
+        let mut pairs: Vec<_> =
+            pairs.filter(|(from, to)| from != to && shared[*from] > 0 && realtime[*to] > 0).collect();
+        pairs.sort_by_key(|(from, to)| (loops[*from] + loops[*to], realtime[*from], *from, *to));
+        let steps = pairs.into_iter().take(CANDIDATES).map(|(from, to)| {
+            let ports = self.movable_of(Role::RealTime, |worker| worker == from);
+            Step { moves: ports.into_iter().map(|port| (port, to)).collect(), why: Why::Apart }
+        });
+        steps.into_iter().find(|step| self.stands(step))
+    }
+
+    fn movable_of(&self, role: Role, at: impl Fn(usize) -> bool) -> Vec<PortIndex> {
+        let goes = |(_, vnic): &(PortIndex, &super::plan::Placed)| vnic.role == role && at(vnic.worker);
+        self.movable().filter(goes).map(|(port, _)| port).collect()
+    }
+}
