@@ -107,7 +107,17 @@ fn switch_drop(reason: DropReason) -> &'static str {
 pub fn miss(miss: &Miss) -> String {
     let head = match &miss.dropped {
         Some(reason) => format!("dropped after {} ({})", duration(miss.delay), drop_reason(reason)),
-        None => format!("missed by {}", duration(miss.delay.saturating_sub(miss.deadline))),
+        None if miss.is_certain() => {
+            let [least, most] =
+                [miss.delay_least, miss.delay].map(|delay| delay.saturating_sub(miss.deadline));
+            format!("missed by {}", between(least, most))
+        }
+        None if miss.is_by_sleep() => format!(
+            "possibly missed: took {}, of which the worker may have slept {}",
+            between(miss.delay_least, miss.delay),
+            duration(miss.slept)
+        ),
+        None => format!("possibly missed: took {}", between(miss.delay_least, miss.delay)),
     };
     let mut waits: Vec<(MissCause, u64)> = [
         (MissCause::Tokens, miss.tokens),
@@ -126,6 +136,12 @@ pub fn miss(miss: &Miss) -> String {
         (true, false) => format!("{head}, on its way to `{}`", miss.egress),
         (false, _) => format!("{head}: waited {}", waits.join(", ")),
     }
+}
+
+/// A time that is known to be in an interval.
+fn between(least: u64, most: u64) -> String {
+    let [least, most] = [least, most].map(duration);
+    if least == most { most } else { format!("{least} to {most}") }
 }
 
 fn wait(cause: MissCause, ns: u64, miss: &Miss) -> String {
@@ -173,6 +189,10 @@ mod tests {
             dropped: None,
             behind: Some("bulk1".into()),
             delay: 1_120_000,
+            delay_least: 1_120_000,
+            slept: 0,
+            seen: None,
+            by: Some(0),
             deadline: 1_000_000,
             tokens: 0,
             worker: 20_000,
@@ -215,6 +235,19 @@ mod tests {
             miss(&buffers),
             "missed by 120 us: waited 300 us for `sink` to offer receive buffers, 800 us in the queue of `sink`"
         );
+    }
+
+    #[test]
+    fn how_sure_a_miss_is_comes_first() {
+        let waited = Miss { queue: 0, buffers: 0, worker: 1_120_000, cause: "worker".into(), ..late() };
+        let said = |least, slept| {
+            let miss = miss(&Miss { delay_least: least, slept, ..waited.clone() });
+            miss.split_once(": waited").map(|(head, _)| head.to_owned()).unwrap()
+        };
+        assert_eq!(said(1_100_000, 0), "missed by 100 us to 120 us");
+        assert_eq!(said(20_000, 0), "possibly missed: took 20.0 us to 1.12 ms");
+        let asleep = "possibly missed: took 20.0 us to 1.12 ms, of which the worker may have slept 900 us";
+        assert_eq!(said(20_000, 900_000), asleep);
     }
 
     #[test]

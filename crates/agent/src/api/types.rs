@@ -145,7 +145,8 @@ pub enum Quantity {
     Delay,
     /// `throttled` and `throttled_ns`.
     Throttled,
-    /// `realtime_delivered`, `realtime_worst_ns` and `misses`.
+    /// `realtime_delivered`, `realtime_worst_ns`, `realtime_worst_least_ns`, `misses`, `misses_possible` and
+    /// `misses_asleep`.
     Deadline,
 }
 
@@ -473,9 +474,15 @@ pub struct WhyView {
     pub vnic: String,
     /// In plain words, most important first.
     pub findings: Vec<String>,
-    /// Deadline misses by cause.
+    /// Certain deadline misses by cause.
     pub misses: BTreeMap<String, u64>,
-    /// The latest of them, oldest first.
+    /// Possible misses: in time by the least that the delay can have been, late by the most.
+    #[serde(default)]
+    pub misses_possible: u64,
+    /// Frames that were late only if the worker's wake-up took that long, which it cannot measure.
+    #[serde(default)]
+    pub misses_asleep: u64,
+    /// The latest of all these, oldest first; of the last kind only the longest of a second.
     #[schema(value_type = Vec<Object>)]
     pub latest_misses: Vec<Miss>,
     /// Dropped of what the VM sent, by reason.

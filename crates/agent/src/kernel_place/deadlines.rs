@@ -92,9 +92,11 @@ pub fn enter(stats: &mut VnicStats, seen: &Seen) -> Vec<Miss> {
     }
     if let Some(histogram) = Histogram::recorded(max, sum, buckets) {
         stats.delay = Delay::from(&histogram);
+        // The kernel's programs see each frame come: both ends are one.
+        stats.delay_least = stats.delay.clone();
     }
     stats.realtime_delivered = stats.delay.count;
-    stats.realtime_worst_ns = max;
+    (stats.realtime_worst_ns, stats.realtime_worst_least_ns) = (max, max);
     latest.sort_by_key(|(.., miss)| miss.at);
     let all: u64 = stats.misses.values().sum();
     let numbered = latest.into_iter().rev().take(MISSES).zip((1..=all).rev());
@@ -112,6 +114,7 @@ fn miss(number: u64, to: &str, deadline: u64, seen: &MissSeen) -> Miss {
         Loss::RingFull => NetdevDrop::RingFull.label(),
         Loss::Other => NetdevDrop::Kernel.label(),
     });
+    let delay = worker + queue + buffers;
     Miss {
         number,
         at: time_of_day(seen.at),
@@ -119,7 +122,12 @@ fn miss(number: u64, to: &str, deadline: u64, seen: &MissSeen) -> Miss {
         cause: cause.label().to_owned(),
         dropped: dropped.map(str::to_owned),
         behind: None,
-        delay: worker + queue + buffers,
+        // It was seen when it came.
+        delay,
+        delay_least: delay,
+        slept: 0,
+        seen: None,
+        by: None,
         deadline,
         // The clock starts after that.
         tokens: 0,

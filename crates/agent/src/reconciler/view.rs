@@ -150,6 +150,12 @@ pub fn why(published: &Published, name: &str) -> Option<WhyView> {
     }
     findings.extend(host_latency(&view.promises));
     findings.extend(stats.misses.iter().map(|(cause, n)| misses(cause, *n, &latest_misses)));
+    if stats.misses_possible > 0 {
+        findings.push(format!(
+            "{} possible deadline misses: in time by when a poll first showed the frame, late by the last poll that did not",
+            stats.misses_possible
+        ));
+    }
     if stats.throttled_ns > 0 {
         let now = if stats.throttled { ", also right now" } else { "" };
         let max = contract.and_then(|c| c.tx.max);
@@ -182,6 +188,8 @@ pub fn why(published: &Published, name: &str) -> Option<WhyView> {
         vnic: name.into(),
         findings,
         misses: stats.misses,
+        misses_possible: stats.misses_possible,
+        misses_asleep: stats.misses_asleep,
         latest_misses,
         tx_dropped: stats.tx.dropped,
         rx_dropped: stats.rx.dropped,
@@ -210,7 +218,7 @@ fn misses(cause: &str, n: u64, latest: &[Miss]) -> String {
         _ => "they were dropped",
     };
     let mut text = format!("{n} deadline misses: {waited}");
-    if let Some(last) = latest.iter().rev().find(|m| m.cause == cause) {
+    if let Some(last) = latest.iter().rev().find(|m| m.cause == cause && m.is_certain()) {
         let _ = write!(text, "; the latest to {}", last.egress);
         if let Some(behind) = &last.behind {
             let _ = write!(text, " behind {behind}");

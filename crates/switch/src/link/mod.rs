@@ -19,10 +19,12 @@
 //! - [`tx`], [`rx`]: the halves, whichever kind they are
 //! - [`vhost`]: rings in a guest's memory
 //! - [`tap`]: a network interface of the kernel
+//! - [`arrival`]: when a frame arrived: an interval
 //! - [`receiver`]: what a receiver takes as it is, and what is finished for it
 //! - [`scratch`]: memory that a worker reuses for every frame
 //! - `deferred`: one for tests, which completes later
 
+pub mod arrival;
 #[cfg(test)]
 pub mod deferred;
 pub mod receiver;
@@ -32,6 +34,7 @@ pub mod tap;
 pub mod tx;
 pub mod vhost;
 
+pub use arrival::Arrival;
 pub use receiver::Receiver;
 pub use rx::{Completed, Posted, Rx};
 pub use scratch::Scratch;

@@ -1,6 +1,6 @@
 //! The sending half of a link: frames are polled, taken, and given back.
 
-use super::{Scratch, tap, vhost};
+use super::{Arrival, Scratch, tap, vhost};
 use crate::port::{Frame, FrameRef};
 use crate::stats::DropReason;
 use crate::virtio::RingError;
@@ -19,8 +19,8 @@ pub enum Tx {
 pub struct Pending {
     /// The frame.
     pub frame: FrameRef,
-    /// When it arrived, ns.
-    pub arrival: u64,
+    /// When it arrived.
+    pub arrival: Arrival,
     /// Payload bytes already sent in pieces.
     pub sent: u32,
 }
@@ -187,10 +187,11 @@ impl Tx {
         either!(self, tx => tx.restart(now));
     }
 
-    /// The worker slept, or saw it empty by other means, until `now`: what comes from now on arrived at `now` or later.
+    /// It was seen empty at `since`, by a poll or because it told of nothing; the worker slept after that, until `woke`,
+    /// unless the two are the same.
     #[inline]
-    pub fn woke(&mut self, now: u64) {
-        either!(self, tx => tx.woke(now));
+    pub fn woke(&mut self, since: u64, woke: u64) {
+        either!(self, tx => tx.woke(since, woke));
     }
 
     /// Descriptors that become readable when it has frames, by queue. A link without any tells by kicks.
@@ -202,11 +203,12 @@ impl Tx {
         queues.iter().map(|file| std::os::fd::AsFd::as_fd(&**file))
     }
 
-    /// Such a descriptor became readable.
+    /// Such a descriptor became readable: after `since`, from when on the worker slept until `woke`, unless the two are
+    /// the same.
     #[inline]
-    pub fn is_readable(&mut self, queue: usize) {
+    pub fn is_readable(&mut self, queue: usize, since: u64, woke: u64) {
         if let Self::Tap(tx) = self {
-            tx.is_readable(queue);
+            tx.is_readable(queue, since, woke);
         }
     }
 

@@ -33,6 +33,7 @@ use crate::stats::DropReason;
 use crate::stats::layout::{VNICS, VnicSlot};
 use crate::worker::lending::Lent;
 use crate::worker::talk::Talk;
+use std::cell::Cell;
 
 /// One port. In memory as written here, so that the turns of hundreds of busy ports find what they need in few cache
 /// lines: what its own turn needs, and what a frame to it needs, are neighbours.
@@ -45,6 +46,9 @@ pub struct Port {
     /// Ts of the frame sent last, or when it was last kept from sending: what comes after never
     /// starts before.
     pub last_started: u64,
+    /// Of frames that were late only if the worker's wake-up took that long: since when the longest such delay is looked
+    /// for, and that delay, ns.
+    pub longest_asleep: Cell<(u64, u64)>,
     /// Whom it sends how much to.
     pub talk: Talk,
     /// Since when it waits for tokens; [`NEVER`] while it does not.
@@ -142,6 +146,7 @@ impl Port {
             behind_since: NEVER,
             room_since: NEVER,
             last_started: 0,
+            longest_asleep: Cell::default(),
             in_flight_to: Box::new([0; VNICS]),
             talk: Talk::default(),
             egress,
@@ -164,6 +169,7 @@ impl Port {
         if contract.deadline != self.contract.deadline {
             // What was seen under another promise says nothing about this one.
             self.stats.realtime_worst.set(0);
+            self.stats.realtime_worst_least.set(0);
         }
         self.contract = contract;
     }

@@ -13,6 +13,7 @@
 use super::buffers::BufferIndex;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::{HEADER_MAX, Headers, Offload, VnetHdr};
+use crate::link::Arrival;
 use crate::virtio::{MAX_SPANS, Span};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::NonNull;
@@ -90,8 +91,13 @@ pub struct Frame {
     pub wire_bytes: u32,
     /// Segments on the wire.
     pub wire_frames: u32,
-    /// When the deadline's clock started (Ts): the later of arrival and conformance, ns.
+    /// When the deadline's clock started (Ts), at the earliest: the later of [arrival](crate::link::Arrival) and
+    /// conformance, ns.
     pub started: u64,
+    /// When it started at the latest, ns.
+    pub started_by: u64,
+    /// How much before `started` it can have started because the worker slept, ns.
+    pub slept: u64,
     /// How long it waited for its envelope before, ns.
     pub waited_for_tokens: u64,
     /// Ts + Td, or [`NEVER`].
@@ -136,6 +142,15 @@ impl Frame {
     pub fn release(&self) -> bool {
         self.shares.set(self.shares.get() - 1);
         self.shares.get() == 0
+    }
+
+    /// Its deadline's clock started, at `started` at the earliest.
+    #[inline]
+    pub fn start(&mut self, arrival: &Arrival, started: u64) {
+        self.started = started;
+        self.started_by = arrival.started_by(started);
+        self.slept = arrival.slept_before(started);
+        self.waited_for_tokens = started - arrival.earliest;
     }
 
     /// Whether it carries a deadline.
@@ -200,6 +215,8 @@ impl Slots {
                 wire_bytes: 0,
                 wire_frames: 0,
                 started: 0,
+                started_by: 0,
+                slept: 0,
                 waited_for_tokens: 0,
                 deadline: NEVER,
                 offload: Offload::None,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 /// `tgstats` and a NUL, big-endian.
 pub const MAGIC: u64 = 0x7467_7374_6174_7300;
 /// Version of this layout.
-pub const VERSION: u64 = 6;
+pub const VERSION: u64 = 7;
 /// Most vNICs of one switch.
 pub const VNICS: usize = 1024;
 /// Most workers of one switch.
@@ -139,17 +139,25 @@ pub struct VnicSlot {
     pub throttled_now: Counter,
     /// Time of its worker.
     pub work: WorkSlot,
-    /// Tr - Ts of frames it sent and that were delivered, ns.
+    /// Tr - Ts of frames it sent and that were delivered, ns: the most that it can have been while the worker was awake.
     pub delay: SharedHistogram,
+    /// The least that it can have been, of the same frames, ns.
+    pub delay_least: SharedHistogram,
     /// Real-time frames delivered, in time or late.
     pub realtime_delivered: Counter,
-    /// The worst Tr - Ts of a real-time frame delivered under the deadline in force, ns.
+    /// The worst Tr - Ts of a real-time frame delivered under the deadline in force, ns: the most that it can have been.
     pub realtime_worst: Counter,
-    /// Deadline misses by cause.
+    /// The worst of the least that it can have been, ns.
+    pub realtime_worst_least: Counter,
+    /// Certain deadline misses by cause: dropped, or late even by the least delay.
     pub misses: [Counter; MissCause::COUNT],
-    /// Misses so far; the next goes to `misses_seen % MISSES`.
+    /// Possible ones: late by the most delay, in time by the least.
+    pub misses_possible: Counter,
+    /// Frames that are late only if the worker's wake-up, which it cannot measure, took that long.
+    pub misses_asleep: Counter,
+    /// Records so far; the next goes to `misses_seen % MISSES`.
     pub misses_seen: Counter,
-    /// The latest misses.
+    /// The latest misses: all certain and possible ones; of those only by sleep the longest in each second.
     pub miss_log: [MissRecord; MISSES],
     /// Messages of front ends begun and answered: odd while one is being handled. Never falls, so what was
     /// kept of a connection at one value is the truth while it has that value.
@@ -184,6 +192,21 @@ impl WorkSlot {
 }
 
 impl VnicSlot {
+    /// Counts `frames` that were delivered at `at`, whose clock started between `started` and `started_by`.
+    #[inline]
+    pub fn note_delay(&self, started: u64, started_by: u64, at: u64, frames: u64) {
+        self.delay.record_many(at.saturating_sub(started), frames);
+        self.delay_least.record_many(at.saturating_sub(started_by), frames);
+    }
+
+    /// Counts `frames` delivered under a deadline, with the most and the least that their delay can have been, ns.
+    #[inline]
+    pub fn note_realtime(&self, most: u64, least: u64, frames: u64) {
+        self.realtime_delivered.add(frames);
+        self.realtime_worst.raise(most);
+        self.realtime_worst_least.raise(least);
+    }
+
     /// Copies all counters, not whose they are.
     pub(super) fn copy_to(&self, to: &Self) {
         self.tx.copy_to(&to.tx);
@@ -191,9 +214,13 @@ impl VnicSlot {
         to.throttled.set(self.throttled.get());
         self.work.copy_to(&to.work);
         self.delay.copy_to(&to.delay);
+        self.delay_least.copy_to(&to.delay_least);
         to.realtime_delivered.set(self.realtime_delivered.get());
         to.realtime_worst.set(self.realtime_worst.get());
+        to.realtime_worst_least.set(self.realtime_worst_least.get());
         self.misses.iter().zip(&to.misses).for_each(|(from, to)| to.set(from.get()));
+        to.misses_possible.set(self.misses_possible.get());
+        to.misses_asleep.set(self.misses_asleep.get());
         to.misses_seen.set(self.misses_seen.get());
         self.miss_log.iter().zip(&to.miss_log).for_each(|(from, to)| from.copy_to(to));
         to.messages.set(self.messages.get());
@@ -226,7 +253,7 @@ impl VnicSlot {
 pub struct MissRecord {
     /// Which miss this is, counting from 1; written last.
     pub number: Counter,
-    /// When, ns of CLOCK_MONOTONIC.
+    /// When it was delivered or dropped (Tr), ns of CLOCK_MONOTONIC.
     pub at: Counter,
     /// Port index it was sent to.
     pub egress: Counter,
@@ -236,8 +263,17 @@ pub struct MissRecord {
     pub dropped: Counter,
     /// Port index of the vNIC it waited behind, or [`NOBODY`].
     pub behind: Counter,
-    /// Tr - Ts, ns.
+    /// Tr - Ts, ns: the most that it can have been, time asleep included.
     pub delay: Counter,
+    /// The least that it can have been, ns.
+    pub delay_least: Counter,
+    /// How much of `delay` the worker may have been asleep, ns.
+    pub slept: Counter,
+    /// The first poll that showed the frame, ns of CLOCK_MONOTONIC; where it waited for tokens after that, the end of
+    /// that wait. Between `at - delay` and `seen` it waited for the worker to look.
+    pub seen: Counter,
+    /// The worker that owned its sender.
+    pub by: Counter,
     /// Td, ns.
     pub deadline: Counter,
     /// Waited before its deadline's clock started, for its envelope, ns.
@@ -259,6 +295,10 @@ impl MissRecord {
         to.dropped.set(self.dropped.get());
         to.behind.set(self.behind.get());
         to.delay.set(self.delay.get());
+        to.delay_least.set(self.delay_least.get());
+        to.slept.set(self.slept.get());
+        to.seen.set(self.seen.get());
+        to.by.set(self.by.get());
         to.deadline.set(self.deadline.get());
         to.tokens.set(self.tokens.get());
         to.worker.set(self.worker.get());

@@ -97,7 +97,7 @@ impl Work {
 pub struct Miss {
     /// Which miss of this vNIC, counting from 1.
     pub number: u64,
-    /// When, nanoseconds since the epoch by the clock as it is set now.
+    /// When it was delivered or dropped, nanoseconds since the epoch by the clock as it is set now.
     pub at: u64,
     /// The vNIC it was sent to.
     pub egress: String,
@@ -107,8 +107,21 @@ pub struct Miss {
     pub dropped: Option<String>,
     /// The vNIC whose frames were ahead of it.
     pub behind: Option<String>,
-    /// Tr - Ts, ns.
+    /// Tr - Ts, ns: the most that it can have been, `slept` included.
     pub delay: u64,
+    /// The least that it can have been, ns. Beyond `deadline`, or where it was dropped, the miss is certain.
+    #[serde(default)]
+    pub delay_least: u64,
+    /// How much of `delay` the worker may have been asleep, ns: how long its wake-up took, it does not know.
+    #[serde(default)]
+    pub slept: u64,
+    /// When the worker first saw the frame, in the terms of `at`; absent where no worker of ours carries its frames. It
+    /// waited to be looked at from at most `at - delay` until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<u64>,
+    /// The worker that owned its sender.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<u64>,
     /// Td, ns.
     pub deadline: u64,
     /// Waited for its own envelope before the clock started, ns.
@@ -119,6 +132,18 @@ pub struct Miss {
     pub queue: u64,
     /// Waited for receive buffers, ns.
     pub buffers: u64,
+}
+
+impl Miss {
+    /// Whether it was missed for certain: dropped, or late even by the least delay.
+    pub fn is_certain(&self) -> bool {
+        self.dropped.is_some() || self.delay_least > self.deadline
+    }
+
+    /// Whether it was missed only if the worker's wake-up took that long.
+    pub fn is_by_sleep(&self) -> bool {
+        !self.is_certain() && self.delay.saturating_sub(self.slept) <= self.deadline
+    }
 }
 
 /// One vNIC's counters.
@@ -139,15 +164,27 @@ pub struct VnicStats {
     /// Time of its worker; absent where no worker of ours carries its frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
-    /// Tr - Ts of what it sent.
+    /// Tr - Ts of what it sent: the most that it can have been while the worker was awake.
     pub delay: Delay,
+    /// The least that it can have been, of the same frames.
+    #[serde(default)]
+    pub delay_least: Delay,
     /// Real-time frames delivered.
     pub realtime_delivered: u64,
-    /// The worst Tr - Ts of those under the deadline in force, ns.
+    /// The worst Tr - Ts of those under the deadline in force, ns: the most that it can have been.
     #[serde(default)]
     pub realtime_worst_ns: u64,
-    /// Deadline misses by [`MissCause::label`]; causes that never occurred are left out.
+    /// The worst of the least that it can have been, ns.
+    #[serde(default)]
+    pub realtime_worst_least_ns: u64,
+    /// Certain deadline misses by [`MissCause::label`]; causes that never occurred are left out.
     pub misses: BTreeMap<String, u64>,
+    /// Possible misses: in time by the least delay, late by the most.
+    #[serde(default)]
+    pub misses_possible: u64,
+    /// Frames that were late only if the worker's wake-up took that long, which it cannot measure.
+    #[serde(default)]
+    pub misses_asleep: u64,
     /// The link-local addresses that it [holds](crate::frame::Held).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub link_local: Vec<Ipv6Addr>,
@@ -234,7 +271,7 @@ impl Reader {
         self.vnic_at(self.find(name)?)
     }
 
-    /// One vNIC's delay histogram.
+    /// One vNIC's histogram of the most that delays can have been.
     pub fn delay(&self, name: &str) -> Option<Histogram> {
         Some(self.layout().vnics[self.find(name)?].delay.read())
     }
@@ -322,6 +359,10 @@ impl Reader {
                 .flatten(),
             behind: (behind != NOBODY).then(|| self.name_at(behind as usize)).flatten(),
             delay: record.delay.get(),
+            delay_least: record.delay_least.get(),
+            slept: record.slept.get(),
+            seen: Some(time_of_day(record.seen.get())),
+            by: Some(record.by.get()),
             deadline: record.deadline.get(),
             tokens: record.tokens.get(),
             worker: record.worker.get(),
@@ -364,13 +405,17 @@ fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
             kicks_ns: slot.work.kicks.get(),
         }),
         delay: Delay::from(&slot.delay.read()),
+        delay_least: Delay::from(&slot.delay_least.read()),
         realtime_delivered: slot.realtime_delivered.get(),
         realtime_worst_ns: slot.realtime_worst.get(),
+        realtime_worst_least_ns: slot.realtime_worst_least.get(),
         misses: MissCause::ALL
             .iter()
             .map(|c| (c.label().to_owned(), slot.misses[*c as usize].get()))
             .filter(|(_, n)| *n > 0)
             .collect(),
+        misses_possible: slot.misses_possible.get(),
+        misses_asleep: slot.misses_asleep.get(),
         link_local: slot.link_local().collect(),
     }
 }
@@ -446,12 +491,20 @@ mod tests {
         let slot = old.claim(7, "plc1");
         slot.tx.frames.add(3);
         slot.rx.dropped[DropReason::Late as usize].add(1);
-        slot.delay.record(5_000);
+        slot.note_delay(100, 4_000, 5_100, 1);
+        slot.note_realtime(5_000, 1_100, 1);
+        slot.misses_possible.add(2);
+        slot.misses_asleep.add(4);
         slot.work.buffers.set(17);
         slot.messages.set(12);
         let miss = &slot.miss_log[0];
         miss.number.set(1);
         miss.behind.set(9);
+        miss.delay.set(5_000);
+        miss.delay_least.set(1_100);
+        miss.slept.set(3_000);
+        miss.seen.set(4_000);
+        miss.by.set(3);
         slot.misses_seen.set(1);
         old.claim(9, "bulk").rx.wire_bytes.add(10);
         let (before, misses) = {
@@ -465,7 +518,13 @@ mod tests {
         new.claim(7, "plc1");
         new.claim(9, "bulk");
         assert_eq!((reader.vnics(), reader.misses("plc1").len()), (before, misses));
-        assert_eq!(reader.misses("plc1")[0].behind.as_deref(), Some("bulk"));
+        let miss = &reader.misses("plc1")[0];
+        assert_eq!((miss.behind.as_deref(), miss.by), (Some("bulk"), Some(3)));
+        assert_eq!((miss.delay, miss.delay_least, miss.slept), (5_000, 1_100, 3_000));
+        let stats = reader.vnic("plc1").unwrap();
+        assert_eq!((stats.delay.max, stats.delay_least.max), (5_000, 1_100));
+        assert_eq!((stats.realtime_worst_ns, stats.realtime_worst_least_ns), (5_000, 1_100));
+        assert_eq!((stats.misses_possible, stats.misses_asleep), (2, 4));
         assert_eq!(reader.messages("plc1"), Some(12));
         // Once only, and not for anybody else.
         new.claim(7, "plc1");

@@ -126,9 +126,13 @@ fn clear(slot: &VnicSlot) {
     slot.throttled_now.set(0);
     slot.work.clear();
     slot.delay.reset();
+    slot.delay_least.reset();
     slot.realtime_delivered.set(0);
     slot.realtime_worst.set(0);
+    slot.realtime_worst_least.set(0);
     slot.misses.iter().for_each(|c| c.set(0));
+    slot.misses_possible.set(0);
+    slot.misses_asleep.set(0);
     slot.misses_seen.set(0);
     slot.miss_log.iter().for_each(|m| m.number.set(0));
     slot.messages.set(0);

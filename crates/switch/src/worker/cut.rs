@@ -32,7 +32,7 @@ impl Worker {
         let Some(part) = part else { return Piece::Last };
         let offload = if part.segments > 1 { whole.offload } else { Offload::Checksum };
         let wire = header * part.segments + part.payload_len as u32;
-        let started = match port.conform(pending.arrival, wire, self.now) {
+        let started = match port.conform(pending.arrival.earliest, wire, self.now) {
             Ok(started) => started,
             Err(at) => return Piece::At(at),
         };

@@ -87,7 +87,7 @@ impl FloodPool {
         copy.len = frame.len;
         copy.wire_bytes = frame.wire_bytes;
         copy.wire_frames = frame.wire_frames;
-        copy.started = frame.started;
+        (copy.started, copy.started_by, copy.slept) = (frame.started, frame.started_by, frame.slept);
         copy.waited_for_tokens = 0;
         copy.deadline = crate::port::NEVER;
         copy.offload = frame.offload;

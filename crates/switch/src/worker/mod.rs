@@ -24,6 +24,7 @@
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - `peers`: frames of other workers, whose time is divided too
 //! - `fates`: what became of frames; [`settle`]: back at their source
+//! - `missed`: deadlines that were missed
 //! - [`crossing`]: rings between workers
 //! - [`lending`]: receivers of other workers, for the direct way
 //! - [`moving`]: a port goes to another worker
@@ -57,6 +58,7 @@ pub mod handover;
 mod ingress;
 mod inspect;
 pub mod lending;
+mod missed;
 pub mod moving;
 mod outstanding;
 #[cfg(test)]

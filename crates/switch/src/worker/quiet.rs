@@ -51,15 +51,16 @@ impl Worker {
         true
     }
 
-    /// Polls a quiet port again, if it is one. What it sent arrived at `since` or later.
-    pub(super) fn wake_port(&mut self, index: PortIndex, since: u64) {
+    /// Polls a quiet port again, if it is one. What it sent arrived at `since` or later; the worker slept after that,
+    /// until `woke`, where that is later.
+    pub(super) fn wake_port(&mut self, index: PortIndex, since: u64, woke: u64) {
         let Some(port) = &mut self.ports[index as usize] else { return };
         if !std::mem::take(&mut port.quiet) {
             return;
         }
         port.idle_loops = 0;
         port.link.tx.suppress_kicks();
-        port.link.tx.woke(since);
+        port.link.tx.woke(since, woke);
         self.polled.push(index);
     }
 
@@ -73,8 +74,8 @@ impl Worker {
 
     /// Looks for kicks and for taps' frames, without waiting.
     pub(super) fn look(&mut self) {
-        let since = std::mem::replace(&mut self.looked, clock());
-        self.wait(Some(0), since);
+        self.looked = clock();
+        self.wait(Some(0), self.looked);
     }
 
     /// A look was made, at which these drivers' kicks were heard: it is charged to them, and where it took long, the
@@ -100,7 +101,7 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::Taken;
+    use crate::link::{Arrival, Taken};
     use crate::vhost_user::kept::Numbered;
     use crate::vhost_user::kick::Kick;
     use crate::worker::{test_clock, testing};
@@ -122,8 +123,8 @@ mod tests {
         assert!(quiet(&worker, &mut port, false) && port.quiet);
         worker.polled.clear();
         worker.ports[0] = Some(port);
-        worker.wake_port(0, 7);
-        worker.wake_port(0, 7);
+        worker.wake_port(0, 7, 7);
+        worker.wake_port(0, 7, 7);
         assert_eq!(worker.polled, [0]);
         assert!(!worker.ports[0].as_ref().unwrap().quiet);
     }
@@ -145,7 +146,7 @@ mod tests {
         let tx = &mut worker.ports[3].as_mut().unwrap().link.tx;
         assert!(tx.poll(0, 3_000).unwrap());
         let Taken::New(pending, 1) = tx.take(0, &mut worker.scratch) else { panic!("no frame") };
-        assert_eq!(pending.arrival, 2_000);
+        assert_eq!(pending.arrival, Arrival { earliest: 2_000, latest: 3_000, slept: 0 });
         tx.give_back(pending.frame);
         rustix::io::write(&ends[3], &testing::tap_frame(3, 5)).unwrap();
         assert!(worker.work());

@@ -12,7 +12,7 @@ use super::crossing::{Crossing, Fate};
 use super::cut::Piece;
 use super::decide::{self, To};
 use crate::fdb::PortIndex;
-use crate::link::Pending;
+use crate::link::{Arrival, Pending};
 use crate::port::{Frame, FrameRef, NEVER, Port};
 use crate::stats::DropReason;
 
@@ -67,7 +67,7 @@ impl Worker {
                 port.link.tx.put_back(pending);
                 Sent::Behind
             }
-            None => match port.conform(pending.arrival, whole, self.now) {
+            None => match port.conform(pending.arrival.earliest, whole, self.now) {
                 Ok(started) => {
                     count_sent(port, frame);
                     self.dispatch(port, pending.frame, pending.arrival, started);
@@ -106,11 +106,10 @@ impl Worker {
     }
 
     /// Hands a conforming frame to its egress.
-    pub(super) fn dispatch(&mut self, port: &mut Port, reference: FrameRef, arrival: u64, started: u64) {
+    pub(super) fn dispatch(&mut self, port: &mut Port, reference: FrameRef, arrival: Arrival, started: u64) {
         let frame = reference.get_mut();
         frame.source = port.index;
-        frame.started = started;
-        frame.waited_for_tokens = started - arrival;
+        frame.start(&arrival, started);
         frame.deadline = NEVER;
         if let Some(capture) = &mut port.capture {
             capture.record(frame, crate::capture::Direction::FromVm);

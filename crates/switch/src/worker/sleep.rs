@@ -47,8 +47,12 @@ pub struct Sleeper {
     links: OwnedFd,
     /// How many there are: they are polled by system call even while there is work.
     descriptors: usize,
-    /// When that was done last.
+    /// When that was done last: those that were not readable had no frames then.
     heard: u64,
+    /// The last time at which all kicks before it were heard.
+    kicks_heard: u64,
+    /// The end of the last sleep.
+    woke: u64,
 }
 
 impl Sleeper {
@@ -67,6 +71,8 @@ impl Sleeper {
             links,
             descriptors: 0,
             heard: 0,
+            kicks_heard: 0,
+            woke: 0,
         })
     }
 
@@ -144,9 +150,9 @@ impl Worker {
         self.took(now, clock());
         self.watch.about_to_sleep();
         let timeout = (timer != NEVER).then(|| timer - now);
-        let timed_out = self.wait(timeout, u64::MAX) == 0;
+        let timed_out = self.wait(timeout, now) == 0;
         self.sleeper.bell.awake();
-        let woke = clock();
+        let woke = self.sleeper.woke;
         if let Some(timeout) = timeout
             && timed_out
         {
@@ -155,7 +161,8 @@ impl Worker {
         self.stats.sleeps.add(1);
         self.stats.asleep.add(woke.saturating_sub(now));
         self.now = woke;
-        self.woke(woke);
+        // Arming showed that nothing had come.
+        for_each_port(&mut self.ports, &self.polled, |port| port.link.tx.woke(now, woke));
         self.disarm();
         self.took(woke, clock());
     }
@@ -165,15 +172,14 @@ impl Worker {
         if self.sleeper.descriptors == 0 {
             return;
         }
-        let (now, since) = (clock(), self.sleeper.heard);
-        self.sleeper.heard = now;
-        self.hear_links(since);
-        for_each_port(&mut self.ports, &self.polled, |port| port.link.tx.note_empty(now));
+        let now = clock();
+        if self.hear_links(now) {
+            for_each_port(&mut self.ports, &self.polled, |port| port.link.tx.note_empty(now));
+        }
     }
 
-    /// Waits up to `timeout` ns, for ever with `None`. What quiet ports have sent arrived at `since`,
-    /// or at the wake-up where that is earlier. Returns how many events there were.
-    pub(super) fn wait(&mut self, timeout: Option<u64>, since: u64) -> usize {
+    /// Waits up to `timeout` ns, for ever with `None`, from `now` on. Returns how many events there were.
+    pub(super) fn wait(&mut self, timeout: Option<u64>, now: u64) -> usize {
         let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
         let (mut kickers, mut kicks) = ([0; EVENTS], 0);
         let looks = timeout == Some(0);
@@ -181,11 +187,20 @@ impl Worker {
             tv_sec: (ns / 1_000_000_000) as i64,
             tv_nsec: (ns % 1_000_000_000) as _,
         });
-        let Ok((events, _)) = epoll::wait(&self.sleeper.epoll, &mut events, timeout.as_ref()) else {
-            // A signal.
-            return 1;
-        };
+        let heard = epoll::wait(&self.sleeper.epoll, &mut events, timeout.as_ref());
+        if !looks {
+            self.sleeper.woke = clock();
+        }
+        // Otherwise a signal.
+        let Ok((events, _)) = heard else { return 1 };
         let count = events.len();
+        let (since, woke) = (self.sleeper.kicks_heard, self.sleeper.woke);
+        if count < EVENTS {
+            self.sleeper.kicks_heard = now;
+            if !events.iter().any(|event| event.data.u64() == LINKS) {
+                self.sleeper.heard = now;
+            }
+        }
         for event in events {
             let data = event.data.u64();
             if data == BELL {
@@ -193,12 +208,12 @@ impl Worker {
                 continue;
             }
             if data == LINKS {
-                self.hear_links(since.max(self.sleeper.heard));
+                self.hear_links(now);
                 continue;
             }
             kickers[kicks] = data as PortIndex;
             kicks += 1;
-            self.wake_port(data as PortIndex, since.min(clock()));
+            self.wake_port(data as PortIndex, since, woke);
         }
         if looks {
             self.charge_kicks(&kickers[..kicks]);
@@ -206,21 +221,29 @@ impl Worker {
         count
     }
 
-    /// Hears which links have frames, by their descriptors. They arrived at `since` or later, or at the wake-up where that is
-    /// earlier.
-    fn hear_links(&mut self, since: u64) {
+    /// Hears at `now`, or later, which links have frames, by their descriptors: they came since all were heard last.
+    /// Whether all were heard.
+    fn hear_links(&mut self, now: u64) -> bool {
         let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
         let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         // After a signal the next loop hears them.
-        let Ok((events, _)) = epoll::wait(&self.sleeper.links, &mut events, Some(&at_once)) else { return };
+        let Ok((events, _)) = epoll::wait(&self.sleeper.links, &mut events, Some(&at_once)) else {
+            return false;
+        };
+        let all = events.len() < EVENTS;
+        let (since, woke) = (self.sleeper.heard, self.sleeper.woke);
+        if all {
+            self.sleeper.heard = now;
+        }
         for event in events {
             let data = event.data.u64();
             let (index, queue) = ((data >> 8) as PortIndex, (data & 0xff) as usize);
             if let Some(port) = &mut self.ports[usize::from(index)] {
-                port.link.tx.is_readable(queue);
-                self.wake_port(index, since.min(clock()));
+                port.link.tx.is_readable(queue, since, woke);
+                self.wake_port(index, since, woke);
             }
         }
+        all
     }
 
     /// Asks all drivers for kicks; `true` where there is something to do after all.
@@ -259,9 +282,14 @@ impl Worker {
         });
     }
 
-    /// What arrived during sleep arrived at the wake-up.
-    fn woke(&mut self, now: u64) {
-        for_each_port(&mut self.ports, &self.polled, |port| port.link.tx.woke(now));
+    /// When all kicks were heard last: what quiet ports send came after that.
+    pub(super) fn kicks_heard(&self) -> u64 {
+        self.sleeper.kicks_heard
+    }
+
+    /// The end of the last sleep.
+    pub(super) fn last_woke(&self) -> u64 {
+        self.sleeper.woke
     }
 }
 

@@ -139,7 +139,7 @@ pub fn why_voice() -> WhyView {
         "latest_misses": [
             {
                 "number": 2, "at": 5_000_000_000u64, "egress": "sink", "cause": "queue", "dropped": null,
-                "behind": "bulk1", "delay": 1_120_000, "deadline": 1_000_000,
+                "behind": "bulk1", "delay": 1_120_000, "delay_least": 1_120_000, "deadline": 1_000_000,
                 "tokens": 0, "worker": 10_000, "queue": 800_000, "buffers": 0
             },
             {

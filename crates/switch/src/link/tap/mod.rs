@@ -13,7 +13,8 @@ pub mod pool;
 pub mod post;
 pub mod take;
 
-use super::{Pending, Receiver};
+use super::arrival::Unseen;
+use super::{Arrival, Pending, Receiver};
 use crate::fdb::PortIndex;
 use crate::frame::{FRAME_MAX, VnetHdr};
 use crate::port::{FrameRef, Slots};
@@ -46,18 +47,18 @@ pub struct Tx {
     files: Box<[Arc<OwnedFd>]>,
     /// A queue may hold frames: it was not yet read until it would block.
     readable: Box<[bool]>,
+    /// Since when each queue can hold frames that were not read: a read found nothing, or its descriptor was silent.
+    unseen: Box<[Unseen]>,
     /// The queue that is read next.
     next: usize,
     /// Where frames wait.
     pool: Pool,
     /// Frames in flight or waiting.
     slots: Slots,
-    /// Frames that were read, and not looked at yet, with their arrival, ns.
-    waiting: VecDeque<(FrameRef, u64)>,
+    /// Frames that were read, and not looked at yet, with their arrival.
+    waiting: VecDeque<(FrameRef, Arrival)>,
     /// The frame that waits for tokens, before those.
     pending: Option<Pending>,
-    /// The last time a read found nothing, or the wake-up, ns.
-    last_empty: u64,
     /// The time of the last poll, ns.
     now: u64,
     /// What is read into when the pool is full: read, counted and dropped.
@@ -74,13 +75,13 @@ pub(super) fn halves(files: Vec<OwnedFd>, port: PortIndex, worker: u16, now: u64
     let files: Box<[_]> = files.into_iter().map(Arc::new).collect();
     let tx = Tx {
         readable: files.iter().map(|_| true).collect(),
+        unseen: files.iter().map(|_| Unseen::from(now)).collect(),
         files: files.clone(),
         next: 0,
         pool: Pool::new(POOL),
         slots: Slots::new(FRAMES, port, worker),
         waiting: VecDeque::with_capacity(FRAMES as usize),
         pending: None,
-        last_empty: now,
         now,
         spill: vec![0; FRAME_MAX + VnetHdr::LEN].into_boxed_slice(),
     };

@@ -1,11 +1,13 @@
 //! From the kernel, by a read for each frame.
 
-use super::super::{Absorbed, Pending, Taken};
+use super::super::arrival::Unseen;
+use super::super::{Absorbed, Arrival, Pending, Taken};
 use super::Tx;
 use super::pool::CHUNK;
 use crate::frame::{FRAME_MAX, HEADER_MAX, VnetHdr};
 use crate::port::{Frame, FrameRef, Owner};
 use crate::stats::DropReason;
+use crate::worker::clock;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
@@ -16,8 +18,8 @@ const FRAME_CHUNKS: usize = FRAME_MAX.div_ceil(CHUNK);
 
 /// What a read found.
 enum Read {
-    /// A frame.
-    Frame(FrameRef),
+    /// A frame, and when it arrived.
+    Frame(FrameRef, Arrival),
     /// A frame that is none, or that there is no room for.
     Dropped(DropReason),
     /// Nothing.
@@ -50,9 +52,8 @@ impl Tx {
         if let Some((frame, arrival)) = self.waiting.pop_front() {
             return Taken::New(Pending { frame, arrival, sent: 0 }, 1);
         }
-        let arrival = self.last_empty;
         match self.read_next() {
-            Read::Frame(frame) => Taken::New(Pending { frame, arrival, sent: 0 }, 1),
+            Read::Frame(frame, arrival) => Taken::New(Pending { frame, arrival, sent: 0 }, 1),
             Read::Dropped(reason) => Taken::Dropped(reason, 1),
             Read::Empty => Taken::Nothing,
             Read::Gone(error) => Taken::Broken(gone(error)),
@@ -62,9 +63,8 @@ impl Tx {
     pub(in crate::link) fn absorb(&mut self, most: usize) -> Absorbed {
         let mut absorbed = Absorbed::default();
         while absorbed.frames < most {
-            let arrival = self.last_empty;
             match self.read_next() {
-                Read::Frame(frame) => {
+                Read::Frame(frame, arrival) => {
                     absorbed.bytes += frame.get().len as usize;
                     self.waiting.push_back((frame, arrival));
                 }
@@ -92,7 +92,7 @@ impl Tx {
             match self.read(queue) {
                 Read::Empty => {
                     self.readable[queue] = false;
-                    self.last_empty = self.now;
+                    self.unseen[queue].polled(self.now);
                 }
                 Read::Gone(error) => {
                     self.readable[queue] = false;
@@ -139,7 +139,8 @@ impl Tx {
         frame.len = len as u32;
         frame.head_len = head as u16;
         frame.span_count = spans;
-        Read::Frame(reference)
+        // It was there by now: the kernel does not say since when.
+        Read::Frame(reference, self.unseen[queue].arrival(clock()))
     }
 
     /// Reads a frame there is no room for, so that the kernel's queue shows
@@ -188,12 +189,14 @@ impl Tx {
     }
 
     pub(in crate::link) fn restart(&mut self, now: u64) {
-        self.last_empty = now;
+        self.unseen.fill(Unseen::from(now));
     }
 
+    /// Of queues that are not readable: of the others it is known since when they are.
     #[inline]
-    pub(in crate::link) fn woke(&mut self, now: u64) {
-        self.last_empty = self.last_empty.max(now);
+    pub(in crate::link) fn woke(&mut self, since: u64, woke: u64) {
+        let silent = self.unseen.iter_mut().zip(&self.readable).filter(|(_, readable)| !**readable);
+        silent.for_each(|(unseen, _)| unseen.slept(since, woke));
     }
 
     /// Nothing that was read waits, and each queue was read until it would block: the next frame makes its descriptor
@@ -204,17 +207,18 @@ impl Tx {
     }
 
     #[inline]
-    pub(in crate::link) fn is_readable(&mut self, queue: usize) {
-        if let Some(readable) = self.readable.get_mut(queue) {
-            *readable = true;
+    pub(in crate::link) fn is_readable(&mut self, queue: usize, since: u64, woke: u64) {
+        if let Some(readable) = self.readable.get_mut(queue)
+            && !std::mem::replace(readable, true)
+        {
+            self.unseen[queue].slept(since, woke);
         }
     }
 
     #[inline]
     pub(in crate::link) fn note_empty(&mut self, now: u64) {
-        if self.readable.iter().all(|readable| !readable) {
-            self.last_empty = now;
-        }
+        let silent = self.unseen.iter_mut().zip(&self.readable).filter(|(_, readable)| !**readable);
+        silent.for_each(|(unseen, _)| unseen.polled(now));
     }
 }
 

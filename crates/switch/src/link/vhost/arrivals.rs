@@ -1,18 +1,19 @@
 //! When the entries of a ring arrived, although only its index is polled.
 //!
-//! A frame's arrival is the last poll that did not yet show it, so waiting is
-//! never counted too short. After sleep it is the wake-up.
+//! A frame arrived between the last poll that did not yet show it and the first that did
+//! ([`arrival`](crate::link::arrival)). Where too many polls showed some to tell them apart, the interval is longer.
 
+use crate::link::arrival::{Arrival, Unseen};
 use std::collections::VecDeque;
 
 const MARKS: usize = 32;
 
-/// Entries that came together: the first index behind them, and when they arrived, ns.
-type Mark = (u16, u64);
+/// Entries that came together: the first index behind them, and when they arrived.
+type Mark = (u16, Arrival);
 
 /// Arrival times of the entries a ring holds.
 pub struct Arrivals {
-    last_poll: u64,
+    unseen: Unseen,
     seen: u16,
     /// Mostly the only one: a turn takes all that the poll before it showed.
     oldest: Option<Mark>,
@@ -23,52 +24,85 @@ pub struct Arrivals {
 impl Arrivals {
     /// Starts at ring index `base`, at `now`.
     pub fn new(base: u16, now: u64) -> Self {
-        Self { last_poll: now, seen: base, oldest: None, later: VecDeque::with_capacity(MARKS - 1) }
+        Self {
+            unseen: Unseen::from(now),
+            seen: base,
+            oldest: None,
+            later: VecDeque::with_capacity(MARKS - 1),
+        }
     }
 
-    /// A poll at `now` showed entries from `next`, the next one to be taken, up to, not including, `upto`.
+    /// A poll at `now`, or later, showed entries from `next`, the next one to be taken, up to, not including, `upto`.
+    /// `clock` is read where any are new: they were there by then.
     #[inline]
-    pub fn polled(&mut self, next: u16, upto: u16, now: u64) {
+    pub fn polled(&mut self, next: u16, upto: u16, now: u64, clock: impl FnOnce() -> u64) {
         if upto != self.seen {
             let all_taken = next == self.seen;
             self.seen = upto;
+            let arrival = self.unseen.arrival(clock());
             if all_taken || self.oldest.is_none() {
-                self.oldest = Some((upto, self.last_poll));
+                self.oldest = Some((upto, arrival));
                 self.later.clear();
             } else if self.later.len() < MARKS - 1 {
-                self.later.push_back((upto, self.last_poll));
-            } else if let Some((end, _)) = self.later.back_mut() {
-                // Too many to tell apart: the newest join the ones before, and so count as older.
+                self.later.push_back((upto, arrival));
+            } else if let Some((end, before)) = self.later.back_mut() {
+                // Too many to tell apart: the newest join the ones before.
                 *end = upto;
+                before.latest = arrival.latest;
             }
         }
-        self.last_poll = now;
+        self.unseen.polled(now);
     }
 
-    /// The worker slept and woke at `now`: what arrived meanwhile arrived now.
-    pub fn woke(&mut self, now: u64) {
-        self.last_poll = now;
+    /// All that came was seen at `since`; the worker slept after that, until `woke`.
+    pub fn slept(&mut self, since: u64, woke: u64) {
+        self.unseen.slept(since, woke);
     }
 
     /// Nothing was taken from the ring until `now`: what it holds counts as arrived now.
     pub fn restart(&mut self, now: u64) {
-        self.oldest = None;
+        self.oldest = Some((self.seen, Arrival::at(now)));
         self.later.clear();
-        self.last_poll = now;
+        self.unseen = Unseen::from(now);
     }
 
-    /// When the entry at ring index `index` arrived; indices are asked for in order.
+    /// When the entry at ring index `index` arrived; indices are asked for in order. `clock` is read where no poll
+    /// showed it.
     #[inline]
-    pub fn of(&mut self, index: u16) -> u64 {
-        while let Some((upto, at)) = self.oldest {
-            let ahead = upto.wrapping_sub(index);
-            if ahead != 0 && ahead < 0x8000 {
-                return at;
+    pub fn of(&mut self, index: u16, clock: impl FnOnce() -> u64) -> Arrival {
+        while let Some((upto, arrival)) = self.oldest {
+            if is_before(index, upto) {
+                return arrival;
             }
             self.oldest = self.later.pop_front();
         }
-        self.last_poll
+        self.unseen.arrival(clock())
     }
+
+    /// Whether `count` entries from ring index `index` on, the next to be taken, were seen by one poll.
+    #[inline]
+    pub fn came_together(&self, index: u16, count: usize) -> bool {
+        let last = index.wrapping_add((count as u16).saturating_sub(1));
+        self.oldest.is_some_and(|(upto, _)| is_before(last, upto))
+    }
+
+    /// By when each of the entries from ring index `index` on was seen, the next to be taken first.
+    #[inline(never)]
+    pub fn latest_into(&self, index: u16, latest: &mut [u64]) {
+        let mut marks = self.oldest.iter().chain(&self.later).peekable();
+        let mut known = self.unseen.arrival(0).latest;
+        for (index, latest) in (0..).map(|i| index.wrapping_add(i)).zip(latest) {
+            while marks.next_if(|(upto, _)| !is_before(index, *upto)).is_some() {}
+            known = marks.peek().map_or(known, |(_, arrival)| arrival.latest);
+            *latest = known;
+        }
+    }
+}
+
+/// Whether a ring index comes before another one.
+#[inline]
+fn is_before(index: u16, other: u16) -> bool {
+    (1..0x8000).contains(&other.wrapping_sub(index))
 }
 
 #[cfg(test)]
@@ -77,31 +111,54 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Exact as long as few batches wait; never too late otherwise.
+        /// Each entry came in its interval. That is exact as long as few batches wait.
         #[test]
-        fn arrival_is_the_last_poll_that_did_not_show_it(
+        fn an_entry_came_between_the_last_poll_without_it_and_the_first_with_it(
             base in any::<u16>(),
-            steps in prop::collection::vec((0u16..5, 0u16..5), 1..200),
+            steps in prop::collection::vec((0u16..5, 0u16..5, 0u64..10, prop::option::of(0u64..1_000)), 1..200),
         ) {
             let mut arrivals = Arrivals::new(base, 0);
             let (mut upto, mut next, mut now) = (base, base, 0u64);
-            let mut exact = std::collections::VecDeque::new();
-            for (added, taken) in steps {
-                for _ in 0..added {
-                    exact.push_back(now);
+            let mut came = std::collections::VecDeque::new();
+            let (mut shown, mut slept) = (base, false);
+            for (added, taken, late, sleep) in steps {
+                if let Some(ns) = sleep.filter(|_| shown == upto) {
+                    let fell_asleep = now;
+                    now += ns;
+                    arrivals.slept(fell_asleep, now);
+                    slept = true;
                 }
-                now += 10;
+                for _ in 0..added {
+                    now += 1;
+                    came.push_back(now);
+                }
+                let read = now;
+                now += late;
                 upto = upto.wrapping_add(added);
-                arrivals.polled(next, upto, now);
-                for _ in 0..taken {
-                    let Some(expected) = exact.pop_front() else { break };
-                    let got = arrivals.of(next);
-                    prop_assert!(got <= expected);
-                    if exact.len() < MARKS {
-                        prop_assert!(expected - got <= 10 * 6, "{got} for {expected}");
+                arrivals.polled(next, upto, read, || now);
+                shown = upto;
+                let run = came.len().min(taken.into());
+                if run > 0 {
+                    let first = arrivals.of(next, || unreachable!());
+                    let mut latest = vec![0; run];
+                    arrivals.latest_into(next, &mut latest);
+                    let together = arrivals.came_together(next, run);
+                    for (at, latest) in came.iter().zip(latest) {
+                        prop_assert!(first.earliest - first.slept <= *at && *at <= latest);
+                        prop_assert!(!together || latest == first.latest);
+                    }
+                }
+                for _ in 0..run {
+                    let Some(at) = came.pop_front() else { break };
+                    let got = arrivals.of(next, || unreachable!());
+                    prop_assert!(got.earliest - got.slept <= at && at <= got.latest, "{got:?} for {at}");
+                    prop_assert!(slept || got.slept == 0);
+                    if came.len() < MARKS && !slept {
+                        prop_assert!(got.latest - got.earliest <= 14 * 6, "{got:?} for {at}");
                     }
                     next = next.wrapping_add(1);
                 }
+                now += 1;
             }
         }
     }
@@ -109,19 +166,36 @@ mod tests {
     #[test]
     fn sleep_does_not_count_as_waiting() {
         let mut arrivals = Arrivals::new(0, 0);
-        arrivals.polled(0, 0, 10);
-        arrivals.woke(1_000);
-        arrivals.polled(0, 1, 1_005);
-        assert_eq!(arrivals.of(0), 1_000);
+        arrivals.polled(0, 0, 10, || unreachable!());
+        arrivals.slept(20, 1_000);
+        arrivals.polled(0, 1, 1_005, || 1_006);
+        let arrival = Arrival { earliest: 1_000, latest: 1_006, slept: 980 };
+        assert_eq!(arrivals.of(0, || unreachable!()), arrival);
     }
 
     #[test]
     fn a_restart_forgets_older_arrivals() {
         let mut arrivals = Arrivals::new(0, 0);
-        arrivals.polled(0, 3, 10);
-        arrivals.polled(0, 5, 20);
+        arrivals.polled(0, 3, 10, || 11);
+        arrivals.polled(0, 5, 20, || 21);
         arrivals.restart(1_000);
-        arrivals.polled(0, 6, 1_005);
-        assert_eq!([0, 4, 5].map(|index| arrivals.of(index)), [1_000; 3]);
+        arrivals.polled(0, 5, 1_005, || unreachable!());
+        arrivals.polled(0, 6, 1_010, || 1_011);
+        let at = [0, 4].map(|index| arrivals.of(index, || unreachable!()));
+        assert_eq!(at, [Arrival::at(1_000); 2]);
+        let last = Arrival { earliest: 1_005, latest: 1_011, slept: 0 };
+        assert_eq!(arrivals.of(5, || unreachable!()), last);
+    }
+
+    #[test]
+    fn each_of_a_batch_was_seen_by_its_poll() {
+        let mut arrivals = Arrivals::new(0, 0);
+        arrivals.polled(0, 3, 10, || 11);
+        arrivals.polled(0, 5, 20, || 21);
+        arrivals.of(1, || unreachable!());
+        assert_eq!([1, 2, 3].map(|count| arrivals.came_together(1, count)), [true, true, false]);
+        let mut latest = [0; 4];
+        arrivals.latest_into(1, &mut latest);
+        assert_eq!(latest, [11, 11, 21, 21]);
     }
 }

@@ -7,6 +7,7 @@ use crate::frame::{HEADER_MAX, VnetHdr};
 use crate::port::{Frame, FrameRef, Owner};
 use crate::stats::DropReason;
 use crate::virtio::{Chain, DirtyLog, RingError, Span};
+use crate::worker::clock;
 
 impl Tx {
     /// Transmit queues by queue pair, also those that are not in service.
@@ -36,7 +37,7 @@ impl Tx {
         let Some(tx) = self.queue(queue).filter(|tx| tx.ring.enabled) else { return Ok(false) };
         let available = tx.ring.queue.available()?;
         let next = tx.ring.queue.next_avail();
-        tx.arrivals.polled(next, next.wrapping_add(available), now);
+        tx.arrivals.polled(next, next.wrapping_add(available), now, clock);
         Ok(available > 0 || tx.pending.is_some())
     }
 
@@ -51,7 +52,7 @@ impl Tx {
             return Taken::Nothing;
         }
         let Some(frame) = tx.slots.take() else { return Taken::Full };
-        let arrival = tx.arrivals.of(tx.ring.queue.next_avail());
+        let arrival = tx.arrivals.of(tx.ring.queue.next_avail(), clock);
         match tx.ring.queue.pop_readable(chain) {
             Ok(true) => {}
             Ok(false) => {
@@ -181,8 +182,8 @@ impl Tx {
     }
 
     #[inline]
-    pub(in crate::link) fn woke(&mut self, now: u64) {
-        self.all().for_each(|tx| tx.arrivals.woke(now));
+    pub(in crate::link) fn woke(&mut self, since: u64, woke: u64) {
+        self.all().for_each(|tx| tx.arrivals.slept(since, woke));
     }
 
     pub(in crate::link) fn can_be_quiet(&self) -> bool {

@@ -100,7 +100,7 @@ impl Worker {
 
     /// The link of a port that is to be changed, and therefore polled again.
     fn vhost(&mut self, index: PortIndex) -> Option<Control<'_>> {
-        self.wake_port(index, self.now);
+        self.wake_port(index, self.kicks_heard(), self.last_woke());
         self.ports[index as usize].as_mut()?.link.vhost()
     }
 

@@ -181,12 +181,13 @@ impl Worker {
         self.polled.sort_by_key(best_effort);
         self.realtime = self.polled.partition_point(|index| !best_effort(index));
         self.divide_time();
+        let (heard, woke) = (self.kicks_heard(), self.last_woke());
         for index in &self.owned {
             if let Some(port) = &mut self.ports[*index as usize]
                 && std::mem::take(&mut port.quiet)
             {
                 port.link.tx.suppress_kicks();
-                port.link.tx.woke(self.looked);
+                port.link.tx.woke(heard, woke);
             }
         }
     }

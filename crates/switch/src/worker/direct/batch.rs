@@ -2,8 +2,8 @@
 
 use crate::fdb::PortIndex;
 use crate::frame::{Headers, Offload, VnetHdr};
-use crate::link::Receiver;
 use crate::link::vhost::copy::{COMPLETE, HEAD};
+use crate::link::{Arrival, Receiver};
 use crate::port::FrameRef;
 use crate::virtio::Single;
 use crate::worker::decide::Decision;
@@ -83,8 +83,26 @@ pub(in crate::worker) struct Batch {
     pub(super) waits: bool,
     /// All its frames started at the same time.
     pub(super) together: bool,
-    /// When its first frame arrived.
-    pub(super) arrival: u64,
+    pub(super) came: Came,
+}
+
+/// When a batch's frames arrived.
+pub(super) struct Came {
+    /// The first. The others count as no later, at the earliest.
+    pub(super) first: Arrival,
+    /// One poll was the first to show all of them.
+    pub(super) together: bool,
+    /// By when each was seen, ns, where it was not one poll.
+    pub(super) latest: [u64; BATCH],
+}
+
+impl Came {
+    /// When frame number `frame` arrived.
+    #[inline]
+    pub(super) fn of(&self, frame: usize) -> Arrival {
+        let latest = if self.together { self.first.latest } else { self.latest[frame] };
+        Arrival { latest, ..self.first }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -154,7 +172,7 @@ impl Default for Batch {
             crosses: false,
             waits: false,
             together: true,
-            arrival: 0,
+            came: Came { first: Arrival::default(), together: true, latest: [0; BATCH] },
         }
     }
 }

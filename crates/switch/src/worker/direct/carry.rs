@@ -1,10 +1,10 @@
 //! The frames of a batch, into their buffers, and the accounts of both ends.
 
-use super::batch::{Batch, Group, HOME, Sent};
+use super::batch::{Batch, Came, Group, HOME, Sent};
 use super::room::rx_ring;
 use crate::link::vhost::copy::write;
 use crate::port::{NEVER, Port};
-use crate::worker::settle::Miss;
+use crate::worker::missed::{DelayOf, Miss};
 use crate::worker::{Worker, clock};
 
 impl Worker {
@@ -17,7 +17,7 @@ impl Worker {
         count: usize,
         header_len: usize,
     ) -> u64 {
-        let Batch { tx, rx, heads, frames, groups, group_count, halves, together, arrival, .. } = batch;
+        let Batch { tx, rx, heads, frames, groups, group_count, halves, together, came, .. } = batch;
         let (tx, frames) = (&tx[..count], &frames[..count]);
         let mut total = 0;
         for (number, group) in (0..).zip(&mut groups[..*group_count]) {
@@ -55,10 +55,13 @@ impl Worker {
         stats.tx.frames.add(count as u64);
         stats.tx.wire_frames.add(count as u64);
         stats.tx.wire_bytes.add(total);
-        if *together {
-            stats.delay.record_many(self.now.saturating_sub(frames[0].started), count as u64);
+        if *together && came.together {
+            let started = frames[0].started;
+            stats.note_delay(started, came.first.started_by(started), self.now, count as u64);
         } else {
-            frames.iter().for_each(|frame| stats.delay.record(self.now.saturating_sub(frame.started)));
+            for (i, frame) in frames.iter().enumerate() {
+                stats.note_delay(frame.started, came.of(i).started_by(frame.started), self.now, 1);
+            }
         }
         for group in groups[..*group_count].iter().filter(|group| group.frames > 0) {
             port.talk.note(group.egress, group.bytes, group.frames.into());
@@ -75,23 +78,27 @@ impl Worker {
             to.egress.blocked_since = NEVER;
         }
         if port.contract.deadline.is_some() {
-            self.account_deadlines(port, frames, &groups[..*group_count], *arrival);
+            self.account_deadlines(port, frames, &groups[..*group_count], came);
         }
         total
     }
 
     /// What was sent under a deadline, just now.
-    fn account_deadlines(&self, port: &Port, frames: &[Sent], groups: &[Group], arrival: u64) {
-        let stats = port.stats;
-        for frame in frames {
+    fn account_deadlines(&self, port: &Port, frames: &[Sent], groups: &[Group], came: &Came) {
+        for (i, frame) in frames.iter().enumerate() {
             let group = &groups[usize::from(frame.group)];
             let Some(deadline) = group.deadline else { continue };
-            let delay = self.now.saturating_sub(frame.started);
-            stats.realtime_delivered.add(1);
-            stats.realtime_worst.raise(delay);
-            if delay > deadline {
-                let tokens = frame.started.saturating_sub(arrival);
-                Miss::of_worker(group.egress, delay, deadline, tokens).record(stats);
+            let (started, arrival) = (frame.started, came.of(i));
+            let delay = DelayOf {
+                at: self.now,
+                started,
+                started_by: arrival.started_by(started),
+                slept: arrival.slept_before(started),
+            };
+            port.stats.note_realtime(delay.most(), delay.least(), 1);
+            if let Some(certainty) = delay.certainty(deadline) {
+                let tokens = started.saturating_sub(arrival.earliest);
+                Miss::of_worker(group.egress, delay, deadline, tokens).record(port, certainty, self.id);
             }
         }
     }

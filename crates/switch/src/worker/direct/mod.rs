@@ -31,9 +31,9 @@ mod room;
 pub(super) use batch::Batch;
 use batch::Sent;
 
-use super::Worker;
 use super::budget::DIRECT;
 use super::turns::BATCH;
+use super::{Worker, clock};
 use crate::port::Port;
 
 /// What came of a batch.
@@ -64,12 +64,17 @@ impl Worker {
             return NONE;
         }
         let learns = info.learns;
-        let arrival = tx.arrivals.of(tx.ring.queue.next_avail());
+        let first = tx.ring.queue.next_avail();
+        let arrival = tx.arrivals.of(first, clock);
         let Some(mut batch) = self.batch.take() else { return NONE };
         let most = usize::from(tx.direct).clamp(1, most);
         let popped = tx.ring.queue.pop_singles::<false>(&mut batch.tx[..most]);
+        batch.came.first = arrival;
+        batch.came.together = tx.arrivals.came_together(first, popped);
+        if !batch.came.together {
+            tx.arrivals.latest_into(first, &mut batch.came.latest[..popped]);
+        }
         let decided = self.classify(port, &mut batch, popped, header_len, *budget, learns);
-        batch.arrival = arrival;
         let direct = self.find_direct(port, &mut batch);
         if direct > 0 {
             let bytes = self.carry(port, pair, &mut batch, direct, header_len);
@@ -105,7 +110,7 @@ impl Worker {
             return 0;
         }
         let room = self.find_room(batch, wanted);
-        let (total, arrival) = (batch.bytes(room), batch.arrival);
+        let (total, arrival) = (batch.bytes(room), batch.came.first.earliest);
         let (count, together) = conform(port, &mut batch.frames[..room], total, arrival, self.now);
         batch.together = together;
         if count < wanted {

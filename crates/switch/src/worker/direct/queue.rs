@@ -31,7 +31,7 @@ impl Worker {
             let left = if port.contract.deadline.is_some() { i64::MAX } else { *budget };
             let (count, mut bytes) = run(&batch.frames[next..frames.end], most, left);
             let these = &mut batch.frames[next..next + count];
-            let (conforming, _) = conform(port, these, bytes, batch.arrival, self.now);
+            let (conforming, _) = conform(port, these, bytes, batch.came.first.earliest, self.now);
             if conforming < count {
                 bytes = these[..conforming].iter().map(|frame| u64::from(frame.len)).sum();
             }
@@ -68,15 +68,14 @@ impl Worker {
         let (source, segment) = (port.index, port.segment);
         batch.queued.clear();
         let Some(slots) = slots(port, pair) else { return };
-        let sent = batch.frames[frames.clone()].iter().zip(&batch.seen[frames.clone()]);
-        let lies = batch.tx[frames.clone()].iter().zip(&batch.heads[frames]);
-        for ((sent, seen), (single, head)) in sent.zip(lies) {
+        for i in frames {
+            let (sent, seen, single, head) =
+                (&batch.frames[i], &batch.seen[i], &batch.tx[i], &batch.heads[i]);
             let Some(reference) = slots.take() else { break };
             let frame = reference.get_mut();
             frame.owner = Owner::Ring { queue: pair as u16, head: single.head };
             (frame.source, frame.segment, frame.egress) = (source, segment, sent.egress);
-            frame.started = sent.started;
-            frame.waited_for_tokens = sent.started - batch.arrival;
+            frame.start(&batch.came.of(i), sent.started);
             frame.deadline = deadline.map_or(NEVER, |deadline| sent.started + deadline);
             fill(frame, sent, seen, &head.0, single.ptr.wrapping_add(header_len));
             batch.queued.push(reference);

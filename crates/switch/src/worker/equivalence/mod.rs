@@ -183,11 +183,17 @@ impl Switch {
             note("throttled now", stats.throttled_now.get());
             note("real-time delivered", stats.realtime_delivered.get());
             note("real-time worst", stats.realtime_worst.get());
+            note("real-time worst at least", stats.realtime_worst_least.get());
+            note("possibly missed", stats.misses_possible.get());
+            note("missed if asleep", stats.misses_asleep.get());
             for (cause, count) in crate::stats::MissCause::ALL.iter().zip(&stats.misses) {
                 note(&format!("missed by {}", cause.label()), count.get());
             }
             for (upto, count) in stats.delay.read().occupied() {
                 note(&format!("delay up to {upto}"), count);
+            }
+            for (upto, count) in stats.delay_least.read().occupied() {
+                note(&format!("delay at least up to {upto}"), count);
             }
             note("completed", self.guests[index].completed as u64);
         }

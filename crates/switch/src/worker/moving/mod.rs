@@ -225,7 +225,7 @@ impl Worker {
         port.pauses -= 1;
         self.put_in(port);
         // What it sent while no worker looked arrived after it was left.
-        self.wake_port(index, left);
+        self.wake_port(index, left, left);
         // No worker saw whether its memory was lost on the way.
         self.memory_lost();
         for (queue, kick) in kicks {

@@ -1,0 +1,298 @@
+//! Deadlines that were missed: for certain or possibly, and what for.
+//!
+//! ```text
+//!  the clock started    at the earliest ──── at the latest           Tr
+//!   (the worker slept) ├── started ───────── started_by ────── at ───┤
+//!   ├ ─ ─ slept ─ ─ ─ ─┤                     ├──── least delay ──────┤
+//!                      ├────────────── most delay ───────────────────┤
+//! ```
+
+use super::crossing::Fate;
+use crate::fdb::PortIndex;
+use crate::port::{Frame, Port};
+use crate::stats::layout::{MISSES, NOBODY, VnicSlot};
+use crate::stats::{DropReason, MissCause};
+
+/// Of frames that are late only by the worker's sleep, the longest in so many ns is remembered, so that those that are
+/// late for certain are not driven out.
+const SLEEPERS: u64 = 1_000_000_000;
+
+/// Tr - Ts of one frame, as an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DelayOf {
+    /// Tr: when it was delivered or dropped, ns.
+    pub(super) at: u64,
+    /// Ts at the earliest while the worker was awake, ns.
+    pub(super) started: u64,
+    /// Ts at the latest, ns.
+    pub(super) started_by: u64,
+    /// How much before `started` it can have been while the worker slept, ns.
+    pub(super) slept: u64,
+}
+
+/// How sure it is that a deadline was missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Certainty {
+    /// Also by the least delay.
+    Certain,
+    /// By the most delay.
+    Possible,
+    /// Only if the wake-up of the worker took that long.
+    Asleep,
+}
+
+impl DelayOf {
+    fn of(frame: &Frame, at: u64) -> Self {
+        Self { at, started: frame.started, started_by: frame.started_by, slept: frame.slept }
+    }
+
+    /// The most that it can have been while the worker was awake, ns.
+    #[inline]
+    pub(super) fn most(&self) -> u64 {
+        self.at.saturating_sub(self.started)
+    }
+
+    /// The least that it can have been, ns.
+    #[inline]
+    pub(super) fn least(&self) -> u64 {
+        self.at.saturating_sub(self.started_by)
+    }
+
+    /// The most that it can have been, also asleep, ns.
+    #[inline]
+    fn longest(&self) -> u64 {
+        self.most().saturating_add(self.slept)
+    }
+
+    /// How sure it is that it took longer than `deadline` ns; `None` where it did not for certain.
+    #[inline]
+    pub(super) fn certainty(&self, deadline: u64) -> Option<Certainty> {
+        if self.longest() <= deadline {
+            return None;
+        }
+        Some(match deadline {
+            _ if self.least() > deadline => Certainty::Certain,
+            _ if self.most() > deadline => Certainty::Possible,
+            _ => Certainty::Asleep,
+        })
+    }
+}
+
+/// Where the time went: each part of Tr - Ts has one owner.
+struct Waits {
+    worker: u64,
+    queue: u64,
+    buffers: u64,
+}
+
+impl Waits {
+    fn of(frame: &Frame, fate: &Fate) -> Self {
+        let before = fate.queued.saturating_sub(frame.started).saturating_add(frame.slept);
+        let after = fate.at.saturating_sub(fate.queued.max(frame.started));
+        let buffers = fate.buffers.min(after);
+        let rest = after - buffers;
+        // A frame that was behind no other and had buffers waited for the worker alone.
+        match fate.behind {
+            Some(_) => Self { worker: before, queue: rest, buffers },
+            None => Self { worker: before + rest, queue: 0, buffers },
+        }
+    }
+
+    fn cause(&self, fate: &Fate) -> MissCause {
+        let longest = self.worker.max(self.queue).max(self.buffers);
+        match fate.dropped {
+            Some(DropReason::QueueFull | DropReason::RingShare) => MissCause::Queue,
+            Some(DropReason::NoBuffers) => MissCause::Buffers,
+            Some(DropReason::WorkerBehind) => MissCause::Worker,
+            Some(reason) if reason != DropReason::Late && reason != DropReason::HeldTooLong => {
+                MissCause::Dropped
+            }
+            _ if longest == self.buffers => MissCause::Buffers,
+            _ if longest == self.queue => MissCause::Queue,
+            _ => MissCause::Worker,
+        }
+    }
+}
+
+/// Notes a frame with a deadline if that was missed, at the port that sent it, which `worker` owns.
+#[inline]
+pub(super) fn note(port: &Port, frame: &Frame, fate: &Fate, worker: u16) {
+    let delay = DelayOf::of(frame, fate.at);
+    let deadline = frame.deadline - frame.started;
+    let certainty = match fate.dropped {
+        Some(_) => Some(Certainty::Certain),
+        None => delay.certainty(deadline),
+    };
+    let Some(certainty) = certainty else { return };
+    let waits = Waits::of(frame, fate);
+    let miss = Miss {
+        egress: fate.egress,
+        cause: waits.cause(fate),
+        dropped: fate.dropped,
+        behind: fate.behind,
+        delay,
+        deadline,
+        tokens: frame.waited_for_tokens,
+        waits,
+    };
+    miss.record(port, certainty, worker);
+}
+
+/// A deadline that was missed, and why.
+pub(super) struct Miss {
+    egress: PortIndex,
+    cause: MissCause,
+    dropped: Option<DropReason>,
+    behind: Option<PortIndex>,
+    delay: DelayOf,
+    deadline: u64,
+    tokens: u64,
+    waits: Waits,
+}
+
+impl Miss {
+    /// Of a frame that waited for nothing but its worker.
+    pub(super) fn of_worker(egress: PortIndex, delay: DelayOf, deadline: u64, tokens: u64) -> Self {
+        let waits = Waits { worker: delay.longest(), queue: 0, buffers: 0 };
+        let cause = MissCause::Worker;
+        Self { egress, cause, dropped: None, behind: None, delay, deadline, tokens, waits }
+    }
+
+    /// Counts and remembers it at the port that sent it, which `worker` owns.
+    #[cold]
+    pub(super) fn record(&self, port: &Port, certainty: Certainty, worker: u16) {
+        let stats = port.stats;
+        match certainty {
+            Certainty::Certain => stats.misses[self.cause as usize].add(1),
+            Certainty::Possible => stats.misses_possible.add(1),
+            Certainty::Asleep => {
+                stats.misses_asleep.add(1);
+                let (since, longest) = port.longest_asleep.get();
+                let is_new = self.delay.at.saturating_sub(since) >= SLEEPERS;
+                if !is_new && self.delay.longest() <= longest {
+                    return;
+                }
+                let since = if is_new { self.delay.at } else { since };
+                port.longest_asleep.set((since, self.delay.longest()));
+            }
+        }
+        self.remember(stats, worker);
+    }
+
+    fn remember(&self, stats: &VnicSlot, worker: u16) {
+        let number = stats.misses_seen.get() + 1;
+        let record = &stats.miss_log[(number - 1) as usize % MISSES];
+        record.number.set(0);
+        // Not the time of day, which may jump: readers make that of it.
+        record.at.set(self.delay.at);
+        record.egress.set(u64::from(self.egress));
+        record.cause.set(self.cause as u64);
+        record.dropped.set(self.dropped.map_or(NOBODY, |r| r as u64));
+        record.behind.set(self.behind.map_or(NOBODY, u64::from));
+        record.delay.set(self.delay.longest());
+        record.delay_least.set(self.delay.least());
+        record.slept.set(self.delay.slept);
+        record.seen.set(self.delay.started_by);
+        record.by.set(worker.into());
+        record.deadline.set(self.deadline);
+        record.tokens.set(self.tokens);
+        record.worker.set(self.waits.worker);
+        record.queue.set(self.waits.queue);
+        record.buffers.set(self.waits.buffers);
+        record.number.set(number);
+        stats.misses_seen.set(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::FrameRef;
+    use crate::worker::testing;
+    use proptest::prelude::*;
+
+    fn waits(worker: u64, queue: u64, buffers: u64) -> Waits {
+        Waits { worker, queue, buffers }
+    }
+
+    fn fate(dropped: Option<DropReason>, frame: FrameRef) -> Fate {
+        Fate { frame, egress: 1, at: 0, dropped, queued: 0, buffers: 0, behind: None }
+    }
+
+    #[test]
+    fn the_longest_wait_is_the_cause() {
+        let mut slots = crate::port::Slots::new(1, 0, 0);
+        let frame = slots.take().unwrap();
+        let late = fate(None, frame);
+        assert_eq!(waits(5, 2, 1).cause(&late), MissCause::Worker);
+        assert_eq!(waits(1, 5, 2).cause(&late), MissCause::Queue);
+        assert_eq!(waits(1, 2, 5).cause(&late), MissCause::Buffers);
+        assert_eq!(waits(9, 0, 0).cause(&fate(Some(DropReason::QueueFull), frame)), MissCause::Queue);
+        assert_eq!(waits(9, 0, 0).cause(&fate(Some(DropReason::ReceiverDown), frame)), MissCause::Dropped);
+        assert_eq!(waits(0, 0, 9).cause(&fate(Some(DropReason::Late), frame)), MissCause::Buffers);
+        slots.give(frame);
+    }
+
+    #[test]
+    fn every_nanosecond_has_one_owner() {
+        let mut slots = crate::port::Slots::new(1, 0, 0);
+        let reference = slots.take().unwrap();
+        let frame = reference.get_mut();
+        frame.started = 100;
+        let fate = Fate { queued: 150, at: 400, buffers: 70, behind: Some(2), ..fate(None, reference) };
+        let waits = Waits::of(frame, &fate);
+        assert_eq!((waits.worker, waits.queue, waits.buffers), (50, 180, 70));
+        let alone = Waits::of(frame, &Fate { behind: None, ..fate });
+        assert_eq!((alone.worker, alone.queue, alone.buffers), (230, 0, 70));
+        slots.give(reference);
+    }
+
+    proptest! {
+        /// Wherever in its interval a frame came: what is certain is true, and what is true is possible.
+        #[test]
+        fn a_certain_miss_is_one_and_none_is_left_out(
+            slept in 0..1_000u64, unsure in 0..1_000u64, least in 0..1_000u64, deadline in 0..2_000u64,
+            place in 0.0..=1.0f64,
+        ) {
+            let started_by = 10_000;
+            let delay = DelayOf { at: started_by + least, started: started_by - unsure, started_by, slept };
+            let truth = least + (place * (unsure + slept) as f64) as u64;
+            prop_assert!((delay.least()..=delay.longest()).contains(&truth));
+            let is_missed = truth > deadline;
+            match delay.certainty(deadline) {
+                Some(Certainty::Certain) => prop_assert!(is_missed),
+                Some(Certainty::Possible) => prop_assert!(least <= deadline && least + unsure > deadline),
+                Some(Certainty::Asleep) => prop_assert!(least + unsure <= deadline && slept > 0),
+                None => prop_assert!(!is_missed),
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_is_certain_has_a_cause_and_sleep_drives_nothing_out() {
+        let (mut worker, _handle) = testing::worker();
+        testing::add_port(&mut worker, 0);
+        let port = worker.ports[0].as_ref().unwrap();
+        let miss = |at, certainty, slept| {
+            let delay = DelayOf { at, started: at - 70, started_by: at - 20, slept };
+            Miss::of_worker(1, delay, 50, 0).record(port, certainty, 3);
+        };
+        let second = 1_000_000_000;
+        miss(second, Certainty::Certain, 0);
+        miss(second, Certainty::Possible, 0);
+        for slept in [500, 400, 600, 500] {
+            miss(2 * second, Certainty::Asleep, slept);
+        }
+        miss(3 * second, Certainty::Asleep, 100);
+        let stats = port.stats;
+        let misses: u64 = stats.misses.iter().map(|n| n.get()).sum();
+        assert_eq!((misses, stats.misses_possible.get(), stats.misses_asleep.get()), (1, 1, 5));
+        let noted = stats.miss_log[..stats.misses_seen.get() as usize].iter();
+        let noted: Vec<_> =
+            noted.map(|m| (m.at.get() / second, m.delay.get(), m.delay_least.get())).collect();
+        assert_eq!(noted, [(1, 70, 20), (1, 70, 20), (2, 570, 20), (2, 670, 20), (3, 170, 20)]);
+        let last = &stats.miss_log[4];
+        assert_eq!((last.seen.get(), last.by.get(), last.slept.get()), (3 * second - 20, 3, 100));
+        assert_eq!(last.worker.get(), 170, "every nanosecond has an owner");
+    }
+}
