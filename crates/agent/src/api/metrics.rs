@@ -95,14 +95,12 @@ impl Collector for Snapshot {
         })?;
         out.family(
             "vnic_possible_deadline_misses",
-            "Frames late by the most that their delay can have been, not by the least, by why that is not known",
+            "Frames late by the most that their delay can have been, not by the least, by what is not known",
             Counter,
             counting(Quantity::Deadline).flat_map(|c| {
-                let labels = move |unsure| vec![("vnic", c.name), ("unsure", unsure)];
-                [("polls", c.stats.misses_possible), ("sleep", c.stats.misses_asleep)]
-                    .into_iter()
-                    .filter(|(_, count)| *count > 0)
-                    .map(move |(unsure, count)| (labels(unsure), count as f64))
+                let labels = move |unknown| vec![("vnic", c.name), ("unknown", unknown)];
+                [("arrival", c.stats.misses_possible), ("wake-up", c.stats.misses_asleep)]
+                    .map(|(unknown, count)| (labels(unknown), count as f64))
             }),
         )?;
         let help = "Tr - Ts of delivered frames the vNIC sent, at most; the sum is up to 3 % too high";

@@ -245,17 +245,28 @@ fn counters(stats: &VnicStats, unknown: &Unknown) -> String {
             duration(delay.max)
         );
     }
+    let least = &stats.delay_least;
+    if least.count > 0 && least.buckets != delay.buckets {
+        let _ = writeln!(
+            out,
+            "  by the first poll that showed it: p50 {}, p99 {}, p99.9 {}, max {}",
+            duration(least.p50),
+            duration(least.p99),
+            duration(least.p999),
+            duration(least.max)
+        );
+    }
     out
 }
 
 /// A deadline that is not promised: why, and what would be.
 fn suspended(view: &VnicView, promise: &Promise, why: &str) -> String {
-    let missed = total(view.stats.iter().flat_map(|s| s.misses.values()).copied());
+    let missed = missed(view);
     let mut out = format!("deadline towards {}: not promised right now\n", promise.egress);
     let facts = [
         ("why", why.to_owned()),
         ("delay bound B", format!("none; {} when it is promised again", duration(promise.bound_ns))),
-        ("missed", format!("{} while it was promised", plural(missed, "frame"))),
+        ("missed", format!("{missed} while it was promised")),
     ];
     for (key, value) in facts {
         let _ = writeln!(out, "  {key:<16}  {value}");
@@ -263,18 +274,42 @@ fn suspended(view: &VnicView, promise: &Promise, why: &str) -> String {
     out
 }
 
+/// How many frames missed a deadline: for certain, and possibly.
+fn missed(view: &VnicView) -> String {
+    let Some(stats) = &view.stats else { return plural(0, "frame") };
+    let certain = plural(total(stats.misses.values().copied()), "frame");
+    let possible = [stats.misses_possible, stats.misses_asleep];
+    match possible {
+        [0, 0] => certain,
+        [possible, 0] => format!("{certain}, {} possibly", count(possible)),
+        [possible, asleep] => {
+            format!("{certain}, {} possibly, {} if the worker woke up late", count(possible), count(asleep))
+        }
+    }
+}
+
 /// The bound at one egress, the worst delay seen, and how both came about.
 fn derivation(view: &VnicView, promise: &Promise) -> String {
     let (egress, of) = (&promise.egress, &promise.derivation);
     let deadline = Nanos::new(promise.deadline_ns);
-    let missed = total(view.stats.iter().flat_map(|s| s.misses.values()).copied());
     let worst = match promise.worst_seen_ns {
         None => "nothing was sent yet".to_owned(),
         Some(worst) if worst <= promise.deadline_ns => {
             format!("{}, margin {} to the deadline", duration(worst), duration(promise.deadline_ns - worst))
         }
         Some(worst) => {
-            format!("{}, {} over the deadline", duration(worst), duration(worst - promise.deadline_ns))
+            let over = duration(worst - promise.deadline_ns);
+            let least = view.stats.as_ref().map_or(0, |stats| stats.realtime_worst_least_ns);
+            match least {
+                1.. if least <= promise.deadline_ns => {
+                    format!(
+                        "at most {}, {over} over the deadline; at least {}",
+                        duration(worst),
+                        duration(least)
+                    )
+                }
+                _ => format!("{}, {over} over the deadline", duration(worst)),
+            }
         }
     };
     let facts = [
@@ -287,7 +322,7 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
             ),
         ),
         ("worst seen", worst),
-        ("missed", plural(missed, "frame")),
+        ("missed", missed(view)),
     ];
     let mut out = format!("deadline towards {egress}\n");
     for (key, value) in facts {
@@ -350,6 +385,33 @@ mod tests {
     use super::*;
     use crate::commands::samples;
     use tidegate_agent::api::types::Figure;
+    use tidegate_switch::stats::Delay;
+
+    #[test]
+    fn what_is_not_sure_is_said() {
+        let mut view = samples::voice();
+        let stats = view.stats.as_mut().unwrap();
+        stats.delay_least = Delay {
+            count: 11_999,
+            p50: 20_000,
+            p99: 60_000,
+            p999: 90_000,
+            max: 100_000,
+            buckets: vec![(100_000, 11_999)],
+        };
+        stats.realtime_worst_least_ns = 100_000;
+        stats.misses.clear();
+        (stats.misses_possible, stats.misses_asleep) = (2, 0);
+        let said = derivation(&view, &view.promises[0]);
+        assert!(said.contains("at most 1.12 ms, 120 us over the deadline; at least 100 us\n"), "{said}");
+        assert!(said.contains("0 frames, 2 possibly\n"), "{said}");
+        view.stats.as_mut().unwrap().misses_asleep = 3;
+        assert_eq!(missed(&view), "0 frames, 2 possibly, 3 if the worker woke up late");
+        let said = text(&view);
+        let expected =
+            "by the first poll that showed it: p50 20.0 us, p99 60.0 us, p99.9 90.0 us, max 100 us\n";
+        assert!(said.contains(expected), "{said}");
+    }
 
     #[test]
     fn every_figure_has_its_source() {

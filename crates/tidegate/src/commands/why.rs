@@ -190,11 +190,13 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
     let total = total(why.misses.values().copied());
     let deadline = show::deadline(view);
     let mut out = not_promised(view);
-    let was_kept = total == 0 && (stats.realtime_delivered > 0 || out.is_empty());
-    if !counts(view, Quantity::Deadline) || (total == 0 && !was_kept) {
+    let unsure = unsure(why);
+    let was_kept = total == 0 && unsure.is_empty() && (stats.realtime_delivered > 0 || out.is_empty());
+    if !counts(view, Quantity::Deadline) || (total == 0 && unsure.is_empty() && !was_kept) {
         return out;
     }
     out += &match (deadline, total) {
+        (_, 0) if !unsure.is_empty() => "No frame missed its deadline for certain.\n".into(),
         (None, 0) => return out + "It has no deadline, so it cannot miss any.\n",
         (Some(deadline), 0) => return out + &kept(deadline, stats.realtime_delivered),
         (None, _) => format!("\n{} missed the deadline it had:\n", plural(total, "frame")),
@@ -205,12 +207,35 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
     for (label, n) in most_first(&why.misses) {
         table.row([count(n), label.into(), explain::cause(label).into()]);
     }
-    out += &indented(&table.render());
+    if total > 0 {
+        out += &indented(&table.render());
+    }
+    out += &unsure;
     if !why.latest_misses.is_empty() {
         out += "\nThe latest, newest first:\n";
     }
     for miss in why.latest_misses.iter().rev().take(MISSES) {
         let _ = writeln!(out, "  {} ago: {}", duration(now.saturating_sub(miss.at)), explain::miss(miss));
+    }
+    out
+}
+
+/// How many frames possibly missed a deadline, and what is not known of them; nothing where none did.
+fn unsure(why: &WhyView) -> String {
+    let mut out = String::new();
+    if why.misses_possible > 0 {
+        let frames = plural(why.misses_possible, "frame");
+        let _ = writeln!(
+            out,
+            "{frames} possibly missed it: in time by the first poll that showed the frame, late by the last that did not."
+        );
+    }
+    if why.misses_asleep > 0 {
+        let _ = writeln!(
+            out,
+            "{} missed it only if the worker took that long to wake up, which it cannot measure.",
+            plural(why.misses_asleep, "frame")
+        );
     }
     out
 }
@@ -275,6 +300,22 @@ The latest, newest first:
   3.00 s ago: missed by 120 us: waited 800 us in the queue of `sink` behind `bulk1`
 ";
         assert_eq!(text(&samples::voice(), &samples::why_voice(), 8_000_000_000), expected);
+    }
+
+    #[test]
+    fn a_deadline_that_was_possibly_missed_was_not_kept() {
+        let mut why = samples::why_voice();
+        why.misses.clear();
+        (why.misses_possible, why.misses_asleep) = (2, 1);
+        let said = text(&samples::voice(), &why, 8_000_000_000);
+        let expected = "\
+No frame missed its deadline for certain.
+2 frames possibly missed it: in time by the first poll that showed the frame, late by the last that did not.
+1 frame missed it only if the worker took that long to wake up, which it cannot measure.
+
+The latest, newest first:
+";
+        assert!(said.contains(expected) && !said.contains("kept"), "{said}");
     }
 
     #[test]
