@@ -113,7 +113,7 @@ pub fn miss(miss: &Miss) -> String {
             format!("missed by {}", between(least, most))
         }
         None if miss.is_by_sleep() => format!(
-            "possibly missed: took {}, of which the worker may have slept {}",
+            "possibly missed: took {} and what the worker took to wake up, at most {}",
             between(miss.delay_least, miss.delay),
             duration(miss.slept)
         ),
@@ -240,14 +240,15 @@ mod tests {
     #[test]
     fn how_sure_a_miss_is_comes_first() {
         let waited = Miss { queue: 0, buffers: 0, worker: 1_120_000, cause: "worker".into(), ..late() };
-        let said = |least, slept| {
-            let miss = miss(&Miss { delay_least: least, slept, ..waited.clone() });
+        let said = |delay_least, delay, slept| {
+            let miss = miss(&Miss { delay_least, delay, slept, ..waited.clone() });
             miss.split_once(": waited").map(|(head, _)| head.to_owned()).unwrap()
         };
-        assert_eq!(said(1_100_000, 0), "missed by 100 us to 120 us");
-        assert_eq!(said(20_000, 0), "possibly missed: took 20.0 us to 1.12 ms");
-        let asleep = "possibly missed: took 20.0 us to 1.12 ms, of which the worker may have slept 900 us";
-        assert_eq!(said(20_000, 900_000), asleep);
+        assert_eq!(said(1_100_000, 1_120_000, 0), "missed by 100 us to 120 us");
+        assert_eq!(said(20_000, 1_120_000, 0), "possibly missed: took 20.0 us to 1.12 ms");
+        let asleep =
+            "possibly missed: took 20.0 us to 30.0 us and what the worker took to wake up, at most 1.40 ms";
+        assert_eq!(said(20_000, 30_000, 1_400_000), asleep);
     }
 
     #[test]

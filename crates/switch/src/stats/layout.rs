@@ -263,14 +263,14 @@ pub struct MissRecord {
     pub dropped: Counter,
     /// Port index of the vNIC it waited behind, or [`NOBODY`].
     pub behind: Counter,
-    /// Tr - Ts, ns: the most that it can have been, time asleep included.
+    /// Tr - Ts, ns: the most that it can have been, but for `slept`.
     pub delay: Counter,
     /// The least that it can have been, ns.
     pub delay_least: Counter,
-    /// How much of `delay` the worker may have been asleep, ns.
+    /// How much longer it can have been because the worker slept, ns: 0 where it was awake.
     pub slept: Counter,
     /// The first poll that showed the frame, ns of CLOCK_MONOTONIC; where it waited for tokens after that, the end of
-    /// that wait. Between `at - delay` and `seen` it waited for the worker to look.
+    /// that wait. Between `at - delay - slept` and `seen` it waited for the worker to look.
     pub seen: Counter,
     /// The worker that owned its sender.
     pub by: Counter,

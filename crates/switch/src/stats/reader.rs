@@ -107,16 +107,16 @@ pub struct Miss {
     pub dropped: Option<String>,
     /// The vNIC whose frames were ahead of it.
     pub behind: Option<String>,
-    /// Tr - Ts, ns: the most that it can have been, `slept` included.
+    /// Tr - Ts, ns: the most that it can have been, but for `slept`.
     pub delay: u64,
     /// The least that it can have been, ns. Beyond `deadline`, or where it was dropped, the miss is certain.
     #[serde(default)]
     pub delay_least: u64,
-    /// How much of `delay` the worker may have been asleep, ns: how long its wake-up took, it does not know.
+    /// How much longer it can have been because the worker slept, ns: how long its wake-up took, it does not know.
     #[serde(default)]
     pub slept: u64,
     /// When the worker first saw the frame, in the terms of `at`; absent where no worker of ours carries its frames. It
-    /// waited to be looked at from at most `at - delay` until then.
+    /// waited to be looked at from at most `at - delay - slept` until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<u64>,
     /// The worker that owned its sender.
@@ -142,7 +142,7 @@ impl Miss {
 
     /// Whether it was missed only if the worker's wake-up took that long.
     pub fn is_by_sleep(&self) -> bool {
-        !self.is_certain() && self.delay.saturating_sub(self.slept) <= self.deadline
+        !self.is_certain() && self.delay <= self.deadline
     }
 }
 

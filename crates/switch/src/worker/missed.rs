@@ -87,7 +87,7 @@ struct Waits {
 
 impl Waits {
     fn of(frame: &Frame, fate: &Fate) -> Self {
-        let before = fate.queued.saturating_sub(frame.started).saturating_add(frame.slept);
+        let before = fate.queued.saturating_sub(frame.started);
         let after = fate.at.saturating_sub(fate.queued.max(frame.started));
         let buffers = fate.buffers.min(after);
         let rest = after - buffers;
@@ -153,7 +153,7 @@ pub(super) struct Miss {
 impl Miss {
     /// Of a frame that waited for nothing but its worker.
     pub(super) fn of_worker(egress: PortIndex, delay: DelayOf, deadline: u64, tokens: u64) -> Self {
-        let waits = Waits { worker: delay.longest(), queue: 0, buffers: 0 };
+        let waits = Waits { worker: delay.most(), queue: 0, buffers: 0 };
         let cause = MissCause::Worker;
         Self { egress, cause, dropped: None, behind: None, delay, deadline, tokens, waits }
     }
@@ -189,7 +189,7 @@ impl Miss {
         record.cause.set(self.cause as u64);
         record.dropped.set(self.dropped.map_or(NOBODY, |r| r as u64));
         record.behind.set(self.behind.map_or(NOBODY, u64::from));
-        record.delay.set(self.delay.longest());
+        record.delay.set(self.delay.most());
         record.delay_least.set(self.delay.least());
         record.slept.set(self.delay.slept);
         record.seen.set(self.delay.started_by);
@@ -288,11 +288,11 @@ mod tests {
         let misses: u64 = stats.misses.iter().map(|n| n.get()).sum();
         assert_eq!((misses, stats.misses_possible.get(), stats.misses_asleep.get()), (1, 1, 5));
         let noted = stats.miss_log[..stats.misses_seen.get() as usize].iter();
-        let noted: Vec<_> =
-            noted.map(|m| (m.at.get() / second, m.delay.get(), m.delay_least.get())).collect();
-        assert_eq!(noted, [(1, 70, 20), (1, 70, 20), (2, 570, 20), (2, 670, 20), (3, 170, 20)]);
+        let noted: Vec<_> = noted.map(|miss| (miss.at.get() / second, miss.slept.get())).collect();
+        assert_eq!(noted, [(1, 0), (1, 0), (2, 500), (2, 600), (3, 100)]);
         let last = &stats.miss_log[4];
-        assert_eq!((last.seen.get(), last.by.get(), last.slept.get()), (3 * second - 20, 3, 100));
-        assert_eq!(last.worker.get(), 170, "every nanosecond has an owner");
+        assert_eq!((last.seen.get(), last.by.get()), (3 * second - 20, 3));
+        assert_eq!((last.delay.get(), last.delay_least.get()), (70, 20));
+        assert_eq!(last.worker.get(), 70, "every nanosecond has an owner");
     }
 }
