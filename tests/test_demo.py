@@ -12,7 +12,8 @@ from lab.namespaces import can_make_namespaces
 from lab.need import need
 from lab.process import Process
 
-FIGURES = {"voice_delay_us", "voice_lost", "voice_misses", "bulk_mbps"}
+DELAYS = {"switch_delay_us", "voice_delay_us", "timer_us", "host_wakeup_us"}
+FIGURES = DELAYS | {"voice_misses", "voice_late", "voice_lost", "worker_cpu", "bulk_mbps"}
 
 
 def test_demo_served(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -29,8 +30,15 @@ def test_demo_served(tmp_path_factory: pytest.TempPathFactory) -> None:
         report, _ = json.JSONDecoder().raw_decode(text[text.index("{") :])
         for phase in ("fifo", "edf"):
             assert report[phase].keys() >= FIGURES
-            assert report[phase]["voice_delay_us"].keys() == {"p50", "p99", "p999", "max"}
+            for delay in DELAYS:
+                assert report[phase][delay].keys() == {"p50", "p99", "p999", "max"}
+            assert 0 < report[phase]["worker_cpu"] <= 1.1
             assert report[phase]["bulk_mbps"] > 0
+        for judged, number in (("misses_blame", "voice_misses"), ("late_blame", "voice_late")):
+            assert judged not in report["fifo"], "without a deadline there is nobody to blame"
+            blame = report["edf"][judged]
+            assert blame["late"] == report["edf"][number]
+            assert blame["steal"] + blame["stalled"] + blame["unexplained"] == blame["late"]
         # 1,000 full-size frames at 1 Gbit/s take 12 ms.
         assert report["edf"]["voice_delay_us"]["p50"] < report["fifo"]["voice_delay_us"]["p50"]
 

@@ -7,7 +7,16 @@ use std::num::NonZeroU64;
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 pub fn now() -> u64 {
-    let t = rustix::time::clock_gettime(ClockId::Monotonic);
+    read(ClockId::Monotonic)
+}
+
+/// Nanoseconds since the epoch, by the clock as it is set now.
+pub fn of_day() -> u64 {
+    read(ClockId::Realtime)
+}
+
+fn read(clock: ClockId) -> u64 {
+    let t = rustix::time::clock_gettime(clock);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 

@@ -23,13 +23,17 @@
 //! - [`order`], [`process`]: tenants as processes, and the talk with them
 //! - [`tenant`], [`voice`], [`bulk`]: what they do
 //! - [`contracts`], [`scene`], [`bridge`]: the two phases, and where they play
-//! - [`progress`], [`report`], [`chart`]: what is shown
+//! - [`control`], [`workers`], [`blame`]: what the host machine did meanwhile, and whose fault a late frame is
+//! - [`figures`], [`rows`], [`report`], [`chart`], [`progress`]: what is shown
 
+pub mod blame;
 pub mod bridge;
 pub mod bulk;
 pub mod chart;
 pub mod clock;
 pub mod contracts;
+pub mod control;
+pub mod figures;
 pub mod interface;
 pub mod namespace;
 pub mod order;
@@ -38,14 +42,16 @@ pub mod priority;
 pub mod process;
 pub mod progress;
 pub mod report;
+pub mod rows;
 pub mod scene;
 pub mod tenant;
 pub mod voice;
+pub mod workers;
 
 use crate::exit::{self, Failure};
 use contracts::{Phase, Where};
+use figures::Report;
 use progress::Progress;
-use report::Report;
 use scene::Scene;
 use std::path::Path;
 use std::time::Duration;
@@ -126,15 +132,16 @@ async fn perform(options: Options, realtime: bool, dir: &Path) -> Result<Scene, 
     scene.run(WARM_UP, &progress).await?;
     let contract = scene.measure(Phase::Contract, options.span, &progress).await?;
     drop(progress);
+    let run = Report {
+        fifo: fifo.figures(),
+        edf: contract.figures(),
+        place: options.place,
+        realtime_priority: realtime,
+    };
     if options.json {
-        exit::print_json(&Report {
-            fifo: fifo.figures(),
-            edf: contract.figures(),
-            place: options.place,
-            realtime_priority: realtime,
-        })?;
+        exit::print_json(&run)?;
     } else {
-        exit::print(&report::text(&fifo, &contract, options.place, realtime))?;
+        exit::print(&report::text(&fifo, &contract, &run))?;
     }
     Ok(scene)
 }

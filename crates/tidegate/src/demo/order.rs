@@ -10,6 +10,9 @@ pub const VOICE_PORT: u16 = 5002;
 /// TCP port the sink takes bulk data on.
 pub const BULK_PORT: u16 = 5001;
 
+/// Late frames of a window of which it is told when they were under way.
+pub const LATE: usize = 1_024;
+
 /// What the demo asks of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -68,6 +71,10 @@ pub struct Figures {
     pub delays: Vec<(u64, u64)>,
     /// Sink: the longest of them, ns, exactly.
     pub longest: u64,
+    /// Sink: those of them that took longer than their deadline.
+    pub late: u64,
+    /// Sink: when the first of the late ones were under way, up to [`LATE`] of them.
+    pub late_spans: Vec<Window>,
     /// Sink: bytes the bulk receivers read.
     pub bytes: u64,
 }

@@ -7,11 +7,19 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+/// The CPUs this process may use.
+pub fn allowed() -> Vec<usize> {
+    let Ok(allowed) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
+}
+
 /// The CPU of the worker and of voice: the first of those this process may use. None where there
 /// is only one.
 pub fn prompt() -> Option<usize> {
-    let allowed = sched_getaffinity(None).ok()?;
-    (allowed.count() > 1).then(|| (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)))?
+    match allowed()[..] {
+        [first, _, ..] => Some(first),
+        _ => None,
+    }
 }
 
 /// Keeps the calling thread, and those it starts from now on, to `cpu`.

@@ -9,6 +9,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub const WORKER: u8 = 2;
 /// SCHED_FIFO priority of the voice stream's threads: short work, above the worker.
 pub const VOICE: u8 = 3;
+/// SCHED_FIFO priority of the [control threads](super::control): above all others of the demo.
+pub const CONTROL: u8 = 4;
 
 /// Whether threads of the demo may have real-time priority: those of root may, and
 /// others where RLIMIT_RTPRIO allows it (limits.conf(5)), which is raised to its maximum.

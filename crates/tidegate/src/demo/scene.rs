@@ -1,18 +1,22 @@
 //! The scene: a switch, an agent and four tenants, and how it is measured.
 
+use super::blame::{Away, Blame};
+use super::contracts::DEADLINE;
 use super::contracts::{self, Phase, TENANTS, Where};
+use super::control::Watch;
+use super::figures::Measured;
 use super::order::{Order, Window, histogram};
 use super::process::{Process, SWITCH, Tenant};
 use super::progress::Progress;
-use super::report::Measured;
 use super::tenant::Role;
+use super::workers::Workers;
 use super::{SceneError, bridge, clock, placement, priority};
 use crate::client::{Client, encode};
 use crate::exit;
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tidegate_agent::api::types::VnicView;
+use tidegate_agent::api::types::{VnicView, WhyView};
 use tidegate_switch::stats::{Histogram, VnicStats};
 
 /// How long the switch and the agent may take to come up.
@@ -142,9 +146,12 @@ impl Scene {
         let [voice, _, _, sink] = &mut self.tenants;
         sink.ask(&Order::Measure(window)).await?;
         voice.ask(&Order::Measure(window)).await?;
-        let before = self.evidence().await?;
+        let watch = Watch::begin(window, SETTLE.as_nanos() as u64, self.realtime);
+        let (before, began, workers) = (self.evidence().await?, Instant::now(), self.workers());
         self.run(LEAD + span + SETTLE, progress).await?;
-        let after = self.evidence().await?;
+        let (after, lasted, workers_after) = (self.evidence().await?, began.elapsed(), self.workers());
+        let misses = self.misses(window.from).await?;
+        let seen = watch.finish();
 
         let [voice, _, _, sink] = &mut self.tenants;
         let sent = voice.ask(&Order::Report).await?;
@@ -156,18 +163,57 @@ impl Scene {
             );
             return Err(self.switch.error(&what));
         }
-        let misses = |stats: &VnicStats| stats.misses.values().sum::<u64>();
+        // The CPUs of voice's way: those that its threads and the worker are kept to.
+        let way: Vec<usize> = placement::prompt().into_iter().chain(workers_after.cpus.clone()).collect();
+        let (timer, away) = if way.is_empty() {
+            (seen.timer(&placement::allowed()), seen.away)
+        } else {
+            (seen.timer(&way), seen.away(&way))
+        };
+        let inside = added(&before, &after);
+        let counted = counted(&after).saturating_sub(counted(&before));
+        let blame = |late, known: &[Window], away: &[Away]| {
+            (phase == Phase::Contract).then(|| Blame::of(late, known, away, DEADLINE))
+        };
+        let count = match (phase, self.place) {
+            (Phase::Contract, _) => counted,
+            (Phase::Fifo, Where::Switch) => inside.above(DEADLINE),
+            // Its FIFO has no clock of voice's: what comes late has missed.
+            (Phase::Fifo, Where::Kernel) => received.late,
+        };
+        let used = workers_after.used.saturating_sub(workers.used) as f64 / lasted.as_nanos() as f64;
         Ok(Measured {
             sent: sent.frames,
             received: received.frames,
-            timer: histogram(&sent.delays),
+            misses: count,
+            misses_blame: blame(count, &misses, &away),
+            inside,
             delay: histogram(&received.delays),
             longest: received.longest,
-            switch_delay: added(&before, &after),
-            counted_misses: (phase == Phase::Contract)
-                .then(|| misses(&after) - misses(&before).min(misses(&after))),
+            late: received.late,
+            late_blame: blame(received.late, &received.late_spans, &away),
+            timer,
+            wakeup: histogram(&sent.delays),
+            worker: (self.place == Where::Switch).then_some(used),
             bulk: (u128::from(received.bytes) * 8 * 1_000_000_000 / span.as_nanos().max(1)) as u64,
         })
+    }
+
+    fn workers(&self) -> Workers {
+        Workers::of(self.switch.id())
+    }
+
+    /// When the frames of the latest misses since `from` waited, as far as they are remembered; newest first.
+    async fn misses(&self, from: u64) -> Result<Vec<Window>, SceneError> {
+        let why = self.client.get::<WhyView>("/v1/vnics/voice/why").await;
+        let misses = why.map_err(|e| SceneError::new(e.to_string()))?.latest_misses;
+        // Told by the clock of the day.
+        let offset = clock::of_day().saturating_sub(clock::now());
+        let spans = misses.iter().rev().map(|miss| {
+            let to = miss.at.saturating_sub(offset);
+            Window { from: to.saturating_sub(miss.delay), to }
+        });
+        Ok(spans.filter(|span| span.to >= from).collect())
     }
 
     async fn evidence(&self) -> Result<VnicStats, SceneError> {
@@ -175,6 +221,11 @@ impl Scene {
         let stats = view.map_err(|e| SceneError::new(e.to_string()))?.stats;
         stats.ok_or_else(|| self.agent.error("it knows no counters of voice"))
     }
+}
+
+/// Deadline misses so far.
+fn counted(stats: &VnicStats) -> u64 {
+    stats.misses.values().sum()
 }
 
 /// Delays the switch recorded between two looks.

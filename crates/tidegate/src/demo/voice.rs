@@ -2,7 +2,8 @@
 //! and the time it was sent.
 
 use super::clock;
-use super::order::{Figures, Window};
+use super::contracts::DEADLINE;
+use super::order::{Figures, LATE, Window};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::io;
@@ -50,12 +51,14 @@ struct Counts {
     window: Window,
     numbers: HashSet<u64>,
     delays: Histogram,
+    late: u64,
+    late_spans: Vec<Window>,
 }
 
 impl Tally {
     /// Begins a new window.
     pub fn measure(&self, window: Window) {
-        *self.counts() = Counts { window, ..Counts::default() };
+        *self.counts() = Counts { window, late_spans: Vec::with_capacity(LATE), ..Counts::default() };
     }
 
     /// What was counted.
@@ -65,6 +68,8 @@ impl Tally {
             frames: counts.numbers.len() as u64,
             delays: counts.delays.occupied().collect(),
             longest: counts.delays.max(),
+            late: counts.late,
+            late_spans: counts.late_spans.clone(),
             bytes: 0,
         }
     }
@@ -82,7 +87,14 @@ impl Tally {
     fn received(&self, packet: Packet, at: u64) {
         let mut counts = self.counts();
         if counts.window.holds(packet.sent) && counts.numbers.insert(packet.number) {
-            counts.delays.record(at.saturating_sub(packet.sent));
+            let delay = at.saturating_sub(packet.sent);
+            counts.delays.record(delay);
+            if delay > DEADLINE {
+                counts.late += 1;
+                if counts.late_spans.len() < LATE {
+                    counts.late_spans.push(Window { from: packet.sent, to: at });
+                }
+            }
         }
     }
 
@@ -152,6 +164,20 @@ mod tests {
         tally.received(Packet { number: 5, sent: 2_000 }, 2_001);
         let figures = tally.figures();
         assert_eq!((figures.frames, figures.delays, figures.longest), (2, vec![(10, 1), (20, 1)], 20));
+        assert_eq!((figures.late, figures.late_spans), (0, vec![]));
+    }
+
+    #[test]
+    fn late_frames_are_told_up_to_a_number() {
+        let tally = Tally::default();
+        tally.measure(Window { from: 0, to: u64::MAX });
+        tally.received(Packet { number: 0, sent: 7 }, 7 + DEADLINE);
+        for number in 1..=LATE as u64 + 5 {
+            tally.received(Packet { number, sent: number }, number + DEADLINE + 1);
+        }
+        let figures = tally.figures();
+        assert_eq!((figures.late, figures.late_spans.len()), (LATE as u64 + 5, LATE));
+        assert_eq!(figures.late_spans[0], Window { from: 1, to: DEADLINE + 2 });
     }
 
     #[test]

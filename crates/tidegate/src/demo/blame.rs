@@ -1,0 +1,158 @@
+//! Whose fault a late frame is. Pure.
+//!
+//! ```text
+//!  late frame       ├──────────── 2.4 ms ────────────┤   deadline 1 ms
+//!  control thread          ├─ did not run: 1.9 ms ─┤
+//!                          without it: 0.5 ms, in time ─▶ the host machine's
+//! ```
+//!
+//! The host machine is blamed for a frame only where the frame would have been in time without what was taken from a
+//! CPU of its way. All else is unexplained, and counts as the switch's.
+
+use super::order::Window;
+use serde::Serialize;
+
+/// What shows that a CPU did not run what it had to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// /proc/stat counts time that the hypervisor took away.
+    Steal,
+    /// A control thread, above all others of its CPU, did not run.
+    Stalled,
+}
+
+/// A span of time in which a CPU was not there, in part or in whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Away {
+    /// How that is known.
+    pub sign: Sign,
+    /// Which CPU.
+    pub cpu: usize,
+    /// When: ns of CLOCK_MONOTONIC.
+    pub span: Window,
+    /// For how much of the span it was away at least, ns.
+    pub least: u64,
+}
+
+impl Away {
+    /// For how much of `frame` the CPU was away at least, ns: what can have been outside it, was.
+    fn from(&self, frame: Window) -> u64 {
+        let overlap = self.span.to.min(frame.to).saturating_sub(self.span.from.max(frame.from));
+        let outside = self.span.to.saturating_sub(self.span.from) - overlap;
+        self.least.saturating_sub(outside)
+    }
+}
+
+/// Late frames, by whose fault it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Blame {
+    /// All of them.
+    pub late: u64,
+    /// The host machine's, by its steal time.
+    pub steal: u64,
+    /// The host machine's, by a control thread that did not run. The kernel's own work that no thread interrupts is
+    /// among it.
+    pub stalled: u64,
+    /// All others.
+    pub unexplained: u64,
+}
+
+impl Blame {
+    /// Judges `late` frames, of which `known` has some, each from when it began to wait to its end. `away` is of the
+    /// CPUs that they passed; a frame that took longer than `deadline` ns was late.
+    pub fn of(late: u64, known: &[Window], away: &[Away], deadline: u64) -> Self {
+        let mut blame = Self { late, ..Self::default() };
+        for frame in known.iter().take(late.try_into().unwrap_or(usize::MAX)) {
+            let in_time = |sign| frame.to - frame.from - gone(*frame, away, sign) <= deadline;
+            if in_time(Sign::Steal) {
+                blame.steal += 1;
+            } else if in_time(Sign::Stalled) {
+                blame.stalled += 1;
+            }
+        }
+        blame.unexplained = late - blame.steal - blame.stalled;
+        blame
+    }
+}
+
+/// What one CPU, the one that was away longest, took of a frame's time at least, ns. Spans of one sign and one CPU do
+/// not overlap.
+fn gone(frame: Window, away: &[Away], sign: Sign) -> u64 {
+    let of = |cpu: usize| -> u64 {
+        away.iter().filter(|a| a.sign == sign && a.cpu == cpu).map(|a| a.from(frame)).sum()
+    };
+    away.iter().map(|a| of(a.cpu)).max().unwrap_or(0).min(frame.to - frame.from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn window(from: u64, to: u64) -> Window {
+        Window { from, to }
+    }
+
+    fn stalled(cpu: usize, from: u64, to: u64) -> Away {
+        Away { sign: Sign::Stalled, cpu, span: window(from, to), least: to - from }
+    }
+
+    #[test]
+    fn the_host_is_blamed_for_what_would_have_been_in_time() {
+        let frames = [window(0, 24), window(100, 125), window(200, 230)];
+        let away = [
+            stalled(0, 5, 20),
+            // Not enough of the second: 25 - 14 > 10.
+            stalled(0, 90, 114),
+            // Half of the third each: no CPU took enough alone.
+            stalled(0, 200, 212),
+            stalled(1, 212, 224),
+        ];
+        let blame = Blame::of(4, &frames, &away, 10);
+        assert_eq!(blame, Blame { late: 4, steal: 0, stalled: 1, unexplained: 3 });
+    }
+
+    #[test]
+    fn stolen_time_counts_where_it_cannot_have_been_elsewhere() {
+        let stolen = |least| Away { sign: Sign::Steal, cpu: 0, span: window(0, 20), least };
+        let of = |least| Blame::of(1, &[window(5, 25)], &[stolen(least)], 10).steal;
+        // 5 ns of the span are outside the frame: of 14 stolen 9 are in it, of 15 10.
+        assert_eq!((of(14), of(15)), (0, 1));
+    }
+
+    #[test]
+    fn without_a_sign_it_is_ours() {
+        assert_eq!(Blame::of(2, &[window(0, 50)], &[], 10).unexplained, 2);
+        assert_eq!(Blame::of(0, &[], &[stalled(0, 0, 9)], 10), Blame::default());
+    }
+
+    proptest! {
+        /// Against each nanosecond of a short time: those away are put outside the frame first.
+        #[test]
+        fn it_is_what_counting_nanoseconds_says(
+            cuts in prop::collection::btree_set(0u64..60, 2..12),
+            shares in prop::collection::vec((0usize..2, 0u64..=60), 6),
+            (from, length, deadline) in (0u64..50, 1u64..30, 0u64..20),
+        ) {
+            let frame = window(from, from + length);
+            let cuts: Vec<u64> = cuts.into_iter().collect();
+            let away: Vec<Away> = cuts.windows(2).zip(shares).map(|(cut, (cpu, least))| Away {
+                sign: Sign::Stalled, cpu, span: window(cut[0], cut[1]), least: least.min(cut[1] - cut[0]),
+            }).collect();
+            let most = (0..2).map(|cpu| {
+                let mut inside = BTreeSet::new();
+                for a in away.iter().filter(|a| a.cpu == cpu) {
+                    let mut instants: Vec<u64> = (a.span.from..a.span.to).collect();
+                    instants.sort_by_key(|ns| frame.holds(*ns));
+                    inside.extend(instants.into_iter().take(a.least as usize).filter(|ns| frame.holds(*ns)));
+                }
+                inside.len() as u64
+            }).max().unwrap();
+            let host = length - most <= deadline;
+            let blame = Blame::of(1, &[frame], &away, deadline);
+            prop_assert_eq!(blame.stalled + blame.steal, u64::from(host));
+            prop_assert_eq!(blame.unexplained, u64::from(!host));
+        }
+    }
+}

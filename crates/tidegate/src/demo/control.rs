@@ -1,0 +1,165 @@
+//! What the host machine did meanwhile: a control thread on each CPU, above everything else of the demo, that only
+//! wakes by a timer, and the steal time that /proc/stat counts.
+//!
+//! ```text
+//!  timer, each ms ─▶ control thread of a CPU ─┬▶ how late it woke: the bare timer of the same window
+//!                                             └▶ late by 0.5 ms and more: the CPU was away ─┐
+//!  /proc/stat, each 20 ms ─▶ steal of a CPU ────────────────────────────────────────────────┴▶ [`blame`](super::blame)
+//! ```
+
+use super::blame::{Away, Sign};
+use super::order::{Window, histogram};
+use super::{clock, placement, priority};
+use std::collections::BTreeMap;
+use std::fs;
+use std::thread::{self, JoinHandle};
+use tidegate_switch::stats::Histogram;
+
+/// Between two wake-ups of a control thread, ns.
+const PERIOD: u64 = 1_000_000;
+/// A control thread that is this late shows that its CPU was away, ns. Above the longest piece of the switch's own work
+/// that no thread interrupts: 64 kB into a tap, 412 us.
+const STALL: u64 = 500_000;
+/// Between two looks at /proc/stat, ns: its steal time is in steps of 10 ms.
+const LOOK: u64 = 20_000_000;
+
+/// What was seen during a window.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// How late each CPU's control thread woke.
+    pub timers: BTreeMap<usize, Histogram>,
+    /// When CPUs were away.
+    pub away: Vec<Away>,
+}
+
+impl Seen {
+    /// How late the control threads of `cpus` woke, all together, each value rounded up to its bucket's end; of all
+    /// CPUs where there are none of these.
+    pub fn timer(&self, cpus: &[usize]) -> Histogram {
+        let known = cpus.iter().any(|cpu| self.timers.contains_key(cpu));
+        let of = self.timers.iter().filter(|(cpu, _)| !known || cpus.contains(cpu));
+        histogram(&of.flat_map(|(_, timer)| timer.occupied()).collect::<Vec<_>>())
+    }
+
+    /// When `cpus` were away.
+    pub fn away(&self, cpus: &[usize]) -> Vec<Away> {
+        self.away.iter().filter(|away| cpus.contains(&away.cpu)).copied().collect()
+    }
+}
+
+/// Control threads that run until some time after their window.
+#[derive(Debug)]
+pub struct Watch {
+    controls: Vec<(usize, JoinHandle<(Histogram, Vec<Away>)>)>,
+    steal: JoinHandle<Vec<Away>>,
+}
+
+impl Watch {
+    /// Begins: `window` is what timers are measured in; away CPUs are told until `settle` ns after it. Where `realtime`
+    /// is not allowed a control thread waits for other threads as well, so it shows nothing of the host.
+    pub fn begin(window: Window, settle: u64, realtime: bool) -> Self {
+        let control = |cpu| (cpu, thread::spawn(move || control(cpu, window, settle, realtime)));
+        let controls = placement::allowed().into_iter().map(control).collect();
+        let steal = thread::spawn(move || {
+            placement::keep_off(placement::prompt());
+            steal(Window { to: window.to + settle, ..window })
+        });
+        Self { controls, steal }
+    }
+
+    /// What was seen. Waits for the end.
+    pub fn finish(self) -> Seen {
+        let mut seen = Seen::default();
+        for (cpu, control) in self.controls {
+            // A thread that panicked saw nothing.
+            let (timer, away) = control.join().unwrap_or_default();
+            seen.timers.insert(cpu, timer);
+            seen.away.extend(away);
+        }
+        seen.away.extend(self.steal.join().unwrap_or_default());
+        seen
+    }
+}
+
+fn control(cpu: usize, window: Window, settle: u64, realtime: bool) -> (Histogram, Vec<Away>) {
+    placement::keep_to(Some(cpu));
+    clock::wake_soon();
+    let above = realtime && priority::take(priority::CONTROL);
+    let (mut timer, mut away) = (Histogram::default(), Vec::new());
+    let (mut due, mut ran) = (window.from, 0);
+    while due < window.to + settle {
+        clock::sleep_until(due);
+        let now = clock::now();
+        if window.holds(due) {
+            timer.record(now - due);
+        }
+        // What is due while it was away is late as well: the same span is told once.
+        let span = Window { from: due.max(ran), to: now };
+        if above && span.to.saturating_sub(span.from) >= STALL {
+            away.push(Away { sign: Sign::Stalled, cpu, span, least: span.to - span.from });
+        }
+        ran = now;
+        due += PERIOD;
+    }
+    (timer, away)
+}
+
+fn steal(window: Window) -> Vec<Away> {
+    let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    let (mut away, mut due) = (Vec::new(), window.from);
+    let mut before: Option<(u64, BTreeMap<usize, u64>)> = None;
+    while due < window.to {
+        clock::sleep_until(due);
+        let now = clock::now();
+        let stolen = fs::read_to_string("/proc/stat").map(|text| stolen(&text)).unwrap_or_default();
+        if let Some((then, earlier)) = &before {
+            for (cpu, ticks) in &stolen {
+                let more = ticks.saturating_sub(*earlier.get(cpu).unwrap_or(ticks));
+                // It counts whole ticks: of the first only the end is sure to be of this span.
+                let least = (more.saturating_sub(1) * tick).min(now - then);
+                if least > 0 {
+                    let span = Window { from: *then, to: now };
+                    away.push(Away { sign: Sign::Steal, cpu: *cpu, span, least });
+                }
+            }
+        }
+        before = Some((now, stolen));
+        due += LOOK;
+    }
+    away
+}
+
+/// Ticks that the hypervisor took from each CPU: the eighth figure of its line (proc(5), /proc/stat).
+fn stolen(text: &str) -> BTreeMap<usize, u64> {
+    let line = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let cpu = words.next()?.strip_prefix("cpu")?.parse().ok()?;
+        Some((cpu, words.nth(7)?.parse().ok()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steal_time_is_the_eighth_figure() {
+        let text = "cpu  9 9 9 9 9 9 9 99 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\ncpu12 0 0 0 0 0 0 0 5 0 0\nintr 1\ncpu3 1\n";
+        assert_eq!(stolen(text), BTreeMap::from([(0, 8), (12, 5)]));
+    }
+
+    #[test]
+    fn each_cpu_has_a_timer() {
+        let from = clock::now() + 1_000_000;
+        let watch = Watch::begin(Window { from, to: from + 30_000_000 }, 0, false);
+        let seen = watch.finish();
+        assert_eq!(seen.timers.keys().copied().collect::<Vec<_>>(), placement::allowed());
+        assert!(seen.timers.values().all(|timer| timer.count() == 30));
+        assert!(seen.away.iter().all(|away| away.sign == Sign::Steal), "no priority, no sign");
+        let first = placement::allowed()[0];
+        assert_eq!(seen.timer(&[first]).count(), 30);
+        assert_eq!(seen.timer(&[usize::MAX]).count(), 30 * seen.timers.len() as u64);
+        assert_eq!(seen.timer(&[]).count(), 30 * seen.timers.len() as u64);
+    }
+}

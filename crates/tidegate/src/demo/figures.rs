@@ -1,0 +1,183 @@
+//! What a run of the demo found, as numbers: what was measured, and the object that `--json` prints.
+
+use super::blame::Blame;
+use super::contracts::Where;
+use serde::Serialize;
+use tidegate_switch::stats::Histogram;
+
+/// What one phase measured, over its window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Voice frames sent.
+    pub sent: u64,
+    /// Of those, frames that came.
+    pub received: u64,
+    /// Tr - Ts of voice, as the switch counted it, or what the kernel's place measures.
+    pub inside: Histogram,
+    /// Deadline misses inside: as the switch counted them; without a deadline, what would have been one.
+    pub misses: u64,
+    /// Whose fault those were; none where there was no deadline.
+    pub misses_blame: Option<Blame>,
+    /// One-way delay of voice from application to application.
+    pub delay: Histogram,
+    /// The longest of it, ns, exactly.
+    pub longest: u64,
+    /// Frames of voice that took longer than the deadline from application to application.
+    pub late: u64,
+    /// Whose fault those were; none where there was no deadline.
+    pub late_blame: Option<Blame>,
+    /// How late a thread that does nothing else woke by its timer, on the CPUs that voice's frames passed, above all
+    /// other threads where that is allowed.
+    pub timer: Histogram,
+    /// How late voice's sender woke, which is not part of the delay.
+    pub wakeup: Histogram,
+    /// CPU time of the switch's workers, of one core; none where there is no switch in the way.
+    pub worker: Option<f64>,
+    /// Bulk goodput, bit/s.
+    pub bulk: u64,
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Under a plain FIFO.
+    pub fifo: Figures,
+    /// Under contract.
+    pub edf: Figures,
+    /// Who kept the contracts.
+    pub place: Where,
+    /// Whether the switch's worker, voice's threads and the control threads ran under SCHED_FIFO, in both phases.
+    pub realtime_priority: bool,
+}
+
+/// One phase's figures.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    /// Tr - Ts of voice inside the switch, or as the kernel's place measures it.
+    pub switch_delay_us: Quantiles,
+    /// Deadline misses inside; under the FIFO, frames that would have been one.
+    pub voice_misses: u64,
+    /// Whose fault they were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub misses_blame: Option<Blame>,
+    /// One-way delay of voice from application to application.
+    pub voice_delay_us: Quantiles,
+    /// Voice frames that took longer than the deadline from application to application.
+    pub voice_late: u64,
+    /// Whose fault they were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late_blame: Option<Blame>,
+    /// Voice frames that never came.
+    pub voice_lost: u64,
+    /// How late a thread that does nothing else woke by its timer: the same window, the same CPUs, no network.
+    pub timer_us: Quantiles,
+    /// How late voice's sender woke by its timer.
+    pub host_wakeup_us: Quantiles,
+    /// CPU time of the switch's workers, of one core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_cpu: Option<f64>,
+    /// Goodput of all bulk connections, Mbit/s.
+    pub bulk_mbps: f64,
+}
+
+/// A distribution in microseconds, with one decimal.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Quantiles {
+    /// Median.
+    pub p50: f64,
+    /// 99 % took no longer.
+    pub p99: f64,
+    /// 99.9 % took no longer.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Quantiles {
+    fn of(histogram: &Histogram, longest: u64) -> Self {
+        let us = |ns: u64| (ns.min(longest) as f64 / 100.0).round() / 10.0;
+        Self {
+            p50: us(histogram.quantile(0.5)),
+            p99: us(histogram.quantile(0.99)),
+            p999: us(histogram.quantile(0.999)),
+            max: us(longest),
+        }
+    }
+}
+
+impl Measured {
+    /// The figures.
+    pub fn figures(&self) -> Figures {
+        let whole = |histogram: &Histogram| Quantiles::of(histogram, histogram.max());
+        Figures {
+            switch_delay_us: whole(&self.inside),
+            voice_misses: self.misses,
+            misses_blame: self.misses_blame,
+            voice_delay_us: Quantiles::of(&self.delay, self.longest),
+            voice_late: self.late,
+            late_blame: self.late_blame,
+            voice_lost: self.sent.saturating_sub(self.received),
+            timer_us: whole(&self.timer),
+            host_wakeup_us: whole(&self.wakeup),
+            worker_cpu: self.worker.map(|share| (share * 1000.0).round() / 1000.0),
+            bulk_mbps: (self.bulk as f64 / 1e5).round() / 10.0,
+        }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::demo::order::histogram;
+
+    /// A phase in which each frame took `delay` ns, half of it inside the switch.
+    pub fn measured(delay: u64, misses: u64, blame: Option<Blame>) -> Measured {
+        Measured {
+            sent: 6_000,
+            received: 5_998,
+            inside: histogram(&[(delay / 2, 5_998)]),
+            misses,
+            misses_blame: blame,
+            delay: histogram(&[(delay, 5_998)]),
+            longest: delay,
+            late: misses,
+            late_blame: blame,
+            timer: histogram(&[(20_000, 6_000)]),
+            wakeup: histogram(&[(5_000, 6_000)]),
+            worker: Some(0.25),
+            bulk: 941_230_000,
+        }
+    }
+
+    /// A run with `delay` ns under contract.
+    pub fn report(delay: u64, blame: Blame) -> Report {
+        Report {
+            fifo: measured(12_000_000, 5_998, None).figures(),
+            edf: measured(delay, blame.late, Some(blame)).figures(),
+            place: Where::Switch,
+            realtime_priority: true,
+        }
+    }
+
+    #[test]
+    fn json_is_one_object_of_two_phases() {
+        let blame = Blame { late: 3, steal: 1, stalled: 0, unexplained: 2 };
+        let same = |us: f64| serde_json::json!({"p50": us, "p99": us, "p999": us, "max": us});
+        let blamed = serde_json::json!({"late": 3, "steal": 1, "stalled": 0, "unexplained": 2});
+        let expected = serde_json::json!({
+            "fifo": {
+                "switch_delay_us": same(6000.0), "voice_misses": 5998,
+                "voice_delay_us": same(12000.0), "voice_late": 5998, "voice_lost": 2,
+                "timer_us": same(20.0), "host_wakeup_us": same(5.0), "worker_cpu": 0.25, "bulk_mbps": 941.2
+            },
+            "edf": {
+                "switch_delay_us": same(25.0), "voice_misses": 3, "misses_blame": blamed,
+                "voice_delay_us": same(50.0), "voice_late": 3, "late_blame": blamed, "voice_lost": 2,
+                "timer_us": same(20.0), "host_wakeup_us": same(5.0), "worker_cpu": 0.25, "bulk_mbps": 941.2
+            },
+            "place": "switch",
+            "realtime_priority": true
+        });
+        assert_eq!(serde_json::to_value(report(50_000, blame)).unwrap(), expected);
+    }
+}

@@ -1,0 +1,127 @@
+//! The rows of the demo's table: what each says, of one run and of several.
+
+use super::contracts::Where;
+use super::figures::{Figures, Quantiles, Report};
+use crate::format;
+
+/// Which of two values is the worse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worse {
+    /// The larger one.
+    More,
+    /// The smaller one.
+    Less,
+}
+
+/// One row.
+pub struct Row {
+    /// What it says.
+    pub title: &'static str,
+    /// Its value in a phase, where it has one.
+    pub value: Box<dyn Fn(&Figures) -> Option<f64>>,
+    /// The value in words.
+    pub show: fn(f64) -> String,
+    /// For the worst of several runs.
+    pub worse: Worse,
+}
+
+/// Rows that stand together.
+pub struct Section {
+    /// Over its rows.
+    pub title: &'static str,
+    /// They.
+    pub rows: Vec<Row>,
+}
+
+/// The table, from top to bottom.
+pub fn sections(place: Where) -> Vec<Section> {
+    let mut inside = delays(|f| f.switch_delay_us);
+    inside.extend([
+        row("  misses (1 ms)", count, |f| Some(f.voice_misses as f64)),
+        row("    of those unexplained", count, |f| f.misses_blame.map(|b| b.unexplained as f64)),
+    ]);
+    let mut outside = delays(|f| f.voice_delay_us);
+    outside.extend([
+        row("  later than 1 ms", count, |f| Some(f.voice_late as f64)),
+        row("    of those unexplained", count, |f| f.late_blame.map(|b| b.unexplained as f64)),
+        row("  lost", count, |f| Some(f.voice_lost as f64)),
+    ]);
+    let mut rest = vec![Row { worse: Worse::Less, ..row("bulk goodput", rate, |f| Some(f.bulk_mbps)) }];
+    let (title, rest) = match place {
+        Where::Switch => {
+            rest.insert(0, row("CPU of the switch's worker", share, |f| f.worker_cpu));
+            ("voice, inside the switch (Tr - Ts)", rest)
+        }
+        Where::Kernel => ("voice, as the kernel's place measures", rest),
+    };
+    vec![
+        Section { title, rows: inside },
+        Section { title: "voice, application to application", rows: outside },
+        Section { title: "a bare timer, same window and CPU", rows: delays(|f| f.timer_us) },
+        Section { title: "", rows: rest },
+    ]
+}
+
+fn row(title: &'static str, show: fn(f64) -> String, value: fn(&Figures) -> Option<f64>) -> Row {
+    Row { title, value: Box::new(value), show, worse: Worse::More }
+}
+
+fn delays(of: fn(&Figures) -> Quantiles) -> Vec<Row> {
+    let part: [(&str, fn(Quantiles) -> f64); 4] =
+        [("  p50", |q| q.p50), ("  p99", |q| q.p99), ("  p99.9", |q| q.p999), ("  worst", |q| q.max)];
+    part.map(|(title, part)| Row { value: Box::new(move |f| Some(part(of(f)))), ..row(title, us, |_| None) })
+        .into()
+}
+
+/// What a run is judged by.
+#[derive(Clone, Copy)]
+pub struct Ratio {
+    /// What it says, of the first and the second.
+    pub value: fn(&Report) -> f64,
+    /// For the worst of several runs.
+    pub worse: Worse,
+}
+
+/// How many times p99.9 inside is below the FIFO's.
+pub const BELOW_FIFO: Ratio =
+    Ratio { value: |r| times(r.fifo.switch_delay_us.p999, r.edf.switch_delay_us.p999), worse: Worse::Less };
+/// The same from application to application.
+pub const BELOW_FIFO_OUTSIDE: Ratio =
+    Ratio { value: |r| times(r.fifo.voice_delay_us.p999, r.edf.voice_delay_us.p999), worse: Worse::Less };
+/// p99.9 from application to application, in those of the bare timer.
+pub const OF_TIMER: Ratio =
+    Ratio { value: |r| times(r.edf.voice_delay_us.p999, r.edf.timer_us.p999), worse: Worse::More };
+/// Goodput under contract, of that under the FIFO.
+pub const OF_BULK: Ratio =
+    Ratio { value: |r| r.edf.bulk_mbps / r.fifo.bulk_mbps.max(f64::MIN_POSITIVE), worse: Worse::Less };
+
+/// The median and the worst; of an even number of values the worse of the middle two. None of no values.
+pub fn spread(values: impl IntoIterator<Item = f64>, worse: Worse) -> Option<(f64, f64)> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    if worse == Worse::Less {
+        values.reverse();
+    }
+    Some((*values.get(values.len() / 2)?, *values.last()?))
+}
+
+/// Microseconds, for people.
+pub fn us(us: f64) -> String {
+    format::duration((us * 1000.0) as u64)
+}
+
+fn times(over: f64, under: f64) -> f64 {
+    over / under.max(0.1)
+}
+
+fn count(n: f64) -> String {
+    format::count(n as u64)
+}
+
+fn rate(mbps: f64) -> String {
+    format::rate(mbps * 1e6)
+}
+
+fn share(share: f64) -> String {
+    format::percent(share)
+}

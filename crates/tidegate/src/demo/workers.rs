@@ -1,0 +1,69 @@
+//! The switch's workers as the kernel sees them: the CPU time they used, and the CPUs they are kept to.
+
+use std::fs;
+use std::path::Path;
+
+/// The workers of a switch at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workers {
+    /// CPU time of all of them, ns.
+    pub used: u64,
+    /// The CPUs of those that are kept to one.
+    pub cpus: Vec<usize>,
+}
+
+impl Workers {
+    /// Those of process `id`. What cannot be read is left out: the process may have ended, which others find.
+    pub fn of(id: u32) -> Self {
+        let mut workers = Self::default();
+        let tasks = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+        for task in tasks.map(|entry| entry.path()) {
+            let read = |file: &str| fs::read_to_string(Path::join(&task, file)).unwrap_or_default();
+            if read("comm").starts_with("worker-") {
+                workers.used += used(&read("schedstat"));
+                workers.cpus.extend(only_cpu(&read("status")));
+            }
+        }
+        workers
+    }
+}
+
+/// CPU time, ns: the first figure (proc(5), /proc/PID/schedstat).
+fn used(schedstat: &str) -> u64 {
+    schedstat.split_ascii_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+}
+
+/// The CPU a thread is kept to, where that is one alone (proc(5), /proc/PID/status).
+fn only_cpu(status: &str) -> Option<usize> {
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_on_several_cpus_is_kept_to_none() {
+        let status = |list| format!("Name:\tworker-0\nCpus_allowed_list:\t{list}\nMems_allowed:\t1\n");
+        assert_eq!(["3", "0-3", "0,2", ""].map(|list| only_cpu(&status(list))), [Some(3), None, None, None]);
+        assert_eq!(used("1234567 89 10\n"), 1_234_567);
+        assert_eq!(used(""), 0);
+    }
+
+    #[test]
+    fn threads_of_that_name_are_counted() {
+        let (ended, end) = std::sync::mpsc::channel::<()>();
+        let (ready, begun) = std::sync::mpsc::channel();
+        let worker = std::thread::Builder::new().name("worker-7".into()).spawn(move || {
+            crate::demo::placement::keep_to(crate::demo::placement::allowed().first().copied());
+            let _ = ready.send(());
+            let _ = end.recv();
+        });
+        begun.recv().unwrap();
+        let seen = Workers::of(std::process::id());
+        drop(ended);
+        worker.unwrap().join().unwrap();
+        assert_eq!(seen.cpus, crate::demo::placement::allowed()[..1]);
+        assert!(seen.used > 0);
+    }
+}
