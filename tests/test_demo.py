@@ -56,3 +56,20 @@ def test_demo_served(tmp_path_factory: pytest.TempPathFactory) -> None:
         assert demo.popen.wait(10) == 0, demo.output()
     assert not list(folder.iterdir())
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def test_runs_that_are_complete_are_told_when_interrupted(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One run of several, then Ctrl-C: its figures as JSON, exit code 1, and nothing is left."""
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    folder = tmp_path_factory.mktemp("d")
+    log = tmp_path_factory.mktemp("log") / "demo.log"
+    command = [str(BINARY), "demo", "--runs", "3", "--json", "--seconds", "1"]
+    with Process(command, log, env={"TMPDIR": str(folder)}) as demo:
+        demo.wait_for("the second run", lambda: "run 2 of 3: phase one" in demo.output(), 60)
+        demo.popen.send_signal(signal.SIGINT)
+        assert demo.popen.wait(10) == 1, demo.output()
+        text = demo.output()
+    (run,) = json.JSONDecoder().raw_decode(text[text.index('{\n  "runs"') :])[0]["runs"]
+    assert run["edf"].keys() >= FIGURES
+    assert "interrupted: 1 of 3 runs are complete" in text
+    assert not list(folder.iterdir())

@@ -17,6 +17,9 @@ pub struct Args {
     /// Seconds measured in each of the two phases; 2 s of warm-up come before each
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
+    /// Repeat all of it, and tell the median and the worst of the runs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    runs: Option<u64>,
     /// Do without real-time priority even where it is allowed
     #[arg(long)]
     no_realtime: bool,
@@ -31,8 +34,8 @@ pub struct TenantArgs {
 /// Runs the demo.
 pub fn run(args: Args, json: bool) -> Result<(), Failure> {
     let span = Duration::from_secs(args.seconds);
-    let (place, serve, realtime) = (args.place, args.serve, !args.no_realtime);
-    demo::run(demo::Options { place, json, serve, span, realtime })
+    let (place, serve, realtime, runs) = (args.place, args.serve, !args.no_realtime, args.runs);
+    demo::run(demo::Options { place, json, serve, span, realtime, runs })
 }
 
 /// Runs a tenant.

@@ -50,6 +50,13 @@ pub struct Report {
     pub realtime_priority: bool,
 }
 
+/// Several runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Runs<'a> {
+    /// In the order in which they were made.
+    pub runs: &'a [Report],
+}
+
 /// One phase's figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {

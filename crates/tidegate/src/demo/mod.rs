@@ -50,11 +50,12 @@ pub mod workers;
 
 use crate::exit::{self, Failure};
 use contracts::{Phase, Where};
-use figures::Report;
+use figures::{Measured, Report, Runs};
 use progress::Progress;
 use scene::Scene;
 use std::path::Path;
 use std::time::Duration;
+use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Traffic before each window, so that TCP has filled the queue.
@@ -73,6 +74,8 @@ pub struct Options {
     pub span: Duration,
     /// Use real-time priority where it is allowed.
     pub realtime: bool,
+    /// How often; none is once, and told as one run.
+    pub runs: Option<u64>,
 }
 
 /// Why the scene could not be made, or broke.
@@ -104,46 +107,93 @@ impl From<SceneError> for Failure {
 pub fn run(options: Options) -> Result<(), Failure> {
     namespace::enter().map_err(|e| SceneError::new(e.to_string()))?;
     let realtime = options.realtime && priority::allow();
-    let dir = folder().map_err(|e| SceneError::new(format!("no temporary folder: {e}")))?;
     // One thread: children live as long as the thread that started them.
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
-        let mut scene = tokio::select! {
-            result = perform(options, realtime, dir.path()) => result?,
-            ended = ended() => return ended.and(Err(Failure::failed("interrupted"))),
+        let mut runs = Vec::new();
+        let done = tokio::select! {
+            result = repeat(options, realtime, &mut runs) => result,
+            ended = ended() => ended.and(Err(interrupted(runs.len(), options.runs))),
         };
+        // What was measured until then is told, whatever ended it.
+        if options.runs.is_some() && !runs.is_empty() {
+            tell(&runs, options.json)?;
+        }
+        let (mut scene, dir) = done?;
         if options.serve { serve(&mut scene, dir.path()).await } else { Ok(()) }
     })
 }
 
-/// Measures both phases and prints what came out; the scene still runs.
-async fn perform(options: Options, realtime: bool, dir: &Path) -> Result<Scene, Failure> {
-    let progress = Progress::new((2 * (WARM_UP + options.span + scene::SETTLE)).as_millis() as u64);
+/// Makes all runs, each with a scene of its own; the last one still runs.
+async fn repeat(
+    options: Options,
+    realtime: bool,
+    reports: &mut Vec<Report>,
+) -> Result<(Scene, TempDir), Failure> {
+    let runs = options.runs.unwrap_or(1).max(1);
+    let span = 2 * (WARM_UP + options.span + scene::SETTLE);
+    let mut progress = Progress::new(runs * span.as_millis() as u64);
+    loop {
+        let number = reports.len() as u64 + 1;
+        if runs > 1 {
+            progress.begin(&format!("run {number} of {runs}: "));
+        }
+        let dir = folder().map_err(|e| SceneError::new(format!("no temporary folder: {e}")))?;
+        let (scene, [fifo, contract]) = perform(options, realtime, dir.path(), &progress).await?;
+        let report = Report {
+            fifo: fifo.figures(),
+            edf: contract.figures(),
+            place: options.place,
+            realtime_priority: realtime,
+        };
+        if options.runs.is_none() {
+            drop(progress);
+            if options.json {
+                exit::print_json(&report)?;
+            } else {
+                exit::print(&report::text(&fifo, &contract, &report))?;
+            }
+            return Ok((scene, dir));
+        }
+        reports.push(report);
+        if number == runs {
+            return Ok((scene, dir));
+        }
+    }
+}
+
+/// Measures both phases; the scene still runs.
+async fn perform(
+    options: Options,
+    realtime: bool,
+    dir: &Path,
+    progress: &Progress,
+) -> Result<(Scene, [Measured; 2]), Failure> {
     progress.say("building the scene: an agent, four tenants, and what connects them");
     let mut scene = Scene::build(dir, options.place, realtime).await?;
     scene.apply(Phase::Fifo).await?;
     scene.play().await?;
     progress.say("phase one of two: a plain FIFO of 1,000 full-size frames");
-    scene.run(WARM_UP, &progress).await?;
-    let fifo = scene.measure(Phase::Fifo, options.span, &progress).await?;
+    scene.run(WARM_UP, progress).await?;
+    let fifo = scene.measure(Phase::Fifo, options.span, progress).await?;
     progress.say("phase two of two: contracts on");
     scene.apply(Phase::Contract).await?;
-    scene.run(WARM_UP, &progress).await?;
-    let contract = scene.measure(Phase::Contract, options.span, &progress).await?;
-    drop(progress);
-    let run = Report {
-        fifo: fifo.figures(),
-        edf: contract.figures(),
-        place: options.place,
-        realtime_priority: realtime,
-    };
-    if options.json {
-        exit::print_json(&run)?;
-    } else {
-        exit::print(&report::text(&fifo, &contract, &run))?;
-    }
-    Ok(scene)
+    scene.run(WARM_UP, progress).await?;
+    let contract = scene.measure(Phase::Contract, options.span, progress).await?;
+    Ok((scene, [fifo, contract]))
+}
+
+/// Prints several runs.
+fn tell(runs: &[Report], json: bool) -> Result<(), Failure> {
+    if json { exit::print_json(&Runs { runs }) } else { exit::print(&report::texts(runs)) }
+}
+
+fn interrupted(done: usize, of: Option<u64>) -> Failure {
+    Failure::failed(match of {
+        Some(of) => format!("interrupted: {done} of {of} runs are complete"),
+        None => "interrupted".into(),
+    })
 }
 
 /// Keeps the scene running until the demo is ended, or its switch or agent does.
@@ -175,7 +225,7 @@ async fn ended() -> Result<(), Failure> {
 }
 
 /// A temporary folder whose path leaves room for a socket's name (107 bytes in all, unix(7)).
-fn folder() -> std::io::Result<tempfile::TempDir> {
+fn folder() -> std::io::Result<TempDir> {
     let builder = || tempfile::Builder::new().prefix("tidegate-demo-").to_owned();
     if std::env::temp_dir().as_os_str().len() > 60 {
         builder().tempdir_in("/tmp")

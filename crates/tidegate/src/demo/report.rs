@@ -18,6 +18,17 @@ pub fn text(fifo: &Measured, contract: &Measured, run: &Report) -> String {
     format!("{}\n{what}\n{chart}\n{}\n{}\n", table(runs), notes(run), verdict(runs))
 }
 
+/// Several runs: at least one.
+pub fn texts(runs: &[Report]) -> String {
+    let about = runs.first().map_or("", notes);
+    format!(
+        "{}, median (worst)\n\n{}\n{about}\n{}\n",
+        format::plural(runs.len() as u64, "run"),
+        table(runs),
+        verdict(runs)
+    )
+}
+
 fn table(runs: &[Report]) -> String {
     let Some(first) = runs.first() else { return String::new() };
     let mut table = Table::new(&[("", Align::Left), ("FIFO", Align::Right), ("contracts", Align::Right)]);
@@ -152,6 +163,21 @@ voice, inside the switch (Tr - Ts)
                     later than 1 ms between the applications: 3, unexplained 2; lost: 2; bulk has 100 % of the FIFO's \
                     goodput.\n";
         assert!(text.ends_with(last), "{text}");
+    }
+
+    #[test]
+    fn of_several_runs_the_median_and_the_worst_are_told() {
+        let runs =
+            [40_000, 80_000, 60_000].map(|delay| report(delay, Blame { late: delay / 20_000, ..BLAME }));
+        let text = texts(&runs);
+        assert!(text.starts_with("3 runs, median (worst)\n"), "{text}");
+        let row = |title: &str| text.lines().find(|line| line.starts_with(title)).unwrap();
+        assert!(row("  p99.9 ").ends_with("6.00 ms (6.00 ms)        30.0 us (40.0 us)"), "{text}");
+        assert!(row("  misses").ends_with("3 (4)"), "{text}");
+        assert!(
+            text.contains("\nMedian (worst): Inside the switch 99.9 % of voice frames take at most 30.0 us (40.0 us), 200 (150) times"),
+            "{text}"
+        );
     }
 
     #[test]
