@@ -14,14 +14,30 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Literal
 
 from harness import plot
 from harness.machine import threads
-from harness.measure import interleave, ratios
-from harness.model import Contender, Context, Figure, Json, Plot, Result, Scene, Target, Window, samples
-from scenes.stacks.counters import Cpus, edge, tcp_wire_bytes
+from harness.measure import interleave
+from harness.model import (
+    Contender,
+    Context,
+    Figure,
+    Json,
+    Plot,
+    Result,
+    Sample,
+    Scene,
+    Target,
+    Window,
+    samples,
+)
+from lab.host import BINARY
+from scenes.stacks.counters import Cpus, edge, tcp_wire_bytes, workers_ns
 from scenes.stacks.fabric import Bridge, Fabric, Tidegate, load
 from scenes.stacks.figures import percentile
 
@@ -32,12 +48,21 @@ WORKER_PRIORITY = 2
 """SCHED_FIFO priority of the switch's worker, as in `tidegate demo`; voice has 3."""
 AWAY_NS = 100_000
 """A bare timer, above everything else on its CPU, that is later than this: the CPU was away."""
+STALL_NS = 500_000
+"""A bare timer that is this late speaks for a late frame, as in `tidegate demo`."""
+DEADLINE_NS = 1_000_000
+BEFORE = "TIDEGATE_BEFORE"
+"""Environment: another `tidegate` that is measured beside this one, as the contender `before`."""
 
 RATE = "1gbit"
 BURSTS = "burst 125000 cburst 125000"
 """As the default of `rx.burst`: 1 ms at the rate."""
 CONTRACT: dict[str, Sequence[str]] = {
-    "voice": ('tx = { max = "4mbit", burst = "2kB" }', 'deadline = "1ms"', 'to = ["sink"]'),
+    "voice": (
+        'tx = { max = "4mbit", burst = "2kB" }',
+        'deadline = "1ms"',
+        'to = ["sink"]',
+    ),
     "sink": (f'rx = {{ max = "{RATE}" }}',),
 }
 FIFO: dict[str, Sequence[str]] = {
@@ -70,6 +95,11 @@ class Frame:
         """From application to application."""
         return self.read - self.sent
 
+    @property
+    def way(self) -> int:
+        """From the send call to the receiver's kernel: without the receiver's wake-up."""
+        return self.stamped - self.sent
+
     def parts(self) -> dict[str, int]:
         """What the time went into; `sender woke` comes before the delay, the others add up to it."""
         # The receiver's stamp may come before the send call returns: the frame overtook it.
@@ -94,6 +124,15 @@ class Away:
         """Whether it was away during a frame's delay."""
         return any(begin < frame.read and frame.sent < end for begin, end in self.spans)
 
+    def excuses(self, frame: Frame) -> bool:
+        """Whether the frame would have been in time without the spans of half a millisecond and more."""
+        spans = [(begin, end) for begin, end in self.spans if end - begin >= STALL_NS]
+        covered, last = 0, frame.sent
+        for begin, end in sorted(spans):
+            covered += max(0, min(end, frame.read) - max(begin, last))
+            last = max(last, end)
+        return frame.delay - covered <= DEADLINE_NS
+
 
 @dataclass(frozen=True)
 class Heard:
@@ -112,7 +151,15 @@ def hear(fabric: Fabric, seconds: float, cpus: str = "") -> Heard:
     files = {what: fabric.file() for what in ("sent", "heard")}
     timers = [(cpu, fabric.file()) for cpu in sorted(os.sched_getaffinity(0))]
     address, port = fabric.address("sink"), str(VOICE_PORT)
-    ear = fabric.act("sink", "listen", address, port, str(seconds + 0.7), str(files["heard"]), cpus=cpus)
+    ear = fabric.act(
+        "sink",
+        "listen",
+        address,
+        port,
+        str(seconds + 0.7),
+        str(files["heard"]),
+        cpus=cpus,
+    )
     # Until after the last frame: who ends meanwhile disturbs.
     clocks = [fabric.act("sink", "timer", str(cpu), str(seconds + 0.7), str(file)) for cpu, file in timers]
     before = Cpus.now()
@@ -144,9 +191,12 @@ def hear(fabric: Fabric, seconds: float, cpus: str = "") -> Heard:
     )
 
 
-def values(heard: Heard) -> Json:
-    """The figures of one window, us."""
+def values(heard: Heard, cpu: int | None = None) -> Json:
+    """The figures of one window, us; `cpu` is that of voice and the worker, where they have one."""
     delays = [frame.delay / 1e3 for frame in heard.frames]
+    near = [away for away in heard.away if cpu in (None, away.cpu)]
+    timer = [late / 1e3 for away in near for late in away.lates]
+    late = [frame for frame in heard.frames if frame.delay > DEADLINE_NS]
     result: Json = {
         "p50": percentile(delays, 0.5),
         "p99": percentile(delays, 0.99),
@@ -155,8 +205,11 @@ def values(heard: Heard) -> Json:
         "lost": float(heard.lost),
         "bulk": heard.bulk / 1e6,
         "steal": heard.stolen * 100,
-        "timer p99.9": percentile([late / 1e3 for away in heard.away for late in away.lates], 0.999),
-        "timer max": max(late / 1e3 for away in heard.away for late in away.lates),
+        "way p99.9": percentile([frame.way / 1e3 for frame in heard.frames], 0.999),
+        "late": float(len(late)),
+        "unexplained": float(sum(not any(away.excuses(frame) for away in near) for frame in late)),
+        "timer p99.9": percentile(timer, 0.999),
+        "timer max": max(timer),
     }
     for part in PARTS:
         own = [frame.parts()[part] / 1e3 for frame in heard.frames]
@@ -175,69 +228,120 @@ def values(heard: Heard) -> Json:
 
 
 class Contenders:
-    """The three, each with its namespaces and its bulk traffic, started for its windows alone."""
+    """All of them, each with its namespaces and its bulk traffic, started for its windows alone."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        # As `tidegate demo` does: one worker, above ordinary threads.
-        self.tidegate = Tidegate(
-            context.folder / "t",
-            NAMES,
-            context.cleanup,
-            switch_options=("--workers", "1", "--fifo-priority", str(WORKER_PRIORITY)),
-        )
-        self.tidegate.start(CONTRACT)
+        self.tidegate = self.make(context, "t", BINARY)
+        before = os.environ.get(BEFORE)
+        self.before = self.make(context, "b", Path(before)) if before else None
         self.bridge = Bridge(context.folder / "k", NAMES, context.cleanup)
         self.bridge.qdisc("to-sink", *HTB)
         self.misses: list[str] = []
         self.pools: dict[tuple[str, str], list[Frame]] = {}
         self.prompt_cpu = context.machine.switch_cpu
         self.other_cpu = context.machine.generator_cpu
+        self.placed: dict[int, set[int]] = {}
+
+    @staticmethod
+    def make(context: Context, folder: str, binary: Path) -> Tidegate:
+        """As `tidegate demo` does: one worker, above ordinary threads."""
+        options = ("--workers", "1", "--fifo-priority", str(WORKER_PRIORITY))
+        fabric = Tidegate(
+            context.folder / folder,
+            NAMES,
+            context.cleanup,
+            switch_options=options,
+            binary=binary,
+        )
+        fabric.start(CONTRACT)
+        return fabric
 
     def all(self) -> list[Contender]:
         """For `interleave`."""
-        return [
-            Contender("tidegate", partial(self.under, self.tidegate, CONTRACT, "tidegate")),
-            Contender("tidegate, FIFO", partial(self.under, self.tidegate, FIFO, "tidegate, FIFO")),
-            Contender("kernel HTB", partial(self.under, self.bridge, None, "kernel HTB")),
+        rows: list[tuple[str, Fabric, dict[str, Sequence[str]] | None]] = [
+            (NOW, self.tidegate, CONTRACT),
+            (FIRST_COME, self.tidegate, FIFO),
+            (KERNEL, self.bridge, None),
+            (ALONE, self.tidegate, CONTRACT),
         ]
+        if self.before:
+            rows.insert(0, (EARLIER, self.before, CONTRACT))
+        return [Contender(name, partial(self.under, fabric, terms, name)) for name, fabric, terms in rows]
 
-    def place_worker(self, cpus: set[int]) -> None:
-        """Lets the switch's worker run on these CPUs."""
-        for thread, called in threads(self.tidegate.host.switch.pid).items():
-            if called.startswith("worker"):
-                os.sched_setaffinity(thread, cpus)
+    def place_worker(self, fabric: Tidegate, cpu: int | None) -> None:
+        """Keeps the switch's worker to a CPU; with none it is where the switch itself put it."""
+        for thread, called in threads(fabric.host.switch.pid).items():
+            if not called.startswith("worker"):
+                continue
+            if cpu is not None:
+                self.placed.setdefault(thread, os.sched_getaffinity(thread))
+                os.sched_setaffinity(thread, {cpu})
+            elif thread in self.placed:
+                os.sched_setaffinity(thread, self.placed.pop(thread))
 
-    def under(self, fabric: Fabric, contract: dict[str, Sequence[str]] | None, name: str, case: str) -> Json:
-        """One window of one contender under full load."""
+    def under(
+        self,
+        fabric: Fabric,
+        contract: dict[str, Sequence[str]] | None,
+        name: str,
+        case: str,
+    ) -> Json:
+        """One window of one contender; with bulk traffic, but for the one that has none."""
         seconds = 2.0 if self.context.quick else 5.0
-        if contract is not None:
-            self.tidegate.apply(contract)
         apart = case == APART
         prompt, others = (str(self.prompt_cpu), str(self.other_cpu)) if apart else ("", "")
-        self.place_worker({self.prompt_cpu} if apart else os.sched_getaffinity(0))
-        sink = fabric.act("sink", "drain", fabric.address("sink"), str(BULK_PORT), cpus=others)
-        sources = [
-            fabric.act(who, "bulk", fabric.address("sink"), str(BULK_PORT), str(CONNECTIONS), cpus=others)
-            for who in ("bulk1", "bulk2")
-        ]
-        try:
+        if isinstance(fabric, Tidegate) and contract is not None:
+            fabric.apply(contract)
+            self.place_worker(fabric, self.prompt_cpu if apart else None)
+        with ExitStack() as bulk:
+            if name != ALONE:
+                sink = fabric.act("sink", "drain", fabric.address("sink"), str(BULK_PORT), cpus=others)
+                bulk.callback(sink.kill)
+                for who in ("bulk1", "bulk2"):
+                    words = (
+                        "bulk",
+                        fabric.address("sink"),
+                        str(BULK_PORT),
+                        str(CONNECTIONS),
+                    )
+                    bulk.callback(fabric.act(who, *words, cpus=others).kill)
             time.sleep(1.0)
-            before = self.tidegate.stats("voice") if contract is not None else None
+            first = Inside.of(fabric)
             heard = hear(fabric, seconds, prompt)
-            found = values(heard)
-            if before is not None:
-                after = self.tidegate.stats("voice")
-                inside = gained(before, after)
-                found |= inner(inside)
-                found["misses"] = float(sum(after["misses"].values()) - sum(before["misses"].values()))
-            if contract is CONTRACT:
+            found = values(heard, self.prompt_cpu if apart else None)
+            if first and (last := Inside.of(fabric)):
+                found |= first.until(last)
+            if name == NOW:
                 self.misses += misses(self.tidegate)
-        finally:
-            for process in (*sources, sink):
-                process.kill()
         self.pools.setdefault((case, name), []).extend(heard.frames)
         return found
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What a switch says of voice, and the time of its workers, at one moment."""
+
+    at: float
+    stats: Json
+    workers_ns: int
+
+    @classmethod
+    def of(cls, fabric: Fabric) -> "Inside | None":
+        """Nothing where there is no switch."""
+        if not isinstance(fabric, Tidegate):
+            return None
+        stats = fabric.stats("voice")
+        return cls(time.monotonic(), stats, workers_ns(fabric.host.switch.pid))
+
+    def until(self, last: "Inside") -> Json:
+        """The figures between two moments."""
+        missed = [float(sum(when.stats["misses"].values())) for when in (self, last)]
+        used = (last.workers_ns - self.workers_ns) / 1e9 / (last.at - self.at)
+        return inner(gained(self.stats, last.stats)) | {
+            "misses": missed[1] - missed[0],
+            "cpu": 100 * used,
+        }
 
 
 def gained(before: Json, after: Json) -> dict[int, int]:
@@ -250,7 +354,12 @@ def gained(before: Json, after: Json) -> dict[int, int]:
 def inner(buckets: dict[int, int]) -> Json:
     """Percentiles of what the switch itself says a frame took, us."""
     total, seen, found = sum(buckets.values()), 0, {}
-    marks = [("inside p50", 0.5), ("inside p99", 0.99), ("inside p99.9", 0.999), ("inside max", 1.0)]
+    marks = [
+        ("inside p50", 0.5),
+        ("inside p99", 0.99),
+        ("inside p99.9", 0.999),
+        ("inside max", 1.0),
+    ]
     for ns in sorted(buckets):
         seen += buckets[ns]
         for name, share in marks:
@@ -264,7 +373,15 @@ def misses(tidegate: Tidegate) -> list[str]:
     return [str(miss) for miss in json.loads(tidegate.host.cli("why", "voice", "--json"))["latest_misses"]]
 
 
-UNITS = {"lost": "", "misses": "", "bulk": "Mbit/s", "steal": "%"}
+UNITS = {
+    "lost": "",
+    "misses": "",
+    "late": "",
+    "unexplained": "",
+    "bulk": "Mbit/s",
+    "steal": "%",
+    "cpu": "%",
+}
 
 
 def run(context: Context) -> Result:
@@ -282,7 +399,12 @@ def run(context: Context) -> Result:
                 if taken := samples(own, contender.name, case, key):
                     unit = "%" if key.startswith("tail ") else UNITS.get(key, "us")
                     result.figures.append(
-                        Figure(f"{LABELS.get(key, key)}, {case}", contender.name, unit, taken)
+                        Figure(
+                            f"{LABELS.get(key, key)}, {case}",
+                            contender.name,
+                            unit,
+                            taken,
+                        )
                     )
         result.targets += targets(windows, case)
     result.plots += [
@@ -304,6 +426,13 @@ def run(context: Context) -> Result:
     return result
 
 
+EARLIER, NOW, FIRST_COME, KERNEL, ALONE = (
+    "before",
+    "tidegate",
+    "tidegate, FIFO",
+    "kernel HTB",
+    "tidegate, no bulk",
+)
 ANYWHERE = "threads anywhere"
 APART = "bulk on a CPU of its own"
 LABELS = {
@@ -315,32 +444,67 @@ LABELS = {
     "misses": "deadline misses, by the switch",
     "bulk": "everything received",
     "steal": "CPU time taken away by the host",
+    "cpu": "CPU of the switch's worker, of a core",
+    "late": "frames later than 1 ms",
+    "unexplained": "frames later than 1 ms that no stalled bare timer explains",
+    "way p99.9": "from the send call to the receiver's kernel, p99.9",
     "timer p99.9": "a bare timer beside it, p99.9",
     "timer max": "a bare timer beside it, max",
 }
 
 
 def targets(windows: Sequence[Window], case: str) -> list[Target]:
-    """p99.9 against the FIFO's, and against the kernel's."""
-    against_fifo = ratios(windows, "tidegate, FIFO", "tidegate", case, "p99.9")
-    against_kernel = ratios(windows, "tidegate", "kernel HTB", case, "p99.9")
-    return [
-        Target(
-            f"real-time delay p99.9: a FIFO's against the contract's, {case}",
-            "at least 100x",
-            "x",
+    """Inside against the FIFO, the kernel and no load; between applications against a bare timer."""
+
+    def against(ours: tuple[str, str], theirs: tuple[str, str]) -> tuple[Sample, ...]:
+        pairs = (
+            [window.values[key] for window in windows if (window.contender, window.case) == (who, case)]
+            for who, key in (ours, theirs)
+        )
+        return tuple(Sample(a / max(b, 0.001)) for a, b in zip(*pairs, strict=False))
+
+    inside = (NOW, "inside p99.9")
+    found: list[tuple[str, float, Literal["more", "less"], tuple[str, str], tuple[str, str]]] = [
+        (
+            f"inside the switch, p99.9: a FIFO's against the contract's, {case}",
             100,
             "more",
-            against_fifo,
+            (FIRST_COME, inside[1]),
+            inside,
         ),
-        Target(
-            f"real-time delay p99.9 against kernel HTB with strict priority, {case}",
-            "under 1x",
-            "x",
+        (
+            f"inside the switch, p99.9, against kernel HTB from send call to receiver's kernel, {case}",
             1,
             "less",
-            against_kernel,
+            inside,
+            (KERNEL, "way p99.9"),
         ),
+        (
+            f"inside the switch, p99.9, against the same without bulk, {case}",
+            3,
+            "less",
+            inside,
+            (ALONE, inside[1]),
+        ),
+        (
+            f"application to application, p99.9, against a bare timer in the same window, {case}",
+            2,
+            "less",
+            (NOW, "p99.9"),
+            (NOW, "timer p99.9"),
+        ),
+        (
+            f"application to application, p99.9, against kernel HTB with strict priority, {case}",
+            1,
+            "less",
+            (NOW, "p99.9"),
+            (KERNEL, "p99.9"),
+        ),
+    ]
+    asked = {"more": "at least {}x", "less": "at most {}x"}
+    return [
+        Target(name, asked[better].format(f"{limit:g}"), "x", limit, better, against(ours, theirs))
+        for name, limit, better, ours, theirs in found
     ]
 
 

@@ -115,15 +115,18 @@ class Host:
         switch_wrapper: Iterable[str] = (),
         agent_wrapper: Iterable[str] | None = None,
         socket_roots: Iterable[Path] = (),
+        binary: Path = BINARY,
     ) -> None:
         """`switch_options` are further words for `tidegate switch`, such as `--cpus`, `1`.
 
         `switch_wrapper` is a program with its options that becomes the switch, such as prlimit(1);
         `agent_wrapper` one that becomes the agent, such as nsenter(1): by default unshare(1), since a network
         namespace has one agent; nothing (`()`) leaves it here. Sockets are in `folder` and `socket_roots`.
+        `binary` is the program, where another is to be compared.
         """
-        if not BINARY.exists():
-            raise FileNotFoundError(f"{BINARY} is missing: cargo build --release")
+        if not binary.exists():
+            raise FileNotFoundError(f"{binary} is missing: cargo build --release")
+        self.binary = binary
         self.folder = folder
         self.etc = folder / "etc"
         self.state = folder / "state"
@@ -150,7 +153,14 @@ class Host:
 
         left_behind = made()
         self.switch = Process(
-            [*self.switch_wrapper, BINARY, "switch", "--socket", self.switch_socket, *self.switch_options],
+            [
+                *self.switch_wrapper,
+                self.binary,
+                "switch",
+                "--socket",
+                self.switch_socket,
+                *self.switch_options,
+            ],
             self.folder / "switch.log",
         )
         self.switch.wait_for("its control socket", lambda: made() > left_behind)
@@ -159,7 +169,7 @@ class Host:
         """`tidegate switch --replace`: a new process takes the place of the running one."""
         old = self.switch
         self.switch = Process(
-            [BINARY, "switch", "--socket", self.switch_socket, "--replace", *self.switch_options],
+            [self.binary, "switch", "--socket", self.switch_socket, "--replace", *self.switch_options],
             self.folder / "switch.log",
         )
         self.switch.wait_for("the end of the switch before", lambda: not old.running)
@@ -168,7 +178,7 @@ class Host:
         """The command line of the agent."""
         return [
             *self.agent_wrapper,
-            *(BINARY, "agent", "--config", self.etc, "--state", self.state),
+            *(self.binary, "agent", "--config", self.etc, "--state", self.state),
             *(word for root in self.socket_roots for word in ("--socket-root", root)),
             # Of a namespace without a name: that of a process.
             *("--netns-root", "/proc", "--switch", self.switch_socket, "--api", self.api),
@@ -189,7 +199,11 @@ class Host:
     def try_cli(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Run `tidegate ARGUMENTS` against this host's API."""
         return subprocess.run(
-            [BINARY, "--api", self.api, *arguments], capture_output=True, text=True, timeout=30, check=False
+            [self.binary, "--api", self.api, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
         )
 
     def cli(self, *arguments: str | Path) -> str:

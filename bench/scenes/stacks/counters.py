@@ -66,6 +66,15 @@ def threads_ns(pid: int) -> int:
     return total
 
 
+def workers_ns(pid: int) -> int:
+    """CPU time of a switch's workers, ns."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        if (task / "comm").read_text().startswith("worker-"):
+            total += int((task / "schedstat").read_text().split()[0])
+    return total
+
+
 @dataclass(frozen=True)
 class Cpus:
     """Time of all CPUs together, s, at one moment."""

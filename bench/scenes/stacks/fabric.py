@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from harness.model import Json
-from lab.host import Host, tap_vnic
+from lab.host import BINARY, Host, tap_vnic
 from lab.namespaces import Stack
 from lab.process import Process
 
@@ -147,10 +147,16 @@ class Tidegate(Fabric):
     """A switch and an agent of its own, a tap in each namespace."""
 
     def __init__(
-        self, folder: Path, names: Sequence[str], cleanup: ExitStack, *, switch_options: Sequence[str] = ()
+        self,
+        folder: Path,
+        names: Sequence[str],
+        cleanup: ExitStack,
+        *,
+        switch_options: Sequence[str] = (),
+        binary: Path = BINARY,
     ) -> None:
         super().__init__(folder, names, cleanup)
-        self.host = cleanup.enter_context(Host(folder / "host", switch_options=switch_options))
+        self.host = cleanup.enter_context(Host(folder / "host", switch_options=switch_options, binary=binary))
 
     def apply(self, terms: Mapping[str, Sequence[str]], more: str = "") -> None:
         """Puts contracts in force: terms by namespace, none for those not named; `more` is further TOML."""

@@ -1,0 +1,90 @@
+"""Late wake-ups of one thread in the kernel's trace, each with what its CPU did meanwhile. Pure.
+
+```text
+ waking ──────────────── 1.3 ms ───────────────── switched in
+   └ idle 1.1 ms ┘└ softirq TIMER 0.1 ms ┘└ task 0.1 ms ┘   ─▶ cause: idle
+```
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+LATE = 200e-6
+"""A wake-up that takes longer than this is told, s."""
+IDLE, OWN = "idle CPU woken late", "interrupt"
+LINE = re.compile(r"^.*\[\d+\].*?\s(?P<at>\d+\.\d+): (?P<event>\w+): (?P<rest>.*)$")
+FIELD = re.compile(r"(\w+)=(\S+)")
+
+
+@dataclass
+class Wakeup:
+    """One."""
+
+    at: float
+    """When the thread was to run, s of the trace's clock."""
+    ran: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
+    """What its CPU did until then, s."""
+
+    @property
+    def took(self) -> float:
+        """Until it ran, s."""
+        return self.ran - self.at
+
+    @property
+    def cause(self) -> str:
+        """What took most of it."""
+        return max(self.spent, key=lambda what: self.spent[what], default="unknown")
+
+
+@dataclass
+class Cpu:
+    """What the thread's CPU does."""
+
+    task: str = ""
+    nested: list[str] = field(default_factory=list)
+    """Interrupts and softirqs, the innermost last."""
+
+    @property
+    def doing(self) -> str:
+        """The innermost of all, by name."""
+        return self.nested[-1] if self.nested else self.task or "unknown"
+
+
+def wakeups(trace: Iterable[str], thread: int) -> Iterator[Wakeup]:
+    """All wake-ups of `thread`. All events of the trace but `sched_waking` are of its CPU alone."""
+    cpu, waiting, last = Cpu(), None, 0.0
+    for line in trace:
+        found = LINE.match(line)
+        if not found:
+            continue
+        at, event, rest = float(found["at"]), found["event"], found["rest"]
+        if waiting and at > last:
+            waiting.spent[cpu.doing] = waiting.spent.get(cpu.doing, 0.0) + at - max(last, waiting.at)
+        last = at
+        if event == "sched_waking":
+            if waiting is None and f" pid={thread} " in f" {rest} ":
+                waiting = Wakeup(at)
+            continue
+        follow(cpu, event, rest)
+        if event == "sched_switch" and f"next_pid={thread} " in f"{rest} ":
+            if waiting:
+                waiting.ran = at
+                yield waiting
+            waiting = None
+
+
+def follow(cpu: Cpu, event: str, rest: str) -> None:
+    """What the CPU does after an event."""
+    fields = dict(FIELD.findall(rest))
+    if event == "sched_switch":
+        comm = rest.partition("next_comm=")[2].partition(" next_pid=")[0]
+        cpu.task = IDLE if fields.get("next_pid") == "0" else f"task {comm}"
+        cpu.nested.clear()
+    elif event == "softirq_entry":
+        cpu.nested.append(f"softirq {rest.partition('action=')[2].strip(']')}")
+    elif event == "irq_handler_entry":
+        cpu.nested.append(f"interrupt {rest.partition('name=')[2]}")
+    elif event in ("softirq_exit", "irq_handler_exit") and cpu.nested:
+        cpu.nested.pop()
