@@ -47,10 +47,13 @@ impl Seen {
     }
 }
 
+/// What one control thread saw.
+type Control = (Histogram, Vec<Away>);
+
 /// Control threads that run until some time after their window.
 #[derive(Debug)]
 pub struct Watch {
-    controls: Vec<(usize, JoinHandle<(Histogram, Vec<Away>)>)>,
+    controls: Vec<(usize, JoinHandle<Control>)>,
     steal: JoinHandle<Vec<Away>>,
 }
 
@@ -81,7 +84,7 @@ impl Watch {
     }
 }
 
-fn control(cpu: usize, window: Window, settle: u64, realtime: bool) -> (Histogram, Vec<Away>) {
+fn control(cpu: usize, window: Window, settle: u64, realtime: bool) -> Control {
     placement::keep_to(Some(cpu));
     clock::wake_soon();
     let above = realtime && priority::take(priority::CONTROL);

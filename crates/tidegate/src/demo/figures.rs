@@ -112,6 +112,13 @@ impl Quantiles {
     }
 }
 
+impl Quantiles {
+    /// From the median to the longest.
+    pub fn all(&self) -> [f64; 4] {
+        [self.p50, self.p99, self.p999, self.max]
+    }
+}
+
 impl Measured {
     /// The figures.
     pub fn figures(&self) -> Figures {

@@ -13,12 +13,15 @@ pub enum Worse {
     Less,
 }
 
+/// A row's value in a phase, where it has one.
+pub type Value = Box<dyn Fn(&Figures) -> Option<f64>>;
+
 /// One row.
 pub struct Row {
     /// What it says.
     pub title: &'static str,
     /// Its value in a phase, where it has one.
-    pub value: Box<dyn Fn(&Figures) -> Option<f64>>,
+    pub value: Value,
     /// The value in words.
     pub show: fn(f64) -> String,
     /// For the worst of several runs.
@@ -67,10 +70,11 @@ fn row(title: &'static str, show: fn(f64) -> String, value: fn(&Figures) -> Opti
 }
 
 fn delays(of: fn(&Figures) -> Quantiles) -> Vec<Row> {
-    let part: [(&str, fn(Quantiles) -> f64); 4] =
-        [("  p50", |q| q.p50), ("  p99", |q| q.p99), ("  p99.9", |q| q.p999), ("  worst", |q| q.max)];
-    part.map(|(title, part)| Row { value: Box::new(move |f| Some(part(of(f)))), ..row(title, us, |_| None) })
-        .into()
+    let quantile = |(index, title)| {
+        let value: Value = Box::new(move |figures| Some(of(figures).all()[index]));
+        Row { value, ..row(title, us, |_| None) }
+    };
+    ["  p50", "  p99", "  p99.9", "  worst"].into_iter().enumerate().map(quantile).collect()
 }
 
 /// What a run is judged by.
