@@ -51,6 +51,8 @@ AWAY_NS = 100_000
 STALL_NS = 500_000
 """A bare timer that is this late speaks for a late frame, as in `tidegate demo`."""
 DEADLINE_NS = 1_000_000
+EDGE_S = 0.05
+"""How long a window waits for a frame to begin and end with: without bulk there may be none."""
 BEFORE = "TIDEGATE_BEFORE"
 """Environment: another `tidegate` that is measured beside this one, as the contender `before`."""
 
@@ -163,10 +165,10 @@ def hear(fabric: Fabric, seconds: float, cpus: str = "") -> Heard:
     # Until after the last frame: who ends meanwhile disturbs.
     clocks = [fabric.act("sink", "timer", str(cpu), str(seconds + 0.7), str(file)) for cpu, file in timers]
     before = Cpus.now()
-    first = edge(fabric.stacks["sink"])
+    first = edge(fabric.stacks["sink"], EDGE_S)
     mouth = fabric.act("voice", "voice", address, port, str(seconds), str(files["sent"]), cpus=cpus)
     mouth.popen.wait(seconds + 30)
-    last = edge(fabric.stacks["sink"])
+    last = edge(fabric.stacks["sink"], EDGE_S)
     after = Cpus.now()
     for process in (*clocks, ear):
         process.popen.wait(30)

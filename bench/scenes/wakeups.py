@@ -7,6 +7,7 @@
 """
 
 import os
+import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from scenes.stacks.wakeups import LATE, Wakeup, wakeups
 
 ROUNDS = 3
 TRACEFS = Path("/sys/kernel/tracing")
+TASK = "another task"
 ALL, ABOVE = "wake-ups of the worker", f"of those above {LATE * 1e6:.0f} us"
 
 
@@ -54,16 +56,31 @@ def worker(fabric: Tidegate) -> int:
     return next(thread for thread, name in called.items() if name.startswith("worker"))
 
 
+def kind(cause: str) -> str:
+    """Causes that stand in one row: other tasks, whatever their names."""
+    return TASK if cause.startswith("task ") else cause
+
+
+def tasks(seen: Sequence[Wakeup]) -> str:
+    """The tasks that were causes, most frequent first."""
+    names = Counter(wakeup.cause.removeprefix("task ") for wakeup in seen if kind(wakeup.cause) == TASK)
+    told = ", ".join(f"{name} {count}" for name, count in names.most_common(5))
+    return f"; tasks that were causes: {told}" if told else ""
+
+
 def told(seen: Sequence[Wakeup]) -> str:
     """The longest of them, and what it went into."""
     longest = max(seen, key=lambda wakeup: wakeup.took)
     spent = sorted(longest.spent.items(), key=lambda part: -part[1])
     parts = ", ".join(f"{what} {took * 1e6:.0f} us" for what, took in spent)
-    return f"the longest took {longest.took * 1e6:.0f} us: {parts}"
+    return f"the longest took {longest.took * 1e6:.0f} us: {parts}{tasks(seen)}"
 
 
 def run(context: Context) -> Result:
     """Each contender in turn, with bulk traffic, under the trace."""
+    if not (TRACEFS / "instances").is_dir():
+        # It stays mounted, as systemd leaves it at boot.
+        subprocess.run(["mount", "-t", "tracefs", "nodev", TRACEFS], capture_output=True, check=False)
     if not (TRACEFS / "instances").is_dir():
         raise Missing(f"no tracefs at {TRACEFS}: as root, mount -t tracefs nodev {TRACEFS}")
     stage = Contenders(context)
@@ -82,7 +99,7 @@ def run(context: Context) -> Result:
             seen = list(wakeups(lines, worker(fabric)))
             slow = [wakeup for wakeup in seen if wakeup.took > LATE]
             late[name] += slow
-            counts[name].append(Counter([wakeup.cause for wakeup in slow]))
+            counts[name].append(Counter([kind(wakeup.cause) for wakeup in slow]))
             counts[name][-1].update({ALL: len(seen), ABOVE: len(slow)})
     result = Result()
     causes = sorted({cause for each in counts.values() for count in each for cause in count} - {ALL, ABOVE})
