@@ -5,6 +5,7 @@
 //!                        └ full: counted, not waited for
 //! ```
 
+use crate::aside;
 use crate::port::Frame;
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
@@ -153,6 +154,7 @@ impl Writer {
     /// Writes until the port is gone or the reader is.
     fn run(&mut self) -> io::Result<()> {
         loop {
+            aside::step();
             while self.packet()? {}
             if self.ring.is_abandoned() || self.reader_is_gone()? {
                 return Ok(());

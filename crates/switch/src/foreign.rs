@@ -138,6 +138,7 @@ impl Closing {
             loop {
                 let held = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok((fd, share)) = held else { return };
+                crate::aside::step();
                 drop(fd);
                 undone.fetch_sub(1, SeqCst);
                 drop(share);

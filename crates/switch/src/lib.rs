@@ -22,6 +22,7 @@
 //! - [`worker`]: the threads that carry frames
 //! - [`stats`]: counters and histograms in shared memory
 //! - [`eventfd`]: telling drivers, without waiting
+//! - `aside`: threads that are no workers leave workers' CPUs
 //! - `prefetch`: telling the processor what is needed soon
 //! - [`quota`]: what front ends may take of what the process has
 //! - [`capture`]: copies of frames, as pcapng
@@ -30,6 +31,7 @@
 //! - [`confine`]: the rights the process gives up
 //! - [`server`]: the process: workers, ports, the control socket
 
+mod aside;
 pub mod capture;
 pub mod claims;
 pub mod confine;

@@ -68,7 +68,7 @@ const NAMED: &[Call] = calls![
     SYS_process_vm_writev, SYS_pidfd_open, SYS_pidfd_getfd, SYS_pidfd_send_signal, SYS_pkey_mprotect, SYS_shmget,
     SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot,
     SYS_setuid, SYS_setresuid, SYS_setgroups, SYS_capset, SYS_seccomp, SYS_personality, SYS_prlimit64,
-    SYS_sched_setaffinity, SYS_sched_setscheduler, SYS_sched_setattr, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
+    SYS_sched_setscheduler, SYS_sched_setattr, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
     SYS_io_uring_setup, SYS_io_uring_enter, SYS_add_key, SYS_keyctl, SYS_uname, SYS_sysinfo, SYS_getuid,
 ];
 #[cfg(target_arch = "x86_64")]
@@ -113,6 +113,8 @@ pub fn guarded() -> Vec<Guarded> {
         guard(calls![SYS_tgkill], one_of(0, &[pid])),
         // A crash takes its handler away; the one that denies calls stays.
         guard(calls![SYS_rt_sigaction], vec![vec![(0, Dword, Ne, libc::SIGSYS as u64)]]),
+        // The CPUs of the thread that asks.
+        guard(calls![SYS_sched_setaffinity], one_of(0, &[0])),
         guard(calls![SYS_prctl], one_of(0, &[libc::PR_SET_NAME as u64, libc::PR_GET_NAME as u64])),
         // Two ends in this process. A datagram socket could send to an address.
         guard(calls![SYS_socketpair], vec![vec![(0, Dword, Eq, libc::AF_UNIX as u64), (1, Dword, Eq, stream)]]),
@@ -133,8 +135,8 @@ pub fn guarded() -> Vec<Guarded> {
 pub fn name_of(call: i64) -> Option<&'static str> {
     #[rustfmt::skip]
     const GUARDED: &[Call] = calls![
-        SYS_mmap, SYS_mprotect, SYS_clone, SYS_tgkill, SYS_rt_sigaction, SYS_prctl, SYS_socketpair, SYS_sendto,
-        SYS_fcntl, SYS_ioctl,
+        SYS_mmap, SYS_mprotect, SYS_clone, SYS_tgkill, SYS_rt_sigaction, SYS_sched_setaffinity, SYS_prctl,
+        SYS_socketpair, SYS_sendto, SYS_fcntl, SYS_ioctl,
     ];
     [NAMED, GUARDED, NAMED_OLDER]
         .into_iter()

@@ -11,6 +11,7 @@
 //! - `status`: how they are
 //! - `trouble`: what is wrong with them
 //! - [`link`]: between a port's vhost-user connection and its worker
+//! - [`cpus`]: a CPU of its own for each worker with deadlines to keep
 //! - [`pace`]: how much of the workers' time a front end's messages may take
 //! - [`moving`]: ports go to other workers
 //! - [`placement`], [`placer`]: which go where
@@ -21,6 +22,7 @@
 //! - [`watchdog`]: what the service manager is told while all turns
 //! - [`teller`]: what workers have to say, in the log
 
+pub mod cpus;
 pub mod descriptors;
 pub mod keep;
 pub mod link;
@@ -38,6 +40,7 @@ pub mod teller;
 mod trouble;
 pub mod watchdog;
 
+use crate::aside;
 use crate::claims::Claims;
 use crate::confine::{self, Enclosed};
 use crate::eventfd;
@@ -50,9 +53,10 @@ use crate::worker::crossing::Peer;
 use crate::worker::events::{Ear, Event, Events};
 use crate::worker::lending::Lending;
 use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
+use cpus::keeper::{self, Keeper};
+use cpus::{Cpus, Host};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -61,6 +65,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::Thread;
 use std::time::Duration;
 use table::Table;
 use tidegate_service::Notifier;
@@ -76,8 +81,8 @@ pub struct Options {
     pub socket: PathBuf,
     /// Worker threads, 1 to 64.
     pub workers: usize,
-    /// CPU of each worker, in order; fewer than workers leaves the rest unpinned.
-    pub cpus: Vec<usize>,
+    /// Which CPUs workers get.
+    pub cpus: Cpus,
     /// SCHED_FIFO priority of the workers, 1 to 99.
     pub realtime_priority: Option<u8>,
     /// User to become, where the process was started as root.
@@ -132,6 +137,8 @@ pub struct Switch {
     pub fdb: Arc<Fdb>,
     /// The ports.
     pub table: Mutex<Table>,
+    /// The thread that gives workers CPUs of their own, where one does.
+    pub cpus: OnceLock<Thread>,
     /// Locked while a port moves, and while every frame of a port is looked for.
     pub moving: Mutex<()>,
     /// Those who keep what it takes to go on without this process.
@@ -149,15 +156,17 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Starts workers; no ports yet. Front ends may share as much memory as is usual.
+    /// Starts workers, the first of them on these `cpus`; no ports yet. Front ends may share as much memory as is usual.
     pub fn start(workers: usize, cpus: &[usize], realtime_priority: Option<u8>) -> Result<Arc<Self>, Error> {
-        Self::start_with(workers, cpus, realtime_priority, quota::PORT_MEMORY)
+        let cpus = if cpus.is_empty() { Cpus::None } else { Cpus::List(cpus.to_vec()) };
+        let host = host_cpus()?;
+        Self::start_with(workers, (cpus, host), realtime_priority, quota::PORT_MEMORY)
     }
 
     /// Starts workers; no ports yet. A front end may share `guest_memory` bytes.
     pub fn start_with(
         workers: usize,
-        cpus: &[usize],
+        (cpus, host): (Cpus, Host),
         realtime_priority: Option<u8>,
         guest_memory: u64,
     ) -> Result<Arc<Self>, Error> {
@@ -190,11 +199,10 @@ impl Switch {
             let mut worker =
                 Worker::new(id as u16, inbox, fdb, claims, lending, mesh, stats, troubles, events)
                     .map_err(fail("make a worker"))?;
-            let cpu = cpus.get(id).copied();
             std::thread::Builder::new()
                 .name(format!("worker-{id}"))
                 .spawn(move || {
-                    place(&mut worker, cpu, realtime_priority);
+                    prioritise(&mut worker, realtime_priority);
                     worker.run()
                 })
                 .map_err(fail("start a worker thread"))?;
@@ -211,6 +219,7 @@ impl Switch {
             workers: handles.into(),
             fdb,
             table: Mutex::new(Table::new()),
+            cpus: OnceLock::new(),
             moving: Mutex::default(),
             subscribers: Arc::default(),
             control: OnceLock::new(),
@@ -219,9 +228,16 @@ impl Switch {
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ledger: Ledger::new(guest_memory, descriptors::for_ports(descriptors::raise())),
         });
+        if let Some(mut keeper) = Keeper::new(cpus, host, &switch.workers) {
+            // Those of a list are in force from here on.
+            keeper.look(&switch.workers, &vec![false; workers]);
+            let thread = keeper::spawn(&switch, keeper).map_err(fail("start the keeper of CPUs"))?;
+            switch.cpus.get_or_init(|| thread);
+        }
         let warden = switch.clone();
         let watch = move || {
             while let Ok((index, trouble)) = troubled.recv() {
+                aside::step();
                 warden.troubled(index, trouble);
             }
         };
@@ -231,6 +247,7 @@ impl Switch {
             let mut leaked = 0;
             loop {
                 std::thread::sleep(Duration::from_secs(10));
+                aside::step();
                 let now = crate::worker::clock() / 1_000_000_000;
                 ager.fdb.sweep(now.saturating_sub(LEARNED_FOR) as u32);
                 if slots::leaked() > leaked {
@@ -251,13 +268,15 @@ impl Switch {
 pub fn run(options: Options) -> Result<(), Error> {
     // Whatever takes a right is done first.
     let mut manager = service_manager(&options)?;
+    let host = host_cpus()?;
+    options.cpus.check(&host).map_err(Error::Option)?;
     let (predecessor, listener) = match (options.replace, inherited_socket()) {
         (true, _) => (Some(replace::find(&options.socket, manager.is_some())?), None),
         (false, Some(listener)) => (None, Some(listener)),
         (false, None) => (None, Some(bind(&options.socket)?)),
     };
     let enclosed = enclose(&options)?;
-    let (cpus, priority) = (&options.cpus, options.realtime_priority);
+    let (cpus, priority) = ((options.cpus, host), options.realtime_priority);
     let switch = Switch::start_with(options.workers, cpus, priority, options.guest_memory)?;
     let successor = predecessor.map(|client| replace::prepare(&switch, client, manager.as_mut()));
     let successor = successor.transpose()?;
@@ -336,6 +355,7 @@ pub fn serve(switch: &Arc<Switch>, listener: &UnixListener) {
         let watchdog = switch.watchdog.get();
         let timeout = watchdog.and_then(|it| Timespec::try_from(it.pause()).ok());
         let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], timeout.as_ref());
+        aside::step();
         if let Some(watchdog) = watchdog {
             watchdog.control_thread_turned();
         }
@@ -405,15 +425,13 @@ fn mesh(handles: &[WorkerHandle]) -> Vec<Peers> {
     mesh
 }
 
-/// Pins the calling thread, which is `worker`'s, and gives it its priority; it says so where that fails.
-fn place(worker: &mut Worker, cpu: Option<usize>, realtime_priority: Option<u8>) {
-    if let Some(cpu) = cpu {
-        let mut set = CpuSet::new();
-        set.set(cpu);
-        if let Err(error) = sched_setaffinity(None, &set) {
-            worker.note(Event::NotPinned { cpu, error });
-        }
-    }
+/// What there is of CPUs.
+fn host_cpus() -> Result<Host, Error> {
+    Host::look().map_err(|error| Error::Option(format!("cannot tell the CPUs of this process: {error}")))
+}
+
+/// Gives the calling thread, which is `worker`'s, its priority; it says so where that fails.
+fn prioritise(worker: &mut Worker, realtime_priority: Option<u8>) {
     if let Some(priority) = realtime_priority {
         if !has_realtime_priority(priority)
             && let Err(error) = schedule(libc::SCHED_FIFO, priority)

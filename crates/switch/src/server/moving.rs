@@ -95,6 +95,7 @@ impl Switch {
         };
         let outcome = moving::begin(&self.workers, index, (from, worker), kicks, patience);
         let moved = outcome.recv().expect("the workers run as long as the process")?;
+        self.realtime_changed();
         if let Some(entry) = table.entries.get_mut(&name) {
             entry.worker = worker;
             if let Some(published) = &mut entry.published {

@@ -10,6 +10,7 @@ use super::placement::apart::Role;
 use super::placement::plan::Step;
 use super::placement::{Placer, Seat, Seen};
 use super::table::{End, Entry, Table};
+use crate::aside;
 use crate::fdb::PortIndex;
 use crate::worker::clock;
 use crate::worker::talk::most_said;
@@ -36,6 +37,7 @@ pub fn spawn(switch: &Arc<Switch>) -> io::Result<()> {
         let (mut placer, mut looked, mut loops) = (Placer::default(), clock(), 0);
         loop {
             std::thread::sleep(PAUSE);
+            aside::step();
             let now = switch.loops();
             // To ask a worker is one loop of it.
             if now.saturating_sub(std::mem::replace(&mut loops, now)) > 2 * switch.workers.len() as u64 {

@@ -325,6 +325,7 @@ impl Switch {
 
     /// Tells all workers what changed about who is where and is promised what.
     fn publish(&self, table: &mut Table) {
+        self.realtime_changed();
         let infos: Vec<_> =
             table.entries.values().map(|entry| (entry.vnic.name.clone(), table.info(entry))).collect();
         let (members, named) = table.segments();

@@ -3,6 +3,7 @@
 use super::Switch;
 use super::ports::Connect;
 use super::retire;
+use crate::aside;
 use crate::control::channel;
 use crate::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
 use crate::vhost_user::listener::Restored;
@@ -29,6 +30,7 @@ pub fn spawn(switch: Arc<Switch>, stream: UnixStream) {
 
 fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
     while let Some((request, descriptors)) = channel::receive(stream)? {
+        aside::step();
         match request {
             Request::Hello => {
                 let hello = Hello {

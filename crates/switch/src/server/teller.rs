@@ -8,6 +8,7 @@
 //! It sleeps until it is woken, and looks ten times a second at most.
 
 use super::Switch;
+use crate::aside;
 use crate::confine::violation;
 use crate::fdb::PortIndex;
 use crate::worker::events::{Ear, Event};
@@ -29,6 +30,7 @@ pub fn spawn(switch: Arc<Switch>, ear: Arc<Ear>, mut events: Vec<Consumer<Event>
         violation::tell_to(&ear);
         let mut lost = vec![0; events.len()];
         loop {
+            aside::step();
             let mut busy = violation::tell();
             for (worker, ring) in events.iter_mut().enumerate() {
                 while let Ok(event) = ring.pop() {
@@ -50,9 +52,6 @@ pub fn spawn(switch: Arc<Switch>, ear: Arc<Ear>, mut events: Vec<Consumer<Event>
 impl Switch {
     fn tell(&self, worker: usize, event: Event) {
         match event {
-            Event::NotPinned { cpu, error } => {
-                tracing::warn!(worker, cpu, %error, "worker cannot be pinned; it runs where the scheduler puts it");
-            }
             Event::NotRealTime { priority, error } => tracing::warn!(
                 worker,
                 priority,

@@ -9,6 +9,7 @@
 //! that can keep it waiting, and harms that port only.
 
 use super::Switch;
+use crate::aside;
 use crate::worker::{WorkerHandle, clock};
 use std::io;
 use std::sync::Arc;
@@ -67,6 +68,7 @@ pub fn start(switch: &Arc<Switch>, manager: Notifier, interval: Option<Duration>
     let watch = move || {
         let Some(watchdog) = switch.watchdog.get() else { return };
         loop {
+            aside::step();
             if watchdog.control_thread_turns(clock()) {
                 drop(switch.lock());
                 switch.workers.iter().enumerate().for_each(|(id, worker)| answered(id, worker, watchdog));

@@ -17,6 +17,9 @@ use tidegate_contract::Vnic;
 /// File system of memory that is always there (linux/magic.h, TMPFS_MAGIC).
 const TMPFS_MAGIC: u32 = 0x0102_1994;
 
+/// No CPU has a number from here on: the region is another process's word.
+const CPUS: u64 = 1 << 16;
+
 /// A read-only view of a switch's region.
 pub struct Reader {
     layout: *const Layout,
@@ -206,6 +209,9 @@ pub struct WorkerStats {
     /// Events of it that the log does not tell of, since there were too many.
     #[serde(default)]
     pub events_lost: u64,
+    /// The CPU that it has for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u64>,
 }
 
 /// What a process's log does not tell, since the process started.
@@ -310,6 +316,7 @@ impl Reader {
                 sleeps: w.sleeps.get(),
                 asleep_ns: w.asleep.get(),
                 events_lost: w.events_lost.get(),
+                cpu: w.cpu.get().checked_sub(1).filter(|cpu| *cpu < CPUS),
             })
             .collect()
     }

@@ -4,6 +4,7 @@
 //!  owner ── post ─▶ inbox ── eventfd ─▶ [ wait ] ── take ─▶ thread
 //! ```
 
+use crate::aside;
 use crate::stats::ThrownOut;
 use crate::worker::moving::Outcome;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -106,5 +107,6 @@ pub fn wait(
     let pause = pause.map(|pause| Timespec::try_from(pause).expect("a short time"));
     // An interrupted wait is a short wait.
     let _ = poll(&mut fds, pause.as_ref());
+    aside::step();
     stream.is_some() && fds[1].revents().contains(PollFlags::HUP)
 }

@@ -19,6 +19,7 @@
 
 use super::conduct::{Event, LONG, Object};
 use super::kept::Numbered;
+use crate::aside;
 use crate::eventfd;
 use crate::worker::clock;
 use rustix::time::{ClockId, clock_gettime};
@@ -217,6 +218,7 @@ impl Line {
 
     fn run(&self) {
         while !self.over.load(Ordering::Relaxed) {
+            aside::step();
             let mut called = false;
             for (word, wanted) in self.wanted.iter().enumerate() {
                 let mut bits = wanted.swap(0, Ordering::Acquire);

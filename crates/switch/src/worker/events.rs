@@ -21,13 +21,6 @@ const SECOND: u64 = 1_000_000_000;
 /// One thing that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The worker runs on another CPU than it is meant to.
-    NotPinned {
-        /// The CPU it is meant for.
-        cpu: usize,
-        /// What the kernel said.
-        error: Errno,
-    },
     /// The worker has no real-time priority.
     NotRealTime {
         /// The priority it is meant to have.
@@ -56,7 +49,7 @@ pub enum Event {
 impl Event {
     fn port(self) -> Option<PortIndex> {
         match self {
-            Self::NotPinned { .. } | Self::NotRealTime { .. } => None,
+            Self::NotRealTime { .. } => None,
             Self::TapNotPolled { port, .. } | Self::FramesLost { port, .. } => Some(port),
         }
     }

@@ -30,6 +30,7 @@
 //! - [`moving`]: a port goes to another worker
 //! - `relief`: room in a ring of which half is in flight
 //! - [`quiet`]: ports that have nothing to send cost nothing
+//! - `affinity`: which CPUs its thread runs on
 //! - [`sleep`]: notifications and sleep
 //! - [`talk`]: whom ports send how much to
 //! - [`trouble`]: what is wrong with ports
@@ -40,6 +41,7 @@
 //! - [`events`]: what it has to say, for another thread to put in words
 
 mod addresses;
+mod affinity;
 mod bill;
 mod budget;
 pub mod change;

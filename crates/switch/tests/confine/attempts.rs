@@ -233,7 +233,7 @@ pub const ATTEMPTS: &[Attempt] = attempts![
     "ignore denials", true, SYS_rt_sigaction, |h| [libc::SIGSYS, 0, 0, 8];
     "change its limits", true, SYS_prlimit64, |h| [0, libc::RLIMIT_CORE, 0, h.scratch()];
     "change its priority", true, SYS_sched_setscheduler, |h| [0, libc::SCHED_OTHER, h.scratch()];
-    "change its CPUs", false, SYS_sched_setaffinity, |h| [0, 8, h.scratch()];
+    "change another thread's CPUs", false, SYS_sched_setaffinity, |h| [h.parent, 8, h.scratch()];
 
     // The kernel.
     "load a BPF program", false, SYS_bpf, |h| [0, h.scratch(), 48];

@@ -87,7 +87,7 @@ fn be_switch(role: &str) {
     let options = server::Options {
         socket: "/nonexistent".into(),
         workers: 1,
-        cpus: vec![],
+        cpus: server::cpus::Cpus::None,
         realtime_priority: None,
         replace: false,
         guest_memory: tidegate_switch::quota::PORT_MEMORY,
@@ -154,6 +154,8 @@ fn needed() -> std::io::Result<()> {
     rustix::io::pwrite(&file, b"header", 0)?;
     fcntl_add_seals(&file, SealFlags::SHRINK)?;
     fcntl_get_seals(&file)?;
+    // Each thread goes off the CPUs that workers have.
+    rustix::thread::sched_setaffinity(None, &rustix::thread::sched_getaffinity(None)?)?;
     let (protection, anywhere) = (ProtFlags::READ | ProtFlags::WRITE, std::ptr::null_mut());
     // SAFETY: a new mapping, of which one page is replaced by an anonymous one, and unmapped again.
     unsafe {

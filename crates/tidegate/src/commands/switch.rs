@@ -3,11 +3,11 @@
 use crate::exit::Failure;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 use tidegate_switch::confine::User;
 use tidegate_switch::control::Client;
 use tidegate_switch::quota::PORT_MEMORY;
+use tidegate_switch::server::cpus::{Cpus, list};
 
 /// Default of `--socket`, and of the agent's `--switch`.
 pub const SOCKET: &str = "/run/tidegate/switch/control.sock";
@@ -21,9 +21,10 @@ pub struct Args {
     /// Worker threads; each carries the traffic of the vNICs it owns
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: u16,
-    /// CPUs to pin the workers to, in their order, such as 2,3 or 4-7; not pinned where absent
-    #[arg(long, value_name = "LIST")]
-    cpus: Option<CpuList>,
+    /// CPUs for the workers alone. auto: one for each worker with deadlines to keep, while there are any, which the switch
+    /// chooses; none: no worker has one; a list such as 2,3 or 4-7: one for each worker, in their order, always
+    #[arg(long, value_name = "WHICH", default_value = "auto", value_parser = which_cpus)]
+    cpus: Cpus,
     /// Whether vNICs are moved between workers: real-time ones apart from best-effort taps, and those that talk onto one
     #[arg(long, value_name = "WHICH", value_enum, default_value_t)]
     placement: Placement,
@@ -57,31 +58,12 @@ enum Placement {
     Fixed,
 }
 
-/// CPU numbers as in `2,3` or `4-7`, the form of cpuset(7).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CpuList(Vec<usize>);
-
-impl FromStr for CpuList {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mut cpus = Vec::new();
-        for part in text.split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let cpu = |text: &str| {
-                text.trim()
-                    .parse::<usize>()
-                    .ok()
-                    .filter(|n| *n < 65_536)
-                    .ok_or_else(|| format!("`{part}` is neither a CPU number nor a range such as 4-7"))
-            };
-            let (first, last) = (cpu(first)?, cpu(last)?);
-            if first > last {
-                return Err(format!("`{part}` runs backwards"));
-            }
-            cpus.extend(first..=last);
-        }
-        Ok(Self(cpus))
+/// The value of `--cpus`.
+fn which_cpus(text: &str) -> Result<Cpus, String> {
+    match text {
+        "auto" => Ok(Cpus::Auto),
+        "none" => Ok(Cpus::None),
+        text => list::parse(text).map(Cpus::List).map_err(|error| format!("{error}; or say auto, or none")),
     }
 }
 
@@ -89,9 +71,9 @@ impl FromStr for CpuList {
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Each CPU is for one worker: the switch would not use one without, and would not say so.
-fn enough_workers(workers: u16, cpus: Option<&CpuList>) -> Result<(), Failure> {
+fn enough_workers(workers: u16, cpus: &Cpus) -> Result<(), Failure> {
     match cpus {
-        Some(CpuList(cpus)) if cpus.len() > usize::from(workers) => Err(Failure::usage(format!(
+        Cpus::List(cpus) if cpus.len() > usize::from(workers) => Err(Failure::usage(format!(
             "--cpus names {} CPUs for --workers {workers}: each CPU is for one worker, so say --workers {} or name fewer",
             cpus.len(),
             cpus.len(),
@@ -102,14 +84,14 @@ fn enough_workers(workers: u16, cpus: Option<&CpuList>) -> Result<(), Failure> {
 
 /// Runs the switch until it is told to stop.
 pub fn run(args: Args) -> Result<(), Failure> {
-    enough_workers(args.workers, args.cpus.as_ref())?;
+    enough_workers(args.workers, &args.cpus)?;
     if args.detach {
         return detach(&args.socket);
     }
     let options = tidegate_switch::Options {
         socket: args.socket,
         workers: args.workers.into(),
-        cpus: args.cpus.map_or_else(Vec::new, |list| list.0),
+        cpus: args.cpus,
         realtime_priority: args.fifo_priority,
         user: args.user.as_deref().map(User::find).transpose().map_err(Failure::failed)?,
         confined: !args.no_confinement,
@@ -154,20 +136,21 @@ mod tests {
 
     #[test]
     fn no_cpu_is_left_without_a_worker() {
-        let list = |text: &str| text.parse::<CpuList>().unwrap();
-        assert!(enough_workers(1, None).is_ok());
-        assert!(enough_workers(2, Some(&list("3,1"))).is_ok());
-        assert!(enough_workers(4, Some(&list("3,1"))).is_ok(), "the rest is not pinned");
-        let error = enough_workers(1, Some(&list("2-4"))).unwrap_err();
+        let list = |text: &str| which_cpus(text).unwrap();
+        assert!(enough_workers(1, &Cpus::Auto).is_ok());
+        assert!(enough_workers(2, &list("3,1")).is_ok());
+        assert!(enough_workers(4, &list("3,1")).is_ok(), "the rest has none");
+        let error = enough_workers(1, &list("2-4")).unwrap_err();
         assert!(error.message.contains("say --workers 3"), "{error:?}");
     }
 
     #[test]
-    fn cpu_lists() {
-        assert_eq!("3".parse(), Ok(CpuList(vec![3])));
-        assert_eq!("0,4-6,2".parse(), Ok(CpuList(vec![0, 4, 5, 6, 2])));
-        for wrong in ["", "a", "1,", "3-1", "-1", "1-99999999"] {
-            assert!(wrong.parse::<CpuList>().is_err(), "{wrong}");
+    fn which_cpus_there_are_to_say() {
+        assert_eq!(which_cpus("auto"), Ok(Cpus::Auto));
+        assert_eq!(which_cpus("none"), Ok(Cpus::None));
+        assert_eq!(which_cpus("0,4-6,2"), Ok(Cpus::List(vec![0, 4, 5, 6, 2])));
+        for wrong in ["", "automatic", "3-1"] {
+            assert!(which_cpus(wrong).unwrap_err().contains("or say auto, or none"), "{wrong}");
         }
     }
 }

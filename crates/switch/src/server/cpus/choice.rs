@@ -1,0 +1,200 @@
+//! Which worker gets which CPU.
+//!
+//! - One CPU at least is left for all other threads: a worker that spins would starve what is bound to its CPU.
+//! - A worker keeps the CPU that it has for as long as it may, and others leave it a quarter of it; else it goes to one that they
+//!   use less than half of, where there is one.
+//! - Not a CPU that others use more than three quarters of.
+//! - Not CPU 0, where the kernel does work of its own and most interrupts arrive.
+//! - Not a thread of a core of which another worker has the other thread.
+//! - Of those that are as good the last: interrupts and programs that count from 0 prefer the first.
+
+use super::load::Shares;
+use std::cmp::Reverse;
+
+/// Which CPUs are threads of one core: by CPU, the first of its core. A CPU that is not in it is a core of its own.
+pub type Cores = std::collections::BTreeMap<usize, usize>;
+
+/// Others use too much of a CPU from this share on.
+const CROWDED: f64 = 0.75;
+/// A worker leaves such a CPU for one of which they use less than this.
+const ROOMY: f64 = 0.5;
+
+/// A CPU for each worker that is `wanted`, of those that are `allowed`; `before` is what each has, `load` what
+/// others use. There are as many as workers, but for one that is left.
+pub fn choose(
+    allowed: &[usize],
+    cores: &Cores,
+    wanted: &[bool],
+    before: &[Option<usize>],
+    load: &Shares,
+) -> Vec<Option<usize>> {
+    let most = allowed.len().saturating_sub(1);
+    let others = |cpu: usize| load.get(&cpu).copied();
+    let crowded = |cpu: usize| others(cpu).is_some_and(|share| share > CROWDED);
+    let roomy =
+        |cpu: &usize| !before.contains(&Some(*cpu)) && others(*cpu).is_some_and(|share| share < ROOMY);
+    let mut roomy = allowed.iter().filter(|cpu| roomy(cpu)).count();
+    let core = |cpu: usize| cores.get(&cpu).copied().unwrap_or(cpu);
+    let mut chosen: Vec<Option<usize>> = vec![None; wanted.len()];
+    let mut given: Vec<usize> = Vec::new();
+    for (worker, cpu) in before.iter().enumerate().take(wanted.len()) {
+        if let Some(cpu) = cpu
+            && wanted[worker]
+            && given.len() < most
+            && allowed.contains(cpu)
+            && !given.contains(cpu)
+        {
+            if crowded(*cpu) && roomy > 0 {
+                roomy -= 1;
+                continue;
+            }
+            given.push(*cpu);
+            chosen[worker] = Some(*cpu);
+        }
+    }
+    for worker in 0..wanted.len() {
+        if !wanted[worker] || chosen[worker].is_some() || given.len() >= most {
+            continue;
+        }
+        let free = allowed.iter().copied().filter(|cpu| !given.contains(cpu));
+        let shared = |cpu: usize| given.iter().any(|other| core(*other) == core(cpu));
+        if let Some(cpu) = free.min_by_key(|cpu| (crowded(*cpu), *cpu == 0, shared(*cpu), Reverse(*cpu))) {
+            given.push(cpu);
+            chosen[worker] = Some(cpu);
+        }
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::{btree_set, vec};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// CPU n and n + half are threads of one core, as most machines count.
+    fn threads(half: usize) -> Cores {
+        (0..2 * half).map(|cpu| (cpu, cpu % half)).collect()
+    }
+
+    fn chosen(allowed: &[usize], cores: &Cores, wanted: &[bool]) -> Vec<Option<usize>> {
+        choose(allowed, cores, wanted, &vec![None; wanted.len()], &Shares::new())
+    }
+
+    #[test]
+    fn one_cpu_is_left_for_the_others() {
+        assert_eq!(chosen(&[0], &Cores::new(), &[true]), [None]);
+        assert_eq!(chosen(&[], &Cores::new(), &[true]), [None]);
+        assert_eq!(chosen(&[0, 1], &Cores::new(), &[true, true]), [Some(1), None]);
+        assert_eq!(chosen(&[0, 1, 2, 3], &Cores::new(), &[true; 2]), [Some(3), Some(2)]);
+    }
+
+    #[test]
+    fn a_worker_without_deadlines_gets_none() {
+        assert_eq!(chosen(&[0, 1, 2, 3], &Cores::new(), &[false, true]), [None, Some(3)]);
+    }
+
+    #[test]
+    fn workers_share_no_core_while_there_are_others() {
+        assert_eq!(chosen(&[0, 1, 2, 3], &threads(2), &[true; 2]), [Some(3), Some(2)]);
+        assert_eq!(chosen(&[1, 3, 0, 2], &threads(2), &[true; 3]), [Some(3), Some(2), Some(1)]);
+    }
+
+    #[test]
+    fn what_one_has_it_keeps_while_it_may() {
+        let before = [Some(1), Some(0)];
+        assert_eq!(choose(&[0, 1, 2], &Cores::new(), &[true; 2], &before, &Shares::new()), before);
+        assert_eq!(
+            choose(&[0, 2, 3], &Cores::new(), &[true; 2], &before, &Shares::new()),
+            [Some(3), Some(0)]
+        );
+        assert_eq!(choose(&[0, 1], &Cores::new(), &[true; 2], &before, &Shares::new()), [Some(1), None]);
+    }
+
+    #[test]
+    fn a_worker_leaves_a_cpu_that_others_use_for_one_with_room() {
+        let after = |loads: &[(usize, f64)], before: &[Option<usize>]| {
+            let load: Shares = loads.iter().copied().collect();
+            choose(&[0, 1, 2, 3], &Cores::new(), &vec![true; before.len()], before, &load)
+        };
+        assert_eq!(after(&[(3, 0.9), (2, 0.9), (1, 0.2)], &[Some(3)]), [Some(1)]);
+        assert_eq!(after(&[(3, 0.7), (2, 0.1)], &[Some(3)]), [Some(3)], "that is not much");
+        assert_eq!(
+            after(&[(0, 0.9), (1, 0.9), (2, 0.6), (3, 0.9)], &[Some(3)]),
+            [Some(3)],
+            "none is much better"
+        );
+        assert_eq!(after(&[(3, 0.9)], &[Some(3)]), [Some(3)], "of the rest nothing is known");
+        assert_eq!(after(&[(3, 0.9)], &[None]), [Some(2)]);
+        assert_eq!(after(&[(1, 0.9), (2, 0.9), (3, 0.9), (0, 0.1)], &[Some(3)]), [Some(0)]);
+        assert_eq!(
+            after(&[(2, 0.9), (3, 0.9), (1, 0.1)], &[Some(3), Some(2)]),
+            [Some(1), Some(2)],
+            "room for one"
+        );
+    }
+
+    /// Every way to take `count` of `cpus`.
+    fn subsets(cpus: &[usize], count: usize) -> Vec<Vec<usize>> {
+        match (count, cpus) {
+            (0, _) => vec![vec![]],
+            (_, []) => vec![],
+            (_, [first, rest @ ..]) => {
+                let with = subsets(rest, count - 1).into_iter().map(|mut set| {
+                    set.push(*first);
+                    set
+                });
+                with.chain(subsets(rest, count)).collect()
+            }
+        }
+    }
+
+    proptest! {
+        /// Against all there are: no other choice has fewer CPUs that others use, leaves CPU 0 alone more, or shares fewer cores.
+        #[test]
+        fn no_choice_is_better(
+            allowed in btree_set(0..8usize, 0..8),
+            cores in vec(0..4usize, 8),
+            wanted in vec(any::<bool>(), 1..5),
+            load in vec(0..=4u8, 8),
+        ) {
+            let allowed: Vec<usize> = allowed.into_iter().collect();
+            let cores: Cores = cores.into_iter().enumerate().collect();
+            let load: Shares = load.into_iter().map(|quarters| f64::from(quarters) / 4.0).enumerate().collect();
+            let chosen = choose(&allowed, &cores, &wanted, &vec![None; wanted.len()], &load);
+            let chosen: Vec<usize> = chosen.into_iter().flatten().collect();
+            let count = wanted.iter().filter(|wanted| **wanted).count().min(allowed.len().saturating_sub(1));
+            prop_assert_eq!(chosen.len(), count);
+            let cost = |cpus: &[usize]| {
+                let own: BTreeSet<usize> = cpus.iter().map(|cpu| cores[cpu]).collect();
+                let crowded = cpus.iter().filter(|cpu| load[cpu] > CROWDED).count();
+                (crowded, cpus.contains(&0), cpus.len() - own.len())
+            };
+            let best = subsets(&allowed, count).iter().map(|set| cost(set)).min();
+            prop_assert_eq!(Some(cost(&chosen)), best);
+        }
+
+        /// Whatever changes, each CPU is given once, is allowed, and stays with its worker while that is possible.
+        #[test]
+        fn changes_move_as_few_as_possible(
+            steps in vec((btree_set(0..6usize, 0..6), vec(any::<bool>(), 4)), 1..10),
+        ) {
+            let mut before = vec![None; 4];
+            for (allowed, wanted) in steps {
+                let allowed: Vec<usize> = allowed.into_iter().collect();
+                let now = choose(&allowed, &Cores::new(), &wanted, &before, &Shares::new());
+                let given: Vec<usize> = now.iter().flatten().copied().collect();
+                prop_assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), given.len());
+                prop_assert!(given.iter().all(|cpu| allowed.contains(cpu)));
+                prop_assert!(given.is_empty() || given.len() < allowed.len());
+                let could: Vec<usize> = (0..4)
+                    .filter(|w| wanted[*w] && before[*w].is_some_and(|cpu| allowed.contains(&cpu)))
+                    .collect();
+                let kept = could.iter().filter(|w| now[**w] == before[**w]).count();
+                prop_assert_eq!(kept, could.len().min(allowed.len().saturating_sub(1)));
+                before = now;
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What there is to choose from: CPUs that this process may use, and which of them are threads of one core.
+
+use super::choice::Cores;
+use super::list;
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fs::File;
+use std::path::Path;
+
+/// What was there when the process started.
+#[derive(Debug)]
+pub struct Host {
+    /// What threads are set to that have no CPU of their own: the kernel takes off what it does not allow.
+    base: CpuSet,
+    /// Empty where the kernel does not tell.
+    cores: Cores,
+    /// `/proc/stat`, where it is there.
+    stat: Option<File>,
+}
+
+impl Host {
+    /// Looks, while files can still be opened and the process has one thread.
+    ///
+    /// # Errors
+    /// The kernel knows more CPUs than this program (1,024), or refuses to tell.
+    pub fn look() -> Result<Self, Errno> {
+        let first = sched_getaffinity(None)?;
+        let cores = cores(Path::new("/sys/devices/system/cpu"), &numbers(&first));
+        // Who started us may have left out CPUs that the cpuset has: that is to stay so. Where nobody did, CPUs that come
+        // later are ours, too.
+        let all = everything();
+        let whole = sched_setaffinity(None, &all)
+            .and_then(|()| sched_getaffinity(None))
+            .is_ok_and(|now| now == first);
+        if !whole {
+            sched_setaffinity(None, &first)?;
+        }
+        // The packaged service has none (ProcSubset=pid) and does without.
+        let stat = File::open("/proc/stat").ok();
+        Ok(Self { base: if whole { all } else { first }, cores, stat })
+    }
+
+    /// Those that a thread without a CPU of its own may use.
+    pub fn base(&self) -> &CpuSet {
+        &self.base
+    }
+
+    /// Which CPUs are threads of one core.
+    pub fn cores(&self) -> &Cores {
+        &self.cores
+    }
+
+    /// `/proc/stat`, once.
+    pub fn take_stat(&mut self) -> Option<File> {
+        self.stat.take()
+    }
+
+    /// Whether a thread that was set to `wanted` may run on `is`: the kernel takes off what it does not allow.
+    pub fn same(&self, is: &CpuSet, wanted: &CpuSet) -> bool {
+        is == wanted || *wanted == self.base
+    }
+
+    /// The CPUs that may be used now, in ascending order. Sets the calling thread to them: only so the kernel tells.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn allowed(&self) -> Result<Vec<usize>, Errno> {
+        match sched_setaffinity(None, &self.base) {
+            // None of them is left in the cpuset: then its CPUs are what there is.
+            Err(Errno::INVAL) => sched_setaffinity(None, &everything())?,
+            other => other?,
+        }
+        Ok(numbers(&sched_getaffinity(None)?))
+    }
+}
+
+/// A set of these.
+pub fn set(cpus: impl IntoIterator<Item = usize>) -> CpuSet {
+    let mut set = CpuSet::new();
+    cpus.into_iter().filter(|cpu| *cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
+    set
+}
+
+fn everything() -> CpuSet {
+    set(0..CpuSet::MAX_CPU)
+}
+
+/// The CPUs of a set, in ascending order.
+pub fn numbers(set: &CpuSet) -> Vec<usize> {
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
+
+/// By CPU the first thread of its core, as far as `folder` (sysfs) tells.
+fn cores(folder: &Path, cpus: &[usize]) -> Cores {
+    let core = |cpu: &usize| {
+        let file = folder.join(format!("cpu{cpu}/topology/thread_siblings_list"));
+        let threads = list::parse(std::fs::read_to_string(file).ok()?.trim()).ok()?;
+        Some((*cpu, threads.into_iter().min()?))
+    };
+    cpus.iter().filter_map(core).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_read_where_they_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        for (cpu, threads) in [(0, "0,2\n"), (1, "1,3\n"), (2, "0,2\n"), (3, "nonsense"), (5, "5-2")] {
+            let folder = dir.path().join(format!("cpu{cpu}/topology"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("thread_siblings_list"), threads).unwrap();
+        }
+        let found = cores(dir.path(), &[0, 1, 2, 3, 4, 5]);
+        assert_eq!(found, Cores::from([(0, 0), (1, 1), (2, 0)]));
+    }
+
+    #[test]
+    fn what_was_left_out_before_stays_left_out() {
+        let before = numbers(&sched_getaffinity(None).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let host = Host::look().unwrap();
+                assert_eq!(host.allowed(), Ok(before.clone()));
+                sched_setaffinity(None, &set([before[0]])).unwrap();
+                let host = Host::look().unwrap();
+                assert_eq!(host.allowed(), Ok(vec![before[0]]));
+                assert_eq!(numbers(&sched_getaffinity(None).unwrap()), [before[0]]);
+            });
+        });
+    }
+}

@@ -1,0 +1,60 @@
+//! A CPU of its own for each worker that carries frames with deadlines.
+//!
+//! ```text
+//!  Host (before confinement: what the process may use, which CPUs are threads of one core)
+//!    │
+//!    ▼                    ┌── contracts changed, a port moved, or a second passed
+//!  keeper thread: look ◀──┘
+//!    ├─ which workers carry real-time frames ─┐
+//!    ├─ which CPUs may be used now, and are ──┴▶ choice (pure) ─▶ a CPU for each, or none
+//!    ├─ each worker, between two loops: to its CPU, or to those that are left
+//!    └─ `aside`: all other threads, to those that are left
+//! ```
+//!
+//! - [`choice`]: which worker gets which CPU. Pure
+//! - [`load`]: how much of each CPU others use
+//! - [`list`]: CPU lists as the kernel and the command line write them. Pure
+//! - [`host`]: what is there to choose from
+//! - [`keeper`]: the thread that has it so
+
+pub mod choice;
+pub mod host;
+pub mod keeper;
+pub mod list;
+pub mod load;
+
+pub use host::Host;
+
+/// Which CPUs workers get: the option `--cpus`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Cpus {
+    /// One for each worker that carries frames with deadlines, while it does; the switch chooses.
+    #[default]
+    Auto,
+    /// None: each thread runs where the kernel puts it.
+    None,
+    /// These, always, in the order of the workers. What is too short leaves the rest of the workers without.
+    List(Vec<usize>),
+}
+
+impl Cpus {
+    /// Checks a list against what this process may use.
+    ///
+    /// # Errors
+    /// The CPUs of the list that it may not use, and those that it may.
+    pub fn check(&self, host: &Host) -> Result<(), String> {
+        let Self::List(wanted) = self else { return Ok(()) };
+        let allowed =
+            host.allowed().map_err(|error| format!("cannot tell the CPUs of this process: {error}"))?;
+        let wrong: Vec<usize> = wanted.iter().copied().filter(|cpu| !allowed.contains(cpu)).collect();
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "--cpus: this process may not run on CPU {}: there is none, it is offline, or a cpuset or an affinity \
+             (CPUAffinity=, AllowedCPUs=, taskset) leaves it out; it may use {}",
+            list::text(&wrong),
+            list::text(&allowed)
+        ))
+    }
+}
