@@ -84,8 +84,8 @@ pub struct WorkerSlot {
     pub loops: Counter,
     /// Loops longer than the host budget H.
     pub loops_over_budget: Counter,
-    /// The longest loop, ns.
-    pub longest_loop: Counter,
+    /// How long the loops that found work took, ns.
+    pub loop_time: SharedHistogram,
     /// Times it slept.
     pub sleeps: Counter,
     /// Time asleep, ns.

@@ -43,20 +43,20 @@ pub struct Traffic {
     pub dropped: BTreeMap<String, u64>,
 }
 
-/// Tr - Ts of the frames a vNIC sent, in nanoseconds.
+/// How long each of many took, in nanoseconds: frames (Tr - Ts), or loops of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delay {
-    /// Frames delivered.
+    /// How many: frames delivered, or loops.
     pub count: u64,
     /// Median.
     pub p50: u64,
-    /// 99 % of frames took no longer.
+    /// 99 % took no longer.
     pub p99: u64,
-    /// 99.9 % of frames took no longer.
+    /// 99.9 % took no longer.
     pub p999: u64,
     /// The worst, exactly.
     pub max: u64,
-    /// Non-empty buckets: (largest value, frames).
+    /// Non-empty buckets: (largest value, how many).
     pub buckets: Vec<(u64, u64)>,
 }
 
@@ -212,6 +212,9 @@ pub struct WorkerStats {
     /// The CPU that it has for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u64>,
+    /// How long the loops that found work took.
+    #[serde(default)]
+    pub loop_time: Delay,
 }
 
 /// What a process's log does not tell, since the process started.
@@ -309,14 +312,18 @@ impl Reader {
         let used = (layout.workers_used.get() as usize).min(layout.workers.len());
         layout.workers[..used]
             .iter()
-            .map(|w| WorkerStats {
-                loops: w.loops.get(),
-                loops_over_budget: w.loops_over_budget.get(),
-                longest_loop_ns: w.longest_loop.get(),
-                sleeps: w.sleeps.get(),
-                asleep_ns: w.asleep.get(),
-                events_lost: w.events_lost.get(),
-                cpu: w.cpu.get().checked_sub(1).filter(|cpu| *cpu < CPUS),
+            .map(|w| {
+                let loop_time = Delay::from(&w.loop_time.read());
+                WorkerStats {
+                    loops: w.loops.get(),
+                    loops_over_budget: w.loops_over_budget.get(),
+                    longest_loop_ns: loop_time.max,
+                    sleeps: w.sleeps.get(),
+                    asleep_ns: w.asleep.get(),
+                    events_lost: w.events_lost.get(),
+                    cpu: w.cpu.get().checked_sub(1).filter(|cpu| *cpu < CPUS),
+                    loop_time,
+                }
             })
             .collect()
     }

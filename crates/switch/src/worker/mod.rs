@@ -334,7 +334,7 @@ impl Worker {
             let took = ended.saturating_sub(started);
             self.busy += took;
             self.stats.loops.add(1);
-            self.stats.longest_loop.raise(took);
+            self.stats.loop_time.record(took);
             if took > self.host_latency {
                 self.stats.loops_over_budget.add(1);
             }
