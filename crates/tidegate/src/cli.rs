@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::commands::{
-    agent, apply, capture, completions, demo, libvirt, plan, status, switch, top, vnic, why,
+    agent, apply, calibrate, capture, completions, demo, libvirt, plan, status, switch, top, vnic, why,
 };
 use crate::exit;
 use clap::{Parser, Subcommand};
@@ -43,6 +43,8 @@ pub enum Command {
     Why(why::Args),
     /// Record a vNIC's frames as pcapng, for Wireshark and tcpdump
     Capture(capture::Args),
+    /// Measure what `host-latency` has to be on this host, and what stands in the way of less
+    Calibrate(calibrate::Args),
     /// Contracts of libvirt's domains: its hook, its <metadata> and <bandwidth>
     #[command(subcommand)]
     Libvirt(libvirt::Command),
@@ -92,6 +94,7 @@ mod tests {
             "tidegate switch --fifo-priority 100",
             "tidegate switch --cpus 3-1",
             "tidegate capture plc1 --snaplen 0",
+            "tidegate calibrate --seconds 0",
             "tidegate nonsense",
         ] {
             let error = parse(line).expect_err(line);

@@ -1,7 +1,7 @@
 //! The one program of Tidegate.
 //!
 //! ```text
-//!  tidegate status, apply, plan, vnic, top, why, capture ──HTTP over a Unix socket──▶ tidegate agent
+//!  tidegate status, apply, plan, vnic, top, why, capture, calibrate ──HTTP over a Unix socket──▶ tidegate agent
 //!  tidegate libvirt hook, watch ── contracts of libvirt's domains, over the same ──▶ tidegate agent
 //!  tidegate agent, switch: run here             tidegate agent ──control──▶ tidegate switch
 //!  tidegate demo: namespaces, its own switch and agent, measured traffic

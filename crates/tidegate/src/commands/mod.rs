@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod apply;
+pub mod calibrate;
 pub mod capture;
 pub mod completions;
 pub mod demo;
@@ -32,6 +33,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Vnic(command) => wait(vnic::run(&client, command, json)),
         Command::Top(args) => wait(top::run(&client, args, json)),
         Command::Why(args) => wait(why::run(&client, args, json)),
+        Command::Calibrate(args) => wait(calibrate::run(&client, args, json)),
         Command::Capture(args) => wait(capture::run(&client, args)),
         Command::Libvirt(command) => wait(libvirt::run(&client, command, json)),
         Command::Agent(args) => agent::run(args, cli.api),

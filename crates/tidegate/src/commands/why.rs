@@ -150,8 +150,8 @@ fn host_latency(view: &VnicView) -> String {
     broken.map_or_else(String::new, |promise| {
         format!(
             "Its delay bound holds while worker loops take at most host-latency (H, {}). Since the switch was started {} took \
-             longer: no bound held then. Make the host better first (pin the workers, give them real-time priority), then \
-             raise host-latency: see \"Choosing host-latency\" in docs/operations.md.\n",
+             longer: no bound held then. `tidegate calibrate` says by name what makes the host slow, and what \
+             host-latency it needs as it is.\n",
             duration(promise.derivation.host_latency_ns),
             count(promise.host_latency_violations)
         )
@@ -281,8 +281,7 @@ voice is up.
 It is not throttled right now. In all, frames waited for its tx.max of 4mbit for 3.00 ms.
 Of its 11,999 frames delivered, half took at most 42.0 us, 99 % 90.0 us, 99.9 % 300 us, the slowest 1.12 ms.
 Its delay bound holds while worker loops take at most host-latency (H, 250 us). Since the switch was started 3 took longer: \
-no bound held then. Make the host better first (pin the workers, give them real-time priority), then raise host-latency: see \
-\"Choosing host-latency\" in docs/operations.md.
+no bound held then. `tidegate calibrate` says by name what makes the host slow, and what host-latency it needs as it is.
 
 Dropped of what it sent:
   frames  reason      what it means

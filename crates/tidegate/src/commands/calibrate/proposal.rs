@@ -1,0 +1,229 @@
+//! What `host-latency` has to be, from what was measured. Pure.
+//!
+//! ```text
+//!  H = workers of a crossing (1 or 2) × (wake-up + loop) + one copy of 64 KB
+//! ```
+//!
+//! A worker under load has no wake-up, and an idle one no loop: the sum is what one frame can meet at worst, not what it
+//! meets. A stall can be in both, so it may count twice: too much, never too little.
+
+use super::look::Machine;
+use super::timers::Cpu;
+use serde::Serialize;
+use tidegate_contract::Nanos;
+use tidegate_switch::stats::Histogram;
+
+/// More than the worst that was seen, since a longer look sees worse: a quarter.
+pub const MARGIN_PERCENT: u64 = 25;
+/// What a person would write, as the first digits of a duration; sorted.
+const STEPS: [u64; 11] = [10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100];
+/// A share of copies that no interruption made long.
+const COPIES: f64 = 0.99;
+
+/// What a value of `host-latency` covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Cover {
+    /// 99 % of wake-ups and loops.
+    #[serde(rename = "p99")]
+    P99,
+    /// 99.9 % of them.
+    #[serde(rename = "p99.9")]
+    P999,
+    /// All that were seen, and the margin.
+    #[serde(rename = "worst")]
+    Worst,
+}
+
+impl Cover {
+    /// From the least to the most.
+    pub const ALL: [Self; 3] = [Self::P99, Self::P999, Self::Worst];
+
+    fn share(self) -> f64 {
+        match self {
+            Self::P99 => 0.99,
+            Self::P999 => 0.999,
+            Self::Worst => 1.0,
+        }
+    }
+
+    fn margin_percent(self) -> u64 {
+        if self == Self::Worst { MARGIN_PERCENT } else { 0 }
+    }
+}
+
+/// What goes into H.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Wake-ups on the CPUs of each worker, one for each; of the CPUs we may use where no worker is known.
+    pub wakeups: Vec<Histogram>,
+    /// Loops of each worker; empty where none is known.
+    pub loops: Vec<Histogram>,
+    /// Copies of 64 KB.
+    pub copies: Histogram,
+}
+
+/// A value of `host-latency`, and what it is made of; ns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Proposal {
+    /// What it covers.
+    pub covers: Cover,
+    /// The wake-up of the worker that wakes latest.
+    pub wakeup_ns: u64,
+    /// The loop of the worker whose loops are longest; 0 where none was counted.
+    pub loop_ns: u64,
+    /// One copy of 64 KB, which 99 % of copies do not exceed.
+    pub copy_ns: u64,
+    /// How many workers a frame may pass: 1 or 2.
+    pub workers: u64,
+    /// The sum.
+    pub sum_ns: u64,
+    /// Percent added to the sum.
+    pub margin_percent: u64,
+    /// With the margin, rounded up to what a person would write.
+    pub host_latency_ns: u64,
+}
+
+impl Proposal {
+    /// As it stands in a contract.
+    pub fn host_latency(&self) -> Nanos {
+        Nanos::new(self.host_latency_ns)
+    }
+}
+
+impl Measured {
+    /// Gathers what was measured; `loops` has one histogram for each worker, where they are known.
+    pub fn new(cpus: &[Cpu], machine: &Machine, loops: Vec<Histogram>) -> Self {
+        let on = |allowed: &dyn Fn(usize) -> bool| {
+            let wakeups = cpus.iter().filter(|cpu| allowed(cpu.cpu)).map(|cpu| &cpu.wakeups);
+            together(wakeups)
+        };
+        let mut wakeups: Vec<Histogram> =
+            machine.workers.iter().map(|w| on(&|cpu| w.cpus.contains(&cpu))).collect();
+        wakeups.retain(|histogram| histogram.count() > 0);
+        if wakeups.is_empty() {
+            wakeups.push(on(&|_| true));
+        }
+        Self { wakeups, loops, copies: together(cpus.iter().map(|cpu| &cpu.copies)) }
+    }
+
+    /// What covers so much.
+    pub fn proposal(&self, covers: Cover) -> Proposal {
+        let longest = |all: &[Histogram]| all.iter().map(|h| h.quantile(covers.share())).max().unwrap_or(0);
+        let (wakeup_ns, loop_ns) = (longest(&self.wakeups), longest(&self.loops));
+        let copy_ns = self.copies.quantile(COPIES);
+        let workers = self.loops.len().clamp(1, 2) as u64;
+        let sum_ns = (wakeup_ns + loop_ns) * workers + copy_ns;
+        let margin_percent = covers.margin_percent();
+        let host_latency_ns = written(sum_ns + sum_ns * margin_percent / 100);
+        Proposal { covers, wakeup_ns, loop_ns, copy_ns, workers, sum_ns, margin_percent, host_latency_ns }
+    }
+}
+
+fn together<'a>(all: impl Iterator<Item = &'a Histogram>) -> Histogram {
+    let mut counts = vec![0u64; tidegate_switch::stats::histogram::BUCKETS];
+    let mut max = 0;
+    for histogram in all {
+        max = max.max(histogram.max());
+        for (upper, n) in histogram.occupied() {
+            counts[tidegate_switch::stats::histogram::bucket(upper)] += n;
+        }
+    }
+    Histogram::recorded(max, 0, counts).unwrap_or_default()
+}
+
+/// The least duration, ns, that is at least `ns` and that a person would write: two digits, and at least 1 us.
+pub fn written(ns: u64) -> u64 {
+    let mut unit = 100;
+    loop {
+        let step = STEPS.iter().map(|step| step.saturating_mul(unit)).find(|value| *value >= ns);
+        match step {
+            Some(value) => return value,
+            None => unit *= 10,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tidegate_switch::stats::histogram::upper;
+
+    fn histogram(values: &[u64]) -> Histogram {
+        let mut all = Histogram::default();
+        values.iter().for_each(|value| all.record(*value));
+        all
+    }
+
+    #[test]
+    fn what_a_person_would_write() {
+        let cases = [
+            (0, 1_000),
+            (1_000, 1_000),
+            (1_001, 1_200),
+            (61_000, 80_000),
+            (81_000, 100_000),
+            (1_760_000, 2_000_000),
+        ];
+        for (ns, expected) in cases {
+            assert_eq!(written(ns), expected, "{ns}");
+        }
+        assert_eq!(Nanos::new(written(1_201_000)).to_string(), "1.5ms");
+    }
+
+    #[test]
+    fn both_workers_of_a_crossing_count() {
+        let mut measured = Measured {
+            wakeups: vec![histogram(&[10_000, 40_000])],
+            loops: vec![histogram(&[20_000])],
+            copies: histogram(&[6_000]),
+        };
+        let one = measured.proposal(Cover::Worst);
+        assert_eq!((one.workers, one.sum_ns, one.host_latency_ns), (1, 66_000, 100_000));
+        measured.wakeups.push(histogram(&[30_000]));
+        measured.loops.push(histogram(&[50_000]));
+        let two = measured.proposal(Cover::Worst);
+        assert_eq!((two.workers, two.sum_ns, two.host_latency_ns), (2, 186_000, 250_000));
+        // Without a switch there is no loop to count, and no second worker.
+        measured.loops.clear();
+        assert_eq!(measured.proposal(Cover::Worst).sum_ns, 46_000);
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_rounded_up_by_a_third_at_most(ns in 1_000u64..1 << 40) {
+            let value = written(ns);
+            prop_assert!(value >= ns && value * 3 <= ns * 4, "{} for {}", value, ns);
+            prop_assert_eq!(written(value), value);
+        }
+
+        #[test]
+        fn more_cover_is_never_less(
+            wakeups in prop::collection::vec(0u64..1 << 30, 1..100),
+            loops in prop::collection::vec(prop::collection::vec(0u64..1 << 30, 1..50), 0..4),
+            copies in prop::collection::vec(0u64..1 << 20, 1..20),
+        ) {
+            let measured = Measured {
+                wakeups: vec![histogram(&wakeups)],
+                loops: loops.iter().map(|all| histogram(all)).collect(),
+                copies: histogram(&copies),
+            };
+            let all = Cover::ALL.map(|cover| measured.proposal(cover));
+            prop_assert!(all.is_sorted_by_key(|p| p.host_latency_ns));
+            // The worst covers any frame: every wake-up, every loop, on both workers.
+            let worst = wakeups.iter().max().unwrap() + loops.iter().flatten().max().unwrap_or(&0);
+            prop_assert!(all[2].host_latency_ns >= worst * all[2].workers);
+        }
+
+        #[test]
+        fn histograms_together_hold_the_same(values in prop::collection::vec(0u64..1 << 30, 2..50), at in 1usize..50) {
+            let (a, b) = values.split_at(at.min(values.len() - 1));
+            let both = together([&histogram(a), &histogram(b)].into_iter());
+            let all = histogram(&values);
+            prop_assert_eq!(both.count(), all.count());
+            prop_assert_eq!(both.max(), all.max());
+            prop_assert_eq!(both.quantile(0.5), all.quantile(0.5));
+            prop_assert!(upper(0) == 0);
+        }
+    }
+}
