@@ -23,7 +23,7 @@ from scenes.delay import BULK_PORT, CONNECTIONS, NAMES, hear, values
 from scenes.stacks import reports
 from scenes.stacks.fabric import Tidegate
 
-ROUNDS = 5
+ROUNDS = 3
 IDLE, FIFO_BULK, CONTRACT_BULK = "idle", "FIFO with bulk", "contract with bulk"
 VOICE = "voice, one way"
 MESSAGE = 158

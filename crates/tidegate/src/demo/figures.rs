@@ -14,7 +14,13 @@ pub struct Measured {
     pub received: u64,
     /// Tr - Ts of voice, as the switch counted it, or what the kernel's place measures.
     pub inside: Histogram,
-    /// Deadline misses inside: as the switch counted them; without a deadline, what would have been one.
+    /// The least that it can have been, of the same frames; none of a place that knows one end alone.
+    pub inside_least: Option<Histogram>,
+    /// Misses that were possible: in time by the least delay, late by the most; none without a deadline.
+    pub possible: Option<u64>,
+    /// Frames that were late only if the worker's wake-up took that long; none without a deadline.
+    pub asleep: Option<u64>,
+    /// Certain deadline misses inside: as the switch counted them; without a deadline, what would have been one.
     pub misses: u64,
     /// Whose fault those were; none where there was no deadline.
     pub misses_blame: Option<Blame>,
@@ -62,7 +68,16 @@ pub struct Runs<'a> {
 pub struct Figures {
     /// Tr - Ts of voice inside the switch, or as the kernel's place measures it.
     pub switch_delay_us: Quantiles,
-    /// Deadline misses inside; under the FIFO, frames that would have been one.
+    /// The least that it can have been.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub switch_delay_least_us: Option<Quantiles>,
+    /// Possible misses: in time by the least delay, late by the most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub voice_misses_possible: Option<u64>,
+    /// Frames that were late only if the worker's wake-up took that long, which the switch cannot measure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub voice_misses_asleep: Option<u64>,
+    /// Certain deadline misses inside; under the FIFO, frames that would have been one.
     pub voice_misses: u64,
     /// Whose fault they were.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,6 +140,9 @@ impl Measured {
         let whole = |histogram: &Histogram| Quantiles::of(histogram, histogram.max());
         Figures {
             switch_delay_us: whole(&self.inside),
+            switch_delay_least_us: self.inside_least.as_ref().map(whole),
+            voice_misses_possible: self.possible,
+            voice_misses_asleep: self.asleep,
             voice_misses: self.misses,
             misses_blame: self.misses_blame,
             voice_delay_us: Quantiles::of(&self.delay, self.longest),
@@ -150,6 +168,9 @@ pub mod tests {
             sent: 6_000,
             received: 5_998,
             inside: histogram(&[(delay / 2, 5_998)]),
+            inside_least: Some(histogram(&[(delay / 4, 5_998)])),
+            possible: blame.map(|_| 7),
+            asleep: blame.map(|_| 9),
             misses,
             misses_blame: blame,
             delay: histogram(&[(delay, 5_998)]),
@@ -180,12 +201,13 @@ pub mod tests {
         let blamed = serde_json::json!({"late": 3, "steal": 1, "stalled": 0, "unexplained": 2});
         let expected = serde_json::json!({
             "fifo": {
-                "switch_delay_us": same(6000.0), "voice_misses": 5998,
+                "switch_delay_us": same(6000.0), "switch_delay_least_us": same(3000.0), "voice_misses": 5998,
                 "voice_delay_us": same(12000.0), "voice_late": 5998, "voice_lost": 2,
                 "timer_us": same(20.0), "host_wakeup_us": same(5.0), "worker_cpu": 0.25, "bulk_mbps": 941.2
             },
             "edf": {
-                "switch_delay_us": same(25.0), "voice_misses": 3, "misses_blame": blamed,
+                "switch_delay_us": same(25.0), "switch_delay_least_us": same(12.5),
+                "voice_misses": 3, "voice_misses_possible": 7, "voice_misses_asleep": 9, "misses_blame": blamed,
                 "voice_delay_us": same(50.0), "voice_late": 3, "late_blame": blamed, "voice_lost": 2,
                 "timer_us": same(20.0), "host_wakeup_us": same(5.0), "worker_cpu": 0.25, "bulk_mbps": 941.2
             },

@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tidegate_agent::api::types::{VnicView, WhyView};
-use tidegate_switch::stats::{Histogram, VnicStats};
+use tidegate_switch::stats::{Delay, Histogram, VnicStats};
 
 /// How long the switch and the agent may take to come up.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -170,7 +170,11 @@ impl Scene {
         } else {
             (seen.timer(&way), seen.away(&way))
         };
-        let inside = added(&before, &after);
+        let inside = added(&before.delay, &after.delay);
+        // A place that knows one end alone says nothing of the other.
+        let least = (self.place == Where::Switch).then(|| added(&before.delay_least, &after.delay_least));
+        let known = phase == Phase::Contract && self.place == Where::Switch;
+        let more = |of: fn(&VnicStats) -> u64| known.then(|| of(&after).saturating_sub(of(&before)));
         let counted = counted(&after).saturating_sub(counted(&before));
         let blame = |late, known: &[Window], away: &[Away]| {
             (phase == Phase::Contract).then(|| Blame::of(late, known, away, DEADLINE))
@@ -188,6 +192,9 @@ impl Scene {
             misses: count,
             misses_blame: blame(count, &misses, &away),
             inside,
+            inside_least: least,
+            possible: more(|stats| stats.misses_possible),
+            asleep: more(|stats| stats.misses_asleep),
             delay: histogram(&received.delays),
             longest: received.longest,
             late: received.late,
@@ -203,13 +210,13 @@ impl Scene {
         Workers::of(self.switch.id())
     }
 
-    /// When the frames of the latest misses since `from` waited, as far as they are remembered; newest first.
+    /// When the frames of the latest certain misses since `from` waited, as far as they are remembered; newest first.
     async fn misses(&self, from: u64) -> Result<Vec<Window>, SceneError> {
         let why = self.client.get::<WhyView>("/v1/vnics/voice/why").await;
         let misses = why.map_err(|e| SceneError::new(e.to_string()))?.latest_misses;
         // Told by the clock of the day.
         let offset = clock::of_day().saturating_sub(clock::now());
-        let spans = misses.iter().rev().map(|miss| {
+        let spans = misses.iter().rev().filter(|miss| miss.is_certain()).map(|miss| {
             let to = miss.at.saturating_sub(offset);
             Window { from: to.saturating_sub(miss.delay), to }
         });
@@ -229,8 +236,8 @@ fn counted(stats: &VnicStats) -> u64 {
 }
 
 /// Delays the switch recorded between two looks.
-fn added(before: &VnicStats, after: &VnicStats) -> Histogram {
-    histogram(&after.delay.buckets).since(&histogram(&before.delay.buckets))
+fn added(before: &Delay, after: &Delay) -> Histogram {
+    histogram(&after.buckets).since(&histogram(&before.buckets))
 }
 
 /// Waits until `ready`, as long as the process lives.
