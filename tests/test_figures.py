@@ -187,10 +187,14 @@ def about(path: str) -> set[str]:
         "tx": {"tx", "super-frames"} if key == "frames" else {"tx", "drops"} if key == "dropped" else {"tx"},
         "rx": {"rx", "super-frames"} if key == "frames" else {"rx", "drops"} if key == "dropped" else {"rx"},
         "delay": {"delay"},
+        "delay_least": {"delay"},
         "throttled": {"throttled"},
         "throttled_ns": {"throttled"},
         "realtime_delivered": {"deadline"},
         "realtime_worst_ns": {"deadline"},
+        "realtime_worst_least_ns": {"deadline"},
+        "misses_possible": {"deadline"},
+        "misses_asleep": {"deadline"},
         "work": set[str](),
     }[way]
 
@@ -200,14 +204,17 @@ def expected_zeros(name: str) -> set[str]:
     none = {"index", "work.buffers_ns"}
     # Where nothing waited, nothing was queued; a driver that need not kick does not.
     none |= {"work.deliver_ns", "work.delivered", "work.kicks_ns"}
+    # No deadline need be missed here.
+    none |= {"misses_possible", "misses_asleep"}
     if name == "sink":
         none |= {"work.take_ns"}
     if name not in SENDERS:
         none |= {"throttled_ns"}
     if name not in REAL_TIME:
-        none |= {"realtime_delivered", "realtime_worst_ns"}
+        none |= {"realtime_delivered", "realtime_worst_ns", "realtime_worst_least_ns"}
     if name == "sink":
-        none |= {f"delay.{key}" for key in ("count", "p50", "p99", "p999", "max", "buckets")}
+        for end in ("delay", "delay_least"):
+            none |= {f"{end}.{key}" for key in ("count", "p50", "p99", "p999", "max", "buckets")}
         none |= {f"tx.{key}" for key in ("frames", "wire_frames", "wire_bytes")}
     return none
 

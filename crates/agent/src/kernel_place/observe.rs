@@ -89,6 +89,8 @@ impl KernelPlace {
                         // How long the VM waits to send; what it receives waits for its own `rx.max`.
                         Ok(waited) => {
                             let waited = waited.get(&sending(index, link)).cloned().unwrap_or_default();
+                            // Both ends are known: the kernel stamps each frame.
+                            counted.delay_least = waited.delay.clone();
                             counted.delay = waited.delay;
                             counted.throttled_ns = waited.throttled_ns;
                         }
