@@ -18,9 +18,11 @@ pub const VNICS: usize = 1024;
 pub const WORKERS: usize = 64;
 /// Misses remembered per vNIC.
 pub const MISSES: usize = 32;
+/// Long loops remembered per worker.
+pub const LONG_LOOPS: usize = 64;
 /// Longest vNIC name, bytes.
 pub const NAME: usize = 64;
-/// In [`MissRecord::behind`]: behind no vNIC in particular.
+/// In [`MissRecord::behind`] and [`LoopRecord::port`]: no vNIC in particular.
 pub const NOBODY: u64 = u64::MAX;
 
 /// A counter with one writer and any number of readers.
@@ -94,6 +96,30 @@ pub struct WorkerSlot {
     pub events_lost: Counter,
     /// 1 + the number of the CPU that it has for itself; 0 where it has none.
     pub cpu: Counter,
+    /// Loops of 50 us or more in which a frame waited that missed its deadline; the next goes to
+    /// `long_loops_seen % LONG_LOOPS`.
+    pub long_loops_seen: Counter,
+    /// The latest of them.
+    pub long_loops: [LoopRecord; LONG_LOOPS],
+}
+
+/// A long loop. Read without a lock, as a [`MissRecord`] is.
+#[repr(C)]
+pub struct LoopRecord {
+    /// Which of the worker's, counting from 1; written last.
+    pub number: Counter,
+    /// When it ended, ns of CLOCK_MONOTONIC.
+    pub at: Counter,
+    /// How long it took, ns.
+    pub took: Counter,
+    /// Its longest single part: a [`LoopPart`](super::LoopPart) as a number.
+    pub part: Counter,
+    /// Port index of the vNIC whose traffic that was, or [`NOBODY`].
+    pub port: Counter,
+    /// How long that part took, ns.
+    pub share: Counter,
+    /// Bytes on the wire that were delivered in it; 0 where they were not counted.
+    pub bytes: Counter,
 }
 
 /// Frames and bytes one way.

@@ -24,6 +24,9 @@ pub mod reason;
 pub mod writer;
 
 pub use histogram::{Histogram, total};
-pub use reader::{Delay, LogStats, Miss, Reader, Traffic, VnicStats, Work, WorkerStats, time_of_day};
-pub use reason::{DropReason, MissCause, ThrownOut};
+pub use reader::{
+    Culprit, Delay, LateWait, LogStats, LongLoop, Miss, Reader, Traffic, VnicStats, Work, WorkerStats,
+    time_of_day,
+};
+pub use reason::{CulpritKind, DropReason, LoopPart, MissCause, ThrownOut};
 pub use writer::Region;

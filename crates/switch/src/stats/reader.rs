@@ -1,8 +1,10 @@
 //! Everybody else's side of the shared memory: read-only snapshots.
 
 use super::histogram::Histogram;
-use super::layout::{Layout, MAGIC, MISSES, MissRecord, NOBODY, TrafficSlot, VERSION, VnicSlot};
-use super::reason::{DropReason, MissCause};
+use super::layout::{
+    LONG_LOOPS, Layout, LoopRecord, MAGIC, MISSES, MissRecord, NOBODY, TrafficSlot, VERSION, VnicSlot,
+};
+use super::reason::{DropReason, LoopPart, MissCause};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::time::{ClockId, clock_gettime};
@@ -135,6 +137,31 @@ pub struct Miss {
     pub queue: u64,
     /// Waited for receive buffers, ns.
     pub buffers: u64,
+    /// What held the worker up, where it was for the worker and that is known: who reads the switch's account finds out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub culprit: Option<Culprit>,
+}
+
+/// What held a worker up while a frame was late.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Culprit {
+    /// [`CulpritKind::label`](super::CulpritKind::label).
+    pub kind: String,
+    /// What it was, such as `ksoftirqd/2 NET_RX`.
+    pub what: String,
+    /// How much of the frame's delay it was, ns.
+    pub took: u64,
+}
+
+/// The time in which a frame waited for its worker, and missed its deadline for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LateWait {
+    /// [`Miss::number`].
+    pub number: u64,
+    /// From when until when, ns of CLOCK_MONOTONIC.
+    pub from: u64,
+    /// See `from`.
+    pub to: u64,
 }
 
 impl Miss {
@@ -217,6 +244,25 @@ pub struct WorkerStats {
     pub loop_time: Delay,
 }
 
+/// A loop in which a frame waited that missed its deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LongLoop {
+    /// Which of the worker's, counting from 1.
+    pub number: u64,
+    /// When it began and ended, ns of CLOCK_MONOTONIC.
+    pub began: u64,
+    /// See `began`.
+    pub ended: u64,
+    /// Its longest single part.
+    pub part: LoopPart,
+    /// The vNIC whose traffic that was, where it is known and still there.
+    pub port: Option<String>,
+    /// How long that part took, ns.
+    pub share: u64,
+    /// Bytes that were delivered in it; 0 where they were not counted.
+    pub bytes: u64,
+}
+
 /// What a process's log does not tell, since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogStats {
@@ -295,6 +341,21 @@ impl Reader {
             .collect()
     }
 
+    /// The latest frames of a vNIC that were late for their worker, oldest first.
+    pub fn late_waits(&self, name: &str) -> Vec<LateWait> {
+        let Some(index) = self.find(name) else { return Vec::new() };
+        let slot = &self.layout().vnics[index];
+        let seen = slot.misses_seen.get();
+        let wait = |number: u64| {
+            let record = &slot.miss_log[(number - 1) as usize % MISSES];
+            let (to, delay) = (record.at.get(), record.delay.get());
+            let wait = LateWait { number, from: to.saturating_sub(delay), to };
+            let is_ours = record.cause.get() == MissCause::Worker as u64;
+            (is_ours && record.number.get() == number).then_some(wait)
+        };
+        (seen.saturating_sub(MISSES as u64) + 1..=seen).filter_map(wait).collect()
+    }
+
     /// System calls denied to the switch since it was started: none, unless there is a bug or an intruder.
     pub fn denied_calls(&self) -> u64 {
         self.layout().denied_calls.get()
@@ -326,6 +387,31 @@ impl Reader {
                 }
             })
             .collect()
+    }
+
+    /// The latest loops of a worker in which late frames waited, oldest first: no more than the region has room for,
+    /// whatever its writer says.
+    pub fn long_loops(&self, worker: usize) -> Vec<LongLoop> {
+        let Some(slot) = self.layout().workers.get(worker) else { return Vec::new() };
+        let seen = slot.long_loops_seen.get();
+        (seen.saturating_sub(LONG_LOOPS as u64)..seen)
+            .filter_map(|n| self.long_loop(&slot.long_loops[n as usize % LONG_LOOPS], n + 1))
+            .collect()
+    }
+
+    fn long_loop(&self, record: &LoopRecord, number: u64) -> Option<LongLoop> {
+        let (ended, took, port) = (record.at.get(), record.took.get(), record.port.get());
+        let port = usize::try_from(port).ok().filter(|_| port != NOBODY);
+        let found = LongLoop {
+            number,
+            began: ended.saturating_sub(took),
+            ended,
+            part: *LoopPart::ALL.get(usize::try_from(record.part.get()).ok()?)?,
+            port: port.and_then(|port| self.name_at(port)),
+            share: record.share.get().min(took),
+            bytes: record.bytes.get(),
+        };
+        (record.number.get() == number).then_some(found)
     }
 
     /// Names of all vNICs, with their indices.
@@ -382,6 +468,7 @@ impl Reader {
             worker: record.worker.get(),
             queue: record.queue.get(),
             buffers: record.buffers.get(),
+            culprit: None,
         };
         (record.number.get() == number).then_some(miss)
     }

@@ -1,4 +1,4 @@
-//! Why a frame was dropped, and why a real-time frame missed its deadline.
+//! Why a frame was dropped, why a real-time frame missed its deadline, and what a worker was busy with.
 
 /// Defines an enum whose variants are counter indices with a label each.
 #[macro_export]
@@ -115,5 +115,43 @@ reasons! {
         Network = "network",
         /// It was dropped.
         Dropped = "dropped",
+    }
+}
+
+reasons! {
+    /// A part of a worker's loop.
+    LoopPart {
+        /// What is not timed by itself.
+        Other = "other",
+        /// What other threads asked of the worker, and urgent frames of other workers.
+        Change = "change",
+        /// Frames of other workers, taken in.
+        Crossing = "crossing",
+        /// Frames of a vNIC, taken from it.
+        Ingress = "ingress",
+        /// Frames to a vNIC, from its queue.
+        Egress = "egress",
+        /// What became of frames: counted, and shown to the drivers.
+        Completion = "completion",
+    }
+}
+
+reasons! {
+    /// What held a worker up while a frame missed its deadline.
+    CulpritKind {
+        /// A loop of the worker itself.
+        OwnLoop = "own_loop",
+        /// Another task had its CPU.
+        Task = "task",
+        /// Its CPU was idle, and woken late.
+        Idle = "idle",
+        /// A softirq had its CPU.
+        Softirq = "softirq",
+        /// A device's interrupt had its CPU.
+        Interrupt = "interrupt",
+        /// The host of the virtual machine had its CPU.
+        Stolen = "stolen",
+        /// Nothing that is known.
+        Unexplained = "unexplained",
     }
 }

@@ -55,6 +55,8 @@ impl Worker {
             return;
         }
         self.now = clock();
+        let sent = self.bill.runs.iter().map(|run| run.frames).sum();
+        self.note_delivery(receiver.index, self.turns.elapsed(self.now), sent, frames);
         // Units of 2^-16 ns: a lap is shorter than a millisecond.
         let each = (self.turns.lap(self.now) << 16) / (frames + buffers);
         let time = |cost: i64| (cost * each) >> 16;

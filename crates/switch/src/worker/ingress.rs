@@ -12,7 +12,7 @@ use super::turns::BATCH;
 use super::{Worker, budget, clock};
 use crate::link::{Pending, Taken};
 use crate::port::Port;
-use crate::stats::DropReason;
+use crate::stats::{DropReason, LoopPart};
 
 /// What came of taking a frame.
 enum Next {
@@ -64,6 +64,7 @@ impl Worker {
             }
             if *budget < before {
                 self.now = clock();
+                self.loops.part(LoopPart::Ingress, Some(port.index), self.turns.elapsed(self.now));
                 let took = self.turns.end(port.index, self.now);
                 port.stats.work.take.add(took as u64);
             } else {

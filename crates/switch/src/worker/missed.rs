@@ -114,16 +114,17 @@ impl Waits {
     }
 }
 
-/// Notes a frame with a deadline if that was missed, at the port that sent it, which `worker` owns.
+/// Notes a frame with a deadline if that was missed, at the port that sent it, which `worker` owns. `true` where it was missed
+/// for certain, or possibly while the worker was awake.
 #[inline]
-pub(super) fn note(port: &Port, frame: &Frame, fate: &Fate, worker: u16) {
+pub(super) fn note(port: &Port, frame: &Frame, fate: &Fate, worker: u16) -> bool {
     let delay = DelayOf::of(frame, fate.at);
     let deadline = frame.deadline - frame.started;
     let certainty = match fate.dropped {
         Some(_) => Some(Certainty::Certain),
         None => delay.certainty(deadline),
     };
-    let Some(certainty) = certainty else { return };
+    let Some(certainty) = certainty else { return false };
     let waits = Waits::of(frame, fate);
     let miss = Miss {
         egress: fate.egress,
@@ -136,6 +137,7 @@ pub(super) fn note(port: &Port, frame: &Frame, fate: &Fate, worker: u16) {
         waits,
     };
     miss.record(port, certainty, worker);
+    certainty != Certainty::Asleep
 }
 
 /// A deadline that was missed, and why.

@@ -10,6 +10,7 @@
 //! ```
 //!
 //! - `budget`: how much of it all in one loop
+//! - `loops`: the loops in which frames were late
 //! - `turns`: whose turn it is, by what each port takes of the worker's time
 //! - `bill`: what a delivery took, and whom it is charged to
 //! - `ingress`: from links to egresses, under the senders' contracts
@@ -60,6 +61,7 @@ pub mod handover;
 mod ingress;
 mod inspect;
 pub mod lending;
+mod loops;
 mod missed;
 pub mod moving;
 mod outstanding;
@@ -88,6 +90,7 @@ use crate::claims::{Claims, Named};
 use crate::fdb::{Fdb, PortIndex};
 use crate::link::Scratch;
 use crate::port::{NEVER, Port, PortInfo, PortSet};
+use crate::stats::LoopPart;
 use crate::stats::layout::{VNICS, WorkerSlot};
 use crate::virtio::sigbus;
 use bill::Bill;
@@ -97,6 +100,7 @@ use fates::Fates;
 use flood::FloodPool;
 use handle::{Bell, Call};
 use lending::{Lending, Lull};
+use loops::Loops;
 use peers::Senders;
 use rustix::time::{ClockId, clock_gettime};
 use sleep::Sleeper;
@@ -188,6 +192,8 @@ pub struct Worker {
     /// Where it is told what is wrong with ports.
     troubles: Troubles,
     watch: Watch,
+    /// Its long loops.
+    loops: Loops,
     /// What another thread puts in words.
     events: Events,
     stats: &'static WorkerSlot,
@@ -258,6 +264,7 @@ impl Worker {
             inbox,
             watch: Watch::new(troubles.clone()),
             troubles,
+            loops: Loops::default(),
             events,
             stats,
             busy: 0,
@@ -308,7 +315,9 @@ impl Worker {
         }
         worked |= self.urgent_crossings();
         if worked {
-            self.turns.leave_out(clock());
+            let now = clock();
+            self.turns.leave_out(now);
+            self.loops.part(LoopPart::Change, None, now.saturating_sub(started));
         }
         let mut intake = budget::intake(self.waiting());
         worked |= self.take_in(&mut intake);
@@ -338,6 +347,7 @@ impl Worker {
             if took > self.host_latency {
                 self.stats.loops_over_budget.add(1);
             }
+            self.loops.end(ended, took, self.stats);
             self.took(started, ended);
         }
         worked
@@ -415,6 +425,7 @@ impl Worker {
             }
         }
         let now = clock();
+        self.loops.part(LoopPart::Completion, None, self.turns.elapsed(now));
         for index in touched.iter() {
             if let Some(port) = &mut self.ports[index as usize] {
                 port.shown(now);

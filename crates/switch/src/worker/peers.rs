@@ -15,6 +15,7 @@ use super::turns::Turns;
 use super::{Worker, budget, clock};
 use crate::fdb::PortIndex;
 use crate::port::PortSet;
+use crate::stats::LoopPart;
 use crate::stats::layout::WORKERS;
 use crate::worker::crossing::Crossing;
 
@@ -91,7 +92,9 @@ impl Worker {
             }
         }
         if all > 0 {
-            let each = self.turns.leave_out(clock()) / i64::from(all);
+            let now = clock();
+            self.loops.part(LoopPart::Crossing, None, self.turns.elapsed(now));
+            let each = self.turns.leave_out(now) / i64::from(all);
             for (id, frames) in frames.into_iter().enumerate().filter(|(_, frames)| *frames > 0) {
                 self.turns.took_in(Turns::of_worker(id), each * i64::from(frames));
             }

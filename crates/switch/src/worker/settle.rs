@@ -44,7 +44,9 @@ impl Worker {
                 (a.started, a.started_by) == (b.started, b.started_by) && !b.is_realtime()
             };
             for alike in frames.chunk_by(together) {
-                account(port, alike[0].get(), fate, alike.len() as u64, self.id);
+                if account(port, alike[0].get(), fate, alike.len() as u64, self.id) {
+                    self.loops.late(alike[0].get().started);
+                }
             }
         }
         port.relieving = NEVER;
@@ -69,7 +71,9 @@ impl Worker {
         *in_flight = in_flight.saturating_sub(1);
         port.relieving = NEVER;
         self.touched.insert(frame.source);
-        account(port, frame, fate, 1, self.id);
+        if account(port, frame, fate, 1, self.id) {
+            self.loops.late(frame.started);
+        }
         let (source, began) = (frame.source, self.watch.begin(frame.source));
         port.link.tx.give_back(fate.frame);
         self.watch.end(source, began);
@@ -111,9 +115,11 @@ impl Worker {
     }
 }
 
-/// Accounts for so many frames that started together; for one that has a deadline. `worker` owns their port.
+/// Accounts for so many frames that started together; for one that has a deadline, and says whether it missed that. `worker`
+/// owns their port.
 #[inline]
-fn account(port: &Port, frame: &Frame, fate: &Fate, frames: u64, worker: u16) {
+#[must_use]
+fn account(port: &Port, frame: &Frame, fate: &Fate, frames: u64, worker: u16) -> bool {
     if let Some(reason) = fate.dropped {
         port.count_tx_drops(reason, frames);
     } else {
@@ -123,7 +129,5 @@ fn account(port: &Port, frame: &Frame, fate: &Fate, frames: u64, worker: u16) {
             port.stats.note_realtime(most, fate.at.saturating_sub(frame.started_by), frames);
         }
     }
-    if frame.is_realtime() {
-        missed::note(port, frame, fate, worker);
-    }
+    frame.is_realtime() && missed::note(port, frame, fate, worker)
 }

@@ -4,7 +4,7 @@ use super::batch::{Batch, Came, Group, HOME, Sent};
 use super::room::rx_ring;
 use crate::link::vhost::copy::write;
 use crate::port::{NEVER, Port};
-use crate::worker::missed::{DelayOf, Miss};
+use crate::worker::missed::{Certainty, DelayOf, Miss};
 use crate::worker::{Worker, clock};
 
 impl Worker {
@@ -84,7 +84,7 @@ impl Worker {
     }
 
     /// What was sent under a deadline, just now.
-    fn account_deadlines(&self, port: &Port, frames: &[Sent], groups: &[Group], came: &Came) {
+    fn account_deadlines(&mut self, port: &Port, frames: &[Sent], groups: &[Group], came: &Came) {
         for (i, frame) in frames.iter().enumerate() {
             let group = &groups[usize::from(frame.group)];
             let Some(deadline) = group.deadline else { continue };
@@ -99,6 +99,9 @@ impl Worker {
             if let Some(certainty) = delay.certainty(deadline) {
                 let tokens = started.saturating_sub(arrival.earliest);
                 Miss::of_worker(group.egress, delay, deadline, tokens).record(port, certainty, self.id);
+                if certainty != Certainty::Asleep {
+                    self.loops.late(started);
+                }
             }
         }
     }

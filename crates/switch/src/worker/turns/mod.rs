@@ -213,6 +213,12 @@ impl Turns {
         (took as i64).min(LONGEST)
     }
 
+    /// The time that was not charged yet at `now`, ns.
+    #[inline]
+    pub(super) fn elapsed(&self, now: u64) -> u64 {
+        now.saturating_sub(self.charged)
+    }
+
     /// From `now` on time is charged anew. The ports that took frames share what passed since it was charged last.
     #[inline]
     pub(super) fn pass(&mut self, now: u64) {
