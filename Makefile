@@ -4,7 +4,7 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
-PYTHON := tests scripts/test scripts/fuzz bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane bench/agent-load bench/calibrated bench/kernel-rates bench/kernel-scale bench/kernel-vhost bench/nic-control bench/nic-cost bench/nic-counters
+PYTHON := tests scripts/test scripts/fuzz bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane bench/agent-load bench/calibrated bench/observe-cpu bench/kernel-rates bench/kernel-scale bench/kernel-vhost bench/nic-control bench/nic-cost bench/nic-counters
 BINARY := target/release/tidegate
 
 # What is built is run, tested and packaged from here, wherever cargo puts other projects.
@@ -51,6 +51,7 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 	cd tests && ../.venv/bin/mypy ../bench/control-plane
 	cd tests && ../.venv/bin/mypy ../bench/agent-load
 	cd tests && ../.venv/bin/mypy ../bench/calibrated
+	cd tests && ../.venv/bin/mypy ../bench/observe-cpu
 	cd tests && ../.venv/bin/mypy ../bench/kernel-rates
 	cd tests && ../.venv/bin/mypy ../bench/kernel-scale
 	cd tests && ../.venv/bin/mypy ../bench/kernel-vhost

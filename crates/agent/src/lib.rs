@@ -15,6 +15,7 @@
 //! - `switch_place`: the host switch as a place
 //! - `kernel_place`: the kernel's netdevs as a place
 //! - `nic_place`: SR-IOV functions as a place
+//! - `culprit`: what held a worker of the switch up when a deadline was missed
 //! - `store`: the contracts and who owns each
 //! - `reconciler`: makes what is wanted be in force, and keeps it so
 //! - `guest`: the soft limit, through a port of the VM
@@ -26,6 +27,7 @@
 //! - `cut`: where an agent may die, for tests
 
 pub mod api;
+mod culprit;
 mod cut;
 pub mod drops;
 mod durable;
@@ -80,6 +82,8 @@ pub struct Options {
     pub socket_roots: Vec<PathBuf>,
     /// Folders besides `/run/netns` below which contracts may name network namespaces; `/proc` for those of processes.
     pub netns_roots: Vec<PathBuf>,
+    /// Whether eBPF programs observe what keeps the switch's workers from their CPUs, while a deadline is in force.
+    pub observe_cpu: bool,
 }
 
 /// Why the agent does not run.
@@ -177,7 +181,8 @@ impl Agent {
         let (commands, received) = mpsc::channel();
         let wake = commands.clone();
         let wake = Arc::new(move || drop(wake.send(Command::Repair)));
-        let (switch, damage) = switch_place::SwitchPlace::new(&options.switch, state, paths.clone(), wake)?;
+        let (switch, damage) =
+            switch_place::SwitchPlace::new(&options.switch, state, paths.clone(), wake, options.observe_cpu)?;
         let (kernel, kernel_damage) = kernel_place::KernelPlace::new(state)?;
         let (nic, nic_damage) = nic_place::NicPlace::new(state)?;
         let capture = switch.capture();

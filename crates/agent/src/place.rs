@@ -134,6 +134,8 @@ impl Observed {
                 figures: BTreeMap::new(),
                 unknown: BTreeMap::new(),
                 misses: BTreeMap::new(),
+                culprits: BTreeMap::new(),
+                unobserved: None,
                 workers: vec![],
                 counts_latency: false,
                 denied_calls: 0,
@@ -238,6 +240,10 @@ pub struct Evidence {
     pub unknown: BTreeMap<String, Unknown>,
     /// The latest misses by vNIC, oldest first; vNICs without any are left out.
     pub misses: BTreeMap<String, Vec<Miss>>,
+    /// What held the worker up when frames missed their deadlines: how often, by vNIC and kind.
+    pub culprits: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Why what keeps workers from their CPUs is not observed, where it is not.
+    pub unobserved: Option<String>,
     /// The workers' accounts.
     pub workers: Vec<WorkerStats>,
     /// Whether somebody counts there how often the host's latency is more than declared.

@@ -40,6 +40,7 @@
 //! - [`classify`]: from netdev to class, an eBPF program of `bpf/`
 //! - [`meter`]: how long frames waited, by eBPF programs of `bpf/`
 //! - [`deadline`]: how long frames of real-time vNICs took, and what became of those that were late, by eBPF programs
+//! - [`noise`]: what keeps the switch's workers from their CPUs, by eBPF programs
 //! - [`earlier`]: others' programs that get frames before our filters
 //! - [`nftables`]: others' rules that what waits for a limit goes past
 //! - [`mark`]: priority marks in the IP header, an eBPF program of `bpf/`
@@ -61,6 +62,7 @@ pub mod meter;
 pub mod netlink;
 pub mod network;
 pub mod nftables;
+pub mod noise;
 pub mod owner;
 pub mod plan;
 pub mod police;
@@ -82,6 +84,7 @@ pub use mark::Marks;
 pub use meter::{Meter, MeterError, Queue, Waits};
 pub use network::{Link, Network};
 pub use nftables::IngressChain;
+pub use noise::{Noise, NoiseMeter};
 pub use plan::{Plan, no_shares_at, plan, refusals};
 pub use police::{Bucket, BucketError, Policed, Policer};
 pub use probe::{Missing, probe};

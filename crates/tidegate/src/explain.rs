@@ -2,7 +2,7 @@
 
 use crate::format::duration;
 use tidegate_agent::drops::{NetdevDrop, NicDrop};
-use tidegate_switch::stats::{DropReason, Miss, MissCause};
+use tidegate_switch::stats::{Culprit, CulpritKind, DropReason, Miss, MissCause};
 
 /// What a drop reason means and, where something can be done, what. `label` is that of a [`DropReason`], a
 /// [`NetdevDrop`] or a [`NicDrop`]; of a newer agent or switch it may be one this program does not know.
@@ -152,7 +152,12 @@ fn wait(cause: MissCause, ns: u64, miss: &Miss) -> String {
             None => format!("{time} in the queue of `{egress}`"),
         },
         MissCause::Buffers => format!("{time} for `{egress}` to offer receive buffers"),
-        MissCause::Worker => format!("{time} for the host (the switch's worker, or the kernel)"),
+        MissCause::Worker => match &miss.culprit {
+            Some(Culprit { what, took, .. }) => {
+                format!("{time} for the switch's worker, of which {what} took {}", duration(*took))
+            }
+            None => format!("{time} for the host (the switch's worker, or the kernel)"),
+        },
         MissCause::Tokens => {
             format!("{time} for its own envelope (sent faster than `tx.max` and `tx.burst`)")
         }
@@ -173,6 +178,20 @@ pub fn cause(label: &str) -> &'static str {
         Some(MissCause::Network) => "delayed in the network between the hosts",
         Some(MissCause::Dropped) => "dropped, so it never arrived",
         None => "a cause this program does not know; it is older than the switch",
+    }
+}
+
+/// What a kind of culprit means.
+pub fn culprit(label: &str) -> &'static str {
+    match CulpritKind::of_label(label) {
+        Some(CulpritKind::OwnLoop) => "the worker was busy with other frames, or with a change",
+        Some(CulpritKind::Task) => "another program had the worker's CPU",
+        Some(CulpritKind::Idle) => "the worker's CPU was idle, and took long to wake up",
+        Some(CulpritKind::Softirq) => "the kernel was busy on the worker's CPU, mostly with others' packets",
+        Some(CulpritKind::Interrupt) => "a device's interrupt took long on the worker's CPU",
+        Some(CulpritKind::Stolen) => "the host of this virtual machine had the CPU",
+        Some(CulpritKind::Unexplained) => "nothing that is known explains most of the delay",
+        None => "a culprit this program does not know; it is older than the agent",
     }
 }
 
@@ -198,6 +217,7 @@ mod tests {
             worker: 20_000,
             queue: 800_000,
             buffers: 300_000,
+            culprit: None,
         }
     }
 
@@ -208,6 +228,9 @@ mod tests {
         }
         for of in MissCause::ALL {
             assert!(!cause(of.label()).contains("older than"), "{}", of.label());
+        }
+        for kind in CulpritKind::ALL {
+            assert!(!culprit(kind.label()).contains("older than"), "{}", kind.label());
         }
         for reason in NetdevDrop::ALL {
             assert!(
@@ -249,6 +272,16 @@ mod tests {
         let asleep =
             "possibly missed: took 20.0 us to 30.0 us and what the worker took to wake up, at most 1.40 ms";
         assert_eq!(said(20_000, 30_000, 1_400_000), asleep);
+    }
+
+    #[test]
+    fn what_held_the_worker_up_is_named() {
+        let culprit = Culprit { kind: "softirq".into(), what: "ksoftirqd/2 NET_RX".into(), took: 900_000 };
+        let worker = Miss { worker: 1_000_000, queue: 0, buffers: 0, culprit: Some(culprit), ..late() };
+        assert_eq!(
+            miss(&Miss { cause: "worker".into(), ..worker }),
+            "missed by 120 us: waited 1.00 ms for the switch's worker, of which ksoftirqd/2 NET_RX took 900 us"
+        );
     }
 
     #[test]

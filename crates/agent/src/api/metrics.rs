@@ -93,6 +93,13 @@ impl Collector for Snapshot {
                 c.stats.misses.iter().map(move |(cause, count)| (labels(cause.as_str()), *count as f64))
             })
         })?;
+        let help = "Deadline misses that were late for the worker, by what held it up";
+        out.family("vnic_worker_culprits", help, Counter, {
+            vnics.values().flat_map(|v| {
+                let labels = |kind| vec![("vnic", v.name.as_str()), ("culprit", kind)];
+                v.culprits.iter().map(move |(kind, count)| (labels(kind.as_str()), *count as f64))
+            })
+        })?;
         out.family(
             "vnic_possible_deadline_misses",
             "Frames late by the most that their delay can have been, not by the least, by what is not known",

@@ -217,6 +217,9 @@ pub struct VnicView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub stats: Option<VnicStats>,
+    /// What held the worker up when frames missed their deadlines for it: how often, by kind, since the agent was started.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub culprits: BTreeMap<String, u64>,
     /// Parts of `stats` that its place does not count, each with the reason: their values mean nothing.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = BTreeMap<String, String>)]
@@ -485,6 +488,12 @@ pub struct WhyView {
     /// The latest of all these, oldest first; of the last kind only the longest of a second.
     #[schema(value_type = Vec<Object>)]
     pub latest_misses: Vec<Miss>,
+    /// What held the worker up: how often, by kind, since the agent was started.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub culprits: BTreeMap<String, u64>,
+    /// Why what keeps the worker from its CPU is not observed, where it is not, and a frame was late for the worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unobserved: Option<String>,
     /// Dropped of what the VM sent, by reason.
     pub tx_dropped: BTreeMap<String, u64>,
     /// Dropped of what the VM should have received, by reason.

@@ -134,6 +134,7 @@ fn miss(number: u64, to: &str, deadline: u64, seen: &MissSeen) -> Miss {
         worker,
         queue,
         buffers,
+        culprit: None,
     }
 }
 

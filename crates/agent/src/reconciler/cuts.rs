@@ -141,9 +141,14 @@ impl World {
     }
 
     fn agent(&self) -> Reconciler {
-        let (place, damage) =
-            SwitchPlace::new(&self.path("switch.sock"), &self.path("state"), self.paths(), Arc::new(|| ()))
-                .unwrap();
+        let (place, damage) = SwitchPlace::new(
+            &self.path("switch.sock"),
+            &self.path("state"),
+            self.paths(),
+            Arc::new(|| ()),
+            false,
+        )
+        .unwrap();
         assert_eq!(damage, None);
         self.foreign.borrow_mut().push(place.foreign());
         let made = place.made();
@@ -273,9 +278,14 @@ fn try_cut(case: &Case, at: u32) -> bool {
     }
     drop(agent);
     // What the next one would know to be its own.
-    let (place, _) =
-        SwitchPlace::new(&world.path("switch.sock"), &world.path("state"), world.paths(), Arc::new(|| ()))
-            .unwrap();
+    let (place, _) = SwitchPlace::new(
+        &world.path("switch.sock"),
+        &world.path("state"),
+        world.paths(),
+        Arc::new(|| ()),
+        false,
+    )
+    .unwrap();
     let ours: BTreeSet<_> = place.made().into_iter().map(|v| v.name).collect();
     assert_eq!(ours, accepted.keys().cloned().collect());
     survived

@@ -82,6 +82,8 @@ pub struct Published {
     pub vnics: BTreeMap<String, VnicView>,
     /// The latest misses.
     pub misses: BTreeMap<String, Vec<Miss>>,
+    /// Why what keeps the switch's workers from their CPUs is not observed, where it is not.
+    pub unobserved: Option<String>,
     /// The vNICs of each guest, by its socket.
     pub guests: BTreeMap<PathBuf, Vec<String>>,
     /// What was written of it so far.

@@ -103,6 +103,7 @@ impl Reconciler {
             thrown_out: there.map(|t| t.thrown_out.clone()).unwrap_or_default(),
             held: there.map(|t| t.held.clone()).unwrap_or_default(),
             stats: evidence.and_then(|e| e.vnics.get(name).cloned()),
+            culprits: evidence.and_then(|e| e.culprits.get(name).cloned()).unwrap_or_default(),
             figures: evidence.map(|e| view::figures(name, e)).unwrap_or_default(),
             tx_rate_bps: tx_rate.filter(|_| !unknown.contains_key(&Quantity::Tx)),
             rx_rate_bps: rx_rate.filter(|_| !unknown.contains_key(&Quantity::Rx)),
@@ -157,14 +158,22 @@ impl Reconciler {
             drift_repaired: self.drift_repaired,
         };
         let misses = evidence().flat_map(|e| e.misses.clone()).collect();
+        let unobserved = evidence().find_map(|e| e.unobserved.clone());
         let now = Instant::now();
         let recent = Recent {
             loops_over_budget: self.loops_over_budget.recent(now),
             drift_repaired: self.drift.recent(now),
         };
         let status = status::status(&host, &vnics, recent);
-        let published =
-            Arc::new(Published { host, status, vnics, misses, guests, written: Default::default() });
+        let published = Arc::new(Published {
+            host,
+            status,
+            vnics,
+            misses,
+            unobserved,
+            guests,
+            written: Default::default(),
+        });
         *self.board.write().unwrap_or_else(std::sync::PoisonError::into_inner) = published;
     }
 }
@@ -206,6 +215,7 @@ pub(super) fn nothing() -> Published {
         host,
         vnics: BTreeMap::new(),
         misses: BTreeMap::new(),
+        unobserved: None,
         guests: BTreeMap::new(),
         written: Default::default(),
     }

@@ -62,6 +62,8 @@ mod tests {
             taken,
             vnics: [("a".into(), stats)].into(),
             misses: [].into(),
+            culprits: [].into(),
+            unobserved: None,
             source: String::new(),
             figures: [].into(),
             unknown: [].into(),

@@ -9,7 +9,7 @@ use crate::place::Evidence;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tidegate_contract::{Admission, Vnic};
-use tidegate_switch::stats::{Miss, Traffic, WorkerStats, total};
+use tidegate_switch::stats::{Culprit, Miss, MissCause, Traffic, WorkerStats, total};
 
 /// What is promised, with what was seen beside it; `suspended` says of a vNIC why its deadline is not promised.
 pub fn admission(
@@ -110,6 +110,7 @@ pub fn refused(name: String, by: RefusedBy, contract: Option<Vnic>, place: Strin
         thrown_out: BTreeMap::new(),
         held: Default::default(),
         stats: None,
+        culprits: BTreeMap::new(),
         unknown: BTreeMap::new(),
         figures: vec![],
         tx_rate_bps: None,
@@ -184,9 +185,12 @@ pub fn why(published: &Published, name: &str) -> Option<WhyView> {
     if findings.is_empty() && view.stats.is_some() {
         findings.push("nothing was late, throttled or dropped".into());
     }
+    let for_worker = stats.misses.contains_key(MissCause::Worker.label()) && view.place == "switch";
     Some(WhyView {
         vnic: name.into(),
         findings,
+        culprits: view.culprits.clone(),
+        unobserved: published.unobserved.clone().filter(|_| for_worker),
         misses: stats.misses,
         misses_possible: stats.misses_possible,
         misses_asleep: stats.misses_asleep,
@@ -224,6 +228,9 @@ fn misses(cause: &str, n: u64, latest: &[Miss]) -> String {
             let _ = write!(text, " behind {behind}");
         }
         let _ = write!(text, " took {} of {}", duration(last.delay), duration(last.deadline));
+        if let Some(Culprit { what, took, .. }) = &last.culprit {
+            let _ = write!(text, ", of which {what} took {}", duration(*took));
+        }
     }
     text
 }

@@ -47,6 +47,7 @@ mod tap;
 mod users;
 mod watch;
 
+use crate::culprit::Culprits;
 use crate::durable::DurableError;
 use crate::paths::{Entry, Inode, Namespace, Paths};
 use crate::place::{Action, Capabilities, Capture, Observed, Place, PlaceError, Refusal, Wanted};
@@ -77,6 +78,8 @@ pub struct SwitchPlace {
     held: HashMap<String, Held>,
     /// Why a front end that we dial is not connected.
     waiting: HashMap<String, String>,
+    /// What held workers up.
+    culprits: Culprits,
     /// The descriptors of all vNICs may be more than this process keeps.
     is_short: bool,
 }
@@ -90,12 +93,14 @@ enum Held {
 
 impl SwitchPlace {
     /// The switch whose control socket is `path`; what is ours is kept in `state`. `wake` is called when
-    /// another switch answers there. The second value is what was damaged.
+    /// another switch answers there. Where `observe` says so, CPUs of workers are observed. The second value is what was
+    /// damaged.
     pub fn new(
         path: &Path,
         state: &Path,
         paths: Paths,
         wake: Wake,
+        observe: bool,
     ) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
         let place = Self {
@@ -104,6 +109,7 @@ impl SwitchPlace {
             record,
             held: HashMap::new(),
             waiting: HashMap::new(),
+            culprits: Culprits::new(observe),
             is_short: false,
         };
         Ok((place, damage))

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Instant;
 use tidegate_contract::{Attach, SocketMode, Vnic};
 use tidegate_switch::control::{Connection, Hello, PortStatus};
-use tidegate_switch::stats::Reader;
+use tidegate_switch::stats::{Reader, VnicStats};
 
 /// What is kept of a vNIC of one queue pair: its listening socket and connection, the descriptors of its rings, and
 /// regions of an ordinary guest's memory.
@@ -23,10 +23,15 @@ impl SwitchPlace {
     pub(super) fn look(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
         // What is in force goes on being looked at and put right while nothing can be written.
         let problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
+        let culprits = &mut self.culprits;
         let (ports, evidence, keeper) = self.switch.ask(|session| {
             let ports = session.client.ports()?;
             let Hello { version, pid, started, .. } = session.hello.clone();
-            Ok((ports, evidence(&session.reader), Keeper { version, pid, started }))
+            let mut evidence = evidence(&session.reader);
+            culprits.observe(pid, ports.iter().any(|port| port.vnic.deadline.is_some()));
+            culprits.look(&session.reader, evidence.misses.keys().map(String::as_str));
+            culprits.enter(&mut evidence);
+            Ok((ports, evidence, Keeper { version, pid, started }))
         })?;
         let ports: Vec<PortStatus> = ports.into_iter().map(|port| self.believed(port)).collect();
         self.find_sockets(&ports);
@@ -206,10 +211,13 @@ impl SwitchPlace {
 
 pub fn evidence(reader: &Reader) -> Evidence {
     let vnics: BTreeMap<_, _> = reader.vnics().into_iter().map(|s| (s.name.clone(), s)).collect();
-    let missed = vnics.values().filter(|s| !s.misses.is_empty());
+    let unsure = |s: &VnicStats| s.misses_possible > 0 || s.misses_asleep > 0;
+    let missed = vnics.values().filter(|s| !s.misses.is_empty() || unsure(s));
     Evidence {
         taken: Instant::now(),
         misses: missed.map(|s| (s.name.clone(), reader.misses(&s.name))).collect(),
+        culprits: BTreeMap::new(),
+        unobserved: None,
         source: "the host switch: shared memory".into(),
         figures: BTreeMap::new(),
         unknown: BTreeMap::new(),

@@ -52,6 +52,7 @@ impl Lab {
             api_mode: 0o660,
             socket_roots: vec![self.dir.path().into()],
             netns_roots: vec![],
+            observe_cpu: true,
         }
     }
 

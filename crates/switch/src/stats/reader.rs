@@ -142,6 +142,18 @@ pub struct Miss {
     pub culprit: Option<Culprit>,
 }
 
+impl Miss {
+    /// Whether it was missed for certain: dropped, or late even by the least delay.
+    pub fn is_certain(&self) -> bool {
+        self.dropped.is_some() || self.delay_least > self.deadline
+    }
+
+    /// Whether it was missed only if the worker's wake-up took that long.
+    pub fn is_by_sleep(&self) -> bool {
+        !self.is_certain() && self.delay <= self.deadline
+    }
+}
+
 /// What held a worker up while a frame was late.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Culprit {
@@ -153,27 +165,21 @@ pub struct Culprit {
     pub took: u64,
 }
 
-/// The time in which a frame waited for its worker, and missed its deadline for that.
+/// The time in which a frame waited for its worker, and missed its deadline for that, or may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LateWait {
     /// [`Miss::number`].
     pub number: u64,
-    /// From when until when, ns of CLOCK_MONOTONIC.
+    /// [`Miss::by`].
+    pub worker: usize,
+    /// From when it may have waited while the worker slept, ns of CLOCK_MONOTONIC.
+    pub asleep: u64,
+    /// From when it may have waited while the worker was awake; not before `asleep`.
     pub from: u64,
-    /// See `from`.
+    /// Until when; not before `from`.
     pub to: u64,
-}
-
-impl Miss {
-    /// Whether it was missed for certain: dropped, or late even by the least delay.
-    pub fn is_certain(&self) -> bool {
-        self.dropped.is_some() || self.delay_least > self.deadline
-    }
-
-    /// Whether it was missed only if the worker's wake-up took that long.
-    pub fn is_by_sleep(&self) -> bool {
-        !self.is_certain() && self.delay <= self.deadline
-    }
+    /// It was late only if it waited beyond this time, ns; 0 where it was dropped.
+    pub deadline: u64,
 }
 
 /// One vNIC's counters.
@@ -245,7 +251,7 @@ pub struct WorkerStats {
 }
 
 /// A loop in which a frame waited that missed its deadline.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LongLoop {
     /// Which of the worker's, counting from 1.
     pub number: u64,
@@ -348,9 +354,13 @@ impl Reader {
         let seen = slot.misses_seen.get();
         let wait = |number: u64| {
             let record = &slot.miss_log[(number - 1) as usize % MISSES];
-            let (to, delay) = (record.at.get(), record.delay.get());
-            let wait = LateWait { number, from: to.saturating_sub(delay), to };
+            let to = record.at.get();
+            let from = to.saturating_sub(record.delay.get());
+            let deadline = if record.dropped.get() == NOBODY { record.deadline.get() } else { 0 };
+            let worker = usize::try_from(record.by.get()).unwrap_or(usize::MAX);
+            let asleep = from.saturating_sub(record.slept.get());
             let is_ours = record.cause.get() == MissCause::Worker as u64;
+            let wait = LateWait { number, worker, asleep, from, to, deadline };
             (is_ours && record.number.get() == number).then_some(wait)
         };
         (seen.saturating_sub(MISSES as u64) + 1..=seen).filter_map(wait).collect()

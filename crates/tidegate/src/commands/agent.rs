@@ -31,6 +31,9 @@ pub struct Args {
     /// Folder below which contracts may name network namespaces, besides /run/netns; may be repeated
     #[arg(long, value_name = "DIR")]
     netns_root: Vec<PathBuf>,
+    /// Observe, by eBPF, what keeps the switch's workers from their CPUs, while a deadline is in force
+    #[arg(long, value_name = "WHETHER", default_value = "on", value_parser = ["on", "off"])]
+    observe_cpu: String,
 }
 
 fn mode(text: &str) -> Result<u32, String> {
@@ -49,6 +52,7 @@ pub fn run(args: Args, api: PathBuf) -> Result<(), Failure> {
         api_mode: args.api_mode,
         socket_roots: args.socket_root,
         netns_roots: args.netns_root,
+        observe_cpu: args.observe_cpu == "on",
     };
     super::wait(async { tidegate_agent::run(options).await.map_err(Failure::failed) })
 }

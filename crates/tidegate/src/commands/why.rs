@@ -211,6 +211,7 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
         out += &indented(&table.render());
     }
     out += &unsure;
+    out += &culprits(why);
     if !why.latest_misses.is_empty() {
         out += "\nThe latest, newest first:\n";
     }
@@ -235,6 +236,27 @@ fn unsure(why: &WhyView) -> String {
             out,
             "{} missed it only if the worker took that long to wake up, which it cannot measure.",
             plural(why.misses_asleep, "frame")
+        );
+    }
+    out
+}
+
+/// What held the worker up when frames were late for it.
+fn culprits(why: &WhyView) -> String {
+    let mut table =
+        Table::new(&[("frames", Align::Right), ("culprit", Align::Left), ("what it means", Align::Left)]);
+    for (label, n) in most_first(&why.culprits) {
+        table.row([count(n), label.into(), explain::culprit(label).into()]);
+    }
+    let mut out = String::new();
+    if !why.culprits.is_empty() {
+        out += "\nWhat held the switch's worker up, since the agent was started:\n";
+        out += &indented(&table.render());
+    }
+    if let Some(unobserved) = &why.unobserved {
+        let _ = writeln!(
+            out,
+            "What keeps the worker from its CPU is not observed, so of all this only its own loops are known: {unobserved}"
         );
     }
     out
@@ -315,6 +337,23 @@ No frame missed its deadline for certain.
 The latest, newest first:
 ";
         assert!(said.contains(expected) && !said.contains("kept"), "{said}");
+    }
+
+    #[test]
+    fn what_held_the_worker_up_is_told_or_why_not() {
+        let culprits = BTreeMap::from([("own_loop".into(), 1), ("softirq".into(), 2)]);
+        let why = WhyView { culprits, unobserved: Some("no right to".into()), ..samples::why_voice() };
+        let said = text(&samples::voice(), &why, 8_000_000_000);
+        let expected = "
+What held the switch's worker up, since the agent was started:
+  frames  culprit   what it means
+       2  softirq   the kernel was busy on the worker's CPU, mostly with others' packets
+       1  own_loop  the worker was busy with other frames, or with a change
+What keeps the worker from its CPU is not observed, so of all this only its own loops are known: no right to
+
+The latest, newest first:
+";
+        assert!(said.contains(expected), "{said}");
     }
 
     #[test]
