@@ -51,10 +51,11 @@ CASES = {
     "bulk between other taps": Case("1gbit", "bulk2", ("bulk1",)),
 }
 ONE, IN_TURN, APART = "one worker", "two, in turn", "two, apart"
+# This scene pins the workers itself.
 OPTIONS = {
-    ONE: ("--workers", "1"),
-    IN_TURN: ("--workers", "2", "--placement", "fixed"),
-    APART: ("--workers", "2", "--placement", "auto"),
+    ONE: ("--cpus", "none", "--workers", "1"),
+    IN_TURN: ("--cpus", "none", "--workers", "2", "--placement", "fixed"),
+    APART: ("--cpus", "none", "--workers", "2", "--placement", "auto"),
 }
 
 
