@@ -24,6 +24,8 @@ pub struct Measured {
     pub misses: u64,
     /// Whose fault those were; none where there was no deadline.
     pub misses_blame: Option<Blame>,
+    /// The latest misses inside, certain and possible, each with what it waited for; newest first.
+    pub latest_misses: Vec<String>,
     /// One-way delay of voice from application to application.
     pub delay: Histogram,
     /// The longest of it, ns, exactly.
@@ -82,6 +84,9 @@ pub struct Figures {
     /// Whose fault they were.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misses_blame: Option<Blame>,
+    /// The latest misses inside, certain and possible, each with what it waited for; newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub latest_misses: Vec<String>,
     /// One-way delay of voice from application to application.
     pub voice_delay_us: Quantiles,
     /// Voice frames that took longer than the deadline from application to application.
@@ -145,6 +150,7 @@ impl Measured {
             voice_misses_asleep: self.asleep,
             voice_misses: self.misses,
             misses_blame: self.misses_blame,
+            latest_misses: self.latest_misses.clone(),
             voice_delay_us: Quantiles::of(&self.delay, self.longest),
             voice_late: self.late,
             late_blame: self.late_blame,
@@ -173,6 +179,7 @@ pub mod tests {
             asleep: blame.map(|_| 9),
             misses,
             misses_blame: blame,
+            latest_misses: blame.iter().map(|_| "missed by 2 ms".into()).collect(),
             delay: histogram(&[(delay, 5_998)]),
             longest: delay,
             late: misses,
@@ -208,6 +215,7 @@ pub mod tests {
             "edf": {
                 "switch_delay_us": same(25.0), "switch_delay_least_us": same(12.5),
                 "voice_misses": 3, "voice_misses_possible": 7, "voice_misses_asleep": 9, "misses_blame": blamed,
+                "latest_misses": ["missed by 2 ms"],
                 "voice_delay_us": same(50.0), "voice_late": 3, "late_blame": blamed, "voice_lost": 2,
                 "timer_us": same(20.0), "host_wakeup_us": same(5.0), "worker_cpu": 0.25, "bulk_mbps": 941.2
             },

@@ -7,6 +7,9 @@ use super::rows::{self, Ratio, Worse, spread, us};
 use crate::format;
 use crate::table::{Align, Table};
 
+/// Misses that are told one by one.
+const MISSES: usize = 5;
+
 /// One run.
 pub fn text(fifo: &Measured, contract: &Measured, run: &Report) -> String {
     let (what, both) = match run.place {
@@ -15,7 +18,7 @@ pub fn text(fifo: &Measured, contract: &Measured, run: &Report) -> String {
     };
     let chart = chart::render(["FIFO", "contracts"], both);
     let runs = std::slice::from_ref(run);
-    format!("{}\n{what}\n{chart}\n{}\n{}\n", table(runs), notes(run), verdict(runs))
+    format!("{}\n{what}\n{chart}\n{}{}\n{}\n", table(runs), misses(run), notes(run), verdict(runs))
 }
 
 /// Several runs: at least one.
@@ -27,6 +30,16 @@ pub fn texts(runs: &[Report]) -> String {
         table(runs),
         verdict(runs)
     )
+}
+
+/// The latest misses inside, in the switch's words.
+fn misses(run: &Report) -> String {
+    let latest = &run.edf.latest_misses;
+    if latest.is_empty() {
+        return String::new();
+    }
+    let lines: String = latest.iter().take(MISSES).map(|miss| format!("  {miss}\n")).collect();
+    format!("The latest misses inside the switch, newest first:\n{lines}\n")
 }
 
 fn table(runs: &[Report]) -> String {
@@ -163,6 +176,7 @@ bulk goodput                        941 Mbit/s  941 Mbit/s
 voice, inside the switch (Tr - Ts)
 ";
         assert!(text.trim_start().starts_with(expected.trim_start()), "{text}");
+        assert!(text.contains("newest first:\n  missed by 2 ms\n\n"), "{text}");
         let last = "Inside the switch 99.9 % of voice frames take at most 25.0 us, 240 times less than through the FIFO; \
                     application to application 50.0 us, 2.5 times a bare timer's. Deadlines missed: 3, unexplained 2; \
                     later than 1 ms between the applications: 3, unexplained 2; lost: 2; bulk has 100 % of the FIFO's \

@@ -12,12 +12,12 @@ use super::tenant::Role;
 use super::workers::Workers;
 use super::{SceneError, bridge, clock, placement, priority};
 use crate::client::{Client, encode};
-use crate::exit;
+use crate::{exit, explain};
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tidegate_agent::api::types::{VnicView, WhyView};
-use tidegate_switch::stats::{Delay, Histogram, VnicStats};
+use tidegate_switch::stats::{Delay, Histogram, Miss, VnicStats};
 
 /// How long the switch and the agent may take to come up.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -190,7 +190,8 @@ impl Scene {
             sent: sent.frames,
             received: received.frames,
             misses: count,
-            misses_blame: blame(count, &misses, &away),
+            misses_blame: blame(count, &spans(&misses), &away),
+            latest_misses: misses.iter().map(explain::miss).collect(),
             inside,
             inside_least: least,
             possible: more(|stats| stats.misses_possible),
@@ -210,17 +211,15 @@ impl Scene {
         Workers::of(self.switch.id())
     }
 
-    /// When the frames of the latest certain misses since `from` waited, as far as they are remembered; newest first.
-    async fn misses(&self, from: u64) -> Result<Vec<Window>, SceneError> {
+    /// The latest misses since `from`, certain and possible, as far as they are remembered; newest first. Their times are
+    /// of CLOCK_MONOTONIC.
+    async fn misses(&self, from: u64) -> Result<Vec<Miss>, SceneError> {
         let why = self.client.get::<WhyView>("/v1/vnics/voice/why").await;
         let misses = why.map_err(|e| SceneError::new(e.to_string()))?.latest_misses;
         // Told by the clock of the day.
         let offset = clock::of_day().saturating_sub(clock::now());
-        let spans = misses.iter().rev().filter(|miss| miss.is_certain()).map(|miss| {
-            let to = miss.at.saturating_sub(offset);
-            Window { from: to.saturating_sub(miss.delay), to }
-        });
-        Ok(spans.filter(|span| span.to >= from).collect())
+        let misses = misses.into_iter().rev().map(|miss| Miss { at: miss.at.saturating_sub(offset), ..miss });
+        Ok(misses.filter(|miss| miss.at >= from).collect())
     }
 
     async fn evidence(&self) -> Result<VnicStats, SceneError> {
@@ -228,6 +227,12 @@ impl Scene {
         let stats = view.map_err(|e| SceneError::new(e.to_string()))?.stats;
         stats.ok_or_else(|| self.agent.error("it knows no counters of voice"))
     }
+}
+
+/// When the frames of certain misses waited.
+fn spans(misses: &[Miss]) -> Vec<Window> {
+    let certain = misses.iter().filter(|miss| miss.is_certain());
+    certain.map(|miss| Window { from: miss.at.saturating_sub(miss.delay), to: miss.at }).collect()
 }
 
 /// Deadline misses so far.
