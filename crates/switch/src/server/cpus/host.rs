@@ -35,7 +35,7 @@ impl Host {
         if !whole {
             sched_setaffinity(None, &first)?;
         }
-        // The packaged service has none (ProcSubset=pid) and does without.
+        // A container may hide it: then the load of the CPUs is not known.
         let stat = File::open("/proc/stat").ok();
         Ok(Self { base: if whole { all } else { first }, cores, stat })
     }
