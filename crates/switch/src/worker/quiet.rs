@@ -101,11 +101,12 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{Arrival, Taken};
+    use crate::link::{Arrival, Link, Scratch, Taken};
     use crate::vhost_user::kept::Numbered;
     use crate::vhost_user::kick::Kick;
     use crate::worker::{test_clock, testing};
     use rustix::event::{EventfdFlags, eventfd};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::cell::Cell;
 
     #[test]
@@ -153,6 +154,37 @@ mod tests {
         assert!(rustix::io::read(&ends[5], &mut [0; 2048]).is_ok());
         while worker.work() {}
         assert!(worker.polled.is_empty(), "{:?}", worker.polled);
+    }
+
+    /// That one queue of a tap is empty says nothing of another one; and what ends a sleep came at any time in it.
+    #[test]
+    fn a_frame_of_a_tap_came_since_its_own_queue_was_seen_empty() {
+        let pair = || {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+        };
+        let ((a, first), (b, second)) = (pair(), pair());
+        test_clock::set_time(1_000);
+        let mut link = Link::tap(vec![first, second], 0, 0, 1_000);
+        (0..2).for_each(|_| _ = rustix::io::write(&a, &testing::tap_frame(0, 1)).unwrap());
+        let came = |link: &mut Link, now| {
+            test_clock::set_time(now);
+            link.tx.poll(0, now).unwrap();
+            let mut scratch = Scratch::default();
+            let Taken::New(pending, 1) = link.tx.take(0, &mut scratch) else { return None };
+            link.tx.give_back(pending.frame);
+            Some(pending.arrival)
+        };
+        // The second queue is read in between, and found empty.
+        for _ in 0..2 {
+            let arrival = Arrival { earliest: 1_000, latest: 2_000, slept: 0 };
+            assert_eq!(came(&mut link, 2_000), Some(arrival));
+        }
+        assert_eq!(came(&mut link, 3_000), None);
+        rustix::io::write(&b, &testing::tap_frame(0, 1)).unwrap();
+        link.tx.is_readable(1, 4_000, 9_000);
+        let arrival = Arrival { earliest: 9_000, latest: 9_500, slept: 5_000 };
+        assert_eq!(came(&mut link, 9_500), Some(arrival));
     }
 
     /// The kicks of a guest put off the next look for kicks, not that for taps' frames.
