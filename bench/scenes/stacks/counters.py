@@ -60,10 +60,12 @@ def edge(stack: Stack, patience: float = 2.0) -> Interface:
 
 def threads_ns(pid: int) -> int:
     """CPU time of all threads of a process, ns (proc(5), schedstat)."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        total += int((task / "schedstat").read_text().split()[0])
-    return total
+    return sum(thread_ns(pid, int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir())
+
+
+def thread_ns(pid: int, thread: int) -> int:
+    """CPU time of one thread of a process, ns."""
+    return int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0])
 
 
 def workers_ns(pid: int) -> int:

@@ -11,6 +11,9 @@ pub struct Host {
     /// H of the admission arithmetic: worst worker loop, both workers of a
     /// crossing, the wake-up and one 64 KB copy. 250 us unless said otherwise.
     pub host_latency: Nanos,
+    /// For how long of each second a worker may wait awake for real-time frames, 0 to 1 s: it polls, which counts as CPU
+    /// used. 250 ms unless said otherwise; 0 is never.
+    pub busy_poll: Nanos,
     /// Capacity of the uplink; no uplink where absent.
     pub uplink: Option<Rate>,
     /// Broadcast, multicast and unknown-unicast frames a vNIC may send: rate of
@@ -77,6 +80,7 @@ impl Default for Host {
     fn default() -> Self {
         Self {
             host_latency: Nanos::new(250_000),
+            busy_poll: Nanos::new(250_000_000),
             uplink: None,
             flood: Rate::from_bits(10_000_000).expect("within the range of a rate"),
             flood_burst: Bytes::new(100_000),

@@ -190,6 +190,9 @@ impl Collector for Snapshot {
         out.family("worker_asleep_seconds", "Time a worker slept", Counter, {
             workers().map(|(l, w)| (l, w.asleep_ns as f64 * NANOS))
         })?;
+        out.family("worker_awake_seconds", "Time a worker was awake with nothing to do", Counter, {
+            workers().map(|(l, w)| (l, w.awake_ns as f64 * NANOS))
+        })?;
         out.family("switch_denied_calls", "System calls denied to the switch", Counter, {
             [(vec![], host.denied_calls as f64)].into_iter()
         })?;

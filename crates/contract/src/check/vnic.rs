@@ -31,6 +31,8 @@ const DESTINATIONS: usize = 64;
 const ADDRESSES: usize = 1024;
 /// As many as there are.
 const VLANS: usize = *VLAN.end() as usize;
+/// Of each second.
+const BUSY_POLL: RangeInclusive<Nanos> = Nanos::new(0)..=Nanos::new(1_000_000_000);
 /// Shortest deadline: below it, reading the clock would be a good part of it.
 const DEADLINE: RangeInclusive<Nanos> = Nanos::new(10_000)..=Nanos::new(10_000_000_000);
 /// Of the traffic-engineering loop.
@@ -67,6 +69,7 @@ impl Vnic {
 pub(crate) fn check_host(host: &Host) -> Result<(), Vec<Problem>> {
     let mut rules = Rules::default();
     rules.within("host-latency", host.host_latency, Nanos::new(1)..=*DEADLINE.end());
+    rules.within("busy-poll", host.busy_poll, BUSY_POLL);
     rules.within("flood-burst", host.flood_burst, SIZE);
     for (name, nic) in &host.nic {
         if let Err(message) = interface_name(name) {

@@ -11,6 +11,9 @@ pub(super) fn read(table: &Table<'_>) -> Host {
         host_latency: table
             .either("host-latency", "host_latency", "a duration such as \"250us\"", default.host_latency)
             .unwrap_or(default.host_latency),
+        busy_poll: table
+            .either("busy-poll", "busy_poll", "a duration such as \"250ms\"", default.busy_poll)
+            .unwrap_or(default.busy_poll),
         uplink: table.text("uplink", "a rate such as \"10gbit\"", Rate::MAX),
         flood: table.text("flood", "a rate such as \"10mbit\"", default.flood).unwrap_or(default.flood),
         flood_burst: table

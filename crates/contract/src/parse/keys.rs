@@ -1,8 +1,17 @@
 //! The keys a contract may have, per table.
 
 pub(crate) const ROOT: &[&str] = &["host", "vnic"];
-pub(crate) const HOST: &[&str] =
-    &["host-latency", "host_latency", "uplink", "flood", "flood-burst", "flood_burst", "nic"];
+pub(crate) const HOST: &[&str] = &[
+    "host-latency",
+    "host_latency",
+    "busy-poll",
+    "busy_poll",
+    "uplink",
+    "flood",
+    "flood-burst",
+    "flood_burst",
+    "nic",
+];
 pub(crate) const NIC: &[&str] = &["capacity", "control", "period", "segment"];
 pub(crate) const AGGREGATE: &[&str] = &["max", "min"];
 pub(crate) const VNIC: &[&str] = &[

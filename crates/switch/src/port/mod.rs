@@ -31,6 +31,7 @@ use crate::link::Link;
 use crate::sched::{Scheduler, TokenBucket};
 use crate::stats::DropReason;
 use crate::stats::layout::{VNICS, VnicSlot};
+use crate::worker::gaps::Gaps;
 use crate::worker::lending::Lent;
 use crate::worker::talk::Talk;
 use std::cell::Cell;
@@ -66,6 +67,8 @@ pub struct Port {
     pub pauses: u32,
     /// For how many loops it has had nothing to send.
     pub idle_loops: u16,
+    /// Between arrivals of its frames, where they have a deadline.
+    pub gaps: Gaps,
     /// Its link lies: nothing is taken from it until it is made anew.
     pub broken: bool,
     /// Not polled: a kick or a descriptor tells when there is something.
@@ -140,6 +143,7 @@ impl Port {
             broken: false,
             quiet: false,
             idle_loops: 0,
+            gaps: Gaps::default(),
             relieving: NEVER,
             held: Held::default(),
             throttled_since: NEVER,

@@ -19,9 +19,11 @@
 //! - [`session`]: one connection of an agent
 //! - [`descriptors`]: how many there are for ports
 //! - [`retire`], [`replace`]: both ends of a live upgrade
+//! - `busy_poll`: whether workers may wait awake
 //! - [`watchdog`]: what the service manager is told while all turns
 //! - [`teller`]: what workers have to say, in the log
 
+mod busy_poll;
 pub mod cpus;
 pub mod descriptors;
 pub mod keep;
@@ -53,6 +55,7 @@ use crate::worker::crossing::Peer;
 use crate::worker::events::{Ear, Event, Events};
 use crate::worker::lending::Lending;
 use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
+use busy_poll::Machine;
 use cpus::keeper::{self, Keeper};
 use cpus::{Cpus, Host};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -153,6 +156,8 @@ pub struct Switch {
     pub started: u64,
     /// What front ends may take of what the process has.
     pub ledger: Arc<Ledger>,
+    /// Whether workers may wait awake.
+    machine: Machine,
 }
 
 impl Switch {
@@ -176,6 +181,8 @@ impl Switch {
         let fail = worker_error;
         eventfd::prepare();
         sigbus::install().map_err(fail("guard against memory that is taken away"))?;
+        // Before a thread is pinned.
+        let machine = Machine::read(realtime_priority.is_some());
         let region = Region::create().map_err(fail("make the statistics region"))?;
         region.layout().workers_used.set(workers as u64);
         let fdb = Arc::new(Fdb::new());
@@ -227,6 +234,7 @@ impl Switch {
             holds: AtomicBool::new(false),
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ledger: Ledger::new(guest_memory, descriptors::for_ports(descriptors::raise())),
+            machine,
         });
         if let Some(mut keeper) = Keeper::new(cpus, host, &switch.workers) {
             // Those of a list are in force from here on.
@@ -234,6 +242,7 @@ impl Switch {
             let thread = keeper::spawn(&switch, keeper).map_err(fail("start the keeper of CPUs"))?;
             switch.cpus.get_or_init(|| thread);
         }
+        switch.set_busy_poll(&tidegate_contract::Host::default());
         let warden = switch.clone();
         let watch = move || {
             while let Ok((index, trouble)) = troubled.recv() {

@@ -54,6 +54,7 @@ impl Switch {
         let mut table = self.lock();
         let latency = host.host_latency.get();
         table.host = host;
+        self.set_busy_poll(&table.host);
         for worker in self.workers.iter() {
             worker.call(move |worker| worker.set_host_latency(latency));
         }
@@ -61,6 +62,14 @@ impl Switch {
             self.send_contract(&table.host, entry);
         }
         Ok(())
+    }
+
+    /// Tells the workers for how long they may wait awake.
+    pub(super) fn set_busy_poll(&self, host: &Host) {
+        let (share, throttled) = (self.machine.share(host), self.machine.throttled);
+        for worker in self.workers.iter() {
+            worker.call(move |worker| worker.set_busy_poll(share, throttled));
+        }
     }
 
     /// Makes a port, or changes its contract or its connection.

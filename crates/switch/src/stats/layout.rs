@@ -92,6 +92,8 @@ pub struct WorkerSlot {
     pub sleeps: Counter,
     /// Time asleep, ns.
     pub asleep: Counter,
+    /// Time awake with nothing to do, ns.
+    pub awake: Counter,
     /// [Events](crate::worker::events) that the log does not tell of: more than there was room for.
     pub events_lost: Counter,
     /// 1 + the number of the CPU that it has for itself; 0 where it has none.

@@ -239,6 +239,9 @@ pub struct WorkerStats {
     pub sleeps: u64,
     /// Time asleep, ns.
     pub asleep_ns: u64,
+    /// Time awake with nothing to do, ns: it polled, for real-time frames or for a moment after work.
+    #[serde(default)]
+    pub awake_ns: u64,
     /// Events of it that the log does not tell of, since there were too many.
     #[serde(default)]
     pub events_lost: u64,
@@ -391,6 +394,7 @@ impl Reader {
                     longest_loop_ns: loop_time.max,
                     sleeps: w.sleeps.get(),
                     asleep_ns: w.asleep.get(),
+                    awake_ns: w.awake.get(),
                     events_lost: w.events_lost.get(),
                     cpu: w.cpu.get().checked_sub(1).filter(|cpu| *cpu < CPUS),
                     loop_time,

@@ -25,6 +25,15 @@ enum Next {
     Full,
 }
 
+/// What came of looking at a port.
+#[derive(Default)]
+pub(super) struct Visit {
+    /// There was something to do, or will be when it is due.
+    pub(super) worked: bool,
+    /// It became quiet.
+    quiet: bool,
+}
+
 /// What came of a queue's turn.
 #[derive(Default)]
 struct Turn {
@@ -49,29 +58,9 @@ impl Worker {
                 self.turns.break_off(&self.polled[i..]);
                 break;
             }
-            if !self.turns.is_due(self.polled[i]) {
-                worked = true;
-                continue;
-            }
-            let index = self.polled[i] as usize;
-            let Some(mut port) = self.ports[index].take() else { continue };
-            let (began, before) = (self.watch.begin(port.index), *budget);
-            let took = port.pauses == 0 && !port.broken && self.ingress_port(&mut port, budget);
-            self.watch.end(port.index, began);
-            if took {
-                worked = true;
-                self.touched.insert(port.index);
-            }
-            if *budget < before {
-                self.now = clock();
-                self.loops.part(LoopPart::Ingress, Some(port.index), self.turns.elapsed(self.now));
-                let took = self.turns.end(port.index, self.now);
-                port.stats.work.take.add(took as u64);
-            } else {
-                self.turns.look();
-            }
-            quiet |= self.note_idle(&mut port, took);
-            self.ports[index] = Some(port);
+            let visit = self.visit_port(i, budget);
+            worked |= visit.worked;
+            quiet |= visit.quiet;
         }
         if quiet {
             let ports = &self.ports;
@@ -81,6 +70,37 @@ impl Worker {
             self.rotate_polled(first);
         }
         worked
+    }
+
+    /// Takes frames from the port at this place of those that are polled, if it is its turn. Not named by `turn`: the
+    /// instructions of [`Worker::turn`] are counted by that name.
+    #[inline]
+    pub(super) fn visit_port(&mut self, place: usize, budget: &mut i64) -> Visit {
+        if !self.turns.is_due(self.polled[place]) {
+            return Visit { worked: true, quiet: false };
+        }
+        let index = self.polled[place] as usize;
+        let Some(mut port) = self.ports[index].take() else { return Visit::default() };
+        let (began, before) = (self.watch.begin(port.index), *budget);
+        let took = port.pauses == 0 && !port.broken && self.ingress_port(&mut port, budget);
+        self.watch.end(port.index, began);
+        if took {
+            self.touched.insert(port.index);
+        }
+        if *budget < before {
+            if place < self.realtime {
+                port.gaps.arrived(self.now);
+            }
+            self.now = clock();
+            self.loops.part(LoopPart::Ingress, Some(port.index), self.turns.elapsed(self.now));
+            let took = self.turns.end(port.index, self.now);
+            port.stats.work.take.add(took as u64);
+        } else {
+            self.turns.look();
+        }
+        let quiet = self.note_idle(&mut port, took);
+        self.ports[index] = Some(port);
+        Visit { worked: took, quiet }
     }
 
     fn ingress_port(&mut self, port: &mut Port, budget: &mut i64) -> bool {

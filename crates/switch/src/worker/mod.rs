@@ -21,6 +21,7 @@
 //! - [`egress`]: into the scheduler, and what waits there
 //! - `serve`: from the scheduler to the receiver
 //!   - `outstanding`: what links complete later
+//!   - `between`: real-time frames in the middle of a loop
 //! - [`addresses`]: link-local addresses that own ports use
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - `peers`: frames of other workers, whose time is divided too
@@ -33,6 +34,9 @@
 //! - [`quiet`]: ports that have nothing to send cost nothing
 //! - `affinity`: which CPUs its thread runs on
 //! - [`sleep`]: notifications and sleep
+//!   - [`gaps`]: when the next real-time frame is to be expected
+//!   - `precise`: timers to the nanosecond
+//!   - `awake`: for how much of the time to wait for it awake
 //! - [`talk`]: whom ports send how much to
 //! - [`trouble`]: what is wrong with ports
 //! - [`watch`]: whose memory holds the worker up
@@ -43,6 +47,8 @@
 
 mod addresses;
 mod affinity;
+mod awake;
+mod between;
 mod bill;
 mod budget;
 pub mod change;
@@ -56,6 +62,7 @@ mod equivalence;
 pub mod events;
 mod fates;
 pub mod flood;
+pub mod gaps;
 pub mod handle;
 pub mod handover;
 mod ingress;
@@ -68,6 +75,7 @@ mod outstanding;
 #[cfg(test)]
 mod overload;
 mod peers;
+mod precise;
 mod quiet;
 mod relief;
 mod send;
@@ -93,11 +101,13 @@ use crate::port::{NEVER, Port, PortInfo, PortSet};
 use crate::stats::LoopPart;
 use crate::stats::layout::{VNICS, WorkerSlot};
 use crate::virtio::sigbus;
+use between::Between;
 use bill::Bill;
 use crossing::{Crossing, Peer};
 use events::{Event, Events};
 use fates::Fates;
 use flood::FloodPool;
+use gaps::Gaps;
 use handle::{Bell, Call};
 use lending::{Lending, Lull};
 use loops::Loops;
@@ -172,6 +182,10 @@ pub struct Worker {
     turns: Turns,
     /// Whose frames come from other workers.
     senders: Senders,
+    /// Between real-time frames of other workers.
+    crossing_gaps: Gaps,
+    /// When real-time frames are looked for in the middle of a loop.
+    between: Between,
     /// What the egress that is served has delivered.
     bill: Bill,
     /// Egresses with work.
@@ -251,6 +265,8 @@ impl Worker {
             peers_first: false,
             turns: Turns::new(clock()),
             senders: Senders::default(),
+            crossing_gaps: Gaps::default(),
+            between: Between::default(),
             bill: Bill::default(),
             active: Vec::with_capacity(VNICS),
             relief: Vec::with_capacity(VNICS),
@@ -298,6 +314,8 @@ impl Worker {
     fn work(&mut self) -> bool {
         let started = clock();
         self.now = started;
+        self.idled(started);
+        self.between.begin(started);
         self.watch.expire(started);
         self.turns.begin(started);
         (self.wake, self.poll) = (NEVER, NEVER);
@@ -377,6 +395,9 @@ impl Worker {
                 let Some((peer, _)) = &mut self.peers[id] else { break };
                 let Some(crossing) = peer.receive_urgent() else { break };
                 worked = true;
+                if matches!(crossing, Crossing::Frame { .. }) {
+                    self.crossing_gaps.arrived(self.now);
+                }
                 self.crossed(crossing);
             }
         }

@@ -1,5 +1,6 @@
 //! From an egress's scheduler to its receiver.
 
+use super::between::CHECK;
 use super::crossing::Fate;
 use super::{Worker, budget, clock};
 use crate::capture::Direction;
@@ -32,6 +33,8 @@ impl Worker {
         // Who came too late for this loop's budget comes first in the next.
         let mut late = None;
         let mut i = 0;
+        // Of the part of the egress that was interrupted.
+        let mut rest = None;
         while i < self.active.len() {
             let index = self.active[i];
             let Some(mut port) = self.ports[index as usize].take() else {
@@ -46,7 +49,7 @@ impl Worker {
                 continue;
             }
             let too_late = *budget <= 0;
-            let mut left = part.min(*budget);
+            let mut left = rest.take().unwrap_or(part.min(*budget));
             let before = left;
             worked |= match self.turns.holds(index) {
                 false => self.serve(&mut port, &mut left),
@@ -66,6 +69,10 @@ impl Worker {
                 i += 1;
             }
             self.ports[index as usize] = Some(port);
+            if self.look_between() && !is_empty && left > 0 {
+                rest = Some(left);
+                i -= 1;
+            }
         }
         if let Some(first) = self.active.iter().position(|index| Some(*index) == late) {
             self.active.rotate_left(first);
@@ -82,7 +89,7 @@ impl Worker {
 
     /// Delivers what may go now. Only what cannot go on is looked at for frames held too long:
     /// what a late worker or a raised limit left behind is on its way.
-    fn serve(&mut self, port: &mut Port, budget: &mut i64) -> bool {
+    pub(super) fn serve(&mut self, port: &mut Port, budget: &mut i64) -> bool {
         self.scratch.waiting = port.egress.scheduler.backlog_total().frames as usize;
         let worked = self.deliver(port, budget);
         port.link.rx.finish();
@@ -106,6 +113,7 @@ impl Worker {
                 Head::Ready { tier, queued, .. } => {
                     let (most, left) = match tier {
                         Tier::RealTime => (realtime, i64::MAX),
+                        _ if self.expects_realtime() => (usize::MAX, (*budget).min(CHECK)),
                         _ => (usize::MAX, *budget),
                     };
                     if most == 0 {
@@ -126,6 +134,9 @@ impl Worker {
                     self.bill.add(queued.frame.get().source, gone.frames.into(), cost);
                     *budget -= cost;
                     worked = true;
+                    if tier != Tier::RealTime && self.is_interrupted(cost) {
+                        return true;
+                    }
                 }
             }
         }

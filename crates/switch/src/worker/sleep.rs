@@ -3,16 +3,21 @@
 //!
 //! ```text
 //!  work ─▶ spin SPIN ns ─▶ ask drivers for kicks ─▶ nothing arrived meanwhile? ─▶ epoll until
-//!                                                                         kick, tap, bell, or due
+//!   ▲        ▲                                          kick, tap, bell, due, or just before ─┐
+//!   │        └── a real-time frame is expected, and the budget lasts: awake until it comes ◀──┘
+//!   └─ it came
 //! ```
 
+use super::awake::Awake;
+use super::gaps;
 use super::handle::Bell;
-use super::{Worker, clock};
+use super::{Worker, clock, precise};
 use crate::fdb::PortIndex;
 use crate::port::{NEVER, Port};
 use crate::virtio::sigbus;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -23,6 +28,9 @@ const NAP: u64 = 15_000;
 /// Most that a timer is taken to be late, ns: what comes later was not the timer, but the CPU that was
 /// taken away.
 const LATEST: u64 = 1_000_000;
+/// How long before a real-time frame is expected a worker is awake, ns. At least as long as waking takes: what woke it
+/// was seen so much later than it came, and the next one is expected as much too late.
+const LEAD: RangeInclusive<u64> = 60_000..=250_000;
 /// How often a timer is tried that was too late before, ns.
 const TRIAL: u64 = 4_000_000_000;
 /// How often a receiver without buffers is looked at even if it does not kick, ns.
@@ -53,6 +61,12 @@ pub struct Sleeper {
     kicks_heard: u64,
     /// The end of the last sleep.
     woke: u64,
+    /// For how much of the time it may wait awake.
+    awake: Awake,
+    /// The last loop found nothing to do, and no sleep came after it.
+    idles: bool,
+    /// It waits for a real-time frame.
+    waits: bool,
 }
 
 impl Sleeper {
@@ -73,6 +87,9 @@ impl Sleeper {
             heard: 0,
             kicks_heard: 0,
             woke: 0,
+            awake: Awake::new(0, false, clock()),
+            idles: false,
+            waits: false,
         })
     }
 
@@ -110,9 +127,35 @@ impl Sleeper {
 }
 
 impl Worker {
+    /// For how long of each second the worker may wait awake for real-time frames, ns; `throttled` where the kernel
+    /// stops it if it runs for too much of one.
+    pub fn set_busy_poll(&mut self, ns: u64, throttled: bool) {
+        self.sleeper.awake = Awake::new(ns, throttled, clock());
+    }
+
+    /// Accounts for the time awake with nothing to do, which ends now or goes on.
+    #[inline]
+    pub(super) fn idled(&mut self, now: u64) {
+        if self.sleeper.idles {
+            self.stats.awake.add(self.sleeper.awake.idled(now, self.sleeper.waits));
+        }
+    }
+
+    /// When to be awake for the next real-time frame: at `now`, later, or [`NEVER`].
+    fn awaited(&self, now: u64) -> u64 {
+        if !self.sleeper.awake.may_wait() {
+            return NEVER;
+        }
+        let port = |index: &PortIndex| self.ports[usize::from(*index)].as_deref();
+        let own = self.polled[..self.realtime].iter().filter_map(port).map(|port| &port.gaps);
+        let all = own.chain([&self.crossing_gaps]);
+        gaps::awaited(all, now, self.sleeper.margin(now).clamp(*LEAD.start(), *LEAD.end())).unwrap_or(NEVER)
+    }
+
     /// After a loop: spins on, or sleeps until something is due or arrives.
     pub(super) fn rest(&mut self, worked: bool) {
         if worked {
+            self.sleeper.idles = false;
             self.sleeper.last_work = self.now;
             self.poll_descriptors();
             self.look_for_kicks();
@@ -120,6 +163,13 @@ impl Worker {
         }
         let now = clock();
         self.took(self.now, now);
+        if !std::mem::replace(&mut self.sleeper.idles, true) {
+            self.sleeper.awake.worked(self.now);
+            self.sleeper.waits = false;
+        }
+        self.idled(now);
+        let awaited = self.awaited(now);
+        self.sleeper.waits = awaited == now;
         // A link with a descriptor wakes us as soon as it has a frame, and cannot be polled without a system
         // call: where there are only such, spinning would only use up the CPU that its senders need.
         let may_spin = self.sleeper.descriptors < self.owned.len();
@@ -127,7 +177,7 @@ impl Worker {
         // What is due is not to be late: the rest is spun.
         let margin = if may_spin { self.sleeper.margin(now) } else { 0 };
         let due = if self.wake == NEVER { NEVER } else { self.wake.saturating_sub(margin) };
-        let timer = due.min(self.poll);
+        let timer = due.min(self.poll).min(awaited);
         if !quiet || timer.saturating_sub(now) < NAP {
             self.poll_descriptors();
             self.look_for_kicks();
@@ -158,6 +208,8 @@ impl Worker {
         {
             self.sleeper.timer_was_late(woke.saturating_sub(now + timeout), woke);
         }
+        (self.sleeper.idles, self.sleeper.waits) = (false, false);
+        self.sleeper.awake.slept(woke);
         self.stats.sleeps.add(1);
         self.stats.asleep.add(woke.saturating_sub(now));
         self.now = woke;
@@ -187,12 +239,16 @@ impl Worker {
             tv_sec: (ns / 1_000_000_000) as i64,
             tv_nsec: (ns % 1_000_000_000) as _,
         });
-        let heard = epoll::wait(&self.sleeper.epoll, &mut events, timeout.as_ref());
+        let epoll = &self.sleeper.epoll;
+        let heard = match timeout {
+            Some(timeout) if !looks => precise::wait(epoll, &mut events, &timeout),
+            _ => epoll::wait(epoll, &mut events, timeout.as_ref()).map(|(events, _)| events),
+        };
         if !looks {
             self.sleeper.woke = clock();
         }
         // Otherwise a signal.
-        let Ok((events, _)) = heard else { return 1 };
+        let Ok(events) = heard else { return 1 };
         let count = events.len();
         let (since, woke) = (self.sleeper.kicks_heard, self.sleeper.woke);
         if count < EVENTS {
@@ -310,7 +366,7 @@ pub(super) fn sharpen_timers() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::testing;
+    use crate::worker::{WorkerHandle, test_clock, testing};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
@@ -323,9 +379,10 @@ mod tests {
     }
 
     /// A frame finds the worker at work, on its way to sleep, or asleep: pauses of all lengths between two frames.
-    fn no_frame_is_slept_over(spins: bool) {
+    fn no_frame_is_slept_over(spins: bool, keys: &str) {
         let (mut worker, handle) = testing::worker();
-        let ends: Vec<_> = (0..4).map(|index| testing::add_tap(&mut worker, index)).collect();
+        worker.set_busy_poll(500_000_000, false);
+        let ends: Vec<_> = (0..4).map(|index| testing::add_tap_with(&mut worker, index, keys)).collect();
         if spins {
             testing::add_port(&mut worker, 9);
         }
@@ -356,12 +413,63 @@ mod tests {
 
     #[test]
     fn no_frame_of_a_tap_is_slept_over() {
-        no_frame_is_slept_over(false);
+        no_frame_is_slept_over(false, "");
     }
 
     #[test]
     fn nor_where_the_worker_spins_first() {
-        no_frame_is_slept_over(true);
+        no_frame_is_slept_over(true, "");
+    }
+
+    const REALTIME: &str = "tx = { max = \"1gbit\", burst = \"2kB\" }\ndeadline = \"1ms\"\nto = [\"peer\"]";
+
+    #[test]
+    fn nor_where_it_waits_awake_now_and_then() {
+        no_frame_is_slept_over(false, REALTIME);
+    }
+
+    /// A worker whose only source sent a frame each millisecond, the last one at 100 ms.
+    fn after_a_stream(budget: u64) -> (Worker, WorkerHandle, OwnedFd) {
+        test_clock::set_time(0);
+        let (mut worker, handle) = testing::worker();
+        let end = testing::add_tap_with(&mut worker, 0, REALTIME);
+        worker.set_busy_poll(budget, false);
+        let port = worker.ports[0].as_mut().unwrap();
+        (1..=100).for_each(|n| port.gaps.arrived(n * 1_000_000));
+        (worker, handle, end)
+    }
+
+    /// Whether it sleeps where there is nothing to do at `now`, ns; for 50 us, if it does.
+    fn sleeps(worker: &mut Worker, now: u64) -> bool {
+        test_clock::set_time(now);
+        let before = worker.stats.sleeps.get();
+        (worker.now, worker.wake, worker.poll) = (now, NEVER, now + 50_000);
+        worker.rest(false);
+        worker.stats.sleeps.get() > before
+    }
+
+    #[test]
+    fn who_waits_for_a_frame_does_not_sleep() {
+        let (mut worker, _handle, _end) = after_a_stream(250_000_000);
+        assert!(sleeps(&mut worker, 100_300_000), "the next frame is far away");
+        assert_eq!(worker.stats.awake.get(), 0);
+        for now in [101_000_000, 101_010_000, 101_020_000] {
+            assert!(!sleeps(&mut worker, now), "it is to come now");
+        }
+        assert!(sleeps(&mut worker, 101_500_000), "it did not come");
+        assert!(worker.stats.awake.get() >= 20_000, "{}", worker.stats.awake.get());
+        let (mut asleep, _handle, _end) = after_a_stream(0);
+        assert!(sleeps(&mut asleep, 101_000_000), "there is no budget");
+    }
+
+    #[test]
+    fn the_timer_ends_before_the_frame_is_to_come() {
+        let (mut worker, _handle, _end) = after_a_stream(250_000_000);
+        test_clock::set_time(100_800_000);
+        (worker.now, worker.wake, worker.poll) = (100_800_000, NEVER, NEVER);
+        // Without a timer it would sleep until a frame comes, and none does.
+        worker.rest(false);
+        assert_eq!(worker.stats.sleeps.get(), 1);
     }
 
     #[test]

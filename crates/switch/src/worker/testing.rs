@@ -78,11 +78,16 @@ pub fn add_port_with(worker: &mut Worker, index: PortIndex, keys: &str) -> PortI
 /// Gives it a tap without limits; returned is the other end of its descriptor, where a read takes a frame that the tap
 /// was given and a write is a frame of the kernel's, virtio header included.
 pub fn add_tap(worker: &mut Worker, index: PortIndex) -> OwnedFd {
+    add_tap_with(worker, index, "")
+}
+
+/// The same, with further `keys` in its contract.
+pub fn add_tap_with(worker: &mut Worker, index: PortIndex, keys: &str) -> OwnedFd {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (theirs, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     let stats = &Region::create().unwrap().layout().vnics[usize::from(index)];
     let link = Link::tap(vec![ours], index, worker.id, worker.now);
-    let info = add_link(worker, index, "", link, stats);
+    let info = add_link(worker, index, keys, link, stats);
     worker.set_info(index, Some(info));
     theirs
 }

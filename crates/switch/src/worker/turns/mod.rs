@@ -277,7 +277,9 @@ impl Turns {
     pub(super) fn end(&mut self, port: PortIndex, now: u64) -> i64 {
         let took = self.lap(now);
         self.charge(port, took);
-        self.takers.push(port);
+        if self.takers.len() < ACCOUNTS {
+            self.takers.push(port);
+        }
         let account = &mut self.accounts[usize::from(port)];
         if took > SLICE {
             account.batch = (account.batch / 2).max(1);

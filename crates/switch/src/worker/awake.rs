@@ -1,0 +1,203 @@
+//! For how much of the time a worker may wait awake. Pure.
+//!
+//! ```text
+//!  busy-poll of the contracts ──▶ waiting: time awake with nothing to do ─┐
+//!                                                                         ├─▶ may it wait awake?
+//!  SCHED_FIFO under throttling ─▶ running: all time but sleep ────────────┘
+//! ```
+//!
+//! Each is an account of time, as a token bucket is of bytes: it gains its share of what passes, up to that of
+//! [`SPAN`], and loses what is used. In any time T so at most `share * (T + SPAN)` is used, and what one loop takes.
+//!
+//! One that was used up opens again when it is half full: then it lasts for whole gaps between frames, and not for the
+//! beginning of each.
+
+/// Saved up at most: what falls in during so many ns.
+const SPAN: u64 = 100_000_000;
+/// A second, ns.
+const SECOND: u64 = 1_000_000_000;
+/// Share of a second in which a worker runs under SCHED_FIFO, ns, where the kernel throttles it: by default at
+/// 950 ms, whereupon it stands still for the rest.
+const UNTHROTTLED: u64 = 800_000_000;
+
+/// An account of time.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    /// What it gains in a second, ns.
+    share: u64,
+    /// What is there, ns; negative where a loop took more.
+    left: i64,
+    /// It was not used up since it was half full.
+    open: bool,
+}
+
+impl Account {
+    fn new(share: u64) -> Self {
+        Self { share: share.min(SECOND), left: 0, open: false }
+    }
+
+    /// The most it can hold, ns.
+    fn most(&self) -> i64 {
+        (u128::from(self.share) * u128::from(SPAN) / u128::from(SECOND)) as i64
+    }
+
+    /// So many ns pass, used or not.
+    #[inline]
+    fn pass(&mut self, elapsed: u64, used: bool) {
+        let elapsed = elapsed.min(SECOND);
+        let gain = (elapsed * self.share / SECOND) as i64;
+        let most = self.most();
+        let use_ = if used { elapsed as i64 } else { 0 };
+        self.left = (self.left + gain - use_).clamp(-(SECOND as i64), most);
+        self.open = match self.open {
+            true => self.left > 0,
+            false => self.share > 0 && self.left >= most / 2,
+        };
+    }
+}
+
+/// What of a worker's time is left for waiting awake.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Awake {
+    /// Up to when it is right, ns.
+    at: u64,
+    waiting: Account,
+    /// None where the kernel lets it run without end.
+    running: Option<Account>,
+}
+
+impl Awake {
+    /// A worker that may wait awake for `share` ns of each second; `throttled` where the kernel stops it if it runs
+    /// for too much of a second.
+    pub(super) fn new(share: u64, throttled: bool, now: u64) -> Self {
+        Self { at: now, waiting: Account::new(share), running: throttled.then(|| Account::new(UNTHROTTLED)) }
+    }
+
+    /// It may wait awake now.
+    #[inline]
+    pub(super) fn may_wait(&self) -> bool {
+        self.waiting.open && self.running.is_none_or(|running| running.open)
+    }
+
+    /// It waited awake until `now`, ns, for a real-time frame or not. Returns how long, ns.
+    #[inline]
+    pub(super) fn idled(&mut self, now: u64, waited: bool) -> u64 {
+        self.pass(now, waited, true)
+    }
+
+    /// It worked until `now`, ns.
+    #[inline]
+    pub(super) fn worked(&mut self, now: u64) {
+        self.pass(now, false, true);
+    }
+
+    /// It slept until `now`, ns.
+    #[inline]
+    pub(super) fn slept(&mut self, now: u64) {
+        self.pass(now, false, false);
+    }
+
+    #[inline]
+    fn pass(&mut self, now: u64, waited: bool, ran: bool) -> u64 {
+        let elapsed = now.saturating_sub(self.at);
+        self.at = self.at.max(now);
+        self.waiting.pass(elapsed, waited);
+        if let Some(running) = &mut self.running {
+            running.pass(elapsed, ran);
+        }
+        elapsed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// A worker that waits awake whenever it may: in no stretch of time more than its share.
+        #[test]
+        fn never_more_than_its_share(
+            share in 0..=SECOND, throttled in any::<bool>(),
+            steps in prop::collection::vec((1u64..5_000_000, 0..3u8), 1..400),
+        ) {
+            let mut awake = Awake::new(share, throttled, 0);
+            let mut now = 0;
+            // (from, until, waited, ran)
+            let mut past: Vec<(u64, u64, bool, bool)> = Vec::new();
+            for (length, what) in steps {
+                let from = now;
+                now += length;
+                let (waits, works) = (what == 0 && awake.may_wait(), what == 1);
+                match (waits, works) {
+                    (true, _) => _ = awake.idled(now, true),
+                    (_, true) => awake.worked(now),
+                    _ => awake.slept(now),
+                }
+                past.push((from, now, waits, waits || works));
+            }
+            let longest = 5_000_000;
+            for begin in (0..past.len()).step_by(7) {
+                let mut waited = 0;
+                for (from, until, waits, _) in &past[begin..] {
+                    waited += if *waits { until - from } else { 0 };
+                    let span = u128::from(until - past[begin].0 + SPAN);
+                    let most = (span * u128::from(share) / u128::from(SECOND)) as u64 + longest;
+                    prop_assert!(waited <= most, "{waited} of {most}");
+                    prop_assert!(share > 0 || waited == 0, "0 is never");
+                }
+            }
+        }
+
+        /// Whoever waits awake under throttling leaves the kernel no reason to stop it, if its work does not.
+        #[test]
+        fn waiting_never_runs_into_throttling(steps in prop::collection::vec((1u64..300_000, any::<bool>()), 1..20_000)) {
+            let mut awake = Awake::new(SECOND, true, 0);
+            let (mut now, mut ran) = (0u64, 0u64);
+            for (length, works) in steps {
+                now += length;
+                // Work is half of the time at most.
+                let works = works && ran * 2 < now;
+                let runs = works || awake.may_wait();
+                ran += if runs { length } else { 0 };
+                match (works, runs) {
+                    (true, _) => awake.worked(now),
+                    (_, true) => _ = awake.idled(now, true),
+                    _ => awake.slept(now),
+                }
+                prop_assert!(ran <= UNTHROTTLED * (now + SPAN) / SECOND + 300_000, "{ran} of {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_of_a_second_is_without_bound() {
+        let mut awake = Awake::new(SECOND, false, 0);
+        awake.slept(SECOND);
+        for step in 1..100_000 {
+            assert!(awake.may_wait(), "{step}");
+            awake.idled(SECOND + step * 50_000, true);
+        }
+    }
+
+    #[test]
+    fn it_lasts_for_whole_gaps() {
+        let mut awake = Awake::new(SECOND / 4, false, 0);
+        awake.slept(SECOND);
+        let mut now = SECOND;
+        let mut stretches = Vec::new();
+        for _ in 0..10 {
+            let from = now;
+            while awake.may_wait() {
+                now += 10_000;
+                _ = awake.idled(now, true);
+            }
+            stretches.push(now - from);
+            while !awake.may_wait() {
+                now += 10_000;
+                awake.slept(now);
+            }
+        }
+        assert!(stretches.iter().all(|ns| *ns > 10_000_000), "{stretches:?}");
+    }
+}

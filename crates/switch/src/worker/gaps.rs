@@ -1,0 +1,157 @@
+//! When the next real-time frame of a source is to be expected. Pure.
+//!
+//! ```text
+//!  arrivals ─▶ shortest and longest gap, forgotten slowly ─▶ [last + shortest, last + longest + SLACK]
+//!                                                                   │
+//!  all sources, how late a timer may be ────────────────────────────┴▶ awake now, from then on, or not at all
+//! ```
+//!
+//! A stream of one frame a millisecond has a window that is as long as its jitter: a worker may sleep until the window
+//! opens, and so waits awake for a small part of the time. Gaps of all lengths have a window that is always open: the
+//! [budget](super::awake) bounds what that costs.
+
+/// Frames that come closer together are one arrival, ns: no timer is shorter.
+const TOGETHER: u64 = 30_000;
+/// A longer gap is a pause of the stream, ns: nothing is learned from it.
+const PAUSE: u64 = 200_000_000;
+/// A gap that was not seen again is forgotten by one part in so many with each arrival.
+const FORGET: u64 = 64;
+/// How much later than ever a frame is waited for, ns.
+const SLACK: u64 = 30_000;
+
+/// The gaps between the arrivals of one source.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gaps {
+    /// The latest arrival, ns; 0 before the first.
+    last: u64,
+    /// The shortest gap, ns.
+    shortest: u64,
+    /// The longest gap, ns; 0 while none is known.
+    longest: u64,
+}
+
+impl Gaps {
+    /// Frames arrived at `now`, ns.
+    #[inline]
+    pub(super) fn arrived(&mut self, now: u64) {
+        let gap = now.saturating_sub(std::mem::replace(&mut self.last, now));
+        if !(TOGETHER..=PAUSE).contains(&gap) {
+            return;
+        }
+        if self.longest == 0 {
+            (self.shortest, self.longest) = (gap, gap);
+            return;
+        }
+        self.shortest = gap.min(self.shortest + gap.saturating_sub(self.shortest) / FORGET);
+        self.longest = gap.max(self.longest - self.longest.saturating_sub(gap) / FORGET);
+    }
+
+    /// From when until when the next frame is expected, ns; of a source that sent nothing yet, long ago.
+    #[inline]
+    fn window(&self) -> (u64, u64) {
+        (self.last + self.shortest, self.last + self.longest + SLACK)
+    }
+}
+
+/// When to be awake for the next frame of any of these sources, ns: `now`, later, or not at all. Who is to be awake then
+/// sets a timer, which may be `late` ns late.
+#[inline]
+pub(super) fn awaited<'a>(sources: impl Iterator<Item = &'a Gaps>, now: u64, late: u64) -> Option<u64> {
+    let open = sources.map(Gaps::window).filter(|(_, until)| now <= *until);
+    open.map(|(from, _)| from.saturating_sub(late).max(now)).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn after(arrivals: impl IntoIterator<Item = u64>) -> Gaps {
+        let mut gaps = Gaps::default();
+        arrivals.into_iter().for_each(|at| gaps.arrived(at));
+        gaps
+    }
+
+    #[test]
+    fn a_periodic_stream_is_awaited_for_its_jitter_alone() {
+        let gaps = after((1..100).map(|n| n * 1_000_000));
+        let last = 99_000_000;
+        assert_eq!(awaited([&gaps].into_iter(), last + 1, 100_000), Some(last + 900_000));
+        assert_eq!(awaited([&gaps].into_iter(), last + 950_000, 100_000), Some(last + 950_000));
+        let late = last + 1_000_000 + SLACK;
+        assert_eq!(awaited([&gaps].into_iter(), late, 0), Some(late), "a little late");
+        assert_eq!(awaited([&gaps].into_iter(), late + 1, 0), None, "it ended");
+    }
+
+    #[test]
+    fn a_burst_is_one_arrival() {
+        let gaps = after((1..100).flat_map(|n| [0, 5_000, 9_000].map(|at| n * 20_000_000 + at)));
+        let last = 99 * 20_000_000 + 9_000;
+        let from = awaited([&gaps].into_iter(), last + SLACK, 0).unwrap();
+        assert!((19_900_000..=20_000_000).contains(&(from - last)), "{}", from - last);
+    }
+
+    #[test]
+    fn nothing_is_awaited_of_a_source_that_is_silent() {
+        assert_eq!(awaited([&Gaps::default()].into_iter(), 1_000_000, 0), None);
+        let paused = after([1_000_000, 2_000_000, 3_000_000, 5_000_000_000]);
+        let next = awaited([&paused].into_iter(), 5_000_000_001, 0);
+        assert_eq!(next, Some(5_001_000_000), "the pause taught nothing");
+    }
+
+    proptest! {
+        /// A gap that is no shorter and no longer than those of the last arrivals finds the worker awake.
+        #[test]
+        fn it_is_awake_for_every_gap_that_was_seen_of_late(
+            gaps in prop::collection::vec(TOGETHER..PAUSE, 2..200), again in any::<prop::sample::Index>(),
+            late in 0u64..1_000_000,
+        ) {
+            let mut now = 1_000_000_000;
+            let mut learned = Gaps::default();
+            learned.arrived(now);
+            for gap in &gaps {
+                now += gap;
+                learned.arrived(now);
+            }
+            // Forgetting takes part of the way to the gaps that came since.
+            let latest = &gaps[gaps.len() - 1..];
+            let next = now + latest[again.index(latest.len())];
+            prop_assert_eq!(awaited([&learned].into_iter(), next, late), Some(next));
+            // Whenever it looks before that, it is told to be awake in time.
+            for part in 0..10 {
+                let at = now + (next - now) / 10 * part;
+                let wakes = awaited([&learned].into_iter(), at, late);
+                prop_assert!(wakes.is_some_and(|wakes| wakes >= at && wakes <= next.max(at)));
+            }
+        }
+
+        /// The exact extremes lie in what is remembered, until they are forgotten.
+        #[test]
+        fn what_is_remembered_lies_between_the_extremes(gaps in prop::collection::vec(TOGETHER..PAUSE, 1..100)) {
+            let mut now = 7;
+            let mut learned = Gaps::default();
+            learned.arrived(now);
+            for gap in &gaps {
+                now += gap;
+                learned.arrived(now);
+            }
+            let (least, most) = (*gaps.iter().min().unwrap(), *gaps.iter().max().unwrap());
+            let last = *gaps.last().unwrap();
+            prop_assert!((least..=last).contains(&learned.shortest));
+            prop_assert!((last..=most).contains(&learned.longest));
+        }
+
+        /// Of many sources the first counts.
+        #[test]
+        fn the_first_of_all_sources_is_awaited(
+            sources in prop::collection::vec((1u64..1 << 40, TOGETHER..PAUSE, 0..PAUSE), 0..20),
+            now in 0u64..1 << 41, late in 0u64..1_000_000,
+        ) {
+            let sources: Vec<_> = sources.into_iter()
+                .map(|(last, shortest, more)| Gaps { last, shortest, longest: shortest + more })
+                .collect();
+            let each = sources.iter().filter_map(|source| awaited([source].into_iter(), now, late)).min();
+            prop_assert_eq!(awaited(sources.iter(), now, late), each);
+        }
+    }
+}
