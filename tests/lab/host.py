@@ -135,6 +135,8 @@ class Host:
         self.switch_options = tuple(switch_options)
         self.switch_wrapper = tuple(switch_wrapper)
         self.agent_wrapper = own_network() if agent_wrapper is None else tuple(agent_wrapper)
+        self.agent_options: tuple[str, ...] = ()
+        """Further words for `tidegate agent`, of the next start."""
         self.socket_roots = (folder, *socket_roots)
         self.switch_socket = folder / "switch.sock"
         self.api = folder / "api.sock"
@@ -182,6 +184,7 @@ class Host:
             *(word for root in self.socket_roots for word in ("--socket-root", root)),
             # Of a namespace without a name: that of a process.
             *("--netns-root", "/proc", "--switch", self.switch_socket, "--api", self.api),
+            *self.agent_options,
         ]
 
     def start_agent(self) -> None:

@@ -16,6 +16,7 @@
 //! - `kernel_place`: the kernel's netdevs as a place
 //! - `nic_place`: SR-IOV functions as a place
 //! - `culprit`: what held a worker of the switch up when a deadline was missed
+//! - `own_cpus`: keeps other work off the CPUs of the switch's workers
 //! - `store`: the contracts and who owns each
 //! - `reconciler`: makes what is wanted be in force, and keeps it so
 //! - `guest`: the soft limit, through a port of the VM
@@ -37,6 +38,7 @@ mod guest;
 mod kernel_place;
 mod lock;
 mod nic_place;
+mod own_cpus;
 mod paths;
 pub mod place;
 mod reconciler;
@@ -50,6 +52,7 @@ use api::listener::{Bounded, Peer};
 use api::routes::{Api, router};
 use api::turns::Turns;
 use api::written::Writer;
+pub use own_cpus::Off;
 use paths::Paths;
 use place::Place;
 use reconciler::{Command, Reconciler};
@@ -84,6 +87,8 @@ pub struct Options {
     pub netns_roots: Vec<PathBuf>,
     /// Whether eBPF programs observe what keeps the switch's workers from their CPUs, while a deadline is in force.
     pub observe_cpu: bool,
+    /// What is kept off the CPUs of the switch's workers while a deadline is in force.
+    pub own_cpus: Off,
 }
 
 /// Why the agent does not run.
@@ -183,6 +188,9 @@ impl Agent {
         let wake = Arc::new(move || drop(wake.send(Command::Repair)));
         let (switch, damage) =
             switch_place::SwitchPlace::new(&options.switch, state, paths.clone(), wake, options.observe_cpu)?;
+        let (own_cpus, own_cpus_damage) =
+            own_cpus::OwnCpus::new(state, options.own_cpus, paths.namespaces.clone())?;
+        let switch = switch.with(own_cpus);
         let (kernel, kernel_damage) = kernel_place::KernelPlace::new(state)?;
         let (nic, nic_damage) = nic_place::NicPlace::new(state)?;
         let capture = switch.capture();
@@ -193,6 +201,7 @@ impl Agent {
         let places = places.map(felt).into();
         let mut reconciler = Reconciler::new(&options.config, state, paths.guests.clone(), places)?;
         reconciler.problem("switch state", damage);
+        reconciler.problem("state of workers' CPUs", own_cpus_damage);
         reconciler.problem("kernel state", kernel_damage);
         reconciler.problem("nic state", nic_damage);
         reconciler.problem("network namespace", lock.1.problem.clone());

@@ -7,6 +7,7 @@
 //!   observe(coming)          ─▶ what is in force, the evidence, and obstacles
 //! ```
 
+use crate::api::status::OwnCpus;
 use crate::api::types::{Adopt, Figure, Unknown};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -103,6 +104,8 @@ pub struct Observed {
     pub evidence: Evidence,
     /// The program that keeps the promises.
     pub keeper: Keeper,
+    /// What is steered off the CPUs of its workers.
+    pub own_cpus: OwnCpus,
     /// What is wrong with the place as a whole, such as a disk on which it can keep no record.
     pub problem: Option<String>,
 }
@@ -142,6 +145,7 @@ impl Observed {
                 log: None,
             },
             keeper: Keeper::default(),
+            own_cpus: OwnCpus::default(),
             problem: None,
         }
     }

@@ -21,6 +21,9 @@ pub struct StatusView {
     pub deadlines: DeadlineCounts,
     /// Whether the host kept its budget H.
     pub host_latency: HostLatency,
+    /// CPUs of the switch's workers, and what is steered off them.
+    #[serde(default)]
+    pub own_cpus: OwnCpus,
     /// Differences between contract and place that the agent found and set right.
     pub drift: Repaired,
     /// System calls denied to the switch since it was started.
@@ -144,6 +147,22 @@ pub struct HostLatency {
     pub recently_over_budget: u64,
     /// The longest since the switch was started, ns.
     pub longest_loop_ns: u64,
+}
+
+/// What is steered off the CPUs to which the switch's workers are pinned, while a deadline is in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OwnCpus {
+    /// Those CPUs; empty where no worker is pinned, no deadline is in force, or there is no other CPU to steer to.
+    pub cpus: Vec<usize>,
+    /// Queues of taps, whose stack shall run elsewhere for what workers write into them.
+    pub queues: usize,
+    /// Those of them of which it does.
+    pub steered: usize,
+    /// Those of `cpus` that do not halt, while real-time frames flow: their idle time counts as used.
+    pub awake: Vec<usize>,
+    /// What is not kept off, why, and what is lost by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
 }
 
 /// How often something was set right.

@@ -2,6 +2,7 @@
 
 use super::{PathError, Roots};
 use rustix::fs::{FsWord, Mode, OFlags, PROC_SUPER_MAGIC, fstatfs, open, openat};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -69,6 +70,27 @@ impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Runs `work` in a network namespace, on a thread of its own: entering one is for the whole life of a thread. Without one
+/// it runs here.
+///
+/// # Errors
+/// The namespace cannot be entered, or `work` failed; in words.
+pub fn within<T: Send + 'static>(
+    netns: Option<Namespace>,
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let Some(netns) = netns else { return work() };
+    let thread = std::thread::Builder::new().name("netns".into()).spawn(move || {
+        let entered = move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network));
+        entered.map_err(|e| {
+            format!("cannot enter network namespace {}: {e} (it needs CAP_SYS_ADMIN)", netns.path().display())
+        })?;
+        work()
+    });
+    let thread = thread.map_err(|e| format!("cannot start a thread: {e}"))?;
+    thread.join().unwrap_or_else(|_| Err("the thread that entered the network namespace panicked".into()))
 }
 
 #[cfg(test)]

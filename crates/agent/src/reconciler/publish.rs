@@ -164,7 +164,9 @@ impl Reconciler {
             loops_over_budget: self.loops_over_budget.recent(now),
             drift_repaired: self.drift.recent(now),
         };
-        let status = status::status(&host, &vnics, recent);
+        let mut status = status::status(&host, &vnics, recent);
+        let mut own_cpus = self.seen.iter().flatten().map(|observed| &observed.own_cpus);
+        status.own_cpus = own_cpus.find(|own| !own.cpus.is_empty()).cloned().unwrap_or_default();
         let published = Arc::new(Published {
             host,
             status,

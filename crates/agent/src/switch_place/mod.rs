@@ -49,6 +49,7 @@ mod watch;
 
 use crate::culprit::Culprits;
 use crate::durable::DurableError;
+use crate::own_cpus::OwnCpus;
 use crate::paths::{Entry, Inode, Namespace, Paths};
 use crate::place::{Action, Capabilities, Capture, Observed, Place, PlaceError, Refusal, Wanted};
 pub(crate) use api_socket::{ApiSocket, listen_for_api};
@@ -82,6 +83,8 @@ pub struct SwitchPlace {
     culprits: Culprits,
     /// The descriptors of all vNICs may be more than this process keeps.
     is_short: bool,
+    /// Keeps other work off its workers' CPUs.
+    own_cpus: Option<OwnCpus>,
 }
 
 /// Duplicates of what the switch was given.
@@ -111,8 +114,14 @@ impl SwitchPlace {
             waiting: HashMap::new(),
             culprits: Culprits::new(observe),
             is_short: false,
+            own_cpus: None,
         };
         Ok((place, damage))
+    }
+
+    /// With somebody who keeps other work off its workers' CPUs.
+    pub fn with(self, own_cpus: OwnCpus) -> Self {
+        Self { own_cpus: Some(own_cpus), ..self }
     }
 
     /// Descriptors of others that it holds, and that were not closed yet.
@@ -202,7 +211,11 @@ impl Place for SwitchPlace {
     }
 
     fn observe(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
-        self.look(coming)
+        let seen = self.look(coming);
+        if let (Err(_), Some(own_cpus)) = (&seen, &mut self.own_cpus) {
+            own_cpus.without_switch();
+        }
+        seen
     }
 
     fn capture(&self) -> Option<Arc<dyn Capture>> {

@@ -52,6 +52,8 @@ impl SwitchPlace {
                 ..ObservedVnic::of(&made.vnic, Connection::Disconnected)
             });
         }
+        let own_cpus = self.own_cpus.as_mut().map(|own| own.keep(&vnics, &evidence));
+        let own_cpus = own_cpus.cloned().unwrap_or_default();
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
         // The plan refuses more vNICs than the switch carries: what else is in their way does not matter.
         let new = new.take(plan::MOST);
@@ -68,6 +70,7 @@ impl SwitchPlace {
             links: BTreeMap::new(),
             evidence,
             keeper,
+            own_cpus,
             problem,
         })
     }

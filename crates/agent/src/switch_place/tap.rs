@@ -8,7 +8,7 @@
 //!
 //! The interface lives as long as one of its descriptors; nothing has to be removed.
 
-use crate::paths::Namespace;
+use crate::paths::{Namespace, within};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -144,24 +144,6 @@ fn set(name: &str, mac: Mac, mtu: u16) -> Result<(), String> {
 fn datagram() -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
-}
-
-/// Runs `work` in a network namespace, on a thread of its own: entering one is for the whole life of a thread.
-fn within<T: Send + 'static>(
-    netns: Option<Namespace>,
-    work: impl FnOnce() -> Result<T, String> + Send + 'static,
-) -> Result<T, String> {
-    let Some(netns) = netns else { return work() };
-    let thread = std::thread::Builder::new().name("netns".into()).spawn(move || {
-        use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-        let entered = move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network));
-        entered.map_err(|e| {
-            format!("cannot enter network namespace {}: {e} (it needs CAP_SYS_ADMIN)", netns.path().display())
-        })?;
-        work()
-    });
-    let thread = thread.map_err(|e| format!("cannot start a thread: {e}"))?;
-    thread.join().unwrap_or_else(|_| Err("the thread that entered the network namespace panicked".into()))
 }
 
 fn request(name: &str) -> libc::ifreq {

@@ -3,6 +3,7 @@
 use crate::commands::switch;
 use crate::exit::Failure;
 use std::path::PathBuf;
+use tidegate_agent::Off;
 
 /// The API socket, unless another is given.
 pub const API: &str = "/run/tidegate/api.sock";
@@ -34,6 +35,22 @@ pub struct Args {
     /// Observe, by eBPF, what keeps the switch's workers from their CPUs, while a deadline is in force
     #[arg(long, value_name = "WHETHER", default_value = "on", value_parser = ["on", "off"])]
     observe_cpu: String,
+    /// What to keep off the CPUs of the switch's workers while a deadline is in force
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = OwnCpus::All)]
+    own_cpus: OwnCpus,
+}
+
+/// What is kept off workers' CPUs.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum OwnCpus {
+    /// All of it
+    All,
+    /// The stack of taps, and the agent's own threads
+    Softirqs,
+    /// Halts, while real-time frames flow: idle time counts as used then
+    Halts,
+    /// Nothing
+    None,
 }
 
 fn mode(text: &str) -> Result<u32, String> {
@@ -53,6 +70,10 @@ pub fn run(args: Args, api: PathBuf) -> Result<(), Failure> {
         socket_roots: args.socket_root,
         netns_roots: args.netns_root,
         observe_cpu: args.observe_cpu == "on",
+        own_cpus: Off {
+            softirqs: matches!(args.own_cpus, OwnCpus::All | OwnCpus::Softirqs),
+            halts: matches!(args.own_cpus, OwnCpus::All | OwnCpus::Halts),
+        },
     };
     super::wait(async { tidegate_agent::run(options).await.map_err(Failure::failed) })
 }

@@ -6,7 +6,7 @@ use crate::format::{count, duration, names, path, plural};
 use crate::table::{Align, Table};
 use serde_json::{Value, json};
 use std::fmt::Write;
-use tidegate_agent::api::status::{Attention, AttentionKind, HostLatency, StatusView};
+use tidegate_agent::api::status::{Attention, AttentionKind, HostLatency, OwnCpus, StatusView};
 use tidegate_agent::api::types::PlaceView;
 use tidegate_visible::visible;
 
@@ -136,7 +136,7 @@ fn title(kind: AttentionKind) -> &'static str {
 }
 
 fn figures(status: &StatusView) -> String {
-    let StatusView { version, places, files, vnics, deadlines, host_latency, drift, .. } = status;
+    let StatusView { version, places, files, vnics, deadlines, host_latency, own_cpus, drift, .. } = status;
     let counted = |parts: &[(usize, &str)]| {
         let there: Vec<String> = parts
             .iter()
@@ -160,6 +160,9 @@ fn figures(status: &StatusView) -> String {
         ),
         ("deadlines", counted(&[(deadlines.promised, "promised"), (deadlines.suspended, "not promised")])),
         ("H", kept(host_latency)),
+    ]);
+    rows.extend(own(own_cpus).map(|own| ("CPUs", own)));
+    rows.extend([
         (
             "drift",
             format!(
@@ -184,6 +187,25 @@ fn place(place: &PlaceView) -> String {
         (true, 0) => vnics,
         (true, pid) => format!("{vnics}, {} (pid {pid})", place.version),
     }
+}
+
+/// The workers' CPUs, where any are their own, and what is not kept off them.
+fn own(own: &OwnCpus) -> Option<String> {
+    let OwnCpus { cpus, queues, steered, awake, missing } = own;
+    let list = |cpus: &[usize]| cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    if cpus.is_empty() {
+        return missing.clone();
+    }
+    let queues = plural(*queues as u64, "queue");
+    let mut text =
+        format!("{} of workers; {steered} of {queues} of taps run their stack elsewhere", list(cpus));
+    if !awake.is_empty() {
+        let _ = write!(text, "; {} without halts while real-time frames flow", list(awake));
+    }
+    if let Some(missing) = missing {
+        let _ = write!(text, "; {missing}");
+    }
+    Some(text)
 }
 
 /// Whether the workers kept the host's budget. All counts are those of the present switch: what is recent may be of the one
@@ -230,6 +252,7 @@ mod tests {
                 recently_over_budget: 0,
                 longest_loop_ns: 412_000,
             },
+            own_cpus: OwnCpus::default(),
             drift: Repaired { since_start: 1, recently: 0 },
             denied_calls: 0,
             recent_s: 600,
@@ -257,6 +280,16 @@ drift      1 difference put right since the agent was started, 0 in the last 10 
 denied     0 system calls of the switch
 ";
         assert_eq!(text(&host()), expected);
+    }
+
+    #[test]
+    fn what_is_not_kept_off_a_workers_cpu_is_told() {
+        assert_eq!(own(&OwnCpus::default()), None);
+        let mut cpus = OwnCpus { cpus: vec![1, 3], queues: 4, steered: 4, awake: vec![3], missing: None };
+        let kept = "1, 3 of workers; 4 of 4 queues of taps run their stack elsewhere";
+        assert_eq!(own(&cpus).unwrap(), format!("{kept}; 3 without halts while real-time frames flow"));
+        cpus = OwnCpus { steered: 0, awake: vec![], missing: Some("not permitted".into()), ..cpus };
+        assert_eq!(own(&cpus).unwrap(), kept.replace("4 of 4", "0 of 4") + "; not permitted");
     }
 
     #[test]

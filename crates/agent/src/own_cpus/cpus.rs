@@ -1,0 +1,83 @@
+//! Sets of CPUs as the kernel writes them: lists (`0-3,7`) and masks (`ff,00000001`). Pure.
+
+use std::collections::BTreeSet;
+
+/// CPUs by number.
+pub type Cpus = BTreeSet<usize>;
+
+/// More than any Linux has (CONFIG_NR_CPUS).
+const MOST: usize = 8192;
+
+/// A list such as `0-3,7`; empty where nothing is said. `None` where it is no list, or names a CPU that no Linux has.
+pub fn from_list(text: &str) -> Option<Cpus> {
+    let mut cpus = Cpus::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if last >= MOST {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
+/// A mask as the kernel takes it: words of 32 bits in hexadecimal, the highest first.
+pub fn mask(cpus: &Cpus) -> String {
+    let words = cpus.last().map_or(0, |last| last / 32) + 1;
+    let word = |at: usize| {
+        let bits = (0..32).filter(|bit| cpus.contains(&(at * 32 + bit)));
+        bits.fold(0_u32, |word, bit| word | 1 << bit)
+    };
+    let words = (0..words)
+        .rev()
+        .enumerate()
+        .map(|(n, at)| if n == 0 { format!("{:x}", word(at)) } else { format!("{:08x}", word(at)) });
+    words.collect::<Vec<_>>().join(",")
+}
+
+/// A mask as [`mask`] writes it, however many leading zeros the kernel shows. `None` where it is none.
+pub fn same_mask(text: &str) -> Option<String> {
+    let mut cpus = Cpus::new();
+    for (at, word) in text.trim().rsplit(',').enumerate() {
+        let word = u32::from_str_radix(word, 16).ok()?;
+        cpus.extend((0..32).filter(|bit| word & (1 << bit) != 0).map(|bit| at * 32 + bit));
+    }
+    Some(mask(&cpus))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn lists_and_masks_say_the_same_set(cpus in proptest::collection::btree_set(0_usize..200, 0..40)) {
+            let list = cpus.iter().map(|cpu| format!("{cpu}-{cpu}")).collect::<Vec<_>>().join(",");
+            prop_assert_eq!(from_list(&list), Some(cpus.clone()));
+            let written = mask(&cpus);
+            prop_assert_eq!(same_mask(&written), Some(written.clone()));
+            // As the kernel shows it: each word with all its digits, and words for CPUs that could come.
+            let shown = written.split(',').map(|word| format!("{word:0>8}")).collect::<Vec<_>>().join(",");
+            prop_assert_eq!(same_mask(&format!("00000000,{shown}\n")), Some(written.clone()));
+            let bits: u32 = written.split(',').map(|word| u32::from_str_radix(word, 16).unwrap().count_ones()).sum();
+            prop_assert_eq!(bits as usize, cpus.len());
+        }
+    }
+
+    #[test]
+    fn as_the_kernel_writes_them() {
+        let cpus = |all: &[usize]| all.iter().copied().collect::<Cpus>();
+        assert_eq!(from_list("0-2,5\n"), Some(cpus(&[0, 1, 2, 5])));
+        assert_eq!(from_list("\n"), Some(cpus(&[])));
+        for wrong in ["(null)", "1-", "a", "0-99999999999", "0-9000"] {
+            assert_eq!(from_list(wrong), None, "{wrong}");
+        }
+        assert_eq!(mask(&cpus(&[1, 2, 3])), "e");
+        assert_eq!(mask(&cpus(&[])), "0");
+        assert_eq!(mask(&cpus(&[0, 33])), "2,00000001");
+        assert_eq!(same_mask("00000000,00000002,00000001\n").as_deref(), Some("2,00000001"));
+        assert_eq!(same_mask("none"), None);
+    }
+}

@@ -1,0 +1,363 @@
+//! A worker's CPU is its own: other work is steered off the CPUs to which the switch's workers are pinned, while a
+//! deadline is in force there.
+//!
+//! ```text
+//!  workers' CPUs, contracts, taps ─▶ plan: wanted ─▶ step by step ─▶ Files ─▶ sysfs of each namespace
+//!  CPUs that are online ─────────────┘                  │  ▲
+//!                                          Record, on disk  └─ what is there: drift
+//! ```
+//!
+//! - `cpus`: sets of CPUs, as text (pure)
+//! - `plan`: what each setting shall be, and what is done with it (pure)
+//! - `situation`: what decides, of the switch and of the machine (pure)
+//! - `record`: what was set, and what it was before
+//! - `sysfs`: settings as files
+//! - `threads`: the agent's own threads
+
+mod cpus;
+mod plan;
+mod record;
+mod situation;
+mod sysfs;
+mod threads;
+
+use crate::api::status::OwnCpus as View;
+use crate::cut;
+use crate::durable::DurableError;
+use crate::paths::Roots;
+use crate::place::{Evidence, ObservedVnic};
+use cpus::Cpus;
+use plan::{Setting, Situation, Step};
+use record::Record;
+use situation::Flow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use sysfs::{Files, Sysfs};
+use threads::Threads;
+
+/// How often it is looked whether somebody else changed a setting, and what failed is tried again.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// What is lost where workers' CPUs halt.
+const LOST_TO_HALTS: &str =
+    "an idle CPU wakes late, by milliseconds in a virtual machine, and real-time frames wait for it";
+
+/// What is lost where a tap's softirqs stay.
+const LOST_TO_SOFTIRQS: &str = "what the switch writes into these taps runs their stack on the worker, up to 0.4 ms for 64 kB, \
+                    and real-time frames wait for it";
+
+/// What is kept off workers' CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Off {
+    /// The stack of taps, for what workers write into them; and the agent's own threads.
+    pub softirqs: bool,
+    /// Halts, while real-time frames flow.
+    pub halts: bool,
+}
+
+/// Keeps other work off workers' CPUs.
+pub struct OwnCpus {
+    /// What is not kept off is put back where an agent before this one set it.
+    off: Off,
+    /// Where contracts may name network namespaces.
+    roots: Roots,
+    flow: Flow,
+    record: Record,
+    threads: Threads,
+    /// As last looked at.
+    wanted: BTreeMap<Setting, String>,
+    workers: Cpus,
+    again: Instant,
+    /// Since when the switch does not answer.
+    away: Option<Instant>,
+    view: View,
+}
+
+impl OwnCpus {
+    /// What was set before is on record in `state`. The second value is what was damaged.
+    ///
+    /// # Errors
+    /// The record cannot be read, or a newer release wrote it.
+    pub fn new(state: &Path, off: Off, roots: Roots) -> Result<(Self, Option<String>), DurableError> {
+        let (record, damage) = Record::load(state)?;
+        let own = Self {
+            off,
+            roots,
+            flow: Flow::default(),
+            record,
+            threads: Threads::default(),
+            wanted: BTreeMap::new(),
+            workers: Cpus::new(),
+            again: Instant::now(),
+            away: None,
+            view: View::default(),
+        };
+        Ok((own, damage))
+    }
+
+    /// Looks at what the switch has, and brings about what that asks for. Costs little where nothing changed, but for a
+    /// look every 10 s at what was set.
+    pub fn keep(&mut self, vnics: &BTreeMap<String, ObservedVnic>, evidence: &Evidence) -> &View {
+        self.away = None;
+        let now = Instant::now();
+        let flows = self.flow.see(now, evidence);
+        let situation = situation::situation(vnics, evidence, &sysfs::machine(), flows);
+        self.settle_at(now, &situation)
+    }
+
+    /// The switch does not answer. Where it stays so, nothing is steered off any more.
+    pub fn without_switch(&mut self) {
+        let now = Instant::now();
+        if now.saturating_duration_since(*self.away.get_or_insert(now)) >= LOOK {
+            self.settle_at(now, &Situation::default());
+        }
+    }
+
+    fn settle_at(&mut self, now: Instant, situation: &Situation) -> &View {
+        let wanted = plan::wanted(situation, self.off);
+        let off = if wanted.is_empty() { Cpus::new() } else { situation.workers.clone() };
+        let changed = wanted != self.wanted || off != self.workers;
+        if !changed && now < self.again {
+            return &self.view;
+        }
+        (self.wanted, self.workers, self.again) = (wanted, off, now + LOOK);
+        let settings = self.wanted.keys().chain(self.record.settings()).cloned().collect();
+        let roots = self.roots.clone();
+        let mut trouble = self.settle(&mut Sysfs::new(&roots), settings);
+        let threads_off = if self.off.softirqs { &self.workers } else { &Cpus::new() };
+        if let Err(e) = self.threads.keep_off(threads_off) {
+            trouble.push(format!("the agent's threads may run on the workers' CPUs: {e}"));
+        }
+        self.tell(trouble);
+        &self.view
+    }
+
+    /// One step for each setting; what went wrong.
+    fn settle(&mut self, files: &mut impl Files, settings: BTreeSet<Setting>) -> Vec<String> {
+        let mut trouble = Vec::new();
+        let mut set = BTreeSet::new();
+        let mut coming = Vec::new();
+        for setting in &settings {
+            let (wanted, kept) = (self.wanted.get(setting).map(String::as_str), self.record.get(setting));
+            let found = match files.read(setting) {
+                // A namespace that is gone has taken its taps with it.
+                Err(_) if wanted.is_none() && gone(setting) => None,
+                Err(why) => {
+                    trouble.push(why);
+                    continue;
+                }
+                Ok(found) => found,
+            };
+            if found.is_some() && wanted.is_some() {
+                set.insert(setting);
+            }
+            match plan::step(wanted, kept, found.as_ref()) {
+                Step::Nothing => {}
+                Step::Set(coming_kept) => coming.push((setting.clone(), kept.cloned(), coming_kept)),
+                Step::PutBack(value) => match files.write(setting, &value) {
+                    Ok(()) => self.record.strike(setting),
+                    Err(why) => trouble.push(why),
+                },
+                Step::Forget => self.record.strike(setting),
+                Step::Leave => {
+                    set.remove(setting);
+                    trouble.push(format!(
+                        "{setting}: somebody else sets it again and again, and it is left to them"
+                    ));
+                }
+            }
+            cut::point();
+        }
+        let entries = coming.iter().map(|(setting, _, kept)| (setting.clone(), kept.clone())).collect();
+        if let Err(e) = self.record.enter(entries) {
+            trouble.push(format!("nothing is set: {e}"));
+            for (setting, ..) in coming.drain(..) {
+                set.remove(&setting);
+            }
+        }
+        for (setting, before, kept) in coming {
+            cut::point();
+            if kept.repairs > 0 {
+                tracing::warn!(%setting, "drift: somebody changed it; set to {} again", kept.ours);
+            }
+            if let Err(why) = files.write(&setting, &kept.ours) {
+                trouble.push(why);
+                set.remove(&setting);
+                // It is as it was, and no drift when it is tried again.
+                self.record.set(&setting, before);
+            }
+        }
+        cut::point();
+        if let Err(e) = self.record.save() {
+            trouble.push(e.to_string());
+        }
+        self.view.steered = set.iter().filter(|setting| matches!(setting, Setting::Rps { .. })).count();
+        self.view.awake = set
+            .iter()
+            .filter_map(|s| if let Setting::Resume { cpu } = s { Some(*cpu) } else { None })
+            .collect();
+        trouble
+    }
+
+    /// What readers see; what is missing is logged once.
+    fn tell(&mut self, trouble: Vec<String>) {
+        let queues = self.wanted.keys().filter(|setting| matches!(setting, Setting::Rps { .. })).count();
+        let View { steered, awake, .. } = &self.view;
+        let lost = [
+            (*steered < queues).then_some(LOST_TO_SOFTIRQS),
+            (awake.len() < self.wanted.len() - queues).then_some(LOST_TO_HALTS),
+        ];
+        let missing = trouble.first().map(|first| {
+            let more =
+                if trouble.len() > 1 { format!(" (and {} more)", trouble.len() - 1) } else { String::new() };
+            let lost: String = lost.into_iter().flatten().map(|lost| format!("; {lost}")).collect();
+            format!("{first}{more}{lost}")
+        });
+        if missing != self.view.missing
+            && let Some(missing) = &missing
+        {
+            tracing::warn!("workers' CPUs are not wholly their own: {missing}");
+        }
+        self.view.cpus = self.workers.iter().copied().collect();
+        (self.view.queues, self.view.missing) = (queues, missing);
+    }
+}
+
+/// An agent that ends leaves taps as they are, for the next one; but no CPU goes on without halting while no agent looks
+/// whether frames flow.
+impl Drop for OwnCpus {
+    fn drop(&mut self) {
+        let awake: BTreeSet<Setting> =
+            self.view.awake.iter().map(|cpu| Setting::Resume { cpu: *cpu }).collect();
+        if awake.is_empty() {
+            return;
+        }
+        self.wanted.clear();
+        let roots = self.roots.clone();
+        for trouble in self.settle(&mut Sysfs::new(&roots), awake) {
+            tracing::warn!("a CPU goes on without halting: {trouble}");
+        }
+    }
+}
+
+/// Whether a setting's namespace is there no more.
+fn gone(setting: &Setting) -> bool {
+    let Setting::Rps { netns: Some(path), .. } = setting else { return false };
+    let there = PathBuf::from(path).try_exists();
+    there.is_ok_and(|there| !there)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plan::Found;
+    use super::*;
+
+    const BOTH: Off = Off { softirqs: true, halts: true };
+
+    /// Files as they would be in sysfs, and those that cannot be written.
+    #[derive(Default)]
+    struct There {
+        values: BTreeMap<Setting, String>,
+        refused: BTreeSet<Setting>,
+        written: usize,
+    }
+
+    impl Files for There {
+        fn read(&mut self, setting: &Setting) -> Result<Option<Found>, String> {
+            Ok(self.values.get(setting).map(|value| Found { index: 1, value: value.clone() }))
+        }
+
+        fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String> {
+            if self.refused.contains(setting) {
+                return Err(format!("{setting}: not permitted"));
+            }
+            self.written += 1;
+            self.values.insert(setting.clone(), value.into());
+            Ok(())
+        }
+    }
+
+    fn tap(queue: u16) -> Setting {
+        Setting::Rps { netns: None, device: "a".into(), queue }
+    }
+
+    fn there() -> There {
+        let values =
+            [(tap(0), "0".to_owned()), (tap(1), "7".into()), (Setting::Resume { cpu: 1 }, "0".into())];
+        There { values: values.into(), ..There::default() }
+    }
+
+    fn situation() -> Situation {
+        Situation {
+            workers: [1].into(),
+            others: (0..4).collect(),
+            deadline: true,
+            flows: true,
+            taps: vec![(None, "a".into(), 2)],
+        }
+    }
+
+    fn agent(state: &Path) -> OwnCpus {
+        let roots = crate::paths::Paths::new(&[], &[]).unwrap().namespaces;
+        OwnCpus::new(state, BOTH, roots).unwrap().0
+    }
+
+    /// A look; what is told then.
+    fn look(own: &mut OwnCpus, there: &mut There, situation: &Situation) -> View {
+        own.wanted = plan::wanted(situation, own.off);
+        own.workers = situation.workers.clone();
+        let settings = own.wanted.keys().chain(own.record.settings()).cloned().collect();
+        let trouble = own.settle(there, settings);
+        own.tell(trouble);
+        let view = own.view.clone();
+        // What is real is not touched when it is dropped.
+        own.view.awake.clear();
+        view
+    }
+
+    #[test]
+    fn an_agent_that_comes_after_puts_back_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut there, before) = (there(), there().values);
+        let view = look(&mut agent(folder.path()), &mut there, &situation());
+        assert_eq!((view.queues, view.steered, view.awake, view.missing), (2, 2, vec![1], None));
+        assert_eq!(there.values.values().collect::<Vec<_>>(), ["d", "d", plan::NO_LATENCY]);
+
+        let mut next = agent(folder.path());
+        look(&mut next, &mut there, &situation());
+        assert_eq!(there.written, 3, "all was as it shall be");
+        look(&mut next, &mut there, &Situation { flows: false, ..situation() });
+        assert_eq!(there.values[&Setting::Resume { cpu: 1 }], "0");
+        look(&mut next, &mut there, &Situation { deadline: false, ..situation() });
+        assert_eq!(there.values, before);
+        assert_eq!(agent(folder.path()).record.settings().next(), None);
+    }
+
+    #[test]
+    fn what_may_not_be_written_is_told_and_takes_nothing_else_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut there = There { refused: [tap(0)].into(), ..there() };
+        let mut own = agent(folder.path());
+        // However often it is tried, it is no contest with somebody else.
+        for _ in 0..10 {
+            let view = look(&mut own, &mut there, &situation());
+            assert_eq!((view.queues, view.steered), (2, 1));
+            let missing = view.missing.unwrap();
+            assert!(missing.contains("queue 0 of a: not permitted; what the switch writes"), "{missing}");
+        }
+        there.refused.clear();
+        assert_eq!(look(&mut own, &mut there, &situation()).steered, 2);
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_written_keeps_all_from_being_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut there, mut own) = (there(), agent(folder.path()));
+        // Its new file cannot be made where a folder is.
+        std::fs::create_dir(folder.path().join("own-cpus.json.new")).unwrap();
+        let view = look(&mut own, &mut there, &situation());
+        assert_eq!((view.steered, there.written), (0, 0), "{:?}", view.missing);
+        assert!(view.missing.unwrap().starts_with("nothing is set: "));
+    }
+}

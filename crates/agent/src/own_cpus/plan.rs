@@ -1,0 +1,335 @@
+//! From what is wanted, on record and found to what is done with one setting. Pure.
+//!
+//! ```text
+//!                     │ found: ours       found: as before          found: somebody else's
+//!  wanted             │ nothing           note before, set          set again, some times; then leave it
+//!  no longer wanted   │ put back          forget                    forget: it is theirs now
+//! ```
+
+use super::Off;
+use super::cpus::{self, Cpus};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+/// How often a setting that somebody else changes is set again before it is left to them.
+pub const REPAIRS: u32 = 3;
+
+/// One file of sysfs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Setting {
+    /// The CPUs that run the stack for what is written into a queue of a tap: `rps_cpus`
+    /// (Documentation/networking/scaling.rst). Its value is a mask; 0 is the CPU that writes.
+    Rps {
+        /// The tap's network namespace; the agent's own where absent.
+        netns: Option<PathBuf>,
+        /// The interface.
+        device: String,
+        /// From 0.
+        queue: u16,
+    },
+    /// The longest time that a CPU may take to wake from idle: `pm_qos_resume_latency_us`
+    /// (Documentation/ABI/testing/sysfs-devices-power). `0` is any time, `n/a` none: it never halts.
+    Resume {
+        /// The CPU.
+        cpu: usize,
+    },
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rps { netns: None, device, queue } => write!(f, "rps_cpus of queue {queue} of {device}"),
+            Self::Rps { netns: Some(netns), device, queue } => {
+                write!(f, "rps_cpus of queue {queue} of {device} in {}", netns.display())
+            }
+            Self::Resume { cpu } => write!(f, "pm_qos_resume_latency_us of CPU {cpu}"),
+        }
+    }
+}
+
+/// What a CPU's [`Setting::Resume`] is while it does not halt.
+pub const NO_LATENCY: &str = "n/a";
+
+/// What of the host decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Situation {
+    /// CPUs to which workers are pinned.
+    pub workers: Cpus,
+    /// CPUs that may run other work: online, and not set apart by the administrator (`isolcpus=`, `nohz_full=`).
+    pub others: Cpus,
+    /// A deadline is in force.
+    pub deadline: bool,
+    /// Real-time frames went through the switch lately.
+    pub flows: bool,
+    /// The taps of the switch: namespace, interface, queues.
+    pub taps: Vec<(Option<PathBuf>, String, u16)>,
+}
+
+/// What each setting shall be; nothing where there is no CPU to steer to.
+pub fn wanted(situation: &Situation, off: Off) -> BTreeMap<Setting, String> {
+    let Situation { workers, others, deadline, flows, taps } = situation;
+    let to: Cpus = others.difference(workers).copied().collect();
+    if !deadline || workers.is_empty() || to.is_empty() {
+        return BTreeMap::new();
+    }
+    let to = cpus::mask(&to);
+    let queue = |(netns, device, queues): &(Option<PathBuf>, String, u16)| {
+        let (netns, device, to) = (netns.clone(), device.clone(), to.clone());
+        (0..*queues).map(move |queue| {
+            (Setting::Rps { netns: netns.clone(), device: device.clone(), queue }, to.clone())
+        })
+    };
+    let resume = workers.iter().filter(|_| *flows && off.halts);
+    let resume = resume.map(|cpu| (Setting::Resume { cpu: *cpu }, NO_LATENCY.to_owned()));
+    taps.iter().filter(|_| off.softirqs).flat_map(queue).chain(resume).collect()
+}
+
+/// A setting of ours, on record before it is touched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Which one of that name: the interface's index, 0 of a CPU.
+    pub index: u32,
+    /// What it was.
+    pub before: String,
+    /// What it was set to, or is about to be.
+    pub ours: String,
+    /// What it was set to before that, and is still where the agent died in between.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<String>,
+    /// How often it was set again since it was first wanted.
+    #[serde(default)]
+    pub repairs: u32,
+}
+
+impl Kept {
+    /// Whether a value is one that the agent wrote.
+    fn wrote(&self, value: &str) -> bool {
+        self.ours == value || self.earlier.as_deref() == Some(value)
+    }
+}
+
+/// A setting as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// As in [`Kept::index`].
+    pub index: u32,
+    /// Its value.
+    pub value: String,
+}
+
+/// What is done with a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It is as it shall be.
+    Nothing,
+    /// This goes on record, then its `ours` into the file.
+    Set(Kept),
+    /// This value goes into the file, then the setting off the record.
+    PutBack(String),
+    /// It goes off the record.
+    Forget,
+    /// Somebody else changes it again and again: it is left to them.
+    Leave,
+}
+
+/// The step for one setting; `found` is `None` where there is no such file any more.
+pub fn step(wanted: Option<&str>, kept: Option<&Kept>, found: Option<&Found>) -> Step {
+    let Some(found) = found else {
+        return if kept.is_some() { Step::Forget } else { Step::Nothing };
+    };
+    // Another interface of the same name is not the one on record.
+    let kept_here = kept.filter(|kept| kept.index == found.index);
+    match (wanted, kept_here) {
+        (None, None) if kept.is_some() => Step::Forget,
+        (None, None) => Step::Nothing,
+        (None, Some(kept)) if kept.wrote(&found.value) && found.value != kept.before => {
+            Step::PutBack(kept.before.clone())
+        }
+        (None, Some(_)) => Step::Forget,
+        (Some(wanted), None) => {
+            let (before, ours) = (found.value.clone(), wanted.to_owned());
+            Step::Set(Kept { index: found.index, before, ours, earlier: None, repairs: 0 })
+        }
+        (Some(wanted), Some(kept)) => {
+            if found.value == kept.ours && kept.ours == wanted {
+                return Step::Nothing;
+            }
+            let (ours, kept) = (wanted.to_owned(), kept.clone());
+            if kept.wrote(&found.value) {
+                return Step::Set(Kept { ours, earlier: Some(found.value.clone()), ..kept });
+            }
+            if kept.repairs >= REPAIRS {
+                return Step::Leave;
+            }
+            Step::Set(Kept { ours, earlier: None, repairs: kept.repairs + 1, ..kept })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn cpus(all: &[usize]) -> Cpus {
+        all.iter().copied().collect()
+    }
+
+    fn situation() -> Situation {
+        Situation {
+            workers: cpus(&[1]),
+            others: cpus(&[0, 1, 2, 3]),
+            deadline: true,
+            flows: true,
+            taps: vec![(None, "a".into(), 2), (Some("/run/netns/b".into()), "b".into(), 1)],
+        }
+    }
+
+    #[test]
+    fn taps_are_steered_off_the_workers_while_a_deadline_is_in_force() {
+        let both = Off { softirqs: true, halts: true };
+        let wanted = |situation: &Situation| wanted(situation, both);
+        let all = wanted(&situation());
+        let masks: Vec<&str> = all.values().map(String::as_str).collect();
+        assert_eq!(masks, ["d", "d", "d", NO_LATENCY]);
+        let none = |situation: Situation| assert_eq!(wanted(&situation), BTreeMap::new(), "{situation:?}");
+        none(Situation { deadline: false, ..situation() });
+        none(Situation { workers: cpus(&[]), ..situation() });
+        // One CPU only; a worker on each; all others are set apart.
+        none(Situation { others: cpus(&[1]), ..situation() });
+        none(Situation { workers: cpus(&[0, 1, 2, 3]), ..situation() });
+        assert_eq!(wanted(&Situation { flows: false, ..situation() }).len(), 3);
+        assert_eq!(super::wanted(&situation(), Off { halts: false, ..both }).len(), 3);
+        assert_eq!(super::wanted(&situation(), Off { softirqs: false, ..both }).len(), 1);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Event {
+        /// What is wanted changes.
+        Want(Option<&'static str>),
+        /// Somebody else writes.
+        Other(&'static str),
+        /// The interface goes, and comes anew.
+        Anew,
+        /// The agent looks, and dies after so many of its writes, to disk or file; 2 are all of a step.
+        Look(usize),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let value = prop::sample::select(vec!["1", "2", "3"]);
+        prop_oneof![
+            prop::option::of(prop::sample::select(vec!["e", "d"])).prop_map(Event::Want),
+            value.prop_map(Event::Other),
+            Just(Event::Anew),
+            (0_usize..3).prop_map(Event::Look),
+        ]
+    }
+
+    /// One file, the record, and who wrote the file last but us.
+    #[derive(Debug)]
+    struct World {
+        found: Found,
+        kept: Option<Kept>,
+        wanted: Option<&'static str>,
+        /// What the file was given by others, whatever we did.
+        theirs: String,
+        /// Whether `theirs` is from before we came, or was written over ours.
+        over_ours: bool,
+    }
+
+    impl World {
+        fn look(&mut self, writes: usize) -> Step {
+            let step = step(self.wanted, self.kept.as_ref(), Some(&self.found));
+            match &step {
+                Step::Set(kept) => {
+                    if writes > 0 {
+                        self.kept = Some(kept.clone());
+                    }
+                    if writes > 1 {
+                        self.found.value.clone_from(&kept.ours);
+                    }
+                }
+                Step::PutBack(value) => {
+                    if writes > 0 {
+                        self.found.value.clone_from(value);
+                    }
+                    if writes > 1 {
+                        self.kept = None;
+                    }
+                }
+                Step::Forget if writes > 0 => self.kept = None,
+                Step::Forget | Step::Nothing | Step::Leave => {}
+            }
+            step
+        }
+    }
+
+    proptest! {
+        /// Wherever the agent dies: what is wanted is set, and once nothing is, the file has what others gave it.
+        #[test]
+        fn what_was_set_is_put_back(events in prop::collection::vec(event(), 0..40)) {
+            let found = Found { index: 1, value: "0".into() };
+            let mut world = World { found, kept: None, wanted: None, theirs: "0".into(), over_ours: false };
+            for event in events {
+                match event {
+                    Event::Want(wanted) => world.wanted = wanted,
+                    Event::Other(value) => {
+                        world.over_ours = world.kept.is_some();
+                        world.found.value = value.into();
+                        world.theirs = value.into();
+                    }
+                    Event::Anew => {
+                        world.found = Found { index: world.found.index + 1, value: "0".into() };
+                        world.theirs = "0".into();
+                        world.over_ours = false;
+                    }
+                    Event::Look(writes) => {
+                        let step = world.look(writes);
+                        if let Some(kept) = &world.kept {
+                            prop_assert!(kept.repairs <= REPAIRS);
+                        }
+                        if let (Some(wanted), 2) = (world.wanted, writes) {
+                            prop_assert!(world.found.value == wanted || step == Step::Leave);
+                        }
+                    }
+                }
+            }
+            world.wanted = None;
+            while world.look(2) != Step::Nothing {}
+            prop_assert_eq!(&world.kept, &None);
+            // What somebody wrote over ours and we wrote over again is lost: the file has what it had before us.
+            if !world.over_ours {
+                prop_assert_eq!(&world.found.value, &world.theirs);
+            }
+            prop_assert!(!["d", "e"].contains(&world.found.value.as_str()), "ours is left");
+        }
+
+        /// However often somebody else writes, it is not written for ever.
+        #[test]
+        fn a_contest_ends(others in 0_u32..20) {
+            let mut kept = None;
+            let mut sets = 0;
+            for _ in 0..=others {
+                let found = Found { index: 1, value: "7".into() };
+                match step(Some("e"), kept.as_ref(), Some(&found)) {
+                    Step::Set(now) => { kept = Some(now); sets += 1; }
+                    Step::Leave => {}
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+            prop_assert_eq!(sets, (others + 1).min(REPAIRS + 1));
+        }
+    }
+
+    #[test]
+    fn what_is_gone_is_forgotten() {
+        let kept = Kept { index: 1, before: "0".into(), ours: "e".into(), earlier: None, repairs: 0 };
+        for wanted in [None, Some("e")] {
+            assert_eq!(step(wanted, Some(&kept), None), Step::Forget);
+            assert_eq!(step(wanted, None, None), Step::Nothing);
+        }
+    }
+}

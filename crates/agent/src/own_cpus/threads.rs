@@ -1,0 +1,45 @@
+//! The agent's own threads, kept off workers' CPUs.
+
+use super::cpus::Cpus;
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+use std::io;
+
+/// Where the threads of this process may run.
+#[derive(Debug, Default)]
+pub struct Threads {
+    /// As it was before the first CPU was left.
+    before: Option<CpuSet>,
+}
+
+impl Threads {
+    /// All threads leave these CPUs, or go where they may again where there are none. Threads that start later do as
+    /// the one that starts them.
+    ///
+    /// # Errors
+    /// The operating system said no. Where no other CPU is left all stay.
+    pub fn keep_off(&mut self, cpus: &Cpus) -> io::Result<()> {
+        let before = match self.before {
+            None if cpus.is_empty() => return Ok(()),
+            None => *self.before.insert(sched_getaffinity(None)?),
+            Some(before) => before,
+        };
+        let mut to = before;
+        cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| to.unset(*cpu));
+        if to.count() == 0 {
+            to = before;
+        }
+        for thread in std::fs::read_dir("/proc/self/task")? {
+            let number =
+                thread?.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+            match sched_setaffinity(number, &to) {
+                // It ended meanwhile.
+                Err(rustix::io::Errno::SRCH) => {}
+                other => other?,
+            }
+        }
+        if cpus.is_empty() {
+            self.before = None;
+        }
+        Ok(())
+    }
+}
