@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 use tidegate_contract::{Nanos, Rate, Vnic};
-use tidegate_switch::stats::{Delay, LogStats, Traffic, VnicStats, total};
+use tidegate_switch::stats::{CulpritKind, Delay, LogStats, Traffic, VnicStats, total};
 
 /// Of the answer.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -95,9 +95,11 @@ impl Collector for Snapshot {
         })?;
         let help = "Deadline misses that were late for the worker, by what held it up";
         out.family("vnic_worker_culprits", help, Counter, {
-            vnics.values().flat_map(|v| {
-                let labels = |kind| vec![("vnic", v.name.as_str()), ("culprit", kind)];
-                v.culprits.iter().map(move |(kind, count)| (labels(kind.as_str()), *count as f64))
+            // Also those that were none yet: a counter that begins at its first event hides it.
+            real_time.iter().filter(|(_, view, _)| view.place == "switch").flat_map(|(name, view, _)| {
+                let count = |kind| view.culprits.get(kind).copied().unwrap_or_default();
+                let labels = |kind| vec![("vnic", *name), ("culprit", kind)];
+                CulpritKind::ALL.iter().map(move |kind| (labels(kind.label()), count(kind.label()) as f64))
             })
         })?;
         out.family(

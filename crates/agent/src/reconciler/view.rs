@@ -185,7 +185,9 @@ pub fn why(published: &Published, name: &str) -> Option<WhyView> {
     if findings.is_empty() && view.stats.is_some() {
         findings.push("nothing was late, throttled or dropped".into());
     }
-    let for_worker = stats.misses.contains_key(MissCause::Worker.label()) && view.place == "switch";
+    let possibly = stats.misses_possible > 0 || stats.misses_asleep > 0;
+    let for_worker = possibly || stats.misses.contains_key(MissCause::Worker.label());
+    let for_worker = for_worker && view.place == "switch";
     Some(WhyView {
         vnic: name.into(),
         findings,

@@ -14,19 +14,22 @@
 //! - [`layout`]: what stands where in the shared memory
 //! - [`histogram`]: log-linear buckets, 3 % wide
 //! - [`reason`]: why a frame was dropped or missed its deadline
+//! - [`part`]: what a worker is busy with
 //! - [`writer`]: the switch's side
 //! - [`reader`]: everybody else's side
 
 pub mod histogram;
 pub mod layout;
+pub mod part;
 pub mod reader;
 pub mod reason;
 pub mod writer;
 
 pub use histogram::{Histogram, total};
+pub use part::LoopPart;
 pub use reader::{
     Culprit, Delay, LateWait, LogStats, LongLoop, Miss, Reader, Traffic, VnicStats, Work, WorkerStats,
     time_of_day,
 };
-pub use reason::{CulpritKind, DropReason, LoopPart, MissCause, ThrownOut};
+pub use reason::{CulpritKind, DropReason, MissCause, ThrownOut};
 pub use writer::Region;

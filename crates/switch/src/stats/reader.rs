@@ -4,7 +4,8 @@ use super::histogram::Histogram;
 use super::layout::{
     LONG_LOOPS, Layout, LoopRecord, MAGIC, MISSES, MissRecord, NOBODY, TrafficSlot, VERSION, VnicSlot,
 };
-use super::reason::{DropReason, LoopPart, MissCause};
+use super::part::LoopPart;
+use super::reason::{DropReason, MissCause};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::time::{ClockId, clock_gettime};

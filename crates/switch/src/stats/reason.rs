@@ -1,4 +1,4 @@
-//! Why a frame was dropped, why a real-time frame missed its deadline, and what a worker was busy with.
+//! Why a frame was dropped, why a real-time frame missed its deadline, and what held the worker up.
 
 /// Defines an enum whose variants are counter indices with a label each.
 #[macro_export]
@@ -115,24 +115,6 @@ reasons! {
         Network = "network",
         /// It was dropped.
         Dropped = "dropped",
-    }
-}
-
-reasons! {
-    /// A part of a worker's loop.
-    LoopPart {
-        /// What is not timed by itself.
-        Other = "other",
-        /// What other threads asked of the worker, and urgent frames of other workers.
-        Change = "change",
-        /// Frames of other workers, taken in.
-        Crossing = "crossing",
-        /// Frames of a vNIC, taken from it.
-        Ingress = "ingress",
-        /// Frames to a vNIC, from its queue.
-        Egress = "egress",
-        /// What became of frames: counted, and shown to the drivers.
-        Completion = "completion",
     }
 }
 
