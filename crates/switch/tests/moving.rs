@@ -65,8 +65,12 @@ fn every_frame_arrives_once_and_in_order_while_ports_move() {
         std::thread::scope(|scope| {
             let mover = scope.spawn(|| move_about(&host.switch, &["g1", "g2", "g3"], MOVES, &over));
             let mut seen = [0; 3];
+            let mut last = Instant::now();
             loop {
                 let done = mover.is_finished();
+                if !done {
+                    last = Instant::now();
+                }
                 for (stream, (from, _)) in streams.iter_mut().zip(ways) {
                     if !done {
                         stream.send(&mut guests[from]);
@@ -86,6 +90,7 @@ fn every_frame_arrives_once_and_in_order_while_ports_move() {
                 if done && streams.iter().all(Stream::is_complete) {
                     break;
                 }
+                assert!(last.elapsed() < Duration::from_secs(60), "frames did not arrive");
             }
             let pauses = mover.join().unwrap();
             println!(

@@ -67,7 +67,7 @@ pub struct Fate {
 }
 
 /// How many crossings were sent to another worker.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     urgent: u64,
     frames: u64,
@@ -136,7 +136,8 @@ impl Peer {
         self.sent
     }
 
-    /// How many best-effort frames of those that were `sent` the other worker has not taken out of its ring.
+    /// How many best-effort frames of those that were `sent` to the other worker, and to none besides, it has not taken out
+    /// of its ring.
     pub fn left(&self, sent: Sent) -> u64 {
         let in_ring = (self.frames_out.buffer().capacity() - self.frames_out.slots()) as u64;
         in_ring.saturating_sub(self.sent.frames - sent.frames)

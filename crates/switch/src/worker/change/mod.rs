@@ -79,6 +79,8 @@ impl Worker {
             self.realtime -= usize::from(place < self.realtime);
         }
         self.touched.remove(index);
+        // One that comes back did not wait meanwhile.
+        self.lulls[index as usize].finish(self.now);
         self.divide_time();
         port.link.tx.descriptors().for_each(|descriptor| self.sleeper.remove_descriptor(descriptor));
         Some(port)

@@ -130,9 +130,10 @@ impl Worker {
             self.lulls[port.index as usize].finish(self.now);
             return Some(half);
         }
-        let (peer, _) = self.peers[usize::from(to?.worker)].as_ref()?;
+        let worker = to?.worker;
+        let (peer, _) = self.peers[usize::from(worker)].as_ref()?;
         let lull = &mut self.lulls[port.index as usize];
-        let sent = lull.before(egress, peer.sent());
+        let sent = lull.before(egress, worker, peer.sent(), self.now);
         let ahead = if in_flight > 0 { u64::from(in_flight) + peer.left(sent) } else { 0 };
         let is_offered = self.lending.is_offered(egress);
         batch.waits = lull.waits(egress, is_offered, sent, ahead, self.now);

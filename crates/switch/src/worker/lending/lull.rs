@@ -30,8 +30,9 @@ const BURST: u64 = 2 * LONGEST * SHARE;
 /// The lulls of one port.
 #[derive(Clone, Copy)]
 pub struct Lull {
-    /// Whose receiver is waited for.
+    /// Whose receiver is waited for, and the worker that it is at.
     to: PortIndex,
+    worker: u16,
     /// When the lull began, [`NEVER`] while there is none, and when it ends without progress, ns.
     since: u64,
     until: u64,
@@ -48,7 +49,7 @@ pub struct Lull {
 impl Default for Lull {
     fn default() -> Self {
         let sent = Sent::default();
-        Self { to: 0, since: NEVER, until: 0, ahead: 0, sent, again: 0, paid: 0 }
+        Self { to: 0, worker: 0, since: NEVER, until: 0, ahead: 0, sent, again: 0, paid: 0 }
     }
 }
 
@@ -61,8 +62,16 @@ impl Lull {
         }
     }
 
-    /// What had been sent to the other worker before a lull for `to`: before one that begins now, `sent`.
-    pub fn before(&mut self, to: PortIndex, sent: Sent) -> Sent {
+    /// What had been sent to `worker`, which `to` is at, before a lull for `to`: before one that begins now, `sent`.
+    ///
+    /// A lull ends where `to` has moved meanwhile: what was sent to one worker says nothing of another's ring.
+    pub fn before(&mut self, to: PortIndex, worker: u16, sent: Sent, now: u64) -> Sent {
+        if self.since != NEVER && self.to == to && self.worker != worker {
+            self.end(now);
+        }
+        if self.since == NEVER {
+            self.worker = worker;
+        }
         if self.since == NEVER || self.to != to {
             return sent;
         }
@@ -107,6 +116,7 @@ impl Lull {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::crossing::{Crossing, Peer};
     use proptest::prelude::*;
 
     const STEP: u64 = 10_000;
@@ -146,6 +156,23 @@ mod tests {
         assert!(look(&mut lull, 7, true, START + PATIENCE - 1), "its owner says that it goes on");
         assert!(!look(&mut lull, 7, false, START + PATIENCE), "it is not to come again");
         assert!(look(&mut lull, 7, true, START + PATIENCE), "until it does");
+    }
+
+    #[test]
+    fn it_ends_where_its_receiver_moves_to_another_worker() {
+        let (mut here, _there) = Peer::pair();
+        let none = here.sent();
+        assert!(here.send(Crossing::Relieve { egress: 7, source: 1, oldest: true }));
+        let some = here.sent();
+        let mut lull = Lull::default();
+        assert_eq!(lull.before(7, 1, some, START), some);
+        assert!(lull.waits(7, true, some, 3, START));
+        assert_eq!(lull.before(7, 1, none, START + 1), some, "what had been sent when it began");
+        assert_eq!(lull.before(8, 2, none, START + 1), none, "to others, what is sent now");
+        assert_eq!(lull.before(7, 1, none, START + 1), some, "others did not end it");
+        assert_eq!(lull.before(7, 2, none, START + 2), none, "the other worker was sent less");
+        assert!(lull.waits(7, true, none, 3, START + 2), "a lull of its own begins");
+        assert_eq!(lull.before(7, 2, some, START + 3), none);
     }
 
     proptest! {
