@@ -76,7 +76,7 @@ struct worker {
 	__u32 unused;
 };
 
-/* A CPU. Written by itself, and by who wakes a worker there. */
+/* A CPU. Written by itself, and by the CPU that wakes a worker there or takes it elsewhere. */
 struct cpu {
 	/* Number + 1 of the worker that runs here, ran here last, or is to run here; 0 where there is none. */
 	__u32 worker;
@@ -196,6 +196,22 @@ static __always_inline void ask_for_stolen(struct cpu *here, __u64 now)
 	note(&new);
 }
 
+/* A worker that was on another CPU is on this one from now on. */
+static __always_inline void moves(struct worker *moved, __u32 number, __u32 to)
+{
+	struct cpu *before = moved->cpu && moved->cpu != to + 1 ? cpu(moved->cpu - 1) : NULL;
+
+	moved->cpu = to + 1;
+	if (!before || before->worker != number + 1)
+		return;
+	before->worker = 0;
+	before->waits = 0;
+	/* Their ends are not seen while no worker is there: they must not count once one is there again. */
+	before->softirq = 0;
+	before->interrupt = 0;
+	before->asked = 0;
+}
+
 SEC("tp_btf/sched_waking")
 int BPF_PROG(waking, struct task_struct *task)
 {
@@ -216,29 +232,21 @@ int BPF_PROG(wakeup, struct task_struct *task)
 
 	if (!there)
 		return 0;
+	moves(woken, number, task->thread_info.cpu);
 	there->worker = number + 1;
+	/* Also of a worker that is still running, since it was about to sleep: `switched` knows that it ran. */
 	there->waits = woken->waits ? woken->waits : bpf_ktime_get_ns();
-	woken->cpu = task->thread_info.cpu + 1;
 	return 0;
 }
 
 /* A worker runs here from now on. */
 static __always_inline void runs(struct cpu *here, __u32 number)
 {
-	__u32 this = bpf_get_smp_processor_id() + 1;
 	struct worker *next = worker(number);
 
 	if (!next)
 		return;
-	if (next->cpu && next->cpu != this) {
-		struct cpu *before = cpu(next->cpu - 1);
-
-		if (before && before->worker == number + 1) {
-			before->worker = 0;
-			before->waits = 0;
-		}
-	}
-	next->cpu = this;
+	moves(next, number, bpf_get_smp_processor_id());
 	next->waits = 0;
 	here->worker = number + 1;
 	here->waits = 0;
@@ -252,10 +260,10 @@ static __always_inline void stops(struct cpu *here, __u32 number, int is_to_run,
 	if (!prev)
 		return;
 	prev->waits = is_to_run ? now : 0;
-	if (is_to_run) {
+	if (is_to_run)
 		here->worker = number + 1;
-		here->waits = now;
-	}
+	if (here->worker == number + 1)
+		here->waits = prev->waits;
 }
 
 SEC("tp_btf/sched_switch")
@@ -268,7 +276,8 @@ int BPF_PROG(switched, _Bool preempt, struct task_struct *prev, struct task_stru
 		return 0;
 	__u64 now = bpf_ktime_get_ns();
 
-	if (here->worker && here->waits) {
+	/* Not where the worker itself ran. */
+	if (here->worker && here->waits && from + 1 != (int)here->worker) {
 		__u64 began = here->waits > here->switched ? here->waits : here->switched;
 
 		if (now - began >= shortest && began < now) {
