@@ -7,6 +7,7 @@
 //! ```
 //!
 //! - `attribute`: what a time was spent on
+//! - `quota`: how many misses of each vNIC are looked at
 //! - `words`: what a culprit is called
 //!
 //! The eBPF programs run while a vNIC of the switch has a deadline, and `--observe-cpu` is on. Where they cannot be had, the
@@ -16,6 +17,7 @@
 //! of vNICs, and numbers lead to nothing but numbers.
 
 mod attribute;
+mod quota;
 mod words;
 
 use crate::place::Evidence;
@@ -62,24 +64,32 @@ pub struct Culprits {
     since: u64,
     /// By vNIC.
     found: BTreeMap<String, Found>,
+    /// Looks so far.
+    looks: usize,
 }
 
 /// What was found of one vNIC's misses.
 #[derive(Clone, Debug, Default)]
 struct Found {
-    /// The latest miss that was looked at.
-    seen: u64,
-    /// By the number of the miss: no more than the switch remembers.
-    culprits: BTreeMap<u64, Culprit>,
+    /// Misses that were looked at, and that the switch still remembers, by number: when each was over, and its culprit. A switch
+    /// that takes over may go on with the misses of the one before, or begin anew with the number 1: the time tells which.
+    looked_at: BTreeMap<u64, (u64, Option<Culprit>)>,
     /// How many misses each kind is to blame for.
     counts: BTreeMap<String, u64>,
+}
+
+impl Found {
+    /// The culprit of a miss, by its number.
+    fn culprit(&self, number: u64) -> Option<&Culprit> {
+        self.looked_at.get(&number)?.1.as_ref()
+    }
 }
 
 impl Culprits {
     /// With nothing found yet; CPUs are observed where `observe` says so, and a deadline is in force.
     pub fn new(observe: bool) -> Self {
         let since = tidegate_switch::worker::clock();
-        Self { observe, meter: None, intervals: VecDeque::new(), since, found: BTreeMap::new() }
+        Self { observe, meter: None, intervals: VecDeque::new(), since, found: BTreeMap::new(), looks: 0 }
     }
 
     /// Observes the workers of the switch with this process id, where one of its vNICs `has_deadline`.
@@ -127,20 +137,30 @@ impl Culprits {
             let old = self.intervals.len().saturating_sub(REMEMBERED);
             self.intervals.drain(..old);
         }
-        let mut loops: BTreeMap<usize, Vec<LongLoop>> = BTreeMap::new();
-        let mut left = MOST;
+        let mut new = Vec::new();
         for (name, waits) in waits {
-            let mut found = self.found.remove(name).unwrap_or_default();
-            // Numbers begin anew where the vNIC, or the switch, does.
-            if waits.last().is_some_and(|wait| wait.number < found.seen) {
-                found.seen = 0;
-                found.culprits.clear();
+            let found = self.found.entry(name.to_owned()).or_default();
+            let mut before = std::mem::take(&mut found.looked_at);
+            let mut is_new = |wait: &LateWait| {
+                let known = before.remove(&wait.number).filter(|(to, _)| *to == wait.to);
+                let is_new = known.is_none() && wait.asleep >= self.since;
+                // Also of one that there is no time for.
+                found.looked_at.insert(wait.number, known.unwrap_or((wait.to, None)));
+                is_new
+            };
+            let waits: Vec<LateWait> = waits.into_iter().filter(|wait| is_new(wait)).collect();
+            if !waits.is_empty() {
+                new.push((name, waits));
             }
-            found.culprits.retain(|number, _| waits.iter().any(|wait| wait.number == *number));
-            let seen = found.seen;
-            let new = waits.iter().filter(|wait| wait.number > seen && wait.asleep >= self.since);
-            for wait in new.take(left) {
-                left -= 1;
+        }
+        let counts: Vec<usize> = new.iter().map(|(_, waits)| waits.len()).collect();
+        let quotas = quota::quotas(&counts, MOST, self.looks);
+        self.looks = self.looks.wrapping_add(1);
+        let mut loops: BTreeMap<usize, Vec<LongLoop>> = BTreeMap::new();
+        for ((name, waits), quota) in new.into_iter().zip(quotas) {
+            let mut found = self.found.remove(name).unwrap_or_default();
+            // Of the latest, readers see the culprit first.
+            for wait in &waits[waits.len() - quota..] {
                 let loops = loops.entry(wait.worker).or_insert_with(|| reader.long_loops(wait.worker));
                 let Some((delay, culprit)) = self.culprit(wait, loops) else { continue };
                 tracing::warn!(
@@ -152,9 +172,8 @@ impl Culprits {
                     words::duration(culprit.took),
                 );
                 *found.counts.entry(culprit.kind.clone()).or_default() += 1;
-                found.culprits.insert(wait.number, culprit);
+                found.looked_at.insert(wait.number, (wait.to, Some(culprit)));
             }
-            found.seen = waits.last().map_or(found.seen, |wait| wait.number);
             self.found.insert(name.to_owned(), found);
         }
     }
@@ -175,7 +194,7 @@ impl Culprits {
     pub fn enter(&self, evidence: &mut Evidence) {
         for (name, found) in &self.found {
             for miss in evidence.misses.get_mut(name).into_iter().flatten() {
-                miss.culprit = found.culprits.get(&miss.number).cloned();
+                miss.culprit = found.culprit(miss.number).cloned();
             }
             evidence.culprits.insert(name.clone(), found.counts.clone());
         }
@@ -186,7 +205,7 @@ impl Culprits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_switch::stats::layout::NOBODY;
+    use tidegate_switch::stats::layout::{NOBODY, VnicSlot};
     use tidegate_switch::stats::{LoopPart, MissCause, Region};
 
     fn interval(from: u64, to: u64, noise: Noise) -> Interval {
@@ -218,6 +237,59 @@ mod tests {
         );
     }
 
+    /// Enters a miss of cause `worker` into the log of a vNIC.
+    fn enter(slot: &VnicSlot, number: u64, to: u64, delay: u64, slept: u64) {
+        let record = &slot.miss_log[(number as usize - 1) % slot.miss_log.len()];
+        record.at.set(to);
+        record.delay.set(delay);
+        record.slept.set(slept);
+        record.deadline.set(1_000_000);
+        record.dropped.set(NOBODY);
+        record.cause.set(MissCause::Worker as u64);
+        record.number.set(number);
+        slot.misses_seen.set(number);
+    }
+
+    #[test]
+    fn a_switch_that_takes_over_goes_on_with_misses_or_begins_anew() {
+        let [before, inherits, anew] = [1, 2, 3].map(|_| Region::create().unwrap());
+        let mut culprits = Culprits::new(false);
+        culprits.since = 0;
+        let mut look = |region: &Region| {
+            culprits.look(&Reader::open(region.file()).unwrap(), ["voice"].into_iter());
+            let found = &culprits.found["voice"];
+            (found.counts["unexplained"], found.culprit(1).map(|culprit| culprit.took))
+        };
+        enter(before.claim(1, "voice"), 1, 4_000_000, 2_000_000, 0);
+        assert_eq!(look(&before), (1, Some(2_000_000)));
+        assert_eq!(look(&before), (1, Some(2_000_000)), "each is looked at once");
+        inherits.inherit(&Reader::open(before.file()).unwrap());
+        assert_eq!(look(&inherits), (1, Some(2_000_000)));
+        // As many misses as there were, of which none is known.
+        enter(anew.claim(1, "voice"), 1, 5_000_000, 3_000_000, 0);
+        assert_eq!(look(&anew), (2, Some(3_000_000)));
+        assert_eq!(look(&anew), (2, Some(3_000_000)));
+    }
+
+    #[test]
+    fn vnics_that_miss_all_the_time_hide_no_other() {
+        let region = Region::create().unwrap();
+        let names: Vec<String> = (0..6).map(|n| format!("tenant-{n}")).chain(["voice".into()]).collect();
+        let slots: Vec<_> = (0..).zip(&names).map(|(index, name)| region.claim(index, name)).collect();
+        let (voice, tenants) = slots.split_last().unwrap();
+        for slot in tenants {
+            (1..=32).for_each(|number| enter(slot, number, 4_000_000, 2_000_000, 0));
+        }
+        enter(voice, 1, 4_000_000, 2_000_000, 0);
+        let mut culprits = Culprits::new(false);
+        culprits.since = 0;
+        culprits.look(&Reader::open(region.file()).unwrap(), names.iter().map(String::as_str));
+        let counts: Vec<u64> = names.iter().map(|name| culprits.found[name].counts["unexplained"]).collect();
+        assert_eq!(counts, [22, 21, 21, 21, 21, 21, 1]);
+        let latest = |name: &String| culprits.found[name].culprit(32).is_some();
+        assert!(names[..6].iter().all(latest), "the latest are looked at");
+    }
+
     #[test]
     fn the_loop_that_held_a_frame_up_is_named_without_observing_cpus() {
         let region = Region::create().unwrap();
@@ -225,17 +297,7 @@ mod tests {
         let slot = region.claim(3, "voice");
         let mut culprits = Culprits::new(false);
         culprits.since = 0;
-        let miss = |number: u64, to: u64, delay: u64, slept: u64| {
-            let record = &slot.miss_log[number as usize - 1];
-            record.at.set(to);
-            record.delay.set(delay);
-            record.slept.set(slept);
-            record.deadline.set(1_000_000);
-            record.dropped.set(NOBODY);
-            record.cause.set(MissCause::Worker as u64);
-            record.number.set(number);
-            slot.misses_seen.set(number);
-        };
+        let miss = |number, to, delay, slept| enter(slot, number, to, delay, slept);
         let own = &layout.workers[0].long_loops[0];
         own.at.set(4_000_000);
         own.took.set(900_000);
@@ -251,7 +313,7 @@ mod tests {
         let look = |culprits: &mut Culprits| {
             culprits.look(&reader, ["voice", "other"].into_iter());
             let found = &culprits.found["voice"];
-            (found.counts.clone(), found.culprits.get(&1).cloned(), found.culprits.get(&2).cloned())
+            (found.counts.clone(), found.culprit(1).cloned(), found.culprit(2).cloned())
         };
         let (counts, first, second) = look(&mut culprits);
         assert_eq!(counts, BTreeMap::from([("own_loop".into(), 1)]));
