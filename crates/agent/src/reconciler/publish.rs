@@ -2,6 +2,7 @@
 
 use super::status::{self, Recent};
 use super::{Published, Reconciler, repair, view};
+use crate::api::status::OwnCpus;
 use crate::api::types::{
     AdmissionView, ChangeAction, HostView, NotInForce, Promise, Quantity, RefusedBy, State, VnicChange,
     VnicView,
@@ -165,8 +166,7 @@ impl Reconciler {
             drift_repaired: self.drift.recent(now),
         };
         let mut status = status::status(&host, &vnics, recent);
-        let mut own_cpus = self.seen.iter().flatten().map(|observed| &observed.own_cpus);
-        status.own_cpus = own_cpus.find(|own| !own.cpus.is_empty()).cloned().unwrap_or_default();
+        status.own_cpus = own_cpus(self.seen.iter().flatten().map(|observed| &observed.own_cpus));
         let published = Arc::new(Published {
             host,
             status,
@@ -178,6 +178,11 @@ impl Reconciler {
         });
         *self.board.write().unwrap_or_else(std::sync::PoisonError::into_inner) = published;
     }
+}
+
+/// Of the place that has such CPUs, or had them and could not put back what was set there.
+fn own_cpus<'a>(mut places: impl Iterator<Item = &'a OwnCpus>) -> OwnCpus {
+    places.find(|own| **own != OwnCpus::default()).cloned().unwrap_or_default()
 }
 
 impl Reconciler {
@@ -220,5 +225,18 @@ pub(super) fn nothing() -> Published {
         unobserved: None,
         guests: BTreeMap::new(),
         written: Default::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_put_back_is_told_where_no_cpu_is_wanted_any_more() {
+        let nothing = OwnCpus::default();
+        let left = OwnCpus { missing: Some("it was not put back".into()), ..OwnCpus::default() };
+        assert_eq!(own_cpus([&nothing, &left].into_iter()), left);
+        assert_eq!(own_cpus([&nothing].into_iter()), nothing);
     }
 }

@@ -285,6 +285,8 @@ denied     0 system calls of the switch
     #[test]
     fn what_is_not_kept_off_a_workers_cpu_is_told() {
         assert_eq!(own(&OwnCpus::default()), None);
+        let not_put_back = OwnCpus { missing: Some("it was not put back".into()), ..OwnCpus::default() };
+        assert_eq!(own(&not_put_back).as_deref(), Some("it was not put back"));
         let mut cpus = OwnCpus { cpus: vec![1, 3], queues: 4, steered: 4, awake: vec![3], missing: None };
         let kept = "1, 3 of workers; 4 of 4 queues of taps run their stack elsewhere";
         assert_eq!(own(&cpus).unwrap(), format!("{kept}; 3 without halts while real-time frames flow"));
