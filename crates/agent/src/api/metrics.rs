@@ -93,7 +93,7 @@ impl Collector for Snapshot {
                 c.stats.misses.iter().map(move |(cause, count)| (labels(cause.as_str()), *count as f64))
             })
         })?;
-        let help = "Deadline misses that were late for the worker, by what held it up";
+        let help = "Certain and possible deadline misses that were late for the worker, by what held it up";
         out.family("vnic_worker_culprits", help, Counter, {
             // Also those that were none yet: a counter that begins at its first event hides it.
             real_time.iter().filter(|(_, view, _)| view.place == "switch").flat_map(|(name, view, _)| {
