@@ -52,7 +52,7 @@ use api::listener::{Bounded, Peer};
 use api::routes::{Api, router};
 use api::turns::Turns;
 use api::written::Writer;
-pub use own_cpus::Off;
+pub use own_cpus::KeepOff;
 use paths::Paths;
 use place::Place;
 use reconciler::{Command, Reconciler};
@@ -88,7 +88,7 @@ pub struct Options {
     /// Whether eBPF programs observe what keeps the switch's workers from their CPUs, while a deadline is in force.
     pub observe_cpu: bool,
     /// What is kept off the CPUs of the switch's workers while a deadline is in force.
-    pub own_cpus: Off,
+    pub own_cpus: KeepOff,
 }
 
 /// Why the agent does not run.

@@ -47,9 +47,9 @@ const LOST_TO_HALTS: &str =
 const LOST_TO_SOFTIRQS: &str = "what the switch writes into these taps runs their stack on the worker, up to 0.4 ms for 64 kB, \
                     and real-time frames wait for it";
 
-/// What is kept off workers' CPUs.
+/// What to keep off workers' CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Off {
+pub struct KeepOff {
     /// The stack of taps, for what workers write into them; and the agent's own threads.
     pub softirqs: bool,
     /// Halts, while real-time frames flow.
@@ -59,7 +59,7 @@ pub struct Off {
 /// Keeps other work off workers' CPUs.
 pub struct OwnCpus {
     /// What is not kept off is put back where an agent before this one set it.
-    off: Off,
+    off: KeepOff,
     /// Where contracts may name network namespaces.
     roots: Roots,
     flow: Flow,
@@ -79,7 +79,7 @@ impl OwnCpus {
     ///
     /// # Errors
     /// The record cannot be read, or a newer release wrote it.
-    pub fn new(state: &Path, off: Off, roots: Roots) -> Result<(Self, Option<String>), DurableError> {
+    pub fn new(state: &Path, off: KeepOff, roots: Roots) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
         let own = Self {
             off,
@@ -253,7 +253,7 @@ mod tests {
     use super::plan::Found;
     use super::*;
 
-    const BOTH: Off = Off { softirqs: true, halts: true };
+    const BOTH: KeepOff = KeepOff { softirqs: true, halts: true };
 
     /// Files as they would be in sysfs, and those that cannot be written.
     #[derive(Default)]

@@ -1,12 +1,13 @@
 //! From what is wanted, on record and found to what is done with one setting. Pure.
 //!
 //! ```text
-//!                     │ found: ours       found: as before          found: somebody else's
-//!  wanted             │ nothing           note before, set          set again, some times; then leave it
-//!  no longer wanted   │ put back          forget                    forget: it is theirs now
+//!  the file has       │ our value         the value before us       a value of somebody else
+//!  ───────────────────┼────────────────────────────────────────────────────────────────────────────────────────────
+//!  we want it         │ we do nothing     we note that, and set it  we set it again, three times; then we leave it
+//!  we do not any more │ we put it back    we forget it              we forget it: the value is theirs now
 //! ```
 
-use super::Off;
+use super::KeepOff;
 use super::cpus::{self, Cpus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -69,7 +70,7 @@ pub struct Situation {
 }
 
 /// What each setting shall be; nothing where there is no CPU to steer to.
-pub fn wanted(situation: &Situation, off: Off) -> BTreeMap<Setting, String> {
+pub fn wanted(situation: &Situation, off: KeepOff) -> BTreeMap<Setting, String> {
     let Situation { workers, others, deadline, flows, taps } = situation;
     let to: Cpus = others.difference(workers).copied().collect();
     if !deadline || workers.is_empty() || to.is_empty() {
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn taps_are_steered_off_the_workers_while_a_deadline_is_in_force() {
-        let both = Off { softirqs: true, halts: true };
+        let both = KeepOff { softirqs: true, halts: true };
         let wanted = |situation: &Situation| wanted(situation, both);
         let all = wanted(&situation());
         let masks: Vec<&str> = all.values().map(String::as_str).collect();
@@ -202,8 +203,8 @@ mod tests {
         none(Situation { others: cpus(&[1]), ..situation() });
         none(Situation { workers: cpus(&[0, 1, 2, 3]), ..situation() });
         assert_eq!(wanted(&Situation { flows: false, ..situation() }).len(), 3);
-        assert_eq!(super::wanted(&situation(), Off { halts: false, ..both }).len(), 3);
-        assert_eq!(super::wanted(&situation(), Off { softirqs: false, ..both }).len(), 1);
+        assert_eq!(super::wanted(&situation(), KeepOff { halts: false, ..both }).len(), 3);
+        assert_eq!(super::wanted(&situation(), KeepOff { softirqs: false, ..both }).len(), 1);
     }
 
     #[derive(Clone, Debug)]

@@ -53,7 +53,7 @@ impl Lab {
             socket_roots: vec![self.dir.path().into()],
             netns_roots: vec![],
             observe_cpu: true,
-            own_cpus: tidegate_agent::Off { softirqs: true, halts: true },
+            own_cpus: tidegate_agent::KeepOff { softirqs: true, halts: true },
         }
     }
 

@@ -138,7 +138,8 @@ pub struct Miss {
     pub queue: u64,
     /// Waited for receive buffers, ns.
     pub buffers: u64,
-    /// What held the worker up, where it was for the worker and that is known: who reads the switch's account finds out.
+    /// What held the worker up. The switch does not know it; the agent enters it where the miss was for the worker and the
+    /// agent found out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,
 }

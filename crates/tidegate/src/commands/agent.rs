@@ -3,7 +3,7 @@
 use crate::commands::switch;
 use crate::exit::Failure;
 use std::path::PathBuf;
-use tidegate_agent::Off;
+use tidegate_agent::KeepOff;
 
 /// The API socket, unless another is given.
 pub const API: &str = "/run/tidegate/api.sock";
@@ -33,11 +33,20 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     netns_root: Vec<PathBuf>,
     /// Observe, by eBPF, what keeps the switch's workers from their CPUs, while a deadline is in force
-    #[arg(long, value_name = "WHETHER", default_value = "on", value_parser = ["on", "off"])]
-    observe_cpu: String,
+    #[arg(long, value_enum, value_name = "WHETHER", default_value_t = ObserveCpu::On)]
+    observe_cpu: ObserveCpu,
     /// What to keep off the CPUs of the switch's workers while a deadline is in force
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = OwnCpus::All)]
     own_cpus: OwnCpus,
+}
+
+/// Whether CPUs are observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ObserveCpu {
+    /// While a deadline is in force
+    On,
+    /// Of a late frame only the worker's own long loops are known
+    Off,
 }
 
 /// What is kept off workers' CPUs.
@@ -69,8 +78,8 @@ pub fn run(args: Args, api: PathBuf) -> Result<(), Failure> {
         api_mode: args.api_mode,
         socket_roots: args.socket_root,
         netns_roots: args.netns_root,
-        observe_cpu: args.observe_cpu == "on",
-        own_cpus: Off {
+        observe_cpu: args.observe_cpu == ObserveCpu::On,
+        own_cpus: KeepOff {
             softirqs: matches!(args.own_cpus, OwnCpus::All | OwnCpus::Softirqs),
             halts: matches!(args.own_cpus, OwnCpus::All | OwnCpus::Halts),
         },
