@@ -149,8 +149,10 @@ impl OwnCpus {
                 }
                 Ok(found) => found,
             };
-            if found.is_some() && wanted.is_some() {
-                set.insert(setting);
+            match (wanted, &found) {
+                (Some(_), Some(_)) => _ = set.insert(setting),
+                (Some(_), None) => trouble.push(format!("{setting}: sysfs has no such file")),
+                (None, _) => {}
             }
             match plan::step(wanted, kept, found.as_ref()) {
                 Step::Nothing => {}
@@ -348,6 +350,26 @@ mod tests {
         }
         there.refused.clear();
         assert_eq!(look(&mut own, &mut there, &situation()).steered, 2);
+    }
+
+    #[test]
+    fn what_is_not_there_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut there = there();
+        there.values.remove(&tap(1));
+        let mut own = agent(folder.path());
+        let view = look(&mut own, &mut there, &situation());
+        assert_eq!((view.queues, view.steered, view.awake), (2, 1, vec![1]));
+        let missing = view.missing.unwrap();
+        assert!(missing.starts_with("rps_cpus of queue 1 of a: sysfs has no such file; what the switch"));
+        assert!(!missing.contains(LOST_TO_HALTS), "{missing}");
+        there.values.remove(&Setting::Resume { cpu: 1 });
+        let view = look(&mut own, &mut there, &situation());
+        assert_eq!((view.steered, view.awake), (1, vec![]));
+        let missing = view.missing.unwrap();
+        assert!(missing.contains("(and 1 more); ") && missing.ends_with(LOST_TO_HALTS), "{missing}");
+        // What nobody wants need not be there.
+        assert_eq!(look(&mut own, &mut there, &Situation::default()).missing, None);
     }
 
     #[test]
