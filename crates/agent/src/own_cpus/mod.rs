@@ -202,6 +202,16 @@ impl OwnCpus {
         trouble
     }
 
+    /// Lets CPUs halt again, also those that an agent before this one kept from it; what went wrong.
+    fn let_halt(&mut self, files: &mut impl Files) -> Vec<String> {
+        let awake: BTreeSet<Setting> = self.record.awake().cloned().collect();
+        if awake.is_empty() {
+            return Vec::new();
+        }
+        self.wanted.clear();
+        self.settle(files, awake)
+    }
+
     /// What readers see; what is missing is logged once.
     fn tell(&mut self, trouble: Vec<String>) {
         let queues = self.wanted.keys().filter(|setting| matches!(setting, Setting::Rps { .. })).count();
@@ -230,14 +240,8 @@ impl OwnCpus {
 /// whether frames flow.
 impl Drop for OwnCpus {
     fn drop(&mut self) {
-        let awake: BTreeSet<Setting> =
-            self.view.awake.iter().map(|cpu| Setting::Resume { cpu: *cpu }).collect();
-        if awake.is_empty() {
-            return;
-        }
-        self.wanted.clear();
         let roots = self.roots.clone();
-        for trouble in self.settle(&mut Sysfs::new(&roots), awake) {
+        for trouble in self.let_halt(&mut Sysfs::new(&roots)) {
             tracing::warn!("a CPU goes on without halting: {trouble}");
         }
     }
@@ -254,6 +258,7 @@ fn gone(setting: &Setting) -> bool {
 mod tests {
     use super::plan::Found;
     use super::*;
+    use std::mem::ManuallyDrop;
 
     const BOTH: KeepOff = KeepOff { softirqs: true, halts: true };
 
@@ -300,9 +305,10 @@ mod tests {
         }
     }
 
-    fn agent(state: &Path) -> OwnCpus {
+    /// It is not dropped: what is real is not touched.
+    fn agent(state: &Path) -> ManuallyDrop<OwnCpus> {
         let roots = crate::paths::Paths::new(&[], &[]).unwrap().namespaces;
-        OwnCpus::new(state, BOTH, roots).unwrap().0
+        ManuallyDrop::new(OwnCpus::new(state, BOTH, roots).unwrap().0)
     }
 
     /// A look; what is told then.
@@ -312,10 +318,7 @@ mod tests {
         let settings = own.wanted.keys().chain(own.record.settings()).cloned().collect();
         let trouble = own.settle(there, settings);
         own.tell(trouble);
-        let view = own.view.clone();
-        // What is real is not touched when it is dropped.
-        own.view.awake.clear();
-        view
+        own.view.clone()
     }
 
     #[test]
@@ -370,6 +373,19 @@ mod tests {
         assert!(missing.contains("(and 1 more); ") && missing.ends_with(LOST_TO_HALTS), "{missing}");
         // What nobody wants need not be there.
         assert_eq!(look(&mut own, &mut there, &Situation::default()).missing, None);
+    }
+
+    #[test]
+    fn an_agent_that_ends_before_its_first_look_lets_cpus_halt() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut there, halts) = (there(), Setting::Resume { cpu: 1 });
+        look(&mut agent(folder.path()), &mut there, &situation());
+        assert_eq!(there.values[&halts], plan::NO_LATENCY);
+        let mut next = agent(folder.path());
+        assert_eq!(next.let_halt(&mut there), Vec::<String>::new());
+        assert_eq!(there.values[&halts], "0");
+        assert_eq!(there.values[&tap(0)], "d", "taps are left to the next agent");
+        assert_eq!(agent(folder.path()).record.awake().next(), None);
     }
 
     #[test]

@@ -43,6 +43,11 @@ impl Record {
         self.kept.keys()
     }
 
+    /// Those of CPUs that are kept from halting.
+    pub fn awake(&self) -> impl Iterator<Item = &Setting> {
+        self.settings().filter(|setting| matches!(setting, Setting::Resume { .. }))
+    }
+
     /// Enters settings that are about to be set, all at once, and saves.
     ///
     /// # Errors
