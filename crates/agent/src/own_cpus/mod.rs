@@ -81,10 +81,12 @@ impl OwnCpus {
     /// The record cannot be read, or a newer release wrote it.
     pub fn new(state: &Path, off: KeepOff, roots: Roots) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
+        // The agent before this one died while frames flowed.
+        let flow = Flow::new(record.awake().next().map(|_| Instant::now()));
         let own = Self {
             off,
             roots,
-            flow: Flow::default(),
+            flow,
             record,
             threads: Threads::default(),
             wanted: BTreeMap::new(),

@@ -22,22 +22,26 @@ pub struct Machine {
 }
 
 /// Whether real-time frames go through the switch.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Flow {
-    /// Real-time frames delivered so far.
-    delivered: u64,
+    /// Real-time frames delivered so far; `None` before the first look, which cannot tell when they were.
+    delivered: Option<u64>,
     /// When that was last seen to grow.
     grew: Option<Instant>,
 }
 
 impl Flow {
+    /// Before the first look; frames are taken to have flowed `at` that time, where it is known that they did.
+    pub fn new(at: Option<Instant>) -> Self {
+        Self { delivered: None, grew: at }
+    }
+
     /// Looks at `now`.
     pub fn see(&mut self, now: Instant, evidence: &Evidence) -> bool {
         let delivered = total(evidence.vnics.values().map(|stats| stats.realtime_delivered));
-        if delivered > self.delivered {
+        if self.delivered.replace(delivered).is_some_and(|before| delivered > before) {
             self.grew = Some(now);
         }
-        self.delivered = delivered;
         self.grew.is_some_and(|grew| now.saturating_duration_since(grew) < GOES_ON)
     }
 }
@@ -101,7 +105,7 @@ mod tests {
 
     #[test]
     fn traffic_goes_on_for_a_while_after_it_was_seen() {
-        let (mut flow, begin) = (Flow::default(), Instant::now());
+        let (mut flow, begin) = (Flow::new(None), Instant::now());
         let evidence = |delivered| {
             let mut evidence = Observed::nothing("a test").evidence;
             evidence
@@ -109,12 +113,16 @@ mod tests {
                 .insert("a".into(), VnicStats { realtime_delivered: delivered, ..VnicStats::default() });
             evidence
         };
-        assert!(!flow.see(begin, &evidence(0)));
+        assert!(!flow.see(begin, &evidence(4)), "they may have been long ago");
         assert!(flow.see(begin, &evidence(5)));
         assert!(flow.see(begin + GOES_ON / 2, &evidence(5)));
         assert!(!flow.see(begin + GOES_ON, &evidence(5)));
         // A switch that starts anew counts from 0.
         assert!(!flow.see(begin + GOES_ON, &evidence(0)));
         assert!(flow.see(begin + GOES_ON, &evidence(1)));
+        // The agent before this one saw them.
+        let mut flow = Flow::new(Some(begin));
+        assert!(flow.see(begin, &evidence(5)));
+        assert!(!flow.see(begin + GOES_ON, &evidence(5)));
     }
 }
