@@ -20,7 +20,8 @@ pub const LONGEST_SOCKET_NAME: usize = 80;
 
 pub(crate) const WEIGHT: RangeInclusive<u32> = 1..=1000;
 pub(crate) const MTU: RangeInclusive<u16> = 68..=u16::MAX;
-pub(crate) const QUEUES: RangeInclusive<u16> = 1..=64;
+/// Queue pairs of a vNIC.
+pub const QUEUES: RangeInclusive<u16> = 1..=64;
 pub(crate) const QOS: RangeInclusive<u8> = 0..=7;
 pub(crate) const VLAN: RangeInclusive<u16> = 1..=4094;
 /// Longest name of a user or group, bytes (LOGIN_NAME_MAX, limits.h(0p)).

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Instant;
 use tidegate_contract::Vnic;
+use tidegate_contract::check::QUEUES;
 
 /// Longest answer that is no list, bytes.
 const SHORT: usize = 16 << 10;
@@ -140,6 +141,10 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
         }
         if !names.insert(port.vnic.name.clone()) {
             return Err(format!("it has two ports of vNIC {}", port.vnic.name));
+        }
+        if !QUEUES.contains(&port.vnic.queues) {
+            let (fewest, most) = (QUEUES.start(), QUEUES.end());
+            return Err(format!("it has a port of {} queue pairs, of {fewest} to {most}", port.vnic.queues));
         }
         port.thrown_out.retain(|kind, _| ThrownOut::ALL.iter().any(|known| known.label() == kind));
         for text in [&mut port.deadline_suspended, &mut port.last_error] {
