@@ -186,6 +186,19 @@ def test_a_list_is_in_force_from_the_start(tmp_path: Path) -> None:
         assert (now["worker-0"], now["worker-1"]) == ({cpu}, ALLOWED - {cpu})
 
 
+def reads_load(host: Host) -> bool:
+    """Whether the switch can read what each CPU of the host does."""
+    opened = Path(f"/proc/{host.switch.pid}/fd").iterdir()
+    return "/proc/stat" in {os.readlink(descriptor) for descriptor in opened}
+
+
+@pytest.mark.parametrize(("cpus", "expected"), [("auto", True), ("none", False), (str(max(ALLOWED)), False)])
+def test_what_the_host_does_is_open_only_to_choose(tmp_path: Path, cpus: str, expected: bool) -> None:
+    """The file tells a process that reads it all the time what other programs do."""
+    with Host(tmp_path, switch_options=("--cpus", cpus)) as host:
+        assert reads_load(host) == expected
+
+
 def test_none_leaves_all_as_it_is(tmp_path: Path) -> None:
     """`--cpus none`."""
     with Host(tmp_path, switch_options=("--cpus", "none")) as host:

@@ -40,7 +40,8 @@ impl Keeper {
             return None;
         }
         let threads: Vec<_> = workers.iter().map(|worker| worker.call(|_| gettid())).collect();
-        let load = Load::new(host.take_stat());
+        // With a list nothing is chosen by the load of CPUs: then the file is closed, which tells what the whole host does.
+        let load = Load::new(host.take_stat().filter(|_| cpus == Cpus::Auto));
         Some(Self {
             cpus,
             host,
