@@ -343,7 +343,7 @@ impl Seen<'_> {
         Self::host(
             Kind::RealtimeThrottling,
             vec![what],
-            "where other CPUs are left for the rest: sysctl kernel.sched_rt_runtime_us=-1",
+            "with AllowedCPUs= in the unit of the switch, which leaves other CPUs to the rest: sysctl kernel.sched_rt_runtime_us=-1",
         )
     }
 
