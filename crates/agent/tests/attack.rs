@@ -243,6 +243,39 @@ fn what_was_accepted_before_stays_in_force() {
     assert_eq!(agent.vnic("new")["state"], "in force");
 }
 
+/// A folder below a root becomes a link to a folder of somebody else, in which there is no such file; and stays one.
+#[test]
+fn a_setting_is_forgotten_only_where_its_namespace_is_gone() {
+    let lab = Lab::new();
+    for folder in ["ns", "ns/here", "away", "state"] {
+        std::fs::create_dir(lab.path(folder)).unwrap();
+    }
+    symlink(lab.path("away"), lab.path("ns/link")).unwrap();
+    let names = ["ns/gone", "ns/here/gone", "ns/none/gone", "ns/link/gone"].map(|name| lab.path(name));
+    let entry = |netns: &PathBuf| {
+        serde_json::json!([
+            {"rps": {"netns": netns, "device": "eth0", "queue": 0}},
+            {"index": 1, "before": "0", "ours": "1", "repairs": 0}
+        ])
+    };
+    // As an agent before this one left it.
+    let record = lab.path("state/own-cpus.json");
+    let before: Vec<_> = names.iter().map(entry).collect();
+    std::fs::write(&record, serde_json::json!({"version": 1, "value": before}).to_string()).unwrap();
+    let _switch = lab.switch();
+    let options = Options { netns_roots: vec![lab.path("ns")], ..lab.options() };
+    let agent = RunningAgent::start(options).unwrap();
+    let kept = until("the agent has looked", || {
+        let record: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).ok()?).ok()?;
+        let kept = record["value"].as_array()?.clone();
+        (kept.len() < before.len()).then_some(kept)
+    });
+    assert_eq!(kept, [entry(&names[3])]);
+    let told = || agent.get("/v1/status").1["own_cpus"]["missing"].as_str().map(str::to_owned);
+    let why = until("it is told", told);
+    assert!(why.contains("ns/link/gone leads over a symbolic link"), "{why}");
+}
+
 #[test]
 fn a_fifo_that_is_named_as_a_namespace_is_not_opened() {
     use rustix::fs::{FileType, Mode, mknodat};

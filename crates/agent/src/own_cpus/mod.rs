@@ -31,7 +31,7 @@ use plan::{Setting, Situation, Step};
 use record::Record;
 use situation::Flow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use sysfs::{Files, Sysfs};
 use threads::Threads;
@@ -144,7 +144,7 @@ impl OwnCpus {
             let (wanted, kept) = (self.wanted.get(setting).map(String::as_str), self.record.get(setting));
             let found = match files.read(setting) {
                 // A namespace that is gone has taken its taps with it.
-                Err(_) if wanted.is_none() && gone(setting) => None,
+                Err(_) if wanted.is_none() && files.is_gone(setting) => None,
                 Err(why) => {
                     trouble.push(why);
                     continue;
@@ -247,13 +247,6 @@ impl Drop for OwnCpus {
             tracing::warn!("a CPU goes on without halting: {trouble}");
         }
     }
-}
-
-/// Whether a setting's namespace is there no more.
-fn gone(setting: &Setting) -> bool {
-    let Setting::Rps { netns: Some(path), .. } = setting else { return false };
-    let there = PathBuf::from(path).try_exists();
-    there.is_ok_and(|there| !there)
 }
 
 #[cfg(test)]

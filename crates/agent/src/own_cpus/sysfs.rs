@@ -5,7 +5,7 @@
 use super::cpus;
 use super::plan::{Found, Setting};
 use super::situation::Machine;
-use crate::paths::{Namespace, Roots, within};
+use crate::paths::{Namespace, NamespaceError, Roots, within};
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -31,13 +31,18 @@ pub trait Files {
     /// # Errors
     /// It cannot be written; in words.
     fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String>;
+
+    /// Whether a setting could not be read since its network namespace is there no more.
+    fn is_gone(&self, _setting: &Setting) -> bool {
+        false
+    }
 }
 
 /// For one look: what a namespace's path leads to may be another one at the next.
 pub struct Sysfs<'a> {
     /// Where contracts may name network namespaces.
     roots: &'a Roots,
-    open: HashMap<Option<PathBuf>, Result<OwnedFd, String>>,
+    open: HashMap<Option<PathBuf>, Result<OwnedFd, NamespaceError>>,
 }
 
 impl<'a> Sysfs<'a> {
@@ -58,7 +63,7 @@ impl<'a> Sysfs<'a> {
         };
         let roots = self.roots;
         let opened = self.open.entry(netns.clone()).or_insert_with(|| root(roots, netns));
-        opened.as_ref().map(|root| (root, path)).map_err(String::clone)
+        opened.as_ref().map(|root| (root, path)).map_err(|e| e.to_string())
     }
 }
 
@@ -83,6 +88,11 @@ impl Files for Sysfs<'_> {
             file.map_err(io::Error::from).and_then(|file| File::from(file).write_all(value.as_bytes()));
         written.map_err(|e| format!("cannot write {value} to {path} of sysfs: {e}{}", advice(&e)))
     }
+
+    fn is_gone(&self, setting: &Setting) -> bool {
+        let Setting::Rps { netns, .. } = setting else { return false };
+        matches!(self.open.get(netns), Some(Err(NamespaceError::Missing(_))))
+    }
 }
 
 /// The CPUs of the machine, as far as they can be read.
@@ -105,16 +115,17 @@ fn folder(device: &str) -> Result<String, String> {
     }
 }
 
-fn root(roots: &Roots, netns: Option<PathBuf>) -> Result<OwnedFd, String> {
+fn root(roots: &Roots, netns: Option<PathBuf>) -> Result<OwnedFd, NamespaceError> {
     let Some(path) = netns else {
         let mounted = || open("/sys", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        return own_view().or_else(|_| mounted()).map_err(|e| format!("cannot open sysfs: {e}"));
+        let opened = own_view().or_else(|_| mounted());
+        return opened.map_err(|e| NamespaceError::Other(format!("cannot open sysfs: {e}")));
     };
     let namespace = Namespace::open(roots, &path)?;
     let cannot = move |e: io::Error| {
         format!("cannot open the sysfs of network namespace {}: {e}{}", path.display(), advice(&e))
     };
-    within(Some(namespace), move || own_view().map_err(|e| cannot(e.into())))
+    within(Some(namespace), move || own_view().map_err(|e| cannot(e.into()))).map_err(NamespaceError::Other)
 }
 
 /// The sysfs that the calling thread's network namespace sees.

@@ -20,5 +20,5 @@ mod namespace;
 mod roots;
 
 pub use entry::{At, Entry, Inode, SocketFile};
-pub use namespace::{Namespace, within};
+pub use namespace::{Namespace, NamespaceError, within};
 pub use roots::{PathError, Paths, Roots, exposed, exposed_way};

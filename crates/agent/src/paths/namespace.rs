@@ -12,6 +12,19 @@ const NSFS_MAGIC: FsWord = 0x6e73_6673;
 /// The kind of a namespace, as clone(2) has it (linux/nsfs.h).
 const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
 
+/// Why there is no network namespace to use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NamespaceError {
+    /// Nothing stands at this path.
+    #[error(
+        "network namespace {} does not exist: make it first (ip netns add, or a running container)", .0.display()
+    )]
+    Missing(PathBuf),
+    /// In words: what is there is no network namespace, or is not to be used.
+    #[error("{0}")]
+    Other(String),
+}
+
 /// A network namespace, held open.
 #[derive(Debug)]
 pub struct Namespace {
@@ -24,28 +37,24 @@ impl Namespace {
     /// FIFO's writer, or a device, would notice.
     ///
     /// # Errors
-    /// It is not there, is none, or is not to be used; in words.
-    pub fn open(roots: &Roots, path: &Path) -> Result<Self, String> {
+    /// It is not there, is none, or is not to be used.
+    pub fn open(roots: &Roots, path: &Path) -> Result<Self, NamespaceError> {
         let shown = path.display();
-        let missing = || {
-            format!(
-                "network namespace {shown} does not exist: make it first (ip netns add, or a running container)"
-            )
-        };
+        let missing = || NamespaceError::Missing(path.into());
         let cannot = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => missing(),
-            _ => format!("cannot open network namespace {shown}: {e}"),
+            _ => NamespaceError::Other(format!("cannot open network namespace {shown}: {e}")),
         };
         let (folder, name) = roots.folder(path).map_err(|e| match e {
             PathError::Missing { .. } => missing(),
-            other => other.to_string(),
+            other => NamespaceError::Other(other.to_string()),
         })?;
         // The links in procfs lead to namespaces, and no user can exchange them.
         let follow = fstatfs(&folder).is_ok_and(|fs| fs.f_type == PROC_SUPER_MAGIC);
         let nofollow = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         let there = openat(&folder, name, OFlags::PATH | OFlags::CLOEXEC | nofollow, Mode::empty());
         let there = there.map_err(|e| cannot(e.into()))?;
-        let none = || format!("{shown} is no network namespace");
+        let none = || NamespaceError::Other(format!("{shown} is no network namespace"));
         if !fstatfs(&there).is_ok_and(|fs| fs.f_type == NSFS_MAGIC) {
             return Err(none());
         }
@@ -101,7 +110,8 @@ mod tests {
     use std::time::Duration;
 
     fn open(dir: &Path, path: &Path) -> Result<Namespace, String> {
-        Namespace::open(&Paths::new(&[], &[dir.into(), "/proc".into()]).unwrap().namespaces, path)
+        let namespaces = Paths::new(&[], &[dir.into(), "/proc".into()]).unwrap().namespaces;
+        Namespace::open(&namespaces, path).map_err(|e| e.to_string())
     }
 
     #[test]

@@ -151,7 +151,8 @@ impl SwitchPlace {
 
     /// The namespace of a tap; `None` where it is the agent's.
     fn namespace(&self, netns: Option<&Path>) -> Result<Option<Namespace>, String> {
-        netns.map(|path| Namespace::open(&self.paths.namespaces, path)).transpose()
+        let opened = netns.map(|path| Namespace::open(&self.paths.namespaces, path)).transpose();
+        opened.map_err(|e| e.to_string())
     }
 }
 
