@@ -7,22 +7,26 @@
 //! ```
 //!
 //! - `attribute`: what a time was spent on
+//! - `pace`: when the eBPF programs are loaded
 //! - `quota`: how many misses of each vNIC are looked at
 //! - `words`: what a culprit is called
 //!
-//! The eBPF programs run while a vNIC of the switch has a deadline, and `--observe-cpu` is on. Where they cannot be had, the
+//! The eBPF programs run while the agent's record has a vNIC with a deadline, and `--observe-cpu` is on. Where they cannot be had, the
 //! worker's own loops are named all the same, and everything else stays unexplained.
 //!
 //! What the switch says of its loops and misses is not trusted: it is as much as its region has room for, names are those
 //! of vNICs, and numbers lead to nothing but numbers.
 
 mod attribute;
+mod pace;
 mod quota;
 mod words;
 
 use crate::place::Evidence;
 use attribute::{Span, shares};
+use pace::{Pace, Step};
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
 use tidegate_kernel::noise::Interval;
 use tidegate_kernel::{Noise, NoiseMeter};
 use tidegate_switch::stats::{Culprit, LateWait, LongLoop, Reader};
@@ -34,7 +38,9 @@ const REMEMBERED: usize = 8192;
 /// it, ns.
 const SETTLED: u64 = 20_000_000;
 /// Misses looked at in one look, of all vNICs: a switch that lies does not keep the agent busy.
-const MOST: usize = 128;
+const MOST: usize = 16;
+/// Longest wait that is looked into, ns: the longest deadline that a contract may have.
+const LONGEST: u64 = 10_000_000_000;
 
 /// A wake-up that is noted ends when the worker's thread runs, and the worker reads the clock a moment later, ns.
 const MOMENT: u64 = 200_000;
@@ -57,6 +63,7 @@ fn woken<'a>(wait: &LateWait, noise: impl DoubleEndedIterator<Item = &'a Interva
 pub struct Culprits {
     /// CPUs may be observed.
     observe: bool,
+    pace: Pace,
     /// The switch that is observed, by its process id, or why it is not.
     meter: Option<(u32, Result<NoiseMeter, String>)>,
     intervals: VecDeque<Interval>,
@@ -89,20 +96,32 @@ impl Culprits {
     /// With nothing found yet; CPUs are observed where `observe` says so, and a deadline is in force.
     pub fn new(observe: bool) -> Self {
         let since = tidegate_switch::worker::clock();
-        Self { observe, meter: None, intervals: VecDeque::new(), since, found: BTreeMap::new(), looks: 0 }
+        Self {
+            observe,
+            pace: Pace::default(),
+            meter: None,
+            intervals: VecDeque::new(),
+            since,
+            found: BTreeMap::new(),
+            looks: 0,
+        }
     }
 
-    /// Observes the workers of the switch with this process id, where one of its vNICs `has_deadline`.
+    /// Observes the workers of the switch with this process id, where one of its vNICs `has_deadline`, and a while longer.
     pub fn observe(&mut self, process: u32, has_deadline: bool) {
-        if !self.observe || !has_deadline {
-            // The programs end with it: a host without deadlines pays nothing.
-            self.meter = None;
-            self.intervals.clear();
+        let step =
+            if self.observe { self.pace.step(Instant::now(), process, has_deadline) } else { Step::Rest };
+        if step == Step::Keep {
             return;
         }
-        if self.meter.as_ref().is_none_or(|(observed, _)| *observed != process) {
-            // The programs of the one before go first.
-            self.meter = None;
+        // The programs end with it: a host without deadlines pays nothing. And those of the switch before go first.
+        self.meter = None;
+        self.intervals.clear();
+        if step == Step::Wait {
+            // Of misses until they are loaded nothing will be known.
+            self.since = u64::MAX;
+        }
+        if step == Step::Load {
             let loaded = NoiseMeter::load(process).map_err(|e| e.to_string());
             let loaded = loaded.inspect_err(|why| {
                 tracing::warn!(
@@ -111,7 +130,6 @@ impl Culprits {
                 );
             });
             self.since = tidegate_switch::worker::clock();
-            self.intervals.clear();
             self.meter = Some((process, loaded));
         }
     }
@@ -178,8 +196,12 @@ impl Culprits {
         }
     }
 
-    /// How long a frame waited, ns, and for what; `None` where it was in time by what is known of the worker's wake-up.
+    /// How long a frame waited, ns, and for what; `None` where it was in time by what is known of the worker's wake-up, or
+    /// waited for longer than any deadline.
     fn culprit(&self, wait: &LateWait, loops: &[LongLoop]) -> Option<(u64, Culprit)> {
+        if wait.to.saturating_sub(wait.from) > LONGEST {
+            return None;
+        }
         let noise = || self.intervals.iter().filter(|interval| interval.worker == wait.worker);
         let from = woken(wait, noise()).unwrap_or(wait.from);
         let delay = wait.to.checked_sub(from).filter(|delay| *delay > wait.deadline)?;
@@ -285,9 +307,23 @@ mod tests {
         culprits.since = 0;
         culprits.look(&Reader::open(region.file()).unwrap(), names.iter().map(String::as_str));
         let counts: Vec<u64> = names.iter().map(|name| culprits.found[name].counts["unexplained"]).collect();
-        assert_eq!(counts, [22, 21, 21, 21, 21, 21, 1]);
+        assert_eq!(counts, [3, 3, 3, 2, 2, 2, 1]);
         let latest = |name: &String| culprits.found[name].culprit(32).is_some();
         assert!(names[..6].iter().all(latest), "the latest are looked at");
+    }
+
+    #[test]
+    fn a_wait_longer_than_any_deadline_is_not_looked_into() {
+        let region = Region::create().unwrap();
+        let slot = region.claim(1, "voice");
+        enter(slot, 1, 10_100_000_000, LONGEST + 1, 0);
+        enter(slot, 2, 10_100_000_000, LONGEST, 0);
+        let mut culprits = Culprits::new(false);
+        culprits.since = 0;
+        culprits.look(&Reader::open(region.file()).unwrap(), ["voice"].into_iter());
+        let found = &culprits.found["voice"];
+        assert_eq!(found.counts["unexplained"], 1);
+        assert!(found.culprit(1).is_none() && found.culprit(2).is_some());
     }
 
     #[test]

@@ -23,12 +23,14 @@ impl SwitchPlace {
     pub(super) fn look(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
         // What is in force goes on being looked at and put right while nothing can be written.
         let problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
+        // As below: the switch has no programs loaded and unloaded as it likes.
+        let has_deadline = self.record.iter().any(|(_, made)| made.vnic.deadline.is_some());
         let culprits = &mut self.culprits;
         let (ports, evidence, keeper) = self.switch.ask(|session| {
             let ports = session.client.ports()?;
             let Hello { version, pid, started, .. } = session.hello.clone();
             let mut evidence = evidence(&session.reader);
-            culprits.observe(pid, ports.iter().any(|port| port.vnic.deadline.is_some()));
+            culprits.observe(pid, has_deadline);
             culprits.look(&session.reader, evidence.misses.keys().map(String::as_str));
             culprits.enter(&mut evidence);
             Ok((ports, evidence, Keeper { version, pid, started }))

@@ -1,0 +1,113 @@
+//! When the eBPF programs are loaded, and when they go. Pure. A switch may say at each look that it is another process, and a
+//! user of the API may set a deadline and take it away, without end: loading takes the kernel tens of milliseconds.
+
+use std::time::{Duration, Instant};
+
+/// They are loaded no more often.
+const AGAIN: Duration = Duration::from_secs(10);
+/// They stay so long after the last deadline went.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// What is done with the programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// They stay, where there are any.
+    Keep,
+    /// They go: no deadline is in force.
+    Rest,
+    /// They go, and are loaded for another process at a later look.
+    Wait,
+    /// They are loaded anew.
+    Load,
+}
+
+/// What was done before.
+#[derive(Debug, Default)]
+pub struct Pace {
+    /// The process that is observed.
+    process: Option<u32>,
+    /// When they were last loaded.
+    loaded: Option<Instant>,
+    /// When a deadline was last in force.
+    deadline: Option<Instant>,
+}
+
+impl Pace {
+    /// What is to be done at `now`, for this process.
+    pub fn step(&mut self, now: Instant, process: u32, has_deadline: bool) -> Step {
+        let within = |then: Option<Instant>, span: Duration| {
+            then.is_some_and(|then| now.saturating_duration_since(then) < span)
+        };
+        if has_deadline {
+            self.deadline = Some(now);
+        } else if !within(self.deadline, LINGER) {
+            self.process = None;
+            return Step::Rest;
+        }
+        if self.process == Some(process) {
+            return Step::Keep;
+        }
+        if within(self.loaded, AGAIN) {
+            self.process = None;
+            return Step::Wait;
+        }
+        (self.process, self.loaded) = (Some(process), Some(now));
+        Step::Load
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_while_after_the_last_deadline_they_go() {
+        let (mut pace, begin) = (Pace::default(), Instant::now());
+        assert_eq!(pace.step(begin, 1, false), Step::Rest, "there never was one");
+        assert_eq!(pace.step(begin, 1, true), Step::Load);
+        assert_eq!(pace.step(begin + seconds(100), 1, true), Step::Keep);
+        assert_eq!(pace.step(begin + seconds(159), 1, false), Step::Keep);
+        assert_eq!(pace.step(begin + seconds(160), 1, false), Step::Rest);
+        assert_eq!(pace.step(begin + seconds(161), 1, true), Step::Load);
+    }
+
+    #[test]
+    fn another_process_waits_its_turn() {
+        let (mut pace, begin) = (Pace::default(), Instant::now());
+        assert_eq!(pace.step(begin, 1, true), Step::Load);
+        assert_eq!(pace.step(begin + seconds(1), 2, true), Step::Wait);
+        assert_eq!(pace.step(begin + seconds(9), 1, true), Step::Wait, "its programs have gone");
+        assert_eq!(pace.step(begin + seconds(10), 2, true), Step::Load);
+        assert_eq!(pace.step(begin + seconds(11), 2, true), Step::Keep);
+    }
+
+    proptest! {
+        /// Whatever the switch says, and whoever sets deadlines.
+        #[test]
+        fn loads_are_far_apart(looks in prop::collection::vec((0_u64..5_000, 0_u32..3, any::<bool>()), 0..200)) {
+            let (mut pace, begin) = (Pace::default(), Instant::now());
+            let (mut now, mut observed, mut loaded) = (Duration::ZERO, None, None);
+            for (later, process, has_deadline) in looks {
+                now += Duration::from_millis(later);
+                match pace.step(begin + now, process, has_deadline) {
+                    Step::Keep => prop_assert_eq!(observed, Some(process)),
+                    Step::Rest => {
+                        prop_assert!(!has_deadline);
+                        observed = None;
+                    }
+                    Step::Wait => observed = None,
+                    Step::Load => {
+                        prop_assert!(observed != Some(process));
+                        prop_assert!(loaded.is_none_or(|loaded| now - loaded >= AGAIN));
+                        (observed, loaded) = (Some(process), Some(now));
+                    }
+                }
+            }
+        }
+    }
+}
