@@ -18,11 +18,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tidegate_contract::{Attach, SocketMode, SocketOwner};
+use tidegate_agent::{KeepOff, Options};
+use tidegate_contract::{Attach, Nanos, SocketMode, SocketOwner};
 use tidegate_service::scm::{self, SCM_MAX};
 use tidegate_switch::control::channel::send;
 use tidegate_switch::control::keep::{self, Note, What};
@@ -399,6 +400,11 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
         });
         serde_json::to_vec(&Reply::Ports(all.collect())).unwrap()
     };
+    let queues = |queues: u16| {
+        let mut status = switch.state().ports["a"].clone();
+        status.vnic.queues = queues;
+        serde_json::to_vec(&Reply::Ports(vec![status])).unwrap()
+    };
     let deep = serde_json::to_string(&Reply::Ports(vec![switch.state().ports["a"].clone()])).unwrap();
     let deep = deep.replacen('{', &format!("{{\"ignored\":{},", "[".repeat(1 << 20)), 2);
     let lies: Vec<(&str, Vec<u8>)> = vec![
@@ -411,6 +417,8 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
         ("unknown variant", framed(format!("{{\"{}\":1}}", "x".repeat(1 << 20)).into_bytes())),
         ("2000 ports", framed(ports(2000, |n| format!("p{n}")))),
         ("two ports of vNIC a", framed(ports(2, |_| "a".into()))),
+        ("65535 queue pairs, of 1 to 64", framed(queues(u16::MAX))),
+        ("0 queue pairs, of 1 to 64", framed(queues(0))),
         ("no such name", framed(ports(1, |_| "../../etc\x1b[2J\n".into()))),
         ("refused: no", framed(serde_json::to_vec(&Reply::Refused("no \x1b[2J\n".repeat(100_000))).unwrap())),
     ];
@@ -495,6 +503,55 @@ fn a_port_that_lies_about_its_socket_moves_no_file() {
     let agent = lab.agent();
     assert_eq!(agent.request("DELETE", "/v1/vnics/a", "").0, 200);
     assert!(!lab.path("a.sock").exists() && identity(&victim) == before && !nowhere.exists());
+}
+
+/// Its worker is said to have a CPU, real-time frames to flow, and the vNIC to have a deadline.
+#[test]
+fn a_deadline_that_the_agent_did_not_give_keeps_no_cpu_awake() {
+    let online = std::thread::available_parallelism().unwrap().get();
+    if !tidegate_testing::need("two CPUs are needed", online > 1) {
+        return;
+    }
+    let lab = Lab::new();
+    let switch = lab.switch();
+    // No thread of this process, in which other tests run too, leaves a CPU.
+    let own_cpus = KeepOff { softirqs: false, halts: true };
+    let agent = RunningAgent::start(Options { own_cpus, ..lab.options() }).unwrap();
+    let envelope = "tx = { max = \"4mbit\", burst = \"2kB\" }\n";
+    let sink = lab.vnic("b", 2, "rx = { max = \"1gbit\" }");
+    assert_eq!(agent.apply(&(lab.vnic("a", 1, envelope) + &sink)).0, 200);
+    until("in force", || (agent.vnic("a")["state"] == "in force").then_some(()));
+    let region = Region::create().unwrap();
+    region.claim(0, "a");
+    region.layout().workers_used.set(1);
+    region.layout().workers[0].cpu.set(1);
+    let lying = Arc::new(AtomicBool::new(true));
+    let mut ports = switch.state().ports.clone();
+    let vnic = &mut ports.get_mut("a").unwrap().vnic;
+    (vnic.deadline, vnic.queues) = (Some(Nanos::new(10_000_000)), 64);
+    let (lie, lies) = (Reply::Ports(ports.into_values().collect()), Arc::clone(&lying));
+    let looks = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&looks);
+    switch.taken_over(move |stream, request, _| match request {
+        Request::Hello => send(stream, &hello(), &[region.file()]).is_ok(),
+        Request::Ports => {
+            region.layout().vnics[0].realtime_delivered.add(1);
+            counted.fetch_add(1, Ordering::Relaxed);
+            lies.load(Ordering::Relaxed) && send(stream, &lie, &[]).is_ok()
+        }
+        _ => false,
+    });
+    let cpus = || agent.get("/v1/status").1["own_cpus"]["cpus"].clone();
+    until("ten looks", || {
+        assert_eq!(cpus(), serde_json::json!([]));
+        (looks.load(Ordering::Relaxed) >= 10).then_some(())
+    });
+    // By the same words it is kept awake for a deadline that the agent gave.
+    lying.store(false, Ordering::Relaxed);
+    let deadline = format!("{envelope}deadline = \"10ms\"\nto = [\"b\"]\n");
+    let (status, answer) = agent.apply(&(lab.vnic("a", 1, &deadline) + &sink));
+    assert_eq!(status, 200, "{answer}");
+    until("a CPU is kept awake", || (cpus() == serde_json::json!([0])).then_some(()));
 }
 
 #[test]

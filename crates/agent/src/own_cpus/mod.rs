@@ -25,7 +25,7 @@ use crate::api::status::OwnCpus as View;
 use crate::cut;
 use crate::durable::DurableError;
 use crate::paths::Roots;
-use crate::place::{Evidence, ObservedVnic};
+use crate::place::Evidence;
 use cpus::Cpus;
 use plan::{Setting, Situation, Step};
 use record::Record;
@@ -35,9 +35,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use sysfs::{Files, Sysfs};
 use threads::Threads;
+use tidegate_contract::Vnic;
 
 /// How often it is looked whether somebody else changed a setting, and what failed is tried again.
 const LOOK: Duration = Duration::from_secs(10);
+/// What is wanted is brought about no more often, however often the switch says something else: it costs system calls for
+/// each queue, and a write to disk.
+const APART: Duration = Duration::from_secs(2);
 
 /// What is lost where workers' CPUs halt.
 const LOST_TO_HALTS: &str =
@@ -68,7 +72,7 @@ pub struct OwnCpus {
     /// As last looked at.
     wanted: BTreeMap<Setting, String>,
     workers: Cpus,
-    again: Instant,
+    looked: Option<Instant>,
     /// Since when the switch does not answer.
     away: Option<Instant>,
     view: View,
@@ -91,20 +95,20 @@ impl OwnCpus {
             threads: Threads::default(),
             wanted: BTreeMap::new(),
             workers: Cpus::new(),
-            again: Instant::now(),
+            looked: None,
             away: None,
             view: View::default(),
         };
         Ok((own, damage))
     }
 
-    /// Looks at what the switch has, and brings about what that asks for. Costs little where nothing changed, but for a
-    /// look every 10 s at what was set.
-    pub fn keep(&mut self, vnics: &BTreeMap<String, ObservedVnic>, evidence: &Evidence) -> &View {
+    /// Looks at what the switch has, by the contracts that this agent gave to its ports, and brings about what that asks
+    /// for. Costs little where nothing changed, but for a look every 10 s at what was set.
+    pub fn keep<'a>(&mut self, contracts: impl Iterator<Item = &'a Vnic>, evidence: &Evidence) -> &View {
         self.away = None;
         let now = Instant::now();
         let flows = self.flow.see(now, evidence);
-        let situation = situation::situation(vnics, evidence, &sysfs::machine(), flows);
+        let situation = situation::situation(contracts, evidence, &sysfs::machine(), flows);
         self.settle_at(now, &situation)
     }
 
@@ -120,16 +124,20 @@ impl OwnCpus {
         let wanted = plan::wanted(situation, self.off);
         let off = if wanted.is_empty() { Cpus::new() } else { situation.workers.clone() };
         let changed = wanted != self.wanted || off != self.workers;
-        if !changed && now < self.again {
+        let pause = if changed { APART } else { LOOK };
+        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < pause) {
             return &self.view;
         }
-        (self.wanted, self.workers, self.again) = (wanted, off, now + LOOK);
+        (self.wanted, self.workers, self.looked) = (wanted, off, Some(now));
         let settings = self.wanted.keys().chain(self.record.settings()).cloned().collect();
         let roots = self.roots.clone();
         let mut trouble = self.settle(&mut Sysfs::new(&roots), settings);
         let threads_off = if self.off.softirqs { &self.workers } else { &Cpus::new() };
         if let Err(e) = self.threads.keep_off(threads_off) {
             trouble.push(format!("the agent's threads may run on the workers' CPUs: {e}"));
+        }
+        if situation.deadline && (self.off.softirqs || self.off.halts) {
+            trouble.extend(situation.too_many.clone());
         }
         self.tell(trouble);
         &self.view
@@ -297,6 +305,7 @@ mod tests {
             deadline: true,
             flows: true,
             taps: vec![(None, "a".into(), 2)],
+            too_many: None,
         }
     }
 
@@ -348,6 +357,42 @@ mod tests {
         }
         there.refused.clear();
         assert_eq!(look(&mut own, &mut there, &situation()).steered, 2);
+    }
+
+    /// By the files of this machine, where there is no such interface, and no such CPU.
+    #[test]
+    fn a_switch_that_says_something_else_each_time_is_not_followed_each_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut own = agent(folder.path());
+        own.off.halts = false;
+        let begin = Instant::now();
+        let mut look = |after: Duration, queues: u16| {
+            let taps = vec![(None, "tidegate-none".into(), queues)];
+            let workers = [8000].into();
+            own.settle_at(begin + after, &Situation { workers, taps, ..situation() }).queues
+        };
+        let moment = Duration::from_millis(1);
+        assert_eq!(look(Duration::ZERO, 1), 1);
+        assert_eq!(look(moment, 2), 1);
+        assert_eq!(look(APART - moment, 3), 1);
+        assert_eq!(look(APART, 2), 2);
+        assert_eq!(look(APART * 2 - moment, 3), 2);
+        assert_eq!(look(APART * 2, 3), 3);
+    }
+
+    #[test]
+    fn too_many_cpus_are_told_while_a_deadline_is_in_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut own = agent(folder.path());
+        let too_many = |deadline| Situation {
+            deadline,
+            too_many: Some("3 of 4 CPUs are workers'".into()),
+            ..Situation::default()
+        };
+        let begin = Instant::now();
+        let view = own.settle_at(begin, &too_many(true)).clone();
+        assert_eq!((view.cpus, view.missing.as_deref()), (vec![], Some("3 of 4 CPUs are workers'")));
+        assert_eq!(own.settle_at(begin + LOOK, &too_many(false)).missing, None);
     }
 
     #[test]

@@ -67,11 +67,13 @@ pub struct Situation {
     pub flows: bool,
     /// The taps of the switch: namespace, interface, queues.
     pub taps: Vec<(Option<PathBuf>, String, u16)>,
+    /// The switch names so many CPUs that none is taken for a worker's, in words.
+    pub too_many: Option<String>,
 }
 
 /// What each setting shall be; nothing where there is no CPU to steer to.
 pub fn wanted(situation: &Situation, off: KeepOff) -> BTreeMap<Setting, String> {
-    let Situation { workers, others, deadline, flows, taps } = situation;
+    let Situation { workers, others, deadline, flows, taps, .. } = situation;
     let to: Cpus = others.difference(workers).copied().collect();
     if !deadline || workers.is_empty() || to.is_empty() {
         return BTreeMap::new();
@@ -186,6 +188,7 @@ mod tests {
             deadline: true,
             flows: true,
             taps: vec![(None, "a".into(), 2), (Some("/run/netns/b".into()), "b".into(), 1)],
+            too_many: None,
         }
     }
 

@@ -2,10 +2,9 @@
 
 use super::cpus::Cpus;
 use super::plan::Situation;
-use crate::place::{Evidence, ObservedVnic};
-use std::collections::BTreeMap;
+use crate::place::Evidence;
 use std::time::{Duration, Instant};
-use tidegate_contract::Attach;
+use tidegate_contract::{Attach, Vnic};
 use tidegate_switch::stats::total;
 
 /// Real-time traffic that was seen is taken to go on for so long: a guest with a pause in its traffic now and then must
@@ -46,26 +45,34 @@ impl Flow {
     }
 }
 
-/// From what the switch says, whose word on CPUs is believed only where such a CPU is there, and what is ours of it.
-pub fn situation(
-    vnics: &BTreeMap<String, ObservedVnic>,
+/// From the contracts that this agent gave to ports of the switch, and from what the switch says. Its word on CPUs is
+/// believed only where such a CPU is there, and no more than half of all are said to be workers'.
+pub fn situation<'a>(
+    contracts: impl Iterator<Item = &'a Vnic>,
     evidence: &Evidence,
     machine: &Machine,
     flows: bool,
 ) -> Situation {
     let pinned = evidence.workers.iter().filter_map(|worker| usize::try_from(worker.cpu?).ok());
-    let there = || vnics.values().filter(|there| there.present);
-    let taps = there().filter(|there| there.ours).filter_map(|there| match &there.vnic.attach {
-        Attach::Tap { name, netns } => Some((netns.clone(), name.clone(), there.vnic.queues)),
-        _ => None,
+    let workers: Cpus = pinned.filter(|cpu| machine.online.contains(cpu)).collect();
+    let (count, online) = (workers.len(), machine.online.len());
+    let too_many = (count * 2 > online).then(|| {
+        format!("{count} of {online} CPUs are workers', more than half: nothing is kept off them, and none is kept awake")
     });
-    Situation {
-        workers: pinned.filter(|cpu| machine.online.contains(cpu)).collect(),
-        deadline: there().any(|there| there.vnic.deadline.is_some()),
+    let mut situation = Situation {
+        workers: if too_many.is_none() { workers } else { Cpus::new() },
         others: machine.online.difference(&machine.apart).copied().collect(),
         flows,
-        taps: taps.collect(),
+        too_many,
+        ..Situation::default()
+    };
+    for contract in contracts {
+        situation.deadline |= contract.deadline.is_some();
+        if let Attach::Tap { name, netns } = &contract.attach {
+            situation.taps.push((netns.clone(), name.clone(), contract.queues));
+        }
     }
+    situation
 }
 
 #[cfg(test)]
@@ -73,34 +80,52 @@ mod tests {
     use super::*;
     use crate::place::Observed;
     use crate::testing::{tap, vnic};
-    use tidegate_contract::{Nanos, Vnic};
-    use tidegate_switch::control::Connection;
+    use tidegate_contract::Nanos;
     use tidegate_switch::stats::{VnicStats, WorkerStats};
 
-    #[test]
-    fn only_taps_of_ours_and_cpus_that_run_count() {
-        let machine = Machine { online: (0..4).collect(), apart: [2].into() };
+    fn evidence(cpus: &[Option<u64>]) -> Evidence {
         let mut evidence = Observed::nothing("a test").evidence;
-        evidence.workers = [Some(1), Some(2), Some(9), Some(u64::MAX), None]
-            .map(|cpu| WorkerStats { cpu, ..WorkerStats::default() })
-            .into();
-        let of = |vnic: Vnic| ObservedVnic::of(&vnic, Connection::Up);
-        let ours = of(Vnic { attach: tap("a"), queues: 2, ..vnic("a", 1) });
-        let theirs = ObservedVnic { ours: false, ..of(Vnic { attach: tap("b"), ..vnic("b", 2) }) };
-        let mut vnics: BTreeMap<String, ObservedVnic> = [("a".into(), ours), ("b".into(), theirs)].into();
+        evidence.workers =
+            cpus.iter().map(|cpu| WorkerStats { cpu: *cpu, ..WorkerStats::default() }).collect();
+        evidence
+    }
+
+    #[test]
+    fn taps_deadlines_and_cpus_that_run_count() {
+        let machine = Machine { online: (0..4).collect(), apart: [2].into() };
+        let evidence = evidence(&[Some(1), Some(2), Some(9), Some(u64::MAX), None]);
+        let mut contracts = vec![Vnic { attach: tap("a"), queues: 2, ..vnic("a", 1) }, vnic("b", 2)];
         let expected = Situation {
             workers: [1, 2].into(),
             others: [0, 1, 3].into(),
             deadline: false,
             flows: true,
             taps: vec![(None, "a".into(), 2)],
+            too_many: None,
         };
-        assert_eq!(situation(&vnics, &evidence, &machine, true), expected);
-        let guest = Vnic { deadline: Some(Nanos::new(1_000_000)), ..vnic("c", 3) };
-        vnics.insert("c".into(), ObservedVnic { present: false, ..of(guest.clone()) });
-        assert!(!situation(&vnics, &evidence, &machine, true).deadline, "it is gone");
-        vnics.insert("c".into(), of(guest));
-        assert!(situation(&vnics, &evidence, &machine, true).deadline);
+        assert_eq!(situation(contracts.iter(), &evidence, &machine, true), expected);
+        contracts.push(Vnic { deadline: Some(Nanos::new(1_000_000)), ..vnic("c", 3) });
+        let expected = Situation { deadline: true, ..expected };
+        assert_eq!(situation(contracts.iter(), &evidence, &machine, true), expected);
+    }
+
+    #[test]
+    fn a_switch_does_not_name_all_cpus_its_own() {
+        let of = |workers: usize, online: usize| {
+            let machine = Machine { online: (0..online).collect(), apart: Cpus::new() };
+            let cpus: Vec<_> = (0..workers as u64).map(Some).collect();
+            situation(std::iter::empty(), &evidence(&cpus), &machine, true)
+        };
+        for (workers, online) in [(0, 0), (1, 2), (2, 4), (2, 5), (8, 64)] {
+            let situation = of(workers, online);
+            assert_eq!((situation.workers.len(), situation.too_many), (workers, None));
+        }
+        for (workers, online) in [(1, 1), (3, 4), (3, 5), (64, 64)] {
+            let situation = of(workers, online);
+            assert_eq!(situation.workers, Cpus::new());
+            let why = situation.too_many.unwrap();
+            assert!(why.starts_with(&format!("{workers} of {online} CPUs are workers', more")), "{why}");
+        }
     }
 
     #[test]

@@ -54,7 +54,10 @@ impl SwitchPlace {
                 ..ObservedVnic::of(&made.vnic, Connection::Disconnected)
             });
         }
-        let own_cpus = self.own_cpus.as_mut().map(|own| own.keep(&vnics, &evidence));
+        // By what we gave them: what the switch says of queues and deadlines would have the agent work without end.
+        let given = self.record.iter().filter(|(name, _)| vnics.get(*name).is_some_and(|vnic| vnic.present));
+        let given = given.map(|(_, made)| &made.vnic);
+        let own_cpus = self.own_cpus.as_mut().map(|own| own.keep(given, &evidence));
         let own_cpus = own_cpus.cloned().unwrap_or_default();
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
         // The plan refuses more vNICs than the switch carries: what else is in their way does not matter.
@@ -111,10 +114,11 @@ impl SwitchPlace {
     fn find_sockets(&mut self, ports: &[PortStatus]) {
         for port in ports.iter().filter(|p| p.connection == Connection::Waiting) {
             if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &port.vnic.attach
-                && self.record.get(&port.vnic.name).is_some_and(|made| made.socket.is_none())
+                && let Some(made) = self.record.get(&port.vnic.name).filter(|made| made.socket.is_none())
                 && let Some(inode) = self.entry(path).ok().and_then(|entry| socket::listened_at(&entry))
             {
-                self.record.put(&port.vnic, Some(inode));
+                let given = made.vnic.clone();
+                self.record.put(&given, Some(inode));
             }
         }
     }
