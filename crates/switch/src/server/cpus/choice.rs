@@ -31,34 +31,39 @@ pub fn choose(
     let most = allowed.len().saturating_sub(1);
     let others = |cpu: usize| load.get(&cpu).copied();
     let crowded = |cpu: usize| others(cpu).is_some_and(|share| share > CROWDED);
-    let roomy =
-        |cpu: &usize| !before.contains(&Some(*cpu)) && others(*cpu).is_some_and(|share| share < ROOMY);
-    let mut roomy = allowed.iter().filter(|cpu| roomy(cpu)).count();
+    let roomy = |cpu: usize| !before.contains(&Some(cpu)) && others(cpu).is_some_and(|share| share < ROOMY);
+    let room = allowed.iter().filter(|cpu| roomy(**cpu)).count();
     let core = |cpu: usize| cores.get(&cpu).copied().unwrap_or(cpu);
     let mut chosen: Vec<Option<usize>> = vec![None; wanted.len()];
     let mut given: Vec<usize> = Vec::new();
+    // Workers that leave a CPU for a better one: they choose first, or would be worse off than before.
+    let mut leaving: Vec<usize> = Vec::new();
     for (worker, cpu) in before.iter().enumerate().take(wanted.len()) {
         if let Some(cpu) = cpu
             && wanted[worker]
-            && given.len() < most
+            && given.len() + leaving.len() < most
             && allowed.contains(cpu)
             && !given.contains(cpu)
         {
-            if crowded(*cpu) && roomy > 0 {
-                roomy -= 1;
+            if crowded(*cpu) && leaving.len() < room {
+                leaving.push(worker);
                 continue;
             }
             given.push(*cpu);
             chosen[worker] = Some(*cpu);
         }
     }
-    for worker in 0..wanted.len() {
-        if !wanted[worker] || chosen[worker].is_some() || given.len() >= most {
-            continue;
+    let without = |worker: &usize| wanted[*worker] && chosen[*worker].is_none() && !leaving.contains(worker);
+    let without: Vec<usize> = (0..wanted.len()).filter(without).collect();
+    for (place, worker) in leaving.iter().chain(&without).copied().enumerate() {
+        if given.len() >= most {
+            break;
         }
         let free = allowed.iter().copied().filter(|cpu| !given.contains(cpu));
         let shared = |cpu: usize| given.iter().any(|other| core(*other) == core(cpu));
-        if let Some(cpu) = free.min_by_key(|cpu| (crowded(*cpu), *cpu == 0, shared(*cpu), Reverse(*cpu))) {
+        let tight = |cpu: usize| place < leaving.len() && !roomy(cpu);
+        let key = |cpu: &usize| (crowded(*cpu), tight(*cpu), *cpu == 0, shared(*cpu), Reverse(*cpu));
+        if let Some(cpu) = free.min_by_key(key) {
             given.push(cpu);
             chosen[worker] = Some(cpu);
         }
@@ -133,6 +138,21 @@ mod tests {
             [Some(1), Some(2)],
             "room for one"
         );
+        assert_eq!(
+            after(&[(3, 0.9), (2, 0.7), (1, 0.1)], &[Some(3)]),
+            [Some(1)],
+            "not where it is little better"
+        );
+        assert_eq!(after(&[(3, 0.9), (2, 0.7), (1, 0.7), (0, 0.1)], &[Some(3)]), [Some(0)]);
+    }
+
+    #[test]
+    fn a_worker_that_leaves_a_cpu_loses_no_place_to_one_that_had_none() {
+        let load = Shares::from([(0, 0.1), (1, 0.1), (2, 0.1), (3, 0.9)]);
+        let after =
+            |allowed: &[usize]| choose(allowed, &Cores::new(), &[true; 3], &[None, Some(3), Some(2)], &load);
+        assert_eq!(after(&[1, 2, 3]), [None, Some(1), Some(2)], "two for three");
+        assert_eq!(after(&[0, 1, 2, 3]), [Some(0), Some(1), Some(2)]);
     }
 
     /// Every way to take `count` of `cpus`.
@@ -173,6 +193,39 @@ mod tests {
             };
             let best = subsets(&allowed, count).iter().map(|set| cost(set)).min();
             prop_assert_eq!(Some(cost(&chosen)), best);
+        }
+
+        /// Whatever others use: one that had a CPU has one after it as before, and another one only where that is much better.
+        #[test]
+        fn who_leaves_a_cpu_is_better_off(
+            allowed in btree_set(0..8usize, 0..8),
+            cores in vec(0..4usize, 8),
+            workers in vec((any::<bool>(), 0..12usize), 1..5),
+            load in vec(0..=8u8, 8),
+        ) {
+            let allowed: Vec<usize> = allowed.into_iter().collect();
+            let cores: Cores = cores.into_iter().enumerate().collect();
+            let load: Shares = load.into_iter().map(|eighths| f64::from(eighths) / 8.0).enumerate().collect();
+            let wanted: Vec<bool> = workers.iter().map(|(wanted, _)| *wanted).collect();
+            let mut before: Vec<Option<usize>> = Vec::new();
+            for (_, cpu) in &workers {
+                before.push(Some(*cpu).filter(|cpu| *cpu < 8 && !before.contains(&Some(*cpu))));
+            }
+            let now = choose(&allowed, &cores, &wanted, &before, &load);
+            let could: Vec<usize> = (0..workers.len())
+                .filter(|w| wanted[*w] && before[*w].is_some_and(|cpu| allowed.contains(&cpu)))
+                .collect();
+            let have = could.iter().filter(|w| now[**w].is_some()).count();
+            prop_assert_eq!(have, could.len().min(allowed.len().saturating_sub(1)));
+            let is_roomy = |cpu: &usize| load[cpu] < ROOMY && !before.contains(&Some(*cpu));
+            let left_over = allowed.iter().any(|cpu| is_roomy(cpu) && !now.contains(&Some(*cpu)));
+            for worker in could {
+                let (Some(was), Some(is)) = (before[worker], now[worker]) else { continue };
+                match is == was {
+                    true => prop_assert!(load[&was] <= CROWDED || !left_over, "{worker} stays on {was}"),
+                    false => prop_assert!(load[&was] > CROWDED && load[&is] < ROOMY, "{was} for {is}"),
+                }
+            }
         }
 
         /// Whatever changes, each CPU is given once, is allowed, and stays with its worker while that is possible.
