@@ -140,7 +140,7 @@ pub struct Switch {
     pub fdb: Arc<Fdb>,
     /// The ports.
     pub table: Mutex<Table>,
-    /// The thread that gives workers CPUs of their own, where one does.
+    /// The thread that gives workers CPUs of their own, and counts CPUs.
     pub cpus: OnceLock<Thread>,
     /// Locked while a port moves, and while every frame of a port is looked for.
     pub moving: Mutex<()>,
@@ -236,13 +236,12 @@ impl Switch {
             ledger: Ledger::new(guest_memory, descriptors::for_ports(descriptors::raise())),
             machine,
         });
-        if let Some(mut keeper) = Keeper::new(cpus, host, &switch.workers) {
-            // Those of a list are in force from here on.
-            keeper.look(&switch.workers, &vec![false; workers]);
-            let thread = keeper::spawn(&switch, keeper).map_err(fail("start the keeper of CPUs"))?;
-            switch.cpus.get_or_init(|| thread);
-        }
         switch.set_busy_poll(&tidegate_contract::Host::default());
+        let mut keeper = Keeper::new(cpus, host, &switch.workers);
+        // Those of a list are in force from here on.
+        keeper.look(&switch.workers, &vec![false; workers]);
+        let thread = keeper::spawn(&switch, keeper).map_err(fail("start the keeper of CPUs"))?;
+        switch.cpus.get_or_init(|| thread);
         let warden = switch.clone();
         let watch = move || {
             while let Ok((index, trouble)) = troubled.recv() {

@@ -1,7 +1,8 @@
-//! The thread that has each worker on its CPU, and all other threads off it.
+//! The thread that has each worker on its CPU, and all other threads off it. It also counts the CPUs, under each `--cpus`: on
+//! one alone no worker [waits awake](crate::server::busy_poll).
 //!
 //! Nothing tells it that a CPU went offline or that a cpuset changed: the kernel then moves threads by itself. So it looks each
-//! second, while a worker has a CPU.
+//! second, while a worker has a CPU or a deadline is in force.
 
 use super::choice::choose;
 use super::load::Load;
@@ -15,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it looks while a worker has a CPU.
+/// How often it looks while a worker has a CPU, or a deadline is in force.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// What it knows.
@@ -27,6 +28,8 @@ pub struct Keeper {
     threads: Vec<Pid>,
     /// By worker: the CPU that it is to have.
     own: Vec<Option<usize>>,
+    /// How many CPUs the process could use when it looked last, where the kernel told.
+    count: Option<usize>,
     /// What the kernel refused last: it is said once.
     refused: Option<(Option<usize>, Errno)>,
     /// It was said that no worker can have a CPU.
@@ -34,23 +37,21 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// One that has done nothing yet; `None` where it is to do nothing.
-    pub fn new(cpus: Cpus, mut host: Host, workers: &[WorkerHandle]) -> Option<Self> {
-        if cpus == Cpus::None {
-            return None;
-        }
+    /// One that has done nothing yet.
+    pub fn new(cpus: Cpus, mut host: Host, workers: &[WorkerHandle]) -> Self {
         let threads: Vec<_> = workers.iter().map(|worker| worker.call(|_| gettid())).collect();
         // With a list nothing is chosen by the load of CPUs: then the file is closed, which tells what the whole host does.
-        let load = Load::new(host.take_stat().filter(|_| cpus == Cpus::Auto));
-        Some(Self {
+        let stat = host.take_stat().filter(|_| cpus == Cpus::Auto);
+        Self {
             cpus,
             host,
-            load,
+            load: Load::new(stat),
             own: vec![None; threads.len()],
+            count: None,
             threads,
             refused: None,
             too_few: false,
-        })
+        }
     }
 
     /// Looks once, and puts right what is not as it is to be. `realtime` says which workers carry frames with deadlines. Returns
@@ -59,14 +60,24 @@ impl Keeper {
         let wanted = match &self.cpus {
             Cpus::Auto => realtime.to_vec(),
             Cpus::List(cpus) => (0..workers.len()).map(|worker| worker < cpus.len()).collect(),
-            Cpus::None => return false,
+            Cpus::None => {
+                // The CPUs are counted, no more.
+                let any = realtime.contains(&true);
+                if any {
+                    self.count = self.host.allowed().ok().map(|allowed| allowed.len());
+                }
+                return any;
+            }
         };
         let any = wanted.contains(&true);
         if !any && self.own.iter().all(Option::is_none) {
             return false;
         }
         let own = match self.host.allowed() {
-            Ok(allowed) => self.choose(&allowed, &wanted),
+            Ok(allowed) => {
+                self.count = Some(allowed.len());
+                self.choose(&allowed, &wanted)
+            }
             Err(error) => {
                 self.say_refused(None, error);
                 return any;
@@ -156,7 +167,11 @@ pub fn spawn(switch: &Arc<Switch>, mut keeper: Keeper) -> io::Result<std::thread
     let look = move || {
         loop {
             let realtime = switch.realtime_workers();
-            if keeper.look(&switch.workers, &realtime) {
+            let again = keeper.look(&switch.workers, &realtime);
+            if let Some(cpus) = keeper.count {
+                switch.cpus_counted(cpus);
+            }
+            if again {
                 std::thread::park_timeout(PAUSE);
             } else {
                 std::thread::park();
@@ -191,5 +206,28 @@ impl Switch {
         if let Some(thread) = self.cpus.get() {
             thread.unpark();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::cpus::host::{numbers, set};
+    use rustix::thread::sched_setaffinity;
+
+    #[test]
+    fn cpus_are_counted_while_a_deadline_is_in_force() {
+        let first = numbers(&sched_getaffinity(None).unwrap())[0];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sched_setaffinity(None, &set([first])).unwrap();
+                // One that binds nothing: what is left to other threads is the process's, and of other tests, too.
+                let mut keeper = Keeper::new(Cpus::None, Host::look().unwrap(), &[]);
+                assert!(!keeper.look(&[], &[false]), "no deadline is in force");
+                assert_eq!(keeper.count, None);
+                assert!(keeper.look(&[], &[true]), "to be counted again");
+                assert_eq!(keeper.count, Some(1));
+            });
+        });
     }
 }
