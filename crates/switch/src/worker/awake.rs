@@ -27,13 +27,16 @@ struct Account {
     share: u64,
     /// What is there, ns; negative where a loop took more.
     left: i64,
+    /// What it gained besides, in parts of which [`SECOND`] are 1 ns: in a loop of less than a microsecond a small share
+    /// gains less than that.
+    rest: u64,
     /// It was not used up since it was half full.
     open: bool,
 }
 
 impl Account {
     fn new(share: u64) -> Self {
-        Self { share: share.min(SECOND), left: 0, open: false }
+        Self { share: share.min(SECOND), left: 0, rest: 0, open: false }
     }
 
     /// The most it can hold, ns.
@@ -45,7 +48,9 @@ impl Account {
     #[inline]
     fn pass(&mut self, elapsed: u64, used: bool) {
         let elapsed = elapsed.min(SECOND);
-        let gain = (elapsed * self.share / SECOND) as i64;
+        let gained = elapsed * self.share + self.rest;
+        let gain = (gained / SECOND) as i64;
+        self.rest = gained % SECOND;
         let most = self.most();
         let use_ = if used { elapsed as i64 } else { 0 };
         self.left = (self.left + gain - use_).clamp(-(SECOND as i64), most);
@@ -168,6 +173,28 @@ mod tests {
                 prop_assert!(ran <= UNTHROTTLED * (now + SPAN) / SECOND + 300_000, "{ran} of {now}");
             }
         }
+    }
+
+    proptest! {
+        /// What is gained does not depend on how often it is looked at.
+        #[test]
+        fn short_passes_gain_what_a_long_one_does(share in 0..=SECOND, steps in prop::collection::vec(1u64..2_000, 1..5_000)) {
+            let (mut often, mut once) = (Account::new(share), Account::new(share));
+            steps.iter().for_each(|ns| often.pass(*ns, false));
+            once.pass(steps.iter().sum(), false);
+            prop_assert_eq!((often.left, often.rest), (once.left, once.rest));
+        }
+    }
+
+    /// A worker that finds nothing to do, and does not sleep, has loops of less than a microsecond.
+    #[test]
+    fn a_small_share_is_gained_while_the_worker_spins() {
+        let mut awake = Awake::new(SECOND / 1000, false, 0);
+        for step in 1..=200_000 {
+            _ = awake.idled(step * 300, false);
+        }
+        assert_eq!(awake.waiting.left, 60_000, "a thousandth of 60 ms");
+        assert!(awake.may_wait());
     }
 
     #[test]
