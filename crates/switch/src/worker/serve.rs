@@ -33,7 +33,7 @@ impl Worker {
         // Who came too late for this loop's budget comes first in the next.
         let mut late = None;
         let mut i = 0;
-        // Of the part of the egress that was interrupted.
+        // The egress that was interrupted, and what is left of its part.
         let mut rest = None;
         while i < self.active.len() {
             let index = self.active[i];
@@ -49,7 +49,10 @@ impl Worker {
                 continue;
             }
             let too_late = *budget <= 0;
-            let mut left = rest.take().unwrap_or(part.min(*budget));
+            let mut left = match rest.take() {
+                Some((interrupted, left)) if interrupted == index => left,
+                _ => part.min(*budget),
+            };
             let before = left;
             worked |= match self.turns.holds(index) {
                 false => self.serve(&mut port, &mut left),
@@ -70,7 +73,7 @@ impl Worker {
             }
             self.ports[index as usize] = Some(port);
             if self.look_between() && !is_empty && left > 0 {
-                rest = Some(left);
+                rest = Some((index, left));
                 i -= 1;
             }
         }
