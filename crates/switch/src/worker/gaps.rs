@@ -72,6 +72,14 @@ mod tests {
         gaps
     }
 
+    /// Gaps of all lengths, or of much the same.
+    fn gaps() -> impl Strategy<Value = Vec<u64>> {
+        const APART: u64 = 1_000_000;
+        let alike = (TOGETHER..PAUSE - APART, prop::collection::vec(0..APART, 2..200))
+            .prop_map(|(least, more)| more.iter().map(|more| least + more).collect());
+        prop_oneof![prop::collection::vec(TOGETHER..PAUSE, 2..200), alike]
+    }
+
     #[test]
     fn a_periodic_stream_is_awaited_for_its_jitter_alone() {
         let gaps = after((1..100).map(|n| n * 1_000_000));
@@ -100,12 +108,10 @@ mod tests {
     }
 
     proptest! {
-        /// A gap that is no shorter and no longer than those of the last arrivals finds the worker awake.
+        /// With each arrival one part in [`FORGET`] of how far gaps lie apart is forgotten, and no more: a gap that was seen
+        /// of late finds the worker awake.
         #[test]
-        fn it_is_awake_for_every_gap_that_was_seen_of_late(
-            gaps in prop::collection::vec(TOGETHER..PAUSE, 2..200), again in any::<prop::sample::Index>(),
-            late in 0u64..1_000_000,
-        ) {
+        fn it_is_awake_for_every_gap_that_was_seen_of_late(gaps in gaps(), late in 0u64..1_000_000) {
             let mut now = 1_000_000_000;
             let mut learned = Gaps::default();
             learned.arrived(now);
@@ -113,15 +119,22 @@ mod tests {
                 now += gap;
                 learned.arrived(now);
             }
-            // Forgetting takes part of the way to the gaps that came since.
-            let latest = &gaps[gaps.len() - 1..];
-            let next = now + latest[again.index(latest.len())];
-            prop_assert_eq!(awaited([&learned].into_iter(), next, late), Some(next));
-            // Whenever it looks before that, it is told to be awake in time.
-            for part in 0..10 {
-                let at = now + (next - now) / 10 * part;
-                let wakes = awaited([&learned].into_iter(), at, late);
-                prop_assert!(wakes.is_some_and(|wakes| wakes >= at && wakes <= next.max(at)));
+            let spread = gaps.iter().max().unwrap() - gaps.iter().min().unwrap();
+            for (since, gap) in (0u64..).zip(gaps.iter().rev()) {
+                let forgotten = since * spread / FORGET;
+                prop_assert!(learned.shortest <= gap + forgotten, "{gap} is {since} arrivals ago");
+                prop_assert!(learned.longest + forgotten >= *gap, "{gap} is {since} arrivals ago");
+                if forgotten > SLACK {
+                    continue;
+                }
+                let (next, late) = (now + gap, late.max(forgotten));
+                prop_assert_eq!(awaited([&learned].into_iter(), next, late), Some(next));
+                // Whenever it looks before that, it is told to be awake in time.
+                for part in 0..10 {
+                    let at = now + gap / 10 * part;
+                    let wakes = awaited([&learned].into_iter(), at, late);
+                    prop_assert!(wakes.is_some_and(|wakes| wakes >= at && wakes <= next));
+                }
             }
         }
 
