@@ -93,3 +93,133 @@ impl Worker {
         self.flush();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::fdb::PortIndex;
+    use crate::port::Slots;
+    use crate::stats::layout::VnicSlot;
+    use crate::worker::{budget, test_clock, testing};
+    use rustix::io::{read, write};
+    use std::cell::{Cell, RefCell};
+    use std::os::fd::OwnedFd;
+
+    const START: u64 = 1_000_000_000_000;
+    /// Frames of 64 kB that wait.
+    const BACKLOG: u64 = 12;
+    /// What it takes to deliver each, ns.
+    const FRAME: u64 = 100_000;
+    /// H, ns: real-time frames are looked for after each second of them.
+    const HOST_LATENCY: u64 = 1_000_000;
+    const VOICE: PortIndex = 0;
+    const EAR: PortIndex = 1;
+    const BULK: PortIndex = 2;
+    const SINK: PortIndex = 3;
+
+    /// What the clock counts.
+    struct Scene {
+        voice: OwnedFd,
+        ear: &'static VnicSlot,
+        sink: &'static VnicSlot,
+        /// The real-time frame comes after so many of the backlog.
+        comes_after: u64,
+        came: Cell<bool>,
+        /// How many of the backlog had been delivered when it was.
+        heard_after: Cell<Option<u64>>,
+    }
+
+    thread_local! {
+        static SCENE: RefCell<Option<Scene>> = const { RefCell::new(None) };
+    }
+
+    /// Goes on by each frame that is delivered.
+    fn time() -> u64 {
+        SCENE.with_borrow(|scene| {
+            let Some(scene) = scene else { return START };
+            let delivered = scene.sink.rx.frames.get();
+            if delivered >= scene.comes_after && !scene.came.replace(true) {
+                write(&scene.voice, &testing::tap_frame(VOICE, EAR)).unwrap();
+            }
+            if scene.ear.rx.frames.get() > 0 && scene.heard_after.get().is_none() {
+                scene.heard_after.set(Some(delivered));
+            }
+            START + delivered * FRAME
+        })
+    }
+
+    /// What came of one turn of best effort.
+    struct Outcome {
+        heard_after: Option<u64>,
+        /// Slots of the backlog's frames, in the order in which they left.
+        left: Vec<u16>,
+        dropped: usize,
+        /// Frames that `SINK` and `EAR` were given.
+        given: [usize; 2],
+    }
+
+    /// Best effort's turn in a loop that has a budget for all that waits; meanwhile a real-time frame comes.
+    fn deliver(comes_after: u64) -> Outcome {
+        test_clock::set_time(START);
+        let (mut worker, _handle) = testing::worker();
+        let realtime = "tx = { max = \"1gbit\", burst = \"2kB\" }\ndeadline = \"10ms\"\nto = [\"v1\"]";
+        let voice = testing::add_tap_with(&mut worker, VOICE, realtime);
+        let [ear, _bulk, sink] = [EAR, BULK, SINK].map(|index| testing::add_tap(&mut worker, index));
+        let mut info = worker.infos[usize::from(VOICE)].clone().unwrap();
+        info.to.insert(EAR);
+        worker.set_info(VOICE, Some(info));
+        worker.set_host_latency(HOST_LATENCY);
+        let mut slots = Slots::new(BACKLOG as u16, BULK, 0);
+        for _ in 0..BACKLOG {
+            let frame = slots.take().unwrap();
+            (frame.get_mut().wire_bytes, frame.get_mut().wire_frames) = (64_000, 1);
+            worker.enqueue(SINK, &[frame]);
+        }
+        let port = |index: PortIndex| worker.ports[usize::from(index)].as_ref().unwrap();
+        assert_eq!(u64::from(port(SINK).egress.scheduler.backlog_total().frames), BACKLOG);
+        let (came, heard_after) = (Cell::new(false), Cell::new(None));
+        let (ear_stats, sink_stats) = (port(EAR).stats, port(SINK).stats);
+        SCENE.set(Some(Scene { voice, ear: ear_stats, sink: sink_stats, comes_after, came, heard_after }));
+        test_clock::set_clock(time);
+        worker.between.begin(START);
+        worker.egress(2 * BACKLOG as i64 * budget::QUANTUM);
+        let heard_after = SCENE.with_borrow(|scene| scene.as_ref().unwrap().heard_after.get());
+
+        let mut outcome = Outcome { heard_after, left: Vec::new(), dropped: 0, given: [0; 2] };
+        for fate in worker.fates.drain() {
+            outcome.dropped += usize::from(fate.dropped.is_some());
+            let frame = fate.frame.get();
+            if frame.source == BULK {
+                outcome.left.push(frame.slot);
+                slots.give(fate.frame);
+            } else {
+                worker.fates.push(fate);
+            }
+        }
+        worker.settle();
+        outcome.given =
+            [&sink, &ear].map(|end| std::iter::from_fn(|| read(end, &mut [0; 2048]).ok()).count());
+        outcome
+    }
+
+    #[test]
+    fn a_realtime_frame_does_not_wait_for_the_end_of_best_effort() {
+        for comes_after in 1..BACKLOG - 2 {
+            let heard_after = deliver(comes_after).heard_after.expect("it is delivered in the same loop");
+            assert!((comes_after..=comes_after + 2).contains(&heard_after), "{comes_after}: {heard_after}");
+            assert!(heard_after < BACKLOG);
+        }
+    }
+
+    #[test]
+    fn best_effort_goes_on_after_it_and_loses_nothing() {
+        for comes_after in 1..BACKLOG - 2 {
+            let outcome = deliver(comes_after);
+            assert_eq!(
+                outcome.left,
+                Vec::from_iter(0..BACKLOG as u16),
+                "each once, in order, in the same loop"
+            );
+            assert_eq!((outcome.dropped, outcome.given), (0, [BACKLOG as usize, 1]));
+        }
+    }
+}
