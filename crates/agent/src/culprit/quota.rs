@@ -6,15 +6,16 @@
 //!
 //! A vNIC whose frames are late all the time takes nothing from one that misses now and then.
 
-/// How many of each, of `new` many each, `most` in all: nobody gets less than another who gets more than one less. What
-/// cannot be divided goes to those after the place `first`, which is another one each time.
+/// How many misses of each vNIC are looked at, where each has `new` ones: `most` in all. A vNIC that gets fewer than it has new
+/// gets at most one fewer than any other. What cannot be divided goes to the vNICs from the place `first` on; callers give
+/// another place each time.
 pub fn quotas(new: &[usize], most: usize, first: usize) -> Vec<usize> {
     let count = new.len().max(1);
     let mut order: Vec<usize> = (0..new.len()).collect();
     order.sort_by_key(|at| (new[*at], (at + count - first % count) % count));
     let mut quotas = vec![0; new.len()];
     let mut left = most;
-    // Who has least first: what it leaves is for the others. Of what cannot be divided, the first ones have one more.
+    // The vNIC with the fewest comes first: what it leaves is for the others.
     for (done, at) in order.iter().enumerate() {
         quotas[*at] = new[*at].min(left.div_ceil(new.len() - done));
         left -= quotas[*at];
@@ -28,7 +29,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn who_misses_all_the_time_takes_nothing_from_who_misses_seldom() {
+    fn a_vnic_that_misses_all_the_time_takes_nothing_from_one_that_misses_seldom() {
         let tenants = [32, 32, 32, 32, 1, 3];
         assert_eq!(quotas(&tenants, 128, 0), [31, 31, 31, 31, 1, 3]);
         assert_eq!(quotas(&[3, 32, 32], 40, 0), [3, 19, 18]);
@@ -39,7 +40,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_is_given_out_and_nobody_has_more_than_another_who_wants_more(
+        fn all_is_given_out_in_equal_shares(
             new in prop::collection::vec(0usize..40, 0..12),
             most in 0usize..200,
             first in 0usize..30,
@@ -56,7 +57,7 @@ mod tests {
 
         /// Where even one each is too much, each has its turn.
         #[test]
-        fn nobody_is_left_out_for_ever(count in 1usize..20, most in 1usize..20) {
+        fn no_vnic_is_left_out_for_ever(count in 1usize..20, most in 1usize..20) {
             let mut had = vec![0; count];
             for first in 0..count {
                 let quotas = quotas(&vec![1; count], most, first);
