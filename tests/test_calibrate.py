@@ -82,7 +82,9 @@ def test_what_contracts_bear_is_what_the_agent_admits(host: Host) -> None:
         fits = host.try_cli("plan", "-f", contracts(choice["text"])).returncode == 0
         assert fits == (choice["refusals"] == []), choice
         assert choice["sum_ns"] <= choice["host_latency_ns"], choice
-    assert report["host_latency"] == report["choices"][-1]["text"]
+    # These vNICs send nothing: a worker may make no loop in that second, and then nothing is proposed.
+    counted = sum(loops["count"] for loops in report["loops"])
+    assert report["host_latency"] == (report["choices"][-1]["text"] if counted else None)
 
 
 def test_without_an_agent_it_measures_what_it_can(tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_without_an_agent_it_measures_what_it_can(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert {wakeups["cpu"] for wakeups in report["wakeups"]} <= os.sched_getaffinity(0)
     assert report["wakeups"][0]["count"] > 100
-    assert (report["loops"], report["in_force"]) == ([], None)
+    assert (report["loops"], report["in_force"], report["host_latency"]) == ([], None, None)
     assert any("cannot reach the agent" in what for what in report["unseen"])
 
 

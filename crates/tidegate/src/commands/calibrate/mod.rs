@@ -73,8 +73,9 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
         Ok(before) => Ok(heard(client, before).await?),
         Err(why) => Err(why),
     };
-    let loops = agent.as_ref().map(|(agent, _)| agent.loops.clone()).unwrap_or_default();
-    let measured = Measured::new(&cpus, &machine, loops);
+    let (workers, loops) =
+        agent.as_ref().map(|(agent, _)| (agent.workers, agent.loops.clone())).unwrap_or_default();
+    let measured = Measured::new(&cpus, &machine, workers, loops);
     let (agent, fits) = match agent {
         Ok((agent, fits)) => (Ok(agent), Some(fits)),
         Err(why) => (Err(why), None),
@@ -142,5 +143,6 @@ async fn heard(client: &Client, before: HostView) -> Result<(Agent, fits::Fits),
         (false, true) => None,
     };
     let fits = fits::Fits::new(after.host.clone(), &vnics);
-    Ok((Agent { host_latency_ns: after.host.host_latency.get(), loops, problem }, fits))
+    let workers = before.workers.len().max(after.workers.len());
+    Ok((Agent { host_latency_ns: after.host.host_latency.get(), workers, loops, problem }, fits))
 }

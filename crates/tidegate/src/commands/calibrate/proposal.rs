@@ -56,6 +56,8 @@ impl Cover {
 pub struct Measured {
     /// Wake-ups on the CPUs of each worker, one for each; of the CPUs we may use where no worker is known.
     pub wakeups: Vec<Histogram>,
+    /// Workers of the switch, also where their loops are not known; 0 where nothing tells.
+    pub workers: usize,
     /// Loops of each worker; empty where none is known.
     pub loops: Vec<Histogram>,
     /// Copies of 64 KB.
@@ -91,8 +93,9 @@ impl Proposal {
 }
 
 impl Measured {
-    /// Gathers what was measured; `loops` has one histogram for each worker, where they are known.
-    pub fn new(cpus: &[Cpu], machine: &Machine, loops: Vec<Histogram>) -> Self {
+    /// Gathers what was measured. The agent says that there are so many `workers`; `loops` has one histogram for each,
+    /// where they are known.
+    pub fn new(cpus: &[Cpu], machine: &Machine, workers: usize, loops: Vec<Histogram>) -> Self {
         let on = |allowed: &dyn Fn(usize) -> bool| {
             let wakeups = cpus.iter().filter(|cpu| allowed(cpu.cpu)).map(|cpu| &cpu.wakeups);
             together(wakeups)
@@ -103,7 +106,13 @@ impl Measured {
         if wakeups.is_empty() {
             wakeups.push(on(&|_| true));
         }
-        Self { wakeups, loops, copies: together(cpus.iter().map(|cpu| &cpu.copies)) }
+        let workers = workers.max(machine.workers.len());
+        Self { wakeups, workers, loops, copies: together(cpus.iter().map(|cpu| &cpu.copies)) }
+    }
+
+    /// Whether a loop of a worker was counted: without, nothing is known of what is added to the wake-up.
+    pub fn has_loops(&self) -> bool {
+        self.loops.iter().any(|loops| loops.count() > 0)
     }
 
     /// What covers so much.
@@ -111,7 +120,8 @@ impl Measured {
         let longest = |all: &[Histogram]| all.iter().map(|h| h.quantile(covers.share())).max().unwrap_or(0);
         let (wakeup_ns, loop_ns) = (longest(&self.wakeups), longest(&self.loops));
         let copy_ns = self.copies.quantile(COPIES);
-        let workers = self.loops.len().clamp(1, 2) as u64;
+        // Loops are not known where the switch was replaced meanwhile: frames cross from worker to worker all the same.
+        let workers = self.workers.max(self.loops.len()).clamp(1, 2) as u64;
         let sum_ns = (wakeup_ns + loop_ns) * workers + copy_ns;
         let margin_percent = covers.margin_percent();
         let host_latency_ns = written(sum_ns + sum_ns * margin_percent / 100);
@@ -145,6 +155,7 @@ pub fn written(ns: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::look::Worker;
     use super::*;
     use proptest::prelude::*;
     use tidegate_switch::stats::histogram::upper;
@@ -175,6 +186,7 @@ mod tests {
     fn both_workers_of_a_crossing_count() {
         let mut measured = Measured {
             wakeups: vec![histogram(&[10_000, 40_000])],
+            workers: 1,
             loops: vec![histogram(&[20_000])],
             copies: histogram(&[6_000]),
         };
@@ -182,11 +194,38 @@ mod tests {
         assert_eq!((one.workers, one.sum_ns, one.host_latency_ns), (1, 66_000, 100_000));
         measured.wakeups.push(histogram(&[30_000]));
         measured.loops.push(histogram(&[50_000]));
+        measured.workers = 2;
         let two = measured.proposal(Cover::Worst);
         assert_eq!((two.workers, two.sum_ns, two.host_latency_ns), (2, 186_000, 250_000));
-        // Without a switch there is no loop to count, and no second worker.
+        assert!(measured.has_loops());
+        // Loops that are not known take no wake-up of the second worker away.
         measured.loops.clear();
+        let unknown = measured.proposal(Cover::Worst);
+        assert_eq!((unknown.workers, unknown.sum_ns), (2, 86_000));
+        // Without a switch there is no loop to count, and no second worker.
+        measured.workers = 0;
         assert_eq!(measured.proposal(Cover::Worst).sum_ns, 46_000);
+    }
+
+    #[test]
+    fn as_many_workers_as_the_agent_says_or_the_machine_shows() {
+        let worker = |number| Worker { name: format!("worker-{number}"), ..Worker::default() };
+        for (shown, said, factor) in
+            [(0, 0, 1), (1, 0, 1), (0, 1, 1), (2, 0, 2), (0, 2, 2), (2, 1, 2), (3, 9, 2)]
+        {
+            let machine = Machine { workers: (0..shown).map(worker).collect(), ..Machine::default() };
+            let measured = Measured::new(&[], &machine, said, vec![]);
+            assert_eq!(measured.proposal(Cover::Worst).workers, factor, "{shown} {said}");
+            assert!(!measured.has_loops());
+        }
+    }
+
+    #[test]
+    fn workers_that_made_no_loop_tell_nothing_of_loops() {
+        let loops =
+            |all: &[u64]| Measured { loops: vec![histogram(&[]), histogram(all)], ..Measured::default() };
+        assert!(!loops(&[]).has_loops());
+        assert!(loops(&[1_000]).has_loops());
     }
 
     proptest! {
@@ -205,6 +244,7 @@ mod tests {
         ) {
             let measured = Measured {
                 wakeups: vec![histogram(&wakeups)],
+                workers: loops.len(),
                 loops: loops.iter().map(|all| histogram(all)).collect(),
                 copies: histogram(&copies),
             };

@@ -23,6 +23,8 @@ const SHOWN: usize = 16;
 pub struct Agent {
     /// `host-latency` in force, ns.
     pub host_latency_ns: u64,
+    /// Workers of the switch, before or after the measurement, where there were more; 0 where it was away.
+    pub workers: usize,
     /// Loops of each worker while it was measured; empty where none can be had.
     pub loops: Vec<Histogram>,
     /// Why there are none.
@@ -87,8 +89,9 @@ pub struct Report {
     wakeups: Vec<Wakeups>,
     loops: Vec<Spread>,
     copies: Spread,
-    /// What to write: the choice that covers the worst that was seen.
-    host_latency: String,
+    /// What to write: the choice that covers the worst that was seen. Null where no loop of a worker was counted: all
+    /// choices are too small then.
+    host_latency: Option<String>,
     choices: Vec<Choice>,
     /// Null without an agent.
     in_force: Option<InForce>,
@@ -138,7 +141,7 @@ impl Report {
                 .collect(),
             loops: measured.loops.iter().map(Spread::from).collect(),
             copies: (&measured.copies).into(),
-            host_latency: choices[choices.len() - 1].text.clone(),
+            host_latency: measured.has_loops().then(|| choices[choices.len() - 1].text.clone()),
             choices: choices.into(),
             in_force,
             obstacles,
@@ -150,11 +153,11 @@ impl Report {
     pub fn text(&self) -> String {
         let mut out = format!("{} under the load that was there:\n\n", duration(self.measured_ns));
         out += &self.figures();
-        out += &match self.loops.is_empty() {
-            false => format!("\nhost-latency = \"{}\" is proposed.\n\n", self.host_latency),
-            true => format!(
-                "\nhost-latency has to be more than \"{}\": the workers' loops are not known.\n\n",
-                self.host_latency
+        out += &match &self.host_latency {
+            Some(proposed) => format!("\nhost-latency = \"{proposed}\" is proposed.\n\n"),
+            None => format!(
+                "\nNo host-latency is proposed: no loop of a worker was counted. It has to be more than \"{}\".\n\n",
+                self.largest()
             ),
         };
         out += &self.choices();
@@ -165,6 +168,11 @@ impl Report {
             self.unseen.iter().for_each(|what| out += &format!("  {}\n", visible(what)));
         }
         out
+    }
+
+    /// The largest of the choices.
+    fn largest(&self) -> &str {
+        self.choices.last().map_or("", |choice| &choice.text)
     }
 
     fn figures(&self) -> String {
@@ -223,7 +231,11 @@ impl Report {
                 text.clone(),
                 covers,
                 format!("{times}{}", duration(proposal.wakeup_ns)),
-                format!("{times}{}", duration(proposal.loop_ns)),
+                if self.host_latency.is_some() {
+                    format!("{times}{}", duration(proposal.loop_ns))
+                } else {
+                    "-".into()
+                },
                 duration(proposal.copy_ns),
                 duration(proposal.sum_ns),
                 fit.into(),
@@ -232,7 +244,7 @@ impl Report {
         let mut out = table.render();
         let refused = self.choices.iter().rev().filter_map(|choice| choice.refusals.as_ref()?.first());
         if let Some(refusal) = refused.clone().next() {
-            let _ = writeln!(out, "With \"{}\": {}", self.host_latency, visible(refusal));
+            let _ = writeln!(out, "With \"{}\": {}", self.largest(), visible(refusal));
         }
         out
     }
@@ -301,6 +313,7 @@ mod tests {
         }];
         let measured = Measured {
             wakeups: vec![cpus[0].wakeups.clone()],
+            workers: agent.as_ref().map_or(0, |agent| agent.workers),
             loops: agent.as_ref().map(|a| a.loops.clone()).unwrap_or_default(),
             copies: cpus[0].copies.clone(),
         };
@@ -316,7 +329,7 @@ mod tests {
     #[test]
     fn with_an_agent() {
         let loops = vec![histogram(&[20_000, 300_000])];
-        let agent = Agent { host_latency_ns: 250_000, loops, problem: None };
+        let agent = Agent { host_latency_ns: 250_000, workers: 1, loops, problem: None };
         let fits = Fits::new(tidegate_contract::Host::default(), &[samples::idle()]);
         let expected = "\
 10.0 s under the load that was there:
@@ -351,9 +364,30 @@ In the way of a smaller one:
     fn without_one_it_says_what_is_missing() {
         let text = measured(Err("cannot reach the agent at /run/api.sock".into()), None).text();
         assert!(text.contains("not known") && !text.contains("In force"), "{text}");
-        assert!(text.contains("host-latency has to be more than \"50us\""), "{text}");
+        assert!(
+            text.contains("No host-latency is proposed") && text.contains("more than \"50us\""),
+            "{text}"
+        );
         let missing = "Not seen:\n  the workers' loops, and what contracts ask for: cannot reach the agent at /run/api.sock\n";
         assert!(text.ends_with(missing), "{text}");
+    }
+
+    #[test]
+    fn without_loops_nothing_is_proposed() {
+        let problem = Some("another switch took over meanwhile: its loops were not counted".to_owned());
+        let agents = [
+            Agent { host_latency_ns: 250_000, workers: 2, loops: vec![], problem },
+            Agent { host_latency_ns: 250_000, workers: 2, loops: vec![histogram(&[]); 2], problem: None },
+        ];
+        for agent in agents {
+            let report = measured(Ok(agent), None);
+            assert_eq!(serde_json::to_value(&report).unwrap()["host_latency"], serde_json::Value::Null);
+            let text = report.text();
+            // Twice 30 us and one copy of 6 us, a quarter more.
+            let said = "No host-latency is proposed: no loop of a worker was counted. It has to be more than \"100us\".";
+            assert!(text.contains(said), "{text}");
+            assert!(text.contains("2 x 30.0 us     -  6.00 us"), "{text}");
+        }
     }
 
     #[test]
@@ -363,7 +397,7 @@ In the way of a smaller one:
         (contract.name, contract.rx.max) = ("sink".into(), Some("1gbit".parse().unwrap()));
         let fits = Fits::new(tidegate_contract::Host::default(), &[samples::voice(), sink]);
         let loops = vec![histogram(&[20_000, 30_000_000])];
-        let agent = Agent { host_latency_ns: 250_000, loops, problem: None };
+        let agent = Agent { host_latency_ns: 250_000, workers: 1, loops, problem: None };
         let text = measured(Ok(agent), Some(&fits)).text();
         assert!(text.contains("do not fit\nWith \"40ms\": egress sink refuses voice"), "{text}");
         assert!(text.contains("1 deadline: it fits with a host-latency of up to "), "{text}");
