@@ -10,7 +10,7 @@
 //!
 //! An attacker who takes the process over by way of a guest's rings finds no file to open, no address to
 //! connect to and no program to start. What it holds it keeps: memory of the guests that are
-//! connected, their sockets, the taps. Why it is done like this: `docs/decisions/confinement.md`.
+//! connected, their sockets, the taps, and `/proc/stat`, open to read. Why it is done like this: `docs/decisions/confinement.md`.
 //!
 //! - [`privileges`]: user, capabilities, no new privileges
 //! - [`filesystem`]: landlock without a rule: no file, no TCP port, no signal to others
