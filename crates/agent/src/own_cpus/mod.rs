@@ -51,10 +51,10 @@ const LOST_TO_HALTS: &str =
 const LOST_TO_SOFTIRQS: &str = "what the switch writes into these taps runs their stack on the worker, up to 0.4 ms for 64 kB, \
                     and real-time frames wait for it";
 
-/// What to keep off workers' CPUs.
+/// What to keep off workers' CPUs, besides the agent's own threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepOff {
-    /// The stack of taps, for what workers write into them; and the agent's own threads.
+    /// The stack of taps, for what workers write into them.
     pub softirqs: bool,
     /// Halts, while real-time frames flow.
     pub halts: bool,
@@ -132,7 +132,7 @@ impl OwnCpus {
         let settings = self.wanted.keys().chain(self.record.settings()).cloned().collect();
         let roots = self.roots.clone();
         let mut trouble = self.settle(&mut Sysfs::new(&roots), settings);
-        let threads_off = if self.off.softirqs { &self.workers } else { &Cpus::new() };
+        let threads_off = if self.off.softirqs || self.off.halts { &self.workers } else { &Cpus::new() };
         if let Err(e) = self.threads.keep_off(threads_off) {
             trouble.push(format!("the agent's threads may run on the workers' CPUs: {e}"));
         }

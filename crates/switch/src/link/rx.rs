@@ -21,10 +21,11 @@ pub enum Rx {
 /// What came of posting one frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// It is in the receiver's buffers. A link that holds a frame does not answer this: the later frame would overtake.
+    /// It is in the receiver's buffers. A link that holds a frame does not answer this, unless this one has a deadline and
+    /// [passes](Rx::lets_pass): the later frame would overtake.
     Done,
-    /// The link holds it, and reads the sender's memory until the frame is [completed](Rx::completed) or
-    /// [cancelled](Rx::cancel).
+    /// The link holds it, and [may read](Rx::lends_memory) the sender's memory until the frame is
+    /// [completed](Rx::completed) or [cancelled](Rx::cancel).
     Later,
     /// The receiver gave too few buffers; nothing was written.
     NoBuffers,
@@ -61,7 +62,7 @@ impl Rx {
         scratch.filled = 0;
         match self {
             Self::Vhost(rx) => rx.post(frame, scratch),
-            Self::Tap(rx) => rx.post(frame),
+            Self::Tap(rx) => rx.post(frame, scratch),
             #[cfg(test)]
             Self::Deferred(rx) => rx.post(frame),
         }
@@ -69,17 +70,17 @@ impl Rx {
 
     /// Writes the first of `frames`, which begin with `head`, as [`post`](Self::post) would each: how many are done, and what came
     /// of the next, where that was tried. Into rings, it writes those that ask for nothing and fit into one buffer each.
-    /// `waiting`: how many wait, for which buffers may be taken. [`finish`](Self::finish) is to follow.
+    /// `scratch.waiting` says how many wait, for which buffers may be taken. [`finish`](Self::finish) is to follow.
     #[inline]
     pub fn post_run<'a>(
         &mut self,
         head: &Frame,
         frames: impl Iterator<Item = &'a Frame>,
-        waiting: usize,
+        scratch: &Scratch,
     ) -> (u32, Option<Posted>) {
         match self {
-            Self::Vhost(rx) => (rx.post_run(head, frames, waiting), None),
-            Self::Tap(rx) => rx.post_run(frames),
+            Self::Vhost(rx) => (rx.post_run(head, frames, scratch.waiting), None),
+            Self::Tap(rx) => rx.post_run(head, frames, scratch.hands_over),
             #[cfg(test)]
             Self::Deferred(_) => (0, None),
         }
@@ -88,16 +89,33 @@ impl Rx {
     /// Most frames that it holds; 0 where a post tells what became of the frame.
     pub fn depth(&self) -> usize {
         match self {
-            Self::Vhost(_) | Self::Tap(_) => 0,
+            Self::Vhost(_) => 0,
+            Self::Tap(_) => tap::writer::BUFFERS,
             #[cfg(test)]
             Self::Deferred(rx) => rx.depth(),
         }
     }
 
+    /// Whether a frame that it holds leads into its sender's memory.
+    pub fn lends_memory(&self) -> bool {
+        match self {
+            Self::Vhost(_) | Self::Tap(_) => false,
+            #[cfg(test)]
+            Self::Deferred(_) => true,
+        }
+    }
+
+    /// Whether a frame with a deadline passes the best effort that it holds.
+    #[inline]
+    pub fn lets_pass(&self) -> bool {
+        matches!(self, Self::Tap(_))
+    }
+
     /// What became of the oldest frame that it holds; `None` while that is open.
     pub fn completed(&mut self) -> Option<Completed> {
         match self {
-            Self::Vhost(_) | Self::Tap(_) => None,
+            Self::Vhost(_) => None,
+            Self::Tap(rx) => rx.completed(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.completed(),
         }
@@ -107,7 +125,8 @@ impl Rx {
     /// receiver.
     pub fn cancel(&mut self) {
         match self {
-            Self::Vhost(_) | Self::Tap(_) => {}
+            Self::Vhost(_) => {}
+            Self::Tap(rx) => rx.cancel(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.cancel(),
         }
@@ -140,7 +159,7 @@ impl Rx {
     pub fn request_kicks(&mut self) -> bool {
         match self {
             Self::Vhost(rx) => rx.request_kicks(),
-            Self::Tap(_) => false,
+            Self::Tap(rx) => rx.has_completed(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.has_completed(),
         }

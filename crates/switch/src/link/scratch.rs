@@ -1,5 +1,6 @@
 //! Memory that a worker reuses for every frame, and copying a frame into it.
 
+use super::tap::writer::Hand;
 use crate::frame::Payload;
 use crate::port::Frame;
 use crate::virtio::{Chain, Span};
@@ -19,6 +20,10 @@ pub struct Scratch {
     pub waiting: usize,
     /// Descriptors of the chains that the last frame filled, or was tried to, but for one of each chain that has several.
     pub filled: usize,
+    /// Gives best effort into taps to another thread; none where there is no such thread.
+    pub hand: Option<Hand>,
+    /// It is to.
+    pub hands_over: bool,
 }
 
 /// The chains of one segment.
@@ -35,6 +40,8 @@ impl Default for Scratch {
             parts: Vec::with_capacity(256),
             waiting: 1,
             filled: 0,
+            hand: None,
+            hands_over: false,
         }
     }
 }

@@ -202,11 +202,13 @@ impl Port {
         Ok(at)
     }
 
-    /// Whether its link may be given a frame of `bytes` beside those that it holds.
+    /// Whether its link may be given a frame beside those that it holds.
     #[inline]
-    pub fn may_post(&self, bytes: u32) -> bool {
+    pub fn may_post(&self, frame: &Frame) -> bool {
         let outstanding = &self.egress.outstanding;
-        outstanding.is_empty() || outstanding.has_room(bytes, self.contract.egress.most_outstanding())
+        outstanding.is_empty()
+            || frame.is_realtime() && self.link.rx.lets_pass()
+            || outstanding.has_room(frame.wire_bytes, self.contract.egress.most_outstanding())
     }
 
     /// What this port sent and received was shown to the drivers, at `now`.

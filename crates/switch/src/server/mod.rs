@@ -41,6 +41,7 @@ pub mod table;
 pub mod teller;
 mod trouble;
 pub mod watchdog;
+mod writer;
 
 use crate::aside;
 use crate::claims::Claims;
@@ -206,6 +207,9 @@ impl Switch {
             let mut worker =
                 Worker::new(id as u16, inbox, fdb, claims, lending, mesh, stats, troubles, events)
                     .map_err(fail("make a worker"))?;
+            let hand = writer::spawn(id as u16, &handles[id], realtime_priority)
+                .map_err(fail("start the thread that writes into taps"))?;
+            worker.set_hand(hand);
             std::thread::Builder::new()
                 .name(format!("worker-{id}"))
                 .spawn(move || {

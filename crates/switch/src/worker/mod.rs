@@ -90,6 +90,8 @@ mod testing;
 pub mod trouble;
 mod turns;
 mod watch;
+#[cfg(test)]
+mod writing;
 
 pub(crate) use budget::DROPPED;
 pub use handle::{Inbox, WorkerHandle, mailbox};

@@ -157,7 +157,7 @@ impl Worker {
         self.scratch.filled = 0;
         let frame = head.frame.get();
         let tried = tried(port, head);
-        if !port.may_post(head.bytes) || tried.is_some() && tried == self.chains_waiting(frame, port) {
+        if !port.may_post(frame) || tried.is_some() && tried == self.chains_waiting(frame, port) {
             // A thousand tiny buffers that are too few are not to be looked through in every loop.
             return (0, Some(Posted::NoBuffers));
         }
@@ -170,7 +170,7 @@ impl Worker {
             budget -= budget::queued(queued.bytes);
             goes.then(|| queued.frame.get())
         });
-        port.link.rx.post_run(frame, run, self.scratch.waiting)
+        port.link.rx.post_run(frame, run, &self.scratch)
     }
 
     /// Delivers or drops the first frame, of which `outcome` is known if it was tried; `None` where it stays first.
@@ -301,7 +301,7 @@ impl Worker {
     /// Delivers by way of our own memory, so that what waits for a page waits for one port's.
     #[cold]
     fn deliver_watched(&mut self, frame: &Frame, port: &mut Port) -> Posted {
-        if port.link.rx.depth() > 0 {
+        if port.link.rx.lends_memory() {
             // Our own memory has the next frame before the link is done with this one.
             let began = self.watch.begin(frame.source);
             let outcome = port.link.rx.post(frame, &mut self.scratch);

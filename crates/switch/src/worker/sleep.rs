@@ -13,6 +13,7 @@ use super::gaps;
 use super::handle::Bell;
 use super::{Worker, clock, precise};
 use crate::fdb::PortIndex;
+use crate::link::tap::writer::Hand;
 use crate::port::{NEVER, Port};
 use crate::virtio::sigbus;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -131,6 +132,16 @@ impl Worker {
     /// stops it if it runs for too much of one.
     pub fn set_busy_poll(&mut self, ns: u64, throttled: bool) {
         self.sleeper.awake = Awake::new(ns, throttled, clock());
+    }
+
+    /// The thread that writes best effort into taps for it.
+    pub fn set_hand(&mut self, hand: Hand) {
+        self.scratch.hand = Some(hand);
+    }
+
+    /// Whether that thread does so, or the worker itself.
+    pub fn set_hands_over(&mut self, hands_over: bool) {
+        self.scratch.hands_over = hands_over && self.scratch.hand.is_some();
     }
 
     /// Accounts for the time awake with nothing to do, which ends now or goes on.

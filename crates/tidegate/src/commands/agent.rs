@@ -35,8 +35,8 @@ pub struct Args {
     /// Observe, by eBPF, what keeps the switch's workers from their CPUs, while a deadline is in force
     #[arg(long, value_enum, value_name = "WHETHER", default_value_t = ObserveCpu::On)]
     observe_cpu: ObserveCpu,
-    /// What to keep off the CPUs of the switch's workers while a deadline is in force
-    #[arg(long, value_enum, value_name = "WHAT", default_value_t = OwnCpus::All)]
+    /// What to keep off the CPUs of the switch's workers, besides the agent's own threads, while a deadline is in force
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = OwnCpus::Halts)]
     own_cpus: OwnCpus,
 }
 
@@ -54,11 +54,11 @@ enum ObserveCpu {
 enum OwnCpus {
     /// All of it
     All,
-    /// The stack of taps, and the agent's own threads
+    /// The stack of taps
     Softirqs,
     /// Halts, while real-time frames flow: idle time counts as used then
     Halts,
-    /// Nothing
+    /// Nothing, the agent's own threads neither
     None,
 }
 

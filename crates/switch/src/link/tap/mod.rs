@@ -2,16 +2,19 @@
 //!
 //! ```text
 //!  kernel ─ read ─▶ pool: frames wait there, since a tap has no ring to wait in ... give back ─▶ free
-//!  kernel ◀ write ─ the frame as the kernel takes it
+//!  kernel ◀ write ─┬─ the frame as the kernel takes it
+//!                  └─ writer ◀─ a copy: best effort, while the worker has deadlines to keep
 //! ```
 //!
 //! - [`take`]: the sending half
 //! - [`post`]: the receiving half
+//! - [`writer`]: the thread that writes best effort for a worker
 //! - [`pool`]: the bounded memory that frames wait in
 
 pub mod pool;
 pub mod post;
 pub mod take;
+pub mod writer;
 
 use super::arrival::Unseen;
 use super::{Arrival, Pending, Receiver};
@@ -68,6 +71,8 @@ pub struct Tx {
 /// What the kernel receives from a tap.
 pub struct Rx {
     files: Box<[Arc<OwnedFd>]>,
+    /// What a writer has of its frames.
+    held: writer::Held,
 }
 
 /// Both halves of a tap.
@@ -85,5 +90,5 @@ pub(super) fn halves(files: Vec<OwnedFd>, port: PortIndex, worker: u16, now: u64
         now,
         spill: vec![0; FRAME_MAX + VnetHdr::LEN].into_boxed_slice(),
     };
-    (tx, Rx { files })
+    (tx, Rx { files, held: writer::Held::default() })
 }

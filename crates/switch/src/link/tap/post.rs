@@ -1,7 +1,7 @@
 //! Into the kernel, by a write for each frame or segment.
 
-use super::super::Posted;
 use super::super::receiver::{Form, finished};
+use super::super::{Posted, Scratch};
 use super::{RECEIVER, Rx};
 use crate::frame::offload::receiver_hdr;
 use crate::frame::{HEADER_MAX, Segmenter, VnetHdr};
@@ -11,19 +11,27 @@ use crate::virtio::{MAX_SPANS, Span};
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Header, head, and the most pieces a frame has: its spans and what of the
 /// copied bytes belongs to the payload.
 const MAX_PARTS: usize = MAX_SPANS + 3;
 
 impl Rx {
+    /// Writes frames of which `head` is the first: all have a deadline, or none.
     pub(in crate::link) fn post_run<'a>(
         &self,
+        head: &Frame,
         frames: impl Iterator<Item = &'a Frame>,
+        hands_over: bool,
     ) -> (u32, Option<Posted>) {
+        if !head.is_realtime() && (hands_over || self.held.any()) {
+            // One by one.
+            return (0, None);
+        }
         let mut done = 0;
         for frame in frames {
-            match self.post(frame) {
+            match self.write(frame) {
                 Posted::Done => done += 1,
                 other => return (done, Some(other)),
             }
@@ -31,11 +39,26 @@ impl Rx {
         (done, None)
     }
 
-    pub(in crate::link) fn post(&self, frame: &Frame) -> Posted {
-        let file = match &self.files[..] {
+    pub(in crate::link) fn post(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
+        let hand = scratch.hand.as_mut().filter(|_| scratch.hands_over);
+        if !frame.is_realtime()
+            && (hand.is_some() || self.held.any())
+            && let Some(posted) = self.hand_over(frame, hand)
+        {
+            return posted;
+        }
+        self.write(frame)
+    }
+
+    pub(super) fn file(&self, frame: &Frame) -> &Arc<OwnedFd> {
+        match &self.files[..] {
             [only] => only,
             files => &files[frame.flow() as usize % files.len()],
-        };
+        }
+    }
+
+    fn write(&self, frame: &Frame) -> Posted {
+        let file = self.file(frame);
         let written = match RECEIVER.form(frame) {
             Form::AsIs => {
                 let vnet = receiver_hdr(&frame.vnet, &frame.headers, frame.offload);

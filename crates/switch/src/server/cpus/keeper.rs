@@ -165,9 +165,11 @@ fn left(allowed: &[usize], own: &[Option<usize>], base: &CpuSet) -> CpuSet {
 pub fn spawn(switch: &Arc<Switch>, mut keeper: Keeper) -> io::Result<std::thread::Thread> {
     let switch = switch.clone();
     let look = move || {
+        let mut hands_over = Vec::new();
         loop {
             let realtime = switch.realtime_workers();
             let again = keeper.look(&switch.workers, &realtime);
+            switch.hand_over(&realtime, keeper.count, &mut hands_over);
             if let Some(cpus) = keeper.count {
                 switch.cpus_counted(cpus);
             }

@@ -1,0 +1,289 @@
+//! Best effort into taps, written by a thread that is no worker: a write of 64 kB runs the receiver's network stack, and takes
+//! up to 0.4 ms in which no real-time frame is looked at.
+//!
+//! ```text
+//!  worker ─ copies ─▶ buffer ─ job ─▶ writer: writes into the tap ─▶ how it ended: Progress of the tap's link
+//!    ▲ 16 buffers                        │                                 │
+//!    └──────────── back ◀────────────────┴── rings the worker's bell       └─▶ completed, the oldest first
+//! ```
+//!
+//! Each worker has a writer, since a worker waits for no other. A frame is copied, so the writer never reads a VM's memory, and
+//! a frame that is given up while it is written leaves nothing behind but a write of our own memory.
+
+use super::{RECEIVER, Rx};
+use crate::aside;
+use crate::frame::offload::receiver_hdr;
+use crate::frame::{FRAME_MAX, HEADER_MAX, Payload, VnetHdr};
+use crate::link::receiver::{Form, finished};
+use crate::link::{Completed, Posted};
+use crate::port::Frame;
+use crate::stats::DropReason;
+use rtrb::{Consumer, Producer, RingBuffer};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// Frames of one worker that may be with its writer. Some ms of writing at most, of which each tap may cause a part: a frame
+/// that waits for 10 ms is [given up](crate::port::outstanding::LONGEST).
+pub(in crate::link) const BUFFERS: usize = 16;
+/// What one of them holds.
+const BUFFER: usize = VnetHdr::LEN + FRAME_MAX;
+/// How long a tap's frames may take that are with the writer, ns, as its last one tells; one may be there in any case.
+const PART: u64 = 1_000_000;
+/// How often a write is tried again for which the kernel has no memory.
+const AGAIN: Duration = Duration::from_micros(200);
+
+/// How a write ended.
+const WRITTEN: u8 = 0;
+const DOWN: u8 = 1;
+const REFUSED: u8 = 2;
+
+/// How far the writer is with the frames of one tap. They are counted from 0 on.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Frames before this one ended.
+    ended: AtomicU64,
+    /// Frames before this one are not to be written any more.
+    given_up: AtomicU64,
+    /// How each of the last ended.
+    outcomes: [AtomicU8; BUFFERS],
+    /// How long the last write took, ns.
+    took: AtomicU64,
+}
+
+/// What of a tap's frames is with a writer: its link's end.
+#[derive(Default)]
+pub(super) struct Held {
+    progress: Arc<Progress>,
+    /// Frames that were given to a writer.
+    posted: u64,
+    /// Of these, whose end was told or that were given up.
+    told: u64,
+    /// The worker whose writer has them.
+    worker: u16,
+}
+
+impl Held {
+    /// Whether a writer has a frame, or had one whose end was not told.
+    pub(super) fn any(&self) -> bool {
+        self.told < self.posted || self.under_way() > 0
+    }
+
+    /// How many frames a writer has.
+    fn under_way(&self) -> u64 {
+        self.posted - self.progress.ended.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Held {
+    /// Nothing is written for a port that is gone.
+    fn drop(&mut self) {
+        self.progress.given_up.store(self.posted, Ordering::Relaxed);
+    }
+}
+
+/// One frame to be written.
+struct Job {
+    file: Arc<OwnedFd>,
+    progress: Arc<Progress>,
+    /// Its number at its tap.
+    number: u64,
+    buffer: Box<[u8]>,
+    len: usize,
+}
+
+/// A worker's end.
+pub struct Hand {
+    worker: u16,
+    jobs: Producer<Job>,
+    back: Consumer<Box<[u8]>>,
+    free: Vec<Box<[u8]>>,
+    thread: Thread,
+}
+
+/// The writer of a worker: what its thread [runs](Self::run).
+pub struct Writer {
+    jobs: Consumer<Job>,
+    back: Producer<Box<[u8]>>,
+}
+
+impl Writer {
+    /// One, and what makes its worker's [`Hand`] once its thread is there.
+    pub fn new() -> (Self, impl FnOnce(u16, Thread) -> Hand) {
+        let (jobs, jobs_in) = RingBuffer::new(BUFFERS);
+        let (back, back_in) = RingBuffer::new(BUFFERS);
+        let hand = move |worker, thread| {
+            // Memory that is not written takes no page.
+            let free = (0..BUFFERS).map(|_| vec![0; BUFFER].into_boxed_slice()).collect();
+            Hand { worker, jobs, back: back_in, free, thread }
+        };
+        (Self { jobs: jobs_in, back }, hand)
+    }
+
+    /// Writes what comes, and calls `ring` after each frame, until the worker is gone.
+    pub fn run(mut self, ring: impl Fn()) {
+        loop {
+            aside::step();
+            while self.write_one() {
+                ring();
+            }
+            if self.jobs.is_abandoned() {
+                return;
+            }
+            std::thread::park();
+        }
+    }
+}
+
+impl Writer {
+    /// Writes the next frame; `false` where there is none.
+    pub fn write_one(&mut self) -> bool {
+        let Ok(job) = self.jobs.pop() else { return false };
+        let buffer = job.write();
+        let fits = self.back.push(buffer).is_ok();
+        debug_assert!(fits, "there is a place for each buffer");
+        true
+    }
+
+    /// The same, and it took so many ns.
+    #[cfg(test)]
+    pub fn write_one_as_if_it_took(&mut self, ns: u64) {
+        let progress = self.jobs.peek().unwrap().progress.clone();
+        assert!(self.write_one());
+        progress.took.store(ns, Ordering::Relaxed);
+    }
+}
+
+impl Job {
+    fn is_given_up(&self) -> bool {
+        self.number < self.progress.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Returns the buffer.
+    fn write(self) -> Box<[u8]> {
+        let began = Instant::now();
+        let outcome = loop {
+            if self.is_given_up() {
+                break WRITTEN;
+            }
+            match rustix::io::retry_on_intr(|| rustix::io::write(&self.file, &self.buffer[..self.len])) {
+                Ok(_) => break WRITTEN,
+                Err(Errno::AGAIN | Errno::NOBUFS) => std::thread::sleep(AGAIN),
+                Err(Errno::IO | Errno::BADFD | Errno::NODEV) => break DOWN,
+                Err(_) => break REFUSED,
+            }
+        };
+        self.progress.took.store(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.progress.outcomes[self.number as usize % BUFFERS].store(outcome, Ordering::Relaxed);
+        self.progress.ended.store(self.number + 1, Ordering::Release);
+        self.buffer
+    }
+}
+
+impl Hand {
+    /// A buffer for a tap that has `held`, each of which takes `took` ns: no tap takes all buffers, or all of the time.
+    fn buffer(&mut self, held: u64, took: u64) -> Option<Box<[u8]>> {
+        while let Ok(buffer) = self.back.pop() {
+            self.free.push(buffer);
+        }
+        let has_part = held == 0 || (held + 1).saturating_mul(took) <= PART;
+        if has_part && held < self.free.len() as u64 { self.free.pop() } else { None }
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        // The writer ends where it finds its worker gone.
+        let (gone, _) = RingBuffer::new(1);
+        self.jobs = gone;
+        self.thread.unpark();
+    }
+}
+
+impl Rx {
+    /// Gives a frame to the writer of the worker whose `hand` this is; `None` where the worker is to write it. Frames that a
+    /// writer has are not overtaken: more of them wait where it takes no more.
+    pub(super) fn hand_over(&mut self, frame: &Frame, hand: Option<&mut Hand>) -> Option<Posted> {
+        let held = self.held.any();
+        let Some(hand) = hand else { return held.then_some(Posted::NoBuffers) };
+        let form = RECEIVER.form(frame);
+        if form == Form::Segments || held && self.held.worker != hand.worker {
+            return held.then_some(Posted::NoBuffers);
+        }
+        let took = &self.held.progress.took;
+        let last = took.load(Ordering::Relaxed);
+        if !held && last > PART {
+            // A stack that takes that long takes its time of the worker, which divides it; now and then it is tried again.
+            took.store(last / 2, Ordering::Relaxed);
+            return None;
+        }
+        let Some(mut buffer) = hand.buffer(self.held.under_way(), last) else {
+            return held.then_some(Posted::NoBuffers);
+        };
+        let len = match form {
+            Form::AsIs => {
+                let vnet = receiver_hdr(&frame.vnet, &frame.headers, frame.offload);
+                fill(&mut buffer, &vnet, frame.head(), frame)
+            }
+            _ => {
+                let (head, vnet): ([u8; HEADER_MAX], _) = finished(frame);
+                fill(&mut buffer, &vnet, &head[..frame.head_len as usize], frame)
+            }
+        };
+        let Some(len) = len else {
+            hand.free.push(buffer);
+            return Some(Posted::Dropped(DropReason::TapRefused));
+        };
+        let file = self.file(frame).clone();
+        let progress = self.held.progress.clone();
+        let job = Job { file, progress, number: self.held.posted, buffer, len };
+        let fits = hand.jobs.push(job).is_ok();
+        debug_assert!(fits, "there is a place for each buffer");
+        self.held.posted += 1;
+        self.held.worker = hand.worker;
+        hand.thread.unpark();
+        Some(Posted::Later)
+    }
+
+    /// Whether what became of the oldest frame that a writer has is known.
+    pub(in crate::link) fn has_completed(&self) -> bool {
+        self.held.told < self.held.progress.ended.load(Ordering::Acquire)
+    }
+
+    /// What became of it.
+    pub(in crate::link) fn completed(&mut self) -> Option<Completed> {
+        if !self.has_completed() {
+            return None;
+        }
+        let outcome = self.held.progress.outcomes[self.held.told as usize % BUFFERS].load(Ordering::Relaxed);
+        self.held.told += 1;
+        Some(match outcome {
+            WRITTEN => Completed::Done,
+            DOWN => Completed::Dropped(DropReason::ReceiverDown),
+            _ => Completed::Dropped(DropReason::TapRefused),
+        })
+    }
+
+    /// Gives up what a writer has and did not begin to write.
+    pub(in crate::link) fn cancel(&mut self) {
+        self.held.progress.given_up.store(self.held.posted, Ordering::Relaxed);
+        self.held.told = self.held.posted;
+    }
+}
+
+/// The frame as the kernel takes it, in `buffer`: how long it is, where it fits.
+fn fill(buffer: &mut [u8], vnet: &VnetHdr, head: &[u8], frame: &Frame) -> Option<usize> {
+    // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
+    let payload = unsafe { Payload::new(frame.payload()) };
+    let (header, rest) = buffer.split_first_chunk_mut::<{ VnetHdr::LEN }>()?;
+    vnet.write(header);
+    let (to, rest) = rest.split_at_mut_checked(head.len())?;
+    to.copy_from_slice(head);
+    if payload.len() > rest.len() {
+        return None;
+    }
+    Some(VnetHdr::LEN + head.len() + payload.copy_to(0, rest))
+}

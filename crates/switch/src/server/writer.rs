@@ -1,0 +1,54 @@
+//! The thread of each worker that writes [best effort into taps](crate::link::tap::writer), and when it does.
+//!
+//! ```text
+//!  keeper of CPUs: which workers have deadlines to keep, how many CPUs there are ─▶ worker: hands over, or writes itself
+//! ```
+
+use super::{Switch, schedule};
+use crate::link::tap::writer::{Hand, Writer};
+use crate::worker::WorkerHandle;
+use std::io;
+use std::sync::mpsc::channel;
+
+/// The writers' SCHED_FIFO priority where workers have one: before ordinary threads, as the softirqs are that their writes run,
+/// and behind workers.
+const PRIORITY: u8 = 1;
+
+/// Starts the writer of a worker; returns the worker's end.
+///
+/// # Errors
+/// No thread.
+pub(super) fn spawn(worker: u16, handle: &WorkerHandle, realtime_priority: Option<u8>) -> io::Result<Hand> {
+    let (writer, hand) = Writer::new();
+    let bell = handle.bell().clone();
+    let (ready, is_ready) = channel();
+    let run = move || {
+        if realtime_priority.is_some() {
+            // Where that is not allowed it is an ordinary thread: best effort goes slower.
+            let _ = schedule(libc::SCHED_FIFO, PRIORITY);
+        }
+        // It may not ask for it once the switch has given up its rights.
+        let _ = ready.send(());
+        writer.run(|| bell.ring());
+    };
+    let thread = std::thread::Builder::new().name(format!("writer-{worker}")).spawn(run)?;
+    let _ = is_ready.recv();
+    Ok(hand(worker, thread.thread().clone()))
+}
+
+impl Switch {
+    /// Workers with deadlines to keep (`realtime`) hand best effort over to their writers, where there is a CPU for those besides.
+    /// `before` is what was told last.
+    pub(super) fn hand_over(&self, realtime: &[bool], cpus: Option<usize>, before: &mut Vec<bool>) {
+        let now: Vec<bool> =
+            realtime.iter().map(|realtime| *realtime && cpus.is_some_and(|n| n > 1)).collect();
+        before.resize(now.len(), false);
+        for (worker, _) in
+            now.iter().zip(before.iter()).enumerate().filter(|(_, (now, before))| now != before)
+        {
+            let hands_over = now[worker];
+            self.workers[worker].call(move |worker| worker.set_hands_over(hands_over));
+        }
+        *before = now;
+    }
+}
