@@ -169,3 +169,18 @@ prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120"
     spent = {what: round(1e6 * took) for what, took in seen[0].spent.items()}
     assert spent == {IDLE: 1010, "interrupt virtio0-input.0": 50, "softirq NET_RX": 200}
     assert not list(wakeups(TRACE.splitlines(), 78))
+
+
+def test_what_wakes_a_thread_that_runs_is_no_wake_up() -> None:
+    """It does not go to sleep for that; when it sleeps later, it is not waiting to run."""
+    lines = """\
+ a-1 [000] d..2. 100.000000: sched_switch: prev_comm=x prev_pid=5 prev_prio=1 prev_state=S ==> \
+next_comm=worker next_pid=77 next_prio=1
+ b-2 [001] d..2. 100.000100: sched_waking: comm=worker pid=77 prio=1 target_cpu=000
+ worker-77 [000] d..2. 100.000200: sched_switch: prev_comm=worker prev_pid=77 prev_prio=1 prev_state=S ==> \
+next_comm=swapper/0 next_pid=0 next_prio=120
+ b-2 [001] d..2. 100.500000: sched_waking: comm=worker pid=77 prio=1 target_cpu=000
+ a-1 [000] d..2. 100.500030: sched_switch: prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> \
+next_comm=worker next_pid=77 next_prio=1"""
+    seen = list(wakeups(lines.splitlines(), 77))
+    assert [round(1e6 * wakeup.took) for wakeup in seen] == [30]

@@ -54,7 +54,7 @@ class Cpu:
 
 def wakeups(trace: Iterable[str], thread: int) -> Iterator[Wakeup]:
     """All wake-ups of `thread`. All events of the trace but `sched_waking` are of its CPU alone."""
-    cpu, waiting, last = Cpu(), None, 0.0
+    cpu, waiting, last, runs = Cpu(), None, 0.0, False
     for line in trace:
         found = LINE.match(line)
         if not found:
@@ -64,15 +64,17 @@ def wakeups(trace: Iterable[str], thread: int) -> Iterator[Wakeup]:
             waiting.spent[cpu.doing] = waiting.spent.get(cpu.doing, 0.0) + at - max(last, waiting.at)
         last = at
         if event == "sched_waking":
-            if waiting is None and f" pid={thread} " in f" {rest} ":
+            # One that still runs does not go to sleep: it waits for nothing.
+            if waiting is None and not runs and f" pid={thread} " in f" {rest} ":
                 waiting = Wakeup(at)
             continue
         follow(cpu, event, rest)
-        if event == "sched_switch" and f"next_pid={thread} " in f"{rest} ":
-            if waiting:
+        if event == "sched_switch":
+            runs = f"next_pid={thread} " in f"{rest} "
+            if runs and waiting:
                 waiting.ran = at
                 yield waiting
-            waiting = None
+                waiting = None
 
 
 def follow(cpu: Cpu, event: str, rest: str) -> None:

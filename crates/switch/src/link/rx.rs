@@ -90,7 +90,7 @@ impl Rx {
     pub fn depth(&self) -> usize {
         match self {
             Self::Vhost(_) => 0,
-            Self::Tap(_) => tap::writer::BUFFERS,
+            Self::Tap(_) => tap::writer::DEPTH,
             #[cfg(test)]
             Self::Deferred(rx) => rx.depth(),
         }
@@ -129,6 +129,13 @@ impl Rx {
             Self::Tap(rx) => rx.cancel(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.cancel(),
+        }
+    }
+
+    /// Waits, for 0.1 s at most, until no other thread has a descriptor of it. Not for workers.
+    pub fn wait_for_writer(&self) {
+        if let Self::Tap(rx) = self {
+            rx.wait_for_writer();
         }
     }
 

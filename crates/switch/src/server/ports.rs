@@ -328,7 +328,10 @@ impl Switch {
         }
         // Until then it learned.
         self.fdb.forget(index);
-        drop(self.workers[owner].call(move |worker| worker.remove_port(index)));
+        if let Some(port) = self.workers[owner].call(move |worker| worker.remove_port(index)) {
+            // Who makes the tap anew finds no descriptor of it left.
+            port.link.rx.wait_for_writer();
+        }
         self.region.release(index as usize);
     }
 

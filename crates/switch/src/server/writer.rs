@@ -37,11 +37,11 @@ pub(super) fn spawn(worker: u16, handle: &WorkerHandle, realtime_priority: Optio
 }
 
 impl Switch {
-    /// Workers with deadlines to keep (`realtime`) hand best effort over to their writers, where there is a CPU for those besides.
+    /// Workers with deadlines to keep (`realtime`) hand best effort over to their writers, where there are more CPUs than workers.
     /// `before` is what was told last.
     pub(super) fn hand_over(&self, realtime: &[bool], cpus: Option<usize>, before: &mut Vec<bool>) {
         let now: Vec<bool> =
-            realtime.iter().map(|realtime| *realtime && cpus.is_some_and(|n| n > 1)).collect();
+            realtime.iter().map(|has| *has && cpus.is_some_and(|cpus| cpus > realtime.len())).collect();
         before.resize(now.len(), false);
         for (worker, _) in
             now.iter().zip(before.iter()).enumerate().filter(|(_, (now, before))| now != before)

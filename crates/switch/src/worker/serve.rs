@@ -230,10 +230,12 @@ impl Worker {
     ) -> Backlog {
         self.touched.insert(port.index);
         self.note_time(head.frame.get());
-        let Port { index, egress: Egress { scheduler, blocked_since, last, .. }, .. } = port;
-        let since = std::mem::replace(blocked_since, NEVER);
-        self.fates.begin(fate(*index, *last, since, head, self.now, dropped));
+        let Port { index, egress: Egress { scheduler, blocked_since, last, outstanding, .. }, .. } = port;
         let is_realtime = head.frame.get().is_realtime();
+        // What passes best effort that the link holds did not wait for it.
+        let passes = is_realtime && !outstanding.is_empty();
+        let since = if passes { NEVER } else { std::mem::replace(blocked_since, NEVER) };
+        self.fates.begin(fate(*index, *last, since, head, self.now, dropped));
         let mut gone = Gone::default();
         scheduler.take_run(self.now, frames, |queued| {
             if is_realtime && gone.frames > 0 {
@@ -259,7 +261,12 @@ impl Worker {
         self.fates.push(fate(port.index, port.egress.last, blocked_since, queued, self.now, dropped));
         let mut gone = Gone::default();
         gone.add(queued.frame.get());
+        let last = port.egress.last;
         self.count(port, gone, dropped);
+        if port.link.rx.lets_pass() {
+            // No frame with a deadline waited for this one.
+            port.egress.last = last;
+        }
     }
 
     /// Counts frames at their receiver, whose fates were the last that are known.

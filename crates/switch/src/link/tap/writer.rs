@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  worker ─ copies ─▶ buffer ─ job ─▶ writer: writes into the tap ─▶ how it ended: Progress of the tap's link
-//!    ▲ 16 buffers                        │                                 │
+//!    ▲ 32 buffers                        │                                 │
 //!    └──────────── back ◀────────────────┴── rings the worker's bell       └─▶ completed, the oldest first
 //! ```
 //!
@@ -18,6 +18,8 @@ use crate::link::receiver::{Form, finished};
 use crate::link::{Completed, Posted};
 use crate::port::Frame;
 use crate::stats::DropReason;
+use crate::vhost_user::notifier::cpu_time;
+use crate::worker::clock;
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -26,15 +28,22 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Frames of one worker that may be with its writer. Some ms of writing at most, of which each tap may cause a part: a frame
-/// that waits for 10 ms is [given up](crate::port::outstanding::LONGEST).
-pub(in crate::link) const BUFFERS: usize = 16;
+/// Frames of one worker that may be with its writer.
+const BUFFERS: usize = 32;
+/// Frames of one tap that may be.
+pub(in crate::link) const DEPTH: usize = 8;
 /// What one of them holds.
 const BUFFER: usize = VnetHdr::LEN + FRAME_MAX;
-/// How long a tap's frames may take that are with the writer, ns, as its last one tells; one may be there in any case.
+/// How long a tap's frames may take that are with the writer, ns of CPU time, as its last ones tell; one may be there in any case.
 const PART: u64 = 1_000_000;
-/// How often a write is tried again for which the kernel has no memory.
-const AGAIN: Duration = Duration::from_micros(200);
+/// A tap with writes longer than that has one part in so many of the writer's time, beside the others.
+const REST: u64 = 4;
+/// For how long a worker writes for a tap itself, ns, after the writer did not come to a frame.
+const ALONE: u64 = 1_000_000_000;
+/// A tap that holds nothing is refused a buffer so often before the worker writes for it.
+const REFUSED_MOST: u32 = 8;
+/// A write is tried again so often where the kernel has no memory for it, and after this time.
+const AGAIN: (u32, Duration) = (5, Duration::from_micros(200));
 
 /// How a write ended.
 const WRITTEN: u8 = 0;
@@ -49,9 +58,11 @@ pub(super) struct Progress {
     /// Frames before this one are not to be written any more.
     given_up: AtomicU64,
     /// How each of the last ended.
-    outcomes: [AtomicU8; BUFFERS],
-    /// How long the last write took, ns.
+    outcomes: [AtomicU8; DEPTH],
+    /// How long the last write took, or half of what the one before is known for, ns of CPU time.
     took: AtomicU64,
+    /// When it ended, ns.
+    at: AtomicU64,
 }
 
 /// What of a tap's frames is with a writer: its link's end.
@@ -64,12 +75,25 @@ pub(super) struct Held {
     told: u64,
     /// The worker whose writer has them.
     worker: u16,
+    /// Until when the worker writes itself, ns; 0 where the writer came to all frames.
+    alone_until: u64,
+    /// How often there was no buffer for it, on end.
+    refused: u32,
 }
 
 impl Held {
     /// Whether a writer has a frame, or had one whose end was not told.
     pub(super) fn any(&self) -> bool {
         self.told < self.posted || self.under_way() > 0
+    }
+
+    /// Waits until a writer has nothing more of it, for `most` at most. What is to be written no more is to be
+    /// [given up](Rx::cancel) before.
+    fn wait(&self, most: Duration) {
+        let end = Instant::now() + most;
+        while self.under_way() > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 
     /// How many frames a writer has.
@@ -129,6 +153,7 @@ impl Writer {
             aside::step();
             while self.write_one() {
                 ring();
+                aside::step();
             }
             if self.jobs.is_abandoned() {
                 return;
@@ -154,6 +179,7 @@ impl Writer {
         let progress = self.jobs.peek().unwrap().progress.clone();
         assert!(self.write_one());
         progress.took.store(ns, Ordering::Relaxed);
+        progress.at.store(clock(), Ordering::Relaxed);
     }
 }
 
@@ -164,22 +190,30 @@ impl Job {
 
     /// Returns the buffer.
     fn write(self) -> Box<[u8]> {
-        let began = Instant::now();
-        let outcome = loop {
-            if self.is_given_up() {
-                break WRITTEN;
-            }
-            match rustix::io::retry_on_intr(|| rustix::io::write(&self.file, &self.buffer[..self.len])) {
-                Ok(_) => break WRITTEN,
-                Err(Errno::AGAIN | Errno::NOBUFS) => std::thread::sleep(AGAIN),
-                Err(Errno::IO | Errno::BADFD | Errno::NODEV) => break DOWN,
-                Err(_) => break REFUSED,
-            }
-        };
-        self.progress.took.store(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        self.progress.outcomes[self.number as usize % BUFFERS].store(outcome, Ordering::Relaxed);
-        self.progress.ended.store(self.number + 1, Ordering::Release);
+        let Progress { ended, outcomes, took, at, .. } = &*self.progress;
+        if !self.is_given_up() {
+            let began = cpu_time();
+            let outcome = self.outcome();
+            let last = took.load(Ordering::Relaxed);
+            took.store(cpu_time().saturating_sub(began).max(last / 2), Ordering::Relaxed);
+            at.store(clock(), Ordering::Relaxed);
+            outcomes[self.number as usize % DEPTH].store(outcome, Ordering::Relaxed);
+        }
+        ended.store(self.number + 1, Ordering::Release);
         self.buffer
+    }
+
+    fn outcome(&self) -> u8 {
+        let (tries, pause) = AGAIN;
+        for _ in 0..tries {
+            match rustix::io::retry_on_intr(|| rustix::io::write(&self.file, &self.buffer[..self.len])) {
+                Ok(_) => return WRITTEN,
+                Err(Errno::AGAIN | Errno::NOBUFS) if !self.is_given_up() => std::thread::sleep(pause),
+                Err(Errno::IO | Errno::BADFD | Errno::NODEV) => return DOWN,
+                Err(_) => return REFUSED,
+            }
+        }
+        REFUSED
     }
 }
 
@@ -190,7 +224,8 @@ impl Hand {
             self.free.push(buffer);
         }
         let has_part = held == 0 || (held + 1).saturating_mul(took) <= PART;
-        if has_part && held < self.free.len() as u64 { self.free.pop() } else { None }
+        let has_share = held < self.free.len().min(DEPTH) as u64;
+        if has_part && has_share { self.free.pop() } else { None }
     }
 }
 
@@ -207,22 +242,28 @@ impl Rx {
     /// Gives a frame to the writer of the worker whose `hand` this is; `None` where the worker is to write it. Frames that a
     /// writer has are not overtaken: more of them wait where it takes no more.
     pub(super) fn hand_over(&mut self, frame: &Frame, hand: Option<&mut Hand>) -> Option<Posted> {
+        if self.held.alone_until > 0 {
+            if clock() < self.held.alone_until && self.held.told == self.held.posted {
+                // The frame that was being written may come later than this one; no other.
+                return self.is_slow().then_some(Posted::NoBuffers);
+            }
+            self.held.alone_until = 0;
+        }
         let held = self.held.any();
         let Some(hand) = hand else { return held.then_some(Posted::NoBuffers) };
         let form = RECEIVER.form(frame);
         if form == Form::Segments || held && self.held.worker != hand.worker {
             return held.then_some(Posted::NoBuffers);
         }
-        let took = &self.held.progress.took;
-        let last = took.load(Ordering::Relaxed);
-        if !held && last > PART {
-            // A stack that takes that long takes its time of the worker, which divides it; now and then it is tried again.
-            took.store(last / 2, Ordering::Relaxed);
-            return None;
+        if self.is_slow() {
+            return Some(Posted::NoBuffers);
         }
-        let Some(mut buffer) = hand.buffer(self.held.under_way(), last) else {
-            return held.then_some(Posted::NoBuffers);
+        let took = self.held.progress.took.load(Ordering::Relaxed);
+        let Some(mut buffer) = hand.buffer(self.held.under_way(), took) else {
+            self.held.refused += u32::from(!held);
+            return (held || self.held.refused <= REFUSED_MOST).then_some(Posted::NoBuffers);
         };
+        self.held.refused = 0;
         let len = match form {
             Form::AsIs => {
                 let vnet = receiver_hdr(&frame.vnet, &frame.headers, frame.offload);
@@ -248,6 +289,18 @@ impl Rx {
         Some(Posted::Later)
     }
 
+    /// Whether writes into this tap take that long that it has to leave the writer to others now.
+    fn is_slow(&self) -> bool {
+        let Progress { took, at, .. } = &*self.held.progress;
+        let took = took.load(Ordering::Relaxed);
+        took > PART && clock() < at.load(Ordering::Relaxed).saturating_add(took.saturating_mul(REST))
+    }
+
+    /// Waits, not for long, until no thread has a descriptor of the tap any more.
+    pub(in crate::link) fn wait_for_writer(&self) {
+        self.held.wait(Duration::from_millis(100));
+    }
+
     /// Whether what became of the oldest frame that a writer has is known.
     pub(in crate::link) fn has_completed(&self) -> bool {
         self.held.told < self.held.progress.ended.load(Ordering::Acquire)
@@ -258,7 +311,7 @@ impl Rx {
         if !self.has_completed() {
             return None;
         }
-        let outcome = self.held.progress.outcomes[self.held.told as usize % BUFFERS].load(Ordering::Relaxed);
+        let outcome = self.held.progress.outcomes[self.held.told as usize % DEPTH].load(Ordering::Relaxed);
         self.held.told += 1;
         Some(match outcome {
             WRITTEN => Completed::Done,
@@ -271,6 +324,9 @@ impl Rx {
     pub(in crate::link) fn cancel(&mut self) {
         self.held.progress.given_up.store(self.held.posted, Ordering::Relaxed);
         self.held.told = self.held.posted;
+        if self.held.under_way() > 0 {
+            self.held.alone_until = clock() + ALONE;
+        }
     }
 }
 
