@@ -86,9 +86,15 @@ def scene(folder: Path) -> Iterator[Scene]:
     need("sysfs of the machine can be written by root only", writable())
     cpus = sorted(os.sched_getaffinity(0))
     need("two CPUs are needed", len(cpus) > 1)
-    host = Host(folder / "host", switch_options=("--cpus", str(cpus[-1])))
-    host.agent_options = ("--own-cpus", "all")
-    with Stack(folder / "voice") as voice, Stack(folder / "sink") as sink, host:
+    with (
+        Stack(folder / "voice") as voice,
+        Stack(folder / "sink") as sink,
+        Host(
+            folder / "host",
+            switch_options=("--cpus", str(cpus[-1])),
+            agent_options=("--own-cpus", "all"),
+        ) as host,
+    ):
         yield Scene(folder, {"voice": voice, "sink": sink}, host, cpus[-1])
 
 

@@ -114,6 +114,7 @@ class Host:
         switch_options: Iterable[str] = (),
         switch_wrapper: Iterable[str] = (),
         agent_wrapper: Iterable[str] | None = None,
+        agent_options: Iterable[str] = (),
         socket_roots: Iterable[Path] = (),
         binary: Path = BINARY,
     ) -> None:
@@ -135,7 +136,7 @@ class Host:
         self.switch_options = tuple(switch_options)
         self.switch_wrapper = tuple(switch_wrapper)
         self.agent_wrapper = own_network() if agent_wrapper is None else tuple(agent_wrapper)
-        self.agent_options: tuple[str, ...] = ()
+        self.agent_options = tuple(agent_options)
         """Further words for `tidegate agent`, of the next start."""
         self.socket_roots = (folder, *socket_roots)
         self.switch_socket = folder / "switch.sock"
