@@ -184,3 +184,15 @@ next_comm=swapper/0 next_pid=0 next_prio=120
 next_comm=worker next_pid=77 next_prio=1"""
     seen = list(wakeups(lines.splitlines(), 77))
     assert [round(1e6 * wakeup.took) for wakeup in seen] == [30]
+
+
+def test_a_thread_that_returns_from_a_system_call_runs() -> None:
+    """Also where the trace has no switch from the idle task to it."""
+    lines = """\
+ a-1 [000] d..2. 99.000000: sched_switch: prev_comm=x prev_pid=5 prev_prio=1 prev_state=S ==> \
+next_comm=swapper/0 next_pid=0 next_prio=120
+ b-2 [001] d..2. 100.000000: sched_waking: comm=worker pid=77 prio=1 target_cpu=000
+ worker-77 [000] ..... 100.000025: sys_exit: NR 441 = 1
+ worker-77 [000] d..2. 100.000200: sched_switch: prev_comm=worker prev_pid=77 prev_prio=1 prev_state=S ==> \
+next_comm=swapper/0 next_pid=0 next_prio=120"""
+    assert [round(1e6 * wakeup.took) for wakeup in wakeups(lines.splitlines(), 77)] == [25]

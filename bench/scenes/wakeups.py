@@ -37,7 +37,12 @@ def tracing(cpu: int, thread: int, into: list[str]) -> Iterator[None]:
         (instance / "trace_clock").write_text("mono")
         (instance / "buffer_size_kb").write_text("8192")
         here = f"CPU == {cpu}"
-        events = {"sched/sched_switch": here, "sched/sched_waking": f"pid == {thread}"}
+        events = {
+            "sched/sched_switch": here,
+            "sched/sched_waking": f"pid == {thread}",
+            # Not every switch from the idle task is in the trace; a worker that ran has left a system call.
+            "raw_syscalls/sys_exit": f"common_pid == {thread}",
+        }
         for event in ("softirq_entry", "softirq_exit", "irq_handler_entry", "irq_handler_exit"):
             events[f"irq/{event}"] = here
         for event, only in events.items():
@@ -89,12 +94,15 @@ def run(context: Context) -> Result:
     counts: dict[str, list[Counter[str]]] = {name: [] for name in contenders}
     late: dict[str, list[Wakeup]] = {name: [] for name in contenders}
     under = {contender.name: contender.measure for contender in stage.all()}
+    for name in contenders:
+        # The switch chooses its worker's CPU where it can.
+        under[name](APART)
     for number in range(rounds):
         for name, fabric in contenders.items():
             context.say(f"{number + 1} of {rounds}: {name}")
             lines: list[str] = []
-            stage.place_worker(fabric, stage.prompt_cpu)
-            with tracing(stage.prompt_cpu, worker(fabric), lines):
+            (cpu,) = os.sched_getaffinity(worker(fabric))
+            with tracing(cpu, worker(fabric), lines):
                 under[name](APART)
             seen = list(wakeups(lines, worker(fabric)))
             slow = [wakeup for wakeup in seen if wakeup.took > LATE]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 LATE = 200e-6
 """A wake-up that takes longer than this is told, s."""
 IDLE, OWN = "idle CPU woken late", "interrupt"
+UNKNOWN = "unknown"
 LINE = re.compile(r"^.*\[\d+\].*?\s(?P<at>\d+\.\d+): (?P<event>\w+): (?P<rest>.*)$")
 FIELD = re.compile(r"(\w+)=(\S+)")
 
@@ -35,7 +36,7 @@ class Wakeup:
     @property
     def cause(self) -> str:
         """What took most of it."""
-        return max(self.spent, key=lambda what: self.spent[what], default="unknown")
+        return max(self.spent, key=lambda what: self.spent[what], default=UNKNOWN)
 
 
 @dataclass
@@ -49,17 +50,23 @@ class Cpu:
     @property
     def doing(self) -> str:
         """The innermost of all, by name."""
-        return self.nested[-1] if self.nested else self.task or "unknown"
+        return self.nested[-1] if self.nested else self.task or UNKNOWN
+
+
+def events(trace: Iterable[str]) -> Iterator[tuple[float, str, str]]:
+    """When each event was, s, its name, and the rest of its line."""
+    for line in trace:
+        if found := LINE.match(line):
+            yield float(found["at"]), found["event"], found["rest"]
 
 
 def wakeups(trace: Iterable[str], thread: int) -> Iterator[Wakeup]:
-    """All wake-ups of `thread`. All events of the trace but `sched_waking` are of its CPU alone."""
+    """All wake-ups of `thread` of which the trace has what its CPU did.
+
+    All events are of its CPU alone, but `sched_waking`, and of itself `sys_exit`.
+    """
     cpu, waiting, last, runs = Cpu(), None, 0.0, False
-    for line in trace:
-        found = LINE.match(line)
-        if not found:
-            continue
-        at, event, rest = float(found["at"]), found["event"], found["rest"]
+    for at, event, rest in events(trace):
         if waiting and at > last:
             waiting.spent[cpu.doing] = waiting.spent.get(cpu.doing, 0.0) + at - max(last, waiting.at)
         last = at
@@ -69,11 +76,13 @@ def wakeups(trace: Iterable[str], thread: int) -> Iterator[Wakeup]:
                 waiting = Wakeup(at)
             continue
         follow(cpu, event, rest)
-        if event == "sched_switch":
-            runs = f"next_pid={thread} " in f"{rest} "
+        if event in ("sched_switch", "sys_exit"):
+            # The trace may lack the switch from the idle task; what returns from a system call runs.
+            runs = event == "sys_exit" or f"next_pid={thread} " in f"{rest} "
             if runs and waiting:
                 waiting.ran = at
-                yield waiting
+                if UNKNOWN not in waiting.spent:
+                    yield waiting
                 waiting = None
 
 
