@@ -250,13 +250,14 @@ def test_other_roots(machine: Installed) -> None:
 
 
 def test_realtime(machine: Installed) -> None:
-    """The documentation's drop-in gives workers, and no other thread, priority; also after a live upgrade."""
+    """The documentation's drop-in gives workers and their writers alone priority; also after a live upgrade."""
     machine.restart_with("tidegate-switch", drop_in("Real-time priority"))
     for how in ("restart", "reload", "kill --signal=KILL", "reload"):
         machine.run(f"systemctl {how} tidegate-switch")
         machine.wait_in_force()
         threads = machine.threads("tidegate-switch")
         assert threads.pop("worker-0") == ["FF", "10"]
+        assert threads.pop("writer-0") == ["FF", "1"]
         assert all(rest == ["TS", "-"] for rest in threads.values()), threads
     assert "gets no real-time priority" not in machine.run("journalctl --no-pager -u tidegate-switch")
     machine.restart_with("tidegate-switch", "")

@@ -465,6 +465,16 @@ fn schedule(policy: i32, priority: u8) -> rustix::io::Result<()> {
     }
 }
 
+/// Gives the calling thread another priority under the policy that it has: a thread with a service manager's may lower it.
+fn reprioritise(priority: u8) -> rustix::io::Result<()> {
+    let param = libc::sched_param { sched_priority: i32::from(priority) };
+    // SAFETY: a plain call on the calling thread with a valid parameter.
+    match unsafe { libc::sched_setparam(0, &raw const param) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
+}
+
 /// Whether the calling thread has it already: from a service manager, which gives no right to take it along.
 fn has_realtime_priority(priority: u8) -> bool {
     let mut param = libc::sched_param { sched_priority: 0 };

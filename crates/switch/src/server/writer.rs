@@ -4,7 +4,7 @@
 //!  keeper of CPUs: which workers have deadlines to keep, how many CPUs there are ─▶ worker: hands over, or writes itself
 //! ```
 
-use super::{Switch, schedule};
+use super::{Switch, reprioritise, schedule};
 use crate::link::tap::writer::{Hand, Writer};
 use crate::worker::WorkerHandle;
 use std::io;
@@ -24,8 +24,8 @@ pub(super) fn spawn(worker: u16, handle: &WorkerHandle, realtime_priority: Optio
     let (ready, is_ready) = channel();
     let run = move || {
         if realtime_priority.is_some() {
-            // Where that is not allowed it is an ordinary thread: best effort goes slower.
-            let _ = schedule(libc::SCHED_FIFO, PRIORITY);
+            // A service manager allows no policy and a lower priority. Where neither is allowed best effort goes slower.
+            let _ = schedule(libc::SCHED_FIFO, PRIORITY).or_else(|_| reprioritise(PRIORITY));
         }
         // It may not ask for it once the switch has given up its rights.
         let _ = ready.send(());
