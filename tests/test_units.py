@@ -250,7 +250,7 @@ def test_other_roots(machine: Installed) -> None:
 
 
 def test_realtime(machine: Installed) -> None:
-    """The documentation's drop-in gives workers and writers, and no other, priority; also after an upgrade."""
+    """The documentation's drop-in gives workers and writers priority, no other; also after an upgrade."""
     machine.restart_with("tidegate-switch", drop_in("Real-time priority"))
     for how in ("restart", "reload", "kill --signal=KILL", "reload"):
         machine.run(f"systemctl {how} tidegate-switch")
