@@ -9,7 +9,8 @@
 //! ```
 //!
 //! One payload copy, no payload buffer: a frame stays in its sender's memory,
-//! as a reference, until it is copied straight into its receiver's.
+//! as a reference, until it is copied straight into its receiver's. Best effort into taps is copied once more while
+//! deadlines are in force, for [the thread that writes it](link::tap::writer).
 //!
 //! - [`frame`]: what the bytes of a frame say: headers, offloads, checksums; pure
 //! - [`sched`]: in which order and when frames leave: token buckets, EDF, minima, shares; pure

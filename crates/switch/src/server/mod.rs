@@ -20,6 +20,7 @@
 //! - [`descriptors`]: how many there are for ports
 //! - [`retire`], [`replace`]: both ends of a live upgrade
 //! - `busy_poll`: whether workers may wait awake
+//! - `writer`: the threads that write best effort into taps for workers
 //! - [`watchdog`]: what the service manager is told while all turns
 //! - [`teller`]: what workers have to say, in the log
 
