@@ -1,6 +1,8 @@
 //! Contracts and namespaces for the tests of this crate.
 
-use tidegate_contract::{Allowed, Attach, Mac, Rx, Segment, SocketMode, SocketOwner, Tx, VfOptions, Vnic};
+use tidegate_contract::{
+    Allowed, Attach, Mac, Queueing, Rx, Segment, SocketMode, SocketOwner, Tx, VfOptions, Vnic,
+};
 use tidegate_testing::unless_skipped;
 
 /// A best-effort contract whose MAC ends in `mac`.
@@ -16,6 +18,7 @@ pub fn vnic(name: &str, mac: u8) -> Vnic {
         segment: Segment::new(1).expect("in range"),
         tx: Tx::default(),
         rx: Rx::default(),
+        queueing: Queueing::default(),
         weight: 1,
         deadline: None,
         to: vec![],

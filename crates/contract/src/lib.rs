@@ -13,6 +13,7 @@
 //! - [`units`]: rates, sizes and durations with their units
 //! - [`address`]: MAC addresses, IP prefixes, segments
 //! - [`vnic`]: the contract itself
+//! - [`queueing`]: in which order frames wait for a rate
 //! - [`host`]: what the host declares about itself
 //! - [`error`]: what is wrong with a contract, and where
 //! - [`check`]: the rules, of one contract and between contracts
@@ -26,6 +27,7 @@ pub mod check;
 pub mod error;
 pub mod host;
 pub mod parse;
+pub mod queueing;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
@@ -40,6 +42,7 @@ pub use check::{Problem, check_set, merge};
 pub use error::{Error, Errors, Located};
 pub use host::{Aggregate, Control, Host, Nic};
 pub use parse::{Document, parse};
+pub use queueing::{FlowQueueing, Queueing};
 pub use units::{Bytes, Nanos, Rate};
 pub use vnic::{
     Allowed, Attach, Discipline, LinkState, Method, Rx, SUPER_FRAME, SocketMode, SocketOwner, Tx, UPLINK,

@@ -2,7 +2,7 @@
 
 pub mod envelope;
 
-use crate::{Allowed, Attach, Mac, Rx, Segment, SocketMode, SocketOwner, Tx, Vnic};
+use crate::{Allowed, Attach, Mac, Queueing, Rx, Segment, SocketMode, SocketOwner, Tx, Vnic};
 
 /// A best-effort vhost-user vNIC in segment 1; its MAC and socket follow from its name.
 ///
@@ -24,6 +24,7 @@ pub fn vnic(name: &str) -> Vnic {
         segment: Segment::new(1).expect("in range"),
         tx: Tx::default(),
         rx: Rx::default(),
+        queueing: Queueing::default(),
         weight: 1,
         deadline: None,
         to: Vec::new(),

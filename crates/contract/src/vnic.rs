@@ -1,6 +1,6 @@
 //! The contract of one vNIC. Directions are the VM's: tx is what it sends.
 
-use crate::{Bytes, Mac, Nanos, Prefix, Rate, Segment};
+use crate::{Bytes, Mac, Nanos, Prefix, Queueing, Rate, Segment};
 use serde::{Deserialize, Serialize};
 use std::{ops::Not, path::PathBuf};
 
@@ -23,6 +23,9 @@ pub struct Vnic {
     pub tx: Tx,
     /// What the VM receives.
     pub rx: Rx,
+    /// How its frames wait for `tx.max` and `rx.max`.
+    #[serde(default, skip_serializing_if = "Queueing::is_default")]
+    pub queueing: Queueing,
     /// Share of what is left over once guarantees are met: 1 to 1000.
     pub weight: u32,
     /// Bound of Tr - Ts; present on real-time vNICs only. 10 us to 10 s.

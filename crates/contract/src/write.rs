@@ -1,7 +1,10 @@
 //! Contracts to TOML, and changes to single keys of one.
 
 use crate::error::{Found, MOST};
-use crate::{Attach, Discipline, Error, Errors, LinkState, Method, SocketMode, Vnic, parse, parse::keys};
+use crate::{
+    Attach, Discipline, Error, Errors, FlowQueueing, LinkState, Method, Nanos, Queueing, SocketMode, Vnic,
+    parse, parse::keys,
+};
 use std::fmt::{Display, Write};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, TableLike, Value};
 
@@ -31,6 +34,18 @@ impl Vnic {
             ("discipline", fifo),
             ("queue", self.rx.queue.map(string)),
         ];
+        let queueing = match self.queueing {
+            Queueing::Fifo => Some("fifo".into()),
+            Queueing::Flows(FlowQueueing { target, interval, per_host }) => {
+                let default = FlowQueueing::default();
+                let stated = |value: Nanos, default: Nanos| (value != default).then(|| string(value));
+                table([
+                    ("target", stated(target, default.target)),
+                    ("interval", stated(interval, default.interval)),
+                    ("per-host", per_host.then(|| true.into())),
+                ])
+            }
+        };
         let list = |values: Array| (!values.is_empty()).then(|| Value::from(values));
         let yes = |value: bool| value.then(|| Value::from(true));
         let allowed = &self.allowed;
@@ -47,6 +62,7 @@ impl Vnic {
         for (key, value) in [
             ("tx", table(tx)),
             ("rx", table(rx)),
+            ("queueing", queueing),
             ("weight", number(self.weight.into(), 1)),
             ("deadline", self.deadline.map(string)),
             ("to", list(self.to.iter().map(String::as_str).collect())),
@@ -183,9 +199,11 @@ fn typed(key: &str, text: &str) -> Result<Value, String> {
     let items = || text.split(',').map(str::trim).filter(|item| !item.is_empty());
     Ok(match key {
         "weight" | "segment" | "mtu" | "queues" | "attach.qos" => number(text),
-        "attach.trust" | "allowed.control" | "allowed.router" | "allowed.dhcp-server" => {
-            text.parse::<bool>().map_or_else(|_| text.into(), Value::from)
-        }
+        "attach.trust"
+        | "queueing.per-host"
+        | "allowed.control"
+        | "allowed.router"
+        | "allowed.dhcp-server" => text.parse::<bool>().map_or_else(|_| text.into(), Value::from),
         "allowed.macs" if text == "any" => text.into(),
         "to" | "allowed.macs" | "allowed.prefixes" => items().collect::<Array>().into(),
         "allowed.vlans" => items().map(number).collect::<Array>().into(),
@@ -196,7 +214,7 @@ fn typed(key: &str, text: &str) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Allowed, Bytes, Mac, Nanos, Prefix, Rate, Rx, Segment, SocketOwner, Tx, VfOptions, testing};
+    use crate::{Allowed, Bytes, Mac, Prefix, Rate, Rx, Segment, SocketOwner, Tx, VfOptions, testing};
     use proptest::{collection::btree_set, collection::vec, option, prelude::*};
 
     fn set(vnic: &Vnic, assignments: &[(&str, &str)]) -> Result<Vnic, Errors> {
@@ -248,6 +266,8 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
                 ("allowed.control", "true"),
                 ("attach.group", "kvm"),
                 ("rx.discipline", "fifo"),
+                ("queueing.target", "2ms"),
+                ("queueing.per-host", "true"),
                 ("guest", "/run/vm/a.limit"),
             ],
         )
@@ -259,6 +279,9 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
             (2, true, [1, 2].as_slice())
         );
         assert!(vnic.is_realtime() && vnic.allowed.control);
+        let flows = FlowQueueing { target: Nanos::new(2_000_000), per_host: true, ..FlowQueueing::default() };
+        assert_eq!(vnic.queueing, Queueing::Flows(flows));
+        assert_eq!(set(&vnic, &[("queueing", "fifo")]).expect("valid").queueing, Queueing::Fifo);
         let undone = [
             "tx.max",
             "tx.burst",
@@ -268,6 +291,8 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
             "allowed",
             "attach.group",
             "rx.discipline",
+            "queueing.target",
+            "queueing.per-host",
             "guest",
         ];
         let undone: Vec<_> = undone.iter().map(|key| (*key, "none")).collect();
@@ -379,9 +404,20 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
     }
 
     prop_compose! {
+        fn any_queueing()(fifo: bool, per_host: bool, target in 100_000u64..=100_000_000, interval in 0u64..=2_000_000_000,
+                          stated in any::<[bool; 2]>()) -> Queueing {
+            let default = FlowQueueing::default();
+            let target = if stated[0] { Nanos::new(target) } else { default.target };
+            let interval = Nanos::new(interval.max(2 * target.get()));
+            let interval = if stated[1] { interval } else { default.interval.max(Nanos::new(2 * target.get())) };
+            if fifo { Queueing::Fifo } else { Queueing::Flows(FlowQueueing { target, interval, per_host }) }
+        }
+    }
+
+    prop_compose! {
         fn any_vnic()(
             name in "[a-zA-Z0-9][a-zA-Z0-9._-]{0,20}", attach in any_attach(), mac in any_mac(), segment in 0u32..1 << 24,
-            (tx, rx) in any_rates(), weight in 1u32..=1000, deadline in option::of(10_000u64..=10_000_000_000),
+            (tx, rx) in any_rates(), queueing in any_queueing(), weight in 1u32..=1000, deadline in option::of(10_000u64..=10_000_000_000),
             to in btree_set("~?[a-z]{3}", 0..3), allowed in any_allowed(), mtu in prop_oneof![Just(1500), 68u16..],
             queues in 1u16..=64, guest in option::of("(/[a-zü\"' \\\\.]{1,9}){1,3}y"),
         ) -> Vnic {
@@ -389,7 +425,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
             let mut to: Vec<String> = to.into_iter().map(|t| if t.starts_with('~') { "uplink".into() } else { format!("to-{t}") }).collect();
             to.dedup();
             let mut vnic = Vnic {
-                name, attach, mac, segment: Segment::new(segment).expect("in range"), tx, rx, weight,
+                name, attach, mac, segment: Segment::new(segment).expect("in range"), tx, rx, queueing, weight,
                 deadline: deadline.map(Nanos::new), to, allowed, mtu, queues,
                 guest: guest.map(Into::into),
             };

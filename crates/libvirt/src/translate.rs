@@ -11,7 +11,9 @@
 use crate::domain::{Domain, Interface, Link, read};
 use crate::metadata::{Asked, NAMESPACE};
 use crate::xml::Source;
-use tidegate_contract::{Allowed, Attach, Error, Errors, Mac, Rx, Segment, SocketOwner, Tx, Vnic, set_key};
+use tidegate_contract::{
+    Allowed, Attach, Error, Errors, Mac, Queueing, Rx, Segment, SocketOwner, Tx, Vnic, set_key,
+};
 use tidegate_visible::{is_hidden, visible};
 
 /// Most bytes of a domain's name that a vNIC's name takes over: 63 less a hyphen and the MAC's 12 digits.
@@ -140,6 +142,7 @@ fn contract(
         segment: Segment::new(0).expect("0 is a segment"),
         tx: Tx::default(),
         rx: Rx::default(),
+        queueing: Queueing::default(),
         weight: 1,
         deadline: None,
         to: vec![],

@@ -172,7 +172,7 @@ mod tests {
     use crate::api::types::Adopt;
     use crate::place::ObservedVnic;
     use proptest::prelude::*;
-    use tidegate_contract::{Allowed, Bytes, Host, Nanos, Rate, Rx, SocketOwner, Tx};
+    use tidegate_contract::{Allowed, Bytes, Host, Nanos, Queueing, Rate, Rx, SocketOwner, Tx};
 
     fn vnic(name: u8, mac: u8, link: u8, kind: u8, rate: u64, queues: u16) -> Vnic {
         let attach = match kind % 3 {
@@ -190,6 +190,7 @@ mod tests {
             segment: Segment::new(1).unwrap(),
             tx: Tx { max: Rate::from_bits(rate), min: None, burst: Some(Bytes::new(4000)), ..Tx::default() },
             rx: Rx::default(),
+            queueing: Queueing::default(),
             weight: 1,
             deadline: None,
             to: vec![],

@@ -1,6 +1,6 @@
 //! The rules one contract keeps by itself.
 
-use crate::{Aggregate, Allowed, Attach, Bytes, Host, Method, Nanos, SocketMode, UPLINK, Vnic};
+use crate::{Aggregate, Allowed, Attach, Bytes, Host, Method, Nanos, Queueing, SocketMode, UPLINK, Vnic};
 use serde::{Deserialize, Serialize};
 use std::{collections::HashSet, fmt, hash::Hash, ops::RangeInclusive, path::Path};
 
@@ -38,6 +38,10 @@ const BUSY_POLL: RangeInclusive<Nanos> = Nanos::new(0)..=Nanos::new(1_000_000_00
 const DEADLINE: RangeInclusive<Nanos> = Nanos::new(10_000)..=Nanos::new(10_000_000_000);
 /// Of the traffic-engineering loop.
 const PERIOD: RangeInclusive<Nanos> = Nanos::new(10_000_000)..=Nanos::new(1_000_000_000);
+/// Of flows that wait (RFC 8289): below it the wait is that of the worker's loop, above it no wait is short.
+const TARGET: RangeInclusive<Nanos> = Nanos::new(100_000)..=Nanos::new(100_000_000);
+/// The longest round trip of any use: between hosts of one planet it is below 1 s.
+const LONGEST_INTERVAL: Nanos = Nanos::new(2_000_000_000);
 /// Keeps token arithmetic in bits times nanoseconds within 64 bits.
 const SIZE: RangeInclusive<Bytes> = Bytes::new(1)..=Bytes::new(1_000_000_000);
 
@@ -56,6 +60,7 @@ impl Vnic {
             rules.broken("mac", error);
         }
         rates(&mut rules, self);
+        queueing(&mut rules, self.queueing);
         promises(&mut rules, self);
         allowed(&mut rules, &self.allowed);
         rules.within("weight", self.weight, WEIGHT);
@@ -225,6 +230,19 @@ fn rates(rules: &mut Rules, vnic: &Vnic) {
         if let Some(size) = size {
             rules.within(key, size, SIZE);
         }
+    }
+}
+
+fn queueing(rules: &mut Rules, queueing: Queueing) {
+    let Queueing::Flows(flows) = queueing else { return };
+    rules.within("queueing.target", flows.target, TARGET);
+    let shortest = Nanos::new(2 * flows.target.get().min(TARGET.end().get()));
+    if !(shortest..=LONGEST_INTERVAL).contains(&flows.interval) {
+        let message = format!(
+            "{} is out of range; twice the target to {LONGEST_INTERVAL}, here {shortest} or more",
+            flows.interval
+        );
+        rules.broken("queueing.interval", message);
     }
 }
 

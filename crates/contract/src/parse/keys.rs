@@ -15,10 +15,12 @@ pub(crate) const HOST: &[&str] = &[
 pub(crate) const NIC: &[&str] = &["capacity", "control", "period", "segment"];
 pub(crate) const AGGREGATE: &[&str] = &["max", "min"];
 pub(crate) const VNIC: &[&str] = &[
-    "attach", "mac", "segment", "tx", "rx", "weight", "deadline", "to", "allowed", "mtu", "queues", "guest",
+    "attach", "mac", "segment", "tx", "rx", "queueing", "weight", "deadline", "to", "allowed", "mtu",
+    "queues", "guest",
 ];
 pub(crate) const TX: &[&str] = &["max", "min", "burst", "method"];
 pub(crate) const RX: &[&str] = &["max", "burst", "discipline", "queue"];
+pub(crate) const QUEUEING: &[&str] = &["target", "interval", "per-host"];
 pub(crate) const ALLOWED: &[&str] = &["macs", "prefixes", "vlans", "control", "router", "dhcp-server"];
 /// The kinds of attachment; exactly one of them is given.
 pub(crate) const ATTACH_KINDS: &[&str] = &["vhost-user", "tap", "netdev", "vf"];
@@ -39,9 +41,14 @@ pub(crate) fn vnic_keys() -> Vec<String> {
     let below = |table: &str, keys: &[&str]| keys.iter().map(|k| format!("{table}.{k}")).collect::<Vec<_>>();
     let options: Vec<&str> = ATTACH_OPTIONS.iter().map(|(key, _)| *key).collect();
     let mut all: Vec<String> = VNIC.iter().map(|key| (*key).into()).collect();
-    for (table, keys) in
-        [("tx", TX), ("rx", RX), ("allowed", ALLOWED), ("attach", ATTACH_KINDS), ("attach", &options)]
-    {
+    for (table, keys) in [
+        ("tx", TX),
+        ("rx", RX),
+        ("queueing", QUEUEING),
+        ("allowed", ALLOWED),
+        ("attach", ATTACH_KINDS),
+        ("attach", &options),
+    ] {
         all.extend(below(table, keys));
     }
     all

@@ -108,9 +108,14 @@ impl<'a> Table<'a> {
 
     /// The table at `key`, inline or not.
     pub(super) fn table(&self, key: &str) -> Option<Table<'a>> {
+        self.table_or(key, "a table")
+    }
+
+    /// As [`Table::table`], for a key that takes more than a table: `expected` names all.
+    pub(super) fn table_or(&self, key: &str, expected: &str) -> Option<Table<'a>> {
         let (name, item) = self.items.get_key_value(key)?;
         let Some(items) = item.as_table_like() else {
-            self.wrong(key, format!("expected a table, found {}", item.type_name()));
+            self.wrong(key, format!("expected {expected}, found {}", item.type_name()));
             return None;
         };
         let key_span = name.span().unwrap_or(self.key_span.clone());

@@ -3,8 +3,8 @@
 use super::*;
 use crate::{Aggregate, Control, Nic};
 use crate::{
-    Allowed, Attach, Bytes, Discipline, LinkState, Mac, Nanos, Rate, Rx, Segment, SocketMode, SocketOwner,
-    Tx, VfOptions,
+    Allowed, Attach, Bytes, Discipline, FlowQueueing, LinkState, Mac, Nanos, Queueing, Rate, Rx, Segment,
+    SocketMode, SocketOwner, Tx, VfOptions,
 };
 
 /// A complete contract, with `line` replaced or added.
@@ -41,6 +41,7 @@ mac      = "52:54:00:00:00:01"
 segment  = 42
 tx       = { max = "500mbit", min = "50mbit", burst = "4kB" }
 rx       = { max = "1gbit", burst = "64KiB", discipline = "fifo", queue = "1.5MB" }
+queueing = { target = "2ms", interval = "50ms", per-host = true }
 weight   = 7
 deadline = "500us"
 to       = ["plc2", "uplink"]
@@ -64,7 +65,7 @@ allowed.macs = "any"
     assert_eq!(host.value.host_latency, Nanos::new(100_000));
     assert_eq!((host.value.uplink, host.value.flood_burst), (rate(10_000_000_000), Bytes::new(9000)));
     let [plc1, web] = document.vnics.as_slice() else { panic!("two vNICs") };
-    assert_eq!((plc1.line, web.line), (8, 22));
+    assert_eq!((plc1.line, web.line), (8, 23));
     let wanted = Vnic {
         name: "plc1".into(),
         attach: Attach::VhostUser {
@@ -90,6 +91,11 @@ allowed.macs = "any"
             discipline: Discipline::Fifo,
             queue: Some(Bytes::new(1_500_000)),
         },
+        queueing: Queueing::Flows(FlowQueueing {
+            target: Nanos::new(2_000_000),
+            interval: Nanos::new(50_000_000),
+            per_host: true,
+        }),
         weight: 7,
         deadline: Some(Nanos::new(500_000)),
         to: vec!["plc2".into(), "uplink".into()],
@@ -125,6 +131,21 @@ fn other_attachments_and_defaults() {
     let both = parse("[host]\nhost_latency = \"1us\"\nflood_burst = \"2kB\"", "h").expect("underscores too");
     assert_eq!(both.host.expect("a host").value.host_latency, Nanos::new(1000));
     assert_eq!(parse("# nothing yet\n", "e").expect("comments only"), Document::default());
+}
+
+#[test]
+fn queueing_is_a_word_or_a_table() {
+    let queueing = |line| only(&with(line)).queueing;
+    let flows = FlowQueueing::default();
+    for line in ["weight = 2", "queueing = \"flows\"", "queueing = {}", "queueing.per-host = false"] {
+        assert_eq!(queueing(line), Queueing::Flows(flows), "{line}");
+    }
+    assert_eq!(queueing("queueing = \"fifo\""), Queueing::Fifo);
+    let shorter = FlowQueueing { target: Nanos::new(1_000_000), interval: Nanos::new(2_000_000), ..flows };
+    assert_eq!(queueing("queueing = { target = \"1ms\", interval = \"2ms\" }"), Queueing::Flows(shorter));
+    let realtime =
+        "queueing = \"flows\"\ndeadline = \"1ms\"\nto = [\"b\"]\ntx = { max = \"1mbit\", burst = \"2kB\" }";
+    assert_eq!(queueing(realtime), Queueing::Flows(flows), "a default refuses nothing");
 }
 
 #[test]
@@ -186,6 +207,33 @@ fn refuses_bad_input() {
             "vnic.web.rx.discipline: unknown discipline \"lifo\"; \"contract\" or \"fifo\"",
         ),
         ("rx = { queue = \"2000MB\" }", "vnic.web.rx.queue: 2000MB is out of range"),
+        ("queueing = \"lifo\"", "vnic.web.queueing: unknown queueing \"lifo\"; \"flows\" or \"fifo\""),
+        (
+            "queueing = 5",
+            "vnic.web.queueing: expected \"flows\", \"fifo\", or a table such as { target = \"5ms\" }, found integer",
+        ),
+        (
+            "queueing = { targets = \"5ms\" }",
+            "vnic.web.queueing.targets: unknown key; did you mean \"target\"?",
+        ),
+        ("queueing = { target = 5 }", "vnic.web.queueing.target: duration \"5\" has no unit"),
+        ("queueing.target = \"99us\"", "vnic.web.queueing.target: 99us is out of range; 100us to 100ms"),
+        (
+            "queueing = { target = \"101ms\", interval = \"1s\" }",
+            "vnic.web.queueing.target: 101ms is out of range; 100us to 100ms",
+        ),
+        (
+            "queueing = { target = \"51ms\" }",
+            "vnic.web.queueing.interval: 100ms is out of range; twice the target to 2s, here 102ms or more",
+        ),
+        (
+            "queueing = { interval = \"2001ms\" }",
+            "vnic.web.queueing.interval: 2001ms is out of range; twice the target to 2s",
+        ),
+        (
+            "queueing = { per-host = \"yes\" }",
+            "vnic.web.queueing.per-host: expected true or false, found string",
+        ),
         (
             "mac = \"01:00:5e:00:00:01\"",
             "vnic.web.mac: 01:00:5e:00:00:01 is a group (broadcast or multicast) address",

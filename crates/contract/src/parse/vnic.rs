@@ -3,8 +3,8 @@
 use super::{keys, reader::Table};
 use crate::check::{MTU, QOS, QUEUES, VLAN, WEIGHT};
 use crate::{
-    Allowed, Attach, Bytes, Discipline, LinkState, Mac, Method, Nanos, Rate, Rx, Segment, SocketMode,
-    SocketOwner, Tx, UPLINK, VfOptions, Vnic,
+    Allowed, Attach, Bytes, Discipline, FlowQueueing, LinkState, Mac, Method, Nanos, Queueing, Rate, Rx,
+    Segment, SocketMode, SocketOwner, Tx, UPLINK, VfOptions, Vnic,
 };
 use std::{convert::Infallible, path::PathBuf, str::FromStr};
 
@@ -41,6 +41,7 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Vnic {
         segment: segment.and_then(Segment::new).unwrap_or_else(|| Segment::new(0).expect("in range")),
         tx,
         rx: table.table("rx").map_or_else(Rx::default, |rx| read_rx(&rx)),
+        queueing: read_queueing(table),
         weight: table.integer("weight", &WEIGHT).unwrap_or(1),
         deadline,
         to,
@@ -73,6 +74,23 @@ fn read_rx(table: &Table<'_>) -> Rx {
             .unwrap_or_default(),
         queue: table.text("queue", A_SIZE, LARGE),
     }
+}
+
+/// `queueing` of a contract: a word, or a table where flows have settings.
+fn read_queueing(contract: &Table<'_>) -> Queueing {
+    if contract.as_str("queueing").is_some() {
+        return contract.text("queueing", "", Queueing::default()).unwrap_or_default();
+    }
+    let expected = "\"flows\", \"fifo\", or a table such as { target = \"5ms\" }";
+    let Some(table) = contract.table_or("queueing", expected) else { return Queueing::default() };
+    table.known(keys::QUEUEING);
+    let default = FlowQueueing::default();
+    let duration = |key, default| table.text(key, "a duration such as \"5ms\"", default).unwrap_or(default);
+    Queueing::Flows(FlowQueueing {
+        target: duration("target", default.target),
+        interval: duration("interval", default.interval),
+        per_host: table.boolean("per-host").unwrap_or_default(),
+    })
 }
 
 fn read_allowed(table: &Table<'_>) -> Allowed {
@@ -198,6 +216,17 @@ impl FromStr for Discipline {
             "contract" => Ok(Self::Contract),
             "fifo" => Ok(Self::Fifo),
             _ => Err(format!("unknown discipline {text:?}; \"contract\" or \"fifo\"")),
+        }
+    }
+}
+
+impl FromStr for Queueing {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "flows" => Ok(Self::default()),
+            "fifo" => Ok(Self::Fifo),
+            _ => Err(format!("unknown queueing {text:?}; \"flows\" or \"fifo\"")),
         }
     }
 }

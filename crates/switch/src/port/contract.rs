@@ -4,7 +4,7 @@ use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::Policy;
 use crate::sched::{EgressConfig, EgressKind, SourceConfig, hold_limit};
 use crate::stats::layout::VNICS;
-use tidegate_contract::{Bytes, Discipline, Host, Rate, Vnic};
+use tidegate_contract::{Bytes, Discipline, Host, Queueing, Rate, Vnic};
 
 /// Most frames of one source that wait for one egress.
 const SOURCE_FRAMES: u32 = 256;
@@ -135,6 +135,8 @@ pub struct PortContract {
     pub cut_to: Option<u32>,
     /// What it receives.
     pub egress: EgressConfig,
+    /// How frames wait for its rates.
+    pub queueing: Queueing,
     /// How long a frame may wait for this vNIC, ns.
     pub hold: u64,
     /// The cap on copies of flooded frames.
@@ -167,6 +169,7 @@ impl PortContract {
                 discipline: vnic.rx.discipline,
                 queue,
             },
+            queueing: vnic.queueing,
             hold: hold(vnic, queue),
             flood: (host.flood, host.flood_burst),
         }

@@ -157,7 +157,7 @@ fn contract_becomes_policy() {
 }
 
 fn vnic() -> Vnic {
-    use tidegate_contract::{Attach, Rx, Segment, Tx};
+    use tidegate_contract::{Attach, Queueing, Rx, Segment, Tx};
     Vnic {
         name: "a".into(),
         attach: Attach::Netdev { name: "a".into() },
@@ -165,6 +165,7 @@ fn vnic() -> Vnic {
         segment: Segment::new(1).unwrap(),
         tx: Tx::default(),
         rx: Rx::default(),
+        queueing: Queueing::default(),
         weight: 1,
         deadline: None,
         to: vec![],
