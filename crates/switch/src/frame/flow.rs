@@ -1,7 +1,82 @@
 //! Which flow a frame belongs to: frames of a flow keep their order, so they go to one queue.
 
-use crate::frame::headers::{Headers, L3, L4};
+use crate::frame::headers::{Headers, L3, L4, get};
 use crate::frame::parse;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
+/// The key of this process' [`FlowKey`]s: a sender that does not know it cannot choose flows that collide.
+static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// Which end of a flow is its host, whose flows may [share](crate::sched) one part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostEnd {
+    /// The source address: of frames that a vNIC sends.
+    Source,
+    /// The destination address: of frames to a vNIC.
+    Destination,
+}
+
+/// The flow and the host of a frame, as hashes with a key of this process' own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowKey {
+    /// Of addresses, protocol and ports. Fragments have no ports: those between two hosts are one flow. Without IP: of the
+    /// MACs and the EtherType.
+    pub flow: u32,
+    /// Of one address.
+    pub host: u32,
+}
+
+impl FlowKey {
+    /// Of the first bytes of a frame of `len` bytes; the same for all whose headers are broken.
+    pub fn of(head: &[u8], len: usize, end: HostEnd) -> Self {
+        parse(head, len).map_or(Self { flow: 0, host: 0 }, |headers| Self::parsed(head, &headers, end))
+    }
+
+    /// Of a frame whose headers were [parsed](parse()).
+    pub fn parsed(head: &[u8], headers: &Headers, end: HostEnd) -> Self {
+        // Addresses, ports, protocol; and what kind of addresses they are.
+        let mut bytes = [0; 40];
+        let host = addresses(head, headers, &mut bytes, end);
+        if let (L4::Tcp | L4::Udp, Some(ports)) = (headers.l4, get::<4>(head, headers.l4_offset.into())) {
+            bytes[32..36].copy_from_slice(ports);
+        }
+        if headers.l4 != L4::None {
+            bytes[36] = headers.protocol;
+        }
+        bytes[37] = headers.l3 as u8;
+        let hash = |bytes: &[u8]| KEY.hash_one(bytes) as u32;
+        Self { flow: hash(&bytes), host: hash(&host) }
+    }
+}
+
+/// Writes both addresses of a frame to the front of `bytes`; the answer is the host's.
+fn addresses(head: &[u8], headers: &Headers, bytes: &mut [u8; 40], end: HostEnd) -> [u8; 16] {
+    let l3 = usize::from(headers.l3_offset);
+    let is_source = end == HostEnd::Source;
+    let mut host = [0; 16];
+    match headers.l3 {
+        L3::Ipv4 => {
+            if let Some(both) = get::<8>(head, l3 + 12) {
+                bytes[..8].copy_from_slice(both);
+            }
+            host[..4].copy_from_slice(if is_source { &bytes[..4] } else { &bytes[4..8] });
+        }
+        L3::Ipv6 => {
+            if let Some(both) = get::<32>(head, l3 + 8) {
+                bytes[..32].copy_from_slice(both);
+            }
+            host.copy_from_slice(if is_source { &bytes[..16] } else { &bytes[16..32] });
+        }
+        L3::None | L3::Arp => {
+            bytes[..6].copy_from_slice(&headers.dst.0);
+            bytes[6..12].copy_from_slice(&headers.src.0);
+            bytes[12..14].copy_from_slice(&headers.ethertype.to_be_bytes());
+            host[..6].copy_from_slice(if is_source { &headers.src.0 } else { &headers.dst.0 });
+        }
+    }
+    host
+}
 
 /// Equal for all frames of a flow, and of fragments to the same host, by the first bytes of a frame of `len` bytes.
 pub fn flow(head: &[u8], len: usize) -> u32 {
@@ -49,6 +124,65 @@ mod tests {
                 prop_assert_eq!(flow(head, frame.len()), flow(&frame, frame.len()));
             }
         }
+    }
+
+    fn key(frame: &[u8]) -> FlowKey {
+        FlowKey::of(frame, frame.len(), HostEnd::Source)
+    }
+
+    proptest! {
+        /// Equal for equal addresses, protocol and ports, whatever else differs; else not, but by chance.
+        #[test]
+        fn the_key_is_of_the_five(a in testing::frame(), b in testing::frame()) {
+            let five = |f: &Frame| (f.v6, f.tcp, f.v6.then_some(f.src6), f.ports);
+            prop_assert_eq!(key(&a.build()) == key(&b.build()), five(&a) == five(&b));
+            let as_b = Frame { v6: b.v6, tcp: b.tcp, src6: b.src6, ports: b.ports, extensions: vec![], ..a };
+            prop_assert_eq!(key(&as_b.build()), key(&b.build()));
+        }
+
+        #[test]
+        fn a_hostile_frame_has_a_key(frame in testing::hostile(), len in 0..70_000usize) {
+            for end in [HostEnd::Source, HostEnd::Destination] {
+                FlowKey::of(&frame, len, end);
+            }
+        }
+    }
+
+    #[test]
+    fn the_host_is_one_address() {
+        let [frame, mut other] = [Frame::udp4(4).build(), Frame::tcp4(9).build()];
+        other[30] ^= 1; // the destination
+        let hosts = |frame: &[u8]| {
+            [HostEnd::Source, HostEnd::Destination].map(|end| FlowKey::of(frame, frame.len(), end).host)
+        };
+        assert_eq!(hosts(&frame)[0], hosts(&other)[0]);
+        assert_ne!(hosts(&frame)[1], hosts(&other)[1]);
+        assert_ne!(hosts(&frame)[0], hosts(&frame)[1]);
+    }
+
+    #[test]
+    fn fragments_between_two_hosts_are_one_flow() {
+        let fragment = |payload, offset: u8| {
+            let mut frame = Frame::udp4(payload).build();
+            frame[21] = offset;
+            frame[20] = 0x20;
+            frame[24..26].fill(0);
+            let check = !testing::sum(&frame[14..34]);
+            frame[24..26].copy_from_slice(&check.to_be_bytes());
+            frame
+        };
+        let [first, second] = [fragment(80, 0), fragment(90, 11)];
+        assert_eq!(key(&first), key(&second));
+        assert_ne!(key(&first), key(&Frame::udp4(80).build()), "whole datagrams have ports");
+    }
+
+    #[test]
+    fn frames_without_ip_are_flows_by_mac() {
+        let arp = testing::arp(testing::SRC, testing::SRC4);
+        let mut other = arp.clone();
+        other[11] ^= 1;
+        assert_eq!(key(&arp), key(&arp));
+        assert_ne!(key(&arp), key(&other));
     }
 
     #[test]

@@ -26,11 +26,12 @@
 //! - [`finish`]: the checksum a receiver will not compute
 //! - [`mod@flow`]: which frames keep their order
 //! - [`segment`]: super-frames cut to frames, or to smaller super-frames
-//! - [`dscp`]: priority marks
+//! - [`dscp`]: priority marks; [`mod@ecn`]: congestion marks
 //! - [`policy`]: whether a vNIC may send a frame: anti-spoofing, and who speaks for the link, a router, a DHCP server
 
 pub mod checksum;
 pub mod dscp;
+pub mod ecn;
 mod extension;
 pub mod finish;
 pub mod flow;
@@ -47,8 +48,9 @@ pub mod vnet_hdr;
 pub(crate) mod testing;
 
 pub use dscp::{clear_realtime_marks, set_dscp};
+pub use ecn::{ect, set_ce};
 pub use finish::finish_checksum;
-pub use flow::flow;
+pub use flow::{FlowKey, HostEnd, flow};
 pub use headers::{FRAME_MAX, HEADER_MAX, Headers, L3, L4};
 pub use offload::{Malformed, Offload, receiver_hdr, segments, wire_bytes};
 pub use parse::{ParseError, parse};

@@ -1,0 +1,130 @@
+//! Congestion marks in the IP header (ECN, RFC 3168), of the outermost IP header alone: what a tunnel carries is its
+//! endpoints'.
+
+use crate::frame::checksum;
+use crate::frame::headers::{Headers, L3, get16, put};
+
+/// Congestion experienced; the two other codes but 0 say that the sender understands it.
+const CE: u16 = 3;
+
+/// The two bits of the frame's mark, as the lowest of a word, and where in the word they are; `None` without IP.
+#[inline]
+fn mark(head: &[u8], headers: &Headers) -> Option<(u16, u32)> {
+    // IPv4: version, header length, DSCP, ECN. IPv6: version, DSCP, ECN, flow label.
+    let shift = match headers.l3 {
+        L3::Ipv4 => 0,
+        L3::Ipv6 => 4,
+        L3::None | L3::Arp => return None,
+    };
+    Some((get16(head, usize::from(headers.l3_offset))? >> shift & 3, shift))
+}
+
+/// Whether the sender of a frame understands congestion marks: it carries ECT(0), ECT(1), or CE already.
+#[inline]
+pub fn ect(head: &[u8], headers: &Headers) -> bool {
+    mark(head, headers).is_some_and(|(mark, _)| mark != 0)
+}
+
+/// Marks a frame whose sender [understands](ect) it with CE: IPv4's header checksum is as right as before. Returns whether
+/// the frame carries the mark now; any other frame stays as it is.
+#[inline]
+pub fn set_ce(head: &mut [u8], headers: &Headers) -> bool {
+    let Some((mark @ 1.., shift)) = mark(head, headers) else { return false };
+    let l3 = usize::from(headers.l3_offset);
+    let Some(old) = get16(head, l3) else { return false };
+    let new = old | CE << shift;
+    if headers.l3 == L3::Ipv4 && mark != CE {
+        let Some(check) = get16(head, l3 + 10) else { return false };
+        put(head, l3 + 10, checksum::update(check, old, new).to_be_bytes());
+    }
+    put(head, l3, new.to_be_bytes());
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::headers::HEADER_MAX;
+    use crate::frame::parse;
+    use crate::frame::testing::{self, Frame};
+    use proptest::prelude::*;
+
+    fn parsed(frame: &[u8]) -> Headers {
+        parse(&frame[..frame.len().min(HEADER_MAX)], frame.len()).unwrap()
+    }
+
+    proptest! {
+        /// A marked frame is the frame that the sender would have built with the mark: `build` computes the whole
+        /// checksum, over tags, options and traffic classes.
+        #[test]
+        fn a_mark_is_as_if_built_so(spec in testing::frame()) {
+            let mut frame = spec.build();
+            let headers = parsed(&frame);
+            let understands = spec.ecn != 0;
+            prop_assert_eq!(ect(&frame, &headers), understands);
+            prop_assert_eq!(set_ce(&mut frame, &headers), understands);
+            let ecn = if understands { 3 } else { 0 };
+            let expected = Frame { ecn, ..spec }.build();
+            prop_assert_eq!(&frame, &expected);
+            prop_assert_eq!(headers, parsed(&expected), "nothing else changes");
+        }
+
+        /// What a guest's checksum lacks, it lacks after the mark.
+        #[test]
+        fn a_wrong_checksum_stays_wrong_by_as_much(spec in testing::frame(), wrong: u16) {
+            let spec = Frame { v6: false, ecn: 2, extensions: vec![], ..spec };
+            let mut frame = spec.build();
+            let headers = parsed(&frame);
+            let at = usize::from(headers.l3_offset) + 10;
+            let right = u16::from_be_bytes([frame[at], frame[at + 1]]);
+            frame[at..at + 2].copy_from_slice(&(right ^ wrong).to_be_bytes());
+            prop_assert!(set_ce(&mut frame, &headers));
+            let l3 = usize::from(headers.l3_offset);
+            let end = l3 + 20 + spec.ip_options;
+            let off = |frame: &[u8]| checksum::sum(&frame[l3..end]) % 0xffff;
+            let mut before = spec.build();
+            before[at..at + 2].copy_from_slice(&(right ^ wrong).to_be_bytes());
+            prop_assert_eq!(off(&frame), off(&before));
+        }
+
+        /// Any bytes with any claim about them: no panic, and no other byte than the mark's and the checksum's.
+        #[test]
+        fn a_hostile_frame_changes_in_its_mark_alone(mut frame in testing::hostile()) {
+            let Ok(headers) = parse(&frame[..frame.len().min(HEADER_MAX)], frame.len()) else { return Ok(()) };
+            let before = frame.clone();
+            let marked = set_ce(&mut frame, &headers);
+            prop_assert_eq!(marked, ect(&before, &headers));
+            let l3 = usize::from(headers.l3_offset);
+            for (at, (new, old)) in frame.iter().zip(&before).enumerate() {
+                let may = marked && [l3, l3 + 1, l3 + 10, l3 + 11].contains(&at);
+                prop_assert!(new == old || may, "byte {}", at);
+            }
+        }
+    }
+
+    #[test]
+    fn all_codes_of_both_families() {
+        for (ecn, understands) in [(0, false), (1, true), (2, true), (3, true)] {
+            for spec in [Frame::tcp4(9), Frame::tcp6(9)] {
+                let mut frame = Frame { ecn, dscp: 11, vlan: Some(7), ..spec }.build();
+                let headers = parsed(&frame);
+                assert_eq!(set_ce(&mut frame, &headers), understands, "{ecn}");
+                assert_eq!(parsed(&frame).dscp, 11);
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_without_ip_and_a_head_cut_short_stay() {
+        let mut frame = testing::arp(testing::SRC, testing::SRC4);
+        let headers = parsed(&frame);
+        let before = frame.clone();
+        assert!(!set_ce(&mut frame, &headers));
+        assert_eq!(frame, before);
+        let whole = Frame { ecn: 2, ..Frame::tcp4(9) }.build();
+        let headers = parsed(&whole);
+        let mut short = whole[..24].to_vec();
+        assert!(!set_ce(&mut short, &headers), "its checksum is not there");
+        assert_eq!(short, &whole[..24]);
+    }
+}
