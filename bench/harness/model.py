@@ -14,7 +14,7 @@ with and without such samples. Delays and worst cases are never filtered.
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,6 +202,8 @@ class Result:
     """Sentences for the reader (Markdown): what was left out, what limits, what explains a shortfall."""
     windows: list[Window] = field(default_factory=list)
     """The raw material, for results.json; may stay empty where the samples say all."""
+    tables: list[str] = field(default_factory=list)
+    """Markdown, shown in place of the list of figures: for a scene whose figures make rows of several columns."""
 
 
 class Machine(Protocol):
@@ -221,6 +223,26 @@ class Machine(Protocol):
 
     def ping_pong_ns(self) -> float:
         """A cache line from one of the two CPUs to the other and back; about 10 ms."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something that a scene can be asked for part of, as in `bench/run --scene NAME --rate 5mbit,20mbit`."""
+
+    name: str
+    """Of the option."""
+    about: str
+    values: tuple[str, ...]
+    """All that there are."""
+    normally: tuple[str, ...]
+    """Without the option."""
+    quick: tuple[str, ...]
+    """Without the option, in a quick run."""
+
+    def wrong(self, asked: Sequence[str]) -> str:
+        """What is wrong with values that were asked for; empty where nothing is."""
+        unknown = [value for value in asked if value not in self.values]
+        return f"--{self.name}: no '{unknown[0]}'; there are: {' '.join(self.values)}" if unknown else ""
 
 
 @dataclass(frozen=True)
@@ -244,6 +266,13 @@ class Context:
     """How many times as often as usual to repeat: for a longer run."""
     only: str = ""
     """Only cases whose names contain this; scenes of many cases ask `wants`."""
+
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Values by the name of each of the scene's `choices`."""
+
+    def chosen(self, name: str) -> tuple[str, ...]:
+        """The values of the choice `name` that are to be measured."""
+        return self.choices[name]
 
     def wants(self, case: str) -> bool:
         """Whether `case` is to be measured."""
@@ -273,6 +302,19 @@ class Scene:
     run: Callable[[Context], Result]
     has_cases: bool = False
     """It asks `Context.wants` for each of its cases."""
+    choices: tuple[Choice, ...] = ()
+    """What `Context.chosen` can be asked for."""
+
+    def chosen(self, asked: Mapping[str, str], *, quick: bool) -> dict[str, tuple[str, ...]]:
+        """Each choice's values: of `asked`, comma-separated, by name; the usual ones where it has none."""
+        return {
+            choice.name: tuple(asked[choice.name].split(","))
+            if asked.get(choice.name)
+            else choice.quick
+            if quick
+            else choice.normally
+            for choice in self.choices
+        }
 
 
 class Missing(Exception):

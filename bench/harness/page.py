@@ -46,7 +46,7 @@ def _scene(scene: Json) -> list[str]:
     if scene["error"]:
         parts.append(f"**Not measured**: {scene['error']}\n")
     if scene["figures"]:
-        parts.append(report.figures_table(scene["figures"]) + "\n")
+        parts.append(report.figures(scene) + "\n")
     parts += [f"![{drawn['title']}](performance/{drawn['name']}.svg)\n" for drawn in scene["plots"]]
     if scene["notes"]:
         parts.append("\n".join(f"- {note}" for note in scene["notes"]) + "\n")

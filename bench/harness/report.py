@@ -49,6 +49,7 @@ def scene_document(scene: Scene, command: str, result: Result, error: str, secon
         "figures": [_measured(figure) for figure in result.figures],
         "targets": [_measured(target) for target in result.targets],
         "plots": [_plain(plot) for plot in result.plots],
+        "tables": result.tables,
         "notes": result.notes,
         "windows": [_plain(window) for window in result.windows],
     }
@@ -102,6 +103,12 @@ def figures_table(figures: list[Json]) -> str:
     return "\n".join(rows)
 
 
+def figures(scene: Json) -> str:
+    """Of one scene: its own tables, or the list of its figures."""
+    # Results that were stored by an earlier harness have no `tables`.
+    return "\n\n".join(scene.get("tables") or [figures_table(scene["figures"])])
+
+
 def targets_table(scenes: list[Json]) -> str:
     """Every target of every scene, with its verdict."""
     rows = [_row(["measure", "asked", "seen", "all windows", "verdict"]), _row(["---"] * 5)]
@@ -134,6 +141,6 @@ def markdown(document: Json) -> str:
         if scene["error"]:
             parts += [f"Not measured: {scene['error']}\n"]
         if scene["figures"]:
-            parts += [figures_table(scene["figures"]), ""]
+            parts += [figures(scene), ""]
         parts += [*(f"- {note}" for note in scene["notes"]), ""] if scene["notes"] else []
     return "\n".join(parts).rstrip() + "\n"

@@ -1,0 +1,1 @@
+"""Parts of the scene `queues`: what is loaded how, where it waits, and what came of it."""

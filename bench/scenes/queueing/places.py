@@ -1,0 +1,216 @@
+"""Where frames wait for a vNIC's limit. Each place has a vNIC with a limit, and a peer without one.
+
+```text
+ Tap        a ─tap─ switch ─tap─ b                                  tx.max, rx.max of a
+ Kernel     vm ─veth─ vnet3, the agent's namespace                  tx.max, rx.max of vnet3
+ InGuest    QEMU guest ─vhost-user─ switch ─tap─ b                  a qdisc, TCP and ECN of the guest's own
+ Yardstick  vm ─veth─ vnet3, all in one emulated guest:             HTB + fq_codel, cake (this machine's kernel may
+                                                                    lack both), or the kernel place there
+```
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+
+from lab.guest import Guest, vhost_user
+from lab.guest_agent import GuestAgent
+from lab.host import Host, tap_vnic, vhost_user_vnic
+from lab.namespaces import Stack
+from lab.process import wait_for
+from scenes.stacks.fabric import Tidegate
+
+from .load import LISTENING, Load, script, servers, timeout
+
+VM, PEER = "10.9.0.1", "10.9.0.2"
+MACS = {"a": "52:54:00:09:00:01", "b": "52:54:00:09:00:02"}
+NETDEV = "vnet3"
+QUIET_IPV6 = "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1"
+MOST_EMULATED = 200e6
+"""bit/s: an emulated machine does not reach more."""
+
+
+def terms(load: Load, rate: str, more: Sequence[str] = ()) -> list[str]:
+    """Lines of a contract: a limit in each direction that is loaded; of an idle vNIC in both."""
+    ways = ("tx",) if load.up and not load.down else ("rx",) if load.down and not load.up else ("tx", "rx")
+    return [*(f'{way} = {{ max = "{rate}" }}' for way in ways), *more]
+
+
+class Place(ABC):
+    """One of them, up and running."""
+
+    most = float("inf")
+    """bit/s: what is faster is not measured here."""
+
+    @abstractmethod
+    def limit(self, load: Load, rate: str, more: Sequence[str]) -> None:
+        """Limits what this load loads. `more` are further lines of the contract."""
+
+    @abstractmethod
+    def run(self, command: str, timeout: float) -> str:
+        """A shell command where the VM is; what it printed."""
+
+    folder: str
+    """A folder that such commands may write to."""
+
+    def window(self, load: Load, seconds: int, congestion: str) -> str:
+        """Loads it for a while; what the script printed."""
+        return self.run(script(load, PEER, self.folder, seconds, congestion), timeout(seconds))
+
+
+def serve(stack: Stack) -> None:
+    """Starts the servers of the peer."""
+    for command in servers(PEER):
+        stack.spawn(*command.split())
+    wait_for("the peer's servers", lambda: stack.try_run(LISTENING).returncode == 0)
+
+
+class Tap(Place):
+    """Two namespaces on taps of a switch."""
+
+    def __init__(self, folder: Path, cleanup: ExitStack) -> None:
+        self.fabric = Tidegate(folder, ("a", "b"), cleanup)
+        self.fabric.start({})
+        self.folder = str(folder)
+        serve(self.fabric.stacks["b"])
+
+    def limit(self, load: Load, rate: str, more: Sequence[str]) -> None:
+        """See `Place.limit`."""
+        self.fabric.apply({"a": terms(load, rate, more)})
+
+    def run(self, command: str, timeout: float) -> str:
+        """See `Place.run`."""
+        return self.fabric.stacks["a"].run(command, timeout)
+
+
+class Kernel(Place):
+    """A veth pair, and the kernel place at its outer end."""
+
+    def __init__(self, folder: Path, cleanup: ExitStack) -> None:
+        folder.mkdir(parents=True)
+        self.folder = str(folder)
+        self.vm, self.outer = (cleanup.enter_context(Stack(folder / name)) for name in ("vm", "outer"))
+        for stack in (self.vm, self.outer):
+            stack.run(QUIET_IPV6)
+        pid = self.vm.path.parent.parent.name
+        self.outer.run(f"ip link add {NETDEV} type veth peer name eth0 netns {pid}")
+        self.outer.address(NETDEV, f"{PEER}/24")
+        self.vm.address("eth0", f"{VM}/24")
+        wrapper = ("nsenter", f"--net={self.outer.path}")
+        self.host = cleanup.enter_context(Host(folder / "h", agent_wrapper=wrapper))
+        serve(self.outer)
+
+    def limit(self, load: Load, rate: str, more: Sequence[str]) -> None:
+        """See `Place.limit`."""
+        self.host.apply(netdev(terms(load, rate, more)))
+
+    def run(self, command: str, timeout: float) -> str:
+        """See `Place.run`."""
+        return self.vm.run(command, timeout)
+
+
+def netdev(lines: Sequence[str]) -> str:
+    """The contract of the outer end."""
+    head = f'[vnic.vm]\nattach = {{ netdev = "{NETDEV}" }}\nmac = "{MACS["a"]}"\nsegment = 0\n'
+    return head + "".join(f"{line}\n" for line in lines)
+
+
+class InGuest(Place):
+    """A QEMU guest on a vhost-user socket; its peer is a namespace on a tap."""
+
+    most = MOST_EMULATED
+
+    def __init__(self, folder: Path, cleanup: ExitStack) -> None:
+        folder.mkdir(parents=True)
+        self.folder = "/tmp"
+        self.peer = cleanup.enter_context(Stack(folder / "b"))
+        self.peer.run(QUIET_IPV6)
+        self.host = cleanup.enter_context(Host(folder / "h"))
+        self.socket = folder / "h" / "a.sock"
+        self.limit(Load(), "200mbit", ())
+        nic = vhost_user(self.socket, MACS["a"])
+        # What a machine without a fixed clock guesses is nothing that TCP can pace by.
+        setup = f"{QUIET_IPV6}; ip addr add {VM}/24 dev eth0 && ip link set eth0 up"
+        self.guest = cleanup.enter_context(
+            Guest(folder / "g", [nic], modules=["sch_fq", "tcp_bbr"], setup=setup)
+        )
+        self.peer.address("eth0", f"{PEER}/24")
+        serve(self.peer)
+        self.guest.ready()
+        self.host.wait_up("a", "b")
+        self.guest.run(f"ping -c 1 -W 5 {PEER}")
+
+    def limit(self, load: Load, rate: str, more: Sequence[str]) -> None:
+        """See `Place.limit`."""
+        vm = vhost_user_vnic("a", self.socket, MACS["a"], *terms(load, rate, more))
+        self.host.apply(vm + tap_vnic("b", self.peer.path, MACS["b"]))
+
+    def queue_by(self, qdisc: str, ecn: bool) -> None:
+        """The guest's own queueing, and whether its TCP asks for ECN."""
+        self.guest.run(f"tc qdisc replace dev eth0 root {qdisc} && sysctl -qw net.ipv4.tcp_ecn={1 if ecn else 2}")
+
+    def run(self, command: str, timeout: float) -> str:
+        """See `Place.run`."""
+        return self.guest.run(command, int(timeout))
+
+
+class Yardstick(Place):
+    """One emulated guest with both ends, whose kernel has cake, fq_codel and HTB."""
+
+    most = MOST_EMULATED
+    MODULES = ("veth", "ifb", "sch_htb", "sch_cake", "sch_fq_codel", "sch_ingress", "cls_bpf", "act_mirred")
+
+    def __init__(self, folder: Path, cleanup: ExitStack) -> None:
+        self.folder = "/tmp"
+        self.guest = cleanup.enter_context(
+            Guest(folder, cpus=2, memory_mb=1024, modules=list(self.MODULES))
+        )
+        self.guest.run(
+            f"{QUIET_IPV6}; ip link set lo up; ip netns add vm"
+            f" && ip link add {NETDEV} type veth peer name eth0 netns vm"
+            f" && ip addr add {PEER}/24 dev {NETDEV} && ip link set {NETDEV} up"
+            f" && ip -n vm addr add {VM}/24 dev eth0 && ip -n vm link set eth0 up && ip -n vm link set lo up"
+        )
+        for command in servers(PEER):
+            self.guest.run(f"setsid {command} >/tmp/server.log 2>&1 </dev/null &")
+        wait_for("the peer's servers", lambda: self.guest.try_run(LISTENING).status == 0)
+        self.shaper = ""
+
+    @cached_property
+    def agent(self) -> GuestAgent:
+        """An agent there, started when it is first asked for."""
+        return GuestAgent(self.guest)
+
+    def limit(self, load: Load, rate: str, more: Sequence[str]) -> None:
+        """See `Place.limit`; `shaper` says by what."""
+        ends = {"tx": "ip netns exec vm tc", "rx": "tc"}
+        devices = {"tx": "eth0", "rx": NETDEV}
+        for way in ends:
+            self.guest.try_run(f"{ends[way]} qdisc del dev {devices[way]} root")
+        if self.shaper == "kernel":
+            self.agent.run("apply -f -", stdin=netdev(terms(load, rate, more)))
+            return
+        if "agent" in self.__dict__:
+            self.agent.try_run("vnic rm vm")
+        loaded = [line[:2] for line in terms(load, rate)]
+        for way in loaded:
+            for command in SHAPERS[self.shaper]:
+                self.guest.run(f"{ends[way]} {command.format(device=devices[way], rate=rate)}")
+
+    def run(self, command: str, timeout: float) -> str:
+        """See `Place.run`."""
+        quoted = command.replace("'", "'\\''")
+        return self.guest.run(f"ip netns exec vm sh -c '{quoted}'", int(timeout))
+
+
+SHAPERS = {
+    "htb": (
+        "qdisc add dev {device} root handle 1: htb default 1",
+        "class add dev {device} parent 1: classid 1:1 htb rate {rate} ceil {rate}",
+        "qdisc add dev {device} parent 1:1 fq_codel",
+    ),
+    "cake": ("qdisc add dev {device} root cake bandwidth {rate}",),
+}
+"""Commands of tc(8), as people write them."""
