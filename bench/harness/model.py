@@ -203,7 +203,7 @@ class Result:
     windows: list[Window] = field(default_factory=list)
     """The raw material, for results.json; may stay empty where the samples say all."""
     tables: list[str] = field(default_factory=list)
-    """Markdown, shown in place of the list of figures: for a scene whose figures make rows of several columns."""
+    """Markdown, in place of the list of figures: where several of them make one row."""
 
 
 class Machine(Protocol):

@@ -1,19 +1,18 @@
 """How long a ping takes beside a vNIC's own traffic at its limit, wherever its frames wait.
 
 ```text
- --attach, --rate, --flows ─▶ cases: rate x load ─▶ places in turns, N rounds ─▶ p50 / p99 / worst of the ping,
-                                                                              lost, goodput, Jain's index
+ --attach, --rate, --flows ─▶ cases: rate x load ─▶ places in turns, N rounds
+                                                     └▶ p50 / p99 / worst of the ping, lost, goodput, Jain's index
 ```
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from harness.measure import interleave
+from harness.measure import interleave, ratios
 from harness.model import (
     Choice,
     Contender,
@@ -29,7 +28,7 @@ from harness.model import (
 )
 from peers.base import need
 from scenes.queueing.load import FRAME, SEGMENT, Load, bits, cells, values
-from scenes.queueing.places import InGuest, Kernel, Place, Tap, Yardstick
+from scenes.queueing.places import KERNEL_PLACE, InGuest, Kernel, Place, Tap, Yardstick
 
 ROUNDS = 3
 SECONDS = 5
@@ -70,6 +69,11 @@ class Way:
     congestion: str = "cubic"
     ecn: bool = False
 
+    @property
+    def asked(self) -> bool:
+        """Whether it is one of which short queues are asked."""
+        return not self.queueing and self.shaper in ("", KERNEL_PLACE)
+
 
 FIFO_LINE = 'queueing = "fifo"'
 WAYS = {
@@ -81,8 +85,10 @@ WAYS = {
     "guest-fq_codel": Way(InGuest, "guest, fq_codel", qdisc="fq_codel"),
     "guest-ecn": Way(InGuest, "guest, pfifo_fast, ECN", qdisc="pfifo_fast", ecn=True),
     "guest-bbr": Way(InGuest, "guest, fq, BBR", qdisc="fq", congestion="bbr"),
-    "guest-fifo": Way(InGuest, 'guest, pfifo_fast, queueing = "fifo"', queueing=FIFO_LINE, qdisc="pfifo_fast"),
-    "kernel-cake": Way(Yardstick, "kernel place where the kernel has cake", shaper="kernel"),
+    "guest-fifo": Way(
+        InGuest, 'guest, pfifo_fast, queueing = "fifo"', queueing=FIFO_LINE, qdisc="pfifo_fast"
+    ),
+    "kernel-cake": Way(Yardstick, "kernel place where the kernel has cake", shaper=KERNEL_PLACE),
     "htb+fq_codel": Way(Yardstick, "yardstick: HTB + fq_codel", shaper="htb"),
     "cake": Way(Yardstick, "yardstick: cake", shaper="cake"),
 }
@@ -102,8 +108,7 @@ class Stage:
         """The place of that kind."""
         if kind not in self.places:
             self.context.say(f"prepares {kind.__name__}")
-            make: Callable[[Path, ExitStack], Place] = kind  # type: ignore[assignment]
-            self.places[kind] = make(self.context.folder / kind.__name__, self.cleanup)
+            self.places[kind] = kind(self.context.folder / kind.__name__, self.cleanup)
         return self.places[kind]
 
     def window(self, name: str, case: str) -> Json:
@@ -139,16 +144,14 @@ def table(windows: Sequence[Window], case: str) -> str:
 def targets(windows: Sequence[Window], case: str, name: str) -> list[Target]:
     """What is asked of one contender of ours in one case."""
     rate, flows = case.split(", ")
-    if flows == "idle" or name.startswith(("htb", "cake")) or "fifo" in name.split("-")[-1].split("_"):
+    if flows == "idle" or not WAYS[name].asked:
         return []
     of = samples(windows, name, case, "p99")
     where = f"{case}, {WAYS[name].about}"
     found = []
     if bits(rate) == ASKED_RATE:
         found.append(Target(f"{where}: ping p99", "at most 10 ms", "ms", PROMPT_MS, "less", of))
-    cake = samples(windows, "cake", case, "p99")
-    if cake:
-        pairs = tuple(type(a)(a.value / b.value) for a, b in zip(of, cake, strict=False))
+    if pairs := ratios(windows, name, "cake", case, "p99"):
         found.append(Target(f"{where}: ping p99 against cake's", "at most 1.5x", "x", OF_CAKE, "less", pairs))
     for way in ("up", "down"):
         if getattr(Load.of(flows), way):
@@ -195,13 +198,13 @@ SCENE = Scene(
     title="A ping beside a vNIC's own traffic",
     about=(
         "A vNIC has a limit, and TCP (iperf3, cubic unless said otherwise) fills it: `8up` are eight "
-        "connections from the VM, `8down` to it, `8both` eight each way. Beside them irtt sends 100 probes of "
-        "60 bytes a second from the VM to the peer and back; a ping is the whole round trip, which passes the "
-        "limited direction once, with `both` twice. Goodput is a share of what TCP can have of the limit, "
-        f"{SEGMENT} of {FRAME} bytes, at the receivers. Jain's index is of the connections of one direction, "
-        "the smaller one with `both`. p50 and p99 are medians over the windows, lost and worst are of the "
-        "worst one. Guests and yardsticks (HTB + fq_codel, and cake, on a veth) are emulated machines: "
-        "`idle` says what a ping takes there without any load."
+        "connections from the VM, `8down` to it, `8both` eight each way. Beside them irtt sends 100 probes "
+        "of 60 bytes a second from the VM to the peer and back; a ping is the whole round trip, which passes "
+        "the limited direction once, with `both` twice. Goodput is a share of what TCP can have of the "
+        f"limit, {SEGMENT} of {FRAME} bytes, at the receivers. Jain's index is of the connections of one "
+        "direction, the smaller one with `both`. p50 and p99 are medians over the windows, lost and worst "
+        "are of the worst one. Guests and yardsticks (HTB + fq_codel, and cake, on a veth) are emulated "
+        "machines: `idle` says what a ping takes there without any load."
     ),
     order=64,
     run=run,
@@ -209,6 +212,12 @@ SCENE = Scene(
     choices=(
         Choice("attach", "where frames wait", tuple(WAYS), NORMALLY, quick=("tap", "kernel", "cake")),
         Choice("rate", "of the limit", RATES, ("20mbit",), quick=("20mbit",)),
-        Choice("flows", "TCP connections", FLOWS, ("idle", "1up", "8up", "1down", "8down", "8both"), quick=("8up",)),
+        Choice(
+            "flows",
+            "TCP connections",
+            FLOWS,
+            ("idle", "1up", "8up", "1down", "8down", "8both"),
+            quick=("8up",),
+        ),
     ),
 )

@@ -10,6 +10,7 @@
 
 import json
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,6 @@ SEGMENT, FRAME = 1448, 1514
 """TCP's payload of a full segment, and the frame that carries it: the most of a limit that is goodput."""
 PATIENCE = 25
 """Seconds after its time within which a program has to end: a queue of seconds drains, too."""
-TIMES = ("p50", "p99", "p99.9", "max")
 
 
 @dataclass(frozen=True)
@@ -179,9 +179,6 @@ def values(text: str, load: Load, rate: float) -> Json:
     return found
 
 
-ROW = ("p50", "p99", "max", "lost", "goodput up", "goodput down", "jain")
-
-
 def cells(found: Mapping[str, Sequence[float]]) -> list[str]:
     """One row of the table, of all windows: `p50 / p99 / worst`, lost, goodput, Jain's index.
 
@@ -189,8 +186,7 @@ def cells(found: Mapping[str, Sequence[float]]) -> list[str]:
     """
 
     def middle(name: str) -> float:
-        ordered = sorted(found[name])
-        return ordered[len(ordered) // 2] if len(ordered) % 2 else sum(ordered[len(ordered) // 2 - 1 :][:2]) / 2
+        return statistics.median(found[name])
 
     def told(value: float) -> str:
         return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

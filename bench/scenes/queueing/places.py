@@ -4,8 +4,8 @@
  Tap        a ─tap─ switch ─tap─ b                                  tx.max, rx.max of a
  Kernel     vm ─veth─ vnet3, the agent's namespace                  tx.max, rx.max of vnet3
  InGuest    QEMU guest ─vhost-user─ switch ─tap─ b                  a qdisc, TCP and ECN of the guest's own
- Yardstick  vm ─veth─ vnet3, all in one emulated guest:             HTB + fq_codel, cake (this machine's kernel may
-                                                                    lack both), or the kernel place there
+ Yardstick  vm ─veth─ vnet3, both in one emulated guest             HTB + fq_codel, cake, or the kernel place there:
+                                                                    this machine's own kernel may lack them
 ```
 """
 
@@ -43,6 +43,10 @@ class Place(ABC):
 
     most = float("inf")
     """bit/s: what is faster is not measured here."""
+
+    @abstractmethod
+    def __init__(self, folder: Path, cleanup: ExitStack) -> None:
+        """Everything is made in `folder`, which is not there yet, and ends with `cleanup`."""
 
     @abstractmethod
     def limit(self, load: Load, rate: str, more: Sequence[str]) -> None:
@@ -131,7 +135,6 @@ class InGuest(Place):
         self.socket = folder / "h" / "a.sock"
         self.limit(Load(), "200mbit", ())
         nic = vhost_user(self.socket, MACS["a"])
-        # What a machine without a fixed clock guesses is nothing that TCP can pace by.
         setup = f"{QUIET_IPV6}; ip addr add {VM}/24 dev eth0 && ip link set eth0 up"
         self.guest = cleanup.enter_context(
             Guest(folder / "g", [nic], modules=["sch_fq", "tcp_bbr"], setup=setup)
@@ -149,7 +152,9 @@ class InGuest(Place):
 
     def queue_by(self, qdisc: str, ecn: bool) -> None:
         """The guest's own queueing, and whether its TCP asks for ECN."""
-        self.guest.run(f"tc qdisc replace dev eth0 root {qdisc} && sysctl -qw net.ipv4.tcp_ecn={1 if ecn else 2}")
+        self.guest.run(
+            f"tc qdisc replace dev eth0 root {qdisc} && sysctl -qw net.ipv4.tcp_ecn={1 if ecn else 2}"
+        )
 
     def run(self, command: str, timeout: float) -> str:
         """See `Place.run`."""
@@ -160,13 +165,21 @@ class Yardstick(Place):
     """One emulated guest with both ends, whose kernel has cake, fq_codel and HTB."""
 
     most = MOST_EMULATED
-    MODULES = ("veth", "ifb", "sch_htb", "sch_cake", "sch_fq_codel", "sch_ingress", "cls_bpf", "act_mirred")
+    MODULES = (
+        "veth",
+        "ifb",
+        "sch_htb",
+        "sch_cake",
+        "sch_fq_codel",
+        "sch_ingress",
+        "cls_u32",
+        "cls_bpf",
+        "act_mirred",
+    )
 
     def __init__(self, folder: Path, cleanup: ExitStack) -> None:
         self.folder = "/tmp"
-        self.guest = cleanup.enter_context(
-            Guest(folder, cpus=2, memory_mb=1024, modules=list(self.MODULES))
-        )
+        self.guest = cleanup.enter_context(Guest(folder, cpus=2, memory_mb=1024, modules=list(self.MODULES)))
         self.guest.run(
             f"{QUIET_IPV6}; ip link set lo up; ip netns add vm"
             f" && ip link add {NETDEV} type veth peer name eth0 netns vm"
@@ -185,19 +198,18 @@ class Yardstick(Place):
 
     def limit(self, load: Load, rate: str, more: Sequence[str]) -> None:
         """See `Place.limit`; `shaper` says by what."""
-        ends = {"tx": "ip netns exec vm tc", "rx": "tc"}
-        devices = {"tx": "eth0", "rx": NETDEV}
-        for way in ends:
-            self.guest.try_run(f"{ends[way]} qdisc del dev {devices[way]} root")
-        if self.shaper == "kernel":
+        ends = {"tx": ("ip netns exec vm tc", "eth0"), "rx": ("tc", NETDEV)}
+        for tc, device in ends.values():
+            self.guest.try_run(f"{tc} qdisc del dev {device} root")
+        if self.shaper == KERNEL_PLACE:
             self.agent.run("apply -f -", stdin=netdev(terms(load, rate, more)))
             return
         if "agent" in self.__dict__:
             self.agent.try_run("vnic rm vm")
-        loaded = [line[:2] for line in terms(load, rate)]
-        for way in loaded:
+        for line in terms(load, rate):
+            tc, device = ends[line[:2]]
             for command in SHAPERS[self.shaper]:
-                self.guest.run(f"{ends[way]} {command.format(device=devices[way], rate=rate)}")
+                self.guest.run(f"{tc} {command.format(device=device, rate=rate)}")
 
     def run(self, command: str, timeout: float) -> str:
         """See `Place.run`."""
@@ -205,6 +217,8 @@ class Yardstick(Place):
         return self.guest.run(f"ip netns exec vm sh -c '{quoted}'", int(timeout))
 
 
+KERNEL_PLACE = "kernel place"
+"""A shaper, beside `SHAPERS`: the agent's."""
 SHAPERS = {
     "htb": (
         "qdisc add dev {device} root handle 1: htb default 1",
