@@ -2,7 +2,7 @@
 
 ```text
  --attach, --rate, --flows ─▶ cases: rate x load ─▶ places in turns, N rounds
-                                                     └▶ p50 / p99 / worst of the ping, lost, goodput, Jain's index
+                                      └─▶ p50 / p99 / worst of the ping, lost, goodput, Jain's index
 ```
 """
 

@@ -4,8 +4,8 @@
  Tap        a ─tap─ switch ─tap─ b                                  tx.max, rx.max of a
  Kernel     vm ─veth─ vnet3, the agent's namespace                  tx.max, rx.max of vnet3
  InGuest    QEMU guest ─vhost-user─ switch ─tap─ b                  a qdisc, TCP and ECN of the guest's own
- Yardstick  vm ─veth─ vnet3, both in one emulated guest             HTB + fq_codel, cake, or the kernel place there:
-                                                                    this machine's own kernel may lack them
+ Yardstick  vm ─veth─ vnet3, both in one emulated guest             HTB + fq_codel, cake, or the kernel place:
+                                                                    this machine's kernel may lack them
 ```
 """
 
