@@ -77,7 +77,7 @@ def test_every_key_is_documented() -> None:
     source = (ROOT / "crates/contract/src/parse/keys.rs").read_text()
     known = {key.replace("_", "-") for key in re.findall(r'"([a-z][a-z_-]*)"', source)}
     text = (REFERENCE / "contract.md").read_text().split("## `[vnic.NAME]`")[1]
-    documented = set(re.findall(r"^\| \[?`(?:tx\.|rx\.|allowed\.)?([a-z-]+)`", text, re.MULTILINE))
+    documented = set(re.findall(r"^\| \[?`(?:tx\.|rx\.|queueing\.|allowed\.)?([a-z-]+)`", text, re.MULTILINE))
     assert documented == known - {"vnic", "host"}
 
 

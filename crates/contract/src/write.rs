@@ -178,6 +178,9 @@ fn assign(contract: &mut dyn TableLike, key: &str, value: &str) -> Result<(), St
             return Ok(());
         }
         let inner = table.entry(parent).or_insert_with(|| Item::Value(InlineTable::new().into()));
+        if parent == "queueing" && inner.as_str() == Some("flows") {
+            *inner = Item::Value(InlineTable::new().into());
+        }
         table = inner.as_table_like_mut().ok_or_else(|| format!("{parent} is no table"))?;
     }
     if value == "none" {
@@ -281,7 +284,12 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
         assert!(vnic.is_realtime() && vnic.allowed.control);
         let flows = FlowQueueing { target: Nanos::new(2_000_000), per_host: true, ..FlowQueueing::default() };
         assert_eq!(vnic.queueing, Queueing::Flows(flows));
-        assert_eq!(set(&vnic, &[("queueing", "fifo")]).expect("valid").queueing, Queueing::Fifo);
+        let fifo = set(&vnic, &[("queueing", "fifo")]).expect("valid");
+        assert_eq!(fifo.queueing, Queueing::Fifo);
+        let again = [("queueing", "flows"), ("queueing.target", "2ms"), ("queueing.per-host", "true")];
+        assert_eq!(set(&fifo, &again).expect("valid").queueing, vnic.queueing);
+        let refused = set(&fifo, &[("queueing.target", "2ms")]).expect_err("no flows").to_string();
+        assert!(refused.ends_with("queueing.target: queueing is no table"), "{refused}");
         let undone = [
             "tx.max",
             "tx.burst",

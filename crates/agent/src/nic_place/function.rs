@@ -47,8 +47,14 @@ pub fn function(vnic: &Vnic) -> Result<Option<Function>, Vec<String>> {
     }))
 }
 
+/// What a reader of a plan should know of a contract with a limit.
+pub fn how_what_exceeds_its_limit_waits(vnic: &Vnic) -> Option<String> {
+    let what = "what exceeds tx.max waits in its NIC, which does not tell flows apart: a long one holds up the others";
+    vnic.tx.max.map(|_| what.into())
+}
+
 fn refused(vnic: &Vnic, qos: u8) -> Vec<String> {
-    let Vnic { segment, rx, tx, allowed, queues, to, .. } = vnic;
+    let Vnic { segment, rx, tx, queueing, allowed, queues, to, .. } = vnic;
     let burst = [("tx.burst", tx.burst), ("rx.burst", rx.burst), ("rx.queue", rx.queue)];
     let sizes = burst.into_iter().filter(|(_, size)| size.is_some()).map(|(key, _)| {
         format!(
@@ -64,6 +70,7 @@ fn refused(vnic: &Vnic, qos: u8) -> Vec<String> {
             "rx.max: no NIC limits what a function receives; limit those who send, or leave it out",
         ),
         (rx.discipline == Discipline::Fifo, "rx.discipline: its NIC decides the order; leave it out"),
+        (!queueing.is_default(), "queueing: in which order frames wait, its NIC decides; leave it out"),
         (
             !allowed.macs.is_empty(),
             "allowed.macs: a NIC checks that a function sends from its own MAC, or nothing; write allowed.macs = \"any\", \
@@ -107,7 +114,7 @@ fn refused(vnic: &Vnic, qos: u8) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::testing::vf;
-    use tidegate_contract::{Allowed, Bytes, Mac, Rate, Rx, Segment, Tx};
+    use tidegate_contract::{Allowed, Bytes, Mac, Queueing, Rate, Rx, Segment, Tx};
 
     #[test]
     fn a_contract_becomes_what_a_nic_is_told() {
@@ -117,6 +124,7 @@ mod tests {
         let told = function(&vnic).expect("it can be told").expect("a function");
         assert_eq!((told.index, told.vlan, told.qos, told.spoofchk), (2, Some(42), Some(0), Some(true)));
         assert_eq!((told.tx_max, told.tx_min), (vnic.tx.max, None));
+        assert!(how_what_exceeds_its_limit_waits(&vnic).is_some_and(|note| note.contains("flows")));
         vnic.allowed.any_mac = true;
         assert_eq!(function(&vnic).expect("it can be told").expect("a function").spoofchk, Some(false));
         assert_eq!(address(&vnic), Some(("eth1", 2)));
@@ -155,6 +163,7 @@ mod tests {
                 "allowed.dhcp-server",
                 Vnic { allowed: Allowed { dhcp_server: true, ..Allowed::default() }, ..plain.clone() },
             ),
+            ("queueing", Vnic { queueing: Queueing::Fifo, ..plain.clone() }),
             ("queues", Vnic { queues: 2, ..plain.clone() }),
             ("segment", Vnic { segment: Segment::new(5000).expect("in range"), ..plain.clone() }),
             ("to", Vnic { tx: Tx { min: rate, ..Tx::default() }, to: vec!["b".into()], ..plain.clone() }),

@@ -149,6 +149,11 @@ impl Place for NicPlace {
         Some(Capabilities { deadline: false, min: true, uplink: true, notes })
     }
 
+    fn notes(&self, vnic: &Vnic) -> Vec<String> {
+        let Some(of_all) = self.capabilities(&vnic.attach) else { return vec![] };
+        of_all.notes.into_iter().chain(function::how_what_exceeds_its_limit_waits(vnic)).collect()
+    }
+
     fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {
         plan::plan(wanted, observed)
     }

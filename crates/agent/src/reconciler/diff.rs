@@ -5,7 +5,7 @@ use crate::store::Contracts;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use tidegate_contract::{Attach, Vnic};
+use tidegate_contract::{Attach, FlowQueueing, Queueing, Vnic};
 
 /// What happens to the vNICs in `named` and to those that go.
 pub fn vnics(old: &Contracts, new: &Contracts, named: &BTreeSet<String>) -> Vec<VnicChange> {
@@ -56,7 +56,23 @@ fn vnic_keys(vnic: &Vnic) -> BTreeMap<String, String> {
     if keys.remove("allowed.any-mac").is_some_and(|any| any == "true") {
         keys.insert("allowed.macs".into(), "any".into());
     }
-    keys.retain(|key, _| !key.starts_with("attach."));
+    keys.retain(|key, _| !key.starts_with("attach.") && !key.starts_with("queueing"));
+    let word = match vnic.queueing {
+        Queueing::Fifo => "fifo",
+        Queueing::Flows(_) => "flows",
+    };
+    keys.insert("queueing".into(), word.into());
+    if let Queueing::Flows(FlowQueueing { target, interval, per_host }) = vnic.queueing {
+        let default = FlowQueueing::default();
+        let settings = [
+            ("target", (target != default.target).then(|| target.to_string())),
+            ("interval", (interval != default.interval).then(|| interval.to_string())),
+            ("per-host", per_host.then(|| "true".into())),
+        ];
+        let stated =
+            settings.into_iter().filter_map(|(key, value)| Some((format!("queueing.{key}"), value?)));
+        keys.extend(stated);
+    }
     let mut attach = |key: &str, value: Option<String>| {
         if let Some(value) = value {
             keys.insert(format!("attach.{key}"), value);
@@ -139,6 +155,11 @@ mod tests {
         changed.allowed.any_mac = true;
         changed.allowed.dhcp_server = true;
         changed.attach = tap("tg0");
+        changed.queueing = Queueing::Flows(FlowQueueing {
+            target: "2ms".parse().unwrap(),
+            per_host: true,
+            ..FlowQueueing::default()
+        });
         let new = contracts(&[vnic("a", 1), changed, vnic("d", 4), vnic("other", 9)]);
         let named = ["a", "b", "d"].map(String::from).into();
         let got = vnics(&old, &new, &named);
@@ -158,10 +179,13 @@ mod tests {
                 change("attach.mode", Some("server"), Option::None),
                 change("attach.tap", Option::None, Some("tg0")),
                 change("attach.vhost-user", Some("/run/tidegate/vm/b.sock"), Option::None),
+                change("queueing.per-host", Option::None, Some("true")),
+                change("queueing.target", Option::None, Some("2ms")),
                 change("to", Option::None, Some("a,uplink")),
                 change("tx.max", Option::None, Some("500mbit")),
             ]
         );
+        assert!(got[3].changes.contains(&change("queueing", Option::None, Some("flows"))));
         assert!(got[0].changes.is_empty() && got[3].changes.iter().any(|c| c.key == "mac"));
     }
 }

@@ -12,6 +12,7 @@
 //!
 //! From contracts to actions:
 //! - `plan`: from wanted and observed to actions (pure)
+//! - `notes`: how a contract is kept, for a reader of a plan (pure)
 //! - `observe`: what is in force
 //! - `record`: what is ours
 //!
@@ -37,6 +38,7 @@ mod conversation;
 mod fdstore;
 mod inherited;
 mod left;
+mod notes;
 mod observe;
 mod patience;
 mod plan;
@@ -164,7 +166,7 @@ impl Place for SwitchPlace {
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
         let notes: &[&str] = match attach {
             Attach::VhostUser { .. } => &[
-                "limits are kept by back-pressure: frames wait in the guest's own ring and none is dropped",
+                "limits are kept by back-pressure: frames wait in the guest's own ring",
                 "a deadline is promised while the guest's memory is shared and preallocated",
             ],
             Attach::Tap { .. } => &[
@@ -175,6 +177,11 @@ impl Place for SwitchPlace {
         };
         let notes = notes.iter().map(|n| (*n).into()).collect();
         Some(Capabilities { deadline: true, min: true, uplink: false, notes })
+    }
+
+    fn notes(&self, vnic: &Vnic) -> Vec<String> {
+        let Some(of_all) = self.capabilities(&vnic.attach) else { return vec![] };
+        of_all.notes.into_iter().chain(notes::queueing(vnic)).collect()
     }
 
     fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::path::Path;
-use tidegate_contract::{Rate, SocketMode};
+use tidegate_contract::{FlowQueueing, Nanos, Rate, SocketMode};
 
 fn domain(metadata: &str, devices: &str) -> String {
     format!(
@@ -50,13 +50,15 @@ fn a_bandwidth_is_turned_to_the_vms_view() {
 #[test]
 fn metadata_wins_and_may_say_everything() {
     let asked = contracts(
-        "<tg:vnic mac='52:54:00:00:00:01' name='plc1' segment='7' tx.max='500mbit' tx.burst='10kB' deadline='1ms' to='plc2,plc3'/>",
+        "<tg:vnic mac='52:54:00:00:00:01' name='plc1' segment='7' tx.max='500mbit' tx.burst='10kB' deadline='1ms' to='plc2,plc3' queueing.target='2ms' queueing.per-host='true'/>",
     );
     let bandwidth = "<mtu size='9000'/><bandwidth><inbound average='1'/></bandwidth>";
     let done = translate(&domain(&asked, &bridge(bandwidth)), "web.xml").expect("translated");
     let vnic = &done.contracts[0].vnic;
     assert_eq!((vnic.name.as_str(), u32::from(vnic.segment), vnic.mtu), ("plc1", 7, 9000));
     assert_eq!((vnic.rx.max, vnic.to.len(), vnic.is_realtime()), (None, 2, true));
+    let flows = FlowQueueing { target: Nanos::new(2_000_000), per_host: true, ..FlowQueueing::default() };
+    assert_eq!(vnic.queueing, Queueing::Flows(flows));
     assert!(done.contracts[0].limited_by_libvirt, "libvirt sets its own all the same");
     // What is printed for the metadata says the same again.
     let again = translate(&domain(&done.to_metadata(), &bridge(bandwidth)), "web.xml").expect("translated");

@@ -5,7 +5,7 @@ use crate::format::{self, count, duration, plural, size};
 use crate::table::{Align, Table};
 use std::fmt::Write;
 use tidegate_agent::api::types::{Promise, Quantity, State, Unknown, VnicView};
-use tidegate_contract::{Attach, Bytes, Discipline, Nanos, Rate, SocketMode, Vnic};
+use tidegate_contract::{Attach, Bytes, Discipline, FlowQueueing, Nanos, Queueing, Rate, SocketMode, Vnic};
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{VnicStats, total};
 
@@ -134,7 +134,8 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
     };
     let whose = format!("{state}, from {}", view.owner.strip_prefix("file:").unwrap_or(&view.owner));
     let Some(contract) = &view.contract else { return vec![("contract", whose)] };
-    let Vnic { attach, mac, segment, tx, rx, weight, deadline, to, mtu, queues, guest, .. } = contract;
+    let Vnic { attach, mac, segment, tx, rx, queueing, weight, deadline, to, mtu, queues, guest, .. } =
+        contract;
     let terms = |terms: Vec<Option<String>>| {
         let terms: Vec<String> = terms.into_iter().flatten().collect();
         if terms.is_empty() { "no limit".to_owned() } else { terms.join(", ") }
@@ -164,6 +165,7 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
                 (rx.discipline == Discipline::Fifo).then(|| "first come, first served".into()),
             ]),
         ),
+        ("queueing", self::queueing(*queueing)),
         ("weight", weight.to_string()),
     ];
     if let Some(worker) = view.worker {
@@ -189,6 +191,18 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
         facts.push(("guest", format::path(guest)));
     }
     facts
+}
+
+/// How its frames wait for its limits.
+fn queueing(queueing: Queueing) -> String {
+    match queueing {
+        Queueing::Fifo => "fifo".into(),
+        Queueing::Flows(_) if queueing.is_default() => "flows".into(),
+        Queueing::Flows(FlowQueueing { target, interval, per_host }) => {
+            let hosts = if per_host { ", per host" } else { "" };
+            format!("flows, target {target}, interval {interval}{hosts}")
+        }
+    }
 }
 
 fn counters(stats: &VnicStats, unknown: &Unknown) -> String {
@@ -441,6 +455,7 @@ voice
   segment     42
   tx          max 4mbit, burst 2kB
   rx          no limit
+  queueing    flows
   weight      1
   deadline    1ms
   to          sink
