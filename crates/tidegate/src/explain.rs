@@ -85,6 +85,14 @@ fn switch_drop(reason: DropReason) -> &'static str {
         DropReason::WorkerBehind => {
             "the queue towards the receiver was full: the switch's worker came too late, `tidegate top` shows how busy it is"
         }
+        DropReason::Codel => {
+            "the frames of its flow waited for too long, for `tx.max` of the sender or `rx.max` of the receiver, and it \
+             cannot be marked (ECN): the sender sends too fast, TCP slows down by this"
+        }
+        DropReason::FlowCap => {
+            "more waited for `tx.max` of the sender or `rx.max` of the receiver than there is room for, and its flow had \
+             most of it: this flow does not slow down"
+        }
         DropReason::RingShare => {
             "half of the sender's ring was waiting already: the receiver is slower than this sender, or has reached its \
              `rx.max`"

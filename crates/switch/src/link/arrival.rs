@@ -34,6 +34,13 @@ impl Arrival {
         self.latest.max(started)
     }
 
+    /// How long it is known to have waited where it conformed to its envelope at `started`, ns: since a poll showed it.
+    /// Before that it waited for the worker.
+    #[inline]
+    pub fn waited(&self, started: u64) -> u64 {
+        started.saturating_sub(self.latest)
+    }
+
     /// How much before `started` that clock can have started while the worker slept, ns: not at all where the frame
     /// waited for tokens until then.
     #[inline]

@@ -100,6 +100,8 @@ pub struct Egress {
     pub lendable: Option<Box<Lent>>,
     /// Since when the first frame stands without receive buffers; [`NEVER`] while it does not.
     pub blocked_since: u64,
+    /// Until when its rate last kept a frame waiting; 0 where it never did.
+    pub rate_until: u64,
     /// Whose frame left last, and when.
     pub last: (PortIndex, u64),
     /// What waits, in order.
@@ -126,6 +128,7 @@ impl Port {
             scheduler: Scheduler::new(contract.egress),
             active: false,
             blocked_since: NEVER,
+            rate_until: 0,
             starved: None,
             last: (index, 0),
             outstanding: Outstanding::new(link.rx.depth()),
@@ -168,6 +171,14 @@ impl Port {
             (None, Some((rate, burst))) => Some(TokenBucket::new(rate, burst)),
             (_, None) => None,
         };
+        // What waited for another limit says nothing about this one.
+        if contract.tx_limit != self.contract.tx_limit {
+            self.stats.tokens_tx.reset();
+        }
+        if contract.egress != self.contract.egress {
+            self.stats.tokens_rx.reset();
+        }
+        self.stats.contracts.add(1);
         self.flood.set(now, contract.flood.0, contract.flood.1);
         self.egress.scheduler.reconfigure(now, contract.egress);
         if contract.deadline != self.contract.deadline {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 /// `tgstats` and a NUL, big-endian.
 pub const MAGIC: u64 = 0x7467_7374_6174_7300;
 /// Version of this layout.
-pub const VERSION: u64 = 7;
+pub const VERSION: u64 = 8;
 /// Most vNICs of one switch.
 pub const VNICS: usize = 1024;
 /// Most workers of one switch.
@@ -135,6 +135,13 @@ pub struct TrafficSlot {
     pub wire_bytes: Counter,
     /// Frames dropped, by reason.
     pub dropped: [Counter; DropReason::COUNT],
+    /// Frames that were marked "congestion experienced" in place of being dropped: their flow's queue stood for longer
+    /// than its target.
+    pub marked: Counter,
+    /// Flows of which frames wait now, for the rate of this way.
+    pub flows_now: Counter,
+    /// The most flows that waited at a time.
+    pub flows_most: Counter,
 }
 
 /// Time of its worker that one vNIC is charged.
@@ -167,6 +174,14 @@ pub struct VnicSlot {
     pub throttled: Counter,
     /// 1 while it waits for tokens.
     pub throttled_now: Counter,
+    /// How long frames that it sent, and that left, waited for its `tx.max`, ns: 0 for one that did not wait. Only
+    /// while it has that limit.
+    pub tokens_tx: SharedHistogram,
+    /// How long frames to it, that left its queue, waited for its `rx.max`, ns: 0 for one that did not wait. Only
+    /// while it has that limit.
+    pub tokens_rx: SharedHistogram,
+    /// How often its contract was replaced.
+    pub contracts: Counter,
     /// Time of its worker.
     pub work: WorkSlot,
     /// Tr - Ts of frames it sent and that were delivered, ns: the most that it can have been while the worker was awake.
@@ -202,6 +217,24 @@ impl TrafficSlot {
         to.wire_frames.set(self.wire_frames.get());
         to.wire_bytes.set(self.wire_bytes.get());
         self.dropped.iter().zip(&to.dropped).for_each(|(from, to)| to.set(from.get()));
+        to.marked.set(self.marked.get());
+        // What waited, waited at the port that is gone.
+        to.flows_now.set(0);
+        to.flows_most.set(self.flows_most.get());
+    }
+
+    /// Sets all to zero.
+    pub(super) fn clear(&self) {
+        let Self { frames, wire_frames, wire_bytes, dropped, marked, flows_now, flows_most } = self;
+        let others = [frames, wire_frames, wire_bytes, marked, flows_now, flows_most];
+        others.into_iter().chain(dropped).for_each(|counter| counter.set(0));
+    }
+
+    /// Of so many flows frames wait now.
+    #[inline]
+    pub fn note_flows(&self, flows: u64) {
+        self.flows_now.set(flows);
+        self.flows_most.raise(flows);
     }
 }
 
@@ -229,6 +262,18 @@ impl VnicSlot {
         self.delay_least.record_many(at.saturating_sub(started_by), frames);
     }
 
+    /// Counts `frames` that it sent, and that left: each waited `ns` for its `tx.max`, 0 where it did not wait.
+    #[inline]
+    pub fn note_token_wait_tx(&self, ns: u64, frames: u64) {
+        self.tokens_tx.record_many(ns, frames);
+    }
+
+    /// Counts `frames` to it that left its queue, or needed none: each waited `ns` for its `rx.max`, 0 where it did not wait.
+    #[inline]
+    pub fn note_token_wait_rx(&self, ns: u64, frames: u64) {
+        self.tokens_rx.record_many(ns, frames);
+    }
+
     /// Counts `frames` delivered under a deadline, with the most and the least that their delay can have been, ns.
     #[inline]
     pub fn note_realtime(&self, most: u64, least: u64, frames: u64) {
@@ -242,6 +287,9 @@ impl VnicSlot {
         self.tx.copy_to(&to.tx);
         self.rx.copy_to(&to.rx);
         to.throttled.set(self.throttled.get());
+        self.tokens_tx.copy_to(&to.tokens_tx);
+        self.tokens_rx.copy_to(&to.tokens_rx);
+        to.contracts.set(self.contracts.get());
         self.work.copy_to(&to.work);
         self.delay.copy_to(&to.delay);
         self.delay_least.copy_to(&to.delay_least);

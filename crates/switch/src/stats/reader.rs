@@ -1,6 +1,6 @@
 //! Everybody else's side of the shared memory: read-only snapshots.
 
-use super::histogram::Histogram;
+use super::histogram::{Histogram, SharedHistogram};
 use super::layout::{
     LONG_LOOPS, Layout, LoopRecord, MAGIC, MISSES, MissRecord, NOBODY, TrafficSlot, VERSION, VnicSlot,
 };
@@ -23,6 +23,9 @@ const TMPFS_MAGIC: u32 = 0x0102_1994;
 /// No CPU has a number from here on: the region is another process's word.
 const CPUS: u64 = 1 << 16;
 
+/// No vNIC has so many flows that wait: the region is another process's word.
+const FLOWS: u64 = 1 << 20;
+
 /// A read-only view of a switch's region.
 pub struct Reader {
     layout: *const Layout,
@@ -44,6 +47,15 @@ pub struct Traffic {
     pub wire_bytes: u64,
     /// Frames dropped, by [`DropReason::label`]; reasons that never occurred are left out.
     pub dropped: BTreeMap<String, u64>,
+    /// Frames marked "congestion experienced" (ECN) in place of being dropped.
+    #[serde(default)]
+    pub marked: u64,
+    /// Flows of which frames wait now, for the rate of this way.
+    #[serde(default)]
+    pub flows_now: u64,
+    /// The most flows that waited at a time, since the port was made.
+    #[serde(default)]
+    pub flows_most: u64,
 }
 
 /// How long each of many took, in nanoseconds: frames (Tr - Ts), or loops of a worker.
@@ -199,6 +211,16 @@ pub struct VnicStats {
     pub throttled_ns: u64,
     /// Waiting for tokens now.
     pub throttled: bool,
+    /// How long the frames that it sent waited for its own `tx.max`, those that did not wait included; absent where no
+    /// worker of ours limits it, and as long as nothing was sent under the limit in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_tx: Option<Delay>,
+    /// How long the frames to it waited for its own `rx.max`, as above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_rx: Option<Delay>,
+    /// How often its contract was replaced; absent where no worker of ours carries its frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contracts: Option<u64>,
     /// Time of its worker; absent where no worker of ours carries its frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
@@ -514,6 +536,9 @@ fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
         rx: traffic(&slot.rx),
         throttled_ns: slot.throttled.get(),
         throttled: slot.throttled_now.get() != 0,
+        tokens_tx: waits(&slot.tokens_tx),
+        tokens_rx: waits(&slot.tokens_rx),
+        contracts: Some(slot.contracts.get()),
         work: Some(Work {
             take_ns: slot.work.take.get(),
             deliver_ns: slot.work.deliver.get(),
@@ -537,7 +562,13 @@ fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
     }
 }
 
+/// What was recorded, if anything was.
+fn waits(histogram: &SharedHistogram) -> Option<Delay> {
+    Some(Delay::from(&histogram.read())).filter(|waits| waits.count > 0)
+}
+
 fn traffic(slot: &TrafficSlot) -> Traffic {
+    let flows_most = slot.flows_most.get().min(FLOWS);
     Traffic {
         frames: slot.frames.get(),
         wire_frames: slot.wire_frames.get(),
@@ -547,6 +578,9 @@ fn traffic(slot: &TrafficSlot) -> Traffic {
             .map(|r| (r.label().to_owned(), slot.dropped[*r as usize].get()))
             .filter(|(_, n)| *n > 0)
             .collect(),
+        marked: slot.marked.get(),
+        flows_now: slot.flows_now.get().min(flows_most),
+        flows_most,
     }
 }
 
@@ -614,6 +648,13 @@ mod tests {
         slot.misses_asleep.add(4);
         slot.work.buffers.set(17);
         slot.messages.set(12);
+        slot.note_token_wait_tx(865_000_000, 3);
+        slot.note_token_wait_rx(0, 2);
+        slot.tx.marked.add(6);
+        slot.tx.dropped[DropReason::FlowCap as usize].add(5);
+        slot.tx.note_flows(9);
+        slot.tx.note_flows(0);
+        slot.contracts.add(1);
         let miss = &slot.miss_log[0];
         miss.number.set(1);
         miss.behind.set(9);
@@ -642,6 +683,11 @@ mod tests {
         assert_eq!((stats.delay.max, stats.delay_least.max), (5_000, 1_100));
         assert_eq!((stats.realtime_worst_ns, stats.realtime_worst_least_ns), (5_000, 1_100));
         assert_eq!((stats.misses_possible, stats.misses_asleep), (2, 4));
+        let waits =
+            [stats.tokens_tx, stats.tokens_rx].map(|waits| waits.map(|waits| (waits.count, waits.max)));
+        assert_eq!(waits, [Some((3, 865_000_000)), Some((2, 0))]);
+        assert_eq!((stats.tx.marked, stats.tx.flows_now, stats.tx.flows_most), (6, 0, 9));
+        assert_eq!((stats.tx.dropped["flow_cap"], stats.contracts), (5, Some(1)));
         assert_eq!(reader.messages("plc1"), Some(12));
         // Once only, and not for anybody else.
         new.claim(7, "plc1");

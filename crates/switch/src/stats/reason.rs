@@ -79,6 +79,10 @@ reasons! {
         NoBuffers = "no_buffers",
         /// The queue towards the receiver is full, and its worker did not come to it.
         WorkerBehind = "worker_behind",
+        /// The queue of its flow stood for longer than the target, and the frame cannot be marked.
+        Codel = "codel",
+        /// The queue is full, and its flow had most in it.
+        FlowCap = "flow_cap",
     }
 }
 

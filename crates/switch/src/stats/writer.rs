@@ -117,13 +117,13 @@ impl Region {
 
 fn clear(slot: &VnicSlot) {
     for traffic in [&slot.tx, &slot.rx] {
-        traffic.frames.set(0);
-        traffic.wire_frames.set(0);
-        traffic.wire_bytes.set(0);
-        traffic.dropped.iter().for_each(|c| c.set(0));
+        traffic.clear();
     }
     slot.throttled.set(0);
     slot.throttled_now.set(0);
+    slot.tokens_tx.reset();
+    slot.tokens_rx.reset();
+    slot.contracts.set(0);
     slot.work.clear();
     slot.delay.reset();
     slot.delay_least.reset();

@@ -1,7 +1,7 @@
 //! Real-time super-frames are cut: a piece is as long as the burst allows, and waits for its tokens alone.
 
 use super::Worker;
-use super::send::count_sent;
+use super::send::{count_sent, note_tokens};
 use crate::frame::{HEADER_MAX, Offload, Segmenter};
 use crate::link::Pending;
 use crate::port::{Owner, Port, body_spans, slice_spans};
@@ -59,6 +59,7 @@ impl Worker {
         let last = pending.sent >= body;
         self.dispatch(port, reference, pending.arrival, started);
         if last {
+            note_tokens(port, &pending.arrival, started);
             // The share that stood for "not yet cut to the end".
             if whole.release() {
                 port.link.tx.give_back(pending.frame);

@@ -87,6 +87,8 @@ pub mod talk;
 pub mod test_clock;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod token_waits;
 pub mod trouble;
 mod turns;
 mod watch;

@@ -70,6 +70,7 @@ impl Worker {
             None => match port.conform(pending.arrival.earliest, whole, self.now) {
                 Ok(started) => {
                     count_sent(port, frame);
+                    note_tokens(port, &pending.arrival, started);
                     self.dispatch(port, pending.frame, pending.arrival, started);
                     Sent::Yes
                 }
@@ -176,6 +177,14 @@ pub(super) fn count_sent(port: &Port, frame: &Frame) {
     port.stats.tx.frames.add(1);
     port.stats.tx.wire_frames.add(u64::from(frame.wire_frames));
     port.stats.tx.wire_bytes.add(u64::from(frame.wire_bytes));
+}
+
+/// Notes how long a frame that is sent waited for the limit of its sender, if that has one.
+#[inline]
+pub(super) fn note_tokens(port: &Port, arrival: &Arrival, started: u64) {
+    if port.shaper.is_some() {
+        port.stats.note_token_wait_tx(arrival.waited(started), 1);
+    }
 }
 
 /// The fate of a frame that did not reach an egress.

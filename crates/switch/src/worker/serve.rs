@@ -106,6 +106,7 @@ impl Worker {
             match port.egress.scheduler.head(self.now) {
                 Head::Empty => return worked,
                 Head::WaitUntil(at) => {
+                    port.egress.rate_until = at;
                     self.wake_at(at);
                     return self.expire(port) || worked;
                 }
@@ -211,6 +212,10 @@ impl Worker {
         if outcome == Posted::Later {
             self.touched.insert(port.index);
             self.note_time(frame);
+            if port.contract.egress.rate.is_some() {
+                let wait = waited_for_rate(queued, port.egress.rate_until, self.now);
+                port.stats.note_token_wait_rx(wait, 1);
+            }
             port.egress.scheduler.take(self.now);
             let blocked_since = std::mem::replace(&mut port.egress.blocked_since, NEVER);
             port.egress.outstanding.push(*queued, blocked_since, self.now);
@@ -230,13 +235,15 @@ impl Worker {
     ) -> Backlog {
         self.touched.insert(port.index);
         self.note_time(head.frame.get());
-        let Port { index, egress: Egress { scheduler, blocked_since, last, outstanding, .. }, .. } = port;
+        let Port { index, contract, stats, egress, .. } = port;
+        let Egress { scheduler, blocked_since, rate_until, last, outstanding, .. } = egress;
         let is_realtime = head.frame.get().is_realtime();
         // What passes best effort that the link holds did not wait for it.
         let passes = is_realtime && !outstanding.is_empty();
         let since = if passes { NEVER } else { std::mem::replace(blocked_since, NEVER) };
         self.fates.begin(fate(*index, *last, since, head, self.now, dropped));
         let mut gone = Gone::default();
+        let has_rate = contract.egress.rate.is_some();
         scheduler.take_run(self.now, frames, |queued| {
             if is_realtime && gone.frames > 0 {
                 // What it waited for is told of each that has a deadline.
@@ -245,6 +252,9 @@ impl Worker {
             }
             self.fates.add(queued.frame);
             gone.add(queued.frame.get());
+            if has_rate {
+                stats.note_token_wait_rx(waited_for_rate(&queued, *rate_until, self.now), 1);
+            }
         });
         self.count(port, gone, dropped);
         Backlog { frames, bytes: gone.bytes }
@@ -362,6 +372,12 @@ impl Gone {
 fn tried(port: &Port, head: &Queued<FrameRef>) -> Option<u16> {
     let (frame, enqueued, chains) = port.egress.starved?;
     ((frame, enqueued) == (head.frame, head.enqueued)).then_some(chains)
+}
+
+/// How long a frame that leaves at `now` waited for the rate of its egress, which last kept one waiting until `rate_until`.
+#[inline]
+fn waited_for_rate(queued: &Queued<FrameRef>, rate_until: u64, now: u64) -> u64 {
+    rate_until.min(now).saturating_sub(queued.enqueued)
 }
 
 /// What became of a frame, with what its egress knows of its waiting.

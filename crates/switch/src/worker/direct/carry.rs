@@ -1,6 +1,7 @@
 //! The frames of a batch, into their buffers, and the accounts of both ends.
 
 use super::batch::{Batch, Came, Group, HOME, Sent};
+use super::note_tokens;
 use super::room::rx_ring;
 use crate::link::vhost::copy::write;
 use crate::port::{NEVER, Port};
@@ -51,6 +52,7 @@ impl Worker {
         let home = groups[..*group_count].iter().filter(|group| group.half == HOME);
         home.for_each(|group| self.touched.insert(group.egress));
         self.now = clock();
+        note_tokens(port, frames, came, 0, *together);
         let stats = port.stats;
         stats.tx.frames.add(count as u64);
         stats.tx.wire_frames.add(count as u64);
@@ -73,7 +75,10 @@ impl Worker {
             to.stats.rx.frames.add(u64::from(group.frames));
             to.stats.rx.wire_frames.add(u64::from(group.frames));
             to.stats.rx.wire_bytes.add(group.bytes);
-            to.egress.scheduler.charge(self.now, group.bytes);
+            if to.contract.egress.rate.is_some() {
+                to.egress.scheduler.charge(self.now, group.bytes);
+                to.stats.note_token_wait_rx(0, group.frames.into());
+            }
             to.egress.last = (port.index, self.now);
             to.egress.blocked_since = NEVER;
         }

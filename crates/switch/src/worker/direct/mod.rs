@@ -29,7 +29,7 @@ mod queue;
 mod room;
 
 pub(super) use batch::Batch;
-use batch::Sent;
+use batch::{Came, Sent};
 
 use super::budget::DIRECT;
 use super::turns::BATCH;
@@ -119,6 +119,22 @@ impl Worker {
             self.give_back_buffers(batch, count);
         }
         count
+    }
+}
+
+/// Notes how long frames that are sent, of which the first is number `from` of its batch, waited for the limit of their
+/// sender, if that has one; `together`: they started at the same time.
+#[inline]
+fn note_tokens(port: &Port, frames: &[Sent], came: &Came, from: usize, together: bool) {
+    if port.shaper.is_none() {
+        return;
+    }
+    if together && came.together {
+        let wait = frames.first().map_or(0, |first| came.first.waited(first.started));
+        return port.stats.note_token_wait_tx(wait, frames.len() as u64);
+    }
+    for (i, frame) in (from..).zip(frames) {
+        port.stats.note_token_wait_tx(came.of(i).waited(frame.started), 1);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Frames of a batch that do not go directly: each to its egress, with what was decided on it.
 
 use super::batch::{Batch, Seen, Sent};
-use super::conform;
+use super::{conform, note_tokens};
 use crate::frame::{Headers, Offload, VnetHdr};
 use crate::link::vhost::copy::HEAD;
 use crate::port::{Frame, NEVER, Owner, Port, Slots};
@@ -31,13 +31,15 @@ impl Worker {
             let left = if port.contract.deadline.is_some() { i64::MAX } else { *budget };
             let (count, mut bytes) = run(&batch.frames[next..frames.end], most, left);
             let these = &mut batch.frames[next..next + count];
-            let (conforming, _) = conform(port, these, bytes, batch.came.first.earliest, self.now);
+            let arrival = batch.came.first.earliest;
+            let (conforming, together) = conform(port, these, bytes, arrival, self.now);
             if conforming < count {
                 bytes = these[..conforming].iter().map(|frame| u64::from(frame.len)).sum();
             }
             if conforming == 0 {
                 break;
             }
+            note_tokens(port, &these[..conforming], &batch.came, next, together);
             self.take_slots(port, pair, batch, next..next + conforming, header_len);
             *budget -= bytes as i64 + conforming as i64 * budget::queued(0);
             self.hand_on(port, &batch.queued, egress, bytes);

@@ -195,6 +195,12 @@ impl Switch {
             for (upto, count) in stats.delay_least.read().occupied() {
                 note(&format!("delay at least up to {upto}"), count);
             }
+            for (upto, count) in stats.tokens_tx.read().occupied() {
+                note(&format!("sent, waited for tokens up to {upto}"), count);
+            }
+            for (upto, count) in stats.tokens_rx.read().occupied() {
+                note(&format!("received, waited for tokens up to {upto}"), count);
+            }
             note("completed", self.guests[index].completed as u64);
         }
         account

@@ -78,6 +78,7 @@ impl Lent {
         self.stats.rx.wire_bytes.add(bytes);
         if let Some(bucket) = &mut self.tokens {
             bucket.charge(now, bytes);
+            self.stats.note_token_wait_rx(0, frames);
         }
         self.last = (source, now);
     }
