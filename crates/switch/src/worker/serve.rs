@@ -244,6 +244,8 @@ impl Worker {
         self.fates.begin(fate(*index, *last, since, head, self.now, dropped));
         let mut gone = Gone::default();
         let has_rate = contract.egress.rate.is_some();
+        // Those behind the head were queued later.
+        let none_waited = waited_for_rate(head, *rate_until, self.now) == 0;
         scheduler.take_run(self.now, frames, |queued| {
             if is_realtime && gone.frames > 0 {
                 // What it waited for is told of each that has a deadline.
@@ -252,10 +254,13 @@ impl Worker {
             }
             self.fates.add(queued.frame);
             gone.add(queued.frame.get());
-            if has_rate {
+            if has_rate && !none_waited {
                 stats.note_token_wait_rx(waited_for_rate(&queued, *rate_until, self.now), 1);
             }
         });
+        if has_rate && none_waited {
+            stats.note_token_wait_rx(0, frames.into());
+        }
         self.count(port, gone, dropped);
         Backlog { frames, bytes: gone.bytes }
     }

@@ -129,9 +129,10 @@ fn note_tokens(port: &Port, frames: &[Sent], came: &Came, from: usize, together:
     if port.shaper.is_none() {
         return;
     }
-    if together && came.together {
-        let wait = frames.first().map_or(0, |first| came.first.waited(first.started));
-        return port.stats.note_token_wait_tx(wait, frames.len() as u64);
+    let (Some(first), Some(last)) = (frames.first(), frames.last()) else { return };
+    // Frames start in order: where the last did not wait, none did.
+    if together && came.together || last.started <= came.first.latest {
+        return port.stats.note_token_wait_tx(came.first.waited(first.started), frames.len() as u64);
     }
     for (i, frame) in (from..).zip(frames) {
         port.stats.note_token_wait_tx(came.of(i).waited(frame.started), 1);
