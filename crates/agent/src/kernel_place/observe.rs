@@ -303,6 +303,7 @@ fn limited(vnic: &Vnic, index: u32, link: &Link, seen: &Seen<'_>) -> VnicStats {
                     .then(|| (NetdevDrop::Policed.label().to_owned(), policed.dropped))
                     .into_iter()
                     .collect(),
+                ..Traffic::default()
             },
             rx: traffic(egress, DropReason::QueueFull),
             ..VnicStats::default()
@@ -335,6 +336,7 @@ fn traffic(counters: Option<Counters>, full: DropReason) -> Traffic {
         wire_frames: packets,
         wire_bytes: bytes,
         dropped: (drops > 0).then(|| (full.label().to_owned(), drops)).into_iter().collect(),
+        ..Traffic::default()
     }
 }
 

@@ -78,6 +78,7 @@ fn traffic(counted: &counters::Traffic) -> Option<Traffic> {
             .map(|n| (NicDrop::Nic.label().to_owned(), n))
             .into_iter()
             .collect::<BTreeMap<_, _>>(),
+        ..Traffic::default()
     })
 }
 
