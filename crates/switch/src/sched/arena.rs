@@ -52,11 +52,22 @@ impl List {
     pub(super) fn is_empty(&self) -> bool {
         self.frames == 0
     }
+
+    /// The number of the first frame's node: of those in use, its own.
+    #[inline]
+    pub(super) fn first(&self) -> Option<u32> {
+        (self.head != NIL).then_some(self.head)
+    }
 }
 
 impl<F: Copy> Arena<F> {
     pub(super) fn new() -> Self {
-        Self { nodes: Vec::with_capacity(ROOM), free: NIL }
+        Self::with_room(ROOM)
+    }
+
+    /// With room for so many frames from the start.
+    pub(super) fn with_room(frames: usize) -> Self {
+        Self { nodes: Vec::with_capacity(frames), free: NIL }
     }
 
     #[inline]
@@ -64,10 +75,12 @@ impl<F: Copy> Arena<F> {
         self.nodes.get(list.head as usize)
     }
 
+    /// The number of the frame's node.
+    ///
     /// # Panics
     /// With 2^32 - 1 frames waiting; memory ends long before.
     #[inline]
-    pub(super) fn push_back(&mut self, list: &mut List, queued: Queued<F>, arrival: u64) {
+    pub(super) fn push_back(&mut self, list: &mut List, queued: Queued<F>, arrival: u64) -> u32 {
         let node = Node { queued, arrival, next: NIL, prev: list.tail };
         let mut at = self.free;
         // No node has the number NIL.
@@ -86,6 +99,7 @@ impl<F: Copy> Arena<F> {
         list.tail = at;
         list.frames += 1;
         list.bytes += u64::from(queued.bytes);
+        at
     }
 
     /// The next frame of its list.

@@ -33,6 +33,7 @@
 //! - `heap`, `arena`: sources in order; frames in memory
 //! - `edf`, `minima`, `shares`: the three tiers, each with its reasoning
 //! - `fifo`: the discipline without tiers, to compare with
+//! - [`flows`]: flow queues, for frames that wait for a rate
 //! - `caps`: how much may wait
 //! - [`hold`]: how long a frame may be held
 //! - `physical`: what a wire can promise
@@ -43,6 +44,7 @@ mod arena;
 mod caps;
 mod edf;
 mod fifo;
+pub mod flows;
 mod heap;
 pub mod hold;
 mod minima;
@@ -65,6 +67,7 @@ mod scenarios;
 #[cfg(test)]
 mod sim;
 
+pub use flows::{FlowConfig, Flows, Verdict};
 pub use hold::hold_limit;
 pub use scheduler::Scheduler;
 pub use source::{RemoteVnic, SourceId};

@@ -1,0 +1,164 @@
+//! Flow queues beside their [model]: every operation, in every order, step by step.
+
+use super::model::Model;
+use super::*;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A frame of this flow and size.
+    Push(u32, u32),
+    /// At most so many bytes.
+    Take(u32),
+    /// What is to go is judged, its sender understanding marks or not; then it goes, in part or whole.
+    Send(bool, u64),
+    DropHead(u32),
+    DropLongest,
+    Expire(u64),
+    Pass(u64),
+    Set(FlowConfig),
+}
+
+fn config() -> impl Strategy<Value = FlowConfig> {
+    (100_000..100_000_000u64, 2..20u64, any::<bool>(), 1514..9_100u32, 1_000..3_000_000u64).prop_map(
+        |(target, times, per_host, quantum, turn)| FlowConfig {
+            target,
+            interval: (times * target).min(2_000_000_000),
+            per_host,
+            quantum,
+            turn,
+        },
+    )
+}
+
+fn size() -> impl Strategy<Value = u32> {
+    prop_oneof![60..1515u32, 1515..9_000u32, 9_000..65_550u32]
+}
+
+fn step(flows: u32) -> impl Strategy<Value = Step> {
+    let bytes = || prop_oneof![2 => Just(u32::MAX), 1 => 1..3_000u32];
+    prop_oneof![
+        40 => (0..flows, size()).prop_map(|(flow, bytes)| Step::Push(flow, bytes)),
+        15 => bytes().prop_map(Step::Take),
+        25 => (any::<bool>(), 0..100_000u64).prop_map(|(ect, most)| Step::Send(ect, most)),
+        2 => bytes().prop_map(Step::DropHead),
+        3 => Just(Step::DropLongest),
+        2 => prop_oneof![Just(0u64), 0..2_000_000_000u64].prop_map(Step::Expire),
+        20 => prop_oneof![0..100_000u64, 0..5_000_000u64, 0..300_000_000u64].prop_map(Step::Pass),
+        1 => config().prop_map(Step::Set),
+    ]
+}
+
+/// Runs `steps` on both. Flow `n` has the key `key(n)`, and one of three hosts. `judged`: frames are judged.
+fn agree(
+    config: FlowConfig,
+    steps: Vec<Step>,
+    key: impl Fn(u32) -> u32,
+    judged: bool,
+) -> Result<(), TestCaseError> {
+    let mut now = 1_000_000_000_000;
+    let (mut flows, mut model) = (Flows::new(config), Model::new(config));
+    let (mut pushed, mut left) = (0, 0);
+    for step in steps {
+        match step {
+            Step::Push(flow, bytes) => {
+                let queued = Queued { frame: pushed, bytes, deadline: u64::MAX, enqueued: now };
+                let flow = key(flow);
+                let key = FlowKey { flow, host: flow % 3 * 77 };
+                pushed += 1;
+                flows.push(key, queued);
+                model.push(key, queued);
+            }
+            Step::Take(bytes) => {
+                let taken = flows.take(bytes);
+                prop_assert_eq!(taken, model.take(bytes));
+            }
+            Step::Send(ect, most) => loop {
+                let part = flows.part(most);
+                prop_assert_eq!(part, model.part(most));
+                let Some(part) = part else { break };
+                let verdict = if judged { flows.judge(now, || ect) } else { Verdict::Pass };
+                prop_assert_eq!(verdict, if judged { model.judge(now, ect) } else { Verdict::Pass });
+                if verdict == Verdict::Drop {
+                    prop_assert!(!ect);
+                    prop_assert_eq!(flows.drop_head(part), model.drop_head(part));
+                    continue;
+                }
+                prop_assert_eq!(flows.take(part), model.take(part));
+                break;
+            },
+            Step::DropHead(bytes) => prop_assert_eq!(flows.drop_head(bytes), model.drop_head(bytes)),
+            Step::DropLongest => {
+                let dropped = flows.drop_longest();
+                // Of flows of equal length any: an entry may have been used again.
+                if judged {
+                    prop_assert_eq!(dropped, model.drop_longest());
+                } else {
+                    prop_assert_eq!(dropped.is_some(), model.active() > 0);
+                    return Ok(());
+                }
+            }
+            Step::Expire(hold) => {
+                let mut dropped = Vec::new();
+                flows.expire(now, hold, |queued| dropped.push(queued));
+                left += dropped.len();
+                prop_assert_eq!(dropped, model.expire(now, hold));
+            }
+            Step::Pass(time) => now += time,
+            Step::Set(config) => {
+                if judged || config.per_host == flows.config().per_host {
+                    flows.set_config(config);
+                    model.set_config(config);
+                }
+            }
+        }
+        let (frames, bytes) = model.backlog();
+        prop_assert_eq!(flows.backlog(), Backlog { frames: frames as u32, bytes });
+        prop_assert_eq!(flows.active() as usize, model.active());
+        prop_assert_eq!(flows.oldest(), model.oldest());
+        let head = model.head();
+        prop_assert_eq!(flows.head().copied(), head);
+        prop_assert_eq!(flows.head().copied(), head, "asked again, the same");
+    }
+    // Every frame that is left leaves once, the oldest first.
+    let waits = flows.backlog().frames;
+    let mut last = None;
+    flows.drain(|queued| {
+        assert!(last < Some(queued.frame));
+        last = Some(queued.frame);
+        left += 1;
+    });
+    prop_assert_eq!(flows.backlog(), Backlog::default());
+    prop_assert!(left as u32 >= waits && left as u32 <= pushed);
+    prop_assert!(flows.head().is_none());
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Sixteen flows, for which the smallest table has a way each.
+    #[test]
+    fn agrees_with_the_model_at_every_step(
+        config in config(),
+        steps in prop::collection::vec(step(16), 1..300),
+    ) {
+        agree(config, steps, |flow| flow, true)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// More flows, so that the table doubles and idle flows give their entries away; an entry remembers of an idle flow only
+    /// what CoDel knew.
+    #[test]
+    fn agrees_while_the_table_grows(
+        config in config(),
+        flows in 16..200u32,
+        seed in any::<u32>(),
+        steps in prop::collection::vec(step(200), 1..600),
+    ) {
+        agree(config, steps, |flow| (flow % flows).wrapping_mul(0x9e37_79b1) ^ seed, false)?;
+    }
+}

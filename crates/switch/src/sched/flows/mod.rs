@@ -1,0 +1,351 @@
+//! Flow queues: frames that wait for a rate, each flow by itself (RFC 8290, FQ-CoDel). Pure: no I/O and no clock.
+//!
+//! ```text
+//!            ┌ ways ────────┐        ┌ flow 1  ▤▤▤▤▤▤ ┐   rounds            codel
+//!  push ────▶│ key ▸ flow,  │───────▶│ flow 2  ▤      │──▶ sparse first, ──▶ judge ──▶ take: a part, or all
+//!  (key,     │ host         │        │ flow 3  ▤▤▤    │    then in turn        │
+//!   frame)   └──────────────┘        └────────────────┘                        ├─▶ Mark: the part carries CE
+//!                                       │          │                           └─▶ Drop: drop_head
+//!                              ages: expire    by bytes: drop_longest
+//! ```
+//!
+//! A flow that has little to send does not wait behind one that has much: a flow that begins has its turn at once, and the
+//! others have theirs in rounds, a quantum of bytes each. Whose frames stand longer than they need to is told so, by marks
+//! or drops, in its own queue alone.
+//!
+//! Frames leave in *parts*: a super-frame of 64 KB would hold up all others for 26 ms at 20 Mbit/s. How long a part is, is
+//! [asked of the queue](Flows::part); the caller takes whole segments. What is left of a frame stays the first of its flow.
+//!
+//! - `ways`: which flow a key means; bounded, whatever senders do
+//! - `rounds`: whose turn it is
+//! - `codel`: who is told to send less
+//! - `ages`: all frames by age
+//!
+//! Memory grows by doubling when more flows or frames wait than ever did, up to 1024 flows; not per frame. Every operation
+//! costs O(log n) in the n flows that have frames, or less.
+
+mod ages;
+mod codel;
+mod rounds;
+mod ways;
+
+#[cfg(test)]
+mod agreement;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod promises;
+
+use super::arena::Arena;
+use super::heap::SourceHeap;
+use super::hold::overdue;
+use super::{Backlog, Queued};
+use crate::frame::FlowKey;
+use ages::Ages;
+use codel::Law;
+use rounds::{Flow, Host, Rounds, Turn};
+use tidegate_contract::{FlowQueueing, Rate};
+use ways::{Index, Place, Ways};
+
+/// Largest frame of an ordinary link, bytes: the least quantum.
+const FRAME: u32 = 1514;
+/// Nodes there is room for from the start.
+const ROOM: usize = 16;
+
+/// How flows are queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowConfig {
+    /// Shortest wait that is too long, ns (RFC 8289, 4.3).
+    pub target: u64,
+    /// For how long it must be too long before a flow is told, ns (RFC 8289, 4.3); at most 2^32.
+    pub interval: u64,
+    /// Hosts have equal parts, and each host's flows share its part; otherwise all flows have equal parts.
+    pub per_host: bool,
+    /// Bytes of a turn: at least the largest frame that is not cut.
+    pub quantum: u32,
+    /// How long a quantum takes at the rate for which frames wait, ns.
+    pub turn: u64,
+}
+
+impl FlowConfig {
+    /// Of a vNIC's contract, where frames of up to `frame` bytes, or super-frames cut to these, wait for `rate`.
+    pub fn new(queueing: &FlowQueueing, frame: u32, rate: Rate) -> Self {
+        let quantum = frame.max(FRAME);
+        Self {
+            target: queueing.target.get(),
+            interval: queueing.interval.get(),
+            per_host: queueing.per_host,
+            quantum,
+            turn: u64::from(quantum) * 8_000_000_000 / rate.bits(),
+        }
+    }
+}
+
+/// What is to become of a frame that is about to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It leaves as it is.
+    Pass,
+    /// It leaves with the mark CE.
+    Mark,
+    /// It is dropped, and the next is judged.
+    Drop,
+}
+
+/// Flow queues. See the [module](self).
+#[derive(Debug)]
+pub struct Flows<T> {
+    config: FlowConfig,
+    arena: Arena<T>,
+    ages: Ages,
+    rounds: Rounds,
+    flow_ways: Ways,
+    host_ways: Ways,
+    /// Flows that have frames, the one with most bytes first.
+    longest: SourceHeap,
+    total: Backlog,
+    /// Flows that have frames.
+    active: u32,
+}
+
+impl<T: Copy> Flows<T> {
+    /// Without frames.
+    pub fn new(config: FlowConfig) -> Self {
+        Self {
+            config,
+            arena: Arena::with_room(ROOM),
+            ages: Ages::new(),
+            rounds: Rounds::new(config.quantum, config.per_host),
+            flow_ways: Ways::new(),
+            host_ways: Ways::new(),
+            longest: SourceHeap::default(),
+            total: Backlog::default(),
+            active: 0,
+        }
+    }
+
+    /// Changes how flows are queued; all frames stay, in their flows' order.
+    pub fn set_config(&mut self, config: FlowConfig) {
+        self.rounds.quantum = config.quantum;
+        let regrouped = self.config.per_host != config.per_host;
+        self.config = config;
+        if regrouped {
+            self.rounds.rest();
+            self.rounds.per_host = config.per_host;
+            for index in 0..self.rounds.flows.len() as Index {
+                if !self.rounds.flows[usize::from(index)].list.is_empty() {
+                    self.activate(index);
+                }
+            }
+        }
+    }
+
+    /// How flows are queued.
+    pub fn config(&self) -> &FlowConfig {
+        &self.config
+    }
+
+    /// Adds a frame behind those of its flow. The caller has seen to it that there is room: nothing is dropped here.
+    ///
+    /// # Panics
+    /// With 2^32 - 1 frames waiting; memory ends long before.
+    pub fn push(&mut self, key: FlowKey, queued: Queued<T>) {
+        let index = self.flow(key);
+        let flow = &mut self.rounds.flows[usize::from(index)];
+        if flow.list.is_empty() {
+            self.active += 1;
+        }
+        let node = self.arena.push_back(&mut flow.list, queued, 0);
+        self.ages.push(node, index);
+        self.total.frames += 1;
+        self.total.bytes += u64::from(queued.bytes);
+        if flow.turn == Turn::Idle {
+            self.activate(index);
+        }
+        self.set_length(index);
+    }
+
+    /// The flow of a key.
+    #[inline]
+    fn flow(&mut self, key: FlowKey) -> Index {
+        let flows = &mut self.rounds.flows;
+        let next = flows.len() as Index;
+        match self.flow_ways.place(key.flow, next, |index| flows[usize::from(index)].turn == Turn::Idle) {
+            Place::Known(index) => index,
+            Place::Reused(index) => {
+                flows[usize::from(index)] = Flow::new(key);
+                index
+            }
+            Place::New => {
+                flows.push(Flow::new(key));
+                self.longest.reserve(next);
+                next
+            }
+        }
+    }
+
+    /// An idle flow has frames now.
+    fn activate(&mut self, index: Index) {
+        let key = self.rounds.flows[usize::from(index)].key.host;
+        let hosts = &mut self.rounds.hosts;
+        let host = if self.config.per_host {
+            // The host without a number is that of all flows, where hosts do not count.
+            let next = hosts.len() as Index;
+            match self.host_ways.place(key, next, |index| hosts[usize::from(index)].flows == 0) {
+                Place::Known(host) | Place::Reused(host) => host,
+                Place::New => {
+                    hosts.push(Host::NEW);
+                    next
+                }
+            }
+        } else {
+            0
+        };
+        self.rounds.activate(index, host);
+    }
+
+    /// The frame whose turn it is: asked again, the same, until anything is pushed, taken or dropped.
+    #[inline]
+    pub fn head(&mut self) -> Option<&Queued<T>> {
+        let index = self.rounds.first()?;
+        self.arena.front(&self.rounds.flows[usize::from(index)].list).map(|node| &node.queued)
+    }
+
+    /// How many bytes of the frame whose turn it is may leave at once, where `most` bytes may go before another flow has its
+    /// turn: a round of all flows takes no longer, where that leaves each a quantum.
+    #[inline]
+    pub fn part(&mut self, most: u64) -> Option<u32> {
+        let bytes = self.head()?.bytes;
+        let each = most / u64::from(self.active.max(1));
+        Some(bytes.min(u32::try_from(each).unwrap_or(u32::MAX).max(self.config.quantum)))
+    }
+
+    /// What is to become of the frame whose turn it is, and which is to leave now; `Pass` without one. `ect`: whether its
+    /// sender [understands marks](crate::frame::ect); asked only where it is to be told.
+    ///
+    /// To be asked once for each part that leaves.
+    pub fn judge(&mut self, now: u64, ect: impl FnOnce() -> bool) -> Verdict {
+        let Some(index) = self.rounds.first() else { return Verdict::Pass };
+        let flow = &mut self.rounds.flows[usize::from(index)];
+        let Some(head) = self.arena.front(&flow.list).map(|node| node.queued) else { return Verdict::Pass };
+        let FlowConfig { target, interval, quantum, turn, .. } = self.config;
+        // In a flow whose turn comes once a round no frame is there for less than a round.
+        let target = target.max(turn.saturating_mul(2 * u64::from(self.active)));
+        let law = Law { target, interval, frame: quantum };
+        let behind = flow.list.bytes - u64::from(head.bytes.min(quantum));
+        flow.codel.judge(now, now.saturating_sub(head.enqueued), behind, &law, ect)
+    }
+
+    /// Takes at most `bytes` of the frame whose turn it is, and charges its flow; the answer has the bytes that were taken.
+    /// What is left stays the first of its flow.
+    pub fn take(&mut self, bytes: u32) -> Option<Queued<T>> {
+        let index = self.rounds.first()?;
+        let taken = self.shrink(index, bytes)?;
+        self.rounds.charge(index, taken.bytes);
+        self.removed(index, taken.bytes);
+        Some(taken)
+    }
+
+    /// Drops at most `bytes` of the frame whose turn it is: after [`Verdict::Drop`]. Its flow is not charged.
+    pub fn drop_head(&mut self, bytes: u32) -> Option<Queued<T>> {
+        let index = self.rounds.first()?;
+        let dropped = self.shrink(index, bytes)?;
+        let flow = &mut self.rounds.flows[usize::from(index)];
+        if flow.list.is_empty() {
+            flow.codel.empty();
+        }
+        self.removed(index, dropped.bytes);
+        Some(dropped)
+    }
+
+    /// Drops the oldest frame of the flow that has most bytes.
+    pub fn drop_longest(&mut self) -> Option<Queued<T>> {
+        let index = self.longest.first()?;
+        self.pop(index)
+    }
+
+    /// Takes out the oldest of all frames.
+    pub fn pop_oldest(&mut self) -> Option<Queued<T>> {
+        self.pop(self.ages.oldest()?)
+    }
+
+    /// Drops the frames that have waited for `hold` ns, the oldest first; they go to `dropped`. Nearly free when there are
+    /// none.
+    pub fn expire(&mut self, now: u64, hold: u64, mut dropped: impl FnMut(Queued<T>)) {
+        while let Some(oldest) = self.oldest()
+            && overdue(oldest, hold, now)
+            && let Some(queued) = self.pop_oldest()
+        {
+            dropped(queued);
+        }
+    }
+
+    /// Takes out all frames, the oldest first.
+    pub fn drain(&mut self, mut drained: impl FnMut(Queued<T>)) {
+        while let Some(queued) = self.pop_oldest() {
+            drained(queued);
+        }
+    }
+
+    /// Since when the oldest frame waits, ns.
+    #[inline]
+    pub fn oldest(&self) -> Option<u64> {
+        let flow = &self.rounds.flows[usize::from(self.ages.oldest()?)];
+        self.arena.front(&flow.list).map(|node| node.queued.enqueued)
+    }
+
+    /// How much waits.
+    #[inline]
+    pub fn backlog(&self) -> Backlog {
+        self.total
+    }
+
+    /// How many flows have frames.
+    #[inline]
+    pub fn active(&self) -> u32 {
+        self.active
+    }
+
+    /// Takes out the first frame of a flow.
+    fn pop(&mut self, index: Index) -> Option<Queued<T>> {
+        let queued = self.shrink(index, u32::MAX)?;
+        self.removed(index, queued.bytes);
+        Some(queued)
+    }
+
+    /// Takes at most `bytes` of the first frame of a flow.
+    #[inline]
+    fn shrink(&mut self, index: Index, bytes: u32) -> Option<Queued<T>> {
+        let list = &mut self.rounds.flows[usize::from(index)].list;
+        if let Some(part) = self.arena.shrink_front(list, bytes) {
+            return Some(part);
+        }
+        self.ages.remove(list.first()?);
+        let mut first = None;
+        self.arena.pop_front(list, 1, |queued| first = Some(queued));
+        self.total.frames -= 1;
+        self.active -= u32::from(list.is_empty());
+        first
+    }
+
+    /// So many bytes have left a flow.
+    #[inline]
+    fn removed(&mut self, index: Index, bytes: u32) {
+        self.total.bytes -= u64::from(bytes);
+        self.set_length(index);
+        if self.total.frames == 0 {
+            self.rounds.rest();
+        }
+    }
+
+    /// A flow's bytes have changed.
+    #[inline]
+    fn set_length(&mut self, index: Index) {
+        let list = &self.rounds.flows[usize::from(index)].list;
+        if list.is_empty() {
+            self.longest.remove(index);
+        } else {
+            self.longest.set(index, u128::from(u64::MAX - list.bytes));
+        }
+    }
+}

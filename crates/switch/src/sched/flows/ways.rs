@@ -1,0 +1,145 @@
+//! Which flow, or which host, a key means: a set-associative table, as caches have them.
+//!
+//! ```text
+//!   key ──▶ its set: 8 ways [ key ▸ entry | key ▸ entry | ... ]
+//! ```
+//!
+//! A key takes a way that is free, or whose entry is idle. Where all eight are busy the table doubles, up to 1024 entries;
+//! from then on the key shares one of them. With 1024 busy flows that is one new flow in two; with 100, none in a million.
+//! Keys are [hashes that no sender can choose](crate::frame::FlowKey).
+
+/// An entry's number.
+pub(super) type Index = u16;
+/// No entry.
+pub(super) const NONE: Index = Index::MAX;
+
+/// Ways of a set: a cache line.
+const WAYS: usize = 8;
+/// Most entries.
+pub(super) const MOST: usize = 1024;
+/// Sets from the start.
+const SETS: usize = 2;
+
+/// A key and what it means.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    key: u32,
+    index: Index,
+}
+
+const FREE: Way = Way { key: 0, index: NONE };
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Ways {
+    /// A power of two.
+    sets: Vec<[Way; WAYS]>,
+}
+
+/// Where a key was placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It was there, or shares that of another.
+    Known(Index),
+    /// An idle entry is its own now.
+    Reused(Index),
+    /// A new entry, of the number that was given as the next.
+    New,
+}
+
+impl Ways {
+    pub(super) fn new() -> Self {
+        Self { sets: vec![[FREE; WAYS]; SETS] }
+    }
+
+    /// Places a key, if it is not there. `next`: the number of a new entry.
+    #[inline]
+    pub(super) fn place(&mut self, key: u32, next: Index, is_idle: impl Fn(Index) -> bool) -> Place {
+        let mask = self.sets.len() - 1;
+        let set = &self.sets[key as usize & mask];
+        match set.iter().find(|way| way.index != NONE && way.key == key) {
+            Some(way) => Place::Known(way.index),
+            None => self.place_new(key, next, is_idle),
+        }
+    }
+
+    fn place_new(&mut self, key: u32, next: Index, is_idle: impl Fn(Index) -> bool) -> Place {
+        loop {
+            let sets = self.sets.len();
+            let set = &mut self.sets[key as usize & (sets - 1)];
+            // A new entry first: an idle one still knows what CoDel told its flow.
+            if let Some(way) = set.iter_mut().find(|way| way.index == NONE) {
+                *way = Way { key, index: next };
+                return Place::New;
+            }
+            if let Some(way) = set.iter_mut().find(|way| is_idle(way.index)) {
+                way.key = key;
+                return Place::Reused(way.index);
+            }
+            if sets * WAYS >= MOST {
+                return Place::Known(set[(key >> 24) as usize % WAYS].index);
+            }
+            self.double();
+        }
+    }
+
+    /// Each set becomes two, by one more bit of the keys: none has more entries than before.
+    fn double(&mut self) {
+        let sets = self.sets.len();
+        self.sets.extend_from_within(..);
+        let (low, high) = self.sets.split_at_mut(sets);
+        for (low, high) in low.iter_mut().zip(high) {
+            for (low, high) in low.iter_mut().zip(high) {
+                let goes = if low.key as usize & sets == 0 { high } else { low };
+                *goes = FREE;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        /// Nothing is idle: a key keeps its entry, and has it alone until the table is at its end.
+        #[test]
+        fn busy_keys_keep_their_entries(keys in prop::collection::vec(any::<u32>(), 1..3000)) {
+            let mut ways = Ways::new();
+            let mut known: HashMap<u32, Index> = HashMap::new();
+            let mut shared = 0;
+            let mut entries = 0;
+            for key in keys {
+                match ways.place(key, entries, |_| false) {
+                    Place::Known(index) => {
+                        prop_assert!(index < entries);
+                        shared += usize::from(!known.contains_key(&key));
+                        if let Some(was) = known.get(&key) {
+                            prop_assert_eq!(index, *was);
+                        }
+                    }
+                    Place::New => {
+                        prop_assert_eq!(known.insert(key, entries), None);
+                        entries += 1;
+                    }
+                    Place::Reused(_) => prop_assert!(false, "nothing is idle"),
+                }
+            }
+            prop_assert!(usize::from(entries) <= MOST && ways.sets.len() * WAYS <= MOST);
+            prop_assert!(shared == 0 || ways.sets.len() * WAYS == MOST);
+        }
+
+        /// All is idle at once: two sets are enough for ever.
+        #[test]
+        fn idle_entries_are_used_again(keys in prop::collection::vec(any::<u32>(), 1..3000)) {
+            let mut ways = Ways::new();
+            let mut entries = 0;
+            for key in keys {
+                entries += Index::from(ways.place(key, entries, |_| true) == Place::New);
+            }
+            prop_assert!(usize::from(entries) <= SETS * WAYS);
+        }
+    }
+}
