@@ -1,6 +1,7 @@
 """The scene `queues`: its options, its script, and what it makes of what programs print."""
 
 import json
+import math
 import subprocess
 from pathlib import Path
 
@@ -50,7 +51,9 @@ def test_what_irtt_prints() -> None:
     """Milliseconds; a probe without an answer is lost."""
     found = load.ping(PING)
     assert found == {"p50": 2, "p99": 9, "p99.9": 9, "max": 9, "probes": 4, "lost": 25}
-    with pytest.raises(ValueError, match="no probe"):
+    none = load.ping('"packets_sent": 98,\n "packets_received": 0,')
+    assert (none["p50"], none["max"], none["lost"]) == (math.inf, math.inf, 100)
+    with pytest.raises(ValueError, match="no probe was sent"):
         load.ping("[Connecting] timeout")
 
 
@@ -71,6 +74,19 @@ def test_a_window_as_it_is_printed() -> None:
     assert found["lost"] == 25
     idle = load.values(f"== ping\n{PING}", Load(), 20e6)
     assert "jain" not in idle
+
+
+def test_a_synthetic_guests_window() -> None:
+    """Nanoseconds one way; goodput is a share of the payload that the limit can carry, of what was loaded."""
+    report: Json = {"p50_ns": 1e6, "p99_ns": 2e6, "p999_ns": 3e6, "worst_ns": 4e6, "probes": 200, "lost": 1}
+    report |= {"ring_full": 0, "goodput_bits_per_second": 480e6, "payload_share": 0.96, "jain": 0.5}
+    found = load.sparse(report, Load(up=8), 500e6)
+    assert found == {
+        **{"p50": 1, "p99": 2, "p99.9": 3, "max": 4, "probes": 200, "lost": 0.5},
+        **{"goodput up": pytest.approx(1), "jain": 0.5},
+    }
+    assert "goodput down" in load.sparse(report, Load(down=8), 500e6)
+    assert "jain" not in load.sparse(report, Load(), 500e6)
 
 
 def test_a_program_that_failed_is_an_error() -> None:

@@ -27,8 +27,8 @@ from harness.model import (
     samples,
 )
 from peers.base import need
-from scenes.queueing.load import FRAME, SEGMENT, Load, bits, cells, values
-from scenes.queueing.places import KERNEL_PLACE, InGuest, Kernel, Place, Tap, Yardstick
+from scenes.queueing.load import FRAME, SEGMENT, Load, bits, cells
+from scenes.queueing.places import KERNEL_PLACE, InGuest, Kernel, Place, Synthetic, Tap, Yardstick
 
 ROUNDS = 3
 SECONDS = 5
@@ -66,6 +66,8 @@ class Way:
     """Of the guest."""
     shaper: str = ""
     """Of the yardstick."""
+    spare: int = 0
+    """Descriptors that the flows of a synthetic guest leave free in its ring."""
     congestion: str = "cubic"
     ecn: bool = False
 
@@ -88,6 +90,8 @@ WAYS = {
     "guest-fifo": Way(
         InGuest, 'guest, pfifo_fast, queueing = "fifo"', queueing=FIFO_LINE, qdisc="pfifo_fast"
     ),
+    "synthetic": Way(Synthetic, "synthetic guest, its ring not full", spare=8),
+    "synthetic-full": Way(Synthetic, "synthetic guest, its ring full"),
     "kernel-cake": Way(Yardstick, "kernel place where the kernel has cake", shaper=KERNEL_PLACE),
     "htb+fq_codel": Way(Yardstick, "yardstick: HTB + fq_codel", shaper="htb"),
     "cake": Way(Yardstick, "yardstick: cake", shaper="cake"),
@@ -119,8 +123,10 @@ class Stage:
             place.queue_by(way.qdisc, way.ecn)
         elif isinstance(place, Yardstick):
             place.shaper = way.shaper
+        elif isinstance(place, Synthetic):
+            place.spare = way.spare
         place.limit(load, rate, (way.queueing,) if way.queueing else ())
-        found = values(place.window(load, self.seconds, way.congestion), load, bits(rate))
+        found = place.window(load, bits(rate), self.seconds, way.congestion)
         self.context.say(f"{case}, {name}: {' | '.join(cells({k: [v] for k, v in found.items()}))}")
         return found
 
@@ -173,8 +179,8 @@ def run(context: Context) -> Result:
         raise Missing(f"no case's name contains '{context.only}'")
     windows: list[Window] = []
     for case in cases:
-        rate = bits(case.split(", ")[0])
-        able = [name for name in names if stage.place(WAYS[name].place).most >= rate]
+        rate, flows = case.split(", ")
+        able = [name for name in names if stage.place(WAYS[name].place).able(Load.of(flows), bits(rate))]
         contenders = [Contender(name, partial(stage.window, name)) for name in able]
         windows += interleave(None, contenders, (case,), context.rounds(ROUNDS))
     result = Result(windows=windows)
@@ -204,7 +210,8 @@ SCENE = Scene(
         f"limit, {SEGMENT} of {FRAME} bytes, at the receivers. Jain's index is of the connections of one "
         "direction, the smaller one with `both`. p50 and p99 are medians over the windows, lost and worst "
         "are of the worst one. Guests and yardsticks (HTB + fq_codel, and cake, on a veth) are emulated "
-        "machines: `idle` says what a ping takes there without any load."
+        "machines: `idle` says what a ping takes there without any load. Synthetic guests send 64 KB "
+        "super-frames of flows that never react, and their probes are counted one way."
     ),
     order=64,
     run=run,

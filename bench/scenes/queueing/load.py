@@ -9,6 +9,7 @@
 """
 
 import json
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -89,7 +90,8 @@ def script(load: Load, peer: str, folder: str, seconds: int, congestion: str = "
         lines.append(flows(load.up, UP_PORT, "up"))
     if load.down:
         lines.append(flows(load.down, DOWN_PORT, "down", "--reverse"))
-    probes = f"-i {1000 // PROBES}ms -d {seconds}s -l 60 -o ping.json {peer}:{PING_PORT}"
+    # It waits for the last ones: three times the longest round trip, or 10 s where none came back yet.
+    probes = f"-i {1000 // PROBES}ms -d {seconds}s -l 60 --wait=3x10s -o ping.json {peer}:{PING_PORT}"
     lines += [
         f"sleep {WARM_UP if load.up or load.down else 0}",
         f"timeout -k 1 {seconds + PATIENCE} irtt client -Q {probes} >ping.log 2>&1 || cat ping.log",
@@ -107,6 +109,19 @@ def timeout(seconds: int) -> float:
     return WARM_UP + seconds + 2 * PATIENCE + 10
 
 
+def sparse(report: Json, load: Load, rate: float) -> Json:
+    """The same figures, one way, of `tidegate-bench sparse`."""
+    found = {
+        name: report[f"{key}_ns"] / 1e6
+        for name, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"), ("max", "worst"))
+    }
+    found |= {"probes": float(report["probes"]), "lost": 100 * report["lost"] / report["probes"]}
+    if load.up or load.down:
+        share = report["goodput_bits_per_second"] / (rate * report["payload_share"])
+        found |= {"goodput up" if load.up else "goodput down": share, "jain": float(report["jain"])}
+    return found
+
+
 def sections(text: str) -> dict[str, str]:
     """What stands under each heading; what stands before the first under an empty one."""
     found: dict[str, list[str]] = {"": []}
@@ -122,16 +137,19 @@ def sections(text: str) -> dict[str, str]:
 def ping(text: str) -> Json:
     """Lines of irtt's report; ms, and percent of the probes without an answer.
 
-    Raises `ValueError` where no probe came back.
+    Where none came back, a ping takes for ever.
+
+    Raises `ValueError` where no probe was sent.
     """
     trips = [int(ns) / 1e6 for ns in re.findall(r'"rtt": *([0-9]+)', text)]
     counts = {
         what: int(found[1]) if (found := re.search(rf'"{what}": *([0-9]+)', text)) else 0
         for what in ("packets_sent", "packets_received")
     }
-    if not trips or not counts["packets_sent"]:
-        raise ValueError(f"irtt: no probe came back:\n{text[-400:]}")
     sent, received = counts["packets_sent"], counts["packets_received"]
+    if not sent:
+        raise ValueError(f"irtt: no probe was sent:\n{text[-400:]}")
+    trips = trips or [math.inf]
     return {
         "p50": percentile(trips, 0.5),
         "p99": percentile(trips, 0.99),

@@ -4,25 +4,30 @@
  Tap        a ─tap─ switch ─tap─ b                                  tx.max, rx.max of a
  Kernel     vm ─veth─ vnet3, the agent's namespace                  tx.max, rx.max of vnet3
  InGuest    QEMU guest ─vhost-user─ switch ─tap─ b                  a qdisc, TCP and ECN of the guest's own
+ Synthetic  front end ═ switch ═ front end, flows that never react  tx.max of the one, rx.max of the other
  Yardstick  vm ─veth─ vnet3, both in one emulated guest             HTB + fq_codel, cake, or the kernel place:
                                                                     this machine's kernel may lack them
 ```
 """
 
+import json
+import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 
+from harness.model import Json, Missing
 from lab.guest import Guest, vhost_user
 from lab.guest_agent import GuestAgent
 from lab.host import Host, tap_vnic, vhost_user_vnic
+from lab.initramfs import ROOT
 from lab.namespaces import Stack
 from lab.process import wait_for
 from scenes.stacks.fabric import Tidegate
 
-from .load import LISTENING, Load, script, servers, timeout
+from .load import LISTENING, Load, script, servers, sparse, timeout, values
 
 VM, PEER = "10.9.0.1", "10.9.0.2"
 MACS = {"a": "52:54:00:09:00:01", "b": "52:54:00:09:00:02"}
@@ -59,9 +64,15 @@ class Place(ABC):
     folder: str
     """A folder that such commands may write to."""
 
-    def window(self, load: Load, seconds: int, congestion: str) -> str:
-        """Loads it for a while; what the script printed."""
-        return self.run(script(load, PEER, self.folder, seconds, congestion), timeout(seconds))
+    def able(self, load: Load, rate: float) -> bool:
+        """Whether it can be loaded like this, at so many bit/s."""
+        del load
+        return rate <= self.most
+
+    def window(self, load: Load, rate: float, seconds: int, congestion: str) -> Json:
+        """Loads it for a while; the figures."""
+        printed = self.run(script(load, PEER, self.folder, seconds, congestion), timeout(seconds))
+        return values(printed, load, rate)
 
 
 def serve(stack: Stack) -> None:
@@ -215,6 +226,51 @@ class Yardstick(Place):
         """See `Place.run`."""
         quoted = command.replace("'", "'\\''")
         return self.guest.run(f"ip netns exec vm sh -c '{quoted}'", int(timeout))
+
+
+class Synthetic(Place):
+    """Two front ends without a VM: one fills its ring with super-frames and sends probes, the other counts."""
+
+    LEAST = 100e6
+    """bit/s: below, a single super-frame takes longer than a probe may."""
+
+    def __init__(self, folder: Path, cleanup: ExitStack) -> None:
+        self.host = cleanup.enter_context(Host(folder))
+        self.program = self.host.binary.with_name("tidegate-bench")
+        if not self.program.exists():
+            self.program = ROOT / "target/release/tidegate-bench"
+        if not self.program.exists():
+            raise Missing(f"{self.program} is missing: cargo build --release")
+        self.spare = 8
+
+    def able(self, load: Load, rate: float) -> bool:
+        """One direction at a time; and where a super-frame is short."""
+        return rate >= self.LEAST and not (load.up and load.down)
+
+    def limit(self, load: Load, rate: str, more: Sequence[str]) -> None:
+        """See `Place.limit`: of the one that sends, or of the one that receives."""
+        limited = "b" if load.down else "a"
+        lines = {limited: terms(load, rate, more)}
+        sockets = {name: self.host.folder / f"{name}.sock" for name in MACS}
+        self.host.apply(
+            "".join(vhost_user_vnic(name, sockets[name], MACS[name], *lines.get(name, ())) for name in MACS)
+        )
+
+    def run(self, command: str, timeout: float) -> str:
+        """There is no shell in a synthetic guest: this is one of the machine."""
+        words = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", command]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"`{command}` ended with {done.returncode}\n{done.stderr}")
+        return done.stdout
+
+    def window(self, load: Load, rate: float, seconds: int, congestion: str) -> Json:
+        """See `Place.window`; nothing here has a congestion control."""
+        del congestion
+        contracts = self.host.folder / "contracts.toml"
+        flows = f"--flows {load.up or load.down} --spare {self.spare} --warm-up 1 --seconds {seconds}"
+        command = f"{self.program} --json --contracts {contracts} sparse --from a --to b {flows}"
+        return sparse(json.loads(self.run(command, timeout(seconds))), load, rate)
 
 
 KERNEL_PLACE = "kernel place"

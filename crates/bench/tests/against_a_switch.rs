@@ -169,6 +169,25 @@ fn a_rate_is_measured_in_wire_bytes() {
 }
 
 #[test]
+fn probes_wait_behind_the_flows_of_a_full_ring() {
+    let scene = Scene::new(&["tx = { max = \"50mbit\", burst = \"64kB\" }", ""]);
+    let run = |more: &str| {
+        let line = format!("sparse --from a --to b --ring 64 --frame 1514 --warm-up 0.2 --seconds 1 {more}");
+        scene.run(&line).unwrap()
+    };
+    let (alone, beside) = (run("--flows 0"), run("--flows 4 --spare 0"));
+    for report in [&alone, &beside] {
+        assert_eq!(report["lost"], 0, "{report:#}");
+    }
+    assert!(alone["probes"].as_u64() > Some(90) && alone["goodput_bits_per_second"] == 0.0, "{alone:#}");
+    // 64 frames of 1514 bytes are 15 ms of the rate; without them a probe takes microseconds.
+    assert!(beside["p50_ns"].as_u64() > Some(5_000_000), "{beside:#}");
+    assert!(beside["ring_full"].as_u64() > Some(0) && beside["jain"].as_f64() > Some(0.9), "{beside:#}");
+    let goodput = beside["goodput_bits_per_second"].as_f64().unwrap();
+    assert!(goodput > 10e6 && goodput < 60e6, "{beside:#}");
+}
+
+#[test]
 fn shares_are_told_by_sender() {
     let scene = Scene::new(&["rx = { max = \"40mbit\" }", "weight = 1", "weight = 3"]);
     let report = scene.run(&format!("fairness --to a --ring 64 --frame 600,1200 {SHORT}")).unwrap();

@@ -7,6 +7,7 @@ pub mod kills;
 pub mod nic;
 pub mod numbered;
 pub mod rates;
+pub mod sparse;
 pub mod stall;
 pub mod superframes;
 pub mod wake;
@@ -53,6 +54,8 @@ pub enum Command {
     Superframes(superframes::Args),
     /// A set rate against the rate that arrives, and how far bursts go beyond it
     Rates(rates::Args),
+    /// Probes of a sparse flow beside flows that fill the same vNIC's limit
+    Sparse(sparse::Args),
     /// Who gets how much of one egress that all want
     Fairness(fairness::Args),
     /// Numbered frames from one vNIC to another, over deaths of the switch: a line of JSON a second
@@ -135,6 +138,7 @@ pub fn run(cli: &Cli) -> Outcome<String> {
             print(cli.json, &superframes::run(&scene, args, watch, cli.cpu)?, superframes::Report::table)
         }
         Command::Rates(args) => print(cli.json, &rates::run(&scene, args, watch)?, rates::Report::table),
+        Command::Sparse(args) => print(cli.json, &sparse::run(&scene, args)?, sparse::Report::table),
         Command::Fairness(args) => {
             print(cli.json, &fairness::run(&scene, args, watch)?, fairness::Report::table)
         }
