@@ -85,8 +85,9 @@ def serve(stack: Stack) -> None:
 class Tap(Place):
     """Two namespaces on taps of a switch."""
 
-    def __init__(self, folder: Path, cleanup: ExitStack) -> None:
-        self.fabric = Tidegate(folder, ("a", "b"), cleanup)
+    def __init__(self, folder: Path, cleanup: ExitStack, *, others: Sequence[str] = ()) -> None:
+        """`others` are neighbours of both, without limits."""
+        self.fabric = Tidegate(folder, ("a", "b", *others), cleanup)
         self.fabric.start({})
         self.folder = str(folder)
         serve(self.fabric.stacks["b"])
@@ -229,7 +230,7 @@ class Yardstick(Place):
 
 
 class Synthetic(Place):
-    """Two front ends without a VM: one fills its ring with super-frames and sends probes, the other counts."""
+    """Two front ends without a VM: one fills its ring with super-frames and sends probes to the other."""
 
     LEAST = 100e6
     """bit/s: below, a single super-frame takes longer than a probe may."""
