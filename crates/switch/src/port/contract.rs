@@ -168,7 +168,6 @@ impl PortContract {
                 kind: EgressKind::Virtual,
                 discipline: vnic.rx.discipline,
                 queue,
-                flows: None,
             },
             queueing: vnic.queueing,
             hold: hold(vnic, queue),

@@ -39,7 +39,6 @@ impl EgressConfig {
             kind: EgressKind::Physical { quantum: largest },
             discipline: Discipline::Contract,
             queue,
-            flows: None,
         }
     }
 }

@@ -93,21 +93,20 @@ impl Mailbox {
     }
 }
 
-/// Waits for mail, for the streams, for the listener, or for `pause` to pass.
-/// Returns of each stream whether no more bytes will come from it.
+/// Waits for mail, for the stream, for the listener, or for `pause` to pass.
+/// Returns whether no more bytes will come from the stream.
 pub fn wait(
     mailbox: &Mailbox,
-    streams: [Option<(&UnixStream, PollFlags)>; 2],
+    stream: Option<(&UnixStream, PollFlags)>,
     listener: Option<&UnixListener>,
     pause: Option<Duration>,
-) -> [bool; 2] {
+) -> bool {
     let mut fds = vec![PollFd::new(&mailbox.wake, PollFlags::IN)];
-    fds.extend(streams.iter().flatten().map(|(stream, events)| PollFd::new(*stream, *events)));
+    fds.extend(stream.map(|(stream, events)| PollFd::new(stream, events)));
     fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
     let pause = pause.map(|pause| Timespec::try_from(pause).expect("a short time"));
     // An interrupted wait is a short wait.
     let _ = poll(&mut fds, pause.as_ref());
     aside::step();
-    let mut polled = fds[1..].iter().map(|fd| fd.revents().contains(PollFlags::HUP));
-    streams.map(|stream| stream.is_some() && polled.next().unwrap_or(false))
+    stream.is_some() && fds[1].revents().contains(PollFlags::HUP)
 }
