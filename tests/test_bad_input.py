@@ -258,11 +258,13 @@ def ends(front_end: socket.socket) -> bool:
 
 
 def test_front_end_connects_twice(base: Host) -> None:
-    """The second is turned away; the first is not disturbed."""
+    """The second waits, the third is turned away; the first is not disturbed."""
     with connect(base) as first:
         wait_for("the first", lambda: base.show("base").connection != "waiting")
-        with connect(base) as second:
-            assert ends(second)
+        with connect(base):
+            wait_for("the second", lambda: base.show("base").document["heir"])
+            with connect(base) as third:
+                assert ends(third)
         # GET_FEATURES (vhost-user: request 1, version 1, no payload) is still answered.
         first.sendall(bytes([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]))
         assert len(first.recv(20, socket.MSG_WAITALL)) == 20

@@ -166,6 +166,7 @@ impl ObservedVnic {
             last_error: None,
             worker: None,
             refused_connections: 0,
+            heir: false,
             thrown_out: BTreeMap::new(),
             held: Held::default(),
             notes: vec![],
@@ -219,8 +220,10 @@ pub struct ObservedVnic {
     pub last_error: Option<String>,
     /// The worker of the switch that carries its traffic; none at other places.
     pub worker: Option<usize>,
-    /// Front ends refused because one was connected already.
+    /// Front ends turned away because one was connected already, and another one waited.
     pub refused_connections: u64,
+    /// A front end waits for the one that is connected to leave.
+    pub heir: bool,
     /// Front ends disconnected for what they did, by reason.
     pub thrown_out: BTreeMap<String, u64>,
     /// What its front ends' objects did to threads of the switch.

@@ -4,6 +4,7 @@
 mod harness;
 
 use harness::*;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use tidegate_frontend::front_end::{FrontEnd, Options};
 use tidegate_switch::control::Connection;
@@ -162,13 +163,17 @@ fn a_guest_disconnects_and_comes_back() {
 }
 
 #[test]
-fn a_second_front_end_is_refused() {
+fn a_second_front_end_waits_and_a_third_is_refused() {
     let mut scene = Scene::new(1);
-    let second = FrontEnd::connect(scene.host.socket("a"), Options::default());
-    assert!(second.is_err());
+    let second = UnixStream::connect(scene.host.socket("a")).unwrap();
     let host = &scene.host;
+    host.until(|| host.port("a").heir);
+    let third = FrontEnd::connect(scene.host.socket("a"), Options::default());
+    assert!(third.is_err());
     host.until(|| host.port("a").refused_connections == 1);
     assert_eq!(host.port("a").connection, Connection::Up);
+    drop(second);
+    host.until(|| !host.port("a").heir);
     scene.receive();
     scene.goes_on();
     scene.finish();

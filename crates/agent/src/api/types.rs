@@ -202,9 +202,12 @@ pub struct VnicView {
     /// The worker of the switch that carries its traffic; absent at other places.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<usize>,
-    /// Front ends refused because one was connected already.
+    /// Front ends turned away because one was connected already, and another one waited.
     #[serde(default)]
     pub refused_connections: u64,
+    /// A front end waits for the one that is connected to leave.
+    #[serde(default)]
+    pub heir: bool,
     /// Front ends disconnected for what they did, by reason; those that happened.
     #[serde(default)]
     pub thrown_out: BTreeMap<String, u64>,

@@ -101,6 +101,7 @@ impl Reconciler {
             last_error: there.and_then(|t| t.last_error.clone()),
             worker: there.and_then(|t| t.worker),
             refused_connections: there.map_or(0, |t| t.refused_connections),
+            heir: there.is_some_and(|t| t.heir),
             thrown_out: there.map(|t| t.thrown_out.clone()).unwrap_or_default(),
             held: there.map(|t| t.held.clone()).unwrap_or_default(),
             stats: evidence.and_then(|e| e.vnics.get(name).cloned()),

@@ -107,6 +107,7 @@ pub fn refused(name: String, by: RefusedBy, contract: Option<Vnic>, place: Strin
         last_error: None,
         worker: None,
         refused_connections: 0,
+        heir: false,
         thrown_out: BTreeMap::new(),
         held: Default::default(),
         stats: None,

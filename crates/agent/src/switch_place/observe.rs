@@ -183,7 +183,10 @@ impl SwitchPlace {
         };
         let quarantine = port.held.quarantine.as_ref();
         let refused = (port.refused_connections > 0 && quarantine.is_none()).then(|| {
-            format!("{} further front ends were refused: one is connected already", port.refused_connections)
+            format!(
+                "{} further front ends were turned away: one is connected already",
+                port.refused_connections
+            )
         });
         let notes = [
             broken.clone(),
@@ -197,6 +200,7 @@ impl SwitchPlace {
             quarantine.map(|it| format!("no front end is taken for another {} s: {}", it.left, it.reason)),
             port.closing
                 .then(|| "no front end is taken yet: closing what the last one shared takes long".to_owned()),
+            port.heir.then(|| "another front end waits for the one that is connected to leave".to_owned()),
             refused,
         ];
         ObservedVnic {
@@ -208,6 +212,7 @@ impl SwitchPlace {
             last_error: port.last_error,
             worker: Some(port.worker),
             refused_connections: port.refused_connections,
+            heir: port.heir,
             pending: None,
             suspended: port.deadline_suspended,
             thrown_out: port.thrown_out.into_iter().filter(|(_, count)| *count > 0).collect(),

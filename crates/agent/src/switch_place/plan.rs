@@ -288,6 +288,7 @@ mod tests {
                     last_error: None,
                     worker: None,
                     refused_connections: 0,
+                    heir: false,
                     thrown_out: BTreeMap::new(),
                     held: Default::default(),
                     notes: vec![],

@@ -280,6 +280,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 deadline_suspended: None,
                 last_error: None,
                 refused_connections: 0,
+                heir: false,
                 thrown_out: Default::default(),
                 held: Default::default(),
                 closing: false,

@@ -176,8 +176,11 @@ pub struct PortStatus {
     /// Why the last front end was disconnected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// Front ends refused because one was connected already.
+    /// Front ends turned away: one was connected already, and another one waited.
     pub refused_connections: u64,
+    /// A front end waits for the one that is connected to leave.
+    #[serde(default)]
+    pub heir: bool,
     /// Front ends disconnected for what they did, by [`ThrownOut`](crate::stats::ThrownOut).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub thrown_out: BTreeMap<String, u64>,

@@ -168,6 +168,7 @@ impl PortContract {
                 kind: EgressKind::Virtual,
                 discipline: vnic.rx.discipline,
                 queue,
+                flows: None,
             },
             queueing: vnic.queueing,
             hold: hold(vnic, queue),

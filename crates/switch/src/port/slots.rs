@@ -12,8 +12,9 @@
 
 use super::buffers::BufferIndex;
 use crate::fdb::{PortIndex, SegmentIndex};
-use crate::frame::{HEADER_MAX, Headers, Offload, VnetHdr};
+use crate::frame::{FlowKey, HEADER_MAX, Headers, HostEnd, Offload, VnetHdr};
 use crate::link::Arrival;
+use crate::sched::Keyed;
 use crate::virtio::{MAX_SPANS, Span};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::NonNull;
@@ -166,6 +167,14 @@ pub struct FrameRef(NonNull<Frame>);
 
 // SAFETY: a FrameRef is handed from worker to worker; only its holder uses it (see the module's text).
 unsafe impl Send for FrameRef {}
+
+impl Keyed for FrameRef {
+    /// The host is its destination: it waits for its receiver.
+    fn flow_key(&self) -> FlowKey {
+        let frame = self.get();
+        FlowKey::of(frame.head(), frame.len as usize, HostEnd::Destination)
+    }
+}
 
 impl FrameRef {
     /// The frame.

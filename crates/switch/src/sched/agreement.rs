@@ -4,7 +4,6 @@ use super::model::{Model, Source};
 use super::sim::{egress, frame, minimum, size, source};
 use super::*;
 use proptest::prelude::*;
-use std::collections::VecDeque;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -19,6 +18,8 @@ enum Step {
     Pass(u64),
     /// Time passes up to what `WaitUntil` said.
     Wait,
+    /// What is to go is judged, and goes or is dropped: at most so many bytes.
+    Judge(bool, u32),
     Expire(u64),
     DropTail(SourceId),
     DropHead(SourceId),
@@ -64,14 +65,28 @@ fn egress_config() -> impl Strategy<Value = EgressConfig> {
             Just(EgressKind::Virtual),
             prop_oneof![0..100u32, 1_000..10_000u32].prop_map(|quantum| EgressKind::Physical { quantum }),
         ],
+        prop::option::weighted(0.6, flow_config()),
     )
-        .prop_map(|(rate, burst, fifo, queue, kind)| EgressConfig {
+        .prop_map(|(rate, burst, fifo, queue, kind, flows)| EgressConfig {
             rate,
             kind,
             burst: Bytes::new(burst),
             discipline: if fifo { Discipline::Fifo } else { Discipline::Contract },
             queue,
+            flows,
         })
+}
+
+fn flow_config() -> impl Strategy<Value = FlowConfig> {
+    (100_000..20_000_000u64, any::<bool>(), 1_514..9_100u32, 0..1_000_000u64).prop_map(
+        |(target, per_host, quantum, turn)| FlowConfig {
+            target,
+            interval: 4 * target,
+            per_host,
+            quantum,
+            turn,
+        },
+    )
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -81,6 +96,7 @@ fn step() -> impl Strategy<Value = Step> {
         15 => (id(), prop::collection::vec(size(), 1..8)).prop_map(|(id, sizes)| Step::EnqueueRun(id, sizes)),
         15 => prop_oneof![1..4usize, Just(usize::MAX)].prop_map(Step::TakeRun),
         30 => prop_oneof![2 => Just(u32::MAX), 1 => 1..3_000u32].prop_map(Step::Take),
+        15 => (any::<bool>(), prop_oneof![Just(u32::MAX), 1..3_000u32]).prop_map(|(ect, most)| Step::Judge(ect, most)),
         10 => prop_oneof![0..100u64, 0..100_000u64, 0..5_000_000u64, 0..10_000_000_000u64].prop_map(Step::Pass),
         15 => Just(Step::Wait),
         3 => prop_oneof![Just(0u64), 0..20_000_000u64, Just(u64::MAX)].prop_map(Step::Expire),
@@ -125,6 +141,18 @@ proptest! {
                     let said = sched.enqueue(now, id, queued);
                     prop_assert_eq!(said, model.enqueue(now, id, queued));
                     entered += u64::from(said.is_ok());
+                    let mut said = said;
+                    while said.is_err() {
+                        let dropped = sched.make_room(id, bytes.into());
+                        prop_assert_eq!(dropped, model.make_room(id, bytes));
+                        if dropped.is_none() {
+                            break;
+                        }
+                        left += 1;
+                        said = sched.enqueue(now, id, queued);
+                        prop_assert_eq!(said, model.enqueue(now, id, queued));
+                        entered += u64::from(said.is_ok());
+                    }
                 }
                 Step::EnqueueRun(id, sizes) => {
                     let run: Vec<_> = sizes.iter().map(|bytes| next(&model, now, id, *bytes)).collect();
@@ -156,6 +184,17 @@ proptest! {
                     prop_assert_eq!(sched.take_part(now, bytes), model.take(now, bytes));
                     left += before - model.waiting();
                 }
+                Step::Judge(ect, bytes) => {
+                    let before = model.waiting();
+                    let verdict = sched.judge(now, || ect);
+                    prop_assert_eq!(verdict, model.judge(now, ect));
+                    if verdict == Some(Verdict::Drop) {
+                        prop_assert_eq!(sched.drop_part(now, bytes), model.drop_part(now, bytes));
+                    } else {
+                        prop_assert_eq!(sched.take_part(now, bytes), model.take(now, bytes));
+                    }
+                    left += before - model.waiting();
+                }
                 Step::Pass(ns) => now += ns,
                 Step::Wait => {
                     if let Head::WaitUntil(t) = sched.head(now) {
@@ -173,12 +212,12 @@ proptest! {
                 }
                 Step::DropTail(id) => {
                     let dropped = sched.drop_tail(id);
-                    prop_assert_eq!(dropped, model.drop_one(id, VecDeque::pop_back));
+                    prop_assert_eq!(dropped, model.drop_one(id, true));
                     left += u64::from(dropped.is_some());
                 }
                 Step::DropHead(id) => {
                     let dropped = sched.drop_head(id);
-                    prop_assert_eq!(dropped, model.drop_one(id, VecDeque::pop_front));
+                    prop_assert_eq!(dropped, model.drop_one(id, false));
                     left += u64::from(dropped.is_some());
                 }
                 Step::Clear(id) | Step::Remove(id) => {
@@ -189,7 +228,7 @@ proptest! {
                     }
                     left += gone.len() as u64;
                     for (id, queued) in gone {
-                        prop_assert_eq!(Some(queued), model.drop_one(id, VecDeque::pop_front));
+                        prop_assert_eq!(Some(queued), model.drop_one(id, false));
                     }
                     prop_assert_eq!(sched.backlog(id), Backlog::default());
                     if matches!(step, Step::Remove(_)) {
@@ -217,10 +256,11 @@ proptest! {
             }
             for id in (0..=SOURCES).map(source) {
                 let waiting = model.sources.get(&id);
-                let frames = waiting.map_or(0, |s| s.frames.len() as u32);
+                let frames = waiting.map_or(0, Source::waiting);
                 let bytes = waiting.map_or(0, Source::bytes);
                 prop_assert_eq!(sched.backlog(id), Backlog { frames, bytes });
             }
+            prop_assert_eq!(sched.active_flows(), model.active_flows());
             // No frame is lost and none comes twice.
             prop_assert_eq!(u64::from(sched.backlog_total().frames), entered - left);
         }

@@ -53,6 +53,18 @@ impl List {
         self.frames == 0
     }
 
+    /// Counts frames in that are kept elsewhere.
+    pub(super) fn count(&mut self, frames: u32, bytes: u64) {
+        self.frames += frames;
+        self.bytes += bytes;
+    }
+
+    /// Counts frames out that are kept elsewhere.
+    pub(super) fn count_out(&mut self, frames: u32, bytes: u64) {
+        self.frames -= frames;
+        self.bytes -= bytes;
+    }
+
     /// The number of the first frame's node: of those in use, its own.
     #[inline]
     pub(super) fn first(&self) -> Option<u32> {

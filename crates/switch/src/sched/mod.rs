@@ -25,7 +25,8 @@
 //! 3. All sources that are not real-time, by **weight**.
 //!
 //! A frame goes in the highest tier that its source has a right to at that
-//! moment, and is charged to that tier alone. A [physical](EgressKind::Physical) egress takes a long frame in parts, and
+//! moment, and is charged to that tier alone. The tiers choose the source; which of its frames goes is the oldest one or,
+//! where its [flows] are queued, that of the flow whose turn it is. A [physical](EgressKind::Physical) egress takes a long frame in parts, and
 //! each part is a turn of its own.
 //!
 //! - [`source`]: who sends: ports of this host, vNICs of others
@@ -34,6 +35,7 @@
 //! - `edf`, `minima`, `shares`: the three tiers, each with its reasoning
 //! - `fifo`: the discipline without tiers, to compare with
 //! - [`flows`]: flow queues, for frames that wait for a rate
+//! - `flow_queued`: sources whose flows are queued
 //! - `caps`: how much may wait
 //! - [`hold`]: how long a frame may be held
 //! - `physical`: what a wire can promise
@@ -44,6 +46,7 @@ mod arena;
 mod caps;
 mod edf;
 mod fifo;
+mod flow_queued;
 pub mod flows;
 mod heap;
 pub mod hold;
@@ -67,7 +70,7 @@ mod scenarios;
 #[cfg(test)]
 mod sim;
 
-pub use flows::{FlowConfig, Flows, Verdict};
+pub use flows::{FlowConfig, Flows, Keyed, Verdict};
 pub use hold::hold_limit;
 pub use scheduler::Scheduler;
 pub use source::{RemoteVnic, SourceId};
@@ -120,9 +123,26 @@ pub struct EgressConfig {
     /// left, so that there is room for who has least. Those with a promise are bounded by their own
     /// caps, so that no one else's flood costs them a frame.
     pub queue: u64,
+    /// How the flows of each source that is not real-time are queued, where it is not in one queue. Only with
+    /// [`Discipline::Contract`] and at a [virtual](EgressKind::Virtual) egress with a rate.
+    pub flows: Option<FlowConfig>,
 }
 
 impl EgressConfig {
+    /// How the flows of a source are queued here, if they are.
+    fn flows_of(&self, source: &SourceConfig) -> Option<FlowConfig> {
+        let may = self.discipline == Discipline::Contract
+            && self.kind == EgressKind::Virtual
+            && self.rate.is_some();
+        self.flows.filter(|_| may && source.deadline.is_none())
+    }
+
+    /// Most bytes of a frame that may be taken at once of a source whose flows are queued.
+    #[inline]
+    fn flow_part(&self) -> u64 {
+        self.rate.map_or(u64::MAX, flows::part)
+    }
+
     /// Most bytes that the link of the egress may hold, or one frame that is longer: a frame with a deadline finds them
     /// before it, and no scheduler takes them back. What a loop delivers, or, on a wire, the burst that
     /// [admission reckons with](physical).
@@ -197,7 +217,8 @@ pub enum Head<F> {
         tier: Tier,
         /// The frame.
         queued: Queued<F>,
-        /// How many of its bytes may be taken now: all, at a [virtual](EgressKind::Virtual) egress.
+        /// How many of its bytes may be taken now: all, at a [virtual](EgressKind::Virtual) egress, of a source whose flows
+        /// are not queued.
         part: u32,
     },
     /// Nothing before this time, ns, unless something is enqueued. Ask again then.

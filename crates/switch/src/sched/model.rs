@@ -1,8 +1,11 @@
 //! The scheduler once more, slowly: every question is answered by looking at all
-//! sources and all they did. No heap, no arena, no state that could go stale.
+//! sources and all they did. No heap, no arena, no state that could go stale. Flow queues have
+//! [a model of their own](super::flows); here they are themselves.
 //! Random sequences of every operation [must agree](super::agreement) with it step by step.
 
+use super::flows::part;
 use super::*;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
 const PER_BYTE: i128 = 8_000_000_000;
@@ -23,7 +26,9 @@ pub(super) struct Source {
     /// Decides between equals.
     index: usize,
     pub(super) config: SourceConfig,
-    pub(super) frames: VecDeque<(Queued<u32>, u64)>,
+    frames: VecDeque<(Queued<u32>, u64)>,
+    /// Where they wait instead if its flows are queued.
+    flows: Option<RefCell<Flows<u32>>>,
     /// Tier 3: tag and weight at some time, and bytes served since.
     tag: u128,
     weight: u128,
@@ -46,23 +51,74 @@ impl Source {
     fn restart(&mut self, now: u64, ahead: i128) {
         (self.since, self.ahead, self.charged) = (now, ahead, 0);
     }
+    fn head(&self) -> Option<Queued<u32>> {
+        match &self.flows {
+            Some(flows) => flows.borrow().head().copied(),
+            None => Some(self.frames.front()?.0),
+        }
+    }
     /// What may be taken at once of the head, bytes.
-    fn part(&self, kind: EgressKind) -> u32 {
+    fn part(&self, config: &EgressConfig) -> u32 {
+        if let Some(flows) = &self.flows {
+            return flows.borrow().part(config.rate.map_or(u64::MAX, part)).unwrap_or(0);
+        }
         let all = self.frames[0].0.bytes;
-        match kind {
+        match config.kind {
             EgressKind::Virtual => all,
             EgressKind::Physical { quantum } => all.min(quantum.max(1)),
         }
     }
-    fn eligible(&self, now: u64, kind: EgressKind) -> bool {
+    pub(super) fn waiting(&self) -> u32 {
+        self.flows.as_ref().map_or(self.frames.len() as u32, |flows| flows.borrow().backlog().frames)
+    }
+    fn oldest(&self) -> Option<u64> {
+        match &self.flows {
+            Some(flows) => flows.borrow().oldest(),
+            None => Some(self.frames.front()?.0.enqueued),
+        }
+    }
+    fn pop_oldest(&mut self) -> Option<Queued<u32>> {
+        match &self.flows {
+            Some(flows) => flows.borrow_mut().pop_oldest(),
+            None => Some(self.frames.pop_front()?.0),
+        }
+    }
+    fn pop_newest(&mut self) -> Option<Queued<u32>> {
+        match &self.flows {
+            Some(flows) => flows.borrow_mut().drop_longest(),
+            None => Some(self.frames.pop_back()?.0),
+        }
+    }
+    /// Queues its frames as its egress says.
+    fn queue_otherwise(&mut self, config: &EgressConfig) {
+        let virtual_rate = config.rate.is_some() && config.kind == EgressKind::Virtual;
+        let may = virtual_rate && config.discipline == Discipline::Contract && self.config.deadline.is_none();
+        match (&self.flows, config.flows.filter(|_| may)) {
+            (None, None) => {}
+            (Some(flows), Some(config)) => flows.borrow_mut().set_config(config),
+            (None, Some(config)) => {
+                let mut flows = Flows::new(config);
+                let frames = std::mem::take(&mut self.frames);
+                frames
+                    .into_iter()
+                    .for_each(|(q, arrival)| flows.push_numbered(q.frame.flow_key(), q, arrival));
+                self.flows = Some(RefCell::new(flows));
+            }
+            (Some(flows), None) => {
+                self.frames = std::iter::from_fn(|| flows.borrow_mut().pop_numbered()).collect();
+                self.flows = None;
+            }
+        }
+    }
+    fn eligible(&self, now: u64, egress: &EgressConfig) -> bool {
         let burst = i128::from(self.config.min_burst);
         let credit = burst * PER_BYTE - self.ahead(now);
-        self.config.min.is_some() && credit >= i128::from(self.part(kind)).min(burst) * PER_BYTE
+        self.config.min.is_some() && credit >= i128::from(self.part(egress)).min(burst) * PER_BYTE
     }
     /// First whole nanosecond by which the ideal line is through with the head.
-    fn due(&self, kind: EgressKind) -> i128 {
+    fn due(&self, egress: &EgressConfig) -> i128 {
         let rate = i128::from(self.config.min.map_or(1, Rate::bits));
-        let units = self.ahead + self.charged + i128::from(self.part(kind)) * PER_BYTE;
+        let units = self.ahead + self.charged + i128::from(self.part(egress)) * PER_BYTE;
         i128::from(self.since) + units.div_euclid(rate) + i128::from(units.rem_euclid(rate) > 0)
     }
     fn deadline(&self) -> u64 {
@@ -73,6 +129,9 @@ impl Source {
         }
     }
     pub(super) fn bytes(&self) -> u64 {
+        if let Some(flows) = &self.flows {
+            return flows.borrow().backlog().bytes;
+        }
         self.frames.iter().map(|(q, _)| u64::from(q.bytes)).sum()
     }
 }
@@ -91,7 +150,7 @@ impl Model {
     }
 
     pub(super) fn waiting(&self) -> u64 {
-        self.sources.values().map(|s| s.frames.len() as u64).sum()
+        self.sources.values().map(|s| u64::from(s.waiting())).sum()
     }
 
     fn contract(&self) -> bool {
@@ -108,6 +167,7 @@ impl Model {
         });
         let reordered = config.discipline != self.config.discipline;
         self.config = config;
+        self.sources.values_mut().for_each(|s| s.queue_otherwise(&config));
         if reordered {
             self.sources.values_mut().for_each(|s| s.sharing = false);
             let ids: Vec<_> = self.sources.keys().copied().collect();
@@ -122,6 +182,7 @@ impl Model {
             index: free.pop().unwrap_or(next),
             config,
             frames: VecDeque::new(),
+            flows: None,
             tag: 0,
             weight: u128::from(config.weight.max(1)),
             served: 0,
@@ -139,12 +200,13 @@ impl Model {
         let mut ahead = source.ahead(now);
         if was.min.is_none() {
             ahead = 0;
-        } else if source.frames.is_empty() {
+        } else if source.waiting() == 0 {
             ahead = ahead.max(0);
         }
         let rate = i128::from(config.min.map_or(0, Rate::bits));
         source.restart(now, ahead.max(-rate * patience));
         source.config = config;
+        source.queue_otherwise(&self.config);
         if was.deadline.is_some() != config.deadline.is_some() {
             source.sharing = false;
             self.begins(now, id);
@@ -158,7 +220,7 @@ impl Model {
         let Some(source) = self.sources.get_mut(&id) else {
             return;
         };
-        if source.frames.is_empty() || source.config.deadline.is_some() || !contract {
+        if source.waiting() == 0 || source.config.deadline.is_some() || !contract {
             return;
         }
         source.restart(now, source.ahead(now).max(0));
@@ -181,7 +243,7 @@ impl Model {
         let contract = self.contract();
         let source = self.sources.get_mut(&id).ok_or(Full::NoSource)?;
         let bytes = u64::from(queued.bytes);
-        if source.frames.len() as u32 >= source.config.cap_frames {
+        if source.waiting() >= source.config.cap_frames {
             return Err(Full::SourceFrames);
         }
         if source.bytes() + bytes > source.config.cap_bytes {
@@ -194,16 +256,21 @@ impl Model {
         if beside_others && limited + source.bytes() + bytes > self.config.queue {
             return Err(Full::EgressBytes);
         }
-        source.frames.push_back((queued, self.arrivals));
+        match &source.flows {
+            Some(flows) => {
+                flows.borrow_mut().push_numbered(queued.frame.flow_key(), queued, self.arrivals);
+            }
+            None => source.frames.push_back((queued, self.arrivals)),
+        }
         self.arrivals += 1;
-        if source.frames.len() == 1 {
+        if source.waiting() == 1 {
             self.begins(now, id);
         }
         Ok(())
     }
 
     fn turn(&self, now: u64) -> Option<(SourceId, Tier)> {
-        let busy = || self.sources.iter().filter(|(_, s)| !s.frames.is_empty());
+        let busy = || self.sources.iter().filter(|(_, s)| s.waiting() > 0);
         if !self.contract() {
             let first = busy().min_by_key(|(_, s)| s.frames[0].1)?;
             return Some((*first.0, Tier::Fifo));
@@ -212,8 +279,8 @@ impl Model {
         if let Some((&id, _)) = real_time.min_by_key(|(_, s)| (s.deadline(), s.index)) {
             return Some((id, Tier::RealTime));
         }
-        let eligible = busy().filter(|(_, s)| s.eligible(now, self.config.kind));
-        if let Some((&id, _)) = eligible.min_by_key(|(_, s)| (s.due(self.config.kind), s.index)) {
+        let eligible = busy().filter(|(_, s)| s.eligible(now, &self.config));
+        if let Some((&id, _)) = eligible.min_by_key(|(_, s)| (s.due(&self.config), s.index)) {
             return Some((id, Tier::Minimum));
         }
         let (&id, _) = busy().min_by_key(|(_, s)| (s.start_tag(), s.index))?;
@@ -224,11 +291,11 @@ impl Model {
     pub(super) fn head(&self, now: u64) -> Result<(SourceId, Tier, Queued<u32>, u32), bool> {
         let (id, tier) = self.turn(now).ok_or(false)?;
         let source = &self.sources[&id];
-        let part = source.part(self.config.kind);
+        let part = source.part(&self.config);
         let is_exempt = tier == Tier::RealTime && self.config.kind == EgressKind::Virtual;
         match &self.bucket {
             Some(b) if !is_exempt && b.conforms_at(now, part.into()) > now => Err(true),
-            _ => Ok((id, tier, source.frames[0].0, part)),
+            _ => Ok((id, tier, source.head().ok_or(false)?, part)),
         }
     }
 
@@ -260,11 +327,13 @@ impl Model {
             }
             _ => {}
         }
-        if queued.bytes == head.bytes {
-            self.drop_one(id, VecDeque::pop_front);
-        } else {
-            self.sources.get_mut(&id)?.frames[0].0.bytes -= queued.bytes;
+        let source = self.sources.get_mut(&id)?;
+        match &source.flows {
+            Some(flows) => _ = flows.borrow_mut().take(queued.bytes),
+            None if queued.bytes == head.bytes => _ = source.frames.pop_front(),
+            None => source.frames[0].0.bytes -= queued.bytes,
         }
+        source.sharing &= source.waiting() > 0;
         Some((id, tier, queued))
     }
 
@@ -272,33 +341,61 @@ impl Model {
         self.free.extend(self.sources.remove(&id).map(|source| source.index));
     }
 
-    pub(super) fn drop_one(
-        &mut self,
-        id: SourceId,
-        pop: impl FnOnce(&mut VecDeque<(Queued<u32>, u64)>) -> Option<(Queued<u32>, u64)>,
-    ) -> Option<Queued<u32>> {
+    /// Drops the oldest frame of a source, or the newest; of flows, the oldest one of the longest.
+    pub(super) fn drop_one(&mut self, id: SourceId, newest: bool) -> Option<Queued<u32>> {
         let source = self.sources.get_mut(&id)?;
-        let popped = pop(&mut source.frames)?;
-        source.sharing &= !source.frames.is_empty();
-        Some(popped.0)
+        let popped = if newest { source.pop_newest() } else { source.pop_oldest() }?;
+        source.sharing &= source.waiting() > 0;
+        Some(popped)
+    }
+
+    /// What is dropped for a frame of `bytes` that has no room: of the longest flow, if that can make room.
+    pub(super) fn make_room(&mut self, id: SourceId, bytes: u32) -> Option<Queued<u32>> {
+        let unpromised = |s: &Source| !s.config.promised();
+        let all: u64 = self.sources.values().filter(|s| unpromised(s)).map(Source::bytes).sum();
+        let source = self.sources.get(&id)?;
+        let others = all - if unpromised(source) { source.bytes() } else { 0 };
+        let bytes = u64::from(bytes);
+        let fits = bytes <= source.config.cap_bytes
+            && source.config.cap_frames > 0
+            && (!unpromised(source) || others + bytes <= self.config.queue);
+        if fits && source.flows.is_some() { self.drop_one(id, true) } else { None }
+    }
+
+    /// Of the frame that is ready, of a source whose flows are queued.
+    pub(super) fn judge(&mut self, now: u64, ect: bool) -> Option<Verdict> {
+        let (id, ..) = self.head(now).ok()?;
+        Some(self.sources[&id].flows.as_ref()?.borrow_mut().judge(now, || ect))
+    }
+
+    pub(super) fn drop_part(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Queued<u32>)> {
+        let (id, ..) = self.head(now).ok()?;
+        let source = self.sources.get_mut(&id)?;
+        let dropped = source.flows.as_ref()?.borrow_mut().drop_head(bytes)?;
+        source.sharing &= source.waiting() > 0;
+        Some((id, dropped))
+    }
+
+    pub(super) fn active_flows(&self) -> u32 {
+        self.sources.values().filter_map(|s| Some(s.flows.as_ref()?.borrow().active())).sum()
     }
 
     pub(super) fn expire(&mut self, now: u64, hold: u64) -> Vec<(SourceId, Queued<u32>)> {
         let mut dropped = Vec::new();
         let contract = self.contract();
         for (&id, source) in &mut self.sources {
-            while !source.frames.is_empty() {
+            while let Some(oldest) = source.oldest() {
                 let late = if contract && source.config.deadline.is_some() {
                     source.deadline() < now
                 } else {
-                    now - source.frames[0].0.enqueued >= hold
+                    now - oldest >= hold
                 };
                 if !late {
                     break;
                 }
-                dropped.extend(source.frames.pop_front().map(|(q, _)| (id, q)));
+                dropped.extend(source.pop_oldest().map(|q| (id, q)));
             }
-            source.sharing &= !source.frames.is_empty();
+            source.sharing &= source.waiting() > 0;
         }
         dropped
     }

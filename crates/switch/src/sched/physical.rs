@@ -39,6 +39,7 @@ impl EgressConfig {
             kind: EgressKind::Physical { quantum: largest },
             discipline: Discipline::Contract,
             queue,
+            flows: None,
         }
     }
 }

@@ -4,6 +4,7 @@ use super::arena::{Arena, List};
 use super::caps::Room;
 use super::edf::Edf;
 use super::fifo::Fifo;
+use super::flows::{Flows, Keyed};
 use super::hold::{Oldest, hold_limit, overdue};
 use super::minima::{Credit, Minima};
 use super::shares::{Share, Shares};
@@ -26,12 +27,12 @@ pub struct Scheduler<F> {
     pub(super) config: EgressConfig,
     indexes: SourceIndexes,
     /// By index.
-    pub(super) sources: Vec<Option<Source>>,
+    pub(super) sources: Vec<Option<Source<F>>>,
     pub(super) arena: Arena<F>,
     /// Bytes waiting of sources without a promise.
     unpromised: u64,
     /// Number of the next frame to arrive.
-    arrivals: u64,
+    pub(super) arrivals: u64,
     /// What `head` said, so that `take` takes that.
     pub(super) picked: Option<(SourceIndex, Tier)>,
     pub(super) edf: Edf,
@@ -39,19 +40,24 @@ pub struct Scheduler<F> {
     pub(super) shares: Shares,
     pub(super) fifo: Fifo,
     oldest: Oldest,
+    /// Flows that have frames, of sources whose flows are queued.
+    pub(super) active_flows: u32,
 }
 
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct Source<F> {
     pub(super) id: SourceId,
     pub(super) config: SourceConfig,
+    /// Its frames, the oldest first. Where its flows are queued, only how many they are.
     pub(super) list: List,
+    /// Its frames, where its flows are queued.
+    pub(super) flows: Option<Box<Flows<F>>>,
     /// Present if it has a `min`.
     pub(super) credit: Option<Credit>,
     pub(super) share: Share,
 }
 
-impl<F: Copy> Scheduler<F> {
+impl<F: Keyed> Scheduler<F> {
     /// An egress without sources; its bucket is full.
     pub fn new(config: EgressConfig) -> Self {
         Self {
@@ -69,6 +75,7 @@ impl<F: Copy> Scheduler<F> {
             shares: Shares::default(),
             fifo: Fifo::default(),
             oldest: Oldest::default(),
+            active_flows: 0,
         }
     }
 
@@ -84,8 +91,15 @@ impl<F: Copy> Scheduler<F> {
             None => TokenBucket::new(rate, config.burst),
         });
         let reordered = self.config.discipline != config.discipline;
-        let cut_otherwise = self.config.kind != config.kind;
+        let cut_otherwise = self.config.kind != config.kind
+            || self.config.flows != config.flows
+            || config.flows.is_some() && self.config.rate != config.rate;
         self.config = config;
+        if reordered || cut_otherwise {
+            for index in 0..self.sources.len() {
+                self.queue_otherwise(index as SourceIndex);
+            }
+        }
         if reordered {
             self.edf.clear();
             self.minima.clear();
@@ -121,6 +135,7 @@ impl<F: Copy> Scheduler<F> {
             id,
             config,
             list: List::default(),
+            flows: None,
             credit: None,
             share: Share::new(config.weight),
         });
@@ -142,6 +157,7 @@ impl<F: Copy> Scheduler<F> {
                 self.unpromised += source.list.bytes;
             }
         }
+        self.queue_otherwise(index);
         if was.deadline.is_some() != config.deadline.is_some() {
             self.deactivate(index);
             self.activate(now, index);
@@ -179,10 +195,13 @@ impl<F: Copy> Scheduler<F> {
         }
     }
 
-    /// Drops the newest frame of a source.
+    /// Drops the newest frame of a source; where its flows are queued, the oldest one of the longest flow.
     pub fn drop_tail(&mut self, id: impl Into<SourceId>) -> Option<Queued<F>> {
         let index = self.indexes.get(id.into())?;
         let source = self.sources[usize::from(index)].as_mut()?;
+        if source.flows.is_some() {
+            return self.pop_flow(index, Flows::drop_longest);
+        }
         let queued = self.arena.pop_back(&mut source.list)?;
         self.total.frames -= 1;
         self.removed(index, queued.bytes.into());
@@ -214,6 +233,9 @@ impl<F: Copy> Scheduler<F> {
     ) -> (usize, Result<(), Full>) {
         let Some(index) = self.indexes.get(id.into()) else { return (0, Err(Full::NoSource)) };
         let Some(source) = &mut self.sources[usize::from(index)] else { return (0, Err(Full::NoSource)) };
+        if source.flows.is_some() {
+            return self.enqueue_flows(now, index, frames);
+        }
         let List { frames: waited, bytes, .. } = source.list;
         let mut room =
             Room::of(&self.config, &source.config, &source.list, self.total.bytes, self.unpromised);
@@ -245,7 +267,34 @@ impl<F: Copy> Scheduler<F> {
     /// As of [`enqueue`](Self::enqueue).
     pub fn accepts(&self, id: impl Into<SourceId>, bytes: u64) -> Result<(), Full> {
         let source = self.source(id.into()).ok_or(Full::NoSource)?;
-        Room::of(&self.config, &source.config, &source.list, self.total.bytes, self.unpromised).take(bytes)
+        self.room(source).take(bytes)
+    }
+
+    /// The room of a source.
+    pub(super) fn room(&self, source: &Source<F>) -> Room {
+        Room::of(&self.config, &source.config, &source.list, self.total.bytes, self.unpromised)
+    }
+
+    /// So many frames, of so many bytes, were added to the flows of a source.
+    pub(super) fn added(&mut self, now: u64, index: SourceIndex, frames: u32, bytes: u64) {
+        self.total.frames += frames;
+        self.total.bytes += bytes;
+        self.picked = None;
+        let Some(source) = &self.sources[usize::from(index)] else { return };
+        if !source.config.promised() {
+            self.unpromised += bytes;
+        }
+        if source.list.frames == frames {
+            self.activate(now, index);
+        } else {
+            // The turn may be another flow's now.
+            self.refresh(index);
+        }
+    }
+
+    /// What waits of all sources without a promise but this one, bytes.
+    pub(super) fn unpromised_besides(&self, source: &Source<F>) -> u64 {
+        self.unpromised - if source.config.promised() { 0 } else { source.list.bytes }
     }
 
     /// Bytes that a frame may have to go at `now` without waiting for the egress rate, rounded down.
@@ -300,23 +349,26 @@ impl<F: Copy> Scheduler<F> {
             self.drop_front(index, &mut dropped);
         }
         while let Some(index) = self.oldest.due(now, hold) {
-            match self.held_head(index) {
+            match self.held_since(index) {
                 None => self.oldest.remove(index),
-                Some(head) if overdue(head.enqueued, hold, now) => self.drop_front(index, &mut dropped),
-                Some(head) => self.oldest.set(index, head.enqueued),
+                Some(enqueued) if overdue(enqueued, hold, now) => self.drop_front(index, &mut dropped),
+                Some(enqueued) => self.oldest.set(index, enqueued),
             }
         }
     }
 
-    /// Drops the head of a source that has one.
+    /// Drops the oldest frame of a source that has one.
     fn drop_front(&mut self, index: SourceIndex, dropped: &mut impl FnMut(SourceId, Queued<F>)) {
-        let (id, queued) = self.front(index);
-        self.pop_front(index);
+        let id = self.sources[usize::from(index)].as_ref().map(|source| source.id);
+        let (id, queued) = id.zip(self.pop_front(index)).expect("a source in a tier has frames");
         dropped(id, queued);
     }
 
     fn pop_front(&mut self, index: SourceIndex) -> Option<Queued<F>> {
         let source = self.sources[usize::from(index)].as_mut()?;
+        if source.flows.is_some() {
+            return self.pop_flow(index, Flows::pop_oldest);
+        }
         let mut first = None;
         let gone = self.arena.pop_front(&mut source.list, 1, |queued| first = Some(queued));
         self.total.frames -= gone.frames;
@@ -330,13 +382,17 @@ impl<F: Copy> Scheduler<F> {
         self.indexes.get(id.into()).is_some()
     }
 
-    fn source(&self, id: SourceId) -> Option<&Source> {
+    pub(super) fn index(&self, id: SourceId) -> Option<SourceIndex> {
+        self.indexes.get(id)
+    }
+
+    fn source(&self, id: SourceId) -> Option<&Source<F>> {
         self.sources[usize::from(self.indexes.get(id)?)].as_ref()
     }
 
     /// What waits of one source.
     pub fn backlog(&self, id: impl Into<SourceId>) -> Backlog {
-        let of = |source: &Source| Backlog { frames: source.list.frames, bytes: source.list.bytes };
+        let of = |source: &Source<F>| Backlog { frames: source.list.frames, bytes: source.list.bytes };
         self.source(id.into()).map_or_else(Backlog::default, of)
     }
 
@@ -346,14 +402,14 @@ impl<F: Copy> Scheduler<F> {
         self.total
     }
 
-    /// The head of a source whose frames are held for a fixed time.
-    fn held_head(&self, index: SourceIndex) -> Option<Queued<F>> {
+    /// Since when the oldest frame waits of a source whose frames are held for a fixed time.
+    fn held_since(&self, index: SourceIndex) -> Option<u64> {
         let source = self.sources[usize::from(index)].as_ref()?;
         let timed = self.config.discipline == Discipline::Contract && source.config.deadline.is_some();
         if timed {
             return None;
         }
-        self.arena.front(&source.list).map(|node| node.queued)
+        source.oldest(&self.arena)
     }
 
     /// So many bytes have left the list of a source.
@@ -379,7 +435,7 @@ impl<F: Copy> Scheduler<F> {
         let Some(source) = &mut self.sources[usize::from(index)] else {
             return;
         };
-        let Some(head) = self.arena.front(&source.list) else {
+        let Some(oldest) = source.oldest(&self.arena) else {
             return;
         };
         let contract = self.config.discipline == Discipline::Contract;
@@ -391,7 +447,7 @@ impl<F: Copy> Scheduler<F> {
             self.shares.activate(&mut source.share);
         }
         if !contract || !real_time {
-            self.oldest.activate(index, head.queued.enqueued);
+            self.oldest.activate(index, oldest);
         }
         self.refresh(index);
     }
@@ -402,6 +458,14 @@ impl<F: Copy> Scheduler<F> {
         let Some(source) = &self.sources[usize::from(index)] else {
             return;
         };
+        if let Some(flows) = &source.flows {
+            let Some(part) = flows.part(self.config.flow_part()) else { return };
+            if let Some(credit) = &source.credit {
+                self.minima.set(index, credit, part);
+            }
+            self.shares.set(index, &source.share);
+            return;
+        }
         let Some(head) = self.arena.front(&source.list) else {
             return;
         };
@@ -423,5 +487,16 @@ impl<F: Copy> Scheduler<F> {
         self.minima.remove(index);
         self.shares.remove(index);
         self.fifo.remove(index);
+    }
+}
+
+impl<F: Copy> Source<F> {
+    /// Since when its oldest frame waits.
+    #[inline]
+    fn oldest(&self, arena: &Arena<F>) -> Option<u64> {
+        match &self.flows {
+            None => arena.front(&self.list).map(|node| node.queued.enqueued),
+            Some(flows) => flows.oldest(),
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! time, to its end.
 
 pub(super) use super::*;
+use crate::frame::FlowKey;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,6 +30,7 @@ pub(super) fn egress(bits: Option<u64>, burst: u64) -> EgressConfig {
         kind: EgressKind::Virtual,
         discipline: Discipline::Contract,
         queue: u64::MAX,
+        flows: None,
     }
 }
 
@@ -53,6 +55,19 @@ pub(super) fn real_time(deadline: u64) -> SourceConfig {
 
 pub(super) fn frame(now: u64, bytes: u32, deadline: Option<u64>) -> Queued<()> {
     Queued { frame: (), bytes, deadline: deadline.map_or(u64::MAX, |d| now + d), enqueued: now }
+}
+
+impl Keyed for () {
+    fn flow_key(&self) -> FlowKey {
+        FlowKey { flow: 0, host: 0 }
+    }
+}
+
+/// The flow is one of sixteen, for which the smallest table of flows has a place each.
+impl Keyed for u32 {
+    fn flow_key(&self) -> FlowKey {
+        FlowKey { flow: self % 16, host: self % 3 }
+    }
 }
 
 /// Of frames and super-frames, bytes.

@@ -2,10 +2,10 @@
 
 use super::run::{MOST, Rivals, Run};
 use super::source::SourceIndex;
-use super::{EgressKind, Head, Queued, Scheduler, SourceId, Tier, hold_limit};
+use super::{EgressKind, Head, Keyed, Queued, Scheduler, SourceId, Tier, hold_limit};
 use tidegate_contract::Discipline;
 
-impl<F: Copy> Scheduler<F> {
+impl<F: Keyed> Scheduler<F> {
     /// What to send next. Changes nothing: asked again at the same `now` with
     /// nothing done in between, it says the same.
     #[inline]
@@ -14,8 +14,7 @@ impl<F: Copy> Scheduler<F> {
         let Some((index, tier)) = self.pick(now) else {
             return Head::Empty;
         };
-        let (source, queued) = self.front(index);
-        let part = self.config.kind.part(queued.bytes);
+        let (source, queued, part) = self.front(index);
         let waits = tier != Tier::RealTime || self.config.kind != EgressKind::Virtual;
         if waits && let Some(bucket) = &self.bucket {
             let at = bucket.conforms_at(now, part.into());
@@ -40,6 +39,11 @@ impl<F: Copy> Scheduler<F> {
 
     fn run_of(&self, now: u64, index: SourceIndex, tier: Tier) -> Option<Run<'_, F>> {
         let source = self.sources[usize::from(index)].as_ref()?;
+        if let Some(flows) = &source.flows {
+            // The next may be of another flow, and is judged by itself.
+            let (arena, next, rivals) = (flows.arena(), flows.first(), Rivals::None);
+            return Some(Run { arena, next, frames: 1, bytes: u64::MAX, rivals });
+        }
         let head = self.arena.front(&source.list)?;
         let mut run =
             Run { arena: &self.arena, next: Some(head), frames: 1, bytes: u64::MAX, rivals: Rivals::None };
@@ -91,6 +95,10 @@ impl<F: Copy> Scheduler<F> {
         debug_assert!((1..=self.run(now).count() as u32).contains(&frames), "of a run");
         let source = self.sources[usize::from(index)].as_mut()?;
         let id = source.id;
+        if source.flows.is_some() {
+            taken(self.take_flow(now, index, tier, u32::MAX)?);
+            return Some((id, tier));
+        }
         let first = self.arena.front(&source.list)?.queued;
         let mut last = first.bytes;
         let gone = self.arena.pop_front(&mut source.list, frames, |queued| {
@@ -117,6 +125,9 @@ impl<F: Copy> Scheduler<F> {
         let (index, tier) = self.picked(now)?;
         let source = self.sources[usize::from(index)].as_mut()?;
         let id = source.id;
+        if source.flows.is_some() {
+            return Some((id, tier, self.take_flow(now, index, tier, bytes)?));
+        }
         let Some(part) = self.arena.shrink_front(&mut source.list, bytes) else { return self.take(now) };
         self.charge_tier(now, index, tier, 0, part.bytes);
         self.charge_waiting(now, &part);
@@ -126,7 +137,7 @@ impl<F: Copy> Scheduler<F> {
 
     /// Whose turn it is, and may be by the egress rate.
     #[inline]
-    fn picked(&mut self, now: u64) -> Option<(SourceIndex, Tier)> {
+    pub(super) fn picked(&mut self, now: u64) -> Option<(SourceIndex, Tier)> {
         if self.picked.is_none() {
             self.head(now);
         }
@@ -135,7 +146,7 @@ impl<F: Copy> Scheduler<F> {
 
     /// Charges a source's tier for `bytes` that leave behind others of `before` bytes.
     #[inline]
-    fn charge_tier(&mut self, now: u64, index: SourceIndex, tier: Tier, before: u64, bytes: u32) {
+    pub(super) fn charge_tier(&mut self, now: u64, index: SourceIndex, tier: Tier, before: u64, bytes: u32) {
         let Some(source) = &mut self.sources[usize::from(index)] else { return };
         match (tier, &mut source.credit) {
             (Tier::Minimum, Some(credit)) => {
@@ -148,7 +159,7 @@ impl<F: Copy> Scheduler<F> {
 
     /// Charges the egress rate for a frame that waited.
     #[inline]
-    fn charge_waiting(&mut self, now: u64, queued: &Queued<F>) {
+    pub(super) fn charge_waiting(&mut self, now: u64, queued: &Queued<F>) {
         let Some(bucket) = &mut self.bucket else { return };
         match self.config.kind {
             EgressKind::Virtual => bucket.charge_waiting(queued.enqueued, now, queued.bytes.into()),
@@ -172,11 +183,18 @@ impl<F: Copy> Scheduler<F> {
         self.shares.first().map(|index| (index, Tier::Share))
     }
 
-    /// The head of a source that a tier holds, and that therefore has one.
+    /// The head of a source that a tier holds, and that therefore has one; and how much of it may be taken at once.
     #[inline]
-    pub(super) fn front(&self, index: SourceIndex) -> (SourceId, Queued<F>) {
+    fn front(&self, index: SourceIndex) -> (SourceId, Queued<F>, u32) {
         let source = self.sources[usize::from(index)].as_ref();
-        let head = source.and_then(|source| Some((source.id, self.arena.front(&source.list)?.queued)));
+        let head = source.and_then(|source| {
+            if let Some(flows) = &source.flows {
+                let part = flows.part(self.config.flow_part())?;
+                return Some((source.id, *flows.head()?, part));
+            }
+            let queued = self.arena.front(&source.list)?.queued;
+            Some((source.id, queued, self.config.kind.part(queued.bytes)))
+        });
         head.expect("a source in a tier has frames")
     }
 }

@@ -12,15 +12,16 @@ use tidegate_service::raise_descriptors;
 /// many descriptors as there can be, which are received before they are refused: 32 with the header, and 253 with a byte of
 /// the payload.
 const OTHERS: u64 = 64 + 2 * (32 + 253);
-/// Of a vhost-user port: listening socket twice, connection twice, one that is turned away, the thread's event, an
-/// inflight region of our own.
-const PER_PORT: u64 = 7;
+/// Of a vhost-user port: listening socket twice, connection twice, that of a front end that waits, one that is turned away,
+/// the thread's event, an inflight region of our own.
+const PER_PORT: u64 = 8;
 /// For each queue pair, of ours: what listens to the kicks of both rings, old and new where they are replaced.
 const LISTENING: u64 = 4;
 /// What its front end passes, of an ordinary guest: memory, the inflight region, the dirty log ...
 const PASSED: u64 = 16;
-/// ... and kick, call and error of both rings, old and new where they are replaced.
-const PER_QUEUE_PAIR: u64 = 12;
+/// ... and kick, call and error of both rings, old and new where they are replaced; call and error of both from a front end
+/// that waits.
+const PER_QUEUE_PAIR: u64 = 16;
 
 /// Raises the soft limit to the hard one (RLIMIT_NOFILE), and says where that is too little for as
 /// many ports as there can be. Returns the limit.
@@ -85,7 +86,7 @@ mod tests {
         let there = [open(&ledger, &port).unwrap(), open(&ledger, &port).unwrap()];
         let refused = open(&ledger, &port).unwrap_err();
         assert!(refused.contains("web") && refused.contains("LimitNOFILE"), "{refused}");
-        assert!(refused.contains("39 descriptors wanted"), "{refused}");
+        assert!(refused.contains("44 descriptors wanted"), "{refused}");
         drop(there);
         assert!(open(&ledger, &port).is_ok());
     }

@@ -32,6 +32,7 @@ fn status(entry: &Entry) -> PortStatus {
         deadline_suspended: entry.suspended().map(str::to_owned),
         last_error: entry.broken.clone(),
         refused_connections: 0,
+        heir: false,
         thrown_out: BTreeMap::new(),
         held: Held::default(),
         closing: false,
@@ -60,6 +61,7 @@ fn status(entry: &Entry) -> PortStatus {
             status.queue_pairs = now.queue_pairs;
             status.last_error = status.last_error.or(now.last_error);
             status.refused_connections = now.refused;
+            status.heir = now.heir;
             let counts = ThrownOut::ALL.iter().map(|kind| (kind.label(), now.thrown_out[*kind as usize]));
             let counts = counts.filter(|(_, count)| *count > 0);
             status.thrown_out = counts.map(|(label, count)| (label.to_owned(), count)).collect();

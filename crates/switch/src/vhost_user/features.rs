@@ -90,6 +90,11 @@ pub fn offered(queue_pairs: u16) -> u64 {
     if queue_pairs > 1 { all } else { all & !NET_F_MQ }
 }
 
+/// Those offered at a port whose vNIC has a deadline, or not.
+pub fn offered_to(queue_pairs: u16, has_deadline: bool) -> u64 {
+    offered(queue_pairs) & !if has_deadline { F_IN_ORDER } else { 0 }
+}
+
 /// The protocol features of every port.
 pub fn offered_protocol() -> VhostUserProtocolFeatures {
     VhostUserProtocolFeatures::MQ
@@ -98,6 +103,17 @@ pub fn offered_protocol() -> VhostUserProtocolFeatures {
         | VhostUserProtocolFeatures::REPLY_ACK
         | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
         | VhostUserProtocolFeatures::INFLIGHT_SHMFD
+}
+
+/// Whether a front end may have these protocol features.
+///
+/// # Errors
+/// Which were not offered.
+pub fn check_protocol(wanted: u64) -> Result<(), String> {
+    match wanted & !offered_protocol().bits() {
+        0 => Ok(()),
+        excess => Err(format!("SET_PROTOCOL_FEATURES: {excess:#x} not offered")),
+    }
 }
 
 /// The bits by name, for people; `bit N` where there is none.

@@ -57,6 +57,11 @@ impl Numbered {
         Self(Arc::new(Owned { number, fd, _charge: charge }))
     }
 
+    /// The descriptor, as a message has it.
+    pub fn passed(&self) -> Passed {
+        self.0.fd.clone()
+    }
+
     /// Its number.
     pub fn number(&self) -> Number {
         self.0.number

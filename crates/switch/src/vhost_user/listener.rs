@@ -4,17 +4,19 @@
 //!            stop, attach ──eventfd──┐
 //!  listening socket ──accept──▶ [ poll ] ──▶ one front end at a time, message by message
 //!      (or streams dialled           │
-//!       by the agent)                └──▶ any other front end: closed, counted
+//!       by the agent)                └──▶ entrance: another one waits, any other is closed, counted
 //! ```
 //!
 //! The thread blocks nowhere but in that poll, so that stopping never waits
 //! for a front end, and an idle port costs nothing. What may block is an [errand](super::errands); while one takes
 //! long, and while the port is in [quarantine](super::conduct), no front end is taken.
 
-use super::accept::{ACCEPT_PAUSE, is_transient};
 use super::conduct::{Conduct, Quarantine};
+pub use super::config::PortConfig;
 use super::connection::{Connection, Refused};
+use super::entrance::Entrance;
 use super::errands::Errands;
+use super::heir::{Beginning, Heir};
 use super::kept::{Descriptors, Kept};
 use super::mailbox::{FROZEN, Mailbox, wait};
 use super::notifier::{Notifier, Report};
@@ -23,7 +25,6 @@ use super::session::{End, Session};
 use super::status::{ConnectionStatus, State};
 use super::wire::Parted;
 use super::{Keeper, NoKeeper, PortControl};
-use crate::quota::{self, Account, Ledger};
 use crate::stats::ThrownOut;
 use crate::worker::moving::Outcome;
 use std::io::{self, ErrorKind};
@@ -76,36 +77,6 @@ pub struct Gate {
 
 /// Held while something goes on: a thread that waits for its end waits until every clone is dropped.
 pub type Busy = Sender<()>;
-
-/// What a port's thread needs to know about its port.
-#[derive(Clone, Debug)]
-pub struct PortConfig {
-    /// The vNIC's name, for logs and the thread.
-    pub name: String,
-    /// Queue pairs offered, 1 to 128 (a kick message has 8 bits for the queue).
-    pub queue_pairs: u16,
-    /// How long a message may take from its first byte to its last.
-    pub message_timeout: Duration,
-    /// What may take long is done there.
-    pub errands: Errands,
-    /// What front ends may take.
-    pub account: Account,
-}
-
-impl PortConfig {
-    /// A port with that name and queue pairs, alone in the process; a message may take 2 s.
-    ///
-    /// # Panics
-    /// Never: there are as many descriptors as it wants.
-    pub fn new(name: impl Into<String>, queue_pairs: u16) -> Self {
-        let ledger = Ledger::new(quota::PORT_MEMORY, u64::from(u32::MAX));
-        let account = ledger.open(0, 0, u64::from(u16::MAX)).expect("enough for one");
-        let name = name.into();
-        let errands = Errands::new(&name);
-        let message_timeout = Duration::from_secs(2);
-        Self { name, queue_pairs, message_timeout, errands, account }
-    }
-}
 
 /// A front end could not be attached.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -202,7 +173,7 @@ impl PortThread {
             notifier: Notifier::new(&name, report.clone()),
             service,
             config,
-            listener,
+            entrance: Entrance::new(listener),
             restored,
             control,
             keeper,
@@ -323,12 +294,22 @@ impl Drop for PortThread {
     }
 }
 
+/// How a connection began that is to be served.
+enum Begun {
+    /// It has not.
+    Here,
+    /// While another was served.
+    Waiting(Beginning),
+    /// In another process.
+    Elsewhere(Beginning, Option<Gate>),
+}
+
 /// The thread's own half.
 struct Port {
     config: PortConfig,
     service: Service,
     notifier: Notifier,
-    listener: Option<UnixListener>,
+    entrance: Entrance,
     restored: Option<Box<Restored>>,
     control: Box<dyn PortControl + Send>,
     keeper: Box<dyn Keeper>,
@@ -339,17 +320,18 @@ struct Port {
 impl Port {
     fn run(mut self) {
         self.serve_all();
-        // A front end that waits to be accepted may have passed descriptors already.
-        if let Some(listener) = self.listener.take() {
-            self.service.errands.give_up(listener);
-        }
+        self.entrance.close(&self.service);
     }
 
     fn serve_all(&mut self) {
         if let Some(mut restored) = self.restored.take() {
             match restored.descriptors.remove(&restored.kept.stream) {
                 Some(stream) => {
-                    if let End::Stopped | End::NotOurs = self.serve(stream.into(), Some(*restored)) {
+                    let descriptors = restored.descriptors.into_iter();
+                    let descriptors = descriptors.map(|(number, fd)| (number, Arc::new(fd))).collect();
+                    let beginning = Beginning { kept: restored.kept, descriptors, charged: Vec::new() };
+                    let begun = Begun::Elsewhere(beginning, restored.gate);
+                    if let End::Stopped | End::NotOurs = self.serve(stream.into(), begun) {
                         return;
                     }
                 }
@@ -359,16 +341,15 @@ impl Port {
                 }),
             }
         }
-        while let Some(stream) = self.next_front_end() {
-            if let End::Stopped = self.serve(stream, None) {
+        while let Some((stream, begun)) = self.next_front_end() {
+            if let End::Stopped = self.serve(stream, begun) {
                 break;
             }
         }
     }
 
-    /// Waits for a front end; `None` to stop.
-    fn next_front_end(&mut self) -> Option<UnixStream> {
-        let mut pause = None;
+    /// Waits for a front end: the one that has waited comes first. `None` to stop.
+    fn next_front_end(&mut self) -> Option<(UnixStream, Begun)> {
         loop {
             let now = Instant::now();
             let quarantine = self.service.conduct.left(now);
@@ -376,17 +357,17 @@ impl Port {
             self.tell_of(closing);
             // In quarantine front ends are told so, by closing; an errand is waited for, and its end is mail.
             let busy = closing.map(|_| ERRANDS_LONG);
-            pause = [pause, busy, quarantine].into_iter().flatten().min();
-            let deaf = closing.is_some() || pause.is_some() && quarantine.is_none();
-            let listener = self.listener.as_ref().filter(|_| !deaf);
-            wait(&self.mailbox, None, listener, pause.take());
+            let at_once = (self.entrance.has_heir() && closing.is_none()).then_some(Duration::ZERO);
+            let pause = [at_once, busy, quarantine, self.entrance.shut_for(now)].into_iter().flatten().min();
+            let listener = self.entrance.listener(now).filter(|_| closing.is_none());
+            wait(&self.mailbox, [None; 2], listener, pause);
             let mail = self.mailbox.take();
             if mail.stop {
                 return None;
             }
             if let Some(stream) = mail.stream {
                 if self.service.conduct.left(Instant::now()).is_none() {
-                    return Some(stream.into());
+                    return Some((stream.into(), Begun::Here));
                 }
                 self.turn_away(stream.into());
             }
@@ -401,26 +382,30 @@ impl Port {
                 self.mailbox.freeze(frozen);
                 continue;
             }
-            let accepted = self.listener.as_ref().filter(|_| !deaf).map(UnixListener::accept);
-            match accepted {
-                Some(Ok((stream, _))) if self.service.conduct.left(Instant::now()).is_some() => {
+            // An errand's end is mail: what was busy is looked at again.
+            if closing.is_some() {
+                continue;
+            }
+            let heir = self.entrance.take_heir(&self.status).map(Heir::succeed);
+            let heir = heir.map(|(stream, beginning)| (stream, Begun::Waiting(beginning)));
+            let now = Instant::now();
+            let next = heir
+                .or_else(|| self.entrance.accept(&self.config.name, now).map(|stream| (stream, Begun::Here)));
+            match next {
+                Some((stream, begun)) if self.service.conduct.left(now).is_some() => {
+                    self.service.errands.give_up(begun);
                     self.turn_away(stream);
                 }
-                Some(Ok((stream, _))) => return Some(stream),
-                Some(Err(e)) if !is_transient(&e) => {
-                    tracing::warn!(port = self.config.name, "accept: {e}");
-                    pause = Some(ACCEPT_PAUSE);
-                }
-                Some(Err(_)) | None => {}
+                Some(next) => return Some(next),
+                None => {}
             }
         }
     }
 
     /// Refuses a front end while the port is in quarantine.
     fn turn_away(&mut self, stream: UnixStream) {
-        self.service.errands.give_up(Parted(stream));
-        self.status.update(|now| now.refused += 1);
-        tracing::warn!(port = self.config.name, "front end refused: the port is in quarantine");
+        let why = (self.config.name.as_str(), "the port is in quarantine");
+        self.entrance.turn_away(stream, why, &self.service.errands, &self.status, Instant::now());
     }
 
     /// Says that errands keep the port from taking a front end, or not any more.
@@ -438,9 +423,13 @@ impl Port {
         }
     }
 
-    fn serve(&mut self, stream: UnixStream, restored: Option<Restored>) -> End {
+    fn serve(&mut self, stream: UnixStream, begun: Begun) -> End {
         let port = self.config.name.clone();
-        tracing::info!(port, restored = restored.is_some(), "front end connected");
+        match begun {
+            Begun::Here => tracing::info!(port, "front end connected"),
+            Begun::Waiting(_) => tracing::info!(port, "the front end that waited has the port"),
+            Begun::Elsewhere(..) => tracing::info!(port, "front end goes on in this process"),
+        }
         self.status.update(|now| {
             now.connects += 1;
             now.state = State::Connected;
@@ -448,15 +437,24 @@ impl Port {
         let pairs = self.config.queue_pairs;
         let mut connection =
             Connection::new(&mut *self.control, &self.status, &self.service, &self.notifier, pairs);
-        let (listener, service) = (self.listener.as_ref(), &self.service);
+        let (entrance, service) = (&mut self.entrance, &self.service);
         let end = match Session::new(&stream, &mut connection, &mut *self.keeper, service) {
-            Ok(mut session) => match restored.map_or(Ok(true), |restored| session.restore(restored)) {
-                Ok(true) => session.run(&self.config, listener, &self.mailbox, &self.status),
-                Ok(false) => End::NotOurs,
-                Err(Refused { reason, .. }) => {
-                    End::Wrong(format!("its connection could not go on in this process: {reason}").into())
+            Ok(mut session) => {
+                let restored = match begun {
+                    Begun::Here => Ok(true),
+                    Begun::Waiting(beginning) => session.restore(beginning, None),
+                    Begun::Elsewhere(beginning, gate) => {
+                        session.restore(beginning, gate).map_err(|Refused { reason, .. }| {
+                            format!("its connection could not go on in this process: {reason}").into()
+                        })
+                    }
+                };
+                match restored {
+                    Ok(true) => session.run(&self.config, entrance, &self.mailbox, &self.status),
+                    Ok(false) => End::NotOurs,
+                    Err(refused) => End::Wrong(refused),
                 }
-            },
+            }
             Err(e) => End::Wrong(format!("socket: {e}").into()),
         };
         let ours = !matches!(end, End::NotOurs);
@@ -468,6 +466,7 @@ impl Port {
         let (reason, blame) = match &end {
             End::Stopped => ("the port was stopped", None),
             End::Closed => ("the front end closed the connection", None),
+            End::Migrated => ("its guest runs on at the front end that waited", None),
             End::NotOurs => ("the process that served it before goes on", None),
             End::Wrong(Refused { kind, reason }) => (reason.as_str(), Some(*kind)),
         };

@@ -93,20 +93,21 @@ impl Mailbox {
     }
 }
 
-/// Waits for mail, for the stream, for the listener, or for `pause` to pass.
-/// Returns whether no more bytes will come from the stream.
+/// Waits for mail, for the streams, for the listener, or for `pause` to pass.
+/// Returns of each stream whether no more bytes will come from it.
 pub fn wait(
     mailbox: &Mailbox,
-    stream: Option<(&UnixStream, PollFlags)>,
+    streams: [Option<(&UnixStream, PollFlags)>; 2],
     listener: Option<&UnixListener>,
     pause: Option<Duration>,
-) -> bool {
+) -> [bool; 2] {
     let mut fds = vec![PollFd::new(&mailbox.wake, PollFlags::IN)];
-    fds.extend(stream.map(|(stream, events)| PollFd::new(stream, events)));
+    fds.extend(streams.iter().flatten().map(|(stream, events)| PollFd::new(*stream, *events)));
     fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
     let pause = pause.map(|pause| Timespec::try_from(pause).expect("a short time"));
     // An interrupted wait is a short wait.
     let _ = poll(&mut fds, pause.as_ref());
     aside::step();
-    stream.is_some() && fds[1].revents().contains(PollFlags::HUP)
+    let mut polled = fds[1..].iter().map(|fd| fd.revents().contains(PollFlags::HUP));
+    streams.map(|stream| stream.is_some() && polled.next().unwrap_or(false))
 }

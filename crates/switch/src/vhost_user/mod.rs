@@ -5,12 +5,14 @@
 //!  QEMU ──socket──▶ wire ─▶ door ─▶ request ─▶ connection ──PortControl──▶ workers
 //!            ▲     (whole) (descriptors) (values)     │
 //!            └─────────────── reply ──────────────────┘   session: one front end, message by message
-//!                                                          listener: accept, refuse a second front end, reconnect
+//!                                                          listener: accept, let a second front end wait, reconnect
 //! ```
 //!
 //! - [`listener`]: the port's thread: who may speak
-//! - `accept`: connections that are turned away, and what a failed accept says
+//! - `entrance`: who comes in: one is served, one may wait, all others are turned away
+//! - [`heir`]: the one that waits
 //! - [`session`]: one front end: when it may speak, and what ends it
+//! - [`exchange`]: one message of it: taken, looked at, obeyed, answered
 //! - [`wire`]: messages on its socket
 //! - [`door`]: what may come with a message
 //! - [`request`]: which messages there are, what each looks like, and what it asks
@@ -20,16 +22,20 @@
 //! - [`errands`]: work that may take long, in threads that no other thread waits for
 //! - [`conduct`]: what a port's objects did to others, and its quarantine
 //! - [`service`]: these, for one port
+//! - [`config`]: what its thread needs to know about it
 //! - [`kept`]: what a front end has said, for another process to keep
 //! - [`features`]: the feature bits, offered and named
 //! - [`status`]: what is known about the connection, for others to read
 
-mod accept;
 pub mod conduct;
+pub mod config;
 pub mod connection;
 mod door;
+mod entrance;
 pub mod errands;
+pub mod exchange;
 pub mod features;
+pub mod heir;
 pub mod kept;
 pub mod kick;
 pub mod listener;

@@ -1,34 +1,34 @@
 //! One front end: its messages, one after the other.
 //!
 //! ```text
-//!  stream ─▶ [ poll ] ─▶ a whole message ─▶ taken ─▶ door ─▶ negotiated? ─▶ Request ─▶ Connection ─▶ reply
-//!  mailbox ─▶    │                            └─ what came with it is given up when it is done
-//!                └─▶ stop, throw out, freeze      after each: the keeper is told
+//!  stream ──▶ [ poll ] ─▶ a whole message ─▶ exchange ─▶ Connection      after each: the keeper is told
+//!  mailbox ──▶    ├─▶ stop, throw out, freeze
+//!  entrance ─▶    └─▶ the front end that waits: heard; in its place as soon as the guest has migrated to it
 //! ```
 
 use super::Keeper;
-use super::accept::{ACCEPT_PAUSE, turn_away};
-use super::connection::{Connection, Refused, Reply};
-use super::kept::{Number, Numbered, Passed};
-use super::listener::{Gate, PortConfig, Restored};
+use super::connection::{Connection, Refused};
+use super::entrance::Entrance;
+use super::exchange::exchange;
+use super::heir::Beginning;
+use super::kept::Numbered;
+use super::listener::{Gate, PortConfig};
 use super::mailbox::{FROZEN, Mailbox, wait};
 use super::service::Service;
 use super::status::ConnectionStatus;
-use super::wire::{self, Glance, Header, Message};
-use super::{door, request};
+use super::wire::{self, Glance};
 #[cfg(feature = "fuzzing")]
 use super::{errands::Errands, notifier::Notifier};
 use crate::stats::ThrownOut;
 use rustix::event::PollFlags;
-use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
+#[cfg(feature = "fuzzing")]
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often a message that has begun is looked for again.
-const PARTIAL_POLL: Duration = Duration::from_millis(5);
+pub const PARTIAL_POLL: Duration = Duration::from_millis(5);
 
 /// A front end of which more than so many descriptors, memory tables and the like wait to be closed is not listened to.
 const CLOSING: usize = 64;
@@ -44,6 +44,8 @@ pub enum End {
     Closed,
     /// The front end is thrown out for this.
     Wrong(Refused),
+    /// Its guest runs on at the front end that waited.
+    Migrated,
     /// The process that served it before goes on.
     NotOurs,
 }
@@ -73,14 +75,13 @@ impl<'s, 'c> Session<'s, 'c> {
         Ok(Self { stream, connection, keeper, service, duplicate })
     }
 
-    /// Goes on where another process ended; `false` where that one goes on itself.
+    /// Goes on where another process ended, or with what the front end said while it waited. `false` where the process
+    /// before goes on itself.
     ///
     /// # Errors
     /// What was kept does not hold.
-    pub fn restore(&mut self, restored: Restored) -> Result<bool, Refused> {
-        let Restored { kept, descriptors, gate, .. } = restored;
-        let descriptors = descriptors.into_iter().map(|(number, fd)| (number, Arc::new(fd)));
-        let descriptors: HashMap<Number, Passed> = descriptors.collect();
+    pub fn restore(&mut self, beginning: Beginning, gate: Option<Gate>) -> Result<bool, Refused> {
+        let Beginning { kept, descriptors, charged } = beginning;
         let restored = self.connection.restore_memory(&kept, &descriptors).and_then(|()| {
             let starting = gate.map(|Gate { mapping, opened }| {
                 drop(mapping);
@@ -91,7 +92,7 @@ impl<'s, 'c> Session<'s, 'c> {
                 _ => self.connection.restore_queues(&kept, &descriptors).map(|()| true),
             }
         });
-        self.service.errands.give_up(descriptors);
+        self.service.errands.give_up((descriptors, charged));
         restored
     }
 
@@ -105,28 +106,31 @@ impl<'s, 'c> Session<'s, 'c> {
     pub fn run(
         mut self,
         config: &PortConfig,
-        listener: Option<&UnixListener>,
+        entrance: &mut Entrance,
         mailbox: &Mailbox,
         status: &ConnectionStatus,
     ) -> End {
         self.keep();
         // Since when the next message is only partly there.
         let mut partial: Option<Instant> = None;
-        let mut deaf = false;
         loop {
+            if entrance.heir_wants() && self.connection.has_migrated() {
+                return End::Migrated;
+            }
             let overloaded = self.service.errands.closing() > CLOSING;
             let events = match partial {
                 None if !overloaded => PollFlags::IN,
                 _ => PollFlags::empty(),
             };
-            let pause = match (partial, deaf) {
-                (Some(_), _) => Some(PARTIAL_POLL),
-                _ if overloaded => Some(PARTIAL_POLL),
-                (None, true) => Some(ACCEPT_PAUSE),
-                (None, false) => self.keeper.is_behind().then_some(KEEP_AGAIN),
+            let now = Instant::now();
+            let pause = match partial.is_some() || overloaded {
+                true => Some(PARTIAL_POLL),
+                false => self.keeper.is_behind().then_some(KEEP_AGAIN),
             };
-            let others = listener.filter(|_| !deaf && !overloaded);
-            let hung_up = wait(mailbox, Some((self.stream, events)), others, pause);
+            let pause = pause.into_iter().chain(entrance.pause(now).filter(|_| !overloaded)).min();
+            let others = entrance.listener(now).filter(|_| !overloaded);
+            let streams = [Some((self.stream, events)), entrance.watched(!overloaded)];
+            let [hung_up, heir_hung_up] = wait(mailbox, streams, others, pause);
 
             let mail = mailbox.take();
             if mail.stop {
@@ -154,20 +158,16 @@ impl<'s, 'c> Session<'s, 'c> {
                 if hung_up {
                     return End::Closed;
                 }
+                if heir_hung_up {
+                    entrance.heir_hung_up(self.service, status);
+                }
                 continue;
             }
-            let (mut refused, failed) =
-                listener.map_or((0, false), |others| turn_away(others, &self.service.errands));
             if let Some(stream) = mail.stream {
-                refused += 1;
-                self.service.errands.give_up(wire::Parted(stream.into()));
+                let why = (config.name.as_str(), "one is connected");
+                entrance.turn_away(stream.into(), why, &self.service.errands, status, now);
             }
-            deaf = failed;
-            if refused > 0 {
-                let port = &config.name;
-                tracing::warn!(port, "{refused} front ends refused: one is connected");
-                status.update(|now| now.refused += refused);
-            }
+            entrance.attend(self.service, config, status, heir_hung_up);
 
             match wire::glance(self.stream) {
                 Ok(Glance::Nothing) => partial = None,
@@ -175,7 +175,7 @@ impl<'s, 'c> Session<'s, 'c> {
                 Ok(Glance::Whole(header)) => {
                     partial = None;
                     self.keeper.listening();
-                    if let Err(refused) = self.handle(header) {
+                    if let Err(refused) = exchange(self.stream, self.service, header, self.connection) {
                         return End::Wrong(refused);
                     }
                     self.keep();
@@ -195,45 +195,6 @@ impl<'s, 'c> Session<'s, 'c> {
                 Err(reason) => return End::Wrong(reason.into()),
             }
         }
-    }
-
-    /// Takes and obeys one message that is there in full.
-    fn handle(&mut self, header: Header) -> Result<(), Refused> {
-        let (message, taken) = wire::take(self.stream, header);
-        let done = taken.map_err(Refused::from).and_then(|()| self.answer(header, &message));
-        let Message { descriptors, strays, .. } = message;
-        // Each by itself: so they are counted by what waits to be closed. Until then there are fewer for others.
-        for descriptor in descriptors.into_iter().chain(strays) {
-            let charge = self.service.account.received(1);
-            self.service.errands.give_up((descriptor, charge));
-        }
-        done
-    }
-
-    /// Obeys a message and replies; to one that is refused, too, where the front end asked for it (REPLY_ACK).
-    fn answer(&mut self, header: Header, message: &Message) -> Result<(), Refused> {
-        let obeyed = self.obey(header, message);
-        let is_acknowledged = header.need_reply && !header.form.is_answered && self.connection.acknowledges();
-        let replied = match &obeyed {
-            Ok(Some(Reply { payload, descriptor })) => {
-                let descriptor = descriptor.as_ref().map(AsFd::as_fd);
-                wire::reply(self.stream, header.code, payload, descriptor)
-            }
-            _ if is_acknowledged => {
-                // Zero for success (vhost-user, "VHOST_USER_PROTOCOL_F_REPLY_ACK").
-                let failed = u64::from(obeyed.is_err()).to_ne_bytes();
-                wire::reply(self.stream, header.code, &failed, None)
-            }
-            _ => Ok(()),
-        };
-        obeyed?;
-        Ok(replied.map_err(|why| format!("socket: {why}"))?)
-    }
-
-    fn obey(&mut self, header: Header, message: &Message) -> Result<Option<Reply>, Refused> {
-        door::look(header, message, &self.service.errands)?;
-        self.connection.allows(&header)?;
-        self.connection.obey(request::decode(header.code, &message.payload, &message.descriptors)?)
     }
 }
 
@@ -255,12 +216,12 @@ pub fn obey(
     let mut connection = Connection::new(control, status, &service, &notifier, queue_pairs);
     let mut keeper = super::NoKeeper;
     let mut wrong = None;
-    if let Ok(mut session) = Session::new(stream, &mut connection, &mut keeper, &service) {
+    if let Ok(session) = Session::new(stream, &mut connection, &mut keeper, &service) {
         while wrong.is_none() && more() {
             wrong = loop {
                 match wire::glance(stream) {
                     Ok(Glance::Whole(header)) => {
-                        if let Err(refused) = session.handle(header) {
+                        if let Err(refused) = exchange(stream, &service, header, session.connection) {
                             break Some(refused.reason);
                         }
                     }

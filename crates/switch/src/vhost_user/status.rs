@@ -37,9 +37,12 @@ pub struct Snapshot {
     pub closing: bool,
     /// Why the last front end that was thrown out was; kept when another connects.
     pub last_error: Option<String>,
-    /// Front ends accepted since the port was made.
+    /// A front end waits for the one that is served to leave.
+    pub heir: bool,
+    /// Front ends served since the port was made.
     pub connects: u64,
-    /// Front ends refused because one was connected.
+    /// Front ends turned away: one was connected and another one waited, or waiting ended badly, or the port was in
+    /// quarantine.
     pub refused: u64,
     /// Front ends thrown out for what they sent or did.
     pub protocol_errors: u64,

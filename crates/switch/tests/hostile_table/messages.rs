@@ -290,15 +290,63 @@ pub fn cases() -> Vec<Case> {
             s.host.until(|| s.liar().connection == tidegate_switch::control::Connection::Waiting);
             Box::new(())
         }),
-        case("500 connections while one is served", Split, Nothing, |s| {
+        case("150 connections while one is served", Split, Nothing, |s| {
             let front = s.connect();
             let before = s.liar().refused_connections;
-            let mut others: Vec<_> = (0..500).map(|_| s.dial()).collect();
-            for other in &mut others {
-                // Turned away.
-                assert!(matches!(other.read(&mut [0]), Ok(0) | Err(_)));
+            let others: Vec<_> = (0..150).map(|_| s.dial()).collect();
+            // One waits; the others are turned away one by one, as slowly as they are let in.
+            s.host.until(|| s.liar().refused_connections > before + 10);
+            drop(others);
+            Box::new(front)
+        }),
+        case("an heir that never speaks, and a hundred behind it", Split, Nothing, |s| {
+            let front = s.connect();
+            let heir = s.dial();
+            s.host.until(|| s.liar().heir);
+            let others: Vec<_> = (0..100).map(|_| s.dial()).collect();
+            drop(others);
+            assert!(s.liar().heir);
+            Box::new((front, heir))
+        }),
+        case("an heir that asks without end", Split, Nothing, |s| {
+            let front = s.connect();
+            let before = s.liar().refused_connections;
+            let mut heir = s.dial();
+            heir.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            // It reads the answers, too.
+            let (question, mut answer) = (message(GET_FEATURES, 1, &[]), [0; 20]);
+            while heir.write_all(&question).is_ok() && heir.read_exact(&mut answer).is_ok() {}
+            s.host.until(|| s.liar().refused_connections > before && !s.liar().heir);
+            Box::new(front)
+        }),
+        case("an heir with descriptors that never has its turn", Split, Nothing, |s| {
+            let front = s.connect();
+            let heir = s.dial();
+            let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+            let call = message(SET_VRING_CALL, 1, &[0; 8]);
+            for _ in 0..60 {
+                send_fds(&heir, &call, &[event.as_fd()]);
             }
-            s.host.until(|| s.liar().refused_connections == before + 500);
+            send_fds(&heir, &message(SET_MEM_TABLE, 1, &[0xff; 40]), &[event.as_fd(); 250]);
+            s.host.until(|| s.liar().heir);
+            Box::new((heir, front))
+        }),
+        case("an heir's table of garbage", Split, Connection("message", "SET_MEM_TABLE"), |s| {
+            let front = s.connect();
+            let heir = s.dial();
+            let table = message(SET_MEM_TABLE, 9, &[0xff; 40]);
+            (&heir).write_all(&table).unwrap();
+            s.host.until(|| s.liar().heir);
+            drop(front);
+            Box::new(heir)
+        }),
+        case("an heir while the first hangs", Split, Connection("stalled", "middle of a message"), |s| {
+            let front = s.connect();
+            let heir = s.dial();
+            s.host.until(|| s.liar().heir);
+            front.stream().unwrap().write_all(&message(GET_FEATURES, 1, &[])[..5]).unwrap();
+            s.host.until(|| s.liar().thrown_out.contains_key("stalled"));
+            drop(heir);
             Box::new(front)
         }),
     ]

@@ -12,6 +12,8 @@ enum Step {
     Take(u32),
     /// What is to go is judged, its sender understanding marks or not; then it goes, in part or whole.
     Send(bool, u64),
+    /// Is judged, and finds no buffer.
+    Judge,
     DropHead(u32),
     DropLongest,
     Expire(u64),
@@ -42,6 +44,7 @@ fn step(flows: u32) -> impl Strategy<Value = Step> {
         15 => bytes().prop_map(Step::Take),
         25 => (any::<bool>(), 0..100_000u64).prop_map(|(ect, most)| Step::Send(ect, most)),
         2 => bytes().prop_map(Step::DropHead),
+        3 => Just(Step::Judge),
         3 => Just(Step::DropLongest),
         2 => prop_oneof![Just(0u64), 0..2_000_000_000u64].prop_map(Step::Expire),
         20 => prop_oneof![0..100_000u64, 0..5_000_000u64, 0..300_000_000u64].prop_map(Step::Pass),
@@ -79,14 +82,18 @@ fn agree(
                 let Some(part) = part else { break };
                 let verdict = if judged { flows.judge(now, || ect) } else { Verdict::Pass };
                 prop_assert_eq!(verdict, if judged { model.judge(now, ect) } else { Verdict::Pass });
+                if verdict == Verdict::Mark {
+                    prop_assert_eq!(flows.judge(now, || false), Verdict::Mark, "until it has left");
+                }
                 if verdict == Verdict::Drop {
-                    prop_assert!(!ect);
                     prop_assert_eq!(flows.drop_head(part), model.drop_head(part));
                     continue;
                 }
                 prop_assert_eq!(flows.take(part), model.take(part));
                 break;
             },
+            Step::Judge if judged => prop_assert_eq!(flows.judge(now, || true), model.judge(now, true)),
+            Step::Judge => {}
             Step::DropHead(bytes) => prop_assert_eq!(flows.drop_head(bytes), model.drop_head(bytes)),
             Step::DropLongest => {
                 let dropped = flows.drop_longest();

@@ -36,16 +36,16 @@ mod model;
 #[cfg(test)]
 mod promises;
 
-use super::arena::Arena;
+use super::arena::{Arena, Node};
 use super::heap::SourceHeap;
 use super::hold::overdue;
 use super::{Backlog, Queued};
 use crate::frame::FlowKey;
 use ages::Ages;
 use codel::Law;
-use rounds::{Flow, Host, Rounds, Turn};
+use rounds::{Flow, Host, Rounds};
 use tidegate_contract::{FlowQueueing, Rate};
-use ways::{Index, Place, Ways};
+use ways::{Index, NONE, Place, Ways};
 
 /// Largest frame of an ordinary link, bytes: the least quantum.
 const FRAME: u32 = 1514;
@@ -81,6 +81,17 @@ impl FlowConfig {
     }
 }
 
+/// How many bytes may leave of a frame at a rate before another flow has its turn: those of a millisecond.
+pub fn part(rate: Rate) -> u64 {
+    rate.bits() / 8_000
+}
+
+/// A frame whose flow can be told.
+pub trait Keyed: Copy {
+    /// Its flow and its host.
+    fn flow_key(&self) -> FlowKey;
+}
+
 /// What is to become of a frame that is about to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -106,6 +117,8 @@ pub struct Flows<T> {
     total: Backlog,
     /// Flows that have frames.
     active: u32,
+    /// The flow whose first frame is to be marked, and has not left.
+    marked: Index,
 }
 
 impl<T: Copy> Flows<T> {
@@ -121,6 +134,7 @@ impl<T: Copy> Flows<T> {
             longest: SourceHeap::default(),
             total: Backlog::default(),
             active: 0,
+            marked: NONE,
         }
     }
 
@@ -137,6 +151,7 @@ impl<T: Copy> Flows<T> {
                     self.activate(index);
                 }
             }
+            self.rounds.settle();
         }
     }
 
@@ -150,19 +165,25 @@ impl<T: Copy> Flows<T> {
     /// # Panics
     /// With 2^32 - 1 frames waiting; memory ends long before.
     pub fn push(&mut self, key: FlowKey, queued: Queued<T>) {
+        self.push_numbered(key, queued, 0);
+    }
+
+    /// Adds a frame that is to have a number when it [leaves](Self::pop_numbered) for another queue.
+    pub(super) fn push_numbered(&mut self, key: FlowKey, queued: Queued<T>, number: u64) {
         let index = self.flow(key);
         let flow = &mut self.rounds.flows[usize::from(index)];
         if flow.list.is_empty() {
             self.active += 1;
         }
-        let node = self.arena.push_back(&mut flow.list, queued, 0);
+        let node = self.arena.push_back(&mut flow.list, queued, number);
         self.ages.push(node, index);
         self.total.frames += 1;
         self.total.bytes += u64::from(queued.bytes);
-        if flow.turn == Turn::Idle {
+        if flow.is_idle {
             self.activate(index);
         }
         self.set_length(index);
+        self.rounds.settle();
     }
 
     /// The flow of a key.
@@ -170,7 +191,7 @@ impl<T: Copy> Flows<T> {
     fn flow(&mut self, key: FlowKey) -> Index {
         let flows = &mut self.rounds.flows;
         let next = flows.len() as Index;
-        match self.flow_ways.place(key.flow, next, |index| flows[usize::from(index)].turn == Turn::Idle) {
+        match self.flow_ways.place(key.flow, next, |index| flows[usize::from(index)].is_idle) {
             Place::Known(index) => index,
             Place::Reused(index) => {
                 flows[usize::from(index)] = Flow::new(key);
@@ -206,15 +227,25 @@ impl<T: Copy> Flows<T> {
 
     /// The frame whose turn it is: asked again, the same, until anything is pushed, taken or dropped.
     #[inline]
-    pub fn head(&mut self) -> Option<&Queued<T>> {
-        let index = self.rounds.first()?;
-        self.arena.front(&self.rounds.flows[usize::from(index)].list).map(|node| &node.queued)
+    pub fn head(&self) -> Option<&Queued<T>> {
+        self.first().map(|node| &node.queued)
+    }
+
+    /// The same, with the node that it lies in.
+    #[inline]
+    pub(super) fn first(&self) -> Option<&Node<T>> {
+        self.arena.front(&self.rounds.flows[usize::from(self.rounds.first()?)].list)
+    }
+
+    /// Where the frames are.
+    pub(super) fn arena(&self) -> &Arena<T> {
+        &self.arena
     }
 
     /// How many bytes of the frame whose turn it is may leave at once, where `most` bytes may go before another flow has its
     /// turn: a round of all flows takes no longer, where that leaves each a quantum.
     #[inline]
-    pub fn part(&mut self, most: u64) -> Option<u32> {
+    pub fn part(&self, most: u64) -> Option<u32> {
         let bytes = self.head()?.bytes;
         let each = most / u64::from(self.active.max(1));
         Some(bytes.min(u32::try_from(each).unwrap_or(u32::MAX).max(self.config.quantum)))
@@ -223,9 +254,12 @@ impl<T: Copy> Flows<T> {
     /// What is to become of the frame whose turn it is, and which is to leave now; `Pass` without one. `ect`: whether its
     /// sender [understands marks](crate::frame::ect); asked only where it is to be told.
     ///
-    /// To be asked once for each part that leaves.
+    /// Of a part that is to be marked it says so until it has left, or its frame was dropped.
     pub fn judge(&mut self, now: u64, ect: impl FnOnce() -> bool) -> Verdict {
         let Some(index) = self.rounds.first() else { return Verdict::Pass };
+        if index == self.marked {
+            return Verdict::Mark;
+        }
         let flow = &mut self.rounds.flows[usize::from(index)];
         let Some(head) = self.arena.front(&flow.list).map(|node| node.queued) else { return Verdict::Pass };
         let FlowConfig { target, interval, quantum, turn, .. } = self.config;
@@ -233,7 +267,11 @@ impl<T: Copy> Flows<T> {
         let target = target.max(turn.saturating_mul(2 * u64::from(self.active)));
         let law = Law { target, interval, frame: quantum };
         let behind = flow.list.bytes - u64::from(head.bytes.min(quantum));
-        flow.codel.judge(now, now.saturating_sub(head.enqueued), behind, &law, ect)
+        let verdict = flow.codel.judge(now, now.saturating_sub(head.enqueued), behind, &law, ect);
+        if verdict == Verdict::Mark {
+            self.marked = index;
+        }
+        verdict
     }
 
     /// Takes at most `bytes` of the frame whose turn it is, and charges its flow; the answer has the bytes that were taken.
@@ -267,6 +305,13 @@ impl<T: Copy> Flows<T> {
     /// Takes out the oldest of all frames.
     pub fn pop_oldest(&mut self) -> Option<Queued<T>> {
         self.pop(self.ages.oldest()?)
+    }
+
+    /// Takes out the oldest of all frames, with the number that it was [pushed](Self::push_numbered) with.
+    pub(super) fn pop_numbered(&mut self) -> Option<(Queued<T>, u64)> {
+        let index = self.ages.oldest()?;
+        let number = self.arena.front(&self.rounds.flows[usize::from(index)].list)?.arrival;
+        Some((self.pop(index)?, number))
     }
 
     /// Drops the frames that have waited for `hold` ns, the oldest first; they go to `dropped`. Nearly free when there are
@@ -316,6 +361,9 @@ impl<T: Copy> Flows<T> {
     /// Takes at most `bytes` of the first frame of a flow.
     #[inline]
     fn shrink(&mut self, index: Index, bytes: u32) -> Option<Queued<T>> {
+        if index == self.marked {
+            self.marked = NONE;
+        }
         let list = &mut self.rounds.flows[usize::from(index)].list;
         if let Some(part) = self.arena.shrink_front(list, bytes) {
             return Some(part);
@@ -335,6 +383,8 @@ impl<T: Copy> Flows<T> {
         self.set_length(index);
         if self.total.frames == 0 {
             self.rounds.rest();
+        } else {
+            self.rounds.settle();
         }
     }
 

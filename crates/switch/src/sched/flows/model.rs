@@ -35,6 +35,8 @@ pub(super) struct Model {
     old: BTreeMap<u32, VecDeque<u32>>,
     deficits: BTreeMap<u32, i64>,
     arrivals: u64,
+    /// Whose first frame is to be marked.
+    marked: Option<u32>,
 }
 
 impl Model {
@@ -47,6 +49,7 @@ impl Model {
             old: BTreeMap::new(),
             deficits: BTreeMap::new(),
             arrivals: 0,
+            marked: None,
         }
     }
 
@@ -60,6 +63,7 @@ impl Model {
             let keys: Vec<_> =
                 waiting.into_iter().map(|(&key, f)| FlowKey { flow: key, host: f.host }).collect();
             keys.into_iter().for_each(|key| self.activate(key));
+            self.turn();
         }
     }
 
@@ -87,6 +91,7 @@ impl Model {
         if !flow.listed {
             self.activate(key);
         }
+        self.turn();
     }
 
     /// The flow whose turn it is: RFC 8290, 4.2, with a round of hosts around the old flows.
@@ -154,6 +159,9 @@ impl Model {
 
     pub(super) fn judge(&mut self, now: u64, ect: bool) -> Verdict {
         let Some(key) = self.turn() else { return Verdict::Pass };
+        if self.marked == Some(key) {
+            return Verdict::Mark;
+        }
         let round = 2 * self.config.turn * self.active() as u64;
         let flow = self.flows.get_mut(&key).unwrap();
         let law = Law {
@@ -163,7 +171,9 @@ impl Model {
         };
         let head = flow.frames[0].0;
         let behind = flow.bytes() - u64::from(head.bytes.min(self.config.quantum));
-        flow.codel.judge(now, now - head.enqueued, behind, &law, || ect)
+        let verdict = flow.codel.judge(now, now - head.enqueued, behind, &law, || ect);
+        self.marked = (verdict == Verdict::Mark).then_some(key).or(self.marked);
+        verdict
     }
 
     pub(super) fn take(&mut self, bytes: u32) -> Option<Queued<u32>> {
@@ -188,6 +198,7 @@ impl Model {
     }
 
     fn shrink(&mut self, key: u32, bytes: u32) -> Option<Queued<u32>> {
+        self.marked = self.marked.filter(|marked| *marked != key);
         let frames = &mut self.flows.get_mut(&key)?.frames;
         let head = &mut frames.front_mut()?.0;
         if head.bytes > bytes {
@@ -213,30 +224,30 @@ impl Model {
 
     pub(super) fn expire(&mut self, now: u64, hold: u64) -> Vec<Queued<u32>> {
         let mut dropped = Vec::new();
-        for flow in self.flows.values_mut() {
-            while let Some(&(queued, arrival)) = flow.frames.front()
-                && now - queued.enqueued >= hold
-            {
-                dropped.push((arrival, queued));
-                flow.frames.pop_front();
-            }
-        }
-        dropped.sort_by_key(|(arrival, _)| *arrival);
-        if !dropped.is_empty() {
+        while let Some((_, key)) = self.eldest()
+            && now - self.flows[&key].frames[0].0.enqueued >= hold
+        {
+            dropped.extend(self.shrink(key, u32::MAX));
             self.settle();
         }
-        dropped.into_iter().map(|(_, queued)| queued).collect()
+        dropped
+    }
+
+    /// The flow of the frame that came first.
+    fn eldest(&self) -> Option<(u64, u32)> {
+        self.flows.iter().filter_map(|(key, flow)| Some((flow.frames.front()?.1, *key))).min()
     }
 
     pub(super) fn backlog(&self) -> (usize, u64) {
         (self.flows.values().map(|f| f.frames.len()).sum(), self.flows.values().map(Flow::bytes).sum())
     }
 
-    /// Where nothing waits, no flow stands in a list.
+    /// Where nothing waits, no flow stands in a list. Turns end at once.
     fn settle(&mut self) {
         if self.active() == 0 {
             self.rest();
         }
+        self.turn();
     }
 
     fn rest(&mut self) {

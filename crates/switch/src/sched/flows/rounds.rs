@@ -20,17 +20,6 @@ use super::ways::{Index, NONE};
 use crate::frame::FlowKey;
 use crate::sched::arena::List;
 
-/// Where a flow stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// In no list; it has no frames.
-    Idle,
-    /// In the list of new flows.
-    New,
-    /// In its host's list.
-    Old,
-}
-
 /// A flow.
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
@@ -41,7 +30,8 @@ pub(super) struct Flow {
     deficit: i64,
     pub(super) host: Index,
     next: Index,
-    pub(super) turn: Turn,
+    /// It has no frames, and no turn.
+    pub(super) is_idle: bool,
 }
 
 impl Flow {
@@ -53,7 +43,7 @@ impl Flow {
             deficit: 0,
             host: 0,
             next: NONE,
-            turn: Turn::Idle,
+            is_idle: true,
         }
     }
 }
@@ -164,77 +154,81 @@ impl Rounds {
             of.deficit = quantum;
         }
         of.flows += 1;
-        (flow.host, flow.deficit, flow.turn) = (host, quantum, Turn::New);
+        (flow.host, flow.deficit, flow.is_idle) = (host, quantum, false);
         self.new.push(&mut self.flows, index);
     }
 
-    /// The flow whose turn it is. Says the same until one of its frames is taken, a flow has no frames left, or another
-    /// begins.
+    /// The flow whose turn it is.
     #[inline]
-    pub(super) fn first(&mut self) -> Option<Index> {
-        if let Some(index) = self.new.first() {
+    pub(super) fn first(&self) -> Option<Index> {
+        self.new.first().or_else(|| self.hosts[usize::from(self.ring.first()?)].old.first())
+    }
+
+    /// Gives the turn to a flow that has frames and may send, if any has: after every change. The RFC does so when the next
+    /// frame is to leave, so that what comes meanwhile finds its flow new; here nothing depends on when that is asked.
+    pub(super) fn settle(&mut self) {
+        while let Some(index) = self.new.first() {
             let flow = &self.flows[usize::from(index)];
             if flow.deficit > 0 && !flow.list.is_empty() && !self.owes(flow.host) {
-                return Some(index);
+                return;
+            }
+            self.grow_old(index);
+        }
+        while let Some(turn) = self.ring.first() {
+            if self.settle_host(turn) {
+                return;
             }
         }
-        self.find()
+    }
+
+    /// The turn of a new flow ends.
+    fn grow_old(&mut self, index: Index) {
+        self.new.pop(&mut self.flows);
+        let flow = &mut self.flows[usize::from(index)];
+        if flow.deficit <= 0 {
+            flow.deficit += i64::from(self.quantum);
+        }
+        if flow.list.is_empty() {
+            flow.codel.empty();
+        }
+        let host = flow.host;
+        self.hosts[usize::from(host)].old.push(&mut self.flows, index);
+        if !std::mem::replace(&mut self.hosts[usize::from(host)].is_in_turn, true) {
+            self.ring.push(&mut self.hosts, host);
+        }
+    }
+
+    /// Whether it is the turn of the first flow of the host whose turn it is; a turn ends otherwise.
+    fn settle_host(&mut self, turn: Index) -> bool {
+        let quantum = i64::from(self.quantum);
+        let owes = self.owes(turn);
+        let host = &mut self.hosts[usize::from(turn)];
+        let Some(index) = host.old.first() else {
+            host.is_in_turn = false;
+            self.ring.pop(&mut self.hosts);
+            return false;
+        };
+        if owes {
+            host.deficit += quantum;
+            self.ring.rotate(&mut self.hosts);
+            return false;
+        }
+        let flow = &mut self.flows[usize::from(index)];
+        if flow.deficit <= 0 {
+            flow.deficit += quantum;
+            host.old.rotate(&mut self.flows);
+            return false;
+        }
+        if flow.list.is_empty() {
+            host.old.pop(&mut self.flows);
+            self.idle(index);
+            return false;
+        }
+        true
     }
 
     fn owes(&self, host: Index) -> bool {
         self.per_host && self.hosts[usize::from(host)].deficit <= 0
-    }
-
-    fn find(&mut self) -> Option<Index> {
-        let quantum = i64::from(self.quantum);
-        while let Some(index) = self.new.first() {
-            let flow = &self.flows[usize::from(index)];
-            if flow.deficit > 0 && !flow.list.is_empty() && !self.owes(flow.host) {
-                return Some(index);
-            }
-            self.new.pop(&mut self.flows);
-            let flow = &mut self.flows[usize::from(index)];
-            if flow.deficit <= 0 {
-                flow.deficit += quantum;
-            }
-            if flow.list.is_empty() {
-                flow.codel.empty();
-            }
-            flow.turn = Turn::Old;
-            let host = flow.host;
-            self.hosts[usize::from(host)].old.push(&mut self.flows, index);
-            if !std::mem::replace(&mut self.hosts[usize::from(host)].is_in_turn, true) {
-                self.ring.push(&mut self.hosts, host);
-            }
-        }
-        while let Some(turn) = self.ring.first() {
-            let owes = self.owes(turn);
-            let host = &mut self.hosts[usize::from(turn)];
-            let Some(index) = host.old.first() else {
-                host.is_in_turn = false;
-                self.ring.pop(&mut self.hosts);
-                continue;
-            };
-            if owes {
-                host.deficit += quantum;
-                self.ring.rotate(&mut self.hosts);
-                continue;
-            }
-            let flow = &mut self.flows[usize::from(index)];
-            if flow.deficit <= 0 {
-                flow.deficit += quantum;
-                host.old.rotate(&mut self.flows);
-                continue;
-            }
-            if !flow.list.is_empty() {
-                return Some(index);
-            }
-            flow.codel.empty();
-            flow.turn = Turn::Idle;
-            host.old.pop(&mut self.flows);
-            host.flows -= 1;
-        }
-        None
     }
 
     /// A flow has sent so many bytes.
@@ -266,7 +260,7 @@ impl Rounds {
     fn idle(&mut self, index: Index) {
         let flow = &mut self.flows[usize::from(index)];
         flow.codel.empty();
-        flow.turn = Turn::Idle;
+        flow.is_idle = true;
         self.hosts[usize::from(flow.host)].flows -= 1;
     }
 }

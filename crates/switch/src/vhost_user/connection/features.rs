@@ -1,17 +1,9 @@
 //! What is negotiated: virtio's features, and the protocol's own.
 
-use super::super::features::{
-    self, F_IN_ORDER, F_RING_PACKED, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES,
-};
+use super::super::features::{self, F_RING_PACKED, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES};
 use super::{Connection, Result, refuse};
 
 impl Connection<'_> {
-    /// GET_FEATURES.
-    pub(super) fn offered(&self) -> u64 {
-        let hidden = if self.status.has_deadline() { F_IN_ORDER } else { 0 };
-        features::offered(self.queue_pairs) & !hidden
-    }
-
     /// SET_FEATURES.
     pub(super) fn set_features(&mut self, features: u64) -> Result<()> {
         let excess = features & !features::offered(self.queue_pairs);
@@ -43,10 +35,7 @@ impl Connection<'_> {
 
     /// SET_PROTOCOL_FEATURES.
     pub(super) fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        let excess = features & !features::offered_protocol().bits();
-        if excess != 0 {
-            return refuse(format!("SET_PROTOCOL_FEATURES: {excess:#x} not offered"));
-        }
+        features::check_protocol(features)?;
         self.protocol_features = features;
         self.status.update(|now| now.protocol_features = features);
         Ok(())

@@ -25,6 +25,7 @@ mod restore;
 mod vrings;
 
 use super::PortControl;
+use super::exchange::{self, Obeys};
 use super::kept::{Numbered, Passed};
 use super::logging::Logging;
 use super::notifier::Notifier;
@@ -37,11 +38,13 @@ use crate::stats::ThrownOut;
 use crate::virtio::Inflight;
 use crate::virtio::memory::{GuestMemory, RegionSpec};
 use counters::Parting;
+pub use memory::MAX_REGIONS;
 use std::sync::Arc;
 use tidegate_contract::Mac;
 use vhost::vhost_user::VhostUserProtocolFeatures;
-use vhost::vhost_user::message::{FrontendReq, VhostUserMsgValidator, VhostUserU64};
+use vhost::vhost_user::message::{FrontendReq, VhostUserMsgValidator};
 use vrings::Vring;
+pub use vrings::no_queue;
 
 /// Why a front end is thrown out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +70,7 @@ fn refuse<T>(reason: impl Into<Refused>) -> Result<T> {
 }
 
 /// Of a message that wants more than the port may have.
-fn exceeded(message: &str, exceeded: Exceeded) -> Refused {
+pub(super) fn exceeded(message: &str, exceeded: Exceeded) -> Refused {
     Refused { kind: ThrownOut::Quota, reason: format!("{message}: {exceeded}") }
 }
 
@@ -82,7 +85,7 @@ pub struct Reply {
 
 impl Reply {
     /// A payload without padding.
-    fn of(body: &impl VhostUserMsgValidator) -> Self {
+    pub(super) fn of(body: &impl VhostUserMsgValidator) -> Self {
         Self { payload: body.as_slice().to_vec(), descriptor: None }
     }
 }
@@ -140,45 +143,12 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Whether a message is one of those that were negotiated.
-    ///
-    /// # Errors
-    /// It is not.
-    pub fn allows(&self, header: &Header) -> Result<()> {
-        let (code, needs) = (header.code, header.form.needs);
-        if !self.has(needs) {
-            let names: Vec<_> = needs.iter_names().map(|(name, _)| name).collect();
-            return refuse(format!("{code:?}: protocol feature {} was not negotiated", names.join(", ")));
-        }
-        // QEMU enables queues before SET_FEATURES, too.
-        if code == FrontendReq::SET_VRING_ENABLE && self.features.is_some() && self.starts_enabled() {
-            return refuse(format!("{code:?}: PROTOCOL_FEATURES was not negotiated"));
-        }
-        Ok(())
-    }
-
-    fn has(&self, features: VhostUserProtocolFeatures) -> bool {
-        self.protocol_features & features.bits() == features.bits()
-    }
-
-    /// The front end may ask for acknowledgements.
-    pub fn acknowledges(&self) -> bool {
-        self.has(VhostUserProtocolFeatures::REPLY_ACK)
-    }
-
-    /// Does what a message asks; `None` where that is all.
-    ///
-    /// # Errors
-    /// Why it is refused.
-    pub fn obey(&mut self, request: Request) -> Result<Option<Reply>> {
+    /// Does what a message asks that is about what this front end has said; `None` where that is all.
+    fn change(&mut self, request: Request) -> Result<Option<Reply>> {
         use Request as R;
         match request {
-            R::GetFeatures => return number(self.offered()),
-            R::GetProtocolFeatures => return number(super::features::offered_protocol().bits()),
-            // In virtqueues, two for a pair. QEMU compares it with its queue pairs, and so lets a VM with too many of
-            // them start; its first message for one of those is then refused.
-            R::GetQueueNum => return number(self.vrings.len() as u64),
-            R::GetMaxMemSlots => return number(memory::MAX_REGIONS as u64),
+            // Answered already.
+            R::GetFeatures | R::GetProtocolFeatures | R::GetQueueNum | R::GetMaxMemSlots => {}
             R::GetVringBase(index) => return Ok(Some(Reply::of(&self.get_vring_base(index)?))),
             R::GetInflightFd(wanted) => return self.get_inflight_fd(&wanted).map(Some),
             R::SetLogBase(log, file) => {
@@ -242,6 +212,25 @@ impl<'a> Connection<'a> {
     }
 }
 
-fn number(value: u64) -> Result<Option<Reply>> {
-    Ok(Some(Reply::of(&VhostUserU64::new(value))))
+impl Obeys for Connection<'_> {
+    fn allows(&self, header: &Header) -> Result<()> {
+        exchange::belongs(header, self.protocol_features)?;
+        // QEMU enables queues before SET_FEATURES, too.
+        let code = header.code;
+        if code == FrontendReq::SET_VRING_ENABLE && self.features.is_some() && self.starts_enabled() {
+            return refuse(format!("{code:?}: PROTOCOL_FEATURES was not negotiated"));
+        }
+        Ok(())
+    }
+
+    fn acknowledges(&self) -> bool {
+        exchange::has(self.protocol_features, VhostUserProtocolFeatures::REPLY_ACK)
+    }
+
+    fn obey(&mut self, request: Request) -> Result<Option<Reply>> {
+        match exchange::about_port(&request, self.queue_pairs, self.status.has_deadline()) {
+            None => self.change(request),
+            answer => Ok(answer),
+        }
+    }
 }

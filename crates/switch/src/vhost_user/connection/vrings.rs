@@ -32,16 +32,21 @@ pub struct Addresses {
     pub used: u64,
 }
 
+/// Of a message about a queue that is not there.
+pub fn no_queue(message: &str, index: u32, queue_pairs: u16) -> String {
+    format!(
+        "{message}: queue index {index}, but the port has {queue_pairs} queue pairs (0 to {}); raise `queues` in the \
+         contract or lower it in the VM",
+        queue_pairs * 2 - 1
+    )
+}
+
 impl Connection<'_> {
     fn vring(&mut self, message: &str, index: u32) -> Result<(u16, &mut Vring)> {
         let pairs = self.queue_pairs;
         match self.vrings.get_mut(index as usize) {
             Some(vring) => Ok((index as u16, vring)),
-            None => refuse(format!(
-                "{message}: queue index {index}, but the port has {pairs} queue pairs \
-                 (0 to {}); raise `queues` in the contract or lower it in the VM",
-                pairs * 2 - 1
-            )),
+            None => refuse(no_queue(message, index, pairs)),
         }
     }
 
@@ -160,6 +165,12 @@ impl Connection<'_> {
         }
         self.publish();
         Ok(())
+    }
+
+    /// Whether the queues were stopped while a migration ran, and have not started again: the guest does not run here.
+    pub fn has_migrated(&self) -> bool {
+        let was_stopped = self.vrings.iter().any(|vring| vring.base.is_some());
+        self.logging.all && was_stopped && !self.vrings.iter().any(|vring| vring.running)
     }
 
     fn start(&mut self, index: u16, kick: Option<Kick>) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Real sockets between a synthetic front end and a port's thread.
 
 mod device;
+mod heir;
 mod hostile;
 mod listener;
 mod memory;
@@ -105,6 +106,19 @@ impl Drop for Slow {
     fn drop(&mut self) {
         let _ = self.0.recv();
     }
+}
+
+/// How often the thread of this name has gone to sleep or was sent to.
+fn switches(thread: &str) -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let task = tasks
+        .map(|task| task.unwrap().path())
+        // Threads of other tests end meanwhile.
+        .find(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim_end() == thread))
+        .unwrap();
+    let status = std::fs::read_to_string(task.join("status")).unwrap();
+    let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
+    lines.map(|line| line.split_whitespace().last().unwrap().parse::<u64>().unwrap()).sum()
 }
 
 fn two_pairs() -> Options {

@@ -1,0 +1,157 @@
+//! Sources whose flows are queued: at an egress with a rate, where a queue stands.
+//!
+//! ```text
+//!  tiers ─▶ source ─▶ flows ─▶ head: a part ─▶ judge ─▶ take_part, or drop_part
+//!  a cap ──────────────▶ make_room: the longest flow's frame
+//! ```
+//!
+//! The source's list counts its frames, so that caps and backlogs are reckoned as everywhere.
+
+use super::flows::{Flows, Keyed};
+use super::source::SourceIndex;
+use super::{Full, Queued, Scheduler, SourceId, Tier, Verdict};
+
+impl<F: Keyed> Scheduler<F> {
+    /// Queues the frames of a source as its egress says now; all of them stay. Its place in the tiers is to be set anew.
+    pub(super) fn queue_otherwise(&mut self, index: SourceIndex) {
+        let Some(source) = &mut self.sources[usize::from(index)] else { return };
+        match (&mut source.flows, self.config.flows_of(&source.config)) {
+            (None, None) => {}
+            (Some(flows), Some(config)) => flows.set_config(config),
+            (None, Some(config)) => {
+                let mut flows = Flows::new(config);
+                while let Some(number) = self.arena.front(&source.list).map(|node| node.arrival) {
+                    let push =
+                        |queued: Queued<F>| flows.push_numbered(queued.frame.flow_key(), queued, number);
+                    self.arena.pop_front(&mut source.list, 1, push);
+                }
+                let waits = flows.backlog();
+                source.list.count(waits.frames, waits.bytes);
+                self.active_flows += flows.active();
+                source.flows = Some(Box::new(flows));
+            }
+            (Some(flows), None) => {
+                self.active_flows -= flows.active();
+                source.list = Default::default();
+                while let Some((queued, number)) = flows.pop_numbered() {
+                    self.arena.push_back(&mut source.list, queued, number);
+                }
+                source.flows = None;
+            }
+        }
+    }
+
+    /// As [`enqueue_run`](Self::enqueue_run).
+    #[inline(never)]
+    pub(super) fn enqueue_flows(
+        &mut self,
+        now: u64,
+        index: SourceIndex,
+        frames: impl IntoIterator<Item = Queued<F>>,
+    ) -> (usize, Result<(), Full>) {
+        let Some(source) = &self.sources[usize::from(index)] else { return (0, Err(Full::NoSource)) };
+        let mut room = self.room(source);
+        let source = self.sources[usize::from(index)].as_mut();
+        let Some((source, flows)) =
+            source.and_then(|source| Some((&mut source.list, source.flows.as_mut()?)))
+        else {
+            return (0, Err(Full::NoSource));
+        };
+        let (before, active) = (flows.backlog(), flows.active());
+        let mut done = Ok(());
+        for queued in frames {
+            done = room.take(queued.bytes.into());
+            if done.is_err() {
+                break;
+            }
+            flows.push_numbered(queued.frame.flow_key(), queued, self.arrivals);
+            self.arrivals += 1;
+        }
+        let accepted = flows.backlog().frames - before.frames;
+        let bytes = flows.backlog().bytes - before.bytes;
+        source.count(accepted, bytes);
+        self.active_flows += flows.active() - active;
+        self.added(now, index, accepted, bytes);
+        (accepted as usize, done)
+    }
+
+    /// Makes room for a frame of `bytes` that was not accepted of a source whose flows are queued: drops the oldest frame of
+    /// its longest flow. `None` where its flows are not queued, and where no drop of its own frames would make enough room.
+    pub fn make_room(&mut self, id: impl Into<SourceId>, bytes: u64) -> Option<Queued<F>> {
+        let index = self.index(id.into())?;
+        let source = self.sources[usize::from(index)].as_ref()?;
+        source.flows.as_ref()?;
+        let others = if source.config.promised() { 0 } else { self.unpromised_besides(source) };
+        let limit =
+            if source.config.promised() { u64::MAX } else { self.config.queue.saturating_sub(others) };
+        if source.config.cap_frames == 0 || bytes > source.config.cap_bytes.min(limit) {
+            return None;
+        }
+        self.pop_flow(index, Flows::drop_longest)
+    }
+
+    /// What is to become of the frame that [`head`](Self::head) last said is ready, of a source whose flows are queued; `None`
+    /// of any other. `ect`: as of [`Flows::judge`].
+    #[inline]
+    pub fn judge(&mut self, now: u64, ect: impl FnOnce() -> bool) -> Option<Verdict> {
+        let (index, _) = self.picked(now)?;
+        Some(self.sources[usize::from(index)].as_mut()?.flows.as_mut()?.judge(now, ect))
+    }
+
+    /// Drops at most so many bytes of the frame that was [judged](Self::judge); neither its source nor the rate is charged.
+    pub fn drop_part(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Queued<F>)> {
+        let (index, _) = self.picked(now)?;
+        let id = self.sources[usize::from(index)].as_ref()?.id;
+        Some((id, self.pop_flow(index, |flows| flows.drop_head(bytes))?))
+    }
+
+    /// How many flows have frames that wait.
+    #[inline]
+    pub fn active_flows(&self) -> u32 {
+        self.active_flows
+    }
+
+    /// Takes at most so many bytes of the frame whose turn it is at a source, and charges it.
+    #[inline(never)]
+    pub(super) fn take_flow(
+        &mut self,
+        now: u64,
+        index: SourceIndex,
+        tier: Tier,
+        bytes: u32,
+    ) -> Option<Queued<F>> {
+        let taken = self.leave(index, |flows| flows.take(bytes))?;
+        self.charge_tier(now, index, tier, 0, taken.bytes);
+        self.charge_waiting(now, &taken);
+        self.removed(index, taken.bytes.into());
+        Some(taken)
+    }
+
+    /// Drops what `pop` takes out of the flows of a source.
+    pub(super) fn pop_flow(
+        &mut self,
+        index: SourceIndex,
+        pop: impl FnOnce(&mut Flows<F>) -> Option<Queued<F>>,
+    ) -> Option<Queued<F>> {
+        let dropped = self.leave(index, pop)?;
+        self.removed(index, dropped.bytes.into());
+        Some(dropped)
+    }
+
+    /// Takes a frame, or a part of one, out of the flows of a source, and counts it out of the source.
+    fn leave(
+        &mut self,
+        index: SourceIndex,
+        pop: impl FnOnce(&mut Flows<F>) -> Option<Queued<F>>,
+    ) -> Option<Queued<F>> {
+        let source = self.sources[usize::from(index)].as_mut()?;
+        let flows = source.flows.as_mut()?;
+        let (frames, active) = (flows.backlog().frames, flows.active());
+        let left = pop(flows)?;
+        let gone = frames - flows.backlog().frames;
+        self.active_flows -= active - flows.active();
+        source.list.count_out(gone, left.bytes.into());
+        self.total.frames -= gone;
+        Some(left)
+    }
+}

@@ -1,0 +1,181 @@
+//! Where front ends come in while the port is a server: one is served, one may wait, all others are turned away.
+//!
+//! ```text
+//!  listening socket ─▶ accept ─┬─ nobody is served ─▶ session
+//!                              ├─ nobody waits ─────▶ heir ─ the one before is gone ─▶ session
+//!                              └─ else ─────────────▶ closed, counted
+//! ```
+//!
+//! A front end that comes again at once when it was turned away comes as often as it is let in. So one is let in, and
+//! then none for a while: the others wait in the socket's backlog, which is short.
+
+use super::errands::Errands;
+use super::heir::Heir;
+use super::listener::PortConfig;
+use super::service::Service;
+use super::session::End;
+use super::status::ConnectionStatus;
+use super::wire::Parted;
+use rustix::event::PollFlags;
+use std::io::{self, ErrorKind};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+/// None is accepted for so long after the last one, while one is served or the port is in quarantine: 40 in a second at most.
+const BETWEEN: Duration = Duration::from_millis(25);
+/// None is accepted for so long after accept failed for want of descriptors or memory.
+const FAILED: Duration = Duration::from_millis(100);
+
+/// The listening socket of a port, if it has one, and the front end that waits.
+#[derive(Debug)]
+pub struct Entrance {
+    listener: Option<UnixListener>,
+    heir: Option<Heir>,
+    /// None is accepted before.
+    shut_until: Option<Instant>,
+}
+
+impl Entrance {
+    /// Where no front end has come yet.
+    pub fn new(listener: Option<UnixListener>) -> Self {
+        Self { listener, heir: None, shut_until: None }
+    }
+
+    /// The socket to poll for others; `None` while none is to be accepted.
+    pub fn listener(&self, now: Instant) -> Option<&UnixListener> {
+        self.listener.as_ref().filter(|_| self.shut_until.is_none_or(|until| until <= now))
+    }
+
+    /// What to poll of the front end that waits; where it `may_speak`, for its messages too.
+    pub fn watched(&self, may_speak: bool) -> Option<(&UnixStream, PollFlags)> {
+        self.heir.as_ref().map(Heir::watched).map(|(stream, events)| match may_speak {
+            true => (stream, events),
+            false => (stream, PollFlags::empty()),
+        })
+    }
+
+    /// How long until something is to be done though nobody does anything.
+    pub fn pause(&self, now: Instant) -> Option<Duration> {
+        let heir = self.heir.as_ref().and_then(|heir| heir.pause(now));
+        heir.into_iter().chain(self.shut_for(now)).min()
+    }
+
+    /// How long until one may be accepted, where that is not now.
+    pub fn shut_for(&self, now: Instant) -> Option<Duration> {
+        let until = self.shut_until.filter(|until| *until > now && self.listener.is_some())?;
+        Some(until - now)
+    }
+
+    /// Accepts a connection that is there.
+    pub fn accept(&mut self, port: &str, now: Instant) -> Option<UnixStream> {
+        match self.listener(now)?.accept() {
+            Ok((stream, _)) => return Some(stream),
+            Err(e) if is_transient(&e) => {}
+            Err(e) => {
+                tracing::warn!(port, "accept: {e}");
+                self.shut_until = Some(now + FAILED);
+            }
+        }
+        None
+    }
+
+    /// Does what there is to do beside the front end that is served: hears the one that waits, which may have `hung_up`,
+    /// and takes in another.
+    pub fn attend(
+        &mut self,
+        service: &Service,
+        config: &PortConfig,
+        status: &ConnectionStatus,
+        hung_up: bool,
+    ) {
+        let now = Instant::now();
+        // Accepted first: one that comes when the heir has gone finds its place free.
+        let another = self.accept(&config.name, now);
+        if another.is_some() {
+            self.shut_until = Some(now + BETWEEN);
+        }
+        if let Some(heir) = &mut self.heir
+            && let Err(end) = heir.hear(service, status.has_deadline(), hung_up, now)
+        {
+            self.heir_ends(&end, service, status);
+        }
+        if let Some(stream) = another {
+            if self.heir.is_none() {
+                tracing::info!(port = config.name, "another front end waits for the one that is connected");
+                self.heir = Some(Heir::new(stream, config, now));
+                status.update(|now| now.heir = true);
+            } else {
+                let why = "one is connected, and another one waits";
+                self.turn_away(stream, (&config.name, why), &service.errands, status, now);
+            }
+        }
+    }
+
+    /// Whether one waits and asks for the port.
+    pub fn heir_wants(&self) -> bool {
+        self.heir.as_ref().is_some_and(Heir::wants)
+    }
+
+    /// The one that waited does not any more.
+    fn heir_ends(&mut self, end: &End, service: &Service, status: &ConnectionStatus) {
+        let Some(heir) = self.heir.take() else { return };
+        heir.part(service);
+        let port = &service.name;
+        match end {
+            End::Wrong(refused) => {
+                tracing::warn!(port, "the front end that waited was turned away: {}", refused.reason);
+            }
+            _ => tracing::info!(port, "the front end that waited closed the connection"),
+        }
+        let refused = u64::from(matches!(end, End::Wrong(_)));
+        status.update(|now| (now.heir, now.refused) = (false, now.refused + refused));
+    }
+
+    /// The one that waits hung up, while it is not listened to.
+    pub fn heir_hung_up(&mut self, service: &Service, status: &ConnectionStatus) {
+        self.heir_ends(&End::Closed, service, status);
+    }
+
+    /// Turns a front end away, and lets none in for a while.
+    pub fn turn_away(
+        &mut self,
+        stream: UnixStream,
+        (port, why): (&str, &str),
+        errands: &Errands,
+        status: &ConnectionStatus,
+        now: Instant,
+    ) {
+        errands.give_up(Parted(stream));
+        status.update(|now| now.refused += 1);
+        tracing::warn!(port, "front end refused: {why}");
+        self.shut_until = Some(now + BETWEEN);
+    }
+
+    /// Whether one waits.
+    pub fn has_heir(&self) -> bool {
+        self.heir.is_some()
+    }
+
+    /// The one that waits, to be served.
+    pub fn take_heir(&mut self, status: &ConnectionStatus) -> Option<Heir> {
+        let heir = self.heir.take()?;
+        status.update(|now| now.heir = false);
+        Some(heir)
+    }
+
+    /// Lets none in any more.
+    pub fn close(&mut self, service: &Service) {
+        if let Some(heir) = self.heir.take() {
+            heir.part(service);
+        }
+        // A front end that waits to be accepted may have passed descriptors already.
+        if let Some(listener) = self.listener.take() {
+            service.errands.give_up(listener);
+        }
+    }
+}
+
+/// Whether a failed accept may succeed at once.
+fn is_transient(e: &io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
+}

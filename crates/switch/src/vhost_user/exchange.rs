@@ -1,0 +1,126 @@
+//! One message: taken, looked at, obeyed, answered.
+//!
+//! ```text
+//!  header ─▶ taken ─▶ door ─▶ negotiated? ─▶ Request ─▶ [ Obeys ] ─▶ reply, or acknowledgement
+//!               └─ what came with it is given up when it is done
+//! ```
+//!
+//! Two obey: a [connection](super::connection), and a front end's [heir](super::heir), which has no port yet.
+
+use super::connection::{MAX_REGIONS, Refused, Reply};
+use super::door;
+use super::features;
+use super::request::{self, Request};
+use super::service::Service;
+use super::wire::{self, Header, Message};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use vhost::vhost_user::VhostUserProtocolFeatures;
+use vhost::vhost_user::message::VhostUserU64;
+
+/// What a front end's messages are told to.
+pub trait Obeys {
+    /// Whether a message is one of those that were negotiated.
+    ///
+    /// # Errors
+    /// It is not.
+    fn allows(&self, header: &Header) -> Result<(), Refused>;
+    /// The front end may ask for acknowledgements.
+    fn acknowledges(&self) -> bool;
+    /// Does what a message asks; `None` where that is all.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    fn obey(&mut self, request: Request) -> Result<Option<Reply>, Refused>;
+}
+
+/// Takes a message that is there in full, has it obeyed, and answers it.
+///
+/// # Errors
+/// Why the connection is to end.
+pub fn exchange(
+    stream: &UnixStream,
+    service: &Service,
+    header: Header,
+    to: &mut dyn Obeys,
+) -> Result<(), Refused> {
+    let (message, taken) = wire::take(stream, header);
+    let done = taken.map_err(Refused::from).and_then(|()| answer(stream, service, header, &message, to));
+    let Message { descriptors, strays, .. } = message;
+    // Each by itself: so they are counted by what waits to be closed. Until then there are fewer for others.
+    for descriptor in descriptors.into_iter().chain(strays) {
+        let charge = service.account.received(1);
+        service.errands.give_up((descriptor, charge));
+    }
+    done
+}
+
+/// Obeys a message and replies; to one that is refused, too, where the front end asked for it (REPLY_ACK).
+fn answer(
+    stream: &UnixStream,
+    service: &Service,
+    header: Header,
+    message: &Message,
+    to: &mut dyn Obeys,
+) -> Result<(), Refused> {
+    let obeyed = obey(service, header, message, to);
+    let is_acknowledged = header.need_reply && !header.form.is_answered && to.acknowledges();
+    let replied = match &obeyed {
+        Ok(Some(Reply { payload, descriptor })) => {
+            let descriptor = descriptor.as_ref().map(AsFd::as_fd);
+            wire::reply(stream, header.code, payload, descriptor)
+        }
+        _ if is_acknowledged => {
+            // Zero for success (vhost-user, "VHOST_USER_PROTOCOL_F_REPLY_ACK").
+            let failed = u64::from(obeyed.is_err()).to_ne_bytes();
+            wire::reply(stream, header.code, &failed, None)
+        }
+        _ => Ok(()),
+    };
+    obeyed?;
+    Ok(replied.map_err(|why| format!("socket: {why}"))?)
+}
+
+fn obey(
+    service: &Service,
+    header: Header,
+    message: &Message,
+    to: &mut dyn Obeys,
+) -> Result<Option<Reply>, Refused> {
+    door::look(header, message, &service.errands)?;
+    to.allows(&header)?;
+    to.obey(request::decode(header.code, &message.payload, &message.descriptors)?)
+}
+
+/// Answers what is asked of the port itself, and is the same for each front end; `None` for anything else. Without
+/// IN_ORDER where its vNIC has a deadline.
+pub fn about_port(request: &Request, queue_pairs: u16, has_deadline: bool) -> Option<Reply> {
+    let answer = match request {
+        Request::GetFeatures => features::offered_to(queue_pairs, has_deadline),
+        Request::GetProtocolFeatures => features::offered_protocol().bits(),
+        // In virtqueues, two for a pair. QEMU compares it with its queue pairs, and so lets a VM with too many of
+        // them start; its first message for one of those is then refused.
+        Request::GetQueueNum => 2 * u64::from(queue_pairs),
+        Request::GetMaxMemSlots => MAX_REGIONS as u64,
+        _ => return None,
+    };
+    Some(Reply::of(&VhostUserU64::new(answer)))
+}
+
+/// Whether a message belongs to a protocol feature that was negotiated, or to none.
+///
+/// # Errors
+/// It was not.
+pub fn belongs(header: &Header, negotiated: u64) -> Result<(), String> {
+    let (code, needs) = (header.code, header.form.needs);
+    if has(negotiated, needs) {
+        return Ok(());
+    }
+    let names: Vec<_> = needs.iter_names().map(|(name, _)| name).collect();
+    Err(format!("{code:?}: protocol feature {} was not negotiated", names.join(", ")))
+}
+
+/// Whether all of `features` were negotiated.
+pub fn has(negotiated: u64, features: VhostUserProtocolFeatures) -> bool {
+    negotiated & features.bits() == features.bits()
+}

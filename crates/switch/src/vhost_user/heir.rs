@@ -1,0 +1,304 @@
+//! A front end that came while another is served, and waits for its place: its heir.
+//!
+//! ```text
+//!  GET_FEATURES, SET_PROTOCOL_FEATURES, SET_VRING_CALL, ... ─▶ answered, and kept: Kept + descriptors ─▶ session
+//!  SET_FEATURES, SET_MEM_TABLE, SET_VRING_KICK, ...         ─▶ stays in the socket until it has the place
+//! ```
+//!
+//! QEMU asks what a port offers when it starts, also where it waits for a guest that is to migrate to it, and is
+//! not ready before it has the answers. So those messages are answered that change nothing but what the heir itself has
+//! said. The first that asks for the port is not even read: what it says, and the descriptors that come with it, stay with the
+//! kernel, which holds its sender to account for them.
+//!
+//! What an heir may have here is bounded: two counters for each queue, which nobody signals while it waits; so many
+//! messages; and little time, where it says nothing at all or wants the port while another uses it.
+
+use super::connection::{Refused, Reply, exceeded, no_queue};
+use super::exchange::{self, Obeys};
+use super::features;
+use super::kept::{Kept, KeptVring, Number, Numbered, Passed};
+use super::listener::PortConfig;
+use super::request::Request;
+use super::service::Service;
+use super::session::{End, PARTIAL_POLL};
+use super::wire::{self, Glance, Header, Parted};
+use crate::stats::ThrownOut;
+use rustix::event::PollFlags;
+use std::collections::HashMap;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use vhost::vhost_user::VhostUserProtocolFeatures;
+use vhost::vhost_user::message::FrontendReq;
+
+/// Messages that QEMU may need, for each queue and besides, several times over.
+const MESSAGES: (u32, u32) = (32, 64);
+
+/// A front end that waits.
+#[derive(Debug)]
+pub struct Heir {
+    stream: UnixStream,
+    begun: Begun,
+    messages: u32,
+    next: Next,
+    /// How long it may say nothing at first, or want the port.
+    patience: Duration,
+    /// How long a message may take.
+    stalled: Duration,
+}
+
+/// What it says next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Nothing, since then; it has spoken before or has not.
+    Nothing(Instant),
+    /// A message that is partly there, since then.
+    Partial(Instant),
+    /// One that asks for the port, since then.
+    Wants(Instant),
+}
+
+/// What an heir has said.
+#[derive(Debug)]
+struct Begun {
+    protocol_features: u64,
+    vrings: Vec<Vring>,
+}
+
+/// One queue of it.
+#[derive(Clone, Debug, Default)]
+struct Vring {
+    call: Option<Numbered>,
+    err: Option<Numbered>,
+    enabled: bool,
+}
+
+/// What a connection begins with that has been spoken on before.
+pub struct Beginning {
+    /// What was said.
+    pub kept: Kept,
+    /// The descriptors of it.
+    pub descriptors: HashMap<Number, Passed>,
+    /// What they are charged to until they are charged anew.
+    pub charged: Vec<Numbered>,
+}
+
+impl Heir {
+    /// One that has said nothing yet.
+    pub fn new(stream: UnixStream, config: &PortConfig, now: Instant) -> Self {
+        let vrings = vec![Vring::default(); 2 * usize::from(config.queue_pairs)];
+        let begun = Begun { protocol_features: 0, vrings };
+        let (patience, stalled) = (config.heir_timeout, config.message_timeout);
+        Self { stream, begun, messages: 0, next: Next::Nothing(now), patience, stalled }
+    }
+
+    /// What to poll: not for what is left unread.
+    pub fn watched(&self) -> (&UnixStream, PollFlags) {
+        let events = match self.next {
+            Next::Nothing(_) => PollFlags::IN,
+            Next::Partial(_) | Next::Wants(_) => PollFlags::empty(),
+        };
+        (&self.stream, events)
+    }
+
+    /// How long until it is to be looked at, whatever it does.
+    pub fn pause(&self, now: Instant) -> Option<Duration> {
+        match self.next {
+            Next::Nothing(_) if self.messages > 0 => None,
+            Next::Nothing(since) | Next::Wants(since) => {
+                Some((since + self.patience).saturating_duration_since(now))
+            }
+            Next::Partial(_) => Some(PARTIAL_POLL),
+        }
+    }
+
+    /// Whether it asks for the port.
+    pub fn wants(&self) -> bool {
+        matches!(self.next, Next::Wants(_))
+    }
+
+    /// Hears one message at most; `has_deadline` is the contract's.
+    ///
+    /// # Errors
+    /// It waits no more.
+    pub fn hear(
+        &mut self,
+        service: &Service,
+        has_deadline: bool,
+        hung_up: bool,
+        now: Instant,
+    ) -> Result<(), End> {
+        if let Next::Wants(since) = self.next {
+            return match now >= since + self.patience {
+                _ if hung_up => Err(End::Closed),
+                true => wrong("it asked for the port, which another front end uses"),
+                false => Ok(()),
+            };
+        }
+        match wire::glance(&self.stream) {
+            Ok(Glance::Closed) => Err(End::Closed),
+            Ok(Glance::Nothing) => match self.next {
+                Next::Nothing(since) if self.messages == 0 && now >= since + self.patience => {
+                    wrong(format!("it said nothing for {:?}", self.patience))
+                }
+                Next::Nothing(_) => Ok(()),
+                Next::Partial(_) | Next::Wants(_) => {
+                    self.next = Next::Nothing(now);
+                    Ok(())
+                }
+            },
+            Ok(Glance::Partial) if hung_up => wrong("closed in the middle of a message"),
+            Ok(Glance::Partial) => {
+                let since = match self.next {
+                    Next::Partial(since) => since,
+                    Next::Nothing(_) | Next::Wants(_) => now,
+                };
+                self.next = Next::Partial(since);
+                if now > since + self.stalled {
+                    let reason = format!("stalled in the middle of a message for {:?}", self.stalled);
+                    return Err(End::Wrong(Refused { kind: ThrownOut::Stalled, reason }));
+                }
+                Ok(())
+            }
+            Ok(Glance::Whole(header)) if !is_harmless(header.code) => {
+                tracing::debug!(port = service.name, "the heir waits with {:?}", header.code);
+                self.next = Next::Wants(now);
+                Ok(())
+            }
+            Ok(Glance::Whole(header)) => {
+                self.next = Next::Nothing(now);
+                self.messages += 1;
+                if self.messages > MESSAGES.0 * self.begun.vrings.len() as u32 + MESSAGES.1 {
+                    return wrong(format!("{} messages before it was its turn", self.messages));
+                }
+                tracing::debug!(port = service.name, "the heir says {:?}", header.code);
+                let mut to = Waiting { begun: &mut self.begun, service, has_deadline };
+                exchange::exchange(&self.stream, service, header, &mut to).map_err(End::Wrong)
+            }
+            Err(reason) => wrong(reason),
+        }
+    }
+
+    /// It has the place: its socket, and what it has said.
+    pub fn succeed(self) -> (UnixStream, Beginning) {
+        let mut descriptors = HashMap::new();
+        let mut charged = Vec::new();
+        let mut number = |counter: Option<Numbered>| {
+            counter.map(|counter| {
+                let number = counter.number();
+                descriptors.insert(number, counter.passed());
+                charged.push(counter);
+                number
+            })
+        };
+        let vrings = self.begun.vrings.into_iter().map(|Vring { call, err, enabled }| KeptVring {
+            call: number(call),
+            err: number(err),
+            enabled,
+            ..KeptVring::default()
+        });
+        let kept = Kept {
+            // Not among the descriptors: it is this one.
+            stream: 0,
+            features: None,
+            protocol_features: self.begun.protocol_features,
+            regions: Vec::new(),
+            memory_is_alive: false,
+            vrings: vrings.collect(),
+            inflight: None,
+            log: None,
+        };
+        (self.stream, Beginning { kept, descriptors, charged })
+    }
+
+    /// It waits no more: everything it has is closed by an errand.
+    pub fn part(self, service: &Service) {
+        service.errands.give_up((Parted(self.stream), self.begun));
+    }
+}
+
+fn wrong<T>(reason: impl Into<Refused>) -> Result<T, End> {
+    Err(End::Wrong(reason.into()))
+}
+
+/// Whether a message asks nothing of the port, and changes nothing but what its sender has said.
+fn is_harmless(code: FrontendReq) -> bool {
+    use FrontendReq as Req;
+    matches!(
+        code,
+        Req::GET_FEATURES
+            | Req::GET_PROTOCOL_FEATURES
+            | Req::SET_PROTOCOL_FEATURES
+            | Req::GET_QUEUE_NUM
+            | Req::GET_MAX_MEM_SLOTS
+            | Req::SET_OWNER
+            | Req::SET_VRING_CALL
+            | Req::SET_VRING_ERR
+            | Req::SET_VRING_ENABLE
+    )
+}
+
+/// An heir, as it is told a message.
+struct Waiting<'a> {
+    begun: &'a mut Begun,
+    service: &'a Service,
+    has_deadline: bool,
+}
+
+impl Waiting<'_> {
+    /// Puts a counter in its place; the one before is given up. Whether it is quick to signal is found out when the
+    /// port is its own.
+    fn counter(
+        &mut self,
+        message: &str,
+        queue: u8,
+        event: Option<Passed>,
+        place: impl FnOnce(&mut Vring) -> &mut Option<Numbered>,
+    ) -> Result<(), Refused> {
+        let charged = event.map(|event| Numbered::charged(event, &self.service.account)).transpose();
+        let counter = charged.map_err(|why| exceeded(message, why))?;
+        let before = std::mem::replace(place(self.vring(message, queue.into())?), counter);
+        self.service.errands.give_up(before);
+        Ok(())
+    }
+
+    fn vring(&mut self, message: &str, index: u32) -> Result<&mut Vring, Refused> {
+        let queues = self.begun.vrings.len();
+        let vring = self.begun.vrings.get_mut(index as usize);
+        vring.ok_or_else(|| no_queue(message, index, queues as u16 / 2).into())
+    }
+}
+
+impl Obeys for Waiting<'_> {
+    fn allows(&self, header: &Header) -> Result<(), Refused> {
+        Ok(exchange::belongs(header, self.begun.protocol_features)?)
+    }
+
+    fn acknowledges(&self) -> bool {
+        exchange::has(self.begun.protocol_features, VhostUserProtocolFeatures::REPLY_ACK)
+    }
+
+    fn obey(&mut self, request: Request) -> Result<Option<Reply>, Refused> {
+        let queue_pairs = self.begun.vrings.len() as u16 / 2;
+        if let Some(reply) = exchange::about_port(&request, queue_pairs, self.has_deadline) {
+            return Ok(Some(reply));
+        }
+        match request {
+            Request::SetProtocolFeatures(wanted) => {
+                features::check_protocol(wanted)?;
+                self.begun.protocol_features = wanted;
+            }
+            Request::SetVringCall((queue, event)) => {
+                self.counter("SET_VRING_CALL", queue, event, |vring| &mut vring.call)?;
+            }
+            Request::SetVringErr((queue, event)) => {
+                self.counter("SET_VRING_ERR", queue, event, |vring| &mut vring.err)?;
+            }
+            Request::SetVringEnable(index, enabled) => {
+                self.vring("SET_VRING_ENABLE", index)?.enabled = enabled;
+            }
+            // SET_OWNER: it does, once it is served. No other comes here.
+            _ => {}
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,373 @@
+//! A front end that waits for the one that is served.
+
+use super::*;
+use crate::quota::{Account, Amounts};
+use crate::vhost_user::errands::Errands;
+use crate::vhost_user::features::VHOST_F_LOG_ALL;
+use std::thread::JoinHandle;
+use std::time::Instant;
+use vhost::vhost_user::VhostUserProtocolFeatures;
+use vhost::{VhostBackend, VhostUserDirtyLogRegion};
+
+/// GET_FEATURES, which is answered.
+fn question() -> Vec<u8> {
+    message(FrontendReq::GET_FEATURES, 1, &[])
+}
+
+/// SET_FEATURES, for which it is to have the port.
+fn demand() -> Vec<u8> {
+    message(FrontendReq::SET_FEATURES, 9, &(VERSION_1 | PROTOCOL_FEATURES).to_ne_bytes())
+}
+
+/// SET_VRING_CALL or ERR of a queue, which asks for no acknowledgement.
+fn counter(stream: &UnixStream, code: FrontendReq, queue: u64, fd: impl AsFd) {
+    send_fds(stream, &message(code, 1, &queue.to_ne_bytes()), &[fd.as_fd()]);
+}
+
+fn event() -> std::os::fd::OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC).unwrap()
+}
+
+/// A guest that comes as a whole: it is there when it has the port.
+fn guest(port: &Port) -> JoinHandle<FrontEnd> {
+    let path = port.path.clone();
+    let guest = std::thread::spawn(move || FrontEnd::connect(path, migrating()).unwrap());
+    port.wait(|now| now.heir);
+    guest
+}
+
+fn migrating() -> Options {
+    let more = VhostUserProtocolFeatures::LOG_SHMFD;
+    Options { protocol_features: one_pair().protocol_features | more, ..one_pair() }
+}
+
+/// The dirty log of a guest: a migration has begun.
+fn log(front: &mut FrontEnd) {
+    let log = SharedMemory::new(0, 1 << 20).unwrap();
+    let region =
+        VhostUserDirtyLogRegion { mmap_size: 1 << 20, mmap_offset: 0, mmap_handle: log.fd().as_raw_fd() };
+    let features = front.features() | VHOST_F_LOG_ALL;
+    front.protocol().unwrap().set_log_base(0, Some(region)).unwrap();
+    front.protocol().unwrap().set_features(features).unwrap();
+}
+
+/// What is used when all that was given up is closed.
+fn settled(account: &Account, errands: &Errands) -> Amounts {
+    let start = Instant::now();
+    while errands.busy_for().is_some() {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    account.used()
+}
+
+/// How the front end that waited was turned away: its socket ends, and nothing else happened.
+fn turned_away(port: &Port, heir: &mut UnixStream, refused: u64) {
+    let mut rest = Vec::new();
+    let _ = heir.read_to_end(&mut rest);
+    let now = port.wait(|now| now.refused == refused && !now.heir);
+    assert_eq!((now.connects, now.protocol_errors, now.last_error), (1, 0, None));
+}
+
+#[test]
+fn it_is_told_what_the_port_offers_and_has_the_port_when_the_first_leaves() {
+    let port = Port::server(1);
+    let mut first = port.connect(one_pair());
+    let second = guest(&port);
+    exchange(&port, &mut first, 1, 5);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!second.is_finished(), "it has the port beside the first");
+    let now = port.status.snapshot();
+    assert_eq!((now.connects, now.refused, now.state, now.heir), (1, 0, State::Ready, true));
+    first.disconnect();
+    let mut second = second.join().unwrap();
+    let now = port.wait(|now| now.state == State::Ready);
+    assert_eq!((now.connects, now.heir, now.protocol_errors), (2, false, 0));
+    exchange(&port, &mut second, 1, 5);
+    // And the next one.
+    let third = guest(&port);
+    drop(second);
+    exchange(&port, &mut third.join().unwrap(), 1, 5);
+}
+
+#[test]
+fn it_has_the_port_when_the_guest_has_migrated_and_not_when_its_driver_stops() {
+    let port = Port::server(1);
+    let mut source = port.connect(migrating());
+    let target = guest(&port);
+    let stop = |source: &mut FrontEnd| assert!((0..2).all(|index| source.stop_queue(index).is_ok()));
+    // A guest that reboots.
+    stop(&mut source);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!target.is_finished());
+    for index in 0..2 {
+        source.start_queue(index).unwrap();
+        source.enable_queue(index, true).unwrap();
+    }
+    exchange(&port, &mut source, 1, 5);
+    log(&mut source);
+    exchange(&port, &mut source, 1, 5);
+    assert!(!target.is_finished());
+    stop(&mut source);
+    let mut target = target.join().unwrap();
+    // The source is there still, and hears that it is over.
+    assert_eq!(source.stream().unwrap().read(&mut [0]).unwrap(), 0);
+    exchange(&port, &mut target, 1, 5);
+    let ended = "disconnect: its guest runs on at the front end that waited";
+    assert!(port.events().iter().any(|event| event == ended));
+    assert_eq!(port.status.snapshot().protocol_errors, 0);
+}
+
+#[test]
+fn what_it_said_holds_when_it_has_the_port() {
+    let port = Port::server(1);
+    let first = port.connect(one_pair());
+    let mut heir = port.dial();
+    let protocol = (1u64 << 3).to_ne_bytes();
+    heir.write_all(&question()).unwrap();
+    reply(&mut heir);
+    heir.write_all(&message(FrontendReq::SET_PROTOCOL_FEATURES, 9, &protocol)).unwrap();
+    assert_eq!(reply(&mut heir), [0; 8]);
+    let calls = [event(), event()];
+    for (queue, call) in (0..2).zip(&calls) {
+        counter(&heir, FrontendReq::SET_VRING_CALL, queue, call);
+        counter(&heir, FrontendReq::SET_VRING_ERR, queue, event());
+        let enable = message(FrontendReq::SET_VRING_ENABLE, 9, &words(&[queue as u32, 1]));
+        heir.write_all(&enable).unwrap();
+        assert_eq!(reply(&mut heir), [0; 8]);
+    }
+    port.events();
+    drop(first);
+    heir.write_all(&demand()).unwrap();
+    assert_eq!(reply(&mut heir), [0; 8]);
+    set_up_rings(&mut heir, &SharedMemory::new(0x1000, 1 << 16).unwrap(), 2);
+    let now = port.wait(|now| now.state == State::Ready);
+    assert_eq!((now.protocol_features, now.queue_pairs), (1 << 3, 1));
+    let events = port.events();
+    assert!(events.iter().any(|event| event.starts_with("start 1 size 4") && event.ends_with("call true")));
+}
+
+#[test]
+fn one_that_does_nothing_or_wants_what_another_has_is_turned_away() {
+    let heir_timeout = Duration::from_millis(300);
+    let port = Port::server_with(PortConfig { heir_timeout, ..PortConfig::new("test", 1) });
+    let mut first = port.connect(one_pair());
+    let start = Instant::now();
+    let mut silent = port.dial();
+    turned_away(&port, &mut silent, 1);
+    let mut wants = port.dial();
+    wants.write_all(&demand()).unwrap();
+    turned_away(&port, &mut wants, 2);
+    assert!(start.elapsed() >= 2 * heir_timeout);
+    // One that has asked and is quiet may stay.
+    let mut quiet = port.dial();
+    quiet.write_all(&question()).unwrap();
+    reply(&mut quiet);
+    std::thread::sleep(2 * heir_timeout);
+    assert!(port.status.snapshot().heir);
+    quiet.write_all(&question()).unwrap();
+    reply(&mut quiet);
+    drop(quiet);
+    let now = port.wait(|now| !now.heir);
+    assert_eq!(now.refused, 2);
+    exchange(&port, &mut first, 1, 5);
+}
+
+#[test]
+fn one_that_is_wrong_is_turned_away_and_the_first_does_not_notice() {
+    crate::eventfd::prepare();
+    let message_timeout = Duration::from_millis(100);
+    let config = PortConfig { message_timeout, ..PortConfig::new("test", 1) };
+    let (account, errands) = (config.account.clone(), config.errands.clone());
+    let port = Port::server_with(config);
+    let mut first = port.connect(one_pair());
+    let idle = settled(&account, &errands);
+    let memory = SharedMemory::new(0x1000, 1 << 16).unwrap();
+    type Send = fn(&UnixStream, &SharedMemory);
+    let cases: [Send; 9] = [
+        // Garbage; a part of a message; the end in the middle of one.
+        |mut s, _| s.write_all(&[0xff; 64]).unwrap(),
+        |mut s, _| s.write_all(&demand()[..15]).unwrap(),
+        |mut s, _| {
+            s.write_all(&demand()[..15]).unwrap();
+            s.shutdown(std::net::Shutdown::Write).unwrap();
+        },
+        // Features that are not offered, a message of one that it did not ask for, a queue that is not there.
+        |mut s, _| {
+            let all = message(FrontendReq::SET_PROTOCOL_FEATURES, 1, &u64::MAX.to_ne_bytes());
+            s.write_all(&all).unwrap();
+        },
+        |mut s, _| s.write_all(&message(FrontendReq::GET_QUEUE_NUM, 1, &[])).unwrap(),
+        |s, _| counter(s, FrontendReq::SET_VRING_CALL, 2, event()),
+        // No counter; many descriptors.
+        |s, memory| counter(s, FrontendReq::SET_VRING_CALL, 0, memory.fd()),
+        |s, memory| send_fds(s, &message(FrontendReq::SET_VRING_CALL, 1, &[0; 8]), &[memory.fd(); 200]),
+        // More than it needs to say, unread answers and all.
+        |mut s, _| {
+            let _ = s.set_write_timeout(Some(Duration::from_secs(5)));
+            while s.write_all(&question().repeat(10)).is_ok() {}
+        },
+    ];
+    for (n, wrong) in (1..).zip(cases) {
+        let mut heir = port.dial();
+        wrong(&heir, &memory);
+        turned_away(&port, &mut heir, n);
+        exchange(&port, &mut first, 1, 5);
+    }
+    let start = Instant::now();
+    while account.used() != idle {
+        assert!(start.elapsed() < PATIENCE, "{:?} is held", account.used());
+    }
+    assert_eq!(port.thread.conduct().held(Instant::now()).events, 0);
+}
+
+/// However many it sends: two for each queue, and what waits to be closed.
+#[test]
+fn its_descriptors_are_counted_and_bounded() {
+    let config = PortConfig::new("test", 1);
+    let (account, errands) = (config.account.clone(), config.errands.clone());
+    let port = Port::server_with(config);
+    let mut first = port.connect(one_pair());
+    let before = settled(&account, &errands);
+    let mut heir = port.dial();
+    for _ in 0..10 {
+        for queue in 0..2 {
+            counter(&heir, FrontendReq::SET_VRING_CALL, queue, event());
+            counter(&heir, FrontendReq::SET_VRING_ERR, queue, event());
+        }
+    }
+    // A memory table that it cannot have yet is not even received.
+    let table = [memory_table(), question()].concat();
+    send_fds(&heir, &table, &[event().as_fd(); 250]);
+    let held = Amounts { descriptors: before.descriptors + 4, ..before };
+    let start = Instant::now();
+    while account.used() != held {
+        assert!(start.elapsed() < PATIENCE, "{:?}, expected {held:?}", account.used());
+    }
+    exchange(&port, &mut first, 1, 5);
+    // Its own now: 250 descriptors are too many.
+    drop(first);
+    let now = port.wait(|now| now.protocol_errors == 1 && now.state == State::Waiting);
+    assert!(now.last_error.unwrap().contains("file descriptors"));
+    assert_eq!(heir.read(&mut [0]).unwrap_or(0), 0);
+    while account.used() != Amounts::default() {
+        assert!(start.elapsed() < PATIENCE, "{:?} is held", account.used());
+    }
+}
+
+/// SET_MEM_TABLE of no memory there is.
+fn memory_table() -> Vec<u8> {
+    let mut payload = words(&[1, 0]);
+    payload.extend([0xff; 32]);
+    message(FrontendReq::SET_MEM_TABLE, 1, &payload)
+}
+
+/// Garbage that it waits with is its own affair, once it has the port.
+#[test]
+fn a_table_of_garbage_is_refused_when_it_has_the_port() {
+    let port = Port::server(1);
+    let mut first = port.connect(one_pair());
+    let heir = port.dial();
+    send_fds(&heir, &memory_table(), &[event().as_fd()]);
+    port.wait(|now| now.heir);
+    exchange(&port, &mut first, 1, 5);
+    drop(first);
+    let now = port.wait(|now| now.protocol_errors == 1 && now.state == State::Waiting);
+    assert!(now.last_error.unwrap().contains("SET_MEM_TABLE"));
+    drop(heir);
+    assert_eq!(port.wait(|now| now.connects == 2).refused, 0);
+    let before = port.status.snapshot().connects;
+    drop(port.connect(one_pair()));
+    port.wait_gone(before + 1);
+}
+
+#[test]
+fn a_first_that_hangs_is_thrown_out_and_the_heir_has_the_port() {
+    let message_timeout = Duration::from_millis(50);
+    let port = Port::server_with(PortConfig { message_timeout, ..PortConfig::new("test", 1) });
+    let mut first = port.dial();
+    port.wait(|now| now.connects == 1);
+    let second = guest(&port);
+    first.write_all(&demand()[..13]).unwrap();
+    exchange(&port, &mut second.join().unwrap(), 1, 5);
+    let now = port.status.snapshot();
+    assert_eq!((now.connects, now.protocol_errors), (2, 1));
+    assert!(now.last_error.unwrap().contains("stalled"));
+}
+
+/// Front ends that come again at once, for as long as they like: few of them are looked at, and the port's thread sleeps.
+#[test]
+fn a_storm_of_front_ends_is_answered_slowly() {
+    let port = Port::server_with(PortConfig::new("storm", 1));
+    let mut first = port.connect(one_pair());
+    let mut heir = port.dial();
+    heir.write_all(&question()).unwrap();
+    reply(&mut heir);
+    let start = Instant::now();
+    let (path, over) = (port.path.clone(), Duration::from_secs(1));
+    let storm = std::thread::spawn(move || {
+        let mut came = 0u64;
+        while start.elapsed() < over {
+            came += u64::from(UnixStream::connect(&path).is_ok());
+        }
+        came
+    });
+    exchange(&port, &mut first, 1, 5);
+    heir.write_all(&question()).unwrap();
+    reply(&mut heir);
+    let came = storm.join().unwrap();
+    let (refused, seconds) = (port.status.snapshot().refused, start.elapsed().as_secs_f64());
+    assert!(came > 200 && refused > 2, "{came} came, {refused} were refused");
+    assert!((refused as f64) < 45.0 * seconds + 2.0, "{refused} of {came} refused in {seconds:.1} s");
+    // Those that are gone by now keep no place.
+    drop(first);
+    let mut port_of_heir = heir;
+    port_of_heir.write_all(&demand()).unwrap();
+    let now = port.wait(|now| now.connects == 2);
+    assert_eq!(now.protocol_errors, 0);
+    drop(port_of_heir);
+    port.wait(|now| now.connects > 2);
+}
+
+/// One after the other comes and goes: no more than one in a while has the place of the heir.
+#[test]
+fn heirs_that_come_and_go_are_let_in_slowly() {
+    let port = Port::server(1);
+    let mut first = port.connect(one_pair());
+    let start = Instant::now();
+    for _ in 0..8 {
+        let mut heir = port.dial();
+        heir.write_all(&question()).unwrap();
+        reply(&mut heir);
+    }
+    assert!(start.elapsed() >= Duration::from_millis(7 * 25));
+    exchange(&port, &mut first, 1, 5);
+    assert_eq!(port.status.snapshot().refused, 0);
+}
+
+#[test]
+fn stopping_ends_both() {
+    let port = Port::server(1);
+    let first = port.connect(one_pair());
+    let mut heir = port.dial();
+    heir.write_all(&question()).unwrap();
+    reply(&mut heir);
+    port.thread.stop();
+    assert_eq!(heir.read(&mut [0]).unwrap_or(0), 0);
+    assert_eq!(first.stream().unwrap().read(&mut [0]).unwrap(), 0);
+}
+
+/// As an idle port: a thread that polls would switch some 200 times.
+#[test]
+fn waiting_costs_nothing() {
+    let port = Port::server_with(PortConfig::new("waits", 1));
+    let _first = port.connect(one_pair());
+    let mut heir = port.dial();
+    heir.write_all(&question()).unwrap();
+    reply(&mut heir);
+    heir.write_all(&demand()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let before = switches("port waits");
+    std::thread::sleep(Duration::from_secs(1));
+    let after = switches("port waits");
+    assert!(after - before < 20, "{} wake-ups", after - before);
+}
