@@ -111,6 +111,8 @@ pub struct Egress {
     /// The frame that found too few buffers, when it was queued, and how many chains there were: it
     /// is not tried again while there are no more.
     pub starved: Option<(FrameRef, u64, u16)>,
+    /// When a part of a super-frame left for which there were too few buffers; 0 before the first.
+    pub part_at: u64,
     /// What its link holds.
     pub outstanding: Outstanding,
 }
@@ -130,6 +132,7 @@ impl Port {
             blocked_since: NEVER,
             rate_until: 0,
             starved: None,
+            part_at: 0,
             last: (index, 0),
             outstanding: Outstanding::new(link.rx.depth()),
             lendable: Some(Lent::new(stats)),

@@ -20,6 +20,7 @@
 //!   - `cut`: real-time super-frames, in pieces
 //! - [`egress`]: into the scheduler, and what waits there
 //! - `serve`: from the scheduler to the receiver
+//!   - `parts`: super-frames whose receivers have too few buffers
 //!   - `outstanding`: what links complete later
 //!   - `between`: real-time frames in the middle of a loop
 //! - [`addresses`]: link-local addresses that own ports use
@@ -74,6 +75,7 @@ pub mod moving;
 mod outstanding;
 #[cfg(test)]
 mod overload;
+mod parts;
 mod peers;
 mod precise;
 mod quiet;
