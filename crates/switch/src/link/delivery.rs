@@ -51,7 +51,9 @@ impl Delivery {
         if self.from == 0 && self.to >= payload {
             return Some(whole);
         }
-        let most = self.to.min(payload).checked_sub(self.from)?.max(size.into()) as usize;
+        let size = u32::from(size);
+        // Whole segments, of which the last may be shorter.
+        let most = (self.to.min(payload).checked_sub(self.from)?.div_ceil(size) * size) as usize;
         let mut part = whole.clone();
         let segmenter = Segmenter::new(whole.head(), &frame.headers, frame.offload, payload as usize)?;
         let cut = segmenter.with_size(most).starting_at(self.from as usize).next(&mut part.bytes)?;
@@ -198,6 +200,7 @@ mod tests {
                 prop_assert_eq!(wire_frames_left(&whole, left) as usize, expected.len() - got.len());
                 let to = rest.from + cuts.next().unwrap() * u32::from(size);
                 let part = Delivery { to, ce, ..rest }.cut(&whole).unwrap();
+                prop_assert_eq!(rest.from + super::payload(&part), to.min(super::payload(&whole)), "all of it");
                 let sent = on_the_wire(&part);
                 prop_assert_eq!(part.wire_bytes as usize, sent.iter().map(Vec::len).sum::<usize>());
                 prop_assert_eq!(part.wire_frames as usize, sent.len());

@@ -10,6 +10,9 @@
 //! The rest stays where it is in its queue, so order, deadlines, relief, moves and removals treat it as any frame that waits.
 //! Its sender gets its memory back, and is told one fate, when the last of it has gone or was dropped.
 
+#[cfg(test)]
+mod tests;
+
 use super::Worker;
 use crate::capture::Direction;
 use crate::link::Delivery;
