@@ -278,7 +278,7 @@ proptest! {
         }
         let whole = segments * SIZE - 1;
         let got = rig.bytes_of(1);
-        prop_assert!(got == whole || got % SIZE == 0, "whole segments");
+        prop_assert!(got == whole || got.is_multiple_of(SIZE), "whole segments");
         prop_assert!(got <= room);
         rig.give(128, 4096);
         rig.work(0);
