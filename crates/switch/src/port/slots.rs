@@ -37,9 +37,6 @@ pub fn leaked() -> u64 {
 /// No deadline.
 pub const NEVER: u64 = u64::MAX;
 
-/// The egress of a frame that waits to be sent.
-pub const NOWHERE: PortIndex = PortIndex::MAX;
-
 /// Who gets a frame's memory back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
@@ -87,7 +84,7 @@ pub struct Frame {
     pub shares: Cell<u16>,
     /// Who gets the memory back.
     pub owner: Owner,
-    /// Where it was sent, or [`NOWHERE`].
+    /// Where it was sent.
     pub egress: PortIndex,
     /// Bytes, without the virtio header.
     pub len: u32,

@@ -19,15 +19,16 @@ const PER_PORT: u64 = 8;
 const LISTENING: u64 = 4;
 /// What its front end passes, of an ordinary guest: memory, the inflight region, the dirty log ...
 const PASSED: u64 = 16;
-/// ... and kick, call and error of both rings, old and new where they are replaced; call and error of both from a front end
-/// that waits.
-const PER_QUEUE_PAIR: u64 = 16;
+/// ... and kick, call and error of both rings, old and new where they are replaced.
+const PER_QUEUE_PAIR: u64 = 12;
+/// For each queue pair, of a front end that waits: call and error of both rings.
+const WAITING: u64 = 4;
 
 /// Raises the soft limit to the hard one (RLIMIT_NOFILE), and says where that is too little for as
 /// many ports as there can be. Returns the limit.
 pub fn raise() -> u64 {
     let limit = raise_descriptors();
-    let ports = for_ports(limit) / (own(1) + passed(1));
+    let ports = for_ports(limit) / (own(1) + passed(1) + WAITING);
     if ports < VNICS as u64 {
         tracing::warn!(
             limit,
@@ -42,19 +43,22 @@ pub fn for_ports(limit: u64) -> u64 {
     limit.saturating_sub(OTHERS)
 }
 
-/// A new port's account: with descriptors for what an ordinary front end passes, and for the port itself.
+/// A new port's account, with descriptors for what an ordinary front end passes, and for the port itself. And that of
+/// front ends that wait: whatever those pass, the one that is served has as many as before.
 ///
 /// # Errors
 /// So many are not left, in words.
-pub fn open(ledger: &Arc<Ledger>, vnic: &Vnic) -> Result<Account, String> {
-    let (itself, passed) = match vnic.attach {
-        Attach::Tap { .. } => (2 * u64::from(vnic.queues), 0),
-        _ => (own(vnic.queues), passed(vnic.queues)),
+pub fn open(ledger: &Arc<Ledger>, vnic: &Vnic) -> Result<(Account, Account), String> {
+    let queues = u64::from(vnic.queues);
+    let (itself, passed, waiting) = match vnic.attach {
+        Attach::Tap { .. } => (2 * queues, 0, 0),
+        _ => (own(vnic.queues), passed(vnic.queues), WAITING * queues),
     };
     // Beside it, two tables of as many regions as there may be: one takes the other's place.
     let most = passed + 2 * MAX_REGIONS as u64;
-    ledger
-        .open(itself, passed, most)
+    // Both or none, and an error has what both want.
+    let all = ledger.open(itself, passed + waiting, most).map(drop);
+    all.and_then(|()| Ok((ledger.open(itself, passed, most)?, ledger.open(0, waiting, waiting)?)))
         .map_err(|exceeded| format!("{}: no file descriptors left for it: {exceeded}", vnic.name))
 }
 
@@ -82,7 +86,7 @@ mod tests {
     #[test]
     fn the_last_port_that_fits_is_taken_and_the_next_refused_with_the_reason() {
         let port = vnic("web", "vhost-user = \"/tmp/web.sock\"", 1);
-        let ledger = Ledger::new(1 << 40, for_ports(OTHERS + 3 * (own(1) + passed(1)) - 1));
+        let ledger = Ledger::new(1 << 40, for_ports(OTHERS + 3 * (own(1) + passed(1) + WAITING) - 1));
         let there = [open(&ledger, &port).unwrap(), open(&ledger, &port).unwrap()];
         let refused = open(&ledger, &port).unwrap_err();
         assert!(refused.contains("web") && refused.contains("LimitNOFILE"), "{refused}");
@@ -99,7 +103,7 @@ mod tests {
         };
         let (one, four) =
             (needed("vhost-user = \"/tmp/a.sock\"", 1), needed("vhost-user = \"/tmp/a.sock\"", 4));
-        assert_eq!(four - one, 3 * (LISTENING + PER_QUEUE_PAIR));
+        assert_eq!(four - one, 3 * (LISTENING + PER_QUEUE_PAIR + WAITING));
         assert_eq!(needed("tap = \"a\"", 4), 8);
     }
 }

@@ -112,7 +112,7 @@ impl Switch {
         let index = table
             .free_index(wanted, reserved)
             .ok_or_else(|| format!("a switch has at most {VNICS} ports"))?;
-        let account = descriptors::open(&self.ledger, &vnic)?;
+        let (account, waiting) = descriptors::open(&self.ledger, &vnic)?;
         let worker = table.worker_of(&vnic.name, self.workers.len());
         let segment = table.segment(vnic.segment);
         let fits = match connect {
@@ -151,7 +151,7 @@ impl Switch {
         self.workers[worker].call(move |worker| worker.add_port(port));
         let end = match end {
             Err(queues) => End::Tap { queues },
-            Ok(socket) => match self.serve(index, worker, &vnic, socket, stats, account.clone()) {
+            Ok(socket) => match self.serve(index, worker, &vnic, socket, stats, (account.clone(), waiting)) {
                 Ok(end) => end,
                 Err(error) => {
                     self.forget(index, worker);
@@ -186,7 +186,7 @@ impl Switch {
         vnic: &Vnic,
         socket: SocketEnd,
         stats: &'static VnicSlot,
-        account: Account,
+        (account, waiting): (Account, Account),
     ) -> std::io::Result<End> {
         let listener = match &socket {
             SocketEnd::Listener(fd) => Some(fd.try_clone()?),
@@ -202,6 +202,7 @@ impl Switch {
         let config = PortConfig {
             errands: errands.clone(),
             account,
+            waiting,
             ..PortConfig::new(vnic.name.clone(), vnic.queues)
         };
         let pace = Pace::default();

@@ -20,8 +20,10 @@ pub struct PortConfig {
     pub heir_timeout: Duration,
     /// What may take long is done there.
     pub errands: Errands,
-    /// What front ends may take.
+    /// What the front end that is served may take.
     pub account: Account,
+    /// What one that waits may take.
+    pub waiting: Account,
 }
 
 impl PortConfig {
@@ -32,10 +34,11 @@ impl PortConfig {
     /// Never: there are as many descriptors as it wants.
     pub fn new(name: impl Into<String>, queue_pairs: u16) -> Self {
         let ledger = Ledger::new(quota::PORT_MEMORY, u64::from(u32::MAX));
-        let account = ledger.open(0, 0, u64::from(u16::MAX)).expect("enough for one");
+        let open = || ledger.open(0, 0, u64::from(u16::MAX)).expect("enough for both");
+        let (account, waiting) = (open(), open());
         let name = name.into();
         let errands = Errands::new(&name);
         let message_timeout = Duration::from_secs(2);
-        Self { name, queue_pairs, message_timeout, heir_timeout: HEIR_TIMEOUT, errands, account }
+        Self { name, queue_pairs, message_timeout, heir_timeout: HEIR_TIMEOUT, errands, account, waiting }
     }
 }

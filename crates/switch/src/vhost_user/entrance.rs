@@ -9,7 +9,6 @@
 //! A front end that comes again at once when it was turned away comes as often as it is let in. So one is let in, and
 //! then none for a while: the others wait in the socket's backlog, which is short.
 
-use super::errands::Errands;
 use super::heir::Heir;
 use super::listener::PortConfig;
 use super::service::Service;
@@ -27,8 +26,9 @@ const BETWEEN: Duration = Duration::from_millis(25);
 const FAILED: Duration = Duration::from_millis(100);
 
 /// The listening socket of a port, if it has one, and the front end that waits.
-#[derive(Debug)]
 pub struct Entrance {
+    /// Of those that are not served.
+    service: Service,
     listener: Option<UnixListener>,
     heir: Option<Heir>,
     /// None is accepted before.
@@ -37,8 +37,14 @@ pub struct Entrance {
 
 impl Entrance {
     /// Where no front end has come yet.
-    pub fn new(listener: Option<UnixListener>) -> Self {
-        Self { listener, heir: None, shut_until: None }
+    pub fn new(listener: Option<UnixListener>, service: Service) -> Self {
+        Self { service, listener, heir: None, shut_until: None }
+    }
+
+    /// Whether what others passed that are not served is still being closed. Until it is, none of them is accepted or
+    /// heard: so what waits to be closed is bounded. The end of it is mail.
+    pub fn is_busy(&self) -> bool {
+        self.service.errands.busy_for().is_some()
     }
 
     /// The socket to poll for others; `None` while none is to be accepted.
@@ -46,11 +52,11 @@ impl Entrance {
         self.listener.as_ref().filter(|_| self.shut_until.is_none_or(|until| until <= now))
     }
 
-    /// What to poll of the front end that waits; where it `may_speak`, for its messages too.
-    pub fn watched(&self, may_speak: bool) -> Option<(&UnixStream, PollFlags)> {
-        self.heir.as_ref().map(Heir::watched).map(|(stream, events)| match may_speak {
-            true => (stream, events),
-            false => (stream, PollFlags::empty()),
+    /// What to poll of the front end that waits; for its messages too unless this `is_busy`.
+    pub fn watched(&self, is_busy: bool) -> Option<(&UnixStream, PollFlags)> {
+        self.heir.as_ref().map(Heir::watched).map(|(stream, events)| match is_busy {
+            true => (stream, PollFlags::empty()),
+            false => (stream, events),
         })
     }
 
@@ -67,12 +73,12 @@ impl Entrance {
     }
 
     /// Accepts a connection that is there.
-    pub fn accept(&mut self, port: &str, now: Instant) -> Option<UnixStream> {
+    pub fn accept(&mut self, now: Instant) -> Option<UnixStream> {
         match self.listener(now)?.accept() {
             Ok((stream, _)) => return Some(stream),
             Err(e) if is_transient(&e) => {}
             Err(e) => {
-                tracing::warn!(port, "accept: {e}");
+                tracing::warn!(port = self.service.name, "accept: {e}");
                 self.shut_until = Some(now + FAILED);
             }
         }
@@ -81,23 +87,23 @@ impl Entrance {
 
     /// Does what there is to do beside the front end that is served: hears the one that waits, which may have `hung_up`,
     /// and takes in another.
-    pub fn attend(
-        &mut self,
-        service: &Service,
-        config: &PortConfig,
-        status: &ConnectionStatus,
-        hung_up: bool,
-    ) {
+    pub fn attend(&mut self, config: &PortConfig, status: &ConnectionStatus, hung_up: bool) {
         let now = Instant::now();
+        if self.is_busy() {
+            if hung_up {
+                self.heir_ends(&End::Closed, status);
+            }
+            return;
+        }
         // Accepted first: one that comes when the heir has gone finds its place free.
-        let another = self.accept(&config.name, now);
+        let another = self.accept(now);
         if another.is_some() {
             self.shut_until = Some(now + BETWEEN);
         }
         if let Some(heir) = &mut self.heir
-            && let Err(end) = heir.hear(service, status.has_deadline(), hung_up, now)
+            && let Err(end) = heir.hear(&self.service, status.has_deadline(), hung_up, now)
         {
-            self.heir_ends(&end, service, status);
+            self.heir_ends(&end, status);
         }
         if let Some(stream) = another {
             if self.heir.is_none() {
@@ -105,8 +111,7 @@ impl Entrance {
                 self.heir = Some(Heir::new(stream, config, now));
                 status.update(|now| now.heir = true);
             } else {
-                let why = "one is connected, and another one waits";
-                self.turn_away(stream, (&config.name, why), &service.errands, status, now);
+                self.turn_away(stream, "one is connected, and another one waits", status, now);
             }
         }
     }
@@ -117,10 +122,10 @@ impl Entrance {
     }
 
     /// The one that waited does not any more.
-    fn heir_ends(&mut self, end: &End, service: &Service, status: &ConnectionStatus) {
+    fn heir_ends(&mut self, end: &End, status: &ConnectionStatus) {
         let Some(heir) = self.heir.take() else { return };
-        heir.part(service);
-        let port = &service.name;
+        heir.part(&self.service);
+        let port = &self.service.name;
         match end {
             End::Wrong(refused) => {
                 tracing::warn!(port, "the front end that waited was turned away: {}", refused.reason);
@@ -131,23 +136,11 @@ impl Entrance {
         status.update(|now| (now.heir, now.refused) = (false, now.refused + refused));
     }
 
-    /// The one that waits hung up, while it is not listened to.
-    pub fn heir_hung_up(&mut self, service: &Service, status: &ConnectionStatus) {
-        self.heir_ends(&End::Closed, service, status);
-    }
-
     /// Turns a front end away, and lets none in for a while.
-    pub fn turn_away(
-        &mut self,
-        stream: UnixStream,
-        (port, why): (&str, &str),
-        errands: &Errands,
-        status: &ConnectionStatus,
-        now: Instant,
-    ) {
-        errands.give_up(Parted(stream));
+    pub fn turn_away(&mut self, stream: UnixStream, why: &str, status: &ConnectionStatus, now: Instant) {
+        self.service.errands.give_up(Parted(stream));
         status.update(|now| now.refused += 1);
-        tracing::warn!(port, "front end refused: {why}");
+        tracing::warn!(port = self.service.name, "front end refused: {why}");
         self.shut_until = Some(now + BETWEEN);
     }
 
@@ -164,13 +157,13 @@ impl Entrance {
     }
 
     /// Lets none in any more.
-    pub fn close(&mut self, service: &Service) {
+    pub fn close(&mut self) {
         if let Some(heir) = self.heir.take() {
-            heir.part(service);
+            heir.part(&self.service);
         }
         // A front end that waits to be accepted may have passed descriptors already.
         if let Some(listener) = self.listener.take() {
-            service.errands.give_up(listener);
+            self.service.errands.give_up(listener);
         }
     }
 }

@@ -257,7 +257,9 @@ impl Waiting<'_> {
         let charged = event.map(|event| Numbered::charged(event, &self.service.account)).transpose();
         let counter = charged.map_err(|why| exceeded(message, why))?;
         let before = std::mem::replace(place(self.vring(message, queue.into())?), counter);
-        self.service.errands.give_up(before);
+        if before.is_some() {
+            self.service.errands.give_up(before);
+        }
         Ok(())
     }
 

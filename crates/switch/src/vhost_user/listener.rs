@@ -171,9 +171,9 @@ impl PortThread {
         let (report, shared) = (service.report.clone(), service.shared.clone());
         let port = Port {
             notifier: Notifier::new(&name, report.clone()),
+            entrance: Entrance::new(listener, Service::aside(&config, &mailbox)),
             service,
             config,
-            entrance: Entrance::new(listener),
             restored,
             control,
             keeper,
@@ -320,7 +320,7 @@ struct Port {
 impl Port {
     fn run(mut self) {
         self.serve_all();
-        self.entrance.close(&self.service);
+        self.entrance.close();
     }
 
     fn serve_all(&mut self) {
@@ -357,9 +357,12 @@ impl Port {
             self.tell_of(closing);
             // In quarantine front ends are told so, by closing; an errand is waited for, and its end is mail.
             let busy = closing.map(|_| ERRANDS_LONG);
-            let at_once = (self.entrance.has_heir() && closing.is_none()).then_some(Duration::ZERO);
-            let pause = [at_once, busy, quarantine, self.entrance.shut_for(now)].into_iter().flatten().min();
-            let listener = self.entrance.listener(now).filter(|_| closing.is_none());
+            // In quarantine all are turned away, and closed one by one.
+            let deaf = closing.is_some() || quarantine.is_some() && self.entrance.is_busy();
+            let at_once = (self.entrance.has_heir() && !deaf).then_some(Duration::ZERO);
+            let shut = self.entrance.shut_for(now).filter(|_| !deaf);
+            let pause = [at_once, busy, quarantine, shut].into_iter().flatten().min();
+            let listener = self.entrance.listener(now).filter(|_| !deaf);
             wait(&self.mailbox, [None; 2], listener, pause);
             let mail = self.mailbox.take();
             if mail.stop {
@@ -383,14 +386,13 @@ impl Port {
                 continue;
             }
             // An errand's end is mail: what was busy is looked at again.
-            if closing.is_some() {
+            if deaf {
                 continue;
             }
             let heir = self.entrance.take_heir(&self.status).map(Heir::succeed);
             let heir = heir.map(|(stream, beginning)| (stream, Begun::Waiting(beginning)));
             let now = Instant::now();
-            let next = heir
-                .or_else(|| self.entrance.accept(&self.config.name, now).map(|stream| (stream, Begun::Here)));
+            let next = heir.or_else(|| self.entrance.accept(now).map(|stream| (stream, Begun::Here)));
             match next {
                 Some((stream, begun)) if self.service.conduct.left(now).is_some() => {
                     self.service.errands.give_up(begun);
@@ -404,8 +406,7 @@ impl Port {
 
     /// Refuses a front end while the port is in quarantine.
     fn turn_away(&mut self, stream: UnixStream) {
-        let why = (self.config.name.as_str(), "the port is in quarantine");
-        self.entrance.turn_away(stream, why, &self.service.errands, &self.status, Instant::now());
+        self.entrance.turn_away(stream, "the port is in quarantine", &self.status, Instant::now());
     }
 
     /// Says that errands keep the port from taking a front end, or not any more.

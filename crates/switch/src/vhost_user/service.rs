@@ -73,6 +73,22 @@ impl Service {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// That for front ends which are not served: with errands and an account of their own, so that what they pass is no
+    /// burden to the one that is served. They have no objects at work, and no conduct.
+    pub fn aside(config: &PortConfig, mailbox: &Arc<Mailbox>) -> Self {
+        let errands = Errands::new(&format!("aside {}", config.name));
+        let mailbox = mailbox.clone();
+        errands.when_idle(move || mailbox.post(|_| ()));
+        Self {
+            name: config.name.clone(),
+            errands,
+            account: config.waiting.clone(),
+            conduct: Arc::default(),
+            report: Arc::new(|_| ()),
+            shared: Arc::default(),
+        }
+    }
+
     /// That of a port whose thread reads `mailbox`.
     pub fn new(config: &PortConfig, mailbox: &Arc<Mailbox>) -> Self {
         let conduct = Arc::new(Conduct::default());

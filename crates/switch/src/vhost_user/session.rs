@@ -127,9 +127,10 @@ impl<'s, 'c> Session<'s, 'c> {
                 true => Some(PARTIAL_POLL),
                 false => self.keeper.is_behind().then_some(KEEP_AGAIN),
             };
-            let pause = pause.into_iter().chain(entrance.pause(now).filter(|_| !overloaded)).min();
-            let others = entrance.listener(now).filter(|_| !overloaded);
-            let streams = [Some((self.stream, events)), entrance.watched(!overloaded)];
+            let is_busy = entrance.is_busy();
+            let pause = pause.into_iter().chain(entrance.pause(now).filter(|_| !is_busy)).min();
+            let others = entrance.listener(now).filter(|_| !is_busy);
+            let streams = [Some((self.stream, events)), entrance.watched(is_busy)];
             let [hung_up, heir_hung_up] = wait(mailbox, streams, others, pause);
 
             let mail = mailbox.take();
@@ -153,21 +154,17 @@ impl<'s, 'c> Session<'s, 'c> {
                 mailbox.freeze(frozen);
                 continue;
             }
+            entrance.attend(config, status, heir_hung_up);
             if overloaded {
                 // One that hung up ends here, heard to the end or not: the poll would return at once each time.
                 if hung_up {
                     return End::Closed;
                 }
-                if heir_hung_up {
-                    entrance.heir_hung_up(self.service, status);
-                }
                 continue;
             }
             if let Some(stream) = mail.stream {
-                let why = (config.name.as_str(), "one is connected");
-                entrance.turn_away(stream.into(), why, &self.service.errands, status, now);
+                entrance.turn_away(stream.into(), "one is connected", status, now);
             }
-            entrance.attend(self.service, config, status, heir_hung_up);
 
             match wire::glance(self.stream) {
                 Ok(Glance::Nothing) => partial = None,

@@ -17,11 +17,9 @@
 //!   - `decide`: whether a frame may be sent, and where it goes
 //!   - `direct`: frames of one buffer, by the batch: from ring to ring, or to their egress
 //!   - `inspect`, `send`: the others, one by one, to their egress
-//!   - `cut`: super-frames in parts
-//!   - `waiting`: frames of a port above its limit, by flow
+//!   - `cut`: real-time super-frames, in pieces
 //! - [`egress`]: into the scheduler, and what waits there
 //! - `serve`: from the scheduler to the receiver
-//!   - `parts`: super-frames whose receivers have too few buffers
 //!   - `outstanding`: what links complete later
 //!   - `between`: real-time frames in the middle of a loop
 //! - [`addresses`]: link-local addresses that own ports use
@@ -76,7 +74,6 @@ pub mod moving;
 mod outstanding;
 #[cfg(test)]
 mod overload;
-mod parts;
 mod peers;
 mod precise;
 mod quiet;
@@ -94,7 +91,6 @@ mod testing;
 mod token_waits;
 pub mod trouble;
 mod turns;
-mod waiting;
 mod watch;
 #[cfg(test)]
 mod writing;
