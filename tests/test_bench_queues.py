@@ -3,14 +3,16 @@
 import json
 import math
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from harness import report
 from harness.model import Choice, Json, Result, Scene, Window
-from scenes import queues
-from scenes.queueing import load, places
+from lab.process import Process
+from scenes import pages, queues
+from scenes.queueing import load, places, web
 from scenes.queueing.load import Load
 
 
@@ -160,6 +162,26 @@ def test_a_row_of_the_table() -> None:
     ]
     text = queues.table(windows("tap", "5mbit, 8up", 11, 12), "5mbit, 8up")
     assert text.splitlines()[-1] == "| tap of the switch | 1.00 / 11.5 / 20.0 | 0 | 0.980 | 1.00 |"
+
+
+def test_a_page_is_loaded_over_loopback(tmp_path: Path) -> None:
+    """Its server and its client, as the scene `pages` runs them: a page a second."""
+    address, program = "127.53.0.1", [sys.executable, "-E", "-S", web.__file__]
+    server = Process([*program, "serve", address], tmp_path / "log")
+    with server:
+        server.wait_for("the server of pages", lambda: "ready" in server.output())
+        words = [*program, "load", address, "1.5"]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30)
+    took = json.loads(done.stdout)
+    assert len(took) == 2
+    assert all(0 < seconds < 20 for seconds in took)
+
+
+def test_the_plot_of_pages_has_a_line_for_each_contender() -> None:
+    """A cumulative distribution, from the fastest page to the slowest."""
+    drawn = pages.drawn({"no uploads": [0.2, 0.1], "before": [3.0]})
+    assert [series.name for series in drawn.series] == ["no uploads", "before"]
+    assert drawn.series[0].points == ((0.1, 0.5), (0.2, 1.0))
 
 
 def test_a_scenes_choices() -> None:

@@ -1,6 +1,6 @@
-"""The kernel place on Debian's kernel, in a guest: what libvirt makes of `<bandwidth>`, and others' rules.
+"""The kernel place on Debian's kernel, in a guest: what libvirt makes of `<bandwidth>`, others' rules, short queues.
 
-Test machines' kernels lack what the former takes (sfq, fw, police), and have nftables of another release.
+Test machines' kernels lack what these take (sfq, fw, police; fq_codel, cake), and have nftables of another release.
 """
 
 import re
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.abreast, pytest.mark.timeout(420)]
 
 _KERNEL_PLACE = ["bridge", "veth", "tun", "ifb", "sch_htb", "sch_ingress", "cls_u32", "cls_bpf", "act_mirred"]
 _OTHERS = [
-    *("sch_sfq", "sch_fq_codel", "sch_codel", "sch_fq", "sch_prio", "sch_tbf"),
+    *("sch_sfq", "sch_fq_codel", "sch_codel", "sch_fq", "sch_prio", "sch_tbf", "sch_cake"),
     *("cls_fw", "cls_basic", "cls_matchall", "cls_flower", "act_police", "act_gact"),
     # nf_tables asks for a checksum by name.
     *("crc32c_generic", "nf_tables"),
@@ -43,6 +43,15 @@ def test_what_libvirt_made_comes_back_as_it_was(guest: Guest) -> None:
     done = guest.try_run(f"CI=true TIDEGATE_TEST_STOCK_KERNEL=1 {program} stock_kernel 2>&1", timeout=300)
     assert done.status == 0, done.stdout
     assert "test result: ok. 2 passed" in done.stdout
+
+
+def test_flows_wait_for_themselves(guest: Guest) -> None:
+    """Each qdisc for short queues, kept as it is told, put right, and under traffic."""
+    need_commands("cargo", "tc", "ping")
+    program = integration_test("tidegate-kernel", "queueing")
+    done = guest.try_run(f"CI=true TIDEGATE_TEST_STOCK_KERNEL=1 {program} 2>&1", timeout=300)
+    assert done.status == 0, done.stdout
+    assert "test result: ok. 3 passed" in done.stdout
 
 
 def test_filters_chains_and_rules_of_others(guest: Guest) -> None:

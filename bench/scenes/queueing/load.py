@@ -76,14 +76,16 @@ LISTENING = f"[ $(ss -Hlntu | grep -cE ':({UP_PORT}|{DOWN_PORT}|{PING_PORT}) ') 
 """True, in a shell, once all servers can be reached."""
 
 
-def script(load: Load, peer: str, folder: str, seconds: int, congestion: str = "cubic") -> str:
+def script(
+    load: Load, peer: str, folder: str, seconds: int, congestion: str = "cubic", warm_up: int = WARM_UP
+) -> str:
     """Runs at the vNIC, in `folder`; prints its parts under headings. Probes go for `seconds`."""
     length = seconds + 1
 
     def flows(count: int, port: int, name: str, more: str = "") -> str:
-        options = f"--omit {WARM_UP} --time {length} --interval 0 --congestion {congestion} --json {more}"
+        options = f"--omit {warm_up} --time {length} --interval 0 --congestion {congestion} --json {more}"
         client = f"iperf3 --client {peer} --port {port} --parallel {count} {options}"
-        return f"timeout -k 1 {WARM_UP + length + PATIENCE} {client} >{name} 2>&1 &"
+        return f"timeout -k 1 {warm_up + length + PATIENCE} {client} >{name} 2>&1 &"
 
     lines = [f"cd {folder} || exit 1", "rm -f up down ping.json"]
     if load.up:
@@ -93,7 +95,7 @@ def script(load: Load, peer: str, folder: str, seconds: int, congestion: str = "
     # It waits for the last ones: three times the longest round trip, or 10 s where none came back yet.
     probes = f"-i {1000 // PROBES}ms -d {seconds}s -l 60 --wait=3x10s -o ping.json {peer}:{PING_PORT}"
     lines += [
-        f"sleep {WARM_UP if load.up or load.down else 0}",
+        f"sleep {warm_up if load.up or load.down else 0}",
         f"timeout -k 1 {seconds + PATIENCE} irtt client -Q {probes} >ping.log 2>&1 || cat ping.log",
         "wait",
         # Of each probe, the time there and back is enough: of 500 of them the whole report has 300 kB.

@@ -21,13 +21,13 @@ from pathlib import Path
 from harness.model import Json, Missing
 from lab.guest import Guest, vhost_user
 from lab.guest_agent import GuestAgent
-from lab.host import Host, tap_vnic, vhost_user_vnic
+from lab.host import BINARY, Host, tap_vnic, vhost_user_vnic
 from lab.initramfs import ROOT
 from lab.namespaces import Stack
 from lab.process import wait_for
 from scenes.stacks.fabric import Tidegate
 
-from .load import LISTENING, Load, script, servers, sparse, timeout, values
+from .load import LISTENING, WARM_UP, Load, script, servers, sparse, timeout, values
 
 VM, PEER = "10.9.0.1", "10.9.0.2"
 MACS = {"a": "52:54:00:09:00:01", "b": "52:54:00:09:00:02"}
@@ -69,9 +69,12 @@ class Place(ABC):
         del load
         return rate <= self.most
 
-    def window(self, load: Load, rate: float, seconds: int, congestion: str) -> Json:
-        """Loads it for a while; the figures."""
-        printed = self.run(script(load, PEER, self.folder, seconds, congestion), timeout(seconds))
+    def window(
+        self, load: Load, rate: float, seconds: int, congestion: str = "cubic", warm_up: int = WARM_UP
+    ) -> Json:
+        """Loads it for a while, and for `warm_up` seconds before; the figures."""
+        words = script(load, PEER, self.folder, seconds, congestion, warm_up)
+        printed = self.run(words, timeout(seconds))
         return values(printed, load, rate)
 
 
@@ -85,9 +88,11 @@ def serve(stack: Stack) -> None:
 class Tap(Place):
     """Two namespaces on taps of a switch."""
 
-    def __init__(self, folder: Path, cleanup: ExitStack, *, others: Sequence[str] = ()) -> None:
-        """`others` are neighbours of both, without limits."""
-        self.fabric = Tidegate(folder, ("a", "b", *others), cleanup)
+    def __init__(
+        self, folder: Path, cleanup: ExitStack, *, others: Sequence[str] = (), binary: Path | None = None
+    ) -> None:
+        """`others` are neighbours of both, without limits; `binary` is a `tidegate` to be compared."""
+        self.fabric = Tidegate(folder, ("a", "b", *others), cleanup, binary=binary or BINARY)
         self.fabric.start({})
         self.folder = str(folder)
         serve(self.fabric.stacks["b"])
@@ -265,11 +270,11 @@ class Synthetic(Place):
             raise RuntimeError(f"`{command}` ended with {done.returncode}\n{done.stderr}")
         return done.stdout
 
-    def window(self, load: Load, rate: float, seconds: int, congestion: str) -> Json:
+    def window(self, load: Load, rate: float, seconds: int, congestion: str = "", warm_up: int = 1) -> Json:
         """See `Place.window`; nothing here has a congestion control."""
         del congestion
         contracts = self.host.folder / "contracts.toml"
-        flows = f"--flows {load.up or load.down} --spare {self.spare} --warm-up 1 --seconds {seconds}"
+        flows = f"--flows {load.up or load.down} --spare {self.spare} --warm-up {warm_up} --seconds {seconds}"
         command = f"{self.program} --json --contracts {contracts} sparse --from a --to b {flows}"
         return sparse(json.loads(self.run(command, timeout(seconds))), load, rate)
 

@@ -3,6 +3,9 @@
  *   root qdisc ─▶ `classes`: interface index ─▶ minor of its class
  *                       └─ none: the default class
  *
+ * On the way, the time: in bytes that no queue below uses, and that every part of a super-frame gets which is cut there
+ * (`wait.bpf.c` reads them when it leaves).
+ *
  * One look-up, however many netdevs there are. The major is the filter's own class id (cls_bpf_classify,
  * net/sched/cls_bpf.c).
  *
@@ -58,6 +61,11 @@ int classify(struct __sk_buff *skb)
 		__sync_fetch_and_add(&class->double_tagged, 1);
 		return TC_ACT_SHOT;
 	}
+	__u64 now = bpf_ktime_get_ns();
+
+	/* Bytes 12 to 20 of struct qdisc_skb_cb's: fq_codel has the first 8 for itself, cake the first 12. */
+	skb->cb[3] = now;
+	skb->cb[4] = now >> 32;
 	skb->tc_classid = class->minor;
 	return TC_ACT_OK;
 }

@@ -3,9 +3,6 @@
 
 #include "histogram.h"
 
-/* Group of our IFB, owner::IFB_GROUP. */
-#define IFB_GROUP 0x74696465
-
 /* A vNIC with a deadline, and one that it holds towards: interface indices. */
 struct promise {
 	__u32 from;

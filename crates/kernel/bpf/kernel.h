@@ -40,6 +40,13 @@ struct sk_buff {
 	struct net_device *dev;
 	int skb_iif;
 	unsigned char *data;
+	/* What each layer keeps with it; in a qdisc, struct qdisc_skb_cb. */
+	char cb[48];
+};
+
+struct qdisc_skb_cb {
+	/* The qdisc's own. */
+	unsigned char data[20];
 };
 
 /* Why a frame was dropped; the numbers are the running kernel's (net/dropreason-core.h). */

@@ -5,6 +5,8 @@
 
 /* Handle of every qdisc of ours, owner::ROOT_QDISC. */
 #define OURS 0x74640000
+/* Group of our IFB, owner::IFB_GROUP. */
+#define IFB_GROUP 0x74696465
 
 /* The network namespace of who measures: other ones have interfaces of the same numbers. */
 const volatile __u32 namespace;

@@ -1,17 +1,24 @@
 /* How long frames wait in the qdiscs of this place.
  *
  *   qdisc_enqueue ─▶ `waiting`: when each frame came ─▶ qdisc_dequeue ─▶ `queues`: histogram of its queue
+ *   IFB: `classify.bpf.c`, fq_codel, cake: written into the frame ──┘
  *
  * Both tracepoints are passed with the lock of the root qdisc held, so each value has one writer at a time.
  */
 #include "ours.h"
 #include "wait.h"
 
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
 /* A frame that left sooner met tokens: that is the passage itself. */
 #define PASSAGE_NS 20000
+/* Longer than any frame waits: it was not this place's program that wrote when it came. */
+#define LONGEST_NS 600000000000ULL
+/* fq_codel counts in units of 1024 ns (CODEL_SHIFT, include/net/codel.h). */
+#define CODEL_SHIFT 10
+
 /* Frames that one dequeue takes at most (a device with byte queue limits takes several). */
 #define BULK 64
 
@@ -63,10 +70,50 @@ static __always_inline void record(struct waits *waits, __u64 came, __u64 now)
 		waits->buckets[index]++;
 }
 
+/* What is written into a frame at some byte of what the qdisc may write there. */
+static __always_inline int written(const struct sk_buff *skb, __u32 at, void *value, __u32 size)
+{
+	at += bpf_core_field_offset(struct sk_buff, cb) + bpf_core_field_offset(struct qdisc_skb_cb, data);
+	return bpf_probe_read_kernel(value, size, (const void *)skb + at);
+}
+
+/* When a frame came, 0 where that is not known. */
+static __always_inline __u64 when(const struct waits *waits, int is_ifb, const struct sk_buff *skb, __u64 now)
+{
+	__u64 frame = (__u64)skb;
+	__u64 came = 0;
+	__u32 units = 0;
+
+	if (is_ifb)
+		return written(skb, 12, &came, sizeof(came)) ? 0 : came;
+	switch (waits->came) {
+	case CAME_ADDRESS: {
+		__u64 *noted = bpf_map_lookup_elem(&waiting, &frame);
+
+		if (noted) {
+			came = *noted;
+			bpf_map_delete_elem(&waiting, &frame);
+		}
+		return came;
+	}
+	case CAME_FQ_CODEL:
+		if (written(skb, 0, &units, sizeof(units)))
+			return 0;
+		return now - ((__u64)((__u32)(now >> CODEL_SHIFT) - units) << CODEL_SHIFT);
+	case CAME_CAKE:
+		return written(skb, 0, &came, sizeof(came)) ? 0 : came;
+	}
+	return 0;
+}
+
 SEC("tp_btf/qdisc_enqueue")
 int BPF_PROG(enqueued, const struct Qdisc *qdisc, const struct netdev_queue *txq, struct sk_buff *skb)
 {
-	if (!is_ours(qdisc) || !queue_of(qdisc->dev_queue->dev->ifindex, skb))
+	if (!is_ours(qdisc) || qdisc->dev_queue->dev->group == IFB_GROUP)
+		return 0;
+	struct waits *waits = queue_of(qdisc->dev_queue->dev->ifindex, skb);
+
+	if (!waits || waits->came != CAME_ADDRESS)
 		return 0;
 	__u64 now = bpf_ktime_get_ns();
 	__u64 frame = (__u64)skb;
@@ -84,16 +131,14 @@ int BPF_PROG(dequeued, const struct Qdisc *qdisc, const struct netdev_queue *txq
 	__u64 now = bpf_ktime_get_ns();
 	/* Not in the loop: of each pointer that is followed the verifier asks what it is, which takes it a millisecond. */
 	__u32 ifindex = qdisc->dev_queue->dev->ifindex;
+	int is_ifb = qdisc->dev_queue->dev->group == IFB_GROUP;
 
 	for (int i = 0; i < BULK && i < packets && skb; i++, skb = skb->next) {
-		__u64 frame = (__u64)skb;
-		__u64 *came = bpf_map_lookup_elem(&waiting, &frame);
-		struct waits *waits = came ? queue_of(ifindex, skb) : NULL;
+		struct waits *waits = queue_of(ifindex, skb);
+		__u64 came = waits ? when(waits, is_ifb, skb, now) : 0;
 
-		if (waits)
-			record(waits, *came, now);
-		if (came)
-			bpf_map_delete_elem(&waiting, &frame);
+		if (waits && came && came <= now && now - came < LONGEST_NS)
+			record(waits, came, now);
 	}
 	return 0;
 }

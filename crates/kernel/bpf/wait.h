@@ -10,8 +10,21 @@ struct end {
 	__u32 ingress;
 };
 
+/* How it is known when a frame came to a queue. */
+enum came {
+	/* By its address, noted when it is enqueued. */
+	CAME_ADDRESS,
+	/* fq_codel, cake: by what these keep with each frame. */
+	CAME_FQ_CODEL,
+	CAME_CAKE,
+	/* It is not: a super-frame is cut, and its parts have addresses of their own. */
+	CAME_UNKNOWN,
+};
+
 /* How long frames waited in one queue, ns. */
 struct waits {
+	/* enum came; on the IFB the classifier has written it, whatever this says. */
+	__u64 came;
 	/* Time with frames that waited for tokens. */
 	__u64 throttled_ns;
 	/* When the last one left. */

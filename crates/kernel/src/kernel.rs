@@ -8,7 +8,9 @@ use crate::netlink::attribute::Attributes;
 use crate::netlink::constants::{
     IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER,
 };
-use crate::netlink::{self, Names, NetlinkError, Socket, bridge, chains, header, link_header, link_named};
+use crate::netlink::{
+    self, Names, NetlinkError, QueueDrops, Socket, bridge, chains, header, link_header, link_named,
+};
 use crate::network::{Class, Link, Network, Qdisc, Rule};
 use crate::nftables::IngressChains;
 use crate::owner;
@@ -113,16 +115,21 @@ impl Kernel {
         let mut links: BTreeMap<u32, Link> = links.into_iter().collect();
         let qdiscs = self.socket.dump(RTM_GETQDISC, &on(0, Handle::default()), |_, body| {
             let message = netlink::traffic_control(body)?;
-            Some((message.index, message.qdisc()))
+            Some((message.index, message.dropped(), message.qdisc()))
         })?;
-        for (index, qdisc) in qdiscs {
+        let mut dropped: BTreeMap<(u32, Handle), QueueDrops> = BTreeMap::new();
+        for (index, counted, qdisc) in qdiscs {
             // One that came in between is seen next time.
             if let Some(link) = links.get_mut(&index) {
+                dropped.insert((index, qdisc.parent), counted);
                 link.qdiscs.push(qdisc);
             }
         }
         for (index, link) in &mut links {
             self.read_classes(*index, link)?;
+            for class in &mut link.classes {
+                count_dropped(class, |parent| dropped.get(&(*index, parent)).copied());
+            }
             self.read_filters(*index, link)?;
         }
         let network = Network { links, ..Network::default() };
@@ -164,7 +171,7 @@ impl Kernel {
             self.read_ends(index, &mut link)?;
             self.read_classes(index, &mut link)?;
             for class in &link.classes {
-                link.qdiscs.extend(self.qdisc(index, class.id)?);
+                link.qdiscs.extend(self.leaf(index, class.id)?);
             }
             self.read_filters(index, &mut link)?;
             links.insert(index, link);
@@ -180,7 +187,7 @@ impl Kernel {
             }
             for (_, id) in leaves {
                 link.classes.extend(self.class(index, id)?);
-                link.qdiscs.extend(self.qdisc(index, id)?);
+                link.qdiscs.extend(self.leaf(index, id)?);
             }
             self.ifb = link.is_our_ifb().then_some(index);
             links.insert(index, link);
@@ -208,6 +215,18 @@ impl Kernel {
         unless_gone(found)
     }
 
+    /// The qdisc of a class, and what is below one that cuts.
+    fn leaf(
+        &mut self,
+        index: u32,
+        class: Handle,
+    ) -> Result<impl Iterator<Item = Qdisc> + use<>, NetlinkError> {
+        let leaf = self.qdisc(index, class)?;
+        let cutter = leaf.as_ref().map(|q| q.handle).filter(|handle| *handle == owner::cutter(class));
+        let below = cutter.map(|cutter| self.qdisc(index, owner::below(cutter))).transpose()?;
+        Ok(leaf.into_iter().chain(below.flatten()))
+    }
+
     fn class(&mut self, index: u32, id: Handle) -> Result<Option<Class>, NetlinkError> {
         let Attributes(body) = header(index, id, Handle::default(), 0);
         let found =
@@ -227,7 +246,8 @@ impl Kernel {
     fn read_classes(&mut self, index: u32, link: &mut Link) -> Result<(), NetlinkError> {
         if link.root_is_ours() {
             let class = |_, body: &[u8]| Some(netlink::traffic_control(body)?.class());
-            let found = self.socket.dump(RTM_GETTCLASS, &on(index, Handle::default()), class);
+            // Those of the root only: the flows of a queue below are classes, too.
+            let found = self.socket.dump(RTM_GETTCLASS, &on(index, owner::ROOT_QDISC), class);
             link.classes = unless_gone(found)?;
         }
         Ok(())
@@ -432,6 +452,17 @@ fn links() -> Vec<u8> {
 fn on(index: u32, parent: Handle) -> Vec<u8> {
     let Attributes(body) = header(index, Handle::default(), parent, 0);
     body
+}
+
+/// What was dropped while it waited for a class: its queue says more of that than the class.
+fn count_dropped(class: &mut Class, at: impl Fn(Handle) -> Option<QueueDrops>) {
+    let Some(leaf) = at(class.id) else { return };
+    let below = at(owner::below(owner::cutter(class.id))).unwrap_or(leaf);
+    // What cuts counts what is dropped below it, and what it cannot cut.
+    class.counters.drops = leaf.all.max(below.all);
+    class.counters.full = class.counters.drops.saturating_sub(below.all.saturating_sub(below.full));
+    class.counters.marked = below.marked;
+    class.counters.flows = below.flows;
 }
 
 /// A device or qdisc that went while it was looked at has nothing.

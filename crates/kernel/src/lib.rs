@@ -10,11 +10,11 @@
 //!
 //!  In the kernel, for a tap:
 //!
-//!    to the VM (rx):    host stack, bridge ──▶ tap: HTB 7464: ─ class 7464:1 ─ bfifo ──▶ VM
+//!    to the VM (rx):    host stack, bridge ──▶ tap: HTB 7464: ─ class 7464:1 ─ queue ──▶ VM
 //!                       where senders were promised something: ──┴─ a class below it for each of them
 //!
-//!    from the VM (tx):  VM ──▶ tap: clsact ─ marks ─ redirect ─▶ tidegate-tx (IFB): HTB 7464: ─┬─ 7464:1 ─ bfifo ─┐
-//!                       host stack, bridge ◀─ as if received on its tap ───────────────────────┴─ 7464:2 ─ bfifo ─┘
+//!    from the VM (tx):  VM ──▶ tap: clsact ─ marks ─ redirect ─▶ tidegate-tx (IFB): HTB 7464: ─┬─ 7464:1 ─ queue ─┐
+//!                       host stack, bridge ◀─ as if received on its tap ───────────────────────┴─ 7464:2 ─ queue ─┘
 //!
 //!  Which other ports a netdev's frames reach: the VLAN of its bridge port (PVID, untagged, no other)
 //! ```
@@ -28,6 +28,7 @@
 //! - [`handle`]: names of qdiscs and classes
 //! - [`owner`]: how what is ours is marked
 //! - [`network`]: what was observed
+//! - [`queueing`]: how frames wait for a limit: the qdiscs below its class
 //! - [`shaping`]: what is wanted
 //! - [`step`]: one request to the kernel
 //! - [`theirs`]: what others made on a netdev, remembered to be made again
@@ -68,6 +69,7 @@ pub mod plan;
 pub mod police;
 pub mod probe;
 pub mod program;
+pub mod queueing;
 pub mod shaping;
 pub mod step;
 #[cfg(test)]
@@ -81,14 +83,15 @@ pub use earlier::Earlier;
 pub use kernel::{Kernel, ObserveError, StepError};
 pub use limit::{Limit, LimitError};
 pub use mark::Marks;
-pub use meter::{Meter, MeterError, Queue, Waits};
+pub use meter::{Came, Meter, MeterError, Queue, Waits};
 pub use network::{Link, Network};
 pub use nftables::IngressChain;
 pub use noise::{Noise, NoiseMeter};
 pub use plan::{Plan, no_shares_at, plan, refusals};
 pub use police::{Bucket, BucketError, Policed, Policer};
-pub use probe::{Missing, probe};
+pub use probe::{Missing, probe, probe_queues};
 pub use program::{ProgramError, log_by_tracing};
+pub use queueing::{Flows, Qdiscs};
 pub use shaping::{Ends, Refusal, Shaping, Share, Ways};
 pub use step::{Device, Step};
 pub use theirs::{Port, Theirs, rehearse};

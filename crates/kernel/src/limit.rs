@@ -31,10 +31,10 @@ const TOLERANCE: u128 = 100;
 /// host. ns.
 const TIMERS_LATE: u64 = 130_000;
 
-/// How long a frame may wait where a contract does not say, ns.
+/// How long a frame may wait in one queue for all where a contract does not say, ns.
 const QUEUE_TIME: u64 = 20_000_000;
 
-/// The smallest queue where a contract does not say, bytes: two super-frames.
+/// The smallest of these, bytes: two super-frames.
 const SMALLEST_QUEUE: u64 = 2 * SUPER_FRAME;
 
 /// A rate with its burst and its queue, as the kernel holds them.
@@ -44,8 +44,8 @@ pub struct Limit {
     pub rate: u64,
     /// What the bucket holds, ticks of 64 ns at `rate`.
     pub burst: u32,
-    /// Most bytes that wait; what comes on top is dropped, and counted.
-    pub queue: u32,
+    /// Most bytes that wait, where a contract says; what comes on top is dropped, and counted.
+    pub queue: Option<u32>,
 }
 
 /// Why the kernel cannot keep a limit.
@@ -90,8 +90,7 @@ pub enum LimitError {
 }
 
 impl Limit {
-    /// A limit of `rate` with `burst`, for frames of up to `frame` bytes on the wire. Where `queue` is not
-    /// given, 20 ms at the rate may wait, and at least two super-frames.
+    /// A limit of `rate` with `burst`, for frames of up to `frame` bytes on the wire; at most `queue` waits, where that is given.
     ///
     /// The rate kept is never above the one asked for but by what whole nanoseconds per frame make out.
     ///
@@ -116,14 +115,25 @@ impl Limit {
             rate,
             seconds: u64::try_from(lasts / 1_000_000_000).unwrap_or(u64::MAX),
         })?;
-        let queue = match queue {
-            Some(bytes) => u32::try_from(bytes.get()).map_err(|_| LimitError::Queue(bytes))?,
-            None => {
-                let waits = u128::from(bytes) * u128::from(QUEUE_TIME) / 1_000_000_000;
-                u32::try_from(waits.max(SMALLEST_QUEUE.into())).unwrap_or(u32::MAX)
-            }
-        };
+        let queue = queue.map(|bytes| u32::try_from(bytes.get()).map_err(|_| LimitError::Queue(bytes)));
+        let queue = queue.transpose()?;
         Ok(Self { rate: bytes, burst: ticks, queue })
+    }
+
+    /// Most bytes that wait in one queue for all: what a contract says, else 20 ms at the rate, and at least two super-frames.
+    pub fn fifo(&self) -> u32 {
+        let bytes = || self.bytes_in(QUEUE_TIME).max(SMALLEST_QUEUE);
+        self.queue.unwrap_or_else(|| u32::try_from(bytes()).unwrap_or(u32::MAX))
+    }
+
+    /// What the rate carries in some ns, bytes.
+    pub fn bytes_in(&self, ns: u64) -> u64 {
+        u64::try_from(u128::from(self.rate) * u128::from(ns) / 1_000_000_000).unwrap_or(u64::MAX)
+    }
+
+    /// How long some bytes take at the rate, ns.
+    pub fn time_of(&self, bytes: u64) -> u64 {
+        u64::try_from(time_of(bytes, self.rate)).unwrap_or(u64::MAX)
     }
 
     /// How long the burst lasts at the rate, ns.
@@ -188,7 +198,7 @@ mod tests {
         let limit = limit(1_000_000_000, 16_000).expect("a limit");
         assert_eq!((limit.rate, limit.burst), (125_000_000, 2000));
         assert_eq!(limit.burst_time(), 128_000);
-        assert_eq!(limit.queue, 2_500_000, "20 ms");
+        assert_eq!(limit.fifo(), 2_500_000, "20 ms");
         assert_eq!(kept(125_000_000, FRAME), Some(1_000_000_000));
     }
 
@@ -230,9 +240,9 @@ mod tests {
 
     #[test]
     fn a_queue_holds_two_super_frames() {
-        assert_eq!(limit(8_000_000, 0).expect("a limit").queue, 131_072);
+        assert_eq!(limit(8_000_000, 0).expect("a limit").fifo(), 131_072);
         let asked = Limit::new(rate(8_000_000), Bytes::new(0), Some(Bytes::new(10_000)), FRAME);
-        assert_eq!(asked.expect("a limit").queue, 10_000);
+        assert_eq!(asked.expect("a limit").fifo(), 10_000);
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! How long frames wait in the queues of this place: what the programs of `bpf/wait.bpf.c` measure.
 //!
 //! ```text
-//!  watch(queue) ─▶ map `queues` ◀─ qdisc_enqueue, qdisc_dequeue (every frame)
+//!  watch(queue) ─▶ map `queues` ◀─ classifier or qdisc_enqueue, qdisc_dequeue (every frame)
 //!                      │
 //!                      └─▶ read(queue) ─▶ Waits
 //! ```
@@ -9,13 +9,16 @@
 //! The programs run for as long as the [`Meter`] lives. A host that measures no queue pays for two comparisons per
 //! frame.
 
+use crate::handle::Handle;
+use crate::network::Setting;
+use crate::owner;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use std::fmt;
 
 /// `BUCKETS` of `bpf/histogram.h`: 32 per power of two, up to 2^35 ns.
 pub const BUCKETS: usize = 31 * 32;
-/// `struct waits`: four counters and the buckets.
-const VALUE: usize = (4 + BUCKETS) * 8;
+/// `struct waits`: how arrivals are known, four counters, and the buckets.
+const VALUE: usize = (5 + BUCKETS) * 8;
 
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wait.bpf.o"));
 
@@ -38,6 +41,45 @@ impl Queue {
     }
 }
 
+/// How it is known when a frame came to a queue that is not on the IFB; there the classifier writes it into each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Came {
+    /// By its address, noted when it is enqueued.
+    #[default]
+    Address,
+    /// By what `fq_codel` keeps with each.
+    FqCodel,
+    /// By what `cake` keeps.
+    Cake,
+    /// It is not: super-frames are cut, and their parts have addresses of their own.
+    Unknown,
+}
+
+impl Came {
+    /// To the queue below a class of a device.
+    pub fn to(link: &crate::Link, class: Handle) -> Self {
+        let Some(leaf) = link.leaf(class) else { return Self::Address };
+        let cutter = owner::cutter(class);
+        let (queue, is_cut) = match link.leaf(owner::below(cutter)) {
+            Some(below) if leaf.handle == cutter => (below, true),
+            _ => (leaf, false),
+        };
+        match queue.setting {
+            Setting::FqCodel { .. } => Self::FqCodel,
+            Setting::Cake { .. } => Self::Cake,
+            _ if is_cut => Self::Unknown,
+            _ => Self::Address,
+        }
+    }
+
+    /// To a device whose classes' queues are not all alike.
+    pub fn of(link: &crate::Link) -> Self {
+        let mut all = link.classes.iter().map(|class| class.id).filter(|id| link.leaf(*id).is_some());
+        let first = all.next().map(|class| Self::to(link, class)).unwrap_or_default();
+        if all.all(|class| Self::to(link, class) == first) { first } else { Self::Unknown }
+    }
+}
+
 /// How long frames waited in a queue since it was watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waits {
@@ -47,7 +89,7 @@ pub struct Waits {
     pub max: u64,
     /// All waits together, ns.
     pub sum: u64,
-    /// Frames by how long they waited; a super-frame is one. Log-linear, [`BUCKETS`] of them.
+    /// Frames by how long they waited; a super-frame is one, or its parts, where it is cut. Log-linear, [`BUCKETS`] of them.
     pub buckets: Vec<u64>,
 }
 
@@ -96,15 +138,16 @@ impl Meter {
         Ok(Self { queues, _links: links, _object: object })
     }
 
-    /// Measures a queue from now on; one that is measured already goes on.
+    /// Measures a queue from now on, to which frames came as `came` says; one that is measured already goes on.
     ///
     /// # Errors
     /// The kernel has no memory, or 4096 queues are measured.
-    pub fn watch(&self, queue: Queue) -> Result<(), MeterError> {
+    pub fn watch(&self, queue: Queue, came: Came) -> Result<(), MeterError> {
         if self.read(queue)?.is_some() {
             return Ok(());
         }
-        let nothing = [0; VALUE];
+        let mut nothing = [0; VALUE];
+        nothing[..8].copy_from_slice(&(came as u64).to_ne_bytes());
         self.queues.update(&queue.key(), &nothing, MapFlags::ANY).map_err(failed("measure one queue more"))
     }
 
@@ -154,6 +197,6 @@ pub(crate) fn namespace() -> std::io::Result<u32> {
 fn waits(bytes: &[u8]) -> Waits {
     let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
     let mut next = || words.next().unwrap_or_default();
-    let (throttled_ns, _left, max, sum) = (next(), next(), next(), next());
+    let (_came, throttled_ns, _left, max, sum) = (next(), next(), next(), next(), next());
     Waits { throttled_ns, max, sum, buckets: words.collect() }
 }

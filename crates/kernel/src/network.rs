@@ -7,6 +7,7 @@ use crate::mark::Marks;
 use crate::nftables::IngressChain;
 use crate::owner::{self, Cookie, Program};
 use crate::police::Bucket;
+use crate::queueing::Host;
 use crate::vlan::Vlans;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,6 +36,8 @@ pub struct Link {
     pub loopback: bool,
     /// Whether it is administratively up.
     pub up: bool,
+    /// The longest packet that it carries, bytes without the Ethernet header; 0 where it was not said.
+    pub mtu: u32,
     /// Its qdiscs, but what the kernel makes by itself below others.
     pub qdiscs: Vec<Qdisc>,
     /// The classes of a root qdisc of ours.
@@ -65,7 +68,7 @@ pub struct Bridge {
 pub struct Qdisc {
     /// Major 0 where the kernel made it by itself.
     pub handle: Handle,
-    /// Root, clsact, or a class.
+    /// Root, clsact, a class, or what cuts below one.
     pub parent: Handle,
     /// What it is.
     pub setting: Setting,
@@ -84,6 +87,33 @@ pub enum Setting {
         /// Most bytes that wait.
         limit: u32,
     },
+    /// `tbf` that limits nothing: its rate is one that no device has, and says what it cuts.
+    Cut {
+        /// The largest super-frame that is not cut, bytes on the wire; of other frames, a larger one is dropped.
+        largest: u32,
+    },
+    /// `fq_codel`, with ECN and what else it has by itself.
+    FqCodel {
+        /// CoDel's target, units of 1,024 ns.
+        target: u32,
+        /// Its interval, the same.
+        interval: u32,
+        /// Most bytes of memory.
+        memory: u32,
+    },
+    /// `cake` without a rate, best effort only.
+    Cake {
+        /// Target, us.
+        target: u32,
+        /// Interval, us.
+        interval: u32,
+        /// Most bytes of memory.
+        memory: u32,
+        /// Fairness between these hosts first.
+        hosts: Option<Host>,
+        /// Whether super-frames are cut.
+        split: bool,
+    },
     /// `clsact`.
     Clsact,
     /// Any other kind.
@@ -96,6 +126,9 @@ impl Setting {
         match self {
             Self::Htb { .. } => "htb",
             Self::Bfifo { .. } => "bfifo",
+            Self::Cut { .. } => "tbf",
+            Self::FqCodel { .. } => "fq_codel",
+            Self::Cake { .. } => "cake",
             Self::Clsact => "clsact",
             Self::Other(kind) => kind,
         }
@@ -122,8 +155,14 @@ pub struct Counters {
     pub bytes: u64,
     /// Frames sent; each segment of a super-frame is one.
     pub packets: u64,
-    /// Frames dropped since the queue was full; a super-frame is one.
+    /// Frames dropped where they waited, for room or by CoDel; a super-frame that is not cut is one.
     pub drops: u64,
+    /// Of these, for room.
+    pub full: u64,
+    /// Frames that CoDel marked (CE) instead.
+    pub marked: u64,
+    /// Whether flows are kept apart where they wait: room is made by the longest one.
+    pub flows: bool,
     /// Bytes that wait now.
     pub backlog: u64,
 }

@@ -3,7 +3,7 @@
 //!
 //! | object | mark |
 //! |---|---|
-//! | root qdisc of a netdev | its handle, `7464:` |
+//! | root qdisc of a netdev | its handle, `7464:`, with all that is below |
 //! | filter at the ingress of a netdev | its preference, and the cookie of its action |
 //! | marks and policer there | their preferences, and their names |
 //! | classifier of a root qdisc | its preference, and its name |
@@ -30,6 +30,34 @@ pub const REST_CLASS: Handle = Handle::new(MAJOR, 0xffff);
 /// Below the classes of the senders: the first minor.
 pub const FIRST_SHARE: u16 = 2;
 
+/// The last minor of a leaf, on the IFB and at a netdev.
+pub const LAST_LEAF: u16 = 0x3fff;
+
+/// Majors of the qdiscs that cut super-frames below our classes: this and the minor. Other programs take small ones, and the
+/// kernel takes those from 0x8000 on by itself.
+const CUTTERS: u16 = 0x3000;
+/// That below [`REST_CLASS`].
+const REST_CUTTER: u16 = CUTTERS + LAST_LEAF + 1;
+
+/// The qdisc that cuts super-frames below a class of ours. Its handle is known beforehand, since the queue below has to name it.
+pub const fn cutter(class: Handle) -> Handle {
+    Handle::new(if class.minor() > LAST_LEAF { REST_CUTTER } else { CUTTERS + class.minor() }, 0)
+}
+
+/// Where the queue below that hangs.
+pub const fn below(cutter: Handle) -> Handle {
+    Handle::new(cutter.major(), 1)
+}
+
+/// The class that a queue waits for, by where it hangs: at the class, or below what cuts there.
+pub const fn class_above(parent: Handle) -> Handle {
+    match parent.major() {
+        REST_CUTTER => REST_CLASS,
+        major if major > CUTTERS && major < REST_CUTTER => Handle::new(MAJOR, major - CUTTERS),
+        _ => parent,
+    }
+}
+
 /// Preference of the filter at a netdev's ingress that marks: it comes before what shapes or polices.
 pub const MARK_PREFERENCE: u16 = 1;
 
@@ -49,7 +77,7 @@ pub const FIRST_LEAF: u16 = 1;
 
 /// Version of the programs in `bpf/` that filters run. A program that an older agent loaded is replaced, and its counters
 /// are taken over.
-pub const PROGRAMS: u32 = 2;
+pub const PROGRAMS: u32 = 3;
 
 /// The name of the filter of a policer (`TCA_BPF_NAME`): all that is known of it, since the kernel shows neither what
 /// its program was loaded with nor whose it is.

@@ -12,11 +12,12 @@ use crate::handle::Handle;
 use crate::kernel::Kernel;
 use crate::limit::Limit;
 use crate::mark::Marks;
-use crate::network::Setting;
+use crate::network::{Network, Setting};
 use crate::plan::settle_link;
 use crate::police::Bucket;
+use crate::queueing::{Host, Qdiscs};
 use crate::shaping::Sides;
-use crate::step::Step;
+use crate::step::{Device, Step};
 use tidegate_contract::{Bytes, Rate};
 
 /// What the kernel lacks for each direction of a netdev; `None` where it lacks nothing.
@@ -54,6 +55,49 @@ pub fn probe() -> Result<Missing, String> {
     })
 }
 
+/// Which qdiscs for short queues there are: each is made once at a root, and read back. Changes nothing outside a namespace that is
+/// gone when this returns; may make the kernel load modules.
+///
+/// # Errors
+/// As of [`probe`].
+pub fn probe_queues() -> Result<Qdiscs, String> {
+    in_namespace(|| {
+        let (target, interval, memory) = (4882, 97_656, 1 << 20);
+        Ok(Qdiscs {
+            tbf: has(Setting::Cut { largest: 2500 })?,
+            fq_codel: has(Setting::FqCodel { target, interval, memory })?,
+            cake: has(Setting::Cake { target, interval, memory, hosts: Some(Host::Source), split: true })?,
+        })
+    })
+}
+
+/// Whether the kernel keeps a qdisc as it is told, at the namespace's loopback.
+fn has(setting: Setting) -> Result<bool, String> {
+    let (mut kernel, network) = look()?;
+    let (index, link) = network.by_name("lo").ok_or(NO_LOOPBACK)?;
+    let device = Device::Netdev { index, name: link.name.clone() };
+    let (parent, handle) = (Handle::ROOT, Handle::new(1, 0));
+    let again = Step::DeleteQdisc { device: device.clone(), parent, handle };
+    let made = Step::SetQdisc { device, parent, handle, setting: setting.clone(), replace: true };
+    if let Err(e) = kernel.apply(&made) {
+        tracing::debug!("for short queues: {e}");
+        return Ok(false);
+    }
+    let kept = kernel.observe().map_err(|e| e.to_string())?;
+    let kept = kept.links.get(&index).and_then(|link| link.root()).is_some_and(|q| q.setting == setting);
+    kernel.apply(&again).map_err(|e| e.to_string())?;
+    Ok(kept)
+}
+
+const NO_LOOPBACK: &str = "a new network namespace has no loopback";
+
+/// The kernel, and all that there is.
+fn look() -> Result<(Kernel, Network), String> {
+    let mut kernel = Kernel::open().map_err(|e| format!("cannot talk to the kernel (netlink): {e}"))?;
+    let network = kernel.observe().map_err(|e| e.to_string())?;
+    Ok((kernel, network))
+}
+
 /// Does `work` in a network namespace that is made for it, and gone after it.
 pub(crate) fn in_namespace<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
@@ -72,16 +116,14 @@ pub(crate) fn in_namespace<T: Send + 'static>(
 
 /// What is missing for these sides, on the namespace's loopback.
 fn attempt(sides: Sides) -> Result<Option<String>, String> {
-    let mut kernel = Kernel::open().map_err(|e| format!("cannot talk to the kernel (netlink): {e}"))?;
-    let observe = |kernel: &mut Kernel| kernel.observe().map_err(|e| e.to_string());
-    let network = observe(&mut kernel)?;
-    let (lo, _) = network.by_name("lo").ok_or("a new network namespace has no loopback")?;
+    let (mut kernel, network) = look()?;
+    let (lo, _) = network.by_name("lo").ok_or(NO_LOOPBACK)?;
     for step in settle_link(lo, sides, &network).steps {
         if let Err(e) = kernel.apply(&step) {
             return Ok(Some(format!("{} ({e})", feature(&step))));
         }
     }
-    let left = settle_link(lo, sides, &observe(&mut kernel)?).steps;
+    let left = settle_link(lo, sides, &kernel.observe().map_err(|e| e.to_string())?).steps;
     let odd = left.first().map(|step| {
         format!("{}: this kernel took it and says something else of it than it was told", feature(step))
     });
@@ -93,6 +135,10 @@ fn feature(step: &Step) -> &'static str {
     match step {
         Step::AddIfb | Step::DeleteIfb | Step::RaiseIfb => "interfaces of kind ifb (CONFIG_IFB)",
         Step::SetQdisc { setting: Setting::Bfifo { .. }, .. } => "qdisc bfifo (CONFIG_NET_SCH_FIFO)",
+        // Not in what is tried here: queues are none of the limits.
+        Step::SetQdisc { setting: Setting::Cut { .. }, .. } => "qdisc tbf (CONFIG_NET_SCH_TBF)",
+        Step::SetQdisc { setting: Setting::FqCodel { .. }, .. } => "qdisc fq_codel (CONFIG_NET_SCH_FQ_CODEL)",
+        Step::SetQdisc { setting: Setting::Cake { .. }, .. } => "qdisc cake (CONFIG_NET_SCH_CAKE)",
         Step::SetQdisc { parent: Handle::CLSACT, .. } => "qdisc clsact (CONFIG_NET_SCH_INGRESS)",
         Step::SetQdisc { .. }
         | Step::DeleteQdisc { .. }

@@ -3,6 +3,7 @@
 use crate::limit::Limit;
 use crate::mark::Marks;
 use crate::police::Bucket;
+use crate::queueing::{Flows, Host, Waiting};
 use serde::{Deserialize, Serialize};
 
 /// The limits of one netdev, and its segment. Directions are the VM's.
@@ -24,6 +25,10 @@ pub struct Shaping {
     pub rx: Option<Limit>,
     /// Who gets what of `rx`. Without `rx` it has no meaning.
     pub rx_shares: Vec<Share>,
+    /// How what waits for a limit waits, but for what has a deadline; `None` is in one queue for all.
+    pub flows: Option<Flows>,
+    /// What the VM receives waits in one queue for all, whatever `flows` says.
+    pub rx_in_order: bool,
     /// The VLAN that its bridge port is an access port of, 1 to [`LAST`](crate::vlan::LAST); `None` leaves the port as it is.
     pub segment: Option<u16>,
     /// What was in force before, or is taken over: what others put in its place is replaced. Otherwise others' qdiscs,
@@ -145,12 +150,26 @@ pub(crate) struct Sides<'a> {
     pub realtime: bool,
     /// Priority marks of what the host receives from it.
     pub marks: Option<Marks>,
+    /// How what the host sends into it waits, and what it receives.
+    pub flows: (Option<Flows>, Option<Flows>),
+    /// Whom hosts are told by in what the host sends into it, and in what it receives.
+    pub hosts: (Host, Host),
 }
 
 impl Sides<'_> {
     /// Whether the ingress is limited in either way.
     pub fn limits_ingress(self) -> bool {
         self.ingress.is_some() || self.police.is_some()
+    }
+
+    /// What is below the class of what the host sends into a device with this MTU.
+    pub fn waiting_at_egress(self, limit: Limit, mtu: u32) -> Waiting {
+        Waiting::new(limit, self.flows.0, self.hosts.0, mtu)
+    }
+
+    /// The same of what the host receives from it.
+    pub fn waiting_at_ingress(self, limit: Limit, mtu: u32) -> Waiting {
+        Waiting::new(limit, self.flows.1, self.hosts.1, mtu)
     }
 
     /// Whether a filter of ours belongs to the ingress.
@@ -184,6 +203,12 @@ impl Shaping {
             police: self.tx_police.filter(|_| comes_in && self.tx.is_none()),
             realtime: self.realtime,
             marks: self.marks.filter(|_| is_vm),
+            flows: by_end(
+                kind,
+                self.flows.filter(|_| !self.realtime),
+                self.flows.filter(|_| !self.rx_in_order),
+            )?,
+            hosts: by_end(kind, Host::Source, Host::Destination)?,
         })
     }
 }

@@ -7,7 +7,7 @@ use netns::*;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 use tidegate_contract::Bytes;
-use tidegate_kernel::{Limit, Meter, Queue, Shaping, Waits};
+use tidegate_kernel::{Came, Limit, Meter, Queue, Shaping, Waits};
 
 const RATE: f64 = 1e6;
 const BURST: u64 = 4_000;
@@ -100,7 +100,7 @@ fn waits_are_those_that_tokens_allow() {
         assert_eq!(meter.read(tx).unwrap(), None);
         std::thread::sleep(Duration::from_millis(50));
         for queue in [tx, rx] {
-            meter.watch(queue).unwrap();
+            meter.watch(queue, Came::Address).unwrap();
             assert_eq!(meter.read(queue).unwrap().unwrap().max, 0);
         }
         for (queue, other) in [(tx, rx), (rx, tx)] {
@@ -119,7 +119,7 @@ fn waits_are_those_that_tokens_allow() {
         }
         let watched = meter.watched();
         assert!(watched.len() == 2 && watched.contains(&tx) && watched.contains(&rx), "{watched:?}");
-        meter.watch(tx).unwrap();
+        meter.watch(tx, Came::Address).unwrap();
         let goes_on = meter.read(tx).unwrap().unwrap().buckets.iter().sum::<u64>();
         assert!(goes_on >= MEASURED, "it goes on: {goes_on}");
         meter.forget(tx).unwrap();

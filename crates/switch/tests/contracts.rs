@@ -18,7 +18,8 @@ const WHILE: Duration = Duration::from_millis(1200);
 #[test]
 fn what_a_vm_sends_is_shaped_and_nothing_is_dropped() {
     let host = TestSwitch::new(1);
-    let mut a = host.guest_with(&vnic("a", 1, "tx = { max = \"50mbit\", burst = \"150kB\" }"), ring(1024));
+    let limit = "tx = { max = \"50mbit\", burst = \"150kB\" }\nqueueing = \"fifo\"";
+    let mut a = host.guest_with(&vnic("a", 1, limit), ring(1024));
     let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
     let frame = udp(b.mac(), a.mac(), &[7; 1400]);
     let (mut got, mut all) = (0, Duration::ZERO);
@@ -89,8 +90,9 @@ fn super_frames_are_counted_as_they_look_on_the_wire() {
         buffer_size: 70_000,
         ..Options::default()
     };
-    let mut a =
-        host.guest_with(&vnic("a", 1, "tx = { max = \"100mbit\", burst = \"300kB\" }"), options(SENDER));
+    // By flow they would leave in parts.
+    let limit = "tx = { max = \"100mbit\", burst = \"300kB\" }\nqueueing = \"fifo\"";
+    let mut a = host.guest_with(&vnic("a", 1, limit), options(SENDER));
     let mut b = host.guest_with(&vnic("b", 2, ""), options(GUEST_CSUM | GUEST_TSO4));
     let tcp = Kind { v6: false, tcp: true };
     // Small segments: headers are a fifth of what is on the wire.
@@ -217,8 +219,11 @@ fn a_minimum_is_kept_under_overload() {
 #[test]
 fn a_limit_changes_live_without_losing_a_frame() {
     let host = TestSwitch::new(1);
-    let limit =
-        |mbit: u32| vnic("a", 1, &format!("tx = {{ max = \"{mbit}mbit\", burst = \"{}kB\" }}", 3 * mbit));
+    let limit = |mbit: u32| {
+        let burst = 3 * mbit;
+        let keys = format!("tx = {{ max = \"{mbit}mbit\", burst = \"{burst}kB\" }}\nqueueing = \"fifo\"");
+        vnic("a", 1, &keys)
+    };
     let mut a = host.guest_with(&limit(10), ring(1024));
     let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
     let mut stream = Stream::new(&a, &b);

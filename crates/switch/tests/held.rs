@@ -15,8 +15,8 @@ fn a_receiver_that_takes_nothing_harms_only_traffic_to_itself() {
         let host = TestSwitch::new(workers);
         let mut filler = host.guest(&vnic("filler", 1, ""));
         let c = without_buffers(&host, &mut filler);
-        let mut a =
-            host.guest_with(&vnic("a", 2, "tx = { max = \"40mbit\", burst = \"120kB\" }"), ring(1024));
+        let keys = "tx = { max = \"40mbit\", burst = \"120kB\" }\nqueueing = \"fifo\"";
+        let mut a = host.guest_with(&vnic("a", 2, keys), ring(1024));
         let mut live = host.guest_with(&vnic("live", 3, ""), ring(1024));
         let mut to_c = false;
         let what = format!("what a sends, {workers} workers");

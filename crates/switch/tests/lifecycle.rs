@@ -25,7 +25,8 @@ impl Scene {
     fn new(workers: usize) -> Self {
         let host = TestSwitch::new(workers);
         let a = host.guest_with(&vnic("a", 1, LIMIT), ring(256));
-        let b = host.guest_with(&vnic("b", 2, LIMIT), ring(256));
+        // Of what it sends all is to arrive.
+        let b = host.guest_with(&vnic("b", 2, &format!("{LIMIT}\nqueueing = \"fifo\"")), ring(256));
         let c = host.guest_with(&vnic("c", 3, ""), ring(1024));
         let stream = Stream::new(&b, &c);
         Self { host, a, b, c, stream }

@@ -3,6 +3,8 @@
 
 #![allow(clippy::duplicate_mod, reason = "each of these tests brings the harness, as it does alone")]
 
+#[path = "flows.rs"]
+mod flows;
 #[path = "forwarding.rs"]
 mod forwarding;
 #[path = "held.rs"]

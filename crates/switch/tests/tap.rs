@@ -137,7 +137,7 @@ fn udp_super_frames_become_datagrams_at_a_tap() {
 fn over_its_limit_a_tap_waits_in_a_bounded_pool() {
     in_namespace("over_its_limit_a_tap_waits_in_a_bounded_pool", || {
         let host = TestSwitch::new(1);
-        let limit = "tx = { max = \"1mbit\", burst = \"4kB\" }";
+        let limit = "tx = { max = \"1mbit\", burst = \"4kB\" }\nqueueing = \"fifo\"";
         tap(&host, &tap_vnic("tg0", 1, limit));
         let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
         neighbour("tg0", &b);
@@ -164,7 +164,7 @@ fn over_its_limit_a_tap_waits_in_a_bounded_pool() {
             received as u64
         };
         receive(&mut b);
-        host.change(&tap_vnic("tg0", 1, "tx = { max = \"100mbit\" }"));
+        host.change(&tap_vnic("tg0", 1, "tx = { max = \"100mbit\" }\nqueueing = \"fifo\""));
         // In pieces of 2 KiB; and up to 500 more were in the kernel's queue when the last ones were sent.
         let waited = 1900..=2700;
         // A worker that comes late has tokens, while frames still wait.

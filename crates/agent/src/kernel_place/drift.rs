@@ -103,7 +103,9 @@ impl<'a> Drift<'a> {
 fn class_of(step: &Step) -> Option<(&Device, Handle)> {
     match step {
         Step::SetClass { device, id, .. } => Some((device, *id)),
-        Step::SetQdisc { device, parent, .. } => Some((device, *parent)),
+        Step::SetQdisc { device, parent, .. } | Step::DeleteQdisc { device, parent, .. } => {
+            Some((device, owner::class_above(*parent)))
+        }
         Step::Classify { device, to, .. } => Some((device, *to)),
         _ => None,
     }
@@ -129,8 +131,11 @@ fn concerns(step: &Step, sender: Option<u32>, shaping: &Shaping, index: u32, see
         Step::DeleteClass { .. } => false,
         Step::DeleteFilter { filter, .. } if filter.parent == owner::ROOT_QDISC => false,
         Step::SetQdisc { device: Device::Ifb, parent: Handle::ROOT, .. } => uses_ifb(),
-        Step::SetQdisc { device: Device::Ifb, parent: class, .. }
-        | Step::SetClass { device: Device::Ifb, id: class, .. } => seen.leaves.get(&index) == Some(class),
+        Step::SetQdisc { device: Device::Ifb, .. }
+        | Step::DeleteQdisc { device: Device::Ifb, .. }
+        | Step::SetClass { device: Device::Ifb, .. } => {
+            class_of(step).is_some_and(|(_, class)| seen.leaves.get(&index) == Some(&class))
+        }
         other => is_ours(&other.device()),
     }
 }
@@ -186,7 +191,7 @@ mod tests {
         let qdisc = |handle, parent, setting| Qdisc { handle, parent, setting };
         b.qdiscs = vec![
             qdisc(owner::ROOT_QDISC, Handle::ROOT, Setting::Htb { default: 0xffff }),
-            qdisc(Handle::new(1, 0), owner::REST_CLASS, Setting::Bfifo { limit: limit.queue }),
+            qdisc(Handle::new(1, 0), owner::REST_CLASS, Setting::Bfifo { limit: limit.fifo() }),
         ];
         let class = |id, parent, htb| Class { id, parent, htb: Some(htb), counters: Counters::default() };
         b.classes = vec![

@@ -48,8 +48,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::{
-    Ends, Kernel, Marks, Missing, Network, ObserveError, Plan, Port, Shaping, Step, StepError, Theirs, Ways,
-    plan as steps_for,
+    Ends, Flows, Kernel, Marks, Missing, Network, ObserveError, Plan, Port, Qdiscs, Shaping, Step, StepError,
+    Theirs, Ways, plan as steps_for,
 };
 use waits::WaitMeter;
 
@@ -95,6 +95,8 @@ pub struct KernelPlace {
     left_over: bool,
     /// What the kernel lacks, once somebody wanted to know; `None` where it cannot be tried.
     missing: OnceCell<Option<Missing>>,
+    /// The qdiscs for short queues that the kernel has, once something was to wait in one.
+    qdiscs: OnceCell<Qdiscs>,
     waits: WaitMeter,
     deadlines: DeadlineWatch,
 }
@@ -116,6 +118,7 @@ impl KernelPlace {
                 unread: None,
                 left_over: false,
                 missing: OnceCell::new(),
+                qdiscs: OnceCell::new(),
                 waits: WaitMeter::default(),
                 deadlines: DeadlineWatch::default(),
             },
@@ -180,6 +183,19 @@ impl KernelPlace {
         self.missing.get_or_init(probe).as_ref()
     }
 
+    /// The qdiscs for short queues that the running kernel has; none where it cannot be tried.
+    fn qdiscs(&self) -> Qdiscs {
+        let probe = || tidegate_kernel::probe_queues().inspect_err(|why| tracing::warn!("{why}"));
+        *self.qdiscs.get_or_init(|| probe().unwrap_or_default())
+    }
+
+    /// What is wanted, as the running kernel can have frames wait for it.
+    fn queue_here(&self, wanted: &mut [Shaping]) {
+        for shaping in wanted.iter_mut().filter(|shaping| shape::waiting(shaping).is_some()) {
+            shape::have(shaping, self.qdiscs());
+        }
+    }
+
     /// The feature that the running kernel lacks to see to priority marks.
     fn cannot_mark(&self) -> Option<&str> {
         self.missing()?.marks.as_deref()
@@ -188,6 +204,7 @@ impl KernelPlace {
     /// The plan on the running kernel. Whether that can mark is tried where there is something to mark: what is marked
     /// already needs no trial.
     fn plan_here(&self, wanted: &mut [Shaping], network: &Network) -> Plan {
+        self.queue_here(wanted);
         let plan = steps_for(wanted, network);
         let marks = plan.steps.iter().any(|step| matches!(step, Step::Mark { .. }));
         if !marks || self.cannot_mark().is_none() {
@@ -205,6 +222,9 @@ impl KernelPlace {
             return Some(format!(
                 "this kernel cannot mark what {netdev} sends as real-time, as its deadline needs: it lacks {lacking}"
             ));
+        }
+        if let Some(refusal) = shape::waiting(shaping).and_then(Flows::refusal) {
+            return Some(refusal.into());
         }
         let ends = shaping.uses(kind).filter(|ends| *ends != Ends::default())?;
         let lacking = missing.egress.as_ref().filter(|_| ends.egress);
@@ -299,7 +319,7 @@ impl Place for KernelPlace {
     fn notes(&self, vnic: &Vnic) -> Vec<String> {
         let of_all = self.capabilities(&vnic.attach).map(|capabilities| capabilities.notes);
         let promises = shape::how_its_deadline_is_kept(vnic);
-        shape::how_limits_are_kept(vnic)
+        shape::how_limits_are_kept(vnic, || self.qdiscs())
             .into_iter()
             .chain(promises)
             .chain(of_all.unwrap_or_default())

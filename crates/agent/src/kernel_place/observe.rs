@@ -13,7 +13,7 @@ use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::mark::Dropped;
 use tidegate_kernel::network::{Counters, Rule};
 use tidegate_kernel::{
-    Link, Network, Policed, Port, Queue, Refusal, Shaping, Theirs, Ways, no_shares_at, owner, refusals,
+    Came, Link, Network, Policed, Port, Queue, Refusal, Shaping, Theirs, Ways, no_shares_at, owner, refusals,
 };
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{DropReason, Traffic, VnicStats};
@@ -88,7 +88,11 @@ impl KernelPlace {
                     match &waited {
                         // How long the VM waits to send; what it receives waits for its own `rx.max`.
                         Ok(waited) => {
-                            let waited = waited.get(&sending(index, link)).cloned().unwrap_or_default();
+                            let of = |queue| waited.get(&queue).cloned();
+                            let (sends, receives) = (sending(index, link), receiving(index, link));
+                            counted.tokens_tx = of(sends).map(|waited| waited.delay);
+                            counted.tokens_rx = of(receives).map(|waited| waited.delay);
+                            let waited = of(sends).unwrap_or_default();
                             // Both ends are known: the kernel stamps each frame.
                             counted.delay_least = waited.delay.clone();
                             counted.delay = waited.delay;
@@ -163,6 +167,7 @@ impl KernelPlace {
             }
             asked.push((vnic, shaping));
         }
+        asked.iter_mut().for_each(|(_, shaping)| self.queue_here(std::slice::from_mut(shaping)));
         let mut shapings: Vec<Shaping> = asked.iter().map(|(_, shaping)| shaping.clone()).collect();
         if !shapings.is_empty() && self.cannot_mark().is_some() {
             shapings.iter_mut().for_each(shape::leave_marks);
@@ -231,8 +236,13 @@ fn sending(index: u32, link: &Link) -> Queue {
     Queue { index, ingress: link.kind.as_deref() != Some("macvtap") }
 }
 
-/// The queues of what is shaped and there; and whether they are where VMs' frames to send wait.
-fn queues(shapings: &[Shaping], seen: &Seen<'_>) -> BTreeMap<Queue, bool> {
+/// Where what it receives waits.
+fn receiving(index: u32, link: &Link) -> Queue {
+    Queue { ingress: !sending(index, link).ingress, index }
+}
+
+/// The queues of what is shaped and there.
+fn queues(shapings: &[Shaping], seen: &Seen<'_>) -> BTreeMap<Queue, Came> {
     let of = |shaping: &Shaping| {
         let (index, link) = seen.link(shaping)?;
         let ends = shaping.uses(link.kind.as_deref())?;
@@ -240,7 +250,12 @@ fn queues(shapings: &[Shaping], seen: &Seen<'_>) -> BTreeMap<Queue, bool> {
         let ends = [(false, ends.egress), (true, ends.ingress && shaping.tx_police.is_none())];
         let queues =
             ends.into_iter().filter(|(_, used)| *used).map(move |(ingress, _)| Queue { index, ingress });
-        Some(queues.map(move |queue| (queue, queue == sending(index, link))))
+        let measured = move |queue: Queue| {
+            // On the IFB the classifier writes it into each frame.
+            let came = if queue.ingress { Came::Address } else { Came::of(link) };
+            (queue, came)
+        };
+        Some(queues.map(measured))
     };
     shapings.iter().filter_map(of).flatten().collect()
 }
@@ -251,6 +266,9 @@ fn sent(link: &Link) -> Option<Counters> {
     let parts = link.classes.iter().filter(|c| c.parent == owner::ROOT_CLASS).map(|c| c.counters);
     Some(parts.fold(all, |all, part| Counters {
         drops: all.drops + part.drops,
+        full: all.full + part.full,
+        marked: all.marked + part.marked,
+        flows: all.flows || part.flows,
         backlog: all.backlog + part.backlog,
         ..all
     }))
@@ -329,13 +347,17 @@ fn policed(link: &Link) -> Option<Policed> {
 }
 
 fn traffic(counters: Option<Counters>, full: DropReason) -> Traffic {
-    let Counters { bytes, packets, drops, .. } = counters.unwrap_or_default();
+    let Counters { bytes, packets, drops, full: for_room, marked, flows, .. } = counters.unwrap_or_default();
+    let full = if flows { DropReason::FlowCap } else { full };
+    let dropped = [(full, for_room), (DropReason::Codel, drops.saturating_sub(for_room))];
+    let dropped = dropped.into_iter().filter(|(_, count)| *count > 0);
     Traffic {
         // The kernel counts segments only.
         frames: packets,
         wire_frames: packets,
         wire_bytes: bytes,
-        dropped: (drops > 0).then(|| (full.label().to_owned(), drops)).into_iter().collect(),
+        dropped: dropped.map(|(reason, count)| (reason.label().to_owned(), count)).collect(),
+        marked,
         ..Traffic::default()
     }
 }

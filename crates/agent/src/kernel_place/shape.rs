@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use tidegate_contract::admission::priorities;
-use tidegate_contract::{Allowed, Attach, Bytes, Method, Nanos, Rate, SUPER_FRAME, Vnic};
-use tidegate_kernel::{Bucket, Limit, Link, Marks, Network, Shaping, Share, Ways, vlan};
+use tidegate_contract::{
+    Allowed, Attach, Bytes, Discipline, Method, Nanos, Queueing, Rate, SUPER_FRAME, Vnic,
+};
+use tidegate_kernel::{Bucket, Flows, Limit, Link, Marks, Network, Qdiscs, Shaping, Share, Ways, vlan};
 
 /// The directions that a contract limits, and whether it says which VLAN its bridge port is in.
 pub fn limited(vnic: &Vnic) -> Ways {
@@ -73,6 +75,8 @@ pub fn shaping_among(vnic: &Vnic, held: Ways, senders: &Senders<'_>) -> Result<S
             promises: has_share(vnic) && !vnic.to.is_empty(),
             rx,
             rx_shares,
+            flows: flows(vnic),
+            rx_in_order: vnic.rx.discipline == Discipline::Fifo,
             segment: segment(vnic),
             held,
         })
@@ -131,6 +135,30 @@ fn shares(vnic: &Vnic, senders: &Senders<'_>, refused: &mut Vec<String>) -> Vec<
 /// it pass whatever the egress has left, so all guarantees together may exceed the egress' rate by it.
 fn usual_burst(rate: Rate) -> Bytes {
     Bytes::new(SUPER_FRAME.max(rate.bits() / 8 / 1000))
+}
+
+/// How what waits for the limits of a contract waits, on a kernel that has no qdisc for it: what the running one has,
+/// [`have`] says.
+pub fn flows(vnic: &Vnic) -> Option<Flows> {
+    let Queueing::Flows(asked) = vnic.queueing else { return None };
+    Some(Flows {
+        target: asked.target.get(),
+        interval: asked.interval.get(),
+        per_host: asked.per_host,
+        frame: u32::try_from(vnic.largest_frame()).unwrap_or(u32::MAX),
+        kernel: Qdiscs::default(),
+    })
+}
+
+/// As a kernel with these qdiscs is asked.
+pub fn have(shaping: &mut Shaping, kernel: Qdiscs) {
+    shaping.flows = shaping.flows.map(|flows| Flows { kernel, ..flows });
+}
+
+/// How its flows wait, where something of it does.
+pub fn waiting(shaping: &Shaping) -> Option<Flows> {
+    let waits = shaping.rx.is_some() && !shaping.rx_in_order || shaping.tx.is_some() && !shaping.realtime;
+    shaping.flows.filter(|_| waits)
 }
 
 /// As a kernel that cannot mark is asked: marks are not cleared there. A deadline needs them.
@@ -219,10 +247,16 @@ fn unkept(vnic: &Vnic) -> Vec<String> {
     refused
 }
 
-/// What becomes of what exceeds the limits of a contract, and whether a burst is too short for one.
-pub fn how_limits_are_kept(vnic: &Vnic) -> Vec<String> {
+/// What becomes of what exceeds the limits of a contract, and whether a burst is too short for one; `kernel` says what
+/// the kernel has, and is asked where that matters.
+pub fn how_limits_are_kept(vnic: &Vnic, kernel: impl FnOnce() -> Qdiscs) -> Vec<String> {
     let Attach::Netdev { name } = &vnic.attach else { return vec![] };
-    let waits = "waits in a queue, first come, first served";
+    let shaping = shaping(vnic, Ways::NONE, &[]).ok();
+    let flows = shaping.as_ref().and_then(waiting).map(|flows| Flows { kernel: kernel(), ..flows });
+    let waits = match flows {
+        Some(flows) if flows.note().is_none() => "waits, each flow for itself",
+        _ => "waits in a queue, first come, first served",
+    };
     let how = match vnic.tx.method {
         Method::Shape => format!("what exceeds one {waits}"),
         Method::Police => {
@@ -230,10 +264,9 @@ pub fn how_limits_are_kept(vnic: &Vnic) -> Vec<String> {
         }
     };
     let mut notes = vec![format!("limits of {name} are kept by the kernel: {how}")];
+    notes.extend(flows.and_then(Flows::note));
     // What the kernel cannot keep is refused with reasons.
-    if let Ok(shaping) = shaping(vnic, Ways::NONE, &[]) {
-        notes.extend(short_bursts(&shaping));
-    }
+    notes.extend(shaping.iter().flat_map(short_bursts));
     notes
 }
 
@@ -263,7 +296,12 @@ pub fn notes(shaping: &Shaping) -> impl Iterator<Item = String> {
     let segment = shaping.segment.map(|vid| {
         format!("segment: VLAN {vid} of its bridge; which other ports are in it is up to the administrator of the bridge")
     });
-    policed.into_iter().chain(short_bursts(shaping)).chain([tx, rx, segment].into_iter().flatten())
+    let queues = waiting(shaping).and_then(Flows::note);
+    policed
+        .into_iter()
+        .chain(queues)
+        .chain(short_bursts(shaping))
+        .chain([tx, rx, segment].into_iter().flatten())
 }
 
 #[cfg(test)]
@@ -286,12 +324,13 @@ mod tests {
         vnic.tx.max = None;
         vnic.rx.max = Rate::from_bits(8_000_000);
         vnic.rx.queue = Some(Bytes::new(20_000));
+        vnic.queueing = Queueing::Fifo;
         vnic.segment = tidegate_contract::Segment::new(4094).expect("in range");
         let shaping = shaping(&vnic, Ways::BOTH, &[]).expect("kept");
         assert_eq!((shaping.netdev.as_str(), shaping.tx, shaping.held), ("vnet3", None, Ways::BOTH));
         assert_eq!(shaping.segment, Some(4094));
         let rx = shaping.rx.expect("a limit");
-        assert_eq!((rx.rate, rx.queue), (1_000_000, 20_000));
+        assert_eq!((rx.rate, rx.queue), (1_000_000, Some(20_000)));
         let noted: Vec<_> = notes(&shaping).collect();
         assert_eq!(noted[0], "tx: not limited, and so not counted");
         assert!(noted.len() == 2 && noted[1].starts_with("segment: VLAN 4094 of its bridge"), "{noted:?}");
@@ -380,14 +419,17 @@ mod tests {
         let mut vnic = netdev("web", 1, "vnet3");
         vnic.tx.max = Rate::from_bits(1_000_000_000);
         vnic.tx.burst = Some(Bytes::new(1_600));
+        vnic.queueing = Queueing::Fifo;
         let noted: Vec<_> = notes(&shaping(&vnic, Ways::BOTH, &[]).expect("kept")).collect();
         assert!(noted[0].starts_with("tx: its burst lasts 12 us"), "{noted:?}");
-        assert_eq!(how_limits_are_kept(&vnic)[1], noted[0], "before it is in force, too");
+        assert_eq!(how_limits_are_kept(&vnic, Qdiscs::default)[1], noted[0], "before it is in force, too");
     }
 
     #[test]
     fn what_becomes_of_too_much_is_said_by_method() {
         let mut vnic = netdev("web", 1, "vnet3");
+        vnic.queueing = Queueing::Fifo;
+        let how_limits_are_kept = |vnic: &Vnic| how_limits_are_kept(vnic, || panic!("nothing to ask for"));
         assert_eq!(
             how_limits_are_kept(&vnic),
             [
@@ -405,5 +447,26 @@ mod tests {
         assert!(told[1].starts_with("tx: its burst lasts 8 ms"), "{told:?}");
         let noted: Vec<_> = notes(&shaping(&vnic, Ways::BOTH, &[]).expect("kept")).collect();
         assert_eq!(noted[..2], ["tx: what exceeds tx.max is dropped, nothing waits".into(), told[1].clone()]);
+    }
+
+    #[test]
+    fn how_flows_wait_is_what_the_kernel_has() {
+        let mut vnic = netdev("web", 1, "vnet3");
+        let all = Qdiscs { tbf: true, fq_codel: true, cake: true };
+        let how = "limits of vnet3 are kept by the kernel: what exceeds one waits, each flow for itself";
+        assert_eq!(how_limits_are_kept(&vnic, || all), [how]);
+        let told = how_limits_are_kept(&vnic, || Qdiscs { tbf: true, ..Qdiscs::default() });
+        assert!(told[0].ends_with("first come, first served"), "{told:?}");
+        assert!(told[1].starts_with("flows are not kept apart: this kernel has neither"), "{told:?}");
+        let mut shaped = shaping(&vnic, Ways::NONE, &[]).expect("kept");
+        have(&mut shaped, all);
+        assert_eq!(shaped.flows.map(|flows| (flows.kernel, flows.frame)), Some((all, 1518)));
+        assert_eq!(waiting(&shaped), shaped.flows);
+        // What has a deadline waits in its order, and what is policed or not limited does not wait.
+        shaped.rx = None;
+        assert_eq!(waiting(&Shaping { realtime: true, ..shaped.clone() }), None);
+        assert_eq!(waiting(&Shaping { tx: None, ..shaped }), None);
+        vnic.queueing = Queueing::Fifo;
+        assert_eq!(flows(&vnic), None);
     }
 }

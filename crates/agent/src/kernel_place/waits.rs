@@ -3,8 +3,8 @@
 //! Measuring is no part of what a contract promises: where it cannot be had, limits are kept all the same, and the
 //! vNIC says why there is no delay.
 
-use std::collections::{BTreeMap, BTreeSet};
-use tidegate_kernel::{Meter, MeterError, Queue};
+use std::collections::BTreeMap;
+use tidegate_kernel::{Came, Meter, MeterError, Queue};
 use tidegate_switch::stats::{Delay, Histogram};
 
 /// The programs, once there is something to measure.
@@ -12,7 +12,7 @@ use tidegate_switch::stats::{Delay, Histogram};
 pub struct WaitMeter {
     meter: Option<Result<Meter, String>>,
     /// The queues that it measures.
-    watched: BTreeSet<Queue>,
+    watched: BTreeMap<Queue, Came>,
 }
 
 /// What was measured of one direction.
@@ -25,8 +25,8 @@ pub struct Waited {
 }
 
 impl WaitMeter {
-    /// Measures these queues and no others; what was measured of those that are to be read. An error says why nothing is.
-    pub fn measure(&mut self, queues: &BTreeMap<Queue, bool>) -> Result<BTreeMap<Queue, Waited>, String> {
+    /// Measures these queues and no others; what was measured of those where that is known. An error says why nothing is.
+    pub fn measure(&mut self, queues: &BTreeMap<Queue, Came>) -> Result<BTreeMap<Queue, Waited>, String> {
         if queues.is_empty() {
             // The programs end with it: a host without limits pays nothing for each frame.
             self.meter = None;
@@ -46,22 +46,23 @@ impl WaitMeter {
 
 fn read(
     meter: &Meter,
-    watched: &mut BTreeSet<Queue>,
-    queues: &BTreeMap<Queue, bool>,
+    watched: &mut BTreeMap<Queue, Came>,
+    queues: &BTreeMap<Queue, Came>,
 ) -> Result<BTreeMap<Queue, Waited>, MeterError> {
-    let gone: Vec<Queue> = watched.iter().filter(|queue| !queues.contains_key(queue)).copied().collect();
+    // One whose frames come in another way now begins anew.
+    let goes_on = |queue: &Queue, came: &Came| queues.get(queue) == Some(came);
+    let gone: Vec<Queue> = watched.iter().filter(|(q, came)| !goes_on(q, came)).map(|(q, _)| *q).collect();
     for queue in gone {
         watched.remove(&queue);
         meter.forget(queue)?;
     }
     let mut measured = BTreeMap::new();
-    for (queue, is_read) in queues {
-        if !watched.contains(queue) {
-            meter.watch(*queue)?;
-            watched.insert(*queue);
+    for (queue, came) in queues {
+        if !watched.contains_key(queue) {
+            meter.watch(*queue, *came)?;
+            watched.insert(*queue, *came);
         }
-        // A histogram is long: one that no reader asks for is not fetched.
-        if *is_read
+        if *came != Came::Unknown
             && let Some(waits) = meter.read(*queue)?
             && let Some(histogram) = Histogram::recorded(waits.max, waits.sum, waits.buckets)
         {

@@ -2,7 +2,7 @@
 
 use super::common::{Lab, RunningAgent};
 use super::netns::ip;
-use super::{LIMITS, contract, in_namespace, is_shaped, run};
+use super::{LIMITS, contract, htb, in_namespace, is_shaped, run};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ fn all_shaped(rate: impl Fn(usize) -> usize) -> Result<(), String> {
     let leaves = run("tc class show dev tidegate-tx");
     let filters = run("tc filter show dev tidegate-tx");
     // A preference, and what is in it.
-    let counts = (leaves.lines().count(), filters.lines().filter(|l| l.contains("pref")).count());
+    let counts = (htb(&leaves), filters.lines().filter(|l| l.contains("pref")).count());
     let wrong = (0..VMS).find(|n| {
         let (tx, rx) = (rate(*n), rate(*n) + 1);
         !leaves.contains(&format!("rate {tx}Mbit ceil {tx}Mbit"))
@@ -183,7 +183,7 @@ fn a_netdev_that_goes_while_its_contract_comes_is_refused_and_leaves_nothing() {
                 }
                 assert_eq!(agent.get("/v1/vnics/web").0, 404);
                 let leaves = run("tc class show dev tidegate-tx");
-                assert_eq!(leaves.lines().count(), 1, "{outcomes:?}: {leaves}");
+                assert_eq!(htb(&leaves), 1, "{outcomes:?}: {leaves}");
             }
         });
         batch(["link del vnet3".to_owned()].into_iter());

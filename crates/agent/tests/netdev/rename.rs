@@ -1,7 +1,7 @@
 //! Somebody renames a netdev: its limits stay on it, and the vNIC says so; another one of the name is limited as well.
 
 use super::common::{Lab, RunningAgent, until};
-use super::{LIMITS, contract, in_namespace, run};
+use super::{LIMITS, contract, in_namespace, nothing_is_wrong, run};
 
 /// Whether both directions of this interface are limited.
 fn is_shaped(name: &str) -> bool {
@@ -70,7 +70,7 @@ fn limits_stay_on_a_netdev_that_is_renamed() {
         run("ip link set old name vnet3");
         until("all is as it was", || {
             let view = agent.vnic("web");
-            (view["state"] == "in force" && view["reason"].is_null()).then_some(())
+            (view["state"] == "in force" && nothing_is_wrong(&view)).then_some(())
         });
         until("one of them is left", || (is_shaped("vnet3") && leaves() == 1).then_some(()));
 

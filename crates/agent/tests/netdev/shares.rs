@@ -79,7 +79,7 @@ fn each_sender_gets_what_it_was_promised() {
             to_sink("voice", 1, "tx = { max = \"2mbit\", burst = \"4kB\" }\ndeadline = \"100ms\""),
             to_sink("data", 2, "tx = { min = \"6mbit\" }"),
             to_sink("heavy", 3, "weight = 4"),
-            contract("sink", SINK, &format!("vnet{SINK}"), "rx = { max = \"12mbit\" }"),
+            contract("sink", SINK, &format!("vnet{SINK}"), "rx = { max = \"12mbit\" }\nqueueing = \"fifo\""),
         ];
         let (status, answer) = agent.apply(&contracts.concat());
         assert_eq!(status, 200, "{answer}");

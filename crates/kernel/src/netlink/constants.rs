@@ -17,6 +17,7 @@ pub const RTM_DELTFILTER: u16 = 45;
 pub const RTM_GETTFILTER: u16 = 46;
 
 /// Links (linux/if_link.h).
+pub const IFLA_MTU: u16 = 4;
 pub const IFLA_MASTER: u16 = 10;
 pub const IFLA_TXQLEN: u16 = 13;
 pub const IFLA_LINKINFO: u16 = 18;
@@ -50,6 +51,7 @@ pub const TCA_CHAIN: u16 = 11;
 /// Counters (linux/gen_stats.h).
 pub const TCA_STATS_BASIC: u16 = 1;
 pub const TCA_STATS_QUEUE: u16 = 3;
+pub const TCA_STATS_APP: u16 = 4;
 pub const TCA_STATS_PKT64: u16 = 8;
 
 /// HTB (linux/pkt_sched.h).
@@ -60,6 +62,37 @@ pub const TCA_HTB_RATE64: u16 = 6;
 pub const TCA_HTB_CEIL64: u16 = 7;
 pub const HTB_VERSION: u32 = 3;
 pub const TC_LINKLAYER_ETHERNET: u8 = 1;
+
+/// tbf (linux/pkt_sched.h).
+pub const TCA_TBF_PARMS: u16 = 1;
+pub const TCA_TBF_RATE64: u16 = 4;
+pub const TCA_TBF_BURST: u16 = 6;
+/// The rate of a `tbf` that is to cut only, bytes per second: at this one any frame takes 0 ns. What is above it is the length
+/// from which it cuts, of which the kernel says nothing otherwise.
+pub const CUT_RATE: u64 = 1 << 62;
+
+/// fq_codel (linux/pkt_sched.h), beside what it has in common with codel. The limit in frames is what it has by itself.
+pub const TCA_FQ_CODEL_LIMIT: u16 = 2;
+pub const TCA_FQ_CODEL_ECN: u16 = 4;
+pub const TCA_FQ_CODEL_QUANTUM: u16 = 6;
+pub const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
+pub const FQ_CODEL_LIMIT: u32 = 10_240;
+pub const FQ_CODEL_QUANTUM: u32 = 1514;
+
+/// cake (linux/pkt_sched.h).
+pub const TCA_CAKE_BASE_RATE64: u16 = 2;
+pub const TCA_CAKE_DIFFSERV_MODE: u16 = 3;
+pub const TCA_CAKE_FLOW_MODE: u16 = 5;
+pub const TCA_CAKE_RTT: u16 = 7;
+pub const TCA_CAKE_TARGET: u16 = 8;
+pub const TCA_CAKE_MEMORY: u16 = 10;
+pub const TCA_CAKE_SPLIT_GSO: u16 = 17;
+pub const TCA_CAKE_STATS_TIN_STATS: u16 = 10;
+pub const TCA_CAKE_TIN_STATS_ECN_MARKED: u16 = 8;
+pub const CAKE_DIFFSERV_BESTEFFORT: u32 = 3;
+pub const CAKE_FLOW_FLOWS: u32 = 4;
+pub const CAKE_FLOW_DUAL_SRC: u32 = 5;
+pub const CAKE_FLOW_DUAL_DST: u32 = 6;
 
 /// u32 (linux/pkt_cls.h).
 pub const TCA_U32_HASH: u16 = 2;

@@ -7,6 +7,7 @@ use crate::earlier::Earlier;
 use crate::handle::Handle;
 use crate::network::{Bridge, Class, Counters, Filter, Link, Qdisc, Rule, Setting};
 use crate::owner::{self, Cookie};
+use crate::queueing::{Host, codel_units};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_netlink::link;
 
@@ -20,6 +21,7 @@ pub fn link(body: &[u8]) -> Option<(u32, Link)> {
     for (kind, value) in read(body.get(link::HEADER..)?) {
         match kind {
             IFLA_IFNAME => link.name = string(value),
+            IFLA_MTU => link.mtu = u32_at(value, 0).unwrap_or_default(),
             IFLA_GROUP => link.group = u32_at(value, 0).unwrap_or_default(),
             IFLA_MASTER => link.master = u32_at(value, 0),
             IFLA_XDP => link.earlier = xdp(value),
@@ -89,9 +91,14 @@ impl TrafficControl<'_> {
             }
             "bfifo" => Setting::Bfifo { limit: u32_at(self.options, 0).unwrap_or_default() },
             "clsact" => Setting::Clsact,
-            _ => Setting::Other(self.kind),
+            _ => short_queue(&self.kind, self.options).unwrap_or(Setting::Other(self.kind)),
         };
         Qdisc { handle: self.handle, parent: self.parent, setting }
+    }
+
+    /// Of an `RTM_NEWQDISC`: what it dropped.
+    pub fn dropped(&self) -> QueueDrops {
+        dropped(&self.kind, self.attributes)
     }
 
     /// Of an `RTM_NEWTCLASS`.
@@ -145,17 +152,94 @@ fn htb_class(options: &[u8]) -> Option<HtbClass> {
     })
 }
 
+/// A qdisc for short queues, set as we do; others' settings are none.
+fn short_queue(kind: &str, options: &[u8]) -> Option<Setting> {
+    let number = |kind| find(options, kind).and_then(|value| u32_at(value, 0));
+    match kind {
+        "tbf" => {
+            let rate = find(options, TCA_TBF_RATE64).and_then(|value| u64_at(value, 0))?;
+            let largest = u32::try_from(rate.checked_sub(CUT_RATE)?).ok()?;
+            Some(Setting::Cut { largest })
+        }
+        "fq_codel" => {
+            let as_ours =
+                (number(TCA_FQ_CODEL_LIMIT)?, number(TCA_FQ_CODEL_QUANTUM)?, number(TCA_FQ_CODEL_ECN)?)
+                    == (FQ_CODEL_LIMIT, FQ_CODEL_QUANTUM, 1);
+            as_ours.then_some(Setting::FqCodel {
+                target: codel_units(number(TCA_CODEL_TARGET)?),
+                interval: codel_units(number(TCA_CODEL_INTERVAL)?),
+                memory: number(TCA_FQ_CODEL_MEMORY_LIMIT)?,
+            })
+        }
+        "cake" => {
+            let hosts = match number(TCA_CAKE_FLOW_MODE)? {
+                CAKE_FLOW_FLOWS => None,
+                CAKE_FLOW_DUAL_SRC => Some(Host::Source),
+                CAKE_FLOW_DUAL_DST => Some(Host::Destination),
+                _ => return None,
+            };
+            let rate = find(options, TCA_CAKE_BASE_RATE64).and_then(|value| u64_at(value, 0))?;
+            let as_ours = (rate, number(TCA_CAKE_DIFFSERV_MODE)?) == (0, CAKE_DIFFSERV_BESTEFFORT);
+            as_ours.then_some(Setting::Cake {
+                target: number(TCA_CAKE_TARGET)?,
+                interval: number(TCA_CAKE_RTT)?,
+                memory: number(TCA_CAKE_MEMORY)?,
+                hosts,
+                split: number(TCA_CAKE_SPLIT_GSO)? != 0,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// What a queue of ours dropped: all, for room, and marked instead. A cutter counts what the queue below it drops, too.
+fn dropped(kind: &str, attributes: &[u8]) -> QueueDrops {
+    let statistics = find(attributes, TCA_STATS2).unwrap_or_default();
+    let all = find(statistics, TCA_STATS_QUEUE).and_then(|v| u32_at(v, 8)).unwrap_or_default().into();
+    let own = find(statistics, TCA_STATS_APP).unwrap_or_default();
+    match kind {
+        // struct tc_fq_codel_xstats: type, maxpacket, drop_overlimit, ecn_mark.
+        "fq_codel" => {
+            let [full, marked] = [8, 12].map(|at| u32_at(own, at).unwrap_or_default().into());
+            QueueDrops { all, full, marked, flows: true }
+        }
+        "cake" => {
+            let tins = find(own, TCA_CAKE_STATS_TIN_STATS).unwrap_or_default();
+            let marked =
+                read(tins).filter_map(|(_, tin)| u32_at(find(tin, TCA_CAKE_TIN_STATS_ECN_MARKED)?, 0));
+            QueueDrops { all, full: 0, marked: marked.map(u64::from).sum(), flows: true }
+        }
+        _ => QueueDrops { all, full: all, ..QueueDrops::default() },
+    }
+}
+
+/// What a queue dropped, and what it marked instead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueDrops {
+    /// Frames.
+    pub all: u64,
+    /// Of these, for room.
+    pub full: u64,
+    /// Frames that were marked.
+    pub marked: u64,
+    /// Whether it keeps flows apart.
+    pub flows: bool,
+}
+
 fn counters(attributes: &[u8]) -> Counters {
     let statistics = find(attributes, TCA_STATS2).unwrap_or_default();
     let (basic, queue) = (find(statistics, TCA_STATS_BASIC), find(statistics, TCA_STATS_QUEUE));
     let wide = find(statistics, TCA_STATS_PKT64).and_then(|v| u64_at(v, 0));
+    let drops = queue.and_then(|v| u32_at(v, 8)).unwrap_or_default().into();
     let narrow = basic.and_then(|v| u32_at(v, 8)).map(u64::from);
     Counters {
         bytes: basic.and_then(|v| u64_at(v, 0)).unwrap_or_default(),
         packets: wide.or(narrow).unwrap_or_default(),
         // struct gnet_stats_queue: qlen, backlog, drops.
         backlog: queue.and_then(|v| u32_at(v, 4)).unwrap_or_default().into(),
-        drops: queue.and_then(|v| u32_at(v, 8)).unwrap_or_default().into(),
+        drops,
+        full: drops,
+        ..Counters::default()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::mark::Marks;
 use crate::network::{ANY_PROTOCOL, Filter, Setting};
 use crate::owner;
 use crate::police::Bucket;
+use crate::queueing::{Host, codel_micros};
 use crate::step::{Device, Step};
 use crate::theirs::{self, Layer};
 
@@ -221,6 +222,38 @@ fn options(body: &mut Attributes, setting: &Setting) {
             options.put_u32(TCA_HTB_DIRECT_QLEN, IFB_QUEUE);
         }),
         Setting::Bfifo { limit } => body.put(TCA_OPTIONS, &limit.to_ne_bytes()),
+        Setting::Cut { largest } => body.nest(TCA_OPTIONS, |options| {
+            // struct tc_tbf_qopt: rate, peakrate, limit, buffer, mtu. Its rate has a queue of one frame, until ours is below.
+            let mut parameters = [ratespec(CUT_RATE), [0; 12]].concat();
+            for field in [*largest, 0, 0] {
+                parameters.extend(field.to_ne_bytes());
+            }
+            options.put(TCA_TBF_PARMS, &parameters);
+            options.put_u64(TCA_TBF_RATE64, CUT_RATE + u64::from(*largest));
+            options.put_u32(TCA_TBF_BURST, *largest);
+        }),
+        Setting::FqCodel { target, interval, memory } => body.nest(TCA_OPTIONS, |options| {
+            options.put_u32(TCA_CODEL_TARGET, codel_micros(*target));
+            options.put_u32(TCA_CODEL_INTERVAL, codel_micros(*interval));
+            options.put_u32(TCA_FQ_CODEL_LIMIT, FQ_CODEL_LIMIT);
+            options.put_u32(TCA_FQ_CODEL_QUANTUM, FQ_CODEL_QUANTUM);
+            options.put_u32(TCA_FQ_CODEL_ECN, 1);
+            options.put_u32(TCA_FQ_CODEL_MEMORY_LIMIT, *memory);
+        }),
+        Setting::Cake { target, interval, memory, hosts, split } => body.nest(TCA_OPTIONS, |options| {
+            options.put_u64(TCA_CAKE_BASE_RATE64, 0);
+            options.put_u32(TCA_CAKE_DIFFSERV_MODE, CAKE_DIFFSERV_BESTEFFORT);
+            let flows = match hosts {
+                None => CAKE_FLOW_FLOWS,
+                Some(Host::Source) => CAKE_FLOW_DUAL_SRC,
+                Some(Host::Destination) => CAKE_FLOW_DUAL_DST,
+            };
+            options.put_u32(TCA_CAKE_FLOW_MODE, flows);
+            options.put_u32(TCA_CAKE_RTT, *interval);
+            options.put_u32(TCA_CAKE_TARGET, *target);
+            options.put_u32(TCA_CAKE_MEMORY, *memory);
+            options.put_u32(TCA_CAKE_SPLIT_GSO, u32::from(*split));
+        }),
         Setting::Clsact | Setting::Other(_) => {}
     }
 }

@@ -21,7 +21,7 @@ pub(crate) mod constants;
 mod decode;
 mod encode;
 
-pub use decode::{TrafficControl, link, traffic_control};
+pub use decode::{QueueDrops, TrafficControl, link, traffic_control};
 pub use encode::{Names, Request, header, request};
 pub use tidegate_netlink::link::{header as link_header, named as link_named};
 pub use tidegate_netlink::{NetlinkError, Socket, attribute};

@@ -33,12 +33,14 @@ impl<'a> Leaves<'a> {
     /// Those of our IFB, for netdevs that are `kept`.
     pub fn of_ifb(network: &'a Network, kept: impl Fn(u32) -> bool) -> Self {
         let link = network.ifb().map(|(_, link)| link);
-        Self::read(Device::Ifb, link, owner::FIRST_LEAF..=u16::MAX, kept, |from| network.is_about(from))
+        Self::read(Device::Ifb, link, owner::FIRST_LEAF..=owner::LAST_LEAF, kept, |from| {
+            network.is_about(from)
+        })
     }
 
     /// Those of a netdev's egress, for senders that are `kept`.
     pub fn of_egress(device: Device, link: Option<&'a Link>, kept: impl Fn(u32) -> bool) -> Self {
-        Self::read(device, link, owner::FIRST_SHARE..=owner::REST_CLASS.minor() - 1, kept, |_| true)
+        Self::read(device, link, owner::FIRST_SHARE..=owner::LAST_LEAF, kept, |_| true)
     }
 
     fn read(
@@ -116,7 +118,7 @@ impl<'a> Leaves<'a> {
         steps: &mut Vec<Step>,
         index: u32,
         from: &Device,
-        leaf: Leaf,
+        leaf: &Leaf,
     ) -> Result<(), String> {
         let known = self.minor(index);
         let free = || self.minors_for.clone().find(|m| !self.used.contains(m));
@@ -127,7 +129,8 @@ impl<'a> Leaves<'a> {
         self.used.insert(minor);
         let id = Handle::new(owner::MAJOR, minor);
         let class = self.classes.get(&id).filter(|_| known.is_some());
-        set_leaf(steps, &self.device, class.copied(), self.queues.get(&id).copied(), id, leaf);
+        let queue = |parent: Handle| self.queues.get(&parent).copied();
+        set_leaf(steps, &self.device, class.copied(), queue, id, leaf);
         if known.is_none() {
             steps.push(Step::Classify { device: self.device.clone(), from: from.clone(), to: id });
         }

@@ -29,6 +29,7 @@ use crate::handle::Handle;
 use crate::network::{ANY_PROTOCOL, Class, Filter, Link, Network, Qdisc, Rule, Setting};
 use crate::owner::{self, Cookie};
 use crate::police::Bucket;
+use crate::queueing::Waiting;
 use crate::shaping::{Ends, Refusal, Shaping, Sides};
 use crate::step::{Device, Step};
 use leaves::Leaves;
@@ -123,8 +124,9 @@ fn lead_to(
         let known = leaves.minor(*index).is_some() || target.held.ingress;
         if let Some(limit) = target.sides.ingress {
             let class = HtbClass::sender(limit, target.sides.realtime);
-            let leaf = Leaf { class, parent: Handle::ROOT, queue: limit.queue };
-            if let Err(reason) = leaves.set(&mut plan.steps, *index, &device, leaf) {
+            let waiting = target.sides.waiting_at_ingress(limit, link.mtu);
+            let leaf = Leaf { class, parent: Handle::ROOT, waiting };
+            if let Err(reason) = leaves.set(&mut plan.steps, *index, &device, &leaf) {
                 plan.refusals.push(refusal(&link.name, reason));
                 continue;
             }
@@ -135,7 +137,9 @@ fn lead_to(
             set_ingress(&mut plan.steps, &device, link, target, ifb, Cookie { made_clsact });
         }
         if let Some(limit) = target.sides.egress {
-            let made = shares::set(&mut plan.steps, &device, link, limit, target.sides.shares, network);
+            let waiting = target.sides.waiting_at_egress(limit, link.mtu);
+            let made =
+                shares::set(&mut plan.steps, &device, link, limit, &waiting, target.sides.shares, network);
             plan.refusals.extend(made.err().map(|reason| refusal(&link.name, reason)));
         }
         if let Some(segment) = target.segment {
@@ -266,34 +270,49 @@ fn root(device: Device, setting: Setting, replace: bool) -> Step {
     Step::SetQdisc { device, parent: Handle::ROOT, handle: owner::ROOT_QDISC, setting, replace }
 }
 
-/// A class with a queue.
-#[derive(Clone, Copy)]
+/// A class with what waits for it.
 struct Leaf {
     class: HtbClass,
     parent: Handle,
-    /// Bytes.
-    queue: u32,
+    waiting: Waiting,
 }
 
-/// A class with its queue; `known` and `queue` may be there already.
-fn set_leaf(
+/// A class with its queue; `known`, and the qdisc at a parent, may be there already.
+fn set_leaf<'a>(
     steps: &mut Vec<Step>,
     device: &Device,
     known: Option<&Class>,
-    queue: Option<&Qdisc>,
+    qdisc: impl Fn(Handle) -> Option<&'a Qdisc>,
     id: Handle,
-    leaf: Leaf,
+    leaf: &Leaf,
 ) {
     set_class(steps, device, known, id, leaf.parent, leaf.class);
-    let setting = Setting::Bfifo { limit: leaf.queue };
-    if known.is_none() || queue.is_none_or(|q| q.setting != setting) {
-        steps.push(Step::SetQdisc {
-            device: device.clone(),
-            parent: id,
-            handle: Handle::default(),
-            setting,
-            replace: true,
-        });
+    let there = |parent| qdisc(parent).filter(|_| known.is_some());
+    let set = |parent, handle, setting: &Setting| {
+        let (device, setting) = (device.clone(), setting.clone());
+        Step::SetQdisc { device, parent, handle, setting, replace: true }
+    };
+    let Waiting { cut, queue } = &leaf.waiting;
+    let (parent, kept) = match cut {
+        None => (id, there(id)),
+        Some(cut) => {
+            let handle = owner::cutter(id);
+            let named = there(id).filter(|q| q.handle == handle);
+            let changed = named.filter(|q| q.setting.kind() == cut.kind());
+            if named.is_some() && changed.is_none() {
+                // Somebody gave its name to a qdisc of another kind, which the kernel does not make it of.
+                steps.push(Step::DeleteQdisc { device: device.clone(), parent: id, handle });
+            }
+            if changed.is_none_or(|q| q.setting != *cut) {
+                steps.push(set(id, handle, cut));
+            }
+            let below = owner::below(handle);
+            // A cutter that is made anew has none.
+            (below, changed.and_then(|_| there(below)))
+        }
+    };
+    if kept.is_none_or(|q| q.setting != *queue) {
+        steps.push(set(parent, Handle::default(), queue));
     }
 }
 

@@ -44,7 +44,8 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
         Step::DeleteQdisc { device, parent, handle } => {
             let link = find(network, device)?;
             let there = link.qdiscs.iter().position(|q| (q.parent, q.handle) == (*parent, *handle));
-            link.qdiscs.remove(there.ok_or("ENOENT")?);
+            there.ok_or("ENOENT")?;
+            remove(link, *parent);
             clear(link, *parent);
         }
         Step::SetClass { device, id, parent, class } => {
@@ -60,7 +61,7 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
             }
             let there = link.classes.iter().position(|c| c.id == *id);
             link.classes.remove(there.ok_or("ENOENT")?);
-            link.qdiscs.retain(|q| q.parent != *id);
+            remove(link, *id);
         }
         Step::Redirect { device, cookie } => {
             let rule = Rule::Redirect { to: ifb.ok_or("ENODEV")?, cookie: *cookie };
@@ -154,17 +155,42 @@ fn set_qdisc(
     if there.is_some() && !replace {
         return Err("EEXIST".into());
     }
-    if parent != Handle::ROOT && parent != Handle::CLSACT && link.class(parent).is_none() {
+    let cuts = |q: &&Qdisc| q.setting.kind() == "tbf" && owner::below(q.handle) == parent;
+    let below_cutter = link.qdiscs.iter().any(|q| cuts(&q));
+    if parent != Handle::ROOT && parent != Handle::CLSACT && link.class(parent).is_none() && !below_cutter {
         return Err("ENOENT: no such class".into());
     }
     if link.classes.iter().any(|c| c.parent == parent) && parent != Handle::ROOT {
         return Err("EINVAL: it has parts".into());
     }
-    link.qdiscs.retain(|q| q.parent != parent);
+    // Without a name, or with its own, a qdisc of the same kind is changed, and keeps what is below.
+    if let Some(there) = there.map(|at| &mut link.qdiscs[at])
+        && (handle == Handle::default() || handle == there.handle)
+    {
+        if there.setting.kind() == setting.kind() {
+            there.setting = setting.clone();
+            return Ok(());
+        }
+        if handle == there.handle {
+            return Err("EINVAL: its name is that of another kind".into());
+        }
+    }
+    if handle != Handle::default() && link.qdiscs.iter().any(|q| q.handle == handle && q.parent != parent) {
+        return Err("ELOOP: it is elsewhere".into());
+    }
+    remove(link, parent);
     clear(link, parent);
+    // Those that the kernel chooses are not told apart.
     let handle = if handle == Handle::default() { Handle::new(0x8001, 0) } else { handle };
     link.qdiscs.push(Qdisc { handle, parent, setting: setting.clone() });
     Ok(())
+}
+
+/// The qdisc of a parent goes, and what is below it.
+fn remove(link: &mut Link, parent: Handle) {
+    let gone: Vec<Handle> = link.qdiscs.iter().filter(|q| q.parent == parent).map(|q| q.handle).collect();
+    let is_below = |q: &Qdisc| gone.iter().any(|cutter| owner::below(*cutter) == q.parent);
+    link.qdiscs.retain(|q| q.parent != parent && !is_below(q));
 }
 
 /// What went with the qdisc of a parent.
@@ -190,7 +216,7 @@ fn set_class(link: &mut Link, id: Handle, parent: Handle, class: HtbClass) -> Re
             if parent != Handle::ROOT {
                 link.class(parent).ok_or("ENOENT: no such class")?;
                 // It is a leaf no more.
-                link.qdiscs.retain(|q| q.parent != parent);
+                remove(link, parent);
             }
             link.classes.push(Class { id, parent, htb: Some(class), counters: Counters::default() });
         }

@@ -4,10 +4,12 @@ use super::tests::*;
 use super::{Plan, model, plan};
 use crate::class::HtbClass;
 use crate::handle::Handle;
+use crate::limit::Limit;
 use crate::mark::Marks;
 use crate::network::*;
 use crate::owner::{self, Cookie};
 use crate::police::Bucket;
+use crate::queueing::{Flows, Host, Qdiscs, Waiting};
 use crate::shaping::{Shaping, Share, Ways};
 use crate::step::Step;
 use crate::vlan::Vlans;
@@ -26,6 +28,9 @@ enum Damage {
     ClassChanged(u64),
     ClassBeside,
     QueueGone,
+    QueueBelowGone,
+    /// Another kind, by the name of what was there.
+    QueueOfOthers(&'static str),
     TapGone,
     IfbGone,
     IfbDown,
@@ -49,6 +54,8 @@ fn damage() -> impl Strategy<Value = Damage> {
         (1_u64..9).prop_map(Damage::ClassChanged),
         Just(Damage::ClassBeside),
         Just(Damage::QueueGone),
+        Just(Damage::QueueBelowGone),
+        prop_oneof![Just("sfq"), Just("tbf"), Just("fq_codel")].prop_map(Damage::QueueOfOthers),
         Just(Damage::TapGone),
         Just(Damage::IfbGone),
         Just(Damage::IfbDown),
@@ -85,7 +92,7 @@ fn near(network: &Network, index: u32) -> Network {
     for link in seen.links.values_mut().filter(|link| link.is_our_ifb()) {
         let leaf = link.classified().find(|(from, _)| *from == index).map(|(_, to)| to);
         link.classes.retain(|class| Some(class.id) == leaf);
-        link.qdiscs.retain(|q| q.parent == Handle::ROOT || Some(q.parent) == leaf);
+        link.qdiscs.retain(|q| q.parent == Handle::ROOT || Some(owner::class_above(q.parent)) == leaf);
     }
     seen
 }
@@ -101,6 +108,11 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
         Damage::IfbRootGone => {
             if let Some(link) = on_ifb {
                 (link.qdiscs, link.classes, link.filters) = Default::default();
+            }
+        }
+        Damage::QueueBelowGone | Damage::QueueOfOthers(_) if index > 2 => {
+            if let Some(link) = on_ifb {
+                hurt_queues(link, damage);
             }
         }
         Damage::IfbFilterGone => drop(on_ifb.map(|l| l.filters.clear())),
@@ -159,6 +171,7 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
                     link.classes.push(Class { id, parent, htb: None, counters: Counters::default() });
                 }
                 Damage::Vlan(vid) => link.vlans = Some(Vlans::access(*vid)),
+                Damage::QueueBelowGone | Damage::QueueOfOthers(_) => hurt_queues(link, damage),
                 Damage::QueueGone => link.qdiscs.retain(|q| q.parent.major() != owner::MAJOR),
                 _ => {}
             }
@@ -166,14 +179,35 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
     }
 }
 
+/// What is below the classes of a device.
+fn hurt_queues(link: &mut Link, damage: &Damage) {
+    let is_leaf = |q: &Qdisc| q.parent.major() == owner::MAJOR;
+    let cutters: Vec<Handle> =
+        link.qdiscs.iter().filter(|q| is_leaf(q) && q.setting.kind() == "tbf").map(|q| q.handle).collect();
+    link.qdiscs.retain(|q| !cutters.contains(&Handle::new(q.parent.major(), 0)));
+    if let Damage::QueueOfOthers(kind) = damage {
+        for q in link.qdiscs.iter_mut().filter(|q| is_leaf(q)) {
+            q.setting = Setting::Other((*kind).into());
+        }
+    }
+}
+
+fn some_flows() -> impl Strategy<Value = Option<Flows>> {
+    let flows = any::<(bool, bool, bool, bool)>().prop_map(|(tbf, fq_codel, cake, per_host)| Flows {
+        per_host,
+        ..flows(Qdiscs { tbf, fq_codel, cake })
+    });
+    prop::option::of(flows)
+}
+
 fn shapings() -> impl Strategy<Value = Vec<Shaping>> {
     let side = || prop_oneof![Just(0_u64), 1..9_u64];
     let segment = || prop::option::of(1_u16..5);
     let marks = || prop_oneof![Just(None), Just(Some(0)), (1_u64..3).prop_map(Some)];
-    let made = |i, (tx, polices, rx, segment, marks): (_, _, _, _, Option<u64>)| {
+    let made = |i, (tx, polices, rx, segment, marks, flows): (_, _, _, _, Option<u64>, _)| {
         let netdev = format!("tap{i}");
         let made = if polices { policing(&netdev, tx, rx) } else { shaping(&netdev, tx, rx) };
-        Shaping { segment, marks: marks.map(Marks::from_burst), ..made }
+        Shaping { segment, marks: marks.map(Marks::from_burst), flows, ..made }
     };
     let share = |(from, guaranteed, priority)| Share {
         from: format!("tap{from}"),
@@ -186,7 +220,7 @@ fn shapings() -> impl Strategy<Value = Vec<Shaping>> {
     let shares = prop_oneof![Just(vec![]), shares];
     proptest::collection::btree_map(
         1_u32..6,
-        ((side(), any::<bool>(), side(), segment(), marks()), shares),
+        ((side(), any::<bool>(), side(), segment(), marks(), some_flows()), shares),
         0..6,
     )
     .prop_map(move |wanted| {
@@ -208,6 +242,36 @@ fn asked_of_shares(shaping: &Shaping, network: &Network) -> BTreeMap<u32, HtbCla
 fn asked(shaping: &Shaping) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>, Option<Marks>) {
     let tx = shaping.tx.map(|tx| HtbClass::sender(tx, false));
     (shaping.rx.map(HtbClass::from), tx, shaping.tx_police, shaping.marks)
+}
+
+/// How what is asked of a device is to wait: at its egress, and at its ingress.
+fn asked_of_waits(shaping: &Shaping) -> (Option<Waiting>, Option<Waiting>) {
+    let waits = |limit: Option<Limit>, host| Some(Waiting::new(limit?, shaping.flows, host, 0));
+    (waits(shaping.rx, Host::Destination), waits(shaping.tx, Host::Source))
+}
+
+/// How it waits: all parts of what a device sends alike, but for what has a deadline.
+fn waits(network: &Network, shaping: &Shaping, index: u32) -> (Option<Waiting>, Option<Waiting>) {
+    let link = &network.links[&index];
+    let senders = link.classified().filter(|(from, _)| {
+        let share = |s: &&Share| network.by_name(&s.from).is_some_and(|(index, _)| index == *from);
+        shaping.rx_shares.iter().find(share).is_some_and(|share| share.priority == Share::LAST)
+    });
+    let parts: Vec<Handle> = senders.map(|(_, class)| class).chain([owner::REST_CLASS]).collect();
+    let egress = shaping.rx.map(|_| match shaping.rx_shares.is_empty() {
+        true => waits_for(link, owner::ROOT_CLASS),
+        false => {
+            let each: Vec<Waiting> = parts.into_iter().map(|class| waits_for(link, class)).collect();
+            assert!(each.windows(2).all(|two| two[0] == two[1]), "{each:?}");
+            each[0].clone()
+        }
+    });
+    let ingress = shaping.tx.and_then(|_| {
+        let (_, ifb) = network.ifb()?;
+        let (_, class) = ifb.classified().find(|(from, _)| *from == index)?;
+        Some(waits_for(ifb, class))
+    });
+    (egress, ingress)
 }
 
 /// What frames meet, policers and marks included.
@@ -267,6 +331,7 @@ proptest! {
             let index = there.expect("a tap");
             prop_assert_eq!(met(&network, index), asked(shaping));
             prop_assert_eq!(shared(&network, index), asked_of_shares(shaping, &network));
+            prop_assert_eq!(waits(&network, shaping, index), asked_of_waits(shaping));
             if let Some(segment) = shaping.segment {
                 prop_assert_eq!(&network.links[&index].vlans, &Some(Vlans::access(segment)));
             }

@@ -1,11 +1,11 @@
 //! What a netdev's egress sends: one class of all of it, and where senders have shares, its parts.
 //!
 //! ```text
-//!  no one has a share:   HTB 7464: ── 7464:1 ── bfifo
+//!  no one has a share:   HTB 7464: ── 7464:1 ── queue (`queueing`)
 //!
-//!  some have:            HTB 7464: ── 7464:1 ─┬─ 7464:2 ─ bfifo      what came in by one netdev
-//!                                             ├─ 7464:3 ─ bfifo      what came in by another
-//!                                             └─ 7464:ffff ─ bfifo   everything else
+//!  some have:            HTB 7464: ── 7464:1 ─┬─ 7464:2 ─ queue      what came in by one netdev
+//!                                             ├─ 7464:3 ─ queue      what came in by another
+//!                                             └─ 7464:ffff ─ queue   everything else
 //! ```
 //!
 //! From one to the other all of it is made anew: HTB cannot change its default class, and frames that wait are lost.
@@ -17,6 +17,7 @@ use crate::handle::Handle;
 use crate::limit::Limit;
 use crate::network::{Class, Link, Network, Setting};
 use crate::owner;
+use crate::queueing::Waiting;
 use crate::shaping::Share;
 use crate::step::{Device, Step};
 use std::collections::BTreeMap;
@@ -27,14 +28,15 @@ pub fn set(
     at: &Device,
     link: &Link,
     limit: Limit,
+    waiting: &Waiting,
     shares: &[Share],
     network: &Network,
 ) -> Result<(), String> {
     let all = HtbClass::from(limit);
     if shares.is_empty() {
         let there = set_root(steps, at, link, owner::ROOT_CLASS);
-        let leaf = Leaf { class: all, parent: Handle::ROOT, queue: limit.queue };
-        set_known(steps, at, there, owner::ROOT_CLASS, leaf);
+        let leaf = Leaf { class: all, parent: Handle::ROOT, waiting: waiting.clone() };
+        set_known(steps, at, there, owner::ROOT_CLASS, &leaf);
         return Ok(());
     }
     let there = set_root(steps, at, link, owner::REST_CLASS);
@@ -43,19 +45,22 @@ pub fn set(
     let mut leaves = Leaves::of_egress(at.clone(), there, |index| senders.contains_key(&index));
     leaves.drop_others(steps);
     set_class(steps, at, class(there, owner::ROOT_CLASS), owner::ROOT_CLASS, Handle::ROOT, all);
-    let part = |class| Leaf { class, parent: owner::ROOT_CLASS, queue: limit.queue };
-    set_known(steps, at, there, owner::REST_CLASS, part(HtbClass::rest(limit)));
+    let part = |class, waiting: &Waiting| Leaf { class, parent: owner::ROOT_CLASS, waiting: waiting.clone() };
+    set_known(steps, at, there, owner::REST_CLASS, &part(HtbClass::rest(limit), waiting));
+    let in_order = Waiting::fifo(limit);
     leaves.set_classifier(steps);
     for (index, share) in senders {
         let from = device(index, &network.links[&index]);
-        leaves.set(steps, index, &from, part(HtbClass::share(share, limit)))?;
+        // What has a deadline goes first, and in its order.
+        let waiting = if share.priority < Share::LAST { &in_order } else { waiting };
+        leaves.set(steps, index, &from, &part(HtbClass::share(share, limit), waiting))?;
     }
     Ok(())
 }
 
 /// A class that a device has one of, with its queue; `there` is where they may be already.
-fn set_known(steps: &mut Vec<Step>, at: &Device, there: Option<&Link>, id: Handle, leaf: Leaf) {
-    set_leaf(steps, at, class(there, id), there.and_then(|link| link.leaf(id)), id, leaf);
+fn set_known(steps: &mut Vec<Step>, at: &Device, there: Option<&Link>, id: Handle, leaf: &Leaf) {
+    set_leaf(steps, at, class(there, id), |parent| there.and_then(|link| link.leaf(parent)), id, leaf);
 }
 
 fn class(there: Option<&Link>, id: Handle) -> Option<&Class> {

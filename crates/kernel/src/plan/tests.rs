@@ -8,6 +8,7 @@ use crate::mark::Marks;
 use crate::network::*;
 use crate::owner;
 use crate::police::Bucket;
+use crate::queueing::{Flows, Host, Qdiscs, Waiting};
 use crate::shaping::{Shaping, Share, Ways};
 use crate::step::Step;
 use crate::vlan::Vlans;
@@ -79,8 +80,7 @@ pub(super) fn in_force(network: &Network, index: u32) -> (Option<HtbClass>, Opti
     let link = &network.links[&index];
     let class = |link: &Link, id| {
         let class = link.class(id)?.htb?;
-        let limit = Setting::Bfifo { limit: queue(class) };
-        assert_eq!(link.leaf(id).map(|q| &q.setting), Some(&limit), "its queue");
+        assert!(link.leaf(id).is_some(), "its queue");
         Some(class)
     };
     let all = |setting| link.root().filter(|q| q.setting == setting && link.root_is_ours());
@@ -125,9 +125,14 @@ pub(super) fn shared(network: &Network, index: u32) -> BTreeMap<u32, HtbClass> {
     classes
 }
 
-/// The queue that goes with a class of [`limit`].
-pub(super) fn queue(class: HtbClass) -> u32 {
-    limit(class.rate * 8 / 1_000_000).queue
+/// What waits for a class, and how.
+pub(super) fn waits_for(link: &Link, class: Handle) -> Waiting {
+    let leaf = link.leaf(class).expect("its queue");
+    if leaf.handle != owner::cutter(class) {
+        return Waiting { cut: None, queue: leaf.setting.clone() };
+    }
+    let queue = link.leaf(owner::below(leaf.handle)).expect("a queue below what cuts").setting.clone();
+    Waiting { cut: Some(leaf.setting.clone()), queue }
 }
 
 pub(super) fn tc_root(major: u16, kind: &str) -> Qdisc {
@@ -468,4 +473,64 @@ fn what_a_vm_leaves_behind_goes() {
     );
     run(&mut network, &made);
     assert_eq!(in_force(&network, 2), (None, Some(sender(10))));
+}
+
+pub(super) fn flows(kernel: Qdiscs) -> Flows {
+    Flows { target: 5_000_000, interval: 100_000_000, per_host: false, frame: 1518, kernel }
+}
+
+const ALL: Qdiscs = Qdiscs { tbf: true, fq_codel: true, cake: true };
+
+#[test]
+fn flows_wait_in_a_queue_of_their_own() {
+    let mut network = taps(1);
+    let in_order = [shaping("tap1", 20, 50)];
+    let wanted = [Shaping { flows: Some(flows(ALL)), ..in_order[0].clone() }];
+    settle(&mut network, &wanted);
+    let (index, ifb) = network.ifb().expect("our IFB");
+    let leaf = Handle::new(owner::MAJOR, owner::FIRST_LEAF);
+    let kept = |mbit, host| Waiting::new(limit(mbit), Some(flows(ALL)), host, 0);
+    assert_eq!(waits_for(ifb, leaf), kept(20, Host::Source));
+    assert_eq!(waits_for(&network.links[&1], owner::ROOT_CLASS), kept(50, Host::Destination));
+    // Another rate changes what is there, and loses nothing that waits.
+    let faster = [Shaping { tx: Some(limit(30)), ..wanted[0].clone() }];
+    let made = plan(&faster, &network);
+    assert_eq!(
+        shown(&made),
+        [
+            "set class 7464:1 of tidegate-tx to 3750000 bytes/s",
+            "set qdisc tbf at 7464:1 of tidegate-tx",
+            "set qdisc fq_codel at 3001:1 of tidegate-tx"
+        ]
+    );
+    run(&mut network, &made);
+    assert_eq!(waits_for(&network.links[&index], leaf), kept(30, Host::Source));
+    // And back, at another rate at once.
+    settle(&mut network, &in_order);
+    let ifb = &network.links[&index];
+    assert_eq!(waits_for(ifb, leaf), Waiting::fifo(limit(20)));
+    assert!(ifb.qdiscs.iter().all(|q| ["htb", "bfifo"].contains(&q.setting.kind())), "{:?}", ifb.qdiscs);
+}
+
+#[test]
+fn what_has_a_deadline_waits_in_its_order() {
+    let mut network = taps(2);
+    let voice = Shaping { realtime: true, flows: Some(flows(ALL)), ..shaping("tap1", 1, 0) };
+    let share =
+        |from: &str, priority| Share { from: from.into(), guaranteed: Some(limit(1)), priority, weight: 1 };
+    let receiver = Shaping {
+        flows: Some(flows(ALL)),
+        rx_shares: vec![share("tap1", 0), share("tap2", Share::LAST)],
+        ..shaping("tap2", 0, 20)
+    };
+    settle(&mut network, &[voice, receiver]);
+    let (_, ifb) = network.ifb().expect("our IFB");
+    assert_eq!(waits_for(ifb, Handle::new(owner::MAJOR, owner::FIRST_LEAF)), Waiting::fifo(limit(1)));
+    let link = &network.links[&2];
+    let (first, second) = (owner::FIRST_SHARE, owner::FIRST_SHARE + 1);
+    assert_eq!(waits_for(link, Handle::new(owner::MAJOR, first)), Waiting::fifo(limit(20)));
+    let short = Waiting::new(limit(20), Some(flows(ALL)), Host::Destination, 0);
+    for class in [Handle::new(owner::MAJOR, second), owner::REST_CLASS] {
+        assert_eq!(waits_for(link, class), short);
+    }
 }

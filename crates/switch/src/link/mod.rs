@@ -5,7 +5,7 @@
 //!  VM ─▶ Tx ─┤                                            └▶ egress ... fate ─▶ give back
 //!            └ flush: what was given back is shown
 //!
-//!            ┌ room? ─▶ post ─┬▶ Posted::Done, NoBuffers, Dropped, Broken
+//!            ┌ room? ─▶ post ─┬▶ Posted::Done, Part, NoBuffers, Dropped, Broken
 //!  VM ◀─ Rx ─┤                └▶ Posted::Later: held ─▶ completed, the oldest first
 //!            └ flush: what was posted is shown    └▶ cancelled
 //!
@@ -20,6 +20,7 @@
 //! - [`vhost`]: rings in a guest's memory
 //! - [`tap`]: a network interface of the kernel
 //! - [`arrival`]: when a frame arrived: an interval
+//! - [`delivery`]: which segments of a frame, and how they are marked
 //! - [`receiver`]: what a receiver takes as it is, and what is finished for it
 //! - [`scratch`]: memory that a worker reuses for every frame
 //! - `deferred`: one for tests, which completes later
@@ -27,6 +28,7 @@
 pub mod arrival;
 #[cfg(test)]
 pub mod deferred;
+pub mod delivery;
 pub mod receiver;
 pub mod rx;
 pub mod scratch;
@@ -35,6 +37,7 @@ pub mod tx;
 pub mod vhost;
 
 pub use arrival::Arrival;
+pub use delivery::Delivery;
 pub use receiver::Receiver;
 pub use rx::{Completed, Posted, Rx};
 pub use scratch::Scratch;

@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 use super::deferred;
-use super::{Scratch, tap, vhost};
+use super::{Delivery, Scratch, tap, vhost};
 use crate::port::Frame;
 use crate::stats::DropReason;
 use crate::virtio::RingError;
@@ -24,10 +24,13 @@ pub enum Posted {
     /// It is in the receiver's buffers. A link that holds a frame does not answer this, unless this one has a deadline and
     /// [passes](Rx::lets_pass): the later frame would overtake.
     Done,
+    /// So many bytes of its payload, whole segments of those that were to be delivered, are in the receiver's buffers. There were
+    /// too few for the next one.
+    Part(u32),
     /// The link holds it, and [may read](Rx::lends_memory) the sender's memory until the frame is
     /// [completed](Rx::completed) or [cancelled](Rx::cancel).
     Later,
-    /// The receiver gave too few buffers; nothing was written.
+    /// The receiver gave too few buffers, for a single segment of a super-frame even; nothing was written.
     NoBuffers,
     /// It can never be delivered.
     Dropped(DropReason),
@@ -56,10 +59,30 @@ impl Rx {
         }
     }
 
-    /// Writes a frame, as its receiver takes it. [`finish`](Self::finish) is to follow.
+    /// Writes what is to be delivered of a frame, as its receiver takes it: all of that, or segments from its beginning for
+    /// which there are buffers. [`finish`](Self::finish) is to follow. A link that [reads it later](Self::lends_memory) takes
+    /// frames whole.
     #[inline]
-    pub fn post(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
+    pub fn post(&mut self, frame: &Frame, what: Delivery, scratch: &mut Scratch) -> Posted {
         scratch.filled = 0;
+        if what != Delivery::WHOLE {
+            self.post_part(frame, what, scratch)
+        } else {
+            self.post_whole(frame, scratch)
+        }
+    }
+
+    #[inline(never)]
+    fn post_part(&mut self, frame: &Frame, what: Delivery, scratch: &mut Scratch) -> Posted {
+        debug_assert!(!self.lends_memory(), "the part is gone when it is read");
+        match what.cut(frame) {
+            Some(part) => self.post_whole(&part, scratch),
+            None => Posted::Dropped(DropReason::Malformed),
+        }
+    }
+
+    #[inline]
+    fn post_whole(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
         match self {
             Self::Vhost(rx) => rx.post(frame, scratch),
             Self::Tap(rx) => rx.post(frame, scratch),

@@ -2,6 +2,7 @@
 
 use super::{Arrival, Scratch, tap, vhost};
 use crate::port::{Frame, FrameRef};
+use crate::sched::Queued;
 use crate::stats::DropReason;
 use crate::virtio::RingError;
 use std::os::fd::BorrowedFd;
@@ -23,6 +24,8 @@ pub struct Pending {
     pub arrival: Arrival,
     /// Payload bytes already sent in pieces.
     pub sent: u32,
+    /// The how manieth of its ring it is, modulo 2^16: where it is [put back](Tx::untake) to.
+    pub number: u16,
 }
 
 /// What came of taking one frame.
@@ -92,6 +95,22 @@ impl Tx {
             Self::Vhost(tx) => tx.take(queue, &mut scratch.chain),
             Self::Tap(tx) => tx.take(),
         }
+    }
+
+    /// Whether frames of a queue may be taken although those before them wait: not so many that no slot is left for
+    /// [pieces](Self::slot_for_piece).
+    #[inline]
+    pub fn may_look_ahead(&self, queue: usize) -> bool {
+        match self {
+            Self::Vhost(tx) => tx.may_look_ahead(queue),
+            Self::Tap(tx) => tx.may_look_ahead(),
+        }
+    }
+
+    /// Whether frames that wait do so in own memory, and are lost where there is no room: not in their VM's.
+    #[inline]
+    pub fn holds_frames(&self) -> bool {
+        matches!(self, Self::Tap(_))
     }
 
     /// Puts a frame back that is taken again first: it waits for tokens.
@@ -168,6 +187,14 @@ impl Tx {
     pub fn untake_pending(&mut self) {
         if let Self::Vhost(tx) = self {
             tx.untake_pending();
+        }
+    }
+
+    /// The same with frames that wait elsewhere, of which nothing was sent: those with which the rings end. They are taken out
+    /// of `waiting`; the others stay in it, in their order.
+    pub fn untake(&mut self, waiting: &mut Vec<Queued<Pending>>) {
+        if let Self::Vhost(tx) = self {
+            tx.untake(waiting);
         }
     }
 

@@ -4,6 +4,7 @@
 //! ```text
 //!  Port ┬ link                     how frames get in and out
 //!       ├ contract, shaper         what it may send
+//!       ├ waiting: Room            what waits to be sent
 //!       └ egress: sched::Scheduler what waits to be received
 //! ```
 //!
@@ -11,6 +12,7 @@
 //! - [`body`]: parts of a frame's body
 //! - [`buffers`]: memory of the switch's own that frames in flight lie in
 //! - [`outstanding`]: frames that a link holds
+//! - [`waiting`]: frames that wait for the limit, by flow
 //! - [`contract`]: a contract, compiled
 
 pub mod body;
@@ -18,16 +20,18 @@ pub mod buffers;
 pub mod contract;
 pub mod outstanding;
 pub mod slots;
+pub mod waiting;
 
 pub use body::{body_spans, slice_spans};
 pub use contract::{PortContract, PortInfo, PortSet};
 pub use outstanding::Outstanding;
-pub use slots::{Frame, FrameRef, NEVER, Owner, Slots};
+pub use slots::{Frame, FrameRef, NEVER, NOWHERE, Owner, Slots};
+pub use waiting::{Room, RoomConfig};
 
 use crate::capture::CaptureTap;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::Held;
-use crate::link::Link;
+use crate::link::{Link, Pending};
 use crate::sched::{Scheduler, TokenBucket};
 use crate::stats::DropReason;
 use crate::stats::layout::{VNICS, VnicSlot};
@@ -44,6 +48,8 @@ pub struct Port {
     pub contract: PortContract,
     /// The hard limit on what it sends.
     pub shaper: Option<TokenBucket>,
+    /// What waits for that by flow; none where frames wait one behind the other, or never.
+    pub waiting: Option<Box<Room>>,
     /// Ts of the frame sent last, or when it was last kept from sending: what comes after never
     /// starts before.
     pub last_started: u64,
@@ -69,6 +75,8 @@ pub struct Port {
     pub idle_loops: u16,
     /// Between arrivals of its frames, where they have a deadline.
     pub gaps: Gaps,
+    /// It is paused, and what waits by flow still leaves: nothing is taken to it.
+    pub draining: bool,
     /// Its link lies: nothing is taken from it until it is made anew.
     pub broken: bool,
     /// Not polled: a kick or a descriptor tells when there is something.
@@ -111,6 +119,8 @@ pub struct Egress {
     /// The frame that found too few buffers, when it was queued, and how many chains there were: it
     /// is not tried again while there are no more.
     pub starved: Option<(FrameRef, u64, u16)>,
+    /// When a part of a super-frame left for which there were too few buffers; 0 before the first.
+    pub part_at: u64,
     /// What its link holds.
     pub outstanding: Outstanding,
 }
@@ -130,6 +140,7 @@ impl Port {
             blocked_since: NEVER,
             rate_until: 0,
             starved: None,
+            part_at: 0,
             last: (index, 0),
             outstanding: Outstanding::new(link.rx.depth()),
             lendable: Some(Lent::new(stats)),
@@ -138,11 +149,13 @@ impl Port {
             index,
             segment,
             shaper: contract.tx_limit.map(|(rate, burst)| TokenBucket::new(rate, burst)),
+            waiting: Room::changed(None, RoomConfig::of(&contract)),
             flood: TokenBucket::new(contract.flood.0, contract.flood.1),
             contract,
             stats,
             link,
             pauses: 0,
+            draining: false,
             broken: false,
             quiet: false,
             idle_loops: 0,
@@ -179,6 +192,7 @@ impl Port {
             self.stats.tokens_rx.reset();
         }
         self.stats.contracts.add(1);
+        self.waiting = Room::changed(self.waiting.take(), RoomConfig::of(&contract));
         self.flood.set(now, contract.flood.0, contract.flood.1);
         self.egress.scheduler.reconfigure(now, contract.egress);
         if contract.deadline != self.contract.deadline {
@@ -199,18 +213,86 @@ impl Port {
     /// The time to try again at.
     #[inline]
     pub fn conform(&mut self, arrival: u64, bytes: u32, now: u64) -> Result<u64, u64> {
-        let Some(shaper) = &mut self.shaper else { return Ok(arrival) };
-        let arrival = arrival.max(self.last_started);
-        let at = shaper.conforms_at(arrival, u64::from(bytes));
+        if self.shaper.is_none() {
+            return Ok(arrival);
+        }
+        let at = self.conforms_at(arrival, bytes);
         if at > now {
             return Err(at);
         }
+        self.charge(arrival, at, bytes, now);
+        Ok(at)
+    }
+
+    /// When `bytes` that arrived at `arrival` conform to the contract, where nothing else is charged until then.
+    #[inline]
+    pub fn conforms_at(&self, arrival: u64, bytes: u32) -> u64 {
+        let Some(shaper) = &self.shaper else { return arrival };
+        shaper.conforms_at(arrival.max(self.last_started), u64::from(bytes))
+    }
+
+    /// Charges `bytes` that [conformed](Self::conforms_at) `at` that time, at `now`, as [`conform`](Self::conform) does.
+    #[inline]
+    pub fn charge(&mut self, arrival: u64, at: u64, bytes: u32, now: u64) {
+        let Some(shaper) = &mut self.shaper else { return };
+        let arrival = arrival.max(self.last_started);
         match self.contract.deadline {
             Some(_) => shaper.charge(at, u64::from(bytes)),
             None => shaper.charge_waiting(arrival, now, u64::from(bytes)),
         }
         self.last_started = at;
-        Ok(at)
+    }
+
+    /// Whether frames wait by flow: what comes waits with them.
+    #[inline]
+    pub fn waits(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|room| !room.is_empty())
+    }
+
+    /// A frame that was decided on, of which `left` bytes on the wire are left, waits for tokens: by flow where the contract
+    /// says so, otherwise before all that comes after it.
+    pub fn wait(&mut self, pending: Pending, left: u32, now: u64) {
+        pending.frame.get_mut().egress = NOWHERE;
+        match &mut self.waiting {
+            Some(room) => room.push(pending, left, now),
+            None => self.link.tx.put_back(pending),
+        }
+    }
+
+    /// Whether frames are taken from it, or of what waits sent on.
+    #[inline]
+    pub fn may_send(&self) -> bool {
+        !self.broken && (self.pauses == 0 || self.draining && self.pauses == 1)
+    }
+
+    /// Puts frames that wait back into their rings, as if they had not been taken: those behind which nothing else was taken.
+    pub fn put_back_waiting(&mut self, now: u64) {
+        let Some(room) = self.waiting.as_mut().filter(|room| !room.is_empty() && !self.broken) else {
+            return;
+        };
+        self.link.tx.untake_pending();
+        let mut waiting = Vec::with_capacity(room.backlog().frames as usize);
+        room.drain(|queued| waiting.push(queued));
+        self.link.tx.untake(&mut waiting);
+        waiting.iter().for_each(|queued| room.push(queued.frame, queued.bytes, now));
+    }
+
+    /// A frame that waited by flow is here no more: it goes back once all parts of it that were sent are settled.
+    pub fn release_waiting(&mut self, whole: FrameRef) {
+        if whole.get().shares.get() == 0 || whole.get().release() {
+            self.link.tx.give_back(whole);
+        }
+    }
+
+    /// Drops all that waits by flow.
+    pub fn drop_waiting(&mut self, reason: DropReason) {
+        let Some(mut room) = self.waiting.take() else { return };
+        while let Some(queued) = room.drop_longest() {
+            self.count_tx_drop(reason);
+            self.release_waiting(queued.frame.frame);
+        }
+        self.stats.tx.note_flows(0);
+        self.waiting = Some(room).filter(|room| !room.is_over());
     }
 
     /// Whether its link may be given a frame beside those that it holds.

@@ -37,6 +37,9 @@ pub fn leaked() -> u64 {
 /// No deadline.
 pub const NEVER: u64 = u64::MAX;
 
+/// The egress of a frame that waits to be sent.
+pub const NOWHERE: PortIndex = PortIndex::MAX;
+
 /// Who gets a frame's memory back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
@@ -84,7 +87,7 @@ pub struct Frame {
     pub shares: Cell<u16>,
     /// Who gets the memory back.
     pub owner: Owner,
-    /// Where it was sent.
+    /// Where it was sent, or [`NOWHERE`].
     pub egress: PortIndex,
     /// Bytes, without the virtio header.
     pub len: u32,

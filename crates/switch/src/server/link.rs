@@ -2,6 +2,7 @@
 
 use super::Switch;
 use super::pace::Pace;
+use super::retire::DRAIN;
 use crate::fdb::PortIndex;
 use crate::vhost_user::errands::Errands;
 use crate::vhost_user::kick::Kick;
@@ -11,7 +12,7 @@ use crate::virtio::{DirtyLog, GuestMemory};
 use crate::worker::moving::Outcome;
 use crate::worker::{Worker, clock};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_contract::Mac;
 
 /// What a connection changes is changed on the port's worker.
@@ -74,7 +75,13 @@ fn timed<T>(change: impl FnOnce(&mut Worker) -> T) -> impl FnOnce(&mut Worker) -
 impl Switch {
     /// Pauses a port and waits until all its frames are back. Returns how long the workers were at that, ns.
     pub fn quiet(&self, index: PortIndex, owner: usize) -> u64 {
-        self.workers[owner].call(move |worker| worker.pause(index));
+        let drains = self.workers[owner].call(move |worker| {
+            worker.pause(index);
+            worker.drain(index)
+        });
+        if drains {
+            self.wait_for_tokens(index, owner);
+        }
         // What is on its way with a port is at no worker.
         let still = self.nothing_moves();
         let drop_source = || timed(move |worker: &mut Worker| worker.drop_source(index));
@@ -85,6 +92,16 @@ impl Switch {
             std::thread::sleep(Duration::from_micros(50));
         }
         took
+    }
+}
+
+impl Switch {
+    /// Waits until no frame of a paused port waits for tokens by flow; not for long.
+    fn wait_for_tokens(&self, index: PortIndex, owner: usize) {
+        let end = Instant::now() + DRAIN;
+        while Instant::now() < end && self.workers[owner].call(move |worker| worker.drain(index)) {
+            std::thread::sleep(Duration::from_micros(50));
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long frames in flight may take to arrive: the longest that the scheduler holds one.
-const DRAIN: Duration = Duration::from_millis(10);
+pub const DRAIN: Duration = Duration::from_millis(10);
 /// How long a port's thread may take with the message it is at.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -74,6 +74,12 @@ impl Switch {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
+        let mut dropped = false;
+        if !drained {
+            // What has no tokens by now is not what the others wait for.
+            self.workers.iter().for_each(|worker| dropped |= worker.call(|worker| worker.drop_all_waiting()));
+            drained = self.workers.iter().all(|worker| worker.call(|worker| worker.is_drained()));
+        }
         for worker in self.workers.iter() {
             worker.call(|worker| worker.put_back_pending());
         }
@@ -94,7 +100,7 @@ impl Switch {
             levels: levels.filter_map(|(index, levels)| Some((name(index)?, levels))).collect(),
             learned: learned.filter_map(|(_, mac, at, seen)| Some((mac, name(at.port()?)?, seen))).collect(),
             stopped,
-            dropped: !drained,
+            dropped: dropped || !drained,
             watchdog_us: self.watchdog.get().map(Watchdog::micros),
         };
         // Their sleep and wake-ups write to the rings too.

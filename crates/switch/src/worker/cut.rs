@@ -1,10 +1,17 @@
-//! Real-time super-frames are cut: a piece is as long as the burst allows, and waits for its tokens alone.
+//! Super-frames that leave in parts: each as long as a burst, or a short time at the rate, allows, and with tokens of its own.
+//!
+//! ```text
+//!  super-frame │ sent │ part │ left ............ │      whole segments: a segment is never cut
+//!                        └─▶ piece: a frame of its own, whose payload stays where it is
+//! ```
+//!
+//! Of real-time frames a part is a burst; of frames that [wait by flow](super::waiting), a millisecond of the rate.
 
 use super::Worker;
 use super::send::{count_sent, note_tokens};
 use crate::frame::{HEADER_MAX, Offload, Segmenter};
 use crate::link::Pending;
-use crate::port::{Owner, Port, body_spans, slice_spans};
+use crate::port::{Frame, FrameRef, Owner, Port, body_spans, slice_spans};
 
 /// What came of sending a piece.
 pub(super) enum Piece {
@@ -15,58 +22,108 @@ pub(super) enum Piece {
     NoSlot,
 }
 
+/// A part of a frame: all of it, or whole segments of a super-frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Where its payload begins, bytes from the end of the super-frame's headers.
+    pub(super) from: u32,
+    /// Bytes of its payload.
+    pub(super) payload: u32,
+    pub(super) segments: u32,
+    /// Bytes on the wire: each segment with its headers.
+    pub(super) wire: u32,
+}
+
+impl Part {
+    /// The next part of a frame of which `left` bytes on the wire are left: as many segments as `most` bytes hold, one at
+    /// least. A frame that is no super-frame is one part.
+    pub(super) fn next(frame: &Frame, left: u32, most: u32) -> Self {
+        let header = u32::from(frame.headers.len);
+        let body = frame.len.saturating_sub(header);
+        let Some(size) = frame.offload.gso_size().filter(|size| *size > 0 && body > 0) else {
+            return Self { from: 0, payload: body, segments: 1, wire: left };
+        };
+        let size = u32::from(size);
+        let full = header + size;
+        let from = (frame.wire_bytes.saturating_sub(left) / full * size).min(body);
+        let payload = (most / full).max(1).saturating_mul(size).min(body - from);
+        let segments = payload.div_ceil(size);
+        Self { from, payload, segments, wire: header * segments + payload }
+    }
+
+    /// Whether nothing of the frame is left after it.
+    pub(super) fn is_last(&self, frame: &Frame) -> bool {
+        self.from + self.payload >= frame.len.saturating_sub(u32::from(frame.headers.len))
+    }
+}
+
+/// Bytes on the wire that are left of a frame of whose payload `sent` bytes, whole segments, were sent.
+pub(super) fn left(frame: &Frame, sent: u32) -> u32 {
+    let segments = frame.offload.gso_size().map_or(0, |size| sent / u32::from(size).max(1));
+    frame.wire_bytes.saturating_sub(segments * u32::from(frame.headers.len) + sent)
+}
+
+/// Makes `piece` that part of a super-frame, which gets a share more. `false` where the frame is none: the piece is to be
+/// given back.
+pub(super) fn cut(whole: FrameRef, part: Part, piece: FrameRef) -> bool {
+    let of = whole.get();
+    let body = of.len.saturating_sub(u32::from(of.headers.len));
+    let (spans, count) = body_spans(of);
+    let piece = piece.get_mut();
+    piece.owner = Owner::Piece { whole };
+    of.shares.set(of.shares.get() + 1);
+    // The last segment may be shorter.
+    let size = part.segments * u32::from(of.offload.gso_size().unwrap_or(1));
+    let segmenter = Segmenter::new(of.head(), &of.headers, of.offload, body as usize);
+    let mut head = [0; HEADER_MAX];
+    let made = segmenter.and_then(|segmenter| {
+        segmenter.with_size(size as usize).starting_at(part.from as usize).next(&mut head)
+    });
+    let Some(made) = made else { return false };
+    debug_assert_eq!((made.payload_len, made.segments), (part.payload as usize, part.segments));
+    piece.segment = of.segment;
+    piece.len = u32::from(of.headers.len) + part.payload;
+    piece.wire_bytes = part.wire;
+    piece.wire_frames = part.segments;
+    piece.offload = if part.segments > 1 { of.offload } else { Offload::Checksum };
+    piece.vnet = made.vnet;
+    piece.headers = made.headers;
+    piece.head_len = made.head_len as u16;
+    piece.bytes = head;
+    piece.span_count =
+        slice_spans(&spans[..count], made.payload_offset, part.payload as usize, &mut piece.spans) as u16;
+    true
+}
+
 impl Worker {
     /// Sends the next piece of a real-time super-frame, at most `burst` bytes on the wire.
     pub(super) fn send_piece(&mut self, port: &mut Port, pending: &mut Pending, burst: u32) -> Piece {
         let whole = pending.frame.get();
-        let header = u32::from(whole.headers.len);
-        let size = u32::from(whole.offload.gso_size().unwrap_or(1));
-        let per_piece = (burst / (header + size)).max(1) * size;
-        let body = whole.len - header;
-        let (spans, count) = body_spans(whole);
-        let segmenter = Segmenter::new(whole.head(), &whole.headers, whole.offload, body as usize);
-        let mut head = [0; HEADER_MAX];
-        let part = segmenter.and_then(|segmenter| {
-            segmenter.with_size(per_piece as usize).starting_at(pending.sent as usize).next(&mut head)
-        });
-        let Some(part) = part else { return Piece::Last };
-        let offload = if part.segments > 1 { whole.offload } else { Offload::Checksum };
-        let wire = header * part.segments + part.payload_len as u32;
-        let started = match port.conform(pending.arrival.earliest, wire, self.now) {
+        let part = Part::next(whole, left(whole, pending.sent), burst);
+        let started = match port.conform(pending.arrival.earliest, part.wire, self.now) {
             Ok(started) => started,
             Err(at) => return Piece::At(at),
         };
-        let Some(reference) = port.link.tx.slot_for_piece(whole) else { return Piece::NoSlot };
+        let Some(piece) = port.link.tx.slot_for_piece(whole) else { return Piece::NoSlot };
         if pending.sent == 0 {
+            // It stands for "not yet cut to the end".
             whole.shares.set(1);
             count_sent(port, whole);
         }
-        let piece = reference.get_mut();
-        piece.owner = Owner::Piece { whole: pending.frame };
-        piece.segment = whole.segment;
-        piece.len = header + part.payload_len as u32;
-        piece.wire_bytes = wire;
-        piece.wire_frames = part.segments;
-        piece.offload = offload;
-        piece.vnet = part.vnet;
-        piece.headers = part.headers;
-        piece.head_len = part.head_len as u16;
-        piece.bytes = head;
-        piece.span_count =
-            slice_spans(&spans[..count], part.payload_offset, part.payload_len, &mut piece.spans) as u16;
-        whole.shares.set(whole.shares.get() + 1);
-        pending.sent += part.payload_len as u32;
-        let last = pending.sent >= body;
-        self.dispatch(port, reference, pending.arrival, started);
-        if last {
-            note_tokens(port, &pending.arrival, started);
-            // The share that stood for "not yet cut to the end".
-            if whole.release() {
-                port.link.tx.give_back(pending.frame);
-            }
-            Piece::Last
+        pending.sent += part.payload;
+        if cut(pending.frame, part, piece) {
+            self.dispatch(port, piece, pending.arrival, started);
         } else {
-            Piece::More
+            debug_assert!(false, "a super-frame that was checked can be cut");
+            port.link.tx.give_back(piece);
         }
+        if !part.is_last(whole) {
+            return Piece::More;
+        }
+        note_tokens(port, &pending.arrival, started);
+        if whole.release() {
+            port.link.tx.give_back(pending.frame);
+        }
+        Piece::Last
     }
 }

@@ -89,12 +89,12 @@ impl Worker {
         before != self.fates.len()
     }
 
-    /// Whether a super-frame would be dropped for want of room at an own egress that has not come to
+    /// Whether so many bytes of a super-frame would be dropped for want of room at an own egress that has not come to
     /// its turn: a worker that copies as fast as it can lets it wait in the sender's ring instead.
-    pub(super) fn is_behind(&mut self, source: PortIndex, egress: PortIndex, frame: &Frame) -> bool {
+    pub(super) fn is_behind(&mut self, source: PortIndex, egress: PortIndex, bytes: u32) -> bool {
         let now = self.now;
         let Some(port) = &mut self.ports[egress as usize] else { return false };
-        let room = port.egress.scheduler.accepts(source, u64::from(frame.wire_bytes));
+        let room = port.egress.scheduler.accepts(source, u64::from(bytes));
         // What an empty queue does not take has no turn to wait for.
         !matches!(room, Ok(()) | Err(Full::NoSource))
             && port.egress.blocked_since == NEVER

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  pause_all ─▶ loops: what is in flight is delivered ─▶ is_drained ─▶ put_back: what waits for tokens
-//!                                                                        └▶ levels: tokens, by port
+//!   └▶ what waits by flow: back, or delivered in time ─▶ or dropped      └▶ levels: tokens, by port
 //! ```
 
 use super::{Worker, clock};
@@ -24,11 +24,24 @@ pub struct Levels {
 }
 
 impl Worker {
-    /// Stops taking frames from all own ports.
+    /// Stops taking frames from all own ports. What waits by flow goes back where it can, and otherwise leaves as tokens
+    /// come.
     pub fn pause_all(&mut self) {
         for index in self.owned.clone() {
             self.pause(index);
+            self.drain(index);
         }
+    }
+
+    /// Drops what waits by flow at own ports; `true` where there was any.
+    pub fn drop_all_waiting(&mut self) -> bool {
+        let mut any = false;
+        for index in &self.owned {
+            let Some(port) = &mut self.ports[*index as usize] else { continue };
+            any |= port.waits();
+            port.drop_waiting(DropReason::SenderReset);
+        }
+        any
     }
 
     /// Takes [`pause_all`](Self::pause_all) back.

@@ -4,7 +4,8 @@
 //!  link ─ poll ─┬▶ by the batch: decide ─▶ directly, or to their egress, here or at a peer
 //!               └▶ the next one alone: take ─▶ inspect ─▶ send (cut, flood) ─▶ egress
 //!                   ▲                            └─▶ dropped, counted  │
-//!                   └────────────── put back: not yet ────────────────┘
+//!                   ├────────────── put back: not yet ────────────────┤
+//!                   └─ looked ahead in ◀─ waits by flow: no tokens ◀──┘
 //! ```
 
 use super::send::Sent;
@@ -15,7 +16,7 @@ use crate::port::Port;
 use crate::stats::{DropReason, LoopPart};
 
 /// What came of taking a frame.
-enum Next {
+pub(super) enum Next {
     /// It may be sent.
     Frame(Pending),
     /// It was dropped, and counted.
@@ -36,11 +37,11 @@ pub(super) struct Visit {
 
 /// What came of a queue's turn.
 #[derive(Default)]
-struct Turn {
+pub(super) struct Turn {
     /// There was something to do.
-    worked: bool,
+    pub(super) worked: bool,
     /// A frame waits for tokens.
-    throttled: bool,
+    pub(super) throttled: bool,
 }
 
 impl Worker {
@@ -82,7 +83,7 @@ impl Worker {
         let index = self.polled[place] as usize;
         let Some(mut port) = self.ports[index].take() else { return Visit::default() };
         let (began, before) = (self.watch.begin(port.index), *budget);
-        let took = port.pauses == 0 && !port.broken && self.ingress_port(&mut port, budget);
+        let took = port.may_send() && self.ingress_port(&mut port, budget);
         self.watch.end(port.index, began);
         if took {
             self.touched.insert(port.index);
@@ -106,8 +107,18 @@ impl Worker {
     fn ingress_port(&mut self, port: &mut Port, budget: &mut i64) -> bool {
         let mut all = Turn::default();
         let mut drops = budget::DROPPED;
-        for queue in 0..port.link.tx.queues() {
-            let turn = self.ingress_queue(port, queue, budget, &mut drops);
+        let queues = if port.draining { 0 } else { port.link.tx.queues() };
+        for queue in 0..queues {
+            let turn = if port.waits() {
+                self.look_ahead(port, queue, budget)
+            } else {
+                self.ingress_queue(port, queue, budget, &mut drops)
+            };
+            all.worked |= turn.worked;
+            all.throttled |= turn.throttled;
+        }
+        if port.waits() {
+            let turn = self.serve_waiting(port, budget);
             all.worked |= turn.worked;
             all.throttled |= turn.throttled;
         }
@@ -183,6 +194,10 @@ impl Worker {
                     worked = true;
                     false
                 }
+                Sent::Waits => {
+                    self.look_ahead(port, queue, budget);
+                    return Turn { worked: true, throttled: false };
+                }
             };
             worked |= self.absorb(port, budget);
             return Turn { worked, throttled };
@@ -191,7 +206,7 @@ impl Worker {
     }
 
     /// The next frame that may be sent; its descriptors are charged to `budget`.
-    fn next(&mut self, port: &mut Port, queue: usize, budget: &mut i64) -> Next {
+    pub(super) fn next(&mut self, port: &mut Port, queue: usize, budget: &mut i64) -> Next {
         match port.link.tx.take(queue, &mut self.scratch) {
             Taken::New(pending, descriptors) => {
                 *budget -= budget::scattered(descriptors);

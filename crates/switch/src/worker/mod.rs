@@ -17,9 +17,11 @@
 //!   - `decide`: whether a frame may be sent, and where it goes
 //!   - `direct`: frames of one buffer, by the batch: from ring to ring, or to their egress
 //!   - `inspect`, `send`: the others, one by one, to their egress
-//!   - `cut`: real-time super-frames, in pieces
+//!   - `cut`: super-frames in parts
+//!   - `waiting`: frames of a port above its limit, by flow
 //! - [`egress`]: into the scheduler, and what waits there
 //! - `serve`: from the scheduler to the receiver
+//!   - `parts`: super-frames whose receivers have too few buffers
 //!   - `outstanding`: what links complete later
 //!   - `between`: real-time frames in the middle of a loop
 //! - [`addresses`]: link-local addresses that own ports use
@@ -74,6 +76,7 @@ pub mod moving;
 mod outstanding;
 #[cfg(test)]
 mod overload;
+mod parts;
 mod peers;
 mod precise;
 mod quiet;
@@ -91,6 +94,7 @@ mod testing;
 mod token_waits;
 pub mod trouble;
 mod turns;
+mod waiting;
 mod watch;
 #[cfg(test)]
 mod writing;

@@ -38,7 +38,7 @@ impl Worker {
         }
         port.idle_loops = 0;
         let realtime = port.contract.deadline.is_some();
-        let busy = realtime || port.throttled_since != NEVER || port.pauses > 0;
+        let busy = realtime || port.throttled_since != NEVER || port.waits() || port.pauses > 0;
         let tx = &mut port.link.tx;
         if busy || !tx.can_be_quiet() {
             return false;

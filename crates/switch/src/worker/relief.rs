@@ -8,7 +8,7 @@
 use super::Worker;
 use super::crossing::Crossing;
 use crate::fdb::PortIndex;
-use crate::port::{NEVER, Port};
+use crate::port::{NEVER, NOWHERE, Port};
 
 /// After how long a frame is asked again to be dropped where none came back, ns: here, nothing was to be
 /// dropped; another worker may not have come to it.
@@ -30,7 +30,8 @@ impl Worker {
         }
         let Some(oldest) = port.link.tx.holds_back(queue) else { return };
         let frame = oldest.get();
-        if !frame.is_realtime() && frame.shares.get() == 0 {
+        // One that waits to be sent waits for no receiver.
+        if frame.egress != NOWHERE && !frame.is_realtime() && frame.shares.get() == 0 {
             self.ask(port, frame.egress, true);
         } else {
             // Not looked for in every loop.

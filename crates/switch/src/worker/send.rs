@@ -4,12 +4,12 @@
 //!  frame ─▶ room at the worker of its egress? ─▶ tokens? ─▶ egress, here or at a peer
 //!                       └─ no ─┬─────────────────── no ─┘   flooded: copies
 //!                              ▼
-//!                  put back: waits in its ring or pool
+//!                  put back: waits in its ring or pool; without tokens, by flow
 //! ```
 
 use super::Worker;
 use super::crossing::{Crossing, Fate};
-use super::cut::Piece;
+use super::cut::{Piece, left};
 use super::decide::{self, To};
 use crate::fdb::PortIndex;
 use crate::link::{Arrival, Pending};
@@ -29,6 +29,8 @@ pub(super) enum Sent {
     NoSlot,
     /// The worker of its egress has no room for it yet.
     Behind,
+    /// It waits by flow.
+    Waits,
 }
 
 impl Worker {
@@ -43,6 +45,10 @@ impl Worker {
         let reference = pending.frame;
         let frame = reference.get();
         let whole = frame.wire_bytes;
+        if pending.sent == 0 && port.waiting.as_ref().is_some_and(|room| room.cuts(frame)) {
+            port.wait(pending, whole, self.now);
+            return Sent::Waits;
+        }
         let cut = match port.contract.cut_to {
             // What was begun in pieces ends in pieces, whatever the contract says by now.
             limit if pending.sent > 0 => Some(limit.unwrap_or(whole)),
@@ -53,17 +59,14 @@ impl Worker {
                 match self.send_piece(port, &mut pending, burst) {
                     Piece::Last => return Sent::Yes,
                     Piece::More => {}
-                    Piece::At(at) => {
-                        port.link.tx.put_back(pending);
-                        return Sent::At(at);
-                    }
+                    Piece::At(at) => return self.without_tokens(port, pending, at),
                     Piece::NoSlot => {
                         port.link.tx.put_back(pending);
                         return Sent::NoSlot;
                     }
                 }
             },
-            None if self.must_wait(port, frame) => {
+            None if self.must_wait(port, frame, whole) => {
                 port.link.tx.put_back(pending);
                 Sent::Behind
             }
@@ -74,17 +77,21 @@ impl Worker {
                     self.dispatch(port, pending.frame, pending.arrival, started);
                     Sent::Yes
                 }
-                Err(at) => {
-                    port.link.tx.put_back(pending);
-                    Sent::At(at)
-                }
+                Err(at) => self.without_tokens(port, pending, at),
             },
         }
     }
 
-    /// Whether a frame is to wait, in its ring or pool, for a worker that has no room for it: this one
-    /// for a super-frame, another one for any.
-    fn must_wait(&mut self, port: &mut Port, frame: &Frame) -> bool {
+    /// A frame waits for tokens, which are there at `at`.
+    fn without_tokens(&self, port: &mut Port, pending: Pending, at: u64) -> Sent {
+        let left = left(pending.frame.get(), pending.sent);
+        port.wait(pending, left, self.now);
+        if port.waiting.is_some() { Sent::Waits } else { Sent::At(at) }
+    }
+
+    /// Whether `bytes` of a frame are to wait, in its ring or pool, for a worker that has no room for them: this one
+    /// for those of a super-frame, another one for any.
+    pub(super) fn must_wait(&mut self, port: &mut Port, frame: &Frame, bytes: u32) -> bool {
         let super_frame = frame.offload.gso_size().is_some();
         if self.peers.len() < 2 && !super_frame {
             return false;
@@ -93,7 +100,7 @@ impl Worker {
         let worker = self.infos[egress as usize].as_ref().map(|info| usize::from(info.worker));
         let is_full = match worker {
             Some(worker) if worker == usize::from(self.id) => {
-                super_frame && self.is_behind(port.index, egress, frame)
+                super_frame && self.is_behind(port.index, egress, bytes)
             }
             Some(worker) => self.peers[worker].as_ref().is_some_and(|(peer, _)| !peer.has_room()),
             None => false,

@@ -2,11 +2,12 @@
 
 use super::between::CHECK;
 use super::crossing::Fate;
-use super::{Worker, budget, clock};
+use super::{Worker, budget, clock, parts};
 use crate::capture::Direction;
 use crate::fdb::PortIndex;
-use crate::link::Posted;
+use crate::link::delivery::wire_frames_left;
 use crate::link::scratch::staged;
+use crate::link::{Delivery, Posted};
 use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
 use crate::sched::{Backlog, Head, Queued, Tier};
 use crate::stats::DropReason;
@@ -162,7 +163,9 @@ impl Worker {
             // A thousand tiny buffers that are too few are not to be looked through in every loop.
             return (0, Some(Posted::NoBuffers));
         }
-        if self.watch.covers(frame.source) || self.watch.covers(port.index) {
+        let is_watched = self.watch.covers(frame.source) || self.watch.covers(port.index);
+        if is_watched || head.bytes != frame.wire_bytes {
+            // Alone: by way of our own memory, or the rest of a super-frame.
             return (0, None);
         }
         let is_realtime = frame.is_realtime();
@@ -182,15 +185,17 @@ impl Worker {
         outcome: Option<Posted>,
     ) -> Option<Backlog> {
         let frame = queued.frame.get();
+        let what = Delivery::of_rest(frame, queued.bytes);
         let outcome = match outcome {
             Some(outcome) => outcome,
             None if self.watch.covers(frame.source) || self.watch.covers(port.index) => {
-                self.deliver_watched(frame, port)
+                self.deliver_watched(frame, what, port)
             }
-            None => port.link.rx.post(frame, &mut self.scratch),
+            None => port.link.rx.post(frame, what, &mut self.scratch),
         };
         let dropped = match outcome {
             Posted::Done | Posted::Later => None,
+            Posted::Part(payload) => return Some(self.end_part(port, queued, payload)),
             Posted::Dropped(reason) => Some(reason),
             Posted::NoBuffers => {
                 if port.egress.blocked_since == NEVER {
@@ -253,7 +258,7 @@ impl Worker {
                 self.fates.begin(fate(*index, last, NEVER, &queued, self.now, dropped));
             }
             self.fates.add(queued.frame);
-            gone.add(queued.frame.get());
+            gone.add(&queued);
             if has_rate && !none_waited {
                 stats.note_token_wait_rx(waited_for_rate(&queued, *rate_until, self.now), 1);
             }
@@ -261,7 +266,7 @@ impl Worker {
         if has_rate && none_waited {
             stats.note_token_wait_rx(0, frames.into());
         }
-        self.count(port, gone, dropped);
+        self.count(port, gone, head, dropped);
         Backlog { frames, bytes: gone.bytes }
     }
 
@@ -275,24 +280,28 @@ impl Worker {
     ) {
         self.fates.push(fate(port.index, port.egress.last, blocked_since, queued, self.now, dropped));
         let mut gone = Gone::default();
-        gone.add(queued.frame.get());
+        gone.add(queued);
         let last = port.egress.last;
-        self.count(port, gone, dropped);
+        self.count(port, gone, queued, dropped);
         if port.link.rx.lets_pass() {
             // No frame with a deadline waited for this one.
             port.egress.last = last;
         }
     }
 
-    /// Counts frames at their receiver, whose fates were the last that are known.
-    fn count(&mut self, port: &mut Port, gone: Gone, dropped: Option<DropReason>) {
+    /// Counts frames at their receiver, of which `first` is the first, and whose fates were the last that are known.
+    fn count(&mut self, port: &mut Port, gone: Gone, first: &Queued<FrameRef>, dropped: Option<DropReason>) {
+        let is_rest = first.bytes != first.frame.get().wire_bytes;
+        if is_rest && dropped.is_none() {
+            self.note_rest(port, first);
+        }
         let frames = self.fates.last(gone.frames as usize);
         match dropped {
             None => {
                 port.stats.rx.frames.add(gone.frames);
                 port.stats.rx.wire_frames.add(gone.wire_frames);
                 port.stats.rx.wire_bytes.add(gone.bytes);
-                if let Some(capture) = &mut port.capture {
+                if let Some(capture) = port.capture.as_mut().filter(|_| !is_rest) {
                     frames.iter().for_each(|frame| capture.record(frame.get(), Direction::ToVm));
                 }
             }
@@ -322,11 +331,11 @@ impl Worker {
 
     /// Delivers by way of our own memory, so that what waits for a page waits for one port's.
     #[cold]
-    fn deliver_watched(&mut self, frame: &Frame, port: &mut Port) -> Posted {
+    fn deliver_watched(&mut self, frame: &Frame, what: Delivery, port: &mut Port) -> Posted {
         if port.link.rx.lends_memory() {
             // Our own memory has the next frame before the link is done with this one.
             let began = self.watch.begin(frame.source);
-            let outcome = port.link.rx.post(frame, &mut self.scratch);
+            let outcome = port.link.rx.post(frame, what, &mut self.scratch);
             self.watch.end(frame.source, began);
             return outcome;
         }
@@ -334,7 +343,7 @@ impl Worker {
         let staged = staged(frame, self.watch.buffer());
         self.watch.end(frame.source, began);
         let began = self.watch.begin(port.index);
-        let outcome = port.link.rx.post(staged.as_ref().unwrap_or(frame), &mut self.scratch);
+        let outcome = port.link.rx.post(staged.as_ref().unwrap_or(frame), what, &mut self.scratch);
         self.watch.end(port.index, began);
         outcome
     }
@@ -343,9 +352,10 @@ impl Worker {
     fn expire(&mut self, port: &mut Port) -> bool {
         let now = self.now;
         let (index, stats) = (port.index, port.stats);
+        let hold = parts::longest_wait(&port.egress, now, port.contract.hold);
         let Egress { scheduler, blocked_since, last, .. } = &mut port.egress;
         let before = self.fates.len();
-        scheduler.expire(now, port.contract.hold, |_, queued: Queued<FrameRef>| {
+        scheduler.expire(now, hold, |_, queued: Queued<FrameRef>| {
             let late = queued.frame.get().is_realtime();
             let reason = if late { DropReason::Late } else { DropReason::HeldTooLong };
             stats.rx.dropped[reason as usize].add(1);
@@ -365,10 +375,10 @@ struct Gone {
 
 impl Gone {
     #[inline]
-    fn add(&mut self, frame: &Frame) {
+    fn add(&mut self, queued: &Queued<FrameRef>) {
         self.frames += 1;
-        self.wire_frames += u64::from(frame.wire_frames);
-        self.bytes += u64::from(frame.wire_bytes);
+        self.wire_frames += u64::from(wire_frames_left(queued.frame.get(), queued.bytes));
+        self.bytes += u64::from(queued.bytes);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Into the kernel, by a write for each frame or segment.
 
+use super::super::delivery::payload;
 use super::super::receiver::{Form, finished};
 use super::super::{Posted, Scratch};
 use super::{RECEIVER, Rx};
@@ -70,7 +71,11 @@ impl Rx {
                 // SAFETY: as above.
                 unsafe { write(file, &vnet, &head[..frame.head_len as usize], frame.payload()) }
             }
-            Form::Segments => segments(frame, file),
+            Form::Segments => match segments(frame, file) {
+                Ok(None) => Ok(()),
+                Ok(Some(payload)) => return Posted::Part(payload),
+                Err(error) => Err(error),
+            },
         };
         match written {
             Ok(()) => Posted::Done,
@@ -82,28 +87,28 @@ impl Rx {
     }
 }
 
-fn segments(frame: &Frame, file: &OwnedFd) -> Result<(), Errno> {
-    let body = frame.len - u32::from(frame.headers.len);
-    let Some(mut segmenter) = Segmenter::new(frame.head(), &frame.headers, frame.offload, body as usize)
-    else {
+/// Writes the segments of a super-frame, one by one; where not all could be written, how much of its payload was.
+fn segments(frame: &Frame, file: &OwnedFd) -> Result<Option<u32>, Errno> {
+    let body = payload(frame) as usize;
+    let Some(mut segmenter) = Segmenter::new(frame.head(), &frame.headers, frame.offload, body) else {
         return Err(Errno::INVAL);
     };
     let (spans, count) = body_spans(frame);
     let mut head = [0; HEADER_MAX];
-    let mut begun = false;
     while let Some(part) = segmenter.next(&mut head) {
         let mut piece = [Span::EMPTY; MAX_SPANS + 1];
         let n = slice_spans(&spans[..count], part.payload_offset, part.payload_len, &mut piece);
         // SAFETY: the spans lead into the source's memory or the frame's own bytes, both valid for
         // as long as the frame is in our hands.
         match unsafe { write(file, &part.vnet, &head[..part.head_len], &piece[..n]) } {
-            Ok(()) => begun = true,
-            // Tried again as a whole, the datagrams that went would go twice.
-            Err(Errno::AGAIN | Errno::NOBUFS) if begun => return Ok(()),
+            Ok(()) => {}
+            Err(Errno::AGAIN | Errno::NOBUFS) if part.payload_offset > 0 => {
+                return Ok(Some(part.payload_offset as u32));
+            }
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Writes one frame: `head`, then what `spans` point to.

@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// Chunks of the longest frame.
 const FRAME_CHUNKS: usize = FRAME_MAX.div_ceil(CHUNK);
 
+/// Slots that are for pieces of frames that wait, not for frames.
+const FOR_PIECES: usize = 64;
+
 /// What a read found.
 enum Read {
     /// A frame, and when it arrived.
@@ -50,10 +53,10 @@ impl Tx {
             return Taken::Again(pending);
         }
         if let Some((frame, arrival)) = self.waiting.pop_front() {
-            return Taken::New(Pending { frame, arrival, sent: 0 }, 1);
+            return Taken::New(Pending { frame, arrival, sent: 0, number: 0 }, 1);
         }
         match self.read_next() {
-            Read::Frame(frame, arrival) => Taken::New(Pending { frame, arrival, sent: 0 }, 1),
+            Read::Frame(frame, arrival) => Taken::New(Pending { frame, arrival, sent: 0, number: 0 }, 1),
             Read::Dropped(reason) => Taken::Dropped(reason, 1),
             Read::Empty => Taken::Nothing,
             Read::Gone(error) => Taken::Broken(gone(error)),
@@ -154,6 +157,12 @@ impl Tx {
         }
     }
 
+    /// Whether there is room for a frame, and for the pieces of one.
+    #[inline]
+    pub(in crate::link) fn may_look_ahead(&self) -> bool {
+        self.pool.free() >= FRAME_CHUNKS && self.slots.available() > FOR_PIECES
+    }
+
     #[inline]
     pub(in crate::link) fn put_back(&mut self, pending: Pending) {
         debug_assert!(self.pending.is_none(), "one waits already");
@@ -176,7 +185,9 @@ impl Tx {
     }
 
     pub(in crate::link) fn take_pending(&mut self) -> Option<Pending> {
-        let read = || self.waiting.pop_front().map(|(frame, arrival)| Pending { frame, arrival, sent: 0 });
+        let read = || {
+            self.waiting.pop_front().map(|(frame, arrival)| Pending { frame, arrival, sent: 0, number: 0 })
+        };
         self.pending.take().or_else(read)
     }
 

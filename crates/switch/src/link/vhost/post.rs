@@ -1,5 +1,6 @@
 //! Into a guest's receive buffers, as the guest takes it.
 
+use super::super::delivery::payload;
 use super::super::receiver::{Form, finish_part, finished};
 use super::super::scratch::Part;
 use super::super::{Posted, Receiver, Scratch};
@@ -74,13 +75,8 @@ impl Rx {
             }
             Form::Segments => to.segments(frame, scratch),
         };
-        match done {
-            Ok(()) => {
-                ring.dirty = true;
-                Posted::Done
-            }
-            Err(posted) => posted,
-        }
+        ring.dirty |= matches!(done, Posted::Done | Posted::Part(_));
+        done
     }
 
     /// Buffers that were filled together are the guest's from now on.
@@ -135,6 +131,17 @@ fn ring(rings: &mut [Option<Ring>], queue: u16) -> Option<&mut Ring> {
     rings.get_mut(usize::from(queue))?.as_mut()
 }
 
+/// Too few chains, or none that may be filled.
+struct Short {
+    /// How many were taken.
+    chains: u16,
+    /// Bytes that they hold together.
+    room: usize,
+    /// There were no more, and nothing is wrong with these.
+    ran_out: bool,
+    posted: Posted,
+}
+
 /// Where a frame is written.
 struct Buffers<'a> {
     ring: &'a mut Ring,
@@ -143,47 +150,76 @@ struct Buffers<'a> {
 }
 
 impl Buffers<'_> {
-    fn whole(
-        &mut self,
-        frame: &Frame,
-        scratch: &mut Scratch,
-        vnet: &VnetHdr,
-        head: &[u8],
-    ) -> Result<(), Posted> {
+    fn whole(&mut self, frame: &Frame, scratch: &mut Scratch, vnet: &VnetHdr, head: &[u8]) -> Posted {
         let Scratch { chains, filled, .. } = scratch;
-        let chains = self.gather(chains, filled, frame.len).map_err(|(popped, posted)| {
-            self.ring.queue.rewind(popped);
-            posted
-        })?;
-        self.write(&scratch.chains[..chains], vnet, head, frame.payload());
-        Ok(())
+        match self.gather(chains, filled, frame.len) {
+            Ok(chains) => {
+                self.write(&scratch.chains[..chains], vnet, head, frame.payload());
+                Posted::Done
+            }
+            Err(short) => self.what_fits(frame, scratch, short),
+        }
     }
 
-    /// Takes chains for `len` bytes and their header; `filled` grows by their [pieces]. On failure: how many were
-    /// taken, to be put back.
-    fn gather(&mut self, chains: &mut [Chain], filled: &mut usize, len: u32) -> Result<usize, (u16, Posted)> {
+    /// The first segments of a super-frame whose receiver takes such frames and gave buffers for no more: as a smaller one.
+    #[inline(never)]
+    fn what_fits(&mut self, frame: &Frame, scratch: &mut Scratch, short: Short) -> Posted {
+        self.ring.queue.rewind(short.chains);
+        let header = self.receiver.header_len + usize::from(frame.headers.len);
+        let size = frame.offload.gso_size().map_or(usize::MAX, usize::from);
+        let payload = short.room.saturating_sub(header) / size * size;
+        if !short.ran_out || payload == 0 {
+            return short.posted;
+        }
+        let Some(segmenter) = segmenter(frame) else { return short.posted };
+        let mut head = [0; HEADER_MAX];
+        let Some(part) = segmenter.with_size(payload).next(&mut head) else { return short.posted };
+        let len = (part.head_len + part.payload_len) as u32;
+        match self.gather(&mut scratch.chains, &mut scratch.filled, len) {
+            Ok(chains) => {
+                let (spans, count) = body_spans(frame);
+                let mut piece = [Span::EMPTY; MAX_SPANS + 1];
+                let n = slice_spans(&spans[..count], 0, part.payload_len, &mut piece);
+                self.write(&scratch.chains[..chains], &part.vnet, &head[..part.head_len], &piece[..n]);
+                Posted::Part(part.payload_len as u32)
+            }
+            // Its driver has changed them since.
+            Err(short) => {
+                self.ring.queue.rewind(short.chains);
+                short.posted
+            }
+        }
+    }
+
+    /// Takes chains for `len` bytes and their header; `filled` grows by their [pieces]. On failure, those that were taken are
+    /// to be put back.
+    fn gather(&mut self, chains: &mut [Chain], filled: &mut usize, len: u32) -> Result<usize, Short> {
         let Self { ring, receiver, .. } = self;
         let needed = len as usize + receiver.header_len;
         let mut room = 0;
         let most = chains.len() as u16;
+        let short = |chains, room, posted| Err(Short { chains, room, ran_out: false, posted });
         for (i, chain) in chains.iter_mut().enumerate() {
             let popped = i as u16;
             if ring.queue.pending() == 0
                 && let Err(error) = ring.queue.available()
             {
-                return Err((popped, Posted::Broken(error)));
+                return short(popped, room, Posted::Broken(error));
             }
             match ring.queue.pop_writable(chain) {
                 Ok(true) => {}
-                Ok(false) if popped >= ring.queue.size() => {
-                    return Err((popped, Posted::Dropped(DropReason::Unacceptable)));
+                Ok(false) => {
+                    // What takes more than the ring has will never fit.
+                    let full = popped >= ring.queue.size();
+                    let posted =
+                        if full { Posted::Dropped(DropReason::Unacceptable) } else { Posted::NoBuffers };
+                    return Err(Short { chains: popped, room, ran_out: true, posted });
                 }
-                Ok(false) => return Err((popped, Posted::NoBuffers)),
-                Err(error) => return Err((popped, Posted::Broken(error))),
+                Err(error) => return short(popped, room, Posted::Broken(error)),
             }
             *filled += pieces(chain);
             if *filled > MAX_PIECES {
-                return Err((popped + 1, Posted::Dropped(DropReason::Unacceptable)));
+                return short(popped + 1, room, Posted::Dropped(DropReason::Unacceptable));
             }
             room += chain.bytes() as usize;
             if room >= needed {
@@ -191,10 +227,10 @@ impl Buffers<'_> {
             }
             // A buffer holds a header at least (virtio 1.2, 5.1.6.3.1): fewer bytes are not worth a chain.
             if !receiver.mergeable || (chain.bytes() as usize) < receiver.header_len {
-                return Err((popped + 1, Posted::Dropped(DropReason::Unacceptable)));
+                return short(popped + 1, room, Posted::Dropped(DropReason::Unacceptable));
             }
         }
-        Err((most, Posted::Dropped(DropReason::Unacceptable)))
+        short(most, room, Posted::Dropped(DropReason::Unacceptable))
     }
 
     fn write(&mut self, chains: &[Chain], vnet: &VnetHdr, head: &[u8], payload: &[Span]) {
@@ -215,39 +251,39 @@ impl Buffers<'_> {
         self.ring.queue.complete_all(writer.used());
     }
 
-    fn segments(&mut self, frame: &Frame, scratch: &mut Scratch) -> Result<(), Posted> {
-        let body = frame.len - u32::from(frame.headers.len);
-        let cut = || Segmenter::new(frame.head(), &frame.headers, frame.offload, body as usize);
-        let (Some(mut measure), Some(mut segmenter)) = (cut(), cut()) else {
-            return Err(Posted::Dropped(DropReason::Malformed));
+    /// The segments of a super-frame, one after the other, as far as there are buffers.
+    fn segments(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
+        let (Some(mut measure), Some(mut segmenter)) = (segmenter(frame), segmenter(frame)) else {
+            return Posted::Dropped(DropReason::Malformed);
         };
-
-        // Buffers for all segments first: half a super-frame is worth nothing.
+        // Buffers for all of them first, so that none waits for the driver's look at those before.
         let mut head = [0; HEADER_MAX];
         let mut popped = 0;
         scratch.parts.clear();
-        while let Some(part) = measure.next(&mut head) {
+        while scratch.parts.len() < scratch.parts.capacity()
+            && let Some(part) = measure.next(&mut head)
+        {
             let len = (part.head_len + part.payload_len) as u32;
             match self.gather(&mut scratch.chains[popped..], &mut scratch.filled, len) {
                 Ok(chains) => {
                     scratch.parts.push(Part { first: popped, chains });
                     popped += chains;
                 }
-                Err((more, posted)) => {
-                    self.ring.queue.rewind(popped as u16 + more);
-                    return Err(match posted {
-                        // The ring is smaller than the super-frame has segments.
-                        Posted::NoBuffers if popped as u16 + more >= self.ring.queue.size() => {
-                            Posted::Dropped(DropReason::Unacceptable)
-                        }
-                        other => other,
-                    });
+                Err(short) => {
+                    self.ring.queue.rewind(short.chains);
+                    if scratch.parts.is_empty() {
+                        return short.posted;
+                    }
+                    break;
                 }
             }
         }
         let (spans, count) = body_spans(frame);
         let mut parts = scratch.parts.iter();
-        while let (Some(part), Some(chains)) = (segmenter.next(&mut head), parts.next()) {
+        let mut written = 0;
+        while let Some(chains) = parts.next()
+            && let Some(part) = segmenter.next(&mut head)
+        {
             let mut piece = [Span::EMPTY; MAX_SPANS + 1];
             let n = slice_spans(&spans[..count], part.payload_offset, part.payload_len, &mut piece);
             let mut vnet = part.vnet;
@@ -256,7 +292,13 @@ impl Buffers<'_> {
             }
             let chains = &scratch.chains[chains.first..chains.first + chains.chains];
             self.write(chains, &vnet, &head[..part.head_len], &piece[..n]);
+            written += part.payload_len as u32;
         }
-        Ok(())
+        if written < payload(frame) { Posted::Part(written) } else { Posted::Done }
     }
+}
+
+/// Cuts a super-frame to its segments.
+fn segmenter(frame: &Frame) -> Option<Segmenter<'_>> {
+    Segmenter::new(frame.head(), &frame.headers, frame.offload, payload(frame) as usize)
 }

@@ -5,6 +5,7 @@ use super::control::half;
 use super::{Tx, TxQueue};
 use crate::frame::{HEADER_MAX, VnetHdr};
 use crate::port::{Frame, FrameRef, Owner};
+use crate::sched::Queued;
 use crate::stats::DropReason;
 use crate::virtio::{Chain, DirtyLog, RingError, Span};
 use crate::worker::clock;
@@ -52,7 +53,8 @@ impl Tx {
             return Taken::Nothing;
         }
         let Some(frame) = tx.slots.take() else { return Taken::Full };
-        let arrival = tx.arrivals.of(tx.ring.queue.next_avail(), clock);
+        let number = tx.ring.queue.next_avail();
+        let arrival = tx.arrivals.of(number, clock);
         match tx.ring.queue.pop_readable(chain) {
             Ok(true) => {}
             Ok(false) => {
@@ -72,7 +74,7 @@ impl Tx {
         match take_head(frame.get_mut(), chain.spans(), chain.bytes(), header_len) {
             Ok(()) => {
                 frame.get_mut().owner = Owner::Ring { queue: queue as u16, head: chain.head() };
-                Taken::New(Pending { frame, arrival, sent: 0 }, chain.descriptors())
+                Taken::New(Pending { frame, arrival, sent: 0, number }, chain.descriptors())
             }
             Err(reason) => {
                 tx.slots.give(frame);
@@ -93,6 +95,12 @@ impl Tx {
                 None
             }
         }
+    }
+
+    #[inline]
+    pub(in crate::link) fn may_look_ahead(&self, queue: usize) -> bool {
+        let tx = self.queues.get(queue).and_then(Option::as_ref);
+        tx.is_some_and(|tx| tx.slots.available() > usize::from(for_pieces(tx.ring.queue.size())))
     }
 
     #[inline]
@@ -169,6 +177,33 @@ impl Tx {
         }
     }
 
+    pub(in crate::link) fn untake(&mut self, waiting: &mut Vec<Queued<Pending>>) {
+        for (index, tx) in self.queues.iter_mut().enumerate() {
+            let Some(tx) = tx else { continue };
+            let next = tx.ring.queue.next_avail();
+            // How many were popped since, with itself: of those that end the ring 1, 2, 3, ...
+            let last = |queued: &Queued<Pending>| match queued.frame.frame.get().owner {
+                Owner::Ring { queue, .. } if usize::from(queue) == index => {
+                    Some(next.wrapping_sub(queued.frame.number)).filter(|_| !is_begun(&queued.frame))
+                }
+                _ => None,
+            };
+            let mut places: Vec<u16> = waiting.iter().filter_map(last).collect();
+            places.sort_unstable();
+            let count = (1..).zip(&places).take_while(|(place, found)| place == *found).count() as u16;
+            waiting.retain(|queued| {
+                let goes = last(queued).is_some_and(|place| place <= count);
+                if goes {
+                    tx.slots.give(queued.frame.frame);
+                }
+                !goes
+            });
+            if count > 0 {
+                tx.ring.queue.rewind(count);
+            }
+        }
+    }
+
     pub(in crate::link) fn in_flight(&self) -> usize {
         self.queues.iter().flatten().map(|tx| tx.slots.in_flight()).sum()
     }
@@ -209,6 +244,16 @@ impl Tx {
         self.memory.as_ref().is_some_and(|memory| memory.is_lost())
             || self.log.as_ref().is_some_and(DirtyLog::is_lost)
     }
+}
+
+/// Slots of a ring of so many entries that are for pieces of frames that wait, not for frames.
+fn for_pieces(ring: u16) -> u16 {
+    (half(ring) / 8).max(1)
+}
+
+/// Whether a part of a frame that waits was sent, or dropped.
+fn is_begun(pending: &Pending) -> bool {
+    pending.frame.get().shares.get() > 0
 }
 
 impl TxQueue {

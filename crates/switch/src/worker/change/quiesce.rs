@@ -2,7 +2,7 @@
 //!
 //! Three steps, in this order, so that no worker ever follows a reference into memory that is gone:
 //!
-//! 1. the owner stops taking frames from it ([`Worker::pause`]);
+//! 1. the owner stops taking frames from it ([`Worker::pause`]); those that wait by flow leave, or go back ([`Worker::drain`]);
 //! 2. every worker drops its frames ([`Worker::drop_source`]);
 //! 3. the owner has them all back ([`Worker::is_quiet`]).
 //!
@@ -37,7 +37,20 @@ impl Worker {
     pub(in crate::worker) fn unpause(&mut self, index: PortIndex) {
         if let Some(port) = &mut self.ports[index as usize] {
             port.pauses -= 1;
+            port.draining = false;
         }
+    }
+
+    /// Frames of a paused port that wait by flow go back into their rings. Those behind which others were taken out cannot:
+    /// they leave as tokens come. Whether there are any left.
+    pub fn drain(&mut self, index: PortIndex) -> bool {
+        let now = self.now;
+        let Some(port) = &mut self.ports[index as usize] else { return false };
+        if !port.draining {
+            port.put_back_waiting(now);
+        }
+        port.draining = port.waits() && !port.broken;
+        port.draining
     }
 
     /// Drops everything that `source` sent and that waits at own egresses. What their links hold comes back by itself,
@@ -62,10 +75,13 @@ impl Worker {
         self.fates_of_peers();
         self.settle();
         let Some(port) = &mut self.ports[index as usize] else { return true };
+        port.put_back_waiting(self.now);
+        port.drop_waiting(DropReason::SenderReset);
         drop_pending(port);
         port.link.flush();
         let quiet = port.link.tx.in_flight() == 0 && self.lending.take_back(port);
         if quiet {
+            port.draining = false;
             port.set_throttled(false, self.now);
         }
         quiet
@@ -99,7 +115,7 @@ impl Worker {
     }
 }
 
-/// Drops the frames of a port that wait for tokens.
+/// Drops the frames of a port that wait for tokens, one of each ring.
 fn drop_pending(port: &mut Port) {
     while let Some(pending) = port.link.tx.take_pending() {
         port.count_tx_drop(DropReason::SenderReset);

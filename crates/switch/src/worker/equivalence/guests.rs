@@ -13,45 +13,45 @@ use tidegate_frontend::driver::{Buffer, DriverFeatures, DriverQueue};
 use tidegate_frontend::memory::SharedMemory;
 
 /// Half of it may be in flight: more than the frames of a test, so that no path has to make room.
-pub(super) const TX_RING: u16 = 1024;
-pub(super) const RX_RING: u16 = 128;
+pub(in crate::worker) const TX_RING: u16 = 1024;
+pub(in crate::worker) const RX_RING: u16 = 128;
 /// What is in a receive buffer before anything is received.
-pub(super) const BLANK: u8 = 0xa5;
+pub(in crate::worker) const BLANK: u8 = 0xa5;
 
-pub(super) const CSUM: u64 = 1 << 1;
-pub(super) const OFFLOADS: u64 = 1 << 7 | 1 << 8 | 1 << 54 | 1 << 55;
-pub(super) const MERGEABLE: u64 = 1 << 15;
-pub(super) const INDIRECT: u64 = 1 << 28;
-pub(super) const EVENTS: u64 = 1 << 29;
-pub(super) const V1: u64 = 1 << 32;
-pub(super) const PACKED: u64 = 1 << 34;
-pub(super) const IN_ORDER: u64 = 1 << 35;
+pub(in crate::worker) const CSUM: u64 = 1 << 1;
+pub(in crate::worker) const OFFLOADS: u64 = 1 << 7 | 1 << 8 | 1 << 54 | 1 << 55;
+pub(in crate::worker) const MERGEABLE: u64 = 1 << 15;
+pub(in crate::worker) const INDIRECT: u64 = 1 << 28;
+pub(in crate::worker) const EVENTS: u64 = 1 << 29;
+pub(in crate::worker) const V1: u64 = 1 << 32;
+pub(in crate::worker) const PACKED: u64 = 1 << 34;
+pub(in crate::worker) const IN_ORDER: u64 = 1 << 35;
 
 /// How a receive buffer lies in memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Room {
+pub(in crate::worker) enum Room {
     Whole(u32),
     HeaderApart(u32),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Sent {
-    pub(super) body: Body,
-    pub(super) to: To,
-    pub(super) from: Source,
-    pub(super) asks: Asks,
-    pub(super) layout: Layout,
+pub(in crate::worker) struct Sent {
+    pub(in crate::worker) body: Body,
+    pub(in crate::worker) to: To,
+    pub(in crate::worker) from: Source,
+    pub(in crate::worker) asks: Asks,
+    pub(in crate::worker) layout: Layout,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Body {
+pub(in crate::worker) enum Body {
     Good(Frame),
     Hostile(Vec<u8>),
     Arp,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum To {
+pub(in crate::worker) enum To {
     Guest(usize),
     Everybody,
     Multicast,
@@ -63,7 +63,7 @@ pub(super) enum To {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Source {
+pub(in crate::worker) enum Source {
     Itself,
     /// Another contract's address.
     Guest(usize),
@@ -73,7 +73,7 @@ pub(super) enum Source {
 
 /// What a virtio header asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Asks {
+pub(in crate::worker) enum Asks {
     Nothing,
     Checksum,
     Segments(u16),
@@ -82,7 +82,7 @@ pub(super) enum Asks {
 
 /// How a frame lies in memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Layout {
+pub(in crate::worker) enum Layout {
     Whole,
     HeaderApart,
     CutAt(usize),
@@ -91,17 +91,17 @@ pub(super) enum Layout {
     Only(usize),
 }
 
-pub(super) fn mac(guest: usize) -> Mac {
+pub(in crate::worker) fn mac(guest: usize) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, guest as u8])
 }
 
-pub(super) fn behind(last: u8) -> Mac {
+pub(in crate::worker) fn behind(last: u8) -> Mac {
     Mac([0x52, 0x54, 0, 7, 0, last])
 }
 
 impl Sent {
     /// The virtio header and the frame.
-    pub(super) fn bytes(&self, sender: usize, header_len: usize) -> Vec<u8> {
+    pub(in crate::worker) fn bytes(&self, sender: usize, header_len: usize) -> Vec<u8> {
         let mut vnet = [0; VnetHdr::LEN];
         let mut checksum = |at: u16, offset: u16| {
             vnet[0] = NEEDS_CSUM;
@@ -156,27 +156,27 @@ impl Sent {
 
 /// One buffer that came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Received {
-    pub(super) queue: usize,
-    pub(super) head: u16,
-    pub(super) len: u32,
+pub(in crate::worker) struct Received {
+    pub(in crate::worker) queue: usize,
+    pub(in crate::worker) head: u16,
+    pub(in crate::worker) len: u32,
     /// All of the buffer, also what nothing was to be written into.
-    pub(super) bytes: Vec<u8>,
+    pub(in crate::worker) bytes: Vec<u8>,
 }
 
-pub(super) struct Guest {
-    pub(super) memory: Arc<SharedMemory>,
-    pub(super) features: u64,
-    pub(super) tx: DriverQueue,
-    pub(super) rx: Vec<DriverQueue>,
-    pub(super) given: HashMap<(usize, u16), Vec<Buffer>>,
-    pub(super) received: Vec<Received>,
-    pub(super) sent: usize,
-    pub(super) completed: usize,
+pub(in crate::worker) struct Guest {
+    pub(in crate::worker) memory: Arc<SharedMemory>,
+    pub(in crate::worker) features: u64,
+    pub(in crate::worker) tx: DriverQueue,
+    pub(in crate::worker) rx: Vec<DriverQueue>,
+    pub(in crate::worker) given: HashMap<(usize, u16), Vec<Buffer>>,
+    pub(in crate::worker) received: Vec<Received>,
+    pub(in crate::worker) sent: usize,
+    pub(in crate::worker) completed: usize,
 }
 
 impl Guest {
-    pub(super) fn new(features: u64, queues: usize) -> Self {
+    pub(in crate::worker) fn new(features: u64, queues: usize) -> Self {
         let memory = Arc::new(SharedMemory::new(0, 16 << 20).unwrap());
         let has = |feature| features & feature != 0;
         let driver = DriverFeatures {
@@ -191,18 +191,18 @@ impl Guest {
         Self { memory, features, tx, rx, given, received, sent: 0, completed: 0 }
     }
 
-    pub(super) fn header_len(&self) -> usize {
+    pub(in crate::worker) fn header_len(&self) -> usize {
         if self.features & (V1 | MERGEABLE) == 0 { VnetHdr::LEGACY_LEN } else { VnetHdr::LEN }
     }
 
-    pub(super) fn map(&self) -> Arc<GuestMemory> {
+    pub(in crate::worker) fn map(&self) -> Arc<GuestMemory> {
         let fd = self.memory.fd().as_fd().try_clone_to_owned().unwrap();
         let (user_addr, size) = (self.memory.user_addr(), self.memory.size());
         let region = RegionSpec { guest_addr: 0, user_addr, size, mmap_offset: 0, fd };
         Arc::new(GuestMemory::map(vec![region]).unwrap())
     }
 
-    pub(super) fn setup(&self, ring: &DriverQueue) -> VringSetup {
+    pub(in crate::worker) fn setup(&self, ring: &DriverQueue) -> VringSetup {
         let user = |addr| self.memory.to_user(addr);
         VringSetup {
             size: ring.size(),
@@ -217,7 +217,7 @@ impl Guest {
         }
     }
 
-    pub(super) fn send(&mut self, sent: &Sent, bytes: &[u8]) {
+    pub(in crate::worker) fn send(&mut self, sent: &Sent, bytes: &[u8]) {
         let at = self.memory.alloc(bytes.len() as u64, 1);
         self.memory.write(at, bytes);
         let len = bytes.len();
@@ -237,7 +237,7 @@ impl Guest {
         self.sent += 1;
     }
 
-    pub(super) fn give(&mut self, count: u16, layout: Room) {
+    pub(in crate::worker) fn give(&mut self, count: u16, layout: Room) {
         for (queue, rx) in self.rx.iter_mut().enumerate() {
             for _ in 0..count {
                 let (first, second) = match layout {
@@ -257,7 +257,7 @@ impl Guest {
         }
     }
 
-    pub(super) fn reap(&mut self) {
+    pub(in crate::worker) fn reap(&mut self) {
         while self.tx.reap().is_some() {
             self.completed += 1;
         }

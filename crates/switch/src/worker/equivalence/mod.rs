@@ -11,7 +11,7 @@
 //! affair. Where several senders meet at one receiver, whose frame comes first is, too.
 
 mod cases;
-mod guests;
+pub(super) mod guests;
 
 use super::{Worker, testing};
 use crate::fdb::SegmentIndex;

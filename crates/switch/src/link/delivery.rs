@@ -1,0 +1,239 @@
+//! What of a frame is delivered: all of it, or some segments of a super-frame; marked, or as its sender marked it.
+//!
+//! ```text
+//!  head │ payload: segments of gso_size bytes ...................│     a super-frame that waits
+//!       ├─ went ─────────┼─ from ─── Delivery ─── to ─┼─ waits ──┤
+//!                        head' │ these segments       │                a smaller frame, in a copy of the head
+//! ```
+//!
+//! What went is told by what is [left](crate::sched::Queued::bytes) of a frame that waits, so there is no cursor to keep, and
+//! whatever happens to the frame in its queue happens to its rest.
+
+use crate::frame::ecn::set_ce;
+use crate::frame::{Headers, Offload, Segmenter, parse};
+use crate::port::{Frame, body_spans, slice_spans};
+
+/// What of a frame is delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The first byte of its payload: 0, or where a segment begins.
+    pub from: u32,
+    /// Up to this byte of its payload, where a segment ends; all that there is where that is less.
+    pub to: u32,
+    /// In a header that says "congestion experienced", if its sender [understands](crate::frame::ecn::ect) that.
+    pub ce: bool,
+}
+
+impl Delivery {
+    /// All of a frame, as it is.
+    pub const WHOLE: Self = Self { from: 0, to: u32::MAX, ce: false };
+
+    /// What is to be delivered of a frame of which so many bytes, as counted on the wire, are left.
+    #[inline]
+    pub fn of_rest(frame: &Frame, left: u32) -> Self {
+        if left == frame.wire_bytes { Self::WHOLE } else { Self { from: went(frame, left), ..Self::WHOLE } }
+    }
+
+    /// What is delivered, as a frame that lies in the memory of `frame`: a smaller super-frame, a single segment, or the whole.
+    /// `None` where there are no such segments.
+    pub fn cut(self, frame: &Frame) -> Option<Frame> {
+        let mut whole = frame.clone();
+        if self.ce {
+            // Of a frame that asks for nothing, not all headers are known.
+            let headers = match frame.offload {
+                Offload::None => parse(frame.head(), frame.len as usize).unwrap_or(Headers::NONE),
+                _ => frame.headers,
+            };
+            set_ce(&mut whole.bytes[..usize::from(frame.head_len)], &headers);
+        }
+        let Some(size) = frame.offload.gso_size() else { return (self.from == 0).then_some(whole) };
+        let payload = payload(frame);
+        if self.from == 0 && self.to >= payload {
+            return Some(whole);
+        }
+        let size = u32::from(size);
+        // Whole segments, of which the last may be shorter.
+        let most = (self.to.min(payload).checked_sub(self.from)?.div_ceil(size) * size) as usize;
+        let mut part = whole.clone();
+        let segmenter = Segmenter::new(whole.head(), &frame.headers, frame.offload, payload as usize)?;
+        let cut = segmenter.with_size(most).starting_at(self.from as usize).next(&mut part.bytes)?;
+        let len = cut.payload_len as u32;
+        part.len = cut.head_len as u32 + len;
+        part.head_len = cut.head_len as u16;
+        (part.headers, part.vnet) = (cut.headers, cut.vnet);
+        (part.wire_frames, part.wire_bytes) = on_wire(frame, len);
+        if cut.segments == 1 {
+            part.offload = Offload::Checksum;
+        }
+        let (spans, count) = body_spans(frame);
+        let spans = &spans[..count];
+        part.span_count = slice_spans(spans, cut.payload_offset, cut.payload_len, &mut part.spans) as u16;
+        Some(part)
+    }
+}
+
+/// Bytes after the headers of a super-frame.
+pub fn payload(frame: &Frame) -> u32 {
+    frame.len - u32::from(frame.headers.len)
+}
+
+/// How much of a frame's payload went, where so many bytes, as counted on the wire, are left.
+#[cold]
+fn went(frame: &Frame, left: u32) -> u32 {
+    let Some(size) = frame.offload.gso_size().map(u32::from) else { return 0 };
+    // Only the last segment is shorter, and it is not gone.
+    let segments = frame.wire_bytes.saturating_sub(left) / (u32::from(frame.headers.len) + size);
+    segments * size
+}
+
+/// What so many bytes of a super-frame's payload, whole segments, are on the wire: frames, and bytes.
+pub fn on_wire(frame: &Frame, payload: u32) -> (u32, u32) {
+    let size = u32::from(frame.offload.gso_size().unwrap_or(u16::MAX));
+    let segments = payload.div_ceil(size);
+    (segments, segments * u32::from(frame.headers.len) + payload)
+}
+
+/// Segments that are left of a frame of which so many bytes, as counted on the wire, are left.
+#[inline]
+pub fn wire_frames_left(frame: &Frame, left: u32) -> u32 {
+    if left == frame.wire_bytes {
+        return frame.wire_frames;
+    }
+    on_wire(frame, payload(frame).saturating_sub(went(frame, left))).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::offload::{check, segments, wire_bytes};
+    use crate::frame::testing::{self, Frame as Spec};
+    use crate::frame::vnet_hdr::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM};
+    use crate::frame::{HEADER_MAX, VnetHdr};
+    use crate::port::Slots;
+    use crate::virtio::Span;
+    use proptest::prelude::*;
+
+    /// The frame of a sender that asks for segments of `size` bytes, or for a checksum; it lies in `memory`.
+    fn frame(spec: &Spec, size: Option<u16>, memory: &mut [u8]) -> Frame {
+        let headers = parse(&memory[..memory.len().min(HEADER_MAX)], memory.len()).unwrap();
+        let gso_type = match (spec.tcp, spec.v6) {
+            (true, false) => GSO_TCPV4,
+            (true, true) => GSO_TCPV6,
+            (false, _) => GSO_UDP_L4,
+        };
+        let vnet = VnetHdr {
+            flags: NEEDS_CSUM,
+            gso_type: size.map_or(0, |_| gso_type),
+            gso_size: size.unwrap_or(0),
+            csum_start: u16::from(headers.l4_offset),
+            csum_offset: if spec.tcp { 16 } else { 6 },
+            ..VnetHdr::default()
+        };
+        let mut slots = Slots::new(1, 0, 0);
+        let reference = slots.take().unwrap();
+        let frame = reference.get_mut();
+        frame.head_len = memory.len().min(HEADER_MAX) as u16;
+        frame.bytes[..usize::from(frame.head_len)].copy_from_slice(&memory[..usize::from(frame.head_len)]);
+        frame.offload = check(&vnet, &headers, usize::from(frame.head_len), memory.len()).unwrap();
+        (frame.headers, frame.vnet, frame.len) = (headers, vnet, memory.len() as u32);
+        frame.wire_bytes = wire_bytes(frame.offload, &headers, memory.len());
+        frame.wire_frames = segments(frame.offload, &headers, memory.len());
+        let rest = &mut memory[usize::from(frame.head_len)..];
+        // In two pieces, of which the second begins anywhere.
+        let (first, second) = rest.split_at_mut(rest.len() / 3);
+        frame.spans[0] = Span { ptr: first.as_mut_ptr(), len: first.len() as u32 };
+        frame.spans[1] = Span { ptr: second.as_mut_ptr(), len: second.len() as u32 };
+        frame.span_count = 2;
+        let frame = frame.clone();
+        slots.give(reference);
+        frame
+    }
+
+    fn bytes(head: &[u8], spans: &[Span]) -> Vec<u8> {
+        let mut bytes = head.to_vec();
+        for span in spans {
+            // SAFETY: it leads into the test's memory, or the head of a frame that is still there.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(span.ptr, span.len as usize) });
+        }
+        bytes
+    }
+
+    /// The frames on the wire that a frame stands for.
+    fn on_the_wire(frame: &Frame) -> Vec<Vec<u8>> {
+        if frame.offload.gso_size().is_none() {
+            return vec![bytes(frame.head(), frame.payload())];
+        }
+        let payload = payload(frame) as usize;
+        let mut segmenter = Segmenter::new(frame.head(), &frame.headers, frame.offload, payload).unwrap();
+        let (spans, count) = body_spans(frame);
+        let (mut head, mut all) = ([0; HEADER_MAX], vec![]);
+        while let Some(part) = segmenter.next(&mut head) {
+            let mut piece = [Span::EMPTY; crate::virtio::MAX_SPANS + 1];
+            let n = slice_spans(&spans[..count], part.payload_offset, part.payload_len, &mut piece);
+            all.push(bytes(&head[..part.head_len], &piece[..n]));
+        }
+        all
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        /// However a super-frame is cut, what is on the wire is the same: numbers, flags, checksums and all.
+        #[test]
+        fn parts_are_the_segments_of_the_whole(
+            spec in testing::frame_up_to(6000).prop_filter("a super-frame", |s| s.payload.len() > 60),
+            size in any::<prop::sample::Index>(),
+            cuts in prop::collection::vec(1u32..9, 1..20),
+            ce: bool,
+        ) {
+            let mut memory = spec.build();
+            let size = 60 + size.index(spec.payload.len() - 60) as u16;
+            let whole = frame(&spec, Some(size), &mut memory);
+            let marked = Spec { ecn: if ce && spec.ecn != 0 { 3 } else { spec.ecn }, ..spec.clone() };
+            let mut expected = marked.build();
+            let expected = on_the_wire(&frame(&marked, Some(size), &mut expected));
+            let (mut left, mut got) = (whole.wire_bytes, vec![]);
+            let mut cuts = cuts.into_iter().cycle();
+            while left > 0 {
+                let rest = Delivery::of_rest(&whole, left);
+                prop_assert_eq!(rest == Delivery::WHOLE, left == whole.wire_bytes);
+                prop_assert_eq!(wire_frames_left(&whole, left) as usize, expected.len() - got.len());
+                let to = rest.from + cuts.next().unwrap() * u32::from(size);
+                let part = Delivery { to, ce, ..rest }.cut(&whole).unwrap();
+                prop_assert_eq!(rest.from + super::payload(&part), to.min(super::payload(&whole)), "all of it");
+                let sent = on_the_wire(&part);
+                prop_assert_eq!(part.wire_bytes as usize, sent.iter().map(Vec::len).sum::<usize>());
+                prop_assert_eq!(part.wire_frames as usize, sent.len());
+                left -= part.wire_bytes;
+                got.extend(sent);
+                // A receiver's checks find a frame as a guest may send it.
+                let all = bytes(part.head(), part.payload());
+                let headers = parse(&all[..all.len().min(HEADER_MAX)], all.len()).unwrap();
+                prop_assert_eq!(headers, part.headers);
+                let checked = check(&part.vnet, &headers, all.len().min(HEADER_MAX), all.len());
+                prop_assert_eq!(checked, Ok(part.offload));
+            }
+            prop_assert_eq!(got, expected);
+            let nothing = Delivery { from: payload(&whole), ..Delivery::WHOLE };
+            prop_assert!(nothing.cut(&whole).is_none());
+        }
+    }
+
+    /// A plain frame has no parts; its mark is set though the way that it came did not read its headers.
+    #[test]
+    fn a_plain_frame_is_marked_whole() {
+        for spec in [Spec { ecn: 2, ..Spec::tcp4(700) }, Spec { ecn: 1, ..Spec::tcp6(10) }] {
+            for asks in [false, true] {
+                let mut memory = spec.build();
+                let mut plain = frame(&spec, None, &mut memory);
+                if !asks {
+                    (plain.offload, plain.headers) = (Offload::None, Headers::NONE);
+                }
+                let marked = Delivery { ce: true, ..Delivery::WHOLE }.cut(&plain).unwrap();
+                let expected = Spec { ecn: 3, ..spec.clone() }.build();
+                assert_eq!(bytes(marked.head(), marked.payload()), expected);
+                assert!(Delivery { from: 60, ..Delivery::WHOLE }.cut(&plain).is_none());
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Super-frames whose receivers have too few buffers for all of their segments.
+//!
+//! ```text
+//!  head of its source ─▶ post ─┬─ Done ───────────────────────────────▶ fate: delivered
+//!      ▲                       └─ Part: counted; the rest ──┐
+//!      │                                                    ├─ no buffer for 10 ms, 40 ms in all ─▶ fate: dropped
+//!      └────── buffers; others may have their turn before ◀─┘
+//! ```
+//!
+//! The rest stays where it is in its queue, so order, deadlines, relief, moves and removals treat it as any frame that waits.
+//! Its sender gets its memory back, and is told one fate, when the last of it has gone or was dropped.
+
+#[cfg(test)]
+mod tests;
+
+use super::Worker;
+use crate::capture::Direction;
+use crate::link::Delivery;
+use crate::link::delivery::on_wire;
+use crate::port::{Egress, FrameRef, NEVER, Port};
+use crate::sched::{Backlog, Queued};
+
+/// How long a receiver that takes super-frames in parts may give no buffer, ns: as long as one without buffers keeps a frame
+/// waiting.
+const NO_BUFFER: u64 = 10_000_000;
+/// The longest that frames wait for a receiver that takes super-frames in parts, ns.
+const IN_ALL: u64 = 40_000_000;
+
+impl Worker {
+    /// The first segments of what waits of a super-frame have left, with `payload` bytes after their headers; the others found
+    /// too few buffers.
+    #[inline(never)]
+    pub(super) fn end_part(&mut self, port: &mut Port, queued: &Queued<FrameRef>, payload: u32) -> Backlog {
+        let frame = queued.frame.get();
+        let (frames, bytes) = on_wire(frame, payload);
+        debug_assert!(bytes < queued.bytes, "the last part ends the frame");
+        self.touched.insert(port.index);
+        self.note_time(frame);
+        let from = Delivery::of_rest(frame, queued.bytes).from;
+        record_part(port, queued, Delivery { from, to: from + payload, ce: false });
+        port.egress.scheduler.take_part(self.now, bytes);
+        port.stats.rx.wire_frames.add(frames.into());
+        port.stats.rx.wire_bytes.add(bytes.into());
+        let Egress { last, blocked_since, part_at, starved, .. } = &mut port.egress;
+        (*last, *part_at, *starved) = ((frame.source, self.now), self.now, None);
+        if *blocked_since == NEVER {
+            *blocked_since = self.now;
+        }
+        Backlog { frames: 1, bytes: bytes.into() }
+    }
+
+    /// The rest of a super-frame was delivered.
+    #[inline(never)]
+    pub(super) fn note_rest(&mut self, port: &mut Port, queued: &Queued<FrameRef>) {
+        port.egress.part_at = self.now;
+        record_part(port, queued, Delivery::of_rest(queued.frame.get(), queued.bytes));
+    }
+}
+
+/// Copies what was delivered for whom captures it.
+fn record_part(port: &mut Port, queued: &Queued<FrameRef>, what: Delivery) {
+    if let Some(capture) = &mut port.capture
+        && let Some(part) = what.cut(queued.frame.get())
+    {
+        capture.record(&part, Direction::ToVm);
+    }
+}
+
+/// How long a frame without a deadline may have waited at an egress that takes nothing at `now`; `hold` where it takes frames
+/// whole.
+pub(super) fn longest_wait(egress: &Egress, now: u64, hold: u64) -> u64 {
+    if now.saturating_sub(egress.part_at) < NO_BUFFER { hold.max(IN_ALL) } else { hold }
+}

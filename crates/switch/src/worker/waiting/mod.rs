@@ -1,0 +1,211 @@
+//! A port above its own limit: its frames wait by flow, and leave in parts as tokens come.
+//!
+//! ```text
+//!  ring, tap ─ look ahead: take ─▶ inspect ─▶ Room ─▶ whose turn it is ─▶ tokens for a part of it?
+//!     ▲                                        ▲                           │ no: wake when they are there
+//!     └ no slot: stays there                   └── the rest ◀── cut ◀──────┤ judged: Pass, Mark
+//!                                                            dropped ◀─────┘ Drop: one segment
+//! ```
+//!
+//! While nothing waits, and tokens are there, none of this is met: frames go as they do without a limit.
+
+#[cfg(test)]
+mod scene;
+#[cfg(test)]
+mod tests;
+
+use super::cut::{Part, cut, left};
+use super::ingress::{Next, Turn};
+use super::send::note_tokens;
+use super::{Worker, budget};
+use crate::frame::{ect, set_ce};
+use crate::link::Pending;
+use crate::port::{FrameRef, Port};
+use crate::sched::flows::Verdict;
+use crate::stats::DropReason;
+
+impl Worker {
+    /// Takes frames of a queue whose port has frames that wait, so that those of a flow that has little to send do not wait
+    /// behind the others: as many as a turn may, and as have slots.
+    pub(super) fn look_ahead(&mut self, port: &mut Port, queue: usize, budget: &mut i64) -> Turn {
+        let mut turn = Turn::default();
+        if port.draining || port.waiting.as_ref().is_none_or(|room| room.is_closing()) {
+            return turn;
+        }
+        if port.link.tx.is_crowded(queue) {
+            // A driver that relies on order sees nothing of what is done behind the oldest: half a ring is enough.
+            self.let_through(port, queue);
+            return turn;
+        }
+        match port.link.tx.poll(queue, self.now) {
+            Ok(true) => {}
+            Ok(false) => return turn,
+            Err(error) => {
+                self.fault(port, &error.to_string());
+                return turn;
+            }
+        }
+        let holds = port.link.tx.holds_frames();
+        for _ in 0..self.turns.batch(port.index) {
+            if *budget <= 0 {
+                break;
+            }
+            if holds {
+                while !port.link.tx.may_look_ahead(queue) && drop_longest(port) {}
+            } else if !port.link.tx.may_look_ahead(queue) {
+                self.ask_relief_beside(port);
+                break;
+            }
+            match self.next(port, queue, budget) {
+                Next::Frame(pending) => {
+                    let left = left(pending.frame.get(), pending.sent);
+                    port.wait(pending, left, self.now);
+                }
+                Next::Dropped => {}
+                Next::Nothing | Next::Full => break,
+            }
+            *budget -= budget::queued(0);
+            turn.worked = true;
+            while holds && port.waiting.as_ref().is_some_and(|room| room.is_over_full()) && drop_longest(port)
+            {
+                *budget -= budget::queued(0);
+            }
+        }
+        turn
+    }
+
+    /// No slot is left to look ahead by. Where frames that wait here have them, tokens make room; otherwise receivers hold
+    /// frames, and one of those is to go.
+    fn ask_relief_beside(&mut self, port: &mut Port) {
+        let waiting = port.waiting.as_ref().map_or(0, |room| room.backlog().frames as usize);
+        if 2 * waiting < port.link.tx.in_flight() {
+            self.ask_relief(port);
+        }
+    }
+
+    /// Sends what has tokens of what waits at a port, while `budget` lasts.
+    pub(super) fn serve_waiting(&mut self, port: &mut Port, budget: &mut i64) -> Turn {
+        let mut turn = Turn::default();
+        for _ in 0..self.turns.batch(port.index) {
+            if *budget <= 0 {
+                turn.worked = true;
+                break;
+            }
+            let Some(room) = &mut port.waiting else { break };
+            let since = room.since();
+            let Some((head, most)) = room.head() else { break };
+            let (pending, reference) = (head.frame, head.frame.frame);
+            let frame = reference.get();
+            let mut part = Part::next(frame, head.bytes, most);
+            let at = port.conforms_at(since, part.wire);
+            if at > self.now {
+                self.wake_at(at);
+                turn.throttled = true;
+                break;
+            }
+            if self.must_wait(port, frame, part.wire) {
+                turn.worked = true;
+                break;
+            }
+            let Some(room) = &mut port.waiting else { break };
+            let verdict = room.judge(self.now, || ect(frame.head(), &frame.headers));
+            if verdict != Verdict::Pass {
+                // As little as may be: one segment.
+                part = Part::next(frame, head.bytes, 0);
+            }
+            if verdict == Verdict::Drop {
+                room.drop_head(part.wire);
+                end_part(port, reference, part.wire < head.bytes);
+                port.count_tx_drop(DropReason::Codel);
+                *budget -= budget::queued(0);
+                turn.worked = true;
+                continue;
+            }
+            let is_whole = part.wire == frame.wire_bytes;
+            let slot = if is_whole { Some(reference) } else { port.link.tx.slot_for_piece(frame) };
+            let Some(slot) = slot else {
+                self.ask_relief(port);
+                break;
+            };
+            *budget -= budget::queued(part.wire);
+            turn.worked = true;
+            let is_last = part.wire >= head.bytes;
+            if let Some(room) = &mut port.waiting {
+                room.take(part.wire);
+            }
+            port.charge(since, at, part.wire, self.now);
+            let started = at.max(pending.arrival.earliest);
+            if is_last {
+                note_tokens(port, &pending.arrival, started);
+            }
+            self.send_part(port, pending, part, slot, (started, verdict == Verdict::Mark));
+            if !is_whole {
+                end_part(port, reference, !is_last);
+            }
+        }
+        if let Some(room) = &port.waiting {
+            port.stats.tx.note_flows(room.active().into());
+            if room.is_over() {
+                port.waiting = None;
+            }
+        }
+        turn
+    }
+
+    /// Sends a part of a frame, in a slot of its own unless it is all of it.
+    fn send_part(
+        &mut self,
+        port: &mut Port,
+        pending: Pending,
+        part: Part,
+        slot: FrameRef,
+        (started, marked): (u64, bool),
+    ) {
+        let whole = pending.frame;
+        let is_begun = whole.get().shares.get() > 0;
+        if slot != whole {
+            begin(whole);
+            if !cut(whole, part, slot) {
+                debug_assert!(false, "a super-frame that was checked can be cut");
+                return port.link.tx.give_back(slot);
+            }
+        }
+        if marked {
+            // In the part's own headers: what is left of the frame is not marked.
+            let frame = slot.get_mut();
+            let head_len = usize::from(frame.head_len);
+            if set_ce(&mut frame.bytes[..head_len], &frame.headers) {
+                port.stats.tx.marked.add(1);
+            }
+        }
+        let stats = &port.stats.tx;
+        stats.frames.add(u64::from(!is_begun));
+        stats.wire_frames.add(u64::from(slot.get().wire_frames));
+        stats.wire_bytes.add(u64::from(part.wire));
+        self.dispatch(port, slot, pending.arrival, started);
+    }
+}
+
+/// A frame leaves in parts from now on: it stays until the last of them is settled.
+fn begin(whole: FrameRef) {
+    let shares = &whole.get().shares;
+    shares.set(shares.get().max(1));
+}
+
+/// A part of a frame that was not sent whole left the room; something is `left`.
+fn end_part(port: &mut Port, whole: FrameRef, is_left: bool) {
+    if is_left {
+        begin(whole);
+    } else {
+        port.release_waiting(whole);
+    }
+}
+
+/// Drops the oldest frame of the flow of which most waits, for room; `false` where nothing waits.
+fn drop_longest(port: &mut Port) -> bool {
+    let dropped = port.waiting.as_mut().and_then(|room| room.drop_longest());
+    let Some(queued) = dropped else { return false };
+    port.count_tx_drop(DropReason::FlowCap);
+    port.release_waiting(queued.frame.frame);
+    true
+}

@@ -1,0 +1,318 @@
+//! A sender above its limit, behind a ring or a tap, and a receiver that takes all, on a worker whose time the test sets.
+
+use super::super::Worker;
+use super::super::testing::{self, add_link, add_tap, set_time};
+use crate::frame::testing::{Frame, sum};
+use crate::frame::vnet_hdr::{GSO_NONE, GSO_TCPV4, NEEDS_CSUM, VnetHdr};
+use crate::link::Link;
+use crate::port::PortContract;
+use crate::stats::layout::VnicSlot;
+use crate::stats::{DropReason, Region};
+use crate::vhost_user::VringSetup;
+use crate::virtio::GuestMemory;
+use crate::virtio::memory::RegionSpec;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use tidegate_contract::{Host, Vnic};
+use tidegate_frontend::driver::{Buffer, DriverFeatures, DriverQueue};
+use tidegate_frontend::memory::SharedMemory;
+
+/// TCP payload of a segment.
+pub(super) const SEGMENT: usize = 1448;
+/// Ethernet, IPv4 and TCP.
+pub(super) const HEADERS: usize = 54;
+pub(super) const MS: u64 = 1_000_000;
+const SENDER: u16 = 1;
+const RECEIVER: u16 = 2;
+const START: u64 = 1_000_000_000_000;
+/// Loops after which nothing is left to do at that time.
+const LOOPS: usize = 300;
+const V1: u64 = 1 << 32;
+const PACKED: u64 = 1 << 34;
+const IN_ORDER: u64 = 1 << 35;
+
+thread_local! {
+    /// Regions are never unmapped, so cases share one.
+    static REGION: Region = Region::create().unwrap();
+}
+
+/// How the sender is attached.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Tap,
+    Ring { size: u16, packed: bool, in_order: bool },
+}
+
+/// A segment, or several of them in one frame, that arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Got {
+    pub(super) flow: u16,
+    pub(super) payload: usize,
+    pub(super) at: u64,
+    pub(super) marked: bool,
+}
+
+impl Got {
+    pub(super) fn segments(&self) -> usize {
+        self.payload.div_ceil(SEGMENT)
+    }
+
+    pub(super) fn wire(&self) -> u64 {
+        (self.payload + self.segments() * HEADERS) as u64
+    }
+}
+
+enum End {
+    Tap(OwnedFd),
+    Ring { memory: Arc<SharedMemory>, ring: DriverQueue, base: u32, features: u64 },
+}
+
+pub(super) struct Scene {
+    pub(super) worker: Worker,
+    pub(super) now: u64,
+    pub(super) got: Vec<Got>,
+    pub(super) stats: &'static VnicSlot,
+    /// Segments that were sent.
+    pub(super) sent: usize,
+    /// Whether senders understand marks.
+    pub(super) ecn: u8,
+    end: End,
+    receiver: OwnedFd,
+    /// Of each flow, the bytes that were sent, and up to where they arrived.
+    flows: Vec<(u32, u32)>,
+}
+
+impl Scene {
+    /// A sender whose contract has these keys.
+    pub(super) fn new(kind: Kind, keys: &str) -> Self {
+        set_time(START);
+        let (mut worker, _handle) = testing::worker();
+        let stats = REGION.with(|region| region.claim(usize::from(SENDER), "v1"));
+        let (link, end) = match kind {
+            Kind::Tap => {
+                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+                let (theirs, ours) =
+                    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+                (Link::tap(vec![ours], SENDER, 0, START), End::Tap(theirs))
+            }
+            Kind::Ring { size, packed, in_order } => {
+                let memory = Arc::new(SharedMemory::new(0, 64 << 20).unwrap());
+                let driver = DriverFeatures { packed, in_order, ..DriverFeatures::default() };
+                let ring = DriverQueue::new(&memory, size, driver);
+                let has = |set: bool, feature| if set { feature } else { 0 };
+                let features = V1 | has(packed, PACKED) | has(in_order, IN_ORDER);
+                let base = if packed { 0x8000_8000 } else { 0 };
+                (Link::vhost_user(), End::Ring { memory, ring, base, features })
+            }
+        };
+        let info = add_link(&mut worker, SENDER, keys, link, stats);
+        worker.set_info(SENDER, Some(info));
+        let receiver = add_tap(&mut worker, RECEIVER);
+        let flows = vec![(0, 0); 64];
+        let mut scene =
+            Self { worker, now: START, got: vec![], stats, sent: 0, ecn: 0, end, receiver, flows };
+        if let End::Ring { memory, features, .. } = &scene.end {
+            let fd = memory.fd().as_fd().try_clone_to_owned().unwrap();
+            let (user_addr, size) = (memory.user_addr(), memory.size());
+            let region = RegionSpec { guest_addr: 0, user_addr, size, mmap_offset: 0, fd };
+            scene.worker.set_features(SENDER, *features);
+            scene.worker.set_memory(SENDER, &Arc::new(GuestMemory::map(vec![region]).unwrap())).unwrap();
+        }
+        scene.start();
+        scene
+    }
+
+    fn start(&mut self) {
+        let End::Ring { memory, ring, base, .. } = &self.end else { return };
+        let user = |addr| memory.to_user(addr);
+        let setup = VringSetup {
+            size: ring.size(),
+            desc: user(ring.desc_addr()),
+            avail: user(ring.avail_addr()),
+            used: user(ring.used_addr()),
+            base: *base,
+            log: None,
+            kick: None,
+            call: None,
+            inflight: None,
+        };
+        self.worker.start_queue(SENDER, 1, setup).unwrap();
+        self.worker.enable_queue(SENDER, 1, true);
+    }
+
+    /// A frame of a flow with so many bytes of payload, a super-frame where they are more than a segment's. Whether there was
+    /// room for it.
+    pub(super) fn send(&mut self, flow: u16, payload: usize) -> bool {
+        let seq = self.flows[usize::from(flow)].0;
+        let frame = Frame {
+            ports: [1000 + flow, 80],
+            seq,
+            ecn: self.ecn,
+            payload: (0..payload as u32).map(|i| byte(flow, seq + i)).collect(),
+            ..Frame::tcp4(0)
+        };
+        let gso = if payload > SEGMENT { GSO_TCPV4 } else { GSO_NONE };
+        let vnet = VnetHdr {
+            flags: NEEDS_CSUM,
+            gso_type: gso,
+            hdr_len: HEADERS as u16,
+            gso_size: if payload > SEGMENT { SEGMENT as u16 } else { 0 },
+            csum_start: 34,
+            csum_offset: 16,
+            num_buffers: 0,
+        };
+        let mut header = [0; VnetHdr::LEN];
+        vnet.write(&mut header);
+        let bytes = [&header[..], &frame.build()].concat();
+        let sent = match &mut self.end {
+            End::Tap(end) => rustix::io::write(&*end, &bytes).is_ok(),
+            End::Ring { memory, ring, .. } => {
+                let at = memory.alloc(bytes.len() as u64, 64);
+                memory.write(at, &bytes);
+                let added = ring.add(&[Buffer::readable(at, bytes.len() as u32)]).is_some();
+                let _ = ring.publish();
+                added
+            }
+        };
+        if sent {
+            self.flows[usize::from(flow)].0 += payload as u32;
+            self.sent += payload.div_ceil(SEGMENT);
+        }
+        sent
+    }
+
+    /// Time passes, and the worker does all that it can by then.
+    pub(super) fn pass(&mut self, ns: u64) {
+        self.now += ns;
+        set_time(self.now);
+        self.worker.look();
+        for _ in 0..LOOPS {
+            let worked = self.worker.work();
+            self.receive();
+            if !worked {
+                return;
+            }
+        }
+        panic!("it is never done");
+    }
+
+    /// So long, with a look at every `step`.
+    pub(super) fn pass_in_steps(&mut self, ns: u64, step: u64) {
+        (0..ns / step).for_each(|_| self.pass(step));
+    }
+
+    /// Passes time until nothing is under way.
+    pub(super) fn finish(&mut self) {
+        for _ in 0..4000 {
+            self.pass(10 * MS);
+            if self.in_flight() == 0 && self.unreturned() == 0 {
+                break;
+            }
+        }
+        assert_eq!((self.in_flight(), self.unreturned()), (0, 0), "all came back");
+    }
+
+    fn receive(&mut self) {
+        let mut bytes = vec![0; 70_000];
+        while let Ok(len) = rustix::io::read(&self.receiver, &mut bytes[..]) {
+            let frame = &bytes[VnetHdr::LEN..len];
+            let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+            let flow = word(34) - 1000;
+            let from = u32::from_be_bytes(frame[38..42].try_into().unwrap());
+            let payload = &frame[HEADERS..];
+            assert_eq!(sum(&frame[14..34]), 0xffff, "the header's checksum is right");
+            assert_eq!(usize::from(word(16)), frame.len() - 14, "the length is right");
+            let (sent, upto) = &mut self.flows[usize::from(flow)];
+            assert!(from >= *upto, "flow {flow}: {from} after {upto}");
+            *upto = from + payload.len() as u32;
+            assert!(*upto <= *sent);
+            for (at, found) in (from..).zip(payload) {
+                assert_eq!(*found, byte(flow, at), "flow {flow}, byte {at}");
+            }
+            let marked = frame[15] & 3 == 3;
+            self.got.push(Got { flow, payload: payload.len(), at: self.now, marked });
+        }
+        if let End::Ring { ring, .. } = &mut self.end {
+            while ring.reap().is_some() {}
+        }
+    }
+
+    /// As a front end that asks where the ring stands, and starts it again there; as the next process does.
+    pub(super) fn stop_and_start(&mut self) {
+        self.worker.pause(SENDER);
+        for _ in 0..100 {
+            if !self.worker.drain(SENDER) {
+                break;
+            }
+            self.pass(MS / 10);
+        }
+        self.worker.drop_source(SENDER);
+        while !self.worker.is_quiet(SENDER) {
+            self.pass(MS / 10);
+        }
+        assert!(!self.port().waits() && self.in_flight() == 0);
+        if let Some((stopped, _)) = self.worker.stop_queue(SENDER, 1)
+            && let End::Ring { base, ring, .. } = &mut self.end
+        {
+            while ring.reap().is_some() {}
+            assert_eq!(stopped, ring.base(), "all that was taken came back");
+            *base = stopped;
+            self.start();
+        }
+        self.worker.resume(SENDER);
+    }
+
+    /// Other keys in the sender's contract.
+    pub(super) fn change(&mut self, keys: &str) {
+        let text = format!(
+            "[vnic.v1]\nattach = {{ vhost-user = \"/tmp/v1\" }}\nmac = \"52:54:00:00:00:01\"\nsegment = 7\n{keys}\n"
+        );
+        let vnic: Vnic = tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value;
+        self.worker.set_contract(SENDER, PortContract::new(&vnic, &Host::default()));
+    }
+
+    pub(super) fn port(&self) -> &crate::port::Port {
+        self.worker.ports[usize::from(SENDER)].as_ref().expect("it is there")
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.port().link.tx.in_flight()
+    }
+
+    /// Buffers that the guest has not back.
+    pub(super) fn unreturned(&self) -> u16 {
+        match &self.end {
+            End::Tap(_) => 0,
+            End::Ring { ring, .. } => ring.size() - ring.free(),
+        }
+    }
+
+    pub(super) fn dropped(&self, reason: DropReason) -> usize {
+        self.stats.tx.dropped[reason as usize].get() as usize
+    }
+
+    /// Why frames were dropped, and how many.
+    pub(super) fn drops(&self) -> Vec<(&'static str, usize)> {
+        let all = DropReason::ALL.iter().map(|reason| (reason.label(), self.dropped(*reason)));
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+
+    pub(super) fn all_dropped(&self) -> usize {
+        self.drops().iter().map(|(_, count)| count).sum()
+    }
+
+    /// Segments that arrived.
+    pub(super) fn segments(&self) -> usize {
+        self.got.iter().map(Got::segments).sum()
+    }
+
+    /// Bytes on the wire that arrived since `at`.
+    pub(super) fn wire_since(&self, at: u64) -> u64 {
+        self.got.iter().filter(|got| got.at > at).map(Got::wire).sum()
+    }
+}
+
+fn byte(flow: u16, at: u32) -> u8 {
+    (at ^ (at >> 8) ^ (u32::from(flow) * 37)) as u8
+}

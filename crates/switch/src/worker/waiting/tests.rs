@@ -1,0 +1,248 @@
+//! Order, counts and slots whatever happens, and how long a frame of a flow with little to send waits.
+
+use super::scene::{Got, HEADERS, Kind, MS, SEGMENT, Scene};
+use crate::stats::DropReason;
+use proptest::prelude::*;
+
+const RING: Kind = Kind::Ring { size: 256, packed: false, in_order: false };
+const BULK: u16 = 0;
+const SPARSE: u16 = 1;
+
+fn limit(mbit: u32) -> String {
+    format!("tx = {{ max = \"{mbit}mbit\" }}")
+}
+
+fn kinds() -> Vec<Kind> {
+    let rings = [(64, false, false), (1024, true, false), (256, false, true), (128, true, true)];
+    let ring = |(size, packed, in_order)| Kind::Ring { size, packed, in_order };
+    rings.into_iter().map(ring).chain([Kind::Tap]).collect()
+}
+
+/// How long a segment takes at a rate, ns.
+fn segment_ns(mbit: u32) -> u64 {
+    (SEGMENT + HEADERS) as u64 * 8_000 / u64::from(mbit)
+}
+
+/// A flow keeps 16 super-frames under way, or sends one a millisecond; another sends a small frame now and then. How long each of
+/// those waited, ns, that did not for more than a millisecond.
+fn flood(scene: &mut Scene, ms: u64, payload: usize) -> Vec<u64> {
+    let mut waits = Vec::new();
+    for _ in 0..ms {
+        while scene.unreturned() < 16 && scene.send(BULK, payload) && scene.unreturned() > 0 {}
+        scene.pass(0);
+        let (sent, before) = (scene.now, scene.got.len());
+        scene.send(SPARSE, 40);
+        scene.pass_in_steps(MS, MS / 10);
+        let is_sparse = |got: &&Got| got.flow == SPARSE;
+        waits.extend(scene.got[before..].iter().find(is_sparse).map(|got| got.at - sent));
+    }
+    waits
+}
+
+#[test]
+fn a_small_frame_waits_for_one_part_at_most() {
+    for (kind, mbit) in kinds().into_iter().zip([20, 5, 200, 5, 20]) {
+        let mut scene = Scene::new(kind, &limit(mbit));
+        let waits = flood(&mut scene, 40, 60_000);
+        // The burst is gone; a part that is just leaving, its own tokens, and a look.
+        let most = segment_ns(mbit).max(MS) + segment_ns(mbit) / 10 + MS / 10;
+        // In the millisecond after it was sent. In order, they overtake by half a ring while a super-frame is sent.
+        let seen = if mbit == 5 { 10 } else { 36 };
+        assert!(waits.len() >= seen, "{kind:?}, {mbit} Mbit/s: {} of 40 seen", waits.len());
+        let worst = waits.iter().max().copied().unwrap_or(u64::MAX);
+        assert!(worst <= most, "{kind:?}, {mbit} Mbit/s: {worst} ns, {most} expected");
+        scene.finish();
+    }
+}
+
+#[test]
+fn the_rate_is_the_contracts() {
+    for (kind, mbit) in kinds().into_iter().zip([20, 5, 200, 5, 200]) {
+        let mut scene = Scene::new(kind, &limit(mbit));
+        // The burst is gone by then.
+        flood(&mut scene, 120, 40_000);
+        let from = scene.now;
+        flood(&mut scene, 60, 40_000);
+        let share = scene.wire_since(from) as f64 / (f64::from(mbit) * 125.0 * 60.0);
+        assert!((0.95..=1.05).contains(&share), "{kind:?}, {mbit} Mbit/s: {share}");
+        scene.finish();
+    }
+}
+
+#[test]
+fn who_understands_marks_is_marked_and_others_lose_a_segment_at_a_time() {
+    for ecn in [2, 0] {
+        let mut scene = Scene::new(RING, &limit(20));
+        scene.ecn = ecn;
+        flood(&mut scene, 1000, 10_000);
+        let marked: Vec<_> = scene.got.iter().filter(|got| got.marked).collect();
+        let dropped = scene.dropped(DropReason::Codel);
+        assert_eq!(scene.stats.tx.marked.get() as usize, marked.len());
+        assert!(marked.iter().all(|got| got.flow == BULK && got.segments() == 1), "{marked:?}");
+        let told = if ecn == 0 { dropped } else { marked.len() };
+        assert!((5..200).contains(&told), "{told} of {}", scene.got.len());
+        assert_eq!(told, dropped + marked.len(), "of one kind alone");
+        scene.finish();
+        assert_eq!(scene.sent, scene.segments() + scene.all_dropped(), "{:?}", scene.drops());
+    }
+}
+
+#[test]
+fn what_a_tap_sends_too_much_is_lost_from_the_longest_flow() {
+    let mut scene = Scene::new(Kind::Tap, &limit(20));
+    let (mut most, mut sparse) = (0, 0);
+    for _ in 0..200 {
+        // Ten times the rate, and a tenth of it.
+        (0..16).for_each(|_| _ = scene.send(BULK, SEGMENT));
+        sparse += usize::from(scene.send(SPARSE, 160));
+        scene.pass(MS);
+        most = most.max(scene.port().waiting.as_ref().map_or(0, |room| room.backlog().bytes));
+    }
+    scene.finish();
+    // Two super-frames are more than 10 ms of 20 Mbit/s.
+    assert!((120_000..=2 * 68_000).contains(&most), "{most} bytes waited");
+    assert!(scene.dropped(DropReason::FlowCap) > 1500);
+    let got = scene.got.iter().filter(|got| got.flow == SPARSE).count();
+    assert_eq!(got, sparse, "a flow below its share loses nothing");
+}
+
+#[test]
+fn a_ring_keeps_what_has_no_slot() {
+    let mut scene = Scene::new(RING, &limit(20));
+    while scene.unreturned() < 256 {
+        assert!(scene.send(BULK, SEGMENT));
+        scene.pass(0);
+    }
+    let room = scene.port().waiting.as_ref().unwrap();
+    assert!((100..128).contains(&room.backlog().frames), "{:?}", room.backlog());
+    scene.finish();
+    assert_eq!(scene.sent, scene.segments() + scene.dropped(DropReason::Codel), "{:?}", scene.drops());
+}
+
+#[test]
+fn a_stopped_ring_has_its_frames_back() {
+    for (kind, overtaken) in kinds().into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        if matches!(kind, Kind::Tap) {
+            continue;
+        }
+        let mut scene = Scene::new(kind, &limit(5));
+        for _ in 0..28 {
+            assert!(scene.send(BULK, 10_000));
+        }
+        scene.pass(0);
+        if overtaken {
+            assert!(scene.send(SPARSE, 40));
+            scene.pass(MS);
+            assert!(scene.got.iter().any(|got| got.flow == SPARSE));
+        }
+        let waiting = scene.port().waiting.as_ref().unwrap().backlog().frames as usize;
+        assert!(waiting >= 10, "{kind:?}: {waiting}");
+        scene.stop_and_start();
+        let dropped = scene.dropped(DropReason::SenderReset);
+        if overtaken {
+            // What the small frame passed cannot go back, and 10 ms are not enough for it.
+            assert!((1..=waiting).contains(&dropped), "{kind:?}: {dropped} of {waiting}");
+        } else {
+            // The one of which a part was sent.
+            assert!(dropped <= 1, "{kind:?}: {dropped} of {waiting}");
+        }
+        scene.finish();
+        assert!(scene.all_dropped() > 0 || scene.sent == scene.segments());
+    }
+}
+
+#[test]
+fn an_upgrade_waits_for_tokens_and_drops_what_has_none() {
+    for overtaken in [false, true] {
+        let mut scene = Scene::new(RING, &limit(5));
+        (0..28).for_each(|_| assert!(scene.send(BULK, 10_000)));
+        scene.pass(0);
+        if overtaken {
+            assert!(scene.send(SPARSE, 40));
+            scene.pass(MS);
+        }
+        scene.worker.pause_all();
+        scene.pass_in_steps(10 * MS, MS / 2);
+        let had_some = scene.worker.drop_all_waiting();
+        let dropped = scene.dropped(DropReason::SenderReset);
+        // One of which a part was sent cannot go back in any case.
+        assert!(had_some && (dropped > 5) == overtaken, "{dropped} dropped");
+        scene.pass(MS);
+        assert!(scene.worker.is_drained());
+        scene.worker.put_back_pending();
+        assert!(scene.worker.is_all_quiet());
+        let before = scene.segments();
+        scene.worker.resume_all();
+        scene.finish();
+        assert_eq!(scene.segments() > before, !overtaken, "what went back goes on");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send { flow: u16, payload: usize, count: usize },
+    Pass(u64),
+    Change(&'static str),
+    StopAndStart,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let payload = prop_oneof![
+        4 => 1..SEGMENT,
+        4 => Just(SEGMENT),
+        3 => SEGMENT + 1..60_000usize,
+        1 => Just(10 * SEGMENT),
+    ];
+    let contracts = [
+        "tx = { max = \"5mbit\" }",
+        "tx = { max = \"20mbit\", burst = \"3kB\" }",
+        "tx = { max = \"200mbit\" }",
+        "tx = { max = \"20mbit\" }\nqueueing = \"fifo\"",
+        "tx = { max = \"20mbit\", burst = \"1B\" }",
+        "tx = { max = \"20mbit\" }\nqueueing = { per-host = true }",
+        "tx = { max = \"20mbit\", burst = \"5kB\" }\ndeadline = \"10ms\"\nto = [\"v2\"]",
+        "",
+    ];
+    let step = prop_oneof![
+        8 => (0u16..8, payload, 1usize..40).prop_map(|(flow, payload, count)| {
+            Step::Send { flow, payload, count }
+        }),
+        6 => (0u64..30 * MS).prop_map(Step::Pass),
+        2 => (0u64..400 * MS).prop_map(Step::Pass),
+        1 => prop::sample::select(contracts.to_vec()).prop_map(Step::Change),
+        1 => Just(Step::StopAndStart),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// The scene checks that each byte arrives once at most, and in its flow's order. Here: nothing is lost without being
+    /// counted, and all comes back.
+    #[test]
+    fn each_segment_arrives_or_is_counted_and_every_slot_comes_back(
+        kind in prop::sample::select(kinds()), ecn in 0u8..3, steps in steps(),
+    ) {
+        let mut scene = Scene::new(kind, "tx = { max = \"20mbit\" }");
+        scene.ecn = ecn;
+        for step in steps {
+            match step {
+                Step::Send { flow, payload, count } => {
+                    for _ in 0..count {
+                        scene.send(flow, payload);
+                    }
+                }
+                Step::Pass(ns) => scene.pass(ns),
+                Step::Change(keys) => scene.change(keys),
+                Step::StopAndStart => scene.stop_and_start(),
+            }
+        }
+        scene.finish();
+        let arrived = scene.segments();
+        let all = scene.all_dropped();
+        let exact = all == scene.dropped(DropReason::Codel);
+        prop_assert!(arrived + all <= scene.sent, "{} + {} of {}", arrived, all, scene.sent);
+        prop_assert!(!exact || arrived + all == scene.sent, "{} + {} of {}", arrived, all, scene.sent);
+    }
+}
