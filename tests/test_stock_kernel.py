@@ -1,6 +1,6 @@
-"""The kernel place on Debian's kernel, in a guest: what libvirt makes of `<bandwidth>`, others' rules, short queues.
+"""The kernel place on Debian's kernel, in a guest: libvirt's `<bandwidth>`, others' rules, short queues.
 
-Test machines' kernels lack what these take (sfq, fw, police; fq_codel, cake), and have nftables of another release.
+Test machines' kernels lack what these take (sfq, fw, police; fq_codel, cake), and their nftables is another.
 """
 
 import re
