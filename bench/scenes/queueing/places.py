@@ -187,6 +187,7 @@ class Yardstick(Place):
         "ifb",
         "sch_htb",
         "sch_cake",
+        "sch_tbf",
         "sch_fq_codel",
         "sch_ingress",
         "cls_u32",

@@ -8,6 +8,7 @@ mod counters;
 mod drift;
 #[path = "../../../kernel/tests/netns/mod.rs"]
 mod netns;
+mod queueing;
 mod rename;
 mod rules;
 mod segment;
