@@ -47,8 +47,8 @@ pub fn toml(place: Where, phase: Phase, namespaces: &[String; 4]) -> String {
             }
             ("sink", Phase::Fifo) => match place {
                 Where::Switch => "rx = { max = \"1gbit\", discipline = \"fifo\", queue = \"1500kB\" }\n",
-                // Where nothing is promised the kernel's queue is one.
-                Where::Kernel => "rx = { max = \"1gbit\", queue = \"1500kB\" }\n",
+                // Where nothing is promised the kernel's queue is one, for all flows.
+                Where::Kernel => "rx = { max = \"1gbit\", queue = \"1500kB\" }\nqueueing = \"fifo\"\n",
             },
             ("sink", Phase::Contract) => "rx = { max = \"1gbit\" }\n",
             _ => "",
