@@ -191,7 +191,6 @@ impl Port {
         if contract.egress != self.contract.egress {
             self.stats.tokens_rx.reset();
         }
-        self.stats.contracts.add(1);
         self.waiting = Room::changed(self.waiting.take(), RoomConfig::of(&contract));
         self.flood.set(now, contract.flood.0, contract.flood.1);
         self.egress.scheduler.reconfigure(now, contract.egress);

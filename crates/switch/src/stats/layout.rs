@@ -180,8 +180,6 @@ pub struct VnicSlot {
     /// How long frames to it, that left its queue, waited for its `rx.max`, ns: 0 for one that did not wait. Only
     /// while it has that limit.
     pub tokens_rx: SharedHistogram,
-    /// How often its contract was replaced.
-    pub contracts: Counter,
     /// Time of its worker.
     pub work: WorkSlot,
     /// Tr - Ts of frames it sent and that were delivered, ns: the most that it can have been while the worker was awake.
@@ -289,7 +287,6 @@ impl VnicSlot {
         to.throttled.set(self.throttled.get());
         self.tokens_tx.copy_to(&to.tokens_tx);
         self.tokens_rx.copy_to(&to.tokens_rx);
-        to.contracts.set(self.contracts.get());
         self.work.copy_to(&to.work);
         self.delay.copy_to(&to.delay);
         self.delay_least.copy_to(&to.delay_least);

@@ -218,9 +218,6 @@ pub struct VnicStats {
     /// How long the frames to it waited for its own `rx.max`, as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_rx: Option<Delay>,
-    /// How often its contract was replaced; absent where no worker of ours carries its frames.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub contracts: Option<u64>,
     /// Time of its worker; absent where no worker of ours carries its frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
@@ -538,7 +535,6 @@ fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
         throttled: slot.throttled_now.get() != 0,
         tokens_tx: waits(&slot.tokens_tx),
         tokens_rx: waits(&slot.tokens_rx),
-        contracts: Some(slot.contracts.get()),
         work: Some(Work {
             take_ns: slot.work.take.get(),
             deliver_ns: slot.work.deliver.get(),
@@ -654,7 +650,6 @@ mod tests {
         slot.tx.dropped[DropReason::FlowCap as usize].add(5);
         slot.tx.note_flows(9);
         slot.tx.note_flows(0);
-        slot.contracts.add(1);
         let miss = &slot.miss_log[0];
         miss.number.set(1);
         miss.behind.set(9);
@@ -687,7 +682,7 @@ mod tests {
             [stats.tokens_tx, stats.tokens_rx].map(|waits| waits.map(|waits| (waits.count, waits.max)));
         assert_eq!(waits, [Some((3, 865_000_000)), Some((2, 0))]);
         assert_eq!((stats.tx.marked, stats.tx.flows_now, stats.tx.flows_most), (6, 0, 9));
-        assert_eq!((stats.tx.dropped["flow_cap"], stats.contracts), (5, Some(1)));
+        assert_eq!(stats.tx.dropped["flow_cap"], 5);
         assert_eq!(reader.messages("plc1"), Some(12));
         // Once only, and not for anybody else.
         new.claim(7, "plc1");

@@ -123,7 +123,6 @@ fn clear(slot: &VnicSlot) {
     slot.throttled_now.set(0);
     slot.tokens_tx.reset();
     slot.tokens_rx.reset();
-    slot.contracts.set(0);
     slot.work.clear();
     slot.delay.reset();
     slot.delay_least.reset();

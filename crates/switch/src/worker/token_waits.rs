@@ -67,8 +67,7 @@ fn another_limit_begins_anew() {
         PortContract::new(&vnic, &Host::default())
     };
     worker.set_contract(0, contract(&format!("tx = {LIMIT}\nrx = {LIMIT}")));
-    let changes = |worker: &Worker| worker.ports[0].as_ref().unwrap().stats.contracts.get();
-    assert_eq!((waits(&worker, 0)[0].count(), changes(&worker)), (FRAMES as u64, 1), "the limit is the same");
+    assert_eq!(waits(&worker, 0)[0].count(), FRAMES as u64, "the limit is the same");
     worker.set_contract(0, contract("tx.max = \"2mbit\""));
-    assert_eq!((waits(&worker, 0)[0].count(), changes(&worker)), (0, 2));
+    assert_eq!(waits(&worker, 0)[0].count(), 0);
 }
