@@ -5,10 +5,10 @@
 //! ```
 
 use crate::api::metrics;
-use crate::api::types::Adopt;
+use crate::api::types::{Adopt, Last};
 use crate::paths::Paths;
 use crate::place::{Action, Capabilities, Observed, ObservedVnic, Place, PlaceError, Refusal, Wanted};
-use crate::reconciler::{Command, Reconciler, read, view};
+use crate::reconciler::{Command, Reconciler, read, why};
 use crate::store::Owner;
 use crate::switch_place::{check_left, evidence, plan};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -112,8 +112,12 @@ pub fn see(ports: &[PortStatus], reader: &Reader) {
     let board = scene.reconciler.board();
     let published = read(&board);
     serde_json::to_string(&(&published.host, &published.vnics)).expect("whatever it is, it is written");
-    for name in published.vnics.keys() {
-        serde_json::to_string(&view::why(&published, name)).expect("whatever it is, it is written");
+    let windows = scene.reconciler.windows();
+    for view in published.vnics.values() {
+        for view in [view.clone(), windows.view(view.clone(), Last::TenSeconds)] {
+            let why = why::why(&published, &view);
+            serde_json::to_string(&(&view, why)).expect("whatever it is, it is written");
+        }
     }
     metrics::encode(published).expect("whatever the numbers are, they are written");
 }

@@ -19,6 +19,7 @@
 //! - `own_cpus`: keeps other work off the CPUs of the switch's workers
 //! - `store`: the contracts and who owns each
 //! - `reconciler`: makes what is wanted be in force, and keeps it so
+//! - `windows`: figures of the last 10 s, minute and hour
 //! - `guest`: the soft limit, through a port of the VM
 //! - [`api`]: HTTP on a Unix socket, OpenAPI document, metrics
 //! - `paths`: the paths that contracts name, and what is done there
@@ -47,6 +48,7 @@ mod switch_place;
 #[cfg(test)]
 mod testing;
 mod watchdog;
+mod windows;
 
 use api::listener::{Bounded, Peer};
 use api::routes::{Api, router};
@@ -211,7 +213,7 @@ impl Agent {
         reconciler.recover(made);
         let (listener, api) = listen(options)?;
 
-        let board = reconciler.board();
+        let (board, windows) = (reconciler.board(), reconciler.windows());
         let (ready, started) = mpsc::channel();
         let (ended, reconciled) = tokio::sync::oneshot::channel();
         std::thread::Builder::new()
@@ -233,6 +235,7 @@ impl Agent {
             looks: reconciler::Looks::default(),
             turns: Turns::default(),
             writer: Writer::default(),
+            windows,
         });
         let app = app.into_make_service_with_connect_info::<Peer>();
         let (tell, failed) = tokio::sync::watch::channel(None);

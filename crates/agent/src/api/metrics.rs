@@ -67,6 +67,24 @@ impl Collector for Snapshot {
                 })
             })
         })?;
+        out.family("vnic_marked_frames", "Frames marked (ECN) in place of being dropped", Counter, {
+            counters.iter().filter(|c| c.stats.work.is_some()).flat_map(|c| c.ways(|t| t.marked))
+        })?;
+        out.family(
+            "vnic_waiting_flows",
+            "Flows of which frames wait for a limit of the vNIC's own",
+            Gauge,
+            counters.iter().filter(|c| c.stats.work.is_some()).flat_map(|c| c.ways(|t| t.flows_now)),
+        )?;
+        let help = "How long frames waited for tx.max or rx.max of their vNIC, 0 where they did not";
+        out.delays(help, "vnic_token_wait_seconds", {
+            counters.iter().flat_map(|c| {
+                let labels = move |way| vec![("vnic", c.name), ("direction", way)];
+                [("tx", &c.stats.tokens_tx), ("rx", &c.stats.tokens_rx)]
+                    .into_iter()
+                    .filter_map(move |(way, waits)| Some((labels(way), waits.as_ref()?)))
+            })
+        })?;
         out.family("vnic_throttled_seconds", "Time with frames waiting for tokens", Counter, {
             counting(Quantity::Throttled).map(|c| (c.labels(), c.stats.throttled_ns as f64 * NANOS))
         })?;
@@ -113,9 +131,13 @@ impl Collector for Snapshot {
             }),
         )?;
         let help = "Tr - Ts of delivered frames the vNIC sent, at most; the sum is up to 3 % too high";
-        out.delays(help, "vnic_delay_seconds", counting(Quantity::Delay).map(|c| (c.name, &c.stats.delay)))?;
+        out.delays(
+            help,
+            "vnic_delay_seconds",
+            counting(Quantity::Delay).map(|c| (c.labels(), &c.stats.delay)),
+        )?;
         let help = "Tr - Ts of the same frames, at least; the sum is up to 3 % too high";
-        let least = counting(Quantity::Delay).map(|c| (c.name, &c.stats.delay_least));
+        let least = counting(Quantity::Delay).map(|c| (c.labels(), &c.stats.delay_least));
         out.delays(help, "vnic_delay_least_seconds", least)?;
         out.family("vnic_contract_bits_per_second", "Rates of the contract", Gauge, {
             vnics.values().flat_map(|v| {
@@ -310,15 +332,14 @@ impl Families<'_, '_> {
         &mut self,
         help: &str,
         name: &str,
-        values: impl Iterator<Item = (&'l str, &'l Delay)>,
+        values: impl Iterator<Item = (Labels<'l>, &'l Delay)>,
     ) -> fmt::Result {
         let mut values = values.peekable();
         if values.peek().is_none() {
             return Ok(());
         }
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        for (vnic, delay) in values {
-            let labels: Labels<'_> = vec![("vnic", vnic)];
+        for (labels, delay) in values {
             encoder.encode_family(&labels)?.encode_histogram::<[(&str, &str); 0]>(
                 sum(delay),
                 total(delay.buckets.iter().map(|(_, n)| *n)),

@@ -5,14 +5,15 @@ use super::listener::{Peer, REQUEST};
 use super::status::StatusView;
 use super::turns::Turns;
 use super::types::{
-    AdmissionView, ApplyQuery, CaptureQuery, ErrorBody, HostView, PlanView, SetBody, VnicChange, VnicView,
-    WhyView,
+    AdmissionView, ApplyQuery, CaptureQuery, ErrorBody, HostView, Last, LastQuery, PlanView, SetBody,
+    VnicChange, VnicView, WhyView,
 };
 use super::written::{Short, Writer, as_json, json};
 use super::{capture, metrics};
 use crate::place::Capture;
-use crate::reconciler::{Board, Command, Looks, Published, Reply, read, view};
+use crate::reconciler::{Board, Command, Looks, Published, Reply, read, why};
 use crate::store::Owner;
+use crate::windows::Windows;
 use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
 use axum::extract::{ConnectInfo, Path, Query, Request, State};
 use axum::http::{Extensions, Method, StatusCode, header};
@@ -52,6 +53,8 @@ pub struct Api {
     pub turns: Turns,
     /// Writes what is answered.
     pub writer: Writer,
+    /// Figures of windows.
+    pub windows: Windows,
 }
 
 #[derive(OpenApi)]
@@ -170,19 +173,48 @@ async fn status(State(api): State<Api>) -> Result<Response, ApiError> {
 }
 
 /// All vNICs, by name
-#[utoipa::path(get, path = "/v1/vnics", responses((status = 200, body = Vec<VnicView>)))]
-async fn list(State(api): State<Api>) -> Result<Response, ApiError> {
+#[utoipa::path(get, path = "/v1/vnics", params(LastQuery),
+    responses((status = 200, body = Vec<VnicView>), (status = 400, body = ErrorBody)))]
+async fn list(
+    State(api): State<Api>,
+    query: Result<Query<LastQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let last = last_of(query)?;
     look(&api).await;
+    if let Some(last) = last {
+        let (all, windows) = (read(&api.board), api.windows.clone());
+        let within = move || all.vnics.values().map(|v| windows.view(v.clone(), last)).collect::<Vec<_>>();
+        return api.writer.made(within).await;
+    }
     let all = |all: &Arc<Published>| as_json(&all.vnics.values().collect::<Vec<_>>());
     api.writer.part(&api.board, |written| &written.vnics, all).await.map(json)
 }
 
 /// One vNIC
-#[utoipa::path(get, path = "/v1/vnics/{name}", params(("name" = String, Path, description = "vNIC")),
-    responses((status = 200, body = VnicView), (status = 404, body = ErrorBody)))]
-async fn show(State(api): State<Api>, Path(name): Path<String>) -> Result<Short<VnicView>, ApiError> {
+#[utoipa::path(get, path = "/v1/vnics/{name}",
+    params(("name" = String, Path, description = "vNIC"), LastQuery),
+    responses((status = 200, body = VnicView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+async fn show(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    query: Result<Query<LastQuery>, QueryRejection>,
+) -> Result<Short<VnicView>, ApiError> {
+    let last = last_of(query)?;
     look(&api).await;
-    read(&api.board).vnics.get(&name).cloned().map(Short).ok_or_else(|| ApiError::no_vnic(&name))
+    within(&api, &read(&api.board), &name, last).map(Short)
+}
+
+/// A vNIC, with the figures of a window where one is asked for.
+fn within(api: &Api, all: &Published, name: &str, last: Option<Last>) -> Result<VnicView, ApiError> {
+    let view = all.vnics.get(name).cloned().ok_or_else(|| ApiError::no_vnic(name))?;
+    Ok(match last {
+        Some(last) => api.windows.view(view, last),
+        None => view,
+    })
+}
+
+fn last_of(query: Result<Query<LastQuery>, QueryRejection>) -> Result<Option<Last>, ApiError> {
+    query.map(|Query(query)| query.last).map_err(|e| bad(&e.body_text()))
 }
 
 /// Change single keys of a contract, live
@@ -265,11 +297,18 @@ async fn submit(
 }
 
 /// Why frames of a vNIC were late, throttled or dropped
-#[utoipa::path(get, path = "/v1/vnics/{name}/why", params(("name" = String, Path, description = "vNIC")),
-    responses((status = 200, body = WhyView), (status = 404, body = ErrorBody)))]
-async fn why(State(api): State<Api>, Path(name): Path<String>) -> Result<Short<WhyView>, ApiError> {
+#[utoipa::path(get, path = "/v1/vnics/{name}/why",
+    params(("name" = String, Path, description = "vNIC"), LastQuery),
+    responses((status = 200, body = WhyView), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+async fn why(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    query: Result<Query<LastQuery>, QueryRejection>,
+) -> Result<Short<WhyView>, ApiError> {
+    let last = last_of(query)?;
     look(&api).await;
-    view::why(&read(&api.board), &name).map(Short).ok_or_else(|| ApiError::no_vnic(&name))
+    let all = read(&api.board);
+    Ok(Short(why::why(&all, &within(&api, &all, &name, last)?)))
 }
 
 /// The frames of a vNIC as pcapng, until the client hangs up
@@ -366,6 +405,7 @@ mod tests {
             looks: Looks::default(),
             turns: Turns::default(),
             writer: Writer::default(),
+            windows: Windows::default(),
         };
         (api, receiver)
     }
@@ -407,6 +447,11 @@ mod tests {
     async fn what_cannot_be_answered_says_so() {
         assert_eq!(status("get", "/v1/vnics/x").await, StatusCode::NOT_FOUND);
         assert_eq!(status("get", "/v1/vnics/x/why").await, StatusCode::NOT_FOUND);
+        assert_eq!(status("get", "/v1/vnics/x/why?last=1m").await, StatusCode::NOT_FOUND);
+        for path in ["/v1/vnics?last=2m", "/v1/vnics/x?last=", "/v1/vnics/x/why?first=1m"] {
+            assert_eq!(status("get", path).await, StatusCode::BAD_REQUEST, "{path}");
+        }
+        assert_eq!(status("get", "/v1/vnics?last=10s").await, StatusCode::OK);
         assert_eq!(status("get", "/v1/vnics/x/capture").await, StatusCode::NOT_FOUND);
         assert_eq!(status("get", "/v1/vnics/x/capture?snaplen=1").await, StatusCode::BAD_REQUEST);
         assert_eq!(status("get", "/v1/vnics/x/capture?snaplen=many").await, StatusCode::BAD_REQUEST);

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tidegate_contract::{Host, Rate, Vnic};
 use tidegate_switch::control::{Connection, Held};
-use tidegate_switch::stats::{LogStats, Miss, VnicStats, WorkerStats};
+use tidegate_switch::stats::{Delay, LogStats, Miss, VnicStats, WorkerStats};
 use utoipa::ToSchema;
 
 /// Any refusal.
@@ -168,6 +169,88 @@ impl Quantity {
 /// What a place does not count of a vNIC, each with the reason.
 pub type Unknown = BTreeMap<Quantity, String>;
 
+/// A window of time, up to now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub enum Last {
+    /// 10 s.
+    #[serde(rename = "10s")]
+    TenSeconds,
+    /// A minute.
+    #[serde(rename = "1m")]
+    Minute,
+    /// An hour.
+    #[serde(rename = "1h")]
+    Hour,
+}
+
+impl Last {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::TenSeconds, Self::Minute, Self::Hour];
+
+    /// As it is written.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::TenSeconds => "10s",
+            Self::Minute => "1m",
+            Self::Hour => "1h",
+        }
+    }
+
+    /// How long it is.
+    pub const fn duration(self) -> Duration {
+        match self {
+            Self::TenSeconds => Duration::from_secs(10),
+            Self::Minute => Duration::from_secs(60),
+            Self::Hour => Duration::from_secs(3600),
+        }
+    }
+}
+
+impl std::str::FromStr for Last {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|last| last.label() == text);
+        found
+            .ok_or_else(|| format!("there are figures of the last {}", Self::ALL.map(Self::label).join(", ")))
+    }
+}
+
+/// Query of what has figures of a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct LastQuery {
+    /// Figures of the last 10 s, minute or hour in place of those since the port was made: `10s`, `1m` or `1h`.
+    #[serde(default)]
+    #[param(inline)]
+    pub last: Option<Last>,
+}
+
+/// Why a window is shorter than asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Began {
+    /// The agent was started then, or reached the place for the first time.
+    Agent,
+    /// The contract in force became another one then.
+    Contract,
+    /// The port was made then, or its counters began anew.
+    Counters,
+}
+
+/// The window that figures are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WindowView {
+    /// How long it was to be, ns.
+    pub asked_ns: u64,
+    /// How long it is, ns: up to one step of its kind longer than asked for (1 s, 6 s, 5 min), or shorter.
+    pub covers_ns: u64,
+    /// Why it is shorter than asked for; absent where it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<Began>,
+}
+
 /// One vNIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VnicView {
@@ -216,6 +299,9 @@ pub struct VnicView {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub held: Held,
+    /// The window that `stats` are of; absent where they are since the port was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<WindowView>,
     /// What was counted; absent where nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -480,6 +566,15 @@ pub struct WhyView {
     pub vnic: String,
     /// In plain words, most important first.
     pub findings: Vec<String>,
+    /// The window that all this is of, but for what says otherwise; absent where it is since the port was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<WindowView>,
+    /// How frames that the VM sent waited for its own limit; absent where it has none, or nothing was sent under it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_wait: Option<OwnWait>,
+    /// How frames to the VM waited for its own limit; absent as above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_wait: Option<OwnWait>,
     /// Certain deadline misses by cause.
     pub misses: BTreeMap<String, u64>,
     /// Possible misses: in time by the least that the delay can have been, late by the most.
@@ -491,7 +586,7 @@ pub struct WhyView {
     /// The latest of all these, oldest first; of the last kind only the longest of a second.
     #[schema(value_type = Vec<Object>)]
     pub latest_misses: Vec<Miss>,
-    /// What held the worker up: how often, by kind, since the agent was started.
+    /// What held the worker up: how often, by kind, since the agent was started. Not with a window.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub culprits: BTreeMap<String, u64>,
     /// Why what keeps the worker from its CPU is not observed, where it is not, and a frame was late for the worker.
@@ -503,6 +598,22 @@ pub struct WhyView {
     pub rx_dropped: BTreeMap<String, u64>,
     /// Time with frames waiting for tokens, ns.
     pub throttled_ns: u64,
+}
+
+/// How frames waited for a limit of their vNIC's own contract.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OwnWait {
+    /// The limit, such as `tx.max = 20mbit`.
+    pub limit: String,
+    /// How long frames waited for it, ns; those that did not wait count as 0.
+    #[schema(value_type = Object)]
+    pub waited: Delay,
+    /// Frames marked "congestion experienced" (ECN) in place of being dropped.
+    pub marked: u64,
+    /// Flows of which frames wait now.
+    pub flows_now: u64,
+    /// The most flows that waited at a time, since the port was made.
+    pub flows_most: u64,
 }
 
 #[cfg(test)]

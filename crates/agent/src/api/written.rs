@@ -65,7 +65,15 @@ impl Writer {
 
     /// `value` as JSON.
     pub async fn json<T: Serialize + Send + 'static>(&self, value: T) -> Result<Response, ApiError> {
-        self.write(move || as_json(&value).map(Bytes::from)).await.map(json)
+        self.made(move || value).await
+    }
+
+    /// What `make` makes, which may take long, as JSON.
+    pub async fn made<T: Serialize>(
+        &self,
+        make: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Response, ApiError> {
+        self.write(move || as_json(&make()).map(Bytes::from)).await.map(json)
     }
 
     async fn write(

@@ -22,6 +22,7 @@
 //! - [`growth`]: how much a counter has grown of late
 //! - [`soft`]: what guests ask for
 //! - [`view`]: what the API shows
+//! - [`why`]: why frames of a vNIC were late
 
 mod change;
 mod check;
@@ -38,6 +39,7 @@ mod soft;
 mod status;
 mod transaction;
 pub mod view;
+pub mod why;
 
 use crate::api::status::StatusView;
 use crate::api::types::{HostView, VnicView};
@@ -48,6 +50,7 @@ use crate::paths::Roots;
 use crate::place::{Observed, Place};
 use crate::store::Contracts;
 use crate::store::files::Files;
+use crate::windows::Windows;
 pub use command::{ApplyError, Command, Looks, Reply};
 use files::RefusedFile;
 use growth::Growth;
@@ -124,6 +127,7 @@ pub struct Reconciler {
     problems: BTreeMap<&'static str, String>,
     /// Of each place, in their order.
     rates: Vec<Rates>,
+    windows: Windows,
     reconcile_errors: u64,
     drift_repaired: u64,
     drift: Growth,
@@ -169,6 +173,7 @@ impl Reconciler {
             failures: BTreeMap::new(),
             problems: BTreeMap::new(),
             rates,
+            windows: Windows::default(),
             reconcile_errors: 0,
             drift_repaired: 0,
             drift: Growth::default(),
@@ -188,6 +193,11 @@ impl Reconciler {
     /// Where readers look.
     pub fn board(&self) -> Board {
         Arc::clone(&self.board)
+    }
+
+    /// Figures of windows.
+    pub fn windows(&self) -> Windows {
+        self.windows.clone()
     }
 
     /// Notes what is wrong on the host as a whole; logs it once.

@@ -104,6 +104,7 @@ impl Reconciler {
             heir: there.is_some_and(|t| t.heir),
             thrown_out: there.map(|t| t.thrown_out.clone()).unwrap_or_default(),
             held: there.map(|t| t.held.clone()).unwrap_or_default(),
+            window: None,
             stats: evidence.and_then(|e| e.vnics.get(name).cloned()),
             culprits: evidence.and_then(|e| e.culprits.get(name).cloned()).unwrap_or_default(),
             figures: evidence.map(|e| view::figures(name, e)).unwrap_or_default(),

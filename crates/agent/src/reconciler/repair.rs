@@ -63,6 +63,7 @@ impl Reconciler {
                     self.loops_over_budget.see(*taken, total(workers.iter().map(|w| w.loops_over_budget)));
                 }
                 rates.sample(&observed.evidence);
+                self.windows.sample(place.name(), observed);
             }
             // What it was before is no rate of now.
             Err(_) => *rates = Rates::default(),

@@ -1,0 +1,159 @@
+//! What one vNIC counted in the last hour, in steps that grow with their age. Pure.
+//!
+//! ```text
+//!            ◀──────────── 1 hour ───────────────▶◀── 1 minute ──▶◀── 10 s ──▶
+//!  dropped ◀─│ 5 min │ 5 min │ ...              │ 6 s │ 6 s │... │1 s│1 s│...│ ◀── a sample, once a second
+//!            └─ the oldest step of one length goes into the newest of the next, as soon as its window is full without it
+//! ```
+//!
+//! A window is the youngest steps that are together as long as it, and what was counted since the last sample: it is a
+//! step longer than asked for at most, and it says how long it is.
+
+use super::delta::{Delta, Sum};
+use crate::api::types::{Began, Last, WindowView};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tidegate_contract::Vnic;
+use tidegate_switch::stats::VnicStats;
+
+/// How long a step is, and the window of which it is a part.
+const LEVELS: [(Duration, Last); 3] = [
+    (Duration::from_secs(1), Last::TenSeconds),
+    (Duration::from_secs(6), Last::Minute),
+    (Duration::from_secs(300), Last::Hour),
+];
+/// Samples are at least this far apart: a little less than a step, so that a look that comes twice a second does not
+/// make each step half as long again.
+const APART: Duration = Duration::from_millis(950);
+
+/// What was counted in some time; nothing where nothing was.
+#[derive(Debug)]
+struct Step {
+    took: Duration,
+    delta: Option<Box<Delta>>,
+}
+
+/// What one vNIC counted.
+#[derive(Debug)]
+pub(super) struct History {
+    /// Of each level, the newest last.
+    steps: [VecDeque<Step>; LEVELS.len()],
+    /// The last sample, up to which there are steps.
+    last: Arc<VnicStats>,
+    at: Instant,
+    /// What was seen last.
+    newest: Arc<VnicStats>,
+    seen: Instant,
+    /// The contract in force then; none where that is not known.
+    contract: Option<Vnic>,
+    /// Why nothing is known of before.
+    began: Began,
+}
+
+impl History {
+    /// From a first sample on, before which nothing is known for this reason.
+    pub(super) fn new(at: Instant, stats: &VnicStats, contract: Option<&Vnic>, began: Began) -> Self {
+        let (stats, contract) = (Arc::new(stats.clone()), contract.cloned());
+        Self { steps: Default::default(), last: stats.clone(), at, newest: stats, seen: at, contract, began }
+    }
+
+    /// Takes a sample. A vNIC with another contract, or whose counters fell, begins anew.
+    pub(super) fn sample(&mut self, at: Instant, stats: &VnicStats, contract: Option<&Vnic>) {
+        if contract != self.contract.as_ref() {
+            *self = Self::new(at, stats, contract, Began::Contract);
+            return;
+        }
+        if *stats != *self.newest {
+            self.newest = Arc::new(stats.clone());
+        }
+        self.seen = at;
+        let took = at.saturating_duration_since(self.at);
+        if took < APART {
+            return;
+        }
+        let delta = if Arc::ptr_eq(&self.newest, &self.last) {
+            None
+        } else if let Some(delta) = Delta::between(&self.last, stats) {
+            Some(Box::new(delta))
+        } else {
+            *self = Self::new(at, stats, contract, Began::Counters);
+            return;
+        };
+        (self.last, self.at) = (Arc::clone(&self.newest), at);
+        self.steps[0].push_back(Step { took, delta });
+        self.age();
+    }
+
+    /// Moves what is too old for its level to the next.
+    fn age(&mut self) {
+        let mut younger = Duration::ZERO;
+        for level in 0..LEVELS.len() {
+            let enough = LEVELS[level].1.duration();
+            let mut all = younger + self.steps[level].iter().map(|step| step.took).sum::<Duration>();
+            while let Some(oldest) = self.steps[level].front().map(|step| step.took)
+                && all - oldest >= enough
+            {
+                all -= oldest;
+                let Some(step) = self.steps[level].pop_front() else { break };
+                if level + 1 < LEVELS.len() {
+                    add(&mut self.steps[level + 1], step, LEVELS[level + 1].0);
+                }
+            }
+            younger = all;
+        }
+    }
+
+    /// The figures of the last of time, up to what was seen last.
+    pub(super) fn window(&self, last: Last) -> (WindowView, VnicStats) {
+        let (mut covers, mut sum) = (self.seen.saturating_duration_since(self.at), Sum::new());
+        // Counters that fell since the last sample are another port's: they began after it.
+        let newest = Delta::between(&self.last, &self.newest);
+        let is_anew = newest.is_none();
+        if let Some(newest) = newest.or_else(|| Delta::between(&VnicStats::default(), &self.newest)) {
+            sum.add(&newest);
+        }
+        for step in self.steps.iter().flat_map(|steps| steps.iter().rev()) {
+            if is_anew || covers >= last.duration() {
+                break;
+            }
+            if let Some(delta) = &step.delta {
+                sum.add(delta);
+            }
+            covers += step.took;
+        }
+        let began = if is_anew { Began::Counters } else { self.began };
+        let view = WindowView {
+            asked_ns: last.duration().as_nanos() as u64,
+            covers_ns: covers.as_nanos() as u64,
+            began: (covers < last.duration()).then_some(began),
+        };
+        (view, sum.figures(&self.newest))
+    }
+}
+
+/// Adds a step to the newest of a level, whose steps are `length` long.
+fn add(level: &mut VecDeque<Step>, step: Step, length: Duration) {
+    match level.back_mut() {
+        Some(newest) if newest.took + step.took <= length => {
+            newest.took += step.took;
+            newest.delta = match (newest.delta.take(), step.delta) {
+                (Some(a), Some(b)) => Some(Box::new(a.and(&b))),
+                (a, b) => a.or(b),
+            };
+        }
+        _ => level.push_back(step),
+    }
+}
+
+#[cfg(test)]
+impl History {
+    pub(super) fn steps(&self) -> usize {
+        self.steps.iter().map(VecDeque::len).sum()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let deltas = self.steps.iter().flatten().filter_map(|step| step.delta.as_ref());
+        deltas.map(|delta| delta.bytes()).sum()
+    }
+}

@@ -1,0 +1,146 @@
+//! The windows against a model that remembers every event.
+
+use super::history::History;
+use crate::api::types::{Began, Last};
+use proptest::prelude::*;
+use std::time::{Duration, Instant};
+use tidegate_switch::stats::{Delay, Histogram, VnicStats};
+
+/// A port, and all that ever happened at it.
+#[derive(Default)]
+struct Model {
+    delays: Histogram,
+    waits: Histogram,
+    stats: VnicStats,
+    /// When, ms; how long the frame took, and how long it waited for tokens.
+    events: Vec<(u64, u64, u64)>,
+}
+
+impl Model {
+    fn send(&mut self, at: u64, delay: u64, wait: u64) {
+        self.events.push((at, delay, wait));
+        self.delays.record(delay);
+        self.waits.record(wait);
+        self.stats.tx.frames += 1;
+        *self.stats.tx.dropped.entry(["codel", "late"][(delay % 2) as usize].into()).or_default() +=
+            delay % 3;
+        self.stats.delay = Delay::from(&self.delays);
+        self.stats.tokens_tx = Some(Delay::from(&self.waits));
+    }
+
+    /// What happened after `from`: the figures that a window is to have.
+    fn since(&self, from: u64) -> (Delay, Delay, u64, u64) {
+        let (mut delays, mut waits, mut dropped) = (Histogram::default(), Histogram::default(), 0);
+        for (_, delay, wait) in self.events.iter().filter(|(at, ..)| *at > from) {
+            delays.record(*delay);
+            waits.record(*wait);
+            dropped += delay % 3;
+        }
+        (Delay::from(&delays), Delay::from(&waits), delays.count(), dropped)
+    }
+}
+
+/// But for the largest value, of which a window knows the bucket.
+fn buckets(delay: &Delay) -> (u64, Vec<(u64, u64)>) {
+    (delay.count, delay.buckets.clone())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whenever samples are taken, and however much happens: a window has every event since it began, and no other.
+    #[test]
+    fn a_window_has_what_happened_in_it(
+        steps in prop::collection::vec((1u64..40_000, 0u64..4, 0u64..1 << 34, 0u64..1 << 30), 1..400),
+        asked in 0u64..3,
+    ) {
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let mut model = Model::default();
+        let mut history = History::new(start, &model.stats, None, Began::Agent);
+        let (mut now, mut longest) = (0, 0);
+        for (gap, events, delay, wait) in steps {
+            // Mostly as the agent looks, now and then late.
+            let gap = if gap < 35_000 { gap % 1_500 + 1 } else { gap };
+            for event in 1..=events {
+                model.send(now + gap * event / (events + 1), delay >> event, wait >> event);
+            }
+            now += gap;
+            longest = longest.max(gap);
+            history.sample(at(now), &model.stats, None);
+        }
+        // What came since the last sample is part of it.
+        now += 100;
+        model.send(now, 7, 7);
+        let last = [Last::TenSeconds, Last::Minute, Last::Hour][asked as usize];
+        history.sample(at(now), &model.stats, None);
+        let (view, stats) = history.window(last);
+        let covers = view.covers_ns / 1_000_000;
+        let asked = view.asked_ns / 1_000_000;
+        prop_assert!(covers <= now && (covers >= asked || covers == now), "{covers} of {asked}, {now} since the start");
+        // At most a step longer: a step is no longer than its level's, but where a sample came late.
+        let step = [1_500, 6_000, 300_000].into_iter().filter(|step| *step <= asked / 5 + 1_500).max().unwrap_or(0);
+        prop_assert!(covers <= asked + step + longest + 1_500, "{covers} of {asked}");
+        prop_assert_eq!(view.began, (covers < asked).then_some(Began::Agent));
+        let (delays, waits, frames, dropped) = model.since(now - covers);
+        prop_assert_eq!(buckets(&stats.delay), buckets(&delays));
+        prop_assert_eq!(buckets(stats.tokens_tx.as_ref().unwrap()), buckets(&waits));
+        prop_assert_eq!((stats.tx.frames, stats.tx.dropped.values().sum::<u64>()), (frames, dropped));
+        prop_assert!(stats.delay.max >= delays.max && stats.delay.max - delays.max <= delays.max / 32);
+        prop_assert_eq!(stats.delay.p999.min(delays.max), delays.p999);
+    }
+}
+
+/// A vNIC that counts so many frames, and says so.
+fn counted(frames: u64) -> VnicStats {
+    let mut stats = VnicStats::default();
+    stats.tx.frames = frames;
+    stats
+}
+
+#[test]
+fn counters_that_fall_and_another_contract_begin_anew() {
+    let start = Instant::now();
+    let at = |ms: u64| start + Duration::from_millis(ms);
+    let contracts = [100, 200].map(|mtu| tidegate_contract::Vnic { mtu, ..crate::testing::vnic("a", 1) });
+    let mut history = History::new(start, &counted(50), Some(&contracts[0]), Began::Agent);
+    let shown = |history: &History| {
+        let (view, stats) = history.window(Last::Minute);
+        (view.covers_ns / 1_000_000, view.began, stats.tx.frames)
+    };
+    assert_eq!(shown(&history), (0, Some(Began::Agent), 0), "what was before is not known");
+    history.sample(at(1_000), &counted(60), Some(&contracts[0]));
+    history.sample(at(1_500), &counted(61), Some(&contracts[0]));
+    assert_eq!(shown(&history), (1_500, Some(Began::Agent), 11));
+    // A port of the same name, made anew: what it counts is new, also before the next step.
+    history.sample(at(1_600), &counted(3), Some(&contracts[0]));
+    assert_eq!(shown(&history), (600, Some(Began::Counters), 3));
+    history.sample(at(2_500), &counted(4), Some(&contracts[0]));
+    history.sample(at(3_500), &counted(5), Some(&contracts[0]));
+    assert_eq!(shown(&history), (1_000, Some(Began::Counters), 1));
+    // At once, not only where a step is due.
+    history.sample(at(3_600), &counted(5), Some(&contracts[1]));
+    assert_eq!(shown(&history), (0, Some(Began::Contract), 0));
+    history.sample(at(4_600), &counted(9), Some(&contracts[1]));
+    assert_eq!(shown(&history), (1_000, Some(Began::Contract), 4));
+}
+
+#[test]
+fn a_window_that_is_full_says_so_and_its_memory_is_bounded() {
+    let start = Instant::now();
+    let mut model = Model::default();
+    let mut history = History::new(start, &model.stats, None, Began::Agent);
+    for second in 1..=2 * 3600 {
+        // Frames of each length from 1 us to 1 s.
+        model.send(second * 1000, 1_000 << (second % 20), 1_000 << (second % 18));
+        history.sample(start + Duration::from_secs(second), &model.stats, None);
+    }
+    for (last, most) in [(Last::TenSeconds, 11), (Last::Minute, 66), (Last::Hour, 3_900)] {
+        let (view, stats) = history.window(last);
+        let (covers, asked) = (view.covers_ns / 1_000_000_000, view.asked_ns / 1_000_000_000);
+        assert!(view.began.is_none() && covers >= asked && covers <= most, "{covers} of {asked}");
+        assert_eq!(stats.tx.frames, covers);
+    }
+    assert!(history.steps() <= 36, "{}", history.steps());
+    assert!(history.bytes() < 64 << 10, "{} bytes", history.bytes());
+}
