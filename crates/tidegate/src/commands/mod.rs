@@ -17,6 +17,7 @@ pub mod switch;
 pub mod top;
 pub mod vnic;
 pub mod why;
+pub mod window;
 
 use crate::cli::{Cli, Command};
 use crate::client::Client;

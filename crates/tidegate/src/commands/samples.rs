@@ -1,7 +1,7 @@
 //! API answers that tests of the texts share.
 
 use serde_json::{Value, json};
-use tidegate_agent::api::types::{State, VnicView, WhyView};
+use tidegate_agent::api::types::{OwnWait, State, VnicView, WhyView};
 
 /// A real-time vNIC that has missed deadlines.
 pub fn voice() -> VnicView {
@@ -55,6 +55,60 @@ pub fn lowered() -> VnicView {
     view.soft = Some("3mbit".parse().unwrap());
     view.tx_in_force = view.soft;
     view
+}
+
+/// A vNIC that sends more than its limit, in the last 10 s.
+pub fn waiting() -> VnicView {
+    view(
+        r#"
+        [vnic.web]
+        attach = { tap = "tg-web" }
+        mac = "52:54:00:00:00:04"
+        segment = 42
+        tx = { max = "20mbit" }
+        "#,
+        json!({
+            "owner": "api", "connection": "up", "worker": 0,
+            "window": {"asked_ns": 10_000_000_000u64, "covers_ns": 10_400_000_000u64},
+            "stats": {
+                "name": "web", "index": 0,
+                "tx": {
+                    "frames": 1_600, "wire_frames": 17_000, "wire_bytes": 26_000_000, "dropped": {"codel": 4},
+                    "marked": 21, "flows_now": 2, "flows_most": 9
+                },
+                "rx": {"frames": 800, "wire_frames": 800, "wire_bytes": 52_800, "dropped": {}},
+                "throttled_ns": 9_800_000_000u64, "throttled": true,
+                "tokens_tx": {
+                    "count": 1_600, "p50": 865_000_000, "p99": 1_050_000_000, "p999": 1_051_000_000,
+                    "max": 1_051_000_000, "buckets": [[865_000_000, 800], [1_051_000_000, 800]]
+                },
+                "delay": {
+                    "count": 1_600, "p50": 541_000, "p99": 800_000, "p999": 900_000, "max": 910_000,
+                    "buckets": [[541_000, 1_599], [910_000, 1]]
+                },
+                "realtime_delivered": 0, "misses": {}
+            }
+        }),
+    )
+}
+
+/// Why frames of `waiting` are late.
+pub fn why_waiting() -> WhyView {
+    let view = waiting();
+    let stats = view.stats.unwrap();
+    let mut why = why_idle();
+    why.vnic = "web".into();
+    why.window = view.window;
+    why.tx_wait = Some(OwnWait {
+        limit: "tx.max = 20mbit".into(),
+        waited: stats.tokens_tx.unwrap(),
+        marked: stats.tx.marked,
+        flows_now: stats.tx.flows_now,
+        flows_most: stats.tx.flows_most,
+    });
+    why.tx_dropped = stats.tx.dropped;
+    why.throttled_ns = stats.throttled_ns;
+    why
 }
 
 /// A vNIC without promises, to which no front end is connected.

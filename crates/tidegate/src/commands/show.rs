@@ -1,13 +1,14 @@
 //! The text of `tidegate vnic show NAME`.
 
 use crate::commands::top::FrameTimes;
+use crate::commands::window;
 use crate::format::{self, count, duration, plural, size};
 use crate::table::{Align, Table};
 use std::fmt::Write;
 use tidegate_agent::api::types::{Promise, Quantity, State, Unknown, VnicView};
 use tidegate_contract::{Attach, Bytes, Discipline, FlowQueueing, Nanos, Queueing, Rate, SocketMode, Vnic};
 use tidegate_switch::control::Connection;
-use tidegate_switch::stats::{VnicStats, total};
+use tidegate_switch::stats::{Delay, VnicStats, total};
 
 /// Everything about one vNIC.
 pub fn text(view: &VnicView) -> String {
@@ -18,7 +19,10 @@ pub fn text(view: &VnicView) -> String {
     out.push('\n');
     match (&view.stats, view.state) {
         (_, State::Refused) => return out + "Nothing of it is in force.\n",
-        (Some(stats), _) => out += &counters(stats, &view.unknown),
+        (Some(stats), _) => {
+            out += &window::title(view.window);
+            out += &counters(view, stats, &view.unknown);
+        }
         (None, _) => out += "Nothing is counted: the place that keeps it does not know it.\n",
     }
     for promise in &view.promises {
@@ -205,7 +209,7 @@ fn queueing(queueing: Queueing) -> String {
     }
 }
 
-fn counters(stats: &VnicStats, unknown: &Unknown) -> String {
+fn counters(view: &VnicView, stats: &VnicStats, unknown: &Unknown) -> String {
     let known = |figure: String, parts: &[Quantity]| {
         if parts.iter().any(|part| unknown.contains_key(part)) { "unknown".to_owned() } else { figure }
     };
@@ -228,7 +232,25 @@ fn counters(stats: &VnicStats, unknown: &Unknown) -> String {
     let mut out = table.render();
     if stats.throttled_ns > 0 {
         let now = if stats.throttled { ", also right now" } else { "" };
-        let _ = writeln!(out, "throttled for {} in all{now}", duration(stats.throttled_ns));
+        let all = if view.window.is_some() { "" } else { " in all" };
+        let _ = writeln!(out, "throttled for {}{all}{now}", duration(stats.throttled_ns));
+    }
+    for (what, limit, waits, traffic) in [
+        ("what it sent", "tx.max", &stats.tokens_tx, &stats.tx),
+        ("what it received", "rx.max", &stats.tokens_rx, &stats.rx),
+    ] {
+        if let Some(waits) = waits.as_ref().filter(|waits| waits.count > 0) {
+            let _ = writeln!(out, "wait of {what} for its own {limit}: {}", quantiles(waits));
+        }
+        if traffic.marked > 0 || traffic.flows_most > 0 {
+            let _ = writeln!(
+                out,
+                "  marked (ECN) {}; flows that wait: {} now, {} at most",
+                count(traffic.marked),
+                count(traffic.flows_now),
+                count(traffic.flows_most)
+            );
+        }
     }
     if let (Some(work), Some(times)) = (&stats.work, FrameTimes::between(&VnicStats::default(), stats)) {
         let stages = [
@@ -250,27 +272,21 @@ fn counters(stats: &VnicStats, unknown: &Unknown) -> String {
     }
     let delay = &stats.delay;
     if delay.count > 0 {
-        let _ = writeln!(
-            out,
-            "delay of what it sent: p50 {}, p99 {}, p99.9 {}, max {}",
-            duration(delay.p50),
-            duration(delay.p99),
-            duration(delay.p999),
-            duration(delay.max)
-        );
+        let after = if stats.tokens_tx.is_some() { ", after that wait" } else { "" };
+        let _ = writeln!(out, "delay of what it sent{after}: {}", quantiles(delay));
     }
     let least = &stats.delay_least;
     if least.count > 0 && least.buckets != delay.buckets {
-        let _ = writeln!(
-            out,
-            "  by the first poll that showed it: p50 {}, p99 {}, p99.9 {}, max {}",
-            duration(least.p50),
-            duration(least.p99),
-            duration(least.p999),
-            duration(least.max)
-        );
+        let _ = writeln!(out, "  by the first poll that showed it: {}", quantiles(least));
     }
     out
+}
+
+/// How long most took.
+fn quantiles(delay: &Delay) -> String {
+    let Delay { p50, p99, p999, max, .. } = *delay;
+    let [p50, p99, p999, max] = [p50, p99, p999, max].map(duration);
+    format!("p50 {p50}, p99 {p99}, p99.9 {p999}, max {max}")
 }
 
 /// A deadline that is not promised: why, and what would be.
@@ -399,7 +415,6 @@ mod tests {
     use super::*;
     use crate::commands::samples;
     use tidegate_agent::api::types::Figure;
-    use tidegate_switch::stats::Delay;
 
     #[test]
     fn what_is_not_sure_is_said() {
@@ -425,6 +440,19 @@ mod tests {
         let expected =
             "by the first poll that showed it: p50 20.0 us, p99 60.0 us, p99.9 90.0 us, max 100 us\n";
         assert!(said.contains(expected), "{said}");
+    }
+
+    #[test]
+    fn the_wait_for_its_own_limit_stands_beside_the_delay() {
+        let said = text(&samples::waiting());
+        let expected = "
+throttled for 9.80 s, also right now
+wait of what it sent for its own tx.max: p50 865 ms, p99 1.05 s, p99.9 1.05 s, max 1.05 s
+  marked (ECN) 21; flows that wait: 2 now, 9 at most
+";
+        assert!(said.contains(expected), "{said}");
+        assert!(said.contains("\nFigures of the last 10.4 s.\n"), "{said}");
+        assert!(said.contains("delay of what it sent, after that wait: p50 541 us,"), "{said}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `tidegate vnic ls | show | set | rm`.
 
 use crate::client::{Client, encode, shown};
+use crate::commands::window::Window;
 use crate::commands::{not_in_force, plan, show};
 use crate::exit::{self, Failure};
 use crate::format::{count, duration};
@@ -22,8 +23,10 @@ pub enum Command {
         /// The vNIC
         name: String,
         /// Each figure with where it was read, and nothing else
-        #[arg(long)]
+        #[arg(long, conflicts_with = "last")]
         statistics: bool,
+        #[command(flatten)]
+        window: Window,
     },
     /// Change keys of a contract, live; not of one that a file owns
     #[command(after_help = "Example: tidegate vnic set plc1 tx.max=500mbit tx.burst=4kB deadline=none")]
@@ -67,7 +70,7 @@ impl FromStr for KeyValue {
 pub async fn run(client: &Client, command: Command, json: bool) -> Result<(), Failure> {
     match command {
         Command::Ls => list(client, json).await,
-        Command::Show { name, statistics } => show_one(client, &name, statistics, json).await,
+        Command::Show { name, statistics, window } => show_one(client, &name, statistics, window, json).await,
         Command::Set { name, changes } => set(client, &name, &changes, json).await,
         Command::Rm { name } => remove(client, &name, json).await,
     }
@@ -148,8 +151,14 @@ fn asked(view: &VnicView) -> String {
     show::soft(view).map_or_else(String::new, |soft| format!(" (guest: {soft})"))
 }
 
-async fn show_one(client: &Client, name: &str, statistics: bool, json: bool) -> Result<(), Failure> {
-    let path = format!("/v1/vnics/{}", encode(name));
+async fn show_one(
+    client: &Client,
+    name: &str,
+    statistics: bool,
+    window: Window,
+    json: bool,
+) -> Result<(), Failure> {
+    let path = window.of(&format!("/v1/vnics/{}", encode(name)));
     if statistics {
         return if json {
             let view: VnicView = client.get(&path).await?;

@@ -2,6 +2,7 @@
 
 use crate::client::{Client, encode};
 use crate::commands::show;
+use crate::commands::window::{self, Window};
 use crate::exit::{self, Failure};
 use crate::explain;
 use crate::format::{count, duration, plural};
@@ -10,10 +11,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_agent::api::types::{Quantity, State, VnicView, WhyView};
+use tidegate_agent::api::types::{OwnWait, Quantity, State, VnicView, WhyView};
 use tidegate_contract::Nanos;
 use tidegate_switch::control::Connection;
-use tidegate_switch::stats::{VnicStats, total};
+use tidegate_switch::stats::{Delay, VnicStats, total};
 
 /// Misses shown.
 const MISSES: usize = 10;
@@ -23,16 +24,19 @@ const MISSES: usize = 10;
 pub struct Args {
     /// The vNIC
     name: String,
+    #[command(flatten)]
+    window: Window,
 }
 
 /// Prints the account.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
-    let path = format!("/v1/vnics/{}/why", encode(&args.name));
+    let path = format!("/v1/vnics/{}", encode(&args.name));
+    let (vnic, path) = (args.window.of(&path), args.window.of(&(path + "/why")));
     if json {
         return exit::print_json(&client.get::<Value>(&path).await?);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    let view: VnicView = client.get_shown(&format!("/v1/vnics/{}", encode(&args.name))).await?;
+    let view: VnicView = client.get_shown(&vnic).await?;
     exit::print(&text(&view, &client.get_shown(&path).await?, now))
 }
 
@@ -48,8 +52,10 @@ fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
     };
     [
         condition(view),
+        window::title(view.window),
         throttling(view, stats, why),
-        delays(view, stats),
+        waits(view, stats, why),
+        delays(view, stats, why),
         host_latency(view),
         drops(view, why),
         misses(view, stats, why, now),
@@ -114,25 +120,72 @@ fn throttling(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     match (stats.throttled, why.throttled_ns) {
         (true, total) => format!(
             "It is throttled right now: it has more to send than {limit} lets through. \
-             In all, frames waited for that for {}.\n",
+             {}, frames waited for that for {}.\n",
+            when(view).1,
             duration(total)
         ),
+        (false, 0) if view.window.is_some() => "It was not throttled in that time.\n".into(),
         (false, 0) => "It has never been throttled.\n".into(),
         (false, total) => format!(
-            "It is not throttled right now. In all, frames waited for {limit} for {}.\n",
+            "It is not throttled right now. {}, frames waited for {limit} for {}.\n",
+            when(view).1,
             duration(total)
         ),
     }
 }
 
+/// When what is told happened: at the end of a sentence, and at its beginning.
+fn when(view: &VnicView) -> (&'static str, &'static str) {
+    if view.window.is_some() { (" in that time", "In that time") } else { ("", "In all") }
+}
+
+/// Where its frames waited, where it has a limit of its own that was counted: the wait for that, beside the rest of the way.
+fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
+    if why.tx_wait.is_none() && why.rx_wait.is_none() {
+        return String::new();
+    }
+    let right = Align::Right;
+    let headings = ["frames", "half", "99 %", "99.9 %", "longest", "marked", "flows now", "most"];
+    let columns: Vec<_> =
+        std::iter::once(("where", Align::Left)).chain(headings.map(|heading| (heading, right))).collect();
+    let mut table = Table::new(&columns);
+    let mut row = |place: String, delay: &Delay, wait: Option<&OwnWait>| {
+        let times = [delay.p50, delay.p99, delay.p999, delay.max].map(duration);
+        let flows = wait.map(|wait| [wait.marked, wait.flows_now, wait.flows_most].map(count));
+        let cells = [place, count(delay.count)].into_iter().chain(times);
+        table.row(cells.chain(flows.into_iter().flatten()));
+    };
+    if let Some(wait) = &why.tx_wait {
+        row(format!("what it sent: before its own {}", wait.limit), &wait.waited, Some(wait));
+    }
+    if stats.delay.count > 0 && counts(view, Quantity::Delay) {
+        row("what it sent: from there to the receiver".into(), &stats.delay, None);
+    }
+    if let Some(wait) = &why.rx_wait {
+        row(format!("what it received: before its own {}", wait.limit), &wait.waited, Some(wait));
+    }
+    let longest = |wait: &Option<OwnWait>| wait.as_ref().map_or(0, |wait| wait.waited.p99);
+    let verdict = match (longest(&why.tx_wait), longest(&why.rx_wait)) {
+        (tx, rx) if tx > stats.delay.p99 && tx >= rx => {
+            "Most of the wait is for its own limit on what it sends.\n"
+        }
+        (_, rx) if rx > 0 => "Frames to it wait for its own limit on what it receives.\n",
+        _ => "",
+    };
+    format!("\nWhere its frames waited:\n{}{verdict}", indented(&table.render()))
+}
+
 /// How long its frames took.
-fn delays(view: &VnicView, stats: &VnicStats) -> String {
+fn delays(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     let delay = &stats.delay;
-    if !counts(view, Quantity::Delay) {
+    if !counts(view, Quantity::Delay) || (delay.count > 0 && why.tx_wait.is_some()) {
         return String::new();
     }
     if delay.count == 0 {
-        return "None of its frames has been delivered yet.\n".into();
+        return match view.window {
+            Some(_) => "None of its frames was delivered in that time.\n".into(),
+            None => "None of its frames has been delivered yet.\n".into(),
+        };
     }
     format!(
         "Of its {} delivered, half took at most {}, 99 % {}, 99.9 % {}, the slowest {}.\n",
@@ -178,9 +231,9 @@ fn drops(view: &VnicView, why: &WhyView) -> String {
     }
     match (counts(view, Quantity::Tx), counts(view, Quantity::Rx)) {
         _ if !counts(view, Quantity::Drops) => String::new(),
-        (true, true) => "No frame of it or for it was dropped.\n".into(),
-        (true, false) => "No frame that it sent was dropped.\n".into(),
-        (false, true) => "No frame for it was dropped.\n".into(),
+        (true, true) => format!("No frame of it or for it was dropped{}.\n", when(view).0),
+        (true, false) => format!("No frame that it sent was dropped{}.\n", when(view).0),
+        (false, true) => format!("No frame for it was dropped{}.\n", when(view).0),
         (false, false) => String::new(),
     }
 }
@@ -198,7 +251,7 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
     out += &match (deadline, total) {
         (_, 0) if !unsure.is_empty() => "No frame missed its deadline for certain.\n".into(),
         (None, 0) => return out + "It has no deadline, so it cannot miss any.\n",
-        (Some(deadline), 0) => return out + &kept(deadline, stats.realtime_delivered),
+        (Some(deadline), 0) => return out + &kept(deadline, stats.realtime_delivered, when(view).0),
         (None, _) => format!("\n{} missed the deadline it had:\n", plural(total, "frame")),
         (Some(deadline), _) => format!("\n{} missed the deadline of {deadline}:\n", plural(total, "frame")),
     };
@@ -273,8 +326,9 @@ fn not_promised(view: &VnicView) -> String {
 }
 
 /// That no deadline was missed.
-fn kept(deadline: Nanos, delivered: u64) -> String {
+fn kept(deadline: Nanos, delivered: u64, when: &str) -> String {
     match delivered {
+        0 if !when.is_empty() => format!("No frame with its deadline of {deadline} was delivered{when}.\n"),
         0 => format!("No frame with its deadline of {deadline} has been delivered yet.\n"),
         1 => format!("It kept its deadline of {deadline} for the one frame that was delivered.\n"),
         n => format!("It kept its deadline of {deadline} for every one of {}.\n", plural(n, "frame")),
@@ -321,6 +375,26 @@ The latest, newest first:
   3.00 s ago: missed by 120 us: waited 800 us in the queue of `sink` behind `bulk1`
 ";
         assert_eq!(text(&samples::voice(), &samples::why_voice(), 8_000_000_000), expected);
+    }
+
+    #[test]
+    fn its_own_limit_is_named_as_where_its_frames_waited() {
+        let said = text(&samples::waiting(), &samples::why_waiting(), 0);
+        let expected = "\
+web is up.
+Figures of the last 10.4 s.
+It is throttled right now: it has more to send than its tx.max of 20mbit lets through. In that time, frames waited for that \
+for 9.80 s.
+
+Where its frames waited:
+  where                                         frames    half    99 %  99.9 %  longest  marked  flows now  most
+  what it sent: before its own tx.max = 20mbit   1,600  865 ms  1.05 s  1.05 s   1.05 s      21          2     9
+  what it sent: from there to the receiver       1,600  541 us  800 us  900 us   910 us
+Most of the wait is for its own limit on what it sends.
+
+Dropped of what it sent:
+";
+        assert!(said.starts_with(expected), "{said}");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //!                                                              └──▶ table (one, elsewhere)
 //! ```
 //!
+//! With `--last` one answer is enough: its figures are those of the window.
+//!
 //! - [`rows`]: what is shown, from two answers; pure
 //! - [`screen`]: the terminal
 
@@ -12,6 +14,7 @@ mod rows;
 mod screen;
 
 use crate::client::{Client, ClientError};
+use crate::commands::window::Window;
 use crate::exit::{self, Failure};
 pub use rows::FrameTimes;
 use rows::{Order, Row};
@@ -28,7 +31,12 @@ pub struct Args {
     /// Seconds between two looks
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
+    #[command(flatten)]
+    window: Window,
 }
+
+/// What is looked at.
+const VNICS: &str = "/v1/vnics";
 
 /// All vNICs at one time.
 pub struct Look {
@@ -38,14 +46,14 @@ pub struct Look {
 
 impl Look {
     /// As the agent says it.
-    async fn exact(client: &Client) -> Result<Self, ClientError> {
-        let vnics = client.get("/v1/vnics").await?;
+    async fn exact(client: &Client, window: Window) -> Result<Self, ClientError> {
+        let vnics = client.get(&window.of(VNICS)).await?;
         Ok(Self { at: Instant::now(), vnics })
     }
 
     /// To be shown.
-    async fn take(client: &Client) -> Result<Self, ClientError> {
-        let vnics = client.get_shown("/v1/vnics").await?;
+    async fn take(client: &Client, window: Window) -> Result<Self, ClientError> {
+        let vnics = client.get_shown(&window.of(VNICS)).await?;
         Ok(Self { at: Instant::now(), vnics })
     }
 
@@ -59,12 +67,19 @@ impl Look {
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let interval = Duration::from_secs(args.interval);
     if !json && !args.once && std::io::stdout().is_terminal() {
-        return screen::run(client, interval).await;
+        return screen::run(client, interval, args.window).await;
     }
-    let look = async || if json { Look::exact(client).await } else { Look::take(client).await };
+    let look = async || match json {
+        true => Look::exact(client, args.window).await,
+        false => Look::take(client, args.window).await,
+    };
     let first = look().await?;
-    tokio::time::sleep(interval).await;
-    let mut rows = look().await?.since(&first);
+    let mut rows = if args.window.is_some() {
+        first.since(&first)
+    } else {
+        tokio::time::sleep(interval).await;
+        look().await?.since(&first)
+    };
     rows::sort(&mut rows, Order::Name);
     if json { exit::print_json(&rows) } else { exit::print(&rows::table(&rows)) }
 }

@@ -12,25 +12,38 @@ use tidegate_switch::stats::{Delay, VnicStats, Work, total};
 /// Columns of a bar.
 const BAR: usize = 8;
 
-/// One vNIC over one interval. Rates in bit/s, delays in ns.
+/// One vNIC over one interval, which is a window where one is asked for. Rates in bit/s, delays in ns.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// The vNIC.
     pub name: String,
+    /// How long the window is that the figures are of, ns; absent where none was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_ns: Option<u64>,
     /// How it is connected, or what is wrong.
     pub state: String,
-    /// What it sent over the last second; absent where that is not counted.
+    /// What it sent over the last second, or the window; absent where that is not counted.
     pub tx_rate: Option<f64>,
     /// Its limit: the lower of `tx.max` and what its guest asks for.
     pub tx_max: Option<u64>,
     /// Whether that is the guest's.
     pub tx_soft: bool,
-    /// What it received over the last second; absent where that is not counted.
+    /// What it received over the last second, or the window; absent where that is not counted.
     pub rx_rate: Option<f64>,
     /// Its `rx.max`.
     pub rx_max: Option<u64>,
+    /// p99 of how long what it sent in the interval waited for its own limit; absent where it has none, or sent nothing.
+    pub tx_wait_p99: Option<u64>,
+    /// p99.9 of that.
+    pub tx_wait_p999: Option<u64>,
+    /// p99 of how long what it received in the interval waited for its own limit; absent as above.
+    pub rx_wait_p99: Option<u64>,
+    /// p99.9 of that.
+    pub rx_wait_p999: Option<u64>,
     /// p99 of the delay of what it sent in the interval; absent where nothing was delivered.
     pub delay_p99: Option<u64>,
+    /// p99.9 of it.
+    pub delay_p999: Option<u64>,
     /// The longest delay of the interval (at most 3.1 % too high).
     pub delay_max: Option<u64>,
     /// Its deadline.
@@ -125,14 +138,27 @@ fn row(then: Option<&VnicView>, now: &VnicView, interval: Duration) -> Row {
     // A port that was made anew starts at zero: its counters are below the earlier ones.
     let none = VnicStats::default();
     let stats = now.stats.as_ref().unwrap_or(&none);
-    let before =
-        then.and_then(|v| v.stats.as_ref()).filter(|s| s.delay.count <= stats.delay.count).unwrap_or(&none);
+    let is_window = now.window.is_some();
+    let before = then
+        .and_then(|v| v.stats.as_ref())
+        .filter(|s| !is_window && s.delay.count <= stats.delay.count)
+        .unwrap_or(&none);
+    let interval = now.window.map_or(interval, |window| Duration::from_nanos(window.covers_ns));
     let seconds = interval.as_secs_f64().max(1e-9);
     let grown = |now: u64, then: u64| now.saturating_sub(then);
     let [misses, earlier] = [stats, before].map(|s| total(s.misses.values().copied()));
     let drops = |s: &VnicStats| total(s.tx.dropped.values().chain(s.rx.dropped.values()).copied());
     let delay = added(&before.delay, &stats.delay);
     let delivered = delay.count() > 0;
+    let wait = |of: fn(&VnicStats) -> &Option<Delay>, q: f64| {
+        let waits = added(of(before).as_ref().unwrap_or(&none.delay), of(stats).as_ref()?);
+        (waits.count() > 0).then(|| waits.quantile(q))
+    };
+    let (tx_wait, rx_wait) = (|q| wait(|s| &s.tokens_tx, q), |q| wait(|s| &s.tokens_rx, q));
+    let rate = |last_second: Option<u64>, bytes: u64| match is_window {
+        true => last_second.map(|_| bytes as f64 * 8.0 / seconds),
+        false => last_second.map(|bits| bits as f64),
+    };
     let counts = |what: Quantity| now.stats.is_some() && !now.unknown.contains_key(&what);
     let counts_drops = counts(Quantity::Drops) && (counts(Quantity::Tx) || counts(Quantity::Rx));
     let throttled = (grown(stats.throttled_ns, before.throttled_ns) as f64 / 1e9 / seconds).min(1.0);
@@ -141,12 +167,18 @@ fn row(then: Option<&VnicView>, now: &VnicView, interval: Duration) -> Row {
     let contract = now.contract.as_ref();
     Row {
         name: now.name.clone(),
+        window_ns: now.window.map(|window| window.covers_ns),
         state: show::condition(now),
-        tx_rate: now.tx_rate_bps.map(|bits| bits as f64),
+        tx_rate: rate(now.tx_rate_bps, stats.tx.wire_bytes),
         tx_max: show::soft(now).or(show::tx_max(now)).map(|r| r.bits()),
         tx_soft: show::soft(now).is_some(),
-        rx_rate: now.rx_rate_bps.map(|bits| bits as f64),
+        rx_rate: rate(now.rx_rate_bps, stats.rx.wire_bytes),
         rx_max: contract.and_then(|c| c.rx.max).map(|r| r.bits()),
+        tx_wait_p99: tx_wait(0.99),
+        tx_wait_p999: tx_wait(0.999),
+        rx_wait_p99: rx_wait(0.99),
+        rx_wait_p999: rx_wait(0.999),
+        delay_p999: delivered.then(|| delay.quantile(0.999)),
         delay_p99: delivered.then(|| delay.quantile(0.99)),
         delay_max: delivered.then(|| delay.max()),
         deadline: show::deadline(now).map(|d| d.get()),
@@ -213,7 +245,7 @@ pub fn sort(rows: &mut [Row], order: Order) {
 }
 
 /// The headings and on which side their columns stand.
-pub const COLUMNS: [(&str, Align); 14] = [
+pub const COLUMNS: [(&str, Align); 17] = [
     ("vnic", Align::Left),
     ("state", Align::Left),
     ("tx", Align::Right),
@@ -222,7 +254,10 @@ pub const COLUMNS: [(&str, Align); 14] = [
     ("rx", Align::Right),
     ("of", Align::Right),
     ("", Align::Left),
+    ("tx wait", Align::Right),
+    ("rx wait", Align::Right),
     ("delay p99", Align::Right),
+    ("p99.9", Align::Right),
     ("max", Align::Right),
     ("deadline", Align::Right),
     ("missed", Align::Right),
@@ -232,11 +267,11 @@ pub const COLUMNS: [(&str, Align); 14] = [
 
 /// Indices into [`COLUMNS`], the first to go where there is little room: bars, then what the
 /// contract says, then what is measured.
-const DISPENSABLE: [usize; 13] = [7, 4, 6, 9, 3, 13, 12, 10, 1, 5, 8, 11, 2];
+const DISPENSABLE: [usize; 16] = [7, 4, 6, 12, 11, 3, 9, 16, 15, 13, 1, 5, 8, 10, 14, 2];
 
 /// The columns that fit into `room`, of columns `widths` wide with one blank between two; the first
 /// always does.
-pub fn fitting(widths: &[usize; 14], room: usize) -> Vec<usize> {
+pub fn fitting(widths: &[usize; 17], room: usize) -> Vec<usize> {
     let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
     for column in DISPENSABLE {
         let needed = shown.iter().map(|c| widths[*c]).sum::<usize>() + shown.len() - 1;
@@ -249,7 +284,7 @@ pub fn fitting(widths: &[usize; 14], room: usize) -> Vec<usize> {
 }
 
 /// A row's cells, in the order of [`COLUMNS`].
-pub fn cells(row: &Row) -> [String; 14] {
+pub fn cells(row: &Row) -> [String; 17] {
     let limit = |max: Option<u64>| max.map_or_else(|| "-".into(), |bits| rate(bits as f64));
     let time = |ns: Option<u64>| ns.map_or_else(|| "-".into(), duration);
     let promised = row.deadline.filter(|_| row.deadline_suspended.is_none());
@@ -260,6 +295,8 @@ pub fn cells(row: &Row) -> [String; 14] {
     let missed = match (promised, row.misses, row.new_misses.unwrap_or(0)) {
         (None, ..) | (_, None, _) => "-".into(),
         (Some(_), Some(misses), 0) => count(misses),
+        // All of the window's.
+        (Some(_), Some(misses), _) if row.window_ns.is_some() => count(misses),
         (Some(_), Some(misses), new) => format!("{} +{}", count(misses), count(new)),
     };
     let of = |bits: Option<f64>| bits.map_or_else(|| "-".into(), rate);
@@ -272,7 +309,10 @@ pub fn cells(row: &Row) -> [String; 14] {
         of(row.rx_rate),
         limit(row.rx_max),
         bar(row.rx_rate, row.rx_max),
+        time(row.tx_wait_p99),
+        time(row.rx_wait_p99),
         time(row.delay_p99),
+        time(row.delay_p999),
         time(row.delay_max),
         deadline,
         missed,
@@ -328,6 +368,22 @@ mod tests {
     }
 
     #[test]
+    fn a_window_is_shown_as_it_is() {
+        let view = samples::waiting();
+        // 26 MB in 10.4 s.
+        let view = VnicView { tx_rate_bps: Some(1), rx_rate_bps: None, ..view };
+        let row = &rows(&[], std::slice::from_ref(&view), Duration::from_secs(1))[0];
+        assert_eq!((row.tx_rate, row.rx_rate), (Some(2e7), None));
+        assert_eq!(
+            (row.tx_wait_p99, row.tx_wait_p999, row.rx_wait_p99),
+            (Some(1_051_000_000), Some(1_051_000_000), None)
+        );
+        assert_eq!((row.delay_p99, row.delay_p999), (Some(541_000), Some(541_000)));
+        assert_eq!((row.dropped, row.throttled.map(|share| share > 0.9)), (Some(4), Some(true)));
+        assert_eq!((cells(row)[8].as_str(), cells(row)[9].as_str()), ("1.05 s", "-"));
+    }
+
+    #[test]
     fn a_port_made_anew_counts_from_zero() {
         let (then, now) = second();
         let row = &rows(&[now], &[then], Duration::from_secs(1))[0];
@@ -341,9 +397,9 @@ mod tests {
         let mut rows = rows(&[then], &[now, samples::idle()], Duration::from_secs(1));
         sort(&mut rows, Order::Name);
         let expected = "\
-vnic   state             tx           of                 rx  of    delay p99      max  deadline  missed  throttled  worker
-idle   waiting            -            -                  -   -            -        -         -       -          -       -
-voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   -      42.0 us  60.0 us   1.00 ms    6 +3       25 %   0.0 %
+vnic   state             tx           of                 rx  of    tx wait  rx wait  delay p99    p99.9      max  deadline  missed  throttled  worker
+idle   waiting            -            -                  -   -          -        -          -        -        -         -       -          -       -
+voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   -          -        -    42.0 us  60.0 us  60.0 us   1.00 ms    6 +3       25 %   0.0 %
 ";
         assert_eq!(table(&rows), expected);
         sort(&mut rows, Order::Misses);
@@ -359,24 +415,24 @@ voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   - 
         assert_eq!((row.tx_rate, row.rx_rate, row.throttled), (Some(5e6), None, None));
         let cells_of_it = cells(row);
         assert_eq!(
-            (cells_of_it[2].as_str(), cells_of_it[5].as_str(), cells_of_it[12].as_str()),
+            (cells_of_it[2].as_str(), cells_of_it[5].as_str(), cells_of_it[15].as_str()),
             ("5.00 Mbit/s", "-", "-")
         );
         let row = &rows(&[], &[samples::suspended()], Duration::from_secs(1))[0];
         let cells = cells(row);
-        assert_eq!((cells[10].as_str(), cells[11].as_str()), ("not promised", "-"));
+        assert_eq!((cells[13].as_str(), cells[14].as_str()), ("not promised", "-"));
         assert!(row.deadline_suspended.is_some());
     }
 
     #[test]
     fn columns_go_whole_the_dispensable_first() {
-        let widths = [5, 5, 11, 11, 8, 11, 11, 8, 9, 8, 8, 7, 9, 6];
+        let widths = [5, 5, 11, 11, 8, 11, 11, 8, 7, 7, 9, 8, 8, 8, 7, 9, 6];
         let fit = |room| fitting(&widths, room);
-        assert_eq!(fit(130), (0..14).collect::<Vec<_>>());
-        assert_eq!(fit(129), [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13]);
-        assert_eq!(fit(80), [0, 1, 2, 5, 8, 10, 11, 12, 13]);
+        assert_eq!(fit(155), (0..17).collect::<Vec<_>>());
+        assert_eq!(fit(154), [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+        assert_eq!(fit(80), [0, 1, 2, 5, 8, 10, 13, 14, 15]);
         assert_eq!(fit(0), [0]);
-        for room in 5..130 {
+        for room in 5..155 {
             let shown = fit(room);
             assert!(shown.iter().map(|c| widths[*c] + 1).sum::<usize>() <= room + 1, "{room}: {shown:?}");
         }

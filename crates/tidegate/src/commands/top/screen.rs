@@ -3,6 +3,7 @@
 use super::Look;
 use super::rows::{self, COLUMNS, Order, Row};
 use crate::client::Client;
+use crate::commands::window::Window;
 use crate::exit::Failure;
 use crate::format;
 use crate::table::Align;
@@ -30,8 +31,8 @@ struct View {
 ///
 /// # Errors
 /// The agent cannot be reached at the start; later that is shown, not an error.
-pub async fn run(client: &Client, interval: Duration) -> Result<(), Failure> {
-    let mut last = Look::take(client).await?;
+pub async fn run(client: &Client, interval: Duration, window: Window) -> Result<(), Failure> {
+    let mut last = Look::take(client, window).await?;
     let mut view = View {
         rows: last.since(&last),
         order: Order::Name,
@@ -56,7 +57,7 @@ pub async fn run(client: &Client, interval: Duration) -> Result<(), Failure> {
             },
             () = tokio::time::sleep_until(due) => {
                 due = tokio::time::Instant::now() + interval;
-                match Look::take(client).await {
+                match Look::take(client, window).await {
                     Ok(look) => {
                         view.rows = look.since(&last);
                         view.trouble = None;
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_screen_has_a_heading_rows_and_keys() {
-        let screen = screen(120, None);
+        let screen = screen(140, None);
         for part in
             ["tidegate top   2 vNICs   /run/tidegate/api.sock", "delay p99", "███░░░░░", "waiting", "q quit"]
         {
@@ -199,7 +200,7 @@ mod tests {
     #[test]
     fn a_narrow_terminal_shows_whole_cells() {
         let screen = screen(80, None);
-        for part in ["1.60 Mbit/s", "delay p99", "missed", "more of 14 columns"] {
+        for part in ["1.60 Mbit/s", "delay p99", "missed", "more of 17 columns"] {
             assert!(screen.contains(part), "{part} is missing in\n{screen}");
         }
         assert!(!screen.contains('█'), "{screen}");
