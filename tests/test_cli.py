@@ -93,6 +93,37 @@ def test_json_everywhere(host: Host, stacks: tuple[Stack, Stack]) -> None:
         json.loads(host.cli(*command, "--json"))
 
 
+def test_the_wait_for_its_own_limit_is_told(host: Host, stacks: tuple[Stack, Stack]) -> None:
+    """`why` names a vNIC's own limit as where frames waited, of a window too; another limit begins anew."""
+    a, _ = stacks
+    frames, bytes_each = 300, 1442
+    a.run(f"ping -q -c {frames} -l {frames} -s 1400 -W 2 10.7.0.2")
+    why = json.loads(host.cli("why", "a", "--last", "10s", "--json"))
+    waited = why["tx_wait"]["waited"]
+    assert why["tx_wait"]["limit"] == "tx.max = 50mbit"
+    assert waited["count"] >= frames / 2
+    one = bytes_each * 8 / 50e6 * 1e9
+    assert waited["max"] > 3 * one, "they were sent at once"
+    assert why["window"]["covers_ns"] > 0
+    for options in ((), ("--last", "10s")):
+        said = host.cli("why", "a", *options)
+        assert "what it sent: before its own tx.max = 50mbit" in said
+        assert ("Figures of the last" in said) == bool(options)
+        assert "for its own tx.max: p50" in host.cli("vnic", "show", "a", *options)
+    rows = {row["name"]: row for row in json.loads(host.cli("top", "--last", "1m", "--json"))}
+    assert rows["a"]["tx_wait_p999"] > one > 0
+    assert rows["b"]["tx_wait_p99"] is None
+    assert 'tidegate_vnic_token_wait_seconds_count{vnic="a",direction="tx"}' in host.get("/metrics")
+    host.cli("vnic", "set", "a", "tx.max=40mbit")
+    why = json.loads(host.cli("why", "a", "--last", "1h", "--json"))
+    assert why["window"]["began"] == "contract"
+    shown = json.loads(host.cli("vnic", "show", "a", "--json"))["stats"]
+    assert shown["tx"]["frames"] >= frames / 2
+    for waits in (why.get("tx_wait", {}).get("waited"), shown.get("tokens_tx")):
+        assert waits is None or waits["count"] < frames / 4
+    assert host.try_cli("why", "a", "--last", "2m").returncode == 2
+
+
 def test_capture(host: Host, stacks: tuple[Stack, Stack]) -> None:
     """`capture` writes a pcapng that Wireshark's tools read, with both directions of the vNIC."""
     need_commands("tshark", "capinfos")
