@@ -19,6 +19,17 @@ pub struct Prefix {
     len: u8,
 }
 
+/// An address that several vNICs may have, one of them at a time: a MAC, `00:00:5e:00:01:33`, or an IP address,
+/// `192.0.2.10`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum SharedAddress {
+    /// An Ethernet address.
+    Mac(Mac),
+    /// An address of either version.
+    Ip(IpAddr),
+}
+
 /// A tenant network: VXLAN VNI (RFC 7348) and RDMA Q_Key. 0 to 2^24 - 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
@@ -38,6 +49,12 @@ pub enum AddressError {
     ZeroMac,
     #[error("{0:?} is not an IP prefix; write \"10.0.0.0/8\" or \"fd00::/64\"")]
     Prefix(String),
+    #[error(
+        "{0:?} is neither a MAC nor an IP address; write \"00:00:5e:00:01:33\", \"192.0.2.10\" or \"2001:db8::10\""
+    )]
+    Shared(String),
+    #[error("{0} is no address of one host; write a unicast one, \"192.0.2.10\"")]
+    NotUnicast(IpAddr),
     #[error("{0} has no prefix length; write \"{0}/{1}\" for this address alone")]
     NoLength(IpAddr, u8),
     #[error("prefix length {0} is too long; at most {1} for this kind of address")]
@@ -164,6 +181,57 @@ impl FromStr for Prefix {
     }
 }
 
+impl SharedAddress {
+    /// The address, if a host may have it.
+    ///
+    /// # Errors
+    /// A group address, or one that is no host's.
+    pub fn as_source(self) -> Result<Self, AddressError> {
+        match self {
+            Self::Mac(mac) => mac.as_source().map(Self::Mac),
+            Self::Ip(ip) => {
+                let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+                let mapped = matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+                let no_hosts = ip.is_unspecified() || ip.is_multicast() || ip.is_loopback();
+                if no_hosts || broadcast || mapped { Err(AddressError::NotUnicast(ip)) } else { Ok(self) }
+            }
+        }
+    }
+
+    /// The MAC, where it is one.
+    pub const fn mac(self) -> Option<Mac> {
+        match self {
+            Self::Mac(mac) => Some(mac),
+            Self::Ip(_) => None,
+        }
+    }
+
+    /// The IP address, where it is one.
+    pub const fn ip(self) -> Option<IpAddr> {
+        match self {
+            Self::Mac(_) => None,
+            Self::Ip(ip) => Some(ip),
+        }
+    }
+}
+
+impl fmt::Display for SharedAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mac(mac) => mac.fmt(f),
+            Self::Ip(ip) => ip.fmt(f),
+        }
+    }
+}
+
+impl FromStr for SharedAddress {
+    type Err = AddressError;
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let ip = || text.parse().map(Self::Ip).map_err(|_| AddressError::Shared(text.into()));
+        text.parse().map(Self::Mac).or_else(|_: AddressError| ip())
+    }
+}
+
 impl Segment {
     /// Segment `id`; `None` above 2^24 - 1.
     pub const fn new(id: u32) -> Option<Self> {
@@ -217,7 +285,7 @@ macro_rules! serialised_as_string {
     )*};
 }
 
-serialised_as_string!(Mac, Prefix);
+serialised_as_string!(Mac, Prefix, SharedAddress);
 
 #[cfg(test)]
 mod tests {
@@ -277,6 +345,27 @@ mod tests {
         let one: Prefix = "fd00::1/128".parse().expect("a prefix");
         assert!(one.contains("fd00::1".parse().expect("an address")));
         assert!(!one.contains("fd00::2".parse().expect("an address")));
+    }
+
+    #[test]
+    fn shared_addresses() {
+        let parsed = |text: &str| text.parse::<SharedAddress>().expect(text);
+        assert_eq!(parsed("00:00:5e:00:01:33").mac(), Some(Mac([0, 0, 0x5e, 0, 1, 0x33])));
+        assert_eq!(parsed("192.0.2.10").ip(), Some(IpAddr::from([192, 0, 2, 10])));
+        for text in ["00:00:5e:00:01:33", "192.0.2.10", "2001:db8::10"] {
+            assert_eq!(parsed(text).to_string(), text);
+            assert_eq!(parsed(text).as_source(), Ok(parsed(text)));
+            let json = serde_json::to_string(&parsed(text)).expect("serialises");
+            assert_eq!(serde_json::from_str::<SharedAddress>(&json).expect("parses"), parsed(text));
+        }
+        for text in ["", "192.0.2.0/24", "any", "00:00:5e:00:01"] {
+            assert!(error::<SharedAddress>(text).contains("is neither a MAC nor an IP address"), "{text}");
+        }
+        for text in
+            ["0.0.0.0", "::", "224.0.0.18", "ff02::12", "127.0.0.1", "255.255.255.255", "::ffff:192.0.2.1"]
+        {
+            assert!(parsed(text).as_source().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub mod units;
 pub mod vnic;
 pub mod write;
 
-pub use address::{Mac, Prefix, Segment};
+pub use address::{Mac, Prefix, Segment, SharedAddress};
 pub use admission::{Admission, Refusal, admit};
 
 pub use check::{Problem, check_set, merge};

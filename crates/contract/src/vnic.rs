@@ -1,6 +1,6 @@
 //! The contract of one vNIC. Directions are the VM's: tx is what it sends.
 
-use crate::{Bytes, Mac, Nanos, Prefix, Queueing, Rate, Segment};
+use crate::{Bytes, Mac, Nanos, Prefix, Queueing, Rate, Segment, SharedAddress};
 use serde::{Deserialize, Serialize};
 use std::{ops::Not, path::PathBuf};
 
@@ -198,6 +198,9 @@ pub struct Allowed {
     pub any_mac: bool,
     /// Source IP prefixes; empty means any.
     pub prefixes: Vec<Prefix>,
+    /// Addresses that it may have besides, while no other vNIC of its segment has them: VRRP, CARP. At most 64.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<SharedAddress>,
     /// VLAN ids of a trunk, 1 to 4094; empty means untagged frames only.
     pub vlans: Vec<u16>,
     /// Frames for the link itself (IEEE 802.1Q, table 8-1: STP, LACP, LLDP, EAPOL, PAUSE), sent and received.
@@ -279,6 +282,7 @@ mod tests {
     fn what_older_releases_wrote_is_read() {
         let old = r#"{"macs": [], "any_mac": true, "prefixes": ["10.0.0.0/8"], "vlans": [7]}"#;
         let allowed: Allowed = serde_json::from_str(old).expect("an older release's");
+        assert_eq!(allowed.shared, []);
         assert_eq!((allowed.control, allowed.router, allowed.dhcp_server), (false, false, false));
         let written = serde_json::to_string(&allowed).expect("serialises");
         assert_eq!(written, old.replace(": ", ":").replace(", ", ","), "and it reads ours");

@@ -53,6 +53,7 @@ impl Vnic {
         let allowed = [
             ("macs", if allowed.any_mac { Some("any".into()) } else { list(macs) }),
             ("prefixes", list(allowed.prefixes.iter().copied().map(string).collect())),
+            ("shared", list(allowed.shared.iter().copied().map(string).collect())),
             ("vlans", list(allowed.vlans.iter().map(|vlan| i64::from(*vlan)).collect())),
             ("control", yes(allowed.control)),
             ("router", yes(allowed.router)),
@@ -208,7 +209,7 @@ fn typed(key: &str, text: &str) -> Result<Value, String> {
         | "allowed.router"
         | "allowed.dhcp-server" => text.parse::<bool>().map_or_else(|_| text.into(), Value::from),
         "allowed.macs" if text == "any" => text.into(),
-        "to" | "allowed.macs" | "allowed.prefixes" => items().collect::<Array>().into(),
+        "to" | "allowed.macs" | "allowed.prefixes" | "allowed.shared" => items().collect::<Array>().into(),
         "allowed.vlans" => items().map(number).collect::<Array>().into(),
         _ => text.into(),
     })
@@ -217,7 +218,9 @@ fn typed(key: &str, text: &str) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Allowed, Bytes, Mac, Prefix, Rate, Rx, Segment, SocketOwner, Tx, VfOptions, testing};
+    use crate::{
+        Allowed, Bytes, Mac, Prefix, Rate, Rx, Segment, SharedAddress, SocketOwner, Tx, VfOptions, testing,
+    };
     use proptest::{collection::btree_set, collection::vec, option, prelude::*};
 
     fn set(vnic: &Vnic, assignments: &[(&str, &str)]) -> Result<Vnic, Errors> {
@@ -266,6 +269,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
                 ("weight", "2"),
                 ("allowed.vlans", "[1, 2]"),
                 ("allowed.macs", "any"),
+                ("allowed.shared", "00:00:5e:00:01:33"),
                 ("allowed.control", "true"),
                 ("attach.group", "kvm"),
                 ("rx.discipline", "fifo"),
@@ -282,6 +286,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
             (2, true, [1, 2].as_slice())
         );
         assert!(vnic.is_realtime() && vnic.allowed.control);
+        assert_eq!(vnic.allowed.shared, ["00:00:5e:00:01:33".parse().expect("an address")]);
         let flows = FlowQueueing { target: Nanos::new(2_000_000), per_host: true, ..FlowQueueing::default() };
         assert_eq!(vnic.queueing, Queueing::Flows(flows));
         let fifo = set(&vnic, &[("queueing", "fifo")]).expect("valid");
@@ -396,10 +401,19 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
         (any_rate(), any_rate(), any::<bool>()).prop_map(|(a, b, min)| (min.then(|| a.min(b)), a.max(b)))
     }
 
+    fn any_shared() -> impl Strategy<Value = SharedAddress> {
+        let ip = |ip: std::net::IpAddr| SharedAddress::Ip(ip);
+        prop_oneof![
+            any::<[u8; 4]>().prop_map(|[a, b, c, d]| SharedAddress::Mac(Mac([4, 1, a, b, c, d]))),
+            any::<[u8; 2]>().prop_map(move |[a, b]| ip([10, 9, a, b].into())),
+            any::<u16>().prop_map(move |a| ip([0xfd00, 9, 0, 0, 0, 0, 0, a].into())),
+        ]
+    }
+
     prop_compose! {
         fn any_allowed()(
             macs in btree_set(any_mac(), 0..3), any_mac: bool, vlans in btree_set(1u16..=4094, 0..3),
-            v4 in vec(any::<u8>(), 0..3), [control, router, dhcp_server] in any::<[bool; 3]>(),
+            v4 in vec(any::<u8>(), 0..3), shared in btree_set(any_shared(), 0..3), [control, router, dhcp_server] in any::<[bool; 3]>(),
         ) -> Allowed {
             let prefix = |n: u8| format!("10.{n}.0.0/16").parse::<Prefix>().expect("a prefix");
             let mut prefixes: Vec<_> = v4.into_iter().map(prefix).collect();
@@ -407,7 +421,8 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
             prefixes.truncate(2);
             let macs = if any_mac { Vec::new() } else { macs.into_iter().collect() };
             let vlans = vlans.into_iter().collect();
-            Allowed { macs, any_mac, prefixes, vlans, control, router, dhcp_server }
+            let shared = shared.into_iter().collect();
+            Allowed { macs, any_mac, prefixes, shared, vlans, control, router, dhcp_server }
         }
     }
 

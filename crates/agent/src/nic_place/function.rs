@@ -81,6 +81,10 @@ fn refused(vnic: &Vnic, qos: u8) -> Vec<String> {
             "allowed.prefixes: no NIC checks the IP addresses a function sends from; leave it out",
         ),
         (
+            !allowed.shared.is_empty(),
+            "allowed.shared: a NIC gives a MAC to one function, and moves none by what a guest sends; leave it out",
+        ),
+        (
             !allowed.vlans.is_empty(),
             "allowed.vlans: a function in segment 0 sends whatever tags it likes, others none; leave it out",
         ),

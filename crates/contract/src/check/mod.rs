@@ -9,5 +9,5 @@ mod set;
 mod vnic;
 
 pub use set::{check_set, merge};
-pub use vnic::{LONGEST_SOCKET_NAME, Problem, QUEUES};
+pub use vnic::{LONGEST_SOCKET_NAME, Problem, QUEUES, SHARED};
 pub(crate) use vnic::{MTU, QOS, VLAN, WEIGHT, check_host, vnic_name};

@@ -33,6 +33,23 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
             errors.note(|| at(vnic, key, message()));
         }
     }
+    // A vNIC's own MAC is its own all the time.
+    for vnic in vnics {
+        for mac in vnic.value.allowed.shared.iter().filter_map(|address| address.mac()) {
+            let first = macs.0.get(&(vnic.value.segment, mac));
+            if let Some(owner) = first.filter(|owner| owner.value.name != vnic.value.name) {
+                let message = || {
+                    format!(
+                        "{mac} is the own MAC of vNIC {} at {} in segment {}; vNICs share one that is no vNIC's own",
+                        owner.value.name,
+                        owner.place(),
+                        vnic.value.segment
+                    )
+                };
+                errors.note(|| at(vnic, "allowed.shared", message()));
+            }
+        }
+    }
     let mut ports = Taken::default();
     for vnic in vnics {
         if let Attach::VhostUser { path, .. } = &vnic.value.attach {
@@ -192,6 +209,26 @@ mod tests {
             refused[0].to_string().contains("has 81 bytes; one that is made takes at most 80"),
             "{refused:?}"
         );
+    }
+
+    #[test]
+    fn an_address_may_be_shared_and_is_no_vnics_own() {
+        let mut all: Vec<Vnic> = ["alpha", "beta", "gamma"].map(testing::vnic).into();
+        for vnic in &mut all[..2] {
+            vnic.allowed.prefixes = vec!["192.0.2.0/24".parse().expect("a prefix")];
+            vnic.allowed.shared =
+                ["00:00:5e:00:01:33", "192.0.2.10"].map(|text| text.parse().expect("an address")).into();
+            assert_eq!(vnic.check(), Ok(()));
+        }
+        assert_eq!(check_set(&placed(all.clone())), Ok(()));
+        all[2].mac = "00:00:5e:00:01:33".parse().expect("a MAC");
+        let refused = check_set(&placed(all.clone())).expect_err("gamma's").to_string();
+        assert!(
+            refused.contains("t.toml:1: vnic.alpha.allowed.shared: 00:00:5e:00:01:33 is the own MAC of vNIC gamma at t.toml:21"),
+            "{refused}"
+        );
+        all[2].segment = crate::Segment::new(7).expect("in range");
+        assert_eq!(check_set(&placed(all)), Ok(()), "segments are apart");
     }
 
     #[test]

@@ -30,6 +30,8 @@ const LOGIN_NAME: usize = 256;
 const DESTINATIONS: usize = 64;
 /// Most MACs and most prefixes in `allowed`: each frame of the VM may be compared with all of them.
 const ADDRESSES: usize = 1024;
+/// Most addresses in `allowed.shared`: a frame may move several of them at once, and a word has a bit for each.
+pub const SHARED: usize = 64;
 /// As many as there are.
 const VLANS: usize = *VLAN.end() as usize;
 /// Of each second.
@@ -63,6 +65,7 @@ impl Vnic {
         queueing(&mut rules, self.queueing);
         promises(&mut rules, self);
         allowed(&mut rules, &self.allowed);
+        shared(&mut rules, self);
         rules.within("weight", self.weight, WEIGHT);
         rules.within("mtu", self.mtu, MTU);
         rules.within("queues", self.queues, QUEUES);
@@ -305,6 +308,31 @@ fn allowed(rules: &mut Rules, allowed: &Allowed) {
     rules.distinct("allowed.macs", &allowed.macs, ADDRESSES);
     rules.distinct("allowed.prefixes", &allowed.prefixes, ADDRESSES);
     rules.distinct("allowed.vlans", &allowed.vlans, VLANS);
+}
+
+fn shared(rules: &mut Rules, vnic: &Vnic) {
+    let Allowed { macs, prefixes, shared, .. } = &vnic.allowed;
+    for address in shared.iter().take(SHARED) {
+        if let Err(error) = address.as_source() {
+            rules.broken("allowed.shared", error);
+        }
+        if address.mac().is_some_and(|mac| mac == vnic.mac || macs.contains(&mac)) {
+            rules.broken(
+                "allowed.shared",
+                format!("{address} is the vNIC's own; leave it out here, or in mac and allowed.macs"),
+            );
+        }
+        if address.ip().is_some() && prefixes.is_empty() {
+            rules.broken(
+                "allowed.shared",
+                format!(
+                    "{address} needs allowed.prefixes beside it: without them the vNIC may use any IP address anyway; list its \
+                     own there"
+                ),
+            );
+        }
+    }
+    rules.distinct("allowed.shared", shared, SHARED);
 }
 
 impl Vnic {

@@ -21,7 +21,8 @@ pub(crate) const VNIC: &[&str] = &[
 pub(crate) const TX: &[&str] = &["max", "min", "burst", "method"];
 pub(crate) const RX: &[&str] = &["max", "burst", "discipline", "queue"];
 pub(crate) const QUEUEING: &[&str] = &["target", "interval", "per-host"];
-pub(crate) const ALLOWED: &[&str] = &["macs", "prefixes", "vlans", "control", "router", "dhcp-server"];
+pub(crate) const ALLOWED: &[&str] =
+    &["macs", "prefixes", "shared", "vlans", "control", "router", "dhcp-server"];
 /// The kinds of attachment; exactly one of them is given.
 pub(crate) const ATTACH_KINDS: &[&str] = &["vhost-user", "tap", "netdev", "vf"];
 /// Keys beside the kind: which kind each belongs to.

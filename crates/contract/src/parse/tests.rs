@@ -45,7 +45,7 @@ queueing = { target = "2ms", interval = "50ms", per-host = true }
 weight   = 7
 deadline = "500us"
 to       = ["plc2", "uplink"]
-allowed  = { macs = ["52:54:00:00:00:02"], prefixes = ["10.0.0.0/8"], vlans = [1, 4094], control = true, dhcp-server = true }
+allowed  = { macs = ["52:54:00:00:00:02"], prefixes = ["10.0.0.0/8"], shared = ["00:00:5e:00:01:33", "10.0.0.10"], vlans = [1, 4094], control = true, dhcp-server = true }
 mtu      = 3000
 queues   = 2
 guest    = "/run/vm/plc1.limit"
@@ -103,6 +103,7 @@ allowed.macs = "any"
             macs: vec![Mac([0x52, 0x54, 0, 0, 0, 2])],
             any_mac: false,
             prefixes: vec!["10.0.0.0/8".parse().expect("a prefix")],
+            shared: ["00:00:5e:00:01:33", "10.0.0.10"].map(|text| text.parse().expect("an address")).into(),
             vlans: vec![1, 4094],
             control: true,
             router: false,
@@ -326,6 +327,30 @@ fn refuses_bad_input() {
         (
             "allowed = { prefixes = [\"10.0.0.1/8\"] }",
             "vnic.web.allowed.prefixes: 10.0.0.1/8 has bits set after its first 8",
+        ),
+        (
+            "allowed = { shared = [\"192.0.2.0/24\"] }",
+            "vnic.web.allowed.shared: \"192.0.2.0/24\" is neither a MAC nor an IP address; write",
+        ),
+        (
+            "allowed = { shared = [\"01:00:5e:00:00:12\"] }",
+            "vnic.web.allowed.shared: 01:00:5e:00:00:12 is a group",
+        ),
+        (
+            "allowed = { shared = [\"52:54:00:00:00:01\"] }",
+            "vnic.web.allowed.shared: 52:54:00:00:00:01 is the vNIC's own; leave it out here",
+        ),
+        (
+            "allowed = { shared = [\"192.0.2.10\"] }",
+            "vnic.web.allowed.shared: 192.0.2.10 needs allowed.prefixes beside it:",
+        ),
+        (
+            "allowed = { shared = [\"224.0.0.18\"], prefixes = [\"192.0.2.0/24\"] }",
+            "vnic.web.allowed.shared: 224.0.0.18 is no address of one host",
+        ),
+        (
+            "allowed = { shared = [\"02:00:00:00:00:01\", \"02:00:00:00:00:01\"] }",
+            "vnic.web.allowed.shared: 02:00:00:00:00:01 is listed twice",
         ),
         ("allowed = { vlans = [4095] }", "vnic.web.allowed.vlans: 4095 is out of range; 1 to 4094"),
         ("allowed = { router = \"yes\" }", "vnic.web.allowed.router: expected true or false, found string"),

@@ -100,6 +100,7 @@ fn read_allowed(table: &Table<'_>) -> Allowed {
         macs: if any_mac { Vec::new() } else { table.texts("macs", A_MAC) },
         any_mac,
         prefixes: table.texts("prefixes", "an IP prefix such as \"10.0.0.0/8\""),
+        shared: table.texts("shared", "a MAC or IP address such as \"192.0.2.10\""),
         vlans: table.integers("vlans", &VLAN),
         control: table.boolean("control").unwrap_or_default(),
         router: table.boolean("router").unwrap_or_default(),
