@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_contract::{Attach, Host, Rate, Vnic};
-use tidegate_switch::control::{Connection, Held, SwitchError};
+use tidegate_switch::control::{Connection, Held, SharedStatus, SwitchError};
 use tidegate_switch::stats::{LogStats, Miss, VnicStats, WorkerStats};
 
 /// One place.
@@ -165,6 +165,7 @@ impl ObservedVnic {
             broken: None,
             last_error: None,
             worker: None,
+            shared: vec![],
             refused_connections: 0,
             heir: false,
             thrown_out: BTreeMap::new(),
@@ -220,6 +221,8 @@ pub struct ObservedVnic {
     pub last_error: Option<String>,
     /// The worker of the switch that carries its traffic; none at other places.
     pub worker: Option<usize>,
+    /// Who has the addresses that it shares with others.
+    pub shared: Vec<SharedStatus>,
     /// Front ends turned away because one was connected already, and another one waited.
     pub refused_connections: u64,
     /// A front end waits for the one that is connected to leave.

@@ -17,10 +17,10 @@
 
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::policy::link_local::MOST;
-use crate::frame::policy::prefixes::named;
+use crate::frame::policy::prefixes::{Net6, named};
 use crate::stats::layout::VNICS;
 use std::hash::{BuildHasher, RandomState};
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_contract::Vnic;
 
@@ -121,6 +121,14 @@ impl Claims {
     }
 }
 
+/// Link-local addresses that a contract shares.
+fn shared(vnic: &Vnic) -> impl Iterator<Item = Net6> + '_ {
+    vnic.allowed.shared.iter().filter_map(|address| match address.ip()? {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some((ip.to_bits(), u128::MAX)),
+        _ => None,
+    })
+}
+
 /// The link-local addresses that contracts of a segment name: no vNIC claims these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
@@ -132,7 +140,7 @@ impl Named {
     /// Those of these contracts.
     pub fn new<'a>(contracts: impl Iterator<Item = &'a Vnic>) -> Self {
         let mut all: Vec<(u128, u128)> = contracts
-            .flat_map(|vnic| named(&vnic.allowed.prefixes))
+            .flat_map(|vnic| named(&vnic.allowed.prefixes).chain(shared(vnic)))
             .map(|(net, mask)| (net, net | !mask))
             .collect();
         all.sort_unstable();

@@ -16,6 +16,7 @@
 //! - [`sched`]: in which order and when frames leave: token buckets, EDF, minima, shares; pure
 //! - [`fdb`]: which port, or other host, a MAC lives behind
 //! - [`claims`]: whose a link-local address is
+//! - [`holder`]: which vNIC has an address that several may have
 //! - [`virtio`]: guest memory and virtqueues
 //! - [`vhost_user`]: the protocol that hands us guest memory and virtqueues
 //! - [`link`]: how frames get in and out: a guest's rings, a tap
@@ -41,6 +42,7 @@ pub mod eventfd;
 pub mod fdb;
 pub mod foreign;
 pub mod frame;
+pub mod holder;
 pub mod link;
 pub mod port;
 mod prefetch;

@@ -89,6 +89,9 @@ fn switch_drop(reason: DropReason) -> &'static str {
             "the frames of its flow waited for too long, for `tx.max` of the sender or `rx.max` of the receiver, and it \
              cannot be marked (ECN): the sender sends too fast, TCP slows down by this"
         }
+        DropReason::Shared => {
+            "from an address in `allowed.shared` that another vNIC has, without announcing it, or announced too often"
+        }
         DropReason::FlowCap => {
             "more waited for `tx.max` of the sender or `rx.max` of the receiver than there is room for, and its flow had \
              most of it: this flow does not slow down"

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidegate_contract::{Host, Rate, Vnic};
-use tidegate_switch::control::{Connection, Held};
+use tidegate_switch::control::{Connection, Held, SharedStatus};
 use tidegate_switch::stats::{Delay, LogStats, Miss, VnicStats, WorkerStats};
 use utoipa::ToSchema;
 
@@ -285,6 +285,11 @@ pub struct VnicView {
     /// The worker of the switch that carries its traffic; absent at other places.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<usize>,
+    /// The addresses that it shares with other vNICs of its segment, who has each, how often it went from one to another
+    /// (`moves`), and how often it did not because that was too often (`refused`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>)]
+    pub shared: Vec<SharedStatus>,
     /// Front ends turned away because one was connected already, and another one waited.
     #[serde(default)]
     pub refused_connections: u64,

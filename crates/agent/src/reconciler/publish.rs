@@ -100,6 +100,7 @@ impl Reconciler {
             connection: there.filter(|t| t.present).map(|t| t.connection),
             last_error: there.and_then(|t| t.last_error.clone()),
             worker: there.and_then(|t| t.worker),
+            shared: there.map(|t| t.shared.clone()).unwrap_or_default(),
             refused_connections: there.map_or(0, |t| t.refused_connections),
             heir: there.is_some_and(|t| t.heir),
             thrown_out: there.map(|t| t.thrown_out.clone()).unwrap_or_default(),

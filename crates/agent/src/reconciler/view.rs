@@ -103,6 +103,7 @@ pub fn refused(name: String, by: RefusedBy, contract: Option<Vnic>, place: Strin
         connection: None,
         last_error: None,
         worker: None,
+        shared: vec![],
         refused_connections: 0,
         heir: false,
         thrown_out: BTreeMap::new(),

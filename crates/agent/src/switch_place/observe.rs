@@ -211,6 +211,7 @@ impl SwitchPlace {
             broken,
             last_error: port.last_error,
             worker: Some(port.worker),
+            shared: port.shared,
             refused_connections: port.refused_connections,
             heir: port.heir,
             pending: None,

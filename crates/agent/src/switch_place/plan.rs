@@ -64,14 +64,20 @@ pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec
         }
     }
 
-    let needed: HashSet<Claim<'_>> = create
-        .iter()
-        .chain(change.iter().filter_map(|a| if let Action::Change { to, .. } = a { Some(to) } else { None }))
-        .flat_map(claims)
-        .collect();
-    let (first, last): (Vec<_>, Vec<_>) = remove
-        .into_iter()
-        .partition(|old| names.contains_key(old.name.as_str()) || claims(old).any(|c| needed.contains(&c)));
+    let coming = || {
+        let changed =
+            change.iter().filter_map(|a| if let Action::Change { to, .. } = a { Some(to) } else { None });
+        create.iter().chain(changed)
+    };
+    let needed: HashSet<Claim<'_>> = coming().flat_map(claims).collect();
+    // What vNICs share is no vNIC's own; they have it beside each other.
+    let shared_now: HashSet<Claim<'_>> = coming().flat_map(shared).collect();
+    let in_the_way = |old: &Vnic| {
+        claims(old).any(|c| needed.contains(&c) || shared_now.contains(&c))
+            || shared(old).any(|c| needed.contains(&c))
+    };
+    let (first, last): (Vec<_>, Vec<_>) =
+        remove.into_iter().partition(|old| names.contains_key(old.name.as_str()) || in_the_way(old));
 
     let mut actions: Vec<Action> = first.into_iter().map(Action::Remove).collect();
     // NICs are no concern of it.
@@ -142,6 +148,11 @@ pub(super) fn link(vnic: &Vnic) -> Option<Link<'_>> {
 fn claims(vnic: &Vnic) -> impl Iterator<Item = Claim<'_>> {
     let macs = std::iter::once(&vnic.mac).chain(&vnic.allowed.macs);
     macs.map(|mac| Claim::Mac(vnic.segment, *mac)).chain(link(vnic).map(Claim::Link))
+}
+
+fn shared(vnic: &Vnic) -> impl Iterator<Item = Claim<'_>> {
+    let macs = vnic.allowed.shared.iter().filter_map(|address| address.mac());
+    macs.map(|mac| Claim::Mac(vnic.segment, mac))
 }
 
 /// Whether the descriptors of one serve the other. Owner, group and mode of a socket change in place.
@@ -287,6 +298,7 @@ mod tests {
                     broken: (broken && present).then(|| "its socket is gone".into()),
                     last_error: None,
                     worker: None,
+                    shared: vec![],
                     refused_connections: 0,
                     heir: false,
                     thrown_out: BTreeMap::new(),

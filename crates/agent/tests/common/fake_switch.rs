@@ -279,6 +279,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 queue_pairs: 1,
                 deadline_suspended: None,
                 last_error: None,
+                shared: vec![],
                 refused_connections: 0,
                 heir: false,
                 thrown_out: Default::default(),

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Instant;
 use tidegate_contract::Vnic;
-use tidegate_contract::check::QUEUES;
+use tidegate_contract::check::{QUEUES, SHARED};
 
 /// Longest answer that is no list, bytes.
 const SHORT: usize = 16 << 10;
@@ -145,6 +145,15 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
         if !QUEUES.contains(&port.vnic.queues) {
             let (fewest, most) = (QUEUES.start(), QUEUES.end());
             return Err(format!("it has a port of {} queue pairs, of {fewest} to {most}", port.vnic.queues));
+        }
+        if port.shared.len() > SHARED {
+            return Err(format!(
+                "it has a port that shares {} addresses, of at most {SHARED}",
+                port.shared.len()
+            ));
+        }
+        for shared in &mut port.shared {
+            shared.holder = shared.holder.take().filter(|name| Vnic::is_name(name));
         }
         port.thrown_out.retain(|kind, _| ThrownOut::ALL.iter().any(|known| known.label() == kind));
         for text in [&mut port.deadline_suspended, &mut port.last_error] {

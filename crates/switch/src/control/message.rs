@@ -5,7 +5,7 @@ use crate::vhost_user::kept::{Kept, Number};
 use crate::worker::handover::Levels;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_contract::{Host, Mac, Vnic};
+use tidegate_contract::{Host, Mac, SharedAddress, Vnic};
 
 /// Version of this protocol; both ends must speak the same.
 pub const PROTOCOL: u32 = 3;
@@ -155,6 +155,20 @@ pub enum Connection {
     Up,
 }
 
+/// An address that several vNICs of a segment may have, one at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedStatus {
+    /// It.
+    pub address: SharedAddress,
+    /// The vNIC that has it; none until one uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// How often it went from one vNIC to another.
+    pub moves: u64,
+    /// Announcements by which it did not, since it moved too often.
+    pub refused: u64,
+}
+
 /// One port, as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortStatus {
@@ -187,6 +201,9 @@ pub struct PortStatus {
     /// What its front ends' objects did to threads of the switch.
     #[serde(default)]
     pub held: Held,
+    /// Addresses of its contract that other vNICs may have, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<SharedStatus>,
     /// Closing what the last front end shared takes long: no other is taken until it is done.
     #[serde(default)]
     pub closing: bool,

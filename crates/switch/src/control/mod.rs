@@ -27,7 +27,7 @@ pub mod told;
 
 pub use crate::vhost_user::conduct::{Held, Quarantine};
 pub use client::{Client, Link, SwitchError};
-pub use message::{Connection, Hello, PortStatus};
+pub use message::{Connection, Hello, PortStatus, SharedStatus};
 
 /// As many whole characters of `text` as fit into `room` bytes.
 fn clip(mut text: String, room: usize) -> String {

@@ -84,6 +84,8 @@ const WHERE: u64 = VALID | PEER | (PeerIndex::MOST as u64 - 1) << PEER_SHIFT | 0
 pub(super) struct Value(pub(super) u64);
 
 impl Value {
+    /// Of an address that vNICs share, while none has it.
+    pub(super) const NOWHERE: Self = Self(PINNED);
     /// Of an entry that is being removed.
     pub(super) const REMOVING: Self = Self(BUSY);
 

@@ -12,6 +12,8 @@
 //!
 //! - A contract's own MACs are *pinned*: learning never moves or evicts them. A contract of this host outranks
 //!   what other hosts say: its address is never pinned to a peer, and takes the place of one that is.
+//! - A MAC that vNICs share is *reserved*: it is learned nowhere, and leads to the vNIC that [has it](crate::holder), or
+//!   nowhere.
 //! - Other addresses are *learned* where frames come from, behind a port or behind a [peer](Destination::Peer), and move
 //!   with them: a VM may have moved to another host. They are forgotten when they are not seen for some time, or when
 //!   their port or peer goes.
@@ -46,7 +48,7 @@ const GONE: u64 = u64::MAX;
 
 /// A tenant network as the switch numbers it: dense, unlike the segment id, so
 /// that it fits into a key beside a MAC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentIndex(pub u16);
 
 /// A key and where it leads. The key changes only while the value leads nowhere, and no such value comes twice.
@@ -165,16 +167,52 @@ impl Fdb {
     /// [`NotLearned::Full`] where all around it are pinned; [`NotLearned::Pinned`] for a peer, where it is the address of
     /// a vNIC of this host.
     pub fn pin(&self, segment: SegmentIndex, mac: Mac, to: impl Into<Destination>) -> Result<(), NotLearned> {
-        let (key, to) = (key(segment, mac), to.into());
+        let to = to.into();
+        self.bind(key(segment, mac), Value::pinned(to), to.port().is_some())
+    }
+
+    /// Keeps an address for vNICs that share it: it is not learned, and leads nowhere until it is [led](Self::lead). Called
+    /// by the control thread only, which has checked that it is no vNIC's own.
+    ///
+    /// # Errors
+    /// [`NotLearned::Full`] where all around it are pinned.
+    pub fn reserve(&self, segment: SegmentIndex, mac: Mac) -> Result<(), NotLearned> {
+        self.bind(key(segment, mac), Value::NOWHERE, true)
+    }
+
+    /// A [reserved](Self::reserve) address leads to a port from now on, or nowhere. Called by any thread.
+    pub fn lead(&self, segment: SegmentIndex, mac: Mac, to: Option<PortIndex>) {
+        let key = key(segment, mac);
+        let after = to.map_or(Value::NOWHERE, |port| Value::pinned(port.into()));
+        if let Some((entry, before)) = self.find(key)
+            && before.is_pinned()
+            && before != after
+        {
+            self.set(entry, key, before, after);
+        }
+    }
+
+    /// A [reserved](Self::reserve) address is shared no more. Called by the control thread only, when no worker leads it any
+    /// more.
+    pub fn unreserve(&self, segment: SegmentIndex, mac: Mac) {
+        if let Some((entry, value)) = self.find(key(segment, mac))
+            && value.is_pinned()
+        {
+            self.remove(entry, value);
+        }
+    }
+
+    /// Gives an address a value that is not learned, in place of what was learned of it.
+    fn bind(&self, key: u64, after: Value, is_ours: bool) -> Result<(), NotLearned> {
         let entry = loop {
             let entry = self.claim(key).or_else(|| self.evict(key)).ok_or(NotLearned::Full)?;
             let Some(before) = entry.read(key) else { continue };
-            let is_ours = before.is_pinned() && before.destination().is_some_and(|at| at.port().is_some());
-            if is_ours && to.port().is_none() {
+            let was_ours = before.is_pinned() && before.destination().is_none_or(|at| at.port().is_some());
+            if was_ours && !is_ours {
                 return Err(NotLearned::Pinned);
             }
             // Not in the middle of a removal, which is two stores long.
-            if before != Value::REMOVING && self.set(entry, key, before, Value::pinned(to)) {
+            if before != Value::REMOVING && self.set(entry, key, before, after) {
                 self.count_out(before);
                 break entry;
             }

@@ -294,3 +294,26 @@ fn what_is_not_seen_again_is_forgotten() {
     assert_eq!(fdb.lookup(SegmentIndex(0), mac(2)), None);
     assert_eq!(fdb.learned(2), 1);
 }
+
+#[test]
+fn a_reserved_address_leads_where_it_is_led() {
+    let (fdb, segment, shared) = (Fdb::new(), SegmentIndex(3), Mac([0, 0, 0x5e, 0, 1, 9]));
+    fdb.learn(segment, shared, 5, 1).unwrap();
+    fdb.lead(segment, shared, Some(6));
+    assert_eq!(fdb.lookup(segment, shared), Some(5), "only what is reserved is led");
+    fdb.reserve(segment, shared).unwrap();
+    assert_eq!((fdb.lookup(segment, shared), fdb.learned(5)), (None, 0));
+    assert_eq!(fdb.learn(segment, shared, 5, 2), Err(NotLearned::Pinned));
+    for to in [Some(6), Some(7), None, Some(8)] {
+        fdb.lead(segment, shared, to);
+        assert_eq!(fdb.lookup(segment, shared), to);
+        assert_eq!(fdb.learn(segment, shared, 5, 2), Err(NotLearned::Pinned));
+        fdb.sweep(100);
+        fdb.forget(6);
+        assert_eq!(fdb.lookup(segment, shared), to);
+    }
+    fdb.unreserve(segment, shared);
+    fdb.lead(segment, shared, Some(6));
+    assert_eq!(fdb.lookup(segment, shared), None);
+    assert_eq!(fdb.learn(segment, shared, 5, 3), Ok(()));
+}

@@ -7,6 +7,7 @@
 //! ```
 //!
 //! - [`table`]: the ports and what every worker is to know of them
+//! - `shares`: the addresses that vNICs share, and who has them
 //! - [`ports`]: making, changing and removing them
 //! - `status`: how they are
 //! - `trouble`: what is wrong with them
@@ -37,6 +38,7 @@ pub mod ports;
 pub mod replace;
 pub mod retire;
 pub mod session;
+mod shares;
 mod status;
 pub mod table;
 pub mod teller;

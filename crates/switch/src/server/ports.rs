@@ -8,11 +8,12 @@ use super::descriptors;
 use super::keep::PortKeeper;
 use super::link::PortLink;
 use super::pace::Pace;
+use super::shares;
 use super::table::{End, Entry, Memory, Table, macs};
 use crate::capture;
 use crate::control::keep::{Note, What};
 use crate::control::message::Retired;
-use crate::fdb::PortIndex;
+use crate::fdb::{PortIndex, SegmentIndex};
 use crate::link::Link;
 use crate::port::{Port, PortContract};
 use crate::quota::Account;
@@ -23,6 +24,7 @@ use crate::vhost_user::errands::Errands;
 use crate::vhost_user::listener::{PortConfig, PortThread, Restored, SocketEnd};
 use crate::vhost_user::status::ConnectionStatus;
 use crate::worker::clock;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -59,7 +61,7 @@ impl Switch {
             worker.call(move |worker| worker.set_host_latency(latency));
         }
         for entry in table.entries.values() {
-            self.send_contract(&table.host, entry);
+            self.send_contract(&table, entry);
         }
         Ok(())
     }
@@ -81,6 +83,9 @@ impl Switch {
             {
                 return Err(format!("MAC {mac} belongs to {owner} in segment {}", vnic.segment.id()));
             }
+        }
+        if let Some(why) = table.refuses_shares(&vnic) {
+            return Err(why);
         }
         match (connect, table.entries.contains_key(&vnic.name)) {
             (Connect::Keep, true) => self.change(&mut table, vnic),
@@ -137,13 +142,16 @@ impl Switch {
             Connect::Nobody => (Link::vhost_user(), Ok(SocketEnd::Nobody)),
             Connect::Keep => return Err(format!("{}: nothing to connect", vnic.name)),
         };
+        table.shares.open(&self.fdb, segment, &vnic)?;
         for mac in macs(&vnic) {
             if self.fdb.pin(segment, mac, index).is_err() {
                 macs(&vnic).for_each(|mac| self.fdb.unpin(segment, mac, index));
+                table.close_shares(&self.fdb);
                 return Err(format!("no room in the forwarding database for {mac}"));
             }
         }
-        let contract = PortContract::new(&vnic, &table.host);
+        let mut contract = PortContract::new(&vnic, &table.host);
+        contract.policy.share(table.shares.of(index, segment, &vnic));
         let since = clock();
         let stats = self.region.claim(index as usize, &vnic.name);
         let mut port = Box::new(Port::new(index, segment, contract, stats, link));
@@ -156,6 +164,7 @@ impl Switch {
                 Err(error) => {
                     self.forget(index, worker);
                     macs(&vnic).for_each(|mac| self.fdb.unpin(segment, mac, index));
+                    table.close_shares(&self.fdb);
                     return Err(format!("{}: no thread for its connection: {error}", vnic.name));
                 }
             },
@@ -173,7 +182,11 @@ impl Switch {
             broken: None,
             published: None,
         };
+        let shares_ip = entry.vnic.allowed.shared.iter().any(|address| address.ip().is_some());
         table.entries.insert(entry.vnic.name.clone(), entry);
+        if shares_ip {
+            self.tell_shares(table, segment);
+        }
         self.publish(table);
         Ok(())
     }
@@ -257,12 +270,16 @@ impl Switch {
                 vnic.name
             ));
         }
+        table.shares.open(&self.fdb, segment, &vnic)?;
+        let shared_before = shares::keys(entry.segment, &entry.vnic);
+        let shared = shares::keys(segment, &vnic);
         let before: Vec<_> = macs(&entry.vnic).map(|mac| (entry.segment, mac)).collect();
         let after: Vec<_> = macs(&vnic).map(|mac| (segment, mac)).collect();
         let new = || after.iter().filter(|own| !before.contains(own));
         for (segment, mac) in new() {
             if self.fdb.pin(*segment, *mac, entry.index).is_err() {
                 new().for_each(|(segment, mac)| self.fdb.unpin(*segment, *mac, entry.index));
+                table.close_shares(&self.fdb);
                 return Err(format!("no room in the forwarding database for {mac}"));
             }
         }
@@ -270,6 +287,7 @@ impl Switch {
             self.fdb.unpin(*segment, *mac, entry.index);
         }
         let changes_segment = entry.segment != segment;
+        let segment_before = entry.segment;
         let (index, owner) = (entry.index, entry.worker);
         if let End::Vhost { status, .. } = &entry.end {
             status.set_deadline(vnic.deadline.is_some());
@@ -282,7 +300,13 @@ impl Switch {
             self.workers[owner].call(move |worker| worker.set_segment(index, segment));
         }
         let name = entry.vnic.name.clone();
-        self.send_contract(&table.host, &table.entries[&name]);
+        self.send_contract(table, &table.entries[&name]);
+        if shared != shared_before {
+            table.shares.release(&self.fdb, index, &shared_before, &shared);
+            table.close_shares(&self.fdb);
+            self.tell_shares(table, segment_before);
+            self.tell_shares(table, segment);
+        }
         self.publish(table);
         if changes_segment {
             self.workers[owner].call(move |worker| worker.resume(index));
@@ -290,9 +314,17 @@ impl Switch {
         Ok(())
     }
 
-    fn send_contract(&self, host: &Host, entry: &Entry) {
-        let (index, contract) = (entry.index, PortContract::new(&entry.vnic, host));
+    fn send_contract(&self, table: &Table, entry: &Entry) {
+        let (index, mut contract) = (entry.index, PortContract::new(&entry.vnic, &table.host));
+        contract.policy.share(table.shares.of(index, entry.segment, &entry.vnic));
         self.workers[entry.worker].call_on(index, move |worker| worker.set_contract(index, contract));
+    }
+
+    /// Tells the ports of a segment which IP addresses are shared there.
+    fn tell_shares(&self, table: &Table, segment: SegmentIndex) {
+        for entry in table.entries.values().filter(|entry| entry.segment == segment) {
+            self.send_contract(table, entry);
+        }
     }
 
     /// Removes a port; its frames in flight are dropped.
@@ -305,7 +337,8 @@ impl Switch {
         self.publish(&mut table);
         drop(table);
 
-        let (index, worker) = (entry.index, entry.worker);
+        let (index, worker, segment) = (entry.index, entry.worker, entry.segment);
+        let shared = shares::keys(segment, &entry.vnic);
         // Ends its thread first, which takes the rings out of service.
         match entry.end {
             // A front end that waits to be accepted may have passed descriptors already.
@@ -317,7 +350,15 @@ impl Switch {
         }
         self.quiet(index, worker);
         self.forget(index, worker);
-        self.lock().removing.retain(|removing| *removing != index);
+        let mut table = self.lock();
+        table.removing.retain(|removing| *removing != index);
+        if !shared.is_empty() {
+            // What the port shared others may have from now on. They may share it no more by now.
+            table.shares.release(&self.fdb, index, &shared, &BTreeSet::new());
+            table.close_shares(&self.fdb);
+            self.tell_shares(&table, segment);
+        }
+        drop(table);
         tracing::info!(vnic = name, index, "port removed");
         Ok(())
     }

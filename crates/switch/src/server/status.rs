@@ -2,12 +2,13 @@
 
 use super::Switch;
 use super::table::{End, Entry, Table};
-use crate::control::message::{Connection, PortStatus};
+use crate::control::message::{Connection, PortStatus, SharedStatus};
 use crate::stats::ThrownOut;
 use crate::vhost_user::conduct::Held;
 use crate::vhost_user::status::State;
 use std::collections::BTreeMap;
 use std::time::Instant;
+use tidegate_contract::SharedAddress;
 
 impl Switch {
     /// All ports as they are.
@@ -18,10 +19,10 @@ impl Switch {
 
 /// All ports of a table.
 pub(super) fn statuses(table: &Table) -> Vec<PortStatus> {
-    table.entries.values().map(status).collect()
+    table.entries.values().map(|entry| status(table, entry)).collect()
 }
 
-fn status(entry: &Entry) -> PortStatus {
+fn status(table: &Table, entry: &Entry) -> PortStatus {
     let mut status = PortStatus {
         vnic: entry.vnic.clone(),
         index: entry.index as usize,
@@ -35,6 +36,7 @@ fn status(entry: &Entry) -> PortStatus {
         heir: false,
         thrown_out: BTreeMap::new(),
         held: Held::default(),
+        shared: shared(table, entry),
         closing: false,
     };
     match &entry.end {
@@ -68,4 +70,16 @@ fn status(entry: &Entry) -> PortStatus {
         }
     }
     status
+}
+
+/// Who has the addresses that a vNIC shares.
+fn shared(table: &Table, entry: &Entry) -> Vec<SharedStatus> {
+    let of_port = |port| table.entries.values().find(|entry| entry.index == port);
+    let one = |address: &SharedAddress| {
+        let holder = table.shares.holder(entry.segment, *address)?;
+        let name = holder.port().and_then(of_port).map(|entry| entry.vnic.name.clone());
+        let (moves, refused) = holder.moves();
+        Some(SharedStatus { address: *address, holder: name, moves, refused })
+    };
+    entry.vnic.allowed.shared.iter().filter_map(one).collect()
 }

@@ -1,5 +1,6 @@
 //! The ports, and what every worker is to know of them.
 
+use super::shares::Shares;
 use crate::claims::Named;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::port::{PortInfo, PortSet};
@@ -19,6 +20,8 @@ pub struct Table {
     pub host: Host,
     /// By vNIC name.
     pub entries: BTreeMap<String, Entry>,
+    /// Addresses that vNICs share.
+    pub shares: Shares,
     /// Segments in use; their place is their index.
     segments: Vec<Option<Segment>>,
     /// Indices of ports being removed: not yet free.

@@ -69,6 +69,12 @@ impl Switch {
                 frames,
                 "frames were lost with the process before"
             ),
+            Event::AddressTaken { port, from, address } => tracing::info!(
+                vnic = self.name_of(port),
+                from = from.map(|from| self.name_of(from)),
+                %address,
+                "shared address taken"
+            ),
         }
     }
 

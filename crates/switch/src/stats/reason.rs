@@ -83,6 +83,8 @@ reasons! {
         Codel = "codel",
         /// The queue is full, and its flow had most in it.
         FlowCap = "flow_cap",
+        /// From an address that several vNICs may have, and another has.
+        Shared = "shared",
     }
 }
 

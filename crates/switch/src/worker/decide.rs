@@ -3,7 +3,7 @@
 //! ```text
 //!  head, length, virtio header ──┐         ┌▶ Decision: headers, offload, size on the wire; marks cleared in the head
 //!  the sender's contract         ├─ decide ┤
-//!  link-local addresses it holds ┘         └▶ Refused: dropped, and why; or an address is to be claimed first
+//!  link-local addresses it holds ┘         └▶ Refused: dropped, and why; or an address is to be claimed or taken first
 //!
 //!  destination MAC, FDB ─ destination ─▶ To: a port, members of the segment; None: back to its sender
 //! ```
@@ -17,6 +17,7 @@ use crate::frame::dscp::is_realtime;
 use crate::frame::headers::is_of_link;
 use crate::frame::offload::check;
 use crate::frame::plain::{Plain, look};
+use crate::frame::policy::shared::Taking;
 use crate::frame::{
     Headers, Held, Offload, Verdict, VnetHdr, clear_realtime_marks, parse, segments, wire_bytes,
 };
@@ -50,6 +51,8 @@ pub(super) enum Refused {
     Dropped(DropReason),
     /// Its sender has to hold this address first. Then it is decided on again.
     Claim(Ipv6Addr),
+    /// Its sender has to take these shared addresses first. Then it is decided on again.
+    Take(Taking),
 }
 
 /// Where a frame goes.
@@ -85,6 +88,7 @@ impl<'a> Sender<'a> {
             Verdict::Pass => {}
             Verdict::Drop(reason) => return Err(Refused::Dropped(reason.into())),
             Verdict::Claim(ip) => return Err(Refused::Claim(ip)),
+            Verdict::Take(taking) => return Err(Refused::Take(taking)),
         }
         if is_realtime(headers.dscp) && self.contract.deadline.is_none() {
             clear_realtime_marks(head, &mut headers);
@@ -141,6 +145,7 @@ impl From<crate::frame::policy::Reason> for DropReason {
             Reason::SourceMac | Reason::NeighbourMac => Self::SourceMac,
             Reason::SourcePrefix | Reason::ArpSpoof | Reason::NeighbourSpoof => Self::SourcePrefix,
             Reason::LinkLocal => Self::LinkLocal,
+            Reason::Shared => Self::Shared,
             Reason::Control => Self::Control,
             Reason::Router => Self::Router,
             Reason::DhcpServer => Self::DhcpServer,

@@ -11,6 +11,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::io::Errno;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
+use tidegate_contract::SharedAddress;
 
 /// Events of one worker that may wait to be told.
 pub const ROOM: usize = 1024;
@@ -44,13 +45,24 @@ pub enum Event {
         /// How many.
         frames: u16,
     },
+    /// A port has an address from now on that several may have.
+    AddressTaken {
+        /// The port.
+        port: PortIndex,
+        /// The one that had it.
+        from: Option<PortIndex>,
+        /// The address.
+        address: SharedAddress,
+    },
 }
 
 impl Event {
     fn port(self) -> Option<PortIndex> {
         match self {
             Self::NotRealTime { .. } => None,
-            Self::TapNotPolled { port, .. } | Self::FramesLost { port, .. } => Some(port),
+            Self::TapNotPolled { port, .. }
+            | Self::FramesLost { port, .. }
+            | Self::AddressTaken { port, .. } => Some(port),
         }
     }
 }

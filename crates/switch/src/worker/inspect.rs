@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  head ─▶ decide ─┬▶ address claimed? ─▶ again
+//!                  ├▶ shared address taken? ─▶ again
 //!                  ├▶ dropped: why
 //!                  └▶ learn ─▶ may be sent
 //! ```
@@ -18,13 +19,16 @@ impl Worker {
     pub(super) fn inspect(&mut self, port: &mut Port, frame: &mut Frame) -> Result<(), DropReason> {
         let head_len = frame.head_len as usize;
         let decision = loop {
-            // Ends: a claim adds to what is held.
+            // Ends: a claim adds to what is held, and what is taken was not the port's before; another port takes it away
+            // seldom.
             let head = &mut frame.bytes[..head_len];
             match Sender::of(port).decide(head, frame.len as usize, &frame.vnet) {
                 Ok(decision) => break decision,
                 Err(Refused::Dropped(reason)) => return Err(reason),
                 Err(Refused::Claim(ip)) if self.claim(port, ip) => {}
                 Err(Refused::Claim(_)) => return Err(DropReason::LinkLocal),
+                Err(Refused::Take(taking)) if self.take_shared(port, taking) => {}
+                Err(Refused::Take(_)) => return Err(DropReason::Shared),
             }
         };
         frame.segment = port.segment;

@@ -25,6 +25,7 @@
 //!   - `outstanding`: what links complete later
 //!   - `between`: real-time frames in the middle of a loop
 //! - [`addresses`]: link-local addresses that own ports use
+//! - `shared`: addresses that own ports take from others
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - `peers`: frames of other workers, whose time is divided too
 //! - `fates`: what became of frames; [`settle`]: back at their source
@@ -84,6 +85,7 @@ mod relief;
 mod send;
 mod serve;
 pub mod settle;
+mod shared;
 pub mod sleep;
 pub mod talk;
 #[cfg(any(test, feature = "test-clock"))]

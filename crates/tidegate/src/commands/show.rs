@@ -7,7 +7,7 @@ use crate::table::{Align, Table};
 use std::fmt::Write;
 use tidegate_agent::api::types::{Promise, Quantity, State, Unknown, VnicView};
 use tidegate_contract::{Attach, Bytes, Discipline, FlowQueueing, Nanos, Queueing, Rate, SocketMode, Vnic};
-use tidegate_switch::control::Connection;
+use tidegate_switch::control::{Connection, SharedStatus};
 use tidegate_switch::stats::{Delay, VnicStats, total};
 
 /// Everything about one vNIC.
@@ -189,6 +189,14 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
     let held: Vec<String> = held.collect();
     if !held.is_empty() {
         facts.push(("link-local", held.join(", ")));
+    }
+    if !view.shared.is_empty() {
+        let one = |shared: &SharedStatus| match &shared.holder {
+            Some(holder) if *holder == view.name => format!("{} (it has it)", shared.address),
+            Some(holder) => format!("{} ({holder} has it)", shared.address),
+            None => format!("{} (no vNIC has it)", shared.address),
+        };
+        facts.push(("shared", view.shared.iter().map(one).collect::<Vec<_>>().join(", ")));
     }
     facts.extend([("mtu", mtu.to_string()), ("queues", queues.to_string())]);
     if let Some(guest) = guest {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  Vnic ─▶ Policy ─┐
-//!                  ├─▶ Pass, Drop(Reason), or Claim(address): once it is the vNIC's
+//!                  ├─▶ Pass, Drop(Reason), Claim(address) or Take(addresses): once they are the vNIC's
 //!  head, Headers ──┘
 //! ```
 //!
@@ -20,12 +20,14 @@
 //!
 //! - [`prefixes`]: addresses that `allowed.prefixes` lets it use
 //! - [`link_local`]: addresses that hosts give themselves
+//! - [`shared`]: addresses that several vNICs have one at a time
 //! - [`message`]: whether a datagram is a router's, a DHCP server's, a neighbour's
 //! - `receiver`: an independent reading of frames, for tests
 
 pub mod link_local;
 pub mod message;
 pub mod prefixes;
+pub mod shared;
 
 #[cfg(test)]
 mod properties;
@@ -38,8 +40,9 @@ use crate::frame::headers::{ETHERTYPE_VLAN, Headers, L3, get, is_of_link};
 use link_local::Held;
 use message::{Message, message, plain_v4_is_other, plain_v6_is_other};
 use prefixes::{Prefixes, Use};
+use shared::{Shared, Taking};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use tidegate_contract::{Mac, Vnic};
+use tidegate_contract::{Mac, Prefix, Vnic};
 
 /// EtherTypes of service VLAN tags: IEEE 802.1ad, and what was used before it.
 const SERVICE_TAGS: [u16; 4] = [0x88a8, 0x9100, 0x9200, 0x9300];
@@ -62,6 +65,10 @@ pub struct Policy {
     prefixes: Prefixes,
     /// One bit per VID.
     vlans: Box<[u64; 64]>,
+    /// Which of what it may use other vNICs may have; none where nothing of its segment is shared.
+    shared: Option<Box<Shared>>,
+    /// A plain frame from its own MAC is not enough: there are prefixes, or shared addresses.
+    looks_closer: bool,
 }
 
 /// The outcome of [`Policy::check`].
@@ -73,6 +80,8 @@ pub enum Verdict {
     Drop(Reason),
     /// Not yet: the vNIC has to hold this link-local address. Then the frame is to be checked again.
     Claim(Ipv6Addr),
+    /// Not yet: the vNIC has to take these shared addresses. Then the frame is to be checked again.
+    Take(Taking),
 }
 
 /// Why a frame may not be sent.
@@ -102,6 +111,9 @@ pub enum Reason {
     /// A link-local address that is another vNIC's, or one too many.
     #[error("link-local address of another vNIC, or a fifth one")]
     LinkLocal,
+    /// A shared address that another vNIC has, in a frame that does not announce it.
+    #[error("an address that vNICs share, and another one has")]
+    Shared,
     /// Router advertisement or redirect.
     #[error("router advertisement or redirect, without allowed.router")]
     Router,
@@ -124,23 +136,62 @@ impl From<&Vnic> for Policy {
                 *word |= 1 << (vid % 64);
             }
         }
+        // What it shares it may use; whether it has it right now is asked for apart.
+        let shared = &vnic.allowed.shared;
+        let macs = vnic.allowed.macs.iter().copied().chain(shared.iter().filter_map(|one| one.mac()));
+        let prefixes = &vnic.allowed.prefixes;
+        let with_shared = prefixes.iter().copied().chain(shared.iter().filter_map(|one| alone(one.ip()?)));
+        let prefixes = if prefixes.is_empty() { Vec::new() } else { with_shared.collect::<Vec<_>>() };
         Self {
             mac: vnic.mac,
-            macs: vnic.allowed.macs.clone().into(),
+            macs: macs.collect(),
             any_mac: vnic.allowed.any_mac,
             control: vnic.allowed.control,
             router: vnic.allowed.router,
             dhcp_server: vnic.allowed.dhcp_server,
-            prefixes: Prefixes::new(&vnic.allowed.prefixes),
+            prefixes: Prefixes::new(&prefixes),
             vlans,
+            shared: None,
+            looks_closer: !prefixes.is_empty(),
         }
     }
 }
 
+/// The prefix of one address.
+fn alone(ip: IpAddr) -> Option<Prefix> {
+    Prefix::new(ip, if ip.is_ipv4() { 32 } else { 128 }).ok()
+}
+
 impl Policy {
+    /// Which of its addresses other vNICs share, and who has them.
+    pub fn share(&mut self, shared: Option<Shared>) {
+        self.shared = shared.map(Box::new);
+        self.looks_closer = self.shared.is_some() || !self.prefixes.is_empty();
+    }
+
+    /// A shared address, by its number in the contract.
+    pub fn shared(&self, number: usize) -> Option<&shared::Share> {
+        self.shared.as_ref()?.get(number)
+    }
+
     /// Whether the vNIC, which holds these link-local addresses, may send the frame that begins with `head`.
     #[inline(always)]
     pub fn check(&self, head: &[u8], headers: &Headers, held: &Held) -> Verdict {
+        let verdict = self.check_own(head, headers, held);
+        match &self.shared {
+            Some(shared) if !matches!(verdict, Verdict::Drop(_)) => {
+                match shared.judge(head, headers, !self.prefixes.is_empty()) {
+                    Verdict::Pass => verdict,
+                    other => other,
+                }
+            }
+            _ => verdict,
+        }
+    }
+
+    /// The same, if all shared addresses that its contract names were its own.
+    #[inline(always)]
+    fn check_own(&self, head: &[u8], headers: &Headers, held: &Held) -> Verdict {
         if !self.owns_mac(headers.src) {
             return Verdict::Drop(Reason::SourceMac);
         }
@@ -163,11 +214,20 @@ impl Policy {
     /// may pass or not, that is to be asked.
     #[inline(always)]
     pub fn passes_plain(&self, head: &[u8], src: Mac, held: &Held) -> bool {
-        self.owns_mac(src) && (self.prefixes.is_empty() || self.may_send_plain(head, held))
+        self.owns_mac(src) && (!self.looks_closer || self.may_send_plain(head, src, held))
     }
 
     #[inline(never)]
-    fn may_send_plain(&self, head: &[u8], held: &Held) -> bool {
+    fn may_send_plain(&self, head: &[u8], src: Mac, held: &Held) -> bool {
+        if let Some(shared) = &self.shared {
+            let ip = super::plain::source_ip(head).filter(|_| !self.prefixes.is_empty());
+            if !shared.passes_plain(src, ip) {
+                return false;
+            }
+            if self.prefixes.is_empty() {
+                return true;
+            }
+        }
         if let Some(ip) = head.first_chunk::<38>()
             && ip[14] >> 4 == 4
         {

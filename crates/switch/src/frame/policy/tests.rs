@@ -20,8 +20,11 @@ fn policy(change: impl FnOnce(&mut Policy)) -> Policy {
         dhcp_server: false,
         prefixes: Prefixes::new(&[]),
         vlans: Box::new([0; 64]),
+        shared: None,
+        looks_closer: false,
     };
     change(&mut p);
+    p.looks_closer = !p.prefixes.is_empty();
     p
 }
 

@@ -1,0 +1,188 @@
+//! Which vNIC has an address that several may have: `allowed.shared`, as VRRP and CARP need it.
+//!
+//! ```text
+//!  a frame that uses it, and no vNIC has it ─┐
+//!  an announcement ─▶ not too often? ────────┴▶ Holder: port, moves ─▶ FDB, where it is a MAC
+//!  port or contract goes ────────────────────▶ no vNIC has it
+//! ```
+//!
+//! Each address has one, which the contracts of all vNICs that name it hold. No lock: the port is one word, and so is the
+//! time from which the next move is due.
+
+use crate::fdb::{Fdb, PortIndex, SegmentIndex};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tidegate_contract::Mac;
+
+/// Moves that may come at once: two routers that start together change places a few times.
+pub const BURST: u64 = 8;
+/// Then one in this time, ns: VRRP announces once a second.
+pub const EVERY: u64 = 1_000_000_000;
+/// How often the FDB is led after a holder that changes meanwhile.
+const ROUNDS: usize = 8;
+
+/// The vNIC that has an address.
+#[derive(Debug, Default)]
+pub struct Holder {
+    /// One more than its port; 0 where no vNIC has the address.
+    port: AtomicU32,
+    /// When the bucket of moves is full again, ns of the workers' clock.
+    full: AtomicU64,
+    moves: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What became of an attempt to take an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The port had it already.
+    Had,
+    /// No port had it.
+    Free,
+    /// This port had it.
+    From(PortIndex),
+    /// It stays where it is.
+    No,
+}
+
+impl Holder {
+    /// The port that has the address.
+    #[inline]
+    pub fn port(&self) -> Option<PortIndex> {
+        self.port.load(Ordering::Acquire).checked_sub(1).map(|port| port as PortIndex)
+    }
+
+    /// Whether this port has it.
+    #[inline]
+    pub fn is(&self, port: PortIndex) -> bool {
+        self.port() == Some(port)
+    }
+
+    /// A port uses the address at `now` ns: it has it from now on, if no other has. If it `announces` the address, it takes
+    /// it from another, but not too often.
+    pub fn take(&self, port: PortIndex, announces: bool, now: u64) -> Taken {
+        let mine = u32::from(port) + 1;
+        match self.port.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Taken::Free,
+            Err(before) if before == mine => return Taken::Had,
+            Err(_) if !announces => return Taken::No,
+            Err(_) => {}
+        }
+        let full = now.saturating_add(EVERY * (BURST - 1));
+        let charge = |at: u64| (at <= full).then(|| at.max(now).saturating_add(EVERY));
+        if self.full.fetch_update(Ordering::AcqRel, Ordering::Acquire, charge).is_err() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Taken::No;
+        }
+        self.moves.fetch_add(1, Ordering::Relaxed);
+        match self.port.swap(mine, Ordering::AcqRel).checked_sub(1) {
+            Some(before) => Taken::From(before as PortIndex),
+            None => Taken::Free,
+        }
+    }
+
+    /// A port that may not have it any more gives it up, where it has it.
+    pub fn release(&self, port: PortIndex) {
+        let mine = u32::from(port) + 1;
+        let _another_has_it = self.port.compare_exchange(mine, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Frames to `mac` go to the port that has it. Where another takes it at the same time, the last one wins here, too.
+    pub fn lead(&self, fdb: &Fdb, segment: SegmentIndex, mac: Mac) {
+        for _ in 0..ROUNDS {
+            let port = self.port();
+            fdb.lead(segment, mac, port);
+            if self.port() == port {
+                return;
+            }
+        }
+    }
+
+    /// How often it went from one port to another, and how often it did not because that was too often.
+    pub fn moves(&self) -> (u64, u64) {
+        (self.moves.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Take(PortIndex, bool),
+        Release(PortIndex),
+        Pass(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (0..3u16, any::<bool>()).prop_map(|(port, announces)| Step::Take(port, announces)),
+            1 => (0..3u16).prop_map(Step::Release),
+            1 => (0..3 * EVERY).prop_map(Step::Pass),
+        ]
+    }
+
+    proptest! {
+        /// Beside a model that keeps the tokens as a number.
+        #[test]
+        fn one_port_has_it_and_it_moves_seldom(steps in prop::collection::vec(step(), 1..200)) {
+            let holder = Holder::default();
+            let (mut now, mut has, mut spent, mut moved) = (10 * EVERY, None, 0u64, 0u64);
+            for step in steps {
+                match step {
+                    Step::Pass(ns) => {
+                        now += ns;
+                        spent = spent.saturating_sub(ns);
+                    }
+                    Step::Release(port) => {
+                        holder.release(port);
+                        has = has.filter(|at| *at != port);
+                    }
+                    Step::Take(port, announces) => {
+                        let expected = match has {
+                            None => Taken::Free,
+                            Some(at) if at == port => Taken::Had,
+                            Some(at) if announces && spent <= EVERY * (BURST - 1) => {
+                                spent += EVERY;
+                                moved += 1;
+                                Taken::From(at)
+                            }
+                            Some(_) => Taken::No,
+                        };
+                        prop_assert_eq!(holder.take(port, announces, now), expected);
+                        has = if expected == Taken::No { has } else { Some(port) };
+                    }
+                }
+                prop_assert_eq!(holder.port(), has);
+                prop_assert_eq!(holder.moves().0, moved);
+            }
+        }
+    }
+
+    /// Ports of several workers announce at once: the FDB leads to the one that has it in the end.
+    #[test]
+    fn the_fdb_follows() {
+        let (fdb, segment, mac) = (Fdb::new(), SegmentIndex(3), Mac([0, 0, 0x5e, 0, 1, 9]));
+        fdb.reserve(segment, mac).expect("room");
+        let holder = Holder::default();
+        std::thread::scope(|scope| {
+            for port in 1..4u16 {
+                let (fdb, holder) = (&fdb, &holder);
+                scope.spawn(move || {
+                    for _ in 0..20_000 {
+                        // At the end of time moves are free.
+                        let taken = holder.take(port, true, u64::MAX);
+                        assert_ne!(taken, Taken::No);
+                        holder.lead(fdb, segment, mac);
+                    }
+                });
+            }
+        });
+        let last = holder.port().expect("one of them");
+        assert_eq!(fdb.lookup(segment, mac), Some(last));
+        holder.release(last);
+        holder.lead(&fdb, segment, mac);
+        assert_eq!(fdb.lookup(segment, mac), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! The addresses that vNICs share: who has each, and what each port's policy is told.
+//!
+//! ```text
+//!  contracts ─▶ open: a Holder for each address, MACs reserved in the FDB ─▶ of: what a port shares ─▶ its policy
+//!           └─▶ close: addresses that no contract names any more
+//! ```
+//!
+//! Control threads alone, under the table's lock. A holder is closed only when no port's policy has it any more.
+
+use super::table::{Entry, Table};
+use crate::fdb::{Fdb, PortIndex, SegmentIndex};
+use crate::frame::policy::shared::Shared;
+use crate::holder::Holder;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use tidegate_contract::{SharedAddress, Vnic};
+
+/// An address of a segment.
+type Key = (SegmentIndex, SharedAddress);
+
+/// The addresses that vNICs share, of all segments.
+#[derive(Default)]
+pub struct Shares(BTreeMap<Key, Arc<Holder>>);
+
+impl Shares {
+    /// Makes a holder for each address of a contract that has none yet.
+    ///
+    /// # Errors
+    /// No room in the forwarding database; nothing was made then.
+    pub fn open(&mut self, fdb: &Fdb, segment: SegmentIndex, vnic: &Vnic) -> Result<(), String> {
+        let new = vnic.allowed.shared.iter().filter(|one| !self.0.contains_key(&(segment, **one)));
+        let new: BTreeSet<SharedAddress> = new.copied().collect();
+        let macs = || new.iter().filter_map(|address| address.mac());
+        for (done, mac) in macs().enumerate() {
+            if fdb.reserve(segment, mac).is_err() {
+                macs().take(done).for_each(|mac| fdb.unreserve(segment, mac));
+                return Err(format!("no room in the forwarding database for {mac}"));
+            }
+        }
+        self.0.extend(new.into_iter().map(|address| ((segment, address), Arc::default())));
+        Ok(())
+    }
+
+    /// Forgets the addresses that no contract in `table` names.
+    pub fn close(&mut self, fdb: &Fdb, named: &BTreeSet<Key>, owned: impl Fn(&Key) -> bool) {
+        self.0.retain(|key, _| {
+            let stays = named.contains(key);
+            if let ((segment, SharedAddress::Mac(mac)), false, false) = (key, stays, owned(key)) {
+                fdb.unreserve(*segment, *mac);
+            }
+            stays
+        });
+    }
+
+    /// What a vNIC shares with others; `None` where nothing of its segment is shared.
+    pub fn of(&self, port: PortIndex, segment: SegmentIndex, vnic: &Vnic) -> Option<Shared> {
+        let own = |address: &SharedAddress| Some((*address, self.0.get(&(segment, *address))?.clone()));
+        Shared::new(port, vnic.allowed.shared.iter().filter_map(own).collect(), self.ips(segment))
+    }
+
+    /// The IP addresses that vNICs of a segment share, in order.
+    pub fn ips(&self, segment: SegmentIndex) -> Arc<[IpAddr]> {
+        let mut all: Vec<IpAddr> =
+            self.0.keys().filter(|key| key.0 == segment).filter_map(|key| key.1.ip()).collect();
+        all.sort_unstable();
+        all.into()
+    }
+
+    /// A port gives up what its contract named `before`, and names no more.
+    pub fn release(&self, fdb: &Fdb, port: PortIndex, before: &BTreeSet<Key>, now: &BTreeSet<Key>) {
+        for key in before.difference(now) {
+            let Some(holder) = self.0.get(key) else { continue };
+            holder.release(port);
+            if let (segment, SharedAddress::Mac(mac)) = key {
+                holder.lead(fdb, *segment, *mac);
+            }
+        }
+    }
+
+    /// Who has an address.
+    pub fn holder(&self, segment: SegmentIndex, address: SharedAddress) -> Option<&Holder> {
+        self.0.get(&(segment, address)).map(Arc::as_ref)
+    }
+}
+
+/// What a contract names, in a segment.
+pub fn keys(segment: SegmentIndex, vnic: &Vnic) -> BTreeSet<Key> {
+    vnic.allowed.shared.iter().map(|address| (segment, *address)).collect()
+}
+
+impl Table {
+    /// Forgets the addresses that no contract names any more.
+    pub fn close_shares(&mut self, fdb: &Fdb) {
+        let named = self.entries.values().flat_map(|entry| keys(entry.segment, &entry.vnic)).collect();
+        let owners = &self.entries;
+        let owns = |entry: &Entry, (segment, address): &Key| {
+            entry.segment == *segment
+                && super::table::macs(&entry.vnic).any(|mac| *address == SharedAddress::Mac(mac))
+        };
+        self.shares.close(fdb, &named, |key| owners.values().any(|entry| owns(entry, key)));
+    }
+
+    /// Why a contract cannot share what it names, or have what it calls its own, beside those that are there.
+    pub fn refuses_shares(&self, vnic: &Vnic) -> Option<String> {
+        let others =
+            || self.entries.values().filter(|e| e.vnic.name != vnic.name && e.vnic.segment == vnic.segment);
+        let segment = vnic.segment.id();
+        for mac in vnic.allowed.shared.iter().filter_map(|address| address.mac()) {
+            if let Some(owner) = others().find(|e| super::table::macs(&e.vnic).any(|own| own == mac)) {
+                return Some(format!(
+                    "MAC {mac} belongs to {} in segment {segment}: it cannot be shared",
+                    owner.vnic.name
+                ));
+            }
+        }
+        for mac in super::table::macs(vnic) {
+            if let Some(other) = others().find(|e| e.vnic.allowed.shared.contains(&SharedAddress::Mac(mac))) {
+                return Some(format!(
+                    "MAC {mac} is shared by {} in segment {segment}: it is no vNIC's own",
+                    other.vnic.name
+                ));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,36 @@
+//! Own ports take addresses that vNICs share.
+//!
+//! ```text
+//!  frame ─▶ decide ─▶ Refused::Take ─▶ Holder: free, or announced and not too often? ─▶ FDB, event ─▶ decided on again
+//! ```
+
+use super::Worker;
+use super::events::Event;
+use crate::frame::policy::shared::Taking;
+use crate::holder::Taken;
+use crate::port::Port;
+
+impl Worker {
+    /// A port takes shared addresses, all of which a frame of it uses; `false` where it does not have all of them then.
+    #[inline(never)]
+    pub(super) fn take_shared(&mut self, port: &Port, taking: Taking) -> bool {
+        for (number, announces) in taking.iter() {
+            let Some((address, holder)) = port.contract.policy.shared(number) else { return false };
+            let taken = holder.take(port.index, announces, self.now);
+            if let Some(mac) = address.mac() {
+                holder.lead(&self.fdb, port.segment, mac);
+            }
+            match taken {
+                Taken::No => return false,
+                Taken::Had => {}
+                Taken::Free => {
+                    self.note(Event::AddressTaken { port: port.index, from: None, address: *address })
+                }
+                Taken::From(from) => {
+                    self.note(Event::AddressTaken { port: port.index, from: Some(from), address: *address });
+                }
+            }
+        }
+        true
+    }
+}
