@@ -27,6 +27,9 @@ const ANOTHER: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
 const OWN4: [u8; 4] = [192, 0, 2, 7];
 const OTHER4: [u8; 4] = [198, 51, 100, 7];
 const OWN6: &str = "2001:db8::7";
+/// What c shares.
+const SHARED: &str = "shared = [\"192.0.2.99\", \"00:00:5e:00:01:33\"]";
+const VIRTUAL: [u8; 6] = [0, 0, 0x5e, 0, 1, 0x33];
 const OTHER6: &str = "2001:db8:ffff::7";
 
 /// A row of the table.
@@ -65,6 +68,9 @@ fn frames_of(row: &str) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let frames = match row {
         "from its own MAC" => vec![udp4(OWN4, 1, 2), tcp6(own6())],
         "from another MAC" => vec![from(ANOTHER, udp4(OWN4, 1, 2))],
+        "from a MAC that other contracts share" => {
+            vec![from(VIRTUAL, udp4(OWN4, 1, 2)), from(VIRTUAL, arp(A, OWN4))]
+        }
         "from a group MAC" => {
             vec![from([0x53, 0x54, 0, 0, 0, 1], udp4(OWN4, 1, 2)), from([0xff; 6], arp(A, OWN4))]
         }
@@ -118,6 +124,9 @@ fn frames_of(row: &str) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
 
         "from an address in `prefixes`, or 0.0.0.0" => vec![udp4(OWN4, 1, 2), udp4([0; 4], 1, 2)],
         "from another IPv4 address" => vec![udp4(OTHER4, 1, 2), v4(OTHER4, 0x2000, 47, &[0; 8])],
+        "from an address in `prefixes` that other contracts share" => {
+            vec![udp4([192, 0, 2, 99], 1, 2), arp(A, [192, 0, 2, 99])]
+        }
         "from a link-local address (169.254.0.0/16)" => vec![udp4([169, 254, 1, 2], 1, 2)],
         "DHCP, of a client: UDP from port 68 to port 67" => vec![udp4([0; 4], 68, 67)],
         "DHCP, of a server or relay: UDP from port 67, or to port 68" => {
@@ -378,7 +387,7 @@ impl Scene {
     fn new(workers: usize) -> Self {
         let host = TestSwitch::new(workers);
         let mut b = host.guest(&vnic("b", 2, "allowed = { vlans = [10], control = true }"));
-        let mut c = host.guest(&vnic("c", 3, &allowed(true, "")));
+        let mut c = host.guest(&vnic("c", 3, &allowed(true, SHARED)));
         let d = host.guest(&vnic("d", 4, "allowed = { prefixes = [\"fe80::d/128\"] }"));
         c.send(&from(c.mac(), udp6(ip("fe80::c"), 1, 2)));
         b.receive();
