@@ -91,7 +91,7 @@ class Scene:
 
 
 def test_failover(host: Host, tmp_path: Path) -> None:
-    """A router that stands still, and keeps its address, loses it to the other until it announces it again."""
+    """A router that stands still, with its address, loses it to the other until it announces it again."""
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     need_commands("ping", "keepalived")
     with ExitStack() as ends:

@@ -219,15 +219,21 @@ impl Policy {
 
     #[inline(never)]
     fn may_send_plain(&self, head: &[u8], src: Mac, held: &Held) -> bool {
-        if let Some(shared) = &self.shared {
-            let ip = super::plain::source_ip(head).filter(|_| !self.prefixes.is_empty());
-            if !shared.passes_plain(src, ip) {
-                return false;
-            }
-            if self.prefixes.is_empty() {
-                return true;
-            }
+        match &self.shared {
+            None => self.is_within_prefixes(head, held),
+            Some(shared) => self.may_send_plain_beside(shared, head, src, held),
         }
+    }
+
+    #[inline(never)]
+    fn may_send_plain_beside(&self, shared: &Shared, head: &[u8], src: Mac, held: &Held) -> bool {
+        let checks_ip = !self.prefixes.is_empty();
+        shared.passes_plain(src, super::plain::source_ip(head).filter(|_| checks_ip))
+            && (!checks_ip || self.is_within_prefixes(head, held))
+    }
+
+    #[inline(always)]
+    fn is_within_prefixes(&self, head: &[u8], held: &Held) -> bool {
         if let Some(ip) = head.first_chunk::<38>()
             && ip[14] >> 4 == 4
         {
