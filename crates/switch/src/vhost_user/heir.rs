@@ -210,8 +210,9 @@ impl Heir {
         (self.stream, Beginning { kept, descriptors, charged })
     }
 
-    /// It waits no more: everything it has is closed by an errand.
+    /// It waits no more, and hears so: everything it has is closed by an errand.
     pub fn part(self, service: &Service) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
         service.errands.give_up((Parted(self.stream), self.begun));
     }
 }

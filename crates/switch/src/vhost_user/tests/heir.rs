@@ -1,9 +1,11 @@
 //! A front end that waits for the one that is served.
 
+use super::hostile::any_message;
 use super::*;
 use crate::quota::{Account, Amounts};
 use crate::vhost_user::errands::Errands;
 use crate::vhost_user::features::VHOST_F_LOG_ALL;
+use proptest::prelude::*;
 use std::thread::JoinHandle;
 use std::time::Instant;
 use tidegate_frontend::attack::sockets::Lingering;
@@ -265,7 +267,9 @@ fn what_it_leaves_to_be_closed_is_no_burden_to_the_first() {
     fds.resize(200, harmless.as_fd());
     send_fds(&heir, &call, &fds);
     socket.let_go();
-    assert_eq!(heir.read(&mut [0]).unwrap_or(0), 0, "turned away");
+    let told = heir.read(&mut [0]);
+    let is_over = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
+    assert!(told.as_ref().map_or_else(is_over, |bytes| *bytes == 0), "{told:?}");
     // The others wait, as long as that takes.
     let mut next = port.dial();
     next.write_all(&question()).unwrap();
@@ -314,6 +318,45 @@ fn a_table_of_garbage_is_refused_when_it_has_the_port() {
     let before = port.status.snapshot().connects;
     drop(port.connect(one_pair()));
     port.wait_gone(before + 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// Whatever it says, with descriptors or without: the first goes on, and has its descriptors; whether the heir has its
+    /// turn or not, the port serves the next, and holds nothing of it.
+    #[test]
+    fn nothing_that_it_can_send_is_the_firsts_affair(
+        messages in proptest::collection::vec((any_message(), 0usize..3), 1..12),
+        leaves in any::<bool>(),
+    ) {
+        crate::eventfd::prepare();
+        let message_timeout = Duration::from_millis(20);
+        let config = PortConfig { message_timeout, ..PortConfig::new("test", 1) };
+        let (account, waiting) = (config.account.clone(), config.waiting.clone());
+        let port = Port::server_with(config);
+        let mut first = port.connect(one_pair());
+        let heir = port.dial();
+        let (memory, counter) = (SharedMemory::new(0, 0x1_0000).unwrap(), event());
+        let fds = [counter.as_fd(), memory.fd()];
+        for (bytes, count) in &messages {
+            if scm::send(&heir, bytes, &fds[..*count], SendFlags::empty()).is_err() {
+                break;
+            }
+        }
+        exchange(&port, &mut first, 1, 5);
+        prop_assert_eq!(port.status.snapshot().connects, 1);
+        let heir = (!leaves).then_some(heir);
+        drop(first);
+        port.wait(|now| now.connects > 1 || now.state == State::Waiting);
+        drop(heir);
+        let next = port.connect(one_pair());
+        port.wait(|now| now.state == State::Ready);
+        drop(next);
+        port.wait(|now| now.state == State::Waiting && !now.heir);
+        holds(&waiting, 0);
+        holds(&account, 0);
+    }
 }
 
 #[test]

@@ -276,7 +276,7 @@ fn an_error_descriptor_that_is_slow_to_signal_is_recorded() {
 }
 
 /// Codes of the protocol and a few beyond, mostly with the right flags.
-fn any_message() -> impl Strategy<Value = Vec<u8>> {
+pub fn any_message() -> impl Strategy<Value = Vec<u8>> {
     let flags = prop_oneof![8 => Just(1u32), 4 => Just(9u32), 1 => any::<u32>()];
     let payload = prop_oneof![
         4 => Just(8usize),
