@@ -3,7 +3,7 @@
 //! ```text
 //!                  ┌ takes it as it is ───────────────▶ header + copied head + payload
 //!  Frame ─ form ───┤ no unfinished checksums ─────────▶ checksum finished in a copy of the head
-//!                  └ no such super-frames ────────────▶ segmented: all segments or none
+//!                  └ no such super-frames ────────────▶ segmented: as many segments as there are buffers for
 //! ```
 //!
 //! The sender's memory is never written: what is finished is finished in our copy of the headers.
