@@ -101,7 +101,8 @@ def test_the_wait_for_its_own_limit_is_told(host: Host, stacks: tuple[Stack, Sta
     why = json.loads(host.cli("why", "a", "--last", "10s", "--json"))
     waited = why["tx_wait"]["waited"]
     assert why["tx_wait"]["limit"] == "tx.max = 50mbit"
-    assert waited["count"] >= frames / 2
+    # More than waits for 10 ms is dropped.
+    assert waited["count"] >= frames / 10
     one = bytes_each * 8 / 50e6 * 1e9
     assert waited["max"] > 3 * one, "they were sent at once"
     assert why["window"]["covers_ns"] > 0
@@ -118,9 +119,9 @@ def test_the_wait_for_its_own_limit_is_told(host: Host, stacks: tuple[Stack, Sta
     why = json.loads(host.cli("why", "a", "--last", "1h", "--json"))
     assert why["window"]["began"] == "contract"
     shown = json.loads(host.cli("vnic", "show", "a", "--json"))["stats"]
-    assert shown["tx"]["frames"] >= frames / 2
+    assert shown["tx"]["frames"] >= frames / 10
     for waits in (why.get("tx_wait", {}).get("waited"), shown.get("tokens_tx")):
-        assert waits is None or waits["count"] < frames / 4
+        assert waits is None or waits["count"] < frames / 10
     assert host.try_cli("why", "a", "--last", "2m").returncode == 2
 
 

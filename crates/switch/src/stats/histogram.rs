@@ -82,6 +82,11 @@ impl SharedHistogram {
         }
     }
 
+    /// Whether nothing was recorded.
+    pub fn is_empty(&self) -> bool {
+        self.max.load(Relaxed) == 0 && self.buckets[0].load(Relaxed) == 0
+    }
+
     /// A private copy. Another process may have written it: no bucket holds so many that all of them together are too
     /// many to count. What is above the largest value is not looked at: most of it is empty, of a vNIC that is idle all.
     pub fn read(&self) -> Histogram {
@@ -175,7 +180,12 @@ impl Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::Region;
     use proptest::prelude::*;
+    use std::sync::LazyLock;
+
+    /// Regions are never unmapped, so cases share one.
+    static REGION: LazyLock<Region> = LazyLock::new(|| Region::create().unwrap());
 
     proptest! {
         #[test]
@@ -195,6 +205,21 @@ mod tests {
             let exact = values[rank - 1].min((1 << MAX_BITS) - 1);
             let got = histogram.quantile(q);
             prop_assert!(got >= exact && got - exact <= exact / 32, "{} for {}", got, exact);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_what_was_recorded(values in prop::collection::vec(0u64..1 << 40, 0..100)) {
+            let shared = &REGION.claim(0, "plc1").delay;
+            let mut histogram = Histogram::default();
+            prop_assert!(shared.is_empty());
+            for value in values {
+                shared.record(value);
+                histogram.record(value);
+                prop_assert!(!shared.is_empty());
+            }
+            prop_assert_eq!(shared.read(), histogram);
         }
     }
 
