@@ -6,7 +6,7 @@
 //!  flows:   class ── tbf ── fq_codel              tbf limits nothing: it cuts super-frames longer than 1 ms of the rate
 //!           class ── fq_codel                     a rate at which no super-frame is longer
 //!           class ── cake                         which cuts by itself; where hosts are kept apart, or for want of the above
-//!           class ── tbf ── bfifo                 a kernel that has neither: flows are not kept apart, and 10 ms wait
+//!           class ── tbf ── bfifo                 a kernel that has neither: flows are not kept apart, and 8 ms wait
 //! ```
 //!
 //! HTB lets a frame leave that is longer than what it has tokens for, and is in debt then: 64 KiB at 20 Mbit/s are 26 ms, for which
@@ -63,8 +63,8 @@ pub struct Waiting {
 /// How long of its rate a super-frame may be, ns.
 const LONGEST: u64 = 1_000_000;
 
-/// How long frames wait where flows cannot be kept apart, ns.
-const SHORT: u64 = 10_000_000;
+/// How long frames wait where flows cannot be kept apart, ns: with the frame that is leaving, and a timer that is late, less than 10 ms.
+const SHORT: u64 = 8_000_000;
 
 /// What a frame has beside the MTU of its device: an Ethernet header and two VLAN tags, bytes.
 const HEADERS: u32 = 22;
@@ -148,7 +148,7 @@ impl Flows {
                 .into()
         } else if tbf {
             format!(
-                "flows are not kept apart: {missing}; all frames wait in one queue of 10 ms of the rate, so a flow that fills it \
+                "flows are not kept apart: {missing}; all frames wait in one queue of 8 ms of the rate, so a flow that fills it \
                  delays the others by that, and what does not fit is dropped, whichever flow it is of"
             )
         } else {
@@ -252,10 +252,10 @@ mod tests {
     fn a_kernel_without_either_has_a_short_queue() {
         let only_tbf = flows(Qdiscs { tbf: true, ..Qdiscs::default() });
         let waiting = at(20 * MBIT, only_tbf);
-        assert_eq!(waiting.queue, Setting::Bfifo { limit: 25_000 }, "10 ms");
+        assert_eq!(waiting.queue, Setting::Bfifo { limit: 20_000 }, "8 ms");
         assert_eq!(waiting.cut, Some(Setting::Cut { largest: 2_500 }));
         assert_eq!(at(MBIT, only_tbf).queue, Setting::Bfifo { limit: 3_044 }, "two frames");
-        assert_eq!(at(1000 * MBIT, only_tbf).queue, Setting::Bfifo { limit: 1_250_000 });
+        assert_eq!(at(1000 * MBIT, only_tbf).queue, Setting::Bfifo { limit: 1_000_000 });
         assert!(only_tbf.note().is_some_and(|note| note.contains("flows are not kept apart")));
         let nothing = flows(Qdiscs::default());
         assert_eq!(at(20 * MBIT, nothing), Waiting::fifo(limit(20 * MBIT, None)));
