@@ -63,7 +63,10 @@ pub enum Flow {
 
 /// The rate of `Flow::AtRate`, bit/s.
 pub const RATE: u64 = 10_000_000_000;
-const LIMITS: [&str; 2] = ["tx = { max = \"100gbit\" }", "rx = { max = \"100gbit\" }"];
+/// What waits for the receiver's rate waits in one queue.
+const LIMITS: [&str; 2] = ["tx = { max = \"100gbit\" }", "queueing = \"fifo\"\nrx = { max = \"100gbit\" }"];
+/// What waits for it waits by flow.
+const FLOWS: [&str; 2] = [LIMITS[0], "rx = { max = \"100gbit\" }"];
 const TO_FOUR: [&str; 5] = [LIMITS[0], LIMITS[1], LIMITS[1], LIMITS[1], LIMITS[1]];
 const DEADLINE: [&str; 2] = [
     "tx = { max = \"100gbit\", burst = \"64kB\" }\ndeadline = \"1ms\"\nto = [\"v1\"]",
@@ -94,7 +97,7 @@ const fn tap_case(name: &'static str, links: Links) -> Case {
 }
 
 /// All cases.
-pub const CASES: [Case; 37] = [
+pub const CASES: [Case; 39] = [
     // From ring to ring.
     Case { contracts: &["", ""], ..case("64B-open", Frames::V4(64)) },
     case("64B", Frames::V4(64)),
@@ -112,16 +115,18 @@ pub const CASES: [Case; 37] = [
     Case { contracts: &[LIMITS[0], LIMITS[1], LIMITS[1]], ..case("64B-two", Frames::ToTwo(64)) },
     // By a queue.
     Case { flow: Flow::Late(32), ..case("64B-queued", Frames::V4(64)) },
+    Case { flow: Flow::Late(32), contracts: &FLOWS, ..case("64B-queued-by-flow", Frames::V4(64)) },
     Case { flow: Flow::Late(32), ..case("1518B-queued", Frames::V4(1514)) },
     Case { flow: Flow::Late(32), features: USUAL | PACKED, ..case("64B-queued-packed", Frames::V4(64)) },
     Case { flow: Flow::Late(32), contracts: &DEADLINE, ..case("64B-queued-deadline", Frames::V4(64)) },
     Case {
         flow: Flow::AtRate(16),
-        contracts: &[LIMITS[0], "rx = { max = \"10gbit\", burst = \"4kB\" }"],
+        contracts: &[LIMITS[0], "queueing = \"fifo\"\nrx = { max = \"10gbit\", burst = \"4kB\" }"],
         ..case("64B-at-rate", Frames::V4(64))
     },
     super_case("64kB"),
     Case { flow: Flow::Late(1), ..super_case("64kB-queued") },
+    Case { flow: Flow::Late(1), contracts: &FLOWS, ..super_case("64kB-queued-by-flow") },
     Case { features: USUAL, ..super_case("64kB-cut") },
     Case { flow: Flow::Late(1), features: USUAL, ..super_case("64kB-cut-queued") },
     // Fewer than the pool of copies holds.

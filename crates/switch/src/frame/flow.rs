@@ -5,8 +5,32 @@ use crate::frame::parse;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
-/// The key of this process' [`FlowKey`]s: a sender that does not know it cannot choose flows that collide.
-static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+/// The keys of this process' [`FlowKey`]s: a sender that does not know them cannot choose flows that collide.
+static KEYS: LazyLock<Keys> = LazyLock::new(|| {
+    let random = RandomState::new();
+    let mut numbers = 0u64..;
+    let mut next = || random.hash_one(numbers.next());
+    Keys { flow: std::array::from_fn(|_| next()), host: std::array::from_fn(|_| next()) }
+});
+
+/// Words of what a flow is known by: addresses, ports, and protocol.
+const WORDS: usize = 10;
+
+/// Random numbers, one for each word of 32 bits and one more.
+struct Keys {
+    flow: [u64; WORDS + 1],
+    host: [u64; 4 + 1],
+}
+
+/// Multilinear hashing: of two different texts the hashes are equal for one in 2^32 keys, whatever the texts are (Lemire and Kaser,
+/// *Strongly universal string hashing is fast*, 2014).
+#[inline]
+fn hash_keyed(first: u64, keys: &[u64], words: &[[u8; 4]]) -> u32 {
+    let add = |sum: u64, (word, key): (&[u8; 4], &u64)| {
+        sum.wrapping_add(key.wrapping_mul(u32::from_le_bytes(*word).into()))
+    };
+    (words.iter().zip(keys).fold(first, add) >> 32) as u32
+}
 
 /// Which end of a flow is its host, whose flows may [share](crate::sched) one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +60,7 @@ impl FlowKey {
     /// Of a frame whose headers were [parsed](parse()).
     pub fn parsed(head: &[u8], headers: &Headers, end: HostEnd) -> Self {
         // Addresses, ports, protocol; and what kind of addresses they are.
-        let mut bytes = [0; 40];
+        let mut bytes = [0; 4 * WORDS];
         let host = addresses(head, headers, &mut bytes, end);
         if let (L4::Tcp | L4::Udp, Some(ports)) = (headers.l4, get::<4>(head, headers.l4_offset.into())) {
             bytes[32..36].copy_from_slice(ports);
@@ -45,13 +69,16 @@ impl FlowKey {
             bytes[36] = headers.protocol;
         }
         bytes[37] = headers.l3 as u8;
-        let hash = |bytes: &[u8]| KEY.hash_one(bytes) as u32;
-        Self { flow: hash(&bytes), host: hash(&host) }
+        let Keys { flow: [first, flow @ ..], host: [other, keys @ ..] } = &*KEYS;
+        Self {
+            flow: hash_keyed(*first, flow, bytes.as_chunks().0),
+            host: hash_keyed(*other, keys, host.as_chunks().0),
+        }
     }
 }
 
 /// Writes both addresses of a frame to the front of `bytes`; the answer is the host's.
-fn addresses(head: &[u8], headers: &Headers, bytes: &mut [u8; 40], end: HostEnd) -> [u8; 16] {
+fn addresses(head: &[u8], headers: &Headers, bytes: &mut [u8; 4 * WORDS], end: HostEnd) -> [u8; 16] {
     let l3 = usize::from(headers.l3_offset);
     let is_source = end == HostEnd::Source;
     let mut host = [0; 16];

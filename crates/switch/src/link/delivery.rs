@@ -10,7 +10,7 @@
 //! whatever happens to the frame in its queue happens to its rest.
 
 use crate::frame::ecn::set_ce;
-use crate::frame::{Headers, Offload, Segmenter, parse};
+use crate::frame::{self, Headers, Offload, Segmenter, parse};
 use crate::port::{Frame, body_spans, slice_spans};
 
 /// What of a frame is delivered.
@@ -34,17 +34,25 @@ impl Delivery {
         if left == frame.wire_bytes { Self::WHOLE } else { Self { from: went(frame, left), ..Self::WHOLE } }
     }
 
+    /// The next part of a frame of which `left` bytes, as counted on the wire, are left, and how many bytes that is: whole
+    /// segments of at most `most` bytes, or a single segment; all that is left of a frame that is no super-frame.
+    pub fn next(frame: &Frame, left: u32, most: u32) -> (Self, u32) {
+        let rest = Self::of_rest(frame, left);
+        let Some(size) = frame.offload.gso_size().map(u32::from).filter(|_| most < left) else {
+            return (rest, left);
+        };
+        let segment = u32::from(frame.headers.len) + size;
+        let segments = (most / segment).max(1);
+        let bytes = segments * segment;
+        if bytes < left { (Self { to: rest.from + segments * size, ..rest }, bytes) } else { (rest, left) }
+    }
+
     /// What is delivered, as a frame that lies in the memory of `frame`: a smaller super-frame, a single segment, or the whole.
     /// `None` where there are no such segments.
     pub fn cut(self, frame: &Frame) -> Option<Frame> {
         let mut whole = frame.clone();
         if self.ce {
-            // Of a frame that asks for nothing, not all headers are known.
-            let headers = match frame.offload {
-                Offload::None => parse(frame.head(), frame.len as usize).unwrap_or(Headers::NONE),
-                _ => frame.headers,
-            };
-            set_ce(&mut whole.bytes[..usize::from(frame.head_len)], &headers);
+            set_ce(&mut whole.bytes[..usize::from(frame.head_len)], &all_headers(frame));
         }
         let Some(size) = frame.offload.gso_size() else { return (self.from == 0).then_some(whole) };
         let payload = payload(frame);
@@ -69,6 +77,19 @@ impl Delivery {
         let spans = &spans[..count];
         part.span_count = slice_spans(spans, cut.payload_offset, cut.payload_len, &mut part.spans) as u16;
         Some(part)
+    }
+}
+
+/// Whether the sender of a frame [understands marks](frame::ect).
+pub fn understands_marks(frame: &Frame) -> bool {
+    frame::ect(frame.head(), &all_headers(frame))
+}
+
+/// The headers of a frame; of one that asks for nothing, not all are known.
+fn all_headers(frame: &Frame) -> Headers {
+    match frame.offload {
+        Offload::None => parse(frame.head(), frame.len as usize).unwrap_or(Headers::NONE),
+        _ => frame.headers,
     }
 }
 
@@ -200,6 +221,10 @@ mod tests {
                 prop_assert_eq!(wire_frames_left(&whole, left) as usize, expected.len() - got.len());
                 let to = rest.from + cuts.next().unwrap() * u32::from(size);
                 let part = Delivery { to, ce, ..rest }.cut(&whole).unwrap();
+                let (next, wire) = Delivery::next(&whole, left, part.wire_bytes);
+                prop_assert_eq!((wire, next.cut(&whole).unwrap().len), (part.wire_bytes, part.len));
+                let (next, wire) = Delivery::next(&whole, left, 0);
+                prop_assert_eq!((wire, next.cut(&whole).unwrap().wire_frames), (expected[got.len()].len() as u32, 1));
                 prop_assert_eq!(rest.from + super::payload(&part), to.min(super::payload(&whole)), "all of it");
                 let sent = on_the_wire(&part);
                 prop_assert_eq!(part.wire_bytes as usize, sent.iter().map(Vec::len).sum::<usize>());

@@ -2,7 +2,7 @@
 
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::Policy;
-use crate::sched::{EgressConfig, EgressKind, SourceConfig, hold_limit};
+use crate::sched::{EgressConfig, EgressKind, FlowConfig, SourceConfig, hold_limit};
 use crate::stats::layout::VNICS;
 use tidegate_contract::{Bytes, Discipline, Host, Queueing, Rate, Vnic};
 
@@ -155,20 +155,26 @@ impl PortContract {
     /// From a contract and the host's settings.
     pub fn new(vnic: &Vnic, host: &Host) -> Self {
         let queue = vnic.rx.queue.map_or(QUEUE, |q| q.get());
+        let frame_max = u32::from(vnic.mtu) + 18;
         Self {
             policy: Policy::from(vnic),
             weight: vnic.weight,
             deadline: vnic.deadline.map(|d| d.get()),
             tx_limit: vnic.tx.max.map(|max| (max, vnic.tx.burst_or_default(max))),
             cut_to: vnic.deadline.and(vnic.tx.burst).map(|b| b.get() as u32),
-            frame_max: u32::from(vnic.mtu) + 18,
+            frame_max,
             egress: EgressConfig {
                 rate: vnic.rx.max,
                 burst: vnic.rx.max.map_or(Bytes::new(u64::MAX), |max| vnic.rx.burst_or_default(max)),
                 kind: EgressKind::Virtual,
                 discipline: vnic.rx.discipline,
                 queue,
-                flows: None,
+                flows: match (vnic.queueing, vnic.rx.max, vnic.rx.discipline) {
+                    (Queueing::Flows(flows), Some(rate), Discipline::Contract) => {
+                        Some(FlowConfig::new(&flows, frame_max, rate))
+                    }
+                    _ => None,
+                },
             },
             queueing: vnic.queueing,
             hold: hold(vnic, queue),

@@ -194,6 +194,7 @@ impl Port {
         self.waiting = Room::changed(self.waiting.take(), RoomConfig::of(&contract));
         self.flood.set(now, contract.flood.0, contract.flood.1);
         self.egress.scheduler.reconfigure(now, contract.egress);
+        self.stats.rx.flows_now.set(self.egress.scheduler.active_flows().into());
         if contract.deadline != self.contract.deadline {
             // What was seen under another promise says nothing about this one.
             self.stats.realtime_worst.set(0);

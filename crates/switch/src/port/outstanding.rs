@@ -18,15 +18,27 @@ use std::collections::VecDeque;
 /// buffers keeps a frame waiting. It does not grow where the rate of the egress is low: what a link has, it may send.
 pub const LONGEST: u64 = 10_000_000;
 
-/// A frame that a link holds.
+/// A frame that a link holds, or a part of one.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     /// The frame, as it waited.
     pub queued: Queued<FrameRef>,
+    /// Who sent it.
+    pub source: PortIndex,
+    /// What the part is on the wire, frames and bytes, if it is not the last of its frame. The rest of that has a fate of its own,
+    /// which may be settled before this: no one follows the reference to the frame then.
+    pub part: Option<(u32, u32)>,
     /// Since when it waits for its receiver, ns: for room at the link, then for being completed.
     pub blocked_since: u64,
     /// When it was posted, ns.
     posted: u64,
+}
+
+impl Held {
+    /// Bytes of what is held.
+    fn bytes(&self) -> u64 {
+        self.part.map_or(self.queued.bytes, |(_, bytes)| bytes).into()
+    }
 }
 
 /// Frames that a link holds, in the order in which they were posted.
@@ -55,17 +67,19 @@ impl Outstanding {
         self.frames.len() < self.depth && self.bytes + u64::from(bytes) <= most
     }
 
-    /// A frame was posted at `now`, which has stood without room since `blocked_since`.
-    pub fn push(&mut self, queued: Queued<FrameRef>, blocked_since: u64, now: u64) {
+    /// A frame was posted at `now`, which has stood without room since `blocked_since`; or a [part](Held::part) of it.
+    pub fn push(&mut self, queued: Queued<FrameRef>, part: Option<(u32, u32)>, blocked_since: u64, now: u64) {
         debug_assert!(self.frames.len() < self.depth, "a link holds no more than it says");
-        self.bytes += u64::from(queued.bytes);
-        self.frames.push_back(Held { queued, blocked_since: blocked_since.min(now), posted: now });
+        let source = queued.frame.get().source;
+        let held = Held { queued, source, part, blocked_since: blocked_since.min(now), posted: now };
+        self.bytes += held.bytes();
+        self.frames.push_back(held);
     }
 
     /// The oldest of them ended.
     pub fn pop(&mut self) -> Option<Held> {
         let held = self.frames.pop_front()?;
-        self.bytes -= u64::from(held.queued.bytes);
+        self.bytes -= held.bytes();
         Some(held)
     }
 
@@ -76,6 +90,6 @@ impl Outstanding {
 
     /// Whether there is a frame of `source`. Looks at each.
     pub fn has_any_of(&self, source: PortIndex) -> bool {
-        self.frames.iter().any(|held| held.queued.frame.get().source == source)
+        self.frames.iter().any(|held| held.source == source)
     }
 }

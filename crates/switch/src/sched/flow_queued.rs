@@ -90,6 +90,12 @@ impl<F: Keyed> Scheduler<F> {
         self.pop_flow(index, Flows::drop_longest)
     }
 
+    /// Whether the frame that [`head`](Self::head) last said is ready is of a source whose flows are queued.
+    pub fn is_of_flows(&mut self, now: u64) -> bool {
+        let picked = self.picked(now).and_then(|(index, _)| self.sources[usize::from(index)].as_ref());
+        picked.is_some_and(|source| source.flows.is_some())
+    }
+
     /// What is to become of the frame that [`head`](Self::head) last said is ready, of a source whose flows are queued; `None`
     /// of any other. `ect`: as of [`Flows::judge`].
     #[inline]

@@ -77,13 +77,16 @@ impl<F: Keyed> Scheduler<F> {
     /// if nothing is ready.
     #[inline]
     pub fn take(&mut self, now: u64) -> Option<(SourceId, Tier, Queued<F>)> {
+        if self.is_of_flows(now) {
+            return self.take_part(now, u32::MAX);
+        }
         let mut head = None;
         let (id, tier) = self.take_run(now, 1, |queued| head = Some(queued))?;
         Some((id, tier, head?))
     }
 
     /// Takes out the first `frames` of a [run](Self::run), at least one and at most all of them, as one after the other by
-    /// [`take`](Self::take). They go to `taken`.
+    /// [`take`](Self::take). They go to `taken`. Not of a source [whose flows are queued](Self::is_of_flows).
     #[inline]
     pub fn take_run(
         &mut self,
@@ -95,10 +98,7 @@ impl<F: Keyed> Scheduler<F> {
         debug_assert!((1..=self.run(now).count() as u32).contains(&frames), "of a run");
         let source = self.sources[usize::from(index)].as_mut()?;
         let id = source.id;
-        if source.flows.is_some() {
-            taken(self.take_flow(now, index, tier, u32::MAX)?);
-            return Some((id, tier));
-        }
+        debug_assert!(source.flows.is_none(), "one by one");
         let first = self.arena.front(&source.list)?.queued;
         let mut last = first.bytes;
         let gone = self.arena.pop_front(&mut source.list, frames, |queued| {

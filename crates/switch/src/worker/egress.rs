@@ -1,6 +1,7 @@
 //! Into an egress's scheduler, and what waits there.
 
 use super::send::lost;
+use super::serve::fate;
 use super::{Worker, budget};
 use crate::fdb::PortIndex;
 use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
@@ -27,7 +28,7 @@ impl Worker {
         else {
             return frames.iter().for_each(|frame| self.drop_frame(*frame, egress, DropReason::ReceiverDown));
         };
-        let Port { segment, contract, egress: queue, .. } = &mut **port;
+        let Port { segment, contract, egress: queue, stats, .. } = &mut **port;
         let refused = |frame: &Frame| match frame.headers.vid() {
             Some(vid) if !contract.policy.may_receive_tagged(vid) => Some(DropReason::Vlan),
             // The port moved, or is another by now, since the frame was sent here.
@@ -36,6 +37,7 @@ impl Worker {
         };
         let mut rest = frames;
         while let Some(first) = rest.first() {
+            let mut room = None;
             let reason = refused(first.get()).or_else(|| {
                 if !queue.scheduler.knows(source) {
                     let config = info.source_config(egress, &contract.egress);
@@ -54,8 +56,17 @@ impl Worker {
                 if accepted > 0 && !std::mem::replace(&mut queue.active, true) {
                     self.active.push(egress);
                 }
-                done.err().map(|_| full(queue, now))
+                done.err()?;
+                let next = rest.first()?.get().wire_bytes;
+                room = queue.scheduler.make_room(source, next.into());
+                room.is_none().then(|| full(queue, now))
             });
+            if let Some(dropped) = room {
+                // The longest flow's, and not the one that came: that is tried again.
+                let why = Some(DropReason::FlowCap);
+                stats.rx.dropped[DropReason::FlowCap as usize].add(1);
+                self.fates.push(fate(egress, queue.last, queue.blocked_since, &dropped, now, why));
+            }
             if let Some(reason) = reason
                 && let Some((dropped, others)) = rest.split_first()
             {

@@ -21,6 +21,7 @@
 //!   - `waiting`: frames of a port above its limit, by flow
 //! - [`egress`]: into the scheduler, and what waits there
 //! - `serve`: from the scheduler to the receiver
+//!   - `flow_turns`: of flow queues, part by part
 //!   - `parts`: super-frames whose receivers have too few buffers
 //!   - `outstanding`: what links complete later
 //!   - `between`: real-time frames in the middle of a loop
@@ -65,6 +66,7 @@ mod equivalence;
 pub mod events;
 mod fates;
 pub mod flood;
+mod flow_turns;
 pub mod gaps;
 pub mod handle;
 pub mod handover;

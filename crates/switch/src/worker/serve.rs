@@ -95,8 +95,14 @@ impl Worker {
     /// what a late worker or a raised limit left behind is on its way.
     pub(super) fn serve(&mut self, port: &mut Port, budget: &mut i64) -> bool {
         self.scratch.waiting = port.egress.scheduler.backlog_total().frames as usize;
+        if port.contract.egress.flows.is_some() {
+            port.stats.rx.note_flows(port.egress.scheduler.active_flows().into());
+        }
         let worked = self.deliver(port, budget);
         port.link.rx.finish();
+        if port.contract.egress.flows.is_some() {
+            port.stats.rx.flows_now.set(port.egress.scheduler.active_flows().into());
+        }
         worked
     }
 
@@ -115,7 +121,7 @@ impl Worker {
                     // Not idle: the rest is due at once.
                     return true;
                 }
-                Head::Ready { tier, queued, .. } => {
+                Head::Ready { tier, queued, part, .. } => {
                     let (most, left) = match tier {
                         Tier::RealTime => (realtime, i64::MAX),
                         _ if self.expects_realtime() => (usize::MAX, (*budget).min(CHECK)),
@@ -124,9 +130,10 @@ impl Worker {
                     if most == 0 {
                         return true;
                     }
-                    let gone = match self.post_run(port, &queued, most, left) {
-                        (0, outcome) => self.deliver_head(port, &queued, outcome),
-                        (frames, _) => Some(self.end(port, &queued, frames, None)),
+                    let gone = if tier != Tier::RealTime && port.contract.egress.flows.is_some() {
+                        self.deliver_part(port, &queued, part)
+                    } else {
+                        self.deliver_run(port, &queued, most, left)
                     };
                     let buffers = budget::scattered(self.scratch.filled);
                     self.bill.buffers += buffers;
@@ -144,6 +151,24 @@ impl Worker {
                     }
                 }
             }
+        }
+    }
+
+    /// Delivers the first frame, and those that [leave with it](Self::post_run), or drops the first; `None` where it stays first.
+    #[inline]
+    fn deliver_run(
+        &mut self,
+        port: &mut Port,
+        queued: &Queued<FrameRef>,
+        most: usize,
+        budget: i64,
+    ) -> Option<Backlog> {
+        match self.post_run(port, queued, most, budget) {
+            (0, outcome) => {
+                let rest = Delivery::of_rest(queued.frame.get(), queued.bytes);
+                self.deliver_head(port, queued, rest, outcome)
+            }
+            (frames, _) => Some(self.end(port, queued, frames, None)),
         }
     }
 
@@ -170,22 +195,25 @@ impl Worker {
         }
         let is_realtime = frame.is_realtime();
         let run = port.egress.scheduler.run(self.now).take(most).map_while(|queued| {
-            let goes = budget > 0 && is_realtime == (queued.deadline != NEVER);
+            // What is left of a frame whose flow was queued may stand anywhere.
+            let is_whole = queued.bytes == queued.frame.get().wire_bytes;
+            let goes = budget > 0 && is_whole && is_realtime == (queued.deadline != NEVER);
             budget -= budget::queued(queued.bytes);
             goes.then(|| queued.frame.get())
         });
         port.link.rx.post_run(frame, run, &self.scratch)
     }
 
-    /// Delivers or drops the first frame, of which `outcome` is known if it was tried; `None` where it stays first.
-    fn deliver_head(
+    /// Delivers what is to be of the first frame, or drops that, of which `outcome` is known if it was tried; `None` where it
+    /// stays first.
+    pub(super) fn deliver_head(
         &mut self,
         port: &mut Port,
         queued: &Queued<FrameRef>,
+        what: Delivery,
         outcome: Option<Posted>,
     ) -> Option<Backlog> {
         let frame = queued.frame.get();
-        let what = Delivery::of_rest(frame, queued.bytes);
         let outcome = match outcome {
             Some(outcome) => outcome,
             None if self.watch.covers(frame.source) || self.watch.covers(port.index) => {
@@ -194,6 +222,9 @@ impl Worker {
             None => port.link.rx.post(frame, what, &mut self.scratch),
         };
         let dropped = match outcome {
+            Posted::Done | Posted::Later if what.to != u32::MAX => {
+                return Some(self.end_turn(port, queued, what, outcome == Posted::Later));
+            }
             Posted::Done | Posted::Later => None,
             Posted::Part(payload) => return Some(self.end_part(port, queued, payload)),
             Posted::Dropped(reason) => Some(reason),
@@ -223,8 +254,11 @@ impl Worker {
             }
             port.egress.scheduler.take(self.now);
             let blocked_since = std::mem::replace(&mut port.egress.blocked_since, NEVER);
-            port.egress.outstanding.push(*queued, blocked_since, self.now);
+            port.egress.outstanding.push(*queued, None, blocked_since, self.now);
             return Some(Backlog { frames: 1, bytes: queued.bytes.into() });
+        }
+        if !frame.is_realtime() && port.contract.egress.flows.is_some() {
+            return Some(self.end_of_flow(port, queued, dropped));
         }
         Some(self.end(port, queued, 1, dropped))
     }
@@ -290,7 +324,13 @@ impl Worker {
     }
 
     /// Counts frames at their receiver, of which `first` is the first, and whose fates were the last that are known.
-    fn count(&mut self, port: &mut Port, gone: Gone, first: &Queued<FrameRef>, dropped: Option<DropReason>) {
+    pub(super) fn count(
+        &mut self,
+        port: &mut Port,
+        gone: Gone,
+        first: &Queued<FrameRef>,
+        dropped: Option<DropReason>,
+    ) {
         let is_rest = first.bytes != first.frame.get().wire_bytes;
         if is_rest && dropped.is_none() {
             self.note_rest(port, first);
@@ -367,7 +407,7 @@ impl Worker {
 
 /// Frames that left, and what they were on the wire.
 #[derive(Clone, Copy, Default)]
-struct Gone {
+pub(super) struct Gone {
     frames: u64,
     wire_frames: u64,
     bytes: u64,
@@ -375,7 +415,7 @@ struct Gone {
 
 impl Gone {
     #[inline]
-    fn add(&mut self, queued: &Queued<FrameRef>) {
+    pub(super) fn add(&mut self, queued: &Queued<FrameRef>) {
         self.frames += 1;
         self.wire_frames += u64::from(wire_frames_left(queued.frame.get(), queued.bytes));
         self.bytes += u64::from(queued.bytes);
@@ -384,19 +424,19 @@ impl Gone {
 
 /// How many chains there were when the first frame of an egress found too few, if it did.
 #[inline]
-fn tried(port: &Port, head: &Queued<FrameRef>) -> Option<u16> {
+pub(super) fn tried(port: &Port, head: &Queued<FrameRef>) -> Option<u16> {
     let (frame, enqueued, chains) = port.egress.starved?;
     ((frame, enqueued) == (head.frame, head.enqueued)).then_some(chains)
 }
 
 /// How long a frame that leaves at `now` waited for the rate of its egress, which last kept one waiting until `rate_until`.
 #[inline]
-fn waited_for_rate(queued: &Queued<FrameRef>, rate_until: u64, now: u64) -> u64 {
+pub(super) fn waited_for_rate(queued: &Queued<FrameRef>, rate_until: u64, now: u64) -> u64 {
     rate_until.min(now).saturating_sub(queued.enqueued)
 }
 
 /// What became of a frame, with what its egress knows of its waiting.
-fn fate(
+pub(super) fn fate(
     egress: PortIndex,
     (source, left): (PortIndex, u64),
     blocked_since: u64,

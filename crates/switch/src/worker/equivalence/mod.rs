@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Compared where both have done all that they can at that time; how soon one gets there is its own
-//! affair. Where several senders meet at one receiver, whose frame comes first is, too.
+//! affair. Where several senders meet at one receiver, whose frame comes first is, too, and so is whose flow's, where flows are
+//! queued: here they are not.
 
 mod cases;
 pub(super) mod guests;
@@ -104,7 +105,7 @@ impl Switch {
             let guest = Guest::new(setup.features[index], setup.queues[index]);
             let text = format!(
                 "[vnic.v{index}]\nattach = {{ vhost-user = \"/tmp/v{index}\" }}\n\
-                 mac = \"{}\"\nsegment = 7\n{}\n",
+                 mac = \"{}\"\nsegment = 7\nqueueing = \"fifo\"\n{}\n",
                 mac(index),
                 setup.contracts[index]
             );

@@ -15,10 +15,12 @@ mod scene;
 #[cfg(test)]
 mod tests;
 
+use super::parts::note_part;
 use super::{Worker, budget, sleep};
 use crate::fdb::PortIndex;
 use crate::link::Completed;
 use crate::port::Port;
+use crate::port::outstanding::Held;
 use crate::stats::DropReason;
 
 impl Worker {
@@ -67,17 +69,24 @@ impl Worker {
             }
         };
         let held = port.egress.outstanding.pop()?;
-        let frame = held.queued.frame.get();
-        self.note_time(frame);
+        self.conclude_held(port, &held, dropped);
+        Some(held.source)
+    }
+
+    /// What became of what a link held.
+    fn conclude_held(&mut self, port: &mut Port, held: &Held, dropped: Option<DropReason>) {
+        if let Some(part) = held.part {
+            return note_part(port, part, dropped);
+        }
+        self.note_time(held.queued.frame.get());
         self.conclude(port, &held.queued, held.blocked_since, dropped);
-        Some(frame.source)
     }
 
     /// Drops what a link holds.
     fn cancel(&mut self, port: &mut Port, reason: DropReason) {
         port.link.rx.cancel();
         while let Some(held) = port.egress.outstanding.pop() {
-            self.conclude(port, &held.queued, held.blocked_since, Some(reason));
+            self.conclude_held(port, &held, Some(reason));
         }
     }
 }

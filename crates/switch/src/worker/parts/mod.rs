@@ -19,6 +19,7 @@ use crate::link::Delivery;
 use crate::link::delivery::on_wire;
 use crate::port::{Egress, FrameRef, NEVER, Port};
 use crate::sched::{Backlog, Queued};
+use crate::stats::DropReason;
 
 /// How long a receiver that takes super-frames in parts may give no buffer, ns: as long as one without buffers keeps a frame
 /// waiting.
@@ -39,8 +40,7 @@ impl Worker {
         let from = Delivery::of_rest(frame, queued.bytes).from;
         record_part(port, queued, Delivery { from, to: from + payload, ce: false });
         port.egress.scheduler.take_part(self.now, bytes);
-        port.stats.rx.wire_frames.add(frames.into());
-        port.stats.rx.wire_bytes.add(bytes.into());
+        note_part(port, (frames, bytes), None);
         let Egress { last, blocked_since, part_at, starved, .. } = &mut port.egress;
         (*last, *part_at, *starved) = ((frame.source, self.now), self.now, None);
         if *blocked_since == NEVER {
@@ -52,13 +52,24 @@ impl Worker {
     /// The rest of a super-frame was delivered.
     #[inline(never)]
     pub(super) fn note_rest(&mut self, port: &mut Port, queued: &Queued<FrameRef>) {
-        port.egress.part_at = self.now;
+        if self.now.saturating_sub(port.egress.part_at) < NO_BUFFER {
+            port.egress.part_at = self.now;
+        }
         record_part(port, queued, Delivery::of_rest(queued.frame.get(), queued.bytes));
     }
 }
 
+/// Counts a part of a frame, frames and bytes on the wire, at its receiver.
+pub(super) fn note_part(port: &Port, (frames, bytes): (u32, u32), dropped: Option<DropReason>) {
+    if let Some(reason) = dropped {
+        return port.stats.rx.dropped[reason as usize].add(1);
+    }
+    port.stats.rx.wire_frames.add(frames.into());
+    port.stats.rx.wire_bytes.add(bytes.into());
+}
+
 /// Copies what was delivered for whom captures it.
-fn record_part(port: &mut Port, queued: &Queued<FrameRef>, what: Delivery) {
+pub(super) fn record_part(port: &mut Port, queued: &Queued<FrameRef>, what: Delivery) {
     if let Some(capture) = &mut port.capture
         && let Some(part) = what.cut(queued.frame.get())
     {

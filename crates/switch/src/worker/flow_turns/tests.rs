@@ -1,0 +1,257 @@
+//! Flows that wait for a receiver's rate, from tap to tap.
+
+use super::*;
+use crate::frame::testing::{DST, Frame, SRC, dissect, sum};
+use crate::frame::vnet_hdr::{GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM};
+use crate::frame::{VnetHdr, parse};
+use crate::port::PortContract;
+use crate::stats::layout::VnicSlot;
+use crate::worker::testing::{self, add_tap_with};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use tidegate_contract::{Host, Vnic};
+
+const START: u64 = 1_000_000_000_000;
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+/// TCP payload of a segment, and its headers.
+const SIZE: usize = 1_000;
+const HEADERS: usize = 54;
+/// 2,500 bytes in a millisecond.
+const RATE: &str = "rx = { max = \"20mbit\", burst = \"3kB\" }";
+
+/// One tap sends, the other receives.
+struct Rig {
+    worker: Worker,
+    taps: [OwnedFd; 2],
+    now: u64,
+    got: Vec<Got>,
+}
+
+/// A frame that was received, or segments of one.
+#[derive(Clone, Debug)]
+struct Got {
+    at: u64,
+    flow: u16,
+    seq: u32,
+    payload: usize,
+    ecn: u8,
+}
+
+fn contract(keys: &str) -> PortContract {
+    let text =
+        format!("[vnic.v1]\nattach = {{ tap = \"v1\" }}\nmac = \"52:54:00:00:00:01\"\nsegment = 7\n{keys}");
+    let vnic: Vnic = tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value;
+    PortContract::new(&vnic, &Host::default())
+}
+
+impl Rig {
+    fn new(keys: &str) -> Self {
+        testing::set_time(START);
+        let (mut worker, _handle) = testing::worker();
+        let taps = ["", keys];
+        let taps = [0, 1].map(|index| add_tap_with(&mut worker, index, taps[usize::from(index)]));
+        Self { worker, taps, now: START, got: vec![] }
+    }
+
+    fn stats(&self, index: usize) -> &'static VnicSlot {
+        self.worker.ports[index].as_ref().unwrap().stats
+    }
+
+    fn dropped(&self, reason: DropReason) -> u64 {
+        self.stats(1).rx.dropped[reason as usize].get()
+    }
+
+    fn waits(&self) -> u32 {
+        self.worker.ports[1].as_ref().unwrap().egress.scheduler.backlog_total().frames
+    }
+
+    /// Sends a frame of a flow, with so much payload, in segments where that is more than one has.
+    fn send(&mut self, flow: u16, seq: u32, payload: usize, spec: &Frame) {
+        let mut frame = Frame { ports: [flow, 80], seq, payload: vec![7; payload], ..spec.clone() }.build();
+        // From the vNIC of one port to that of the other.
+        frame[..6].copy_from_slice(&[0x52, 0x54, 0, 0, 0, 1]);
+        frame[6..12].copy_from_slice(&[0x52, 0x54, 0, 0, 0, 0]);
+        let headers = parse(&frame[..frame.len().min(192)], frame.len()).unwrap();
+        // The sum of the pseudo header, as a sender leaves it that asks for the checksum.
+        let (l3, l4) = (usize::from(headers.l3_offset), usize::from(headers.l4_offset));
+        let mut pseudo = frame[if spec.v6 { l3 + 8..l3 + 40 } else { l3 + 12..l3 + 20 }].to_vec();
+        pseudo.extend(((frame.len() - l4) as u32 + 6).to_be_bytes());
+        frame[l4 + 16..l4 + 18].copy_from_slice(&sum(&pseudo).to_be_bytes());
+        let is_super = payload > SIZE;
+        let vnet = VnetHdr {
+            flags: NEEDS_CSUM,
+            gso_type: if !is_super {
+                0
+            } else if spec.v6 {
+                GSO_TCPV6
+            } else {
+                GSO_TCPV4
+            },
+            gso_size: if is_super { SIZE as u16 } else { 0 },
+            hdr_len: headers.len.into(),
+            csum_start: headers.l4_offset.into(),
+            csum_offset: 16,
+            ..VnetHdr::default()
+        };
+        let mut bytes = vec![0; VnetHdr::LEN];
+        vnet.write(bytes.first_chunk_mut().unwrap());
+        bytes.extend(frame);
+        rustix::io::write(&self.taps[0], &bytes).unwrap();
+        self.worker.look();
+    }
+
+    /// Lets the time pass in steps, and notes what is received.
+    fn work(&mut self, time: u64) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = (self.now + 100 * US).min(end);
+            testing::set_time(self.now);
+            for _ in 0..6 {
+                self.worker.work();
+            }
+            self.receive();
+        }
+    }
+
+    fn receive(&mut self) {
+        let mut bytes = vec![0; 70_000];
+        loop {
+            let len = match rustix::io::read(&self.taps[1], &mut bytes) {
+                Ok(len) => len,
+                Err(Errno::AGAIN) => return,
+                Err(error) => panic!("{error}"),
+            };
+            let frame = &bytes[VnetHdr::LEN..len];
+            assert_eq!(
+                (&frame[..6], &frame[6..12]),
+                (&[0x52, 0x54, 0, 0, 0, 1][..], &[0x52, 0x54, 0, 0, 0, 0][..])
+            );
+            let mut whole = frame.to_vec();
+            whole[..6].copy_from_slice(&DST.0);
+            whole[6..12].copy_from_slice(&SRC.0);
+            // All lengths and checksums are right, whatever was cut and marked.
+            let parts = dissect(&whole, bytes[0] & NEEDS_CSUM != 0);
+            let headers = parse(&frame[..frame.len().min(192)], frame.len()).unwrap();
+            let (l3, l4) = (usize::from(headers.l3_offset), usize::from(headers.l4_offset));
+            let ecn = if whole[l3] >> 4 == 6 { whole[l3 + 1] >> 4 & 3 } else { whole[l3 + 1] & 3 };
+            let flow = u16::from_be_bytes([frame[l4], frame[l4 + 1]]);
+            self.got.push(Got { at: self.now, flow, seq: parts.seq, payload: parts.payload.len(), ecn });
+        }
+    }
+
+    /// What was received of a flow, put together: every byte once and in order.
+    fn stream(&self, flow: u16, from: u32) -> usize {
+        let mut next = from;
+        for got in self.got.iter().filter(|got| got.flow == flow) {
+            assert_eq!(got.seq, next, "flow {flow}");
+            next += got.payload as u32;
+        }
+        (next - from) as usize
+    }
+}
+
+#[test]
+fn a_sparse_flow_does_not_wait_behind_super_frames() {
+    let mut rig = Rig::new(RATE);
+    for n in 0..2 {
+        rig.send(1, n * 30 * SIZE as u32, 30 * SIZE, &Frame::tcp4(0));
+        rig.send(2, n * 30 * SIZE as u32, 30 * SIZE, &Frame::tcp6(0));
+    }
+    rig.work(5 * MS);
+    for n in 0..5u32 {
+        let sent = rig.now;
+        rig.send(3, n, 1, &Frame::tcp4(0));
+        rig.work(8 * MS);
+        let at = rig.got.iter().find(|got| got.flow == 3 && got.seq == n).map(|got| got.at - sent);
+        // The part that was on its way: three flows' parts are a segment each, 0.42 ms.
+        assert!(at.is_some_and(|wait| wait <= 2 * MS), "{at:?}");
+    }
+    rig.work(80 * MS);
+    assert_eq!((rig.stream(1, 0), rig.stream(2, 0), rig.stream(3, 0)), (60 * SIZE, 60 * SIZE, 5));
+    let rx = &rig.stats(1).rx;
+    assert_eq!((rx.frames.get(), rx.wire_frames.get()), (9, 125));
+    assert_eq!(rx.wire_bytes.get() as usize, 60 * (SIZE + HEADERS) + 60 * (SIZE + HEADERS + 20) + 5 * 55);
+    assert_eq!((rx.flows_now.get(), rx.flows_most.get()), (0, 3));
+    // Both streams took their time, and neither more than the other.
+    let upto = |flow| {
+        rig.got
+            .iter()
+            .filter(|got| got.flow == flow && got.at < START + 40 * MS)
+            .map(|got| got.payload)
+            .sum::<usize>()
+    };
+    assert!(upto(1).abs_diff(upto(2)) <= 3 * SIZE && upto(1) > 25 * SIZE, "{} {}", upto(1), upto(2));
+    assert!(rig.got.iter().all(|got| got.payload <= 2 * SIZE), "parts of a millisecond");
+}
+
+/// A flow that sends twice the rate for two seconds, and a frame of another each 20 ms.
+fn overloaded(spec: &Frame) -> Rig {
+    let mut rig = Rig::new(RATE);
+    for tick in 0..500u32 {
+        rig.send(1, tick * 20 * SIZE as u32, 20 * SIZE, spec);
+        if tick % 5 == 0 {
+            rig.send(2, tick / 5, 1, spec);
+        }
+        rig.work(4 * MS);
+    }
+    rig.work(100 * MS);
+    assert_eq!(rig.waits(), 0);
+    rig
+}
+
+#[test]
+fn a_flow_that_understands_marks_is_marked() {
+    for spec in [Frame { ecn: 2, ..Frame::tcp4(0) }, Frame { ecn: 1, ..Frame::tcp6(0) }] {
+        let rig = overloaded(&spec);
+        let marked = rig.got.iter().filter(|got| got.ecn == 3).count() as u64;
+        assert!(marked > 10, "{marked}");
+        assert_eq!(rig.stats(1).rx.marked.get(), marked);
+        assert_eq!(rig.dropped(DropReason::Codel), 0);
+        assert!(rig.got.iter().all(|got| got.flow == 1 || got.ecn == spec.ecn), "the other flow is not told");
+        assert!(rig.dropped(DropReason::FlowCap) > 0, "and it did not react");
+        assert_eq!(rig.stream(2, 0), 100, "none of the other is lost");
+    }
+}
+
+#[test]
+fn a_flow_that_does_not_is_dropped_by_the_segment() {
+    let rig = overloaded(&Frame::tcp4(0));
+    assert!(rig.got.iter().all(|got| got.ecn == 0));
+    assert_eq!(rig.stats(1).rx.marked.get(), 0);
+    assert!(rig.dropped(DropReason::Codel) > 10);
+    assert_eq!(rig.stream(2, 0), 100);
+    // What the rate lets pass has passed: segments were dropped, and no whole super-frames for them.
+    let bytes = rig.stats(1).rx.wire_bytes.get();
+    assert!(bytes > 4_850_000 && bytes < 2_500 * 2_100 + 3_000, "{bytes}");
+}
+
+#[test]
+fn a_change_with_waiting_frames_loses_none_and_keeps_each_flows_order() {
+    let fifo = "queueing = \"fifo\"\n";
+    let changes = [
+        format!("{fifo}{RATE}"),
+        RATE.to_string(),
+        "rx = { max = \"40mbit\", burst = \"3kB\" }".to_string(),
+        format!("{fifo}rx = {{ max = \"10mbit\", burst = \"3kB\" }}"),
+        "queueing = { target = \"1ms\", per-host = true }\nrx = { max = \"30mbit\", burst = \"3kB\" }"
+            .to_string(),
+        String::new(),
+    ];
+    let mut rig = Rig::new(RATE);
+    for flow in 1..5 {
+        rig.send(flow, 0, 24 * SIZE, &Frame::tcp4(0));
+        rig.send(flow, 24 * SIZE as u32, 700, &Frame::tcp4(0));
+    }
+    for (n, keys) in changes.iter().enumerate() {
+        rig.work(4 * MS);
+        assert!(rig.waits() > 0, "change {n} comes while frames wait");
+        rig.worker.set_contract(1, contract(keys));
+    }
+    rig.work(10 * MS);
+    for flow in 1..5 {
+        assert_eq!(rig.stream(flow, 0), 24 * SIZE + 700);
+    }
+    assert_eq!(rig.stats(1).rx.frames.get(), 8);
+    assert_eq!(rig.stats(1).rx.wire_frames.get(), 4 * 25);
+}
