@@ -1,4 +1,4 @@
-"""Short queues inside a vNIC's own limit: pings beside uploads, on real stacks.
+"""Short queues inside a vNIC's own limit: pings beside uploads and downloads, on real stacks.
 
  a ─ iperf3, irtt ─ eth0 (tap │ QEMU guest's virtio-net) ─ tx.max, rx.max: flows │ fifo ─ b
  c ─ irtt ───────── eth0 (tap), a neighbour ─────────────────────────────────────────────┘
@@ -83,8 +83,14 @@ def test_pings_of_a_tap_do_not_wait_behind_its_uploads(tap: Tap, fifo: Json, flo
     is_short(tap, flows, fifo)
 
 
+@pytest.mark.parametrize("flows", ["1down", "8down"])
+def test_pings_of_a_tap_do_not_wait_behind_its_downloads(tap: Tap, flows: str) -> None:
+    """One connection and eight."""
+    is_short(tap, flows, beside(tap, flows, FIFO))
+
+
 @pytest.mark.lab
-@pytest.mark.parametrize("flows", ["8up"])
+@pytest.mark.parametrize("flows", ["8up", "8down"])
 def test_pings_of_a_guest_do_not_wait_behind_its_tcp(guest: InGuest, flows: str) -> None:
     """A guest that was not changed in any way."""
     is_short(guest, flows, beside(guest, flows, FIFO))
