@@ -107,6 +107,14 @@ impl Tx {
         }
     }
 
+    /// Entries of the ring that a frame was taken from; none of a tap.
+    pub fn entries(&self, frame: &Frame) -> Option<u16> {
+        match self {
+            Self::Vhost(tx) => tx.entries(frame),
+            Self::Tap(_) => None,
+        }
+    }
+
     /// Whether frames that wait do so in own memory, and are lost where there is no room: not in their VM's.
     #[inline]
     pub fn holds_frames(&self) -> bool {

@@ -249,13 +249,28 @@ impl Port {
         self.waiting.as_ref().is_some_and(|room| !room.is_empty())
     }
 
-    /// A frame that was decided on, of which `left` bytes on the wire are left, waits for tokens: by flow where the contract
-    /// says so, otherwise before all that comes after it.
-    pub fn wait(&mut self, pending: Pending, left: u32, now: u64) {
+    /// A frame that was decided on, of which `left` bytes on the wire are left, finds no tokens. Whether it waits by flow;
+    /// otherwise it waits before all that comes after it in its ring or pool.
+    pub fn wait(&mut self, pending: Pending, left: u32, now: u64) -> bool {
+        let frame = pending.frame.get_mut();
+        let by_flow = self.waiting.as_ref().is_some_and(|room| {
+            let is_brief = |entries| room.is_brief(frame, entries);
+            !(room.is_empty() && self.link.tx.entries(frame).is_some_and(is_brief))
+        });
+        if by_flow {
+            self.wait_by_flow(pending, left, now);
+        } else {
+            frame.egress = NOWHERE;
+            self.link.tx.put_back(pending);
+        }
+        by_flow
+    }
+
+    /// A frame that was decided on, of which `left` bytes on the wire are left, waits by flow.
+    pub fn wait_by_flow(&mut self, pending: Pending, left: u32, now: u64) {
         pending.frame.get_mut().egress = NOWHERE;
-        match &mut self.waiting {
-            Some(room) => room.push(pending, left, now),
-            None => self.link.tx.put_back(pending),
+        if let Some(room) = &mut self.waiting {
+            room.push(pending, left, now);
         }
     }
 

@@ -29,6 +29,8 @@ pub struct RoomConfig {
     part: u64,
     /// Longest frame on the wire that leaves whole while nothing waits, bytes.
     whole: u64,
+    /// Bytes that the rate carries within the target.
+    target: u64,
     /// Most bytes that wait of a link whose frames wait in own memory.
     most: u64,
 }
@@ -44,6 +46,7 @@ impl RoomConfig {
             flows: FlowConfig::new(&flows, contract.frame_max, rate),
             part: (bytes / PARTS).min(burst.get()),
             whole: burst.get(),
+            target: (u128::from(bytes) * u128::from(flows.target.get()) / 1_000_000_000) as u64,
             // Less, and a sender of super-frames runs dry between two of them.
             most: (bytes / ROOMS).max(2 * SUPER_FRAME),
         })
@@ -113,6 +116,12 @@ impl Room {
     #[inline]
     pub fn cuts(&self, frame: &Frame) -> bool {
         u64::from(frame.wire_bytes) > self.config.whole && frame.offload.gso_size().is_some()
+    }
+
+    /// Whether a frame that finds no tokens may wait in a ring of so many entries, before all behind it: were all of them
+    /// as long, the ring would be sent within the target. Many small frames at a high rate so go by the batch.
+    pub fn is_brief(&self, frame: &Frame, entries: u16) -> bool {
+        u64::from(frame.wire_bytes) * u64::from(entries) <= self.config.target
     }
 
     /// Since when it is not empty, ns.

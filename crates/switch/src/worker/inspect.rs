@@ -16,6 +16,7 @@ use tidegate_contract::Mac;
 
 impl Worker {
     /// Decides on a frame by its copied head: whether it may be sent.
+    #[inline(always)]
     pub(super) fn inspect(&mut self, port: &mut Port, frame: &mut Frame) -> Result<(), DropReason> {
         let head_len = frame.head_len as usize;
         let decision = loop {

@@ -46,7 +46,7 @@ impl Worker {
         let frame = reference.get();
         let whole = frame.wire_bytes;
         if pending.sent == 0 && port.waiting.as_ref().is_some_and(|room| room.cuts(frame)) {
-            port.wait(pending, whole, self.now);
+            port.wait_by_flow(pending, whole, self.now);
             return Sent::Waits;
         }
         let cut = match port.contract.cut_to {
@@ -85,12 +85,12 @@ impl Worker {
     /// A frame waits for tokens, which are there at `at`.
     fn without_tokens(&self, port: &mut Port, pending: Pending, at: u64) -> Sent {
         let left = left(pending.frame.get(), pending.sent);
-        port.wait(pending, left, self.now);
-        if port.waiting.is_some() { Sent::Waits } else { Sent::At(at) }
+        if port.wait(pending, left, self.now) { Sent::Waits } else { Sent::At(at) }
     }
 
     /// Whether `bytes` of a frame are to wait, in its ring or pool, for a worker that has no room for them: this one
     /// for those of a super-frame, another one for any.
+    #[inline(always)]
     pub(super) fn must_wait(&mut self, port: &mut Port, frame: &Frame, bytes: u32) -> bool {
         let super_frame = frame.offload.gso_size().is_some();
         if self.peers.len() < 2 && !super_frame {

@@ -97,6 +97,11 @@ impl Tx {
         }
     }
 
+    pub(in crate::link) fn entries(&self, frame: &Frame) -> Option<u16> {
+        let Owner::Ring { queue, .. } = frame.owner else { return None };
+        Some(self.queues.get(usize::from(queue))?.as_ref()?.ring.queue.size())
+    }
+
     #[inline]
     pub(in crate::link) fn may_look_ahead(&self, queue: usize) -> bool {
         let tx = self.queues.get(queue).and_then(Option::as_ref);

@@ -59,7 +59,7 @@ impl Worker {
             match self.next(port, queue, budget) {
                 Next::Frame(pending) => {
                     let left = left(pending.frame.get(), pending.sent);
-                    port.wait(pending, left, self.now);
+                    port.wait_by_flow(pending, left, self.now);
                 }
                 Next::Dropped => {}
                 Next::Nothing | Next::Full => break,

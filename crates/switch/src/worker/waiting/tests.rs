@@ -152,6 +152,27 @@ fn a_stopped_ring_has_its_frames_back() {
 }
 
 #[test]
+fn a_ring_that_is_sent_within_the_target_has_one_frame_that_waits() {
+    let most = |mbit, payload| {
+        let mut scene = Scene::new(RING, &limit(mbit));
+        let mut most = 0;
+        for _ in 0..40 {
+            while scene.unreturned() < 200 && scene.send(BULK, payload) {}
+            scene.pass(MS / 10);
+            most = most.max(scene.port().waiting.as_ref().map_or(0, |room| room.backlog().frames));
+        }
+        assert!(scene.unreturned() > 100, "it sends more than its limit");
+        scene.finish();
+        assert_eq!(scene.sent, scene.segments() + scene.dropped(DropReason::Codel), "{:?}", scene.drops());
+        most
+    };
+    // 256 of 1502 bytes take 3 ms, and 6 ms.
+    assert_eq!(most(1000, SEGMENT), 0);
+    assert!(most(500, SEGMENT) > 50);
+    assert!(most(1000, 20_000) > 50);
+}
+
+#[test]
 fn an_upgrade_waits_for_tokens_and_drops_what_has_none() {
     for overtaken in [false, true] {
         let mut scene = Scene::new(RING, &limit(5));
