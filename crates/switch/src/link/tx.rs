@@ -24,8 +24,8 @@ pub struct Pending {
     pub arrival: Arrival,
     /// Payload bytes already sent in pieces.
     pub sent: u32,
-    /// The how manieth of its ring it is, modulo 2^16: where it is [put back](Tx::untake) to.
-    pub number: u16,
+    /// The how manieth of its ring it is, counted on while frames wait: where it is [put back](Tx::untake) to.
+    pub number: u64,
 }
 
 /// What came of taking one frame.

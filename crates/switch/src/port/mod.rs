@@ -93,6 +93,8 @@ pub struct Port {
     /// A frame of it was to be dropped, and none came back since: when that may be asked again, as there
     /// may have been nothing to drop. [`NEVER`] otherwise.
     pub relieving: u64,
+    /// The oldest frame of a ring was looked for, and waits for no receiver: when it may be looked for again, ns.
+    pub looked_back: u64,
     /// Its frames in flight to each port: whom a slow receiver is told from.
     pub in_flight_to: Box<[u32; VNICS]>,
     /// The cap on copies of flooded frames.
@@ -161,6 +163,7 @@ impl Port {
             idle_loops: 0,
             gaps: Gaps::default(),
             relieving: NEVER,
+            looked_back: 0,
             held: Held::default(),
             throttled_since: NEVER,
             behind_since: NEVER,

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// How long frames in flight may take to arrive: the longest that the scheduler holds one.
 pub const DRAIN: Duration = Duration::from_millis(10);
+/// How long what was sent before waits were ended may take to be settled.
+const SETTLE: Duration = Duration::from_millis(1);
 /// How long a port's thread may take with the message it is at.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -51,6 +53,19 @@ pub fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> io::Result<()> {
 }
 
 impl Switch {
+    /// Waits until the workers have nothing in flight, but not beyond `end`; whether they have.
+    fn drains_by(&self, end: Instant) -> bool {
+        loop {
+            if self.workers.iter().all(|worker| worker.call(|worker| worker.is_drained())) {
+                return true;
+            }
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
     /// Ends all traffic. The table is locked until it is [resumed](Self::resume).
     fn retire(&self) -> Result<(MutexGuard<'_, Table>, Vec<Halted>, Retired), String> {
         // Not under the lock: a thread may be at a message that takes it.
@@ -66,19 +81,12 @@ impl Switch {
         for worker in self.workers.iter() {
             worker.call(|worker| worker.pause_all());
         }
-        let end = Instant::now() + DRAIN;
-        let mut drained = false;
-        while !drained && Instant::now() < end {
-            drained = self.workers.iter().all(|worker| worker.call(|worker| worker.is_drained()));
-            if !drained {
-                std::thread::sleep(Duration::from_micros(50));
-            }
-        }
+        let mut drained = self.drains_by(Instant::now() + DRAIN);
         let mut dropped = false;
         if !drained {
             // What has no tokens by now is not what the others wait for.
             self.workers.iter().for_each(|worker| dropped |= worker.call(|worker| worker.drop_all_waiting()));
-            drained = self.workers.iter().all(|worker| worker.call(|worker| worker.is_drained()));
+            drained = self.drains_by(Instant::now() + SETTLE);
         }
         for worker in self.workers.iter() {
             worker.call(|worker| worker.put_back_pending());

@@ -8,6 +8,9 @@ use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
 use crate::sched::{Full, Head, Queued, Scheduler};
 use crate::stats::DropReason;
 
+/// Most frames of other flows that are dropped for one that comes: a super-frame of tiny segments is not to cost a loop.
+const EVICTED: u32 = 8;
+
 impl Worker {
     /// Queues frames of one source at an own egress.
     pub(super) fn enqueue(&mut self, egress: PortIndex, frames: &[FrameRef]) {
@@ -36,6 +39,7 @@ impl Worker {
             _ => None,
         };
         let mut rest = frames;
+        let mut evicted = 0;
         while let Some(first) = rest.first() {
             let mut room = None;
             let reason = refused(first.get()).or_else(|| {
@@ -53,12 +57,18 @@ impl Worker {
                     });
                 let (accepted, done) = queue.scheduler.enqueue_run(now, source, run);
                 rest = &rest[accepted..];
+                if accepted > 0 {
+                    evicted = 0;
+                }
                 if accepted > 0 && !std::mem::replace(&mut queue.active, true) {
                     self.active.push(egress);
                 }
                 done.err()?;
                 let next = rest.first()?.get().wire_bytes;
-                room = queue.scheduler.make_room(source, next.into());
+                if evicted < EVICTED {
+                    evicted += 1;
+                    room = queue.scheduler.make_room(source, next.into());
+                }
                 room.is_none().then(|| full(queue, now))
             });
             if let Some(dropped) = room {
@@ -71,7 +81,7 @@ impl Worker {
                 && let Some((dropped, others)) = rest.split_first()
             {
                 self.fates.push(lost(*dropped, egress, reason, now));
-                rest = others;
+                (rest, evicted) = (others, 0);
             }
         }
     }

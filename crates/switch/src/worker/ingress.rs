@@ -205,9 +205,7 @@ impl Worker {
         Turn { worked, throttled: false }
     }
 
-    /// The next frame that may be sent; its descriptors are charged to `budget`. Where it is called, what it answers needs no
-    /// copy in memory.
-    #[inline(always)]
+    /// The next frame that may be sent; its descriptors are charged to `budget`.
     pub(super) fn next(&mut self, port: &mut Port, queue: usize, budget: &mut i64) -> Next {
         match port.link.tx.take(queue, &mut self.scratch) {
             Taken::New(pending, descriptors) => {

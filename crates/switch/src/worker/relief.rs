@@ -25,7 +25,7 @@ impl Worker {
     /// what is done, that frame is to make room. Not if it has a deadline.
     #[cold]
     pub(super) fn let_through(&mut self, port: &mut Port, queue: usize) {
-        if self.was_asked(port) {
+        if self.was_asked(port) || self.now < port.looked_back {
             return;
         }
         let Some(oldest) = port.link.tx.holds_back(queue) else { return };
@@ -34,8 +34,8 @@ impl Worker {
         if frame.egress != NOWHERE && !frame.is_realtime() && frame.shares.get() == 0 {
             self.ask(port, frame.egress, true);
         } else {
-            // Not looked for in every loop.
-            port.relieving = self.now + ASK_AGAIN;
+            // Not looked for in every loop, whatever is settled meanwhile: that takes a look at each slot.
+            port.looked_back = self.now + ASK_AGAIN;
         }
     }
 

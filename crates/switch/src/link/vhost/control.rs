@@ -121,6 +121,7 @@ impl<'a> Control<'a> {
                 ring,
                 pending: None,
                 direct: u8::MAX,
+                taken: 0,
             });
         }
         Ok(recovered.unwrap_or(0))

@@ -63,6 +63,8 @@ pub struct TxQueue {
     pub ring: Ring,
     /// Frames in flight: at most half the ring.
     pub slots: Slots,
+    /// Entries taken until a frame was last taken alone.
+    taken: u64,
 }
 
 /// What a guest receives.

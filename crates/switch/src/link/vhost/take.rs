@@ -53,8 +53,8 @@ impl Tx {
             return Taken::Nothing;
         }
         let Some(frame) = tx.slots.take() else { return Taken::Full };
-        let number = tx.ring.queue.next_avail();
-        let arrival = tx.arrivals.of(number, clock);
+        let number = tx.count_taken();
+        let arrival = tx.arrivals.of(number as u16, clock);
         match tx.ring.queue.pop_readable(chain) {
             Ok(true) => {}
             Ok(false) => {
@@ -185,17 +185,17 @@ impl Tx {
     pub(in crate::link) fn untake(&mut self, waiting: &mut Vec<Queued<Pending>>) {
         for (index, tx) in self.queues.iter_mut().enumerate() {
             let Some(tx) = tx else { continue };
-            let next = tx.ring.queue.next_avail();
+            let next = tx.count_taken();
             // How many were popped since, with itself: of those that end the ring 1, 2, 3, ...
             let last = |queued: &Queued<Pending>| match queued.frame.frame.get().owner {
                 Owner::Ring { queue, .. } if usize::from(queue) == index => {
-                    Some(next.wrapping_sub(queued.frame.number)).filter(|_| !is_begun(&queued.frame))
+                    Some(next - queued.frame.number).filter(|_| !is_begun(&queued.frame))
                 }
                 _ => None,
             };
-            let mut places: Vec<u16> = waiting.iter().filter_map(last).collect();
+            let mut places: Vec<u64> = waiting.iter().filter_map(last).collect();
             places.sort_unstable();
-            let count = (1..).zip(&places).take_while(|(place, found)| place == *found).count() as u16;
+            let count = (1u64..).zip(&places).take_while(|(place, found)| place == *found).count() as u64;
             waiting.retain(|queued| {
                 let goes = last(queued).is_some_and(|place| place <= count);
                 if goes {
@@ -204,9 +204,17 @@ impl Tx {
                 !goes
             });
             if count > 0 {
-                tx.ring.queue.rewind(count);
+                // No more than wait in slots.
+                tx.ring.queue.rewind(count as u16);
+                tx.taken -= count;
             }
         }
+    }
+
+    /// As if so many entries more had been taken.
+    #[cfg(test)]
+    pub fn age(&mut self, entries: u64) {
+        self.all().for_each(|tx| tx.taken += entries);
     }
 
     pub(in crate::link) fn in_flight(&self) -> usize {
@@ -262,6 +270,14 @@ fn is_begun(pending: &Pending) -> bool {
 }
 
 impl TxQueue {
+    /// How many entries were taken until now. Counted on by what the ring's index, of 16 bits, has gone since it was asked
+    /// last: exact while frames wait, since each that is taken then asks.
+    #[inline]
+    fn count_taken(&mut self) -> u64 {
+        self.taken += u64::from(self.ring.queue.next_avail().wrapping_sub(self.taken as u16));
+        self.taken
+    }
+
     /// Gives a chain back to the driver.
     #[inline]
     fn give_chain(&mut self, head: u16) {

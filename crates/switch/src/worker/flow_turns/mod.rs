@@ -83,7 +83,11 @@ impl Worker {
         self.touched.insert(port.index);
         let Egress { scheduler, last, blocked_since, rate_until, .. } = &mut port.egress;
         let since = std::mem::replace(blocked_since, NEVER);
-        scheduler.take(self.now);
+        match dropped {
+            None => _ = scheduler.take(self.now),
+            // What is not delivered takes nothing of the rate.
+            Some(_) => _ = scheduler.drop_part(self.now, u32::MAX),
+        }
         self.fates.push(fate(port.index, *last, since, queued, self.now, dropped));
         if dropped.is_none() {
             port.stats.note_token_wait_rx(waited_for_rate(queued, *rate_until, self.now), 1);

@@ -20,7 +20,7 @@ use super::send::note_tokens;
 use super::{Worker, budget};
 use crate::frame::{ect, set_ce};
 use crate::link::Pending;
-use crate::port::{FrameRef, Port};
+use crate::port::{FrameRef, NOWHERE, Port};
 use crate::sched::flows::Verdict;
 use crate::stats::DropReason;
 
@@ -50,9 +50,10 @@ impl Worker {
             if *budget <= 0 {
                 break;
             }
-            if holds {
-                while !port.link.tx.may_look_ahead(queue) && drop_longest(port) {}
-            } else if !port.link.tx.may_look_ahead(queue) {
+            while holds && !port.link.tx.may_look_ahead(queue) && has_most_slots(port) && drop_longest(port) {
+                *budget -= budget::queued(0);
+            }
+            if !port.link.tx.may_look_ahead(queue) {
                 self.ask_relief_beside(port);
                 break;
             }
@@ -77,8 +78,7 @@ impl Worker {
     /// No slot is left to look ahead by. Where frames that wait here have them, tokens make room; otherwise receivers hold
     /// frames, and one of those is to go.
     fn ask_relief_beside(&mut self, port: &mut Port) {
-        let waiting = port.waiting.as_ref().map_or(0, |room| room.backlog().frames as usize);
-        if 2 * waiting < port.link.tx.in_flight() {
+        if !has_most_slots(port) {
             self.ask_relief(port);
         }
     }
@@ -162,7 +162,7 @@ impl Worker {
         (started, marked): (u64, bool),
     ) {
         let whole = pending.frame;
-        let is_begun = whole.get().shares.get() > 0;
+        let is_begun = whole.get().egress != NOWHERE;
         if slot != whole {
             begin(whole);
             if !cut(whole, part, slot) {
@@ -182,6 +182,10 @@ impl Worker {
         stats.frames.add(u64::from(!is_begun));
         stats.wire_frames.add(u64::from(slot.get().wire_frames));
         stats.wire_bytes.add(u64::from(part.wire));
+        if slot != whole {
+            // Counted, whatever becomes of this part and of those after it.
+            whole.get_mut().egress = port.index;
+        }
         self.dispatch(port, slot, pending.arrival, started);
     }
 }
@@ -199,6 +203,12 @@ fn end_part(port: &mut Port, whole: FrameRef, is_left: bool) {
     } else {
         port.release_waiting(whole);
     }
+}
+
+/// Whether half of the frames in flight, or more, wait here, and not for receivers.
+fn has_most_slots(port: &Port) -> bool {
+    let waiting = port.waiting.as_ref().map_or(0, |room| room.backlog().frames as usize);
+    2 * waiting >= port.link.tx.in_flight()
 }
 
 /// Drops the oldest frame of the flow of which most waits, for room; `false` where nothing waits.

@@ -152,6 +152,23 @@ fn a_stopped_ring_has_its_frames_back() {
 }
 
 #[test]
+fn a_frame_that_waited_for_a_whole_round_of_numbers_does_not_go_back() {
+    for aged in [0, 1 << 16] {
+        let mut scene = Scene::new(RING, &limit(5));
+        for _ in 0..28 {
+            assert!(scene.send(BULK, 10_000));
+        }
+        scene.pass(0);
+        let waiting = scene.port().waiting.as_ref().unwrap().backlog().frames as usize;
+        scene.worker.ports[1].as_mut().unwrap().link.tx.rings().unwrap().age(aged);
+        scene.stop_and_start();
+        let dropped = scene.dropped(DropReason::SenderReset);
+        assert_eq!(dropped > 1, aged > 0, "{dropped} of {waiting}");
+        scene.finish();
+    }
+}
+
+#[test]
 fn a_ring_that_is_sent_within_the_target_has_one_frame_that_waits() {
     let most = |mbit, payload| {
         let mut scene = Scene::new(RING, &limit(mbit));
