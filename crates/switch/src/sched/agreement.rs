@@ -78,12 +78,13 @@ fn egress_config() -> impl Strategy<Value = EgressConfig> {
 }
 
 fn flow_config() -> impl Strategy<Value = FlowConfig> {
-    (100_000..20_000_000u64, any::<bool>(), 1_514..9_100u32, 0..1_000_000u64).prop_map(
-        |(target, per_host, quantum, turn)| FlowConfig {
+    (100_000..20_000_000u64, any::<bool>(), (300..9_100u32, 1_514..9_100u32), 0..1_000_000u64).prop_map(
+        |(target, per_host, (quantum, frame), turn)| FlowConfig {
             target,
             interval: 4 * target,
             per_host,
             quantum,
+            frame,
             turn,
         },
     )

@@ -22,15 +22,15 @@ enum Step {
 }
 
 fn config() -> impl Strategy<Value = FlowConfig> {
-    (100_000..100_000_000u64, 2..20u64, any::<bool>(), 1514..9_100u32, 1_000..3_000_000u64).prop_map(
-        |(target, times, per_host, quantum, turn)| FlowConfig {
+    (100_000..100_000_000u64, 2..20u64, any::<bool>(), (300..9_100u32, 1514..9_100u32), 1_000..3_000_000u64)
+        .prop_map(|(target, times, per_host, (quantum, frame), turn)| FlowConfig {
             target,
             interval: (times * target).min(2_000_000_000),
             per_host,
             quantum,
+            frame,
             turn,
-        },
-    )
+        })
 }
 
 fn size() -> impl Strategy<Value = u32> {

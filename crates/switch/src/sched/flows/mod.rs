@@ -47,8 +47,11 @@ use rounds::{Flow, Host, Rounds};
 use tidegate_contract::{FlowQueueing, Rate};
 use ways::{Index, NONE, Place, Ways};
 
-/// Largest frame of an ordinary link, bytes: the least quantum.
+/// Largest frame of an ordinary link, bytes.
 const FRAME: u32 = 1514;
+/// Least quantum, bytes, and how many quanta a second of the rate has otherwise: as cake has them.
+const QUANTUM: u32 = 300;
+const QUANTA: u64 = 4096;
 /// Nodes there is room for from the start.
 const ROOM: usize = 16;
 
@@ -61,22 +64,27 @@ pub struct FlowConfig {
     pub interval: u64,
     /// Hosts have equal parts, and each host's flows share its part; otherwise all flows have equal parts.
     pub per_host: bool,
-    /// Bytes of a turn: at least the largest frame that is not cut.
+    /// Bytes that a flow is given in a turn. Where a frame is longer, its flow sends it after some turns more, and a flow of
+    /// small frames does not wait for a full frame of each other flow.
     pub quantum: u32,
-    /// How long a quantum takes at the rate for which frames wait, ns.
+    /// Largest frame that is not cut, bytes.
+    pub frame: u32,
+    /// How long that frame takes at the rate for which frames wait, ns.
     pub turn: u64,
 }
 
 impl FlowConfig {
     /// Of a vNIC's contract, where frames of up to `frame` bytes, or super-frames cut to these, wait for `rate`.
     pub fn new(queueing: &FlowQueueing, frame: u32, rate: Rate) -> Self {
-        let quantum = frame.max(FRAME);
+        let frame = frame.max(FRAME);
+        let quantum = u32::try_from(rate.bits() / 8 / QUANTA).unwrap_or(u32::MAX).clamp(QUANTUM, frame);
         Self {
             target: queueing.target.get(),
             interval: queueing.interval.get(),
             per_host: queueing.per_host,
             quantum,
-            turn: u64::from(quantum) * 8_000_000_000 / rate.bits(),
+            frame,
+            turn: u64::from(frame) * 8_000_000_000 / rate.bits(),
         }
     }
 }
@@ -243,12 +251,12 @@ impl<T: Copy> Flows<T> {
     }
 
     /// How many bytes of the frame whose turn it is may leave at once, where `most` bytes may go before another flow has its
-    /// turn: a round of all flows takes no longer, where that leaves each a quantum.
+    /// turn: a round of all flows takes no longer, where that leaves each a frame.
     #[inline]
     pub fn part(&self, most: u64) -> Option<u32> {
         let bytes = self.head()?.bytes;
         let each = most / u64::from(self.active.max(1));
-        Some(bytes.min(u32::try_from(each).unwrap_or(u32::MAX).max(self.config.quantum)))
+        Some(bytes.min(u32::try_from(each).unwrap_or(u32::MAX).max(self.config.frame)))
     }
 
     /// What is to become of the frame whose turn it is, and which is to leave now; `Pass` without one. `ect`: whether its
@@ -262,11 +270,11 @@ impl<T: Copy> Flows<T> {
         }
         let flow = &mut self.rounds.flows[usize::from(index)];
         let Some(head) = self.arena.front(&flow.list).map(|node| node.queued) else { return Verdict::Pass };
-        let FlowConfig { target, interval, quantum, turn, .. } = self.config;
-        // In a flow whose turn comes once a round no frame is there for less than a round.
+        let FlowConfig { target, interval, frame, turn, .. } = self.config;
+        // In a flow that sends a frame while each other one does, no frame is there for less than that takes.
         let target = target.max(turn.saturating_mul(2 * u64::from(self.active)));
-        let law = Law { target, interval, frame: quantum };
-        let behind = flow.list.bytes - u64::from(head.bytes.min(quantum));
+        let law = Law { target, interval, frame };
+        let behind = flow.list.bytes - u64::from(head.bytes.min(frame));
         let verdict = flow.codel.judge(now, now.saturating_sub(head.enqueued), behind, &law, ect);
         if verdict == Verdict::Mark {
             self.marked = index;

@@ -153,7 +153,7 @@ impl Model {
     }
 
     pub(super) fn part(&mut self, most: u64) -> Option<u32> {
-        let each = (most / self.active().max(1) as u64).max(self.config.quantum.into());
+        let each = (most / self.active().max(1) as u64).max(self.config.frame.into());
         Some(self.head()?.bytes.min(each.min(u32::MAX.into()) as u32))
     }
 
@@ -167,10 +167,10 @@ impl Model {
         let law = Law {
             target: self.config.target.max(round),
             interval: self.config.interval,
-            frame: self.config.quantum,
+            frame: self.config.frame,
         };
         let head = flow.frames[0].0;
-        let behind = flow.bytes() - u64::from(head.bytes.min(self.config.quantum));
+        let behind = flow.bytes() - u64::from(head.bytes.min(self.config.frame));
         let verdict = flow.codel.judge(now, now - head.enqueued, behind, &law, || ect);
         self.marked = (verdict == Verdict::Mark).then_some(key).or(self.marked);
         verdict

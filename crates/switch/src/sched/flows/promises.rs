@@ -4,8 +4,14 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-const CONFIG: FlowConfig =
-    FlowConfig { target: 5_000_000, interval: 100_000_000, per_host: false, quantum: 1514, turn: 600_000 };
+const CONFIG: FlowConfig = FlowConfig {
+    target: 5_000_000,
+    interval: 100_000_000,
+    per_host: false,
+    quantum: 1514,
+    frame: 1514,
+    turn: 600_000,
+};
 
 fn key(flow: u32, host: u32) -> FlowKey {
     let hash = |n: u32| n.wrapping_mul(0x9e37_79b1).rotate_left(11).wrapping_mul(0x85eb_ca6b);
@@ -232,4 +238,27 @@ fn a_change_of_grouping_loses_nothing() {
     let mut left = Vec::new();
     flows.drain(|queued| left.push(queued.frame));
     assert!(left.is_sorted() && left.len() == 99);
+}
+
+/// A flow that comes again before all others had their turns is an old one.
+#[test]
+fn a_small_frame_does_not_wait_for_a_full_frame_of_each_other_flow() {
+    let median = |quantum| {
+        let mut flows = Flows::new(FlowConfig { quantum, ..CONFIG });
+        (0..8 * 200).for_each(|n| flows.push(key(n % 8, 0), queued(n, 1514)));
+        let (mut waits, mut since) = (Vec::new(), None);
+        for at in 0..1000 {
+            if at % 6 == 0 && since.is_none() {
+                flows.push(key(99, 0), queued(at, 100));
+                since = Some(at);
+            }
+            if flows.take(u32::MAX).unwrap().bytes == 100 {
+                waits.extend(since.take().map(|since| at - since));
+            }
+        }
+        waits.sort_unstable();
+        waits[waits.len() / 2]
+    };
+    let [small, full] = [300, 1514].map(median);
+    assert!(full >= 2 && small * 2 <= full, "{small} and {full} frames");
 }
