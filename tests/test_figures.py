@@ -188,6 +188,8 @@ def about(path: str) -> set[str]:
         "rx": {"rx", "super-frames"} if key == "frames" else {"rx", "drops"} if key == "dropped" else {"rx"},
         "delay": {"delay"},
         "delay_least": {"delay"},
+        "tokens_tx": set[str](),
+        "tokens_rx": set[str](),
         "throttled": {"throttled"},
         "throttled_ns": {"throttled"},
         "realtime_delivered": {"deadline"},
@@ -204,6 +206,11 @@ def expected_zeros(name: str) -> set[str]:
     none = {"index", "work.buffers_ns"}
     # Where nothing waited, nothing was queued; a driver that need not kick does not.
     none |= {"work.deliver_ns", "work.delivered", "work.kicks_ns"}
+    # No sender here understands marks. At a receiver, or at this moment, nothing may wait.
+    none |= {f"{way}.{key}" for way in ("tx", "rx") for key in ("marked", "flows_now")} | {"rx.flows_most"}
+    none |= {f"tokens_rx.{key}" for key in ("p50", "p99", "p999", "max")}
+    if name not in SENDERS or name in KERNEL:
+        none |= {"tx.flows_most"} | {f"tokens_tx.{key}" for key in ("p50", "p99", "p999", "max")}
     # No deadline need be missed here.
     none |= {"misses_possible", "misses_asleep"}
     if name == "sink":
