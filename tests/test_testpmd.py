@@ -22,10 +22,14 @@ MAC = {"source": "52:54:00:00:01:01", "sink": "52:54:00:00:01:02"}
 
 @pytest.fixture
 def ports(host: Host) -> Host:
-    """A source of 20 Mbit/s, whose ring lasts while it is not scheduled, and an unlimited sink."""
+    """A source of 20 Mbit/s, whose ring lasts while it is not scheduled, and an unlimited sink.
+
+    The source sends more than that, and by flow would lose frames to CoDel: here its limit is to cost none.
+    """
     need_commands("dpdk-testpmd")
+    limit = ('tx = { max = "20mbit" }', 'queueing = "fifo"')
     host.apply(
-        vhost_user_vnic("source", host.folder / "source.sock", MAC["source"], 'tx = { max = "20mbit" }')
+        vhost_user_vnic("source", host.folder / "source.sock", MAC["source"], *limit)
         + vhost_user_vnic("sink", host.folder / "sink.sock", MAC["sink"])
     )
     return host
