@@ -83,10 +83,11 @@ impl Worker {
         self.touched.insert(port.index);
         let Egress { scheduler, last, blocked_since, rate_until, .. } = &mut port.egress;
         let since = std::mem::replace(blocked_since, NEVER);
-        match dropped {
-            None => _ = scheduler.take(self.now),
+        if dropped.is_some() && scheduler.is_of_flows(self.now) {
             // What is not delivered takes nothing of the rate.
-            Some(_) => _ = scheduler.drop_part(self.now, u32::MAX),
+            scheduler.drop_part(self.now, u32::MAX);
+        } else {
+            scheduler.take(self.now);
         }
         self.fates.push(fate(port.index, *last, since, queued, self.now, dropped));
         if dropped.is_none() {

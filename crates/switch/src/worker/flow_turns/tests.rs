@@ -255,3 +255,28 @@ fn a_change_with_waiting_frames_loses_none_and_keeps_each_flows_order() {
     assert_eq!(rig.stats(1).rx.frames.get(), 8);
     assert_eq!(rig.stats(1).rx.wire_frames.get(), 4 * 25);
 }
+
+#[test]
+fn what_a_receiver_can_never_have_is_dropped_once() {
+    // A broadcast of a vNIC with a deadline is best effort, and waits in its one queue.
+    for deadline in [None, Some(MS)] {
+        let mut rig = Rig::new(RATE);
+        let mut info = rig.worker.infos[0].clone().unwrap();
+        info.deadline = deadline;
+        info.to.insert(1);
+        rig.worker.set_info(0, Some(info));
+        rig.worker.set_members(vec![vec![0, 1]]);
+        rustix::net::shutdown(&rig.taps[1], rustix::net::Shutdown::Both).unwrap();
+        for _ in 0..3 {
+            let mut frame = testing::tap_frame(0, 1);
+            frame[VnetHdr::LEN..VnetHdr::LEN + 6].fill(0xff);
+            rustix::io::write(&rig.taps[0], &frame).unwrap();
+        }
+        rig.worker.look();
+        for _ in 0..10 {
+            rig.worker.work();
+        }
+        assert_eq!((rig.dropped(DropReason::TapRefused), rig.waits()), (3, 0), "{deadline:?}");
+        assert_eq!(rig.worker.ports[0].as_ref().unwrap().link.tx.in_flight(), 0);
+    }
+}
