@@ -6,8 +6,9 @@
 //!                              └─ else ─────────────▶ closed, counted
 //! ```
 //!
-//! A front end that comes again at once when it was turned away comes as often as it is let in. So one is let in, and
-//! then none for a while: the others wait in the socket's backlog, which is short.
+//! A front end that comes again at once, whether it was turned away, was thrown out or left by itself, comes as often as
+//! it is let in. So one is let in, and then none for a while: the others wait in the socket's backlog, which is short.
+//! One that stays for longer than that and comes again finds the port open, unless it was thrown out.
 
 use super::heir::Heir;
 use super::listener::PortConfig;
@@ -20,7 +21,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-/// None is accepted for so long after the last one, while one is served or the port is in quarantine: 40 in a second at most.
+/// None is accepted for so long after the last one was, or was thrown out or turned away: 40 in a second at most.
 const BETWEEN: Duration = Duration::from_millis(25);
 /// None is accepted for so long after accept failed for want of descriptors or memory.
 const FAILED: Duration = Duration::from_millis(100);
@@ -72,10 +73,18 @@ impl Entrance {
         Some(until - now)
     }
 
+    /// Lets none in for a while.
+    pub fn shut(&mut self, now: Instant) {
+        self.shut_until = Some(now + BETWEEN);
+    }
+
     /// Accepts a connection that is there.
     pub fn accept(&mut self, now: Instant) -> Option<UnixStream> {
         match self.listener(now)?.accept() {
-            Ok((stream, _)) => return Some(stream),
+            Ok((stream, _)) => {
+                self.shut(now);
+                return Some(stream);
+            }
             Err(e) if is_transient(&e) => {}
             Err(e) => {
                 tracing::warn!(port = self.service.name, "accept: {e}");
@@ -97,9 +106,6 @@ impl Entrance {
         }
         // Accepted first: one that comes when the heir has gone finds its place free.
         let another = self.accept(now);
-        if another.is_some() {
-            self.shut_until = Some(now + BETWEEN);
-        }
         if let Some(heir) = &mut self.heir
             && let Err(end) = heir.hear(&self.service, status.has_deadline(), hung_up, now)
         {
@@ -141,7 +147,7 @@ impl Entrance {
         self.service.errands.give_up(Parted(stream));
         status.update(|now| now.refused += 1);
         tracing::warn!(port = self.service.name, "front end refused: {why}");
-        self.shut_until = Some(now + BETWEEN);
+        self.shut(now);
     }
 
     /// Whether one waits.

@@ -472,7 +472,10 @@ impl Port {
             End::Wrong(Refused { kind, reason }) => (reason.as_str(), Some(*kind)),
         };
         match blame {
-            Some(_) => tracing::warn!(port, "front end thrown out: {reason}"),
+            Some(_) => {
+                tracing::warn!(port, "front end thrown out: {reason}");
+                self.entrance.shut(Instant::now());
+            }
             None => tracing::info!(port, "{reason}"),
         }
         connection.close(reason, blame.is_some());

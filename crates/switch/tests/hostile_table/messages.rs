@@ -283,8 +283,8 @@ pub fn cases() -> Vec<Case> {
                 Box::new(raw)
             },
         ),
-        case("2000 connections, one after the other", Split, Nothing, |s| {
-            for _ in 0..2000 {
+        case("100 connections, one after the other", Split, Nothing, |s| {
+            for _ in 0..100 {
                 drop(s.dial());
             }
             s.host.until(|| s.liar().connection == tidegate_switch::control::Connection::Waiting);

@@ -1,6 +1,7 @@
 //! Front ends come, stay alone, and go.
 
 use super::*;
+use std::time::Instant;
 
 #[test]
 fn a_server_serves_one_front_end_after_the_other() {
@@ -138,4 +139,46 @@ fn queue_pairs_out_of_range_are_refused() {
         );
         assert!(spawned.unwrap_err().to_string().contains("expected 1 to 128"));
     }
+}
+
+/// A front end that leaves at once, and one that says what no front end may.
+const LEAVES: fn(UnixStream) = drop;
+const LIES: fn(UnixStream) = |mut stream| {
+    stream.write_all(&[0xff; 64]).unwrap();
+    let _ = stream.read_to_end(&mut Vec::new());
+};
+
+#[test]
+fn front_ends_without_end_are_served_slowly() {
+    for (ends, wrong) in [(LEAVES, 0), (LIES, 20)] {
+        let port = Port::server(1);
+        let start = Instant::now();
+        (0..20).for_each(|_| ends(port.dial()));
+        let now = port.wait_gone(20);
+        // 40 a second, and no pause before the first.
+        assert!(start.elapsed() >= Duration::from_millis(19 * 25), "20 within {:?}", start.elapsed());
+        assert_eq!((now.protocol_errors, now.refused), (wrong, 0));
+        assert_serves(&port);
+    }
+}
+
+/// It waits, and the next that comes with it. One that has stayed for a while and leaves by itself comes again at once.
+#[test]
+fn who_was_thrown_out_waits() {
+    let shortest = |ends: fn(UnixStream)| {
+        let port = Port::server(1);
+        let mut stream = port.dial();
+        let again = (1..=10).map(|n| {
+            port.wait(|now| now.connects == n && now.state == State::Connected);
+            std::thread::sleep(Duration::from_millis(30));
+            let end = Instant::now();
+            ends(std::mem::replace(&mut stream, UnixStream::pair().unwrap().0));
+            stream = port.dial();
+            port.wait(|now| now.connects > n);
+            end.elapsed()
+        });
+        again.min().expect("ten")
+    };
+    let (left, lied) = (shortest(LEAVES), shortest(LIES));
+    assert!(left * 2 < lied, "one that left waited for {left:?}, one that lied for {lied:?}");
 }
