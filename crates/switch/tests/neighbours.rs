@@ -11,6 +11,7 @@
 
 mod harness;
 
+use harness::floods::Flood;
 use harness::*;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 use rustix::time::{ClockId, clock_gettime};
@@ -44,7 +45,7 @@ struct Neighbour {
     count: fn(&TestSwitch, &AtomicU64) -> u64,
 }
 
-const NEIGHBOURS: [Neighbour; 7] = [
+const NEIGHBOURS: [Neighbour; 11] = [
     Neighbour { name: "a broadcast storm to 24 ports", make: storm, count: dropped_at_the_cap },
     Neighbour { name: "a storm of unknown unicast", make: unknown, count: dropped_at_the_cap },
     Neighbour { name: "a MAC flood from behind a bridge", make: mac_flood, count: made },
@@ -52,6 +53,18 @@ const NEIGHBOURS: [Neighbour; 7] = [
     Neighbour { name: "three senders of 60-byte frames", make: small_frames, count: made },
     Neighbour { name: "60-byte frames to the same receiver", make: same_receiver, count: made },
     Neighbour { name: "a port that flaps", make: flapping, count: made },
+    Neighbour { name: "one flow above two limits", make: |h, c| flood(h, c, Flood::OneFlow), count: made },
+    Neighbour {
+        name: "a flow for each frame, likewise",
+        make: |h, c| flood(h, c, Flood::ManyFlows),
+        count: made,
+    },
+    Neighbour {
+        name: "rings of super-frames, likewise",
+        make: |h, c| flood(h, c, Flood::SuperFrames),
+        count: made,
+    },
+    Neighbour { name: "lies about ECN, likewise", make: |h, c| flood(h, c, Flood::EcnLies), count: made },
 ];
 
 fn made(_: &TestSwitch, count: &AtomicU64) -> u64 {
@@ -150,6 +163,29 @@ fn same_receiver(host: &TestSwitch, count: &Arc<AtomicU64>) -> Noise {
     let count = count.clone();
     Box::new(move || {
         count.fetch_add(noise.fill(&frame) as u64, Ordering::Relaxed);
+    })
+}
+
+/// A flood above its own limit, and one as fast as it can above the receiver's; both by flow.
+fn flood(host: &TestSwitch, count: &Arc<AtomicU64>, flood: Flood) -> Noise {
+    let limit = "= { max = \"20mbit\" }";
+    let ways = [(20, format!("tx {limit}"), String::new()), (30, String::new(), format!("rx {limit}"))];
+    let mut pairs = ways.map(|(n, tx, rx)| {
+        let sender = host.guest_with(&vnic(&format!("noise{n}"), n, &tx), flood.options(256));
+        let receiver = host.guest_with(&vnic(&format!("hole{n}"), n + 1, &rx), ring(1024));
+        (sender, receiver)
+    });
+    let (count, mut number) = (count.clone(), 0);
+    Box::new(move || {
+        for (sender, receiver) in &mut pairs {
+            let (to, from) = (receiver.mac(), sender.mac());
+            let (header, _) = flood.frame(0, to, from);
+            sender.fill_with(header, || {
+                number += 1;
+                flood.frame(number, to, from).1
+            });
+            count.fetch_add(receiver.drain() as u64, Ordering::Relaxed);
+        }
     })
 }
 

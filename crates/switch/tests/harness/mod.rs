@@ -19,6 +19,7 @@ use tidegate_switch::stats::{Reader, VnicStats};
 use rate::Arrivals;
 
 pub mod dirty;
+pub mod floods;
 pub mod frames;
 pub mod netns;
 pub mod rate;
