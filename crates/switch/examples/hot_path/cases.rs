@@ -56,17 +56,24 @@ pub enum Flow {
     Ready,
     /// Frames come so many at a time, and are queued before there are buffers.
     Late(u16),
-    /// The rate of the egress lets so many frames pass per loop, half as many as are taken in; as many
+    /// The rate of the sender or of the egress lets so many frames pass per loop, half as many as are taken in; as many
     /// wait for it all the time.
-    AtRate(u16),
+    AtRate(u16, Rate),
 }
 
-/// The rate of `Flow::AtRate`, bit/s.
-pub const RATE: u64 = 10_000_000_000;
+/// Bits a second, of a limit that frames wait for.
+pub type Rate = u64;
+/// Fast: a ring full of frames of 64 bytes is sent within the target of their flows, and waits as it is.
+const FAST: Rate = 10_000_000_000;
+/// Slow: they wait by flow.
+const SLOW: Rate = 50_000_000;
 /// What waits for the receiver's rate waits in one queue.
 const LIMITS: [&str; 2] = ["tx = { max = \"100gbit\" }", "queueing = \"fifo\"\nrx = { max = \"100gbit\" }"];
 /// What waits for it waits by flow.
 const FLOWS: [&str; 2] = [LIMITS[0], "rx = { max = \"100gbit\" }"];
+/// A sender above its own rate: its frames wait by flow, and in one queue.
+const ABOVE: [&str; 2] = ["tx = { max = \"50mbit\", burst = \"4kB\" }", LIMITS[1]];
+const ABOVE_FIFO: [&str; 2] = ["queueing = \"fifo\"\ntx = { max = \"50mbit\", burst = \"4kB\" }", LIMITS[1]];
 const TO_FOUR: [&str; 5] = [LIMITS[0], LIMITS[1], LIMITS[1], LIMITS[1], LIMITS[1]];
 const DEADLINE: [&str; 2] = [
     "tx = { max = \"100gbit\", burst = \"64kB\" }\ndeadline = \"1ms\"\nto = [\"v1\"]",
@@ -96,8 +103,13 @@ const fn tap_case(name: &'static str, links: Links) -> Case {
     Case { links, batch: 32, ..case(name, Frames::V4(64)) }
 }
 
+/// Frames above the rate of their sender.
+const fn above(name: &'static str, contracts: &'static [&'static str]) -> Case {
+    Case { flow: Flow::AtRate(16, SLOW), contracts, ..case(name, Frames::V4(64)) }
+}
+
 /// All cases.
-pub const CASES: [Case; 39] = [
+pub const CASES: [Case; 42] = [
     // From ring to ring.
     Case { contracts: &["", ""], ..case("64B-open", Frames::V4(64)) },
     case("64B", Frames::V4(64)),
@@ -120,10 +132,14 @@ pub const CASES: [Case; 39] = [
     Case { flow: Flow::Late(32), features: USUAL | PACKED, ..case("64B-queued-packed", Frames::V4(64)) },
     Case { flow: Flow::Late(32), contracts: &DEADLINE, ..case("64B-queued-deadline", Frames::V4(64)) },
     Case {
-        flow: Flow::AtRate(16),
+        flow: Flow::AtRate(16, FAST),
         contracts: &[LIMITS[0], "queueing = \"fifo\"\nrx = { max = \"10gbit\", burst = \"4kB\" }"],
         ..case("64B-at-rate", Frames::V4(64))
     },
+    // In front of the sender's own rate.
+    above("64B-tx-waiting", &ABOVE_FIFO),
+    above("64B-tx-waiting-by-flow", &ABOVE),
+    Case { links: Links::FromTap, batch: 32, ..above("64B-tx-waiting-by-flow-from-tap", &ABOVE) },
     super_case("64kB"),
     Case { flow: Flow::Late(1), ..super_case("64kB-queued") },
     Case { flow: Flow::Late(1), contracts: &FLOWS, ..super_case("64kB-queued-by-flow") },

@@ -7,7 +7,7 @@
 //!
 //! [`Scene::new`] is the only place here that makes links, ports and workers.
 
-use crate::cases::{Case, Flow, Links, RATE, TSO, Who};
+use crate::cases::{Case, Flow, Links, TSO, Who};
 use crate::frames::mac;
 use crate::guest::Guest;
 use crate::tap::Tap;
@@ -163,8 +163,8 @@ impl Scene {
             now,
             a_loop: match case.flow {
                 // What so many frames take at the rate, rounded up.
-                Flow::AtRate(frames) => {
-                    (u64::from(frames) * (len - crate::frames::HEADER) as u64 * 8_000_000_000).div_ceil(RATE)
+                Flow::AtRate(frames, rate) => {
+                    (u64::from(frames) * (len - crate::frames::HEADER) as u64 * 8_000_000_000).div_ceil(rate)
                 }
                 _ => LOOP,
             },
@@ -188,7 +188,7 @@ impl Scene {
         let (at_a_time, waiting) = match self.flow {
             Flow::Ready => (self.batch, 0),
             Flow::Late(frames) => (frames, 0),
-            Flow::AtRate(frames) => (self.batch, u64::from(frames)),
+            Flow::AtRate(frames, _) => (self.batch, u64::from(frames)),
         };
         for _ in 0..self.batch / at_a_time {
             let late = matches!(self.flow, Flow::Late(_));
