@@ -10,7 +10,7 @@
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from .model import Contender, Machine, Sample, Window, samples
 
@@ -35,6 +35,15 @@ def interleave(
                 windows.append(Window(contender.name, case, len(windows), values, disturbed, (before, after)))
                 before = after
     return windows
+
+
+def turns(names: Sequence[str], cases: Sequence[str], rounds: int) -> Iterator[tuple[int, str, str]]:
+    """Round, case and contender of each window, in the order of `interleave`."""
+    for turn in range(rounds):
+        order = names if turn % 2 == 0 else list(reversed(names))
+        for case in cases:
+            for name in order:
+                yield turn, case, name
 
 
 def ratios(windows: Sequence[Window], ours: str, theirs: str, case: str, value: str) -> tuple[Sample, ...]:
@@ -74,4 +83,4 @@ def against_first(
     return ratios(renamed, case, first, "", value)
 
 
-__all__ = ["against_first", "interleave", "ratios", "samples"]
+__all__ = ["against_first", "interleave", "ratios", "samples", "turns"]

@@ -13,7 +13,9 @@ carries the reason in `disturbed`; what is `filterable` (throughput) is told twi
 with and without such samples. Delays and worst cases are never filtered.
 """
 
+import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -270,6 +272,15 @@ class Context:
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Values by the name of each of the scene's `choices`."""
 
+    keep: Callable[[Result], None] = lambda _: None
+    """Takes what was measured until now: what DIR has meanwhile, and what a run that is cut short has."""
+    end: float = math.inf
+    """When no further window is to be begun, by the monotonic clock; for scenes that ask `is_late`."""
+
+    def is_late(self) -> bool:
+        """Whether no further window is to be begun."""
+        return time.monotonic() >= self.end
+
     def chosen(self, name: str) -> tuple[str, ...]:
         """The values of the choice `name` that are to be measured."""
         return self.choices[name]
@@ -302,6 +313,8 @@ class Scene:
     run: Callable[[Context], Result]
     has_cases: bool = False
     """It asks `Context.wants` for each of its cases."""
+    keeps: bool = False
+    """It calls `Context.keep` after each window, and asks `Context.is_late` before."""
     choices: tuple[Choice, ...] = ()
     """What `Context.chosen` can be asked for."""
 

@@ -8,6 +8,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from .model import Figure, Json, Result, Scene, Spread, Target
@@ -131,6 +132,11 @@ def targets_table(scenes: list[Json]) -> str:
     return "\n".join(rows)
 
 
+def unmeasured(figures: Sequence[object]) -> str:
+    """What to say before the reason why a scene did not come to its end."""
+    return "cut short" if figures else "not measured"
+
+
 def markdown(document: Json) -> str:
     """The whole run as tables."""
     parts = []
@@ -139,7 +145,7 @@ def markdown(document: Json) -> str:
     for scene in document["scenes"]:
         parts += [f"## {scene['title']}\n"]
         if scene["error"]:
-            parts += [f"Not measured: {scene['error']}\n"]
+            parts += [f"{unmeasured(scene['figures']).capitalize()}: {scene['error']}\n"]
         if scene["figures"]:
             parts += [figures(scene), ""]
         parts += [*(f"- {note}" for note in scene["notes"]), ""] if scene["notes"] else []
