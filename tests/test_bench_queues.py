@@ -4,15 +4,22 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from harness import report
-from harness.model import Choice, Json, Result, Scene, Window
+from harness.model import Choice, Context, Json, Machine, Missing, Result, Scene, Window
+from lab.initramfs import ROOT
 from lab.process import Process
 from scenes import pages, queues
-from scenes.queueing import load, places, web
+from scenes.queueing import load, parts, places, tables, ways, web
 from scenes.queueing.load import Load
 
 
@@ -123,45 +130,171 @@ def test_the_script_is_a_shells(tmp_path: Path) -> None:
     assert subprocess.run(["sh"], input=gone, text=True, check=False, capture_output=True).returncode == 1
 
 
-def windows(name: str, case: str, *p99: float) -> list[Window]:
-    """Windows with such pings, none lost, all goodput."""
-    rest: Json = {"p50": 1.0, "max": 20.0, "lost": 0.0, "goodput up": 0.98, "jain": 1.0}
-    return [Window(name, case, n, rest | {"p99": ms}) for n, ms in enumerate(p99)]
+def windows(name: str, case: str, *p99: float, **more: float) -> list[Window]:
+    """Windows, one a round, with such pings, none lost, all goodput."""
+    rest: Json = {"p50": 1.0, "max": 20.0, "lost": 0.0} | (
+        {} if case.endswith("idle") else {"goodput up": 0.98, "jain": 1.0}
+    )
+    return [Window(name, case, n, rest | more | {"p99": ms, "round": n}) for n, ms in enumerate(p99)]
+
+
+CASE = "20mbit, 8up"
+
+
+def verdicts(seen: list[Window], rate: str = "20mbit") -> dict[str, str]:
+    """Of what is asked."""
+    return {target.measure: target.verdict for target in tables.targets(seen, rate)}
 
 
 def test_what_is_asked() -> None:
-    """10 ms at 20 Mbit/s, 1.5 times cake's anywhere; of yardsticks, FIFOs and idle vNICs nothing."""
-    case = "20mbit, 8up"
-    seen = [*windows("tap", case, 8, 9, 50), *windows("cake", case, 8, 8, 8)]
-    verdicts = [target.verdict for target in queues.targets(seen, case, "tap")]
-    assert verdicts == ["met", "met", "met", "met"]
-    slow = queues.targets([*windows("tap", case, 13, 13, 13), *windows("cake", case, 8, 8, 8)], case, "tap")
-    assert [target.verdict for target in slow] == ["not met", "not met", "met", "met"]
-    assert not queues.targets(seen, case, "cake")
-    assert not queues.targets(windows("tap-fifo", case, 800), case, "tap-fifo")
-    assert not queues.targets(windows("tap", "20mbit, idle", 1), "20mbit, idle", "tap")
-    other = queues.targets(windows("tap", "5mbit, 8up", 11), "5mbit, 8up", "tap")
-    assert "ping p99" not in " ".join(target.measure for target in other)
-
-
-def test_a_row_of_the_table() -> None:
-    """Medians of p50 and p99, the worst of all, what the worst window lost."""
-    found: dict[str, list[float]] = {
-        "p50": [1, 2, 9],
-        "p99": [5, 6, 90],
-        "max": [7, 800, 9],
-        "lost": [0, 0, 1.5],
-        "goodput up": [0.9, 1, 1],
+    """10 ms at 20 Mbit/s, 1.5 times cake's; nothing of yardsticks, FIFOs, idle vNICs and other rates."""
+    cake = windows("cake", CASE, 8, 8, 8)
+    assert verdicts([*windows("tap", CASE, 8, 9, 50), *cake]) == {
+        "20mbit, tap of the switch: ping p99 beside 8up": "met",
+        "20mbit, tap of the switch: ping p99 against cake's beside 8up": "met",
+        "20mbit, tap of the switch: goodput of 8up": "met",
+        "20mbit, tap of the switch: pings lost beside 8up": "met",
     }
-    assert load.cells(found | {"jain": [1, 0.8, 1]}) == ["2.00 / 6.00 / 800", "1.5 %", "1.000", "0.80"]
-    assert load.cells({"p50": [1], "p99": [1], "max": [12], "lost": [0]}) == [
-        "1.00 / 1.00 / 12.0",
-        "0",
-        "-",
-        "-",
+    slow = verdicts([*windows("tap", CASE, 13, 13, 13), *cake])
+    assert list(slow.values()) == ["not met", "not met", "met", "met"]
+    assert not verdicts(cake)
+    assert not verdicts(windows("tap-fifo", CASE, 800))
+    assert not verdicts(windows("synthetic-full", CASE, 800))
+    assert not verdicts(windows("tap", "20mbit, idle", 1))
+    assert not verdicts(windows("tap", "5mbit, 8up", 11), "5mbit")
+
+
+def test_the_hardest_load_decides() -> None:
+    """Each verdict is of the load that it is worst under; p99 beside 64 connections has its own."""
+    seen = [
+        *windows("tap", "20mbit, 1up", 3, 4, 5, lost=1.0),
+        *windows("tap", CASE, 11, 12, 2),
+        *windows("tap", "20mbit, 8both", 1, 1, 1, **{"goodput down": 0.9}),
+        *windows("tap", "20mbit, 64up", 30, 30, 30),
     ]
-    text = queues.table(windows("tap", "5mbit, 8up", 11, 12), "5mbit, 8up")
-    assert text.splitlines()[-1] == "| tap of the switch | 1.00 / 11.5 / 20.0 | 0 | 0.980 | 1.00 |"
+    assert verdicts(seen) == {
+        "20mbit, tap of the switch: ping p99 beside 8up": "not met",
+        "20mbit, tap of the switch: ping p99 beside 64up": "not met",
+        "20mbit, tap of the switch: goodput of 8both": "not met",
+        "20mbit, tap of the switch: pings lost beside 1up": "not met",
+    }
+
+
+def test_a_window_is_told_while_it_runs() -> None:
+    """Three digits of each time."""
+    found = {"p50": 1.0, "p99": 6.25, "max": 800.4, "lost": 1.5, "goodput up": 0.9, "goodput down": 1.0}
+    assert load.line(found | {"jain": 0.8}) == (
+        "1.00 / 6.25 / 800 ms, 1.5 % lost, goodput 0.900, 1.000, Jain 0.80"
+    )
+    idle = {"p50": 1.0, "p99": 1.0, "max": 12.04, "lost": 0.0}
+    assert load.line(idle) == "1.00 / 1.00 / 12.0 ms, 0.0 % lost, goodput -, Jain -"
+
+
+def test_a_table_of_a_rate() -> None:
+    """A row for each place, a column for each load; medians, worsts, under which load; bold is short."""
+    seen = [
+        *windows("tap", "20mbit, idle", 0.5),
+        *windows("cake", CASE, 4, 8),
+        *windows("tap", CASE, 2, 12, jain=0.5, lost=1.0),
+        *windows("tap", "20mbit, 8both", 3, 4, **{"goodput down": 0.9}),
+        *windows("tap", "5mbit, 8up", 11),
+    ]
+    assert tables.table(seen, "20mbit").splitlines() == [
+        "`20mbit`, 1 to 2 windows of each; ping p50 / p99 / worst in ms (p99 as a multiple of cake's):",
+        "",
+        "| where frames wait | idle | 8up | 8both | goodput, least | pings lost, most | Jain, least |",
+        "|---|---|---|---|---|---|---|",
+        "| tap of the switch | 1.00 / 0.50 / 20.0 | 1.00 / 7.00 / 20.0 (1.00x) | 1.00 / 3.50 / 20.0 "
+        "| **0.900, 8both** | **1.0 %, 8up** | 0.50, 8up |",
+        "| yardstick: cake |  | 1.00 / 6.00 / 20.0 |  | 0.980, 8up | 0 | 1.00, 8up |",
+    ]
+    late = tables.table([*windows("tap", CASE, 12), *windows("cake", CASE, 12)], "20mbit")
+    assert "| **1.00 / 12.0 / 20.0 (1.00x)** |" in late
+    assert "| **1.00 / 16.0 / 20.0 (2.00x)** |" in tables.table(
+        [*windows("tap", "5mbit, 8up", 16), *windows("cake", "5mbit, 8up", 8)], "5mbit"
+    )
+
+
+def test_a_multiple_of_cakes_is_of_the_same_round() -> None:
+    """Also where a window of one of them failed."""
+    tap, cake = windows("tap", CASE, 2, 3, 4), windows("cake", CASE, 1, 1, 2)
+    (row,) = [row for row in tables.rows([*tap[1:], *cake[::2]], "20mbit") if row.name == "tap"]
+    assert row.cells["8up"].of_cake == [2]
+
+
+def test_the_parts_are_the_whole_comparison() -> None:
+    """What each names is known; every place is in one; `all` is all, in the order of the parts."""
+    for part in parts.PARTS.values():
+        assert set(part.attach) <= set(ways.WAYS)
+        assert set(part.rates) <= set(queues.RATES)
+        assert set(part.flows) <= set(queues.FLOWS)
+    assert {name for part in parts.PARTS.values() for name in part.attach} == set(ways.WAYS)
+    assert list(parts.named(["all"])) == list(parts.PARTS.values())
+    assert list(parts.named(["rates", "limit"])) == [parts.PARTS["limit"], parts.PARTS["rates"]]
+    assert parts.PARTS["slow"].cases()[0] == "5mbit, 1up"
+    assert parts.SECONDS * load.PROBES >= 200
+
+
+def context(folder: Path, keep: Callable[[Result], None] = lambda _: None, end: float = math.inf) -> Context:
+    """A context in which nothing is to be started."""
+    nothing = cast(Machine, None)
+    return Context(False, folder, folder, folder, nothing, ExitStack(), lambda _: None, keep=keep, end=end)
+
+
+class Pretended(queues.Stage):
+    """Windows without a place: the second one fails."""
+
+    def place(self, kind: type[places.Place]) -> places.Place:
+        """Able to do everything."""
+        del kind
+        return cast(places.Place, SimpleNamespace(able=lambda *_: True))
+
+    def window(self, name: str, case: str, warm_up: float) -> Json:
+        """As if measured."""
+        del warm_up
+        if name == "cake":
+            raise RuntimeError("no cake here\nat all")
+        return dict(windows(name, case, 1)[0].values)
+
+
+def test_a_window_that_fails_does_not_cost_the_others(tmp_path: Path) -> None:
+    """It is named; each of the others is kept at once."""
+    kept: list[Result] = []
+    here = context(tmp_path, keep=kept.append)
+    part = parts.Part(("tap", "cake", "kernel"), ("20mbit",), ("8up",))
+    result = queues.measured(here, Pretended(here, 1), [part])
+    assert [len(found.windows) for found in kept] == [1, 2]
+    assert [window.contender for window in result.windows] == ["tap", "kernel"]
+    assert result.notes == ["`20mbit, 8up`, cake, failed: RuntimeError: no cake here"]
+    late = context(tmp_path, end=0.0)
+    with pytest.raises(Missing, match="nothing was begun from `20mbit, 8up`, tap, on"):
+        queues.measured(late, Pretended(late, 1), [part])
+
+
+def test_a_run_that_is_cut_short_keeps_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """The document of an interrupted scene has what the scene kept, and was written meanwhile."""
+    loader = SourceFileLoader("bench_run", str(ROOT / "bench/run"))
+    bench_run = module_from_spec(cast(ModuleSpec, spec_from_loader("bench_run", loader)))
+    loader.exec_module(bench_run)
+
+    def run(here: Context) -> Result:
+        here.keep(Result(tables=["| kept |"]))
+        raise KeyboardInterrupt
+
+    scene = Scene("x", "X", "", 0, run, keeps=True)
+    wanted = SimpleNamespace(quick=False, times=1, only="", minutes=None, scene=["x"])
+    written: list[Json] = []
+    document, stopped = bench_run.measure(scene, cast(Machine, None), wanted, written.append)
+    assert stopped
+    assert (document["tables"], document["error"]) == (["| kept |"], "interrupted")
+    assert [(part["tables"], part["error"]) for part in written] == [(["| kept |"], "not at its end yet")]
+    assert bench_run.misused(wanted, [scene]) == "", capsys.readouterr()
+    wanted.minutes = 0
+    assert bench_run.misused(wanted, [scene]) == "--minutes 0: at least 1"
+    wanted.minutes = 5
+    whole = Scene("y", "Y", "", 0, run)
+    wanted.scene = ["y"]
+    assert bench_run.misused(wanted, [whole]) == "--minutes: scene y is measured as a whole"
 
 
 def test_a_page_is_loaded_over_loopback(tmp_path: Path) -> None:
@@ -193,6 +326,15 @@ def test_a_scenes_choices() -> None:
     assert scene.chosen({}, quick=True) == {"rate": ("1mbit",)}
     assert choice.wrong(["3mbit"]) == ""
     assert "no '4mbit'" in choice.wrong(["3mbit", "4mbit"])
+
+
+def test_the_script_takes_parts_of_a_second() -> None:
+    """iperf3 knows whole ones: it loads until after the last probe."""
+    words = load.script(Load(8), "10.9.0.2", "/tmp", 2.1, warm_up=2.5)
+    assert "--omit 2 --time 3 " in words
+    assert "sleep 2.5\n" in words
+    assert "-d 2.1s" in words
+    assert "--omit 3 --time 6 " in load.script(Load(8), "10.9.0.2", "/tmp", 5)
 
 
 def test_a_scenes_own_tables_stand_in_place_of_its_figures() -> None:

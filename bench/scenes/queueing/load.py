@@ -11,7 +11,6 @@
 import json
 import math
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,8 @@ from scenes.stacks.figures import percentile
 UP_PORT, DOWN_PORT, PING_PORT = 5201, 5202, 2112
 WARM_UP = 3
 """Seconds of load before the first probe: the queue is there."""
+TAIL = 0.3
+"""Seconds of load after the last probe, at least."""
 PROBES = 100
 """A second."""
 SEGMENT, FRAME = 1448, 1514
@@ -77,26 +78,28 @@ LISTENING = f"[ $(ss -Hlntu | grep -cE ':({UP_PORT}|{DOWN_PORT}|{PING_PORT}) ') 
 
 
 def script(
-    load: Load, peer: str, folder: str, seconds: int, congestion: str = "cubic", warm_up: int = WARM_UP
+    load: Load, peer: str, folder: str, seconds: float, congestion: str = "cubic", warm_up: float = WARM_UP
 ) -> str:
     """Runs at the vNIC, in `folder`; prints its parts under headings. Probes go for `seconds`."""
-    length = seconds + 1
+    # iperf3 knows whole seconds.
+    omit, length = int(warm_up), math.ceil(warm_up % 1 + seconds + TAIL)
 
     def flows(count: int, port: int, name: str, more: str = "") -> str:
-        options = f"--omit {warm_up} --time {length} --interval 0 --congestion {congestion} --json {more}"
+        options = f"--omit {omit} --time {length} --interval 0 --congestion {congestion} --json {more}"
         client = f"iperf3 --client {peer} --port {port} --parallel {count} {options}"
-        return f"timeout -k 1 {warm_up + length + PATIENCE} {client} >{name} 2>&1 &"
+        return f"timeout -k 1 {omit + length + PATIENCE} {client} >{name} 2>&1 &"
 
     lines = [f"cd {folder} || exit 1", "rm -f up down ping.json"]
     if load.up:
         lines.append(flows(load.up, UP_PORT, "up"))
     if load.down:
         lines.append(flows(load.down, DOWN_PORT, "down", "--reverse"))
-    # It waits for the last ones: three times the longest round trip, or 10 s where none came back yet.
-    probes = f"-i {1000 // PROBES}ms -d {seconds}s -l 60 --wait=3x10s -o ping.json {peer}:{PING_PORT}"
+    # It waits for the last ones: twice the longest round trip, or 4 s where none came back yet.
+    probes = f"-i {1000 // PROBES}ms -d {seconds}s -l 60 --wait=2x4s -o ping.json {peer}:{PING_PORT}"
     lines += [
         f"sleep {warm_up if load.up or load.down else 0}",
-        f"timeout -k 1 {seconds + PATIENCE} irtt client -Q {probes} >ping.log 2>&1 || cat ping.log",
+        f"timeout -k 1 {math.ceil(seconds) + PATIENCE} irtt client -Q {probes} >ping.log 2>&1"
+        " || cat ping.log",
         "wait",
         # Of each probe, the time there and back is enough: of 500 of them the whole report has 300 kB.
         'echo "== ping"',
@@ -106,7 +109,7 @@ def script(
     return "\n".join(lines) + "\n"
 
 
-def timeout(seconds: int) -> float:
+def timeout(seconds: float) -> float:
     """Within which the script has ended."""
     return WARM_UP + seconds + 2 * PATIENCE + 10
 
@@ -199,20 +202,14 @@ def values(text: str, load: Load, rate: float) -> Json:
     return found
 
 
-def cells(found: Mapping[str, Sequence[float]]) -> list[str]:
-    """One row of the table, of all windows: `p50 / p99 / worst`, lost, goodput, Jain's index.
+def told(value: float) -> str:
+    """Three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
-    p50 and p99 are medians over the windows, the worst is of all.
-    """
 
-    def middle(name: str) -> float:
-        return statistics.median(found[name])
-
-    def told(value: float) -> str:
-        return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-    times = " / ".join((told(middle("p50")), told(middle("p99")), told(max(found["max"]))))
-    lost = max(found["lost"])
-    shares = [f"{middle(name):.3f}" for name in ("goodput up", "goodput down") if found.get(name)]
-    index = f"{min(found['jain']):.2f}" if found.get("jain") else "-"
-    return [times, f"{lost:.1f} %" if lost else "0", ", ".join(shares) or "-", index]
+def line(found: Mapping[str, float]) -> str:
+    """One window: `p50 / p99 / worst`, lost, goodput, Jain's index."""
+    times = " / ".join(told(found[name]) for name in ("p50", "p99", "max"))
+    shares = ", ".join(f"{found[name]:.3f}" for name in ("goodput up", "goodput down") if name in found)
+    index = f"{found['jain']:.2f}" if "jain" in found else "-"
+    return f"{times} ms, {found['lost']:.1f} % lost, goodput {shares or '-'}, Jain {index}"
