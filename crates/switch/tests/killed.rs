@@ -33,6 +33,8 @@ use tidegate_switch::worker::{Worker, mailbox};
 
 /// How the process learns of the guests: numbers, in the order of [`Guest::words`].
 const GUESTS: &str = "TIDEGATE_TEST_GUESTS";
+/// And of their contracts: keys of the sender's, a line, keys of the receiver's.
+const KEYS: &str = "TIDEGATE_TEST_KEYS";
 /// VIRTIO_F_VERSION_1, VIRTIO_NET_F_MRG_RXBUF.
 const USUAL: u64 = 1 << 32 | 1 << 15;
 /// VIRTIO_F_RING_PACKED.
@@ -45,6 +47,10 @@ const BUFFER: u64 = 2048;
 /// A line of it says that the process carries frames.
 const READY: &str = "carrying frames";
 const KILLS: usize = 100;
+const FLOWS: usize = 5;
+const UNLIMITED: [&str; 2] = [""; 2];
+const LIMIT_TX: &str = "tx = { max = \"20mbit\", burst = \"4kB\" }";
+const LIMIT_RX: &str = "rx = { max = \"20mbit\", burst = \"4kB\" }";
 /// One at a time: guests and workers poll.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -117,6 +123,11 @@ fn mac(index: u16) -> [u8; 6] {
     [0x52, 0x54, 0, 0, 0, index as u8]
 }
 
+/// Which flow a frame is of: the longer ones are of one, the others of some that send little.
+fn flow(number: u32, len: usize) -> usize {
+    if len > 64 { 0 } else { 1 + number as usize % (FLOWS - 1) }
+}
+
 /// UDP from guest 0 to guest 1, `len` bytes that repeat `number`, and a virtio header.
 fn frame(number: u32, len: usize) -> Vec<u8> {
     let mut frame = vec![0; HEADER + len];
@@ -127,7 +138,7 @@ fn frame(number: u32, len: usize) -> Vec<u8> {
     ethernet[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
     ethernet[22..24].copy_from_slice(&[64, 17]);
     ethernet[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-    ethernet[34..38].copy_from_slice(&[4, 0, 4, 1]);
+    ethernet[34..38].copy_from_slice(&[4, flow(number, len) as u8, 4, 1]);
     ethernet[38..40].copy_from_slice(&((len - 34) as u16).to_be_bytes());
     ethernet[42..].chunks_mut(4).for_each(|word| word.copy_from_slice(&number.to_le_bytes()[..word.len()]));
     frame
@@ -160,11 +171,12 @@ fn device() {
     .unwrap();
     // SAFETY: the parent passed these descriptors on for us to own.
     let fd = |word: u64| unsafe { OwnedFd::from_raw_fd(word as i32) };
-    for index in [0, 1] {
+    let keys = std::env::var(KEYS).unwrap();
+    for (index, keys) in (0..).zip(keys.splitn(2, '\n')) {
         let [a, b, c, d, e, f] = mac(index);
         let text = format!(
             "[vnic.v{index}]\nattach = {{ vhost-user = \"/run/v{index}\" }}\n\
-             mac = \"{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}\"\nsegment = 7\n"
+             mac = \"{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}\"\nsegment = 7\n{keys}\n"
         );
         let vnic = tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value;
         let contract = PortContract::new(&vnic, &Host::default());
@@ -209,20 +221,21 @@ struct Scene {
     words: String,
     sent: u32,
     received: u32,
-    /// Number of the last frame received.
-    last: u32,
+    keys: [&'static str; 2],
+    /// Number of the last frame received, of each flow where frames wait by flow, or of all.
+    last: [u32; FLOWS],
     /// Of the frame being received: its bytes so far, and buffers to come.
     partial: (Vec<u8>, u16),
     random: u64,
 }
 
 impl Scene {
-    fn new(size: u16, features: u64) -> Self {
+    fn new(size: u16, features: u64, keys: [&'static str; 2]) -> Self {
         let guests = [(); 2].map(|()| Guest::new(size, features));
         let words = std::iter::once(features).chain(guests.iter().flat_map(Guest::words));
         let words = words.map(|word| word.to_string()).collect::<Vec<_>>().join(" ");
         let partial = (Vec::new(), 0);
-        Self { size, guests, words, sent: 0, received: 0, last: 0, partial, random: 1 }
+        Self { size, guests, words, sent: 0, received: 0, keys, last: [0; FLOWS], partial, random: 1 }
     }
 
     fn random(&mut self, below: u64) -> u64 {
@@ -234,6 +247,7 @@ impl Scene {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "device", "--nocapture", "--quiet", "--test-threads=1"])
             .env(GUESTS, &self.words)
+            .env(KEYS, self.keys.join("\n"))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -283,12 +297,15 @@ impl Scene {
             if *left == 0 {
                 let payload = &frame[HEADER + 42..];
                 let number = u32::from_le_bytes(payload[..4].try_into().unwrap());
-                assert!(number > self.last, "frame {number} after {}: sent twice", self.last);
+                let is_limited = self.keys != UNLIMITED;
+                let last = &mut self.last[if is_limited { flow(number, frame.len() - HEADER) } else { 0 }];
+                assert!(number > *last, "frame {number} after {last}: sent twice");
                 assert!(number <= self.sent);
+                *last = number;
                 let mut expected = self::frame(number, frame.len() - HEADER);
                 expected[10..12].copy_from_slice(&frame[10..12]);
                 assert!(*frame == expected, "frame {number} of {} bytes is not what was sent", frame.len());
-                (self.last, self.received) = (number, self.received + 1);
+                self.received += 1;
             }
         }
     }
@@ -356,24 +373,45 @@ impl Scene {
     }
 }
 
-fn killed_again_and_again(size: u16, features: u64) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut scene = Scene::new(size, features);
-    for _ in 0..KILLS {
+fn killed_again_and_again(size: u16, features: u64, keys: [&'static str; 2], kills: usize) -> Scene {
+    let mut scene = Scene::new(size, features, keys);
+    for _ in 0..kills {
         scene.kill();
     }
     let (sent, received) = (scene.sent, scene.received);
-    println!("{sent} frames sent, {} lost in {KILLS} kills", sent - received);
+    println!("{sent} frames sent, {} lost in {kills} kills, {keys:?}", sent - received);
+    scene
+}
+
+fn killed_under_load(size: u16, features: u64) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut scene = killed_again_and_again(size, features, UNLIMITED, KILLS);
+    let received = scene.received;
     assert!(received > 10 * KILLS as u32, "{received} frames, too few to mean anything");
     scene.go_on();
 }
 
 #[test]
 fn a_split_ring_loses_frames_and_nothing_else() {
-    killed_again_and_again(64, USUAL);
+    killed_under_load(64, USUAL);
 }
 
 #[test]
 fn a_packed_ring_loses_frames_and_nothing_else() {
-    killed_again_and_again(61, USUAL | PACKED);
+    killed_under_load(61, USUAL | PACKED);
+}
+
+/// They wait by flow, some have overtaken others: in front of the sender's own limit, and at the receiver's.
+#[test]
+fn frames_that_wait_for_a_rate_are_lost_and_nothing_else() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for keys in [[LIMIT_TX, ""], ["", LIMIT_RX]] {
+        for features in [USUAL, USUAL | PACKED] {
+            let kills = KILLS / 4;
+            let mut scene = killed_again_and_again(128, features, keys, kills);
+            let lost = (scene.sent - scene.received) as usize;
+            assert!(lost > 10 * kills, "{lost} lost: none waited");
+            scene.go_on();
+        }
+    }
 }
