@@ -9,13 +9,14 @@
 mod harness;
 
 use harness::floods::Flood;
+use harness::rate::{Limit, keeps_rate};
 use harness::*;
 use std::time::{Duration, Instant};
 
 /// Priority bits of the IP header, by which a probe is told from the flood.
 const PROBE: u8 = 10;
 /// Of each measurement.
-const PROBES: usize = 7;
+const PROBES: usize = 5;
 /// A probe that did not come by then is lost, and another one is sent.
 const LOST: Duration = Duration::from_millis(500);
 /// Most frames of the flood that are made between two looks.
@@ -137,7 +138,7 @@ fn compared(flood: Flood, size: u16, limits: impl Fn(&str) -> [String; 2]) {
 
 fn limit(way: &str, flood: Flood, queueing: &str) -> String {
     let mbit = match flood {
-        Flood::ManyFlows => 2,
+        Flood::ManyFlows => 3,
         Flood::SuperFrames => 100,
         _ => 20,
     };
@@ -159,4 +160,31 @@ fn floods_of_a_receivers_limit() {
     for flood in Flood::ALL {
         compared(flood, 256, |queueing| [String::new(), limit("rx", flood, queueing)]);
     }
+}
+
+/// Of a receiver; a sender's own is changed in `flows.rs`.
+#[test]
+fn a_receivers_limit_that_changes_under_a_flood_holds() {
+    let limit = |mbit: u64, queueing: &str| {
+        vnic("b", 2, &format!("rx = {{ max = \"{mbit}mbit\", burst = \"20kB\" }}\nqueueing = \"{queueing}\""))
+    };
+    let mut scene = Scene::new(Flood::OneFlow, 256, "", "");
+    for (mbit, queueing) in [(20, "flows"), (60, "flows"), (60, "fifo"), (10, "flows"), (40, "fifo")] {
+        scene.host.change(&limit(mbit, queueing));
+        scene.turn();
+        let mut counted = scene.host.stats("b").rx.wire_bytes;
+        let limit = Limit { rate: mbit * 1_000_000, burst: 20_000, frame: 1442 };
+        keeps_rate(&format!("{mbit} Mbit/s, {queueing}"), limit, |arrivals| {
+            let end = Instant::now() + Duration::from_millis(400);
+            while Instant::now() < end {
+                arrivals.look(|| {
+                    scene.turn();
+                    let before = std::mem::replace(&mut counted, scene.host.stats("b").rx.wire_bytes);
+                    counted - before
+                });
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        });
+    }
+    scene.finish();
 }

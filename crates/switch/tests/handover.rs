@@ -4,78 +4,17 @@
 mod harness;
 
 use harness::dirty::{Log, changed, migrating, snapshot};
+use harness::handover::*;
 use harness::*;
-use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tidegate_switch::control::keep::{Notes, What};
+use std::time::Duration;
 use tidegate_switch::control::{Client, Connection};
 use tidegate_switch::server::ports::Connect;
-use tidegate_switch::server::{Switch, replace, session};
+use tidegate_switch::server::{Switch, replace};
 use tidegate_switch::stats::Reader;
 use tidegate_switch::vhost_user::kept::{Descriptors, Kept};
 use tidegate_switch::vhost_user::listener::Restored;
-
-/// Lets a switch of this process be asked at a control socket.
-fn control(host: &TestSwitch) -> PathBuf {
-    let path = host.socket("control");
-    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    host.switch.control.set(listener.try_clone().unwrap().into()).unwrap();
-    let switch = host.switch.clone();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            session::spawn(switch.clone(), stream);
-        }
-    });
-    path
-}
-
-/// Waits until `done`. The harness's own asks a switch for its ports, which one that has retired does not tell.
-#[track_caller]
-fn until(mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "waited too long");
-        std::thread::sleep(Duration::from_micros(200));
-    }
-}
-
-/// What a subscriber knows of connections.
-#[derive(Default)]
-struct Known {
-    connections: BTreeMap<String, (Kept, u64)>,
-    descriptors: Descriptors,
-    gone: usize,
-}
-
-impl Known {
-    fn hear(&mut self, notes: &mut Notes) {
-        while let Ok(Some((note, descriptors))) = notes.try_next() {
-            match note.what {
-                What::Descriptors(numbers) => self.descriptors.extend(numbers.into_iter().zip(descriptors)),
-                What::Said { messages, kept } => {
-                    self.connections.insert(note.vnic, (*kept, messages));
-                }
-                What::Gone => {
-                    self.gone += 1;
-                    self.connections.remove(&note.vnic);
-                }
-                What::Listener | What::Tap => assert!(!descriptors.is_empty()),
-            }
-        }
-    }
-
-    fn wait(&mut self, notes: &mut Notes, done: impl Fn(&Self) -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !done(self) {
-            self.hear(notes);
-            assert!(Instant::now() < end, "not told: {:?}", self.connections);
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
-}
 
 #[test]
 fn what_a_front_end_says_is_told() {
@@ -127,7 +66,7 @@ fn a_connection_goes_on_in_another_switch() {
         if replaced {
             upgrade(&next, &path);
         } else {
-            restore(&next, &path, [&contract_a, &contract_b]);
+            restore(&next, &path, &[contract_a.clone(), contract_b.clone()]);
         }
         let state = |name: &str| next.ports().into_iter().find(|port| port.vnic.name == name).unwrap();
         until(|| ["a", "b"].iter().all(|name| state(name).connection == Connection::Up));
@@ -173,7 +112,7 @@ fn what_the_next_switch_writes_is_in_the_dirty_log() {
         if replaced {
             upgrade(&next, &path);
         } else {
-            restore(&next, &path, [&contract_a, &contract_b]);
+            restore(&next, &path, &[contract_a.clone(), contract_b.clone()]);
         }
         until(|| next.ports().iter().all(|port| port.connection == Connection::Up));
         log.take();
@@ -217,7 +156,7 @@ fn a_link_local_address_stays_with_its_vnic() {
         if replaced {
             upgrade(&next, &path);
         } else {
-            restore(&next, &path, [&contract_a, &contract_b]);
+            restore(&next, &path, &[contract_a.clone(), contract_b.clone()]);
         }
         until(|| next.ports().iter().all(|port| port.connection == Connection::Up));
         b.send(&from_link_local(a.mac(), b.mac()));
@@ -241,37 +180,6 @@ fn from_link_local(dst: [u8; 6], src: [u8; 6]) -> Vec<u8> {
     packet.push(1);
     packet.extend([0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
     [&dst[..], &src, &[0x86, 0xdd], &packet].concat()
-}
-
-/// The old one is quiet and stays so: as good as dead.
-fn restore(next: &Arc<Switch>, path: &Path, contracts: [&String; 2]) {
-    let mut client = Client::connect(path).unwrap();
-    let (_, counters, statistics) = client.hello().unwrap();
-    let mut notes = client.keep().unwrap();
-    let mut known = Known::default();
-    known.wait(&mut notes, |known| known.connections.len() == 2);
-    let (retired, _control) = client.retire().unwrap();
-    assert_eq!(retired.ports.len(), 2);
-    known.hear(&mut notes);
-    next.inherit(&statistics).unwrap();
-    next.set_host(retired.host).unwrap();
-    for toml in contracts {
-        let vnic = contract(toml);
-        let (kept, messages) = known.connections.remove(&vnic.name).unwrap();
-        assert_eq!(counters.messages(&vnic.name), Some(messages));
-        let descriptors = kept.numbers().map(|n| (n, known.descriptors.remove(&n).unwrap())).collect();
-        let restored = Restored { listener: None, kept, descriptors, gate: None };
-        next.set_port(vnic, Connect::Restored(Box::new(restored))).unwrap();
-    }
-    // Dropped, the client would let the old one go on.
-    std::mem::forget(client);
-}
-
-/// As `tidegate switch --replace`, but for the last step: the old one is not to end this process.
-fn upgrade(next: &Arc<Switch>, path: &std::path::Path) {
-    let taken = replace::prepare(next, Client::connect(path).unwrap(), None).unwrap();
-    let client = taken.go_on().unwrap();
-    std::mem::forget(client);
 }
 
 #[test]

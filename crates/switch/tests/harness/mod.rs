@@ -21,6 +21,7 @@ use rate::Arrivals;
 pub mod dirty;
 pub mod floods;
 pub mod frames;
+pub mod handover;
 pub mod netns;
 pub mod rate;
 pub mod report;

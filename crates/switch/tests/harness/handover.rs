@@ -1,0 +1,103 @@
+//! A switch takes the place of another one, in this process.
+
+use super::{PATIENCE, TestSwitch, contract};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tidegate_switch::control::Client;
+use tidegate_switch::control::keep::{Notes, What};
+use tidegate_switch::server::ports::Connect;
+use tidegate_switch::server::{Switch, replace, session};
+use tidegate_switch::vhost_user::kept::{Descriptors, Kept};
+use tidegate_switch::vhost_user::listener::Restored;
+
+/// Lets a switch of this process be asked at a control socket.
+pub fn control(host: &TestSwitch) -> PathBuf {
+    let path = host.socket("control");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    host.switch.control.set(listener.try_clone().unwrap().into()).unwrap();
+    let switch = host.switch.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            session::spawn(switch.clone(), stream);
+        }
+    });
+    path
+}
+
+/// Waits until `done`. The harness's own asks a switch for its ports, which one that has retired does not tell.
+#[track_caller]
+pub fn until(mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "waited too long");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// What a subscriber knows of connections.
+#[derive(Default)]
+pub struct Known {
+    pub connections: BTreeMap<String, (Kept, u64)>,
+    pub descriptors: Descriptors,
+    pub gone: usize,
+}
+
+impl Known {
+    pub fn hear(&mut self, notes: &mut Notes) {
+        while let Ok(Some((note, descriptors))) = notes.try_next() {
+            match note.what {
+                What::Descriptors(numbers) => self.descriptors.extend(numbers.into_iter().zip(descriptors)),
+                What::Said { messages, kept } => {
+                    self.connections.insert(note.vnic, (*kept, messages));
+                }
+                What::Gone => {
+                    self.gone += 1;
+                    self.connections.remove(&note.vnic);
+                }
+                What::Listener | What::Tap => assert!(!descriptors.is_empty()),
+            }
+        }
+    }
+
+    pub fn wait(&mut self, notes: &mut Notes, done: impl Fn(&Self) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !done(self) {
+            self.hear(notes);
+            assert!(Instant::now() < end, "not told: {:?}", self.connections);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// The old one is quiet and stays so: as good as dead.
+pub fn restore(next: &Arc<Switch>, path: &Path, contracts: &[String]) {
+    let mut client = Client::connect(path).unwrap();
+    let (_, counters, statistics) = client.hello().unwrap();
+    let mut notes = client.keep().unwrap();
+    let mut known = Known::default();
+    known.wait(&mut notes, |known| known.connections.len() == contracts.len());
+    let (retired, _control) = client.retire().unwrap();
+    assert_eq!(retired.ports.len(), contracts.len());
+    known.hear(&mut notes);
+    next.inherit(&statistics).unwrap();
+    next.set_host(retired.host).unwrap();
+    for toml in contracts {
+        let vnic = contract(toml);
+        let (kept, messages) = known.connections.remove(&vnic.name).unwrap();
+        assert_eq!(counters.messages(&vnic.name), Some(messages));
+        let descriptors = kept.numbers().map(|n| (n, known.descriptors.remove(&n).unwrap())).collect();
+        let restored = Restored { listener: None, kept, descriptors, gate: None };
+        next.set_port(vnic, Connect::Restored(Box::new(restored))).unwrap();
+    }
+    // Dropped, the client would let the old one go on.
+    std::mem::forget(client);
+}
+
+/// As `tidegate switch --replace`, but for the last step: the old one is not to end this process.
+pub fn upgrade(next: &Arc<Switch>, path: &std::path::Path) {
+    let taken = replace::prepare(next, Client::connect(path).unwrap(), None).unwrap();
+    let client = taken.go_on().unwrap();
+    std::mem::forget(client);
+}
