@@ -88,16 +88,18 @@ impl Tx {
         }
     }
 
-    /// Takes the next frame of a queue: its headers are copied, its payload is referred to.
+    /// Takes the next frame of a queue: its headers are copied, its payload is referred to. `ahead`: it is to wait with
+    /// those before it.
     #[inline]
-    pub fn take(&mut self, queue: usize, scratch: &mut Scratch) -> Taken {
+    pub fn take(&mut self, queue: usize, scratch: &mut Scratch, ahead: bool) -> Taken {
         match self {
-            Self::Vhost(tx) => tx.take(queue, &mut scratch.chain),
+            Self::Vhost(tx) => tx.take(queue, &mut scratch.chain, ahead),
             Self::Tap(tx) => tx.take(),
         }
     }
 
-    /// Whether frames of a queue may be taken although those before them wait: not so many that no slot is left for
+    /// Whether frames of a queue may be taken although those before them wait: of a ring not more than its entries, or half
+    /// of those where the VM relies on their order; of a tap not so many that no slot is left for
     /// [pieces](Self::slot_for_piece).
     #[inline]
     pub fn may_look_ahead(&self, queue: usize) -> bool {
@@ -137,6 +139,26 @@ impl Tx {
             Self::Vhost(_) => Absorbed::default(),
             Self::Tap(tx) => tx.absorb(most),
         }
+    }
+
+    /// A frame was taken ahead, and waits.
+    pub fn begin_wait(&mut self, frame: &Frame) {
+        if let Self::Vhost(tx) = self {
+            tx.begin_wait(frame);
+        }
+    }
+
+    /// It waits no more: it is sent, or goes back.
+    pub fn end_wait(&mut self, frame: &Frame) {
+        if let Self::Vhost(tx) = self {
+            tx.end_wait(frame);
+        }
+    }
+
+    /// Whether a frame that waits, or a part of it, may be sent: not more are sent and not back than may be, and so many of
+    /// these are parts that a whole frame of another flow still may.
+    pub fn may_leave(&mut self, frame: &Frame, in_parts: bool) -> bool {
+        either!(self, tx => tx.may_leave(frame, in_parts))
     }
 
     /// A slot for a piece of `whole`.

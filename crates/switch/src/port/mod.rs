@@ -272,8 +272,13 @@ impl Port {
     /// A frame that was decided on, of which `left` bytes on the wire are left, waits by flow.
     pub fn wait_by_flow(&mut self, pending: Pending, left: u32, now: u64) {
         pending.frame.get_mut().egress = NOWHERE;
+        self.push_waiting(pending, left, now);
+    }
+
+    fn push_waiting(&mut self, pending: Pending, left: u32, now: u64) {
         if let Some(room) = &mut self.waiting {
             room.push(pending, left, now);
+            self.link.tx.begin_wait(pending.frame.get());
         }
     }
 
@@ -291,12 +296,14 @@ impl Port {
         self.link.tx.untake_pending();
         let mut waiting = Vec::with_capacity(room.backlog().frames as usize);
         room.drain(|queued| waiting.push(queued));
+        waiting.iter().for_each(|queued| self.link.tx.end_wait(queued.frame.frame.get()));
         self.link.tx.untake(&mut waiting);
-        waiting.iter().for_each(|queued| room.push(queued.frame, queued.bytes, now));
+        waiting.iter().for_each(|queued| self.push_waiting(queued.frame, queued.bytes, now));
     }
 
     /// A frame that waited by flow is here no more: it goes back once all parts of it that were sent are settled.
     pub fn release_waiting(&mut self, whole: FrameRef) {
+        self.link.tx.end_wait(whole.get());
         if whole.get().shares.get() == 0 || whole.get().release() {
             self.link.tx.give_back(whole);
         }

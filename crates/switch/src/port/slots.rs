@@ -17,6 +17,7 @@ use crate::link::Arrival;
 use crate::sched::Keyed;
 use crate::virtio::{MAX_SPANS, Span};
 use std::cell::{Cell, UnsafeCell};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -201,10 +202,29 @@ impl FrameRef {
     }
 }
 
-/// A fixed number of frames.
+/// So many slots are made at a time beyond those that may be in flight.
+const STEP: usize = 32;
+
+/// Slots for frames that were sent and are not back, a fixed number of them at most, and for frames that
+/// [wait to be sent](Self::begin_wait), beside them.
+///
+/// ```text
+///  frames │ sent │ waits │ sent │ free ... │     made at once: as many as may be sent and not back
+///  more   │ waits ... │ ▸ waits, free │ ▸      made by STEP where frames wait; they stay as long as all do
+/// ```
+///
+/// Which of them a frame has does not matter.
 pub struct Slots {
     frames: Box<[UnsafeCell<Frame>]>,
     free: Vec<u16>,
+    /// Further ones, by [`STEP`].
+    more: Vec<Box<[UnsafeCell<Frame>]>>,
+    source: PortIndex,
+    worker: u16,
+    /// Slots of frames that wait to be sent.
+    waiting: usize,
+    /// Slots of pieces.
+    pieces: usize,
 }
 
 // SAFETY: the frames' pointers lead into memory that no thread owns; the slots themselves are used
@@ -212,42 +232,50 @@ pub struct Slots {
 unsafe impl Send for Slots {}
 
 impl Slots {
-    /// `count` slots for frames of port `source`, owned by `worker`.
+    /// `count` slots for frames of port `source`, owned by `worker`: as many may be sent and not back.
     pub fn new(count: u16, source: PortIndex, worker: u16) -> Self {
-        let frame = |slot| {
-            UnsafeCell::new(Frame {
-                source,
-                segment: SegmentIndex(0),
-                worker,
-                slot,
-                shares: Cell::new(0),
-                owner: Owner::Free,
-                egress: 0,
-                len: 0,
-                wire_bytes: 0,
-                wire_frames: 0,
-                started: 0,
-                started_by: 0,
-                slept: 0,
-                waited_for_tokens: 0,
-                deadline: NEVER,
-                offload: Offload::None,
-                vnet: VnetHdr::default(),
-                headers: Headers::NONE,
-                head_len: 0,
-                span_count: 0,
-                bytes: [0; HEADER_MAX],
-                spans: [Span::EMPTY; MAX_SPANS + 1],
-            })
-        };
-        Self { frames: (0..count).map(frame).collect(), free: (0..count).rev().collect() }
+        Self {
+            frames: frames(0..count, source, worker),
+            free: (0..count).rev().collect(),
+            more: Vec::new(),
+            source,
+            worker,
+            waiting: 0,
+            pieces: 0,
+        }
     }
 
-    /// A free slot.
+    /// A free slot of those that were made. Whether one may be used is the caller's to [ask](Self::available).
     #[inline]
     pub fn take(&mut self) -> Option<FrameRef> {
-        let slot = self.free.pop()?;
-        NonNull::new(self.frames[slot as usize].get()).map(FrameRef)
+        let slot = usize::from(self.free.pop()?);
+        let frame = match self.frames.get(slot) {
+            Some(frame) => frame,
+            None => self.further(slot)?,
+        };
+        NonNull::new(frame.get()).map(FrameRef)
+    }
+
+    /// A free slot, otherwise a new one; some are made at a time. How many there may be is the caller's to see to.
+    pub fn take_or_make(&mut self) -> Option<FrameRef> {
+        if self.free.is_empty() {
+            self.make();
+        }
+        self.take()
+    }
+
+    #[cold]
+    fn make(&mut self) {
+        let made = self.made();
+        let (Ok(from), Ok(end)) = (u16::try_from(made), u16::try_from(made + STEP)) else { return };
+        self.more.push(frames(from..end, self.source, self.worker));
+        self.free.extend((from..end).rev());
+    }
+
+    #[cold]
+    fn further(&self, slot: usize) -> Option<&UnsafeCell<Frame>> {
+        let slot = slot - self.frames.len();
+        self.more.get(slot / STEP)?.get(slot % STEP)
     }
 
     /// Takes a slot back.
@@ -257,21 +285,86 @@ impl Slots {
         self.free.push(frame.get().slot);
     }
 
+    /// A frame that has a slot waits to be sent.
+    pub fn begin_wait(&mut self) {
+        self.waiting += 1;
+    }
+
+    /// It waits no more.
+    pub fn end_wait(&mut self) {
+        debug_assert!(self.waiting > 0, "none waits");
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    /// A slot is a piece's.
+    pub fn note_piece(&mut self) {
+        self.pieces += 1;
+    }
+
+    /// A piece's slot came back.
+    #[inline]
+    pub fn end_piece(&mut self) {
+        self.pieces -= 1;
+    }
+
+    /// Slots of pieces.
+    pub fn pieces(&self) -> usize {
+        self.pieces
+    }
+
     /// The frame of that owner, if there is one. Looks at each slot.
     pub fn find(&self, owner: Owner) -> Option<FrameRef> {
-        let frames = self.frames.iter().filter_map(|frame| NonNull::new(frame.get()).map(FrameRef));
-        frames.into_iter().find(|frame| frame.get().owner == owner)
+        let all = self.frames.iter().chain(self.more.iter().flatten());
+        let mut frames = all.filter_map(|frame| NonNull::new(frame.get()).map(FrameRef));
+        frames.find(|frame| frame.get().owner == owner)
+    }
+
+    /// Slots that were made.
+    fn made(&self) -> usize {
+        self.frames.len() + self.more.len() * STEP
     }
 
     /// Slots in use.
     pub fn in_flight(&self) -> usize {
-        self.frames.len() - self.free.len()
+        self.made() - self.free.len()
     }
 
-    /// Slots not in use.
+    /// How many more frames may be sent while none comes back.
+    #[inline]
     pub fn available(&self) -> usize {
-        self.free.len()
+        (self.free.len() + self.waiting).saturating_sub(self.more.len() * STEP)
     }
+}
+
+/// Free slots with these numbers.
+fn frames(slots: Range<u16>, source: PortIndex, worker: u16) -> Box<[UnsafeCell<Frame>]> {
+    let frame = |slot| {
+        UnsafeCell::new(Frame {
+            source,
+            segment: SegmentIndex(0),
+            worker,
+            slot,
+            shares: Cell::new(0),
+            owner: Owner::Free,
+            egress: 0,
+            len: 0,
+            wire_bytes: 0,
+            wire_frames: 0,
+            started: 0,
+            started_by: 0,
+            slept: 0,
+            waited_for_tokens: 0,
+            deadline: NEVER,
+            offload: Offload::None,
+            vnet: VnetHdr::default(),
+            headers: Headers::NONE,
+            head_len: 0,
+            span_count: 0,
+            bytes: [0; HEADER_MAX],
+            spans: [Span::EMPTY; MAX_SPANS + 1],
+        })
+    };
+    slots.map(frame).collect()
 }
 
 impl Drop for Slots {
@@ -280,6 +373,7 @@ impl Drop for Slots {
         if self.in_flight() > 0 {
             let in_flight = self.in_flight();
             std::mem::forget(std::mem::take(&mut self.frames));
+            std::mem::forget(std::mem::take(&mut self.more));
             note_leak(in_flight);
         }
     }

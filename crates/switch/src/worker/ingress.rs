@@ -207,7 +207,7 @@ impl Worker {
 
     /// The next frame that may be sent; its descriptors are charged to `budget`.
     pub(super) fn next(&mut self, port: &mut Port, queue: usize, budget: &mut i64) -> Next {
-        match port.link.tx.take(queue, &mut self.scratch) {
+        match port.link.tx.take(queue, &mut self.scratch, port.waits()) {
             Taken::New(pending, descriptors) => {
                 *budget -= budget::scattered(descriptors);
                 match self.inspect(port, pending.frame.get_mut()) {

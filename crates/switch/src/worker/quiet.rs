@@ -146,7 +146,7 @@ mod tests {
         // It came after the look that did not show it.
         let tx = &mut worker.ports[3].as_mut().unwrap().link.tx;
         assert!(tx.poll(0, 3_000).unwrap());
-        let Taken::New(pending, 1) = tx.take(0, &mut worker.scratch) else { panic!("no frame") };
+        let Taken::New(pending, 1) = tx.take(0, &mut worker.scratch, false) else { panic!("no frame") };
         assert_eq!(pending.arrival, Arrival { earliest: 2_000, latest: 3_000, slept: 0 });
         tx.give_back(pending.frame);
         rustix::io::write(&ends[3], &testing::tap_frame(3, 5)).unwrap();
@@ -171,7 +171,7 @@ mod tests {
             test_clock::set_time(now);
             link.tx.poll(0, now).unwrap();
             let mut scratch = Scratch::default();
-            let Taken::New(pending, 1) = link.tx.take(0, &mut scratch) else { return None };
+            let Taken::New(pending, 1) = link.tx.take(0, &mut scratch, false) else { return None };
             link.tx.give_back(pending.frame);
             Some(pending.arrival)
         };

@@ -18,6 +18,8 @@ const FRAME_CHUNKS: usize = FRAME_MAX.div_ceil(CHUNK);
 
 /// Slots that are for pieces of frames that wait, not for frames.
 const FOR_PIECES: usize = 64;
+/// Slots that pieces may have at most: the others are for frames.
+const MOST_PIECES: usize = 1024;
 
 /// What a read found.
 enum Read {
@@ -169,8 +171,12 @@ impl Tx {
         self.pending = Some(pending);
     }
 
+    pub(in crate::link) fn may_leave(&self, _frame: &Frame, in_parts: bool) -> bool {
+        !in_parts || self.slots.available() > 0 && self.slots.pieces() < MOST_PIECES
+    }
+
     pub(in crate::link) fn slot_for_piece(&mut self, _whole: &Frame) -> Option<FrameRef> {
-        self.slots.take()
+        self.slots.take().inspect(|_| self.slots.note_piece())
     }
 
     pub(in crate::link) fn give_back(&mut self, reference: FrameRef) {
@@ -178,8 +184,12 @@ impl Tx {
         self.slots.give(reference);
         match owner {
             Owner::Pool { first, chunks } => self.pool.give(first, chunks),
-            Owner::Piece { whole } if whole.get().release() => self.give_back(whole),
-            Owner::Piece { .. } => {}
+            Owner::Piece { whole } => {
+                self.slots.end_piece();
+                if whole.get().release() {
+                    self.give_back(whole);
+                }
+            }
             owner => debug_assert!(false, "{owner:?} does not belong to a tap"),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::arrivals::Arrivals;
 use super::ring::Written;
-use super::{Receiver, Ring, Rx, Tx, TxQueue};
+use super::{Ahead, Receiver, Ring, Rx, Tx, TxQueue};
 use crate::fdb::PortIndex;
 use crate::port::Slots;
 use crate::vhost_user::VringSetup;
@@ -25,14 +25,27 @@ pub struct Gone {
 }
 
 /// Half of a ring, and two at least: a frame that is cut and its piece.
-pub(super) fn half(ring: u16) -> u16 {
+fn half(ring: u16) -> u16 {
     (ring / 2).max(2)
 }
 
-/// Most frames of a ring that have a slot: half of it. More than a thousand are of no use, take the worker long to make
-/// room for, and megabytes.
-fn most_in_flight(ring: u16) -> u16 {
-    half(ring).min(1024)
+/// More frames of a ring than a thousand are of no use, take the worker long to make room for, and megabytes.
+const MOST: u16 = 1024;
+
+/// Most frames of a ring that are sent and not back, their pieces counted: half of it.
+fn most_sent(ring: u16) -> u16 {
+    half(ring).min(MOST)
+}
+
+/// How a ring of so many entries is looked ahead in.
+fn look_ahead(ring: u16, in_order: bool) -> Ahead {
+    let sent = most_sent(ring);
+    Ahead {
+        // A driver that relies on order sees nothing of what is done behind the oldest.
+        popped: if in_order { half(ring) } else { u16::MAX },
+        frames: if in_order { sent } else { ring.clamp(sent, MOST) },
+        pieces: sent - (sent / 8).max(1),
+    }
 }
 
 impl<'a> Control<'a> {
@@ -116,7 +129,8 @@ impl<'a> Control<'a> {
             self.rx.rings[pair] = Some(ring);
         } else {
             self.tx.queues[pair] = Some(TxQueue {
-                slots: Slots::new(most_in_flight(setup.size), port, worker),
+                slots: Slots::new(most_sent(setup.size), port, worker),
+                ahead: look_ahead(setup.size, features.in_order),
                 arrivals: Arrivals::new(ring.queue.next_avail(), now),
                 ring,
                 pending: None,
@@ -200,8 +214,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_ring_is_in_flight_at_most() {
+    fn half_a_ring_is_sent_at_most_and_all_of_it_is_looked_at() {
         let sizes = [1, 2, 4, 256, 1024, 2048, 32768];
-        assert_eq!(sizes.map(most_in_flight), [2, 2, 2, 128, 512, 1024, 1024]);
+        assert_eq!(sizes.map(most_sent), [2, 2, 2, 128, 512, 1024, 1024]);
+        let ahead = |in_order| sizes.map(|size| look_ahead(size, in_order));
+        assert_eq!(ahead(false).map(|ahead| ahead.frames), [2, 2, 4, 256, 1024, 1024, 1024]);
+        assert_eq!(ahead(true).map(|ahead| ahead.frames), [2, 2, 2, 128, 512, 1024, 1024]);
+        for ahead in [ahead(false), ahead(true)] {
+            assert_eq!(ahead.map(|ahead| ahead.pieces), [1, 1, 1, 112, 448, 896, 896]);
+        }
     }
 }

@@ -61,10 +61,23 @@ pub struct TxQueue {
     pub arrivals: Arrivals,
     /// The ring.
     pub ring: Ring,
-    /// Frames in flight: at most half the ring.
+    /// How it is looked ahead in.
+    ahead: Ahead,
+    /// Frames in flight: at most half the ring were sent and are not back.
     pub slots: Slots,
     /// Entries taken until a frame was last taken alone.
     taken: u64,
+}
+
+/// How far a ring is looked ahead in, where frames wait by flow.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    /// Most chains that were popped and are not given back.
+    popped: u16,
+    /// Most frames that have slots, their pieces not counted.
+    frames: u16,
+    /// Most pieces of those frames.
+    pieces: u16,
 }
 
 /// What a guest receives.

@@ -1,7 +1,6 @@
 //! From a guest's transmit rings: headers are copied, payload is referred to.
 
 use super::super::{Pending, Taken};
-use super::control::half;
 use super::{Tx, TxQueue};
 use crate::frame::{HEADER_MAX, VnetHdr};
 use crate::port::{Frame, FrameRef, Owner};
@@ -43,7 +42,7 @@ impl Tx {
     }
 
     #[inline]
-    pub(in crate::link) fn take(&mut self, queue: usize, chain: &mut Chain) -> Taken {
+    pub(in crate::link) fn take(&mut self, queue: usize, chain: &mut Chain, ahead: bool) -> Taken {
         let header_len = self.header_len;
         let Some(tx) = self.queue(queue) else { return Taken::Nothing };
         if let Some(pending) = tx.pending.take() {
@@ -52,7 +51,7 @@ impl Tx {
         if tx.ring.queue.pending() == 0 {
             return Taken::Nothing;
         }
-        let Some(frame) = tx.slots.take() else { return Taken::Full };
+        let Some(frame) = tx.slot(ahead) else { return Taken::Full };
         let number = tx.count_taken();
         let arrival = tx.arrivals.of(number as u16, clock);
         match tx.ring.queue.pop_readable(chain) {
@@ -104,8 +103,7 @@ impl Tx {
 
     #[inline]
     pub(in crate::link) fn may_look_ahead(&self, queue: usize) -> bool {
-        let tx = self.queues.get(queue).and_then(Option::as_ref);
-        tx.is_some_and(|tx| tx.slots.available() > usize::from(for_pieces(tx.ring.queue.size())))
+        self.queues.get(queue).and_then(Option::as_ref).is_some_and(TxQueue::may_look_ahead)
     }
 
     #[inline]
@@ -116,8 +114,30 @@ impl Tx {
         }
     }
 
+    pub(in crate::link) fn begin_wait(&mut self, frame: &Frame) {
+        if let Some(tx) = self.queue_of(frame) {
+            tx.slots.begin_wait();
+        }
+    }
+
+    pub(in crate::link) fn end_wait(&mut self, frame: &Frame) {
+        if let Some(tx) = self.queue_of(frame) {
+            tx.slots.end_wait();
+        }
+    }
+
+    pub(in crate::link) fn may_leave(&mut self, frame: &Frame, in_parts: bool) -> bool {
+        self.queue_of(frame).is_some_and(|tx| {
+            let pieces = usize::from(tx.ahead.pieces);
+            tx.slots.available() > 0 && !(in_parts && tx.slots.pieces() >= pieces)
+        })
+    }
+
     pub(in crate::link) fn slot_for_piece(&mut self, whole: &Frame) -> Option<FrameRef> {
-        self.queue_of(whole)?.slots.take()
+        let slots = &mut self.queue_of(whole)?.slots;
+        // Frames that wait may have those that were made.
+        let piece = if slots.available() > 0 { slots.take_or_make() } else { None };
+        piece.inspect(|_| slots.note_piece())
     }
 
     #[inline]
@@ -127,7 +147,12 @@ impl Tx {
         tx.slots.give(reference);
         match owner {
             Owner::Ring { head, .. } => tx.give_chain(head),
-            Owner::Piece { whole } if whole.get().release() => self.give_back(whole),
+            Owner::Piece { whole } => {
+                tx.slots.end_piece();
+                if whole.get().release() {
+                    self.give_back(whole);
+                }
+            }
             _ => {}
         }
     }
@@ -147,9 +172,8 @@ impl Tx {
 
     #[inline]
     pub(in crate::link) fn is_crowded(&self, queue: usize) -> bool {
-        // Slots bound what is in flight; what is done and held back in order comes on top.
-        let crowded =
-            |tx: &TxQueue| tx.ring.enabled && tx.ring.queue.in_flight() > half(tx.ring.queue.size());
+        // Slots bound what was sent and is not back; what is done and held back in order comes on top.
+        let crowded = |tx: &TxQueue| tx.ring.enabled && tx.ring.queue.in_flight() > tx.ahead.popped;
         self.queues.get(queue).and_then(Option::as_ref).is_some_and(crowded)
     }
 
@@ -259,11 +283,6 @@ impl Tx {
     }
 }
 
-/// Slots of a ring of so many entries that are for pieces of frames that wait, not for frames.
-fn for_pieces(ring: u16) -> u16 {
-    (half(ring) / 8).max(1)
-}
-
 /// Whether a part of a frame that waits was sent, or dropped.
 fn is_begun(pending: &Pending) -> bool {
     pending.frame.get().shares.get() > 0
@@ -276,6 +295,19 @@ impl TxQueue {
     fn count_taken(&mut self) -> u64 {
         self.taken += u64::from(self.ring.queue.next_avail().wrapping_sub(self.taken as u16));
         self.taken
+    }
+
+    /// A slot for a frame that is to be sent, or is taken `ahead` of those before it and waits.
+    #[inline]
+    fn slot(&mut self, ahead: bool) -> Option<FrameRef> {
+        if ahead {
+            return if self.may_look_ahead() { self.slots.take_or_make() } else { None };
+        }
+        if self.slots.available() > 0 { self.slots.take() } else { None }
+    }
+
+    fn may_look_ahead(&self) -> bool {
+        self.slots.in_flight() - self.slots.pieces() < usize::from(self.ahead.frames)
     }
 
     /// Gives a chain back to the driver.

@@ -122,7 +122,11 @@ impl Worker {
                 continue;
             }
             let is_whole = part.wire == frame.wire_bytes;
-            let slot = if is_whole { Some(reference) } else { port.link.tx.slot_for_piece(frame) };
+            let slot = match port.link.tx.may_leave(frame, !is_whole) {
+                true if is_whole => Some(reference),
+                true => port.link.tx.slot_for_piece(frame),
+                false => None,
+            };
             let Some(slot) = slot else {
                 self.ask_relief(port);
                 break;
@@ -132,6 +136,9 @@ impl Worker {
             let is_last = part.wire >= head.bytes;
             if let Some(room) = &mut port.waiting {
                 room.take(part.wire);
+            }
+            if is_whole {
+                port.link.tx.end_wait(frame);
             }
             port.charge(since, at, part.wire, self.now);
             let started = at.max(pending.arrival.earliest);
