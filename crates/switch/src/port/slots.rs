@@ -307,6 +307,12 @@ impl Slots {
         self.pieces -= 1;
     }
 
+    /// Slots of frames that wait to be sent.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
     /// Slots of pieces.
     pub fn pieces(&self) -> usize {
         self.pieces
@@ -400,5 +406,34 @@ mod tests {
         slots.give(b);
         assert_eq!(slots.in_flight(), 0);
         assert_eq!(b.get().source, 3);
+    }
+
+    #[test]
+    fn as_many_are_made_as_wait_and_as_many_are_sent_as_may_be() {
+        let mut slots = Slots::new(4, 3, 7);
+        let mut waiting: Vec<_> = (0..100).map(|_| slots.take_or_make().unwrap()).collect();
+        waiting.iter().for_each(|_| slots.begin_wait());
+        assert_eq!((slots.in_flight(), slots.available(), slots.made()), (100, 4, 4 + 3 * STEP));
+        for (left, frame) in (0..4).rev().zip(waiting.split_off(96)) {
+            slots.end_wait();
+            assert_eq!(slots.available(), left);
+            assert_eq!((frame.get().source, frame.get().worker), (3, 7));
+            let owner = Owner::Ring { queue: 0, head: 7 };
+            frame.get_mut().owner = owner;
+            assert_eq!(slots.find(owner), Some(frame));
+            waiting.push(frame);
+            frame.get_mut().owner = Owner::Free;
+        }
+        let mut numbers: Vec<_> = waiting.iter().map(|frame| frame.get().slot).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 100, "each is lent once");
+        for (back, frame) in waiting.into_iter().rev().enumerate() {
+            if back >= 4 {
+                slots.end_wait();
+            }
+            slots.give(frame);
+        }
+        assert_eq!((slots.in_flight(), slots.available(), slots.made()), (0, 4, 4 + 3 * STEP));
     }
 }

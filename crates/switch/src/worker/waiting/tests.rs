@@ -1,6 +1,6 @@
 //! Order, counts and slots whatever happens, and how long a frame of a flow with little to send waits.
 
-use super::scene::{Got, HEADERS, Kind, MS, SEGMENT, Scene};
+use super::scene::{Got, HEADERS, Kind, MS, RECEIVER, SEGMENT, Scene, TO_OTHER};
 use crate::stats::DropReason;
 use proptest::prelude::*;
 
@@ -107,16 +107,63 @@ fn what_a_tap_sends_too_much_is_lost_from_the_longest_flow() {
 }
 
 #[test]
-fn a_ring_keeps_what_has_no_slot() {
-    let mut scene = Scene::new(RING, &limit(20));
-    while scene.unreturned() < 256 {
-        assert!(scene.send(BULK, SEGMENT));
-        scene.pass(0);
+fn all_of_a_ring_waits_unless_its_driver_relies_on_order_or_it_is_very_long() {
+    for (size, in_order, most) in [(256, false, 256), (64, false, 64), (2048, false, 1024), (256, true, 130)]
+    {
+        let mut scene = Scene::new(Kind::Ring { size, packed: false, in_order }, &limit(20));
+        while scene.unreturned() < size {
+            assert!(scene.send(BULK, SEGMENT));
+            scene.pass(0);
+        }
+        let waiting = scene.port().waiting.as_ref().unwrap().backlog().frames;
+        assert!((most - 10..=most).contains(&waiting), "{waiting} of {size} wait, {most} at most");
+        scene.finish();
+        assert_eq!(scene.sent, scene.segments() + scene.dropped(DropReason::Codel), "{:?}", scene.drops());
     }
-    let room = scene.port().waiting.as_ref().unwrap();
-    assert!((100..128).contains(&room.backlog().frames), "{:?}", room.backlog());
-    scene.finish();
-    assert_eq!(scene.sent, scene.segments() + scene.dropped(DropReason::Codel), "{:?}", scene.drops());
+}
+
+/// A flow keeps all of a ring but `spare` entries full of super-frames; another sends a small frame now and then. How long
+/// those took.
+fn flood_all_but(scene: &mut Scene, size: u16, spare: u16, ms: u64, sparse: u16) -> Vec<Option<u64>> {
+    let mut took = Vec::new();
+    for _ in 0..ms {
+        while scene.unreturned() < size - spare {
+            assert!(scene.send(BULK, 20_000));
+            scene.pass(0);
+        }
+        let (sent, before) = (scene.now, scene.got.len());
+        assert!(scene.send(sparse, 40), "an entry is free");
+        scene.pass_in_steps(4 * MS, MS / 10);
+        took.push(scene.got[before..].iter().find(|got| got.flow == sparse).map(|got| got.at - sent));
+    }
+    took
+}
+
+#[test]
+fn a_small_frame_behind_an_almost_full_ring_waits_for_one_part_at_most() {
+    for (size, packed) in [(64, false), (256, true), (1024, false)] {
+        let mut scene = Scene::new(Kind::Ring { size, packed, in_order: false }, &limit(20));
+        let took = flood_all_but(&mut scene, size, 2, 30, SPARSE);
+        let most = segment_ns(20).max(MS) + segment_ns(20) / 10 + MS / 10;
+        assert!(took.iter().all(|took| took.is_some_and(|took| took <= most)), "{size}: {took:?}");
+        scene.finish();
+    }
+}
+
+#[test]
+fn parts_at_a_slow_receiver_leave_slots_for_other_flows() {
+    for kind in kinds() {
+        let mut scene = Scene::new(kind, &limit(200));
+        scene.change_of(RECEIVER, "rx = { max = \"1mbit\" }");
+        let sparse = TO_OTHER + SPARSE;
+        let size = match kind {
+            Kind::Ring { size, in_order: false, .. } => size,
+            Kind::Ring { .. } | Kind::Tap => continue,
+        };
+        let took = flood_all_but(&mut scene, size, 2, 30, sparse);
+        assert!(took.iter().all(|took| took.is_some_and(|took| took <= MS)), "{kind:?}: {took:?}");
+        scene.finish();
+    }
 }
 
 #[test]
@@ -218,9 +265,15 @@ fn an_upgrade_waits_for_tokens_and_drops_what_has_none() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Send { flow: u16, payload: usize, count: usize },
+    Send {
+        flow: u16,
+        payload: usize,
+        count: usize,
+    },
     Pass(u64),
     Change(&'static str),
+    /// Whether the receiver takes nothing.
+    Stall(bool),
     StopAndStart,
 }
 
@@ -242,12 +295,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         "",
     ];
     let step = prop_oneof![
-        8 => (0u16..8, payload, 1usize..40).prop_map(|(flow, payload, count)| {
+        8 => (prop_oneof![3 => 0u16..8, 1 => TO_OTHER..TO_OTHER + 2], payload, 1usize..40).prop_map(|(flow, payload, count)| {
             Step::Send { flow, payload, count }
         }),
         6 => (0u64..30 * MS).prop_map(Step::Pass),
         2 => (0u64..400 * MS).prop_map(Step::Pass),
         1 => prop::sample::select(contracts.to_vec()).prop_map(Step::Change),
+        1 => any::<bool>().prop_map(Step::Stall),
         1 => Just(Step::StopAndStart),
     ];
     prop::collection::vec(step, 1..40)
@@ -273,9 +327,11 @@ proptest! {
                 }
                 Step::Pass(ns) => scene.pass(ns),
                 Step::Change(keys) => scene.change(keys),
+                Step::Stall(stalled) => scene.stalled = stalled,
                 Step::StopAndStart => scene.stop_and_start(),
             }
         }
+        scene.stalled = false;
         scene.finish();
         let arrived = scene.segments();
         let all = scene.all_dropped();
