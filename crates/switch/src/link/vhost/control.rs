@@ -212,6 +212,7 @@ fn rings<'a>(tx: &'a mut Tx, rx: &'a mut Rx) -> impl Iterator<Item = &'a mut Rin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::Frame;
 
     #[test]
     fn half_a_ring_is_sent_at_most_and_all_of_it_is_looked_at() {
@@ -223,5 +224,7 @@ mod tests {
         for ahead in [ahead(false), ahead(true)] {
             assert_eq!(ahead.map(|ahead| ahead.pieces), [1, 1, 1, 112, 448, 896, 896]);
         }
+        // What the documentation says of memory counts on it.
+        assert!(size_of::<Frame>() <= 1400, "{} bytes", size_of::<Frame>());
     }
 }
