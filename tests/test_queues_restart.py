@@ -80,7 +80,7 @@ def test_frames_that_wait_in_front_of_a_taps_limit(tap: Tap) -> None:
 
     def counted() -> int:
         tx = host.show("a").document["stats"]["tx"]
-        return int(tx["frames"]) + sum(tx["dropped"].values())
+        return sum([int(tx["frames"]), *map(int, tx["dropped"].values())])
 
     limit('queueing = "fifo"')
     with loaded(tap):
