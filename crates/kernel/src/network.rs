@@ -161,8 +161,9 @@ pub struct Counters {
     pub full: u64,
     /// Frames that CoDel marked (CE) instead.
     pub marked: u64,
-    /// Whether flows are kept apart where they wait: room is made by the longest one.
-    pub flows: bool,
+    /// Flows that wait, where they are kept apart: room is made by the longest one. As the kernel counts them: one that has just
+    /// become empty may be among them.
+    pub flows: Option<u64>,
     /// Bytes that wait now.
     pub backlog: u64,
 }

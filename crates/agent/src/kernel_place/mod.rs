@@ -98,6 +98,8 @@ pub struct KernelPlace {
     /// The qdiscs for short queues that the kernel has, once something was to wait in one.
     qdiscs: OnceCell<Qdiscs>,
     waits: WaitMeter,
+    /// The most flows that waited at a look, sent and received, by vNIC and interface index.
+    flows_most: BTreeMap<(String, u32), [u64; 2]>,
     deadlines: DeadlineWatch,
 }
 
@@ -120,6 +122,7 @@ impl KernelPlace {
                 missing: OnceCell::new(),
                 qdiscs: OnceCell::new(),
                 waits: WaitMeter::default(),
+                flows_most: BTreeMap::new(),
                 deadlines: DeadlineWatch::default(),
             },
             damage,

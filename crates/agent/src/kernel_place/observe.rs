@@ -54,6 +54,7 @@ impl KernelPlace {
         let waited = self.waits.measure(&queues(&shapings, &seen));
         let watched = self.deadlines.watch(&all, &network);
         let mut gone_past = BTreeSet::new();
+        let flows_before = std::mem::take(&mut self.flows_most);
         for (told, vnic, asked) in kept {
             let (shaping, strays) = (&shapings[asked.start], &shapings[asked.start + 1..asked.end]);
             let mut there = ObservedVnic::of(&told.vnic, Connection::Up);
@@ -85,6 +86,11 @@ impl KernelPlace {
                     }
                     there.notes.extend(shape::note_of_marks(link.kind.as_deref(), cannot_mark.as_deref()));
                     let mut counted = counted(vnic, index, link, &seen);
+                    let key = (vnic.name.clone(), index);
+                    let before = flows_before.get(&key).copied().unwrap_or_default();
+                    (counted.tx.flows_most, counted.rx.flows_most) =
+                        (counted.tx.flows_now.max(before[0]), counted.rx.flows_now.max(before[1]));
+                    self.flows_most.insert(key, [counted.tx.flows_most, counted.rx.flows_most]);
                     match &waited {
                         // How long the VM waits to send; what it receives waits for its own `rx.max`.
                         Ok(waited) => {
@@ -268,7 +274,7 @@ fn sent(link: &Link) -> Option<Counters> {
         drops: all.drops + part.drops,
         full: all.full + part.full,
         marked: all.marked + part.marked,
-        flows: all.flows || part.flows,
+        flows: part.flows.map_or(all.flows, |flows| Some(all.flows.unwrap_or_default() + flows)),
         backlog: all.backlog + part.backlog,
         ..all
     }))
@@ -348,7 +354,7 @@ fn policed(link: &Link) -> Option<Policed> {
 
 fn traffic(counters: Option<Counters>, full: DropReason) -> Traffic {
     let Counters { bytes, packets, drops, full: for_room, marked, flows, .. } = counters.unwrap_or_default();
-    let full = if flows { DropReason::FlowCap } else { full };
+    let full = if flows.is_some() { DropReason::FlowCap } else { full };
     let dropped = [(full, for_room), (DropReason::Codel, drops.saturating_sub(for_room))];
     let dropped = dropped.into_iter().filter(|(_, count)| *count > 0);
     Traffic {
@@ -358,6 +364,7 @@ fn traffic(counters: Option<Counters>, full: DropReason) -> Traffic {
         wire_bytes: bytes,
         dropped: dropped.map(|(reason, count)| (reason.label().to_owned(), count)).collect(),
         marked,
+        flows_now: flows.unwrap_or_default(),
         ..Traffic::default()
     }
 }

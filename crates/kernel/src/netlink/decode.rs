@@ -198,16 +198,20 @@ fn dropped(kind: &str, attributes: &[u8]) -> QueueDrops {
     let all = find(statistics, TCA_STATS_QUEUE).and_then(|v| u32_at(v, 8)).unwrap_or_default().into();
     let own = find(statistics, TCA_STATS_APP).unwrap_or_default();
     match kind {
-        // struct tc_fq_codel_xstats: type, maxpacket, drop_overlimit, ecn_mark.
+        // struct tc_fq_codel_xstats: type, maxpacket, drop_overlimit, ecn_mark, new_flow_count, new_flows_len, old_flows_len.
         "fq_codel" => {
-            let [full, marked] = [8, 12].map(|at| u32_at(own, at).unwrap_or_default().into());
-            QueueDrops { all, full, marked, flows: true }
+            let [full, marked, new, old]: [u64; 4] =
+                [8, 12, 20, 24].map(|at| u32_at(own, at).unwrap_or_default().into());
+            QueueDrops { all, full, marked, flows: Some(new + old) }
         }
         "cake" => {
             let tins = find(own, TCA_CAKE_STATS_TIN_STATS).unwrap_or_default();
-            let marked =
-                read(tins).filter_map(|(_, tin)| u32_at(find(tin, TCA_CAKE_TIN_STATS_ECN_MARKED)?, 0));
-            QueueDrops { all, full: 0, marked: marked.map(u64::from).sum(), flows: true }
+            let sum = |kind| {
+                read(tins).filter_map(|(_, tin)| u32_at(find(tin, kind)?, 0)).map(u64::from).sum::<u64>()
+            };
+            // Those that had frames a moment ago count among the sparse ones.
+            let flows = sum(TCA_CAKE_TIN_STATS_SPARSE_FLOWS) + sum(TCA_CAKE_TIN_STATS_BULK_FLOWS);
+            QueueDrops { all, full: 0, marked: sum(TCA_CAKE_TIN_STATS_ECN_MARKED), flows: Some(flows) }
         }
         _ => QueueDrops { all, full: all, ..QueueDrops::default() },
     }
@@ -222,8 +226,8 @@ pub struct QueueDrops {
     pub full: u64,
     /// Frames that were marked.
     pub marked: u64,
-    /// Whether it keeps flows apart.
-    pub flows: bool,
+    /// Flows that wait, where it keeps them apart.
+    pub flows: Option<u64>,
 }
 
 fn counters(attributes: &[u8]) -> Counters {
