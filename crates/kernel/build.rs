@@ -8,7 +8,7 @@ fn main() {
     println!("cargo:rerun-if-changed=bpf");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let machine = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
-    for program in ["classify", "deadline", "mark", "noise", "police", "wait"] {
+    for program in ["classify", "congestion", "deadline", "mark", "noise", "police", "wait"] {
         let source = format!("bpf/{program}.bpf.c");
         let mut clang = Command::new("clang");
         clang.args(["-target", "bpf", "-O2", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror"]);

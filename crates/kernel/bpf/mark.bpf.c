@@ -5,7 +5,7 @@
  *
  * The two ECN bits beside them are the endpoints'.
  */
-#include "wire.h"
+#include "traffic_class.h"
 
 #include <linux/pkt_cls.h>
 
@@ -16,12 +16,9 @@
 #define DSCP_CS7 56
 #define REALTIME (1ULL << DSCP_EF | 1ULL << DSCP_VOICE_ADMIT | 1ULL << DSCP_CS6 | 1ULL << DSCP_CS7)
 
-/* Where the mark is in the first 16 bits of a header: IPv4 has version and header length before it, IPv6 the version. */
-#define SHIFT_IPV4 2
-#define SHIFT_IPV6 6
-/* The 16-bit word of an IPv4 header that is its checksum, and what has to be read for both. */
-#define CHECKSUM 5
-#define WORDS 6
+/* Where the mark is in the first 16 bits of a header. */
+#define SHIFT_IPV4 (ECN_SHIFT_IPV4 + 2)
+#define SHIFT_IPV6 (ECN_SHIFT_IPV6 + 2)
 
 /* Of the netdev that this program is loaded for: the most wire bytes of one frame of a real-time vNIC; 0 of another vNIC. */
 const volatile __u64 burst;
@@ -40,15 +37,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct dropped);
 } dropped SEC(".maps");
-
-/* The checksum of a header in which one word changes (RFC 1624, equation 3). */
-static __always_inline __be16 checksum(__be16 check, __be16 before, __be16 after)
-{
-	__u32 sum = (__u16)~check + (__u16)~before + after;
-
-	sum = (sum & 0xffff) + (sum >> 16);
-	return ~((sum & 0xffff) + (sum >> 16));
-}
 
 /* 0 of what has no mark. */
 static __always_inline __u32 shift_of(__be16 type)
@@ -80,26 +68,14 @@ static __always_inline int is_right(struct __sk_buff *skb)
 
 static __always_inline void set_mark(struct __sk_buff *skb)
 {
-	__be16 type, words[WORDS];
-	__u32 offset, shift;
+	struct ip_words ip;
 
-	if (is_right(skb) || skip_ethernet(skb, &offset, &type))
+	if (is_right(skb) || read_ip(skb, &ip))
 		return;
-	shift = shift_of(type);
-	if (!shift || bpf_skb_load_bytes(skb, offset, words, sizeof(words)))
-		return;
-	__be16 after = marked(words[0], shift);
+	__be16 after = marked(ip.words[0], ip.is_ipv4 ? SHIFT_IPV4 : SHIFT_IPV6);
 
-	if (after == words[0])
-		return;
-	if (shift == SHIFT_IPV4) {
-		words[CHECKSUM] = checksum(words[CHECKSUM], words[0], after);
-		words[0] = after;
-		/* The sum over the whole header is as before, and so is what a device summed up. */
-		bpf_skb_store_bytes(skb, offset, words, sizeof(words), 0);
-	} else {
-		bpf_skb_store_bytes(skb, offset, &after, sizeof(after), BPF_F_RECOMPUTE_CSUM);
-	}
+	if (after != ip.words[0])
+		write_first(skb, &ip, after);
 }
 
 /* Whether a frame of a real-time vNIC is within its envelope; one that is not is counted. */

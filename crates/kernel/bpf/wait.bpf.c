@@ -1,7 +1,7 @@
 /* How long frames wait in the qdiscs of this place.
  *
  *   qdisc_enqueue ─▶ `waiting`: when each frame came ─▶ qdisc_dequeue ─▶ `queues`: histogram of its queue
- *   IFB: `classify.bpf.c`, fq_codel, cake: written into the frame ──┘
+ *   IFB: `classify.bpf.c`, `congestion.bpf.c`, fq_codel, cake: written into the frame ──┘
  *
  * Both tracepoints are passed with the lock of the root qdisc held, so each value has one writer at a time.
  */
@@ -84,7 +84,7 @@ static __always_inline __u64 when(const struct waits *waits, int is_ifb, const s
 	__u64 came = 0;
 	__u32 units = 0;
 
-	if (is_ifb)
+	if (is_ifb || waits->came == CAME_STAMPED)
 		return written(skb, 12, &came, sizeof(came)) ? 0 : came;
 	switch (waits->came) {
 	case CAME_ADDRESS: {

@@ -17,6 +17,8 @@ enum came {
 	/* fq_codel, cake: by what these keep with each frame. */
 	CAME_FQ_CODEL,
 	CAME_CAKE,
+	/* `congestion.bpf.c` has written it into the frame, as the classifier does on the IFB. */
+	CAME_STAMPED,
 	/* It is not: a super-frame is cut, and its parts have addresses of their own. */
 	CAME_UNKNOWN,
 };

@@ -1,6 +1,7 @@
 //! The kernel of a network namespace: look at it, and change it step by step.
 
 use crate::classify::{Classes, Classifier, ClassifyError};
+use crate::congestion::{CongestionMarker, Marked, VirtualQueue};
 use crate::earlier;
 use crate::handle::Handle;
 use crate::mark::{Dropped, Marker, Marks};
@@ -256,7 +257,7 @@ impl Kernel {
     /// The filters at its ingress, and at a root qdisc of ours that has some.
     fn read_filters(&mut self, index: u32, link: &mut Link) -> Result<(), ObserveError> {
         let at_ingress = link.ingress().map(|_| Handle::INGRESS);
-        let at_root = link.has_leaves().then_some(owner::ROOT_QDISC);
+        let at_root = link.may_have_root_filters().then_some(owner::ROOT_QDISC);
         for parent in at_ingress.into_iter().chain(at_root) {
             let filters = self.socket.dump(RTM_GETTFILTER, &on(index, parent), |_, body| {
                 netlink::traffic_control(body)?.filter(parent)
@@ -321,8 +322,14 @@ impl Kernel {
     fn try_step(&mut self, step: &Step) -> Result<(), String> {
         // Held until the filter holds its program.
         let clearing = &mut self.clearing;
-        let mut names =
-            KernelNames { ifb: self.ifb, policer: None, classifier: None, marker: None, clearing };
+        let mut names = KernelNames {
+            ifb: self.ifb,
+            policer: None,
+            classifier: None,
+            marker: None,
+            congestion: None,
+            clearing,
+        };
         if let Some(request) = netlink::request(step, &mut names)? {
             match self.socket.change(request.kind, request.flags, &request.body) {
                 // Of a filter that is made again, this was left: tables of u32 are not seen among the filters.
@@ -387,6 +394,7 @@ struct KernelNames<'a> {
     policer: Option<Policer>,
     classifier: Option<Classifier>,
     marker: Option<Marker>,
+    congestion: Option<CongestionMarker>,
     clearing: &'a mut Option<Marker>,
 }
 
@@ -429,6 +437,14 @@ impl Names for KernelNames<'_> {
             }
         };
         let number = marker.number().map_err(|e| e.to_string())?;
+        Ok((marker.with_program(|fd| fd.as_raw_fd()).cast_unsigned(), number))
+    }
+
+    fn congestion_marker(&mut self, queue: VirtualQueue, before: Option<u32>) -> Result<(u32, u32), String> {
+        let marked = before.and_then(|map| Marked::read(map).ok()).unwrap_or_default();
+        let marker = CongestionMarker::load(queue, marked).map_err(|e| e.to_string())?;
+        let number = marker.number().map_err(|e| e.to_string())?;
+        let marker = self.congestion.insert(marker);
         Ok((marker.with_program(|fd| fd.as_raw_fd()).cast_unsigned(), number))
     }
 }

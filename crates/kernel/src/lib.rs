@@ -44,6 +44,7 @@
 //! - [`noise`]: what keeps the switch's workers from their CPUs, by eBPF programs
 //! - [`earlier`]: others' programs that get frames before our filters
 //! - [`nftables`]: others' rules that what waits for a limit goes past
+//! - [`congestion`]: marks of congestion (CE) where flows cannot be kept apart, an eBPF program of `bpf/`
 //! - [`mark`]: priority marks in the IP header, an eBPF program of `bpf/`
 //! - [`police`]: a token bucket that drops, an eBPF program of `bpf/`
 //! - [`program`]: loading such a program for a filter
@@ -52,6 +53,7 @@
 
 pub mod class;
 pub mod classify;
+pub mod congestion;
 pub mod deadline;
 pub mod earlier;
 pub mod handle;
@@ -78,6 +80,7 @@ pub mod theirs;
 pub mod vlan;
 
 pub use classify::{Classes, Classifier, ClassifyError};
+pub use congestion::{Marked, VirtualQueue};
 pub use deadline::{DeadlineMeter, Delays, Loss, MissSeen, Part, Promise};
 pub use earlier::Earlier;
 pub use kernel::{Kernel, ObserveError, StepError};

@@ -51,6 +51,8 @@ pub enum Came {
     FqCodel,
     /// By what `cake` keeps.
     Cake,
+    /// By what marks congestion before the queue, which writes it into each as the classifier does.
+    Stamped,
     /// It is not: super-frames are cut, and their parts have addresses of their own.
     Unknown,
 }
@@ -67,6 +69,7 @@ impl Came {
         match queue.setting {
             Setting::FqCodel { .. } => Self::FqCodel,
             Setting::Cake { .. } => Self::Cake,
+            Setting::Bfifo { .. } if link.congestion_map(owner::ROOT_QDISC).is_some() => Self::Stamped,
             _ if is_cut => Self::Unknown,
             _ => Self::Address,
         }

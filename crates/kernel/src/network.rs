@@ -1,6 +1,7 @@
 //! What was observed: the links of a network namespace, and the qdiscs, classes and filters on them.
 
 use crate::class::HtbClass;
+use crate::congestion::VirtualQueue;
 use crate::earlier::Earlier;
 use crate::handle::Handle;
 use crate::mark::Marks;
@@ -215,6 +216,15 @@ pub enum Rule {
         /// Our mark.
         cookie: Cookie,
     },
+    /// Frames that would wait for long in one queue for all are marked (CE).
+    MarkCongestion {
+        /// That queue.
+        queue: VirtualQueue,
+        /// The eBPF program; what was counted is in its map.
+        program: Program,
+        /// Our mark.
+        cookie: Cookie,
+    },
     /// What came in by a device goes to its class.
     Classify {
         /// The eBPF program, whose map says to which.
@@ -328,6 +338,23 @@ impl Link {
         self.root_is_ours() && self.root().is_some_and(|q| q.setting != all_in_one)
     }
 
+    /// Whether filters of ours may be at its root qdisc: a classifier, or marks of congestion, which queues that mark by themselves
+    /// have none of.
+    pub fn may_have_root_filters(&self) -> bool {
+        let marks = |q: &Qdisc| {
+            matches!(q.setting, Setting::FqCodel { .. } | Setting::Cake { .. }) && q.parent != Handle::ROOT
+        };
+        self.has_leaves() || self.root_is_ours() && !self.qdiscs.iter().any(marks)
+    }
+
+    /// What marks congestion before a qdisc of it, or at its ingress: number of its map.
+    pub fn congestion_map(&self, parent: Handle) -> Option<u32> {
+        self.filters_at(parent).find_map(|f| match f.rule {
+            Rule::MarkCongestion { program, .. } => Some(program.map),
+            _ => None,
+        })
+    }
+
     /// Whether it is our IFB.
     pub fn is_our_ifb(&self) -> bool {
         self.name == owner::IFB && self.kind.as_deref() == Some("ifb") && self.group == owner::IFB_GROUP
@@ -346,15 +373,21 @@ impl Filter {
     /// Our mark, where it bears it.
     pub fn cookie(&self) -> Option<Cookie> {
         match self.rule {
-            Rule::Redirect { cookie, .. } | Rule::Police { cookie, .. } | Rule::Mark { cookie, .. } => {
-                Some(cookie)
-            }
+            Rule::Redirect { cookie, .. }
+            | Rule::Police { cookie, .. }
+            | Rule::Mark { cookie, .. }
+            | Rule::MarkCongestion { cookie, .. } => Some(cookie),
             _ => None,
         }
     }
 
-    /// Whether it is ours and marks.
+    /// Whether it is ours and marks priorities.
     pub fn marks(&self) -> bool {
         matches!(self.rule, Rule::Mark { .. })
+    }
+
+    /// Whether it is ours and marks congestion.
+    pub fn marks_congestion(&self) -> bool {
+        matches!(self.rule, Rule::MarkCongestion { .. })
     }
 }

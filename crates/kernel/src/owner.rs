@@ -5,12 +5,13 @@
 //! |---|---|
 //! | root qdisc of a netdev | its handle, `7464:`, with all that is below |
 //! | filter at the ingress of a netdev | its preference, and the cookie of its action |
-//! | marks and policer there | their preferences, and their names |
-//! | classifier of a root qdisc | its preference, and its name |
+//! | marks, of congestion too, and policer there | their preferences, and their names |
+//! | classifier of a root qdisc, marks of congestion there | their preferences, and their names |
 //! | IFB, with all that is on it | its name and its device group |
 //!
 //! A clsact qdisc has no room for a mark. Whether we made it is a bit of the cookie of the filter in it.
 
+use crate::congestion::VirtualQueue;
 use crate::handle::Handle;
 use crate::mark::Marks;
 use crate::police::Bucket;
@@ -58,7 +59,8 @@ pub const fn class_above(parent: Handle) -> Handle {
     }
 }
 
-/// Preference of the filter at a netdev's ingress that marks: it comes before what shapes or polices.
+/// Preference of the filters at a netdev's ingress that mark, and at its root qdisc: they come before what shapes, polices or
+/// classifies.
 pub const MARK_PREFERENCE: u16 = 1;
 
 /// Preference of the filter at a netdev's ingress that shapes or polices, and of the one at a root qdisc: low, since
@@ -145,6 +147,21 @@ pub fn parse_mark_name(name: &str) -> Option<(Cookie, Marks, Program)> {
     Some((Cookie { made_clsact: made_clsact == 1 }, Marks::from_burst(burst), program))
 }
 
+/// The name of the filter that marks congestion, as [`police_name`].
+pub fn congestion_name(cookie: Cookie, queue: VirtualQueue, map: u32) -> String {
+    let VirtualQueue { rate, burst, target, room } = queue;
+    let made_clsact = u8::from(cookie.made_clsact);
+    format!("tidegate:congestion:{made_clsact}:{rate}:{burst}:{target}:{room}:{map}:{PROGRAMS}")
+}
+
+/// What a name says; `None` where it is not ours.
+pub fn parse_congestion_name(name: &str) -> Option<(Cookie, VirtualQueue, Program)> {
+    let (numbers, program) = numbers(name.strip_prefix("tidegate:congestion:")?, 5)?;
+    let [made_clsact @ (0 | 1), rate, burst, target, room] = numbers[..] else { return None };
+    let queue = VirtualQueue { rate, burst, target, room };
+    Some((Cookie { made_clsact: made_clsact == 1 }, queue, program))
+}
+
 const MAGIC: [u8; 8] = *b"tidegate";
 
 /// The cookie of our redirecting action (`TCA_ACT_COOKIE`).
@@ -226,6 +243,20 @@ mod tests {
             ["", "tidegate:1:2:3:4", "tidegate:mark:1:2", "tidegate:mark:2:0:1", "tidegate:mark:1:2:3:4:5"]
         {
             assert_eq!(parse_mark_name(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_congestion_mark_s_name_reads_back_and_others_are_not_ours() {
+        let cookie = Cookie { made_clsact: true };
+        let queue = VirtualQueue { rate: 1, burst: 2, target: 3, room: 4 };
+        let name = congestion_name(cookie, queue, 77);
+        assert_eq!(parse_congestion_name(&name), Some((cookie, queue, CURRENT)));
+        assert_eq!((parse_mark_name(&name), parse_police_name(&name)), (None, None));
+        for other in
+            ["", "tidegate:mark:1:0:77", "tidegate:congestion:2:1:2:3:4:5", "tidegate:congestion:1:2"]
+        {
+            assert_eq!(parse_congestion_name(other), None, "{other}");
         }
     }
 

@@ -15,7 +15,7 @@ use crate::mark::Marks;
 use crate::network::{Network, Setting};
 use crate::plan::settle_link;
 use crate::police::Bucket;
-use crate::queueing::{Host, Qdiscs};
+use crate::queueing::{Flows, Host, Qdiscs};
 use crate::shaping::Sides;
 use crate::step::{Device, Step};
 use tidegate_contract::{Bytes, Rate};
@@ -63,12 +63,29 @@ pub fn probe() -> Result<Missing, String> {
 pub fn probe_queues() -> Result<Qdiscs, String> {
     in_namespace(|| {
         let (target, interval, memory) = (4882, 97_656, 1 << 20);
-        Ok(Qdiscs {
+        let has = Qdiscs {
             tbf: has(Setting::Cut { largest: 2500 })?,
             fq_codel: has(Setting::FqCodel { target, interval, memory })?,
             cake: has(Setting::Cake { target, interval, memory, hosts: Some(Host::Source), split: true })?,
-        })
+            congestion: false,
+        };
+        let needed = has.tbf && !has.fq_codel && !has.cake;
+        Ok(Qdiscs { congestion: needed && marks_congestion(has)?, ..has })
     })
+}
+
+/// Whether the kernel runs the program that marks where flows are not kept apart, at both ends of a device.
+fn marks_congestion(has: Qdiscs) -> Result<bool, String> {
+    let kernel = Qdiscs { congestion: true, ..has };
+    let flows =
+        Some(Flows { target: 5_000_000, interval: 100_000_000, per_host: false, frame: 1518, kernel });
+    let limit = Rate::from_bits(20_000_000).and_then(|r| Limit::new(r, Bytes::new(65_536), None, 1518).ok());
+    let sides = Sides { egress: limit, ingress: limit, flows: (flows, flows), ..Sides::default() };
+    let lacks = attempt(sides)?;
+    if let Some(lacks) = &lacks {
+        tracing::warn!("no congestion is marked: this kernel lacks {lacks}");
+    }
+    Ok(lacks.is_none())
 }
 
 /// Whether the kernel keeps a qdisc as it is told, at the namespace's loopback.
@@ -149,6 +166,7 @@ fn feature(step: &Step) -> &'static str {
         | Step::Classify { .. }
         | Step::Unclassify { .. }
         | Step::Mark { .. }
+        | Step::MarkCongestion { .. }
         | Step::Police { .. } => "eBPF programs as filters (CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_BPF)",
         // Not in what is tried here.
         Step::Again { .. } => "what others made",

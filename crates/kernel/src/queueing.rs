@@ -6,12 +6,14 @@
 //!  flows:   class ── tbf ── fq_codel              tbf limits nothing: it cuts super-frames longer than 1 ms of the rate
 //!           class ── fq_codel                     a rate at which no super-frame is longer
 //!           class ── cake                         which cuts by itself; where hosts are kept apart, or for want of the above
-//!           class ── tbf ── bfifo                 a kernel that has neither: flows are not kept apart, and 8 ms wait
+//!           class ── tbf ── bfifo                 a kernel that has neither: flows are not kept apart, and 8 ms wait;
+//!                                                 before it, where the kernel lets us, a filter marks (CE)
 //! ```
 //!
 //! HTB lets a frame leave that is longer than what it has tokens for, and is in debt then: 64 KiB at 20 Mbit/s are 26 ms, for which
 //! a ping behind them waits, whatever is below the class. So super-frames are cut before they wait.
 
+use crate::congestion::VirtualQueue;
 use crate::limit::Limit;
 use crate::network::Setting;
 
@@ -24,6 +26,8 @@ pub struct Qdiscs {
     pub fq_codel: bool,
     /// `cake`.
     pub cake: bool,
+    /// The eBPF program that marks (CE) where there is neither.
+    pub congestion: bool,
 }
 
 /// That each flow of a netdev waits for itself, and how long it may.
@@ -58,6 +62,8 @@ pub struct Waiting {
     pub cut: Option<Setting>,
     /// Where they wait.
     pub queue: Setting,
+    /// What marks those that would wait for long, where the queue does not.
+    pub congestion: Option<VirtualQueue>,
 }
 
 /// How long of its rate a super-frame may be, ns.
@@ -87,7 +93,7 @@ const CODEL_SHIFT: u32 = 10;
 impl Waiting {
     /// First come, first served.
     pub fn fifo(limit: Limit) -> Self {
-        Self { cut: None, queue: Setting::Bfifo { limit: limit.fifo() } }
+        Self { cut: None, queue: Setting::Bfifo { limit: limit.fifo() }, congestion: None }
     }
 
     /// Below the class of a limit; on the way of a device with this MTU, 0 where that is not known.
@@ -107,12 +113,12 @@ impl Waiting {
         let tbf = || cut.filter(|_| has.tbf).map(|largest| Setting::Cut { largest });
         let is_cut = cut.is_none() || has.tbf;
         if has.cake && (flows.per_host || !has.fq_codel || !is_cut) {
-            return Self { cut: None, queue: cake() };
+            return Self { cut: None, queue: cake(), congestion: None };
         }
         if has.fq_codel {
             let units = |ns: u64| u32::try_from(ns >> CODEL_SHIFT).unwrap_or(u32::MAX);
             let queue = Setting::FqCodel { target: units(target), interval: units(interval), memory };
-            return Self { cut: tbf(), queue };
+            return Self { cut: tbf(), queue, congestion: None };
         }
         if !is_cut || !has.tbf {
             // A short queue would have no room for a super-frame.
@@ -122,7 +128,8 @@ impl Waiting {
             let least = 2 * u64::from(cut.unwrap_or(SUPER_FRAME as u32));
             u32::try_from(limit.bytes_in(SHORT).max(least)).unwrap_or(u32::MAX)
         });
-        Self { cut: tbf(), queue: Setting::Bfifo { limit: room } }
+        let congestion = has.congestion.then(|| VirtualQueue::new(limit, target, room));
+        Self { cut: tbf(), queue: Setting::Bfifo { limit: room }, congestion }
     }
 }
 
@@ -136,7 +143,7 @@ impl Flows {
 
     /// What a person should know of how its frames wait: nothing where flows are kept apart as asked.
     pub fn note(self) -> Option<String> {
-        let Qdiscs { tbf, fq_codel, cake } = self.kernel;
+        let Qdiscs { tbf, fq_codel, cake, congestion } = self.kernel;
         if cake || fq_codel && tbf {
             return None;
         }
@@ -149,7 +156,12 @@ impl Flows {
         } else if tbf {
             format!(
                 "flows are not kept apart: {missing}; all frames wait in one queue of 8 ms of the rate, so a flow that fills it \
-                 delays the others by that, and what does not fit is dropped, whichever flow it is of"
+                 delays the others by that, and what does not fit is dropped, whichever flow it is of; {}",
+                if congestion {
+                    "frames of connections with ECN are marked where they would wait for half of that, or for queueing.target"
+                } else {
+                    "and no frame is marked (ECN), since the kernel does not run the eBPF program for that"
+                }
             )
         } else {
             format!(
@@ -206,7 +218,7 @@ mod tests {
     use proptest::prelude::*;
     use tidegate_contract::{Bytes, Rate};
 
-    const ALL: Qdiscs = Qdiscs { tbf: true, fq_codel: true, cake: true };
+    const ALL: Qdiscs = Qdiscs { tbf: true, fq_codel: true, cake: true, congestion: true };
 
     fn limit(bits: u64, queue: Option<u64>) -> Limit {
         let rate = Rate::from_bits(bits).expect("a rate");
@@ -240,7 +252,8 @@ mod tests {
             let memory = if split { 1_000_000 } else { MOST_MEMORY as u32 };
             Setting::Cake { target: 5000, interval: 100_000, memory, hosts: Some(host), split }
         };
-        assert_eq!(at(20 * MBIT, asked), Waiting { cut: None, queue: cake(Host::Source, true) });
+        let right = Waiting { cut: None, queue: cake(Host::Source, true), congestion: None };
+        assert_eq!(at(20 * MBIT, asked), right);
         assert_eq!(at(1000 * MBIT, asked).queue, cake(Host::Source, false));
         let received = Waiting::new(limit(20 * MBIT, None), Some(asked), Host::Destination, 1500);
         assert_eq!(received.queue, cake(Host::Destination, true));
@@ -254,6 +267,11 @@ mod tests {
         let waiting = at(20 * MBIT, only_tbf);
         assert_eq!(waiting.queue, Setting::Bfifo { limit: 20_000 }, "8 ms");
         assert_eq!(waiting.cut, Some(Setting::Cut { largest: 2_500 }));
+        assert_eq!(waiting.congestion, None);
+        let marks = flows(Qdiscs { congestion: true, ..only_tbf.kernel });
+        let queue = at(20 * MBIT, marks).congestion.expect("marks");
+        assert_eq!((queue.rate, queue.target, queue.room), (2_500_000, 4_000_000, 8_000_000));
+        assert_ne!(only_tbf.note(), marks.note());
         assert_eq!(at(MBIT, only_tbf).queue, Setting::Bfifo { limit: 3_044 }, "two frames");
         assert_eq!(at(1000 * MBIT, only_tbf).queue, Setting::Bfifo { limit: 1_000_000 });
         assert!(only_tbf.note().is_some_and(|note| note.contains("flows are not kept apart")));
@@ -289,11 +307,11 @@ mod tests {
             bits in 100_000_u64..20_000_000_000,
             frame in 64_u32..9100,
             mtu in 0_u32..9100,
-            has in any::<(bool, bool, bool)>(),
+            has in any::<(bool, bool, bool, bool)>(),
             per_host: bool,
             queue in prop::option::of(10_000_u64..10_000_000),
         ) {
-            let kernel = Qdiscs { tbf: has.0, fq_codel: has.1, cake: has.2 };
+            let kernel = Qdiscs { tbf: has.0, fq_codel: has.1, cake: has.2, congestion: has.3 };
             let limit = limit(bits, queue);
             let asked = Flows { per_host, frame, kernel, ..flows(ALL) };
             let waiting = Waiting::new(limit, Some(asked), Host::Source, mtu);
@@ -309,6 +327,10 @@ mod tests {
                 (None, Setting::Cake { split: true, .. }) => whole,
                 _ => SUPER_FRAME,
             };
+            if let Some(marks) = waiting.congestion {
+                let Setting::Bfifo { limit: room } = waiting.queue else { panic!("{waiting:?}") };
+                prop_assert!(marks.target < marks.room && marks.room == limit.time_of(room.into()));
+            }
             match waiting.queue {
                 Setting::Bfifo { limit: room } => {
                     prop_assert!(!kernel.cake && !kernel.fq_codel);

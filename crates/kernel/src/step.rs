@@ -1,6 +1,7 @@
 //! One request to the kernel.
 
 use crate::class::HtbClass;
+use crate::congestion::VirtualQueue;
 use crate::handle::Handle;
 use crate::mark::Marks;
 use crate::network::{Filter, Setting};
@@ -102,6 +103,19 @@ pub enum Step {
         /// As for [`Step::Police`].
         instead: Option<(u32, u32)>,
     },
+    /// Before a limit, whose frames wait in one queue for all: those that would wait for long are marked (CE).
+    MarkCongestion {
+        /// Where.
+        device: Device,
+        /// Its ingress, or our root qdisc.
+        parent: Handle,
+        /// The queue.
+        queue: VirtualQueue,
+        /// Our mark.
+        cookie: owner::Cookie,
+        /// As for [`Step::Police`].
+        instead: Option<(u32, u32)>,
+    },
     /// At our root qdisc of a device: what came in by a netdev goes to the class that a map says, which is empty yet.
     AddClassifier {
         /// Where.
@@ -168,6 +182,7 @@ impl Step {
             | Self::Classify { device, .. }
             | Self::Unclassify { device, .. }
             | Self::Mark { device, .. }
+            | Self::MarkCongestion { device, .. }
             | Self::DeleteFilter { device, .. }
             | Self::SetVlans { device, .. }
             | Self::DeleteVlans { device, .. }
@@ -236,6 +251,10 @@ impl fmt::Display for Step {
             Self::Mark { device, marks: Marks::Set { .. }, .. } => {
                 write!(f, "mark what {device} receives as real-time")
             }
+            Self::MarkCongestion { device, parent: Handle::INGRESS, .. } => {
+                write!(f, "mark congestion in what {device} receives")
+            }
+            Self::MarkCongestion { device, .. } => write!(f, "mark congestion in what goes to {device}"),
             Self::DeleteFilter { device, filter: Filter { kind, preference, parent, chain, .. } } => {
                 let chain = if *chain == 0 { String::new() } else { format!(" in chain {chain}") };
                 write!(

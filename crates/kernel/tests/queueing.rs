@@ -6,6 +6,7 @@ use netns::load::{Traffic, under};
 use netns::*;
 use std::time::Duration;
 use tidegate_kernel::handle::Handle;
+use tidegate_kernel::network::Rule;
 use tidegate_kernel::queueing::Waiting;
 use tidegate_kernel::{Flows, Kernel, Network, Qdiscs, Shaping, Ways, owner, probe_queues};
 
@@ -24,8 +25,10 @@ fn kernels() -> Vec<Qdiscs> {
         (false, true, false),
         (true, false, true),
     ];
-    let kernels = each.map(|(tbf, fq_codel, cake)| Qdiscs { tbf, fq_codel, cake });
-    kernels.into_iter().filter(|k| k.fq_codel <= has.fq_codel && k.cake <= has.cake).collect()
+    let kernels = each.map(|(tbf, fq_codel, cake)| Qdiscs { tbf, fq_codel, cake, congestion: false });
+    let marks = Qdiscs { tbf: true, congestion: has.congestion, ..Qdiscs::default() };
+    let kernels = kernels.into_iter().chain(has.congestion.then_some(marks));
+    kernels.filter(|k| k.fq_codel <= has.fq_codel && k.cake <= has.cake).collect()
 }
 
 fn flows(kernel: Qdiscs) -> Flows {
@@ -38,15 +41,21 @@ fn with_flows(shaping: Shaping, kernel: Qdiscs) -> Shaping {
 
 const LEAF: Handle = Handle::new(owner::MAJOR, owner::FIRST_LEAF);
 
-/// What is below a class of a device.
+/// What is below a class of a device, and what marks before it.
 fn below(network: &Network, device: &str, class: Handle) -> Waiting {
     let (_, link) = network.by_name(device).unwrap();
     let leaf = link.leaf(class).unwrap();
+    let (_, tap) = network.by_name("vnet3").unwrap();
+    let parent = if device == owner::IFB { Handle::INGRESS } else { owner::ROOT_QDISC };
+    let congestion = tap.filters_at(parent).find_map(|f| match f.rule {
+        Rule::MarkCongestion { queue, .. } => Some(queue),
+        _ => None,
+    });
     if leaf.handle != owner::cutter(class) {
-        return Waiting { cut: None, queue: leaf.setting.clone() };
+        return Waiting { cut: None, queue: leaf.setting.clone(), congestion };
     }
     let queue = link.leaf(owner::below(leaf.handle)).unwrap();
-    Waiting { cut: Some(leaf.setting.clone()), queue: queue.setting.clone() }
+    Waiting { cut: Some(leaf.setting.clone()), queue: queue.setting.clone(), congestion }
 }
 
 #[test]
@@ -101,6 +110,12 @@ fn what_others_change_of_it_is_put_right() {
                 (
                     "qdisc del dev vnet3 parent 7464:1; qdisc add dev vnet3 parent 7464:1 handle 3001: pfifo limit 5",
                     cuts,
+                ),
+                ("filter del dev vnet3 parent 7464: pref 1", kernel.congestion),
+                ("filter del dev vnet3 ingress pref 1", kernel.congestion),
+                (
+                    "filter add dev vnet3 parent 7464: pref 7 protocol all u32 match u32 0 0 classid :1",
+                    kernel.congestion,
                 ),
                 ("qdisc change dev vnet3 parent 3001:1 fq_codel target 50ms", cuts && kernel.fq_codel),
                 ("qdisc change dev vnet3 parent 3001:1 fq_codel noecn", cuts && kernel.fq_codel),

@@ -10,10 +10,12 @@ use crate::place::{InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
+use tidegate_kernel::handle::Handle;
 use tidegate_kernel::mark::Dropped;
 use tidegate_kernel::network::{Counters, Rule};
 use tidegate_kernel::{
-    Came, Link, Network, Policed, Port, Queue, Refusal, Shaping, Theirs, Ways, no_shares_at, owner, refusals,
+    Came, Link, Marked, Network, Policed, Port, Queue, Refusal, Shaping, Theirs, Ways, no_shares_at, owner,
+    refusals,
 };
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{DropReason, Traffic, VnicStats};
@@ -314,8 +316,13 @@ fn dropped_at_marks(link: &Link) -> Option<Dropped> {
 
 /// What its limits counted.
 fn limited(vnic: &Vnic, index: u32, link: &Link, seen: &Seen<'_>) -> VnicStats {
-    let egress = sent(link);
+    let marked_before = |parent: Handle, counters: Option<Counters>| {
+        let marked = link.congestion_map(parent).and_then(|map| Marked::read(map).ok()).unwrap_or_default();
+        counters.map(|counters| Counters { marked: counters.marked + marked.frames, ..counters })
+    };
+    let egress = marked_before(owner::ROOT_QDISC, sent(link));
     let ingress = seen.leaves.get(&index).and_then(|class| seen.counters.get(class)).copied();
+    let ingress = marked_before(Handle::INGRESS, ingress);
     if let Some(policed) = policed(link) {
         return VnicStats {
             name: vnic.name.clone(),

@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn how_flows_wait_is_what_the_kernel_has() {
         let mut vnic = netdev("web", 1, "vnet3");
-        let all = Qdiscs { tbf: true, fq_codel: true, cake: true };
+        let all = Qdiscs { tbf: true, fq_codel: true, cake: true, congestion: false };
         let how = "limits of vnet3 are kept by the kernel: what exceeds one waits, each flow for itself";
         assert_eq!(how_limits_are_kept(&vnic, || all), [how]);
         let told = how_limits_are_kept(&vnic, || Qdiscs { tbf: true, ..Qdiscs::default() });

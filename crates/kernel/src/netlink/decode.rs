@@ -265,9 +265,12 @@ fn bpf_rule(options: &[u8]) -> Option<Rule> {
     let police = police.map(|(cookie, bucket, program)| Rule::Police { bucket, program, cookie });
     let mark = owner::parse_mark_name(&name);
     let mark = mark.map(|(cookie, marks, program)| Rule::Mark { marks, program, cookie });
+    let congestion = || owner::parse_congestion_name(&name);
+    let congestion =
+        || congestion().map(|(cookie, queue, program)| Rule::MarkCongestion { queue, program, cookie });
     let classes = || owner::parse_classifier_name(&name).filter(|_| major == Some(owner::MAJOR));
     let classify = || classes().map(|program| Rule::Classify { program, classes: BTreeMap::new() });
-    police.or(mark).or_else(classify).filter(|_| direct != 0)
+    police.or(mark).or_else(congestion).or_else(classify).filter(|_| direct != 0)
 }
 
 /// Of a u32 filter that takes every packet.
@@ -286,7 +289,9 @@ fn redirect_rule(options: &[u8]) -> Option<Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::congestion::VirtualQueue;
     use crate::mark::Marks;
+    use crate::netlink::attribute::Attributes;
     use crate::netlink::encode::{Names, header, request};
     use crate::netlink::link_header;
     use crate::police::Bucket;
@@ -312,6 +317,10 @@ mod tests {
 
         fn marker(&mut self, _: Marks, _: Option<u32>) -> Result<(u32, u32), ()> {
             Ok((6, 78))
+        }
+
+        fn congestion_marker(&mut self, _: VirtualQueue, _: Option<u32>) -> Result<(u32, u32), ()> {
+            Ok((9, 79))
         }
     }
 
@@ -362,6 +371,48 @@ mod tests {
             assert_eq!((filter.preference, filter.protocol), (owner::MARK_PREFERENCE, 3));
             assert_eq!(filter.rule, Rule::Mark { marks, program: program(78), cookie });
         }
+    }
+
+    #[test]
+    fn marks_of_congestion_read_back() {
+        let cookie = Cookie { made_clsact: false };
+        let queue = VirtualQueue { rate: 1, burst: 2, target: 3, room: 4 };
+        for (parent, instead) in [(Handle::INGRESS, None), (owner::ROOT_QDISC, Some((1, 5)))] {
+            let body = body(&Step::MarkCongestion { device: tap(), parent, queue, cookie, instead });
+            let message = traffic_control(&body).expect("a message");
+            let filter = message.filter(parent).expect("a filter");
+            assert_eq!((filter.preference, filter.protocol), (owner::MARK_PREFERENCE, 3));
+            assert_eq!(filter.rule, Rule::MarkCongestion { queue, program: program(79), cookie });
+        }
+    }
+
+    #[test]
+    fn a_queue_says_what_it_dropped_marked_and_keeps() {
+        let queue = [0_u32, 0, 9, 0, 0].map(u32::to_ne_bytes).concat();
+        let said = |own: Attributes| {
+            let mut all = Attributes::default();
+            all.nest(TCA_STATS2, |stats| {
+                stats.put(TCA_STATS_QUEUE, &queue);
+                stats.put(TCA_STATS_APP, &own.0);
+            });
+            all
+        };
+        // struct tc_fq_codel_xstats, of a qdisc: its type is 0.
+        let own = [0_u32, 1514, 4, 3, 77, 2, 5, 0, 0, 0].map(u32::to_ne_bytes).concat();
+        let right = QueueDrops { all: 9, full: 4, marked: 3, flows: Some(7) };
+        assert_eq!(dropped("fq_codel", &said(Attributes(own)).0), right);
+        let mut own = Attributes::default();
+        own.nest(TCA_CAKE_STATS_TIN_STATS, |tins| {
+            tins.nest(1, |tin| {
+                tin.put_u32(TCA_CAKE_TIN_STATS_ECN_MARKED, 3);
+                tin.put_u32(TCA_CAKE_TIN_STATS_SPARSE_FLOWS, 2);
+                tin.put_u32(TCA_CAKE_TIN_STATS_BULK_FLOWS, 5);
+            });
+        });
+        let right = QueueDrops { all: 9, full: 0, marked: 3, flows: Some(7) };
+        assert_eq!(dropped("cake", &said(own).0), right);
+        let none = QueueDrops { all: 9, full: 9, marked: 0, flows: None };
+        assert_eq!(dropped("bfifo", &said(Attributes::default()).0), none);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::bridge::{port_header, put_vlans};
 use super::constants::*;
 use super::link_header;
 use crate::class::HtbClass;
+use crate::congestion::VirtualQueue;
 use crate::handle::Handle;
 use crate::mark::Marks;
 use crate::network::{ANY_PROTOCOL, Filter, Setting};
@@ -61,6 +62,16 @@ pub trait Names {
     /// # Errors
     /// It cannot be loaded.
     fn marker(&mut self, marks: Marks, before: Option<u32>) -> Result<(u32, u32), Self::Error>;
+
+    /// The same of a program that marks congestion.
+    ///
+    /// # Errors
+    /// It cannot be loaded.
+    fn congestion_marker(
+        &mut self,
+        queue: VirtualQueue,
+        before: Option<u32>,
+    ) -> Result<(u32, u32), Self::Error>;
 }
 
 /// What to send for a step; nothing for one that changes a map.
@@ -114,7 +125,8 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Option<Request>, 
             let (program, map) = names.policer(*bucket, instead.map(|(_, map)| map))?;
             let name = owner::police_name(*cookie, *bucket, map);
             let handle = instead.map(|(handle, _)| handle);
-            let (flags, body) = direct_action(index, owner::PREFERENCE, handle, program, &name);
+            let place = (Handle::INGRESS, owner::PREFERENCE);
+            let (flags, body) = direct_action(index, place, handle, program, &name);
             made(RTM_NEWTFILTER, flags, body)
         }
         Step::Mark { device, marks, cookie, instead } => {
@@ -122,7 +134,17 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Option<Request>, 
             let (program, map) = names.marker(*marks, instead.map(|(_, map)| map))?;
             let name = owner::mark_name(*cookie, *marks, map);
             let handle = instead.map(|(handle, _)| handle);
-            let (flags, body) = direct_action(index, owner::MARK_PREFERENCE, handle, program, &name);
+            let place = (Handle::INGRESS, owner::MARK_PREFERENCE);
+            let (flags, body) = direct_action(index, place, handle, program, &name);
+            made(RTM_NEWTFILTER, flags, body)
+        }
+        Step::MarkCongestion { device, parent, queue, cookie, instead } => {
+            let index = names.index(device)?;
+            let (program, map) = names.congestion_marker(*queue, instead.map(|(_, map)| map))?;
+            let name = owner::congestion_name(*cookie, *queue, map);
+            let handle = instead.map(|(handle, _)| handle);
+            let place = (*parent, owner::MARK_PREFERENCE);
+            let (flags, body) = direct_action(index, place, handle, program, &name);
             made(RTM_NEWTFILTER, flags, body)
         }
         Step::AddClassifier { device } => {
@@ -179,17 +201,17 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Option<Request>, 
     }
 }
 
-/// Flags and message for a filter at an ingress that does what its eBPF program says; in the place of the one with this
-/// handle, where there is one.
+/// Flags and message for a filter at a parent, with a preference, that does what its eBPF program says; in the place of the one
+/// with this handle, where there is one.
 fn direct_action(
     index: u32,
-    preference: u16,
+    (parent, preference): (Handle, u16),
     instead: Option<u32>,
     program: u32,
     name: &str,
 ) -> (u16, Attributes) {
     let info = filter_info(preference, ANY_PROTOCOL);
-    let mut body = header(index, Handle(instead.unwrap_or_default()), Handle::INGRESS, info);
+    let mut body = header(index, Handle(instead.unwrap_or_default()), parent, info);
     body.put_str(TCA_KIND, "bpf");
     body.nest(TCA_OPTIONS, |options| {
         options.put_u32(TCA_BPF_FD, program);

@@ -11,6 +11,7 @@
 //! the others keep what they have. VLANs bear no mark (`vlan`): the caller remembers what a port had before, and gives it
 //! back. What is refused is left as it is, and stands in the way of nothing else.
 
+mod congestion;
 mod filters;
 mod foreign;
 mod leaves;
@@ -292,7 +293,7 @@ fn set_leaf<'a>(
         let (device, setting) = (device.clone(), setting.clone());
         Step::SetQdisc { device, parent, handle, setting, replace: true }
     };
-    let Waiting { cut, queue } = &leaf.waiting;
+    let Waiting { cut, queue, .. } = &leaf.waiting;
     let (parent, kept) = match cut {
         None => (id, there(id)),
         Some(cut) => {
@@ -346,6 +347,12 @@ fn set_ingress(
     if let Some(bucket) = sides.police {
         set_police(steps, device, link, bucket, cookie, held.ingress);
     }
+    if sides.limits_ingress() {
+        let waiting = sides.ingress.map(|limit| sides.waiting_at_ingress(limit, link.mtu));
+        let marked = waiting.and_then(|waiting| waiting.congestion);
+        // Before the marks beside it: what goes may be all of its preference.
+        congestion::set(steps, device, Some(link), Handle::INGRESS, marked, cookie);
+    }
     marks::set(steps, device, link, *sides, cookie);
 }
 
@@ -353,7 +360,7 @@ fn set_ingress(
 fn is_in_the_way(filter: &Filter, held: bool) -> bool {
     let ours = filter.cookie().is_some();
     debug_assert!(held || ours || filter.chain != 0, "others' filters are refused before");
-    !filter.marks() && (ours || filter.chain == 0)
+    !filter.marks() && !filter.marks_congestion() && (ours || filter.chain == 0)
 }
 
 fn set_redirect(

@@ -71,11 +71,21 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
         }
         Step::Police { device, bucket, cookie, instead } => {
             let rule = Rule::Police { bucket: *bucket, program: program(7), cookie: *cookie };
-            direct_action(find(network, device)?, owner::PREFERENCE, *instead, rule)?;
+            let place = (Handle::INGRESS, owner::PREFERENCE);
+            direct_action(find(network, device)?, place, *instead, rule)?;
         }
         Step::Mark { device, marks, cookie, instead } => {
             let rule = Rule::Mark { marks: *marks, program: program(8), cookie: *cookie };
-            direct_action(find(network, device)?, owner::MARK_PREFERENCE, *instead, rule)?;
+            let place = (Handle::INGRESS, owner::MARK_PREFERENCE);
+            direct_action(find(network, device)?, place, *instead, rule)?;
+        }
+        Step::MarkCongestion { device, parent, queue, cookie, instead } => {
+            let rule = Rule::MarkCongestion { queue: *queue, program: program(9), cookie: *cookie };
+            let link = find(network, device)?;
+            if *parent != Handle::INGRESS && !link.root_is_ours() {
+                return Err("ENOENT: no such qdisc".into());
+            }
+            direct_action(link, (*parent, owner::MARK_PREFERENCE), *instead, rule)?;
         }
         Step::AddClassifier { device } => {
             let link = find(network, device)?;
@@ -226,17 +236,18 @@ fn set_class(link: &mut Link, id: Handle, parent: Handle, class: HtbClass) -> Re
 
 fn direct_action(
     link: &mut Link,
-    preference: u16,
+    (parent, preference): (Handle, u16),
     instead: Option<(u32, u32)>,
     rule: Rule,
 ) -> Result<(), String> {
-    link.ingress().ok_or("EINVAL: no ingress qdisc")?;
+    if parent == Handle::INGRESS {
+        link.ingress().ok_or("EINVAL: no ingress qdisc")?;
+    }
     let Some((handle, _)) = instead else {
-        return add_filter(link, Handle::INGRESS, preference, "bpf", rule);
+        return add_filter(link, parent, preference, "bpf", rule);
     };
-    let there = |f: &&mut Filter| {
-        (f.parent, f.chain, f.preference, f.handle) == (Handle::INGRESS, 0, preference, handle)
-    };
+    let there =
+        |f: &&mut Filter| (f.parent, f.chain, f.preference, f.handle) == (parent, 0, preference, handle);
     link.filters.iter_mut().find(there).ok_or("ENOENT")?.rule = rule;
     Ok(())
 }

@@ -151,8 +151,8 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
                 }
                 Damage::FilterGone => link.filters.clear(),
                 // Another kind cannot be where marks are.
-                Damage::FilterBeside(owner::MARK_PREFERENCE, 0) if link.filters.iter().any(Filter::marks) => {
-                }
+                Damage::FilterBeside(owner::MARK_PREFERENCE, 0)
+                    if link.filters.iter().any(|f| f.marks() || f.marks_congestion()) => {}
                 Damage::FilterBeside(preference, chain) if link.ingress().is_some() => {
                     let handle = 99 + link.filters.len() as u32;
                     link.filters.push(Filter { handle, chain: *chain, ..police(*preference) });
@@ -193,10 +193,9 @@ fn hurt_queues(link: &mut Link, damage: &Damage) {
 }
 
 fn some_flows() -> impl Strategy<Value = Option<Flows>> {
-    let flows = any::<(bool, bool, bool, bool)>().prop_map(|(tbf, fq_codel, cake, per_host)| Flows {
-        per_host,
-        ..flows(Qdiscs { tbf, fq_codel, cake })
-    });
+    let has = any::<(bool, bool, bool, bool)>();
+    let has = has.prop_map(|(tbf, fq_codel, cake, congestion)| Qdiscs { tbf, fq_codel, cake, congestion });
+    let flows = (has, any::<bool>()).prop_map(|(has, per_host)| Flows { per_host, ..flows(has) });
     prop::option::of(flows)
 }
 
@@ -247,7 +246,11 @@ fn asked(shaping: &Shaping) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucke
 /// How what is asked of a device is to wait: at its egress, and at its ingress.
 fn asked_of_waits(shaping: &Shaping) -> (Option<Waiting>, Option<Waiting>) {
     let waits = |limit: Option<Limit>, host| Some(Waiting::new(limit?, shaping.flows, host, 0));
-    (waits(shaping.rx, Host::Destination), waits(shaping.tx, Host::Source))
+    let egress = waits(shaping.rx, Host::Destination);
+    // Of parts of a limit it is not known how long frames wait.
+    let marks =
+        |w: Waiting| Waiting { congestion: w.congestion.filter(|_| shaping.rx_shares.is_empty()), ..w };
+    (egress.map(marks), waits(shaping.tx, Host::Source))
 }
 
 /// How it waits: all parts of what a device sends alike, but for what has a deadline.
@@ -271,13 +274,24 @@ fn waits(network: &Network, shaping: &Shaping, index: u32) -> (Option<Waiting>, 
         let (_, class) = ifb.classified().find(|(from, _)| *from == index)?;
         Some(waits_for(ifb, class))
     });
-    (egress, ingress)
+    let marked = |waiting: Option<Waiting>, parent| {
+        let mut marks = link.filters_at(parent).filter_map(|f| match f.rule {
+            Rule::MarkCongestion { queue, .. } => Some(queue),
+            _ => None,
+        });
+        let congestion = marks.next();
+        assert_eq!(marks.next(), None, "one");
+        assert!(waiting.is_some() || congestion.is_none());
+        waiting.map(|waiting| Waiting { congestion, ..waiting })
+    };
+    (marked(egress, owner::ROOT_QDISC), marked(ingress, Handle::INGRESS))
 }
 
 /// What frames meet, policers and marks included.
 fn met(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>, Option<Marks>) {
     let (egress, ingress) = in_force(network, index);
-    let filters = network.links[&index].filters_at(Handle::INGRESS).filter(|f| f.chain == 0);
+    let filters = network.links[&index].filters_at(Handle::INGRESS);
+    let filters = filters.filter(|f| f.chain == 0 && !f.marks_congestion());
     let first = |of: fn(&&Filter) -> bool| filters.clone().filter(of).min_by_key(|f| f.preference);
     let policer = first(|f| !f.marks()).and_then(|f| match f.rule {
         Rule::Police { bucket, .. } => Some(bucket),
@@ -346,7 +360,10 @@ proptest! {
             let rx = here.and_then(|s| s.rx);
             prop_assert!(rx.is_some() || !link.root_is_ours());
             let marks = here.is_some_and(|s| s.marks.is_some());
-            let is_wanted = |f: &Filter| if f.marks() { marks } else { tx };
+            let is_wanted = |f: &Filter| match f.parent {
+                Handle::INGRESS => if f.marks() { marks } else { tx },
+                _ => rx.is_some(),
+            };
             prop_assert!(link.filters.iter().all(|f| f.cookie().is_none() || is_wanted(f)));
             let theirs = |link: &Link| {
                 let root = link.root().filter(|_| rx.is_none() && !link.root_is_ours()).cloned();

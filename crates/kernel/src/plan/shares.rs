@@ -11,12 +11,12 @@
 //! From one to the other all of it is made anew: HTB cannot change its default class, and frames that wait are lost.
 
 use super::leaves::Leaves;
-use super::{Leaf, device, has_root, root, set_class, set_leaf};
+use super::{Leaf, congestion, device, has_root, root, set_class, set_leaf};
 use crate::class::HtbClass;
 use crate::handle::Handle;
 use crate::limit::Limit;
 use crate::network::{Class, Link, Network, Setting};
-use crate::owner;
+use crate::owner::{self, Cookie};
 use crate::queueing::Waiting;
 use crate::shaping::Share;
 use crate::step::{Device, Step};
@@ -37,6 +37,8 @@ pub fn set(
         let there = set_root(steps, at, link, owner::ROOT_CLASS);
         let leaf = Leaf { class: all, parent: Handle::ROOT, waiting: waiting.clone() };
         set_known(steps, at, there, owner::ROOT_CLASS, &leaf);
+        let cookie = Cookie { made_clsact: false };
+        congestion::set(steps, at, there, owner::ROOT_QDISC, waiting.congestion, cookie);
         return Ok(());
     }
     let there = set_root(steps, at, link, owner::REST_CLASS);

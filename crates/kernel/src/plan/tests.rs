@@ -126,13 +126,14 @@ pub(super) fn shared(network: &Network, index: u32) -> BTreeMap<u32, HtbClass> {
 }
 
 /// What waits for a class, and how.
+/// What is below a class, without what marks before it.
 pub(super) fn waits_for(link: &Link, class: Handle) -> Waiting {
     let leaf = link.leaf(class).expect("its queue");
     if leaf.handle != owner::cutter(class) {
-        return Waiting { cut: None, queue: leaf.setting.clone() };
+        return Waiting { cut: None, queue: leaf.setting.clone(), congestion: None };
     }
     let queue = link.leaf(owner::below(leaf.handle)).expect("a queue below what cuts").setting.clone();
-    Waiting { cut: Some(leaf.setting.clone()), queue }
+    Waiting { cut: Some(leaf.setting.clone()), queue, congestion: None }
 }
 
 pub(super) fn tc_root(major: u16, kind: &str) -> Qdisc {
@@ -479,7 +480,7 @@ pub(super) fn flows(kernel: Qdiscs) -> Flows {
     Flows { target: 5_000_000, interval: 100_000_000, per_host: false, frame: 1518, kernel }
 }
 
-const ALL: Qdiscs = Qdiscs { tbf: true, fq_codel: true, cake: true };
+const ALL: Qdiscs = Qdiscs { tbf: true, fq_codel: true, cake: true, congestion: true };
 
 #[test]
 fn flows_wait_in_a_queue_of_their_own() {

@@ -59,6 +59,14 @@ impl Names for Numbers {
     fn marker(&mut self, _: Marks, _: Option<u32>) -> Result<(u32, u32), ()> {
         Err(())
     }
+
+    fn congestion_marker(
+        &mut self,
+        _: crate::congestion::VirtualQueue,
+        _: Option<u32>,
+    ) -> Result<(u32, u32), ()> {
+        Err(())
+    }
 }
 
 /// What the kernel says of an object that it was asked for: as it was told, but for what it works out by itself.
