@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from harness.model import Json
+from lab.marks import MARKED, RIGHT, Seen
+from lab.marks import captured as frames_at
 from lab.namespaces import can_make_namespaces
 from lab.need import need, need_commands, need_guests
 from scenes.queueing.load import PING_PORT, UP_PORT, Load, bits, ping
@@ -125,44 +126,10 @@ def test_a_flood_harms_neither_its_own_vnics_pings_nor_a_neighbours(tap: Tap) ->
     assert max(short["p50"], neighbour["p50"]) * SOONER < fifo["p50"], told
 
 
-class Seen(NamedTuple):
-    """A frame that arrived at b, as tshark dissects it; texts, empty where a field is not there."""
-
-    v4: str
-    """ECN of IPv4: 0 Not-ECT, 1 and 2 ECT, 3 CE."""
-    v6: str
-    ip_checksum: str
-    """1: right."""
-    tcp_checksum: str
-    tcp_payload: str
-    udp_checksum: str
-
-    @property
-    def ecn(self) -> int:
-        """Of either IP."""
-        return int(self.v4 or self.v6 or 0)
-
-
-FIELDS = (
-    *("ip.dsfield.ecn", "ipv6.tclass.ecn", "ip.checksum.status"),
-    *("tcp.checksum.status", "tcp.len", "udp.checksum.status"),
-)
-MARKED, RIGHT = 3, "1"
-
-
 def captured(tap: Tap, command: str) -> list[Seen]:
     """What arrives at b while a command runs at a."""
-    b, file = tap.fabric.stacks["b"], Path(tap.folder) / "marks.pcap"
-    recorder = b.spawn("tcpdump", "-i", "eth0", "-Q", "in", "-s", "0", "-w", str(file), "tcp or udp")
-    recorder.wait_for("tcpdump", lambda: "listening" in recorder.output())
-    tap.run(command, 60)
-    time.sleep(0.5)
-    recorder.stop()
-    checks = " ".join(f"-o {what}.check_checksum:TRUE" for what in ("ip", "tcp", "udp"))
-    fields = " ".join(f"-e {field}" for field in FIELDS)
-    # Of an IPv6 frame the IPv4 fields are empty.
-    text = b.run(f"tshark -r {file} {checks} -T fields -E separator=, {fields}")
-    return [Seen(*line.split(",")) for line in text.splitlines()]
+    file = Path(tap.folder) / "marks.pcap"
+    return frames_at(tap.fabric.stacks["b"], "eth0", "in", file, lambda: tap.run(command, 60))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from peers.base import need
 from scenes.queueing.load import FRAME, SEGMENT, WARM_UP, Load, bits, line
 from scenes.queueing.parts import ALL, PARTS, Part, named
 from scenes.queueing.parts import SECONDS as PART_SECONDS
-from scenes.queueing.places import InGuest, Place, Synthetic, Yardstick
+from scenes.queueing.places import InGuest, Kernel, Place, Synthetic, Yardstick
 from scenes.queueing.tables import table, targets
 from scenes.queueing.ways import WAYS
 
@@ -49,6 +49,8 @@ class Stage:
         place, load = self.place(way.place), Load.of(flows)
         if isinstance(place, InGuest):
             place.queue_by(way.qdisc, way.ecn)
+        elif isinstance(place, Kernel):
+            place.ask_for_ecn(way.ecn)
         elif isinstance(place, Yardstick):
             place.shaper = way.shaper
         elif isinstance(place, Synthetic):

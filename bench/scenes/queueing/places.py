@@ -127,6 +127,11 @@ class Kernel(Place):
         """See `Place.limit`."""
         self.host.apply(netdev(terms(load, rate, more)))
 
+    def ask_for_ecn(self, ecn: bool) -> None:
+        """Whether TCP of both ends asks for ECN."""
+        for stack in (self.vm, self.outer):
+            stack.run(f"sysctl -qw net.ipv4.tcp_ecn={1 if ecn else 2}")
+
     def run(self, command: str, timeout: float) -> str:
         """See `Place.run`."""
         return self.vm.run(command, timeout)

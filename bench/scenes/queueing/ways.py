@@ -36,6 +36,7 @@ WAYS = {
     "tap": Way(Tap, "tap of the switch"),
     "tap-fifo": Way(Tap, 'tap, queueing = "fifo"', queueing=FIFO_LINE),
     "kernel": Way(Kernel, "kernel place, veth"),
+    "kernel-ecn": Way(Kernel, "kernel place, veth, TCP with ECN", ecn=True),
     "guest-pfifo_fast": Way(InGuest, "guest, pfifo_fast", qdisc="pfifo_fast"),
     "guest-fq": Way(InGuest, "guest, fq", qdisc="fq"),
     "guest-fq_codel": Way(InGuest, "guest, fq_codel", qdisc="fq_codel"),

@@ -15,10 +15,9 @@
 
 /* Of the class that frames wait for: bytes per second; ns that its burst lasts; how long frames may wait before they are marked,
  * and how long they wait at most, ns. */
-const volatile __u64 rate = 1;
-const volatile __u64 burst;
-const volatile __u64 target;
-const volatile __u64 room;
+const volatile struct {
+	__u64 rate, burst, target, room;
+} limit = { .rate = 1 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -31,12 +30,12 @@ struct {
 static __always_inline __u64 enqueue(struct virtual_queue *queue, __u64 cost, __u64 now)
 {
 	/* What came while the class had all its tokens is lost. */
-	__u64 full = now > burst ? now - burst : 0;
+	__u64 full = now > limit.burst ? now - limit.burst : 0;
 	__u64 empty = queue->empty > full ? queue->empty : full;
 	__u64 waits = empty > now ? empty - now : 0;
 
 	/* What does not fit is dropped. */
-	queue->empty = empty + cost < now + room ? empty + cost : now + room;
+	queue->empty = empty + cost < now + limit.room ? empty + cost : now + limit.room;
 	return waits;
 }
 
@@ -63,13 +62,13 @@ int congestion(struct __sk_buff *skb)
 	struct virtual_queue *here = bpf_map_lookup_elem(&queue, &only);
 	struct wire wire;
 
-	if (!here || !rate)
+	if (!here || !limit.rate)
 		return TC_ACT_UNSPEC;
 	/* Of headers that cannot be followed it is what there is. */
 	if (on_wire(skb, &wire))
 		wire = (struct wire){ .frames = 1, .bytes = skb->len };
 	__u64 now = bpf_ktime_get_ns();
-	__u64 cost = wire.bytes * NS_PER_S / rate;
+	__u64 cost = wire.bytes * NS_PER_S / limit.rate;
 
 	/* When it came, as `classify.bpf.c` writes it. */
 	skb->cb[3] = now;
@@ -78,7 +77,7 @@ int congestion(struct __sk_buff *skb)
 	__u64 waits = enqueue(here, cost, now);
 
 	bpf_spin_unlock(&here->lock);
-	if (waits > target && set_ce(skb))
+	if (waits > limit.target && set_ce(skb))
 		__sync_fetch_and_add(&here->marked, wire.frames);
 	/* What else is here decides where it goes. */
 	return TC_ACT_UNSPEC;

@@ -158,6 +158,19 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_for_longer_than_the_target_is_marked() {
+        // A frame of 42 bytes takes 42 ms; the burst is 1 s, and the target 200 ms: frame 29 is the first that waits for longer,
+        // and later ones are where this test waits for a processor.
+        let queue = VirtualQueue { rate: 1_000, burst: 1_000_000_000, target: 200_000_000, room: 1 << 40 };
+        let Some(marker) = unless_skipped(CongestionMarker::load(queue, Marked::default())) else { return };
+        let begin = std::time::Instant::now();
+        let is_marked = |_| run(&marker.program, &frame(0, true, 1), 0).1 == frame(0, true, CE);
+        let first = (0..1000).position(is_marked).expect("one of them");
+        let late = begin.elapsed().as_millis().div_ceil(42) as usize;
+        assert!((29..=29 + late).contains(&first), "{first}, {late}");
+    }
+
+    #[test]
     fn what_does_not_fit_is_not_counted_as_waiting() {
         // The first frame fills it for 1 ms; it is empty after that, whatever else came.
         let queue = VirtualQueue { rate: 1, burst: 0, target: 0, room: 1_000_000 };

@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
-use tidegate_contract::{Nanos, Rate, Vnic};
+use tidegate_contract::{Attach, Nanos, Rate, Vnic};
 use tidegate_switch::stats::{CulpritKind, Delay, LogStats, Traffic, VnicStats, total};
 
 /// Of the answer.
@@ -68,13 +68,13 @@ impl Collector for Snapshot {
             })
         })?;
         out.family("vnic_marked_frames", "Frames marked (ECN) in place of being dropped", Counter, {
-            counters.iter().filter(|c| c.stats.work.is_some()).flat_map(|c| c.ways(|t| t.marked))
+            counters.iter().filter(|c| c.tells_flows).flat_map(|c| c.ways(|t| t.marked))
         })?;
         out.family(
             "vnic_waiting_flows",
             "Flows of which frames wait for a limit of the vNIC's own",
             Gauge,
-            counters.iter().filter(|c| c.stats.work.is_some()).flat_map(|c| c.ways(|t| t.flows_now)),
+            counters.iter().filter(|c| c.tells_flows).flat_map(|c| c.ways(|t| t.flows_now)),
         )?;
         let help = "How long frames waited for tx.max or rx.max of their vNIC, 0 where they did not";
         out.delays(help, "vnic_token_wait_seconds", {
@@ -266,11 +266,15 @@ struct Counters<'a> {
     name: &'a str,
     stats: &'a VnicStats,
     unknown: &'a Unknown,
+    /// Whether its place sees flows and marks: a NIC shows none.
+    tells_flows: bool,
 }
 
 impl<'a> Counters<'a> {
     fn of(view: &'a VnicView) -> Option<Self> {
-        Some(Self { name: &view.name, stats: view.stats.as_ref()?, unknown: &view.unknown })
+        let is_vf = view.contract.as_ref().is_some_and(|vnic| matches!(vnic.attach, Attach::Vf { .. }));
+        let (name, unknown) = (&view.name, &view.unknown);
+        Some(Self { name, stats: view.stats.as_ref()?, unknown, tells_flows: !is_vf })
     }
 
     fn count(&self, what: Quantity) -> bool {
