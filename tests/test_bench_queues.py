@@ -342,3 +342,5 @@ def test_a_scenes_own_tables_stand_in_place_of_its_figures() -> None:
     document: Json = {"figures": [], "tables": ["| a |"]}
     assert report.figures(document) == "| a |"
     assert report.figures({"figures": []}).startswith("| measure")
+    assert report.has_figures(document)
+    assert not report.has_figures({"figures": []})

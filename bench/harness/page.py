@@ -44,8 +44,8 @@ def _scene(scene: Json) -> list[str]:
     measured = f"`{scene['command']}`, {scene['measured']} at commit `{scene['commit']}`\n"
     parts = [f"## {scene['title']}\n", scene["about"] + "\n", measured]
     if scene["error"]:
-        parts.append(f"**{report.unmeasured(scene['figures']).capitalize()}**: {scene['error']}\n")
-    if scene["figures"]:
+        parts.append(f"**{report.unended(scene)}**: {scene['error']}\n")
+    if report.has_figures(scene):
         parts.append(report.figures(scene) + "\n")
     parts += [f"![{drawn['title']}](performance/{drawn['name']}.svg)\n" for drawn in scene["plots"]]
     if scene["notes"]:

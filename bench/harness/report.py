@@ -8,7 +8,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from .model import Figure, Json, Result, Scene, Spread, Target
@@ -132,9 +131,14 @@ def targets_table(scenes: list[Json]) -> str:
     return "\n".join(rows)
 
 
-def unmeasured(figures: Sequence[object]) -> str:
+def has_figures(scene: Json) -> bool:
+    """Whether anything was measured."""
+    return bool(scene["figures"] or scene.get("tables"))
+
+
+def unended(scene: Json) -> str:
     """What to say before the reason why a scene did not come to its end."""
-    return "cut short" if figures else "not measured"
+    return "Cut short" if has_figures(scene) else "Not measured"
 
 
 def markdown(document: Json) -> str:
@@ -145,8 +149,8 @@ def markdown(document: Json) -> str:
     for scene in document["scenes"]:
         parts += [f"## {scene['title']}\n"]
         if scene["error"]:
-            parts += [f"{unmeasured(scene['figures']).capitalize()}: {scene['error']}\n"]
-        if scene["figures"]:
+            parts += [f"{unended(scene)}: {scene['error']}\n"]
+        if has_figures(scene):
             parts += [figures(scene), ""]
         parts += [*(f"- {note}" for note in scene["notes"]), ""] if scene["notes"] else []
     return "\n".join(parts).rstrip() + "\n"

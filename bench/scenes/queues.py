@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from harness.measure import turns
-from harness.model import Choice, Context, Figure, Json, Missing, Result, Scene, Window, samples
+from harness.model import Choice, Context, Json, Missing, Result, Scene, Window
 from peers.base import need
 from scenes.queueing.load import FRAME, SEGMENT, WARM_UP, Load, bits, line
 from scenes.queueing.parts import ALL, PARTS, Part, named
@@ -68,10 +68,6 @@ def told(windows: Sequence[Window], left_out: Sequence[str]) -> Result:
     for rate in rates:
         result.tables.append(table(windows, rate))
         result.targets += targets(windows, rate)
-    pairs = dict.fromkeys((window.case, window.contender) for window in windows)
-    result.figures = [
-        Figure(f"{case}: ping p99", name, "ms", samples(windows, name, case, "p99")) for case, name in pairs
-    ]
     return result
 
 
