@@ -14,7 +14,7 @@ from typing import cast
 
 import pytest
 
-from harness import report
+from harness import page, report
 from harness.model import Choice, Context, Json, Machine, Missing, Result, Scene, Window
 from lab.initramfs import ROOT
 from lab.process import Process
@@ -335,6 +335,23 @@ def test_the_script_takes_parts_of_a_second() -> None:
     assert "sleep 2.5\n" in words
     assert "-d 2.1s" in words
     assert "--omit 3 --time 6 " in load.script(Load(8), "10.9.0.2", "/tmp", 5)
+
+
+def test_tables_are_pasted_where_a_page_has_room_for_them() -> None:
+    """Those of that scene, by their first word; the rest of the page, and other places, stay."""
+    text = (
+        "a\n<!-- table x `1mbit` -->\nold\n<!-- end of table -->\nb\n"
+        "<!-- table y `1mbit` -->\nkept\n<!-- end of table -->\n"
+        "<!-- table x `9mbit` -->\nkept\n<!-- end of table -->\n"
+    )
+    scenes: list[Json] = [
+        {"scene": "x", "tables": ["`1mbit`, new\\1", "`2mbit`, other"]},
+        {"scene": "y", "tables": []},
+        {"scene": "z"},
+    ]
+    new = text.replace("\nold\n", "\n`1mbit`, new\\1\n\n", 1)
+    assert page.pasted(text, scenes) == new
+    assert page.pasted(new, scenes) == new
 
 
 def test_a_scenes_own_tables_stand_in_place_of_its_figures() -> None:

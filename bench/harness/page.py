@@ -2,10 +2,12 @@
 
 ```text
  document (results.json) ─▶ docs/performance.md
-                       └──▶ docs/performance/PLOT.svg
+                       ├──▶ docs/performance/PLOT.svg
+                       └──▶ other pages: between <!-- table SCENE `FIRST WORD` --> and <!-- end of table -->
 ```
 """
 
+import re
 from pathlib import Path
 
 from . import plot, report
@@ -79,13 +81,32 @@ def drawn(document: Json) -> Plot:
     return Plot(**{**document, "series": series})
 
 
+PASTED = re.compile(r"(<!-- table (\S+) (`\S+`) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+def pasted(text: str, scenes: list[Json]) -> str:
+    """A page with the tables of `scenes` in its places for them; a place for another table stays as it is."""
+
+    def table(place: re.Match[str]) -> str:
+        of_scene = (scene.get("tables", []) for scene in scenes if scene["scene"] == place[2])
+        for found in (table for tables in of_scene for table in tables if table.startswith(place[3])):
+            return f"{place[1]}{found}\n\n{place[4]}"
+        return place[0]
+
+    return PASTED.sub(table, text)
+
+
 def write(document: Json, docs: Path) -> None:
-    """Write the page and its plots into the folder `docs`."""
+    """Write the page and its plots into the folder `docs`, and the tables that its other pages have."""
     plots = docs / "performance"
     plots.mkdir(parents=True, exist_ok=True)
     for old in plots.glob("*.svg"):
         old.unlink()
     (docs / "performance.md").write_text(markdown(document))
+    for page in docs.rglob("*.md"):
+        before = page.read_text()
+        if (after := pasted(before, document["scenes"])) != before:
+            page.write_text(after)
     for scene in document["scenes"]:
         for one in scene["plots"]:
             (plots / f"{one['name']}.svg").write_text(plot.svg(drawn(one)))

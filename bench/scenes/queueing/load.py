@@ -203,7 +203,9 @@ def values(text: str, load: Load, rate: float) -> Json:
 
 
 def told(value: float) -> str:
-    """Three digits."""
+    """Three digits; of what never came, the sign of infinity."""
+    if math.isinf(value):
+        return "∞"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
