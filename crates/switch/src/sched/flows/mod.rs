@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A flow that has little to send does not wait behind one that has much: a flow that begins has its turn at once, and the
-//! others have theirs in rounds, a quantum of bytes each. Whose frames stand longer than they need to is told so, by marks
-//! or drops, in its own queue alone.
+//! others have theirs in rounds, a quantum of bytes each. A flow whose frames wait longer than they need to is told to send
+//! less: some of its own frames are marked or dropped, and none of another flow.
 //!
 //! Frames leave in *parts*: a super-frame of 64 KB would hold up all others for 26 ms at 20 Mbit/s. How long a part is, is
 //! [asked of the queue](Flows::part); the caller takes whole segments. What is left of a frame stays the first of its flow.
@@ -21,8 +21,9 @@
 //! - `codel`: who is told to send less
 //! - `ages`: all frames by age
 //!
-//! Memory grows by doubling when more flows or frames wait than ever did, up to 1024 flows; not per frame. Every operation
-//! costs O(log n) in the n flows that have frames, or less.
+//! Memory grows by doubling when more flows or frames wait than ever did, up to 1024 flows; not per frame. An operation costs
+//! O(log n) in the n flows that have frames, and what it takes to find whose turn it is then: mostly one look at a flow for
+//! each quantum of a frame; where all flows have used up what they may send, a few looks at each of at most 1024.
 
 mod ages;
 mod codel;

@@ -131,6 +131,39 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// However much longer than a quantum frames are, and whichever flows ran out of frames meanwhile: no operation looks at a
+    /// flow or a host more than a few times.
+    #[test]
+    fn a_turn_is_found_in_few_steps(
+        config in (300..9_100u32, 1514..65_536u32, any::<bool>()),
+        busy in 1..1000u32,
+        sizes in (60..65_536u32, 60..65_536u32),
+        what in prop::collection::vec(0..12u8, 1..2000),
+    ) {
+        let (quantum, frame, per_host) = config;
+        let mut flows = Flows::new(FlowConfig { quantum, frame, per_host, ..CONFIG });
+        for n in 0..3 * busy {
+            let bytes = if n % 3 == 0 { sizes.0 } else { sizes.1 };
+            flows.push(key(n % busy, n % busy % 300), queued(n, bytes));
+        }
+        for (n, what) in (0..3 * busy).zip(what.iter().cycle()) {
+            flows.rounds.visits.set(0);
+            match what {
+                0..9 => drop(flows.take(u32::MAX)),
+                9 => drop(flows.pop_oldest()),
+                10 => drop(flows.drop_longest()),
+                _ => flows.push(key(n % busy, n % busy % 300), queued(n, sizes.0)),
+            }
+            let (all, hosts) = (flows.rounds.flows.len(), flows.rounds.hosts.len());
+            let visits = flows.rounds.visits.get();
+            prop_assert!(visits <= 6 * all + 5 * hosts, "{visits} looks at {all} flows of {hosts} hosts");
+        }
+    }
+}
+
 /// What is left of a long frame stays, and each part is a turn: flows of super-frames have equal parts, too.
 #[test]
 fn long_frames_leave_in_parts() {

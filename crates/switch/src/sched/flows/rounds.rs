@@ -14,6 +14,9 @@
 //! Where hosts are to be equal, a host has a deficit besides, which all of its flows use up, and its flows are new only
 //! while it has some left: a host with a million flows of one frame each sends no more than its neighbour with one. Otherwise all
 //! flows are one host's.
+//!
+//! A frame of 64 KB uses up 218 quanta of 300 bytes. Where a whole round gave no flow its turn, the rounds that would give none
+//! either are not gone through: each flow gets the quanta of all of them at once.
 
 use super::codel::Codel;
 use super::ways::{Index, NONE};
@@ -73,18 +76,27 @@ struct Chain {
 }
 
 trait Linked {
-    fn next(&mut self) -> &mut Index;
+    fn next(&self) -> Index;
+    fn set_next(&mut self, next: Index);
 }
 
 impl Linked for Flow {
-    fn next(&mut self) -> &mut Index {
-        &mut self.next
+    fn next(&self) -> Index {
+        self.next
+    }
+
+    fn set_next(&mut self, next: Index) {
+        self.next = next;
     }
 }
 
 impl Linked for Host {
-    fn next(&mut self) -> &mut Index {
-        &mut self.next
+    fn next(&self) -> Index {
+        self.next
+    }
+
+    fn set_next(&mut self, next: Index) {
+        self.next = next;
     }
 }
 
@@ -97,16 +109,16 @@ impl Chain {
     }
 
     fn push<L: Linked>(&mut self, all: &mut [L], index: Index) {
-        *all[usize::from(index)].next() = NONE;
+        all[usize::from(index)].set_next(NONE);
         match all.get_mut(usize::from(self.last)) {
-            Some(last) => *last.next() = index,
+            Some(last) => last.set_next(index),
             None => self.first = index,
         }
         self.last = index;
     }
 
     fn pop<L: Linked>(&mut self, all: &mut [L]) {
-        self.first = *all[usize::from(self.first)].next();
+        self.first = all[usize::from(self.first)].next();
         if self.first == NONE {
             self.last = NONE;
         }
@@ -120,6 +132,11 @@ impl Chain {
             self.push(all, first);
         }
     }
+
+    fn iter<L: Linked>(self, all: &[L]) -> impl Iterator<Item = Index> {
+        let some = |index| (index != NONE).then_some(index);
+        std::iter::successors(self.first(), move |index| some(all[usize::from(*index)].next()))
+    }
 }
 
 /// All flows and hosts, and their turns.
@@ -132,6 +149,9 @@ pub(super) struct Rounds {
     pub(super) quantum: u32,
     /// Hosts are to be equal.
     pub(super) per_host: bool,
+    /// How often a flow or a host was looked at to find whose turn it is.
+    #[cfg(test)]
+    pub(super) visits: std::cell::Cell<usize>,
 }
 
 impl Rounds {
@@ -143,7 +163,15 @@ impl Rounds {
             ring: Chain::EMPTY,
             quantum,
             per_host,
+            #[cfg(test)]
+            visits: std::cell::Cell::default(),
         }
+    }
+
+    #[inline]
+    fn note_visit(&self) {
+        #[cfg(test)]
+        self.visits.set(self.visits.get() + 1);
     }
 
     /// An idle flow has a frame now, and is of `host`.
@@ -166,6 +194,8 @@ impl Rounds {
 
     /// Gives the turn to a flow that has frames and may send, if any has: after every change. The RFC does so when the next
     /// frame is to leave, so that what comes meanwhile finds its flow new; here nothing depends on when that is asked.
+    ///
+    /// Looks at each flow and each host a few times at most, however many quanta they lack.
     pub(super) fn settle(&mut self) {
         while let Some(index) = self.new.first() {
             let flow = &self.flows[usize::from(index)];
@@ -174,15 +204,29 @@ impl Rounds {
             }
             self.grow_old(index);
         }
+        let mut passed = 0;
         while let Some(turn) = self.ring.first() {
-            if self.settle_host(turn) {
-                return;
+            self.note_visit();
+            if self.hosts[usize::from(turn)].old.first().is_none() {
+                self.leave_ring(turn);
+            } else if !self.owes(turn) {
+                if self.settle_host(turn) {
+                    return;
+                }
+            } else if passed < self.hosts.len() {
+                passed += 1;
+                self.hosts[usize::from(turn)].deficit += i64::from(self.quantum);
+                self.ring.rotate(&mut self.hosts);
+            } else {
+                passed = 0;
+                self.skip_hosts();
             }
         }
     }
 
     /// The turn of a new flow ends.
     fn grow_old(&mut self, index: Index) {
+        self.note_visit();
         self.new.pop(&mut self.flows);
         let flow = &mut self.flows[usize::from(index)];
         if flow.deficit <= 0 {
@@ -198,33 +242,87 @@ impl Rounds {
         }
     }
 
-    /// Whether it is the turn of the first flow of the host whose turn it is; a turn ends otherwise.
+    /// Gives the turn to a flow of the host whose turn it is; whether one has frames. All others are idle then.
     fn settle_host(&mut self, turn: Index) -> bool {
-        let quantum = i64::from(self.quantum);
-        let owes = self.owes(turn);
-        let host = &mut self.hosts[usize::from(turn)];
-        let Some(index) = host.old.first() else {
-            host.is_in_turn = false;
-            self.ring.pop(&mut self.hosts);
-            return false;
-        };
-        if owes {
-            host.deficit += quantum;
-            self.ring.rotate(&mut self.hosts);
-            return false;
+        let mut passed = 0;
+        while let Some(index) = self.hosts[usize::from(turn)].old.first() {
+            self.note_visit();
+            let host = &mut self.hosts[usize::from(turn)];
+            let flow = &mut self.flows[usize::from(index)];
+            if flow.deficit <= 0 {
+                if passed < host.flows {
+                    passed += 1;
+                    flow.deficit += i64::from(self.quantum);
+                    host.old.rotate(&mut self.flows);
+                } else {
+                    passed = 0;
+                    self.skip_flows(turn);
+                }
+            } else if flow.list.is_empty() {
+                host.old.pop(&mut self.flows);
+                self.idle(index);
+            } else {
+                return true;
+            }
         }
-        let flow = &mut self.flows[usize::from(index)];
-        if flow.deficit <= 0 {
-            flow.deficit += quantum;
-            host.old.rotate(&mut self.flows);
-            return false;
+        false
+    }
+
+    /// Goes at once through all rounds of a host's flows in which none that has frames may send. Those that have none become
+    /// idle when they might.
+    #[cold]
+    fn skip_flows(&mut self, turn: Index) {
+        let old = self.hosts[usize::from(turn)].old;
+        let with_frames = old.iter(&self.flows).filter(|index| self.has_frames(*index));
+        let rounds = with_frames.map(|index| self.lacks(self.flows[usize::from(index)].deficit)).min();
+        // Without frames there is no end but that all are idle.
+        let rounds = rounds.unwrap_or(i64::MAX);
+        for _ in 0..self.hosts[usize::from(turn)].flows {
+            let old = &mut self.hosts[usize::from(turn)].old;
+            let Some(index) = old.first() else { return };
+            if !self.has_frames(index) && self.lacks(self.flows[usize::from(index)].deficit) < rounds {
+                self.hosts[usize::from(turn)].old.pop(&mut self.flows);
+                self.idle(index);
+            } else {
+                self.flows[usize::from(index)].deficit += rounds * i64::from(self.quantum);
+                self.hosts[usize::from(turn)].old.rotate(&mut self.flows);
+            }
         }
-        if flow.list.is_empty() {
-            host.old.pop(&mut self.flows);
-            self.idle(index);
-            return false;
+    }
+
+    /// Goes at once through all rounds of the hosts in which none that has frames may send. One that has none leaves the ring
+    /// when it might.
+    #[cold]
+    fn skip_hosts(&mut self) {
+        let with_frames = self.ring.iter(&self.hosts).filter(|host| self.host_has_frames(*host));
+        let rounds = with_frames.map(|host| self.lacks(self.hosts[usize::from(host)].deficit)).min();
+        let rounds = rounds.unwrap_or(i64::MAX);
+        for _ in 0..self.ring.iter(&self.hosts).count() {
+            let Some(host) = self.ring.first() else { return };
+            let lacks = self.lacks(self.hosts[usize::from(host)].deficit);
+            if lacks < rounds && !self.host_has_frames(host) {
+                self.leave_ring(host);
+            } else {
+                self.hosts[usize::from(host)].deficit += rounds * i64::from(self.quantum);
+                self.ring.rotate(&mut self.hosts);
+            }
         }
-        true
+    }
+
+    /// Whether a host in the ring has frames, where no flow is new.
+    fn host_has_frames(&self, host: Index) -> bool {
+        self.note_visit();
+        self.hosts[usize::from(host)].old.iter(&self.flows).any(|flow| self.has_frames(flow))
+    }
+
+    fn has_frames(&self, flow: Index) -> bool {
+        self.note_visit();
+        !self.flows[usize::from(flow)].list.is_empty()
+    }
+
+    /// How many quanta a flow or host of this deficit must get before it may send.
+    fn lacks(&self, deficit: i64) -> i64 {
+        if deficit > 0 { 0 } else { -deficit / i64::from(self.quantum) + 1 }
     }
 
     fn owes(&self, host: Index) -> bool {
@@ -241,19 +339,25 @@ impl Rounds {
         }
     }
 
-    /// Nothing waits: nobody has to wait for another's turn, so all flows are idle.
+    /// Nothing waits, so no flow has to wait for the turn of another: all are idle.
     pub(super) fn rest(&mut self) {
         while let Some(index) = self.new.first() {
             self.new.pop(&mut self.flows);
             self.idle(index);
         }
         while let Some(turn) = self.ring.first() {
-            self.ring.pop(&mut self.hosts);
-            self.hosts[usize::from(turn)].is_in_turn = false;
-            while let Some(index) = self.hosts[usize::from(turn)].old.first() {
-                self.hosts[usize::from(turn)].old.pop(&mut self.flows);
-                self.idle(index);
-            }
+            self.leave_ring(turn);
+        }
+    }
+
+    /// The host whose turn it is has no frames: its flows are idle.
+    fn leave_ring(&mut self, turn: Index) {
+        self.ring.pop(&mut self.hosts);
+        self.hosts[usize::from(turn)].is_in_turn = false;
+        while let Some(index) = self.hosts[usize::from(turn)].old.first() {
+            self.note_visit();
+            self.hosts[usize::from(turn)].old.pop(&mut self.flows);
+            self.idle(index);
         }
     }
 
