@@ -182,11 +182,8 @@ impl Switch {
             broken: None,
             published: None,
         };
-        let shares_ip = entry.vnic.allowed.shared.iter().any(|address| address.ip().is_some());
         table.entries.insert(entry.vnic.name.clone(), entry);
-        if shares_ip {
-            self.tell_shares(table, segment);
-        }
+        self.tell_shares(table, segment);
         self.publish(table);
         Ok(())
     }
@@ -304,9 +301,9 @@ impl Switch {
         if shared != shared_before {
             table.shares.release(&self.fdb, index, &shared_before, &shared);
             table.close_shares(&self.fdb);
-            self.tell_shares(table, segment_before);
-            self.tell_shares(table, segment);
         }
+        self.tell_shares(table, segment_before);
+        self.tell_shares(table, segment);
         self.publish(table);
         if changes_segment {
             self.workers[owner].call(move |worker| worker.resume(index));
@@ -320,8 +317,11 @@ impl Switch {
         self.workers[entry.worker].call_on(index, move |worker| worker.set_contract(index, contract));
     }
 
-    /// Tells the ports of a segment which IP addresses are shared there.
-    fn tell_shares(&self, table: &Table, segment: SegmentIndex) {
+    /// Tells the ports of a segment which IP addresses are shared there, if these are others than they know.
+    fn tell_shares(&self, table: &mut Table, segment: SegmentIndex) {
+        if !table.shares.changed(segment) {
+            return;
+        }
         for entry in table.entries.values().filter(|entry| entry.segment == segment) {
             self.send_contract(table, entry);
         }
@@ -356,7 +356,7 @@ impl Switch {
             // What the port shared others may have from now on. They may share it no more by now.
             table.shares.release(&self.fdb, index, &shared, &BTreeSet::new());
             table.close_shares(&self.fdb);
-            self.tell_shares(&table, segment);
+            self.tell_shares(&mut table, segment);
         }
         drop(table);
         tracing::info!(vnic = name, index, "port removed");

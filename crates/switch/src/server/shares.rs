@@ -21,7 +21,11 @@ type Key = (SegmentIndex, SharedAddress);
 
 /// The addresses that vNICs share, of all segments.
 #[derive(Default)]
-pub struct Shares(BTreeMap<Key, Arc<Holder>>);
+pub struct Shares {
+    holders: BTreeMap<Key, Arc<Holder>>,
+    /// The IP addresses that all ports of a segment were told last, where there are any.
+    told: BTreeMap<SegmentIndex, Arc<[IpAddr]>>,
+}
 
 impl Shares {
     /// Makes a holder for each address of a contract that has none yet.
@@ -29,7 +33,7 @@ impl Shares {
     /// # Errors
     /// No room in the forwarding database; nothing was made then.
     pub fn open(&mut self, fdb: &Fdb, segment: SegmentIndex, vnic: &Vnic) -> Result<(), String> {
-        let new = vnic.allowed.shared.iter().filter(|one| !self.0.contains_key(&(segment, **one)));
+        let new = vnic.allowed.shared.iter().filter(|one| !self.holders.contains_key(&(segment, **one)));
         let new: BTreeSet<SharedAddress> = new.copied().collect();
         let macs = || new.iter().filter_map(|address| address.mac());
         for (done, mac) in macs().enumerate() {
@@ -38,13 +42,13 @@ impl Shares {
                 return Err(format!("no room in the forwarding database for {mac}"));
             }
         }
-        self.0.extend(new.into_iter().map(|address| ((segment, address), Arc::default())));
+        self.holders.extend(new.into_iter().map(|address| ((segment, address), Arc::default())));
         Ok(())
     }
 
     /// Forgets the addresses that no contract in `table` names.
     pub fn close(&mut self, fdb: &Fdb, named: &BTreeSet<Key>, owned: impl Fn(&Key) -> bool) {
-        self.0.retain(|key, _| {
+        self.holders.retain(|key, _| {
             let stays = named.contains(key);
             if let ((segment, SharedAddress::Mac(mac)), false, false) = (key, stays, owned(key)) {
                 fdb.unreserve(*segment, *mac);
@@ -55,22 +59,34 @@ impl Shares {
 
     /// What a vNIC shares with others; `None` where nothing of its segment is shared.
     pub fn of(&self, port: PortIndex, segment: SegmentIndex, vnic: &Vnic) -> Option<Shared> {
-        let own = |address: &SharedAddress| Some((*address, self.0.get(&(segment, *address))?.clone()));
+        let own = |address: &SharedAddress| Some((*address, self.holders.get(&(segment, *address))?.clone()));
         Shared::new(port, vnic.allowed.shared.iter().filter_map(own).collect(), self.ips(segment))
     }
 
     /// The IP addresses that vNICs of a segment share, in order.
     pub fn ips(&self, segment: SegmentIndex) -> Arc<[IpAddr]> {
         let mut all: Vec<IpAddr> =
-            self.0.keys().filter(|key| key.0 == segment).filter_map(|key| key.1.ip()).collect();
+            self.holders.keys().filter(|key| key.0 == segment).filter_map(|key| key.1.ip()).collect();
         all.sort_unstable();
         all.into()
+    }
+
+    /// Whether the ports of a segment are to be told which IP addresses are shared there: whether these are others than when it
+    /// was asked last.
+    pub fn changed(&mut self, segment: SegmentIndex) -> bool {
+        let now = self.ips(segment);
+        if now.is_empty() {
+            return self.told.remove(&segment).is_some();
+        }
+        let same = self.told.get(&segment).is_some_and(|told| *told == now);
+        self.told.insert(segment, now);
+        !same
     }
 
     /// A port gives up what its contract named `before`, and names no more.
     pub fn release(&self, fdb: &Fdb, port: PortIndex, before: &BTreeSet<Key>, now: &BTreeSet<Key>) {
         for key in before.difference(now) {
-            let Some(holder) = self.0.get(key) else { continue };
+            let Some(holder) = self.holders.get(key) else { continue };
             holder.release(port);
             if let (segment, SharedAddress::Mac(mac)) = key {
                 holder.lead(fdb, *segment, *mac);
@@ -80,7 +96,7 @@ impl Shares {
 
     /// Who has an address.
     pub fn holder(&self, segment: SegmentIndex, address: SharedAddress) -> Option<&Holder> {
-        self.0.get(&(segment, address)).map(Arc::as_ref)
+        self.holders.get(&(segment, address)).map(Arc::as_ref)
     }
 }
 
@@ -123,5 +139,50 @@ impl Table {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: SegmentIndex = SegmentIndex(3);
+
+    fn sharing(n: u8, shared: &str) -> Vnic {
+        let text = format!(
+            "[vnic.v{n}]\nattach = {{ tap = \"v{n}\" }}\nmac = \"52:54:00:00:00:0{n}\"\nsegment = 7\n\
+             allowed = {{ prefixes = [\"192.0.2.{n}/32\"], shared = [{shared}] }}\n"
+        );
+        tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value
+    }
+
+    /// Else each new router would have all others told: for n of them n * n times.
+    #[test]
+    fn ports_are_told_only_when_other_ip_addresses_are_shared() {
+        const PAIR: &str = "\"00:00:5e:00:01:33\", \"192.0.2.10\"";
+        let (fdb, mut shares) = (Fdb::default(), Shares::default());
+        assert!(!shares.changed(SEGMENT), "none");
+        let mut named = BTreeSet::new();
+        let mut told = Vec::new();
+        for (n, shared) in [(1, PAIR), (2, PAIR), (3, "\"00:00:5e:00:01:33\""), (4, "\"192.0.2.11\"")] {
+            let vnic = sharing(n, shared);
+            shares.open(&fdb, SEGMENT, &vnic).unwrap();
+            named.extend(keys(SEGMENT, &vnic));
+            told.push((shares.changed(SEGMENT), shares.changed(SEGMENT), shares.changed(SegmentIndex(4))));
+        }
+        assert_eq!(told, [true, false, false, true].map(|changed| (changed, false, false)));
+        // The last one of them goes, then all.
+        shares.close(
+            &fdb,
+            &named.iter().copied().filter(|key| *key != (SEGMENT, ip("192.0.2.11"))).collect(),
+            |_| false,
+        );
+        assert_eq!((shares.changed(SEGMENT), shares.changed(SEGMENT)), (true, false));
+        shares.close(&fdb, &BTreeSet::new(), |_| false);
+        assert_eq!((shares.changed(SEGMENT), shares.changed(SEGMENT)), (true, false));
+    }
+
+    fn ip(text: &str) -> SharedAddress {
+        text.parse().unwrap()
     }
 }
