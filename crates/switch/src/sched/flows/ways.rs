@@ -103,6 +103,32 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
+    /// Whether each of so many keys shares an entry, where all before it are busy.
+    fn shared(keys: u32, random: &mut impl FnMut() -> u32) -> impl Iterator<Item = bool> {
+        let (mut ways, mut entries) = (Ways::new(), 0);
+        (0..keys).map(move |_| {
+            let place = ways.place(random(), entries, |_| false);
+            entries += Index::from(place == Place::New);
+            place != Place::New
+        })
+    }
+
+    /// A million keys that come beside up to 99 busy ones, and a thousand that come beside 1024.
+    #[test]
+    fn few_keys_share_an_entry() {
+        let mut state = 0u64;
+        let mut random = move || {
+            // SplitMix64.
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 32) as u32
+        };
+        let few: usize = (0..10_000).map(|_| shared(100, &mut random).filter(|shares| *shares).count()).sum();
+        assert_eq!(few, 0);
+        let many = (0..1000).filter(|_| shared(1025, &mut random).last() == Some(true)).count();
+        assert!((450..650).contains(&many), "{many} of 1000");
+    }
+
     proptest! {
         /// Nothing is idle: a key keeps its entry, and has it alone until the table is at its end.
         #[test]
