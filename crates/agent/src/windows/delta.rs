@@ -87,6 +87,9 @@ impl Sum {
             delay_least: delay(least, &now.delay_least),
             tokens_tx: now.tokens_tx.as_ref().map(|ever| delay(tx, ever)),
             tokens_rx: now.tokens_rx.as_ref().map(|ever| delay(rx, ever)),
+            // Of a window it is not kept: it stays that since the deadline is in force.
+            realtime_worst_ns: now.realtime_worst_ns,
+            realtime_worst_least_ns: now.realtime_worst_least_ns,
             link_local: now.link_local.clone(),
             ..self.counters
         }

@@ -126,6 +126,18 @@ fn counters_that_fall_and_another_contract_begin_anew() {
     assert_eq!(shown(&history), (1_000, Some(Began::Contract), 4));
 }
 
+/// Otherwise a deadline that was possibly missed would read as one that certainly was.
+#[test]
+fn the_worst_of_a_deadline_is_what_it_was_ever() {
+    let start = Instant::now();
+    let worst =
+        |frames| VnicStats { realtime_worst_ns: 300, realtime_worst_least_ns: 200, ..counted(frames) };
+    let mut history = History::new(start, &worst(1), None, Began::Agent);
+    history.sample(start + Duration::from_secs(1), &worst(3), None);
+    let (_, stats) = history.window(Last::TenSeconds);
+    assert_eq!((stats.tx.frames, stats.realtime_worst_ns, stats.realtime_worst_least_ns), (2, 300, 200));
+}
+
 #[test]
 fn a_window_that_is_full_says_so() {
     let start = Instant::now();

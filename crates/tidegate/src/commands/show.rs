@@ -350,6 +350,9 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
             }
         }
     };
+    // A window has what was missed in it, and no worst of its own.
+    let since = if view.window.is_some() { " (since the deadline was set)" } else { "" };
+    let worst = worst + since;
     let facts = [
         (
             "delay bound B",
@@ -596,6 +599,10 @@ Nothing of it is in force.
         let mut view = samples::voice();
         view.promises[0].worst_seen_ns = Some(300_000);
         assert!(text(&view).contains("worst seen        300 us, margin 700 us to the deadline\n"));
+        view.window = samples::waiting().window;
+        assert!(
+            text(&view).contains("  300 us, margin 700 us to the deadline (since the deadline was set)\n")
+        );
         view.promises.clear();
         assert!(text(&view).contains("No delay bound"));
     }
