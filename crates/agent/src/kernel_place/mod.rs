@@ -20,6 +20,7 @@
 //! - `devices`: which devices a contract is about, where somebody renamed one
 //! - `others`: what others made, taken over and given back
 //! - `port`: the VLANs that a bridge port had before
+//! - `qdiscs`: the qdiscs for short queues that the kernel has
 //! - `deadlines`: which frames of real-time vNICs were late
 //! - `unknown`: what the kernel does not count
 //! - `waits`: how long frames waited
@@ -31,6 +32,7 @@ mod observe;
 mod others;
 mod plan;
 mod port;
+mod qdiscs;
 mod record;
 mod settle;
 mod shape;
@@ -42,14 +44,15 @@ use crate::durable::DurableError;
 use crate::place::{Action, Capabilities, Observed, Place, PlaceError, Refusal, Wanted};
 use deadlines::DeadlineWatch;
 use devices::Devices;
+use qdiscs::KnownQdiscs;
 use record::{Record, Told};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_kernel::{
-    Ends, Flows, Kernel, Marks, Missing, Network, ObserveError, Plan, Port, Qdiscs, Shaping, Step, StepError,
-    Theirs, Ways, plan as steps_for,
+    Ends, Flows, Kernel, Marks, Missing, Network, ObserveError, Plan, Port, Shaping, Step, StepError, Theirs,
+    Ways, plan as steps_for,
 };
 use waits::WaitMeter;
 
@@ -96,7 +99,7 @@ pub struct KernelPlace {
     /// What the kernel lacks, once somebody wanted to know; `None` where it cannot be tried.
     missing: OnceCell<Option<Missing>>,
     /// The qdiscs for short queues that the kernel has, once something was to wait in one.
-    qdiscs: OnceCell<Qdiscs>,
+    qdiscs: KnownQdiscs,
     waits: WaitMeter,
     /// The most flows that waited at a look, sent and received, by vNIC and interface index.
     flows_most: BTreeMap<(String, u32), [u64; 2]>,
@@ -120,7 +123,7 @@ impl KernelPlace {
                 unread: None,
                 left_over: false,
                 missing: OnceCell::new(),
-                qdiscs: OnceCell::new(),
+                qdiscs: KnownQdiscs::new(tidegate_kernel::probe_queues),
                 waits: WaitMeter::default(),
                 flows_most: BTreeMap::new(),
                 deadlines: DeadlineWatch::default(),
@@ -186,16 +189,10 @@ impl KernelPlace {
         self.missing.get_or_init(probe).as_ref()
     }
 
-    /// The qdiscs for short queues that the running kernel has; none where it cannot be tried.
-    fn qdiscs(&self) -> Qdiscs {
-        let probe = || tidegate_kernel::probe_queues().inspect_err(|why| tracing::warn!("{why}"));
-        *self.qdiscs.get_or_init(|| probe().unwrap_or_default())
-    }
-
     /// What is wanted, as the running kernel can have frames wait for it.
     fn queue_here(&self, wanted: &mut [Shaping]) {
         for shaping in wanted.iter_mut().filter(|shaping| shape::waiting(shaping).is_some()) {
-            shape::have(shaping, self.qdiscs());
+            shape::have(shaping, self.qdiscs.get());
         }
     }
 
@@ -322,7 +319,7 @@ impl Place for KernelPlace {
     fn notes(&self, vnic: &Vnic) -> Vec<String> {
         let of_all = self.capabilities(&vnic.attach).map(|capabilities| capabilities.notes);
         let promises = shape::how_its_deadline_is_kept(vnic);
-        shape::how_limits_are_kept(vnic, || self.qdiscs())
+        shape::how_limits_are_kept(vnic, || self.qdiscs.get())
             .into_iter()
             .chain(promises)
             .chain(of_all.unwrap_or_default())

@@ -175,6 +175,7 @@ impl KernelPlace {
             }
             asked.push((vnic, shaping));
         }
+        self.qdiscs.check(asked.iter().filter_map(|(_, shaping)| shape::waiting(shaping)));
         asked.iter_mut().for_each(|(_, shaping)| self.queue_here(std::slice::from_mut(shaping)));
         let mut shapings: Vec<Shaping> = asked.iter().map(|(_, shaping)| shaping.clone()).collect();
         if !shapings.is_empty() && self.cannot_mark().is_some() {
