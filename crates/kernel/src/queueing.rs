@@ -45,7 +45,7 @@ pub struct Flows {
     pub kernel: Qdiscs,
 }
 
-/// Whom a host is told by.
+/// Which address of a frame says of which host it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Host {
     /// Source addresses: what a VM sends.
@@ -78,8 +78,8 @@ const HEADERS: u32 = 22;
 /// The largest super-frame, bytes; a cut above it would find none.
 const SUPER_FRAME: u64 = 65_536;
 
-/// A flow's CoDel needs room for what comes in four intervals; and nobody's frames take more of the host's memory than the
-/// largest, bytes. What is beyond is dropped from the longest flow.
+/// A flow's CoDel needs room for what comes in four intervals. Of the host's memory the frames that wait take at least and at
+/// most so much, bytes; frames beyond that are dropped from the longest flow.
 const INTERVALS: u64 = 4;
 const LEAST_MEMORY: u64 = 512 << 10;
 const MOST_MEMORY: u64 = 32 << 20;

@@ -24,7 +24,8 @@ pub struct Pending {
     pub arrival: Arrival,
     /// Payload bytes already sent in pieces.
     pub sent: u32,
-    /// The how manieth of its ring it is, counted on while frames wait: where it is [put back](Tx::untake) to.
+    /// Its number in the order in which frames were taken from its ring, counted while frames wait: where it is
+    /// [put back](Tx::untake) to.
     pub number: u64,
 }
 

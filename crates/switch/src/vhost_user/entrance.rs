@@ -61,7 +61,7 @@ impl Entrance {
         })
     }
 
-    /// How long until something is to be done though nobody does anything.
+    /// How long until the entrance has to act, if no front end connects, sends or closes before.
     pub fn pause(&self, now: Instant) -> Option<Duration> {
         let heir = self.heir.as_ref().and_then(|heir| heir.pause(now));
         heir.into_iter().chain(self.shut_for(now)).min()

@@ -68,7 +68,7 @@ pub(super) fn note_part(port: &Port, (frames, bytes): (u32, u32), dropped: Optio
     port.stats.rx.wire_bytes.add(bytes.into());
 }
 
-/// Copies what was delivered for whom captures it.
+/// Copies a part that was delivered into the capture of its receiver, where that is captured.
 pub(super) fn record_part(port: &mut Port, queued: &Queued<FrameRef>, what: Delivery) {
     if let Some(capture) = &mut port.capture
         && let Some(part) = what.cut(queued.frame.get())

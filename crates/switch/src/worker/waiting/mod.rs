@@ -7,7 +7,7 @@
 //!                                                            dropped ◀─────┘ Drop: one segment
 //! ```
 //!
-//! While nothing waits, and tokens are there, none of this is met: frames go as they do without a limit.
+//! A port of which nothing waits and that has tokens does nothing of this: its frames go as without a limit.
 
 #[cfg(test)]
 mod scene;
