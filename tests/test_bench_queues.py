@@ -208,6 +208,9 @@ def test_a_table_of_a_rate() -> None:
         "| **0.900, 8both** | **1.0 %, 8up** | 0.50, 8up |",
         "| yardstick: cake |  | 1.00 / 6.00 / 20.0 |  | 0.980, 8up | 0 | 1.00, 8up |",
     ]
+    assert tables.table(windows("tap", "20mbit, idle", 12), "20mbit").splitlines()[-1] == (
+        "| tap of the switch | 1.00 / 12.0 / 20.0 |  | 0 |  |"
+    )
     late = tables.table([*windows("tap", CASE, 12), *windows("cake", CASE, 12)], "20mbit")
     assert "| **1.00 / 12.0 / 20.0 (1.00x)** |" in late
     assert "| **1.00 / 16.0 / 20.0 (2.00x)** |" in tables.table(
@@ -265,6 +268,9 @@ def test_a_window_that_fails_does_not_cost_the_others(tmp_path: Path) -> None:
     result = queues.measured(here, Pretended(here, 1), [part])
     assert [len(found.windows) for found in kept] == [1, 2]
     assert [window.contender for window in result.windows] == ["tap", "kernel"]
+    assert [window.values["round"] for window in result.windows] == [0, 0]
+    again = queues.measured(here, Pretended(here, 1), [part, parts.Part(("tap",), ("20mbit",), ("8up",))])
+    assert [window.values["round"] for window in again.windows] == [0, 0, 1], "of another part"
     assert result.notes == ["`20mbit, 8up`, cake, failed: RuntimeError: no cake here"]
     late = context(tmp_path, end=0.0)
     with pytest.raises(Missing, match="nothing was begun from `20mbit, 8up`, tap, on"):

@@ -83,6 +83,7 @@ def measured(context: Context, stage: Stage, parts: Sequence[Part]) -> Result:
     """All windows, each kept as soon as it is there."""
     windows: list[Window] = []
     left_out: list[str] = []
+    rounds: dict[tuple[int, int], float] = {}
     for part, turn, case, name in planned(context, parts):
         if context.is_late():
             left_out.append(f"Time was up: nothing was begun from `{case}`, {name}, on.")
@@ -99,7 +100,9 @@ def measured(context: Context, stage: Stage, parts: Sequence[Part]) -> Result:
             context.say(f"{case}, {name}: {first}")
             left_out.append(f"`{case}`, {name}, failed: {first}")
         else:
-            windows.append(Window(name, case, len(windows), found | {"round": float(turn)}))
+            # Windows of two parts are far apart in time: no round of the one is one of the other.
+            number = rounds.setdefault((parts.index(part), turn), float(len(rounds)))
+            windows.append(Window(name, case, len(windows), found | {"round": number}))
             context.keep(told(windows, left_out))
     if not windows:
         raise Missing("; ".join(left_out) or f"no case's name contains '{context.only}'")

@@ -1,7 +1,7 @@
 """What is measured together, in the order in which it is measured.
 
 ```text
- --part all ─▶ limit ─▶ fast ─▶ synthetic ─▶ slow ─▶ rates ─▶ fifo
+ --part all ─▶ limit ─▶ variants ─▶ fast ─▶ synthetic ─▶ slow ─▶ rates ─▶ fifo
    each: rounds x (rates x loads) x places, in turns; a run that is cut short has the first of them
 ```
 """
@@ -9,14 +9,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scenes.queueing.ways import WAYS
+from scenes.queueing.ways import CAKE, WAYS
 
 IDLE = "idle"
 UPLOADS, DOWNLOADS, BOTH = ("1up", "8up", "64up"), ("8down",), ("8both",)
 LOADS = (*UPLOADS, *DOWNLOADS, *BOTH)
 SYNTHETIC = ("synthetic", "synthetic-full")
 FIFO = ("tap-fifo", "guest-fifo")
-MAIN = ("tap", "kernel", "guest-pfifo_fast", "guest-fq_codel", "kernel-cake", "htb+fq_codel", "cake")
+MAIN = ("tap", "kernel", "guest-pfifo_fast", "guest-fq_codel", "kernel-cake", "htb+fq_codel", CAKE)
+VARIANTS = tuple(name for name in WAYS if name not in (*MAIN, *FIFO, *SYNTHETIC))
 ALL = "all"
 
 
@@ -37,9 +38,8 @@ class Part:
 
 
 PARTS = {
-    "limit": Part(
-        [name for name in WAYS if name not in (*SYNTHETIC, *FIFO)], ("20mbit",), (IDLE, *LOADS), rounds=3
-    ),
+    "limit": Part(MAIN, ("20mbit",), (IDLE, *LOADS), rounds=3),
+    "variants": Part((*VARIANTS, CAKE), ("20mbit",), ("1up", "8up", "8down"), rounds=3),
     "fast": Part(("tap",), ("500mbit", "5gbit"), (IDLE, *LOADS)),
     "synthetic": Part(
         SYNTHETIC, ("20mbit", "200mbit", "500mbit", "5gbit"), (IDLE, *UPLOADS, *DOWNLOADS), warm_up=1

@@ -64,9 +64,10 @@ class Cell:
     def text(self, *, asked: bool) -> str:
         """p50 / p99 / worst, and the multiple of cake's p99; bold where it is `asked` for less."""
         times = " / ".join((told(self.middle("p50")), told(self.middle("p99")), told(max(self.all("max")))))
+        asked = asked and self.load.name != "idle"
         if asked and self.of_cake:
             times += f" ({told(statistics.median(self.of_cake))}x)"
-        return f"**{times}**" if asked and self.load.name != "idle" and self.late else times
+        return f"**{times}**" if asked and self.late else times
 
 
 class Row:
@@ -99,15 +100,11 @@ class Row:
         cells = [WAYS[self.name].about]
         cells += [self.cells[load].text(asked=self.asked) if load in self.cells else "" for load in loads]
         goodput, lost, jain = self.goodput(), self.lost(), self.jain()
-        if goodput is None or jain is None:
-            cells += ["", ""]
-        else:
-            least = statistics.median(goodput.goodputs)
-            cells.append(self.short(f"{least:.3f}, {goodput.load.name}", least < GOODPUT))
+        least = statistics.median(goodput.goodputs) if goodput else 0.0
+        cells.append(self.short(f"{least:.3f}, {goodput.load.name}", least < GOODPUT) if goodput else "")
         most = max(lost.all("lost"))
         cells.append(self.short(f"{most:.1f} %, {lost.load.name}", short=True) if most else "0")
-        if jain is not None:
-            cells.append(f"{min(jain.all('jain')):.2f}, {jain.load.name}")
+        cells.append(f"{min(jain.all('jain')):.2f}, {jain.load.name}" if jain else "")
         return f"| {' | '.join(cells)} |"
 
     def short(self, text: str, short: bool) -> str:
