@@ -4,6 +4,7 @@ use super::*;
 use crate::frame::testing::{DST, Frame, SRC, dissect, sum};
 use crate::frame::vnet_hdr::{GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM};
 use crate::frame::{VnetHdr, parse};
+use crate::link::tap::writer::Writer;
 use crate::port::PortContract;
 use crate::stats::layout::VnicSlot;
 use crate::worker::testing::{self, add_tap_with};
@@ -14,6 +15,7 @@ use tidegate_contract::{Host, Vnic};
 const START: u64 = 1_000_000_000_000;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
+const STEP: u64 = 100 * US;
 /// TCP payload of a segment, and its headers.
 const SIZE: usize = 1_000;
 const HEADERS: usize = 54;
@@ -26,6 +28,8 @@ struct Rig {
     taps: [OwnedFd; 2],
     now: u64,
     got: Vec<Got>,
+    /// Where another thread writes best effort: how often it comes to that, in steps of the time.
+    writer: Option<(Writer, u64)>,
 }
 
 /// A frame that was received, or segments of one.
@@ -51,7 +55,16 @@ impl Rig {
         let (mut worker, _handle) = testing::worker();
         let taps = ["", keys];
         let taps = [0, 1].map(|index| add_tap_with(&mut worker, index, taps[usize::from(index)]));
-        Self { worker, taps, now: START, got: vec![] }
+        Self { worker, taps, now: START, got: vec![], writer: None }
+    }
+
+    /// A writer writes what is sent, each time that so many steps have passed.
+    fn writes_every(mut self, steps: u64) -> Self {
+        let (writer, hand) = Writer::new();
+        self.worker.set_hand(hand(0, std::thread::current()));
+        self.worker.set_hands_over(true);
+        self.writer = Some((writer, steps));
+        self
     }
 
     fn stats(&self, index: usize) -> &'static VnicSlot {
@@ -105,10 +118,16 @@ impl Rig {
     fn work(&mut self, time: u64) {
         let end = self.now + time;
         while self.now < end {
-            self.now = (self.now + 100 * US).min(end);
+            self.now = (self.now + STEP).min(end);
             testing::set_time(self.now);
             for _ in 0..6 {
                 self.worker.work();
+                match &mut self.writer {
+                    Some((writer, steps)) if (self.now / STEP).is_multiple_of(*steps) => {
+                        while writer.write_one() {}
+                    }
+                    _ => {}
+                }
             }
             self.receive();
         }
@@ -186,8 +205,7 @@ fn a_sparse_flow_does_not_wait_behind_super_frames() {
 }
 
 /// A flow that sends twice the rate for two seconds, and a frame of another each 20 ms.
-fn overloaded(spec: &Frame) -> Rig {
-    let mut rig = Rig::new(RATE);
+fn overloaded(mut rig: Rig, spec: &Frame) -> Rig {
     for tick in 0..500u32 {
         rig.send(1, tick * 20 * SIZE as u32, 20 * SIZE, spec);
         if tick % 5 == 0 {
@@ -203,7 +221,7 @@ fn overloaded(spec: &Frame) -> Rig {
 #[test]
 fn a_flow_that_understands_marks_is_marked() {
     for spec in [Frame { ecn: 2, ..Frame::tcp4(0) }, Frame { ecn: 1, ..Frame::tcp6(0) }] {
-        let rig = overloaded(&spec);
+        let rig = overloaded(Rig::new(RATE), &spec);
         let marked = rig.got.iter().filter(|got| got.ecn == 3).count() as u64;
         assert!(marked > 10, "{marked}");
         assert_eq!(rig.stats(1).rx.marked.get(), marked);
@@ -216,7 +234,7 @@ fn a_flow_that_understands_marks_is_marked() {
 
 #[test]
 fn a_flow_that_does_not_is_dropped_by_the_segment() {
-    let rig = overloaded(&Frame::tcp4(0));
+    let rig = overloaded(Rig::new(RATE), &Frame::tcp4(0));
     assert!(rig.got.iter().all(|got| got.ecn == 0));
     assert_eq!(rig.stats(1).rx.marked.get(), 0);
     assert!(rig.dropped(DropReason::Codel) > 10);
@@ -279,4 +297,56 @@ fn what_a_receiver_can_never_have_is_dropped_once() {
         assert_eq!((rig.dropped(DropReason::TapRefused), rig.waits()), (3, 0), "{deadline:?}");
         assert_eq!(rig.worker.ports[0].as_ref().unwrap().link.tx.in_flight(), 0);
     }
+}
+
+#[test]
+fn parts_that_another_thread_writes_are_the_segments_in_order_and_counted_once() {
+    for steps in [1, 7, 20] {
+        let mut rig = Rig::new(RATE).writes_every(steps);
+        for flow in 1..5 {
+            rig.send(flow, 0, 24 * SIZE, &Frame::tcp4(0));
+            rig.send(flow, 24 * SIZE as u32, 700, &Frame::tcp4(0));
+        }
+        rig.work(100 * MS);
+        for flow in 1..5 {
+            assert_eq!(rig.stream(flow, 0), 24 * SIZE + 700);
+        }
+        let rx = &rig.stats(1).rx;
+        assert_eq!((rx.frames.get(), rx.wire_frames.get()), (8, 4 * 25));
+        assert_eq!(rx.wire_bytes.get() as usize, 4 * (25 * HEADERS + 24 * SIZE + 700));
+        assert!(rig.got.iter().all(|got| got.payload <= 2 * SIZE), "parts of a millisecond");
+        assert_eq!(rig.worker.ports[0].as_ref().unwrap().link.tx.in_flight(), 0, "each has its fate");
+    }
+}
+
+#[test]
+fn another_thread_writes_marks_too() {
+    for spec in [Frame { ecn: 2, ..Frame::tcp4(0) }, Frame { ecn: 1, ..Frame::tcp6(0) }] {
+        let rig = overloaded(Rig::new(RATE).writes_every(3), &spec);
+        let marked = rig.got.iter().filter(|got| got.ecn == 3).count() as u64;
+        assert!(marked > 10, "{marked}");
+        assert_eq!(rig.stats(1).rx.marked.get(), marked);
+        assert!(rig.got.iter().all(|got| got.flow == 1 || got.ecn == spec.ecn), "the other flow is not told");
+        assert_eq!(rig.stream(2, 0), 100, "none of the other is lost");
+    }
+}
+
+/// The writer does not come to it for longer than a link may hold a frame.
+#[test]
+fn parts_that_another_thread_does_not_write_are_dropped_once() {
+    let mut rig = Rig::new(RATE).writes_every(u64::MAX);
+    for flow in 1..5 {
+        rig.send(flow, 0, 24 * SIZE, &Frame::tcp4(0));
+        rig.send(flow, 24 * SIZE as u32, 700, &Frame::tcp4(0));
+    }
+    rig.work(100 * MS);
+    for flow in 1..5 {
+        let numbers: Vec<_> = rig.got.iter().filter(|got| got.flow == flow).map(|got| got.seq).collect();
+        assert!(numbers.is_sorted_by(|a, b| a < b), "once, and in order: {numbers:?}");
+    }
+    // The worker writes the others itself.
+    let (rx, got, late) = (&rig.stats(1).rx, rig.got.len() as u64, rig.dropped(DropReason::HeldTooLong));
+    assert_eq!((rx.wire_frames.get(), got + late), (got, 4 * 25), "{late} of a segment each");
+    assert!((4..=8).contains(&late), "{late}: a part of each flow, and no more than the writer may have");
+    assert_eq!(rig.worker.ports[0].as_ref().unwrap().link.tx.in_flight(), 0, "each has its fate");
 }
