@@ -18,8 +18,9 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
-/// Violations that may wait to be told; older ones are counted alone.
-const NOTES: u64 = 256;
+/// Violations that may wait to be told: many times what comes in the tenth of a second in which it is not looked. Of older ones
+/// only the number is told.
+const NOTES: u64 = 1024;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 /// Where others read it.
@@ -135,7 +136,15 @@ pub fn tell_to(ear: &Arc<Ear>) {
 pub fn tell() -> bool {
     let count = COUNT.load(SeqCst);
     let told = TOLD.swap(count, SeqCst);
-    for number in told.max(count.saturating_sub(NOTES)) + 1..=count {
+    let first = told.max(count.saturating_sub(NOTES));
+    if first > told {
+        tracing::error!(
+            "{} system calls were denied before violation {}, and are counted",
+            first - told,
+            first + 1
+        );
+    }
+    for number in first + 1..=count {
         let note = &LATEST[(number % NOTES) as usize];
         let before = note.number.load(SeqCst);
         if before < number && count - number < NOTES / 2 {
