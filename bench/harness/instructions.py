@@ -160,11 +160,11 @@ def judge(stored: dict[str, float], seen: dict[str, float], margin: float) -> li
 
 def table(stored: dict[str, float], seen: dict[str, float]) -> str:
     """The counts beside the stored ones."""
-    rows = [f"{'case':22} {'stored':>8} {'now':>8} {'change':>8}"]
+    rows = [f"{'case':32} {'stored':>8} {'now':>8} {'change':>8}"]
     for case, now in seen.items():
         then = stored.get(case)
         before, change = (f"{then:.1f}", f"{now / then - 1:+.1%}") if then else ("-", "-")
-        rows.append(f"{case:22} {before:>8} {now:8.1f} {change:>8}")
+        rows.append(f"{case:32} {before:>8} {now:8.1f} {change:>8}")
     return "\n".join(rows)
 
 

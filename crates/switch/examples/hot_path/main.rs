@@ -55,6 +55,6 @@ fn main() {
             (0..rounds).for_each(|_| _ = black_box(scene.round()));
             println!("{} {}", case.name, rounds * scene.frames());
         }),
-        None => cases.for_each(|case| println!("{:<21} {:6.1} ns a frame", case.name, measure(case))),
+        None => cases.for_each(|case| println!("{:<32} {:6.1} ns a frame", case.name, measure(case))),
     }
 }
