@@ -241,9 +241,12 @@ def wrong_script(script: str, words: list[str]) -> str:
     if not file.is_file():
         return "no such program"
     text = file.read_text()
-    missing = [w for w in words if w.startswith("--") and f'"{w}"' not in text]
-    scenes = [scene for option, scene in pairwise(words) if option == "--scene"]
-    missing += [scene for scene in scenes if not (ROOT / f"bench/scenes/{scene}.py").exists()]
+    files = [ROOT / f"bench/scenes/{scene}.py" for option, scene in pairwise(words) if option == "--scene"]
+    missing = [file.stem for file in files if not file.exists()]
+    # A scene's choices are options, too.
+    choices = "".join(file.read_text() for file in files if file.exists())
+    options = [w for w in words if w.startswith("--")]
+    missing += [w for w in options if f'"{w}"' not in text and f'"{w[2:]}",' not in choices]
     return f"it has no {', '.join(missing)}" if missing else ""
 
 
