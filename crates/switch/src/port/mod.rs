@@ -187,12 +187,11 @@ impl Port {
             (None, Some((rate, burst))) => Some(TokenBucket::new(rate, burst)),
             (_, None) => None,
         };
-        // What waited for another limit says nothing about this one.
         if contract.tx_limit != self.contract.tx_limit {
-            self.stats.tokens_tx.reset();
+            self.stats.forget_waits_tx();
         }
         if contract.egress != self.contract.egress {
-            self.stats.tokens_rx.reset();
+            self.stats.forget_waits_rx();
         }
         self.waiting = Room::changed(self.waiting.take(), RoomConfig::of(&contract));
         self.flood.set(now, contract.flood.0, contract.flood.1);

@@ -154,6 +154,11 @@ impl Room {
         self.flows.judge(now, ect)
     }
 
+    /// Whether the [head](Self::head) found no frame of its flow before it when it came.
+    pub fn is_sparse(&self) -> bool {
+        self.flows.is_sparse()
+    }
+
     /// So many bytes of the [head](Self::head) leave.
     pub fn take(&mut self, bytes: u32) {
         self.flows.take(bytes);

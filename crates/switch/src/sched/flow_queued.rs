@@ -104,6 +104,14 @@ impl<F: Keyed> Scheduler<F> {
         Some(self.sources[usize::from(index)].as_mut()?.flows.as_mut()?.judge(now, ect))
     }
 
+    /// Whether the frame that [`head`](Self::head) last said is ready found none of its flow before it when it came; `false`
+    /// where its source's flows are not queued.
+    #[inline]
+    pub fn is_sparse(&mut self, now: u64) -> bool {
+        let picked = self.picked(now).and_then(|(index, _)| self.sources[usize::from(index)].as_ref());
+        picked.and_then(|source| source.flows.as_ref()).is_some_and(|flows| flows.is_sparse())
+    }
+
     /// Drops at most so many bytes of the frame that was [judged](Self::judge); neither its source nor the rate is charged.
     pub fn drop_part(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Queued<F>)> {
         let (index, _) = self.picked(now)?;

@@ -180,6 +180,10 @@ pub struct VnicSlot {
     /// How long frames to it, that left its queue, waited for its `rx.max`, ns: 0 for one that did not wait. Only
     /// while it has that limit.
     pub tokens_rx: SharedHistogram,
+    /// The same of what waited by flow, of frames that found none of their flow before them: until the first part left.
+    pub sparse_tx: SharedHistogram,
+    /// As `sparse_tx`, of frames to it.
+    pub sparse_rx: SharedHistogram,
     /// Time of its worker.
     pub work: WorkSlot,
     /// Tr - Ts of frames it sent and that were delivered, ns: the most that it can have been while the worker was awake.
@@ -272,6 +276,30 @@ impl VnicSlot {
         self.tokens_rx.record_many(ns, frames);
     }
 
+    /// Counts a frame that it sent, that waited by flow with none of its flow before it, and whose first part left after `ns`.
+    #[inline]
+    pub fn note_sparse_tx(&self, ns: u64) {
+        self.sparse_tx.record_many(ns, 1);
+    }
+
+    /// As [`note_sparse_tx`](Self::note_sparse_tx), of a frame to it.
+    #[inline]
+    pub fn note_sparse_rx(&self, ns: u64) {
+        self.sparse_rx.record_many(ns, 1);
+    }
+
+    /// What it sent waits for another limit from now on, which what waited until now says nothing about.
+    pub fn forget_waits_tx(&self) {
+        self.tokens_tx.reset();
+        self.sparse_tx.reset();
+    }
+
+    /// As [`forget_waits_tx`](Self::forget_waits_tx), of what it receives.
+    pub fn forget_waits_rx(&self) {
+        self.tokens_rx.reset();
+        self.sparse_rx.reset();
+    }
+
     /// Counts `frames` delivered under a deadline, with the most and the least that their delay can have been, ns.
     #[inline]
     pub fn note_realtime(&self, most: u64, least: u64, frames: u64) {
@@ -287,6 +315,8 @@ impl VnicSlot {
         to.throttled.set(self.throttled.get());
         self.tokens_tx.copy_to(&to.tokens_tx);
         self.tokens_rx.copy_to(&to.tokens_rx);
+        self.sparse_tx.copy_to(&to.sparse_tx);
+        self.sparse_rx.copy_to(&to.sparse_rx);
         self.work.copy_to(&to.work);
         self.delay.copy_to(&to.delay);
         self.delay_least.copy_to(&to.delay_least);

@@ -218,6 +218,13 @@ pub struct VnicStats {
     /// How long the frames to it waited for its own `rx.max`, as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_rx: Option<Delay>,
+    /// Of what it sent, and what waited for `tx.max` by flow: how long frames waited that found none of their flow before them,
+    /// such as a ping beside uploads, until their first part left. Absent as long as there was none under the limit in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sparse_tx: Option<Delay>,
+    /// The same of frames to it, and of its `rx.max`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sparse_rx: Option<Delay>,
     /// Time of its worker; absent where no worker of ours carries its frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
@@ -535,6 +542,8 @@ fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
         throttled: slot.throttled_now.get() != 0,
         tokens_tx: recorded(&slot.tokens_tx),
         tokens_rx: recorded(&slot.tokens_rx),
+        sparse_tx: recorded(&slot.sparse_tx),
+        sparse_rx: recorded(&slot.sparse_rx),
         work: Some(Work {
             take_ns: slot.work.take.get(),
             deliver_ns: slot.work.deliver.get(),
@@ -647,6 +656,8 @@ mod tests {
         slot.messages.set(12);
         slot.note_token_wait_tx(865_000_000, 3);
         slot.note_token_wait_rx(0, 2);
+        slot.note_sparse_tx(300_000);
+        slot.note_sparse_rx(7);
         slot.tx.marked.add(6);
         slot.tx.dropped[DropReason::FlowCap as usize].add(5);
         slot.tx.note_flows(9);
@@ -679,9 +690,9 @@ mod tests {
         assert_eq!((stats.delay.max, stats.delay_least.max), (5_000, 1_100));
         assert_eq!((stats.realtime_worst_ns, stats.realtime_worst_least_ns), (5_000, 1_100));
         assert_eq!((stats.misses_possible, stats.misses_asleep), (2, 4));
-        let waits =
-            [stats.tokens_tx, stats.tokens_rx].map(|waits| waits.map(|waits| (waits.count, waits.max)));
-        assert_eq!(waits, [Some((3, 865_000_000)), Some((2, 0))]);
+        let waits = [stats.tokens_tx, stats.tokens_rx, stats.sparse_tx, stats.sparse_rx];
+        let waits = waits.map(|waits| waits.map(|waits| (waits.count, waits.max)));
+        assert_eq!(waits, [Some((3, 865_000_000)), Some((2, 0)), Some((1, 300_000)), Some((1, 7))]);
         assert_eq!((stats.tx.marked, stats.tx.flows_now, stats.tx.flows_most), (6, 0, 9));
         assert_eq!(stats.tx.dropped["flow_cap"], 5);
         assert_eq!(reader.messages("plc1"), Some(12));

@@ -121,8 +121,8 @@ fn clear(slot: &VnicSlot) {
     }
     slot.throttled.set(0);
     slot.throttled_now.set(0);
-    slot.tokens_tx.reset();
-    slot.tokens_rx.reset();
+    slot.forget_waits_tx();
+    slot.forget_waits_rx();
     slot.work.clear();
     slot.delay.reset();
     slot.delay_least.reset();

@@ -182,6 +182,7 @@ impl<T: Copy> Flows<T> {
         let index = self.flow(key);
         let flow = &mut self.rounds.flows[usize::from(index)];
         if flow.list.is_empty() {
+            flow.is_sparse = true;
             self.active += 1;
         }
         let node = self.arena.push_back(&mut flow.list, queued, number);
@@ -240,7 +241,14 @@ impl<T: Copy> Flows<T> {
         self.first().map(|node| &node.queued)
     }
 
-    /// The same, with the node that it lies in.
+    /// Whether the frame whose turn it is found none of its flow before it when it came: so it is of every frame of a flow
+    /// that has little to send.
+    #[inline]
+    pub fn is_sparse(&self) -> bool {
+        self.rounds.first().is_some_and(|index| self.rounds.flows[usize::from(index)].is_sparse)
+    }
+
+    /// The frame whose turn it is, with the node that it lies in.
     #[inline]
     pub(super) fn first(&self) -> Option<&Node<T>> {
         self.arena.front(&self.rounds.flows[usize::from(self.rounds.first()?)].list)
@@ -373,10 +381,11 @@ impl<T: Copy> Flows<T> {
         if index == self.marked {
             self.marked = NONE;
         }
-        let list = &mut self.rounds.flows[usize::from(index)].list;
+        let Flow { list, is_sparse, .. } = &mut self.rounds.flows[usize::from(index)];
         if let Some(part) = self.arena.shrink_front(list, bytes) {
             return Some(part);
         }
+        *is_sparse = false;
         self.ages.remove(list.first()?);
         let mut first = None;
         self.arena.pop_front(list, 1, |queued| first = Some(queued));

@@ -114,6 +114,31 @@ proptest! {
         }
     }
 
+    /// It is known of the frame whose turn it is whether its flow had none before it when it came.
+    #[test]
+    fn what_found_none_before_it_is_known(steps in prop::collection::vec((0..6u32, 0..5u8), 1..500)) {
+        let mut flows = Flows::new(CONFIG);
+        let mut waiting = [0; 6];
+        for (flow, what) in steps {
+            flows.push(key(flow, 0), queued(flow * 2 + u32::from(waiting[flow as usize] == 0), 700));
+            waiting[flow as usize] += 1;
+            prop_assert_eq!(flows.is_sparse(), flows.head().is_some_and(|head| head.frame % 2 == 1));
+            let is_last = flows.head().is_some_and(|head| head.bytes <= 100);
+            let left = match what {
+                // What is left of a frame is as the whole was.
+                0 => flows.take(100).filter(|_| is_last),
+                1 => flows.take(u32::MAX),
+                2 => flows.drop_head(u32::MAX),
+                3 => flows.drop_longest(),
+                _ => flows.pop_oldest(),
+            };
+            if let Some(left) = left {
+                waiting[left.frame as usize / 2] -= 1;
+            }
+            prop_assert_eq!(flows.is_sparse(), flows.head().is_some_and(|head| head.frame % 2 == 1));
+        }
+    }
+
     /// The longest gives way.
     #[test]
     fn the_longest_flow_gives_way(lengths in prop::collection::vec(1..50u32, 1..200), drops in 1..400usize) {

@@ -29,6 +29,8 @@ pub(super) struct Flow {
     pub(super) list: List,
     pub(super) codel: Codel,
     pub(super) key: FlowKey,
+    /// Its first frame found none before it when it came.
+    pub(super) is_sparse: bool,
     /// Bytes; at most a quantum.
     deficit: i64,
     pub(super) host: Index,
@@ -43,6 +45,7 @@ impl Flow {
             list: List::default(),
             codel: Codel::default(),
             key,
+            is_sparse: false,
             deficit: 0,
             host: 0,
             next: NONE,

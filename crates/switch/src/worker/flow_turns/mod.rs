@@ -40,9 +40,14 @@ impl Worker {
             Some(Verdict::Mark) => what.ce = true,
             Some(Verdict::Pass) | None => {}
         }
+        let is_sparse = queued.bytes == frame.wire_bytes && port.egress.scheduler.is_sparse(self.now);
         let gone = self.deliver_head(port, queued, what, None);
         if gone.is_some() {
             port.stats.rx.marked.add(what.ce.into());
+            if is_sparse {
+                let waited = waited_for_rate(queued, port.egress.rate_until, self.now);
+                port.stats.note_sparse_rx(waited);
+            }
         }
         gone
     }

@@ -188,6 +188,10 @@ fn a_sparse_flow_does_not_wait_behind_super_frames() {
     }
     rig.work(80 * MS);
     assert_eq!((rig.stream(1, 0), rig.stream(2, 0), rig.stream(3, 0)), (60 * SIZE, 60 * SIZE, 5));
+    // Those, and the first super-frame of each stream.
+    let told = rig.stats(1).sparse_rx.read();
+    assert!(told.count() == 7 && told.max() <= 2 * MS, "{told:?}");
+    assert!(rig.stats(1).tokens_rx.read().max() > 20 * MS);
     let rx = &rig.stats(1).rx;
     assert_eq!((rx.frames.get(), rx.wire_frames.get()), (9, 125));
     assert_eq!(rx.wire_bytes.get() as usize, 60 * (SIZE + HEADERS) + 60 * (SIZE + HEADERS + 20) + 5 * 55);

@@ -134,6 +134,7 @@ impl Worker {
             *budget -= budget::queued(part.wire);
             turn.worked = true;
             let is_last = part.wire >= head.bytes;
+            let is_sparse = head.bytes == frame.wire_bytes && room.is_sparse();
             if let Some(room) = &mut port.waiting {
                 room.take(part.wire);
             }
@@ -142,6 +143,9 @@ impl Worker {
             }
             port.charge(since, at, part.wire, self.now);
             let started = at.max(pending.arrival.earliest);
+            if is_sparse {
+                port.stats.note_sparse_tx(pending.arrival.waited(started));
+            }
             if is_last {
                 note_tokens(port, &pending.arrival, started);
             }

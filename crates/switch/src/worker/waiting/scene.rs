@@ -48,6 +48,13 @@ pub(super) enum Kind {
     Ring { size: u16, packed: bool, in_order: bool },
 }
 
+impl Kind {
+    /// Whether frames wait in the ring where those before them fill half of it.
+    pub(super) fn is_in_order(self) -> bool {
+        matches!(self, Self::Ring { in_order: true, .. })
+    }
+}
+
 /// A segment, or several of them in one frame, that arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Got {

@@ -51,6 +51,9 @@ fn a_small_frame_waits_for_one_part_at_most() {
         assert!(waits.len() >= seen, "{kind:?}, {mbit} Mbit/s: {} of 40 seen", waits.len());
         let worst = waits.iter().max().copied().unwrap_or(u64::MAX);
         assert!(worst <= most, "{kind:?}, {mbit} Mbit/s: {worst} ns, {most} expected");
+        let told = scene.stats.sparse_tx.read();
+        assert!(told.count() >= seen as u64, "{kind:?}: {told:?}");
+        assert!(told.max() <= most + MS || kind.is_in_order(), "{kind:?}: {told:?}, {most} expected");
         scene.finish();
     }
 }
