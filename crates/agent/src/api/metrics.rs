@@ -76,15 +76,17 @@ impl Collector for Snapshot {
             Gauge,
             counters.iter().filter(|c| c.tells_flows).flat_map(|c| c.ways(|t| t.flows_now)),
         )?;
-        let help = "How long frames waited for tx.max or rx.max of their vNIC, 0 where they did not";
-        out.delays(help, "vnic_token_wait_seconds", {
-            counters.iter().flat_map(|c| {
+        let waits = |of: for<'a> fn(&'a VnicStats) -> [&'a Option<Delay>; 2]| {
+            counters.iter().flat_map(move |c| {
                 let labels = move |way| vec![("vnic", c.name), ("direction", way)];
-                [("tx", &c.stats.tokens_tx), ("rx", &c.stats.tokens_rx)]
-                    .into_iter()
-                    .filter_map(move |(way, waits)| Some((labels(way), waits.as_ref()?)))
+                let both = ["tx", "rx"].into_iter().zip(of(c.stats));
+                both.filter_map(move |(way, waits)| Some((labels(way), waits.as_ref()?)))
             })
-        })?;
+        };
+        let help = "How long frames waited for tx.max or rx.max of their vNIC, 0 where they did not";
+        out.delays(help, "vnic_token_wait_seconds", waits(|s| [&s.tokens_tx, &s.tokens_rx]))?;
+        let help = "The same of frames that waited by flow and found none of their flow before them";
+        out.delays(help, "vnic_sparse_wait_seconds", waits(|s| [&s.sparse_tx, &s.sparse_rx]))?;
         out.family("vnic_throttled_seconds", "Time with frames waiting for tokens", Counter, {
             counting(Quantity::Throttled).map(|c| (c.labels(), c.stats.throttled_ns as f64 * NANOS))
         })?;

@@ -613,12 +613,19 @@ pub struct OwnWait {
     /// How long frames waited for it, ns; those that did not wait count as 0.
     #[schema(value_type = Object)]
     pub waited: Delay,
+    /// The same of frames that waited by flow and found none of their flow before them, such as a ping beside uploads, until
+    /// their first part left; absent where there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub sparse: Option<Delay>,
     /// Frames marked "congestion experienced" (ECN) in place of being dropped.
     pub marked: u64,
-    /// Flows of which frames wait now.
-    pub flows_now: u64,
-    /// The most flows that waited at a time, since the port was made.
-    pub flows_most: u64,
+    /// Flows of which frames wait now; absent where frames never waited by flow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flows_now: Option<u64>,
+    /// The most flows that waited at a time, since the port was made; absent as above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flows_most: Option<u64>,
 }
 
 #[cfg(test)]

@@ -47,7 +47,9 @@ pub fn why(published: &Published, view: &VnicView) -> WhyView {
     let rx_limit =
         contract.and_then(|c| c.rx.max).map_or_else(|| "its limit".into(), |r| format!("rx.max = {r}"));
     findings.extend(waited("sent", &tx_limit, stats.tokens_tx.as_ref()));
+    findings.extend(waited_alone("sent", stats.sparse_tx.as_ref()));
     findings.extend(waited("received", &rx_limit, stats.tokens_rx.as_ref()));
+    findings.extend(waited_alone("received", stats.sparse_rx.as_ref()));
     for (way, traffic) in [("sent", &stats.tx), ("received", &stats.rx)] {
         if traffic.marked > 0 {
             findings.push(format!(
@@ -74,8 +76,8 @@ pub fn why(published: &Published, view: &VnicView) -> WhyView {
         vnic: name.clone(),
         findings,
         window: view.window,
-        tx_wait: own_wait(tx_limit, stats.tokens_tx, &stats.tx),
-        rx_wait: own_wait(rx_limit, stats.tokens_rx, &stats.rx),
+        tx_wait: own_wait(tx_limit, [stats.tokens_tx, stats.sparse_tx], &stats.tx),
+        rx_wait: own_wait(rx_limit, [stats.tokens_rx, stats.sparse_rx], &stats.rx),
         // Those are since the agent was started.
         culprits: view.culprits.clone().into_iter().filter(|_| view.window.is_none()).collect(),
         unobserved: published.unobserved.clone().filter(|_| for_worker),
@@ -117,10 +119,25 @@ fn waited(way: &str, limit: &str, waits: Option<&Delay>) -> Option<String> {
     ))
 }
 
+/// That frames waited by flow without any of their flow before them, and how long.
+fn waited_alone(way: &str, waits: Option<&Delay>) -> Option<String> {
+    let waits = waits.filter(|waits| waits.count > 0)?;
+    Some(format!(
+        "of {} frames that the VM {way} and that had none of their flow before them, such as a ping beside uploads, half waited \
+         for at most {}, 99 % for {}, the longest for {}",
+        waits.count,
+        duration(waits.p50),
+        duration(waits.p99),
+        duration(waits.max)
+    ))
+}
+
 /// How frames waited for a limit of its own; `None` where there is none, or nothing was counted.
-fn own_wait(limit: String, waited: Option<Delay>, traffic: &Traffic) -> Option<OwnWait> {
+fn own_wait(limit: String, [waited, sparse]: [Option<Delay>; 2], traffic: &Traffic) -> Option<OwnWait> {
     let Traffic { marked, flows_now, flows_most, .. } = *traffic;
-    Some(OwnWait { limit, waited: waited?, marked, flows_now, flows_most })
+    let [flows_now, flows_most] = [flows_now, flows_most].map(|flows| (flows_most > 0).then_some(flows));
+    let sparse = sparse.filter(|sparse| sparse.count > 0);
+    Some(OwnWait { limit, waited: waited?, sparse, marked, flows_now, flows_most })
 }
 
 /// Now, ns since the epoch.

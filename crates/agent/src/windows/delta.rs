@@ -5,77 +5,68 @@ use std::collections::BTreeMap;
 use tidegate_switch::stats::histogram::{BUCKETS, upper};
 use tidegate_switch::stats::{Delay, Histogram, Traffic, VnicStats, Work};
 
+/// Histograms of a vNIC.
+const HISTOGRAMS: usize = 6;
+
 /// What was counted in one step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Delta {
     /// All but the histograms, and what is as it is now.
     counters: VnicStats,
-    delay: Packed,
-    delay_least: Packed,
-    tokens_tx: Packed,
-    tokens_rx: Packed,
+    histograms: [Packed; HISTOGRAMS],
 }
 
 impl Delta {
     /// What `now` has more than `then`; `None` where it has less of anything, and so began anew.
     pub(super) fn between(then: &VnicStats, now: &VnicStats) -> Option<Self> {
-        let tokens = |then: &Option<Delay>, now: &Option<Delay>| {
-            let none = Delay::default();
-            Packed::between(then.as_ref().unwrap_or(&none), now.as_ref().unwrap_or(&none))
-        };
-        Some(Self {
-            counters: combined(now, then, u64::checked_sub)?,
-            delay: Packed::between(&then.delay, &now.delay)?,
-            delay_least: Packed::between(&then.delay_least, &now.delay_least)?,
-            tokens_tx: tokens(&then.tokens_tx, &now.tokens_tx)?,
-            tokens_rx: tokens(&then.tokens_rx, &now.tokens_rx)?,
-        })
+        let none = Delay::default();
+        let mut packed: [Packed; HISTOGRAMS] = Default::default();
+        let both = histograms(then).into_iter().zip(histograms(now));
+        for (packed, (then, now)) in packed.iter_mut().zip(both) {
+            *packed = Packed::between(then.unwrap_or(&none), now.unwrap_or(&none))?;
+        }
+        Some(Self { counters: combined(now, then, u64::checked_sub)?, histograms: packed })
     }
 
     /// This and another one.
     pub(super) fn and(&self, other: &Self) -> Self {
-        Self {
-            counters: sum(&self.counters, &other.counters),
-            delay: self.delay.and(&other.delay),
-            delay_least: self.delay_least.and(&other.delay_least),
-            tokens_tx: self.tokens_tx.and(&other.tokens_tx),
-            tokens_rx: self.tokens_rx.and(&other.tokens_rx),
-        }
+        let histograms = std::array::from_fn(|i| self.histograms[i].and(&other.histograms[i]));
+        Self { counters: sum(&self.counters, &other.counters), histograms }
     }
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        let packed = [&self.delay, &self.delay_least, &self.tokens_tx, &self.tokens_rx];
-        size_of::<Self>() + packed.map(Packed::bytes).iter().sum::<usize>()
+        size_of::<Self>() + self.histograms.iter().map(Packed::bytes).sum::<usize>()
     }
 }
 
 /// Several steps together.
 pub(super) struct Sum {
     counters: VnicStats,
-    histograms: Box<[[u64; BUCKETS]; 4]>,
+    histograms: Box<[[u64; BUCKETS]; HISTOGRAMS]>,
 }
 
 impl Sum {
     pub(super) fn new() -> Self {
-        Self { counters: VnicStats::default(), histograms: Box::new([[0; BUCKETS]; 4]) }
+        Self { counters: VnicStats::default(), histograms: Box::new([[0; BUCKETS]; HISTOGRAMS]) }
     }
 
     pub(super) fn add(&mut self, delta: &Delta) {
         self.counters = sum(&self.counters, &delta.counters);
-        let of = [&delta.delay, &delta.delay_least, &delta.tokens_tx, &delta.tokens_rx];
-        self.histograms.iter_mut().zip(of).for_each(|(all, packed)| packed.add_to(all));
+        self.histograms.iter_mut().zip(&delta.histograms).for_each(|(all, packed)| packed.add_to(all));
     }
 
     /// As figures of a vNIC that is as `now`: its gauges, and no value is larger than its largest ever.
     pub(super) fn figures(self, now: &VnicStats) -> VnicStats {
-        let delay = |buckets: &[u64; BUCKETS], ever: &Delay| {
+        let delay = |(buckets, ever): (&[u64; BUCKETS], Option<&Delay>)| {
             let top = buckets.iter().rposition(|count| *count > 0).map_or(0, upper);
             // The sum is for no figure.
-            let histogram = Histogram::recorded(top.min(ever.max), 0, buckets.to_vec()).unwrap_or_default();
-            Delay::from(&histogram)
+            let histogram = Histogram::recorded(top.min(ever?.max), 0, buckets.to_vec()).unwrap_or_default();
+            Some(Delay::from(&histogram))
         };
-        let [all, least, tx, rx] = &*self.histograms;
+        let mut delays = self.histograms.iter().zip(histograms(now)).map(delay);
+        let [all, least, tokens_tx, tokens_rx, sparse_tx, sparse_rx] =
+            std::array::from_fn(|_| delays.next().flatten());
         VnicStats {
             name: now.name.clone(),
             index: now.index,
@@ -83,10 +74,12 @@ impl Sum {
             tx: with_flows(self.counters.tx, &now.tx),
             rx: with_flows(self.counters.rx, &now.rx),
             work: self.counters.work.filter(|_| now.work.is_some()),
-            delay: delay(all, &now.delay),
-            delay_least: delay(least, &now.delay_least),
-            tokens_tx: now.tokens_tx.as_ref().map(|ever| delay(tx, ever)),
-            tokens_rx: now.tokens_rx.as_ref().map(|ever| delay(rx, ever)),
+            delay: all.unwrap_or_default(),
+            delay_least: least.unwrap_or_default(),
+            tokens_tx,
+            tokens_rx,
+            sparse_tx,
+            sparse_rx,
             // Of a window it is not kept: it stays that since the deadline is in force.
             realtime_worst_ns: now.realtime_worst_ns,
             realtime_worst_least_ns: now.realtime_worst_least_ns,
@@ -94,6 +87,14 @@ impl Sum {
             ..self.counters
         }
     }
+}
+
+/// The histograms of a vNIC, those absent where nothing counts them.
+fn histograms(stats: &VnicStats) -> [Option<&Delay>; HISTOGRAMS] {
+    let VnicStats { delay, delay_least, tokens_tx, tokens_rx, sparse_tx, sparse_rx, .. } = stats;
+    let [tokens_tx, tokens_rx, sparse_tx, sparse_rx] =
+        [tokens_tx, tokens_rx, sparse_tx, sparse_rx].map(Option::as_ref);
+    [Some(delay), Some(delay_least), tokens_tx, tokens_rx, sparse_tx, sparse_rx]
 }
 
 fn with_flows(counted: Traffic, now: &Traffic) -> Traffic {
