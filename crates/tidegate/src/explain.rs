@@ -77,7 +77,7 @@ fn switch_drop(reason: DropReason) -> &'static str {
             "the queue towards the receiver was full: the receiver gets more than its `rx.max`"
         }
         DropReason::PoolFull => {
-            "a tap cannot be held back, and its waiting room was full: it sends more than its `tx.max`"
+            "where its frames wait for `tx.max` there was no room: it sends more than that, and cannot be held back"
         }
         DropReason::NoBuffers => {
             "the queue towards the receiver was full: the receiving guest gives no buffers, it is too slow or it stalled"
@@ -86,15 +86,15 @@ fn switch_drop(reason: DropReason) -> &'static str {
             "the queue towards the receiver was full: the switch's worker came too late, `tidegate top` shows how busy it is"
         }
         DropReason::Codel => {
-            "the frames of its flow waited for too long, for `tx.max` of the sender or `rx.max` of the receiver, and it \
-             cannot be marked (ECN): the sender sends too fast, TCP slows down by this"
+            "the frames of its flow waited for too long, for `tx.max` of the sender or `rx.max` of the receiver, and its \
+             sender does not take marks (ECN): TCP slows down by this, as it is meant to"
         }
         DropReason::Shared => {
             "from an address in `allowed.shared` that another vNIC has, without announcing it, or announced too often"
         }
         DropReason::FlowCap => {
             "more waited for `tx.max` of the sender or `rx.max` of the receiver than there is room for, and its flow had \
-             most of it: this flow does not slow down"
+             most of it: TCP slows down by this; a flow that does not loses what it sends beyond the limit"
         }
         DropReason::RingShare => {
             "half of the sender's ring was waiting already: the receiver is slower than this sender, or has reached its \

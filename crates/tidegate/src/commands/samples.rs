@@ -82,6 +82,10 @@ pub fn waiting() -> VnicView {
                     "count": 1_600, "p50": 865_000_000, "p99": 1_050_000_000, "p999": 1_051_000_000,
                     "max": 1_051_000_000, "buckets": [[865_000_000, 800], [1_051_000_000, 800]]
                 },
+                "sparse_tx": {
+                    "count": 900, "p50": 310_000, "p99": 1_200_000, "p999": 1_400_000,
+                    "max": 1_400_000, "buckets": [[310_000, 890], [1_400_000, 10]]
+                },
                 "delay": {
                     "count": 1_600, "p50": 541_000, "p99": 800_000, "p999": 900_000, "max": 910_000,
                     "buckets": [[541_000, 1_599], [910_000, 1]]
@@ -102,9 +106,10 @@ pub fn why_waiting() -> WhyView {
     why.tx_wait = Some(OwnWait {
         limit: "tx.max = 20mbit".into(),
         waited: stats.tokens_tx.unwrap(),
+        sparse: stats.sparse_tx,
         marked: stats.tx.marked,
-        flows_now: stats.tx.flows_now,
-        flows_most: stats.tx.flows_most,
+        flows_now: Some(stats.tx.flows_now),
+        flows_most: Some(stats.tx.flows_most),
     });
     why.tx_dropped = stats.tx.dropped;
     why.throttled_ns = stats.throttled_ns;

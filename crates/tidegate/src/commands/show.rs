@@ -243,14 +243,16 @@ fn counters(view: &VnicView, stats: &VnicStats, unknown: &Unknown) -> String {
         let all = if view.window.is_some() { "" } else { " in all" };
         let _ = writeln!(out, "throttled for {}{all}{now}", duration(stats.throttled_ns));
     }
-    for (what, limit, waits, traffic) in [
-        ("what it sent", "tx.max", &stats.tokens_tx, &stats.tx),
-        ("what it received", "rx.max", &stats.tokens_rx, &stats.rx),
+    for (what, limit, waits, sparse, traffic) in [
+        ("what it sent", "tx.max", &stats.tokens_tx, &stats.sparse_tx, &stats.tx),
+        ("what it received", "rx.max", &stats.tokens_rx, &stats.sparse_rx, &stats.rx),
     ] {
-        if let Some(waits) = waits.as_ref().filter(|waits| waits.count > 0) {
-            let _ = writeln!(out, "wait of {what} for its own {limit}: {}", quantiles(waits));
+        let Some(waits) = waits.as_ref().filter(|waits| waits.count > 0) else { continue };
+        let _ = writeln!(out, "wait of {what} for its own {limit}: {}", quantiles(waits));
+        if let Some(sparse) = sparse.as_ref().filter(|sparse| sparse.count > 0 && waits.max > 0) {
+            let _ = writeln!(out, "  with none of their flow before them: {}", quantiles(sparse));
         }
-        if traffic.marked > 0 || traffic.flows_most > 0 {
+        if traffic.marked > 0 || traffic.flows_now > 0 || waits.max > 0 && traffic.flows_most > 0 {
             let _ = writeln!(
                 out,
                 "  marked (ECN) {}; flows that wait: {} now, {} at most",
@@ -279,7 +281,7 @@ fn counters(view: &VnicView, stats: &VnicStats, unknown: &Unknown) -> String {
         }
     }
     let delay = &stats.delay;
-    if delay.count > 0 {
+    if delay.count > 0 && !is_the_wait(stats) {
         let after = if stats.tokens_tx.is_some() { ", after that wait" } else { "" };
         let _ = writeln!(out, "delay of what it sent{after}: {}", quantiles(delay));
     }
@@ -288,6 +290,11 @@ fn counters(view: &VnicView, stats: &VnicStats, unknown: &Unknown) -> String {
         let _ = writeln!(out, "  by the first poll that showed it: {}", quantiles(least));
     }
     out
+}
+
+/// Whether the delay of what it sent is its wait for its own limit: the kernel place measures both as one.
+pub fn is_the_wait(stats: &VnicStats) -> bool {
+    stats.tokens_tx.as_ref() == Some(&stats.delay)
 }
 
 /// How long most took.
@@ -459,6 +466,7 @@ mod tests {
         let expected = "
 throttled for 9.80 s, also right now
 wait of what it sent for its own tx.max: p50 865 ms, p99 1.05 s, p99.9 1.05 s, max 1.05 s
+  with none of their flow before them: p50 310 us, p99 1.20 ms, p99.9 1.40 ms, max 1.40 ms
   marked (ECN) 21; flows that wait: 2 now, 9 at most
 ";
         assert!(said.contains(expected), "{said}");

@@ -12,12 +12,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_agent::api::types::{OwnWait, Quantity, State, VnicView, WhyView};
-use tidegate_contract::Nanos;
+use tidegate_contract::{Nanos, Queueing};
 use tidegate_switch::control::Connection;
 use tidegate_switch::stats::{Delay, VnicStats, total};
 
+/// A delay, ns, of which it matters whether it may have been much less.
+const LONG: u64 = 1_000_000;
 /// Misses shown.
 const MISSES: usize = 10;
+
+/// Of the frames in the row before: those that a flow without others sent.
+const SPARSE: &str = "  with none of their flow before them";
 
 /// Arguments of `why`.
 #[derive(Debug, clap::Args)]
@@ -56,6 +61,7 @@ fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
         throttling(view, stats, why),
         waits(view, stats, why),
         delays(view, stats, why),
+        since_seen(view, stats),
         host_latency(view),
         drops(view, why),
         misses(view, stats, why, now),
@@ -141,7 +147,7 @@ fn when(view: &VnicView) -> (&'static str, &'static str) {
 
 /// Where its frames waited, where it has a limit of its own that was counted: the wait for that, beside the rest of the way.
 fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
-    if why.tx_wait.is_none() && why.rx_wait.is_none() {
+    if [&why.tx_wait, &why.rx_wait].into_iter().flatten().all(|wait| wait.waited.count == 0) {
         return String::new();
     }
     let right = Align::Right;
@@ -151,34 +157,57 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     let mut table = Table::new(&columns);
     let mut row = |place: String, delay: &Delay, wait: Option<&OwnWait>| {
         let times = [delay.p50, delay.p99, delay.p999, delay.max].map(duration);
-        let flows = wait.map(|wait| [wait.marked, wait.flows_now, wait.flows_most].map(count));
+        let known = |flows: Option<u64>| flows.map_or_else(|| "-".into(), count);
+        let flows = wait.map(|wait| [count(wait.marked), known(wait.flows_now), known(wait.flows_most)]);
         let cells = [place, count(delay.count)].into_iter().chain(times);
         table.row(cells.chain(flows.into_iter().flatten()));
     };
     if let Some(wait) = &why.tx_wait {
         row(format!("what it sent: before its own {}", wait.limit), &wait.waited, Some(wait));
+        wait.sparse
+            .iter()
+            .filter(|_| wait.waited.max > 0)
+            .for_each(|sparse| row(SPARSE.into(), sparse, None));
     }
-    if stats.delay.count > 0 && counts(view, Quantity::Delay) {
+    let is_the_wait = show::is_the_wait(stats);
+    if stats.delay.count > 0 && counts(view, Quantity::Delay) && !is_the_wait {
         row("what it sent: from there to the receiver".into(), &stats.delay, None);
     }
     if let Some(wait) = &why.rx_wait {
         row(format!("what it received: before its own {}", wait.limit), &wait.waited, Some(wait));
+        wait.sparse
+            .iter()
+            .filter(|_| wait.waited.max > 0)
+            .for_each(|sparse| row(SPARSE.into(), sparse, None));
     }
     let longest = |wait: &Option<OwnWait>| wait.as_ref().map_or(0, |wait| wait.waited.p99);
     let verdict = match (longest(&why.tx_wait), longest(&why.rx_wait)) {
-        (tx, rx) if tx > stats.delay.p99 && tx >= rx => {
+        (tx, rx) if tx > 0 && (is_the_wait || tx > stats.delay.p99) && tx >= rx => {
             "Most of the wait is for its own limit on what it sends.\n"
         }
         (_, rx) if rx > 0 => "Frames to it wait for its own limit on what it receives.\n",
         _ => "",
     };
-    format!("\nWhere its frames waited:\n{}{verdict}", indented(&table.render()))
+    let is_waiting = !verdict.is_empty();
+    let queueing = view.contract.as_ref().map(|contract| contract.queueing);
+    let by_flow = [&why.tx_wait, &why.rx_wait].into_iter().flatten().any(|wait| wait.sparse.is_some());
+    let apart = match queueing {
+        _ if is_waiting && by_flow => {
+            "Its flows wait apart: a ping, or the first frame of a request, has none of its flow before it.\n"
+        }
+        Some(Queueing::Fifo) if is_waiting => {
+            "All its frames wait in one queue (queueing = \"fifo\"), a ping behind an upload.\n"
+        }
+        _ => "",
+    };
+    format!("\nWhere its frames waited:\n{}{verdict}{apart}", indented(&table.render()))
 }
 
 /// How long its frames took.
 fn delays(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     let delay = &stats.delay;
-    if !counts(view, Quantity::Delay) || (delay.count > 0 && why.tx_wait.is_some()) {
+    let is_told = delay.count > 0 && (why.tx_wait.is_some() || why.rx_wait.is_some());
+    if !counts(view, Quantity::Delay) || is_told {
         return String::new();
     }
     if delay.count == 0 {
@@ -194,6 +223,20 @@ fn delays(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
         duration(delay.p99),
         duration(delay.p999),
         duration(delay.max)
+    )
+}
+
+/// That the delay may have been much less, where it was long: a tap that is never seen empty tells nothing about when a frame
+/// came.
+fn since_seen(view: &VnicView, stats: &VnicStats) -> String {
+    let (most, least) = (stats.delay.p99, stats.delay_least.p99);
+    if !counts(view, Quantity::Delay) || show::is_the_wait(stats) || most < LONG || most < 2 * least {
+        return String::new();
+    }
+    format!(
+        "That counts from when its ring or tap was last seen empty: when exactly a frame came is not known. From when frames \
+         were first seen, 99 % of them took at most {}.\n",
+        duration(least)
     )
 }
 
@@ -387,14 +430,60 @@ It is throttled right now: it has more to send than its tx.max of 20mbit lets th
 for 9.80 s.
 
 Where its frames waited:
-  where                                         frames    half    99 %  99.9 %  longest  marked  flows now  most
-  what it sent: before its own tx.max = 20mbit   1,600  865 ms  1.05 s  1.05 s   1.05 s      21          2     9
-  what it sent: from there to the receiver       1,600  541 us  800 us  900 us   910 us
+  where                                         frames    half     99 %   99.9 %  longest  marked  flows now  most
+  what it sent: before its own tx.max = 20mbit   1,600  865 ms   1.05 s   1.05 s   1.05 s      21          2     9
+    with none of their flow before them            900  310 us  1.20 ms  1.40 ms  1.40 ms
+  what it sent: from there to the receiver       1,600  541 us   800 us   900 us   910 us
 Most of the wait is for its own limit on what it sends.
+Its flows wait apart: a ping, or the first frame of a request, has none of its flow before it.
 
 Dropped of what it sent:
 ";
         assert!(said.starts_with(expected), "{said}");
+    }
+
+    #[test]
+    fn one_queue_for_all_flows_is_named() {
+        let (mut view, mut why) = (samples::waiting(), samples::why_waiting());
+        view.contract.as_mut().unwrap().queueing = Queueing::Fifo;
+        why.tx_wait.as_mut().unwrap().sparse = None;
+        let said = text(&view, &why, 0);
+        assert!(said.contains("in one queue (queueing = \"fifo\"), a ping behind an upload.\n"), "{said}");
+        assert!(!said.contains("none of their flow"), "{said}");
+    }
+
+    #[test]
+    fn a_place_that_measures_one_wait_tells_it_once() {
+        let (mut view, mut why) = (samples::waiting(), samples::why_waiting());
+        let stats = view.stats.as_mut().unwrap();
+        stats.delay = stats.tokens_tx.clone().unwrap();
+        let wait = why.tx_wait.as_mut().unwrap();
+        (wait.sparse, wait.flows_now, wait.flows_most) = (None, None, None);
+        let said = text(&view, &why, 0);
+        assert!(said.contains("1.05 s      21          -     -\nMost of the wait is"), "{said}");
+        assert!(!said.contains("from there"), "{said}");
+    }
+
+    #[test]
+    fn a_window_without_frames_has_no_table() {
+        let (mut view, mut why) = (samples::waiting(), samples::why_waiting());
+        view.stats = Some(VnicStats::default());
+        why.tx_wait.as_mut().unwrap().waited = Delay::default();
+        let said = text(&view, &why, 0);
+        assert!(!said.contains("Where its frames waited"), "{said}");
+        assert!(said.contains("None of its frames was delivered in that time.\n"), "{said}");
+    }
+
+    #[test]
+    fn a_delay_that_may_have_been_much_less_says_so() {
+        let mut view = samples::voice();
+        let stats = view.stats.as_mut().unwrap();
+        (stats.delay.p99, stats.delay_least.p99) = (75_000_000, 20_000);
+        let said = text(&view, &samples::why_voice(), 0);
+        assert!(
+            said.contains("From when frames were first seen, 99 % of them took at most 20.0 us.\n"),
+            "{said}"
+        );
     }
 
     #[test]
