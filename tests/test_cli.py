@@ -1,6 +1,7 @@
 """What a person types: every command of the tool, on a host with traffic."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from lab.host import Host, tap_vnic, vhost_user_vnic
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
+from lab.process import wait_for
 
 MAC = {"a": "52:54:00:00:07:0a", "b": "52:54:00:00:07:0b"}
 
@@ -123,6 +125,28 @@ def test_the_wait_for_its_own_limit_is_told(host: Host, stacks: tuple[Stack, Sta
     for waits in (why.get("tx_wait", {}).get("waited"), shown.get("tokens_tx")):
         assert waits is None or waits["count"] < frames / 10
     assert host.try_cli("why", "a", "--last", "2m").returncode == 2
+
+
+def test_a_window_forgets_and_begins_anew(host: Host, stacks: tuple[Stack, Stack]) -> None:
+    """What happened more than 10 s ago is not of the last 10 s; another contract begins all windows anew."""
+    a, _ = stacks
+
+    def window(last: str) -> tuple[int, str]:
+        shown = json.loads(host.cli("vnic", "show", "a", "--last", last, "--json"))
+        return shown["stats"]["tx"]["frames"], shown["window"].get("began", "")
+
+    pings, others = 200, 20
+    a.run(f"ping -q -c {pings} -i 0.002 10.7.0.2")
+    wait_for("the frames in the window", lambda: window("10s")[0] >= pings)
+    # A window is up to a second longer, and is looked at twice a second.
+    time.sleep(12)
+    assert window("10s")[0] < others
+    assert window("1m")[0] >= pings
+    host.cli("vnic", "set", "a", "weight=2")
+    for last in ("10s", "1m", "1h"):
+        frames, began = window(last)
+        assert frames < others
+        assert began == "contract"
 
 
 def test_capture(host: Host, stacks: tuple[Stack, Stack]) -> None:

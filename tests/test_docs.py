@@ -311,10 +311,17 @@ def test_metrics(host: Host, tmp_path: Path) -> None:
                 *("voice", a.path, "52:54:00:00:0d:01", 'tx = { max = "2mbit", burst = "2kB" }'),
                 *('deadline = "1ms"', 'to = ["sink"]', f'guest = "{host.folder}/voice.limit"'),
             )
+            + tap_vnic(
+                *("bulk", a.path, "52:54:00:00:0d:03", 'tx = { max = "1mbit", burst = "2kB" }'), device="eth1"
+            )
         )
         a.address("eth0", "10.13.0.1/24")
         a.run(f"ip neigh add 10.13.0.2 lladdr {mac} dev eth0")
         a.try_run("ping -c 1 -W 1 10.13.0.2")
+        # More than its tokens are for, so that frames wait by flow.
+        a.address("eth1", "10.14.0.1/24")
+        a.run(f"ip neigh add 10.14.0.2 lladdr {mac} dev eth1")
+        a.try_run("ping -c 4 -l 4 -s 1400 -W 1 10.14.0.2")
         assert guest.ask("set * 1mbit") == ["ok"]
         with socket.socket(socket.AF_UNIX) as front_end:
             # A message that there is not: the front end is thrown out.

@@ -6,6 +6,7 @@
 Times are compared with those of `queueing = "fifo"`, measured by the same test a moment before.
 """
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -72,16 +73,32 @@ def is_short(place: Place, flows: str, fifo: Json) -> None:
     assert min(short.get("goodput up", 1), short.get("goodput down", 1)) > GOODPUT, told
 
 
+def told(tap: Tap) -> Json:
+    """What `tidegate why` says of the wait for `tx.max`, under the contract in force."""
+    wait: Json = json.loads(tap.fabric.host.cli("why", "a", "--last", "1m", "--json"))["tx_wait"]
+    return wait
+
+
 @pytest.fixture(scope="module")
 def fifo(tap: Tap) -> Json:
     """Pings through a FIFO beside one upload, which keeps it full; eight lose much, and wait then."""
-    return beside(tap, "1up", FIFO)
+    found = beside(tap, "1up", FIFO)
+    return {**found, "told": told(tap)}
 
 
 @pytest.mark.parametrize("flows", ["1up", "8up"])
 def test_pings_of_a_tap_do_not_wait_behind_its_uploads(tap: Tap, fifo: Json, flows: str) -> None:
-    """One connection and eight."""
+    """One connection and eight. What is told of the wait is what a ping meets."""
     is_short(tap, flows, fifo)
+    wait = told(tap)
+    assert wait["sparse"]["count"] > 50 * SECONDS, "half of the pings"
+    assert wait["sparse"]["p50"] * SOONER < wait["waited"]["p50"], wait
+
+
+def test_the_wait_through_a_fifo_is_told(fifo: Json) -> None:
+    """It is that of a ping, there and back without load on the way back."""
+    assert 0.5 < fifo["told"]["waited"]["p50"] / 1e6 / fifo["p50"] < 2, fifo
+    assert "sparse" not in fifo["told"]
 
 
 @pytest.mark.parametrize("flows", ["1down", "8down"])
