@@ -190,6 +190,8 @@ def about(path: str) -> set[str]:
         "delay_least": {"delay"},
         "tokens_tx": set[str](),
         "tokens_rx": set[str](),
+        "sparse_tx": set[str](),
+        "sparse_rx": set[str](),
         "throttled": {"throttled"},
         "throttled_ns": {"throttled"},
         "realtime_delivered": {"deadline"},
@@ -208,7 +210,8 @@ def expected_zeros(name: str) -> set[str]:
     none |= {"work.deliver_ns", "work.delivered", "work.kicks_ns"}
     # No sender here understands marks. At a receiver, or at this moment, nothing may wait.
     none |= {f"{way}.{key}" for way in ("tx", "rx") for key in ("marked", "flows_now")} | {"rx.flows_most"}
-    none |= {f"tokens_rx.{key}" for key in ("p50", "p99", "p999", "max")}
+    few = ("tokens_rx", "sparse_tx", "sparse_rx")
+    none |= {f"{waits}.{key}" for waits in few for key in ("p50", "p99", "p999", "max")}
     if name not in SENDERS or name in KERNEL:
         none |= {"tx.flows_most"} | {f"tokens_tx.{key}" for key in ("p50", "p99", "p999", "max")}
     # No deadline need be missed here.

@@ -181,12 +181,15 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
             .for_each(|sparse| row(SPARSE.into(), sparse, None));
     }
     let longest = |wait: &Option<OwnWait>| wait.as_ref().map_or(0, |wait| wait.waited.p99);
-    let verdict = match (longest(&why.tx_wait), longest(&why.rx_wait)) {
-        (tx, rx) if tx > 0 && (is_the_wait || tx > stats.delay.p99) && tx >= rx => {
-            "Most of the wait is for its own limit on what it sends.\n"
-        }
-        (_, rx) if rx > 0 => "Frames to it wait for its own limit on what it receives.\n",
-        _ => "",
+    let [tx, rx] = [&why.tx_wait, &why.rx_wait].map(longest);
+    // What is a tenth of the other is not worth a word.
+    let sends = tx > 0 && (is_the_wait || tx > stats.delay.p99) && tx >= rx / 10;
+    let receives = rx > 0 && rx >= tx / 10;
+    let verdict = match (sends, receives) {
+        (true, true) => "Most of the wait is for its own limits, on what it sends and on what it receives.\n",
+        (true, false) => "Most of the wait is for its own limit on what it sends.\n",
+        (false, true) => "Frames to it wait for its own limit on what it receives.\n",
+        (false, false) => "",
     };
     let is_waiting = !verdict.is_empty();
     let queueing = view.contract.as_ref().map(|contract| contract.queueing);
