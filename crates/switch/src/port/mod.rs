@@ -270,7 +270,8 @@ impl Port {
 
     /// A frame that was decided on, of which `left` bytes on the wire are left, waits by flow.
     pub fn wait_by_flow(&mut self, pending: Pending, left: u32, now: u64) {
-        pending.frame.get_mut().egress = NOWHERE;
+        let frame = pending.frame.get_mut();
+        (frame.egress, frame.deadline) = (NOWHERE, NEVER);
         self.push_waiting(pending, left, now);
     }
 

@@ -164,6 +164,11 @@ impl Room {
         self.flows.take(bytes);
     }
 
+    /// The [head](Self::head) cannot leave now: frames of other flows go first.
+    pub fn yield_turn(&mut self) {
+        self.flows.yield_turn();
+    }
+
     /// So many bytes of the [head](Self::head) are dropped, as [judged](Self::judge).
     pub fn drop_head(&mut self, bytes: u32) {
         self.flows.drop_head(bytes);

@@ -11,7 +11,7 @@ use super::Worker;
 use super::send::{count_sent, note_tokens};
 use crate::frame::{HEADER_MAX, Offload, Segmenter};
 use crate::link::Pending;
-use crate::port::{Frame, FrameRef, Owner, Port, body_spans, slice_spans};
+use crate::port::{Frame, FrameRef, NOWHERE, Owner, Port, body_spans, slice_spans};
 
 /// What came of sending a piece.
 pub(super) enum Piece {
@@ -108,6 +108,8 @@ impl Worker {
         if pending.sent == 0 {
             // It stands for "not yet cut to the end".
             whole.shares.set(1);
+            // No receiver is asked to drop a part of it.
+            pending.frame.get_mut().egress = NOWHERE;
             count_sent(port, whole);
         }
         pending.sent += part.payload;

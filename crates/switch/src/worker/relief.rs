@@ -30,8 +30,9 @@ impl Worker {
         }
         let Some(oldest) = port.link.tx.holds_back(queue) else { return };
         let frame = oldest.get();
-        // One that waits to be sent waits for no receiver.
-        if frame.egress != NOWHERE && !frame.is_realtime() && frame.shares.get() == 0 {
+        // One that waits to be sent, or of which a part does, waits for no receiver. One that was sent in parts waits for the
+        // receiver of the last.
+        if ![NOWHERE, port.index].contains(&frame.egress) && !frame.is_realtime() {
             self.ask(port, frame.egress, true);
         } else {
             // Not looked for in every loop, whatever is settled meanwhile: that takes a look at each slot.

@@ -88,33 +88,49 @@ impl Worker {
         if port.wait(pending, left, self.now) { Sent::Waits } else { Sent::At(at) }
     }
 
-    /// Whether `bytes` of a frame are to wait, in its ring or pool, for a worker that has no room for them: this one
-    /// for those of a super-frame, another one for any.
+    /// Whether `bytes` of a frame are to wait, in its ring or pool, for a worker that has [no room](Self::lacks_room) for them.
     #[inline(always)]
     pub(super) fn must_wait(&mut self, port: &mut Port, frame: &Frame, bytes: u32) -> bool {
+        if !self.lacks_room(port, frame, bytes) {
+            port.behind_since = NEVER;
+            return false;
+        }
+        self.goes_on_waiting(port)
+    }
+
+    /// Whether the worker to which `bytes` of a frame go has no room for them: this one for those of a super-frame, another
+    /// one for any.
+    #[inline(always)]
+    pub(super) fn lacks_room(&mut self, port: &Port, frame: &Frame, bytes: u32) -> bool {
         let super_frame = frame.offload.gso_size().is_some();
         if self.peers.len() < 2 && !super_frame {
             return false;
         }
         let Some(To::Port(egress)) = self.destination(port, frame) else { return false };
         let worker = self.infos[egress as usize].as_ref().map(|info| usize::from(info.worker));
-        let is_full = match worker {
+        match worker {
             Some(worker) if worker == usize::from(self.id) => {
                 super_frame && self.is_behind(port.index, egress, bytes)
             }
             Some(worker) => self.peers[worker].as_ref().is_some_and(|(peer, _)| !peer.has_room()),
             None => false,
-        };
-        if !is_full {
-            port.behind_since = NEVER;
-            return false;
         }
+    }
+
+    /// Whether a port that has a frame for a worker without room is to wait: not for too long.
+    pub(super) fn goes_on_waiting(&self, port: &mut Port) -> bool {
         port.behind_since = port.behind_since.min(self.now);
         self.now - port.behind_since < BEHIND
     }
 
-    /// Hands a conforming frame to its egress.
-    pub(super) fn dispatch(&mut self, port: &mut Port, reference: FrameRef, arrival: Arrival, started: u64) {
+    /// Hands a conforming frame to its egress, which is returned if it goes to one alone.
+    pub(super) fn dispatch(
+        &mut self,
+        port: &mut Port,
+        reference: FrameRef,
+        arrival: Arrival,
+        started: u64,
+    ) -> Option<PortIndex> {
         let frame = reference.get_mut();
         frame.source = port.index;
         frame.start(&arrival, started);
@@ -131,16 +147,13 @@ impl Worker {
                 frame.egress = egress;
                 let bytes = frame.wire_bytes.into();
                 self.hand_on(port, &[reference], egress, bytes);
+                return Some(egress);
             }
-            Some(To::Flood(audience)) => {
-                self.flood_frame(port, frame, audience);
-                port.link.tx.give_back(reference);
-            }
-            None => {
-                port.count_tx_drop(DropReason::NoReceiver);
-                port.link.tx.give_back(reference);
-            }
+            Some(To::Flood(audience)) => self.flood_frame(port, frame, audience),
+            None => port.count_tx_drop(DropReason::NoReceiver),
         }
+        port.link.tx.give_back(reference);
+        None
     }
 
     /// Frames of `bytes` together, which started, leave their sender for an egress.

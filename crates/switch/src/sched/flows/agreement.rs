@@ -14,6 +14,8 @@ enum Step {
     Send(bool, u64),
     /// Is judged, and finds no buffer.
     Judge,
+    /// Whose turn it is cannot send.
+    Yield,
     DropHead(u32),
     DropLongest,
     Expire(u64),
@@ -45,6 +47,7 @@ fn step(flows: u32) -> impl Strategy<Value = Step> {
         25 => (any::<bool>(), 0..100_000u64).prop_map(|(ect, most)| Step::Send(ect, most)),
         2 => bytes().prop_map(Step::DropHead),
         3 => Just(Step::Judge),
+        5 => Just(Step::Yield),
         3 => Just(Step::DropLongest),
         2 => prop_oneof![Just(0u64), 0..2_000_000_000u64].prop_map(Step::Expire),
         20 => prop_oneof![0..100_000u64, 0..5_000_000u64, 0..300_000_000u64].prop_map(Step::Pass),
@@ -94,6 +97,10 @@ fn agree(
             },
             Step::Judge if judged => prop_assert_eq!(flows.judge(now, || true), model.judge(now, true)),
             Step::Judge => {}
+            Step::Yield => {
+                flows.yield_turn();
+                model.yield_turn();
+            }
             Step::DropHead(bytes) => prop_assert_eq!(flows.drop_head(bytes), model.drop_head(bytes)),
             Step::DropLongest => {
                 let dropped = flows.drop_longest();

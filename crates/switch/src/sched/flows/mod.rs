@@ -301,6 +301,12 @@ impl<T: Copy> Flows<T> {
         Some(taken)
     }
 
+    /// The flow whose turn it is cannot send now: the others go first. One that is new is old then, and it is asked again
+    /// after a round.
+    pub fn yield_turn(&mut self) {
+        self.rounds.yield_turn();
+    }
+
     /// Drops at most `bytes` of the frame whose turn it is: after [`Verdict::Drop`]. Its flow is not charged.
     pub fn drop_head(&mut self, bytes: u32) -> Option<Queued<T>> {
         let index = self.rounds.first()?;

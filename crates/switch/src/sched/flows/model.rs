@@ -186,6 +186,22 @@ impl Model {
         Some(taken)
     }
 
+    pub(super) fn yield_turn(&mut self) {
+        let Some(key) = self.turn() else { return };
+        let host = self.host_of(self.flows[&key].host);
+        if self.new.front() == Some(&key) {
+            self.new.pop_front();
+            self.old.entry(host).or_default().push_back(key);
+            if !self.hosts.contains(&host) {
+                self.hosts.push_back(host);
+            }
+        } else {
+            self.old.get_mut(&host).unwrap().rotate_left(1);
+            self.hosts.rotate_left(1);
+        }
+        self.turn();
+    }
+
     pub(super) fn drop_head(&mut self, bytes: u32) -> Option<Queued<u32>> {
         let key = self.turn()?;
         let dropped = self.shrink(key, bytes);

@@ -332,6 +332,17 @@ impl Rounds {
         self.per_host && self.hosts[usize::from(host)].deficit <= 0
     }
 
+    /// The flow whose turn it is lets the others go first, of its host and of the other hosts, and keeps its deficit.
+    pub(super) fn yield_turn(&mut self) {
+        if let Some(index) = self.new.first() {
+            self.grow_old(index);
+        } else if let Some(turn) = self.ring.first() {
+            self.hosts[usize::from(turn)].old.rotate(&mut self.flows);
+            self.ring.rotate(&mut self.hosts);
+        }
+        self.settle();
+    }
+
     /// A flow has sent so many bytes.
     #[inline]
     pub(super) fn charge(&mut self, index: Index, bytes: u32) {

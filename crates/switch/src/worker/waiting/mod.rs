@@ -7,7 +7,8 @@
 //!                                                            dropped ◀─────┘ Drop: one segment
 //! ```
 //!
-//! A port of which nothing waits and that has tokens does nothing of this: its frames go as without a limit.
+//! A flow whose frame cannot leave, for its receiver's worker or for a slot, lets the others go first. A port of which nothing
+//! waits and that has tokens does nothing of this: its frames go as without a limit.
 
 #[cfg(test)]
 mod scene;
@@ -18,11 +19,15 @@ use super::cut::{Part, cut, left};
 use super::ingress::{Next, Turn};
 use super::send::note_tokens;
 use super::{Worker, budget};
+use crate::fdb::PortIndex;
 use crate::frame::{ect, set_ce};
 use crate::link::Pending;
-use crate::port::{FrameRef, NOWHERE, Port};
+use crate::port::{FrameRef, NEVER, NOWHERE, Port};
 use crate::sched::flows::Verdict;
 use crate::stats::DropReason;
+
+/// So often in a turn a flow that cannot leave lets the others go first.
+const YIELDS: u32 = 64;
 
 impl Worker {
     /// Takes frames of a queue whose port has frames that wait, so that those of a flow that has little to send do not wait
@@ -86,7 +91,9 @@ impl Worker {
     /// Sends what has tokens of what waits at a port, while `budget` lasts.
     pub(super) fn serve_waiting(&mut self, port: &mut Port, budget: &mut i64) -> Turn {
         let mut turn = Turn::default();
-        for _ in 0..self.turns.batch(port.index) {
+        let (mut left, mut yields) = (self.turns.batch(port.index), 0);
+        let mut is_behind = false;
+        while left > 0 {
             if *budget <= 0 {
                 turn.worked = true;
                 break;
@@ -103,9 +110,15 @@ impl Worker {
                 turn.throttled = true;
                 break;
             }
-            if self.must_wait(port, frame, part.wire) {
-                turn.worked = true;
-                break;
+            if self.lacks_room(port, frame, part.wire) {
+                is_behind = true;
+                if self.goes_on_waiting(port) {
+                    turn.worked = true;
+                    match let_others_go(port, &mut yields, budget) {
+                        true => continue,
+                        false => break,
+                    }
+                }
             }
             let Some(room) = &mut port.waiting else { break };
             let verdict = room.judge(self.now, || ect(frame.head(), &frame.headers));
@@ -119,6 +132,7 @@ impl Worker {
                 port.count_tx_drop(DropReason::Codel);
                 *budget -= budget::queued(0);
                 turn.worked = true;
+                left -= 1;
                 continue;
             }
             let is_whole = part.wire == frame.wire_bytes;
@@ -129,10 +143,14 @@ impl Worker {
             };
             let Some(slot) = slot else {
                 self.ask_relief(port);
-                break;
+                match let_others_go(port, &mut yields, budget) {
+                    true => continue,
+                    false => break,
+                }
             };
             *budget -= budget::queued(part.wire);
             turn.worked = true;
+            left -= 1;
             let is_last = part.wire >= head.bytes;
             let is_sparse = head.bytes == frame.wire_bytes && room.is_sparse();
             if let Some(room) = &mut port.waiting {
@@ -149,10 +167,17 @@ impl Worker {
             if is_last {
                 note_tokens(port, &pending.arrival, started);
             }
-            self.send_part(port, pending, part, slot, (started, verdict == Verdict::Mark));
+            let egress = self.send_part(port, pending, part, slot, (started, verdict == Verdict::Mark));
             if !is_whole {
+                if is_last {
+                    // Where it is held up, if it is.
+                    reference.get_mut().egress = egress.unwrap_or(NOWHERE);
+                }
                 end_part(port, reference, !is_last);
             }
+        }
+        if !is_behind {
+            port.behind_since = NEVER;
         }
         if let Some(room) = &port.waiting {
             port.stats.tx.note_flows(room.active().into());
@@ -163,7 +188,7 @@ impl Worker {
         turn
     }
 
-    /// Sends a part of a frame, in a slot of its own unless it is all of it.
+    /// Sends a part of a frame, in a slot of its own unless it is all of it; returns its egress, if it is one alone.
     fn send_part(
         &mut self,
         port: &mut Port,
@@ -171,14 +196,15 @@ impl Worker {
         part: Part,
         slot: FrameRef,
         (started, marked): (u64, bool),
-    ) {
+    ) -> Option<PortIndex> {
         let whole = pending.frame;
         let is_begun = whole.get().egress != NOWHERE;
         if slot != whole {
             begin(whole);
             if !cut(whole, part, slot) {
                 debug_assert!(false, "a super-frame that was checked can be cut");
-                return port.link.tx.give_back(slot);
+                port.link.tx.give_back(slot);
+                return None;
             }
         }
         if marked {
@@ -197,8 +223,17 @@ impl Worker {
             // Counted, whatever becomes of this part and of those after it.
             whole.get_mut().egress = port.index;
         }
-        self.dispatch(port, slot, pending.arrival, started);
+        self.dispatch(port, slot, pending.arrival, started)
     }
+}
+
+/// The flow whose turn it is lets the others go first; `false` where all did.
+fn let_others_go(port: &mut Port, yields: &mut u32, budget: &mut i64) -> bool {
+    let Some(room) = &mut port.waiting else { return false };
+    room.yield_turn();
+    *yields += 1;
+    *budget -= budget::queued(0);
+    *yields < room.active().min(YIELDS)
 }
 
 /// A frame leaves in parts from now on: it stays until the last of them is settled.

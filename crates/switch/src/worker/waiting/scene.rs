@@ -2,10 +2,11 @@
 
 use super::super::Worker;
 use super::super::testing::{self, add_link, add_tap, set_time};
+use crate::fdb::SegmentIndex;
 use crate::frame::testing::{Frame, sum};
 use crate::frame::vnet_hdr::{GSO_NONE, GSO_TCPV4, NEEDS_CSUM, VnetHdr};
 use crate::link::Link;
-use crate::port::PortContract;
+use crate::port::{PortContract, PortInfo, PortSet};
 use crate::stats::layout::VnicSlot;
 use crate::stats::{DropReason, Region};
 use crate::vhost_user::VringSetup;
@@ -29,6 +30,10 @@ pub(super) const RECEIVER: u16 = 2;
 const OTHER: u16 = 3;
 /// Flows from this one on go to the other receiver.
 pub(super) const TO_OTHER: u16 = 32;
+/// A receiver of another worker.
+const ELSEWHERE: u16 = 4;
+/// Flows from this one on go there.
+pub(super) const TO_ELSEWHERE: u16 = 48;
 const START: u64 = 1_000_000_000_000;
 /// Loops after which nothing is left to do at that time.
 const LOOPS: usize = 300;
@@ -93,6 +98,8 @@ pub(super) struct Scene {
     other: OwnedFd,
     /// The first receiver takes nothing.
     pub(super) stalled: bool,
+    /// The worker looks again and again whether another one has room, or a receiver.
+    pub(super) never_done: bool,
     /// Of each flow, the bytes that were sent, and up to where they arrived.
     flows: Vec<(u32, u32)>,
 }
@@ -101,7 +108,22 @@ impl Scene {
     /// A sender whose contract has these keys.
     pub(super) fn new(kind: Kind, keys: &str) -> Self {
         set_time(START);
-        let (mut worker, _handle) = testing::worker();
+        Self::of_worker(testing::worker().0, kind, keys)
+    }
+
+    /// The same beside another worker, which does nothing.
+    pub(super) fn beside(kind: Kind, keys: &str) -> (Self, Worker) {
+        set_time(START);
+        let mut workers = testing::workers(2);
+        let (other, (worker, _)) = (workers.remove(1).0, workers.remove(0));
+        let mut scene = Self::of_worker(worker, kind, keys);
+        let info = PortInfo::new(&vnic(ELSEWHERE, ""), other.id, SegmentIndex(0), PortSet::EMPTY);
+        scene.worker.set_info(ELSEWHERE, Some(info));
+        scene.worker.fdb.pin(SegmentIndex(0), vnic(ELSEWHERE, "").mac, ELSEWHERE).unwrap();
+        (scene, other)
+    }
+
+    fn of_worker(mut worker: Worker, kind: Kind, keys: &str) -> Self {
         let stats = REGION.with(|region| region.claim(usize::from(SENDER), "v1"));
         let (link, end) = match kind {
             Kind::Tap => {
@@ -135,6 +157,7 @@ impl Scene {
             receiver,
             other,
             stalled: false,
+            never_done: false,
             flows,
         };
         if let End::Ring { memory, features, .. } = &scene.end {
@@ -190,7 +213,11 @@ impl Scene {
         let mut header = [0; VnetHdr::LEN];
         vnet.write(&mut header);
         let mut bytes = [&header[..], &frame.build()].concat();
-        bytes[VnetHdr::LEN + 5] = if flow < TO_OTHER { RECEIVER } else { OTHER } as u8;
+        bytes[VnetHdr::LEN + 5] = match flow {
+            ..TO_OTHER => RECEIVER as u8,
+            TO_OTHER..TO_ELSEWHERE => OTHER as u8,
+            TO_ELSEWHERE.. => ELSEWHERE as u8,
+        };
         let sent = match &mut self.end {
             End::Tap(end) => rustix::io::write(&*end, &bytes).is_ok(),
             End::Ring { memory, ring, .. } => {
@@ -221,8 +248,7 @@ impl Scene {
                 return;
             }
         }
-        // It looks again and again whether a receiver takes what it has for it.
-        assert!(self.stalled, "it is never done");
+        assert!(self.stalled || self.never_done, "it is never done");
     }
 
     /// So long, with a look at every `step`.
@@ -318,12 +344,7 @@ impl Scene {
 
     /// Other keys in a contract.
     pub(super) fn change_of(&mut self, port: u16, keys: &str) {
-        let text = format!(
-            "[vnic.v{port}]\nattach = {{ vhost-user = \"/tmp/v{port}\" }}\nmac = \"52:54:00:00:00:{port:02x}\"\n\
-             segment = 7\n{keys}\n"
-        );
-        let vnic: Vnic = tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value;
-        self.worker.set_contract(port, PortContract::new(&vnic, &Host::default()));
+        self.worker.set_contract(port, PortContract::new(&vnic(port, keys), &Host::default()));
     }
 
     pub(super) fn port(&self) -> &crate::port::Port {
@@ -365,6 +386,14 @@ impl Scene {
     pub(super) fn wire_since(&self, at: u64) -> u64 {
         self.got.iter().filter(|got| got.at > at).map(Got::wire).sum()
     }
+}
+
+fn vnic(port: u16, keys: &str) -> Vnic {
+    let text = format!(
+        "[vnic.v{port}]\nattach = {{ vhost-user = \"/tmp/v{port}\" }}\nmac = \"52:54:00:00:00:{port:02x}\"\n\
+         segment = 7\n{keys}\n"
+    );
+    tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value
 }
 
 fn byte(flow: u16, at: u32) -> u8 {

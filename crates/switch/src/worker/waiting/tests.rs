@@ -1,7 +1,9 @@
 //! Order, counts and slots whatever happens, and how long a frame of a flow with little to send waits.
 
-use super::scene::{Got, HEADERS, Kind, MS, RECEIVER, SEGMENT, Scene, TO_OTHER};
+use super::scene::{Got, HEADERS, Kind, MS, RECEIVER, SEGMENT, Scene, TO_ELSEWHERE, TO_OTHER};
+use crate::port::Slots;
 use crate::stats::DropReason;
+use crate::worker::crossing::Crossing;
 use proptest::prelude::*;
 
 const RING: Kind = Kind::Ring { size: 256, packed: false, in_order: false };
@@ -165,6 +167,55 @@ fn parts_at_a_slow_receiver_leave_slots_for_other_flows() {
         };
         let took = flood_all_but(&mut scene, size, 2, 30, sparse);
         assert!(took.iter().all(|took| took.is_some_and(|took| took <= MS)), "{kind:?}: {took:?}");
+        scene.finish();
+    }
+}
+
+#[test]
+fn a_flow_to_a_worker_without_room_holds_up_no_other() {
+    let (mut scene, mut behind) = Scene::beside(RING, "tx = { max = \"20mbit\", burst = \"3kB\" }");
+    scene.never_done = true;
+    let mut slots = Slots::new(2048, 9, 0);
+    let peer = &mut scene.worker.peers[1].as_mut().unwrap().0;
+    while peer.has_room() {
+        peer.send(Crossing::Frame { egress: 4, frame: slots.take().unwrap() });
+    }
+    for flow in 0..10 {
+        (0..3).for_each(|_| assert!(scene.send(TO_ELSEWHERE + flow, 10_000)));
+    }
+    for _ in 0..40 {
+        (0..4).for_each(|_| _ = scene.send(BULK, SEGMENT));
+        scene.send(TO_OTHER, 40);
+        scene.pass(MS / 5);
+    }
+    let got = |flow| scene.got.iter().filter(|got| got.flow == flow).count();
+    // 20 Mbit/s carry 13 full segments in 8 ms, and the burst.
+    assert!(got(TO_OTHER) >= 39 && got(BULK) >= 10, "{} and {}", got(TO_OTHER), got(BULK));
+    assert_eq!(scene.all_dropped(), 0, "{:?}", scene.drops());
+    // When nothing else is to be sent, frames of a worker that stays behind are dropped.
+    scene.finish();
+    assert!(scene.dropped(DropReason::WorkerBehind) > 0);
+    let peer = &mut behind.peers[0].as_mut().unwrap().0;
+    while let Some(Crossing::Frame { frame, .. }) = peer.receive() {
+        slots.give(frame);
+    }
+}
+
+#[test]
+fn in_order_parts_at_a_slow_receiver_make_room() {
+    for packed in [false, true] {
+        let kind = Kind::Ring { size: 64, packed, in_order: true };
+        let mut scene = Scene::new(kind, "tx = { max = \"20mbit\", burst = \"3kB\" }");
+        scene.change_of(RECEIVER, "rx = { max = \"200kbit\", burst = \"2kB\" }");
+        (0..2).for_each(|_| assert!(scene.send(BULK, 15_000)));
+        scene.pass_in_steps(20 * MS, MS);
+        for _ in 0..300 {
+            let before = scene.got.len();
+            assert!(scene.send(TO_OTHER, 40), "{packed}: the ring is full");
+            scene.pass(MS);
+            assert!(scene.got[before..].iter().any(|got| got.flow == TO_OTHER), "{packed}: it did not leave");
+        }
+        assert!(scene.dropped(DropReason::RingShare) > 0, "{:?}", scene.drops());
         scene.finish();
     }
 }
