@@ -15,6 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_contract::Mac;
 
+/// How long a worker is left alone before it is asked again whether a port is quiet.
+const PAUSE: Duration = Duration::from_micros(50);
+
 /// What a connection changes is changed on the port's worker.
 pub struct PortLink {
     /// The switch.
@@ -75,33 +78,32 @@ fn timed<T>(change: impl FnOnce(&mut Worker) -> T) -> impl FnOnce(&mut Worker) -
 impl Switch {
     /// Pauses a port and waits until all its frames are back. Returns how long the workers were at that, ns.
     pub fn quiet(&self, index: PortIndex, owner: usize) -> u64 {
-        let drains = self.workers[owner].call(move |worker| {
+        let mut took = 0;
+        let mut at_owner = |change: fn(&mut Worker, PortIndex) -> bool| {
+            let (done, ns) = self.workers[owner].call(timed(move |worker| change(worker, index)));
+            took += ns;
+            done
+        };
+        let mut drains = at_owner(|worker, index| {
             worker.pause(index);
             worker.drain(index)
         });
-        if drains {
-            self.wait_for_tokens(index, owner);
+        // Until nothing of it waits for tokens by flow; not for long.
+        let end = Instant::now() + DRAIN;
+        while drains && Instant::now() < end {
+            std::thread::sleep(PAUSE);
+            drains = at_owner(Worker::drain);
         }
         // What is on its way with a port is at no worker.
         let still = self.nothing_moves();
         let drop_source = || timed(move |worker: &mut Worker| worker.drop_source(index));
-        let took = self.workers.iter().map(|worker| worker.call(drop_source()).1).sum();
+        let dropping: u64 = self.workers.iter().map(|worker| worker.call(drop_source()).1).sum();
         drop(still);
         // Fates are on their way; a ring that is full of them takes another loop.
-        while !self.workers[owner].call(move |worker| worker.is_quiet(index)) {
-            std::thread::sleep(Duration::from_micros(50));
+        while !at_owner(Worker::is_quiet) {
+            std::thread::sleep(PAUSE);
         }
-        took
-    }
-}
-
-impl Switch {
-    /// Waits until no frame of a paused port waits for tokens by flow; not for long.
-    fn wait_for_tokens(&self, index: PortIndex, owner: usize) {
-        let end = Instant::now() + DRAIN;
-        while Instant::now() < end && self.workers[owner].call(move |worker| worker.drain(index)) {
-            std::thread::sleep(Duration::from_micros(50));
-        }
+        took + dropping
     }
 }
 
