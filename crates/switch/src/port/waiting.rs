@@ -10,7 +10,7 @@
 //! parts: a super-frame of 64 kB takes 26 ms at 20 Mbit/s, and a frame of another flow is not to wait for that.
 
 use super::{Frame, PortContract};
-use crate::frame::{FlowKey, HostEnd};
+use crate::frame::{FlowKey, HostEnd, parse};
 use crate::link::Pending;
 use crate::sched::flows::{FlowConfig, Flows, Verdict};
 use crate::sched::{Backlog, Queued};
@@ -129,13 +129,16 @@ impl Room {
         self.since
     }
 
-    /// A frame that was decided on waits from `now` on, of which `left` bytes on the wire are left.
+    /// A frame that was decided on waits from `now` on, of which `left` bytes on the wire are left. Its flow, and whether it may
+    /// be marked and where, is read from its [headers](Frame::headers): all of them are parsed, not its addresses alone as
+    /// those of a frame that was sent directly.
     pub fn push(&mut self, pending: Pending, left: u32, now: u64) {
         let arrived = pending.arrival.earliest.min(now);
         if self.is_empty() {
             self.since = arrived;
         }
         let frame = pending.frame.get();
+        debug_assert_eq!(parse(frame.head(), frame.len as usize), Ok(frame.headers), "they are its own");
         let key = FlowKey::parsed(frame.head(), &frame.headers, HostEnd::Source);
         let queued = Queued { frame: pending, bytes: left, deadline: super::NEVER, enqueued: arrived };
         self.flows.push(key, queued);
