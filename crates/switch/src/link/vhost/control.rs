@@ -32,6 +32,10 @@ fn half(ring: u16) -> u16 {
 /// More frames of a ring than a thousand are of no use, take the worker long to make room for, and megabytes.
 const MOST: u16 = 1024;
 
+/// Most frames that all rings of a port look ahead to: to put them back or drop them, when the guest resets its device, is to
+/// keep the worker from its other ports for less than a millisecond.
+const MOST_OF_PORT: u16 = 4096;
+
 /// Most frames of a ring that are sent and not back, their pieces counted: half of it.
 fn most_sent(ring: u16) -> u16 {
     half(ring).min(MOST)
@@ -44,6 +48,7 @@ fn look_ahead(ring: u16, in_order: bool) -> Ahead {
         // A driver that relies on order sees nothing of what is done behind the oldest.
         popped: if in_order { half(ring) } else { u16::MAX },
         frames: if in_order { sent } else { ring.clamp(sent, MOST) },
+        share: MOST_OF_PORT,
         pieces: sent - (sent / 8).max(1),
     }
 }
@@ -173,12 +178,15 @@ impl<'a> Control<'a> {
         !self.rx.enabled.is_empty()
     }
 
-    /// Takes stock of the receive queues in service.
+    /// Takes stock of the queues in service.
     fn note_enabled(&mut self) {
         let Rx { rings, enabled, .. } = &mut *self.rx;
         let in_service = |pair: &u16| rings[usize::from(*pair)].as_ref().is_some_and(|ring| ring.enabled);
         enabled.clear();
         enabled.extend((0..rings.len() as u16).filter(in_service));
+        let sending = self.tx.queues.iter().flatten().filter(|tx| tx.ring.enabled).count();
+        let share = MOST_OF_PORT / (sending as u16).max(1);
+        self.tx.queues.iter_mut().flatten().for_each(|tx| tx.ahead.share = share);
     }
 
     /// Gives up rings and memory.

@@ -76,6 +76,8 @@ struct Ahead {
     popped: u16,
     /// Most frames that have slots, their pieces not counted.
     frames: u16,
+    /// The ring's share of the frames that all rings of its port may have.
+    share: u16,
     /// Most pieces of those frames.
     pieces: u16,
 }

@@ -207,32 +207,25 @@ impl Tx {
     }
 
     pub(in crate::link) fn untake(&mut self, waiting: &mut Vec<Queued<Pending>>) {
-        for (index, tx) in self.queues.iter_mut().enumerate() {
-            let Some(tx) = tx else { continue };
-            let next = tx.count_taken();
-            // How many were popped since, with itself: of those that end the ring 1, 2, 3, ...
-            let last = |queued: &Queued<Pending>| match queued.frame.frame.get().owner {
-                Owner::Ring { queue, .. } if usize::from(queue) == index => {
-                    Some(next - queued.frame.number).filter(|_| !is_begun(&queued.frame))
-                }
-                _ => None,
-            };
-            let mut places: Vec<u64> = waiting.iter().filter_map(last).collect();
-            places.sort_unstable();
-            let count = (1u64..).zip(&places).take_while(|(place, found)| place == *found).count() as u64;
-            waiting.retain(|queued| {
-                let goes = last(queued).is_some_and(|place| place <= count);
-                if goes {
-                    tx.slots.give(queued.frame.frame);
-                }
-                !goes
-            });
-            if count > 0 {
-                // No more than wait in slots.
-                tx.ring.queue.rewind(count as u16);
-                tx.taken -= count;
-            }
+        // Those of one ring are in its order: the youngest first, each that ends its ring goes, and ends it no more.
+        waiting.reverse();
+        waiting.retain(|queued| !self.untake_last(&queued.frame));
+        waiting.reverse();
+    }
+
+    /// Puts a frame that waits back into its ring if that ends with it, and nothing of it was sent. Whether it went.
+    fn untake_last(&mut self, pending: &Pending) -> bool {
+        #[cfg(test)]
+        UNTAKEN.set(UNTAKEN.get() + 1);
+        let frame = pending.frame.get();
+        let Some(tx) = self.queue_of(frame) else { return false };
+        if is_begun(pending) || tx.count_taken() != pending.number + 1 {
+            return false;
         }
+        tx.slots.give(pending.frame);
+        tx.ring.queue.rewind(1);
+        tx.taken -= 1;
+        true
     }
 
     /// As if so many entries more had been taken.
@@ -283,6 +276,12 @@ impl Tx {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Frames that were looked at to put them back.
+    pub static UNTAKEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Whether a part of a frame that waits was sent, or dropped.
 fn is_begun(pending: &Pending) -> bool {
     pending.frame.get().shares.get() > 0
@@ -307,7 +306,7 @@ impl TxQueue {
     }
 
     fn may_look_ahead(&self) -> bool {
-        self.slots.in_flight() - self.slots.pieces() < usize::from(self.ahead.frames)
+        self.slots.in_flight() - self.slots.pieces() < usize::from(self.ahead.frames.min(self.ahead.share))
     }
 
     /// Gives a chain back to the driver.
