@@ -40,6 +40,10 @@ use crate::worker::lending::Lent;
 use crate::worker::talk::Talk;
 use std::cell::Cell;
 
+/// How soon after one change of a port the next one may follow, ns: a guest that resets its device stops one queue after the
+/// other.
+const CHANGES: u64 = 5_000_000;
+
 /// One port. In memory as written here, so that the turns of hundreds of busy ports find what they need in few cache
 /// lines: what its own turn needs, and what a frame to it needs, are neighbours.
 #[repr(C)]
@@ -68,6 +72,8 @@ pub struct Port {
     pub index: PortIndex,
     /// Its segment.
     pub segment: SegmentIndex,
+    /// From when on frames that find no tokens wait by flow, ns; before, one behind the other.
+    pub flows_from: u64,
     /// How many changes under way need that nothing is taken from it: of its link, of its segment, of its worker, and one
     /// while the switch holds new ports.
     pub pauses: u32,
@@ -156,6 +162,7 @@ impl Port {
             contract,
             stats,
             link,
+            flows_from: 0,
             pauses: 0,
             draining: false,
             broken: false,
@@ -257,7 +264,7 @@ impl Port {
         let frame = pending.frame.get_mut();
         let by_flow = self.waiting.as_ref().is_some_and(|room| {
             let is_brief = |entries| room.is_brief(frame, entries);
-            !(room.is_empty() && self.link.tx.entries(frame).is_some_and(is_brief))
+            now >= self.flows_from && !(room.is_empty() && self.link.tx.entries(frame).is_some_and(is_brief))
         });
         if by_flow {
             self.wait_by_flow(pending, left, now);
@@ -359,9 +366,17 @@ impl Port {
         index as PortIndex
     }
 
+    /// Whether a frame of which nothing was sent is to leave [in parts](Room::cuts) although nothing waits.
+    #[inline]
+    pub fn cuts(&self, frame: &Frame, now: u64) -> bool {
+        self.waiting.as_ref().is_some_and(|room| room.cuts(frame) && now >= self.flows_from)
+    }
+
     /// It was kept from sending until `now`, by a change or by its own doing. That time earns it no
-    /// tokens beyond its burst, nor does its deadline's clock run meanwhile.
+    /// tokens beyond its burst, nor does its deadline's clock run meanwhile. The next change may follow at once, and is not
+    /// to wait for what was looked ahead to in between.
     pub fn restart(&mut self, now: u64) {
+        self.flows_from = now + CHANGES;
         self.last_started = self.last_started.max(now);
         self.link.tx.restart(now);
     }

@@ -45,7 +45,7 @@ impl Worker {
         let reference = pending.frame;
         let frame = reference.get();
         let whole = frame.wire_bytes;
-        if pending.sent == 0 && port.waiting.as_ref().is_some_and(|room| room.cuts(frame)) {
+        if pending.sent == 0 && port.cuts(frame, self.now) {
             port.wait_by_flow(pending, whole, self.now);
             return Sent::Waits;
         }
