@@ -235,7 +235,7 @@ impl Worker {
     }
 
     /// While a frame waits: takes those behind it that could be lost otherwise. `true` where there were any.
-    fn absorb(&mut self, port: &mut Port, budget: &mut i64) -> bool {
+    pub(super) fn absorb(&mut self, port: &mut Port, budget: &mut i64) -> bool {
         if *budget <= 0 && port.contract.deadline.is_none() {
             return false;
         }

@@ -110,7 +110,7 @@ impl Tx {
     }
 
     fn read(&mut self, queue: usize) -> Read {
-        if self.pool.free() < FRAME_CHUNKS || self.slots.available() == 0 {
+        if !self.may_look_ahead() {
             return self.spill(queue);
         }
         let mut header = [0u8; VnetHdr::LEN];
@@ -192,6 +192,18 @@ impl Tx {
             }
             owner => debug_assert!(false, "{owner:?} does not belong to a tap"),
         }
+    }
+
+    /// As if receivers held so many frames.
+    #[cfg(test)]
+    pub fn hold(&mut self, frames: usize) -> Vec<FrameRef> {
+        (0..frames).filter_map(|_| self.slots.take()).collect()
+    }
+
+    /// As if they gave them back.
+    #[cfg(test)]
+    pub fn free(&mut self, held: Vec<FrameRef>) {
+        held.into_iter().for_each(|frame| self.slots.give(frame));
     }
 
     pub(in crate::link) fn take_pending(&mut self) -> Option<Pending> {

@@ -11,6 +11,8 @@
 //! waits and that has tokens does nothing of this: its frames go as without a limit.
 
 #[cfg(test)]
+mod bounds;
+#[cfg(test)]
 mod scene;
 #[cfg(test)]
 mod tests;
@@ -42,6 +44,7 @@ impl Worker {
             self.let_through(port, queue);
             return turn;
         }
+        turn.worked |= make_room(port, budget, is_over_full);
         match port.link.tx.poll(queue, self.now) {
             Ok(true) => {}
             Ok(false) => return turn,
@@ -50,16 +53,14 @@ impl Worker {
                 return turn;
             }
         }
-        let holds = port.link.tx.holds_frames();
         for _ in 0..self.turns.batch(port.index) {
+            let has_none = |port: &Port| !port.link.tx.may_look_ahead(queue) && has_most_slots(port);
+            turn.worked |= make_room(port, budget, |port| is_over_full(port) || has_none(port));
             if *budget <= 0 {
                 break;
             }
-            while holds && !port.link.tx.may_look_ahead(queue) && has_most_slots(port) && drop_longest(port) {
-                *budget -= budget::queued(0);
-            }
             if !port.link.tx.may_look_ahead(queue) {
-                self.ask_relief_beside(port);
+                turn.worked |= self.do_without_room(port, budget);
                 break;
             }
             match self.next(port, queue, budget) {
@@ -72,20 +73,19 @@ impl Worker {
             }
             *budget -= budget::queued(0);
             turn.worked = true;
-            while holds && port.waiting.as_ref().is_some_and(|room| room.is_over_full()) && drop_longest(port)
-            {
-                *budget -= budget::queued(0);
-            }
         }
         turn
     }
 
     /// No slot is left to look ahead by. Where frames that wait here have them, tokens make room; otherwise receivers hold
-    /// frames, and one of those is to go.
-    fn ask_relief_beside(&mut self, port: &mut Port) {
-        if !has_most_slots(port) {
-            self.ask_relief(port);
+    /// frames, and one of those is to go. What could be lost meanwhile without being counted is taken. `true` where there was
+    /// any.
+    fn do_without_room(&mut self, port: &mut Port, budget: &mut i64) -> bool {
+        if has_most_slots(port) {
+            return false;
         }
+        self.ask_relief(port);
+        self.absorb(port, budget)
     }
 
     /// Sends what has tokens of what waits at a port, while `budget` lasts.
@@ -215,10 +215,13 @@ impl Worker {
                 port.stats.tx.marked.add(1);
             }
         }
-        let stats = &port.stats.tx;
-        stats.frames.add(u64::from(!is_begun));
-        stats.wire_frames.add(u64::from(slot.get().wire_frames));
-        stats.wire_bytes.add(u64::from(part.wire));
+        // One that had a deadline when it was begun was counted then, all of it.
+        if pending.sent == 0 {
+            let stats = &port.stats.tx;
+            stats.frames.add(u64::from(!is_begun));
+            stats.wire_frames.add(u64::from(slot.get().wire_frames));
+            stats.wire_bytes.add(u64::from(part.wire));
+        }
         if slot != whole {
             // Counted, whatever becomes of this part and of those after it.
             whole.get_mut().egress = port.index;
@@ -255,6 +258,23 @@ fn end_part(port: &mut Port, whole: FrameRef, is_left: bool) {
 fn has_most_slots(port: &Port) -> bool {
     let waiting = port.waiting.as_ref().map_or(0, |room| room.backlog().frames as usize);
     2 * waiting >= port.link.tx.in_flight()
+}
+
+/// Where frames wait in own memory: drops frames of the longest flows while the port `lacks` room. A super-frame may take the
+/// room of a thousand small ones: where `budget` ends before, the rest is for the next turn, which takes nothing before.
+/// `true` where any was dropped.
+fn make_room(port: &mut Port, budget: &mut i64, lacks: impl Fn(&Port) -> bool) -> bool {
+    let mut dropped = false;
+    while *budget > 0 && port.link.tx.holds_frames() && lacks(port) && drop_longest(port) {
+        *budget -= budget::queued(0);
+        dropped = true;
+    }
+    dropped
+}
+
+/// Whether more waits in own memory than may.
+fn is_over_full(port: &Port) -> bool {
+    port.waiting.as_ref().is_some_and(|room| room.is_over_full())
 }
 
 /// Drops the oldest frame of the flow of which most waits, for room; `false` where nothing waits.

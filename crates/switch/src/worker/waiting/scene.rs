@@ -25,7 +25,7 @@ pub(super) const SEGMENT: usize = 1448;
 /// Ethernet, IPv4 and TCP.
 pub(super) const HEADERS: usize = 54;
 pub(super) const MS: u64 = 1_000_000;
-const SENDER: u16 = 1;
+pub(super) const SENDER: u16 = 1;
 pub(super) const RECEIVER: u16 = 2;
 const OTHER: u16 = 3;
 /// Flows from this one on go to the other receiver.
@@ -89,11 +89,14 @@ pub(super) struct Scene {
     pub(super) now: u64,
     pub(super) got: Vec<Got>,
     pub(super) stats: &'static VnicSlot,
-    /// Segments that were sent.
+    /// Segments that were sent, and the frames that they were in.
     pub(super) sent: usize,
+    pub(super) frames: u64,
     /// Whether senders understand marks.
     pub(super) ecn: u8,
     end: End,
+    /// Rings beside the first.
+    further: Vec<DriverQueue>,
     receiver: OwnedFd,
     other: OwnedFd,
     /// The first receiver takes nothing.
@@ -152,8 +155,10 @@ impl Scene {
             got: vec![],
             stats,
             sent: 0,
+            frames: 0,
             ecn: 0,
             end,
+            further: vec![],
             receiver,
             other,
             stalled: false,
@@ -171,27 +176,32 @@ impl Scene {
         scene
     }
 
+    /// The same, with so many rings, which are split.
+    pub(super) fn with_rings(size: u16, keys: &str, rings: u16) -> Self {
+        let kind = Kind::Ring { size, packed: false, in_order: false };
+        let mut scene = Self::new(kind, &format!("queues = {rings}\n{keys}"));
+        for pair in 1..rings {
+            let End::Ring { memory, .. } = &scene.end else { continue };
+            let ring = DriverQueue::new(memory, size, DriverFeatures::default());
+            start(&mut scene.worker, memory, &ring, pair, 0);
+            scene.further.push(ring);
+        }
+        scene
+    }
+
     fn start(&mut self) {
         let End::Ring { memory, ring, base, .. } = &self.end else { return };
-        let user = |addr| memory.to_user(addr);
-        let setup = VringSetup {
-            size: ring.size(),
-            desc: user(ring.desc_addr()),
-            avail: user(ring.avail_addr()),
-            used: user(ring.used_addr()),
-            base: *base,
-            log: None,
-            kick: None,
-            call: None,
-            inflight: None,
-        };
-        self.worker.start_queue(SENDER, 1, setup).unwrap();
-        self.worker.enable_queue(SENDER, 1, true);
+        start(&mut self.worker, memory, ring, 0, *base);
     }
 
     /// A frame of a flow with so many bytes of payload, a super-frame where they are more than a segment's. Whether there was
     /// room for it.
     pub(super) fn send(&mut self, flow: u16, payload: usize) -> bool {
+        self.send_by(0, flow, payload)
+    }
+
+    /// The same, by one of the rings.
+    pub(super) fn send_by(&mut self, ring_number: usize, flow: u16, payload: usize) -> bool {
         let seq = self.flows[usize::from(flow)].0;
         let frame = Frame {
             ports: [1000 + flow, 80],
@@ -221,6 +231,7 @@ impl Scene {
         let sent = match &mut self.end {
             End::Tap(end) => rustix::io::write(&*end, &bytes).is_ok(),
             End::Ring { memory, ring, .. } => {
+                let ring = ring_number.checked_sub(1).map_or(ring, |further| &mut self.further[further]);
                 let at = memory.alloc(bytes.len() as u64, 64);
                 memory.write(at, &bytes);
                 let added = ring.add(&[Buffer::readable(at, bytes.len() as u32)]).is_some();
@@ -231,6 +242,7 @@ impl Scene {
         if sent {
             self.flows[usize::from(flow)].0 += payload as u32;
             self.sent += payload.div_ceil(SEGMENT);
+            self.frames += 1;
         }
         sent
     }
@@ -270,6 +282,9 @@ impl Scene {
     /// However much waits, half a ring at most was sent and is not back.
     fn check_slots(&mut self) {
         let End::Ring { ring, .. } = &self.end else { return };
+        if !self.further.is_empty() {
+            return;
+        }
         let size = usize::from(ring.size());
         let port = self.worker.ports[usize::from(SENDER)].as_mut().expect("it is there");
         let Some(queue) = port.link.tx.rings().and_then(|rings| rings.queue(0)) else { return };
@@ -310,22 +325,37 @@ impl Scene {
         if let End::Ring { ring, .. } = &mut self.end {
             while ring.reap().is_some() {}
         }
+        self.further.iter_mut().for_each(|ring| while ring.reap().is_some() {});
     }
 
-    /// As a front end that asks where the ring stands, and starts it again there; as the next process does.
-    pub(super) fn stop_and_start(&mut self) {
+    /// All frames come back, before a change. Whether any waited for tokens meanwhile.
+    fn quiet(&mut self) -> bool {
         self.worker.pause(SENDER);
-        for _ in 0..100 {
-            if !self.worker.drain(SENDER) {
-                break;
-            }
+        let waited = self.worker.drain(SENDER);
+        let mut looks = 0;
+        while looks < 100 && self.worker.drain(SENDER) {
             self.pass(MS / 10);
+            looks += 1;
         }
         self.worker.drop_source(SENDER);
         while !self.worker.is_quiet(SENDER) {
             self.pass(MS / 10);
         }
         assert!(!self.port().waits() && self.in_flight() == 0);
+        waited
+    }
+
+    /// As a front end that asks where a ring stands. Whether frames waited for tokens meanwhile.
+    pub(super) fn stop(&mut self, ring: u16) -> bool {
+        let waited = self.quiet();
+        self.worker.stop_queue(SENDER, 2 * ring + 1);
+        self.worker.resume(SENDER);
+        waited
+    }
+
+    /// As a front end that asks where the ring stands, and starts it again there; as the next process does.
+    pub(super) fn stop_and_start(&mut self) {
+        self.quiet();
         if let Some((stopped, _)) = self.worker.stop_queue(SENDER, 1)
             && let End::Ring { base, ring, .. } = &mut self.end
         {
@@ -394,6 +424,24 @@ fn vnic(port: u16, keys: &str) -> Vnic {
          segment = 7\n{keys}\n"
     );
     tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value
+}
+
+/// Puts the transmit ring of a queue pair into service.
+fn start(worker: &mut Worker, memory: &SharedMemory, ring: &DriverQueue, pair: u16, base: u32) {
+    let user = |addr| memory.to_user(addr);
+    let setup = VringSetup {
+        size: ring.size(),
+        desc: user(ring.desc_addr()),
+        avail: user(ring.avail_addr()),
+        used: user(ring.used_addr()),
+        base,
+        log: None,
+        kick: None,
+        call: None,
+        inflight: None,
+    };
+    worker.start_queue(SENDER, 2 * pair + 1, setup).unwrap();
+    worker.enable_queue(SENDER, 2 * pair + 1, true);
 }
 
 fn byte(flow: u16, at: u32) -> u8 {

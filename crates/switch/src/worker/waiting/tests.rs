@@ -372,6 +372,7 @@ proptest! {
     ) {
         let mut scene = Scene::new(kind, "tx = { max = \"20mbit\" }");
         scene.ecn = ecn;
+        let mut had_deadline = false;
         for step in steps {
             match step {
                 Step::Send { flow, payload, count } => {
@@ -380,7 +381,10 @@ proptest! {
                     }
                 }
                 Step::Pass(ns) => scene.pass(ns),
-                Step::Change(keys) => scene.change(keys),
+                Step::Change(keys) => {
+                    had_deadline |= keys.contains("deadline");
+                    scene.change(keys);
+                }
                 Step::Stall(stalled) => scene.stalled = stalled,
                 Step::StopAndStart => scene.stop_and_start(),
             }
@@ -392,5 +396,16 @@ proptest! {
         let exact = all == scene.dropped(DropReason::Codel);
         prop_assert!(arrived + all <= scene.sent, "{} + {} of {}", arrived, all, scene.sent);
         prop_assert!(!exact || arrived + all == scene.sent, "{} + {} of {}", arrived, all, scene.sent);
+        let tx = &scene.stats.tx;
+        let (frames, segments) = (tx.frames.get(), tx.wire_frames.get() as usize);
+        prop_assert!(frames <= scene.frames, "{} of {} frames", frames, scene.frames);
+        prop_assert!((arrived..=scene.sent).contains(&segments), "{} of {} segments", segments, scene.sent);
+        if exact && !had_deadline {
+            // Of one with a deadline all is counted when it is begun.
+            prop_assert_eq!((segments, tx.wire_bytes.get()), (arrived, scene.wire_since(0)));
+        }
+        if all == 0 {
+            prop_assert_eq!((frames, segments), (scene.frames, scene.sent));
+        }
     }
 }
