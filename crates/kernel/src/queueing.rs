@@ -70,7 +70,11 @@ pub struct Waiting {
 const LONGEST: u64 = 1_000_000;
 
 /// How long frames wait where flows cannot be kept apart, ns: with the frame that is leaving, and a timer that is late, less than 10 ms.
+/// Full frames leave three quarters of one free: where they filled it to the last byte, no small frame of another flow would fit.
 const SHORT: u64 = 8_000_000;
+
+/// What a frame has without a tag, bytes.
+const ETHERNET: u32 = 14;
 
 /// What a frame has beside the MTU of its device: an Ethernet header and two VLAN tags, bytes.
 const HEADERS: u32 = 22;
@@ -126,7 +130,10 @@ impl Waiting {
         }
         let room = limit.queue.unwrap_or_else(|| {
             let least = 2 * u64::from(cut.unwrap_or(SUPER_FRAME as u32));
-            u32::try_from(limit.bytes_in(SHORT).max(least)).unwrap_or(u32::MAX)
+            let full = u64::from(if mtu > 0 { mtu + ETHERNET } else { flows.frame });
+            let spare = full - full / 4;
+            let room = limit.bytes_in(SHORT).saturating_sub(spare) / full * full;
+            u32::try_from(room.max(least) + spare).unwrap_or(u32::MAX)
         });
         let congestion = has.congestion.then(|| VirtualQueue::new(limit, target, room));
         Self { cut: tbf(), queue: Setting::Bfifo { limit: room }, congestion }
@@ -265,15 +272,15 @@ mod tests {
     fn a_kernel_without_either_has_a_short_queue() {
         let only_tbf = flows(Qdiscs { tbf: true, ..Qdiscs::default() });
         let waiting = at(20 * MBIT, only_tbf);
-        assert_eq!(waiting.queue, Setting::Bfifo { limit: 20_000 }, "8 ms");
+        assert_eq!(waiting.queue, Setting::Bfifo { limit: 12 * 1514 + 1136 }, "8 ms");
         assert_eq!(waiting.cut, Some(Setting::Cut { largest: 2_500 }));
         assert_eq!(waiting.congestion, None);
         let marks = flows(Qdiscs { congestion: true, ..only_tbf.kernel });
         let queue = at(20 * MBIT, marks).congestion.expect("marks");
-        assert_eq!((queue.rate, queue.target, queue.room), (2_500_000, 4_000_000, 8_000_000));
+        assert_eq!((queue.rate, queue.target, queue.room), (2_500_000, 3_860_800, 7_721_600));
         assert_ne!(only_tbf.note(), marks.note());
-        assert_eq!(at(MBIT, only_tbf).queue, Setting::Bfifo { limit: 3_044 }, "two frames");
-        assert_eq!(at(1000 * MBIT, only_tbf).queue, Setting::Bfifo { limit: 1_000_000 });
+        assert_eq!(at(MBIT, only_tbf).queue, Setting::Bfifo { limit: 3_044 + 1136 }, "two frames");
+        assert_eq!(at(1000 * MBIT, only_tbf).queue, Setting::Bfifo { limit: 659 * 1514 + 1136 });
         assert!(only_tbf.note().is_some_and(|note| note.contains("flows are not kept apart")));
         let nothing = flows(Qdiscs::default());
         assert_eq!(at(20 * MBIT, nothing), Waiting::fifo(limit(20 * MBIT, None)));
@@ -335,7 +342,8 @@ mod tests {
                 Setting::Bfifo { limit: room } => {
                     prop_assert!(!kernel.cake && !kernel.fq_codel);
                     prop_assert!(queue.is_some() || u64::from(room) >= 2 * longest);
-                    let short = limit.bytes_in(SHORT).max(2 * longest);
+                    let full = if mtu > 0 { mtu + ETHERNET } else { frame };
+                    let short = limit.bytes_in(SHORT).max(2 * longest + u64::from(full));
                     prop_assert!(queue.is_some() || !kernel.tbf || u64::from(room) <= short);
                 }
                 Setting::FqCodel { target, interval, memory } => {
