@@ -257,7 +257,7 @@ impl Worker {
             port.egress.outstanding.push(*queued, None, blocked_since, self.now);
             return Some(Backlog { frames: 1, bytes: queued.bytes.into() });
         }
-        if !frame.is_realtime() && port.contract.egress.flows.is_some() {
+        if port.contract.egress.flows.is_some() && port.egress.scheduler.is_of_flows(self.now) {
             return Some(self.end_of_flow(port, queued, dropped));
         }
         Some(self.end(port, queued, 1, dropped))

@@ -88,12 +88,12 @@ impl Worker {
         self.touched.insert(port.index);
         let Egress { scheduler, last, blocked_since, rate_until, .. } = &mut port.egress;
         let since = std::mem::replace(blocked_since, NEVER);
-        if dropped.is_some() && scheduler.is_of_flows(self.now) {
+        let has_left = match dropped {
+            None => scheduler.take(self.now).is_some(),
             // What is not delivered takes nothing of the rate.
-            scheduler.drop_part(self.now, u32::MAX);
-        } else {
-            scheduler.take(self.now);
-        }
+            Some(_) => scheduler.drop_part(self.now, u32::MAX).is_some(),
+        };
+        debug_assert!(has_left, "a frame that has a fate has left");
         self.fates.push(fate(port.index, *last, since, queued, self.now, dropped));
         if dropped.is_none() {
             port.stats.note_token_wait_rx(waited_for_rate(queued, *rate_until, self.now), 1);

@@ -354,3 +354,25 @@ fn parts_that_another_thread_does_not_write_are_dropped_once() {
     assert!((4..=8).contains(&late), "{late}: a part of each flow, and no more than the writer may have");
     assert_eq!(rig.worker.ports[0].as_ref().unwrap().link.tx.in_flight(), 0, "each has its fate");
 }
+
+#[test]
+fn what_had_a_deadline_when_it_came_is_delivered_once() {
+    let mut rig = Rig::new(RATE);
+    let without = rig.worker.infos[0].clone().unwrap();
+    let mut with = without.clone();
+    with.deadline = Some(MS);
+    with.to.insert(1);
+    rig.worker.set_info(0, Some(with));
+    rig.now = START;
+    for n in 0..6 {
+        rig.send(1, n * SIZE as u32, SIZE, &Frame::tcp4(0));
+    }
+    rig.worker.ingress(&mut i64::from(1 << 20));
+    assert!(rig.waits() > 0, "frames wait for the receiver's rate");
+    // Their sender's deadline goes while they wait: they wait by flow from now on.
+    rig.worker.set_info(0, Some(without));
+    rig.work(20 * MS);
+    assert_eq!((rig.stream(1, 0), rig.waits()), (6 * SIZE, 0));
+    assert_eq!(rig.stats(1).rx.frames.get(), 6);
+    assert_eq!(rig.worker.ports[0].as_ref().unwrap().link.tx.in_flight(), 0);
+}
