@@ -126,8 +126,15 @@ fn verdict(runs: &[Report]) -> String {
     )
 }
 
+/// A ratio, to two significant digits or the whole number.
 fn times(times: f64) -> String {
-    if times < 9.95 { format!("{times:.1}") } else { format!("{times:.0}") }
+    match times {
+        9.95.. => format!("{times:.0}"),
+        0.995.. => format!("{times:.1}"),
+        0.0995.. => format!("{times:.2}"),
+        0.01.. => format!("{times:.3}"),
+        _ => "less than 0.01".into(),
+    }
 }
 
 #[cfg(test)]
@@ -197,6 +204,26 @@ voice, inside the switch (Tr - Ts)
             text.contains("\nMedian (worst): Inside the switch 99.9 % of voice frames take at most 30.0 us (40.0 us), 200 (150) times"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_small_ratio_is_not_told_as_zero() {
+        let told = [240.0, 10.0, 9.94, 2.5, 1.0, 0.99, 0.424, 0.0996, 0.0424, 0.01, 0.004, 0.0].map(times);
+        let expected = [
+            "240",
+            "10",
+            "9.9",
+            "2.5",
+            "1.0",
+            "0.99",
+            "0.42",
+            "0.10",
+            "0.042",
+            "0.010",
+            "less than 0.01",
+            "less than 0.01",
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]
