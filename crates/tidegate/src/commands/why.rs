@@ -196,7 +196,7 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     let by_flow = [&why.tx_wait, &why.rx_wait].into_iter().flatten().any(|wait| wait.sparse.is_some());
     let apart = match queueing {
         _ if is_waiting && by_flow => {
-            "Its flows wait apart: a ping, or the first frame of a request, has none of its flow before it.\n"
+            "Each flow waits in a queue of its own: a ping, or the first frame of a request, does not wait behind an upload.\n"
         }
         Some(Queueing::Fifo) if is_waiting => {
             "All its frames wait in one queue (queueing = \"fifo\"), a ping behind an upload.\n"
@@ -438,7 +438,7 @@ Where its frames waited:
     with none of their flow before them            900  310 us  1.20 ms  1.40 ms  1.40 ms
   what it sent: from there to the receiver       1,600  541 us   800 us   900 us   910 us
 Most of the wait is for its own limit on what it sends.
-Its flows wait apart: a ping, or the first frame of a request, has none of its flow before it.
+Each flow waits in a queue of its own: a ping, or the first frame of a request, does not wait behind an upload.
 
 Dropped of what it sent:
 ";
