@@ -130,6 +130,7 @@ mod tests {
     use crate::frame::testing::{self, Frame as Spec};
     use crate::frame::vnet_hdr::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM};
     use crate::frame::{HEADER_MAX, VnetHdr};
+    use crate::link::scratch::staged;
     use crate::port::Slots;
     use crate::virtio::Span;
     use proptest::prelude::*;
@@ -241,6 +242,22 @@ mod tests {
             prop_assert_eq!(got, expected);
             let nothing = Delivery { from: payload(&whole), ..Delivery::WHOLE };
             prop_assert!(nothing.cut(&whole).is_none());
+        }
+    }
+
+    /// Of a frame that goes by way of our own memory, only what is to be delivered is copied there.
+    #[test]
+    fn a_part_alone_is_staged() {
+        let spec = Spec::tcp4(6000);
+        let mut memory = spec.build();
+        let whole = frame(&spec, Some(1000), &mut memory);
+        for (from, to, len) in [(0, 1000, 1000), (2000, 4000, 2000), (5000, u32::MAX, 1000)] {
+            let what = Delivery { from, to, ce: false };
+            let mut buffer = vec![0xee; 8000];
+            let part = staged(&whole, what, &mut buffer).unwrap();
+            assert_eq!(on_the_wire(&part), on_the_wire(&what.cut(&whole).unwrap()));
+            assert!(buffer[len..].iter().all(|byte| *byte == 0xee), "{from}");
+            assert!(staged(&whole, what, &mut buffer[..len - 200]).is_none());
         }
     }
 

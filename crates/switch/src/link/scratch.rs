@@ -1,5 +1,6 @@
 //! Memory that a worker reuses for every frame, and copying a frame into it.
 
+use super::Delivery;
 use super::tap::writer::Hand;
 use crate::frame::Payload;
 use crate::port::Frame;
@@ -46,15 +47,15 @@ impl Default for Scratch {
     }
 }
 
-/// The frame with its payload in `buffer`, where it fits.
-pub fn staged(frame: &Frame, buffer: &mut [u8]) -> Option<Frame> {
+/// What is to be delivered of a frame, as one whose payload is in `buffer`, where it fits.
+pub fn staged(frame: &Frame, what: Delivery, buffer: &mut [u8]) -> Option<Frame> {
+    let mut staged = what.cut(frame)?;
     // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
-    let payload = unsafe { Payload::new(frame.payload()) };
+    let payload = unsafe { Payload::new(staged.payload()) };
     if payload.len() > buffer.len() {
         return None;
     }
     let len = payload.copy_to(0, buffer);
-    let mut staged = frame.clone();
     staged.spans[0] = Span { ptr: buffer.as_mut_ptr(), len: len as u32 };
     staged.span_count = u16::from(len > 0);
     Some(staged)

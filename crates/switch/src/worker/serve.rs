@@ -380,10 +380,11 @@ impl Worker {
             return outcome;
         }
         let began = self.watch.begin(frame.source);
-        let staged = staged(frame, self.watch.buffer());
+        let staged = staged(frame, what, self.watch.buffer());
         self.watch.end(frame.source, began);
         let began = self.watch.begin(port.index);
-        let outcome = port.link.rx.post(staged.as_ref().unwrap_or(frame), what, &mut self.scratch);
+        let (frame, what) = staged.as_ref().map_or((frame, what), |part| (part, Delivery::WHOLE));
+        let outcome = port.link.rx.post(frame, what, &mut self.scratch);
         self.watch.end(port.index, began);
         outcome
     }
