@@ -176,3 +176,41 @@ proptest! {
         agree(config, steps, |flow| (flow % flows).wrapping_mul(0x9e37_79b1) ^ seed, false)?;
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20))]
+
+    /// More flows than the table has places: each keeps its order, whether it shares a place or has one of its own again.
+    #[test]
+    fn each_flow_keeps_its_order_where_flows_share_places(
+        config in config(),
+        seed in any::<u32>(),
+        rounds in prop::collection::vec((0..2_000u32, 0..1_500usize), 4..12),
+    ) {
+        let mut flows = Flows::new(config);
+        let mut last = std::collections::HashMap::new();
+        let (mut number, mut random) = (0u32, u64::from(seed) | 1);
+        let mut shared = false;
+        for (pushes, takes) in rounds {
+            for _ in 0..pushes {
+                random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                // A few flows have most of the frames.
+                let flow = (random >> 40) as u32 % if random >> 63 == 0 { 40 } else { 3_000 };
+                let key = (flow ^ seed).wrapping_mul(0x9e37_79b1);
+                let queued = Queued { frame: (flow, number), bytes: 100, deadline: u64::MAX, enqueued: 0 };
+                flows.push(FlowKey { flow: key, host: 0 }, queued);
+                number += 1;
+            }
+            shared |= flows.rounds.flows.iter().any(|flow| flow.shared > 0);
+            let mut left = |queued: Queued<(u32, u32)>| {
+                let (flow, number) = queued.frame;
+                last.insert(flow, number) < Some(number)
+            };
+            for _ in 0..takes {
+                let taken = flows.take(u32::MAX);
+                prop_assert!(taken.is_none_or(&mut left), "{taken:?} overtook one of its flow");
+            }
+        }
+        prop_assert!(shared || number < 2_000);
+    }
+}

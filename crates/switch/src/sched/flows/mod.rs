@@ -201,8 +201,16 @@ impl<T: Copy> Flows<T> {
     fn flow(&mut self, key: FlowKey) -> Index {
         let flows = &mut self.rounds.flows;
         let next = flows.len() as Index;
-        match self.flow_ways.place(key.flow, next, |index| flows[usize::from(index)].is_idle) {
+        let is_idle = |index| flows[usize::from(index)].is_idle;
+        let is_shared = |index| flows[usize::from(index)].shared > 0;
+        match self.flow_ways.place(key.flow, next, is_idle, is_shared) {
             Place::Known(index) => index,
+            Place::Shared(index) => {
+                let flow = &mut flows[usize::from(index)];
+                // With the frame that comes.
+                flow.shared = flow.list.frames + 1;
+                index
+            }
             Place::Reused(index) => {
                 flows[usize::from(index)] = Flow::new(key);
                 index
@@ -222,8 +230,9 @@ impl<T: Copy> Flows<T> {
         let host = if self.config.per_host {
             // The host without a number is that of all flows, where hosts do not count.
             let next = hosts.len() as Index;
-            match self.host_ways.place(key, next, |index| hosts[usize::from(index)].flows == 0) {
-                Place::Known(host) | Place::Reused(host) => host,
+            let is_idle = |index| hosts[usize::from(index)].flows == 0;
+            match self.host_ways.place(key, next, is_idle, |_| false) {
+                Place::Known(host) | Place::Shared(host) | Place::Reused(host) => host,
                 Place::New => {
                     hosts.push(Host::NEW);
                     next
@@ -387,7 +396,7 @@ impl<T: Copy> Flows<T> {
         if index == self.marked {
             self.marked = NONE;
         }
-        let Flow { list, is_sparse, .. } = &mut self.rounds.flows[usize::from(index)];
+        let Flow { list, is_sparse, shared, .. } = &mut self.rounds.flows[usize::from(index)];
         if let Some(part) = self.arena.shrink_front(list, bytes) {
             return Some(part);
         }
@@ -423,3 +432,4 @@ impl<T: Copy> Flows<T> {
         }
     }
 }
+        *shared = shared.saturating_sub(1);

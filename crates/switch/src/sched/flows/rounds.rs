@@ -35,6 +35,8 @@ pub(super) struct Flow {
     deficit: i64,
     pub(super) host: Index,
     next: Index,
+    /// Of its frames so many, the first ones, end with the last that came of a key that [shares](super::ways) it.
+    pub(super) shared: u32,
     /// It has no frames, and no turn.
     pub(super) is_idle: bool,
 }
@@ -49,6 +51,7 @@ impl Flow {
             deficit: 0,
             host: 0,
             next: NONE,
+            shared: 0,
             is_idle: true,
         }
     }

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! A key takes a way that is free, or whose entry is idle. Where all eight are busy the table doubles, up to 1024 entries;
-//! from then on the key shares one of them. With 1024 busy flows that is one new flow in two; with 100, none in a million.
+//! from then on the key shares one of them, and stays there while frames wait that came so: none overtakes another of its
+//! flow. With 1024 busy flows that is one new flow in two; with 100, none in a million.
 //! Keys are [hashes that no sender can choose](crate::frame::FlowKey).
 
 /// An entry's number.
@@ -39,8 +40,10 @@ pub(super) struct Ways {
 /// Where a key was placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It was there, or shares that of another.
+    /// It was there.
     Known(Index),
+    /// It shares that of another.
+    Shared(Index),
     /// An idle entry is its own now.
     Reused(Index),
     /// A new entry, of the number that was given as the next.
@@ -52,21 +55,39 @@ impl Ways {
         Self { sets: vec![[FREE; WAYS]; SETS] }
     }
 
-    /// Places a key, if it is not there. `next`: the number of a new entry.
+    /// Places a key, if it is not there. `next`: the number of a new entry; `is_shared`: whether frames wait of an entry whose
+    /// keys shared it.
     #[inline]
-    pub(super) fn place(&mut self, key: u32, next: Index, is_idle: impl Fn(Index) -> bool) -> Place {
+    pub(super) fn place(
+        &mut self,
+        key: u32,
+        next: Index,
+        is_idle: impl Fn(Index) -> bool,
+        is_shared: impl Fn(Index) -> bool,
+    ) -> Place {
         let mask = self.sets.len() - 1;
         let set = &self.sets[key as usize & mask];
         match set.iter().find(|way| way.index != NONE && way.key == key) {
             Some(way) => Place::Known(way.index),
-            None => self.place_new(key, next, is_idle),
+            None => self.place_new(key, next, is_idle, is_shared),
         }
     }
 
-    fn place_new(&mut self, key: u32, next: Index, is_idle: impl Fn(Index) -> bool) -> Place {
+    fn place_new(
+        &mut self,
+        key: u32,
+        next: Index,
+        is_idle: impl Fn(Index) -> bool,
+        is_shared: impl Fn(Index) -> bool,
+    ) -> Place {
         loop {
             let sets = self.sets.len();
             let set = &mut self.sets[key as usize & (sets - 1)];
+            // The one that it shares, where it has to.
+            let shared = set[(key >> 24) as usize % WAYS].index;
+            if shared != NONE && is_shared(shared) {
+                return Place::Shared(shared);
+            }
             // A new entry first: an idle one still knows what CoDel told its flow.
             if let Some(way) = set.iter_mut().find(|way| way.index == NONE) {
                 *way = Way { key, index: next };
@@ -77,7 +98,7 @@ impl Ways {
                 return Place::Reused(way.index);
             }
             if sets * WAYS >= MOST {
-                return Place::Known(set[(key >> 24) as usize % WAYS].index);
+                return Place::Shared(shared);
             }
             self.double();
         }
@@ -138,8 +159,8 @@ mod tests {
             let mut shared = 0;
             let mut entries = 0;
             for key in keys {
-                match ways.place(key, entries, |_| false) {
-                    Place::Known(index) => {
+                match ways.place(key, entries, |_| false, |_| false) {
+                    Place::Known(index) | Place::Shared(index) => {
                         prop_assert!(index < entries);
                         shared += usize::from(!known.contains_key(&key));
                         if let Some(was) = known.get(&key) {
@@ -163,7 +184,7 @@ mod tests {
             let mut ways = Ways::new();
             let mut entries = 0;
             for key in keys {
-                entries += Index::from(ways.place(key, entries, |_| true) == Place::New);
+                entries += Index::from(ways.place(key, entries, |_| true, |_| false) == Place::New);
             }
             prop_assert!(usize::from(entries) <= SETS * WAYS);
         }
