@@ -9,7 +9,7 @@
 
 use super::flows::{Flows, Keyed};
 use super::source::SourceIndex;
-use super::{Full, Queued, Scheduler, SourceId, Tier, Verdict};
+use super::{Backlog, Full, Queued, Scheduler, SourceId, Tier, Verdict};
 
 impl<F: Keyed> Scheduler<F> {
     /// Queues the frames of a source as its egress says now; all of them stay. Its place in the tiers is to be set anew.
@@ -134,11 +134,27 @@ impl<F: Keyed> Scheduler<F> {
         tier: Tier,
         bytes: u32,
     ) -> Option<Queued<F>> {
-        let taken = self.leave(index, |flows| flows.take(bytes))?;
+        let taken = self.leave(index, |flows| flows.take(bytes))?.0?;
         self.charge_tier(now, index, tier, 0, taken.bytes);
         self.charge_waiting(now, &taken);
         self.removed(index, taken.bytes.into());
         Some(taken)
+    }
+
+    /// Takes the next frames of a flow's turn, and charges them.
+    #[inline(never)]
+    pub(super) fn take_turn(
+        &mut self,
+        now: u64,
+        index: SourceIndex,
+        tier: Tier,
+        frames: u32,
+        taken: &mut dyn FnMut(Queued<F>),
+    ) -> Option<()> {
+        let first = *self.sources[usize::from(index)].as_ref()?.flows.as_ref()?.head()?;
+        let (last, gone) = self.leave(index, |flows| flows.take_turn(now, frames, taken))?;
+        self.charge_run(now, index, tier, gone, (&first, last));
+        Some(())
     }
 
     /// Drops what `pop` takes out of the flows of a source.
@@ -147,25 +163,26 @@ impl<F: Keyed> Scheduler<F> {
         index: SourceIndex,
         pop: impl FnOnce(&mut Flows<F>) -> Option<Queued<F>>,
     ) -> Option<Queued<F>> {
-        let dropped = self.leave(index, pop)?;
+        let dropped = self.leave(index, pop)?.0?;
         self.removed(index, dropped.bytes.into());
         Some(dropped)
     }
 
-    /// Takes a frame, or a part of one, out of the flows of a source, and counts it out of the source.
-    fn leave(
+    /// Takes frames, or a part of one, out of the flows of a source, and counts them out of the source; how much that was.
+    pub(super) fn leave<R>(
         &mut self,
         index: SourceIndex,
-        pop: impl FnOnce(&mut Flows<F>) -> Option<Queued<F>>,
-    ) -> Option<Queued<F>> {
+        pop: impl FnOnce(&mut Flows<F>) -> R,
+    ) -> Option<(R, Backlog)> {
         let source = self.sources[usize::from(index)].as_mut()?;
         let flows = source.flows.as_mut()?;
-        let (frames, active) = (flows.backlog().frames, flows.active());
-        let left = pop(flows)?;
-        let gone = frames - flows.backlog().frames;
+        let (before, active) = (flows.backlog(), flows.active());
+        let left = pop(flows);
+        let after = flows.backlog();
+        let gone = Backlog { frames: before.frames - after.frames, bytes: before.bytes - after.bytes };
         self.active_flows -= active - flows.active();
-        source.list.count_out(gone, left.bytes.into());
-        self.total.frames -= gone;
-        Some(left)
+        source.list.count_out(gone.frames, gone.bytes);
+        self.total.frames -= gone.frames;
+        Some((left, gone))
     }
 }

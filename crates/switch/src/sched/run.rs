@@ -7,11 +7,13 @@
 //!
 //! A frame is of the run if, all before it taken at the same moment, it would be the head, and in the same tier. That can
 //! be told of whole frames without taking them: until then no other source becomes more urgent. Only a frame of a source
-//! with a minimum may change the tier of the next: a run of these is one frame.
+//! with a minimum may change the tier of the next: a run of these is one frame. Of a source whose flows are queued it is of
+//! one flow, and ends before a frame that is to be judged, or cut; there may be none.
 
 use super::Queued;
 use super::arena::{Arena, Node};
 use super::edf::due;
+use super::flows::Turn;
 use super::heap::Lead;
 use super::shares::Share;
 
@@ -27,6 +29,8 @@ pub(super) struct Run<'a, F> {
     /// Bytes that the egress rate lets pass.
     pub(super) bytes: u64,
     pub(super) rivals: Rivals,
+    /// Of a flow, where flows are queued.
+    pub(super) turn: Option<Turn>,
 }
 
 /// Before whom a source has its turn.
@@ -71,6 +75,9 @@ impl<'a, F: Copy> Iterator for Run<'a, F> {
         let node = self.next?;
         let bytes = u64::from(node.queued.bytes);
         if self.frames == 0 || bytes > self.bytes || !self.rivals.let_pass(node) {
+            return None;
+        }
+        if self.turn.as_mut().is_some_and(|turn| !turn.lets_pass(&node.queued)) {
             return None;
         }
         self.frames -= 1;

@@ -2,7 +2,7 @@
 
 use super::run::{MOST, Rivals, Run};
 use super::source::SourceIndex;
-use super::{EgressKind, Head, Keyed, Queued, Scheduler, SourceId, Tier, hold_limit};
+use super::{Backlog, EgressKind, Head, Keyed, Queued, Scheduler, SourceId, Tier, hold_limit};
 use tidegate_contract::Discipline;
 
 impl<F: Keyed> Scheduler<F> {
@@ -30,23 +30,21 @@ impl<F: Keyed> Scheduler<F> {
 
     /// The frames that leave one after the other if they are taken at `now`: the one that [`head`](Self::head) last said is
     /// ready, and those behind it that [would be the head](super::run) then. None without such an answer, or after a
-    /// change.
+    /// change, and where the first is of a source whose flows are queued and is to be [judged](Self::judge).
     #[inline]
     pub fn run(&self, now: u64) -> impl Iterator<Item = &Queued<F>> {
-        let nothing = Run { arena: &self.arena, next: None, frames: 0, bytes: 0, rivals: Rivals::None };
+        let nothing =
+            Run { arena: &self.arena, next: None, frames: 0, bytes: 0, rivals: Rivals::None, turn: None };
         self.picked.and_then(|(index, tier)| self.run_of(now, index, tier)).unwrap_or(nothing)
     }
 
     fn run_of(&self, now: u64, index: SourceIndex, tier: Tier) -> Option<Run<'_, F>> {
         let source = self.sources[usize::from(index)].as_ref()?;
-        if let Some(flows) = &source.flows {
-            // The next may be of another flow, and is judged by itself.
-            let (arena, next, rivals) = (flows.arena(), flows.first(), Rivals::None);
-            return Some(Run { arena, next, frames: 1, bytes: u64::MAX, rivals });
-        }
-        let head = self.arena.front(&source.list)?;
-        let mut run =
-            Run { arena: &self.arena, next: Some(head), frames: 1, bytes: u64::MAX, rivals: Rivals::None };
+        let (arena, head, turn) = match &source.flows {
+            None => (&self.arena, self.arena.front(&source.list)?, None),
+            Some(flows) => (flows.arena(), flows.first()?, flows.turn(now, self.config.flow_part())),
+        };
+        let mut run = Run { arena, next: Some(head), frames: 1, bytes: u64::MAX, rivals: Rivals::None, turn };
         if source.list.frames == 1 || self.config.kind != EgressKind::Virtual {
             return Some(run);
         }
@@ -77,16 +75,13 @@ impl<F: Keyed> Scheduler<F> {
     /// if nothing is ready.
     #[inline]
     pub fn take(&mut self, now: u64) -> Option<(SourceId, Tier, Queued<F>)> {
-        if self.is_of_flows(now) {
-            return self.take_part(now, u32::MAX);
-        }
         let mut head = None;
         let (id, tier) = self.take_run(now, 1, |queued| head = Some(queued))?;
         Some((id, tier, head?))
     }
 
     /// Takes out the first `frames` of a [run](Self::run), at least one and at most all of them, as one after the other by
-    /// [`take`](Self::take). They go to `taken`. Not of a source [whose flows are queued](Self::is_of_flows).
+    /// [`take`](Self::take). They go to `taken`.
     #[inline]
     pub fn take_run(
         &mut self,
@@ -95,10 +90,13 @@ impl<F: Keyed> Scheduler<F> {
         mut taken: impl FnMut(Queued<F>),
     ) -> Option<(SourceId, Tier)> {
         let (index, tier) = self.picked(now)?;
-        debug_assert!((1..=self.run(now).count() as u32).contains(&frames), "of a run");
+        debug_assert!(frames == 1 || frames <= self.run(now).count() as u32, "of a run");
         let source = self.sources[usize::from(index)].as_mut()?;
         let id = source.id;
-        debug_assert!(source.flows.is_none(), "one by one");
+        if source.flows.is_some() {
+            self.take_turn(now, index, tier, frames, &mut taken)?;
+            return Some((id, tier));
+        }
         let first = self.arena.front(&source.list)?.queued;
         let mut last = first.bytes;
         let gone = self.arena.pop_front(&mut source.list, frames, |queued| {
@@ -106,14 +104,27 @@ impl<F: Keyed> Scheduler<F> {
             taken(queued);
         });
         self.total.frames -= gone.frames;
+        self.charge_run(now, index, tier, gone, (&first, last));
+        Some((id, tier))
+    }
+
+    /// Charges what left of a source: `first`, and perhaps others behind it, of which the last had `last` bytes.
+    #[inline]
+    pub(super) fn charge_run(
+        &mut self,
+        now: u64,
+        index: SourceIndex,
+        tier: Tier,
+        gone: Backlog,
+        (first, last): (&Queued<F>, u32),
+    ) {
         self.charge_tier(now, index, tier, gone.bytes - u64::from(last), last);
-        self.charge_waiting(now, &first);
+        self.charge_waiting(now, first);
         if gone.frames > 1 {
             // As if each was charged at `now`: nothing falls in meanwhile.
             self.charge(now, gone.bytes - u64::from(first.bytes));
         }
         self.removed(index, gone.bytes);
-        Some((id, tier))
     }
 
     /// Takes at most so many bytes of the frame that [`take`](Self::take) would take. What is left of it stays where it is;

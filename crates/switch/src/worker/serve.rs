@@ -131,7 +131,7 @@ impl Worker {
                         return true;
                     }
                     let gone = if tier != Tier::RealTime && port.contract.egress.flows.is_some() {
-                        self.deliver_part(port, &queued, part)
+                        self.deliver_by_flow(port, &queued, part, left)
                     } else {
                         self.deliver_run(port, &queued, most, left)
                     };
@@ -174,7 +174,7 @@ impl Worker {
 
     /// Writes the first frame, and those that leave behind it at the same time, at most `most`, while `budget` lasts. All of
     /// them have a deadline, or none. Returns how many, and [what came of the next](crate::link::Rx::post_run).
-    fn post_run(
+    pub(super) fn post_run(
         &mut self,
         port: &mut Port,
         head: &Queued<FrameRef>,
@@ -257,15 +257,20 @@ impl Worker {
             port.egress.outstanding.push(*queued, None, blocked_since, self.now);
             return Some(Backlog { frames: 1, bytes: queued.bytes.into() });
         }
-        if port.contract.egress.flows.is_some() && port.egress.scheduler.is_of_flows(self.now) {
-            return Some(self.end_of_flow(port, queued, dropped));
+        if let Some(reason) = dropped
+            && port.egress.scheduler.is_of_flows(self.now)
+        {
+            // What is not delivered takes nothing of the rate.
+            let gone = self.drop_part(port, queued, u32::MAX, reason);
+            port.egress.blocked_since = NEVER;
+            return Some(gone);
         }
         Some(self.end(port, queued, 1, dropped))
     }
 
     /// The first `frames` of a run, of which `head` is the first, leave their egress.
     #[inline]
-    fn end(
+    pub(super) fn end(
         &mut self,
         port: &mut Port,
         head: &Queued<FrameRef>,
@@ -425,7 +430,7 @@ impl Gone {
 
 /// How many chains there were when the first frame of an egress found too few, if it did.
 #[inline]
-pub(super) fn tried(port: &Port, head: &Queued<FrameRef>) -> Option<u16> {
+fn tried(port: &Port, head: &Queued<FrameRef>) -> Option<u16> {
     let (frame, enqueued, chains) = port.egress.starved?;
     ((frame, enqueued) == (head.frame, head.enqueued)).then_some(chains)
 }

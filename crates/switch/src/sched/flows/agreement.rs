@@ -10,6 +10,8 @@ enum Step {
     Push(u32, u32),
     /// At most so many bytes.
     Take(u32),
+    /// The frames of a turn, at most so many.
+    TakeTurn(u32, u64),
     /// What is to go is judged, its sender understanding marks or not; then it goes, in part or whole.
     Send(bool, u64),
     /// Is judged, and finds no buffer.
@@ -44,6 +46,7 @@ fn step(flows: u32) -> impl Strategy<Value = Step> {
     prop_oneof![
         40 => (0..flows, size()).prop_map(|(flow, bytes)| Step::Push(flow, bytes)),
         15 => bytes().prop_map(Step::Take),
+        15 => (1..6u32, 0..100_000u64).prop_map(|(frames, most)| Step::TakeTurn(frames, most)),
         25 => (any::<bool>(), 0..100_000u64).prop_map(|(ect, most)| Step::Send(ect, most)),
         2 => bytes().prop_map(Step::DropHead),
         3 => Just(Step::Judge),
@@ -78,6 +81,29 @@ fn agree(
             Step::Take(bytes) => {
                 let taken = flows.take(bytes);
                 prop_assert_eq!(taken, model.take(bytes));
+            }
+            Step::TakeTurn(frames, most) => {
+                let Some(mut turn) = flows.turn(now, most).filter(|_| judged) else { continue };
+                let own = std::iter::successors(flows.first(), |node| flows.arena().after(node));
+                let of_turn = own.take_while(|node| turn.lets_pass(&node.queued)).count() as u32;
+                // Of those that may be told none is taken; all others of the turn are.
+                let (first, mut credit) = (model.key(), flows.rounds.credit(flows.rounds.first().unwrap()));
+                let mut expected = Vec::new();
+                let ends = loop {
+                    let Some(head) = model.head().filter(|_| model.key() == first) else { break true };
+                    let may_be_told = now - head.enqueued >= model.target();
+                    if expected.len() as u32 == frames.min(of_turn) {
+                        break may_be_told || credit <= 0 || model.part(most) != Some(head.bytes);
+                    }
+                    credit -= i64::from(head.bytes);
+                    prop_assert_eq!(model.part(most), Some(head.bytes), "whole");
+                    prop_assert_eq!(model.judge(now, true), Verdict::Pass);
+                    expected.extend(model.take(u32::MAX));
+                };
+                prop_assert!(ends || frames <= of_turn, "{of_turn} of {frames}");
+                let mut taken = Vec::new();
+                flows.take_turn(now, frames.min(of_turn), &mut |queued| taken.push(queued));
+                prop_assert_eq!(taken, expected);
             }
             Step::Send(ect, most) => loop {
                 let part = flows.part(most);

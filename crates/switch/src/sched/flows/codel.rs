@@ -26,6 +26,12 @@ pub(super) struct Law {
 }
 
 impl Law {
+    /// Whether a frame may have waited for `sojourn` ns, behind which `bytes` of its flow wait.
+    #[inline]
+    fn allows(&self, sojourn: u64, bytes: u64) -> bool {
+        sojourn < self.target || bytes <= u64::from(self.frame)
+    }
+
     /// When the next drop is due after one at `time`, the `count`th in a row. Exact: rounded down once.
     fn next(&self, time: u64, count: u32) -> u64 {
         let interval = self.interval.min(u32::MAX.into());
@@ -67,7 +73,7 @@ impl Codel {
         law: &Law,
         ect: impl FnOnce() -> bool,
     ) -> Verdict {
-        if sojourn < law.target || bytes <= u64::from(law.frame) {
+        if law.allows(sojourn, bytes) {
             // Nearly all frames.
             self.empty();
             return Verdict::Pass;
@@ -78,6 +84,13 @@ impl Codel {
             return Verdict::Pass;
         }
         self.too_long(now, law, ect)
+    }
+
+    /// Whether [`judge`](Self::judge) would say that such a frame passes, whatever its sender understands; `false` also where
+    /// it only may. After one that it lets pass so does one behind it that came later, at the same `now`.
+    #[inline]
+    pub(super) fn lets_pass(&self, now: u64, sojourn: u64, bytes: u64, law: &Law) -> bool {
+        law.allows(sojourn, bytes) || self.first_above == 0 || now < self.first_above
     }
 
     /// Whether frames have waited too long for an interval.

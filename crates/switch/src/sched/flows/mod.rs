@@ -43,7 +43,7 @@ use super::hold::overdue;
 use super::{Backlog, Queued};
 use crate::frame::FlowKey;
 use ages::Ages;
-use codel::Law;
+use codel::{Codel, Law};
 use rounds::{Flow, Host, Rounds};
 use tidegate_contract::{FlowQueueing, Rate};
 use ways::{Index, NONE, Place, Ways};
@@ -272,9 +272,38 @@ impl<T: Copy> Flows<T> {
     /// turn: a round of all flows takes no longer, where that leaves each a frame.
     #[inline]
     pub fn part(&self, most: u64) -> Option<u32> {
-        let bytes = self.head()?.bytes;
+        Some(self.head()?.bytes.min(self.longest_part(most)))
+    }
+
+    /// How many bytes of any frame may leave at once.
+    #[inline]
+    fn longest_part(&self, most: u64) -> u32 {
         let each = most / u64::from(self.active.max(1));
-        Some(bytes.min(u32::try_from(each).unwrap_or(u32::MAX).max(self.config.frame)))
+        u32::try_from(each).unwrap_or(u32::MAX).max(self.config.frame)
+    }
+
+    /// What is left of the turn of the flow whose turn it is, at `now`, where parts are as [above](Self::part).
+    pub(super) fn turn(&self, now: u64, most: u64) -> Option<Turn> {
+        let index = self.rounds.first()?;
+        let Flow { list, codel, .. } = &self.rounds.flows[usize::from(index)];
+        // One that alone has frames has all turns.
+        let credit = if self.active == 1 { i64::MAX } else { self.rounds.credit(index) };
+        Some(Turn {
+            now,
+            law: self.law(),
+            codel: *codel,
+            bytes: list.bytes,
+            credit: if index == self.marked { 0 } else { credit },
+            most: self.longest_part(most),
+        })
+    }
+
+    /// By what the flows are judged now.
+    #[inline]
+    fn law(&self) -> Law {
+        let FlowConfig { target, interval, frame, turn, .. } = self.config;
+        // In a flow that sends a frame while each other one does, no frame is there for less than that takes.
+        Law { target: target.max(turn.saturating_mul(2 * u64::from(self.active))), interval, frame }
     }
 
     /// What is to become of the frame whose turn it is, and which is to leave now; `Pass` without one. `ect`: whether its
@@ -286,14 +315,11 @@ impl<T: Copy> Flows<T> {
         if index == self.marked {
             return Verdict::Mark;
         }
+        let law = self.law();
         let flow = &mut self.rounds.flows[usize::from(index)];
         let Some(head) = self.arena.front(&flow.list).map(|node| node.queued) else { return Verdict::Pass };
-        let FlowConfig { target, interval, frame, turn, .. } = self.config;
-        // In a flow that sends a frame while each other one does, no frame is there for less than that takes.
-        let target = target.max(turn.saturating_mul(2 * u64::from(self.active)));
-        let law = Law { target, interval, frame };
-        let behind = flow.list.bytes - u64::from(head.bytes.min(frame));
-        let verdict = flow.codel.judge(now, now.saturating_sub(head.enqueued), behind, &law, ect);
+        let (sojourn, behind) = law.seen(now, &head, flow.list.bytes);
+        let verdict = flow.codel.judge(now, sojourn, behind, &law, ect);
         if verdict == Verdict::Mark {
             self.marked = index;
         }
@@ -314,6 +340,26 @@ impl<T: Copy> Flows<T> {
     /// after a round.
     pub fn yield_turn(&mut self) {
         self.rounds.yield_turn();
+    }
+
+    /// Takes the next `frames` of a [turn](Self::turn), judging each, or the frame whose turn it is, as it was judged: as one
+    /// after the other by [`take`](Self::take). The bytes of the last.
+    pub(super) fn take_turn(&mut self, now: u64, frames: u32, taken: &mut dyn FnMut(Queued<T>)) -> u32 {
+        let Some(index) = self.rounds.first() else { return 0 };
+        let mut last = 0;
+        for _ in 0..frames {
+            self.judge(now, || false);
+            let Some(queued) = self.shrink(index, u32::MAX) else { break };
+            last = queued.bytes;
+            self.rounds.charge(index, last);
+            self.total.bytes -= u64::from(last);
+            taken(queued);
+            if self.total.frames > 0 {
+                self.rounds.settle();
+            }
+        }
+        self.removed(index, 0);
+        last
     }
 
     /// Drops at most `bytes` of the frame whose turn it is: after [`Verdict::Drop`]. Its flow is not charged.
@@ -405,6 +451,7 @@ impl<T: Copy> Flows<T> {
         let mut first = None;
         self.arena.pop_front(list, 1, |queued| first = Some(queued));
         self.total.frames -= 1;
+        *shared = shared.saturating_sub(1);
         self.active -= u32::from(list.is_empty());
         first
     }
@@ -432,4 +479,39 @@ impl<T: Copy> Flows<T> {
         }
     }
 }
-        *shared = shared.saturating_sub(1);
+
+impl Law {
+    /// How long a frame, the first of a flow of `bytes`, has waited, and how many bytes wait behind a segment of it.
+    #[inline]
+    fn seen<T>(&self, now: u64, head: &Queued<T>, bytes: u64) -> (u64, u64) {
+        (now.saturating_sub(head.enqueued), bytes - u64::from(head.bytes.min(self.frame)))
+    }
+}
+
+/// What is left of the turn of a flow: which of its frames leave one after the other, each whole, as none is to be told.
+#[derive(Debug)]
+pub(super) struct Turn {
+    now: u64,
+    law: Law,
+    codel: Codel,
+    /// What waits of the flow.
+    bytes: u64,
+    /// What it may send.
+    credit: i64,
+    /// The longest frame that is not cut.
+    most: u32,
+}
+
+impl Turn {
+    /// Whether the next frame of the flow leaves; it has left then.
+    #[inline]
+    pub(super) fn lets_pass<T>(&mut self, next: &Queued<T>) -> bool {
+        let (sojourn, behind) = self.law.seen(self.now, next, self.bytes);
+        let passes = self.credit > 0
+            && next.bytes <= self.most
+            && self.codel.lets_pass(self.now, sojourn, behind, &self.law);
+        self.credit -= i64::from(next.bytes);
+        self.bytes -= u64::from(next.bytes);
+        passes
+    }
+}

@@ -157,18 +157,23 @@ impl Model {
         Some(self.head()?.bytes.min(each.min(u32::MAX.into()) as u32))
     }
 
+    /// The flow of the head.
+    pub(super) fn key(&mut self) -> Option<u32> {
+        self.turn()
+    }
+
+    pub(super) fn target(&self) -> u64 {
+        self.config.target.max(2 * self.config.turn * self.active() as u64)
+    }
+
     pub(super) fn judge(&mut self, now: u64, ect: bool) -> Verdict {
         let Some(key) = self.turn() else { return Verdict::Pass };
         if self.marked == Some(key) {
             return Verdict::Mark;
         }
-        let round = 2 * self.config.turn * self.active() as u64;
+        let target = self.target();
         let flow = self.flows.get_mut(&key).unwrap();
-        let law = Law {
-            target: self.config.target.max(round),
-            interval: self.config.interval,
-            frame: self.config.frame,
-        };
+        let law = Law { target, interval: self.config.interval, frame: self.config.frame };
         let head = flow.frames[0].0;
         let behind = flow.bytes() - u64::from(head.bytes.min(self.config.frame));
         let verdict = flow.codel.judge(now, now - head.enqueued, behind, &law, || ect);

@@ -198,6 +198,13 @@ impl Rounds {
         self.new.first().or_else(|| self.hosts[usize::from(self.ring.first()?)].old.first())
     }
 
+    /// How many bytes a flow may send before its turn ends; its last frame may be longer.
+    #[inline]
+    pub(super) fn credit(&self, index: Index) -> i64 {
+        let Flow { deficit, host, .. } = self.flows[usize::from(index)];
+        if self.per_host { deficit.min(self.hosts[usize::from(host)].deficit) } else { deficit }
+    }
+
     /// Gives the turn to a flow that has frames and may send, if any has: after every change. The RFC does so when the next
     /// frame is to leave, so that what comes meanwhile finds its flow new; here nothing depends on when that is asked.
     ///

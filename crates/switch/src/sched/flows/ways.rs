@@ -128,7 +128,7 @@ mod tests {
     fn shared(keys: u32, random: &mut impl FnMut() -> u32) -> impl Iterator<Item = bool> {
         let (mut ways, mut entries) = (Ways::new(), 0);
         (0..keys).map(move |_| {
-            let place = ways.place(random(), entries, |_| false);
+            let place = ways.place(random(), entries, |_| false, |_| false);
             entries += Index::from(place == Place::New);
             place != Place::New
         })
