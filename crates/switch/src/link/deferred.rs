@@ -1,8 +1,10 @@
 //! A link for tests: it holds what is posted, and completes it as its test says.
 
+use super::delivery::payload;
 use super::{Completed, Posted};
 use crate::port::Frame;
 use crate::stats::DropReason;
+use crate::virtio::RingError;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -17,10 +19,28 @@ pub struct Rx {
     course: Arc<Mutex<Course>>,
 }
 
-struct Held(Frame);
+/// A frame; where its sender's memory is not lent, what it had.
+struct Held(Frame, Option<Vec<u8>>);
 
 // SAFETY: it refers to its sender's memory, which is the test's process's for as long as the frame is held.
 unsafe impl Send for Held {}
+
+/// What a post says.
+#[derive(Clone, Copy, Debug)]
+pub enum Answer {
+    /// It is delivered.
+    Done,
+    /// So many segments of it are, if it has more; otherwise it is delivered.
+    Part(u32),
+    /// There is no buffer.
+    NoBuffers,
+    /// It can never be delivered.
+    Dropped,
+    /// The link is broken.
+    Broken,
+    /// The link holds it.
+    Later,
+}
 
 /// What is to become of frames, and what became of them.
 #[derive(Default)]
@@ -33,6 +53,10 @@ pub struct Course {
     pub breaks: bool,
     /// No buffers.
     pub full: bool,
+    /// What the next posts say; then it holds what is posted.
+    pub answers: VecDeque<Answer>,
+    /// It holds copies, and lends no sender's memory.
+    pub copies: bool,
     /// What was delivered, as its memory was then: head and payload.
     pub delivered: Vec<Vec<u8>>,
     /// Frames that were cancelled.
@@ -56,12 +80,28 @@ impl Rx {
         DEPTH
     }
 
+    pub(super) fn lends_memory(&self) -> bool {
+        !self.course().copies
+    }
+
     pub(super) fn post(&mut self, frame: &Frame) -> Posted {
         let mut course = self.course.lock().unwrap();
         if course.full {
             return Posted::NoBuffers;
         }
-        self.held.push_back(Held(frame.clone()));
+        match course.answers.pop_front().unwrap_or(Answer::Later) {
+            Answer::Done => return Posted::Done,
+            Answer::Part(segments) => {
+                let part = frame.offload.gso_size().map(|size| segments * u32::from(size));
+                return part.filter(|part| *part < payload(frame)).map_or(Posted::Done, Posted::Part);
+            }
+            Answer::NoBuffers => return Posted::NoBuffers,
+            Answer::Dropped => return Posted::Dropped(DropReason::Unacceptable),
+            Answer::Broken => return Posted::Broken(RingError::Size(0)),
+            Answer::Later => {}
+        }
+        let copy = course.copies.then(|| bytes(frame));
+        self.held.push_back(Held(frame.clone(), copy));
         let bytes = self.held.iter().map(|held| u64::from(held.0.wire_bytes)).sum();
         course.most = course.most.max((bytes, self.held.len()));
         Posted::Later
@@ -82,16 +122,11 @@ impl Rx {
         if std::mem::take(&mut course.breaks) {
             return Some(Completed::Broken("its test broke it".into()));
         }
-        let Held(frame) = self.held.pop_front().expect("nobody asks a link that holds nothing");
+        let Held(frame, copy) = self.held.pop_front().expect("nobody asks a link that holds nothing");
         if let Some(reason) = course.failure.take() {
             return Some(Completed::Dropped(reason));
         }
-        let mut bytes = frame.head().to_vec();
-        for span in frame.payload() {
-            // SAFETY: the sender's memory is lent for as long as the frame is held.
-            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(span.ptr, span.len as usize) });
-        }
-        course.delivered.push(bytes);
+        course.delivered.push(copy.unwrap_or_else(|| bytes(&frame)));
         Some(Completed::Done)
     }
 
@@ -100,4 +135,14 @@ impl Rx {
         self.held.clear();
         self.polls = 0;
     }
+}
+
+/// A frame: head and payload.
+fn bytes(frame: &Frame) -> Vec<u8> {
+    let mut bytes = frame.head().to_vec();
+    for span in frame.payload() {
+        // SAFETY: the sender's memory is lent for as long as the frame is held, or posted.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(span.ptr, span.len as usize) });
+    }
+    bytes
 }

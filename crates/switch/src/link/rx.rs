@@ -124,7 +124,7 @@ impl Rx {
         match self {
             Self::Vhost(_) | Self::Tap(_) => false,
             #[cfg(test)]
-            Self::Deferred(_) => true,
+            Self::Deferred(rx) => rx.lends_memory(),
         }
     }
 

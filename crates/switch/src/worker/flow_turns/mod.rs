@@ -9,6 +9,8 @@
 //! ```
 
 #[cfg(test)]
+mod fates;
+#[cfg(test)]
 mod tests;
 
 use super::Worker;

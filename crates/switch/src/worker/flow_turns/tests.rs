@@ -12,15 +12,15 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use tidegate_contract::{Host, Vnic};
 
-const START: u64 = 1_000_000_000_000;
+pub(super) const START: u64 = 1_000_000_000_000;
 const US: u64 = 1_000;
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 const STEP: u64 = 100 * US;
 /// TCP payload of a segment, and its headers.
-const SIZE: usize = 1_000;
+pub(super) const SIZE: usize = 1_000;
 const HEADERS: usize = 54;
 /// 2,500 bytes in a millisecond.
-const RATE: &str = "rx = { max = \"20mbit\", burst = \"3kB\" }";
+pub(super) const RATE: &str = "rx = { max = \"20mbit\", burst = \"3kB\" }";
 
 /// One tap sends, the other receives.
 struct Rig {
@@ -42,11 +42,43 @@ struct Got {
     ecn: u8,
 }
 
-fn contract(keys: &str) -> PortContract {
+pub(super) fn contract(keys: &str) -> PortContract {
     let text =
         format!("[vnic.v1]\nattach = {{ tap = \"v1\" }}\nmac = \"52:54:00:00:00:01\"\nsegment = 7\n{keys}");
     let vnic: Vnic = tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value;
     PortContract::new(&vnic, &Host::default())
+}
+
+/// A TCP frame of the vNIC of port `from` as its tap gives it, a super-frame where its payload is longer than a segment's.
+pub(super) fn sent(spec: &Frame, from: u8, to: [u8; 6]) -> Vec<u8> {
+    let mut frame = spec.build();
+    frame[..6].copy_from_slice(&to);
+    frame[6..12].copy_from_slice(&[0x52, 0x54, 0, 0, 0, from]);
+    let headers = parse(&frame[..frame.len().min(192)], frame.len()).unwrap();
+    // The sum of the pseudo header, as a sender leaves it that asks for the checksum.
+    let (l3, l4) = (usize::from(headers.l3_offset), usize::from(headers.l4_offset));
+    let mut pseudo = frame[if spec.v6 { l3 + 8..l3 + 40 } else { l3 + 12..l3 + 20 }].to_vec();
+    pseudo.extend(((frame.len() - l4) as u32 + 6).to_be_bytes());
+    frame[l4 + 16..l4 + 18].copy_from_slice(&sum(&pseudo).to_be_bytes());
+    let is_super = spec.payload.len() > SIZE;
+    let gso_type = match (is_super, spec.v6) {
+        (false, _) => 0,
+        (true, false) => GSO_TCPV4,
+        (true, true) => GSO_TCPV6,
+    };
+    let vnet = VnetHdr {
+        flags: NEEDS_CSUM,
+        gso_type,
+        gso_size: if is_super { SIZE as u16 } else { 0 },
+        hdr_len: headers.len.into(),
+        csum_start: headers.l4_offset.into(),
+        csum_offset: 16,
+        ..VnetHdr::default()
+    };
+    let mut bytes = vec![0; VnetHdr::LEN];
+    vnet.write(bytes.first_chunk_mut().unwrap());
+    bytes.extend(frame);
+    bytes
 }
 
 impl Rig {
@@ -81,36 +113,8 @@ impl Rig {
 
     /// Sends a frame of a flow, with so much payload, in segments where that is more than one has.
     fn send(&mut self, flow: u16, seq: u32, payload: usize, spec: &Frame) {
-        let mut frame = Frame { ports: [flow, 80], seq, payload: vec![7; payload], ..spec.clone() }.build();
-        // From the vNIC of one port to that of the other.
-        frame[..6].copy_from_slice(&[0x52, 0x54, 0, 0, 0, 1]);
-        frame[6..12].copy_from_slice(&[0x52, 0x54, 0, 0, 0, 0]);
-        let headers = parse(&frame[..frame.len().min(192)], frame.len()).unwrap();
-        // The sum of the pseudo header, as a sender leaves it that asks for the checksum.
-        let (l3, l4) = (usize::from(headers.l3_offset), usize::from(headers.l4_offset));
-        let mut pseudo = frame[if spec.v6 { l3 + 8..l3 + 40 } else { l3 + 12..l3 + 20 }].to_vec();
-        pseudo.extend(((frame.len() - l4) as u32 + 6).to_be_bytes());
-        frame[l4 + 16..l4 + 18].copy_from_slice(&sum(&pseudo).to_be_bytes());
-        let is_super = payload > SIZE;
-        let vnet = VnetHdr {
-            flags: NEEDS_CSUM,
-            gso_type: if !is_super {
-                0
-            } else if spec.v6 {
-                GSO_TCPV6
-            } else {
-                GSO_TCPV4
-            },
-            gso_size: if is_super { SIZE as u16 } else { 0 },
-            hdr_len: headers.len.into(),
-            csum_start: headers.l4_offset.into(),
-            csum_offset: 16,
-            ..VnetHdr::default()
-        };
-        let mut bytes = vec![0; VnetHdr::LEN];
-        vnet.write(bytes.first_chunk_mut().unwrap());
-        bytes.extend(frame);
-        rustix::io::write(&self.taps[0], &bytes).unwrap();
+        let spec = Frame { ports: [flow, 80], seq, payload: vec![7; payload], ..spec.clone() };
+        rustix::io::write(&self.taps[0], &sent(&spec, 0, [0x52, 0x54, 0, 0, 0, 1])).unwrap();
         self.worker.look();
     }
 
