@@ -82,6 +82,11 @@ impl<F: Copy> Arena<F> {
         Self { nodes: Vec::with_capacity(frames), free: NIL }
     }
 
+    /// How many nodes there ever were in use at once.
+    pub(super) fn most(&self) -> usize {
+        self.nodes.len()
+    }
+
     #[inline]
     pub(super) fn front(&self, list: &List) -> Option<&Node<F>> {
         self.nodes.get(list.head as usize)

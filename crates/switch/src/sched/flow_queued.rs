@@ -8,8 +8,12 @@
 //! The source's list counts its frames, so that caps and backlogs are reckoned as everywhere.
 
 use super::flows::{Flows, Keyed};
+use super::scheduler::Source;
 use super::source::SourceIndex;
 use super::{Backlog, Full, Queued, Scheduler, SourceId, Tier, Verdict};
+
+/// For how long flow queues are empty before their memory is given back, ns: longer than a flow's CoDel remembers.
+pub const EMPTY: u64 = 40_000_000_000;
 
 impl<F: Keyed> Scheduler<F> {
     /// Queues the frames of a source as its egress says now; all of them stay. Its place in the tiers is to be set anew.
@@ -52,9 +56,7 @@ impl<F: Keyed> Scheduler<F> {
         let Some(source) = &self.sources[usize::from(index)] else { return (0, Err(Full::NoSource)) };
         let mut room = self.room(source);
         let source = self.sources[usize::from(index)].as_mut();
-        let Some((source, flows)) =
-            source.and_then(|source| Some((&mut source.list, source.flows.as_mut()?)))
-        else {
+        let Some(Source { list: source, flows: Some(flows), is_large, empty_since, .. }) = source else {
             return (0, Err(Full::NoSource));
         };
         let (before, active) = (flows.backlog(), flows.active());
@@ -70,6 +72,10 @@ impl<F: Keyed> Scheduler<F> {
         let accepted = flows.backlog().frames - before.frames;
         let bytes = flows.backlog().bytes - before.bytes;
         source.count(accepted, bytes);
+        *empty_since = None;
+        if flows.is_large() && !std::mem::replace(is_large, true) {
+            self.large.push(index);
+        }
         self.active_flows += flows.active() - active;
         self.added(now, index, accepted, bytes);
         (accepted as usize, done)
@@ -117,6 +123,30 @@ impl<F: Keyed> Scheduler<F> {
         let (index, _) = self.picked(now)?;
         let id = self.sources[usize::from(index)].as_ref()?.id;
         Some((id, self.pop_flow(index, |flows| flows.drop_head(bytes))?))
+    }
+
+    /// Puts new flow queues in place of large ones that have been empty for [a while](EMPTY), and gives those to `unused`, as
+    /// many as it has room for.
+    pub fn take_unused(&mut self, now: u64, unused: &mut Vec<Box<Flows<F>>>) {
+        let Self { large, sources, .. } = self;
+        large.retain(|index| {
+            let Some(source) = &mut sources[usize::from(*index)] else { return false };
+            let Some(flows) = &mut source.flows else {
+                source.is_large = false;
+                return false;
+            };
+            if flows.backlog().frames > 0 {
+                return true;
+            }
+            let since = *source.empty_since.get_or_insert(now);
+            if now.saturating_sub(since) < EMPTY || unused.len() == unused.capacity() {
+                return true;
+            }
+            let new = Box::new(Flows::new(*flows.config()));
+            unused.push(std::mem::replace(flows, new));
+            source.is_large = false;
+            false
+        });
     }
 
     /// How many flows have frames that wait.
@@ -184,5 +214,69 @@ impl<F: Keyed> Scheduler<F> {
         source.list.count_out(gone.frames, gone.bytes);
         self.total.frames -= gone.frames;
         Some((left, gone))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::FlowKey;
+    use crate::sched::sim::{egress, share, source};
+    use crate::sched::{EgressConfig, FlowConfig};
+    use tidegate_contract::FlowQueueing;
+
+    /// Each is a flow of its own.
+    #[derive(Clone, Copy)]
+    struct Alone(u32);
+
+    impl Keyed for Alone {
+        fn flow_key(&self) -> FlowKey {
+            FlowKey { flow: self.0.wrapping_mul(0x9e37_79b1), host: 0 }
+        }
+    }
+
+    const SOURCES: u16 = 20;
+
+    /// One frame of each of so many flows comes from each source, and leaves.
+    fn pass(scheduler: &mut Scheduler<Alone>, now: u64, flows: u32) {
+        for id in (0..SOURCES).map(source) {
+            for flow in 0..flows {
+                let queued = Queued { frame: Alone(flow), bytes: 60, deadline: u64::MAX, enqueued: now };
+                scheduler.enqueue(now, id, queued).unwrap();
+            }
+        }
+        for _ in 0..u32::from(SOURCES) * flows {
+            assert!(scheduler.take(now).is_some());
+        }
+    }
+
+    #[test]
+    fn large_queues_that_stay_empty_are_given_back_a_few_at_a_time() {
+        let rate = egress(Some(1_000_000_000_000), 1 << 30);
+        let flows = FlowConfig::new(&FlowQueueing::default(), 1514, rate.rate.unwrap());
+        let mut scheduler = Scheduler::new(EgressConfig { flows: Some(flows), ..rate });
+        (0..SOURCES).for_each(|number| scheduler.set_source(0, source(number), share(1)));
+        let unused = |scheduler: &mut Scheduler<Alone>, now| {
+            let mut unused = Vec::with_capacity(16);
+            scheduler.take_unused(now, &mut unused);
+            assert!(unused.iter().all(|flows| flows.is_large() && flows.backlog().frames == 0));
+            unused.len()
+        };
+        pass(&mut scheduler, 0, 8);
+        assert_eq!([0, EMPTY].map(|now| unused(&mut scheduler, now)), [0, 0], "small ones stay");
+        pass(&mut scheduler, 0, 256);
+        assert_eq!([1, EMPTY].map(|now| unused(&mut scheduler, now)), [0, 0], "not empty for long enough");
+        // One is used meanwhile, and one has a frame.
+        let frame = Queued { frame: Alone(1), bytes: 60, deadline: u64::MAX, enqueued: EMPTY };
+        scheduler.enqueue(EMPTY, source(3), frame).unwrap();
+        scheduler.take(EMPTY).unwrap();
+        scheduler.enqueue(EMPTY, source(5), frame).unwrap();
+        assert_eq!([EMPTY + 1, EMPTY + 2, EMPTY + 3].map(|now| unused(&mut scheduler, now)), [16, 2, 0]);
+        scheduler.remove_source(source(5), drop);
+        scheduler.set_source(EMPTY, source(5), share(1));
+        assert_eq!([2 * EMPTY, 2 * EMPTY + 1].map(|now| unused(&mut scheduler, now)), [0, 1]);
+        assert!(scheduler.large.is_empty());
+        pass(&mut scheduler, 3 * EMPTY, 3);
+        (0..SOURCES).for_each(|number| scheduler.remove_source(source(number), drop));
     }
 }

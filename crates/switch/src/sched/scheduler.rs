@@ -42,6 +42,8 @@ pub struct Scheduler<F> {
     oldest: Oldest,
     /// Flows that have frames, of sources whose flows are queued.
     pub(super) active_flows: u32,
+    /// Sources whose flow queues have become large.
+    pub(super) large: Vec<SourceIndex>,
 }
 
 #[derive(Debug)]
@@ -52,6 +54,10 @@ pub(super) struct Source<F> {
     pub(super) list: List,
     /// Its frames, where its flows are queued.
     pub(super) flows: Option<Box<Flows<F>>>,
+    /// These are large.
+    pub(super) is_large: bool,
+    /// When they were first seen to be empty since a frame came, ns.
+    pub(super) empty_since: Option<u64>,
     /// Present if it has a `min`.
     pub(super) credit: Option<Credit>,
     pub(super) share: Share,
@@ -76,6 +82,7 @@ impl<F: Keyed> Scheduler<F> {
             fifo: Fifo::default(),
             oldest: Oldest::default(),
             active_flows: 0,
+            large: Vec::new(),
         }
     }
 
@@ -129,6 +136,7 @@ impl<F: Keyed> Scheduler<F> {
         self.shares.reserve(index);
         self.fifo.reserve(index);
         self.oldest.reserve(index);
+        self.large.reserve(self.sources.len() - self.large.len());
 
         let patience = hold_limit(self.config.rate);
         let source = self.sources[usize::from(index)].get_or_insert_with(|| Source {
@@ -136,6 +144,8 @@ impl<F: Keyed> Scheduler<F> {
             config,
             list: List::default(),
             flows: None,
+            is_large: false,
+            empty_since: None,
             credit: None,
             share: Share::new(config.weight),
         });
@@ -175,6 +185,7 @@ impl<F: Keyed> Scheduler<F> {
             self.picked = None;
             self.sources[usize::from(index)] = None;
             self.oldest.remove(index);
+            self.large.retain(|large| *large != index);
         }
     }
 

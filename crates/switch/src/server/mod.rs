@@ -265,6 +265,11 @@ impl Switch {
                 aside::step();
                 let now = crate::worker::clock() / 1_000_000_000;
                 ager.fdb.sweep(now.saturating_sub(LEARNED_FOR) as u32);
+                for worker in ager.workers.iter() {
+                    // A few at a time: a worker makes new ones in their place.
+                    let unused = Vec::with_capacity(16);
+                    drop(worker.call(move |worker| worker.take_unused(unused)));
+                }
                 if slots::leaked() > leaked {
                     leaked = slots::leaked();
                     tracing::error!(frames = leaked, "memory of frames was lost: a bug, please report it");

@@ -21,7 +21,8 @@
 //! - `codel`: who is told to send less
 //! - `ages`: all frames by age
 //!
-//! Memory grows by doubling when more flows or frames wait than ever did, up to 1024 flows; not per frame. An operation costs
+//! Memory grows by doubling when more flows or frames wait than ever did, up to 1024 flows; not per frame. It does not shrink:
+//! the scheduler puts new queues in place of [large](Flows::is_large) ones that stay empty. An operation costs
 //! O(log n) in the n flows that have frames, and what it takes to find whose turn it is then: mostly one look at a flow for
 //! each quantum of a frame; where all flows have used up what they may send, a few looks at each of at most 1024.
 
@@ -55,6 +56,9 @@ const QUANTUM: u32 = 300;
 const QUANTA: u64 = 4096;
 /// Nodes there is room for from the start.
 const ROOM: usize = 16;
+/// Flows and frames of what is not large: some 10 kB.
+const FEW_FLOWS: usize = 32;
+const FEW_FRAMES: usize = 128;
 
 /// How flows are queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +166,12 @@ impl<T: Copy> Flows<T> {
             }
             self.rounds.settle();
         }
+    }
+
+    /// Whether more flows or frames waited here than few senders have: up to 150 kB are kept for as many.
+    #[inline]
+    pub fn is_large(&self) -> bool {
+        self.rounds.flows.len() > FEW_FLOWS || self.arena.most() > FEW_FRAMES
     }
 
     /// How flows are queued.

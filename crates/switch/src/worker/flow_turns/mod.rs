@@ -19,7 +19,7 @@ use super::serve::{fate, waited_for_rate};
 use crate::link::delivery::{on_wire, understands_marks};
 use crate::link::{Delivery, Posted};
 use crate::port::{Egress, FrameRef, NEVER, Port};
-use crate::sched::{Backlog, Queued, Verdict};
+use crate::sched::{Backlog, Flows, Queued, Verdict};
 use crate::stats::DropReason;
 
 impl Worker {
@@ -82,6 +82,17 @@ impl Worker {
             note_part(port, (frames, bytes), None);
         }
         Backlog { frames: 1, bytes: bytes.into() }
+    }
+
+    /// Takes memory of flow queues out that [is not used](crate::sched::Scheduler::take_unused) any more, for the caller to free: as much as
+    /// `unused` has room for. Not from a worker.
+    pub fn take_unused(&mut self, mut unused: Vec<Box<Flows<FrameRef>>>) -> Vec<Box<Flows<FrameRef>>> {
+        for own in &self.owned {
+            if let Some(port) = &mut self.ports[usize::from(*own)] {
+                port.egress.scheduler.take_unused(self.now, &mut unused);
+            }
+        }
+        unused
     }
 
     /// Drops the next segment of the first frame, or all of one that is no super-frame: its flow is to send less.
