@@ -231,3 +231,17 @@ proptest! {
         rig.finish();
     }
 }
+
+/// What waited with a deadline waits by flow, as its vNIC has none any more.
+#[test]
+fn a_deadline_that_goes_while_frames_wait_for_buffers() {
+    for answer in [Answer::Done, Answer::Later, Answer::Dropped] {
+        let mut rig = Rig::new();
+        let send = Step::Send { from: 2, flow: 1, segments: 0, frames: 3, ect: false, to_all: false };
+        let answers = [vec![Answer::NoBuffers; 2], vec![answer; 40]].concat();
+        for step in [Step::Answers(answers), send, Step::Deadline(2, false), Step::Wait(MS)] {
+            rig.step(&step);
+        }
+        rig.finish();
+    }
+}
