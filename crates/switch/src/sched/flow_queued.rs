@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn large_queues_that_stay_empty_are_given_back_a_few_at_a_time() {
-        let rate = egress(Some(1_000_000_000_000), 1 << 30);
+        let rate = egress(Some(400_000_000_000), 1 << 30);
         let flows = FlowConfig::new(&FlowQueueing::default(), 1514, rate.rate.unwrap());
         let mut scheduler = Scheduler::new(EgressConfig { flows: Some(flows), ..rate });
         (0..SOURCES).for_each(|number| scheduler.set_source(0, source(number), share(1)));
