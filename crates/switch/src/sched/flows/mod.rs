@@ -18,6 +18,7 @@
 //!
 //! - `ways`: which flow a key means; bounded, whatever senders do
 //! - `rounds`: whose turn it is
+//! - `turn`: frames that leave in it together
 //! - `codel`: who is told to send less
 //! - `ages`: all frames by age
 //!
@@ -29,6 +30,7 @@
 mod ages;
 mod codel;
 mod rounds;
+mod turn;
 mod ways;
 
 #[cfg(test)]
@@ -44,9 +46,10 @@ use super::hold::overdue;
 use super::{Backlog, Queued};
 use crate::frame::FlowKey;
 use ages::Ages;
-use codel::{Codel, Law};
+use codel::Law;
 use rounds::{Flow, Host, Rounds};
 use tidegate_contract::{FlowQueueing, Rate};
+pub(super) use turn::Turn;
 use ways::{Index, NONE, Place, Ways};
 
 /// Largest frame of an ordinary link, bytes.
@@ -292,22 +295,6 @@ impl<T: Copy> Flows<T> {
         u32::try_from(each).unwrap_or(u32::MAX).max(self.config.frame)
     }
 
-    /// What is left of the turn of the flow whose turn it is, at `now`, where parts are as [above](Self::part).
-    pub(super) fn turn(&self, now: u64, most: u64) -> Option<Turn> {
-        let index = self.rounds.first()?;
-        let Flow { list, codel, .. } = &self.rounds.flows[usize::from(index)];
-        // One that alone has frames has all turns.
-        let credit = if self.active == 1 { i64::MAX } else { self.rounds.credit(index) };
-        Some(Turn {
-            now,
-            law: self.law(),
-            codel: *codel,
-            bytes: list.bytes,
-            credit: if index == self.marked { 0 } else { credit },
-            most: self.longest_part(most),
-        })
-    }
-
     /// By what the flows are judged now.
     #[inline]
     fn law(&self) -> Law {
@@ -350,26 +337,6 @@ impl<T: Copy> Flows<T> {
     /// after a round.
     pub fn yield_turn(&mut self) {
         self.rounds.yield_turn();
-    }
-
-    /// Takes the next `frames` of a [turn](Self::turn), judging each, or the frame whose turn it is, as it was judged: as one
-    /// after the other by [`take`](Self::take). The bytes of the last.
-    pub(super) fn take_turn(&mut self, now: u64, frames: u32, taken: &mut dyn FnMut(Queued<T>)) -> u32 {
-        let Some(index) = self.rounds.first() else { return 0 };
-        let mut last = 0;
-        for _ in 0..frames {
-            self.judge(now, || false);
-            let Some(queued) = self.shrink(index, u32::MAX) else { break };
-            last = queued.bytes;
-            self.rounds.charge(index, last);
-            self.total.bytes -= u64::from(last);
-            taken(queued);
-            if self.total.frames > 0 {
-                self.rounds.settle();
-            }
-        }
-        self.removed(index, 0);
-        last
     }
 
     /// Drops at most `bytes` of the frame whose turn it is: after [`Verdict::Drop`]. Its flow is not charged.
@@ -487,41 +454,5 @@ impl<T: Copy> Flows<T> {
         } else {
             self.longest.set(index, u128::from(u64::MAX - list.bytes));
         }
-    }
-}
-
-impl Law {
-    /// How long a frame, the first of a flow of `bytes`, has waited, and how many bytes wait behind a segment of it.
-    #[inline]
-    fn seen<T>(&self, now: u64, head: &Queued<T>, bytes: u64) -> (u64, u64) {
-        (now.saturating_sub(head.enqueued), bytes - u64::from(head.bytes.min(self.frame)))
-    }
-}
-
-/// What is left of the turn of a flow: which of its frames leave one after the other, each whole, as none is to be told.
-#[derive(Debug)]
-pub(super) struct Turn {
-    now: u64,
-    law: Law,
-    codel: Codel,
-    /// What waits of the flow.
-    bytes: u64,
-    /// What it may send.
-    credit: i64,
-    /// The longest frame that is not cut.
-    most: u32,
-}
-
-impl Turn {
-    /// Whether the next frame of the flow leaves; it has left then.
-    #[inline]
-    pub(super) fn lets_pass<T>(&mut self, next: &Queued<T>) -> bool {
-        let (sojourn, behind) = self.law.seen(self.now, next, self.bytes);
-        let passes = self.credit > 0
-            && next.bytes <= self.most
-            && self.codel.lets_pass(self.now, sojourn, behind, &self.law);
-        self.credit -= i64::from(next.bytes);
-        self.bytes -= u64::from(next.bytes);
-        passes
     }
 }
