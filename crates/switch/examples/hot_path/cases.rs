@@ -109,7 +109,7 @@ const fn above(name: &'static str, contracts: &'static [&'static str]) -> Case {
 }
 
 /// All cases.
-pub const CASES: [Case; 42] = [
+pub const CASES: [Case; 43] = [
     // From ring to ring.
     Case { contracts: &["", ""], ..case("64B-open", Frames::V4(64)) },
     case("64B", Frames::V4(64)),
@@ -129,6 +129,8 @@ pub const CASES: [Case; 42] = [
     Case { flow: Flow::Late(32), ..case("64B-queued", Frames::V4(64)) },
     Case { flow: Flow::Late(32), contracts: &FLOWS, ..case("64B-queued-by-flow", Frames::V4(64)) },
     Case { flow: Flow::Late(32), ..case("1518B-queued", Frames::V4(1514)) },
+    // A turn is one frame.
+    Case { flow: Flow::Late(32), contracts: &FLOWS, ..case("1518B-queued-by-8-flows", Frames::Flows(1514)) },
     Case { flow: Flow::Late(32), features: USUAL | PACKED, ..case("64B-queued-packed", Frames::V4(64)) },
     Case { flow: Flow::Late(32), contracts: &DEADLINE, ..case("64B-queued-deadline", Frames::V4(64)) },
     Case {

@@ -14,7 +14,9 @@ const SEGMENTS: usize = 45;
 pub enum Frames {
     /// UDP over IPv4 in this many bytes.
     V4(usize),
-    /// The same with a VLAN tag.
+    /// The same of eight flows in turn.
+    Flows(usize),
+    /// UDP over IPv4 with a VLAN tag.
     Tagged(usize),
     /// UDP over IPv6.
     V6(usize),
@@ -37,6 +39,14 @@ impl Frames {
         let v4 = |len, to| join(complete, v4(len, mac(from), mac(to)));
         match self {
             Self::V4(len) => vec![v4(len, to)],
+            Self::Flows(len) => (0..8)
+                .map(|flow| {
+                    let mut frame = v4(len, to);
+                    // The UDP source port.
+                    frame[HEADER + 35] = flow;
+                    frame
+                })
+                .collect(),
             Self::Tagged(len) => {
                 let mut frame = v4(len - 4, to);
                 frame.splice(HEADER + 12..HEADER + 12, [0x81, 0, 0, 10]);
