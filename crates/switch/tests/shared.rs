@@ -224,8 +224,9 @@ fn a_storm_of_announcements_moves_an_address_seldom() {
     }
     it.host.until(|| it.routers.iter_mut().all(|router| router.front.in_flight(0) == 0));
     let most = 8 + start.elapsed().as_secs() + 1;
-    for shared in [it.shared(0), it.shared(1)] {
-        assert!((8..=most).contains(&shared.moves), "{shared:?} in {:?}", start.elapsed());
+    // An announcement that both workers handle at once may move the MAC and find the IP address where it is.
+    for (shared, least) in [(it.shared(0), 8), (it.shared(1), 2)] {
+        assert!((least..=most).contains(&shared.moves), "{shared:?} in {:?}", start.elapsed());
     }
     let mac = it.shared(0);
     assert!(mac.refused > mac.moves && rounds > 100, "{mac:?} of {rounds}");
