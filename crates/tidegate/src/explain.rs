@@ -47,10 +47,10 @@ fn switch_drop(reason: DropReason) -> &'static str {
         DropReason::TooScattered => "spread over more pieces of memory than a frame may be",
         DropReason::TooLong => "longer than the sender's contract allows: raise `mtu`, or lower the guest's",
         DropReason::SourceMac => {
-            "sent from a MAC address that is not the vNIC's own, or naming one in ARP or neighbour discovery: if that is meant to be, add it to `allowed.macs`"
+            "sent from a MAC address that is not the vNIC's own, or naming one in ARP or neighbour discovery: if that is meant to be, add it to `allowed.macs`, or to `allowed.shared` of each vNIC that takes turns with it (VRRP, CARP)"
         }
         DropReason::SourcePrefix => {
-            "sent from an IP address outside `allowed.prefixes`, or claiming one in ARP or neighbour discovery: if that is meant to be, add its prefix"
+            "sent from an IP address outside `allowed.prefixes`, or claiming one in ARP or neighbour discovery: if that is meant to be, add its prefix, or the address to `allowed.shared` of each vNIC that takes turns with it"
         }
         DropReason::LinkLocal => {
             "sent from an IPv6 link-local address that is another vNIC's, or from a fifth one: \
