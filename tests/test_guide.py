@@ -65,8 +65,9 @@ def contracts_in_order() -> list[str]:
 
 
 def on_this_host(text: str, folder: Path) -> str:
-    """The contract with sockets in `folder`, and a namespace and a function that are not here replaced."""
-    text = text.replace("/run/tidegate/vm", str(folder)).replace(', netns = "/run/netns/logger"', "")
+    """The contract with sockets in `folder`, and namespaces and a function that are not here replaced."""
+    text = text.replace("/run/tidegate/vm", str(folder))
+    text = re.sub(r'tap = "[^"]+", netns = "/run/netns/([^"]+)"', r'tap = "\1"', text)
     # No NIC is needed to see that the name and the MAC are free; a port of the switch has no uplink.
     text = re.sub(r'vf = "[^"]+"', f'vhost-user = "{folder}/vf.sock"', text)
     return text.replace(', min = "500mbit"', "")

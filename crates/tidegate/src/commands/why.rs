@@ -408,7 +408,7 @@ no bound held then. `tidegate calibrate` says by name what makes the host slow, 
 Dropped of what it sent:
   frames  reason      what it means
    1,200  source_mac  sent from a MAC address that is not the vNIC's own, or naming one in ARP or neighbour discovery: if that is meant to be, add it to \
-`allowed.macs`
+`allowed.macs`, or to `allowed.shared` of each vNIC that takes turns with it (VRRP, CARP)
        1  late        could no longer arrive before its deadline
 
 3 frames missed the deadline of 1ms:
