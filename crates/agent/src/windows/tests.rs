@@ -64,7 +64,8 @@ proptest! {
             // Mostly as the agent looks, now and then late.
             let gap = if gap < 35_000 { gap % 1_500 + 1 } else { gap };
             for event in 1..=events {
-                model.send(now + gap * event / (events + 1), delay >> event, wait >> event);
+                // After the sample before it, also where only 1 ms is between two samples.
+                model.send(now + (gap * event).div_ceil(events + 1), delay >> event, wait >> event);
             }
             now += gap;
             longest = longest.max(gap);
