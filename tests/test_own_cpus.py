@@ -50,6 +50,8 @@ class Scene:
         self.folder, self.stacks, self.host, self.cpu = folder, stacks, host, cpu
         everything = sum(1 << online for online in os.sched_getaffinity(0))
         self.away = everything & ~(1 << cpu)
+        # With two CPUs, `away` is the first alone: only the worker's own CPU is another mask on every machine.
+        self.theirs = 1 << cpu
 
     def write(self, *terms: str) -> None:
         """The file of contracts: `voice` has these terms."""
@@ -74,6 +76,10 @@ class Scene:
     def masks(self) -> set[int]:
         """The masks of both taps."""
         return {int(read(stack).replace(",", ""), 16) for stack in self.stacks.values()}
+
+    def set_by_others(self, name: str) -> None:
+        """Another program steers a tap's stack to the worker's CPU."""
+        sysfs(self.stacks[name], f"echo {self.theirs:x} > /mnt/class/net/eth0/queues/rx-0/rps_cpus")
 
     def wait_for(self, mask: int) -> None:
         """Until both taps have this mask."""
@@ -102,8 +108,8 @@ def test_taps_are_steered_off_a_workers_cpu_while_a_deadline_is_in_force(tmp_pat
     """Masks are set, survive a crash of the agent, are put right, and put back as others had set them."""
     with scene(tmp_path) as it:
         it.apply()
-        sysfs(it.stacks["sink"], "echo 1 > /mnt/class/net/eth0/queues/rx-0/rps_cpus")
-        assert it.masks() == {0, 1}
+        it.set_by_others("sink")
+        assert it.masks() == {0, it.theirs}
         assert own(it.host)["cpus"] == []
 
         it.apply(*DEADLINE)
@@ -117,7 +123,7 @@ def test_taps_are_steered_off_a_workers_cpu_while_a_deadline_is_in_force(tmp_pat
         assert all(it.cpu not in os.sched_getaffinity(thread) for thread in threads)
 
         # Somebody else writes; the next agent puts it right.
-        sysfs(it.stacks["voice"], "echo 1 > /mnt/class/net/eth0/queues/rx-0/rps_cpus")
+        it.set_by_others("voice")
         it.host.kill_agent()
         it.host.start_agent()
         it.wait_for(it.away)
@@ -127,7 +133,7 @@ def test_taps_are_steered_off_a_workers_cpu_while_a_deadline_is_in_force(tmp_pat
         it.host.kill_agent()
         it.write()
         it.host.start_agent()
-        wait_for("what was there before", lambda: it.masks() == {0, 1})
+        wait_for("what was there before", lambda: it.masks() == {0, it.theirs})
         assert own(it.host)["cpus"] == []
         assert not json.loads((it.host.state / "own-cpus.json").read_text())["value"]
 
