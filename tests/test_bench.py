@@ -168,17 +168,20 @@ def test_page_has_every_figure(tmp_path: Path) -> None:
         "scenes": [
             report.scene_document(scene, "bench/run --scene s", result, "", 1.0) | when,
             report.scene_document(scene, "bench/run --scene t", Result(), "testpmd is not installed", 1.0)
-            | when,
+            | when
+            | {"scene": "t"},
         ],
     }
     page.write(document, tmp_path)
-    text = (tmp_path / "performance.md").read_text()
+    listed = (tmp_path / "performance.md").read_text()
+    assert "| [The scene](performance/s.md) | 2026-01-31 |  | 1 |  |" in listed
+    assert "testpmd is not installed" in listed
+    text = (tmp_path / "performance/s.md").read_text()
     for words in (
-        "13 Mpps (12.5 to 13.5), 2 of 2",
+        "| 64 B [Mpps] | 13 (12.5 to 13.5) |",
         "2026-01-31 at commit `abc1234`",
         "**not met**",
         "a note",
-        "testpmd is not installed",
         "p.svg",
     ):
         assert words in text

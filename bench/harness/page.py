@@ -1,7 +1,8 @@
-"""docs/performance.md, written from results.json: every figure with the command that measures it.
+"""The pages of docs/performance, one a scene, and their list docs/performance.md, from results.json.
 
 ```text
- document (results.json) ─▶ docs/performance.md
+ document (results.json) ─▶ docs/performance.md           the list: how many targets are met
+                       ├──▶ docs/performance/SCENE.md     targets, figures, plots, the command
                        ├──▶ docs/performance/PLOT.svg
                        └──▶ other pages: between <!-- table SCENE `FIRST WORD` --> and <!-- end of table -->
 ```
@@ -12,28 +13,31 @@ from pathlib import Path
 
 from . import plot, report
 from .model import Json, Plot, Series
+from .pivot import figures_by_row
 
+WRITTEN = "<!-- Written by `bench/run --page` from performance/results.json: do not edit. -->"
 HEAD = """# Performance
 
-<!-- Written by `make bench` from performance/results.json: do not edit. -->
+{written}
 
-Tidegate and its peers, measured side by side in one run with the same generator. Everything of a
-contract is on: limits, anti-spoofing, EDF, counters, delay histograms.
+Tidegate and its peers, measured side by side in one run with the same generator. All parts of a
+contract are on: limits, anti-spoofing, EDF, counters, delay histograms. Each page has the targets of
+one scene, its figures and its command.
 
-How to read it:
+How to read the pages:
 
-- Every cell is a median over windows, with the least and the most. Windows of the contenders take
-  turns (A B C, C B A).
-- A ratio is taken between neighbouring windows of one round, and only windows in which the two cores
-  were equally far apart compare (a cache line there and back under {near:g} ns is *near*).
-- A throughput window in which a core was taken away (the thread waited although runnable, or its clock
-  jumped) is left out of *undisturbed windows* and counted; *all windows* has it. Delays and worst cases
-  are never filtered.
-- *Not decided*: the measurement says nothing about the target, and why stands beside it.
+- A figure is the median over windows, in brackets the least and the most. The windows of the contenders
+  take turns (A B C, C B A).
+- A ratio compares neighbouring windows of one round in which the two cores were equally far apart (*near*:
+  a cache line goes to the other core and back in less than {near:g} ns).
+- A throughput window is *disturbed* if the machine took a core away: the thread was runnable and did not
+  run, or its clock jumped. Medians leave disturbed windows out; `4 of 7` says that 4 windows remain.
+  `all disturbed` marks a median of disturbed windows. Delays and worst cases are never filtered.
+- *Not decided*: the measurement cannot answer the question; the reason follows.
 
 {machine}
 
-{command}
+{command} measures all scenes; [results.json](performance/results.json) has every window.
 """
 
 
@@ -42,30 +46,48 @@ def _machine(document: Json) -> str:
     return f"Measured on: {facts}."
 
 
-def _scene(scene: Json) -> list[str]:
-    measured = f"`{scene['command']}`, {scene['measured']} at commit `{scene['commit']}`\n"
-    parts = [f"## {scene['title']}\n", scene["about"] + "\n", measured]
+def _figures(scene: Json) -> str:
+    return "\n\n".join(scene.get("tables") or [figures_by_row(scene["figures"])])
+
+
+def scene_page(scene: Json) -> str:
+    """The page of one scene."""
+    measured = f"`{scene['command']}`, {scene['measured']} at commit `{scene['commit']}`."
+    read = "[How to read these figures](../performance.md)."
+    parts = [f"# {scene['title']}\n", WRITTEN + "\n", scene["about"] + "\n", f"{measured} {read}\n"]
     if scene["error"]:
         parts.append(f"**{report.unended(scene)}**: {scene['error']}\n")
+    if scene["targets"]:
+        parts += ["## Targets\n", report.targets_table([scene]) + "\n"]
     if report.has_figures(scene):
-        parts.append(report.figures(scene) + "\n")
-    parts += [f"![{drawn['title']}](performance/{drawn['name']}.svg)\n" for drawn in scene["plots"]]
+        parts += ["## Figures\n", _figures(scene) + "\n"]
+    parts += [f"![{drawn['title']}]({drawn['name']}.svg)\n" for drawn in scene["plots"]]
     if scene["notes"]:
         parts.append("\n".join(f"- {note}" for note in scene["notes"]) + "\n")
-    return parts
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _row(scene: Json) -> str:
+    verdicts = [target["verdict"] for target in scene["targets"]]
+    counts = [str(verdicts.count(one) or "") for one in ("met", "not met")]
+    undecided = len(verdicts) - verdicts.count("met") - verdicts.count("not met")
+    missing = f"{report.unended(scene)}: {scene['error']}" if scene["error"] else ""
+    link = f"[{scene['title']}](performance/{scene['scene']}.md)"
+    return report.row([link, scene["measured"], *counts, str(undecided or ""), missing])
 
 
 def markdown(document: Json) -> str:
-    """The page's text."""
-    command = "`make bench-quick`: rough figures." if document["quick"] else "`make bench`"
-    parts = [
-        HEAD.format(machine=_machine(document), command=command, near=document["machine"]["near below [ns]"])
-    ]
-    if any(scene["targets"] for scene in document["scenes"]):
-        parts += ["## What was asked\n", report.targets_table(document["scenes"]) + "\n"]
-    for scene in document["scenes"]:
-        parts += _scene(scene)
-    return "\n".join(parts).rstrip() + "\n"
+    """The text of docs/performance.md."""
+    command = "`make bench-quick` (rough figures)" if document["quick"] else "`make bench`"
+    head = HEAD.format(
+        written=WRITTEN,
+        machine=_machine(document),
+        command=command,
+        near=document["machine"]["near below [ns]"],
+    )
+    names = ["scene", "measured", "targets met", "not met", "not decided", ""]
+    rows = [report.row(names), report.row(["---"] * len(names)), *map(_row, document["scenes"])]
+    return head + "\n" + "\n".join(rows) + "\n"
 
 
 def drawn(document: Json) -> Plot:
@@ -97,12 +119,14 @@ def pasted(text: str, scenes: list[Json]) -> str:
 
 
 def write(document: Json, docs: Path) -> None:
-    """Write the page and its plots into the folder `docs`, and the tables that its other pages have."""
+    """Write the pages and their plots into the folder `docs`, and the tables that its other pages have."""
     plots = docs / "performance"
     plots.mkdir(parents=True, exist_ok=True)
     for old in plots.glob("*.svg"):
         old.unlink()
     (docs / "performance.md").write_text(markdown(document))
+    for scene in document["scenes"]:
+        (plots / f"{scene['scene']}.md").write_text(scene_page(scene))
     for page in docs.rglob("*.md"):
         before = page.read_text()
         if (after := pasted(before, document["scenes"])) != before:

@@ -72,7 +72,8 @@ def spread(document: Json | None, unit: str) -> str:
     return text if seen.count == 1 else f"{text} ({number(seen.least)} to {number(seen.most)})"
 
 
-def _row(cells: list[str]) -> str:
+def row(cells: list[str]) -> str:
+    """A row of a Markdown table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -85,7 +86,7 @@ def figures_table(figures: list[Json]) -> str:
     head = ["measure", "of", "median (least to most)"]
     head += ["undisturbed windows"] if filterable else []
     head += [f"cores {d}" for d in distances] + (["note"] if noted else [])
-    rows = [_row(head), _row(["---"] * len(head))]
+    rows = [row(head), row(["---"] * len(head))]
     for f in figures:
         cells = [f["name"], f["contender"], spread(f["raw"], f["unit"])]
         if filterable:
@@ -99,7 +100,7 @@ def figures_table(figures: list[Json]) -> str:
             )
         cells += [spread(f[d], f["unit"]) for d in distances]
         cells += [f["note"]] if noted else []
-        rows.append(_row(cells))
+        rows.append(row(cells))
     return "\n".join(rows)
 
 
@@ -111,19 +112,19 @@ def figures(scene: Json) -> str:
 
 def targets_table(scenes: list[Json]) -> str:
     """Every target of every scene, with its verdict."""
-    rows = [_row(["measure", "asked", "seen", "all windows", "verdict"]), _row(["---"] * 5)]
+    rows = [row(["measure", "asked", "seen", "all windows", "verdict"]), row(["---"] * 5)]
     for scene in scenes:
         for t in scene["targets"]:
             verdict = t["verdict"] if t["verdict"] == "met" else f"**{t['verdict']}**"
             every = "every window was disturbed" if t["raw"] and not t["filtered"] else ""
             why = "; ".join(reason for reason in (t["invalid"], every, t["note"]) if reason)
             rows.append(
-                _row(
+                row(
                     [
                         t["measure"],
                         t["asked"],
                         spread(t["filtered"], t["unit"]),
-                        spread(t["raw"], t["unit"]),
+                        "" if t["raw"] == t["filtered"] else spread(t["raw"], t["unit"]),
                         verdict + (f": {why}" if why else ""),
                     ]
                 )

@@ -371,8 +371,16 @@ def inner(buckets: dict[int, int]) -> Json:
 
 
 def misses(tidegate: Tidegate) -> list[str]:
-    """The latest misses of voice with what they waited for, in the switch's words."""
-    return [str(miss) for miss in json.loads(tidegate.host.cli("why", "voice", "--json"))["latest_misses"]]
+    """The latest misses of voice: delay, cause, and the time (us) that the frame waited for each cause."""
+    found = json.loads(tidegate.host.cli("why", "voice", "--json"))["latest_misses"]
+    return [told_miss(miss) for miss in found]
+
+
+def told_miss(miss: Json) -> str:
+    """One miss of `tidegate why --json`, whose times are in ns."""
+    waits = [f"{cause} {miss[cause] / 1e3:.0f} us" for cause in ("queue", "worker", "buffers", "tokens")]
+    longer = ", ".join(wait for wait in waits if " 0 us" not in wait)
+    return f"{miss['delay'] / 1e3:.0f} us, cause {miss['cause']} ({longer})"
 
 
 UNITS = {
@@ -522,9 +530,11 @@ def worst(stage: Contenders) -> list[str]:
             f"{name}, {case}: the worst of {len(frames)} frames took {frame.delay / 1e3:.0f} us: {parts}."
         )
     if stage.misses:
-        notes.append("Misses as `tidegate why voice` tells them: " + "; ".join(stage.misses[-5:]))
+        notes.append(
+            "The last misses by `tidegate why voice` (deadline 1 ms): " + "; ".join(stage.misses[-5:])
+        )
     else:
-        notes.append("`tidegate why voice` knows no miss: no frame was over its deadline inside the switch.")
+        notes.append("`tidegate why voice` has no miss: no frame passed its deadline inside the switch.")
     return notes
 
 
