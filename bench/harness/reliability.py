@@ -6,11 +6,13 @@ A part that was not measured again stays in results.json as it was.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 Part = dict[str, Any]
+Row = dict[str, str]
 
 TITLES = {
     "kills": "The switch is killed under load",
@@ -56,6 +58,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 VERDICTS = {"kept": "kept", "missed": "**missed**", "info": ""}
 KEYS: dict[str, type] = {"name": str, "command": str, "date": str, "commit": str, "rows": list, "notes": list}
 ROW = ("measure", "asked", "seen", "verdict")
+COSTS = "costs "
+"""How the result of a lie begins; the rest is what it costs the front end that tells it."""
+WORDS = 20
+"""A result of more words stands below its table."""
 
 
 class Wrong(Exception):
@@ -113,18 +119,78 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
+def _halves(measure: str) -> tuple[str, str]:
+    """What a row is of, and its column: `frames sent` and `split rings` of `frames sent, split rings`."""
+    if found := re.fullmatch(r"(.+), ((?:split|packed)(?: rings)?)", measure):
+        return found[1], found[2]
+    if found := re.fullmatch(r"(.+?) beside (.+)", measure):
+        return f"beside {found[2]}", found[1]
+    return measure, ""
+
+
+def _verdict(verdicts: Sequence[str]) -> str:
+    """Of several rows: missed if one was missed, kept if one was asked for anything."""
+    return next((VERDICTS[one] for one in ("missed", "kept") if one in verdicts), "")
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    """Rows of one thing with several columns are one row; columns that stay empty are left out."""
+    columns = list(dict.fromkeys(_halves(row["measure"])[1] for row in rows))
+    of: dict[str, list[Row]] = {}
+    for row in rows:
+        of.setdefault(_halves(row["measure"])[0], []).append(row)
+    has_asked, has_verdict = any(r["asked"] for r in rows), any(VERDICTS[r["verdict"]] for r in rows)
+    heads = ["", *(["asked"] if has_asked else [])]
+    heads += [column or "seen" for column in columns] + ([""] if has_verdict else [])
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for name, found in of.items():
+        seen = {_halves(row["measure"])[1]: row["seen"] for row in found}
+        asked = dict.fromkeys(row["asked"] for row in found if row["asked"])
+        cells = [name, *(["; ".join(asked)] if has_asked else [])]
+        cells += [seen.get(column, "") for column in columns]
+        cells += [_verdict([row["verdict"] for row in found])] if has_verdict else []
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return lines
+
+
+def _costs(rows: Sequence[Row]) -> list[str]:
+    """Lists of lies by what they cost, each with the kind of ring if it was told on one kind only."""
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        name, kind = _halves(row["measure"])
+        kinds.setdefault(row["seen"].removeprefix(COSTS), {}).setdefault(name, []).append(kind)
+    lines = (
+        ["A lie was told on split and on packed rings, unless one kind stands behind it.", ""] if rows else []
+    )
+    for cost, names in kinds.items():
+        lies = [name if len(on) > 1 else f"{name} ({on[0]})" for name, on in names.items()]
+        lines += [f"**Costs {cost}**: {_cell('; '.join(lies))}.", ""]
+    return lines
+
+
 def _section(title: str, part: Part) -> list[str]:
     lines = [f"## {title}", "", f"`{part['command']}`, {part['date'][:10]}, commit {part['commit']}.", ""]
-    lines += ["| | asked | seen | |", "|---|---|---|---|"]
-    for row in part["rows"]:
-        cells = [_cell(row[key]) for key in ROW[:3]] + [VERDICTS[row["verdict"]]]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines.append("")
-    for note in part["notes"]:
-        lines += [f"- {_cell(note)}"]
-    if part["notes"]:
+    rows: list[Row] = part["rows"]
+    costs = [row for row in rows if row["seen"].startswith(COSTS)]
+    long = [row for row in rows if row not in costs and len(row["seen"].split()) > WORDS]
+    tabled = [row for row in rows if row not in costs and row not in long]
+    plain = [row for row in tabled if not _halves(row["measure"])[1]]
+    paired = [row for row in tabled if _halves(row["measure"])[1]]
+    for table in (plain, paired):
+        lines += [*_table(table), ""] if table else []
+    lines += _costs(costs)
+    lines += [f"- {_cell(row['measure'])}: {_cell(row['seen'])}" + _after(row) for row in long]
+    lines += [f"- {_cell(note)}" for note in part["notes"]]
+    if part["notes"] or long:
         lines.append("")
     return lines
+
+
+def _after(row: Row) -> str:
+    """What was asked, and the verdict, of a row that is too long for a table."""
+    asked = f" (asked: {_cell(row['asked'])})" if row["asked"] else ""
+    verdict = VERDICTS[row["verdict"]]
+    return asked + (f": {verdict}" if verdict else "")
 
 
 def page(parts: Mapping[str, Part]) -> str:
@@ -132,11 +198,11 @@ def page(parts: Mapping[str, Part]) -> str:
     lines = [
         "# Reliability",
         "",
-        "What was done to the switch, the agent and their guests, and what came of it. Every figure stands",
-        "as the command above its table printed it; one that falls short says **missed**.",
+        "Faults that tests caused in the switch, the agent and their guests, and the results. The command",
+        "above a table printed its figures; a figure that falls short says **missed**.",
         "",
-        "`bench/reliability --measure` runs all of it, in about four hours, or the parts that are named, and",
-        "writes this page and [its data](reliability/results.json). A part that was not measured again keeps",
+        "`bench/reliability --measure` measures all parts in about four hours, or the parts that it names.",
+        "It writes this page and [its data](reliability/results.json). A part that is not measured again keeps",
         "its figures and their date.",
         "",
         "| part | measured | as asked | missed |",
