@@ -38,6 +38,8 @@ How to read the pages:
 {machine}
 
 {command} measures all scenes; [results.json](performance/results.json) has every window.
+[Real time beside bulk](performance/real-time.md) has further runs of `delay`, `applications`, `guests` and
+`wakeups`.
 """
 
 
