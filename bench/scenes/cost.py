@@ -90,8 +90,8 @@ SCENE = Scene(
     name="cost",
     title="What a contract costs a frame",
     about=(
-        "One synthetic guest to another, 64 bytes, the same traffic under four contracts by turns. No limit "
-        "is ever reached, so every difference is what looking after it costs."
+        "One synthetic guest to another, 64 bytes, the same traffic under four contracts by turns. No "
+        "limit is ever reached, so a difference is the cost of checking the contract."
     ),
     order=35,
     run=run,

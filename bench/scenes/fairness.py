@@ -72,7 +72,7 @@ SCENE = Scene(
     title="Shares, weights and minima under overload",
     about=(
         "64 synthetic guests whose rings are always full, 1518 bytes a frame, all to one receiver with "
-        "`rx.max = 1 Gbit/s`; what each gets is counted at the receiver by a number in the frame. Equal "
+        "`rx.max = 1 Gbit/s`; the receiver counts each sender's frames by a number in the frame. Equal "
         "contracts; weights 1, 2, 4, 8; eight minima of 10 to 80 Mbit/s against 56 senders of a hundred "
         "times the weight."
     ),

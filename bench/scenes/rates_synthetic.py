@@ -172,13 +172,12 @@ SCENE = Scene(
     name="rates_synthetic",
     title="Set rates, exactly",
     about=(
-        "One guest whose ring is always full, another that takes whatever comes; `tx.max` of the one or "
-        "`rx.max` of the other is set, with the default burst. The rate is counted at the "
-        "receiver in wire bytes (every segment with its headers), from an arrival to an arrival, a second "
-        "after the burst. Beyond the burst: the "
-        "most bytes, over all intervals since the first frame, that are more than rate x time + burst. A "
-        "frame is known to have come between two looks at the ring; no interval is taken to be shorter than "
-        "it certainly was."
+        "One guest's ring is always full, another guest receives all frames; `tx.max` of the one or "
+        "`rx.max` of the other is set, with the default burst. The rate is counted at the receiver in "
+        "wire bytes (every segment with its headers), from an arrival to an arrival, a second after the "
+        "burst. Beyond the burst: the most bytes, over all intervals since the first frame, that are "
+        "more than rate x time + burst. A frame came between two polls of the ring; the longest interval "
+        "that they allow counts."
     ),
     order=40,
     run=run,

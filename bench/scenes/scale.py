@@ -106,12 +106,12 @@ SCENE = Scene(
     title="More ports, more contracts, more addresses",
     about=(
         "Synthetic guests in pairs, each with a ring of 256 frames of 64 bytes of its own that go round, "
-        "all on one generator core: the same load from 2 ports or from 256. Then 10 busy ports where 10 or "
-        "1,000 contracts are in force (as many as the machine has descriptors for), the others not "
+        "all on one generator core: the same load from 2 ports or from 256. Then 10 busy ports where 10 "
+        "or 1,000 contracts are in force (as many as the machine has descriptors for), the others not "
         "connected, or connected and silent. Then 10 busy ports with 10 or 4,100 addresses behind them, "
-        "learned, every frame from another to another. More ports also mean more memory that is walked: "
-        "every guest has its own buffers, in hugepages as VMs of such hosts have. Rings of 16 show what of "
-        "the cost that is."
+        "learned; every frame has another source and receiver. More ports also mean more memory that is "
+        "walked: every guest has its own buffers, in hugepages as VMs of such hosts have. Rings of 16 "
+        "show what of the cost that is."
     ),
     order=30,
     run=run,

@@ -48,12 +48,11 @@ SCENE = Scene(
     name="superframes",
     title="64 KB super-frames against memcpy",
     about=(
-        "One guest sends TCP super-frames of 64,294 bytes (44 segments) to another that takes them whole. "
-        "Compared with `memcpy` on the switch's core, in windows by turns: of the same bytes, from the same "
-        "frames in the sender's memory to the same buffers in the receiver's, in the same order, beside a "
-        "core that polls. In both, nobody writes or reads a payload besides. "
-        "A ring of 256 walks 16 MB of frames and 16 MB of "
-        "buffers, more than a core's own caches hold."
+        "One guest sends TCP super-frames of 64,294 bytes (44 segments) to another that takes them "
+        "whole. Compared with `memcpy` on the switch's core, in windows by turns: of the same bytes, "
+        "from the same frames in the sender's memory to the same buffers in the receiver's, in the same "
+        "order, beside a core that polls. In both, no other core writes or reads a payload. A ring of "
+        "256 walks 16 MB of frames and 16 MB of buffers, more than a core's own caches hold."
     ),
     order=20,
     run=run,

@@ -342,15 +342,15 @@ SCENE = Scene(
     name="throughput",
     title="Throughput: guest to guest through one core",
     about=(
-        "Guest A sends UDP frames as fast as its ring takes them, guest B receives; both are DPDK virtio- "
-        "user ports (rings of 1024) of one generator on one core, the switch has the other. Counted is "
-        "what B receives; sizes are without FCS. Tidegate: limits on both guests, anti-spoofing on, and a "
-        "vNIC with a deadline at the same egress. Frames are built once and sent again and again; where "
-        "5-tuples or MACs vary they are written just before sending, in the first case as in the last. "
-        "Every window is taken twice: as fast as it goes, and with 20 us of every 200 us of the switch's "
-        "core taken by a thread of higher priority. A switch that is the limit loses at least the share "
-        "that was taken; one that loses clearly less was waiting for the generator, and says nothing "
-        "about itself."
+        "Guest A sends UDP frames as fast as its ring takes them, guest B receives; both are DPDK "
+        "virtio-user ports (rings of 1024) of one generator on one core, the switch has the other. "
+        "Counted is what B receives; sizes are without FCS. Tidegate: limits on both guests, "
+        "anti-spoofing on, and a vNIC with a deadline at the same egress. Frames are built once and sent "
+        "again and again; where 5-tuples or MACs vary they are written just before sending, in the first "
+        "case as in the last. Every window is taken twice: as fast as it goes, and with 20 us of every "
+        "200 us of the switch's core taken by a thread of higher priority. A switch that is the limit "
+        "loses at least the share that was taken; one that loses clearly less was waiting for the "
+        "generator, and says nothing about itself."
     ),
     order=10,
     run=run,
