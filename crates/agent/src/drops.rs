@@ -1,5 +1,5 @@
 //! Why a frame was dropped at a place other than the switch, for reasons that the switch's
-//! [`DropReason`](tidegate_switch::stats::DropReason) does not have.
+//! [`DropReason`](tidegate_evidence::DropReason) does not have.
 //!
 //! ```text
 //!  switch    DropReason ──────────────┐
@@ -7,7 +7,7 @@
 //!  NICs      NicDrop ─────────────────┘
 //! ```
 
-tidegate_switch::reasons! {
+tidegate_evidence::reasons! {
     /// Why the kernel, or an eBPF program of ours, dropped a frame of a netdev.
     NetdevDrop {
         /// More than `tx.max`, where `tx.method` is `police`.
@@ -25,7 +25,7 @@ tidegate_switch::reasons! {
     }
 }
 
-tidegate_switch::reasons! {
+tidegate_evidence::reasons! {
     /// Why a NIC dropped a frame of a virtual function.
     NicDrop {
         /// The NIC does not say why.

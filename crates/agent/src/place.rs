@@ -8,14 +8,16 @@
 //! ```
 
 use crate::api::status::OwnCpus;
-use crate::api::types::{Adopt, Figure, Unknown};
+use crate::api::types::Adopt;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_contract::{Attach, Host, Rate, Vnic};
-use tidegate_switch::control::{Connection, Held, SharedStatus, SwitchError};
-use tidegate_switch::stats::{LogStats, Miss, VnicStats, WorkerStats};
+use tidegate_evidence::{Connection, HeldUp, SharedStatus};
+use tidegate_evidence::{Figure, Unknown};
+use tidegate_evidence::{LogStats, Miss, VnicStats, WorkerStats};
+use tidegate_switch::control::SwitchError;
 
 /// One place.
 pub trait Place: Send {
@@ -169,7 +171,7 @@ impl ObservedVnic {
             refused_connections: 0,
             heir: false,
             thrown_out: BTreeMap::new(),
-            held: Held::default(),
+            held: HeldUp::default(),
             notes: vec![],
         }
     }
@@ -230,7 +232,7 @@ pub struct ObservedVnic {
     /// Front ends disconnected for what they did, by reason.
     pub thrown_out: BTreeMap<String, u64>,
     /// What its front ends' objects did to threads of the switch.
-    pub held: Held,
+    pub held: HeldUp,
     /// What a person would want to know, such as why no front end is connected.
     pub notes: Vec<String>,
 }

@@ -449,7 +449,7 @@ fn a_deleted_socket_is_made_again() {
 
 #[test]
 fn a_front_end_that_listens_is_dialled_and_redialled() {
-    use tidegate_switch::control::Connection;
+    use tidegate_evidence::Connection;
     let lab = Lab::new();
     let switch = lab.switch();
     let agent = lab.agent();

@@ -24,13 +24,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_agent::{KeepOff, Options};
 use tidegate_contract::{Attach, Nanos, SocketMode, SocketOwner};
+use tidegate_evidence::Quarantine;
 use tidegate_service::scm::{self, SCM_MAX};
 use tidegate_switch::control::channel::send;
 use tidegate_switch::control::keep::{self, Note, What};
 use tidegate_switch::control::message::{Hello, PROTOCOL, Reply, Request};
 use tidegate_switch::stats::Region;
 use tidegate_switch::stats::layout::Layout;
-use tidegate_switch::vhost_user::conduct::Quarantine;
 
 /// Longest that a query may take, whatever the switch does. It waits 300 ms for a fresh look.
 const PROMPT: Duration = Duration::from_secs(3);

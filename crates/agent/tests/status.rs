@@ -4,7 +4,7 @@ mod common;
 
 use common::{Lab, RunningAgent, until};
 use serde_json::{Value, json};
-use tidegate_switch::control::Quarantine;
+use tidegate_evidence::Quarantine;
 
 const REALTIME: &str = "tx = { max = \"50mbit\", burst = \"2kB\" }\ndeadline = \"10ms\"\nto = [\"sink\"]";
 const SINK: &str = "rx = { max = \"1gbit\" }";

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_contract::{Attach, Host};
-use tidegate_switch::control::Connection;
+use tidegate_evidence::Connection;
 use tidegate_switch::server::Switch;
 use tidegate_switch::server::ports::Connect;
 use tidegate_switch::stats::Reader;

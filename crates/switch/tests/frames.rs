@@ -576,7 +576,7 @@ fn a_link_local_address_is_that_of_the_vnic_that_used_it_first() {
 
     // It outlasts a connection.
     drop(c);
-    host.until(|| host.port("c").connection == tidegate_switch::control::Connection::Waiting);
+    host.until(|| host.port("c").connection == tidegate_evidence::Connection::Waiting);
     assert_eq!(held(&host, "c"), ["fe80::2"]);
     peer.drain();
 }

@@ -12,8 +12,8 @@ use harness::frames::{Kind, SENDER};
 use harness::handover::{control, restore, until, upgrade};
 use harness::*;
 use std::time::{Duration, Instant};
+use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::Options;
-use tidegate_switch::control::Connection;
 use tidegate_switch::server::Switch;
 use tidegate_switch::stats::Reader;
 

@@ -6,8 +6,8 @@ mod harness;
 use harness::rate::{Limit, keeps_rate};
 use harness::*;
 use std::time::{Duration, Instant};
+use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::{IN_ORDER, Options};
-use tidegate_switch::control::Connection;
 
 #[test]
 fn a_receiver_that_takes_nothing_harms_only_traffic_to_itself() {

@@ -7,9 +7,9 @@ use harness::frames::*;
 use harness::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tidegate_evidence::Connection;
 use tidegate_frontend::driver::Buffer;
 use tidegate_frontend::front_end::{FrontEnd, Options};
-use tidegate_switch::control::Connection;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;

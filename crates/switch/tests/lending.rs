@@ -6,8 +6,8 @@ use harness::dirty::{Log, changed, migrating, snapshot};
 use harness::rate::{Limit, keeps_rate};
 use harness::*;
 use std::time::{Duration, Instant};
+use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::Options;
-use tidegate_switch::control::Connection;
 
 /// Two guests, each of a worker of its own.
 fn apart(host: &TestSwitch, options: Options) -> (Guest, Guest) {

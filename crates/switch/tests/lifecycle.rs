@@ -6,8 +6,8 @@ mod harness;
 use harness::*;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::{FrontEnd, Options};
-use tidegate_switch::control::Connection;
 
 const LIMIT: &str = "tx = { max = \"30mbit\" }";
 

@@ -11,8 +11,8 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tidegate_contract::{Bytes, Host, Rate};
+use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::{FrontEnd, Options, RING_PACKED};
-use tidegate_switch::control::Connection;
 use tidegate_switch::virtio::log::PAGE;
 use vhost::{VhostBackend, VringConfigData};
 

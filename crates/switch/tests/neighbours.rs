@@ -18,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tidegate_switch::control::Connection;
+use tidegate_evidence::Connection;
 use tidegate_switch::fdb::{LEARNED_PER_PORT, SegmentIndex};
 use tidegate_switch::server::ports::Connect;
 
@@ -272,7 +272,7 @@ impl Victims {
         });
         let after = host.stats("voice");
         let missed = |cause: Option<&str>| {
-            let count = |stats: &tidegate_switch::stats::VnicStats| match cause {
+            let count = |stats: &tidegate_evidence::VnicStats| match cause {
                 Some(cause) => stats.misses.get(cause).copied().unwrap_or(0),
                 None => stats.misses.values().sum(),
             };

@@ -258,7 +258,7 @@ fn a_deadline_is_suspended_where_guest_memory_may_fault() {
 
     // Another guest, whose memory is all there.
     drop(a);
-    host.until(|| host.port("a").connection == tidegate_switch::control::Connection::Waiting);
+    host.until(|| host.port("a").connection == tidegate_evidence::Connection::Waiting);
     let mut a = host.connect(contract(&realtime("a", 1, "100ms")), Options::default());
     assert_eq!(host.port("a").deadline_suspended, None);
     a.send(&udp(c.mac(), a.mac(), b"on time"));

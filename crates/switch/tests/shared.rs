@@ -10,7 +10,7 @@ mod harness;
 
 use harness::*;
 use std::time::{Duration, Instant};
-use tidegate_switch::control::SharedStatus;
+use tidegate_evidence::SharedStatus;
 use tidegate_switch::server::ports::Connect;
 
 const VIRTUAL: [u8; 6] = [0, 0, 0x5e, 0, 1, 0x33];

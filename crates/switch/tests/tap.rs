@@ -10,8 +10,8 @@ use harness::*;
 use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::time::Duration;
+use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::Options;
-use tidegate_switch::control::Connection;
 
 const UDP4: Kind = Kind { v6: false, tcp: false };
 const TCP4: Kind = Kind { v6: false, tcp: true };

@@ -2,7 +2,7 @@
 
 use crate::format::duration;
 use tidegate_agent::drops::{NetdevDrop, NicDrop};
-use tidegate_switch::stats::{Culprit, CulpritKind, DropReason, Miss, MissCause};
+use tidegate_evidence::{Culprit, CulpritKind, DropReason, Miss, MissCause};
 
 /// What a drop reason means and, where something can be done, what. `label` is that of a [`DropReason`], a
 /// [`NetdevDrop`] or a [`NicDrop`]; of a newer agent or switch it may be one this program does not know.

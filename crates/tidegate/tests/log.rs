@@ -21,9 +21,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidegate_contract::Vnic;
+use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::{FrontEnd, Options};
 use tidegate_service::scm;
-use tidegate_switch::control::{Client, Connection, Link};
+use tidegate_switch::control::{Client, Link};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tidegate");
 

@@ -3,7 +3,7 @@
 //! Times are seconds, sizes bytes, rates bits per second; directions are the VM's.
 
 use super::status::AttentionKind;
-use super::types::{Quantity, State, Unknown, VnicView};
+use super::types::{State, VnicView};
 use crate::reconciler::Published;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
@@ -12,7 +12,8 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 use tidegate_contract::{Attach, Nanos, Rate, Vnic};
-use tidegate_switch::stats::{CulpritKind, Delay, LogStats, Traffic, VnicStats, total};
+use tidegate_evidence::{CulpritKind, Delay, LogStats, Traffic, VnicStats, total};
+use tidegate_evidence::{Quantity, Unknown};
 
 /// Of the answer.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

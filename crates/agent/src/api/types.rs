@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidegate_contract::{Host, Rate, Vnic};
-use tidegate_switch::control::{Connection, Held, SharedStatus};
-use tidegate_switch::stats::{Delay, LogStats, Miss, VnicStats, WorkerStats};
+use tidegate_evidence::{
+    Connection, Delay, Figure, HeldUp, LogStats, Miss, SharedStatus, Unknown, VnicStats, WorkerStats,
+};
 use utoipa::ToSchema;
 
 /// Any refusal.
@@ -129,45 +130,6 @@ pub enum State {
     #[serde(rename = "refused")]
     Refused,
 }
-
-/// A part of `stats` that not every place can count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Quantity {
-    /// `tx`: frames, bytes and drops of what the VM sent.
-    Tx,
-    /// `rx`: frames, bytes and drops of what the VM received.
-    Rx,
-    /// `frames` of both directions, of which a super-frame is one.
-    SuperFrames,
-    /// `dropped` of both directions.
-    Drops,
-    /// `delay`.
-    Delay,
-    /// `throttled` and `throttled_ns`.
-    Throttled,
-    /// `realtime_delivered`, `realtime_worst_ns`, `realtime_worst_least_ns`, `misses`, `misses_possible` and
-    /// `misses_asleep`.
-    Deadline,
-}
-
-impl Quantity {
-    /// What it is, in words.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Tx => "what it sends",
-            Self::Rx => "what it receives",
-            Self::SuperFrames => "super-frames",
-            Self::Drops => "dropped frames",
-            Self::Delay => "delay of what it sends",
-            Self::Throttled => "time throttled",
-            Self::Deadline => "deadlines kept and missed",
-        }
-    }
-}
-
-/// What a place does not count of a vNIC, each with the reason.
-pub type Unknown = BTreeMap<Quantity, String>;
 
 /// A window of time, up to now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -303,7 +265,7 @@ pub struct VnicView {
     /// lasts.
     #[serde(default)]
     #[schema(value_type = Object)]
-    pub held: Held,
+    pub held: HeldUp,
     /// The window that `stats` are of; absent where they are since the port was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<WindowView>,
@@ -340,18 +302,6 @@ pub struct VnicView {
     /// For a real-time vNIC: what is promised at each egress.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promises: Vec<Promise>,
-}
-
-/// One figure, and where it was read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Figure {
-    /// Such as `tx.bytes`.
-    pub name: String,
-    /// Since the vNIC was there, or the agent was started; absent where it is not counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub value: Option<u64>,
-    /// What counted it; where it is not counted, why.
-    pub source: String,
 }
 
 /// The limits in effect; absent means unlimited.

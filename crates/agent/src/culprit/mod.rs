@@ -27,9 +27,10 @@ use attribute::{Span, shares};
 use pace::{Pace, Step};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
+use tidegate_evidence::Culprit;
 use tidegate_kernel::noise::Interval;
 use tidegate_kernel::{Noise, NoiseMeter};
-use tidegate_switch::stats::{Culprit, LateWait, LongLoop, Reader};
+use tidegate_switch::stats::{LateWait, LongLoop, Reader};
 use words::What;
 
 /// Intervals that are remembered of all workers: those of some seconds, on a host where much goes on.
@@ -227,8 +228,9 @@ impl Culprits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_evidence::MissCause;
     use tidegate_switch::stats::layout::{NOBODY, VnicSlot};
-    use tidegate_switch::stats::{LoopPart, MissCause, Region};
+    use tidegate_switch::stats::{LoopPart, Region};
 
     fn interval(from: u64, to: u64, noise: Noise) -> Interval {
         Interval { from, to, worker: 0, cpu: 1, noise }

@@ -2,9 +2,10 @@
 
 use super::attribute::{Rank, Span};
 use std::collections::BTreeMap;
+use tidegate_evidence::{Culprit, CulpritKind};
 use tidegate_kernel::Noise;
 use tidegate_kernel::noise::Interval;
-use tidegate_switch::stats::{Culprit, CulpritKind, LongLoop, LoopPart};
+use tidegate_switch::stats::{LongLoop, LoopPart};
 
 /// What a time was spent on, alike where it counts together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,10 +6,10 @@ use super::observe::netdev;
 use crate::drops::NetdevDrop;
 use std::collections::BTreeMap;
 use tidegate_contract::{Method, Vnic};
+use tidegate_evidence::MISSES;
+use tidegate_evidence::{Delay, DropReason, Histogram, Miss, MissCause, VnicStats, time_of_day};
 use tidegate_kernel::deadline::DeadlineError;
 use tidegate_kernel::{DeadlineMeter, Delays, Loss, MissSeen, Network, Part, Promise};
-use tidegate_switch::stats::layout::MISSES;
-use tidegate_switch::stats::{Delay, DropReason, Histogram, Miss, MissCause, VnicStats, time_of_day};
 
 /// The programs, while there is a deadline.
 #[derive(Debug, Default)]

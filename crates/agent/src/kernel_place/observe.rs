@@ -10,6 +10,8 @@ use crate::place::{InTheWay, Keeper, Observed, ObservedVnic, PlaceError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
+use tidegate_evidence::Connection;
+use tidegate_evidence::{DropReason, Traffic, VnicStats};
 use tidegate_kernel::handle::Handle;
 use tidegate_kernel::mark::Dropped;
 use tidegate_kernel::network::{Counters, Rule};
@@ -17,8 +19,6 @@ use tidegate_kernel::{
     Came, Link, Marked, Network, Policed, Port, Queue, Refusal, Shaping, Theirs, Ways, no_shares_at, owner,
     refusals,
 };
-use tidegate_switch::control::Connection;
-use tidegate_switch::stats::{DropReason, Traffic, VnicStats};
 
 impl KernelPlace {
     /// [`Place::observe`](crate::place::Place::observe).

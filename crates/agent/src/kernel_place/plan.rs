@@ -6,8 +6,8 @@ use crate::api::types::Adopt;
 use crate::place::{Action, InTheWay, Observed, ObservedVnic, Refusal, Wanted};
 use std::collections::BTreeSet;
 use tidegate_contract::Vnic;
+use tidegate_evidence::Connection;
 use tidegate_kernel::Ways;
-use tidegate_switch::control::Connection;
 
 /// See [`crate::place::Place::plan`].
 pub fn plan(wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {

@@ -1,6 +1,6 @@
 //! What the kernel does not count of a netdev, so that a reader does not take a 0 for a figure. Pure.
 
-use crate::api::types::{Quantity, Unknown};
+use tidegate_evidence::{Quantity, Unknown};
 use tidegate_kernel::Shaping;
 
 /// Counted are the frames of a limit: by its class, or by its policer. `waits` and `deadlines` say why the eBPF programs

@@ -4,8 +4,8 @@
 //! vNIC says why there is no delay.
 
 use std::collections::BTreeMap;
+use tidegate_evidence::{Delay, Histogram};
 use tidegate_kernel::{Came, Meter, MeterError, Queue};
-use tidegate_switch::stats::{Delay, Histogram};
 
 /// The programs, once there is something to measure.
 #[derive(Debug, Default)]

@@ -10,10 +10,10 @@ use crate::place::{Observed, ObservedVnic, PlaceError, SharedLink};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tidegate_contract::{Host, Nic as Settings, Rate, Vnic};
+use tidegate_evidence::Connection;
 use tidegate_nic::counters::Counted;
 use tidegate_nic::group::PREFIX;
 use tidegate_nic::{Abilities, Ability, Function, Pf, Plan, Refusal, Set, Step, plan, plan_groups};
-use tidegate_switch::control::Connection;
 
 /// One NIC, as seen.
 pub(super) struct Seen {

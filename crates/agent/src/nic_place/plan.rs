@@ -60,7 +60,7 @@ mod tests {
     use crate::place::{ObservedVnic, SharedLink};
     use crate::testing::vf;
     use tidegate_contract::{Nic, Rate, Vnic};
-    use tidegate_switch::control::Connection;
+    use tidegate_evidence::Connection;
 
     fn actions(wanted: &[Vnic], host: &Host, observed: &Observed) -> Vec<(&'static str, String)> {
         let planned = plan(&Wanted { host, vnics: wanted, adopt: Adopt::No }, observed).expect("a plan");

@@ -1,11 +1,11 @@
 //! What a NIC counted of one function, as the agent shows it.
 
-use crate::api::types::{Figure, Quantity, Unknown};
 use crate::drops::NicDrop;
 use std::collections::BTreeMap;
 use tidegate_contract::Vnic;
+use tidegate_evidence::{Figure, Quantity, Unknown};
+use tidegate_evidence::{Traffic, VnicStats};
 use tidegate_nic::counters::{self, Counted};
-use tidegate_switch::stats::{Traffic, VnicStats};
 
 /// The counters, where any of them is known, with what is not counted among them; and each figure with its source, also
 /// those that are not counted.

@@ -5,7 +5,7 @@ use super::plan::Situation;
 use crate::place::Evidence;
 use std::time::{Duration, Instant};
 use tidegate_contract::{Attach, Vnic};
-use tidegate_switch::stats::total;
+use tidegate_evidence::total;
 
 /// Real-time traffic that was seen is taken to go on for so long: a guest with a pause in its traffic now and then must
 /// not make the agent write to disk each time.
@@ -81,7 +81,7 @@ mod tests {
     use crate::place::Observed;
     use crate::testing::{tap, vnic};
     use tidegate_contract::Nanos;
-    use tidegate_switch::stats::{VnicStats, WorkerStats};
+    use tidegate_evidence::{VnicStats, WorkerStats};
 
     fn evidence(cpus: &[Option<u64>]) -> Evidence {
         let mut evidence = Observed::nothing("a test").evidence;

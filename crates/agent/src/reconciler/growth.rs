@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use tidegate_switch::stats::total;
+use tidegate_evidence::total;
 
 /// What counts as of late.
 pub const RECENT: Duration = Duration::from_secs(600);

@@ -65,7 +65,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use tidegate_contract::{Admission, Located, Vnic};
-use tidegate_switch::stats::Miss;
+use tidegate_evidence::Miss;
 
 /// How often places are observed and front ends dialled.
 const TICK: Duration = Duration::from_millis(500);

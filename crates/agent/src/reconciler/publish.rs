@@ -4,8 +4,7 @@ use super::status::{self, Recent};
 use super::{Published, Reconciler, repair, view};
 use crate::api::status::OwnCpus;
 use crate::api::types::{
-    AdmissionView, ChangeAction, HostView, NotInForce, Promise, Quantity, RefusedBy, State, VnicChange,
-    VnicView,
+    AdmissionView, ChangeAction, HostView, NotInForce, Promise, RefusedBy, State, VnicChange, VnicView,
 };
 use crate::place::ObservedVnic;
 use crate::store::Owner;
@@ -13,7 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_contract::{Admission, Vnic};
-use tidegate_switch::stats::{LogStats, total};
+use tidegate_evidence::Quantity;
+use tidegate_evidence::{LogStats, total};
 
 /// How a contract stands at its place.
 struct Standing<'a> {

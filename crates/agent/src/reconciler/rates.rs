@@ -53,7 +53,7 @@ impl Rates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_switch::stats::VnicStats;
+    use tidegate_evidence::VnicStats;
 
     fn evidence(taken: Instant, tx: u64, rx: u64) -> Evidence {
         let mut stats = VnicStats::default();

@@ -7,7 +7,7 @@ use crate::place::{Action, Evidence, Observed, Place, Refusal, Wanted};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use tidegate_contract::Vnic;
-use tidegate_switch::stats::total;
+use tidegate_evidence::total;
 
 /// Longest pause between attempts to bring one contract into force.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -224,7 +224,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::{Arc, Mutex};
     use tidegate_contract::Attach;
-    use tidegate_switch::control::Connection;
+    use tidegate_evidence::Connection;
 
     #[test]
     fn what_failed_in_every_process_waits_its_turn() {

@@ -13,7 +13,7 @@ use crate::api::status::{
 use crate::api::types::{HostView, State, VnicView};
 use std::collections::BTreeMap;
 use tidegate_contract::Nanos;
-use tidegate_switch::stats::{WorkerStats, total};
+use tidegate_evidence::{WorkerStats, total};
 
 /// So many differences put right in [`RECENT`] are no accident: somebody else changes them again and again.
 const OFTEN: u64 = 3;
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn who_is_quarantined_is_named_with_the_reason() {
-        let quarantine = tidegate_switch::control::Quarantine {
+        let quarantine = tidegate_evidence::Quarantine {
             reason: "quarantined for 60 s: 3 times".into(),
             seconds: 60,
             left: 12,

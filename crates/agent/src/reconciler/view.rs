@@ -1,12 +1,11 @@
 //! What the agent knows, as the API shows it.
 
-use crate::api::types::{
-    AdmissionView, Derivation, EgressView, Figure, Limits, Promise, Quantity, RefusedBy, State, VnicView,
-};
+use crate::api::types::{AdmissionView, Derivation, EgressView, Limits, Promise, RefusedBy, State, VnicView};
 use crate::place::Evidence;
 use std::collections::BTreeMap;
 use tidegate_contract::{Admission, Vnic};
-use tidegate_switch::stats::{Traffic, WorkerStats, total};
+use tidegate_evidence::{Figure, Quantity};
+use tidegate_evidence::{Traffic, WorkerStats, total};
 
 /// What is promised, with what was seen beside it; `suspended` says of a vNIC why its deadline is not promised.
 pub fn admission(

@@ -1,10 +1,11 @@
 //! Why frames of a vNIC were late, throttled or dropped, in words and figures.
 
 use super::Published;
-use crate::api::types::{OwnWait, Promise, Quantity, State, VnicView, WhyView};
+use crate::api::types::{OwnWait, Promise, State, VnicView, WhyView};
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_switch::stats::{Culprit, Delay, Miss, MissCause, Traffic};
+use tidegate_evidence::Quantity;
+use tidegate_evidence::{Culprit, Delay, Miss, MissCause, Traffic};
 
 /// Why frames of one vNIC were late, throttled or dropped, by the figures that it is shown with: of a window, or since its
 /// port was made.

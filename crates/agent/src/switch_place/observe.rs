@@ -11,8 +11,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Instant;
 use tidegate_contract::{Attach, SocketMode, Vnic};
-use tidegate_switch::control::{Connection, Hello, PortStatus};
-use tidegate_switch::stats::{Reader, VnicStats};
+use tidegate_evidence::Connection;
+use tidegate_evidence::VnicStats;
+use tidegate_switch::control::{Hello, PortStatus};
+use tidegate_switch::stats::Reader;
 
 /// What is kept of a vNIC of one queue pair: its listening socket and connection, the descriptors of its rings, and
 /// regions of an ordinary guest's memory.

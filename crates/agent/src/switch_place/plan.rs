@@ -11,7 +11,7 @@ use crate::place::{Action, Observed, Refusal, Wanted};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Host, Mac, Segment, SocketMode, Vnic};
-use tidegate_switch::control::Connection;
+use tidegate_evidence::Connection;
 
 /// Most vNICs of one switch.
 pub(super) const MOST: usize = tidegate_switch::stats::layout::VNICS;

@@ -2,8 +2,8 @@
 
 use super::packed::Packed;
 use std::collections::BTreeMap;
-use tidegate_switch::stats::histogram::{BUCKETS, upper};
-use tidegate_switch::stats::{Delay, Histogram, Traffic, VnicStats, Work};
+use tidegate_evidence::histogram::{BUCKETS, upper};
+use tidegate_evidence::{Delay, Histogram, Traffic, VnicStats, Work};
 
 /// Histograms of a vNIC.
 const HISTOGRAMS: usize = 6;

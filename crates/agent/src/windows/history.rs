@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_contract::Vnic;
-use tidegate_switch::stats::VnicStats;
+use tidegate_evidence::VnicStats;
 
 /// How long a step is, and the window of which it is a part.
 const LEVELS: [(Duration, Last); 3] = [

@@ -5,8 +5,8 @@
 //!  (bucket, count), ascending ─▶ gap to the bucket before, count ─▶ seven bits a byte, the last without the eighth (LEB128)
 //! ```
 
-use tidegate_switch::stats::Delay;
-use tidegate_switch::stats::histogram::{BUCKETS, bucket};
+use tidegate_evidence::Delay;
+use tidegate_evidence::histogram::{BUCKETS, bucket};
 
 /// How often each bucket occurred; empty where nothing was recorded, and then without memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,7 +99,7 @@ fn take(bytes: &mut &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use tidegate_switch::stats::Histogram;
+    use tidegate_evidence::Histogram;
 
     fn delay(values: &[u64]) -> Delay {
         let mut histogram = Histogram::default();

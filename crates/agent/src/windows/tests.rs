@@ -4,8 +4,8 @@ use super::history::History;
 use crate::api::types::{Began, Last};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
-use tidegate_switch::stats::histogram::BUCKETS;
-use tidegate_switch::stats::{Delay, Histogram, VnicStats};
+use tidegate_evidence::histogram::BUCKETS;
+use tidegate_evidence::{Delay, Histogram, VnicStats};
 
 /// A port, and all that ever happened at it.
 #[derive(Default)]

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use tidegate_contract::Host;
+use tidegate_evidence::Connection;
+use tidegate_switch::control::PortStatus;
 use tidegate_switch::control::channel::{receive, send};
 use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
-use tidegate_switch::control::{Connection, PortStatus};
 use tidegate_switch::stats::{Reader, Region};
 
 /// Answers a request, as it likes; `false` where the honest answer is to be given.

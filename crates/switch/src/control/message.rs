@@ -1,11 +1,11 @@
 //! Requests and replies.
 
-use crate::vhost_user::conduct::Held;
 use crate::vhost_user::kept::{Kept, Number};
 use crate::worker::handover::Levels;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_contract::{Host, Mac, SharedAddress, Vnic};
+use tidegate_contract::{Host, Mac, Vnic};
+use tidegate_evidence::{Connection, HeldUp, SharedStatus};
 
 /// Version of this protocol; both ends must speak the same.
 pub const PROTOCOL: u32 = 3;
@@ -141,34 +141,6 @@ pub struct Hello {
     pub workers: usize,
 }
 
-/// How a port is connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Connection {
-    /// No front end has connected (vhost-user server).
-    Waiting,
-    /// The stream ended; the agent should dial again (vhost-user client).
-    Disconnected,
-    /// A front end is connected and has not enabled its queues.
-    Connected,
-    /// Frames can flow.
-    Up,
-}
-
-/// An address that several vNICs of a segment may have, one at a time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SharedStatus {
-    /// It.
-    pub address: SharedAddress,
-    /// The vNIC that has it; none until one uses it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<String>,
-    /// How often it went from one vNIC to another.
-    pub moves: u64,
-    /// Announcements by which it did not, since it moved too often.
-    pub refused: u64,
-}
-
 /// One port, as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortStatus {
@@ -200,7 +172,7 @@ pub struct PortStatus {
     pub thrown_out: BTreeMap<String, u64>,
     /// What its front ends' objects did to threads of the switch.
     #[serde(default)]
-    pub held: Held,
+    pub held: HeldUp,
     /// Addresses of its contract that other vNICs may have, too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<SharedStatus>,

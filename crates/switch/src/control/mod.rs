@@ -25,9 +25,8 @@ pub mod keep;
 pub mod message;
 pub mod told;
 
-pub use crate::vhost_user::conduct::{Held, Quarantine};
 pub use client::{Client, Link, SwitchError};
-pub use message::{Connection, Hello, PortStatus, SharedStatus};
+pub use message::{Hello, PortStatus};
 
 /// As many whole characters of `text` as fit into `room` bytes.
 fn clip(mut text: String, room: usize) -> String {

@@ -3,10 +3,10 @@
 use super::delivery::payload;
 use super::{Completed, Posted};
 use crate::port::Frame;
-use crate::stats::DropReason;
 use crate::virtio::RingError;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
+use tidegate_evidence::DropReason;
 
 /// Frames that it holds.
 pub const DEPTH: usize = 24;

@@ -4,8 +4,8 @@
 use super::deferred;
 use super::{Delivery, Scratch, tap, vhost};
 use crate::port::Frame;
-use crate::stats::DropReason;
 use crate::virtio::RingError;
+use tidegate_evidence::DropReason;
 
 /// The receiving half, in the VM's view.
 pub enum Rx {

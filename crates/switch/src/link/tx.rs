@@ -3,9 +3,9 @@
 use super::{Arrival, Scratch, tap, vhost};
 use crate::port::{Frame, FrameRef};
 use crate::sched::Queued;
-use crate::stats::DropReason;
 use crate::virtio::RingError;
 use std::os::fd::BorrowedFd;
+use tidegate_evidence::DropReason;
 
 /// The sending half, in the VM's view.
 pub enum Tx {

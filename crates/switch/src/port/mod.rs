@@ -33,12 +33,12 @@ use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::Held;
 use crate::link::{Link, Pending};
 use crate::sched::{Scheduler, TokenBucket};
-use crate::stats::DropReason;
 use crate::stats::layout::{VNICS, VnicSlot};
 use crate::worker::gaps::Gaps;
 use crate::worker::lending::Lent;
 use crate::worker::talk::Talk;
 use std::cell::Cell;
+use tidegate_evidence::DropReason;
 
 /// How soon after one change of a port the next one may follow, ns: a guest that resets its device stops one queue after the
 /// other.

@@ -19,7 +19,6 @@ use crate::port::{Port, PortContract};
 use crate::quota::Account;
 use crate::stats::Reader;
 use crate::stats::layout::{VNICS, VnicSlot};
-use crate::vhost_user::conduct::Quarantine;
 use crate::vhost_user::errands::Errands;
 use crate::vhost_user::listener::{PortConfig, PortThread, Restored, SocketEnd};
 use crate::vhost_user::status::ConnectionStatus;
@@ -29,6 +28,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use tidegate_contract::{Attach, Host, Mac, Vnic};
+use tidegate_evidence::Quarantine;
 
 /// What a port is to be connected with.
 pub enum Connect {

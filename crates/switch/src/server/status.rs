@@ -2,13 +2,14 @@
 
 use super::Switch;
 use super::table::{End, Entry, Table};
-use crate::control::message::{Connection, PortStatus, SharedStatus};
+use crate::control::message::PortStatus;
 use crate::stats::ThrownOut;
-use crate::vhost_user::conduct::Held;
 use crate::vhost_user::status::State;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tidegate_contract::SharedAddress;
+use tidegate_evidence::HeldUp;
+use tidegate_evidence::{Connection, SharedStatus};
 
 impl Switch {
     /// All ports as they are.
@@ -35,7 +36,7 @@ fn status(table: &Table, entry: &Entry) -> PortStatus {
         refused_connections: 0,
         heir: false,
         thrown_out: BTreeMap::new(),
-        held: Held::default(),
+        held: HeldUp::default(),
         shared: shared(table, entry),
         closing: false,
     };

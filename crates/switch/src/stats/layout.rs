@@ -1,12 +1,12 @@
 //! What stands where in the shared memory. Changing anything here changes
 //! [`VERSION`], so a reader never misreads another version's region.
 
-use super::histogram::SharedHistogram;
-use super::reason::{DropReason, MissCause};
+use super::shared_histogram::SharedHistogram;
 use crate::frame::Held;
 use crate::frame::policy::link_local::MOST;
 use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use tidegate_evidence::{DropReason, MISSES, MissCause};
 
 /// `tgstats` and a NUL, big-endian.
 pub const MAGIC: u64 = 0x7467_7374_6174_7300;
@@ -16,8 +16,6 @@ pub const VERSION: u64 = 8;
 pub const VNICS: usize = 1024;
 /// Most workers of one switch.
 pub const WORKERS: usize = 64;
-/// Misses remembered per vNIC.
-pub const MISSES: usize = 32;
 /// Long loops remembered per worker.
 pub const LONG_LOOPS: usize = 64;
 /// Longest vNIC name, bytes.

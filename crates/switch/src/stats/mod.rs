@@ -12,24 +12,20 @@
 //! process costs the worker nothing.
 //!
 //! - [`layout`]: what stands where in the shared memory
-//! - [`histogram`]: log-linear buckets, 3 % wide
-//! - [`reason`]: why a frame was dropped or missed its deadline
+//! - [`shared_histogram`]: a [histogram](tidegate_evidence::histogram) that one writer fills
+//! - [`thrown_out`]: why a front end was disconnected by us
 //! - [`part`]: what a worker is busy with
 //! - [`writer`]: the switch's side
 //! - [`reader`]: everybody else's side
 
-pub mod histogram;
 pub mod layout;
 pub mod part;
 pub mod reader;
-pub mod reason;
+pub mod shared_histogram;
+pub mod thrown_out;
 pub mod writer;
 
-pub use histogram::{Histogram, total};
 pub use part::LoopPart;
-pub use reader::{
-    Culprit, Delay, LateWait, LogStats, LongLoop, Miss, Reader, Traffic, VnicStats, Work, WorkerStats,
-    time_of_day,
-};
-pub use reason::{CulpritKind, DropReason, MissCause, ThrownOut};
+pub use reader::{LateWait, LongLoop, Reader};
+pub use thrown_out::ThrownOut;
 pub use writer::Region;

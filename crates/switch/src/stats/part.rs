@@ -1,6 +1,6 @@
 //! What a worker is busy with.
 
-use crate::reasons;
+use tidegate_evidence::reasons;
 
 reasons! {
     /// A part of a worker's loop.

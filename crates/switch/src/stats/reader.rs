@@ -1,21 +1,20 @@
 //! Everybody else's side of the shared memory: read-only snapshots.
 
-use super::histogram::{Histogram, SharedHistogram};
 use super::layout::{
-    LONG_LOOPS, Layout, LoopRecord, MAGIC, MISSES, MissRecord, NOBODY, TrafficSlot, VERSION, VnicSlot,
+    LONG_LOOPS, Layout, LoopRecord, MAGIC, MissRecord, NOBODY, TrafficSlot, VERSION, VnicSlot,
 };
 use super::part::LoopPart;
-use super::reason::{DropReason, MissCause};
+use super::shared_histogram::SharedHistogram;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::io;
-use std::net::Ipv6Addr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use tidegate_contract::Vnic;
+use tidegate_evidence::{
+    Delay, DropReason, Histogram, LogStats, MISSES, Miss, MissCause, Traffic, VnicStats, Work, WorkerStats,
+    time_of_day,
+};
 
 /// File system of memory that is always there (linux/magic.h, TMPFS_MAGIC).
 const TMPFS_MAGIC: u32 = 0x0102_1994;
@@ -36,149 +35,6 @@ unsafe impl Send for Reader {}
 // SAFETY: as above.
 unsafe impl Sync for Reader {}
 
-/// Frames and bytes one way, since the port was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Traffic {
-    /// Frames as the guest hands them over: a super-frame is one.
-    pub frames: u64,
-    /// Frames on the wire: a super-frame counts its segments.
-    pub wire_frames: u64,
-    /// Bytes on the wire, headers of every segment included.
-    pub wire_bytes: u64,
-    /// Frames dropped, by [`DropReason::label`]; reasons that never occurred are left out.
-    pub dropped: BTreeMap<String, u64>,
-    /// Frames marked "congestion experienced" (ECN) in place of being dropped.
-    #[serde(default)]
-    pub marked: u64,
-    /// Flows of which frames wait now, for the rate of this way.
-    #[serde(default)]
-    pub flows_now: u64,
-    /// The most flows that waited at a time, since the port was made.
-    #[serde(default)]
-    pub flows_most: u64,
-}
-
-/// How long each of many took, in nanoseconds: frames (Tr - Ts), or loops of a worker.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delay {
-    /// How many: frames delivered, or loops.
-    pub count: u64,
-    /// Median.
-    pub p50: u64,
-    /// 99 % took no longer.
-    pub p99: u64,
-    /// 99.9 % took no longer.
-    pub p999: u64,
-    /// The worst, exactly.
-    pub max: u64,
-    /// Non-empty buckets: (largest value, how many).
-    pub buckets: Vec<(u64, u64)>,
-}
-
-impl From<&Histogram> for Delay {
-    fn from(h: &Histogram) -> Self {
-        Self {
-            count: h.count(),
-            p50: h.quantile(0.5),
-            p99: h.quantile(0.99),
-            p999: h.quantile(0.999),
-            max: h.max(),
-            buckets: h.occupied().collect(),
-        }
-    }
-}
-
-/// Time of its worker that a vNIC is charged, ns, since the port was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Work {
-    /// To take what it sends, and to deliver of it what is not queued.
-    pub take_ns: u64,
-    /// To deliver its frames that were queued.
-    pub deliver_ns: u64,
-    /// Those frames.
-    pub delivered: u64,
-    /// What deliveries to it took longer because its buffers are small.
-    pub buffers_ns: u64,
-    /// To hear the kicks of its driver.
-    pub kicks_ns: u64,
-}
-
-impl Work {
-    /// All of it, ns.
-    pub fn total_ns(&self) -> u64 {
-        super::total([self.take_ns, self.deliver_ns, self.buffers_ns, self.kicks_ns])
-    }
-}
-
-/// One deadline miss.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Miss {
-    /// Which miss of this vNIC, counting from 1.
-    pub number: u64,
-    /// When it was delivered or dropped, nanoseconds since the epoch by the clock as it is set now.
-    pub at: u64,
-    /// The vNIC it was sent to.
-    pub egress: String,
-    /// [`MissCause::label`].
-    pub cause: String,
-    /// [`DropReason::label`] where it was dropped.
-    pub dropped: Option<String>,
-    /// The vNIC whose frames were ahead of it.
-    pub behind: Option<String>,
-    /// Tr - Ts, ns: the most that it can have been, but for `slept`.
-    pub delay: u64,
-    /// The least that it can have been, ns. Beyond `deadline`, or where it was dropped, the miss is certain.
-    #[serde(default)]
-    pub delay_least: u64,
-    /// How much longer it can have been because the worker slept, ns: how long its wake-up took, it does not know.
-    #[serde(default)]
-    pub slept: u64,
-    /// When the worker first saw the frame, in the terms of `at`; absent where no worker of ours carries its frames. It
-    /// waited to be looked at from at most `at - delay - slept` until then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seen: Option<u64>,
-    /// The worker that owned its sender.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by: Option<u64>,
-    /// Td, ns.
-    pub deadline: u64,
-    /// Waited for its own envelope before the clock started, ns.
-    pub tokens: u64,
-    /// Waited before a worker looked, ns.
-    pub worker: u64,
-    /// Waited in the queue, ns.
-    pub queue: u64,
-    /// Waited for receive buffers, ns.
-    pub buffers: u64,
-    /// What held the worker up. The switch does not know it; the agent enters it where the miss was for the worker and the
-    /// agent found out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub culprit: Option<Culprit>,
-}
-
-impl Miss {
-    /// Whether it was missed for certain: dropped, or late even by the least delay.
-    pub fn is_certain(&self) -> bool {
-        self.dropped.is_some() || self.delay_least > self.deadline
-    }
-
-    /// Whether it was missed only if the worker's wake-up took that long.
-    pub fn is_by_sleep(&self) -> bool {
-        !self.is_certain() && self.delay <= self.deadline
-    }
-}
-
-/// What held a worker up while a frame was late.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Culprit {
-    /// [`CulpritKind::label`](super::CulpritKind::label).
-    pub kind: String,
-    /// What it was, such as `ksoftirqd/2 NET_RX`.
-    pub what: String,
-    /// How much of the frame's delay it was, ns.
-    pub took: u64,
-}
-
 /// The time in which a frame waited for its worker, and missed its deadline for that, or may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LateWait {
@@ -194,91 +50,6 @@ pub struct LateWait {
     pub to: u64,
     /// It was late only if it waited beyond this time, ns; 0 where it was dropped.
     pub deadline: u64,
-}
-
-/// One vNIC's counters.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VnicStats {
-    /// The vNIC.
-    pub name: String,
-    /// Its index in the region.
-    pub index: usize,
-    /// What the VM sent.
-    pub tx: Traffic,
-    /// What the VM received.
-    pub rx: Traffic,
-    /// Time with frames waiting for tokens, ns.
-    pub throttled_ns: u64,
-    /// Waiting for tokens now.
-    pub throttled: bool,
-    /// How long the frames that it sent waited for its own `tx.max`, those that did not wait included; absent where no
-    /// worker of ours limits it, and as long as nothing was sent under the limit in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens_tx: Option<Delay>,
-    /// How long the frames to it waited for its own `rx.max`, as above.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens_rx: Option<Delay>,
-    /// Of what it sent, and what waited for `tx.max` by flow: how long frames waited that found none of their flow before them,
-    /// such as a ping beside uploads, until their first part left. Absent as long as there was none under the limit in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sparse_tx: Option<Delay>,
-    /// The same of frames to it, and of its `rx.max`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sparse_rx: Option<Delay>,
-    /// Time of its worker; absent where no worker of ours carries its frames.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub work: Option<Work>,
-    /// Tr - Ts of what it sent: the most that it can have been while the worker was awake.
-    pub delay: Delay,
-    /// The least that it can have been, of the same frames.
-    #[serde(default)]
-    pub delay_least: Delay,
-    /// Real-time frames delivered.
-    pub realtime_delivered: u64,
-    /// The worst Tr - Ts of those under the deadline in force, ns: the most that it can have been.
-    #[serde(default)]
-    pub realtime_worst_ns: u64,
-    /// The worst of the least that it can have been, ns.
-    #[serde(default)]
-    pub realtime_worst_least_ns: u64,
-    /// Certain deadline misses by [`MissCause::label`]; causes that never occurred are left out.
-    pub misses: BTreeMap<String, u64>,
-    /// Possible misses: in time by the least delay, late by the most.
-    #[serde(default)]
-    pub misses_possible: u64,
-    /// Frames that were late only if the worker's wake-up took that long, which it cannot measure.
-    #[serde(default)]
-    pub misses_asleep: u64,
-    /// The link-local addresses that it [holds](crate::frame::Held).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub link_local: Vec<Ipv6Addr>,
-}
-
-/// One worker's account of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkerStats {
-    /// Loops that found work.
-    pub loops: u64,
-    /// Loops longer than the host budget.
-    pub loops_over_budget: u64,
-    /// The longest loop, ns.
-    pub longest_loop_ns: u64,
-    /// Times it slept.
-    pub sleeps: u64,
-    /// Time asleep, ns.
-    pub asleep_ns: u64,
-    /// Time awake with nothing to do, ns: it polled, for real-time frames or for a moment after work.
-    #[serde(default)]
-    pub awake_ns: u64,
-    /// Events of it that the log does not tell of, since there were too many.
-    #[serde(default)]
-    pub events_lost: u64,
-    /// The CPU that it has for itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<u64>,
-    /// How long the loops that found work took.
-    #[serde(default)]
-    pub loop_time: Delay,
 }
 
 /// A loop in which a frame waited that missed its deadline.
@@ -298,15 +69,6 @@ pub struct LongLoop {
     pub share: u64,
     /// Bytes that were delivered in it; 0 where they were not counted.
     pub bytes: u64,
-}
-
-/// What a process's log does not tell, since the process started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogStats {
-    /// Lines that were not written: the program that reads the log is too slow.
-    pub lost: u64,
-    /// Lines that the limit left out: enough of their kind were written.
-    pub suppressed: u64,
 }
 
 impl Reader {
@@ -590,20 +352,11 @@ fn traffic(slot: &TrafficSlot) -> Traffic {
     }
 }
 
-/// A moment of CLOCK_MONOTONIC in ns since the epoch, as the clock is set now: what is shown as so long ago stays
-/// right when somebody sets it.
-pub fn time_of_day(moment: u64) -> u64 {
-    let now = |clock| {
-        let time = clock_gettime(clock);
-        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-    };
-    now(ClockId::Realtime).saturating_sub(now(ClockId::Monotonic).saturating_sub(moment))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::stats::Region;
+    use std::collections::BTreeMap;
 
     #[test]
     fn a_reader_sees_what_was_counted() {

@@ -19,11 +19,11 @@
 //! a page up does not send from it. Waits so short are an event only where they are more than a fiftieth of the time
 //! (`worker/watch.rs`). A guest from which gigabytes are taken at once, while its driver uses them, is an event.
 
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tidegate_evidence::{HeldUp, Quarantine};
 
 /// So many events ...
 const EVENTS: usize = 3;
@@ -93,29 +93,6 @@ impl fmt::Display for Event {
             }
         }
     }
-}
-
-/// A port that is kept apart.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Quarantine {
-    /// Why.
-    pub reason: String,
-    /// How long it lasts in all, s.
-    pub seconds: u64,
-    /// How much of it is left, s.
-    pub left: u64,
-}
-
-/// What a port's objects did, and what came of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
-    /// Times that they held a thread of the switch up.
-    pub events: u64,
-    /// Quarantines for it.
-    pub quarantines: u64,
-    /// The one that lasts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quarantine: Option<Quarantine>,
 }
 
 /// The record of one port.
@@ -196,10 +173,10 @@ impl Conduct {
     }
 
     /// All of it, at `now`.
-    pub fn held(&self, now: Instant) -> Held {
+    pub fn held(&self, now: Instant) -> HeldUp {
         let quarantine = self.quarantine(now);
         let record = self.lock();
-        Held { events: record.events, quarantines: record.quarantines, quarantine }
+        HeldUp { events: record.events, quarantines: record.quarantines, quarantine }
     }
 
     fn lock(&self) -> MutexGuard<'_, Record> {

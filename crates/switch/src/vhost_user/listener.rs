@@ -11,7 +11,7 @@
 //! for a front end, and an idle port costs nothing. What may block is an [errand](super::errands); while one takes
 //! long, and while the port is in [quarantine](super::conduct), no front end is taken.
 
-use super::conduct::{Conduct, Quarantine};
+use super::conduct::Conduct;
 pub use super::config::PortConfig;
 use super::connection::{Connection, Refused};
 use super::entrance::Entrance;
@@ -34,6 +34,7 @@ use std::sync::mpsc::{Receiver, Sender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tidegate_evidence::Quarantine;
 
 /// Errands of this time are told of: a front end chose what takes long.
 const ERRANDS_LONG: Duration = Duration::from_secs(1);

@@ -13,9 +13,9 @@
 use super::moving::UnderWay;
 use crate::fdb::PortIndex;
 use crate::port::FrameRef;
-use crate::stats::DropReason;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::collections::VecDeque;
+use tidegate_evidence::DropReason;
 
 /// Best-effort frames that may be on their way to one worker: some loops' worth.
 const FRAMES: usize = 1024;

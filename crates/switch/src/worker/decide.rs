@@ -22,9 +22,9 @@ use crate::frame::{
     Headers, Held, Offload, Verdict, VnetHdr, clear_realtime_marks, parse, segments, wire_bytes,
 };
 use crate::port::{Port, PortContract};
-use crate::stats::DropReason;
 use std::net::Ipv6Addr;
 use tidegate_contract::Mac;
+use tidegate_evidence::DropReason;
 
 /// Who sends, as far as it matters.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use super::{Worker, budget};
 use crate::fdb::PortIndex;
 use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
 use crate::sched::{Full, Head, Queued, Scheduler};
-use crate::stats::DropReason;
+use tidegate_evidence::DropReason;
 
 /// Most frames of other flows that are dropped for one that comes: a super-frame of tiny segments is not to cost a loop.
 const EVICTED: u32 = 8;

@@ -147,9 +147,9 @@ fn home(frame: &Frame) -> Option<Home> {
 mod tests {
     use super::*;
     use crate::port::Slots;
-    use crate::stats::DropReason;
     use crate::worker::send::lost;
     use proptest::prelude::*;
+    use tidegate_evidence::DropReason;
 
     proptest! {
         /// Frames of three rings and of none, in runs of any length.

@@ -6,9 +6,9 @@ use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::{HEADER_MAX, Offload, VnetHdr, parse};
 use crate::port::buffers::{BufferIndex, Buffers};
 use crate::port::{Frame, FrameRef, Owner, Port, Slots};
-use crate::stats::DropReason;
 use crate::stats::layout::VNICS;
 use tidegate_contract::Mac;
+use tidegate_evidence::DropReason;
 
 /// Flooded frames in flight per worker.
 const COPIES: u16 = 256;

@@ -9,8 +9,8 @@ use super::{Worker, clock};
 use crate::fdb::PortIndex;
 use crate::port::Port;
 use crate::sched::TokenBucket;
-use crate::stats::DropReason;
 use serde::{Deserialize, Serialize};
+use tidegate_evidence::DropReason;
 
 /// Tokens of one port, bytes; negative is debt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

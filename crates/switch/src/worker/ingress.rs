@@ -13,7 +13,8 @@ use super::turns::BATCH;
 use super::{Worker, budget, clock};
 use crate::link::{Pending, Taken};
 use crate::port::Port;
-use crate::stats::{DropReason, LoopPart};
+use crate::stats::LoopPart;
+use tidegate_evidence::DropReason;
 
 /// What came of taking a frame.
 pub(super) enum Next {

@@ -11,8 +11,8 @@ use super::Worker;
 use super::decide::{Refused, Sender};
 use crate::fdb::NotLearned;
 use crate::port::{Frame, Port};
-use crate::stats::DropReason;
 use tidegate_contract::Mac;
+use tidegate_evidence::DropReason;
 
 impl Worker {
     /// Decides on a frame by its copied head: whether it may be sent.

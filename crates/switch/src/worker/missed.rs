@@ -10,8 +10,9 @@
 use super::crossing::Fate;
 use crate::fdb::PortIndex;
 use crate::port::{Frame, Port};
-use crate::stats::layout::{MISSES, NOBODY, VnicSlot};
-use crate::stats::{DropReason, MissCause};
+use crate::stats::layout::{NOBODY, VnicSlot};
+use tidegate_evidence::MISSES;
+use tidegate_evidence::{DropReason, MissCause};
 
 /// Of frames that are late only by the worker's sleep, the longest in so many ns is remembered, so that those that are
 /// late for certain are not driven out.

@@ -14,7 +14,7 @@ use super::decide::{self, To};
 use crate::fdb::PortIndex;
 use crate::link::{Arrival, Pending};
 use crate::port::{Frame, FrameRef, NEVER, Port};
-use crate::stats::DropReason;
+use tidegate_evidence::DropReason;
 
 /// Longest that a port waits for a worker that is behind, ns: as long as a frame may be held by a
 /// receiver. After that it drops what that worker has no room for, and goes on.

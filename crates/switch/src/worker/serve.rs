@@ -10,7 +10,7 @@ use crate::link::scratch::staged;
 use crate::link::{Delivery, Posted};
 use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
 use crate::sched::{Backlog, Head, Queued, Tier};
-use crate::stats::DropReason;
+use tidegate_evidence::DropReason;
 
 /// Real-time frames delivered to one receiver per loop.
 const REALTIME: usize = 64;

@@ -6,7 +6,7 @@ use super::fates::{Group, Home};
 use super::{Worker, missed};
 use crate::port::buffers::BufferIndex;
 use crate::port::{Frame, FrameRef, NEVER, Owner, Port};
-use crate::stats::DropReason;
+use tidegate_evidence::DropReason;
 
 impl Worker {
     /// Settles everything that ended in this loop; `true` where anything did.

@@ -3,9 +3,9 @@
 use super::Worker;
 use super::testing::{self, add_tap_with, tap_frame};
 use crate::port::PortContract;
-use crate::stats::Histogram;
 use std::os::fd::OwnedFd;
 use tidegate_contract::{Host, Vnic};
+use tidegate_evidence::Histogram;
 
 /// 125 bytes in a millisecond, and 33 frames of 60 bytes at once.
 const LIMIT: &str = "{ max = \"1mbit\", burst = \"2kB\" }";

@@ -4,10 +4,10 @@ use super::{Worker, budget, test_clock, testing};
 use crate::fdb::PortIndex;
 use crate::link::tap::writer::Writer;
 use crate::port::{NEVER, Slots};
-use crate::stats::DropReason;
 use rustix::io::read;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tidegate_evidence::DropReason;
 
 const START: u64 = 1_000_000_000_000;
 const VOICE: PortIndex = 0;

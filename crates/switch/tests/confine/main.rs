@@ -27,11 +27,12 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tidegate_evidence::Connection;
 use tidegate_frontend::attack::counters::Waiters;
 use tidegate_frontend::attack::sockets::{message, one_page, send_with};
 use tidegate_frontend::front_end::{FrontEnd, Options};
 use tidegate_switch::confine::{self, violation};
-use tidegate_switch::control::{Client, Connection, Link};
+use tidegate_switch::control::{Client, Link};
 use tidegate_switch::server;
 use vhost::vhost_user::message::FrontendReq;
 

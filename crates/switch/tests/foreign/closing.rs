@@ -6,9 +6,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use tidegate_evidence::Connection;
 use tidegate_frontend::attack::sockets::{Lingering, message, one_page, send_with};
 use tidegate_frontend::front_end::{FrontEnd, Options};
-use tidegate_switch::control::{Client, Connection};
+use tidegate_switch::control::Client;
 use tidegate_switch::server::{Switch, replace, session};
 use vhost::vhost_user::message::FrontendReq;
 

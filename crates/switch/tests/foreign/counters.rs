@@ -5,9 +5,9 @@ use crate::pulse::{Attacked, Pulse, keeps};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
+use tidegate_evidence::Connection;
 use tidegate_frontend::attack::counters::silent_kick_waiters;
 use tidegate_frontend::attack::{Attack, Target};
-use tidegate_switch::control::Connection;
 
 /// What neighbours keep beside hostile counters, of what they have alone. Without a guard it is a fifth at most.
 const KEPT: f64 = 0.6;

@@ -4,10 +4,10 @@ use crate::harness::{TestSwitch, contract, vnic};
 use crate::pulse::{Attacked, Pulse};
 use std::os::fd::AsFd;
 use std::time::Duration;
+use tidegate_evidence::Connection;
 use tidegate_frontend::attack::Attack;
 use tidegate_frontend::attack::memory::{share_sparse, sparse_file};
 use tidegate_frontend::front_end::{FrontEnd, Options};
-use tidegate_switch::control::Connection;
 
 #[test]
 fn nobody_takes_all_addresses() {

@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tidegate_contract::{Host, Vnic};
+use tidegate_evidence::Connection;
+use tidegate_evidence::VnicStats;
 use tidegate_frontend::front_end::{FrontEnd, Options, RING_PACKED};
-use tidegate_switch::control::{Connection, PortStatus};
+use tidegate_switch::control::PortStatus;
 use tidegate_switch::server::Switch;
 use tidegate_switch::server::ports::Connect;
-use tidegate_switch::stats::{Reader, VnicStats};
+use tidegate_switch::stats::Reader;
 
 use rate::Arrivals;
 

@@ -30,7 +30,8 @@ use scene::{Case, Costs, Layout, Scene};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
-use tidegate_switch::control::{Connection, PortStatus};
+use tidegate_evidence::Connection;
+use tidegate_switch::control::PortStatus;
 
 /// How long a port that keeps its connection is given to lose it.
 const MOMENT: Duration = Duration::from_millis(20);

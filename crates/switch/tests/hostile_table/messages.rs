@@ -57,7 +57,7 @@ fn no_eventfd(scene: &mut Scene, make: fn() -> OwnedFd) -> Kept {
         scene.host.until(|| scene.liar().thrown_out != before.thrown_out);
         let why = scene.liar().last_error.unwrap();
         assert!(why.starts_with(&format!("{code:?}: ")), "{why}");
-        scene.host.until(|| scene.liar().connection == tidegate_switch::control::Connection::Waiting);
+        scene.host.until(|| scene.liar().connection == tidegate_evidence::Connection::Waiting);
         kept.push((raw, fd));
     }
     Box::new(kept)
@@ -287,7 +287,7 @@ pub fn cases() -> Vec<Case> {
             for _ in 0..100 {
                 drop(s.dial());
             }
-            s.host.until(|| s.liar().connection == tidegate_switch::control::Connection::Waiting);
+            s.host.until(|| s.liar().connection == tidegate_evidence::Connection::Waiting);
             Box::new(())
         }),
         case("150 connections while one is served", Split, Nothing, |s| {

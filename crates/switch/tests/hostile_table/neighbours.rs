@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tidegate_switch::stats::Miss;
+use tidegate_evidence::Miss;
 
 pub struct Neighbours {
     received: Arc<AtomicU64>,

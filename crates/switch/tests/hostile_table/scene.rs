@@ -5,8 +5,9 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use tidegate_contract::Vnic;
+use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::{FrontEnd, Options, RING_PACKED};
-use tidegate_switch::control::{Connection, PortStatus};
+use tidegate_switch::control::PortStatus;
 
 /// What stays alive until the outcome is known.
 pub type Kept = Box<dyn Any>;

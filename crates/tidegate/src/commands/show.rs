@@ -5,10 +5,11 @@ use crate::commands::window;
 use crate::format::{self, count, duration, plural, size};
 use crate::table::{Align, Table};
 use std::fmt::Write;
-use tidegate_agent::api::types::{Promise, Quantity, State, Unknown, VnicView};
+use tidegate_agent::api::types::{Promise, State, VnicView};
 use tidegate_contract::{Attach, Bytes, Discipline, FlowQueueing, Nanos, Queueing, Rate, SocketMode, Vnic};
-use tidegate_switch::control::{Connection, SharedStatus};
-use tidegate_switch::stats::{Delay, VnicStats, total};
+use tidegate_evidence::{Connection, SharedStatus};
+use tidegate_evidence::{Delay, VnicStats, total};
+use tidegate_evidence::{Quantity, Unknown};
 
 /// Everything about one vNIC.
 pub fn text(view: &VnicView) -> String {
@@ -432,7 +433,7 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
 mod tests {
     use super::*;
     use crate::commands::samples;
-    use tidegate_agent::api::types::Figure;
+    use tidegate_evidence::Figure;
 
     #[test]
     fn what_is_not_sure_is_said() {

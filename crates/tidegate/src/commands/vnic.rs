@@ -9,9 +9,10 @@ use crate::table::{Align, Table};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::str::FromStr;
-use tidegate_agent::api::types::{FileView, HostView, Quantity, SetBody, VnicChange, VnicView};
+use tidegate_agent::api::types::{FileView, HostView, SetBody, VnicChange, VnicView};
 use tidegate_contract::Vnic;
-use tidegate_switch::stats::total;
+use tidegate_evidence::Quantity;
+use tidegate_evidence::total;
 
 /// What to do with vNICs.
 #[derive(Debug, clap::Subcommand)]

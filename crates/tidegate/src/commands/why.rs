@@ -11,10 +11,11 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_agent::api::types::{OwnWait, Quantity, State, VnicView, WhyView};
+use tidegate_agent::api::types::{OwnWait, State, VnicView, WhyView};
 use tidegate_contract::{Nanos, Queueing};
-use tidegate_switch::control::Connection;
-use tidegate_switch::stats::{Delay, VnicStats, total};
+use tidegate_evidence::Connection;
+use tidegate_evidence::Quantity;
+use tidegate_evidence::{Delay, VnicStats, total};
 
 /// A delay, ns, of which it matters whether it may have been much less.
 const LONG: u64 = 1_000_000;

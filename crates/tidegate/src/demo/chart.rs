@@ -1,8 +1,8 @@
 //! Two distributions side by side, on a logarithmic scale, in text.
 
 use crate::format;
-use tidegate_switch::stats::Histogram;
-use tidegate_switch::stats::histogram::bucket;
+use tidegate_evidence::Histogram;
+use tidegate_evidence::histogram::bucket;
 
 /// Columns of the longest bar.
 const WIDTH: usize = 24;

@@ -13,7 +13,7 @@ use super::{clock, placement, priority};
 use std::collections::BTreeMap;
 use std::fs;
 use std::thread::{self, JoinHandle};
-use tidegate_switch::stats::Histogram;
+use tidegate_evidence::Histogram;
 
 /// Between two wake-ups of a control thread, ns.
 const PERIOD: u64 = 1_000_000;

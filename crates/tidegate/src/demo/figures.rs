@@ -3,7 +3,7 @@
 use super::blame::Blame;
 use super::contracts::Where;
 use serde::Serialize;
-use tidegate_switch::stats::Histogram;
+use tidegate_evidence::Histogram;
 
 /// What one phase measured, over its window.
 #[derive(Clone, Debug, PartialEq)]

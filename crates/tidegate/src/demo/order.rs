@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
-use tidegate_switch::stats::Histogram;
+use tidegate_evidence::Histogram;
 
 /// UDP port the sink hears voice on.
 pub const VOICE_PORT: u16 = 5002;

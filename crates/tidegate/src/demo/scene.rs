@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tidegate_agent::api::types::{VnicView, WhyView};
-use tidegate_switch::stats::{Delay, Histogram, Miss, VnicStats};
+use tidegate_evidence::{Delay, Histogram, Miss, VnicStats};
 
 /// How long the switch and the agent may take to come up.
 const PATIENCE: Duration = Duration::from_secs(5);

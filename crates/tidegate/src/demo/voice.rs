@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::UdpSocket;
 use std::sync::{Arc, Mutex, PoisonError};
-use tidegate_switch::stats::Histogram;
+use tidegate_evidence::Histogram;
 
 /// Bytes of one Ethernet frame of voice, without FCS.
 pub const FRAME: usize = 200;

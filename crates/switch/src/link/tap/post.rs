@@ -7,12 +7,12 @@ use super::{RECEIVER, Rx};
 use crate::frame::offload::receiver_hdr;
 use crate::frame::{HEADER_MAX, Segmenter, VnetHdr};
 use crate::port::{Frame, body_spans, slice_spans};
-use crate::stats::DropReason;
 use crate::virtio::{MAX_SPANS, Span};
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use tidegate_evidence::DropReason;
 
 /// Header, head, and the most pieces a frame has: its spans and what of the
 /// copied bytes belongs to the payload.

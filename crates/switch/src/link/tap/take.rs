@@ -6,12 +6,12 @@ use super::Tx;
 use super::pool::CHUNK;
 use crate::frame::{FRAME_MAX, HEADER_MAX, VnetHdr};
 use crate::port::{Frame, FrameRef, Owner};
-use crate::stats::DropReason;
 use crate::worker::clock;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use tidegate_evidence::DropReason;
 
 /// Chunks of the longest frame.
 const FRAME_CHUNKS: usize = FRAME_MAX.div_ceil(CHUNK);

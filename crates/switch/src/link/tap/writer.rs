@@ -17,7 +17,6 @@ use crate::frame::{FRAME_MAX, HEADER_MAX, Payload, VnetHdr};
 use crate::link::receiver::{Form, finished};
 use crate::link::{Completed, Posted};
 use crate::port::Frame;
-use crate::stats::DropReason;
 use crate::vhost_user::notifier::cpu_time;
 use crate::worker::clock;
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -27,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
+use tidegate_evidence::DropReason;
 
 /// Frames of one worker that may be with its writer.
 const BUFFERS: usize = 32;

@@ -8,8 +8,8 @@ use super::{Ring, Rx};
 use crate::frame::offload::receiver_hdr;
 use crate::frame::{HEADER_MAX, Offload, Segmenter, VnetHdr};
 use crate::port::{Frame, body_spans, slice_spans};
-use crate::stats::DropReason;
 use crate::virtio::{Chain, DirtyLog, MAX_SPANS, Span, SpanWriter};
+use tidegate_evidence::DropReason;
 
 /// Most [pieces] that one frame may fill: reading the descriptors of more takes longer than a loop may.
 const MAX_PIECES: usize = 2048;

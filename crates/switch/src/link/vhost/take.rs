@@ -5,9 +5,9 @@ use super::{Tx, TxQueue};
 use crate::frame::{HEADER_MAX, VnetHdr};
 use crate::port::{Frame, FrameRef, Owner};
 use crate::sched::Queued;
-use crate::stats::DropReason;
 use crate::virtio::{Chain, DirtyLog, RingError, Span};
 use crate::worker::clock;
+use tidegate_evidence::DropReason;
 
 impl Tx {
     /// Transmit queues by queue pair, also those that are not in service.

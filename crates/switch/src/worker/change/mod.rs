@@ -14,7 +14,7 @@ use crate::capture::CaptureTap;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::port::{FrameRef, Port, PortContract, PortInfo};
 use crate::sched::Queued;
-use crate::stats::DropReason;
+use tidegate_evidence::DropReason;
 
 impl Worker {
     /// H: loops longer than this many nanoseconds are counted.

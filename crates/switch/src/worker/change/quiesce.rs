@@ -12,9 +12,9 @@ use super::gone;
 use crate::fdb::PortIndex;
 use crate::port::{NEVER, Port};
 use crate::sched::Queued;
-use crate::stats::DropReason;
 use crate::worker::Worker;
 use crate::worker::crossing::{MOST, Peer};
+use tidegate_evidence::DropReason;
 
 impl Worker {
     /// Stops taking frames from an own port, until as many [`resume`](Self::resume)s.

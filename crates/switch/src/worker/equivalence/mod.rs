@@ -174,7 +174,7 @@ impl Switch {
                 note(&format!("{way} frames"), slot.frames.get());
                 note(&format!("{way} wire frames"), slot.wire_frames.get());
                 note(&format!("{way} wire bytes"), slot.wire_bytes.get());
-                for (reason, count) in crate::stats::DropReason::ALL.iter().zip(&slot.dropped) {
+                for (reason, count) in tidegate_evidence::DropReason::ALL.iter().zip(&slot.dropped) {
                     note(&format!("{way} {}", reason.label()), count.get());
                 }
             };
@@ -187,7 +187,7 @@ impl Switch {
             note("real-time worst at least", stats.realtime_worst_least.get());
             note("possibly missed", stats.misses_possible.get());
             note("missed if asleep", stats.misses_asleep.get());
-            for (cause, count) in crate::stats::MissCause::ALL.iter().zip(&stats.misses) {
+            for (cause, count) in tidegate_evidence::MissCause::ALL.iter().zip(&stats.misses) {
                 note(&format!("missed by {}", cause.label()), count.get());
             }
             for (upto, count) in stats.delay.read().occupied() {

@@ -20,7 +20,7 @@ use crate::link::delivery::{on_wire, understands_marks};
 use crate::link::{Delivery, Posted};
 use crate::port::{Egress, FrameRef, NEVER, Port};
 use crate::sched::{Backlog, Flows, Queued, Verdict};
-use crate::stats::DropReason;
+use tidegate_evidence::DropReason;
 
 impl Worker {
     /// Delivers the next frames of a flow's turn while `budget` lasts, or the next part of the first, at most `most` bytes as

@@ -31,12 +31,12 @@ use super::handle::WorkerHandle;
 use super::{Worker, budget, clock};
 use crate::fdb::PortIndex;
 use crate::port::{FrameRef, Port};
-use crate::stats::DropReason;
 use crate::vhost_user::kick::Kick;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use tidegate_evidence::DropReason;
 
 /// For how long a port was not served, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use crate::fdb::PortIndex;
 use crate::link::Completed;
 use crate::port::Port;
 use crate::port::outstanding::Held;
-use crate::stats::DropReason;
+use tidegate_evidence::DropReason;
 
 impl Worker {
     /// Ends what the link of an egress has completed, or held for too long; `true` where there was any.

@@ -4,9 +4,9 @@ use crate::link::deferred::DEPTH;
 use crate::port::PortSet;
 use crate::port::outstanding::LONGEST;
 use crate::sched::EgressConfig;
-use crate::stats::DropReason;
 use proptest::prelude::*;
 use tidegate_contract::Rate;
+use tidegate_evidence::DropReason;
 
 /// For a frame to a port.
 fn to(port: PortIndex) -> [u8; 6] {

@@ -13,9 +13,9 @@ mod guests;
 use super::budget::{self, QUANTUM};
 use super::{Worker, testing};
 use crate::port::Port;
-use crate::stats::DropReason;
 use guests::{Guest, Shape};
 use proptest::prelude::*;
+use tidegate_evidence::DropReason;
 
 const START: u64 = 1_000_000_000_000;
 /// What a loop takes, ns: the clock of the test goes on by this.

@@ -19,7 +19,7 @@ use crate::link::Delivery;
 use crate::link::delivery::on_wire;
 use crate::port::{Egress, FrameRef, NEVER, Port};
 use crate::sched::{Backlog, Queued};
-use crate::stats::DropReason;
+use tidegate_evidence::DropReason;
 
 /// How long a receiver that takes super-frames in parts may give no buffer, ns: as long as one without buffers keeps a frame
 /// waiting.

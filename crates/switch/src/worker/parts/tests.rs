@@ -6,8 +6,8 @@ use crate::frame::parse;
 use crate::frame::testing::Frame;
 use crate::link::Link;
 use crate::port::{Port, PortContract, PortInfo, PortSet};
+use crate::stats::Region;
 use crate::stats::layout::VnicSlot;
-use crate::stats::{DropReason, Region};
 use crate::worker::equivalence::guests::{
     Asks, Body, CSUM, Guest, Layout, MERGEABLE, OFFLOADS, RX_RING, Room, Sent, Source, To, V1, mac,
 };
@@ -15,6 +15,7 @@ use crate::worker::{Worker, testing};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use tidegate_contract::{Host, Vnic};
+use tidegate_evidence::DropReason;
 
 const START: u64 = 1_000_000_000_000;
 const MS: u64 = 1_000_000;

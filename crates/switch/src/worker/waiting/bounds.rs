@@ -4,7 +4,7 @@ use super::super::budget::{QUANTUM, queued};
 use super::scene::{Kind, MS, SEGMENT, SENDER, Scene};
 use crate::link::vhost::take::UNTAKEN;
 use crate::link::{Tx, tap};
-use crate::stats::DropReason;
+use tidegate_evidence::DropReason;
 
 const BULK: u16 = 0;
 const SPARSE: u16 = 1;

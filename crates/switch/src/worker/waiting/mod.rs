@@ -26,7 +26,7 @@ use crate::frame::{ect, set_ce};
 use crate::link::Pending;
 use crate::port::{FrameRef, NEVER, NOWHERE, Port};
 use crate::sched::flows::Verdict;
-use crate::stats::DropReason;
+use tidegate_evidence::DropReason;
 
 /// So often in a turn a flow that cannot leave lets the others go first.
 const YIELDS: u32 = 64;

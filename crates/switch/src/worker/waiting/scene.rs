@@ -7,8 +7,8 @@ use crate::frame::testing::{Frame, sum};
 use crate::frame::vnet_hdr::{GSO_NONE, GSO_TCPV4, NEEDS_CSUM, VnetHdr};
 use crate::link::Link;
 use crate::port::{PortContract, PortInfo, PortSet};
+use crate::stats::Region;
 use crate::stats::layout::VnicSlot;
-use crate::stats::{DropReason, Region};
 use crate::vhost_user::VringSetup;
 use crate::virtio::GuestMemory;
 use crate::virtio::memory::RegionSpec;
@@ -17,6 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use tidegate_contract::{Host, Vnic};
+use tidegate_evidence::DropReason;
 use tidegate_frontend::driver::{Buffer, DriverFeatures, DriverQueue};
 use tidegate_frontend::memory::SharedMemory;
 

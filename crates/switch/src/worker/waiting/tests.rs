@@ -2,9 +2,9 @@
 
 use super::scene::{Got, HEADERS, Kind, MS, RECEIVER, SEGMENT, Scene, TO_ELSEWHERE, TO_OTHER};
 use crate::port::Slots;
-use crate::stats::DropReason;
 use crate::worker::crossing::Crossing;
 use proptest::prelude::*;
+use tidegate_evidence::DropReason;
 
 const RING: Kind = Kind::Ring { size: 256, packed: false, in_order: false };
 const BULK: u16 = 0;

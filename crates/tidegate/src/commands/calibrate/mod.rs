@@ -30,8 +30,8 @@ use report::{Agent, Report};
 use serde::de::DeserializeOwned;
 use std::time::{Duration, Instant};
 use tidegate_agent::api::types::{HostView, VnicView};
-use tidegate_switch::stats::Histogram;
-use tidegate_switch::stats::histogram::{BUCKETS, bucket};
+use tidegate_evidence::Histogram;
+use tidegate_evidence::histogram::{BUCKETS, bucket};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How often the progress is told.

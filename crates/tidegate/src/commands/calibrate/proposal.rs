@@ -11,7 +11,7 @@ use super::look::Machine;
 use super::timers::Cpu;
 use serde::Serialize;
 use tidegate_contract::Nanos;
-use tidegate_switch::stats::Histogram;
+use tidegate_evidence::Histogram;
 
 /// More than the worst that was seen, since a longer look sees worse: a quarter.
 pub const MARGIN_PERCENT: u64 = 25;
@@ -130,12 +130,12 @@ impl Measured {
 }
 
 fn together<'a>(all: impl Iterator<Item = &'a Histogram>) -> Histogram {
-    let mut counts = vec![0u64; tidegate_switch::stats::histogram::BUCKETS];
+    let mut counts = vec![0u64; tidegate_evidence::histogram::BUCKETS];
     let mut max = 0;
     for histogram in all {
         max = max.max(histogram.max());
         for (upper, n) in histogram.occupied() {
-            counts[tidegate_switch::stats::histogram::bucket(upper)] += n;
+            counts[tidegate_evidence::histogram::bucket(upper)] += n;
         }
     }
     Histogram::recorded(max, 0, counts).unwrap_or_default()
@@ -158,7 +158,7 @@ mod tests {
     use super::super::look::Worker;
     use super::*;
     use proptest::prelude::*;
-    use tidegate_switch::stats::histogram::upper;
+    use tidegate_evidence::histogram::upper;
 
     fn histogram(values: &[u64]) -> Histogram {
         let mut all = Histogram::default();

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
 use tidegate_contract::Nanos;
-use tidegate_switch::stats::Histogram;
+use tidegate_evidence::Histogram;
 use tidegate_visible::visible;
 
 /// Loops that are too few to say anything of the rare ones.

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use tidegate_switch::stats::Histogram;
+use tidegate_evidence::Histogram;
 
 /// The copy that H contains: the largest frame, bytes.
 pub const COPY: usize = 65_536;

@@ -6,8 +6,9 @@ use crate::table::{Align, Table};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;
-use tidegate_agent::api::types::{Quantity, VnicView};
-use tidegate_switch::stats::{Delay, VnicStats, Work, total};
+use tidegate_agent::api::types::VnicView;
+use tidegate_evidence::Quantity;
+use tidegate_evidence::{Delay, VnicStats, Work, total};
 
 /// Columns of a bar.
 const BAR: usize = 8;
@@ -216,7 +217,7 @@ impl Added {
         self.0.last().map_or(0, |(end, _)| *end)
     }
 
-    /// As `tidegate_switch::stats::Histogram::quantile`.
+    /// As `tidegate_evidence::Histogram::quantile`.
     fn quantile(&self, q: f64) -> u64 {
         let rank = ((self.count() as f64 * q).ceil() as u64).max(1);
         let mut seen = 0;

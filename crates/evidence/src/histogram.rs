@@ -1,16 +1,11 @@
 //! Log-linear histograms: 32 buckets per power of two, so a bucket is at most
 //! 1/32 (3.1 %) wide; 0 ns to 2^35 ns (34 s).
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 const SUB_BITS: u32 = 5;
 const SUB: usize = 1 << SUB_BITS;
 const MAX_BITS: u32 = 35;
 /// Number of buckets.
 pub const BUCKETS: usize = (MAX_BITS - SUB_BITS + 1) as usize * SUB;
-
-/// Most values of one bucket that are believed: one every microsecond for five hundred years are less.
-const MOST: u64 = u64::MAX / BUCKETS.next_power_of_two() as u64;
 
 /// All of them together; where they are another process's word, that may be more than there are numbers.
 pub fn total(numbers: impl IntoIterator<Item = u64>) -> u64 {
@@ -36,67 +31,6 @@ pub const fn upper(bucket: usize) -> u64 {
     let exponent = bucket / SUB - 1;
     let mantissa = (bucket % SUB + SUB) as u64;
     ((mantissa + 1) << exponent) - 1
-}
-
-/// A histogram in shared memory; one writer.
-#[repr(C)]
-pub struct SharedHistogram {
-    max: AtomicU64,
-    sum: AtomicU64,
-    buckets: [AtomicU64; BUCKETS],
-}
-
-impl SharedHistogram {
-    /// Adds one value. Only the slot's owner may call this.
-    #[inline]
-    pub fn record(&self, value: u64) {
-        self.record_many(value, 1);
-    }
-
-    /// Adds the same value `n` times. Only the slot's owner may call this.
-    #[inline]
-    pub fn record_many(&self, value: u64, n: u64) {
-        let cell = &self.buckets[bucket(value)];
-        cell.store(cell.load(Relaxed) + n, Relaxed);
-        self.sum.store(self.sum.load(Relaxed).wrapping_add(value.wrapping_mul(n)), Relaxed);
-        if value > self.max.load(Relaxed) {
-            self.max.store(value, Relaxed);
-        }
-    }
-
-    /// Forgets everything.
-    pub fn reset(&self) {
-        self.max.store(0, Relaxed);
-        self.sum.store(0, Relaxed);
-        for cell in &self.buckets {
-            cell.store(0, Relaxed);
-        }
-    }
-
-    /// Copies what was recorded.
-    pub(super) fn copy_to(&self, to: &Self) {
-        to.max.store(self.max.load(Relaxed), Relaxed);
-        to.sum.store(self.sum.load(Relaxed), Relaxed);
-        for (from, to) in self.buckets.iter().zip(&to.buckets) {
-            to.store(from.load(Relaxed), Relaxed);
-        }
-    }
-
-    /// Whether nothing was recorded.
-    pub fn is_empty(&self) -> bool {
-        self.max.load(Relaxed) == 0 && self.buckets[0].load(Relaxed) == 0
-    }
-
-    /// A private copy. Another process may have written it: no bucket holds so many that all of them together are too
-    /// many to count. What is above the largest value is not looked at: most of it is empty, of a vNIC that is idle all.
-    pub fn read(&self) -> Histogram {
-        let max = self.max.load(Relaxed);
-        let mut buckets = vec![0; BUCKETS];
-        for (to, cell) in buckets.iter_mut().zip(&self.buckets[..=bucket(max)]) {
-            *to = cell.load(Relaxed).min(MOST);
-        }
-        Histogram { max, sum: self.sum.load(Relaxed), buckets }
-    }
 }
 
 /// A copy of a histogram, for reading.
@@ -180,12 +114,7 @@ impl Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Region;
     use proptest::prelude::*;
-    use std::sync::LazyLock;
-
-    /// Regions are never unmapped, so cases share one.
-    static REGION: LazyLock<Region> = LazyLock::new(|| Region::create().unwrap());
 
     proptest! {
         #[test]
@@ -205,21 +134,6 @@ mod tests {
             let exact = values[rank - 1].min((1 << MAX_BITS) - 1);
             let got = histogram.quantile(q);
             prop_assert!(got >= exact && got - exact <= exact / 32, "{} for {}", got, exact);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_read_is_what_was_recorded(values in prop::collection::vec(0u64..1 << 40, 0..100)) {
-            let shared = &REGION.claim(0, "plc1").delay;
-            let mut histogram = Histogram::default();
-            prop_assert!(shared.is_empty());
-            for value in values {
-                shared.record(value);
-                histogram.record(value);
-                prop_assert!(!shared.is_empty());
-            }
-            prop_assert_eq!(shared.read(), histogram);
         }
     }
 

@@ -1,0 +1,17 @@
+//! How a vNIC is connected.
+
+use serde::{Deserialize, Serialize};
+
+/// How a port is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Connection {
+    /// No front end has connected (vhost-user server).
+    Waiting,
+    /// The stream ended; the agent should dial again (vhost-user client).
+    Disconnected,
+    /// A front end is connected and has not enabled its queues.
+    Connected,
+    /// Frames can flow.
+    Up,
+}

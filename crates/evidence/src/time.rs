@@ -1,0 +1,13 @@
+//! Moments as people read them.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A moment of CLOCK_MONOTONIC in ns since the epoch, as the clock is set now: what is shown as so long ago stays
+/// right when somebody sets it.
+pub fn time_of_day(moment: u64) -> u64 {
+    let now = |clock| {
+        let time = clock_gettime(clock);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    now(ClockId::Realtime).saturating_sub(now(ClockId::Monotonic).saturating_sub(moment))
+}

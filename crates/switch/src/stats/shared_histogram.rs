@@ -1,0 +1,95 @@
+//! A histogram in shared memory: one writer, any number of readers.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tidegate_evidence::Histogram;
+use tidegate_evidence::histogram::{BUCKETS, bucket};
+
+/// Most values of one bucket that are believed: one every microsecond for five hundred years are less.
+const MOST: u64 = u64::MAX / BUCKETS.next_power_of_two() as u64;
+
+/// A histogram in shared memory; one writer.
+#[repr(C)]
+pub struct SharedHistogram {
+    max: AtomicU64,
+    sum: AtomicU64,
+    buckets: [AtomicU64; BUCKETS],
+}
+
+impl SharedHistogram {
+    /// Adds one value. Only the slot's owner may call this.
+    #[inline]
+    pub fn record(&self, value: u64) {
+        self.record_many(value, 1);
+    }
+
+    /// Adds the same value `n` times. Only the slot's owner may call this.
+    #[inline]
+    pub fn record_many(&self, value: u64, n: u64) {
+        let cell = &self.buckets[bucket(value)];
+        cell.store(cell.load(Relaxed) + n, Relaxed);
+        self.sum.store(self.sum.load(Relaxed).wrapping_add(value.wrapping_mul(n)), Relaxed);
+        if value > self.max.load(Relaxed) {
+            self.max.store(value, Relaxed);
+        }
+    }
+
+    /// Forgets everything.
+    pub fn reset(&self) {
+        self.max.store(0, Relaxed);
+        self.sum.store(0, Relaxed);
+        for cell in &self.buckets {
+            cell.store(0, Relaxed);
+        }
+    }
+
+    /// Copies what was recorded.
+    pub(super) fn copy_to(&self, to: &Self) {
+        to.max.store(self.max.load(Relaxed), Relaxed);
+        to.sum.store(self.sum.load(Relaxed), Relaxed);
+        for (from, to) in self.buckets.iter().zip(&to.buckets) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// Whether nothing was recorded.
+    pub fn is_empty(&self) -> bool {
+        self.max.load(Relaxed) == 0 && self.buckets[0].load(Relaxed) == 0
+    }
+
+    /// A private copy. Another process may have written it: no bucket holds so many that all of them together are too
+    /// many to count. What is above the largest value is not looked at: most of it is empty, of a vNIC that is idle all.
+    pub fn read(&self) -> Histogram {
+        let max = self.max.load(Relaxed);
+        let mut buckets = vec![0; BUCKETS];
+        for (to, cell) in buckets.iter_mut().zip(&self.buckets[..=bucket(max)]) {
+            *to = cell.load(Relaxed).min(MOST);
+        }
+        Histogram::recorded(max, self.sum.load(Relaxed), buckets).expect("as many buckets as a histogram has")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stats::Region;
+    use proptest::prelude::*;
+    use std::sync::LazyLock;
+    use tidegate_evidence::Histogram;
+
+    /// Regions are never unmapped, so cases share one.
+    static REGION: LazyLock<Region> = LazyLock::new(|| Region::create().unwrap());
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_what_was_recorded(values in prop::collection::vec(0u64..1 << 40, 0..100)) {
+            let shared = &REGION.claim(0, "plc1").delay;
+            let mut histogram = Histogram::default();
+            prop_assert!(shared.is_empty());
+            for value in values {
+                shared.record(value);
+                histogram.record(value);
+                prop_assert!(!shared.is_empty());
+            }
+            prop_assert_eq!(shared.read(), histogram);
+        }
+    }
+}
