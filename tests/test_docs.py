@@ -355,7 +355,8 @@ def test_metrics_named_elsewhere() -> None:
 
 def test_reasons_and_causes() -> None:
     """metrics.md explains every drop reason and cause of misses that the places know, and no other."""
-    sources = [ROOT / "crates/switch/src/stats/reason.rs", ROOT / "crates/agent/src/drops.rs"]
+    files = ("evidence/src/reason.rs", "switch/src/stats/thrown_out.rs", "agent/src/drops.rs")
+    sources = [ROOT / "crates" / file for file in files]
     labels = re.compile(r'^\s+\w+ = "(\w+)",$', re.MULTILINE)
     known = {label for source in sources for label in labels.findall(source.read_text())}
     section = (REFERENCE / "metrics.md").read_text().split("## Causes and reasons")[1]
