@@ -207,10 +207,12 @@ impl Switch {
         account
     }
 
-    /// What each guest received, in order; where several send, in order of each sender.
+    /// What each guest received, in the order of each of its queues; where several send, in order of each sender.
     fn received(&self, alone: bool) -> Vec<Vec<Received>> {
         let mut received: Vec<Vec<Received>> =
             self.guests.iter().map(|guest| guest.received.clone()).collect();
+        // In which of two queues a frame is seen first depends on how many loops the frames took.
+        received.iter_mut().for_each(|list| list.sort_by_key(|r| r.queue));
         if !alone {
             for (guest, list) in self.guests.iter().zip(&mut received) {
                 let header = guest.header_len();
