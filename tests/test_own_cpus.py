@@ -50,7 +50,7 @@ class Scene:
         self.folder, self.stacks, self.host, self.cpu = folder, stacks, host, cpu
         everything = sum(1 << online for online in os.sched_getaffinity(0))
         self.away = everything & ~(1 << cpu)
-        # With two CPUs, `away` is the first alone: only the worker's own CPU is another mask on every machine.
+        # With two CPUs, `away` is the first CPU alone: the worker's own CPU is another mask on every machine.
         self.theirs = 1 << cpu
 
     def write(self, *terms: str) -> None:
