@@ -11,7 +11,7 @@
 //! The agent can be killed and started again at any time: the switch keeps forwarding, and a new agent takes
 //! over what it finds.
 //!
-//! - [`place`]: the four questions every place answers; the agent knows nothing else about one
+//! - [`place`]: the trait of all places
 //! - `switch_place`: the host switch as a place
 //! - `kernel_place`: the kernel's netdevs as a place
 //! - `nic_place`: SR-IOV functions as a place

@@ -1,10 +1,12 @@
-//! A place where frames wait, as the agent sees it: four questions.
+//! A place where frames wait, as the agent sees it: one trait.
 //!
 //! ```text
 //!   capabilities(attachment) ─▶ what it can promise there
 //!   plan(wanted, observed)   ─▶ actions, or why not          (pure)
+//!   prepare(actions)         ─▶ on disk: what must be there before the first of them
 //!   apply(action)            ─▶ done, or what went wrong
 //!   observe(coming)          ─▶ what is in force, the evidence, and obstacles
+//!   capture()                ─▶ frames of one vNIC, where the place can copy them
 //! ```
 
 use crate::api::status::OwnCpus;
