@@ -94,7 +94,9 @@ pub(super) fn in_force(network: &Network, index: u32) -> (Option<HtbClass>, Opti
         }
         _ => None,
     };
-    let mut filters = link.filters_at(Handle::INGRESS).filter(|f| f.chain == 0 && !f.marks());
+    // Filters that mark pass the frame on to the next filter.
+    let mut filters =
+        link.filters_at(Handle::INGRESS).filter(|f| f.chain == 0 && !f.marks() && !f.marks_congestion());
     let ingress = filters.next().and_then(|first| {
         let Rule::Redirect { to, .. } = first.rule else { return None };
         let ifb = network.links.get(&to).filter(|l| l.up && l.root_is_ours())?;
