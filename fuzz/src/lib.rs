@@ -20,6 +20,7 @@ pub mod frame;
 pub mod guest;
 pub mod messages;
 pub mod ring;
+mod said_place;
 pub mod switch;
 
 use files::{Files, send};

@@ -3,14 +3,15 @@
 //! A first byte says which of the three; what comes of it is shown as the agent shows it.
 
 use crate::bytes::Bytes;
+use crate::said_place::see;
 use crate::{Files, send};
 use rustix::io::{pread, pwrite};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use tidegate_agent::fuzzing;
 use tidegate_contract::{Host, Vnic};
+use tidegate_place_switch::check_inherited;
 use tidegate_switch::control::keep::Notes;
 use tidegate_switch::control::told::Told;
 use tidegate_switch::control::{Client, PortStatus, SwitchError};
@@ -99,7 +100,7 @@ fn shown(ports: &[PortStatus]) {
             assert!(text.len() <= WORDS && !text.contains(is_hidden), "{text:?}");
         }
     }
-    fuzzing::see(ports, &statistics().reader);
+    see(ports, &statistics().reader);
 }
 
 /// Packets with descriptors, as notes.
@@ -130,7 +131,7 @@ fn notes(mut bytes: Bytes<'_>) {
         }
         assert!(told.connections.keys().chain(told.links.keys()).all(|name| Vnic::is_name(name)));
     }
-    fuzzing::go_on(told);
+    check_inherited(told);
 }
 
 /// Numbers anywhere in the statistics.
@@ -169,7 +170,7 @@ fn numbers(mut bytes: Bytes<'_>) {
         let _ = (reader.messages(&stats.name), reader.delay(&stats.name).map(|delay| delay.mean()));
     }
     let _ = (reader.workers(), reader.denied_calls(), reader.log());
-    fuzzing::see(&[], reader);
+    see(&[], reader);
     for (at, old) in before.into_iter().rev() {
         pwrite(file, &old, at as u64).expect("as before");
     }

@@ -1,81 +1,67 @@
-//! The agent: contracts in, evidence out.
+//! The agent: contracts in, evidence out. It knows places by one trait, and no place by name.
 //!
 //! ```text
 //!  /etc/tidegate/*.toml ─┐
-//!                        ├─▶ store ─▶ reconciler ── plan, apply ──▶ Place (host switch, ...)
+//!                        ├─▶ store ─▶ reconciler ── plan, apply ──▶ places (tidegate_place::Installed)
 //!  API (Unix socket) ────┘               │                            │
-//!        ▲                               │ ◀── observe: what is in force, evidence
-//!        └── reads, /metrics ◀── Published
+//!        ▲                               │ ◀── observe: state in force, evidence
+//!        └── reads, /metrics ◀── board ◀─┘
 //! ```
 //!
-//! The agent can be killed and started again at any time: the switch keeps forwarding, and a new agent takes
-//! over what it finds.
+//! The agent can be killed and started again at any time: the places keep the contracts, and a new agent takes them over.
 //!
-//! - [`place`]: the trait of all places
-//! - `switch_place`: the host switch as a place
-//! - `kernel_place`: the kernel's netdevs as a place
-//! - `nic_place`: SR-IOV functions as a place
-//! - `culprit`: what held a worker of the switch up when a deadline was missed
-//! - `own_cpus`: keeps other work off the CPUs of the switch's workers
-//! - `store`: the contracts and who owns each
-//! - `reconciler`: makes what is wanted be in force, and keeps it so
+//! - `store`: the contracts, and the owner of each
+//! - `reconciler`: makes the wanted contracts be in force, and keeps them so
+//! - `commands`: requests to the reconciler
+//! - `board`: the state that readers see
+//! - [`views`]: the answers of the API
 //! - `windows`: figures of the last 10 s, minute and hour
 //! - `guest`: the soft limit, through a port of the VM
-//! - [`api`]: HTTP on a Unix socket, OpenAPI document, metrics
-//! - `paths`: the paths that contracts name, and what is done there
-//! - `watchdog`: what the service manager is told as long as all of it turns
-//! - `durable`, `lock`: files that survive a crash; one agent per state directory and network namespace
-//! - [`drops`]: why frames were dropped at other places than the switch
-//! - `cut`: where an agent may die, for tests
+//! - `api`: HTTP on a Unix socket, OpenAPI document, metrics
+//! - `watchdog`: tells the service manager that the agent works
+//! - `lock`: one agent per state folder and network namespace
 
-pub mod api;
-mod culprit;
-mod cut;
-pub mod drops;
-mod durable;
+mod api;
+mod board;
+mod commands;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod guest;
-mod kernel_place;
 mod lock;
-mod nic_place;
-mod own_cpus;
-mod paths;
-pub mod place;
 mod reconciler;
 mod store;
-mod switch_place;
-#[cfg(test)]
-mod testing;
+#[cfg(feature = "testing")]
+pub mod testing;
+pub mod views;
 mod watchdog;
 mod windows;
 
 use api::listener::{Bounded, Peer};
 use api::routes::{Api, router};
+use api::socket::{ApiSocket, listen_for_api};
 use api::turns::Turns;
-use api::written::Writer;
-pub use own_cpus::KeepOff;
-use paths::Paths;
-use place::Place;
-use reconciler::{Command, Reconciler};
+use api::writer::Writer;
+use commands::{Command, Looks};
+use reconciler::Reconciler;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tidegate_contract::SocketOwner;
+use tidegate_durable::{Damage, DurableError};
+use tidegate_paths::Paths;
+use tidegate_place::{Capture, Installed};
 use tidegate_service::Notifier;
 use tokio::signal::unix::{SignalKind, signal};
-use watchdog::{Felt, Pulse};
+use watchdog::{Pulse, Watched};
 
 /// How an agent runs.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Folder of contract files, such as `/etc/tidegate`; may be missing.
     pub config: PathBuf,
-    /// Folder for what is kept over restarts, such as `/var/lib/tidegate`; made where missing.
+    /// Folder for state that survives restarts, such as `/var/lib/tidegate`; made if it is missing.
     pub state: PathBuf,
-    /// Control socket of the switch.
-    pub switch: PathBuf,
     /// Socket of the API.
     pub api: PathBuf,
     /// Group that may use the API, by name or number.
@@ -87,11 +73,30 @@ pub struct Options {
     pub socket_roots: Vec<PathBuf>,
     /// Folders besides `/run/netns` below which contracts may name network namespaces; `/proc` for those of processes.
     pub netns_roots: Vec<PathBuf>,
-    /// Whether eBPF programs observe what keeps the switch's workers from their CPUs, while a deadline is in force.
-    pub observe_cpu: bool,
-    /// What is kept off the CPUs of the switch's workers while a deadline is in force.
-    pub own_cpus: KeepOff,
 }
+
+/// What a place may need to be installed.
+pub struct Site<'a> {
+    /// The state folder, which this agent has locked.
+    pub state: &'a Path,
+    /// The folders below which contracts may name sockets and namespaces.
+    pub paths: &'a Paths,
+    /// Has the reconciler look at all places now, because something appeared that one of them waited for.
+    pub wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// The places of this host.
+pub struct Places {
+    /// In the order in which they plan and act.
+    pub installed: Vec<Box<dyn Installed>>,
+    /// The copying of frames, if a place can.
+    pub capture: Option<Arc<dyn Capture>>,
+    /// Damage of their records.
+    pub damage: Vec<Damage>,
+}
+
+/// Installs the places, once the agent has the state folder to itself.
+pub type Install = Box<dyn FnOnce(&Site<'_>) -> Result<Places, DurableError> + Send>;
 
 /// Why the agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +106,7 @@ pub enum Error {
     Lock(#[from] lock::LockError),
     /// The state cannot be read.
     #[error(transparent)]
-    State(#[from] durable::DurableError),
+    State(#[from] DurableError),
     /// A folder for contracts' sockets or namespaces cannot be used.
     #[error("{0}")]
     Root(String),
@@ -129,7 +134,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// # Panics
 /// Never by itself. Must be called within a tokio runtime with I/O and time enabled.
-pub async fn run(options: Options) -> Result<(), Error> {
+pub async fn run(options: Options, install: Install) -> Result<(), Error> {
     let signals = || -> io::Result<_> {
         Ok((
             signal(SignalKind::terminate())?,
@@ -140,7 +145,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let (mut terminate, mut interrupt, mut hangup) = signals().map_err(io_error("wait for signals"))?;
     // Half of them are for duplicates of the switch's.
     tidegate_service::raise_descriptors();
-    let agent = Agent::start(&options)?;
+    let agent = Agent::start(&options, install)?;
     let commands = agent.commands.clone();
     if let Err(error) = agent.tell_service_manager() {
         tracing::warn!(%error, "the service manager (NOTIFY_SOCKET) cannot be told that the agent runs");
@@ -170,7 +175,7 @@ pub struct Agent {
     pulse: Pulse,
     /// Resolves when the reconciler has ended.
     reconciled: tokio::sync::oneshot::Receiver<()>,
-    api: switch_place::ApiSocket,
+    api: ApiSocket,
     _lock: (lock::Lock, lock::NamespaceLock),
 }
 
@@ -180,7 +185,7 @@ impl Agent {
     ///
     /// # Errors
     /// As [`run`].
-    pub fn start(options: &Options) -> Result<Self, Error> {
+    pub fn start(options: &Options, install: Install) -> Result<Self, Error> {
         let state = &options.state;
         let paths = Paths::new(&options.socket_roots, &options.netns_roots).map_err(Error::Root)?;
         make_folder(state)?;
@@ -188,29 +193,22 @@ impl Agent {
         let (commands, received) = mpsc::channel();
         let wake = commands.clone();
         let wake = Arc::new(move || drop(wake.send(Command::Repair)));
-        let (switch, damage) =
-            switch_place::SwitchPlace::new(&options.switch, state, paths.clone(), wake, options.observe_cpu)?;
-        let (own_cpus, own_cpus_damage) =
-            own_cpus::OwnCpus::new(state, options.own_cpus, paths.namespaces.clone())?;
-        let switch = switch.with(own_cpus);
-        let (kernel, kernel_damage) = kernel_place::KernelPlace::new(state)?;
-        let (nic, nic_damage) = nic_place::NicPlace::new(state)?;
-        let capture = switch.capture();
-        let made = [switch.made(), kernel.made(), nic.made()].concat();
-        let places: [Box<dyn Place>; 3] = [Box::new(switch), Box::new(kernel), Box::new(nic)];
+        let Places { installed, capture, damage } = install(&Site { state, paths: &paths, wake })?;
         let pulse = Pulse::default();
-        let felt = |place| Box::new(Felt { place, pulse: pulse.clone() }) as Box<dyn Place>;
-        let places = places.map(felt).into();
+        let watched = |place| Box::new(Watched { place, pulse: pulse.clone() }) as Box<dyn Installed>;
+        let places = installed.into_iter().map(watched).collect();
         let mut reconciler = Reconciler::new(&options.config, state, paths.guests.clone(), places)?;
-        reconciler.problem("switch state", damage);
-        reconciler.problem("state of workers' CPUs", own_cpus_damage);
-        reconciler.problem("kernel state", kernel_damage);
-        reconciler.problem("nic state", nic_damage);
+        for (about, what) in damage {
+            reconciler.problem(about, Some(what));
+        }
         reconciler.problem("network namespace", lock.1.problem.clone());
-        reconciler.problem("state folder", paths::exposed(state).or_else(|| paths::exposed_way(state)));
+        reconciler.problem(
+            "state folder",
+            tidegate_paths::exposed(state).or_else(|| tidegate_paths::exposed_way(state)),
+        );
         reconciler.problem("socket roots", paths.sockets.exposed());
         reconciler.problem("namespace roots", paths.namespaces.exposed());
-        reconciler.recover(made);
+        reconciler.recover();
         let (listener, api) = listen(options)?;
 
         let (board, windows) = (reconciler.board(), reconciler.windows());
@@ -225,14 +223,14 @@ impl Agent {
                 let _ = ended.send(());
             })
             .map_err(io_error("start a thread"))?;
-        // A switch that hangs must not keep the API away.
+        // A place that hangs must not delay the API.
         let _ = started.recv_timeout(PATIENCE);
-        let guests = tokio::spawn(guest::ports::serve(Arc::clone(&board), commands.clone(), paths.guests));
+        let guests = tokio::spawn(guest::ports::serve(board.clone(), commands.clone(), paths.guests));
         let app = router(Api {
             commands: commands.clone(),
             board,
             capture,
-            looks: reconciler::Looks::default(),
+            looks: Looks::default(),
             turns: Turns::default(),
             writer: Writer::default(),
             windows,
@@ -275,7 +273,7 @@ impl Agent {
         self.guests.abort();
         let _ = self.commands.send(Command::Stop);
         if tokio::time::timeout(PATIENCE, self.reconciled).await.is_err() {
-            tracing::warn!("the switch does not answer; ending without waiting for it");
+            tracing::warn!("a place does not answer; ending without waiting for it");
         }
         self.api.remove();
         tracing::info!("the agent ends; ports keep running");
@@ -288,9 +286,9 @@ fn make_folder(folder: &Path) -> Result<(), Error> {
     made.map_err(io_error(format!("make the state directory {}", folder.display())))
 }
 
-fn listen(options: &Options) -> Result<(tokio::net::UnixListener, switch_place::ApiSocket), Error> {
+fn listen(options: &Options) -> Result<(tokio::net::UnixListener, ApiSocket), Error> {
     let owner = SocketOwner { user: None, group: options.api_group.clone(), mode: Some(options.api_mode) };
-    let (socket, file) = switch_place::listen_for_api(&options.api, &owner).map_err(Error::Api)?;
+    let (socket, file) = listen_for_api(&options.api, &owner).map_err(Error::Api)?;
     let socket = std::os::unix::net::UnixListener::from(socket);
     socket.set_nonblocking(true).map_err(io_error("use the API's socket"))?;
     let listener = tokio::net::UnixListener::from_std(socket).map_err(io_error("use the API's socket"))?;

@@ -161,7 +161,7 @@ impl NamespaceLock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::own_namespace;
+    use tidegate_testkit::own_network_or_skip;
 
     #[test]
     fn the_second_is_told_who_was_first() {
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_second_in_a_namespace_is_told_who_was_first() {
-        if !own_namespace() {
+        if !own_network_or_skip() {
             return;
         }
         let first = NamespaceLock::take().unwrap();
@@ -183,16 +183,18 @@ mod tests {
         let error = NamespaceLock::take().unwrap_err().to_string();
         assert!(error.starts_with(&format!("an agent (pid {})", std::process::id())), "{error}");
         // Another namespace is another agent's.
-        std::thread::spawn(|| assert!(own_namespace() && NamespaceLock::take().unwrap().problem.is_none()))
-            .join()
-            .unwrap();
+        std::thread::spawn(|| {
+            assert!(own_network_or_skip() && NamespaceLock::take().unwrap().problem.is_none())
+        })
+        .join()
+        .unwrap();
         drop(first);
         assert!(NamespaceLock::take().unwrap().problem.is_none());
     }
 
     #[test]
     fn a_stranger_keeps_no_agent_from_running() {
-        if !own_namespace() {
+        if !own_network_or_skip() {
             return;
         }
         let name = SocketAddrUnix::new_abstract_name(NAME).unwrap();

@@ -1,66 +1,247 @@
-//! Contracts and namespaces for the tests of this crate.
+//! The suite that every place has to pass: an agent that dies at any point of an apply, and what its successor makes of it.
+//!
+//! ```text
+//!  first agent: old document in force ─▶ apply new ─ dies at point n ─▶ the disk, the place
+//!                                                                             │
+//!  successor (dies at point m) ─▶ successor: old or new, whole, and nothing else ◀┘
+//! ```
+//!
+//! The agent is the real one with real files. A [`World`] has the place: real or a toy.
 
-use tidegate_contract::{
-    Allowed, Attach, Mac, Queueing, Rx, Segment, SocketMode, SocketOwner, Tx, VfOptions, Vnic,
-};
-use tidegate_testing::unless_skipped;
+use crate::reconciler::Reconciler;
+use crate::store::{Contracts, Owner};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+use tidegate_contract::Vnic;
+use tidegate_durable::StateFile;
+use tidegate_durable::cut::testing::dies_at;
+use tidegate_paths::Paths;
+use tidegate_place::{Adopt, Installed};
 
-/// A best-effort contract whose MAC ends in `mac`.
-pub fn vnic(name: &str, mac: u8) -> Vnic {
-    Vnic {
-        name: name.into(),
-        attach: Attach::VhostUser {
-            path: format!("/run/tidegate/vm/{name}.sock").into(),
-            mode: SocketMode::Server,
-            owner: SocketOwner::default(),
+/// Names, MACs and attachments to choose from.
+const CHOICES: u8 = 4;
+
+/// A host whose place outlives the agent.
+pub trait World {
+    /// A fresh one.
+    fn new() -> Self;
+
+    /// The agent's folder: `etc` and `state` are in it, and contracts may name guests' sockets below it.
+    fn folder(&self) -> &Path;
+
+    /// The place of an agent that starts.
+    fn place(&self) -> Box<dyn Installed>;
+
+    /// A contract with one of [`CHOICES`] attachments, of one of two kinds if the place has two.
+    fn vnic(&self, choice: Choice) -> Vnic;
+
+    /// A contract of another agent that is in force at the place, and that the suite may adopt with another rate (Mbit/s).
+    fn foreign(&self, _rate: u64) -> Option<Vnic> {
+        None
+    }
+
+    /// The agent died: its descriptors and threads are gone when this returns.
+    fn bury(&self) {}
+
+    /// The place's process dies with the agent, and another one starts. False if the place has no process.
+    fn restart(&mut self) -> bool {
+        false
+    }
+
+    /// The contracts that the place enforces.
+    fn in_force(&self) -> BTreeMap<String, Vnic>;
+
+    /// Panics if something else than these contracts is left of the agents' work.
+    fn check(&self, expected: &BTreeMap<String, Vnic>);
+}
+
+/// The choices that make one contract.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice {
+    /// Its name, as a number.
+    pub name: u8,
+    /// The last byte of its MAC.
+    pub mac: u8,
+    /// The number of its attachment.
+    pub attachment: u8,
+    /// The other kind of attachment.
+    pub other_kind: bool,
+    /// `tx.max`, Mbit/s.
+    pub rate: u64,
+}
+
+/// One case.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// In force before.
+    pub old: Vec<Choice>,
+    /// Applied.
+    pub new: Vec<Choice>,
+    /// The rate of the foreign contract in the new document, if that adopts it.
+    pub adopts: Option<u64>,
+    /// The place's process dies with the agent.
+    pub restart: bool,
+    /// The point at which the first successor dies.
+    pub again: Option<u32>,
+}
+
+fn document() -> impl Strategy<Value = Vec<Choice>> {
+    let order = || Just((0..CHOICES).collect::<Vec<_>>()).prop_shuffle();
+    let rest = prop::collection::vec((any::<bool>(), 1u64..4), usize::from(CHOICES));
+    (0..=usize::from(CHOICES), order(), order(), order(), rest).prop_map(
+        |(n, names, macs, attachments, rest)| {
+            let choice = |i: usize| Choice {
+                name: names[i],
+                mac: macs[i],
+                attachment: attachments[i],
+                other_kind: rest[i].0,
+                rate: rest[i].1,
+            };
+            (0..n).map(choice).collect()
         },
-        mac: Mac([0x52, 0x54, 0, 0, 0, mac]),
-        segment: Segment::new(1).expect("in range"),
-        tx: Tx::default(),
-        rx: Rx::default(),
-        queueing: Queueing::default(),
-        weight: 1,
-        deadline: None,
-        to: vec![],
-        allowed: Allowed::default(),
-        mtu: 1500,
-        queues: 1,
-        guest: None,
+    )
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let adopts = prop::option::of(1u64..3);
+    (document(), document(), adopts, prop::bool::weighted(0.3), prop::option::of(0u32..30))
+        .prop_map(|(old, new, adopts, restart, again)| Case { old, new, adopts, restart, again })
+}
+
+type Set = BTreeMap<String, Vnic>;
+
+fn set<W: World>(world: &W, choices: &[Choice], foreign: Option<Vnic>) -> Set {
+    let vnics = choices.iter().map(|choice| world.vnic(*choice)).chain(foreign);
+    vnics.map(|vnic| (vnic.name.clone(), vnic)).collect()
+}
+
+fn agent<W: World>(world: &W) -> Reconciler {
+    let folder = world.folder();
+    let guests = Paths::new(&[folder.into()], &[]).expect("a folder of this test").guests;
+    let places = vec![world.place()];
+    let mut agent =
+        Reconciler::new(&folder.join("etc"), &folder.join("state"), guests, places).expect("loads");
+    assert!(!agent.has_problem("state"), "the contracts are damaged");
+    agent.recover();
+    agent.start();
+    agent
+}
+
+fn accepted<W: World>(world: &W) -> Set {
+    let file = StateFile::new(world.folder().join("state/contracts.json"));
+    let loaded = file.load::<Contracts>().expect("readable");
+    assert_eq!(loaded.damage, None);
+    by_name(&loaded.value.unwrap_or_default())
+}
+
+fn by_name(contracts: &Contracts) -> Set {
+    contracts.vnics().map(|(_, v)| (v.value.name.clone(), v.value.clone())).collect()
+}
+
+fn apply(agent: &mut Reconciler, set: &Set) {
+    let text = "# Nothing, perhaps\n".to_owned() + &set.values().map(Vnic::to_toml).collect::<String>();
+    agent.apply(&text, "test", &Owner::Api, true, Adopt::No, false).unwrap_or_else(|e| panic!("{e}\n{text}"));
+}
+
+/// Lets the agent do its work of each half second until nothing is left to do.
+fn settle(agent: &mut Reconciler) {
+    let mut plans = Vec::new();
+    for _ in 0..40 {
+        plans.push(agent.planned());
+        if plans.last().is_some_and(Vec::is_empty) {
+            assert_eq!(agent.planned(), Vec::<String>::new(), "a second look finds more to do");
+            agent.tick();
+            return;
+        }
+        agent.tick();
+        // A failed action is tried again later.
+        if agent.has_failures() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
+    panic!("it never settles: {plans:#?}");
 }
 
-/// A contract for a netdev, that may send 1 Mbit/s.
-pub fn netdev(name: &str, mac: u8, interface: &str) -> Vnic {
-    let max = tidegate_contract::Rate::from_bits(1_000_000);
-    Vnic {
-        attach: Attach::Netdev { name: interface.into() },
-        segment: Segment::new(0).expect("in range"),
-        tx: Tx { max, ..Tx::default() },
-        ..vnic(name, mac)
+/// One life with a death at point `at`; whether the apply survived.
+///
+/// # Panics
+/// The successor finds something else than the old or the new document.
+pub fn dies<W: World>(case: &Case, at: u32) -> bool {
+    let mut world = W::new();
+    let old = set(&world, &case.old, None);
+    let foreign = case.adopts.and_then(|rate| world.foreign(rate));
+    let new = set(&world, &case.new, foreign);
+    let others: Set = world.in_force().into_values().map(|vnic| (vnic.name.clone(), vnic)).collect();
+    let mut first = agent(&world);
+    if !old.is_empty() {
+        apply(&mut first, &old);
     }
-}
+    settle(&mut first);
+    assert_eq!(accepted(&world), old);
 
-/// A tap attachment.
-pub fn tap(name: &str) -> Attach {
-    Attach::Tap { name: name.into(), netns: None }
-}
+    let survived = dies_at(at, || apply(&mut first, &new)).is_some();
+    drop(first);
+    world.bury();
+    let restarted = case.restart && world.restart();
+    let accepted_now = accepted(&world);
+    assert!(accepted_now == old || accepted_now == new, "half of it was accepted: {accepted_now:#?}");
+    assert!(!survived || accepted_now == new, "applied, and not on disk");
 
-/// A contract for a virtual function in segment 0, without limits.
-pub fn vf(name: &str, mac: u8, pf: &str, index: u16) -> Vnic {
-    Vnic {
-        attach: Attach::Vf { pf: pf.into(), index, options: VfOptions::default() },
-        segment: Segment::new(0).expect("in range"),
-        ..vnic(name, mac)
+    if let Some(again) = case.again {
+        let _ = dies_at(again, || agent(&world));
+        world.bury();
     }
+    let mut last = agent(&world);
+    settle(&mut last);
+    assert_eq!(by_name(last.contracts()), accepted_now);
+    assert_eq!(accepted(&world), accepted_now);
+
+    let mut expected = accepted_now.clone();
+    // A contract of another agent that is not adopted is as it was.
+    expected.extend(others.into_iter().filter(|(name, _)| !restarted && !accepted_now.contains_key(name)));
+    assert_eq!(world.in_force(), expected, "the place enforces something else than accepted and foreign");
+    world.check(&expected);
+    drop(last);
+    // A successor would know these to be its own.
+    let ours: Vec<String> = world.place().recorded().into_iter().map(|vnic| vnic.name).collect();
+    let mut ours = ours;
+    ours.sort();
+    assert_eq!(ours, accepted_now.keys().cloned().collect::<Vec<_>>());
+    survived
 }
 
-/// Gives this thread a network namespace of its own, or says why the test is skipped; CI insists.
-pub fn own_namespace() -> bool {
-    unless_skipped(tidegate_testing::own_network().map_err(|e| format!("no network namespace: {e}")))
-        .is_some()
+/// The number of points at which an apply can die.
+///
+/// # Panics
+/// As [`dies`].
+pub fn deaths<W: World>(case: &Case) -> usize {
+    (0..).take_while(|at| !dies::<W>(case, *at)).count()
 }
 
-/// Gives this thread mounts of its own, or says why the test is skipped; CI insists.
-pub fn own_mounts() -> bool {
-    unless_skipped(tidegate_testing::own_mounts().map_err(|e| format!("no mounts of its own: {e}"))).is_some()
+/// An apply that dies anywhere is wholly done or not at all: `cases` random cases, each with a death at every point, or as many as the
+/// environment's `PROPTEST_CASES`.
+///
+/// # Panics
+/// As [`dies`]; or the points are so few that they prove nothing.
+pub fn dies_anywhere<W: World>(cases: u32) {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
+    let (applies, died) = (Cell::new(0), Cell::new(0));
+    let config = ProptestConfig {
+        cases,
+        max_shrink_iters: 30,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let each = |case: Case| {
+        applies.set(applies.get() + 1);
+        died.set(died.get() + deaths::<W>(&case));
+        Ok(())
+    };
+    TestRunner::new(config).run(&case(), each).unwrap_or_else(|e| panic!("{e}"));
+    println!("cut points: {} deaths in {} applies", died.get(), applies.get());
+    assert!(died.get() > 10 * applies.get(), "few points: {} in {}", died.get(), applies.get());
 }

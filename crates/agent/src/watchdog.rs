@@ -1,22 +1,23 @@
-//! What the service manager is told as long as the agent turns: without it, it ends this process and starts another one.
+//! Tells the service manager that the agent works. Without that, the service manager ends this process and starts another one.
 //!
 //! ```text
 //!  reconciler ─ asks a place, gets its answer ─▶ Pulse ─▶ feed, on the API's thread ─▶ WATCHDOG=1
 //! ```
 //!
-//! So it hears of us while both threads turn: the reconciler asks every place twice a second.
+//! So both threads have to work: the reconciler asks every place twice a second.
 
-use crate::place::{Action, Capabilities, Capture, Observed, Place, PlaceError, Refusal, Wanted};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidegate_contract::{Attach, Vnic};
+use tidegate_place::installed::{Look, Step};
+use tidegate_place::{Capabilities, Installed, PlaceError, Plan, Refusal, Wanted};
 use tidegate_service::Notifier;
 
-/// How often it is told, within the time that it waits.
+/// Messages within the time that the service manager waits.
 const TIMES: u32 = 4;
 
-/// Counts what the reconciler has done.
+/// Counts the answers that the reconciler got.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse(Arc<AtomicU64>);
 
@@ -31,14 +32,14 @@ impl Pulse {
 }
 
 /// A place, each of whose answers is a beat of the pulse.
-pub struct Felt {
+pub struct Watched {
     /// The place.
-    pub place: Box<dyn Place>,
-    /// Of the reconciler that asks it.
+    pub place: Box<dyn Installed>,
+    /// The pulse of the reconciler that asks it.
     pub pulse: Pulse,
 }
 
-impl Place for Felt {
+impl Installed for Watched {
     fn name(&self) -> &'static str {
         self.place.name()
     }
@@ -51,32 +52,37 @@ impl Place for Felt {
         self.place.notes(vnic)
     }
 
-    fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {
-        let planned = self.place.plan(wanted, observed);
+    fn plan(&self, wanted: &Wanted<'_>, look: &Look) -> Result<Plan<Step>, Vec<Refusal>> {
+        let planned = self.place.plan(wanted, look);
         self.pulse.beat();
         planned
     }
 
-    fn prepare(&mut self, actions: &[&Action]) -> Result<(), PlaceError> {
-        let prepared = self.place.prepare(actions);
+    fn prepare(&mut self, steps: &[&Step]) -> Result<(), PlaceError> {
+        let prepared = self.place.prepare(steps);
         self.pulse.beat();
         prepared
     }
 
-    fn apply(&mut self, action: &Action) -> Result<(), PlaceError> {
-        let applied = self.place.apply(action);
+    fn apply(&mut self, step: &Step) -> Result<(), PlaceError> {
+        let applied = self.place.apply(step);
         self.pulse.beat();
         applied
     }
 
-    fn observe(&mut self, coming: &[Vnic]) -> Result<Observed, PlaceError> {
+    fn accept(&mut self, contracts: &[Vnic]) {
+        self.place.accept(contracts);
+        self.pulse.beat();
+    }
+
+    fn observe(&mut self, coming: &[Vnic]) -> Result<Look, PlaceError> {
         let observed = self.place.observe(coming);
         self.pulse.beat();
         observed
     }
 
-    fn capture(&self) -> Option<Arc<dyn Capture>> {
-        self.place.capture()
+    fn recorded(&self) -> Vec<Vnic> {
+        self.place.recorded()
     }
 }
 

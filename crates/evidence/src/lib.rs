@@ -5,20 +5,26 @@
 //! ```
 //!
 //! - [`histogram`]: log-linear buckets, 3 % wide
-//! - `reason`: why a frame was dropped or missed its deadline
+//! - `reason`, `drops`: why a frame was dropped or missed its deadline
 //! - `traffic`, `delay`, `work`, `miss`: what was counted
 //! - `vnic`, `worker`, `log`: the counters of a vNIC, of a worker, of a log
-//! - `connection`, `shared`, `held_up`: how a vNIC is connected, and what its front end did
+//! - `evidence`: all counters of a place at one look
+//! - `connection`, `shared`, `front_ends`, `held_up`: how a vNIC is connected, and events of its front ends
+//! - `own_cpus`: CPUs of workers, and the work that is kept off them
 //! - `figure`: what a place does not count, and where each figure was read
 //! - `time`: moments of CLOCK_MONOTONIC as times of day
 
 mod connection;
 mod delay;
+mod drops;
+mod evidence;
 mod figure;
+mod front_ends;
 mod held_up;
 pub mod histogram;
 mod log;
 mod miss;
+mod own_cpus;
 mod reason;
 mod shared;
 mod time;
@@ -29,11 +35,15 @@ mod worker;
 
 pub use connection::Connection;
 pub use delay::Delay;
+pub use drops::{NetdevDrop, NicDrop};
+pub use evidence::Evidence;
 pub use figure::{Figure, Quantity, Unknown};
+pub use front_ends::FrontEnds;
 pub use held_up::{HeldUp, Quarantine};
 pub use histogram::{Histogram, total};
 pub use log::LogStats;
 pub use miss::{Culprit, MISSES, Miss};
+pub use own_cpus::OwnCpus;
 pub use reason::{CulpritKind, DropReason, MissCause};
 pub use shared::SharedStatus;
 pub use time::time_of_day;

@@ -1,5 +1,4 @@
-//! What every place that talks to the kernel by netlink(7) needs: a socket, attributes, the headers of links and of
-//! generic netlink.
+//! netlink(7): the socket, attributes, and the messages of all places that talk to the kernel.
 //!
 //! ```text
 //!  request: kind, Attributes ──▶ Socket ──▶ kernel
@@ -7,19 +6,26 @@
 //!  answers: kind, attribute::read ◀┴─────── done, or its error number and its words
 //! ```
 //!
-//! Framing and the system calls are libraries'. Numbers are in the machine's byte order.
+//! Libraries do the framing and the system calls. Numbers are in the machine's byte order.
 //!
 //! - [`attribute`]: attributes, and how they are nested
 //! - [`socket`]: requests, answers, errors
-//! - [`link`]: what messages of links begin with
+//! - [`link`]: the header of link messages
+//! - [`vf`]: link messages with SR-IOV virtual functions
 //! - [`generic`]: generic netlink, where families of messages have names
+//! - [`devlink`], [`ethtool`]: two of these families
 //! - [`netfilter`]: the subsystems of Netfilter, such as nftables
 
 pub mod attribute;
+pub mod devlink;
+pub mod ethtool;
 pub mod generic;
 pub mod link;
 pub mod netfilter;
+#[cfg(test)]
+mod recorded_tests;
 pub mod socket;
+pub mod vf;
 
 pub use attribute::Attributes;
 pub use generic::Generic;

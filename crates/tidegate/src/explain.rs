@@ -1,8 +1,8 @@
 //! Reasons and causes in plain words.
 
 use crate::format::duration;
-use tidegate_agent::drops::{NetdevDrop, NicDrop};
 use tidegate_evidence::{Culprit, CulpritKind, DropReason, Miss, MissCause};
+use tidegate_evidence::{NetdevDrop, NicDrop};
 
 /// What a drop reason means and, where something can be done, what. `label` is that of a [`DropReason`], a
 /// [`NetdevDrop`] or a [`NicDrop`]; of a newer agent or switch it may be one this program does not know.

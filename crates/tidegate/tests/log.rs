@@ -148,7 +148,7 @@ struct Agent {
 impl Agent {
     fn start() -> Self {
         // There is one agent in a network namespace: of this thread, and of the processes that it starts.
-        let _ = tidegate_testing::own_network();
+        let _ = tidegate_testkit::own_network();
         let switch = Switch::start();
         let path = |name: &str| switch.socket(name).into_os_string();
         let [etc, state, control, api] = ["etc", "state", "switch.sock", "api.sock"].map(path);

@@ -5,7 +5,6 @@
 //! ```
 
 use super::error::ApiError;
-use crate::place::Capture;
 use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
 use http_body::Frame;
@@ -13,6 +12,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use tidegate_place::Capture;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;

@@ -1,12 +1,12 @@
 //! Refusals and their status codes.
 
-use super::types::ErrorBody;
-use super::written::Short;
-use crate::place::PlaceError;
-use crate::reconciler::ApplyError;
+use super::json::Short;
+use crate::commands::ApplyError;
+use crate::views::ErrorBody;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use tidegate_contract::Errors;
+use tidegate_place::PlaceError;
 
 /// A refusal on its way out.
 #[derive(Debug)]

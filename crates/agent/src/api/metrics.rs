@@ -2,9 +2,8 @@
 //!
 //! Times are seconds, sizes bytes, rates bits per second; directions are the VM's.
 
-use super::status::AttentionKind;
-use super::types::{State, VnicView};
-use crate::reconciler::Published;
+use crate::board::Published;
+use crate::views::{AttentionKind, State, VnicView};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;

@@ -1,30 +1,30 @@
 //! The HTTP API on a Unix socket.
 //!
 //! ```text
-//!  command line, curl ──▶ routes ── reads ───▶ Published (last half second)
+//!  command line, curl ──▶ routes ── reads ───▶ Board (the last half second)
 //!                           │  └─── changes ─▶ Command ─▶ reconciler ─▶ answer
 //!                           ├─ capture ──▶ place ─▶ pipe ─▶ body
 //!                           └─ /metrics, /openapi.json
 //! ```
 //!
-//! - [`types`], [`status`]: what is answered
-//! - `routes`: who answers it
-//! - `error`: refusals and their status codes
+//! - `socket`: the socket file
+//! - `routes`: the handler of each path
+//! - `json`: JSON as answers have it
+//! - `error`: errors and their status codes
 //! - `capture`: a pipe as a response body
-//! - `listener`: clients come and go, none keeps others waiting
-//! - `room`: how many clients, and which one has to go for another
+//! - `listener`: clients come and go, and none delays others
+//! - `room`: the number of clients, and the one that has to go for another
 //! - `turns`: one change of each user at a time
-//! - `written`: answers, off the thread that serves clients
+//! - `writer`: answers, made off the thread that serves clients
 //! - `metrics`: Prometheus text
 
-pub mod status;
-pub mod types;
-
-pub(crate) mod capture;
-pub(crate) mod error;
-pub(crate) mod listener;
-pub(crate) mod metrics;
-pub(crate) mod room;
-pub(crate) mod routes;
-pub(crate) mod turns;
-pub(crate) mod written;
+pub mod capture;
+pub mod error;
+pub mod json;
+pub mod listener;
+pub mod metrics;
+pub mod room;
+pub mod routes;
+pub mod socket;
+pub mod turns;
+pub mod writer;

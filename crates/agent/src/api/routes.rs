@@ -1,18 +1,18 @@
 //! Who answers what.
 
 use super::error::ApiError;
+use super::json::{Short, as_json, json};
 use super::listener::{Peer, REQUEST};
-use super::status::StatusView;
 use super::turns::Turns;
-use super::types::{
-    AdmissionView, ApplyQuery, CaptureQuery, ErrorBody, HostView, Last, LastQuery, PlanView, SetBody,
-    VnicChange, VnicView, WhyView,
-};
-use super::written::{Short, Writer, as_json, json};
+use super::writer::Writer;
 use super::{capture, metrics};
-use crate::place::Capture;
-use crate::reconciler::{Board, Command, Looks, Published, Reply, read, why};
+use crate::board::{Board, Published, why};
+use crate::commands::{Command, Looks, Reply};
 use crate::store::Owner;
+use crate::views::{
+    AdmissionView, ApplyQuery, CaptureQuery, ErrorBody, HostView, Last, LastQuery, PlanView, SetBody,
+    StatusView, VnicChange, VnicView, WhyView,
+};
 use crate::windows::Windows;
 use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
 use axum::extract::{ConnectInfo, Path, Query, Request, State};
@@ -24,6 +24,7 @@ use axum::{Json, Router};
 use serde::Serialize;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use tidegate_place::Capture;
 use tokio::sync::oneshot;
 use utoipa::OpenApi;
 
@@ -182,7 +183,7 @@ async fn list(
     let last = last_of(query)?;
     look(&api).await;
     if let Some(last) = last {
-        let (all, windows) = (read(&api.board), api.windows.clone());
+        let (all, windows) = (api.board.read(), api.windows.clone());
         let within = move || all.vnics.values().map(|v| windows.view(v.clone(), last)).collect::<Vec<_>>();
         return api.writer.made(within).await;
     }
@@ -201,7 +202,7 @@ async fn show(
 ) -> Result<Short<VnicView>, ApiError> {
     let last = last_of(query)?;
     look(&api).await;
-    within(&api, &read(&api.board), &name, last).map(Short)
+    within(&api, &api.board.read(), &name, last).map(Short)
 }
 
 /// A vNIC, with the figures of a window where one is asked for.
@@ -293,6 +294,7 @@ async fn submit(
     let text = text.map_err(|e| bad(&e.body_text()))?;
     let owner = owner.map_or(Ok(Owner::Api), |o| Owner::named(&o)).map_err(|e| bad(&e.to_string()))?;
     let origin = origin.unwrap_or_else(|| "API".into());
+    let adopt = adopt.into();
     ask(api, |reply| Command::Apply { text, origin, owner, prune, adopt, dry_run, reply }).await
 }
 
@@ -307,7 +309,7 @@ async fn why(
 ) -> Result<Short<WhyView>, ApiError> {
     let last = last_of(query)?;
     look(&api).await;
-    let all = read(&api.board);
+    let all = api.board.read();
     Ok(Short(why::why(&all, &within(&api, &all, &name, last)?)))
 }
 
@@ -326,7 +328,7 @@ async fn capture_frames(
     if !SNAPLEN.contains(&snaplen) {
         return Err(bad(&format!("snaplen {snaplen}: it must be 64 to 65535 bytes")));
     }
-    if !read(&api.board).vnics.contains_key(&name) {
+    if !api.board.read().vnics.contains_key(&name) {
         return Err(ApiError::no_vnic(&name));
     }
     let place = api.capture.clone();
@@ -397,7 +399,7 @@ mod tests {
 
     fn api() -> (Api, mpsc::Receiver<Command>) {
         let (commands, receiver) = mpsc::channel();
-        let board = crate::reconciler::empty_board();
+        let board = Board::new(Published::starting());
         let api = Api {
             commands,
             board,

@@ -84,9 +84,9 @@ impl SoftLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{netdev, vnic};
     use proptest::prelude::*;
     use tidegate_contract::{Bytes, Document, Host, Located, Nanos, admit};
+    use tidegate_testkit::contract::{netdev, vnic};
 
     fn rate(mbit: u64) -> Option<Rate> {
         Rate::from_bits(mbit * 1_000_000)

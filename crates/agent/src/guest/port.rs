@@ -1,8 +1,8 @@
 //! One socket: connected again and again, read as slowly as its guest may ask, answered without ever waiting long for it.
 
-use crate::api::types::{State, VnicView};
-use crate::paths::{Roots, SocketFile};
-use crate::reconciler::{Board, Command, Unmet, read};
+use crate::board::Board;
+use crate::commands::{Command, Unmet};
+use crate::views::{State, VnicView};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -10,6 +10,7 @@ use std::time::Duration;
 use tidegate_contract::{Mac, Rate, Vnic};
 use tidegate_guest::message::{Ask, Kind, Limits, Reply, Request, Say, Tag};
 use tidegate_guest::session::{Session, Step};
+use tidegate_paths::{Roots, SocketFile};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, oneshot};
@@ -59,7 +60,7 @@ impl Host {
     }
 
     fn limits(&self, socket: &Path, tag: &Tag) -> Vec<Reply> {
-        let published = read(&self.board);
+        let published = self.board.read();
         let names = published.guests.get(socket).into_iter().flatten();
         let vnics = names.filter_map(|name| published.vnics.get(name));
         let vnics = vnics.filter_map(|v| Some(Say::Vnic(limits(v, v.contract.as_ref()?))));
@@ -207,11 +208,18 @@ mod tests {
 
     fn host() -> (Arc<Host>, mpsc::Receiver<Command>) {
         let (commands, received) = mpsc::channel();
-        (Arc::new(Host::new(crate::reconciler::empty_board(), commands, roots("/tmp".as_ref()))), received)
+        (
+            Arc::new(Host::new(
+                Board::new(crate::board::Published::starting()),
+                commands,
+                roots("/tmp".as_ref()),
+            )),
+            received,
+        )
     }
 
     fn roots(more: &Path) -> Roots {
-        crate::paths::Paths::new(&[more.into()], &[]).unwrap().guests
+        tidegate_paths::Paths::new(&[more.into()], &[]).unwrap().guests
     }
 
     async fn once(stream: UnixStream, host: Arc<Host>) -> (End, bool) {

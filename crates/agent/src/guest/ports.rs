@@ -1,12 +1,13 @@
 //! Which sockets there are: those that contracts name. One task each.
 
 use super::port::{Host, serve as serve_port};
-use crate::paths::Roots;
-use crate::reconciler::{Board, Command, Published, read};
+use crate::board::{Board, Published};
+use crate::commands::Command;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use tidegate_paths::Roots;
 use tokio::task::{AbortHandle, JoinSet};
 
 /// How often contracts are looked at for sockets that came or went.
@@ -14,7 +15,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Speaks with the guests of all contracts, at sockets below `roots`, until it is dropped.
 pub async fn serve(board: Board, commands: mpsc::Sender<Command>, roots: Roots) {
-    let host = Arc::new(Host::new(Arc::clone(&board), commands, roots));
+    let host = Arc::new(Host::new(board.clone(), commands, roots));
     // Dropped with this future, and with it each of them.
     let mut tasks = JoinSet::new();
     let mut ports: BTreeMap<PathBuf, AbortHandle> = BTreeMap::new();
@@ -23,7 +24,7 @@ pub async fn serve(board: Board, commands: mpsc::Sender<Command>, roots: Roots) 
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
-        let published = read(&board);
+        let published = board.read();
         if seen.as_ref().is_some_and(|seen| seen.guests == published.guests) {
             continue;
         }

@@ -5,15 +5,17 @@
 //!                                        └──▶ dry run ───────────────────────────┘
 //! ```
 
-use super::{ApplyError, Reconciler, check, diff};
-use crate::api::types::{Adopt, PlanView, VnicChange};
+use super::{Reconciler, check, diff};
+use crate::commands::ApplyError;
 use crate::store::{Contracts, Owned, Owner};
+use crate::views::{PlanView, VnicChange};
 use std::collections::BTreeSet;
 use std::path::Path;
 use tidegate_contract::{Errors, Located, parse, set_key};
+use tidegate_place::Adopt;
 
 impl Reconciler {
-    pub(super) fn apply(
+    pub fn apply(
         &mut self,
         text: &str,
         origin: &str,

@@ -1,12 +1,12 @@
 //! Whether a set of contracts can be had, before anything is touched.
 
-use super::ApplyError;
+use crate::commands::ApplyError;
 use crate::guest::limits::SoftLimits;
-use crate::place::Place;
 use crate::store::Contracts;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use tidegate_contract::vnic::UPLINK;
 use tidegate_contract::{Admission, Attach, Document, Host, Refusal, Vnic, admit};
+use tidegate_place::Installed;
 
 /// Most vNICs of one host, at all places together.
 pub const MOST_VNICS: usize = 8192;
@@ -30,7 +30,7 @@ pub struct Checked {
 pub fn check(
     contracts: &Contracts,
     soft: &SoftLimits,
-    places: &[Box<dyn Place>],
+    places: &[Box<dyn Installed>],
 ) -> Result<Checked, ApplyError> {
     within_bounds(contracts)?;
     let Document { host, vnics } = contracts.merged().map_err(ApplyError::Invalid)?;
@@ -125,7 +125,7 @@ pub fn within(what: &str, count: usize, most: usize) -> Option<String> {
 }
 
 /// Promises towards a vNIC of another place: what is in between keeps none.
-fn across_places(by_place: &[Vec<Vnic>], places: &[Box<dyn Place>]) -> Vec<String> {
+fn across_places(by_place: &[Vec<Vnic>], places: &[Box<dyn Installed>]) -> Vec<String> {
     let mut place_of = HashMap::new();
     for (place, vnics) in by_place.iter().enumerate() {
         place_of.extend(vnics.iter().map(|v| (v.name.as_str(), place)));

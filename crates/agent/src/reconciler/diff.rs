@@ -1,7 +1,7 @@
 //! What changes between two contracts, key by key. Pure.
 
-use crate::api::types::{ChangeAction, KeyChange, VnicChange};
 use crate::store::Contracts;
+use crate::views::{ChangeAction, KeyChange, VnicChange};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,8 +138,8 @@ fn flatten(prefix: &str, value: &Value, into: &mut BTreeMap<String, String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{tap, vnic};
     use tidegate_contract::{Document, Located};
+    use tidegate_testkit::contract::{tap, vnic};
 
     fn contracts(vnics: &[Vnic]) -> Contracts {
         let vnics = vnics.iter().map(|v| Located::without_line(v.clone(), "test")).collect();

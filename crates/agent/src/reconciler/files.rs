@@ -5,9 +5,10 @@
 //!                                        └─ the others: refused, kept, tried again, and shown
 //! ```
 
-use super::{ApplyError, Reconciler};
-use crate::api::types::{FileView, RefusedBy};
+use super::Reconciler;
+use crate::commands::ApplyError;
 use crate::store::files::Unreadable;
+use crate::views::{FileView, RefusedBy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use tidegate_contract::{Document, Errors, Vnic};

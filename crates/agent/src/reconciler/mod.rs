@@ -1,71 +1,54 @@
-//! Makes what is wanted be in force, and keeps it so.
+//! Makes the wanted contracts be in force, and keeps them so.
 //!
 //! ```text
 //!  API ── Command ──▶ ┌───────────────┐ ── check ─▶ plan ─▶ apply ──▶ places ─▶ save
-//!  files, each second │  one thread   │      └─ anything fails: roll back, old state in force
+//!  files, each second │  one thread   │      └─ anything fails: roll back, the old state stays in force
 //!  places, half second└───────┬───────┘ ◀─ observe: drift is reported and repaired
-//!                             └──▶ Published ──▶ API reads, metrics
+//!                             └──▶ Published ──▶ Board: API reads, metrics
 //! ```
 //!
-//! One thread, so that a switch that hangs delays changes and never a reader.
+//! One thread, so that a place that hangs delays changes and never a reader.
 //!
-//! - `command`: what the API asks for
-//! - `change`: what it changes
-//! - [`check`]: whether contracts can be had, before anything is touched
-//! - [`transaction`]: all or nothing
-//! - [`repair`]: what happens twice a second
-//! - [`files`]: contract files
-//! - [`publish`]: what readers see
-//! - [`status`]: what of it needs a person
-//! - [`diff`]: what changes, key by key
-//! - [`rates`]: rates over the last second
-//! - [`growth`]: how much a counter has grown of late
-//! - [`soft`]: what guests ask for
-//! - [`view`]: what the API shows
-//! - [`why`]: why frames of a vNIC were late
+//! - `change`: changes that the API asks for
+//! - `check`: whether contracts can be had, before anything is touched
+//! - `transaction`: all or nothing
+//! - `repair`: the work of each half second
+//! - `files`: contract files
+//! - `publish`: the state that readers see
+//! - `diff`: the changes between two contracts, key by key
+//! - `rates`: rates over the last second
+//! - `soft`: soft limits that guests ask for
+//! - `view`: parts of the published state
 
 mod change;
 mod check;
-mod command;
-#[cfg(test)]
-mod cuts;
 mod diff;
 mod files;
-mod growth;
 mod publish;
 mod rates;
 mod repair;
 mod soft;
-mod status;
 mod transaction;
 pub mod view;
-pub mod why;
 
-use crate::api::status::StatusView;
-use crate::api::types::{HostView, VnicView};
-use crate::api::written::Written;
-use crate::durable::{Durable, DurableError};
+use crate::board::growth::Growth;
+use crate::board::{Board, Published};
+use crate::commands::Command;
 use crate::guest::limits::SoftLimits;
-use crate::paths::Roots;
-use crate::place::{Observed, Place};
 use crate::store::Contracts;
 use crate::store::files::Files;
 use crate::windows::Windows;
-pub use command::{ApplyError, Command, Looks, Reply};
 use files::RefusedFile;
-use growth::Growth;
-#[cfg(test)]
-pub use publish::empty_board;
-use publish::nothing;
 use rates::Rates;
-pub use soft::Unmet;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use tidegate_contract::{Admission, Located, Vnic};
-use tidegate_evidence::Miss;
+use tidegate_durable::{DurableError, StateFile};
+use tidegate_paths::Roots;
+use tidegate_place::Installed;
+use tidegate_place::installed::Look;
 
 /// How often places are observed and front ends dialled.
 const TICK: Duration = Duration::from_millis(500);
@@ -74,49 +57,22 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How often a file that was refused is tried again: what stood in its way may be gone.
 const RETRY_FILES: Duration = Duration::from_secs(10);
 
-/// What readers see.
-#[derive(Clone, Debug)]
-pub struct Published {
-    /// The host.
-    pub host: HostView,
-    /// What of it needs a person.
-    pub status: StatusView,
-    /// The vNICs.
-    pub vnics: BTreeMap<String, VnicView>,
-    /// The latest misses.
-    pub misses: BTreeMap<String, Vec<Miss>>,
-    /// Why what keeps the switch's workers from their CPUs is not observed, where it is not.
-    pub unobserved: Option<String>,
-    /// The vNICs of each guest, by its socket.
-    pub guests: BTreeMap<PathBuf, Vec<String>>,
-    /// What was written of it so far.
-    pub written: Written,
-}
-
-/// Where readers look.
-pub type Board = Arc<RwLock<Arc<Published>>>;
-
-/// The latest published state.
-pub fn read(board: &Board) -> Arc<Published> {
-    Arc::clone(&board.read().unwrap_or_else(std::sync::PoisonError::into_inner))
-}
-
-/// A place that answers, or why it does not.
-type Seen = Result<Observed, String>;
+/// The last look at a place, or the reason for which it does not answer.
+type Seen = Result<Look, String>;
 
 /// The reconciler.
 pub struct Reconciler {
-    places: Vec<Box<dyn Place>>,
+    places: Vec<Box<dyn Installed>>,
     /// Below which folders contracts may name the sockets of guests.
     guests: Roots,
     /// Wanted: in force, or to be.
     contracts: Contracts,
     /// Nothing usable was saved.
     lost: bool,
-    state: Durable,
+    state: StateFile,
     /// What guests ask for.
     soft: SoftLimits,
-    soft_file: Durable,
+    soft_file: StateFile,
     /// What that file says.
     saved_soft: SoftLimits,
     files: Files,
@@ -146,13 +102,13 @@ impl Reconciler {
         config: &Path,
         state: &Path,
         guests: Roots,
-        places: Vec<Box<dyn Place>>,
+        places: Vec<Box<dyn Installed>>,
     ) -> Result<Self, DurableError> {
-        let durable = Durable::new(state.join("contracts.json"));
+        let durable = StateFile::new(state.join("contracts.json"));
         let loaded = durable.load::<Contracts>()?;
         let lost = loaded.value.is_none();
         let contracts = loaded.value.unwrap_or_default();
-        let soft_file = Durable::new(state.join("soft-limits.json"));
+        let soft_file = StateFile::new(state.join("soft-limits.json"));
         let soft = soft_file.load::<SoftLimits>()?;
         let saved_soft = soft.value.unwrap_or_default();
         let seen = places.iter().map(|_| Err("not asked yet".into())).collect();
@@ -178,7 +134,7 @@ impl Reconciler {
             drift_repaired: 0,
             drift: Growth::default(),
             loops_over_budget: Growth::default(),
-            board: Arc::new(RwLock::new(Arc::new(nothing()))),
+            board: Board::new(Published::starting()),
         };
         if let Some(damage) = loaded.damage {
             reconciler.problem("state", Some(damage));
@@ -192,7 +148,7 @@ impl Reconciler {
 
     /// Where readers look.
     pub fn board(&self) -> Board {
-        Arc::clone(&self.board)
+        self.board.clone()
     }
 
     /// Figures of windows.
@@ -218,6 +174,7 @@ impl Reconciler {
             Ok(checked) => self.admission = checked.admission,
             Err(e) => self.problem("saved contracts", Some(format!("the saved contracts do not hold: {e}"))),
         }
+        self.accept_at_places();
         self.look_at_files(true);
         // After the files: a repair by an older observation would make their ports twice.
         self.observe();
@@ -249,6 +206,7 @@ impl Reconciler {
                 next_retry = now + RETRY_FILES;
                 self.retry_files();
             }
+            self.accept_at_places();
             self.observe();
             self.repair();
             self.publish();
@@ -273,20 +231,65 @@ impl Reconciler {
         self.problem("contracts on disk", failed.map(|e| format!("the saved contracts are gone: {e}")));
     }
 
-    /// Where the contracts are lost, with no good copy: what the places were last given is wanted still. A file
+    /// If the saved contracts are lost, with no good copy, the contracts on the places' records are wanted still, as the API's. A file
     /// that names one of them takes it over.
-    pub fn recover(&mut self, made: Vec<Vnic>) {
+    pub fn recover(&mut self) {
         let Some(damage) = self.problems.get("state").filter(|_| self.lost) else { return };
+        let made: Vec<Vnic> = self.places.iter().flat_map(|place| place.recorded()).collect();
         let damage = format!("{damage}; the {} vNICs last in force are kept, as the API's", made.len());
         self.problem("state", Some(damage));
         self.contracts.api.vnics =
             made.into_iter().map(|v| Located::without_line(v, "last in force")).collect();
     }
 
-    /// Does one thing, without a thread.
+    /// Carries out one command, without a thread.
     #[cfg(feature = "fuzzing")]
     pub fn obey(&mut self, command: Command) {
         self.command(command);
+    }
+
+    /// The work of each half second, without a thread.
+    #[cfg(feature = "testing")]
+    pub fn tick(&mut self) {
+        self.accept_at_places();
+        self.observe();
+        self.repair();
+    }
+
+    /// The actions that the next repair would take, as text, after another look.
+    #[cfg(feature = "testing")]
+    pub fn planned(&mut self) -> Vec<String> {
+        use tidegate_place::{Adopt, Wanted};
+        self.accept_at_places();
+        self.observe();
+        let checked = check::check(&self.contracts, &self.soft, &self.places).expect("the contracts hold");
+        let mut planned = Vec::new();
+        for (index, place) in self.places.iter().enumerate() {
+            let vnics = &checked.by_place[index];
+            let wanted = Wanted { host: &checked.host, vnics, adopt: Adopt::No, claims: &[] };
+            let look = self.seen[index].as_ref().expect("the place answers");
+            let plan = place.plan(&wanted, look).expect("nothing is refused");
+            planned.extend(plan.actions.iter().map(|action| format!("{action:?}")));
+        }
+        planned
+    }
+
+    /// Whether an action failed and is to be tried again.
+    #[cfg(feature = "testing")]
+    pub fn has_failures(&self) -> bool {
+        !self.failures.is_empty()
+    }
+
+    /// Whether something is wrong on the host as a whole.
+    #[cfg(feature = "testing")]
+    pub fn has_problem(&self, about: &str) -> bool {
+        self.problems.contains_key(about)
+    }
+
+    /// The wanted contracts.
+    #[cfg(feature = "testing")]
+    pub fn contracts(&self) -> &Contracts {
+        &self.contracts
     }
 
     fn command(&mut self, command: Command) {
@@ -325,6 +328,7 @@ impl Reconciler {
             }
             Command::Repair => {
                 self.failures.values_mut().for_each(repair::Failure::try_at_once);
+                self.accept_at_places();
                 self.observe();
                 self.repair();
                 self.publish();

@@ -1,19 +1,18 @@
 //! What readers see.
 
-use super::status::{self, Recent};
-use super::{Published, Reconciler, repair, view};
-use crate::api::status::OwnCpus;
-use crate::api::types::{
-    AdmissionView, ChangeAction, HostView, NotInForce, Promise, RefusedBy, State, VnicChange, VnicView,
-};
-use crate::place::ObservedVnic;
+use super::{Reconciler, repair, view};
+use crate::board::Published;
+use crate::board::status::{self, Recent};
 use crate::store::Owner;
+use crate::views::{
+    AdmissionView, ChangeAction, HostView, Limits, NotInForce, Promise, RefusedBy, State, VnicChange,
+    VnicView,
+};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::time::Instant;
 use tidegate_contract::{Admission, Vnic};
-use tidegate_evidence::Quantity;
-use tidegate_evidence::{LogStats, total};
+use tidegate_evidence::{LogStats, OwnCpus, Quantity, total};
+use tidegate_place::ObservedVnic;
 
 /// How a contract stands at its place.
 struct Standing<'a> {
@@ -32,7 +31,8 @@ impl Reconciler {
     fn standing(&self, contract: &Vnic) -> Standing<'_> {
         let place = self.places.iter().position(|p| p.capabilities(&contract.attach).is_some());
         let seen = place.map(|i| &self.seen[i]);
-        let there = seen.and_then(|s| s.as_ref().ok()).and_then(|o| o.vnics.get(&contract.name));
+        let there =
+            seen.and_then(|s| s.as_ref().ok()).and_then(|look| look.observed.vnics.get(&contract.name));
         let (state, reason) = match (seen, there, self.failures.get(&contract.name)) {
             (Some(Err(why)), ..) => (State::Pending, Some(why.clone())),
             (_, _, Some(failure)) => (State::Failed, Some(failure.why.clone())),
@@ -69,7 +69,7 @@ impl Reconciler {
     }
 
     pub(super) fn admission_view(&self, admission: &Admission) -> AdmissionView {
-        let evidence: Vec<_> = self.seen.iter().flatten().map(|o| &o.evidence).collect();
+        let evidence: Vec<_> = self.seen.iter().flatten().map(|look| &look.observed.evidence).collect();
         // Of a vNIC that is only planned nothing is suspended.
         let named = self.contracts.by_name();
         let suspended = |name: &str| self.standing(named.get(name)?).deadline_suspended;
@@ -85,7 +85,7 @@ impl Reconciler {
     ) -> VnicView {
         let name = &contract.name;
         let Standing { place, there, state, reason, deadline_suspended } = self.standing(contract);
-        let evidence = place.and_then(|i| self.seen[i].as_ref().ok()).map(|o| &o.evidence);
+        let evidence = place.and_then(|i| self.seen[i].as_ref().ok()).map(|look| &look.observed.evidence);
         let unknown = evidence.and_then(|e| e.unknown.get(name)).cloned().unwrap_or_default();
         let rates = place.and_then(|i| self.rates[i].of(name));
         let (tx_rate, rx_rate) = rates.unzip();
@@ -98,13 +98,13 @@ impl Reconciler {
             refused,
             deadline_suspended,
             connection: there.filter(|t| t.present).map(|t| t.connection),
-            last_error: there.and_then(|t| t.last_error.clone()),
+            last_error: there.and_then(|t| t.front_ends.last_error.clone()),
             worker: there.and_then(|t| t.worker),
             shared: there.map(|t| t.shared.clone()).unwrap_or_default(),
-            refused_connections: there.map_or(0, |t| t.refused_connections),
-            heir: there.is_some_and(|t| t.heir),
-            thrown_out: there.map(|t| t.thrown_out.clone()).unwrap_or_default(),
-            held: there.map(|t| t.held.clone()).unwrap_or_default(),
+            refused_connections: there.map_or(0, |t| t.front_ends.refused_connections),
+            heir: there.is_some_and(|t| t.front_ends.heir),
+            thrown_out: there.map(|t| t.front_ends.thrown_out.clone()).unwrap_or_default(),
+            held: there.map(|t| t.front_ends.held.clone()).unwrap_or_default(),
             window: None,
             stats: evidence.and_then(|e| e.vnics.get(name).cloned()),
             culprits: evidence.and_then(|e| e.culprits.get(name).cloned()).unwrap_or_default(),
@@ -112,7 +112,7 @@ impl Reconciler {
             tx_rate_bps: tx_rate.filter(|_| !unknown.contains_key(&Quantity::Tx)),
             rx_rate_bps: rx_rate.filter(|_| !unknown.contains_key(&Quantity::Rx)),
             unknown,
-            limits: view::limits(&self.soft.in_force(contract)),
+            limits: Limits::of(&self.soft.in_force(contract)),
             soft: self.soft.of(contract),
             tx_in_force: there.filter(|t| t.present).and_then(|t| t.vnic.tx.max),
             promises: promises.get(name.as_str()).into_iter().flatten().copied().cloned().collect(),
@@ -140,9 +140,9 @@ impl Reconciler {
         vnics.extend(refused.into_iter().map(|(name, (by, contract))| {
             let place = contract.as_ref().and_then(|c| self.standing(c).place);
             let place = place.map_or_else(String::new, |i| self.places[i].name().into());
-            (name.clone(), view::refused(name, by, contract, place))
+            (name.clone(), VnicView::refused(name, by, contract, place))
         }));
-        let evidence = || self.seen.iter().flatten().map(|o| &o.evidence);
+        let evidence = || self.seen.iter().flatten().map(|look| &look.observed.evidence);
         let host = HostView {
             version: env!("CARGO_PKG_VERSION").into(),
             problems: self.problems.values().cloned().collect(),
@@ -169,8 +169,8 @@ impl Reconciler {
             drift_repaired: self.drift.recent(now),
         };
         let mut status = status::status(&host, &vnics, recent);
-        status.own_cpus = own_cpus(self.seen.iter().flatten().map(|observed| &observed.own_cpus));
-        let published = Arc::new(Published {
+        status.own_cpus = own_cpus(self.seen.iter().flatten().map(|look| &look.observed.own_cpus));
+        self.board.publish(Published {
             host,
             status,
             vnics,
@@ -179,7 +179,6 @@ impl Reconciler {
             guests,
             written: Default::default(),
         });
-        *self.board.write().unwrap_or_else(std::sync::PoisonError::into_inner) = published;
     }
 }
 
@@ -194,40 +193,9 @@ impl Reconciler {
         let tidegate_log::Counts { lost, suppressed } = tidegate_log::counts();
         let ours = ("agent".to_owned(), LogStats { lost, suppressed });
         let seen = self.places.iter().zip(&self.seen);
-        let theirs = seen.filter_map(|(p, s)| Some((p.name().to_owned(), s.as_ref().ok()?.evidence.log?)));
+        let theirs =
+            seen.filter_map(|(p, s)| Some((p.name().to_owned(), s.as_ref().ok()?.observed.evidence.log?)));
         std::iter::once(ours).chain(theirs).collect()
-    }
-}
-
-/// A board on which nothing stands yet.
-#[cfg(test)]
-pub fn empty_board() -> super::Board {
-    Arc::new(std::sync::RwLock::new(Arc::new(nothing())))
-}
-
-/// Before the first look.
-pub(super) fn nothing() -> Published {
-    let host = HostView {
-        version: env!("CARGO_PKG_VERSION").into(),
-        problems: vec!["the agent is starting".into()],
-        host: Default::default(),
-        places: vec![],
-        files: vec![],
-        admission: Default::default(),
-        workers: vec![],
-        denied_calls: 0,
-        logs: BTreeMap::new(),
-        reconcile_errors: 0,
-        drift_repaired: 0,
-    };
-    Published {
-        status: status::status(&host, &BTreeMap::new(), Recent::default()),
-        host,
-        vnics: BTreeMap::new(),
-        misses: BTreeMap::new(),
-        unobserved: None,
-        guests: BTreeMap::new(),
-        written: Default::default(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Rates at one place over the last second, from its counters. Pure.
 
-use crate::place::Evidence;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
+use tidegate_evidence::Evidence;
 
 const WINDOW: Duration = Duration::from_secs(1);
 /// Samples are at least this far apart, however often somebody looks.

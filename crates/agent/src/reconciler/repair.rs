@@ -1,13 +1,16 @@
 //! What happens twice a second: look, report what differs, put it right.
 
 use super::rates::Rates;
-use super::{ApplyError, Reconciler, Seen, check::check};
-use crate::api::types::{Adopt, PlaceView};
-use crate::place::{Action, Evidence, Observed, Place, Refusal, Wanted};
+use super::{Reconciler, Seen, check::check};
+use crate::commands::ApplyError;
+use crate::views::PlaceView;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use tidegate_contract::Vnic;
-use tidegate_evidence::total;
+use tidegate_evidence::{Evidence, total};
+use tidegate_place::host::Claim;
+use tidegate_place::installed::{Look, Step};
+use tidegate_place::{Action, Adopt, Effect, Installed, Plan, Refusal, Wanted};
 
 /// Longest pause between attempts to bring one contract into force.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -24,7 +27,7 @@ pub(super) struct Failure {
     /// Why.
     pub why: String,
     pause: Duration,
-    again: Instant,
+    retry_at: Instant,
 }
 
 impl Failure {
@@ -32,7 +35,7 @@ impl Failure {
     /// for ever, since it may be what ends them.
     pub fn try_at_once(&mut self) {
         if self.pause <= AT_ONCE {
-            self.again = Instant::now();
+            self.retry_at = Instant::now();
         }
     }
 }
@@ -42,7 +45,7 @@ impl Reconciler {
     pub(super) fn observe(&mut self) {
         (0..self.places.len()).for_each(|place| self.look_at(place));
         self.drift.see(Instant::now(), self.drift_repaired);
-        let problem = self.seen.iter().flatten().find_map(|o| o.problem.clone());
+        let problem = self.seen.iter().flatten().find_map(|look| look.observed.problem.clone());
         self.problem("record", problem);
     }
 
@@ -57,7 +60,7 @@ impl Reconciler {
         }
         let rates = &mut self.rates[index];
         match &now {
-            Ok(observed) => {
+            Ok(Look { observed, .. }) => {
                 let Evidence { workers, taken, .. } = &observed.evidence;
                 if !workers.is_empty() {
                     self.loops_over_budget.see(*taken, total(workers.iter().map(|w| w.loops_over_budget)));
@@ -86,14 +89,17 @@ impl Reconciler {
         };
         let named = self.contracts.by_name();
         self.failures.retain(|name, _| name == HOST || named.contains_key(name.as_str()));
+        let mut claims: Vec<Claim> = Vec::new();
         for index in 0..self.places.len() {
-            let Ok(observed) = &self.seen[index] else { continue };
-            let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index], adopt: Adopt::No };
-            let (actions, refusals) = match self.places[index].plan(&wanted, observed) {
-                Ok(actions) => (actions, vec![]),
-                Err(refusals) => {
-                    (for_the_others(&*self.places[index], wanted, observed, &refusals), refusals)
+            let Ok(look) = &self.seen[index] else { continue };
+            let vnics = &checked.by_place[index];
+            let wanted = Wanted { host: &checked.host, vnics, adopt: Adopt::No, claims: &claims };
+            let (actions, refusals) = match self.places[index].plan(&wanted, look) {
+                Ok(Plan { actions, claims: new }) => {
+                    claims.extend(new);
+                    (actions, vec![])
                 }
+                Err(refusals) => (for_the_others(&*self.places[index], wanted, look, &refusals), refusals),
             };
             // What is as wanted has no failure any more.
             let open: HashSet<&str> = refusals
@@ -118,48 +124,33 @@ impl Reconciler {
         }
     }
 
-    fn put_right(&mut self, place: usize, action: &Action) -> bool {
+    fn put_right(&mut self, place: usize, action: &Step) -> bool {
         let name = action.vnic().unwrap_or(HOST).to_owned();
-        if self.failures.get(&name).is_some_and(|f| Instant::now() < f.again) {
+        if self.failures.get(&name).is_some_and(|f| Instant::now() < f.retry_at) {
             return false;
         }
-        let found = self.seen[place].as_ref().ok().and_then(|o| o.vnics.get(&name)?.broken.clone());
+        let seen = self.seen[place].as_ref().ok();
+        let found = seen.and_then(|look| look.observed.vnics.get(&name)?.broken.clone()).unwrap_or_default();
         let place = &mut self.places[place];
-        match action {
-            Action::Change { from, to } if from == to => {
-                let found = found.unwrap_or_default();
+        match action.effect() {
+            Effect::Repair => {
                 tracing::warn!(
                     vnic = name,
-                    "drift: somebody changed what keeps its contract; putting it right: {found}"
+                    "drift: another program changed its settings; repairing: {found}"
                 );
             }
-            // The agent told the switch something else than it keeps: somebody spoke to it besides us.
-            Action::Change { from, to } => {
-                tracing::warn!(
-                    vnic = name,
-                    ?from,
-                    ?to,
-                    "drift: the contract in force differs; putting it right"
-                );
+            // The agent told the place something else than it has: another program spoke to the place.
+            Effect::Change => {
+                tracing::warn!(vnic = name, ?action, "drift: the contract in force differs; repairing");
             }
-            Action::Remove(_) => tracing::warn!(vnic = name, "left over from an earlier change; removing it"),
-            Action::Create(_) => tracing::info!(vnic = name, place = place.name(), "not there; making it"),
-            // A front end that is not there yet is dialled quietly.
-            Action::Reconnect(_)
-            | Action::SetHost { .. }
-            | Action::Adopt(_)
-            | Action::Own(_)
-            | Action::Release(_)
-            | Action::TakeOver { .. } => {}
+            Effect::Remove => tracing::warn!(vnic = name, "left over from an earlier change; removing it"),
+            Effect::Create => tracing::info!(vnic = name, place = place.name(), "missing; making it"),
+            // Such as a front end that does not listen yet, which is dialled quietly.
+            Effect::Upkeep => {}
         }
-        // The contract that takes it over was accepted long ago.
-        let settle = |place: &mut Box<dyn Place>| match action {
-            Action::Adopt(vnic) => place.apply(&Action::Own(vnic.clone())),
-            _ => Ok(()),
-        };
-        match place.apply(action).and_then(|()| settle(place)) {
+        match place.apply(action) {
             Ok(()) => {
-                if matches!(action, Action::Change { .. } | Action::Remove(_)) {
+                if matches!(action.effect(), Effect::Repair | Effect::Change | Effect::Remove) {
                     self.drift_repaired += 1;
                 }
                 self.failures.remove(&name);
@@ -177,23 +168,19 @@ impl Reconciler {
             tracing::error!(vnic = name, "cannot bring its contract into force, trying again: {why}");
         }
         let pause = before.map_or(super::TICK, |b| (b.pause * 2).min(LONGEST_PAUSE));
-        self.failures.insert(name, Failure { why: why.into(), pause, again: Instant::now() + pause });
+        self.failures.insert(name, Failure { why: why.into(), pause, retry_at: Instant::now() + pause });
     }
 }
 
-/// What there is to do where a place refuses some of what is wanted: for the others, as if those were wanted as they are.
-fn for_the_others(
-    place: &dyn Place,
-    wanted: Wanted<'_>,
-    observed: &Observed,
-    refusals: &[Refusal],
-) -> Vec<Action> {
+/// The actions for the contracts that a place does not refuse: planned as if the refused ones were wanted as they are in force.
+fn for_the_others(place: &dyn Installed, wanted: Wanted<'_>, look: &Look, refusals: &[Refusal]) -> Vec<Step> {
     let names: HashSet<&str> = refusals.iter().map(|r| r.vnic.as_str()).collect();
     let refused = |name: &str| names.contains(name);
-    let as_it_is = |vnic: &Vnic| observed.vnics.get(&vnic.name).map(|there| there.vnic.clone());
-    let instead = |vnic: &Vnic| if refused(&vnic.name) { as_it_is(vnic) } else { Some(vnic.clone()) };
+    let in_force = |vnic: &Vnic| look.observed.vnics.get(&vnic.name).map(|there| there.vnic.clone());
+    let instead = |vnic: &Vnic| if refused(&vnic.name) { in_force(vnic) } else { Some(vnic.clone()) };
     let vnics: Vec<Vnic> = wanted.vnics.iter().filter_map(instead).collect();
-    let mut actions = place.plan(&Wanted { vnics: &vnics, ..wanted }, observed).unwrap_or_default();
+    let planned = place.plan(&Wanted { vnics: &vnics, ..wanted }, look);
+    let mut actions = planned.map(|plan| plan.actions).unwrap_or_default();
     actions.retain(|action| !action.vnic().is_some_and(refused));
     actions
 }
@@ -201,7 +188,10 @@ fn for_the_others(
 /// A place as the API shows it.
 pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
     let (keeper, vnics, reason) = match seen {
-        Ok(o) => (o.keeper.clone(), o.vnics.values().filter(|v| v.present).count(), None),
+        Ok(Look { observed, .. }) => {
+            let present = observed.vnics.values().filter(|vnic| vnic.present).count();
+            (observed.keeper.clone(), present, None)
+        }
         Err(why) => (Default::default(), 0, Some(why.clone())),
     };
     PlaceView {
@@ -218,21 +208,22 @@ pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::{Capabilities, ObservedVnic, PlaceError};
     use crate::store::Owner;
-    use crate::testing::vnic;
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::{Arc, Mutex};
     use tidegate_contract::Attach;
     use tidegate_evidence::Connection;
+    use tidegate_place::difference::{Difference, differences};
+    use tidegate_place::{Capabilities, ContractChange, Observed, ObservedVnic, Place, PlaceError};
+    use tidegate_testkit::contract::vnic;
 
     #[test]
     fn what_failed_in_every_process_waits_its_turn() {
         let now = Instant::now();
         let tried = |pause: Duration| {
-            let mut failure = Failure { why: String::new(), pause, again: now + pause };
+            let mut failure = Failure { why: String::new(), pause, retry_at: now + pause };
             failure.try_at_once();
-            failure.again < now + pause
+            failure.retry_at < now + pause
         };
         // Each failure doubles the pause.
         let pauses: Vec<_> = (0..6).map(|n| super::super::TICK * (1 << n)).collect();
@@ -251,6 +242,9 @@ mod tests {
     struct FakePlace(Arc<Mutex<There>>);
 
     impl Place for FakePlace {
+        type Action = ContractChange;
+        type Facts = ();
+
         fn name(&self) -> &'static str {
             "fake"
         }
@@ -259,45 +253,58 @@ mod tests {
             Some(Capabilities { deadline: true, min: true, uplink: true, notes: vec![] })
         }
 
-        fn plan(&self, wanted: &Wanted<'_>, observed: &Observed) -> Result<Vec<Action>, Vec<Refusal>> {
+        fn notes(&self, _: &Vnic) -> Vec<String> {
+            vec![]
+        }
+
+        fn plan(
+            &self,
+            wanted: &Wanted<'_>,
+            observed: &Observed,
+            (): &(),
+        ) -> Result<Plan<ContractChange>, Vec<Refusal>> {
             let there = self.0.lock().unwrap();
             let is_new = |v: &&Vnic| observed.vnics.get(&v.name).is_none_or(|o| o.vnic != **v);
             let refused = wanted.vnics.iter().filter(|v| there.refused.contains(&v.name) && is_new(v));
-            let refused: Vec<Refusal> = refused
-                .map(|v| Refusal { vnic: v.name.clone(), reason: "the link is slower now".into() })
-                .collect();
+            let refused: Vec<Refusal> =
+                refused.map(|v| Refusal::new(&v.name, "the link is slower now")).collect();
             if !refused.is_empty() {
                 return Err(refused);
             }
-            let names: BTreeSet<&str> = wanted.vnics.iter().map(|v| v.name.as_str()).collect();
-            let gone = observed.vnics.values().filter(|o| !names.contains(o.vnic.name.as_str()));
-            let mut actions: Vec<Action> = gone.map(|o| Action::Remove(o.vnic.clone())).collect();
-            for vnic in wanted.vnics {
-                match observed.vnics.get(&vnic.name) {
-                    None => actions.push(Action::Create(vnic.clone())),
-                    Some(o) if o.vnic != *vnic || o.broken.is_some() => {
-                        actions.push(Action::Change { from: o.vnic.clone(), to: vnic.clone() });
-                    }
-                    Some(_) => {}
+            let change = |difference| match difference {
+                Difference::Missing(vnic) => Some(ContractChange::Create(vnic.clone())),
+                Difference::Unwanted(there) => Some(ContractChange::Remove(there.vnic.clone())),
+                Difference::Moved { from, to } | Difference::Changed { from, to } => {
+                    Some(ContractChange::Change { from: from.vnic.clone(), to: to.clone() })
                 }
-            }
-            Ok(actions)
+                Difference::Same(there) => there
+                    .broken
+                    .as_ref()
+                    .map(|_| ContractChange::Change { from: there.vnic.clone(), to: there.vnic.clone() }),
+            };
+            let all = differences(wanted.vnics, &observed.vnics, |_, _| true);
+            Ok(all.into_iter().filter_map(change).collect::<Vec<_>>().into())
         }
 
-        fn apply(&mut self, action: &Action) -> Result<(), PlaceError> {
+        fn prepare(&mut self, _: &[&ContractChange]) -> Result<(), PlaceError> {
+            Ok(())
+        }
+
+        fn apply(&mut self, action: &ContractChange) -> Result<(), PlaceError> {
             let mut there = self.0.lock().unwrap();
             match action {
-                Action::Create(vnic) | Action::Change { to: vnic, .. } => {
+                ContractChange::Create(vnic) | ContractChange::Change { to: vnic, .. } => {
                     there.broken.remove(&vnic.name);
                     there.vnics.insert(vnic.name.clone(), vnic.clone());
                 }
-                Action::Remove(vnic) => drop(there.vnics.remove(&vnic.name)),
-                other => panic!("{other:?}"),
+                ContractChange::Remove(vnic) => drop(there.vnics.remove(&vnic.name)),
             }
             Ok(())
         }
 
-        fn observe(&mut self, _: &[Vnic]) -> Result<Observed, PlaceError> {
+        fn accept(&mut self, _: &[Vnic]) {}
+
+        fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, ()), PlaceError> {
             let there = self.0.lock().unwrap();
             let mut observed = Observed::nothing("a test");
             for (name, vnic) in &there.vnics {
@@ -305,7 +312,11 @@ mod tests {
                 let seen = ObservedVnic { broken, ..ObservedVnic::of(vnic, Connection::Up) };
                 observed.vnics.insert(name.clone(), seen);
             }
-            Ok(observed)
+            Ok((observed, ()))
+        }
+
+        fn recorded(&self) -> Vec<Vnic> {
+            vec![]
         }
     }
 
@@ -313,8 +324,8 @@ mod tests {
     fn what_a_place_refuses_keeps_no_other_from_being_repaired() {
         let folder = tempfile::tempdir().unwrap();
         let there = Arc::new(Mutex::new(There::default()));
-        let places: Vec<Box<dyn Place>> = vec![Box::new(FakePlace(there.clone()))];
-        let guests = crate::paths::Paths::new(&[], &[]).unwrap().guests;
+        let places: Vec<Box<dyn Installed>> = vec![Box::new(FakePlace(there.clone()))];
+        let guests = tidegate_paths::Paths::new(&[], &[]).unwrap().guests;
         let mut agent = Reconciler::new(&folder.path().join("etc"), folder.path(), guests, places).unwrap();
         let text: String = [("a", 1), ("b", 2), ("c", 3)]
             .map(|(name, mac)| {

@@ -8,24 +8,14 @@
 //! Cheap beside an apply: contracts are neither checked nor written, and only the place of these vNICs is looked at.
 
 use super::Reconciler;
-use crate::api::types::Adopt;
+use crate::commands::Unmet;
 use crate::guest::limits::SoftLimits;
-use crate::place::{Action, Observed, PlaceError, Refusal, Wanted};
 use crate::store::Contracts;
 use std::collections::BTreeSet;
 use std::path::Path;
-use tidegate_contract::{Mac, Rate, Vnic};
-
-/// Why a guest does not get what it asks for.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unmet {
-    /// It cannot be had.
-    #[error("{0}")]
-    Refused(String),
-    /// Not now.
-    #[error("{0}")]
-    Unavailable(String),
-}
+use tidegate_contract::{Host, Mac, Rate, Vnic};
+use tidegate_place::installed::{Look, Step};
+use tidegate_place::{Action, Adopt, Effect, Installed, PlaceError, Refusal, Wanted};
 
 impl Reconciler {
     /// Sets the soft limit of the vNICs whose contracts name the socket `guest`, or of those with `mac` among them;
@@ -52,7 +42,7 @@ impl Reconciler {
         let changes = self.changes(&mine, &soft)?;
         let unsaved = |e| Unmet::Unavailable(format!("nothing was changed, because it cannot be saved: {e}"));
         let staged = self.soft_file.stage(&soft).map_err(unsaved)?;
-        let mut done: Vec<&(usize, Action)> = Vec::new();
+        let mut done: Vec<&(usize, Step)> = Vec::new();
         for change in &changes {
             let (place, action) = change;
             if let Err(error) = self.places[*place].apply(action) {
@@ -85,7 +75,7 @@ impl Reconciler {
     }
 
     /// What to do at the places so that `soft` holds for these vNICs.
-    fn changes(&mut self, mine: &[Vnic], soft: &SoftLimits) -> Result<Vec<(usize, Action)>, Unmet> {
+    fn changes(&mut self, mine: &[Vnic], soft: &SoftLimits) -> Result<Vec<(usize, Step)>, Unmet> {
         let mut changes = Vec::new();
         let place_of = |r: &Self, v: &Vnic| r.places.iter().position(|p| p.capabilities(&v.attach).is_some());
         let host = self.contracts.host();
@@ -104,19 +94,20 @@ impl Reconciler {
             };
             let (before, after) = (wanted(self, &self.soft), wanted(self, soft));
             let place = &mut self.places[index];
-            let observed = place.observe(&coming).map_err(|_| not_now())?;
+            let look = place.observe(&coming).map_err(|_| not_now())?;
             let refused = |vnics: &[Vnic]| {
-                let wanted = Wanted { host: &host, vnics, adopt: Adopt::No };
-                place.plan(&wanted, &observed).err().unwrap_or_default()
+                let wanted = Wanted { host: &host, vnics, adopt: Adopt::No, claims: &[] };
+                place.plan(&wanted, &look).err().unwrap_or_default()
             };
-            // What others are in trouble with already does not stand in the way.
+            // A contract that is in trouble already does not stand in the way.
             let after = refused(&after);
             if !after.is_empty() {
                 let before = refused(&before);
                 let new: Vec<Refusal> = after.into_iter().filter(|r| !before.contains(r)).collect();
                 unless_refused(&new, mine)?;
             }
-            changes.extend(coming.iter().filter_map(|v| change(v, &observed)).map(|a| (index, a)));
+            let steps = steps(&**place, &host, &coming, &look)?;
+            changes.extend(steps.into_iter().map(|step| (index, step)));
         }
         Ok(changes)
     }
@@ -165,11 +156,17 @@ fn coming<'a>(vnics: impl Iterator<Item = &'a Vnic>, from: &SoftLimits, to: &Sof
         .collect()
 }
 
-/// The change of one vNIC that is there. One that is not is made as wanted when it is.
-fn change(to: &Vnic, observed: &Observed) -> Option<Action> {
-    let there = observed.vnics.get(&to.name).filter(|there| there.present && there.ours)?;
-    (there.vnic != *to && there.vnic.attach == to.attach)
-        .then(|| Action::Change { from: there.vnic.clone(), to: to.clone() })
+/// The changes that bring the coming contracts into force at a place, all others staying as they are. A vNIC that is missing is made as
+/// wanted later.
+fn steps(place: &dyn Installed, host: &Host, coming: &[Vnic], look: &Look) -> Result<Vec<Step>, Unmet> {
+    let ours = look.observed.vnics.values().filter(|there| there.present && there.ours);
+    let changed = |there: &Vnic| coming.iter().find(|to| to.name == there.name && to.attach == there.attach);
+    let vnics: Vec<Vnic> = ours.map(|there| changed(&there.vnic).unwrap_or(&there.vnic).clone()).collect();
+    let wanted = Wanted { host, vnics: &vnics, adopt: Adopt::No, claims: &[] };
+    let mut steps = place.plan(&wanted, look).map_err(|_| not_now())?.actions;
+    let concerned = |step: &Step| coming.iter().any(|vnic| step.vnic() == Some(&vnic.name));
+    steps.retain(|step| step.effect() == Effect::Change && concerned(step));
+    Ok(steps)
 }
 
 /// A guest is told what concerns its own vNICs.
@@ -189,7 +186,7 @@ fn not_now() -> Unmet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::vnic;
+    use tidegate_testkit::contract::vnic;
 
     #[test]
     fn only_what_changes_is_coming() {

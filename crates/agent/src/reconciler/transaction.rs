@@ -8,16 +8,18 @@
 //! The rename in `commit` is the moment of acceptance. An agent that dies before it leaves the old contracts for
 //! its successor to put right by, one that dies after it the new ones.
 
+use super::Reconciler;
 use super::check::{Checked, check};
-use super::{ApplyError, Reconciler};
-use crate::api::types::Adopt;
-use crate::durable::Staged;
+use crate::commands::ApplyError;
 use crate::guest::limits::SoftLimits;
-use crate::place::{Action, InTheWay, Observed, PlaceError, Wanted};
 use crate::store::Contracts;
 use std::collections::BTreeSet;
 use std::path::Path;
 use tidegate_contract::{Located, Vnic};
+use tidegate_durable::Staged;
+use tidegate_place::host::{self, Claim};
+use tidegate_place::installed::{Look, Step};
+use tidegate_place::{Action, Adopt, PlaceError, Plan, Wanted};
 
 impl Reconciler {
     /// Whether `wanted` could be brought into force; changes nothing.
@@ -77,14 +79,11 @@ impl Reconciler {
         let actions = self.plan(&mut checked, adopt)?;
         // A disk that is full, or not to be written, says no before anything is touched.
         for (index, place) in self.places.iter_mut().enumerate() {
-            let of_it: Vec<&Action> = actions.iter().filter(|(i, _)| *i == index).map(|(_, a)| a).collect();
+            let of_it: Vec<&Step> = actions.iter().filter(|(i, _)| *i == index).map(|(_, a)| a).collect();
             place.prepare(&of_it).map_err(|e| ApplyError::NotRecorded(e.to_string()))?;
         }
         let staged = self.stage(&wanted)?;
-        // What was adopted is ours when the change is accepted, not before.
-        let (settle, actions): (Vec<_>, Vec<_>) =
-            actions.into_iter().partition(|(_, a)| matches!(a, Action::Own(_)));
-        let mut done: Vec<(usize, Action)> = Vec::new();
+        let mut done: Vec<(usize, Step)> = Vec::new();
         for (place, action) in actions {
             let Err(error) = self.places[place].apply(&action) else {
                 tracing::info!(place = self.places[place].name(), vnic = action.vnic(), "{}", action.label());
@@ -109,15 +108,7 @@ impl Reconciler {
             }
             return Err(e);
         }
-        let adopted = done.into_iter().filter_map(|(place, action)| match action {
-            Action::Adopt(vnic) => Some((place, Action::Own(vnic))),
-            _ => None,
-        });
-        for (place, action) in settle.into_iter().chain(adopted) {
-            if let Err(error) = self.places[place].apply(&action) {
-                tracing::warn!(vnic = action.vnic(), %error, "not settled yet; trying again soon");
-            }
-        }
+        self.accept_at_places();
         Ok(checked)
     }
 
@@ -128,7 +119,9 @@ impl Reconciler {
                 let soft = self.soft.under(&wanted);
                 let checked = check(&wanted, &soft, &self.places)?;
                 let staged = self.stage(&wanted)?;
-                self.accept(wanted, soft, staged, &checked)
+                self.accept(wanted, soft, staged, &checked)?;
+                self.accept_at_places();
+                Ok(())
             }
             other => other.map(drop),
         }
@@ -151,43 +144,68 @@ impl Reconciler {
         if refusals.is_empty() { Ok(()) } else { Err(ApplyError::Refused(refusals)) }
     }
 
-    fn plan(&mut self, checked: &mut Checked, adopt: Adopt) -> Result<Vec<(usize, Action)>, ApplyError> {
-        let mut actions = Vec::new();
-        let mut refusals = Vec::new();
-        let concerned: Vec<bool> = (0..self.places.len()).map(|i| self.concerns(checked, i)).collect();
-        let in_force = self.contracts.by_name();
-        for (index, place) in self.places.iter_mut().enumerate() {
-            // What is in force, or in trouble, already must not stand in the way of others.
-            let changed = |v: &&Vnic| {
-                in_force.get(v.name.as_str()).map(|old| self.soft.in_force(old)).as_ref() != Some(*v)
-            };
-            let coming: Vec<Vnic> = checked.by_place[index].iter().filter(changed).cloned().collect();
-            let observed = match place.observe(&coming) {
-                Ok(observed) => observed,
-                // A host that has SR-IOV functions only needs no switch.
-                Err(PlaceError::Unreachable(_)) if !concerned[index] => continue,
-                Err(PlaceError::Unreachable(why)) => return Err(ApplyError::Unreachable(why)),
-                Err(PlaceError::Failed(why)) => return Err(ApplyError::Failed(vec![why])),
-            };
-            // Some know more of an attachment once they have looked.
+    fn plan(&mut self, checked: &mut Checked, adopt: Adopt) -> Result<Vec<(usize, Step)>, ApplyError> {
+        let looks = self.look_ahead(checked)?;
+        let (mut actions, mut claims, mut refusals) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, look) in looks {
+            let place = &self.places[index];
+            // A place may know more of an attachment once it has looked.
             let known = checked.by_place[index].iter();
             checked.notes.extend(known.map(|v| (v.name.clone(), place.notes(v))));
-            let wanted = Wanted { host: &checked.host, vnics: &checked.by_place[index], adopt };
-            match place.plan(&wanted, &observed) {
-                Ok(planned) => {
-                    for action in &planned {
-                        let note = taken_over(action, &observed);
-                        let name = action.vnic().unwrap_or_default();
-                        checked.notes.entry(name.to_owned()).or_default().extend(note);
-                    }
-                    actions.extend(planned.into_iter().map(|a| (index, a)));
+            let taken: Vec<Claim> = claims.iter().map(|(_, claim): &(usize, Claim)| claim.clone()).collect();
+            let vnics = &checked.by_place[index];
+            let wanted = Wanted { host: &checked.host, vnics, adopt, claims: &taken };
+            match place.plan(&wanted, &look) {
+                Ok(Plan { actions: steps, claims: new }) => {
+                    actions.extend(steps.into_iter().map(|step| (index, step)));
+                    claims.extend(new.into_iter().map(|claim| (index, claim)));
                 }
                 Err(refused) => {
                     refusals.extend(refused.into_iter().map(|r| format!("vNIC {}: {}", r.vnic, r.reason)));
                 }
             }
         }
+        // Places that take the same CPU, or more than the host has, agree before any of them acts.
+        let named = claims.iter().map(|(index, claim)| (self.places[*index].name(), claim));
+        refusals.extend(host::agree(named));
         if refusals.is_empty() { Ok(actions) } else { Err(ApplyError::Refused(refusals)) }
+    }
+
+    /// Asks each place for its state, and for obstacles to the contracts that would be new. A place that does not answer is left out
+    /// if it would have nothing to do.
+    fn look_ahead(&mut self, checked: &Checked) -> Result<Vec<(usize, Look)>, ApplyError> {
+        let concerned: Vec<bool> = (0..self.places.len()).map(|i| self.concerns(checked, i)).collect();
+        let in_force = self.contracts.by_name();
+        let mut looks = Vec::new();
+        for (index, place) in self.places.iter_mut().enumerate() {
+            // A contract that is in force, or in trouble, already does not stand in the way of others.
+            let changed = |v: &&Vnic| {
+                in_force.get(v.name.as_str()).map(|old| self.soft.in_force(old)).as_ref() != Some(*v)
+            };
+            let coming: Vec<Vnic> = checked.by_place[index].iter().filter(changed).cloned().collect();
+            match place.observe(&coming) {
+                Ok(look) => looks.push((index, look)),
+                // A host that has SR-IOV functions only needs no switch.
+                Err(PlaceError::Unreachable(_)) if !concerned[index] => {}
+                Err(PlaceError::Unreachable(why)) => return Err(ApplyError::Unreachable(why)),
+                Err(PlaceError::Failed(why)) => return Err(ApplyError::Failed(vec![why])),
+            }
+        }
+        Ok(looks)
+    }
+
+    /// Tells each place that the contracts in force are accepted: it needs no way back to those before.
+    pub(super) fn accept_at_places(&mut self) {
+        let mut here = vec![Vec::new(); self.places.len()];
+        for (_, located) in self.contracts.vnics() {
+            let attach = &located.value.attach;
+            if let Some(index) = self.places.iter().position(|p| p.capabilities(attach).is_some()) {
+                here[index].push(located.value.clone());
+            }
+        }
+        for (place, contracts) in self.places.iter_mut().zip(here) {
+            place.accept(&contracts);
+        }
     }
 
     /// Whether a place has to do something for these contracts that it need not for those in force.
@@ -201,7 +219,7 @@ impl Reconciler {
         !same_host || checked.by_place[place] != now
     }
 
-    fn roll_back(&mut self, done: Vec<(usize, Action)>, action: &Action, error: PlaceError) -> ApplyError {
+    fn roll_back(&mut self, done: Vec<(usize, Step)>, action: &Step, error: PlaceError) -> ApplyError {
         self.reconcile_errors += 1;
         let whom = action.vnic().map_or_else(|| "host".into(), |name| format!("vNIC {name}"));
         tracing::error!(vnic = action.vnic(), %error, "{} failed; taking back what was done", action.label());
@@ -216,7 +234,7 @@ impl Reconciler {
     }
 
     /// What could not be taken back is put right by the next repair: the old contracts are still the wanted ones.
-    fn take_back(&mut self, place: usize, action: &Action) -> Option<String> {
+    fn take_back(&mut self, place: usize, action: &Step) -> Option<String> {
         let inverse = action.inverse()?;
         let error = self.places[place].apply(&inverse).err()?;
         tracing::error!(vnic = inverse.vnic(), %error, "cannot take back; trying again soon");
@@ -248,15 +266,4 @@ impl Reconciler {
         self.problem("saved contracts", None);
         Ok(())
     }
-}
-
-/// What a person should know of an action that takes something over.
-fn taken_over(action: &Action, observed: &Observed) -> Option<String> {
-    let Action::TakeOver { to, .. } = action else { return None };
-    let InTheWay { what, lost, .. } = observed.in_the_way.get(&to.name)?;
-    let back = match lost {
-        None => "put back when the contract goes".to_owned(),
-        Some(why) => format!("not put back when the contract goes: {why}"),
-    };
-    Some(format!("{what} is taken over, and {back}"))
 }

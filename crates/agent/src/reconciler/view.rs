@@ -1,11 +1,8 @@
 //! What the agent knows, as the API shows it.
 
-use crate::api::types::{AdmissionView, Derivation, EgressView, Limits, Promise, RefusedBy, State, VnicView};
-use crate::place::Evidence;
-use std::collections::BTreeMap;
-use tidegate_contract::{Admission, Vnic};
-use tidegate_evidence::{Figure, Quantity};
-use tidegate_evidence::{Traffic, WorkerStats, total};
+use crate::views::{AdmissionView, Derivation, EgressView, Promise};
+use tidegate_contract::Admission;
+use tidegate_evidence::{Evidence, Figure, Quantity, Traffic, WorkerStats, total};
 
 /// What is promised, with what was seen beside it; `suspended` says of a vNIC why its deadline is not promised.
 pub fn admission(
@@ -86,48 +83,4 @@ pub fn figures(name: &str, evidence: &Evidence) -> Vec<Figure> {
     };
     let (tx, rx) = (of("tx", Quantity::Tx, &stats.tx), of("rx", Quantity::Rx, &stats.rx));
     tx.into_iter().chain(rx).collect()
-}
-
-/// A vNIC that only a refused file names.
-pub fn refused(name: String, by: RefusedBy, contract: Option<Vnic>, place: String) -> VnicView {
-    let of_it = contract.as_ref();
-    VnicView {
-        name,
-        owner: format!("file:{}", by.file),
-        place,
-        state: State::Refused,
-        reason: Some(by.to_string()),
-        refused: Some(by),
-        deadline_suspended: of_it.and_then(|c| c.deadline).map(|_| "its contract is refused".into()),
-        connection: None,
-        last_error: None,
-        worker: None,
-        shared: vec![],
-        refused_connections: 0,
-        heir: false,
-        thrown_out: BTreeMap::new(),
-        held: Default::default(),
-        window: None,
-        stats: None,
-        culprits: BTreeMap::new(),
-        unknown: BTreeMap::new(),
-        figures: vec![],
-        tx_rate_bps: None,
-        rx_rate_bps: None,
-        limits: Limits::default(),
-        soft: None,
-        tx_in_force: None,
-        promises: vec![],
-        contract,
-    }
-}
-
-/// The limits of a contract.
-pub fn limits(vnic: &Vnic) -> Limits {
-    Limits {
-        tx_bps: vnic.tx.max.map(|r| r.bits()),
-        tx_burst_bytes: vnic.tx.max.map(|r| vnic.tx.burst_or_default(r).get()),
-        tx_min_bps: vnic.tx.min.map(|r| r.bits()),
-        rx_bps: vnic.rx.max.map(|r| r.bits()),
-    }
 }

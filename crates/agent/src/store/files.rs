@@ -133,8 +133,8 @@ fn read(path: &Path) -> Result<Document, Unreadable> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::vnic;
     use std::fs;
+    use tidegate_testkit::contract::vnic;
 
     #[test]
     fn a_change_counts_when_it_is_seen_twice() {

@@ -250,7 +250,7 @@ impl Contracts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::vnic;
+    use tidegate_testkit::contract::vnic;
 
     fn document(names: &[&str]) -> Document {
         let located = |n: &&str| Located::without_line(vnic(n, n.as_bytes()[0]), "test");

@@ -10,7 +10,7 @@
 //! step longer than asked for at most, and it says how long it is.
 
 use super::delta::{Delta, Sum};
-use crate::api::types::{Began, Last, WindowView};
+use crate::views::{Began, Last, WindowView};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

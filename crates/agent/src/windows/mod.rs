@@ -19,11 +19,11 @@ mod packed;
 #[cfg(test)]
 mod tests;
 
-use crate::api::types::{Began, Last, VnicView};
-use crate::place::Observed;
+use crate::views::{Began, Last, VnicView};
 use history::History;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use tidegate_place::Observed;
 
 /// The histories of all vNICs, of each place. The reconciler writes, the API reads; the lock is held for one vNIC, or for
 /// one place's samples, and never while anything is waited for.

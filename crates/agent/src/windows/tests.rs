@@ -1,7 +1,7 @@
 //! The windows against a model that remembers every event.
 
 use super::history::History;
-use crate::api::types::{Began, Last};
+use crate::views::{Began, Last};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 use tidegate_evidence::histogram::BUCKETS;
@@ -104,7 +104,8 @@ fn counted(frames: u64) -> VnicStats {
 fn counters_that_fall_and_another_contract_begin_anew() {
     let start = Instant::now();
     let at = |ms: u64| start + Duration::from_millis(ms);
-    let contracts = [100, 200].map(|mtu| tidegate_contract::Vnic { mtu, ..crate::testing::vnic("a", 1) });
+    let contracts =
+        [100, 200].map(|mtu| tidegate_contract::Vnic { mtu, ..tidegate_testkit::contract::vnic("a", 1) });
     let mut history = History::new(start, &counted(50), Some(&contracts[0]), Began::Agent);
     let shown = |history: &History| {
         let (view, stats) = history.window(Last::Minute);

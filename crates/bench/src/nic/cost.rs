@@ -5,7 +5,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Duration;
 use tidegate_contract::{Rate, Segment};
-use tidegate_nic::control::{Controller, Link, Member, Tenant, Usage};
+use tidegate_place_nic::control::{Controller, LinkTerms, Member, Tenant, Usage};
 
 /// Arguments of `nic cost`.
 #[derive(Debug, clap::Args)]
@@ -88,7 +88,7 @@ fn row(functions: u16, steps: u32) -> Outcome<Row> {
         .collect();
     let tenants: Vec<Tenant> =
         (0..8).map(|id| Tenant { segment: segment(id), max: Some(rate(CAPACITY / 4)), min: None }).collect();
-    let mut controller = Controller::new(Link::new(rate(CAPACITY)), &members, &tenants)
+    let mut controller = Controller::new(LinkTerms::new(rate(CAPACITY)), &members, &tenants)
         .map_err(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     let elapsed = Duration::from_millis(10);
     let mut usage = vec![None; members.len()];

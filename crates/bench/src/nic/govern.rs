@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tidegate_contract::{Bytes, Rate, Segment};
-use tidegate_nic::control::{Controller, Link, Member, Pace, Usage};
+use tidegate_place_nic::control::{Controller, LinkTerms, Member, Pace, Usage};
 
 /// Arguments of `nic govern`.
 #[derive(Debug, clap::Args)]
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> Outcome<Report> {
     };
     let members: Vec<Member> = args.vnic.iter().enumerate().map(member).collect();
     // A switch counts a super-frame when it takes it.
-    let link = Link { frame: Bytes::new(65_536), ..Link::new(args.capacity) };
+    let link = LinkTerms { frame: Bytes::new(65_536), ..LinkTerms::new(args.capacity) };
     let mut controller = Controller::new(link, &members, &[])
         .map_err(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     let mut pace = Pace::new(args.period).spending_one_in(args.spare);

@@ -5,8 +5,8 @@ use crate::commands::Outcome;
 use serde::Serialize;
 use std::time::Duration;
 use tidegate_contract::{Bytes, Rate, Segment};
-use tidegate_nic::control::simulation::{self, Activity, Control, Kind, Scenario, Sender, Timing};
-use tidegate_nic::control::{Lending, Link, Member};
+use tidegate_place_nic::control::{Lending, LinkTerms, Member};
+use tidegate_testkit::simulation::{self, Activity, Control, Kind, Scenario, Sender, Timing};
 
 /// Arguments of `nic lending`.
 #[derive(Debug, clap::Args)]
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> Outcome<Report> {
                 let activity = Activity { on: length, off: length, ..Activity::from(START) };
                 let b = Sender { kind: Kind::Udp(half), activity };
                 let trace = simulation::run(&Scenario {
-                    link: Link { lending, ..Link::new(mbit(CAPACITY)) },
+                    link: LinkTerms { lending, ..LinkTerms::new(mbit(CAPACITY)) },
                     speed: mbit(CAPACITY / 4 * 5),
                     buffer: Bytes::new(1_000_000),
                     members: vec![(member(0), a), (member(1), b)],

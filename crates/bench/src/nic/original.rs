@@ -5,8 +5,8 @@ use crate::commands::Outcome;
 use serde::Serialize;
 use std::time::Duration;
 use tidegate_contract::{Bytes, Rate, Segment};
-use tidegate_nic::control::simulation::{self, Activity, Control, Kind, Scenario, Sender, Timing};
-use tidegate_nic::control::{Link, Member};
+use tidegate_place_nic::control::{LinkTerms, Member};
+use tidegate_testkit::simulation::{self, Activity, Control, Kind, Scenario, Sender, Timing};
 
 /// Arguments of `nic simulate`.
 #[derive(Debug, clap::Args)]
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Outcome<Report> {
         ..Timing::exact(period)
     };
     let scenario = |control| Scenario {
-        link: Link::new(args.capacity),
+        link: LinkTerms::new(args.capacity),
         // The link of the source was 1 Gbit/s that carried 800.
         speed: Rate::from_bits(args.capacity.bits() / 4 * 5).unwrap_or(Rate::MAX),
         buffer: Bytes::new(args.capacity.bits() / 8 / 100),

@@ -441,7 +441,7 @@ fn every_thread_is_confined() {
 fn landlock_alone_closes_files_ports_and_processes() {
     // SAFETY: asks for the version of the interface alone (LANDLOCK_CREATE_RULESET_VERSION).
     let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, 1) };
-    if !tidegate_testing::need("this kernel has no landlock", abi >= 1) {
+    if !tidegate_testkit::need("this kernel has no landlock", abi >= 1) {
         return;
     }
     let mut suspect = Suspect::up("landlock");

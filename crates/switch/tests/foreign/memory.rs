@@ -197,7 +197,7 @@ fn on_a_disk_a_deadline_is_refused_and_others_are_carried() {
     let file = file_of(1 << 20);
     let looked = look(&file);
     let why = format!("the checkout is not on a disk: {looked:?}");
-    if !tidegate_testing::need(&why, matches!(looked, Ok(Backing::Disk(_)))) {
+    if !tidegate_testkit::need(&why, matches!(looked, Ok(Backing::Disk(_)))) {
         return;
     }
     let host = TestSwitch::new(1);

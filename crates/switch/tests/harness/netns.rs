@@ -4,7 +4,7 @@ use super::*;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
-use tidegate_testing::Kind;
+use tidegate_testkit::Kind;
 
 const NETWORK: Kind<'_> = Kind {
     what: "network namespace with a tap",
@@ -24,13 +24,13 @@ const MOUNTS: Kind<'_> = Kind {
 /// name. Skipped with the reason where that is forbidden, which is a failure in CI.
 #[track_caller]
 pub fn in_namespace(name: &str, body: impl FnOnce()) {
-    tidegate_testing::in_namespace(name, NETWORK, body);
+    tidegate_testkit::in_namespace(name, NETWORK, body);
 }
 
 /// As [`in_namespace`], in a mount namespace, where file systems in processes (FUSE) can be mounted.
 #[track_caller]
 pub fn in_mounts(name: &str, body: impl FnOnce()) {
-    tidegate_testing::in_namespace(name, MOUNTS, body);
+    tidegate_testkit::in_namespace(name, MOUNTS, body);
 }
 
 /// Runs `ip` with these words.

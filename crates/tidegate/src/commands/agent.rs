@@ -3,7 +3,7 @@
 use crate::commands::switch;
 use crate::exit::Failure;
 use std::path::PathBuf;
-use tidegate_agent::KeepOff;
+use tidegate::places::{self, KeepOff};
 
 /// The API socket, unless another is given.
 pub const API: &str = "/run/tidegate/api.sock";
@@ -69,20 +69,23 @@ fn mode(text: &str) -> Result<u32, String> {
 
 /// Runs the agent until it is told to stop.
 pub fn run(args: Args, api: PathBuf) -> Result<(), Failure> {
+    let own_cpus = KeepOff {
+        softirqs: matches!(args.own_cpus, OwnCpus::All | OwnCpus::Softirqs),
+        halts: matches!(args.own_cpus, OwnCpus::All | OwnCpus::Halts),
+    };
+    let places = places::install(places::Options {
+        socket: args.switch,
+        observe_cpu: args.observe_cpu == ObserveCpu::On,
+        own_cpus: Some(own_cpus),
+    });
     let options = tidegate_agent::Options {
         config: args.config,
         state: args.state,
-        switch: args.switch,
         api,
         api_group: args.api_group,
         api_mode: args.api_mode,
         socket_roots: args.socket_root,
         netns_roots: args.netns_root,
-        observe_cpu: args.observe_cpu == ObserveCpu::On,
-        own_cpus: KeepOff {
-            softirqs: matches!(args.own_cpus, OwnCpus::All | OwnCpus::Softirqs),
-            halts: matches!(args.own_cpus, OwnCpus::All | OwnCpus::Halts),
-        },
     };
-    super::wait(async { tidegate_agent::run(options).await.map_err(Failure::failed) })
+    super::wait(async { tidegate_agent::run(options, places).await.map_err(Failure::failed) })
 }

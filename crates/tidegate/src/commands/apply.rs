@@ -7,7 +7,7 @@ use crate::format::path;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use tidegate_agent::api::types::PlanView;
+use tidegate_agent::views::PlanView;
 
 /// Arguments of `apply`.
 #[derive(Debug, clap::Args)]

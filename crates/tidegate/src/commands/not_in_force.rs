@@ -3,7 +3,7 @@
 use crate::exit::{Code, Failure};
 use crate::format::names;
 use std::collections::BTreeMap;
-use tidegate_agent::api::types::{NotInForce, State, VnicChange};
+use tidegate_agent::views::{NotInForce, State, VnicChange};
 
 /// What is not in force, one line for all vNICs of the same reason, such as `a, b are pending: no switch at ...`.
 pub fn lines(changes: &[VnicChange]) -> Vec<String> {
@@ -55,7 +55,7 @@ fn all(changes: &[VnicChange]) -> impl Iterator<Item = (&VnicChange, &NotInForce
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_agent::api::types::ChangeAction;
+    use tidegate_agent::views::ChangeAction;
 
     fn change(vnic: &str, why: Option<(State, &str, bool)>) -> VnicChange {
         let not_in_force =

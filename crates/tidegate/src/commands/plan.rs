@@ -7,7 +7,7 @@ use crate::exit::{self, Code, Failure};
 use crate::format::{duration, plural, rate};
 use crate::table::{Align, Table};
 use serde_json::Value;
-use tidegate_agent::api::types::{ChangeAction, EgressView, KeyChange, PlanView, Promise, VnicChange};
+use tidegate_agent::views::{ChangeAction, EgressView, KeyChange, PlanView, Promise, VnicChange};
 
 /// Arguments of `plan`.
 #[derive(Debug, clap::Args)]

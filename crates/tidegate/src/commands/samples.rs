@@ -1,7 +1,7 @@
 //! API answers that tests of the texts share.
 
 use serde_json::{Value, json};
-use tidegate_agent::api::types::{OwnWait, State, VnicView, WhyView};
+use tidegate_agent::views::{OwnWait, State, VnicView, WhyView};
 
 /// A real-time vNIC that has missed deadlines.
 pub fn voice() -> VnicView {

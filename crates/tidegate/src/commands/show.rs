@@ -5,7 +5,7 @@ use crate::commands::window;
 use crate::format::{self, count, duration, plural, size};
 use crate::table::{Align, Table};
 use std::fmt::Write;
-use tidegate_agent::api::types::{Promise, State, VnicView};
+use tidegate_agent::views::{Promise, State, VnicView};
 use tidegate_contract::{Attach, Bytes, Discipline, FlowQueueing, Nanos, Queueing, Rate, SocketMode, Vnic};
 use tidegate_evidence::{Connection, SharedStatus};
 use tidegate_evidence::{Delay, VnicStats, total};

@@ -6,8 +6,9 @@ use crate::format::{count, duration, names, path, plural};
 use crate::table::{Align, Table};
 use serde_json::{Value, json};
 use std::fmt::Write;
-use tidegate_agent::api::status::{Attention, AttentionKind, HostLatency, OwnCpus, StatusView};
-use tidegate_agent::api::types::PlaceView;
+use tidegate_agent::views::PlaceView;
+use tidegate_agent::views::{Attention, AttentionKind, HostLatency, StatusView};
+use tidegate_evidence::OwnCpus;
 use tidegate_visible::visible;
 
 /// Things of one kind that are shown; `--json` has all.
@@ -226,7 +227,7 @@ fn kept(latency: &HostLatency) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_agent::api::status::{DeadlineCounts, FileCounts, Repaired, VnicCounts};
+    use tidegate_agent::views::{DeadlineCounts, FileCounts, Repaired, VnicCounts};
 
     fn host() -> StatusView {
         let place = |name: &str, pid, vnics| PlaceView {

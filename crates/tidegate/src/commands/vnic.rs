@@ -9,7 +9,7 @@ use crate::table::{Align, Table};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::str::FromStr;
-use tidegate_agent::api::types::{FileView, HostView, SetBody, VnicChange, VnicView};
+use tidegate_agent::views::{FileView, HostView, SetBody, VnicChange, VnicView};
 use tidegate_contract::Vnic;
 use tidegate_evidence::Quantity;
 use tidegate_evidence::total;

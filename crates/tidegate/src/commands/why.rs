@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_agent::api::types::{OwnWait, State, VnicView, WhyView};
+use tidegate_agent::views::{OwnWait, State, VnicView, WhyView};
 use tidegate_contract::{Nanos, Queueing};
 use tidegate_evidence::Connection;
 use tidegate_evidence::Quantity;

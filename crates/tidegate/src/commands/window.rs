@@ -1,7 +1,7 @@
 //! Figures of the last 10 s, minute or hour: `--last`.
 
 use crate::format::duration;
-use tidegate_agent::api::types::{Began, Last, WindowView};
+use tidegate_agent::views::{Began, Last, WindowView};
 
 /// The option, for commands that show figures.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]

@@ -7,8 +7,8 @@ use super::tenant::INTERFACE;
 use super::{SceneError, interface};
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use tidegate_kernel::netlink::attribute::Attributes;
-use tidegate_kernel::netlink::{Socket, link_header};
+use tidegate_netlink::attribute::Attributes;
+use tidegate_netlink::{Socket, link::header as link_header};
 
 const BRIDGE: &str = "tg-bridge";
 

@@ -16,7 +16,7 @@ use crate::{exit, explain};
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tidegate_agent::api::types::{VnicView, WhyView};
+use tidegate_agent::views::{VnicView, WhyView};
 use tidegate_evidence::{Delay, Histogram, Miss, VnicStats};
 
 /// How long the switch and the agent may take to come up.

@@ -1,6 +1,6 @@
 //! Whether the contracts in force fit with another `host-latency`: the agent's own arithmetic, asked here. Pure.
 
-use tidegate_agent::api::types::{State, VnicView};
+use tidegate_agent::views::{State, VnicView};
 use tidegate_contract::{Host, Nanos, Vnic, admit};
 
 /// Longest `host-latency` of a contract, ns.

@@ -29,7 +29,7 @@ use proposal::Measured;
 use report::{Agent, Report};
 use serde::de::DeserializeOwned;
 use std::time::{Duration, Instant};
-use tidegate_agent::api::types::{HostView, VnicView};
+use tidegate_agent::views::{HostView, VnicView};
 use tidegate_evidence::Histogram;
 use tidegate_evidence::histogram::{BUCKETS, bucket};
 use tokio::signal::unix::{SignalKind, signal};

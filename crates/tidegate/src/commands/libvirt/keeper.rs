@@ -4,7 +4,7 @@ use super::states::Folder;
 use crate::client::{Client, ClientError, encode};
 use hyper::StatusCode;
 use std::collections::BTreeSet;
-use tidegate_agent::api::types::{PlanView, VnicView};
+use tidegate_agent::views::{PlanView, VnicView};
 use tidegate_contract::Vnic;
 use tidegate_libvirt::{OWNER, Translation, owner, room};
 

@@ -139,8 +139,7 @@ impl Watch<'_> {
             tracing::warn!(domain, mac = %contract.vnic.mac, "its interface has no tap on this host; no contract is kept for it");
         }
         let done = keeper::put(self.client, &translation, &self.states).await.map_err(|e| e.to_string())?;
-        for change in done.vnics.iter().filter(|c| c.action != tidegate_agent::api::types::ChangeAction::None)
-        {
+        for change in done.vnics.iter().filter(|c| c.action != tidegate_agent::views::ChangeAction::None) {
             tracing::info!(domain, vnic = change.vnic, "{:?}", change.action);
         }
         self.owners.insert(domain.to_owned());

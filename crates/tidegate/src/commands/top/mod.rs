@@ -20,7 +20,7 @@ pub use rows::FrameTimes;
 use rows::{Order, Row};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
-use tidegate_agent::api::types::VnicView;
+use tidegate_agent::views::VnicView;
 
 /// Arguments of `top`.
 #[derive(Debug, clap::Args)]

@@ -6,7 +6,7 @@ use crate::table::{Align, Table};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;
-use tidegate_agent::api::types::VnicView;
+use tidegate_agent::views::VnicView;
 use tidegate_evidence::Quantity;
 use tidegate_evidence::{Delay, VnicStats, Work, total};
 

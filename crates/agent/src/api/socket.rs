@@ -1,0 +1,107 @@
+//! The socket of the agent's own API, made with the same care as those of vNICs.
+//!
+//! ```text
+//!  bind NAME.new ─▶ owner and mode ─▶ listen ─▶ rename to NAME
+//! ```
+//!
+//! Between bind and listen the kernel refuses clients. Many wait for the name and come at once: it is there when its
+//! socket listens.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use tidegate_paths::socket::{self, Earlier};
+use tidegate_paths::{Entry, Inode};
+
+/// A listening socket for the API, in the place of one that an earlier agent left.
+pub(crate) fn listen_for_api(
+    path: &Path,
+    owner: &tidegate_contract::SocketOwner,
+) -> Result<(OwnedFd, ApiSocket), String> {
+    let entry = Entry::trusted(path).map_err(|e| e.to_string())?;
+    // Before another one is made for nothing.
+    if let Some(why) = socket::obstacle(&entry, Earlier::Intended) {
+        return Err(why);
+    }
+    let cannot = |what, e| format!("cannot {what} {}: {e}", path.display());
+    let made = entry.beside(".new").map_err(|e| cannot("make the socket", e))?;
+    let (listener, inode) = socket::listen_at(&made, owner, Earlier::Intended)?;
+    let place = || {
+        // Those that find no room in the queue are refused by the kernel.
+        rustix::net::listen(&listener, 1024).map_err(|e| cannot("listen at", e.into()))?;
+        socket::clear(&entry, Earlier::Intended)?;
+        made.rename(inode, &entry).map_err(|e| cannot("make the socket", e))
+    };
+    if let Err(why) = place() {
+        socket::remove(&made, Earlier::Made(inode));
+        socket::remove(&entry, Earlier::Made(inode));
+        return Err(why);
+    }
+    Ok((listener, ApiSocket { entry, inode }))
+}
+
+/// The API's socket file.
+#[derive(Debug)]
+pub(crate) struct ApiSocket {
+    entry: Entry,
+    inode: Inode,
+}
+
+impl ApiSocket {
+    /// Removes it, where it still stands there.
+    pub(crate) fn remove(&self) {
+        socket::remove(&self.entry, Earlier::Made(self.inode));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use tidegate_contract::SocketOwner;
+
+    fn listen(path: &Path) -> Result<(OwnedFd, ApiSocket), String> {
+        listen_for_api(path, &SocketOwner::default())
+    }
+
+    #[test]
+    fn a_client_that_waits_for_the_socket_is_not_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("api.sock");
+        let connect = |path: &Path| loop {
+            match UnixStream::connect(path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => std::hint::spin_loop(),
+                other => return other.map(drop),
+            }
+        };
+        for _ in 0..300 {
+            std::thread::scope(|scope| {
+                let client = scope.spawn(|| connect(&path));
+                let (listener, socket) = listen(&path).unwrap();
+                client.join().unwrap().unwrap();
+                socket.remove();
+                drop(listener);
+            });
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_what_an_agent_left_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("api.sock");
+        // An agent that was killed leaves its socket, and one that was killed while it made it, that.
+        for left in ["api.sock", "api.sock.new"] {
+            drop(UnixListener::bind(folder.path().join(left)).unwrap());
+        }
+        let (listener, socket) = listen(&path).unwrap();
+        assert!(listen(&path).unwrap_err().contains("another program listens there"));
+        UnixStream::connect(&path).unwrap();
+        socket.remove();
+        drop(listener);
+        std::fs::write(&path, "theirs").unwrap();
+        assert!(listen(&path).unwrap_err().contains("a regular file"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,90 @@
+//! The board: the state that readers see. The reconciler replaces it, and readers never wait for it.
+//!
+//! ```text
+//!  reconciler ── Published ──▶ Board ──▶ API, metrics, guests
+//! ```
+//!
+//! - [`status`]: what of the state needs a person (pure)
+//! - [`growth`]: how much a counter has grown of late (pure)
+//! - [`why`]: why frames of a vNIC were late, throttled or dropped (pure)
+//! - `written`: answers that were made of a state
+
+pub mod growth;
+pub mod status;
+pub mod why;
+mod written;
+
+use crate::views::{HostView, StatusView, VnicView};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use tidegate_evidence::Miss;
+pub use written::Written;
+
+/// The state that readers see.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// The host.
+    pub host: HostView,
+    /// Its state, and what needs a person.
+    pub status: StatusView,
+    /// The vNICs.
+    pub vnics: BTreeMap<String, VnicView>,
+    /// The latest misses.
+    pub misses: BTreeMap<String, Vec<Miss>>,
+    /// The reason for which the CPUs of the switch's workers are not observed; `None` if they are.
+    pub unobserved: Option<String>,
+    /// The vNICs of each guest, by its socket.
+    pub guests: BTreeMap<PathBuf, Vec<String>>,
+    /// The answers that were made of this state.
+    pub written: Written,
+}
+
+impl Published {
+    /// The state before the first look at the places.
+    pub fn starting() -> Self {
+        let host = HostView {
+            version: env!("CARGO_PKG_VERSION").into(),
+            problems: vec!["the agent is starting".into()],
+            host: Default::default(),
+            places: vec![],
+            files: vec![],
+            admission: Default::default(),
+            workers: vec![],
+            denied_calls: 0,
+            logs: BTreeMap::new(),
+            reconcile_errors: 0,
+            drift_repaired: 0,
+        };
+        Self {
+            status: status::status(&host, &BTreeMap::new(), status::Recent::default()),
+            host,
+            vnics: BTreeMap::new(),
+            misses: BTreeMap::new(),
+            unobserved: None,
+            guests: BTreeMap::new(),
+            written: Written::default(),
+        }
+    }
+}
+
+/// The board. Clones are the same board.
+#[derive(Clone, Debug)]
+pub struct Board(Arc<RwLock<Arc<Published>>>);
+
+impl Board {
+    /// A board with this state.
+    pub fn new(published: Published) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(published))))
+    }
+
+    /// The latest state.
+    pub fn read(&self) -> Arc<Published> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the state.
+    pub fn publish(&self, published: Published) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(published);
+    }
+}

@@ -1,0 +1,405 @@
+//! What needs a person, and the figures of the host beside it. Pure.
+//!
+//! ```text
+//!  HostView, VnicViews, what grew of late ──▶ one function for each kind of trouble ──▶ attention, most urgent first
+//! ```
+//!
+//! What the agent puts right by itself, and what a VM may well do, such as to be off, is not in it.
+
+use super::growth::RECENT;
+use crate::views::{
+    Attention, AttentionKind, DeadlineCounts, FileCounts, HostLatency, HostView, Repaired, State, StatusView,
+    VnicCounts, VnicView,
+};
+use std::collections::BTreeMap;
+use tidegate_contract::Nanos;
+use tidegate_evidence::{WorkerStats, total};
+
+/// So many differences put right in [`RECENT`] are no accident: somebody else changes them again and again.
+const OFTEN: u64 = 3;
+
+type Vnics = BTreeMap<String, VnicView>;
+
+/// How much grew within [`RECENT`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recent {
+    /// Worker loops longer than the host's budget.
+    pub loops_over_budget: u64,
+    /// Differences put right.
+    pub drift_repaired: u64,
+}
+
+/// The host as it is.
+pub fn status(host: &HostView, vnics: &Vnics, recent: Recent) -> StatusView {
+    let refused_files = host.files.iter().filter(|f| f.error.is_some()).count();
+    let state = |state| vnics.values().filter(|v| v.state == state).count();
+    let (suspended, promised): (Vec<&VnicView>, Vec<&VnicView>) =
+        vnics.values().filter(|v| has_deadline(v)).partition(|v| v.deadline_suspended.is_some());
+    let worker = |count: fn(&WorkerStats) -> u64| host.workers.iter().map(count);
+    StatusView {
+        version: host.version.clone(),
+        attention: attention(host, vnics, recent),
+        places: host.places.clone(),
+        files: FileCounts { accepted: host.files.len() - refused_files, refused: refused_files },
+        vnics: VnicCounts {
+            in_force: state(State::InForce),
+            pending: state(State::Pending),
+            failed: state(State::Failed),
+            refused: state(State::Refused),
+        },
+        deadlines: DeadlineCounts { promised: promised.len(), suspended: suspended.len() },
+        host_latency: HostLatency {
+            budget_ns: host.host.host_latency.get(),
+            loops: total(worker(|w| w.loops)),
+            loops_over_budget: total(worker(|w| w.loops_over_budget)),
+            recently_over_budget: recent.loops_over_budget,
+            longest_loop_ns: worker(|w| w.longest_loop_ns).max().unwrap_or_default(),
+        },
+        own_cpus: Default::default(),
+        drift: Repaired { since_start: host.drift_repaired, recently: recent.drift_repaired },
+        denied_calls: host.denied_calls,
+        recent_s: RECENT.as_secs(),
+    }
+}
+
+/// What needs a person. Another kind of trouble is another function here, and another [`AttentionKind`].
+fn attention(host: &HostView, vnics: &Vnics, recent: Recent) -> Vec<Attention> {
+    let mut all = [
+        places_away(host, vnics),
+        denied_calls(host),
+        problems(host),
+        refused_files(host),
+        not_in_force(host, vnics),
+        quarantines(vnics),
+        suspended_deadlines(vnics),
+        host_latency(host, recent),
+        drift(recent),
+    ]
+    .concat();
+    all.sort_by_key(|attention| attention.kind);
+    all
+}
+
+fn has_deadline(view: &VnicView) -> bool {
+    view.contract.as_ref().is_some_and(|c| c.deadline.is_some())
+}
+
+/// A place that no contract names may be away: a host that has SR-IOV functions only needs no switch.
+fn places_away(host: &HostView, vnics: &Vnics) -> Vec<Attention> {
+    let away = host.places.iter().filter_map(|place| Some((place, place.reason.as_ref()?)));
+    let concerned = away.map(|(place, reason)| {
+        let theirs = |v: &&VnicView| v.place == place.name && v.state != State::Refused;
+        (place, reason, vnics.values().filter(theirs).count())
+    });
+    let attention = concerned.filter(|(.., n)| *n > 0).map(|(place, reason, n)| Attention {
+        kind: AttentionKind::PlaceAway,
+        about: vec![place.name.clone()],
+        what: format!("{reason}; contracts of {n} vNICs are pending"),
+        next: match place.name.as_str() {
+            "switch" => "systemctl status tidegate-switch".into(),
+            _ => "journalctl -u tidegate-agent".into(),
+        },
+    });
+    attention.collect()
+}
+
+fn denied_calls(host: &HostView) -> Vec<Attention> {
+    let attention = (host.denied_calls > 0).then(|| Attention {
+        kind: AttentionKind::DeniedCall,
+        about: vec!["switch".into()],
+        what: format!(
+            "{} system calls were denied to the switch since it was started: a bug, or somebody else runs it",
+            host.denied_calls
+        ),
+        next: "journalctl -u tidegate-switch --grep 'denied system call'".into(),
+    });
+    attention.into_iter().collect()
+}
+
+fn problems(host: &HostView) -> Vec<Attention> {
+    let attention = host.problems.iter().map(|problem| Attention {
+        kind: AttentionKind::Problem,
+        about: vec![],
+        what: problem.clone(),
+        next: "journalctl -u tidegate-agent".into(),
+    });
+    attention.collect()
+}
+
+fn refused_files(host: &HostView) -> Vec<Attention> {
+    let refused = host.files.iter().filter_map(|file| Some((file, file.error.as_ref()?)));
+    let attention = refused.map(|(file, error)| {
+        let place = file.line.map_or_else(|| file.path.clone(), |line| format!("{}:{line}", file.path));
+        let kept = match &file.vnics[..] {
+            [] => "nothing of it is in force".to_owned(),
+            vnics => format!("what it said before is in force, for {}", vnics.join(", ")),
+        };
+        Attention {
+            kind: AttentionKind::RefusedFile,
+            about: vec![place],
+            what: format!("{error}\n{kept}"),
+            next: format!("tidegate plan -f {}", quoted(&file.path)),
+        }
+    });
+    attention.collect()
+}
+
+/// Of places that answer: what else is pending is so for its place.
+fn not_in_force(host: &HostView, vnics: &Vnics) -> Vec<Attention> {
+    let is_away = |view: &VnicView| host.places.iter().any(|p| p.name == view.place && !p.reachable);
+    let of = |state, kind| {
+        let them = vnics.values().filter(move |v| v.state == state && !is_away(v));
+        by_reason(kind, them.map(|v| (v.name.as_str(), v.reason.as_deref().unwrap_or("no reason is known"))))
+    };
+    [of(State::Failed, AttentionKind::FailedVnic), of(State::Pending, AttentionKind::PendingVnic)].concat()
+}
+
+/// Whose VM it is has to be asked by a person: no guest of QEMU does that.
+fn quarantines(vnics: &Vnics) -> Vec<Attention> {
+    let them = vnics.values().filter_map(|v| Some((v.name.as_str(), v.held.quarantine.as_ref()?)));
+    by_reason(AttentionKind::Quarantine, them.map(|(name, quarantine)| (name, quarantine.reason.as_str())))
+}
+
+/// Of contracts in force: others have no promise for another reason, which is told.
+fn suspended_deadlines(vnics: &Vnics) -> Vec<Attention> {
+    let them = vnics.values().filter(|v| v.state == State::InForce);
+    let them = them.filter_map(|v| Some((v.name.as_str(), v.deadline_suspended.as_deref()?)));
+    by_reason(AttentionKind::SuspendedDeadline, them)
+}
+
+/// Nothing where no vNIC was promised a delay: then no promise was broken.
+fn host_latency(host: &HostView, recent: Recent) -> Vec<Attention> {
+    let bounds =
+        host.admission.bounds.iter().filter(|b| b.suspended.is_none() && b.host_latency_violations > 0);
+    let mut promised: Vec<String> = bounds.map(|b| b.vnic.clone()).collect();
+    promised.dedup();
+    let Some(first) = promised.first().filter(|_| recent.loops_over_budget > 0) else { return vec![] };
+    let longest = host.workers.iter().map(|w| w.longest_loop_ns).max().unwrap_or_default();
+    let next = format!("tidegate why {first}");
+    vec![Attention {
+        kind: AttentionKind::HostLatency,
+        what: format!(
+            "H did not hold: {} worker loops of the last {} minutes took longer than host-latency = {} (the longest since \
+             the switch was started {} us): no delay bound held then",
+            recent.loops_over_budget,
+            RECENT.as_secs() / 60,
+            Nanos::new(host.host.host_latency.get()),
+            longest / 1_000
+        ),
+        about: promised,
+        next,
+    }]
+}
+
+fn drift(recent: Recent) -> Vec<Attention> {
+    let attention = (recent.drift_repaired >= OFTEN).then(|| Attention {
+        kind: AttentionKind::Drift,
+        about: vec![],
+        what: format!(
+            "{} differences between contract and place were put right in the last {} minutes: somebody else changes \
+             what is kept here, again and again",
+            recent.drift_repaired,
+            RECENT.as_secs() / 60
+        ),
+        next: "journalctl -u tidegate-agent --grep drift".into(),
+    });
+    attention.into_iter().collect()
+}
+
+/// vNICs in the same trouble are one thing to see to.
+fn by_reason<'a>(kind: AttentionKind, vnics: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<Attention> {
+    let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    vnics.for_each(|(name, why)| reasons.entry(why).or_default().push(name.to_owned()));
+    let attention = reasons.into_iter().map(|(why, about)| Attention {
+        kind,
+        what: why.to_owned(),
+        next: format!("tidegate why {}", about[0]),
+        about,
+    });
+    attention.collect()
+}
+
+/// A path as one word of a shell.
+fn quoted(path: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    if path.chars().all(plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::Published;
+    use crate::views::{FileView, PlaceView, RefusedBy};
+    use tidegate_testkit::contract::vnic;
+
+    fn host() -> HostView {
+        let place = |name: &str| PlaceView {
+            name: name.into(),
+            reachable: true,
+            reason: None,
+            version: String::new(),
+            pid: 0,
+            started: 0,
+            vnics: 0,
+        };
+        HostView {
+            problems: vec![],
+            places: vec![place("switch"), place("nic")],
+            ..Published::starting().host
+        }
+    }
+
+    /// One in force, with its contract.
+    fn in_force(name: &str) -> VnicView {
+        let by = RefusedBy { file: "/etc/a.toml".into(), line: None, reason: String::new() };
+        let view = VnicView::refused(name.into(), by, Some(vnic(name, 1)), "switch".into());
+        VnicView { state: State::InForce, reason: None, refused: None, ..view }
+    }
+
+    fn vnics(views: impl IntoIterator<Item = VnicView>) -> Vnics {
+        views.into_iter().map(|v| (v.name.clone(), v)).collect()
+    }
+
+    fn kinds(host: &HostView, vnics: &Vnics, recent: Recent) -> Vec<AttentionKind> {
+        status(host, vnics, recent).attention.iter().map(|a| a.kind).collect()
+    }
+
+    #[test]
+    fn a_host_on_which_all_is_well_needs_nobody() {
+        let all = vnics(["a", "b"].map(in_force));
+        let status = status(&host(), &all, Recent::default());
+        assert_eq!((status.attention, status.vnics.in_force), (vec![], 2));
+        // What the agent puts right by itself, and a place that no contract names.
+        let mut host = host();
+        host.places[1].reachable = false;
+        host.places[1].reason = Some("no netlink".into());
+        let recent = Recent { drift_repaired: OFTEN - 1, loops_over_budget: 9 };
+        assert_eq!(kinds(&host, &all, recent), []);
+    }
+
+    #[test]
+    fn a_place_that_is_away_is_one_thing_whoever_waits_for_it() {
+        let mut host = host();
+        host.places[0].reachable = false;
+        host.places[0].reason = Some("no switch at /run/switch.sock".into());
+        let pending = |name: &str| VnicView { state: State::Pending, ..in_force(name) };
+        let status = status(&host, &vnics(["a", "b"].map(pending)), Recent::default());
+        let [away] = &status.attention[..] else { panic!("{:?}", status.attention) };
+        assert_eq!(away.what, "no switch at /run/switch.sock; contracts of 2 vNICs are pending");
+        assert_eq!(
+            (away.kind, away.next.as_str()),
+            (AttentionKind::PlaceAway, "systemctl status tidegate-switch")
+        );
+        assert_eq!(status.vnics.pending, 2);
+    }
+
+    #[test]
+    fn who_is_quarantined_is_named_with_the_reason() {
+        let quarantine = tidegate_evidence::Quarantine {
+            reason: "quarantined for 60 s: 3 times".into(),
+            seconds: 60,
+            left: 12,
+        };
+        let mut hostile = in_force("hostile");
+        hostile.held.events = 3;
+        assert_eq!(kinds(&host(), &vnics([hostile.clone()]), Recent::default()), []);
+        hostile.held.quarantine = Some(quarantine);
+        let status = status(&host(), &vnics([in_force("a"), hostile]), Recent::default());
+        let [attention] = &status.attention[..] else { panic!("{:?}", status.attention) };
+        assert_eq!((attention.kind, &attention.about), (AttentionKind::Quarantine, &vec!["hostile".into()]));
+        assert!(attention.what.contains("for 60 s"), "{}", attention.what);
+    }
+
+    #[test]
+    fn vnics_in_the_same_trouble_are_one_thing() {
+        let trouble =
+            |name: &str, state, why: &str| VnicView { state, reason: Some(why.into()), ..in_force(name) };
+        let all = vnics([
+            trouble("a", State::Pending, "no link"),
+            trouble("b", State::Pending, "no VF"),
+            trouble("c", State::Pending, "no link"),
+            trouble("d", State::Failed, "no link"),
+            in_force("e"),
+        ]);
+        let found = status(&host(), &all, Recent::default()).attention;
+        let found: Vec<_> = found.iter().map(|a| (a.kind, a.about.join(" "), a.next.as_str())).collect();
+        let expected = [
+            (AttentionKind::FailedVnic, "d".to_owned(), "tidegate why d"),
+            (AttentionKind::PendingVnic, "b".to_owned(), "tidegate why b"),
+            (AttentionKind::PendingVnic, "a c".to_owned(), "tidegate why a"),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_refused_file_is_told_with_its_line_and_what_is_in_force() {
+        let mut host = host();
+        let file = FileView {
+            path: "/etc/my cams.toml".into(),
+            vnics: vec!["old".into()],
+            error: Some("egress sink refuses cam".into()),
+            line: Some(7),
+            refused: vec!["cam".into()],
+        };
+        host.files = vec![file, FileView { path: "/etc/b.toml".into(), error: None, ..host_file() }];
+        let status = status(&host, &vnics([]), Recent::default());
+        let [refused] = &status.attention[..] else { panic!("{:?}", status.attention) };
+        assert_eq!(refused.about, ["/etc/my cams.toml:7"]);
+        assert_eq!(refused.what, "egress sink refuses cam\nwhat it said before is in force, for old");
+        assert_eq!(refused.next, "tidegate plan -f '/etc/my cams.toml'");
+        assert_eq!(status.files, FileCounts { accepted: 1, refused: 1 });
+    }
+
+    fn host_file() -> FileView {
+        FileView { path: String::new(), vnics: vec![], error: None, line: None, refused: vec![] }
+    }
+
+    #[test]
+    fn deadlines_that_are_not_promised_and_a_host_that_is_too_slow() {
+        let realtime = |name: &str, suspended: Option<&str>| {
+            let mut view = in_force(name);
+            view.contract.as_mut().expect("it has one").deadline = Some(Nanos::new(1_000_000));
+            view.deadline_suspended = suspended.map(Into::into);
+            view
+        };
+        let all = vnics([realtime("a", None), realtime("b", Some("memory"))]);
+        let mut host = host();
+        let bound = |name: &str, suspended: Option<&str>| {
+            serde_json::from_value(serde_json::json!({
+                "vnic": name, "egress": "sink", "deadline_ns": 1, "bound_ns": 1, "margin_ns": 0,
+                "suspended": suspended,
+                "derivation": {"critical_t_ns": 1, "demand_bytes": 1, "blocking_bytes": 1, "capacity_bps": 1,
+                    "host_latency_ns": 1, "text": ""},
+                "holds_if": "", "host_latency_violations": 4
+            }))
+            .expect("a promise")
+        };
+        host.admission.bounds = vec![bound("a", None), bound("b", Some("memory"))];
+        assert_eq!(kinds(&host, &all, Recent::default()), [AttentionKind::SuspendedDeadline]);
+        let late = Recent { loops_over_budget: 2, drift_repaired: OFTEN };
+        let status = status(&host, &all, late);
+        let kinds: Vec<_> = status.attention.iter().map(|a| a.kind).collect();
+        use AttentionKind::{Drift, HostLatency, SuspendedDeadline};
+        assert_eq!(kinds, [SuspendedDeadline, HostLatency, Drift]);
+        assert_eq!(
+            (&status.attention[1].about, status.attention[1].next.as_str()),
+            (&vec!["a".into()], "tidegate why a")
+        );
+        assert_eq!(status.deadlines, DeadlineCounts { promised: 1, suspended: 1 });
+        // Where all deadlines are suspended, a slow host breaks no promise.
+        host.admission.bounds.remove(0);
+        let of_others = self::kinds(&host, &vnics([realtime("b", Some("memory"))]), late);
+        assert_eq!(of_others, [SuspendedDeadline, Drift]);
+    }
+
+    #[test]
+    fn denied_calls_and_problems_of_the_host() {
+        let mut host = host();
+        host.denied_calls = 1;
+        host.problems = vec!["the disk is full".into()];
+        assert_eq!(
+            kinds(&host, &vnics([]), Recent::default()),
+            [AttentionKind::DeniedCall, AttentionKind::Problem]
+        );
+    }
+}

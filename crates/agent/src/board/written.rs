@@ -1,0 +1,17 @@
+//! Answers that were made of a published state, so that each is made once.
+
+use axum::body::Bytes;
+use std::sync::OnceLock;
+
+/// The answers, by path.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    /// `/v1/host`.
+    pub host: OnceLock<Bytes>,
+    /// `/v1/status`.
+    pub status: OnceLock<Bytes>,
+    /// `/v1/vnics`.
+    pub vnics: OnceLock<Bytes>,
+    /// `/metrics`.
+    pub metrics: OnceLock<Bytes>,
+}

@@ -1,0 +1,31 @@
+//! The answers of the API. The command line reads the same types.
+//!
+//! ```text
+//!  reconciler ──▶ views ──▶ board ──▶ JSON ──▶ tidegate show, status, why, top
+//! ```
+//!
+//! - `host`: the host, its places, and its promises
+//! - `vnic`: one vNIC
+//! - `why`: why its frames were late, throttled or dropped
+//! - `plan`: the changes that a set of contracts makes
+//! - `status`: what needs a person
+//! - `window`: the time that figures are of
+//! - `error`: the body of every error
+
+mod error;
+mod host;
+mod plan;
+mod status;
+mod vnic;
+mod why;
+mod window;
+
+pub use error::ErrorBody;
+pub use host::{AdmissionView, Derivation, EgressView, FileView, HostView, PlaceView, Promise, RefusedBy};
+pub use plan::{Adopt, ApplyQuery, ChangeAction, KeyChange, NotInForce, PlanView, VnicChange};
+pub use status::{
+    Attention, AttentionKind, DeadlineCounts, FileCounts, HostLatency, Repaired, StatusView, VnicCounts,
+};
+pub use vnic::{CaptureQuery, Limits, SetBody, State, VnicView};
+pub use why::{OwnWait, WhyView};
+pub use window::{Began, Last, LastQuery, WindowView};

@@ -1,0 +1,314 @@
+//! A name in a folder that is held open, and the socket file that stands there.
+
+use crate::roots::trusted;
+use crate::{PathError, Roots};
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid, chmod, chownat, openat2, renameat_with,
+    unlinkat,
+};
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, bind};
+use serde::{Deserialize, Serialize};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use tidegate_contract::check::LONGEST_SOCKET_NAME;
+
+/// The file that a socket is bound to, as a descriptor (linux/un.h, Linux 4.14; unix(7) does not have it).
+const SIOCUNIXFILE: libc::c_ulong = 0x89e0;
+
+/// Which file it is, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inode {
+    dev: u64,
+    ino: u64,
+    /// Inode numbers are used again at once: the time of birth tells files apart, ns since the epoch; absent
+    /// where the file system does not keep it.
+    born: Option<u64>,
+}
+
+impl Inode {
+    fn of(file: &Metadata) -> Self {
+        let born = || {
+            let since = file.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+            u64::try_from(since.as_nanos()).ok()
+        };
+        Self { dev: file.dev(), ino: file.ino(), born: born() }
+    }
+}
+
+/// What stands at a name.
+#[derive(Debug)]
+pub enum At {
+    /// Nothing.
+    Nothing,
+    /// A socket, held.
+    Socket(SocketFile),
+    /// Something else.
+    Other(&'static str),
+}
+
+impl At {
+    /// The socket, where it is one.
+    pub fn inode(&self) -> Option<Inode> {
+        match self {
+            Self::Socket(socket) => Some(socket.inode),
+            Self::Nothing | Self::Other(_) => None,
+        }
+    }
+}
+
+/// A name in a folder that is held open: whatever is done here is done in that folder, wherever it is moved and whatever
+/// takes its place.
+#[derive(Debug)]
+pub struct Entry {
+    folder: OwnedFd,
+    name: OsString,
+    /// As it was written, for messages.
+    path: PathBuf,
+}
+
+impl Entry {
+    pub(super) fn new(folder: OwnedFd, name: &OsStr, path: &Path) -> Self {
+        Self { folder, name: name.into(), path: path.into() }
+    }
+
+    /// By a path of the administrator's own: links on the way are followed.
+    pub fn trusted(path: &Path) -> Result<Self, PathError> {
+        trusted(path)
+    }
+
+    /// As it was written, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Another name in the same folder: this one, and `suffix`.
+    pub fn beside(&self, suffix: &str) -> io::Result<Self> {
+        let longer = |name: &OsStr| {
+            let mut name = name.to_owned();
+            name.push(suffix);
+            name
+        };
+        let path = PathBuf::from(longer(self.path.as_os_str()));
+        Ok(Self { folder: self.folder.try_clone()?, name: longer(&self.name), path })
+    }
+
+    /// Renames `file`, which stands here, to a name where nothing does.
+    ///
+    /// # Errors
+    /// Something stands there; or another file stands here, or there afterwards.
+    pub fn rename(&self, file: Inode, to: &Self) -> io::Result<()> {
+        let is_it = |at: io::Result<At>| match at?.inode() == Some(file) {
+            true => Ok(()),
+            false => Err(io::Error::other("somebody replaced it while it was made")),
+        };
+        is_it(self.look())?;
+        renameat_with(&self.folder, &self.name, &to.folder, &to.name, RenameFlags::NOREPLACE)?;
+        is_it(to.look())
+    }
+
+    /// Looks, without opening the file: the other end of a FIFO, or a device, would notice that.
+    pub fn look(&self) -> io::Result<At> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // What is mounted over a name is not asked what it is: its server may never answer.
+        let file = match openat2(&self.folder, &self.name, flags, Mode::empty(), ResolveFlags::NO_XDEV) {
+            Err(Errno::NOENT) => return Ok(At::Nothing),
+            Err(Errno::XDEV) => return Ok(At::Other("a mount point")),
+            file => File::from(file?),
+        };
+        let there = file.metadata()?;
+        let kind = there.file_type();
+        Ok(if kind.is_socket() && there.nlink() > 1 {
+            // A hard link to somebody else's: what would be done to it would be done to that.
+            At::Other("a socket with several names")
+        } else if kind.is_socket() {
+            At::Socket(SocketFile { inode: Inode::of(&there), file })
+        } else if kind.is_dir() {
+            At::Other("a directory")
+        } else if kind.is_symlink() {
+            At::Other("a symbolic link")
+        } else if kind.is_file() {
+            At::Other("a regular file")
+        } else {
+            At::Other("a special file")
+        })
+    }
+
+    /// Binds `socket` to this name.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the name is too long; otherwise those of bind(2).
+    pub fn bind(&self, socket: &OwnedFd) -> io::Result<()> {
+        // With the folder in front of it, whatever its descriptor's number, it has room in an address (108 bytes).
+        if self.name.len() > LONGEST_SOCKET_NAME {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut path = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
+        path.push(&self.name);
+        let address = SocketAddrUnix::new(&path).map_err(|_| io::ErrorKind::InvalidInput)?;
+        Ok(bind(socket, &address)?)
+    }
+
+    /// The file that [`Entry::bind`] made for `socket`, and no other that has taken its place since.
+    pub fn bound(&self, socket: &OwnedFd) -> io::Result<SocketFile> {
+        match SocketFile::of(socket.as_fd()) {
+            // Without CAP_NET_ADMIN the kernel does not tell. Who lacks that is not root: what is its own is all it
+            // could give away.
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => match self.look()? {
+                At::Socket(file) if file.owner()? == rustix::process::geteuid().as_raw() => Ok(file),
+                _ => Err(io::Error::other("somebody replaced it while it was made")),
+            },
+            file => file,
+        }
+    }
+
+    /// Removes the name, where `file` stands there; whether it did.
+    pub fn unlink(&self, file: Inode) -> io::Result<bool> {
+        let is_it = self.look()?.inode() == Some(file);
+        if is_it {
+            unlinkat(&self.folder, &self.name, AtFlags::empty())?;
+        }
+        Ok(is_it)
+    }
+}
+
+/// A socket's file, held open: wherever its name leads by now, this is it.
+#[derive(Debug)]
+pub struct SocketFile {
+    /// Which it is.
+    pub inode: Inode,
+    /// Opened with O_PATH.
+    file: File,
+}
+
+impl SocketFile {
+    /// At `path`, below one of `roots`.
+    ///
+    /// # Errors
+    /// `NotFound` where nothing is there, `Other` with the reason where it is not to be used.
+    pub fn at(roots: &Roots, path: &Path) -> io::Result<Self> {
+        let entry = roots.entry(path).map_err(|e| match e {
+            PathError::Missing { .. } => io::ErrorKind::NotFound.into(),
+            other => io::Error::other(other),
+        })?;
+        match entry.look()? {
+            At::Socket(file) => Ok(file),
+            At::Nothing => Err(io::ErrorKind::NotFound.into()),
+            At::Other(what) => Err(io::Error::other(format!("this is {what}, no socket"))),
+        }
+    }
+
+    /// The one that a Unix socket is bound to, or that a connection was accepted at.
+    ///
+    /// # Errors
+    /// There is none, or EPERM without CAP_NET_ADMIN.
+    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        // SAFETY: the request takes no argument; what it returns is an error or a new descriptor, which is nobody
+        // else's.
+        let file = unsafe {
+            match libc::ioctl(socket.as_raw_fd(), SIOCUNIXFILE as _) {
+                -1 => return Err(io::Error::last_os_error()),
+                file => File::from_raw_fd(file),
+            }
+        };
+        Ok(Self { inode: Inode::of(&file.metadata()?), file })
+    }
+
+    /// A path that leads to this file and no other, as long as this is held.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
+    }
+
+    fn owner(&self) -> io::Result<u32> {
+        Ok(self.file.metadata()?.uid())
+    }
+
+    /// Gives it to a user and a group, where one is named, and sets its permission bits.
+    pub fn give(&self, user: Option<u32>, group: Option<u32>, mode: u32) -> io::Result<()> {
+        if user.is_some() || group.is_some() {
+            let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
+            chownat(&self.file, "", user, group, AtFlags::EMPTY_PATH)?;
+        }
+        // fchmodat2(2), which takes the descriptor itself, came with Linux 6.6.
+        Ok(chmod(self.path(), Mode::from_raw_mode(mode))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketType, socket};
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    fn entry(dir: &tempfile::TempDir, name: &str) -> Entry {
+        Entry::trusted(&dir.path().join(name)).unwrap()
+    }
+
+    fn unbound() -> OwnedFd {
+        socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap()
+    }
+
+    #[test]
+    fn what_stands_there_is_told_and_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("file"), "").unwrap();
+        std::fs::create_dir(path("folder")).unwrap();
+        let _socket = UnixListener::bind(path("socket")).unwrap();
+        symlink("socket", path("link")).unwrap();
+        let pipe =
+            rustix::fs::mknodat(rustix::fs::CWD, path("fifo"), rustix::fs::FileType::Fifo, Mode::RWXU, 0);
+        pipe.unwrap();
+        let what = |name: &str| match entry(&dir, name).look().unwrap() {
+            At::Nothing => "nothing",
+            At::Socket(_) => "a socket",
+            At::Other(what) => what,
+        };
+        let names = ["none", "socket", "file", "folder", "link", "fifo"];
+        let expected =
+            ["nothing", "a socket", "a regular file", "a directory", "a symbolic link", "a special file"];
+        assert_eq!(names.map(what), expected);
+        // A second name for somebody's socket is not taken for a socket of ours.
+        std::fs::hard_link(path("socket"), path("other")).unwrap();
+        assert_eq!(["socket", "other"].map(what), ["a socket with several names"; 2]);
+    }
+
+    /// Between bind and the next step the folder's owner exchanges the file, and the folder.
+    #[test]
+    fn the_file_of_a_socket_is_found_wherever_it_went() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir(path("yard")).unwrap();
+        let ours = entry(&dir, "yard/a");
+        let made = unbound();
+        ours.bind(&made).unwrap();
+        std::fs::rename(path("yard/a"), path("yard/moved")).unwrap();
+        let _theirs = UnixListener::bind(path("yard/a")).unwrap();
+        let file = ours.bound(&made).unwrap();
+        // The kernel tells this to a process with CAP_NET_ADMIN.
+        if SocketFile::of(made.as_fd()).is_ok() {
+            file.give(None, None, 0o604).unwrap();
+            let mode = |name: &str| path(name).metadata().unwrap().mode() & 0o777;
+            assert_eq!((mode("yard/moved"), mode("yard/a") == 0o604), (0o604, false));
+            assert!(!ours.unlink(file.inode).unwrap(), "another's file was removed");
+        }
+        // A folder that is moved away takes what is done in it along.
+        std::fs::rename(path("yard"), path("elsewhere")).unwrap();
+        std::fs::create_dir(path("yard")).unwrap();
+        let there = ours.look().unwrap().inode().unwrap();
+        assert!(ours.unlink(there).unwrap());
+        assert!(!path("elsewhere/a").exists() && path("elsewhere/moved").exists());
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = entry(&dir, &"x".repeat(81)).bind(&unbound()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}

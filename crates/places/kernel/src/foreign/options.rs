@@ -1,0 +1,68 @@
+//! What the kernel has to be told so that it says again what it said.
+
+use super::filter::{self, FilterKind};
+use super::{Layer, Object, rewrite};
+use crate::tc::netlink::attribute::u32_at;
+use crate::tc::netlink::constants::{
+    TCA_CODEL_CE_THRESHOLD, TCA_CODEL_INTERVAL, TCA_CODEL_TARGET, TCA_FQ_CODEL_CE_THRESHOLD,
+};
+
+/// `struct tc_sfq_qopt`: where its limit and its number of flows are.
+const SFQ_LIMIT: std::ops::Range<usize> = 8..12;
+const SFQ_FLOWS: usize = 16;
+
+/// An object's options, for the request that makes it.
+pub fn options_for(object: &Object) -> Option<Vec<u8>> {
+    let options = object.options.as_ref()?;
+    Some(match (object.layer, object.kind.as_str()) {
+        (Layer::Qdisc, "sfq") => sfq(options),
+        (Layer::Qdisc, "codel") => codel(options, TCA_CODEL_CE_THRESHOLD),
+        (Layer::Qdisc, "fq_codel") => codel(options, TCA_FQ_CODEL_CE_THRESHOLD),
+        (Layer::Filter, kind) => FilterKind::named(kind)
+            .map_or_else(|| options.clone(), |filter| filter::options_for(options, filter)),
+        _ => options.clone(),
+    })
+}
+
+/// sfq begins with a limit of 127 packets and 128 flows, and takes no more flows than a limit that it is told
+/// (`sfq_change`, net/sched/sch_sfq.c). Where there are more, the limit is the one it began with: it is not told.
+fn sfq(options: &[u8]) -> Vec<u8> {
+    let mut told = options.to_vec();
+    if u32_at(options, SFQ_FLOWS) > u32_at(options, SFQ_LIMIT.start) {
+        told.get_mut(SFQ_LIMIT).unwrap_or_default().fill(0);
+    }
+    told
+}
+
+/// With its times as they have to be told; the number of the threshold is its kind's own.
+fn codel(options: &[u8], threshold: u16) -> Vec<u8> {
+    rewrite(options, |kind, value| {
+        let is_time = [TCA_CODEL_TARGET, TCA_CODEL_INTERVAL, threshold].contains(&kind);
+        let time = u32_at(value, 0).filter(|_| is_time);
+        Some(time.map_or_else(|| value.to_vec(), |us| codel_time(us).to_ne_bytes().to_vec()))
+    })
+}
+
+/// Codel counts time in units of 1024 ns, is told microseconds and says them, rounding down both times (`codel_time_to_us`,
+/// include/net/codel.h). What it has to be told so that it says this.
+fn codel_time(us: u32) -> u32 {
+    let units = (u64::from(us) * 1000).div_ceil(1024);
+    (units * 1024).div_ceil(1000).try_into().unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// As the kernel reckons.
+        #[test]
+        fn codel_says_what_it_said(us in 0..4_000_000_u64) {
+            let units = us * 1000 / 1024;
+            let says = units * 1024 / 1000;
+            let again = u64::from(codel_time(says as u32)) * 1000 / 1024;
+            prop_assert_eq!(again, units);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Whether what others made can be made again: by doing it, in a network namespace made for that.
+
+use super::{Object, TakenOver};
+use crate::tc::kernel::Kernel;
+use crate::tc::network::Netdev;
+use crate::tc::probe::in_namespace;
+use crate::tc::shaping::Ends;
+
+/// Makes it on another interface, reads it back, and compares. Changes nothing outside a namespace that is gone when this returns.
+/// `name` is that of the interface it was found on, for messages.
+///
+/// # Errors
+/// It cannot be made again as it is; the text says what of it and why.
+pub fn rehearse(theirs: &TakenOver, name: &str) -> Result<(), String> {
+    let (theirs, name) = (theirs.clone(), name.to_owned());
+    in_namespace(move || {
+        let mut kernel = Kernel::open().map_err(|e| format!("cannot talk to the kernel (netlink): {e}"))?;
+        let network = kernel.observe().map_err(|e| e.to_string())?;
+        let (index, lo) = network.by_name("lo").ok_or("a new network namespace has no loopback")?;
+        let here = TakenOver { index, ..theirs.clone() };
+        for step in here.restore(&Netdev { name: name.clone(), ..lo.clone() }, Ends::BOTH) {
+            kernel.apply(&step).map_err(|e| e.to_string())?;
+        }
+        let made = kernel.foreign(index, Ends::BOTH)?;
+        for (wanted, found) in [(&here.egress, &made.egress), (&here.ingress, &made.ingress)] {
+            if let Some(object) = differing(wanted, found) {
+                return Err(format!("{object} of {name} cannot be made again as it is"));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The first that is not the same.
+fn differing<'a>(wanted: &'a [Object], found: &'a [Object]) -> Option<&'a Object> {
+    wanted.iter().find(|o| !found.contains(o)).or_else(|| found.iter().find(|o| !wanted.contains(o)))
+}

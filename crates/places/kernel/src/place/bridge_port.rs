@@ -1,0 +1,70 @@
+//! The VLANs that a bridge port had before a contract's segment, remembered before they go, and given back.
+
+use super::record::Entry;
+use super::{ATTEMPTS, Beside, KernelPlace, observe, shape, step_failed};
+use crate::foreign::BridgePort as Port;
+use crate::tc::{Network, Plan};
+use tidegate_place::PlaceError;
+
+impl KernelPlace {
+    /// Before the first step of a plan: what is on the ports that it puts into segments, where that is not remembered.
+    pub(super) fn remember_ports(&mut self, network: &Network, plan: &Plan) -> Result<(), PlaceError> {
+        let mut new = Vec::new();
+        for entry in self.record.iter_mut().filter(|entry| shape::segment(&entry.vnic).is_some()) {
+            let name = observe::netdev(&entry.vnic).map(|netdev| self.devices.name(netdev));
+            let there = name.and_then(|name| network.by_name(name));
+            let Some((index, link)) = there.filter(|(index, _)| network.is_about(*index)) else { continue };
+            let refused = plan.refusals.iter().any(|r| r.netdev == link.name);
+            // On another bridge, or another netdev of the name, it has what that gave it.
+            if !refused && !entry.port.as_ref().is_some_and(|port| port.is(index, link)) {
+                entry.port = Port::now(index, link);
+                new.push(entry.vnic.name.clone());
+            }
+        }
+        new.iter().try_for_each(|name| self.note(name))
+    }
+
+    /// Gives a port that no contract puts into a segment any more its VLANs back, and remembers them no longer.
+    pub(super) fn restore_port(&mut self, port: Option<&Port>) -> Result<(), PlaceError> {
+        let Some(port) = port else { return Ok(()) };
+        let keeps =
+            |entry: &Entry| shape::segment(&entry.vnic).is_some() && entry.port.as_ref() == Some(port);
+        if self.record.iter().any(keeps) {
+            return Ok(());
+        }
+        let mut failed = None;
+        for _ in 0..ATTEMPTS {
+            let network = self.network(Beside { vlans: true, ..Beside::default() })?;
+            let link = network.netdevs.get(&port.index);
+            if link.is_some_and(|link| self.in_segment(port.index, &link.name)) {
+                return Ok(());
+            }
+            let steps = link.map(|link| port.restore(link)).unwrap_or_default();
+            let kernel = self.kernel()?;
+            let done = steps.iter().try_for_each(|step| {
+                tracing::info!(%step, "giving back");
+                kernel.apply(step)
+            });
+            match done {
+                Ok(()) => {
+                    for entry in self.record.iter_mut().filter(|entry| entry.port.as_ref() == Some(port)) {
+                        entry.port = None;
+                    }
+                    return Ok(());
+                }
+                // It may have gone, or have left its bridge, meanwhile.
+                Err(e) => failed = Some(e),
+            }
+        }
+        Err(failed.map_or_else(|| PlaceError::Failed("nothing was tried".into()), step_failed))
+    }
+
+    /// Whether a contract puts the port of this device into a segment.
+    fn in_segment(&self, index: u32, name: &str) -> bool {
+        let is_here = |entry: &&Entry| {
+            observe::netdev(&entry.vnic)
+                .is_some_and(|netdev| netdev == name || self.devices.is_of(netdev, index))
+        };
+        self.record.iter().filter(is_here).any(|entry| shape::segment(&entry.vnic).is_some())
+    }
+}

@@ -1,0 +1,248 @@
+//! Which devices a contract is about: the one with the name that it says, and those that had this name until somebody
+//! renamed them. Pure.
+//!
+//! ```text
+//!  contract: netdev = "vnet3" ─┬─ interface 7, called vnet3       its device
+//!                              │       └─ renamed to old ─▶ still its device, under that name
+//!                              └─ interface 9, called vnet3       its device from now on; 7 keeps its limits
+//! ```
+//!
+//! The kernel gives an interface index to one device only, until the next start of the machine. What was remembered over a
+//! start of the agent is believed of devices that bear our marks.
+
+use super::observe::netdev;
+use super::record::Entry;
+use super::shape::{self, Senders};
+use crate::tc::{Network, Shaping, Ways};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use tidegate_contract::{Attach, Vnic};
+
+/// By the name in the contract: the devices that have its limits.
+#[derive(Debug, Default)]
+pub struct Devices {
+    /// The name that each had when it was last seen, by interface index.
+    known: BTreeMap<String, BTreeMap<u32, String>>,
+    /// Whether what was on record was looked for.
+    recalled: bool,
+}
+
+/// Somebody gave a device of a contract another name.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Renamed {
+    /// The contract's.
+    pub netdev: String,
+    /// Before.
+    pub from: String,
+    /// Now.
+    pub to: String,
+    /// Another contract names it: it is no device of this one any more.
+    pub taken: bool,
+}
+
+impl Devices {
+    /// Takes from the record what was known of a contract's netdev, once: the devices of these indices that bear our marks.
+    pub fn recall<'a>(&mut self, recorded: impl Iterator<Item = (&'a str, &'a [u32])>, network: &Network) {
+        if self.recalled || network.near.is_some() {
+            return;
+        }
+        self.recalled = true;
+        for (netdev, indices) in recorded {
+            for index in indices {
+                if network.netdevs.get(index).is_some_and(crate::tc::Netdev::is_marked) {
+                    self.known.entry(netdev.into()).or_default().insert(*index, netdev.into());
+                }
+            }
+        }
+    }
+
+    /// Looks for the devices of all contracts, whose names `netdevs` are; which of them were renamed.
+    pub fn look(&mut self, netdevs: &BTreeSet<&str>, network: &Network) -> Vec<Renamed> {
+        let mut renamed = Vec::new();
+        self.known.retain(|netdev, _| netdevs.contains(netdev.as_str()));
+        for (netdev, known) in &mut self.known {
+            // Nothing is known of what was not looked at.
+            known.retain(|index, _| network.netdevs.contains_key(index) || !network.is_about(*index));
+            for (index, name) in known.iter_mut() {
+                let Some(link) = network.netdevs.get(index).filter(|link| link.name != *name) else {
+                    continue;
+                };
+                let (from, to) = (std::mem::replace(name, link.name.clone()), link.name.clone());
+                let taken = to != *netdev && netdevs.contains(to.as_str());
+                renamed.push(Renamed { netdev: netdev.clone(), from, to, taken });
+            }
+            // It is another contract's now.
+            known.retain(|_, name| name == netdev || !netdevs.contains(name.as_str()));
+        }
+        let there = network.netdevs.iter().filter(|(_, link)| netdevs.contains(link.name.as_str()));
+        for (index, link) in there {
+            if !self.is_of(&link.name, *index) {
+                self.known.entry(link.name.clone()).or_default().insert(*index, link.name.clone());
+            }
+        }
+        renamed
+    }
+
+    /// The name that the device of a contract has now; the contract's where there is none.
+    pub fn name<'a>(&'a self, netdev: &'a str) -> &'a str {
+        self.main(netdev).map_or(netdev, |(_, name)| name)
+    }
+
+    /// Of the devices of a contract that were renamed, those beside [`Self::name`].
+    pub fn strays<'a>(&'a self, netdev: &'a str) -> impl Iterator<Item = (u32, &'a str)> {
+        let main = self.main(netdev).map(|(index, _)| index);
+        self.all(netdev).filter(move |(index, _)| Some(*index) != main)
+    }
+
+    /// All devices of a contract.
+    pub fn all<'a>(&'a self, netdev: &str) -> impl Iterator<Item = (u32, &'a str)> + use<'a> {
+        self.known.get(netdev).into_iter().flatten().map(|(index, name)| (*index, name.as_str()))
+    }
+
+    /// Whether a device is one of a contract's.
+    pub fn is_of(&self, netdev: &str, index: u32) -> bool {
+        self.all(netdev).any(|(other, _)| other == index)
+    }
+
+    /// A contract, attached to its device by the name that this has now.
+    pub fn placed<'a>(&self, vnic: &'a Vnic) -> Cow<'a, Vnic> {
+        match netdev(vnic) {
+            Some(netdev) if self.name(netdev) != netdev => {
+                let name = self.name(netdev).to_owned();
+                Cow::Owned(Vnic { attach: Attach::Netdev { name }, ..vnic.clone() })
+            }
+            _ => Cow::Borrowed(vnic),
+        }
+    }
+
+    /// What is asked for a contract beside those of `senders`, as they are placed: of its device first, then of those
+    /// beside it, which have had its limits before.
+    pub fn shapings(&self, entry: &Entry, owned: Ways, senders: &Senders<'_>) -> Vec<Shaping> {
+        let main = shape::nearest(&self.placed(&entry.vnic), owned, senders);
+        let names = netdev(&entry.vnic).into_iter().flat_map(|netdev| self.strays(netdev));
+        let stray = |(_, name): (u32, &str)| {
+            Some(Shaping { netdev: name.to_owned(), owned: entry.owned, ..main.clone()? })
+        };
+        let strays: Vec<Shaping> = names.filter_map(stray).collect();
+        main.into_iter().chain(strays).collect()
+    }
+
+    /// What a person should know of a contract whose device was renamed.
+    pub fn notes(&self, vnic: &Vnic) -> Vec<String> {
+        let Some(netdev) = netdev(vnic) else { return vec![] };
+        let name = self.name(netdev);
+        let renamed = (name != netdev).then(|| {
+            format!(
+                "interface {netdev} is called {name} now; its limits stay on it: rename it back, or write {name} in `attach`"
+            )
+        });
+        let strays = self.strays(netdev).map(|(_, name)| {
+            format!("interface {name}, which was {netdev} before it was renamed, keeps the limits of this contract, too")
+        });
+        renamed.into_iter().chain(strays).collect()
+    }
+
+    /// The one with the contract's name, else the last one that had it.
+    fn main(&self, netdev: &str) -> Option<(u32, &str)> {
+        let named = self.all(netdev).find(|(_, name)| *name == netdev);
+        named.or_else(|| self.all(netdev).max_by_key(|(index, _)| *index))
+    }
+}
+
+impl fmt::Display for Renamed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { netdev, from, to, taken } = self;
+        write!(f, "interface {from} was renamed to {to}")?;
+        if *taken {
+            f.write_str(", which another contract names: from now on it has the limits of that one")
+        } else {
+            write!(f, "; the limits of the contract of {netdev} stay on it")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tc::Netdev;
+    use crate::tc::handle::Handle;
+    use crate::tc::network::{Qdisc, Setting};
+    use crate::tc::owner;
+
+    fn network(links: &[(u32, &str)]) -> Network {
+        let link = |name: &str| Netdev { name: name.into(), ..Netdev::default() };
+        Network {
+            netdevs: links.iter().map(|(index, name)| (*index, link(name))).collect(),
+            ..Network::default()
+        }
+    }
+
+    /// Main name and strays of `vnet3`, after looks at one network after the other.
+    fn after(networks: &[&[(u32, &str)]]) -> (String, Vec<u32>) {
+        let mut devices = Devices::default();
+        for links in networks {
+            devices.look(&["vnet3", "vnet4"].into(), &network(links));
+        }
+        (devices.name("vnet3").into(), devices.strays("vnet3").map(|(index, _)| index).collect())
+    }
+
+    #[test]
+    fn a_renamed_device_is_followed_until_it_goes() {
+        assert_eq!(after(&[&[]]), ("vnet3".into(), vec![]));
+        assert_eq!(after(&[&[(7, "vnet3")]]), ("vnet3".into(), vec![]));
+        assert_eq!(after(&[&[(7, "vnet3")], &[(7, "a")], &[(7, "b")]]), ("b".into(), vec![]));
+        assert_eq!(after(&[&[(7, "vnet3")], &[(7, "a")], &[]]), ("vnet3".into(), vec![]));
+        // Another one gets the name, and goes again.
+        let both: &[(u32, &str)] = &[(7, "a"), (9, "vnet3")];
+        assert_eq!(after(&[&[(7, "vnet3")], both]), ("vnet3".into(), vec![7]));
+        assert_eq!(after(&[&[(7, "vnet3")], both, &[(7, "a")]]), ("a".into(), vec![]));
+        assert_eq!(after(&[&[(7, "vnet3")], both, &[(7, "a"), (9, "b")]]), ("b".into(), vec![7]));
+        assert_eq!(after(&[&[(7, "vnet3")], both, &[(7, "vnet3"), (9, "b")]]), ("vnet3".into(), vec![9]));
+    }
+
+    #[test]
+    fn whom_another_contract_names_is_its_own() {
+        assert_eq!(after(&[&[(7, "vnet3")], &[(7, "vnet4")]]), ("vnet3".into(), vec![]));
+        // Two change names.
+        let mut devices = Devices::default();
+        let netdevs = ["vnet3", "vnet4"].into();
+        devices.look(&netdevs, &network(&[(7, "vnet3"), (8, "vnet4")]));
+        let renamed = devices.look(&netdevs, &network(&[(8, "vnet3"), (7, "vnet4")]));
+        assert!(renamed.len() == 2 && renamed.iter().all(|renamed| renamed.taken), "{renamed:?}");
+        assert_eq!(
+            (devices.all("vnet3").collect(), devices.all("vnet4").collect()),
+            (vec![(8, "vnet3")], vec![(7, "vnet4")])
+        );
+    }
+
+    #[test]
+    fn what_was_not_looked_at_is_where_it_was() {
+        let mut devices = Devices::default();
+        let netdevs = ["vnet3", "vnet4"].into();
+        devices.look(&netdevs, &network(&[(7, "vnet3"), (8, "vnet4")]));
+        let mut near = network(&[(7, "a")]);
+        near.near = Some([7].into());
+        let (netdev, from, to) = ("vnet3".into(), "vnet3".into(), "a".into());
+        let renamed = Renamed { netdev, from, to, taken: false };
+        assert_eq!(devices.look(&netdevs, &near), [renamed]);
+        assert!(devices.is_of("vnet4", 8) && devices.is_of("vnet3", 7));
+        near.netdevs.clear();
+        devices.look(&netdevs, &near);
+        assert!(devices.is_of("vnet4", 8) && !devices.is_of("vnet3", 7));
+    }
+
+    #[test]
+    fn of_a_former_life_what_bears_our_marks_is_believed() {
+        let (handle, parent) = (owner::ROOT_QDISC, Handle::ROOT);
+        let mut there = network(&[(7, "a"), (8, "b")]);
+        there.netdevs.get_mut(&7).expect("there").qdiscs =
+            vec![Qdisc { handle, parent, setting: Setting::Clsact }];
+        let mut devices = Devices::default();
+        devices.recall([("vnet3", &[7_u32, 8, 9][..])].into_iter(), &there);
+        devices.look(&["vnet3"].into(), &there);
+        assert_eq!(devices.all("vnet3").collect::<Vec<_>>(), [(7, "a")]);
+        let vnic = tidegate_testkit::contract::netdev("web", 1, "vnet3");
+        assert_eq!(netdev(&devices.placed(&vnic)), Some("a"));
+    }
+}

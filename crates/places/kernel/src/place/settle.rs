@@ -1,0 +1,169 @@
+//! Brings the kernel to what the record says.
+
+use super::devices::Devices;
+use super::record::{Entry, Record};
+use super::shape::Senders;
+use super::{ATTEMPTS, Beside, KernelPlace, observe, step_failed};
+use crate::tc::{Device, Kernel, Network, Shaping, Step, Ways};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use tidegate_contract::Vnic;
+use tidegate_place::PlaceError;
+
+/// The netdevs that a change is about, by their names in contracts.
+#[derive(Clone, Debug)]
+struct Near {
+    /// Its own, and those it promises something to.
+    netdevs: BTreeSet<String>,
+    /// Those that have a share of what one of these receives.
+    senders: BTreeSet<String>,
+}
+
+impl KernelPlace {
+    /// Brings the kernel to what the record says: the netdev of one contract, so that others that come and go are of no
+    /// concern to it and their number not of its cost, or all of it. Where `about` is new, others' qdiscs are in its way
+    /// but for what is `owned`.
+    pub(super) fn settle(&mut self, about: Option<&Vnic>, owned: Option<Ways>) -> Result<(), PlaceError> {
+        self.settle_from(None, about, owned)
+    }
+
+    /// The same, where the contract was `former` just now: a change that is taken back leads from what the kernel has.
+    pub(super) fn settle_from(
+        &mut self,
+        former: Option<&Vnic>,
+        about: Option<&Vnic>,
+        owned: Option<Ways>,
+    ) -> Result<(), PlaceError> {
+        let new = about.zip(owned);
+        let owned = |entry: &Entry| match new {
+            Some((vnic, owned)) if vnic.name == entry.vnic.name => owned,
+            _ => entry.owned,
+        };
+        // With the last contract all that is ours goes.
+        let near = about.filter(|_| !self.record.is_empty()).map(|vnic| self.near(vnic, former));
+        let netdev = about.and_then(observe::netdev).filter(|_| new.is_some());
+        let expected = new.and_then(|(vnic, _)| self.coming.get(&vnic.name).copied());
+        // A device of that name that is gone has left its leaf.
+        let mut known: BTreeSet<u32> = about
+            .iter()
+            .flat_map(|v| [self.shaped.get(&v.name), self.coming.get(&v.name)])
+            .flatten()
+            .copied()
+            .collect();
+        let beside = Beside { rules: false, ..Beside::of(self.record.iter().map(|entry| &entry.vnic)) };
+        let mut failed = None;
+        for _ in 0..ATTEMPTS {
+            let network = self.look_near(near.as_ref(), &mut known, beside)?;
+            let is_seen = |entry: &&Entry| {
+                let is_near =
+                    |near: &Near| observe::netdev(&entry.vnic).is_some_and(|n| near.netdevs.contains(n));
+                network.near.is_none() || near.as_ref().is_none_or(is_near)
+            };
+            let placed = placed(&self.record, &self.devices);
+            let senders = Senders::of(placed.iter().map(AsRef::as_ref));
+            let seen = self.record.iter().filter(is_seen);
+            let mut wanted: Vec<Shaping> =
+                seen.flat_map(|entry| self.devices.shapings(entry, owned(entry), &senders)).collect();
+            let netdev = netdev.map(|netdev| self.devices.name(netdev).to_owned());
+            let there = netdev.as_deref().and_then(|name| Some((name, network.by_name(name)?.0)));
+            if let (Some(name), Some(index)) = (&netdev, expected)
+                && there != Some((name, index))
+            {
+                return Err(PlaceError::Failed(format!(
+                    "interface {name} went away while its contract came into force; start its VM, and apply again"
+                )));
+            }
+            let plan = self.plan_here(&mut wanted, &network);
+            // One that is not there is shaped when it is.
+            let refusal = plan.refusals.iter().find(|r| there.is_some_and(|(name, _)| r.netdev == name));
+            if let Some(refusal) = refusal {
+                return Err(PlaceError::Failed(refusal.reason.clone()));
+            }
+            self.remember_ports(&network, &plan)?;
+            // Where all had to be looked at, others are no concern of it either.
+            let is_near = |step: &&Step| match step.device() {
+                Device::Netdev { index, .. } => near.is_none() || known.contains(&index),
+                Device::Ifb => true,
+            };
+            let steps = plan.steps.iter().filter(is_near).inspect(|step| tracing::debug!(%step, "doing"));
+            match self.kernel()?.apply_all(steps) {
+                Ok(()) => {
+                    self.left_over &= near.is_some();
+                    if let (Some((vnic, _)), Some((_, index))) = (new, there) {
+                        self.shaped.insert(vnic.name.clone(), index);
+                    }
+                    return Ok(());
+                }
+                Err(e) => failed = Some(e),
+            }
+        }
+        Err(failed.map_or_else(|| PlaceError::Failed("nothing was tried".into()), step_failed))
+    }
+
+    /// The netdevs that a change of one contract is about.
+    fn near(&self, about: &Vnic, former: Option<&Vnic>) -> Near {
+        let versions = || self.record.versions(&about.name).chain([about]).chain(former);
+        let promised = versions().flat_map(|v| &v.to).flat_map(|to| self.record.versions(to));
+        let concerned: Vec<&Vnic> = promised.chain(versions()).collect();
+        let sends = |v: &&Vnic| v.to.iter().any(|to| concerned.iter().any(|c| c.name == *to));
+        let senders = self.record.iter().map(|entry| &entry.vnic).filter(sends);
+        let netdevs =
+            |vnics: Vec<&Vnic>| vnics.into_iter().filter_map(observe::netdev).map(str::to_owned).collect();
+        Near { netdevs: netdevs(concerned.clone()), senders: netdevs(senders.collect()) }
+    }
+
+    /// Looks at these netdevs, under whatever name they have now, or at all. `known` are their interface indices.
+    fn look_near(
+        &mut self,
+        near: Option<&Near>,
+        known: &mut BTreeSet<u32>,
+        beside: Beside,
+    ) -> Result<Network, PlaceError> {
+        for _ in 0..ATTEMPTS {
+            let named = |netdevs: &BTreeSet<String>| {
+                let all = |netdev: &String| {
+                    let names = self.devices.all(netdev).map(|(_, name)| name.to_owned());
+                    names.chain([netdev.clone()]).collect::<Vec<_>>()
+                };
+                netdevs.iter().flat_map(all).collect::<BTreeSet<String>>()
+            };
+            let names = near.map(|near| (named(&near.netdevs), named(&near.senders)));
+            let netdevs = near.iter().flat_map(|near| &near.netdevs);
+            known.extend(netdevs.flat_map(|netdev| self.devices.all(netdev)).map(|(index, _)| index));
+            let network = self.look_with(beside, |kernel: &mut Kernel| match &names {
+                Some((names, senders)) => kernel.observe_near(names, senders, known),
+                None => kernel.observe(),
+            })?;
+            let renamed = self.follow(&network);
+            let concerned = names.iter().flat_map(|(names, _)| names);
+            known.extend(concerned.filter_map(|name| network.by_name(name)).map(|(index, _)| index));
+            // Of one that was renamed since, only that it is there was asked.
+            if !renamed || network.near.is_none() {
+                return Ok(network);
+            }
+        }
+        Err(PlaceError::Failed("interfaces are renamed faster than they can be looked at".into()))
+    }
+
+    /// Finds the devices of all contracts again; whether any was renamed.
+    pub(super) fn follow(&mut self, network: &Network) -> bool {
+        let recorded = self.record.iter().filter_map(|t| Some((observe::netdev(&t.vnic)?, &t.devices[..])));
+        self.devices.recall(recorded, network);
+        // Also of contracts that go with this change: they may come back.
+        let netdevs = self.record.with_former().filter_map(observe::netdev).collect();
+        let renamed = self.devices.look(&netdevs, network);
+        for renamed in &renamed {
+            tracing::warn!("{renamed}");
+        }
+        for entry in self.record.iter_mut() {
+            let Some(netdev) = observe::netdev(&entry.vnic) else { continue };
+            entry.devices = self.devices.all(netdev).map(|(index, _)| index).collect();
+        }
+        !renamed.is_empty()
+    }
+}
+
+/// The contracts on record, each attached to its device by the name that this has now.
+pub fn placed<'a>(record: &'a Record, devices: &Devices) -> Vec<Cow<'a, Vnic>> {
+    record.iter().map(|entry| devices.placed(&entry.vnic)).collect()
+}

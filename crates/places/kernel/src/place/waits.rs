@@ -1,0 +1,74 @@
+//! How long frames of each netdev waited, as eBPF programs measure it.
+//!
+//! Measuring is no part of what a contract promises: where it cannot be had, limits are kept all the same, and the
+//! vNIC says why there is no delay.
+
+use crate::ebpf::{Came, Meter, MeterError, Queue};
+use std::collections::BTreeMap;
+use tidegate_evidence::{Delay, Histogram};
+
+/// The programs, once there is something to measure.
+#[derive(Debug, Default)]
+pub struct WaitMeter {
+    meter: Option<Result<Meter, String>>,
+    /// The queues that it measures.
+    watched: BTreeMap<Queue, Came>,
+}
+
+/// What was measured of one direction.
+#[derive(Clone, Debug, Default)]
+pub struct Waited {
+    /// How long its frames waited.
+    pub delay: Delay,
+    /// Time with frames waiting for tokens, ns.
+    pub throttled_ns: u64,
+}
+
+impl WaitMeter {
+    /// Measures these queues and no others; what was measured of those where that is known. An error says why nothing is.
+    pub fn measure(&mut self, queues: &BTreeMap<Queue, Came>) -> Result<BTreeMap<Queue, Waited>, String> {
+        if queues.is_empty() {
+            // The programs end with it: a host without limits pays nothing for each frame.
+            self.meter = None;
+            self.watched.clear();
+            return Ok(BTreeMap::new());
+        }
+        let load = || {
+            let loaded = Meter::load().map_err(|e| e.to_string());
+            loaded.inspect_err(|why| tracing::warn!("how long frames wait is not measured: {why}"))
+        };
+        match self.meter.get_or_insert_with(load) {
+            Ok(meter) => read(meter, &mut self.watched, queues).map_err(|e| e.to_string()),
+            Err(why) => Err(why.clone()),
+        }
+    }
+}
+
+fn read(
+    meter: &Meter,
+    watched: &mut BTreeMap<Queue, Came>,
+    queues: &BTreeMap<Queue, Came>,
+) -> Result<BTreeMap<Queue, Waited>, MeterError> {
+    // One whose frames come in another way now begins anew.
+    let goes_on = |queue: &Queue, came: &Came| queues.get(queue) == Some(came);
+    let gone: Vec<Queue> = watched.iter().filter(|(q, came)| !goes_on(q, came)).map(|(q, _)| *q).collect();
+    for queue in gone {
+        watched.remove(&queue);
+        meter.forget(queue)?;
+    }
+    let mut measured = BTreeMap::new();
+    for (queue, came) in queues {
+        if !watched.contains_key(queue) {
+            meter.watch(*queue, *came)?;
+            watched.insert(*queue, *came);
+        }
+        if *came != Came::Unknown
+            && let Some(waits) = meter.read(*queue)?
+            && let Some(histogram) = Histogram::recorded(waits.max, waits.sum, waits.buckets)
+        {
+            let delay = Delay::from(&histogram);
+            measured.insert(*queue, Waited { delay, throttled_ns: waits.throttled_ns });
+        }
+    }
+    Ok(measured)
+}

@@ -1,0 +1,70 @@
+//! The classes of limits and shares: what HTB is told (`struct tc_htb_opt`, linux/pkt_sched.h).
+
+use crate::tc::limit::Limit;
+use crate::tc::shaping::Share;
+
+/// How much a class sends in one turn beside others, bytes: a super-frame.
+const QUANTUM: u32 = 65_536;
+
+/// A class of HTB. Rates in bytes per second, bursts in ticks of 64 ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HtbClass {
+    /// What it gets.
+    pub rate: u64,
+    /// What it may borrow up to.
+    pub ceil: u64,
+    /// Bucket of `rate`.
+    pub burst: u32,
+    /// Bucket of `ceil`.
+    pub cburst: u32,
+    /// Bytes per turn.
+    pub quantum: u32,
+    /// 0 goes first.
+    pub priority: u32,
+}
+
+/// What a class gets for sure that is promised nothing, bytes per second: HTB knows no rate of 0. Little, since it comes
+/// on top of what is promised; a super-frame takes a minute, the longest debt that HTB keeps.
+const NOTHING: u64 = 1_100;
+/// Its bucket: a frame at that rate, ticks.
+const NOTHING_BURST: u32 = 21_600_000;
+
+impl HtbClass {
+    /// What one of several gets of `all`: its guarantee, and up to all of it what others leave, by weight.
+    pub fn share(share: &Share, all: Limit) -> Self {
+        let (rate, burst) = share.guaranteed.map_or((NOTHING, NOTHING_BURST), |g| (g.rate, g.burst));
+        Self {
+            rate,
+            burst,
+            // A turn lets the frame through that uses it up: shorter turns than super-frames would not be by weight.
+            quantum: QUANTUM * share.weight,
+            priority: share.priority.into(),
+            ..all.into()
+        }
+    }
+
+    /// What all that have no share get of `all` together.
+    pub fn rest(all: Limit) -> Self {
+        Self { rate: NOTHING, burst: NOTHING_BURST, priority: Share::LAST.into(), ..all.into() }
+    }
+
+    /// What one sender gets where each has limits of its own, and only the order is common.
+    pub fn sender(limit: Limit, realtime: bool) -> Self {
+        Self { priority: if realtime { 0 } else { Share::LAST.into() }, ..limit.into() }
+    }
+}
+
+impl From<Limit> for HtbClass {
+    /// `rate` and `ceil` are the limit, each with its whole burst: both buckets are charged, so the smaller one
+    /// would decide.
+    fn from(limit: Limit) -> Self {
+        Self {
+            rate: limit.rate,
+            ceil: limit.rate,
+            burst: limit.burst,
+            cburst: limit.burst,
+            quantum: QUANTUM,
+            priority: 0,
+        }
+    }
+}

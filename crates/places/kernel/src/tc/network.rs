@@ -1,0 +1,393 @@
+//! What was observed: the netdevs of a network namespace, and the qdiscs, classes and filters on them.
+
+use crate::ebpf::congestion::VirtualQueue;
+use crate::ebpf::mark::Marks;
+use crate::ebpf::police::Bucket;
+use crate::tc::class::HtbClass;
+use crate::tc::foreign_programs::ForeignProgram;
+use crate::tc::handle::Handle;
+use crate::tc::nftables::IngressChain;
+use crate::tc::owner::{self, Cookie, Program};
+use crate::tc::queueing::Host;
+use crate::tc::vlan::Vlans;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the plan needs to know of a network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// By interface index.
+    pub netdevs: BTreeMap<u32, Netdev>,
+    /// Where not all was looked at: the devices, also gone ones, that this is about. Of others only our IFB is here,
+    /// and of what is on it only what is theirs.
+    pub near: Option<BTreeSet<u32>>,
+    /// Others' rules of nftables at ingresses, where they were asked for.
+    pub ingress_chains: Vec<IngressChain>,
+}
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Netdev {
+    /// At most 15 bytes.
+    pub name: String,
+    /// Kind of a virtual device, such as `tun`, `veth`, `ifb`; physical ones have none.
+    pub kind: Option<String>,
+    /// What `ip link set group` sets; 0 where it was not set.
+    pub group: u32,
+    /// Whether it is the loopback, which reaches no VM.
+    pub loopback: bool,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// The longest packet that it carries, bytes without the Ethernet header; 0 where it was not said.
+    pub mtu: u32,
+    /// Its qdiscs, but what the kernel makes by itself below others.
+    pub qdiscs: Vec<Qdisc>,
+    /// The classes of a root qdisc of ours.
+    pub classes: Vec<Class>,
+    /// The filters at its ingress, and those of a root qdisc of ours.
+    pub filters: Vec<Filter>,
+    /// Interface index of what it is a port of: a bridge, a bond.
+    pub master: Option<u32>,
+    /// Of a Linux bridge: what it does with VLANs.
+    pub bridge: Option<Bridge>,
+    /// As a port of a Linux bridge: its VLANs, where they were asked for.
+    pub vlans: Option<Vlans>,
+    /// Others' programs that get what it receives before the filters at its ingress; those of tcx where filters are ours.
+    pub foreign_programs: Vec<ForeignProgram>,
+}
+
+/// What a Linux bridge does with VLANs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bridge {
+    /// Whether ports have only what is of their VLANs (`vlan_filtering`).
+    pub filters: bool,
+    /// The VLAN of a port that has just come (`vlan_default_pvid`).
+    pub default_pvid: Option<u16>,
+}
+
+/// A qdisc.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Qdisc {
+    /// Major 0 where the kernel made it by itself.
+    pub handle: Handle,
+    /// Root, clsact, a class, or what cuts below one.
+    pub parent: Handle,
+    /// What it is.
+    pub setting: Setting,
+}
+
+/// Kind of a qdisc, with what the plan cares for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// `htb`.
+    Htb {
+        /// Minor of the class for what no filter takes; 0 passes it on without any limit.
+        default: u32,
+    },
+    /// `bfifo`.
+    Bfifo {
+        /// Most bytes that wait.
+        limit: u32,
+    },
+    /// `tbf` that limits nothing: its rate is one that no device has, and says what it cuts.
+    Cut {
+        /// The largest super-frame that is not cut, bytes on the wire; of other frames, a larger one is dropped.
+        largest: u32,
+    },
+    /// `fq_codel`, with ECN and what else it has by itself.
+    FqCodel {
+        /// CoDel's target, units of 1,024 ns.
+        target: u32,
+        /// Its interval, the same.
+        interval: u32,
+        /// Most bytes of memory.
+        memory: u32,
+    },
+    /// `cake` without a rate, best effort only.
+    Cake {
+        /// Target, us.
+        target: u32,
+        /// Interval, us.
+        interval: u32,
+        /// Most bytes of memory.
+        memory: u32,
+        /// Fairness between these hosts first.
+        hosts: Option<Host>,
+        /// Whether super-frames are cut.
+        split: bool,
+    },
+    /// `clsact`.
+    Clsact,
+    /// Any other kind.
+    Other(String),
+}
+
+impl Setting {
+    /// As `tc` names it.
+    pub fn kind(&self) -> &str {
+        match self {
+            Self::Htb { .. } => "htb",
+            Self::Bfifo { .. } => "bfifo",
+            Self::Cut { .. } => "tbf",
+            Self::FqCodel { .. } => "fq_codel",
+            Self::Cake { .. } => "cake",
+            Self::Clsact => "clsact",
+            Self::Other(kind) => kind,
+        }
+    }
+}
+
+/// A class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Its name.
+    pub id: Handle,
+    /// The class it is part of; [`Handle::ROOT`] where it is of none.
+    pub parent: Handle,
+    /// What HTB was told; `None` for a class of another kind.
+    pub htb: Option<HtbClass>,
+    /// What it counted.
+    pub counters: Counters,
+}
+
+/// What a class counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Wire bytes sent.
+    pub bytes: u64,
+    /// Frames sent; each segment of a super-frame is one.
+    pub packets: u64,
+    /// Frames dropped where they waited, for room or by CoDel; a super-frame that is not cut is one.
+    pub drops: u64,
+    /// Of these, for room.
+    pub full: u64,
+    /// Frames that CoDel marked (CE) instead.
+    pub marked: u64,
+    /// Flows that wait, where they are kept apart: room is made by the longest one. As the kernel counts them: one that has just
+    /// become empty may be among them.
+    pub flows: Option<u64>,
+    /// Bytes that wait now.
+    pub backlog: u64,
+}
+
+/// A filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// [`Handle::INGRESS`], or a qdisc.
+    pub parent: Handle,
+    /// Lower ones are asked first.
+    pub preference: u16,
+    /// Ethernet protocol; 3 is all of them (`ETH_P_ALL`).
+    pub protocol: u16,
+    /// Such as `u32`.
+    pub kind: String,
+    /// Its number among those of its preference.
+    pub handle: u32,
+    /// Every frame is asked by those of chain 0; by those of another only where one of these leads there (`goto chain`).
+    pub chain: u32,
+    /// What it does.
+    pub rule: Rule,
+}
+
+/// What a filter does, where it is one that we make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Everything goes to the egress of another device.
+    Redirect {
+        /// Its interface index; 0 where it is gone.
+        to: u32,
+        /// Our mark.
+        cookie: Cookie,
+    },
+    /// What is more than a rate is dropped.
+    Police {
+        /// The rate.
+        bucket: Bucket,
+        /// The eBPF program; what was counted is in its map.
+        program: Program,
+        /// Our mark.
+        cookie: Cookie,
+    },
+    /// Priority marks are set or cleared.
+    Mark {
+        /// Which.
+        marks: Marks,
+        /// The eBPF program; what was counted is in its map.
+        program: Program,
+        /// Our mark.
+        cookie: Cookie,
+    },
+    /// Frames that would wait for long in one queue for all are marked (CE).
+    MarkCongestion {
+        /// That queue.
+        queue: VirtualQueue,
+        /// The eBPF program; what was counted is in its map.
+        program: Program,
+        /// Our mark.
+        cookie: Cookie,
+    },
+    /// What came in by a device goes to its class.
+    Classify {
+        /// The eBPF program, whose map says to which.
+        program: Program,
+        /// What the map says, by interface index; devices may be gone. Nothing where the program is an older agent's.
+        classes: BTreeMap<u32, Handle>,
+    },
+    /// Something else.
+    Other,
+}
+
+/// Every protocol (`ETH_P_ALL`).
+pub const ANY_PROTOCOL: u16 = 3;
+
+impl Network {
+    /// A link with its index.
+    pub fn by_name(&self, name: &str) -> Option<(u32, &Netdev)> {
+        self.netdevs.iter().find(|(_, l)| l.name == name).map(|(i, l)| (*i, l))
+    }
+
+    /// Our IFB, with its index.
+    pub fn ifb(&self) -> Option<(u32, &Netdev)> {
+        self.netdevs.iter().find(|(_, l)| l.is_our_ifb()).map(|(i, l)| (*i, l))
+    }
+
+    /// All netdevs with their indices, for looking many up.
+    pub fn names(&self) -> BTreeMap<&str, (u32, &Netdev)> {
+        self.netdevs.iter().map(|(i, l)| (l.name.as_str(), (*i, l))).collect()
+    }
+
+    /// Others' rules that decide about what a device receives, after the filters of its ingress.
+    pub fn rules_at<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a IngressChain> {
+        self.ingress_chains.iter().filter(move |chain| chain.decides(device))
+    }
+
+    /// Whether this is about a device, seen or gone.
+    pub fn is_about(&self, index: u32) -> bool {
+        self.near.as_ref().is_none_or(|near| near.contains(&index))
+    }
+}
+
+impl Netdev {
+    /// The root qdisc, where it is not one that the kernel made by itself.
+    pub fn root(&self) -> Option<&Qdisc> {
+        self.qdiscs.iter().find(|q| q.parent == Handle::ROOT && q.handle.major() != 0)
+    }
+
+    /// The ingress or clsact qdisc.
+    pub fn ingress(&self) -> Option<&Qdisc> {
+        self.qdiscs.iter().find(|q| q.parent == Handle::CLSACT)
+    }
+
+    /// The qdisc of a class.
+    pub fn leaf(&self, class: Handle) -> Option<&Qdisc> {
+        self.qdiscs.iter().find(|q| q.parent == class)
+    }
+
+    /// A class by its name.
+    pub fn class(&self, id: Handle) -> Option<&Class> {
+        self.classes.iter().find(|c| c.id == id)
+    }
+
+    /// The filters at one place.
+    pub fn filters_at(&self, parent: Handle) -> impl Iterator<Item = &Filter> + Clone {
+        self.filters.iter().filter(move |f| f.parent == parent)
+    }
+
+    /// Of the filters at its ingress that every frame is asked by, those that others made. Ours lead to no other chain.
+    pub fn others_at_ingress(&self) -> impl Iterator<Item = &Filter> + Clone {
+        self.filters_at(Handle::INGRESS).filter(|f| f.chain == 0 && f.cookie().is_none())
+    }
+
+    /// Our classifier at its root qdisc.
+    pub fn classifier(&self) -> Option<&Filter> {
+        self.filters_at(owner::ROOT_QDISC).find(|f| {
+            matches!(f.rule, Rule::Classify { program, .. } if program.is_current())
+                && f.place() == (0, owner::PREFERENCE, ANY_PROTOCOL)
+        })
+    }
+
+    /// Number of the map of its classifier.
+    pub fn classifier_map(&self) -> Option<u32> {
+        match &self.classifier()?.rule {
+            Rule::Classify { program, .. } => Some(program.map),
+            _ => None,
+        }
+    }
+
+    /// The classes that its classifier knows, by interface index.
+    pub fn classified(&self) -> impl Iterator<Item = (u32, Handle)> {
+        let classes = self.classifier().and_then(|f| match &f.rule {
+            Rule::Classify { classes, .. } => Some(classes),
+            _ => None,
+        });
+        classes.into_iter().flatten().map(|(from, to)| (*from, *to))
+    }
+
+    /// Whether its root qdisc bears our mark.
+    pub fn root_is_ours(&self) -> bool {
+        self.root().is_some_and(|q| q.handle == owner::ROOT_QDISC)
+    }
+
+    /// Whether anything on it bears our marks.
+    pub fn is_marked(&self) -> bool {
+        self.root_is_ours() || self.filters_at(Handle::INGRESS).any(|f| f.cookie().is_some())
+    }
+
+    /// Whether classes of its root qdisc, which is ours, are chosen by filters.
+    pub fn has_leaves(&self) -> bool {
+        let all_in_one = Setting::Htb { default: owner::ROOT_CLASS.minor().into() };
+        self.root_is_ours() && self.root().is_some_and(|q| q.setting != all_in_one)
+    }
+
+    /// Whether filters of ours may be at its root qdisc: a classifier, or marks of congestion, which queues that mark by themselves
+    /// have none of.
+    pub fn may_have_root_filters(&self) -> bool {
+        let marks = |q: &Qdisc| {
+            matches!(q.setting, Setting::FqCodel { .. } | Setting::Cake { .. }) && q.parent != Handle::ROOT
+        };
+        self.has_leaves() || self.root_is_ours() && !self.qdiscs.iter().any(marks)
+    }
+
+    /// What marks congestion before a qdisc of it, or at its ingress: number of its map.
+    pub fn congestion_map(&self, parent: Handle) -> Option<u32> {
+        self.filters_at(parent).find_map(|f| match f.rule {
+            Rule::MarkCongestion { program, .. } => Some(program.map),
+            _ => None,
+        })
+    }
+
+    /// Whether it is our IFB.
+    pub fn is_our_ifb(&self) -> bool {
+        self.name == owner::IFB && self.kind.as_deref() == Some("ifb") && self.group == owner::IFB_GROUP
+    }
+}
+
+impl Filter {
+    /// Stands for all of a preference, where one is deleted.
+    pub const ALL: u32 = 0;
+
+    /// Chain, preference and protocol: filters that have these in common are of one kind.
+    pub fn place(&self) -> (u32, u16, u16) {
+        (self.chain, self.preference, self.protocol)
+    }
+
+    /// Our mark, where it bears it.
+    pub fn cookie(&self) -> Option<Cookie> {
+        match self.rule {
+            Rule::Redirect { cookie, .. }
+            | Rule::Police { cookie, .. }
+            | Rule::Mark { cookie, .. }
+            | Rule::MarkCongestion { cookie, .. } => Some(cookie),
+            _ => None,
+        }
+    }
+
+    /// Whether it is ours and marks priorities.
+    pub fn marks(&self) -> bool {
+        matches!(self.rule, Rule::Mark { .. })
+    }
+
+    /// Whether it is ours and marks congestion.
+    pub fn marks_congestion(&self) -> bool {
+        matches!(self.rule, Rule::MarkCongestion { .. })
+    }
+}

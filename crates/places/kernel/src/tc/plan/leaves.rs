@@ -1,0 +1,144 @@
+//! The leaves of a root qdisc: one class per netdev that frames come from, and the classifier that leads to them. On the
+//! IFB they are all there is; at a netdev's egress they are parts of its one class.
+//!
+//! Which netdev class `7464:m` and its queue are for is what the map of the classifier says.
+
+use super::{Leaf, filters, set_leaf};
+use crate::tc::handle::Handle;
+use crate::tc::network::{Class, Netdev, Network, Qdisc};
+use crate::tc::owner;
+use crate::tc::step::{Device, Step};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+/// The classes of a device: those that are there, and those that will be.
+pub struct Leaves<'a> {
+    device: Device,
+    /// The device as observed; `None` where there is none, or all that is on it goes.
+    link: Option<&'a Netdev>,
+    /// Its classes and their queues.
+    classes: BTreeMap<Handle, &'a Class>,
+    queues: BTreeMap<Handle, &'a Qdisc>,
+    /// Minors that leaves may have.
+    minors_for: RangeInclusive<u16>,
+    /// Minor by interface index.
+    minors: BTreeMap<u32, u16>,
+    /// Minors in use.
+    used: BTreeSet<u16>,
+    /// Netdevs with an entry in the map that leads to no leaf of theirs.
+    astray: Vec<u32>,
+}
+
+impl<'a> Leaves<'a> {
+    /// Those of our IFB, for netdevs that are `kept`.
+    pub fn of_ifb(network: &'a Network, kept: impl Fn(u32) -> bool) -> Self {
+        let link = network.ifb().map(|(_, link)| link);
+        Self::read(Device::Ifb, link, owner::FIRST_LEAF..=owner::LAST_LEAF, kept, |from| {
+            network.is_about(from)
+        })
+    }
+
+    /// Those of a netdev's egress, for senders that are `kept`.
+    pub fn of_egress(device: Device, link: Option<&'a Netdev>, kept: impl Fn(u32) -> bool) -> Self {
+        Self::read(device, link, owner::FIRST_SHARE..=owner::LAST_LEAF, kept, |_| true)
+    }
+
+    fn read(
+        device: Device,
+        link: Option<&'a Netdev>,
+        minors_for: RangeInclusive<u16>,
+        kept: impl Fn(u32) -> bool,
+        is_about: impl Fn(u32) -> bool,
+    ) -> Self {
+        let mut leaves = Self {
+            device,
+            link,
+            classes: link.iter().flat_map(|l| &l.classes).map(|c| (c.id, c)).collect(),
+            queues: link.iter().flat_map(|l| &l.qdiscs).map(|q| (q.parent, q)).collect(),
+            minors_for,
+            minors: BTreeMap::new(),
+            used: BTreeSet::new(),
+            astray: vec![],
+        };
+        let classified = || link.into_iter().flat_map(Netdev::classified);
+        let mut entries: Vec<_> =
+            classified().filter(|(from, to)| kept(*from) && leaves.may_be_leaf(*to)).collect();
+        entries.sort_by_key(|(from, _)| is_about(*from));
+        for (from, to) in entries {
+            // Of two in one class, the first keeps it, or one that this is not about.
+            if leaves.used.insert(to.minor()) {
+                leaves.minors.insert(from, to.minor());
+            }
+        }
+        let right = |from: u32, to: Handle| leaves.minor(from) == Some(to.minor());
+        let astray = classified().filter(|(from, to)| is_about(*from) && !right(*from, *to));
+        leaves.astray = astray.map(|(from, _)| from).collect();
+        leaves
+    }
+
+    /// The leaf of a netdev.
+    pub fn minor(&self, index: u32) -> Option<u16> {
+        self.minors.get(&index).copied()
+    }
+
+    /// All that was on the device is gone.
+    pub fn forget(&mut self) {
+        self.link = None;
+        self.classes.clear();
+        self.queues.clear();
+        self.minors.clear();
+        self.used.clear();
+        self.astray.clear();
+    }
+
+    /// Takes away what belongs to no netdev that is kept.
+    pub fn drop_others(&self, steps: &mut Vec<Step>) {
+        let Some(link) = self.link.filter(|l| l.root_is_ours()) else { return };
+        let classifier = link.classifier();
+        filters::delete(steps, &self.device, link.filters_at(owner::ROOT_QDISC), |f| {
+            !classifier.is_some_and(|classifier| std::ptr::eq(classifier, f))
+        });
+        let device = || self.device.clone();
+        steps.extend(self.astray.iter().map(|from| Step::Unclassify { device: device(), from: *from }));
+        let unused =
+            link.classes.iter().filter(|c| self.may_be_leaf(c.id) && !self.used.contains(&c.id.minor()));
+        steps.extend(unused.map(|class| Step::DeleteClass { device: device(), id: class.id }));
+    }
+
+    /// The classifier, before the first leaf is set.
+    pub fn set_classifier(&self, steps: &mut Vec<Step>) {
+        if self.link.is_none_or(|link| link.classifier().is_none()) {
+            steps.push(Step::AddClassifier { device: self.device.clone() });
+        }
+    }
+
+    /// Class and queue of one netdev, and the way there.
+    pub fn set(
+        &mut self,
+        steps: &mut Vec<Step>,
+        index: u32,
+        from: &Device,
+        leaf: &Leaf,
+    ) -> Result<(), String> {
+        let known = self.minor(index);
+        let free = || self.minors_for.clone().find(|m| !self.used.contains(m));
+        let minor = known.or_else(free).ok_or_else(|| {
+            format!("{} has room for {} senders", self.device, self.minors_for.clone().count())
+        })?;
+        self.minors.insert(index, minor);
+        self.used.insert(minor);
+        let id = Handle::new(owner::MAJOR, minor);
+        let class = self.classes.get(&id).filter(|_| known.is_some());
+        let queue = |parent: Handle| self.queues.get(&parent).copied();
+        set_leaf(steps, &self.device, class.copied(), queue, id, leaf);
+        if known.is_none() {
+            steps.push(Step::Classify { device: self.device.clone(), from: from.clone(), to: id });
+        }
+        Ok(())
+    }
+
+    /// Whether a class can be one of them.
+    fn may_be_leaf(&self, class: Handle) -> bool {
+        class.major() == owner::MAJOR && self.minors_for.contains(&class.minor())
+    }
+}

@@ -1,0 +1,361 @@
+//! How frames wait for a limit: the qdiscs below its class. Pure.
+//!
+//! ```text
+//!  fifo:    class ── bfifo                        20 ms of the rate, at least two super-frames
+//!
+//!  flows:   class ── tbf ── fq_codel              tbf limits nothing: it cuts super-frames longer than 1 ms of the rate
+//!           class ── fq_codel                     a rate at which no super-frame is longer
+//!           class ── cake                         which cuts by itself; where hosts are kept apart, or for want of the above
+//!           class ── tbf ── bfifo                 a kernel that has neither: flows are not kept apart, and 8 ms wait;
+//!                                                 before it, where the kernel lets us, a filter marks (CE)
+//! ```
+//!
+//! HTB lets a frame leave that is longer than what it has tokens for, and is in debt then: 64 KiB at 20 Mbit/s are 26 ms, for which
+//! a ping behind them waits, whatever is below the class. So super-frames are cut before they wait.
+
+use crate::ebpf::congestion::VirtualQueue;
+use crate::tc::limit::Limit;
+use crate::tc::network::Setting;
+
+/// The qdiscs for short queues that the running kernel has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Qdiscs {
+    /// `tbf`, which cuts super-frames.
+    pub tbf: bool,
+    /// `fq_codel`.
+    pub fq_codel: bool,
+    /// `cake`.
+    pub cake: bool,
+    /// The eBPF program that marks (CE) where there is neither.
+    pub congestion: bool,
+}
+
+/// That each flow of a netdev waits for itself, and how long it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flows {
+    /// How long frames may wait for good (RFC 8289), ns.
+    pub target: u64,
+    /// For how long they may wait longer than that before one is marked or dropped, ns.
+    pub interval: u64,
+    /// The rate is shared between hosts first: between senders of what the VM sends, receivers of what it receives.
+    pub per_host: bool,
+    /// The largest frame of the contract on the wire, bytes.
+    pub frame: u32,
+    /// What the kernel has. Where it has nothing, all wait in one queue, as without flows.
+    pub kernel: Qdiscs,
+}
+
+/// Which address of a frame says of which host it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Host {
+    /// Source addresses: what a VM sends.
+    #[default]
+    Source,
+    /// Destination addresses: what it receives.
+    Destination,
+}
+
+/// What is below a class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Cuts super-frames before they wait.
+    pub cut: Option<Setting>,
+    /// Where they wait.
+    pub queue: Setting,
+    /// What marks those that would wait for long, where the queue does not.
+    pub congestion: Option<VirtualQueue>,
+}
+
+/// How long of its rate a super-frame may be, ns.
+const LONGEST: u64 = 1_000_000;
+
+/// How long frames wait where flows cannot be kept apart, ns: with the frame that is leaving, and a timer that is late, less than 10 ms.
+/// Full frames leave three quarters of one free: where they filled it to the last byte, no small frame of another flow would fit.
+const SHORT: u64 = 8_000_000;
+
+/// What a frame has without a tag, bytes.
+const ETHERNET: u32 = 14;
+
+/// What a frame has beside the MTU of its device: an Ethernet header and two VLAN tags, bytes.
+const HEADERS: u32 = 22;
+
+/// The largest super-frame, bytes; a cut above it would find none.
+const SUPER_FRAME: u64 = 65_536;
+
+/// A flow's CoDel needs room for what comes in four intervals. Of the host's memory the frames that wait take at least and at
+/// most so much, bytes; frames beyond that are dropped from the longest flow.
+const INTERVALS: u64 = 4;
+const LEAST_MEMORY: u64 = 512 << 10;
+const MOST_MEMORY: u64 = 32 << 20;
+
+/// What the kernel counts for a full frame, as a multiple of its length: its buffer is larger.
+const OVERHEAD: u64 = 2;
+
+/// ns per unit of CoDel's times in `fq_codel` (`CODEL_SHIFT`, include/net/codel.h).
+const CODEL_SHIFT: u32 = 10;
+
+impl Waiting {
+    /// First come, first served.
+    pub fn fifo(limit: Limit) -> Self {
+        Self { cut: None, queue: Setting::Bfifo { limit: limit.fifo() }, congestion: None }
+    }
+
+    /// Below the class of a limit; on the way of a device with this MTU, 0 where that is not known.
+    pub fn new(limit: Limit, flows: Option<Flows>, host: Host, mtu: u32) -> Self {
+        let Some(flows) = flows else { return Self::fifo(limit) };
+        let has = flows.kernel;
+        let cut = largest(limit, flows.frame, mtu);
+        let (target, interval) = flows.patience(limit);
+        let memory = memory(limit, interval);
+        let cake = || Setting::Cake {
+            target: micros(target),
+            interval: micros(interval),
+            memory,
+            hosts: flows.per_host.then_some(host),
+            split: cut.is_some(),
+        };
+        let tbf = || cut.filter(|_| has.tbf).map(|largest| Setting::Cut { largest });
+        let is_cut = cut.is_none() || has.tbf;
+        if has.cake && (flows.per_host || !has.fq_codel || !is_cut) {
+            return Self { cut: None, queue: cake(), congestion: None };
+        }
+        if has.fq_codel {
+            let units = |ns: u64| u32::try_from(ns >> CODEL_SHIFT).unwrap_or(u32::MAX);
+            let queue = Setting::FqCodel { target: units(target), interval: units(interval), memory };
+            return Self { cut: tbf(), queue, congestion: None };
+        }
+        if !is_cut || !has.tbf {
+            // A short queue would have no room for a super-frame.
+            return Self::fifo(limit);
+        }
+        let room = limit.queue.unwrap_or_else(|| {
+            let least = 2 * u64::from(cut.unwrap_or(SUPER_FRAME as u32));
+            let full = u64::from(if mtu > 0 { mtu + ETHERNET } else { flows.frame });
+            let spare = full - full / 4;
+            let room = limit.bytes_in(SHORT).saturating_sub(spare) / full * full;
+            u32::try_from(room.max(least) + spare).unwrap_or(u32::MAX)
+        });
+        let congestion = has.congestion.then(|| VirtualQueue::new(limit, target, room));
+        Self { cut: tbf(), queue: Setting::Bfifo { limit: room }, congestion }
+    }
+}
+
+impl Flows {
+    /// Target and interval at a rate, ns: where one frame takes longer than the target, CoDel would mark each.
+    fn patience(self, limit: Limit) -> (u64, u64) {
+        let frame = limit.time_of(self.frame.into());
+        let target = self.target.max(frame.saturating_mul(3) / 2);
+        (target, self.interval.max(target.saturating_mul(2)))
+    }
+
+    /// What a person should know of how its frames wait: nothing where flows are kept apart as asked.
+    pub fn note(self) -> Option<String> {
+        let Qdiscs { tbf, fq_codel, cake, congestion } = self.kernel;
+        if cake || fq_codel && tbf {
+            return None;
+        }
+        let missing =
+            "this kernel has neither qdisc fq_codel (CONFIG_NET_SCH_FQ_CODEL) nor cake (CONFIG_NET_SCH_CAKE)";
+        Some(if fq_codel {
+            "super-frames are not cut before they wait, since this kernel lacks qdisc tbf (CONFIG_NET_SCH_TBF): other flows wait \
+             for each of them, up to 64 KiB of the rate"
+                .into()
+        } else if tbf {
+            format!(
+                "flows are not kept apart: {missing}; all frames wait in one queue of 8 ms of the rate, so a flow that fills it \
+                 delays the others by that, and what does not fit is dropped, whichever flow it is of; {}",
+                if congestion {
+                    "frames of connections with ECN are marked where they would wait for half of that, or for queueing.target"
+                } else {
+                    "and no frame is marked (ECN), since the kernel does not run the eBPF program for that"
+                }
+            )
+        } else {
+            format!(
+                "flows are not kept apart: {missing}, nor tbf (CONFIG_NET_SCH_TBF), which would cut super-frames; all frames wait \
+                 in one queue, as with queueing = \"fifo\""
+            )
+        })
+    }
+
+    /// Why it cannot be kept by this kernel: that hosts would not be kept apart.
+    pub fn refusal(self) -> Option<&'static str> {
+        (self.per_host && !self.kernel.cake).then_some(
+            "queueing.per-host takes qdisc cake (CONFIG_NET_SCH_CAKE), which this kernel lacks; load its module (modprobe \
+             sch_cake), or leave per-host out",
+        )
+    }
+}
+
+/// The largest frame that is not cut, bytes: what the rate carries in 1 ms, and whatever is no super-frame. `None` where no
+/// super-frame is larger.
+fn largest(limit: Limit, frame: u32, mtu: u32) -> Option<u32> {
+    let whole = frame.max(mtu.saturating_add(HEADERS));
+    let largest = limit.bytes_in(LONGEST).max(whole.into());
+    (largest < SUPER_FRAME).then_some(largest as u32)
+}
+
+/// Most bytes of the host's memory that frames take which wait: what a contract says, else for CoDel to work in.
+fn memory(limit: Limit, interval: u64) -> u32 {
+    let bytes = limit.queue.map_or_else(
+        || limit.bytes_in(interval).saturating_mul(INTERVALS).clamp(LEAST_MEMORY, MOST_MEMORY),
+        |queue| u64::from(queue) * OVERHEAD,
+    );
+    // The kernel takes no more of fq_codel.
+    u32::try_from(bytes.min(1 << 31)).unwrap_or(u32::MAX)
+}
+
+fn micros(ns: u64) -> u32 {
+    u32::try_from(ns / 1000).unwrap_or(u32::MAX)
+}
+
+/// What `fq_codel` is told so that it keeps a time of so many units (1,024 ns), us.
+pub fn codel_micros(units: u32) -> u32 {
+    u32::try_from((u64::from(units) << CODEL_SHIFT).div_ceil(1000)).unwrap_or(u32::MAX)
+}
+
+/// The units that it keeps where it says so many us: it rounds down both ways.
+pub fn codel_units(micros: u32) -> u32 {
+    u32::try_from((u64::from(micros) * 1000).div_ceil(1 << CODEL_SHIFT)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tidegate_contract::{Bytes, Rate};
+
+    const ALL: Qdiscs = Qdiscs { tbf: true, fq_codel: true, cake: true, congestion: true };
+
+    fn limit(bits: u64, queue: Option<u64>) -> Limit {
+        let rate = Rate::from_bits(bits).expect("a rate");
+        Limit::new(rate, Bytes::new(65_536), queue.map(Bytes::new), 1518).expect("a limit")
+    }
+
+    fn flows(kernel: Qdiscs) -> Flows {
+        Flows { target: 5_000_000, interval: 100_000_000, per_host: false, frame: 1518, kernel }
+    }
+
+    fn at(bits: u64, flows: Flows) -> Waiting {
+        Waiting::new(limit(bits, None), Some(flows), Host::Source, 1500)
+    }
+
+    const MBIT: u64 = 1_000_000;
+
+    #[test]
+    fn flows_wait_in_fq_codel_behind_what_cuts() {
+        let waiting = at(20 * MBIT, flows(ALL));
+        assert_eq!(waiting.cut, Some(Setting::Cut { largest: 2_500 }), "1 ms at 20 Mbit/s");
+        let queue = Setting::FqCodel { target: 4882, interval: 97_656, memory: 1_000_000 };
+        assert_eq!(waiting.queue, queue);
+        assert_eq!(at(5 * MBIT, flows(ALL)).cut, Some(Setting::Cut { largest: 1522 }), "one frame");
+        assert_eq!(at(1000 * MBIT, flows(ALL)).cut, None, "64 KiB take half a millisecond");
+    }
+
+    #[test]
+    fn hosts_wait_in_cake() {
+        let asked = Flows { per_host: true, ..flows(ALL) };
+        let cake = |host, split| {
+            let memory = if split { 1_000_000 } else { MOST_MEMORY as u32 };
+            Setting::Cake { target: 5000, interval: 100_000, memory, hosts: Some(host), split }
+        };
+        let right = Waiting { cut: None, queue: cake(Host::Source, true), congestion: None };
+        assert_eq!(at(20 * MBIT, asked), right);
+        assert_eq!(at(1000 * MBIT, asked).queue, cake(Host::Source, false));
+        let received = Waiting::new(limit(20 * MBIT, None), Some(asked), Host::Destination, 1500);
+        assert_eq!(received.queue, cake(Host::Destination, true));
+        let without = Flows { kernel: Qdiscs { cake: false, ..ALL }, ..asked };
+        assert!(asked.refusal().is_none() && without.refusal().is_some());
+    }
+
+    #[test]
+    fn a_kernel_without_either_has_a_short_queue() {
+        let only_tbf = flows(Qdiscs { tbf: true, ..Qdiscs::default() });
+        let waiting = at(20 * MBIT, only_tbf);
+        assert_eq!(waiting.queue, Setting::Bfifo { limit: 12 * 1514 + 1136 }, "8 ms");
+        assert_eq!(waiting.cut, Some(Setting::Cut { largest: 2_500 }));
+        assert_eq!(waiting.congestion, None);
+        let marks = flows(Qdiscs { congestion: true, ..only_tbf.kernel });
+        let queue = at(20 * MBIT, marks).congestion.expect("marks");
+        assert_eq!((queue.rate, queue.target, queue.room), (2_500_000, 3_860_800, 7_721_600));
+        assert_ne!(only_tbf.note(), marks.note());
+        assert_eq!(at(MBIT, only_tbf).queue, Setting::Bfifo { limit: 3_044 + 1136 }, "two frames");
+        assert_eq!(at(1000 * MBIT, only_tbf).queue, Setting::Bfifo { limit: 659 * 1514 + 1136 });
+        assert!(only_tbf.note().is_some_and(|note| note.contains("flows are not kept apart")));
+        let nothing = flows(Qdiscs::default());
+        assert_eq!(at(20 * MBIT, nothing), Waiting::fifo(limit(20 * MBIT, None)));
+        assert_eq!(flows(ALL).note(), None);
+    }
+
+    #[test]
+    fn a_slow_rate_has_a_longer_target() {
+        // A frame of 1518 bytes takes 12.144 ms.
+        let Setting::FqCodel { target, interval, .. } = at(MBIT, flows(ALL)).queue else {
+            panic!("fq_codel")
+        };
+        assert_eq!((target, interval), (18_216_000 >> 10, 100_000_000 >> 10));
+    }
+
+    proptest! {
+        #[test]
+        fn codel_keeps_the_units_that_it_is_told(units in 0_u32..4_000_000) {
+            let told = codel_micros(units);
+            // fq_codel_change and codel_time_to_us.
+            let kept = (u64::from(told) * 1000) >> 10;
+            prop_assert_eq!(kept, u64::from(units));
+            let said = (kept << 10) / 1000;
+            prop_assert_eq!(codel_units(said as u32), units);
+        }
+
+        /// Whatever a kernel has: no frame that is no super-frame is cut, what is not cut takes 1 ms or is one frame, and
+        /// there is room for two of what may come.
+        #[test]
+        fn what_waits_is_short(
+            bits in 100_000_u64..20_000_000_000,
+            frame in 64_u32..9100,
+            mtu in 0_u32..9100,
+            has in any::<(bool, bool, bool, bool)>(),
+            per_host: bool,
+            queue in prop::option::of(10_000_u64..10_000_000),
+        ) {
+            let kernel = Qdiscs { tbf: has.0, fq_codel: has.1, cake: has.2, congestion: has.3 };
+            let limit = limit(bits, queue);
+            let asked = Flows { per_host, frame, kernel, ..flows(ALL) };
+            let waiting = Waiting::new(limit, Some(asked), Host::Source, mtu);
+            let whole = u64::from(frame.max(mtu + HEADERS));
+            if let Some(cut) = &waiting.cut {
+                let Setting::Cut { largest } = *cut else { panic!("{cut:?}") };
+                let largest = u64::from(largest);
+                prop_assert!(kernel.tbf && largest >= whole);
+                prop_assert!(largest == whole || largest <= limit.bytes_in(LONGEST));
+            }
+            let longest = match (&waiting.cut, &waiting.queue) {
+                (Some(Setting::Cut { largest }), _) => u64::from(*largest),
+                (None, Setting::Cake { split: true, .. }) => whole,
+                _ => SUPER_FRAME,
+            };
+            if let Some(marks) = waiting.congestion {
+                let Setting::Bfifo { limit: room } = waiting.queue else { panic!("{waiting:?}") };
+                prop_assert!(marks.target < marks.room && marks.room == limit.time_of(room.into()));
+            }
+            match waiting.queue {
+                Setting::Bfifo { limit: room } => {
+                    prop_assert!(!kernel.cake && !kernel.fq_codel);
+                    prop_assert!(queue.is_some() || u64::from(room) >= 2 * longest);
+                    let full = if mtu > 0 { mtu + ETHERNET } else { frame };
+                    let short = limit.bytes_in(SHORT).max(2 * longest + u64::from(full));
+                    prop_assert!(queue.is_some() || !kernel.tbf || u64::from(room) <= short);
+                }
+                Setting::FqCodel { target, interval, memory } => {
+                    prop_assert!(kernel.fq_codel && interval >= 2 * target - 1 && memory > 0);
+                    prop_assert!(!(per_host && kernel.cake));
+                }
+                Setting::Cake { hosts, memory, .. } => {
+                    prop_assert!(kernel.cake && memory > 0);
+                    prop_assert_eq!(hosts.is_some(), per_host);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

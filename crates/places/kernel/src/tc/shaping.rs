@@ -1,0 +1,214 @@
+//! What is wanted of one netdev.
+
+use crate::ebpf::mark::Marks;
+use crate::ebpf::police::Bucket;
+use crate::tc::limit::Limit;
+use crate::tc::queueing::{Flows, Host, Waiting};
+use serde::{Deserialize, Serialize};
+
+/// The limits of one netdev, and its segment. Directions are the VM's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shaping {
+    /// Interface name.
+    pub netdev: String,
+    /// Of what the VM sends: more waits.
+    pub tx: Option<Limit>,
+    /// Of what the VM sends: more is dropped. Beside `tx` it has no meaning.
+    pub tx_police: Option<Bucket>,
+    /// Priority marks of what the VM sends; `None` leaves them as they are. On a macvtap they are out of reach.
+    pub marks: Option<Marks>,
+    /// What the VM sends goes before what others send.
+    pub realtime: bool,
+    /// Others have a share for what it sends.
+    pub promises: bool,
+    /// Of what the VM receives.
+    pub rx: Option<Limit>,
+    /// Who gets what of `rx`. Without `rx` it has no meaning.
+    pub rx_shares: Vec<Share>,
+    /// How what waits for a limit waits, but for what has a deadline; `None` is in one queue for all.
+    pub flows: Option<Flows>,
+    /// What the VM receives waits in one queue for all, whatever `flows` says.
+    pub rx_in_order: bool,
+    /// The VLAN that its bridge port is an access port of, 1 to [`LAST`](crate::tc::vlan::LAST); `None` leaves the port as it is.
+    pub segment: Option<u16>,
+    /// What was in force before, or is taken over: what others put in its place is replaced. Otherwise others' qdiscs,
+    /// filters and VLANs are left alone, and the shaping is refused.
+    pub owned: Ways,
+}
+
+/// What one sender gets of what a VM receives, beside others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The sender's netdev.
+    pub from: String,
+    /// What it gets whatever others send; nothing but its part of what is left otherwise.
+    pub guaranteed: Option<Limit>,
+    /// 0 goes first, [`Share::LAST`] is for all without a deadline.
+    pub priority: u8,
+    /// Its part of what is left, 1 to 1000; everybody who has no share counts 1 together.
+    pub weight: u32,
+}
+
+impl Share {
+    /// Priority of those that have no deadline.
+    pub const LAST: u8 = tidegate_contract::admission::LEVELS;
+}
+
+/// What of a netdev a contract may have: the two directions of its VM, and the VLANs of its bridge port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ways {
+    /// What it sends.
+    pub tx: bool,
+    /// What it receives.
+    pub rx: bool,
+    /// Its VLANs.
+    #[serde(default)]
+    pub segment: bool,
+}
+
+impl Ways {
+    /// None of it.
+    pub const NONE: Self = Self { tx: false, rx: false, segment: false };
+    /// Both directions, and the VLANs.
+    pub const BOTH: Self = Self { tx: true, rx: true, segment: true };
+
+    /// Those of either.
+    pub fn or(self, other: Self) -> Self {
+        Self { tx: self.tx || other.tx, rx: self.rx || other.rx, segment: self.segment || other.segment }
+    }
+
+    /// As a device of this kind sees them; `None` where no VM can be behind one.
+    pub fn ends(self, kind: Option<&str>) -> Option<Ends> {
+        by_end(kind, self.tx, self.rx).map(|(egress, ingress)| Ends { egress, ingress })
+    }
+}
+
+/// What belongs to egress and ingress of a device of a kind, from what belongs to tx and rx of its VM; `None` where no
+/// VM can be behind one.
+///
+/// A tap's egress is what the VM receives; a physical device's, what the network outside does. A macvtap is the VM's own device on the lower one: its egress is what the VM
+/// sends.
+fn by_end<T>(kind: Option<&str>, tx: T, rx: T) -> Option<(T, T)> {
+    match kind {
+        Some("tun" | "veth") => Some((rx, tx)),
+        Some("macvtap") => Some((tx, rx)),
+        // What it sends into the network outside is what that receives.
+        None | Some("bond" | "team" | "vlan") => Some((rx, tx)),
+        _ => None,
+    }
+}
+
+/// The two ends of a device, by its own view.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// What the host sends into it: its root qdisc.
+    pub egress: bool,
+    /// What the host receives from it: its ingress qdisc.
+    pub ingress: bool,
+}
+
+impl Ends {
+    /// Both.
+    pub const BOTH: Self = Self { egress: true, ingress: true };
+
+    /// Each of them by itself.
+    pub fn each(self) -> impl Iterator<Item = Self> {
+        let none = Self::default();
+        let each = [Self { egress: self.egress, ..none }, Self { ingress: self.ingress, ..none }];
+        each.into_iter().filter(move |end| *end != none)
+    }
+
+    /// Those that are not among the others.
+    pub fn without(self, other: Self) -> Self {
+        Self { egress: self.egress && !other.egress, ingress: self.ingress && !other.ingress }
+    }
+}
+
+/// Why a netdev cannot be shaped. Nothing of it is touched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetdevRefusal {
+    /// Interface name.
+    pub netdev: String,
+    /// What is wrong, and what to do.
+    pub reason: String,
+    /// The foreign object there, if it is the only obstacle: it can be taken over.
+    pub foreign: Option<String>,
+}
+
+/// The limits of one device, by the device's own view.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sides<'a> {
+    /// What the host sends into it.
+    pub egress: Option<Limit>,
+    /// Who gets what of that.
+    pub shares: &'a [Share],
+    /// What the host receives from it.
+    pub ingress: Option<Limit>,
+    /// The same, by a policer.
+    pub police: Option<Bucket>,
+    /// What the host receives from it goes before what it receives from others.
+    pub realtime: bool,
+    /// Priority marks of what the host receives from it.
+    pub marks: Option<Marks>,
+    /// How what the host sends into it waits, and what it receives.
+    pub flows: (Option<Flows>, Option<Flows>),
+    /// Whom hosts are told by in what the host sends into it, and in what it receives.
+    pub hosts: (Host, Host),
+}
+
+impl Sides<'_> {
+    /// Whether the ingress is limited in either way.
+    pub fn limits_ingress(self) -> bool {
+        self.ingress.is_some() || self.police.is_some()
+    }
+
+    /// What is below the class of what the host sends into a device with this MTU.
+    pub fn waiting_at_egress(self, limit: Limit, mtu: u32) -> Waiting {
+        Waiting::new(limit, self.flows.0, self.hosts.0, mtu)
+    }
+
+    /// The same of what the host receives from it.
+    pub fn waiting_at_ingress(self, limit: Limit, mtu: u32) -> Waiting {
+        Waiting::new(limit, self.flows.1, self.hosts.1, mtu)
+    }
+
+    /// Whether a filter of ours belongs to the ingress.
+    pub fn filters_ingress(self) -> bool {
+        self.limits_ingress() || self.marks.is_some()
+    }
+}
+
+impl Shaping {
+    /// The ends of a device of this kind that are limited; `None` where no VM can be behind one.
+    pub fn uses(&self, kind: Option<&str>) -> Option<Ends> {
+        self.sides(kind).map(|s| Ends { egress: s.egress.is_some(), ingress: s.limits_ingress() })
+    }
+
+    /// Whether what a device of this kind receives waits on our IFB.
+    pub fn redirects(&self, kind: Option<&str>) -> bool {
+        self.sides(kind).is_some_and(|sides| sides.ingress.is_some())
+    }
+
+    /// On a device of this kind; `None` where a VM cannot be behind one.
+    pub(crate) fn sides(&self, kind: Option<&str>) -> Option<Sides<'_>> {
+        let (egress, ingress) = by_end(kind, self.tx, self.rx)?;
+        // What a macvtap sends does not come in anywhere: the plan refuses that.
+        let comes_in = by_end(kind, true, false) == Some((false, true));
+        // Marks of what comes from the network outside are that network's.
+        let is_vm = matches!(kind, Some("tun" | "veth"));
+        Some(Sides {
+            egress,
+            shares: if comes_in { &self.rx_shares } else { &[] },
+            ingress,
+            police: self.tx_police.filter(|_| comes_in && self.tx.is_none()),
+            realtime: self.realtime,
+            marks: self.marks.filter(|_| is_vm),
+            flows: by_end(
+                kind,
+                self.flows.filter(|_| !self.realtime),
+                self.flows.filter(|_| !self.rx_in_order),
+            )?,
+            hosts: by_end(kind, Host::Source, Host::Destination)?,
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! A policer in the kernel, under traffic and while it is changed.
+
+mod netns;
+
+use netns::load::{Traffic, under};
+use netns::*;
+use std::time::{Duration, Instant};
+use tidegate_contract::{Method, Rate, Tx};
+use tidegate_place_kernel::ebpf::{Bucket, Policed};
+use tidegate_place_kernel::tc::handle::Handle;
+use tidegate_place_kernel::tc::network::Rule;
+use tidegate_place_kernel::tc::owner;
+use tidegate_place_kernel::tc::{Kernel, Shaping, Ways};
+
+const RATE: f64 = 20e6;
+const BURST: u64 = 65_536;
+/// By how much one super-frame may be over, bytes.
+const SUPER_FRAME: u64 = 68_000;
+
+fn policing(netdev: &str, mbit: u64) -> Shaping {
+    let bucket = Bucket { rate: mbit * 125_000, burst: BURST };
+    Shaping { netdev: netdev.into(), tx_police: Some(bucket), ..Shaping::default() }
+}
+
+#[track_caller]
+fn policed(netdev: &str) -> Policed {
+    let network = observe();
+    let filters = &network.by_name(netdev).unwrap().1.filters;
+    let map = filters.iter().find_map(|f| match f.rule {
+        Rule::Police { program, .. } => Some(program.map),
+        _ => None,
+    });
+    Policed::read(map.expect("a policer")).unwrap()
+}
+
+/// What passes in half a second: at most, and at least; bit/s without the burst.
+fn passing(netdev: &str) -> (f64, f64) {
+    let look = || (Instant::now(), policed(netdev), Instant::now());
+    let (t0, before, t1) = look();
+    std::thread::sleep(Duration::from_millis(500));
+    let (t2, after, t3) = look();
+    let bits = (after.bytes - before.bytes) as f64 * 8.0;
+    let over = (BURST + SUPER_FRAME) as f64 * 8.0;
+    ((bits - over) / (t3 - t0).as_secs_f64(), bits / (t2 - t1).as_secs_f64())
+}
+
+#[test]
+fn never_more_than_its_rate_passes_and_no_less_of_datagrams() {
+    in_namespace("never_more_than_its_rate_passes_and_no_less_of_datagrams", || {
+        let guest = Guest::new("vnet3", 1);
+        settle(&[policing("vnet3", 20)]);
+        for traffic in [Traffic::UdpOut, Traffic::TcpOut] {
+            under(traffic, &guest, || {
+                // A sender that is not scheduled for longer than the burst lasts does not use all of it.
+                let mut seen = Vec::new();
+                // TCP waits for its own timers where a whole window was lost.
+                let least = if matches!(traffic, Traffic::UdpOut) { 0.95 } else { 0.03 };
+                while !seen.last().is_some_and(|share| *share > least) {
+                    let (surely, perhaps) = passing("vnet3");
+                    assert!(surely <= 1.01 * RATE, "{traffic:?}: {surely} bit/s passed");
+                    seen.push(perhaps / RATE);
+                    assert!(seen.len() < 20, "{traffic:?}: {seen:?} of the rate passed");
+                }
+            });
+            assert!(policed("vnet3").dropped > 0, "{traffic:?}");
+        }
+    });
+}
+
+#[test]
+fn tcp_reaches_its_rate_through_the_default_burst() {
+    in_namespace("tcp_reaches_its_rate_through_the_default_burst", || {
+        let guest = Guest::new("vnet3", 1);
+        for mbit in [37, 900] {
+            let rate = Rate::from_bits(mbit * 1_000_000).unwrap();
+            let tx = Tx { max: Some(rate), method: Method::Police, ..Tx::default() };
+            let bucket = Bucket::new(rate, tx.burst_or_default(rate)).unwrap();
+            settle(&[Shaping { tx_police: Some(bucket), ..policing("vnet3", mbit) }]);
+            let share = under(Traffic::TcpOut, &guest, || {
+                // The burst is used up, and the connection has found its rate.
+                std::thread::sleep(Duration::from_secs(2));
+                let (before, begin) = (policed("vnet3").bytes, Instant::now());
+                std::thread::sleep(Duration::from_secs(3));
+                (policed("vnet3").bytes - before) as f64 / begin.elapsed().as_secs_f64() / bucket.rate as f64
+            });
+            assert!(share > 0.7, "{mbit} Mbit/s: TCP got {share:.3} of it");
+            settle(&[]);
+        }
+    });
+}
+
+#[test]
+fn a_change_goes_on_counting_and_removal_leaves_nothing() {
+    in_namespace("a_change_goes_on_counting_and_removal_leaves_nothing", || {
+        let guest = Guest::new("vnet3", 1);
+        settle(&[policing("vnet3", 20)]);
+        under(Traffic::UdpOut, &guest, || {
+            eventually("some pass and some do not", || policed("vnet3").dropped > 100);
+            let before = policed("vnet3");
+            settle(&[policing("vnet3", 40)]);
+            let after = policed("vnet3");
+            assert!(after.bytes >= before.bytes && after.dropped >= before.dropped, "{before:?} {after:?}");
+        });
+        // To shaping and back, in one plan each.
+        settle(&[shaping("vnet3", "40mbit", "-")]);
+        assert!(observe().by_name(owner::IFB).is_some());
+        settle(&[policing("vnet3", 40)]);
+        let network = observe();
+        assert!(network.by_name(owner::IFB).is_none(), "nothing waits any more");
+        assert_eq!(network.by_name("vnet3").unwrap().1.filters_at(Handle::INGRESS).count(), 1);
+
+        // Somebody deletes it, and what they put in its place.
+        tc("filter del dev vnet3 ingress");
+        let owned = Shaping { owned: Ways::BOTH, ..policing("vnet3", 40) };
+        let mut kernel = Kernel::open().unwrap();
+        assert_eq!(kernel.settle(&[owned]).unwrap().steps.len(), 1);
+        settle(&[]);
+        let network = observe();
+        let link = network.by_name("vnet3").unwrap().1;
+        assert!(link.filters.is_empty() && link.ingress().is_none(), "{link:?}");
+    });
+}

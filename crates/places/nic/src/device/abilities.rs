@@ -1,0 +1,58 @@
+//! What a NIC takes, found by asking ([`crate::device::probe`]).
+
+use crate::counters::Source;
+use serde::Serialize;
+
+/// What a NIC takes of one kind of request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "is", content = "why")]
+pub enum Ability {
+    /// It does.
+    Has,
+    /// It does not, and will not; the kernel's words.
+    Lacks(String),
+    /// It could not be asked, or what it answered may be about the moment only; why. It is tried where it is wanted, and
+    /// worth asking again.
+    Unknown(String),
+}
+
+impl Default for Ability {
+    fn default() -> Self {
+        Self::Unknown("not asked yet".into())
+    }
+}
+
+impl Ability {
+    /// Why not, where that is known.
+    pub fn lacks(&self) -> Option<&str> {
+        match self {
+            Self::Lacks(why) => Some(why),
+            _ => None,
+        }
+    }
+}
+
+/// What a NIC takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Abilities {
+    /// A hard limit for a VF, by `IFLA_VF_RATE` or, in switchdev mode, its devlink leaf.
+    pub max_rate: Ability,
+    /// A guaranteed rate for a VF.
+    pub min_rate: Ability,
+    /// VLAN and priority.
+    pub vlan: Ability,
+    /// MAC address.
+    pub mac: Ability,
+    /// Spoof check.
+    pub spoofchk: Ability,
+    /// Trust.
+    pub trust: Ability,
+    /// Link state.
+    pub link_state: Ability,
+    /// devlink rate objects of VFs.
+    pub leaf: Ability,
+    /// devlink rate nodes, which group them.
+    pub node: Ability,
+    /// Each source of statistics.
+    pub statistics: Vec<(Source, Ability)>,
+}

@@ -1,0 +1,55 @@
+//! What one VF shall be, or was.
+
+use crate::device::vf::{LinkState, Vf};
+use serde::{Deserialize, Serialize};
+use tidegate_contract::{Mac, Rate};
+
+/// What is wanted of one VF. What is `None` stays as it is, but for rates.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Function {
+    /// Number of the VF on its PF.
+    pub index: u16,
+    /// Its address; all zero leaves it to the VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
+    /// VLAN, 1 to 4094; 0 for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// Priority in the VLAN tag, 0 to 7.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qos: Option<u8>,
+    /// Spoof check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spoofchk: Option<bool>,
+    /// Trust.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<bool>,
+    /// Link state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_state: Option<LinkState>,
+    /// Hard limit of what it sends; `None` is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_max: Option<Rate>,
+    /// Guaranteed rate of what it sends; `None` is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_min: Option<Rate>,
+}
+
+impl Function {
+    /// What `self` would change, as it is: to be recorded before, and wanted again when the contract goes. What `self` leaves
+    /// alone, the record leaves alone, too.
+    pub fn before(&self, vf: &Vf) -> Self {
+        Self {
+            index: self.index,
+            mac: self.mac.map(|_| vf.mac.unwrap_or(Mac([0; 6]))),
+            vlan: self.vlan.map(|_| vf.vlan),
+            qos: self.qos.map(|_| vf.qos),
+            spoofchk: self.spoofchk.and(vf.spoofchk),
+            trust: self.trust.and(vf.trust),
+            link_state: self.link_state.map(|_| vf.link_state),
+            tx_max: vf.limit(),
+            tx_min: vf.guarantee(),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The conversation with NICs: begun when there is something to say, and anew when it broke off.
+
+use crate::device::{Nic, NicError, Pf, Step, undo};
+use tidegate_place::PlaceError;
+
+/// One conversation.
+#[derive(Debug, Default)]
+pub struct Conversation(Option<Nic>);
+
+impl Conversation {
+    fn nic(&mut self) -> Result<&mut Nic, NicError> {
+        match &mut self.0 {
+            Some(nic) => Ok(nic),
+            none => Ok(none.insert(Nic::open()?)),
+        }
+    }
+
+    /// A question.
+    pub fn ask<T>(
+        &mut self,
+        question: impl FnOnce(&mut Nic) -> Result<T, NicError>,
+    ) -> Result<T, PlaceError> {
+        let answer = self.nic().and_then(question);
+        answer.map_err(|error| {
+            self.0 = None;
+            PlaceError::Unreachable(format!("cannot talk to NICs' drivers: {error}"))
+        })
+    }
+
+    /// All of them; `pf` is then as they leave it. Where one fails that is `about` this function or about a group, what
+    /// was done is taken back; where another's does, it is tried again soon.
+    pub fn apply(&mut self, steps: &[Step], pf: &mut Pf, about: Option<u16>) -> Result<(), PlaceError> {
+        let nic = self.nic().map_err(|e| PlaceError::Unreachable(e.to_string()))?;
+        let before = pf.clone();
+        let mut done: Vec<Step> = Vec::new();
+        for step in steps {
+            tracing::debug!(%step, "doing");
+            match nic.apply(step) {
+                Ok(()) => {
+                    step.done(pf);
+                    done.push(step.clone());
+                }
+                Err(error) if step.vf() == about || step.vf().is_none() => {
+                    for back in undo(&done, &before) {
+                        match nic.apply(&back) {
+                            Ok(()) => back.done(pf),
+                            Err(error) => tracing::warn!(%error, "cannot take back; trying again soon"),
+                        }
+                    }
+                    return Err(PlaceError::Failed(error.to_string()));
+                }
+                Err(error) => tracing::warn!(%error, "a step for another contract failed; trying again soon"),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! From a contract to what a NIC is told of one function. Pure.
+
+use crate::device::Function;
+use crate::device::vf::LinkState as Link;
+use tidegate_contract::{Attach, Discipline, LinkState, UPLINK, Vnic};
+
+/// Largest VLAN id.
+const VLANS: u32 = 4094;
+
+/// The physical function and the index of a contract's attachment.
+pub fn address(vnic: &Vnic) -> Option<(&str, u16)> {
+    match &vnic.attach {
+        Attach::Vf { pf, index, .. } => Some((pf, *index)),
+        _ => None,
+    }
+}
+
+/// Whether two contracts are about one function: what is told of it may differ.
+pub fn same(a: &Attach, b: &Attach) -> bool {
+    matches!((a, b), (Attach::Vf { pf: p, index: i, .. }, Attach::Vf { pf: q, index: j, .. }) if p == q && i == j)
+}
+
+/// What a NIC is told; `None` where the attachment is no function.
+///
+/// # Errors
+/// Everything of the contract that no NIC keeps.
+pub fn function(vnic: &Vnic) -> Result<Option<Function>, Vec<String>> {
+    let Attach::Vf { index, options, .. } = &vnic.attach else { return Ok(None) };
+    let refused = refused(vnic, options.qos);
+    if !refused.is_empty() {
+        return Err(refused);
+    }
+    Ok(Some(Function {
+        index: *index,
+        mac: Some(vnic.mac),
+        vlan: u16::try_from(vnic.segment.id()).ok(),
+        qos: Some(options.qos),
+        spoofchk: Some(!vnic.allowed.any_mac),
+        trust: Some(options.trust),
+        link_state: Some(match options.link_state {
+            LinkState::Auto => Link::Auto,
+            LinkState::Enable => Link::Enable,
+            LinkState::Disable => Link::Disable,
+        }),
+        tx_max: vnic.tx.max,
+        tx_min: vnic.tx.min,
+    }))
+}
+
+/// What a reader of a plan should know of a contract with a limit.
+pub fn how_what_exceeds_its_limit_waits(vnic: &Vnic) -> Option<String> {
+    let what = "what exceeds tx.max waits in its NIC, which does not tell flows apart: a long one holds up the others";
+    vnic.tx.max.map(|_| what.into())
+}
+
+fn refused(vnic: &Vnic, qos: u8) -> Vec<String> {
+    let Vnic { segment, rx, tx, queueing, allowed, queues, to, .. } = vnic;
+    let burst = [("tx.burst", tx.burst), ("rx.burst", rx.burst), ("rx.queue", rx.queue)];
+    let sizes = burst.into_iter().filter(|(_, size)| size.is_some()).map(|(key, _)| {
+        format!(
+            "{key}: how much of what a function sends or receives may wait, its NIC decides; leave it out"
+        )
+    });
+    let elsewhere = to.iter().filter(|to| *to != UPLINK && (tx.min.is_some() || vnic.is_realtime())).map(|to| {
+        format!("to: what a function is promised holds on the link of its NIC, not towards {to}; write to = [\"uplink\"]")
+    });
+    let rules = [
+        (
+            rx.max.is_some(),
+            "rx.max: no NIC limits what a function receives; limit those who send, or leave it out",
+        ),
+        (rx.discipline == Discipline::Fifo, "rx.discipline: its NIC decides the order; leave it out"),
+        (!queueing.is_default(), "queueing: in which order frames wait, its NIC decides; leave it out"),
+        (
+            !allowed.macs.is_empty(),
+            "allowed.macs: a NIC checks that a function sends from its own MAC, or nothing; write allowed.macs = \"any\", \
+             which leaves source addresses unchecked, or leave it out",
+        ),
+        (
+            !allowed.prefixes.is_empty(),
+            "allowed.prefixes: no NIC checks the IP addresses a function sends from; leave it out",
+        ),
+        (
+            !allowed.shared.is_empty(),
+            "allowed.shared: a NIC gives a MAC to one function, and moves none by what a guest sends; leave it out",
+        ),
+        (
+            !allowed.vlans.is_empty(),
+            "allowed.vlans: a function in segment 0 sends whatever tags it likes, others none; leave it out",
+        ),
+        (
+            allowed.control,
+            "allowed.control: which frames for the link itself a NIC lets through, it decides; leave it out",
+        ),
+        (
+            allowed.router,
+            "allowed.router: no NIC tells router advertisements from other frames; leave it out",
+        ),
+        (
+            allowed.dhcp_server,
+            "allowed.dhcp-server: no NIC tells what a DHCP server sends from other frames; leave it out",
+        ),
+        (*queues != 1, "queues: how many a function has, its NIC decides; leave it out"),
+        (
+            qos != 0 && segment.id() == 0,
+            "attach.qos: stands in the VLAN tag of a segment, and segment 0 has none",
+        ),
+        (
+            segment.id() > VLANS,
+            "segment: a NIC tells 4094 of them apart, by VLAN; choose 1 to 4094, or 0 for none",
+        ),
+    ];
+    let rules = rules.into_iter().filter(|(broken, _)| *broken).map(|(_, why)| why.to_owned());
+    rules.chain(sizes).chain(elsewhere).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_contract::{Allowed, Bytes, Mac, Queueing, Rate, Rx, Segment, Tx};
+    use tidegate_testkit::contract::vf;
+
+    #[test]
+    fn a_contract_becomes_what_a_nic_is_told() {
+        let mut vnic = vf("a", 1, "eth1", 2);
+        vnic.segment = Segment::new(42).expect("in range");
+        vnic.tx.max = Rate::from_bits(500_000_000);
+        let told = function(&vnic).expect("it can be told").expect("a function");
+        assert_eq!((told.index, told.vlan, told.qos, told.spoofchk), (2, Some(42), Some(0), Some(true)));
+        assert_eq!((told.tx_max, told.tx_min), (vnic.tx.max, None));
+        assert!(how_what_exceeds_its_limit_waits(&vnic).is_some_and(|note| note.contains("flows")));
+        vnic.allowed.any_mac = true;
+        assert_eq!(function(&vnic).expect("it can be told").expect("a function").spoofchk, Some(false));
+        assert_eq!(address(&vnic), Some(("eth1", 2)));
+        assert_eq!(function(&tidegate_testkit::contract::vnic("b", 2)), Ok(None));
+    }
+
+    #[test]
+    fn what_no_nic_keeps_is_refused() {
+        let plain = vf("a", 1, "eth1", 2);
+        let rate = Rate::from_bits(1_000_000);
+        let size = Some(Bytes::new(9_000));
+        let cases = [
+            ("rx.max", Vnic { rx: Rx { max: rate, ..Rx::default() }, ..plain.clone() }),
+            ("rx.queue", Vnic { rx: Rx { queue: size, ..Rx::default() }, ..plain.clone() }),
+            ("tx.burst", Vnic { tx: Tx { burst: size, ..Tx::default() }, ..plain.clone() }),
+            (
+                "allowed.macs",
+                Vnic {
+                    allowed: Allowed { macs: vec![Mac([2, 0, 0, 0, 0, 9])], ..Allowed::default() },
+                    ..plain.clone()
+                },
+            ),
+            (
+                "allowed.vlans",
+                Vnic { allowed: Allowed { vlans: vec![5], ..Allowed::default() }, ..plain.clone() },
+            ),
+            (
+                "allowed.control",
+                Vnic { allowed: Allowed { control: true, ..Allowed::default() }, ..plain.clone() },
+            ),
+            (
+                "allowed.router",
+                Vnic { allowed: Allowed { router: true, ..Allowed::default() }, ..plain.clone() },
+            ),
+            (
+                "allowed.dhcp-server",
+                Vnic { allowed: Allowed { dhcp_server: true, ..Allowed::default() }, ..plain.clone() },
+            ),
+            ("queueing", Vnic { queueing: Queueing::Fifo, ..plain.clone() }),
+            ("queues", Vnic { queues: 2, ..plain.clone() }),
+            ("segment", Vnic { segment: Segment::new(5000).expect("in range"), ..plain.clone() }),
+            ("to", Vnic { tx: Tx { min: rate, ..Tx::default() }, to: vec!["b".into()], ..plain.clone() }),
+        ];
+        for (key, vnic) in cases {
+            let why = function(&vnic).expect_err(key);
+            assert!(why.len() == 1 && why[0].starts_with(&format!("{key}: ")), "{key}: {why:?}");
+        }
+    }
+}

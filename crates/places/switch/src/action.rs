@@ -1,0 +1,64 @@
+//! The changes at this place.
+
+use tidegate_contract::{Host, Vnic};
+use tidegate_place::{Action, ContractChange, Effect};
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "short-lived, a handful at a time")]
+pub enum SwitchAction {
+    /// The change of one contract.
+    Contract(ContractChange),
+    /// Host-wide settings.
+    SetHost {
+        /// In force, if known.
+        from: Option<Host>,
+        /// Wanted.
+        to: Host,
+    },
+    /// A vNIC of another agent becomes ours, as it is. It is ours for good once the change that names it is accepted; if the change fails,
+    /// or the agent dies before, it is released. Its traffic does not notice.
+    Adopt(Vnic),
+    /// An adopted vNIC is the other agent's again.
+    Release(Vnic),
+    /// The vNIC's connection is made anew; the contract stays.
+    Reconnect(Vnic),
+}
+
+impl Action for SwitchAction {
+    fn vnic(&self) -> Option<&str> {
+        match self {
+            Self::Contract(change) => change.vnic(),
+            Self::SetHost { .. } => None,
+            Self::Adopt(vnic) | Self::Release(vnic) | Self::Reconnect(vnic) => Some(&vnic.name),
+        }
+    }
+
+    fn effect(&self) -> Effect {
+        match self {
+            Self::Contract(change) => change.effect(),
+            Self::SetHost { .. } | Self::Adopt(_) | Self::Release(_) | Self::Reconnect(_) => Effect::Upkeep,
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Contract(change) => change.label(),
+            Self::SetHost { .. } => "set host",
+            Self::Adopt(_) => "adopt",
+            Self::Release(_) => "release",
+            Self::Reconnect(_) => "reconnect",
+        }
+    }
+
+    fn inverse(&self) -> Option<Self> {
+        match self {
+            Self::Contract(change) => change.inverse().map(Self::Contract),
+            Self::SetHost { from, to } => {
+                from.clone().map(|from| Self::SetHost { from: Some(to.clone()), to: from })
+            }
+            Self::Adopt(vnic) => Some(Self::Release(vnic.clone())),
+            Self::Release(_) | Self::Reconnect(_) => None,
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What an earlier switch or agent has left of a vNIC, where it is what it was said to be.
+//!
+//! ```text
+//!  Conversation: connections, listening sockets, taps ─▶ checks of `left` ─▶ the port that is made again
+//! ```
+
+use crate::duplicate::Duplicate;
+use crate::place::SwitchPlace;
+use crate::verify;
+use std::path::Path;
+use tidegate_contract::{Attach, SocketMode, Vnic};
+use tidegate_paths::Entry;
+use tidegate_paths::socket;
+use tidegate_switch::control::told::Connected;
+
+impl SwitchPlace {
+    /// Whether the connection that an earlier switch left leads to a front end that connected to the vNIC's socket, or
+    /// that listens at it.
+    pub(crate) fn is_connection_of(&self, left: &Connected, vnic: &Vnic) -> bool {
+        let Some(stream) = left.descriptors.get(&left.kept.stream) else { return false };
+        let is_so = match &vnic.attach {
+            Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
+                self.entry(path).is_ok_and(|entry| verify::is_accepted(stream, &entry))
+            }
+            Attach::VhostUser { path, mode: SocketMode::Client, .. } => verify::is_dialled(stream, path),
+            _ => false,
+        };
+        if !is_so {
+            tracing::error!(
+                vnic = vnic.name,
+                "what the switch before has left is no connection at its socket: its front end has to connect again"
+            );
+        }
+        is_so
+    }
+
+    /// The vNIC's listening socket that an earlier agent made; `None` where it made none, or it does not listen at `entry`.
+    pub(crate) fn left_listener(&mut self, name: &str, entry: &Entry) -> Option<Duplicate> {
+        let fd = self.switch.take_link(name)?.pop()?;
+        verify::is_listener(&fd, entry).then_some(Duplicate::Listener(fd))
+    }
+
+    /// The vNIC's tap that an earlier agent made; `None` where it made none, or a queue is not of that interface.
+    pub(crate) fn left_tap(
+        &mut self,
+        name: &str,
+        interface: &str,
+        netns: Option<&Path>,
+    ) -> Option<Duplicate> {
+        let queues = self.switch.take_link(name)?;
+        let netns = self.namespace(netns).ok()?;
+        verify::taps(queues, interface, netns.as_ref()).map(Duplicate::Tap)
+    }
+
+    /// The socket or tap that this agent made, and that of an earlier one, for the caller to drop. The drop removes an
+    /// interface at once; a socket closes some time later, and takes no connections from now on.
+    pub(crate) fn let_go(&mut self, vnic: &Vnic) -> [Option<Duplicate>; 2] {
+        let held = self.duplicates.remove(&vnic.name);
+        let left = match &vnic.attach {
+            Attach::Tap { name, netns } => self.left_tap(&vnic.name, name, netns.as_deref()),
+            Attach::VhostUser { path, .. } => match self.entry(path) {
+                Ok(entry) => self.left_listener(&vnic.name, &entry),
+                Err(_) => self.switch.take_link(&vnic.name).and(None),
+            },
+            _ => None,
+        };
+        for link in [&held, &left].into_iter().flatten() {
+            if let Duplicate::Listener(fd) = link {
+                socket::stop_listening(fd);
+            }
+        }
+        [held, left]
+    }
+}

@@ -1,0 +1,56 @@
+//! The host switch as a place: contracts for VMs on vhost-user sockets, and for containers and the host on taps.
+//!
+//! ```text
+//!  plan (pure) ──▶ SwitchPlace ── ports: sockets, taps ──▶ Conversation ── descriptors ──▶ control::Client ──▶ switch
+//!                    │    ▲                                                                                 │
+//!                    │    └──────────────────────── ports, stats::Reader ◀──────────────────────────────────┘
+//!                    └─▶ Record: our vNICs, on disk
+//! ```
+//!
+//! This process has a duplicate of every descriptor of the switch: a switch that is started anew goes on where its predecessor ended,
+//! and front ends do not notice.
+//!
+//! From contracts to actions:
+//! - `place`: the place, as the agent knows it
+//! - `action`, `plan`: from wanted and observed to actions (pure)
+//! - `notes`: how a contract is kept, for a reader of a plan (pure)
+//! - `observe`: the state in force
+//! - `record`: our vNICs
+//!
+//! The connection of a port:
+//! - `ports`: a port and its connection, made, changed, removed
+//! - `duplicate`: our duplicates of the descriptors that the switch was given
+//! - `tap`: taps
+//! - `inherited`: descriptors that the predecessor of the switch or the agent passes on
+//! - `verify`: whether such a descriptor is what its sender claims
+//!
+//! The switch:
+//! - `conversation`: questions, answers, and the switch that comes after one that is gone
+//! - `culprit`: the work that held a worker up when a deadline was missed
+//! - `own_cpus`: keeps other work off the CPUs of the workers
+
+mod action;
+mod conversation;
+mod culprit;
+mod duplicate;
+mod inherited;
+mod notes;
+mod observe;
+mod own_cpus;
+mod place;
+mod plan;
+mod ports;
+mod record;
+mod tap;
+mod verify;
+
+pub use culprit::noise;
+pub use own_cpus::KeepOff;
+pub use place::{Options, SwitchPlace};
+#[cfg(feature = "fuzzing")]
+pub use {
+    action::SwitchAction,
+    observe::evidence,
+    plan::{Found, plan},
+    verify::check_inherited,
+};

@@ -1,0 +1,441 @@
+//! A worker's CPU is its own: other work is steered off the CPUs to which the switch's workers are pinned, while a
+//! deadline is in force there.
+//!
+//! ```text
+//!  workers' CPUs, contracts, taps ─▶ plan: wanted ─▶ step by step ─▶ Files ─▶ sysfs of each namespace
+//!  CPUs that are online ─────────────┘                  │  ▲
+//!                                          Record, on disk  └─ what is there: drift
+//! ```
+//!
+//! - `cpus`: sets of CPUs, as text (pure)
+//! - `plan`: what each setting shall be, and what is done with it (pure)
+//! - `situation`: what decides, of the switch and of the machine (pure)
+//! - `record`: what was set, and what it was before
+//! - `sysfs`: settings as files
+//! - `threads`: the agent's own threads
+
+mod cpus;
+mod plan;
+mod record;
+mod situation;
+mod sysfs;
+mod threads;
+
+use cpus::Cpus;
+use plan::{Setting, Situation, Step};
+use record::Record;
+use situation::Flow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use sysfs::{Files, Sysfs};
+use threads::Threads;
+use tidegate_contract::Vnic;
+use tidegate_durable::DurableError;
+use tidegate_durable::cut;
+use tidegate_evidence::Evidence;
+use tidegate_evidence::OwnCpus as View;
+use tidegate_paths::Roots;
+
+/// How often it is looked whether somebody else changed a setting, and what failed is tried again.
+const LOOK: Duration = Duration::from_secs(10);
+/// What is wanted is brought about no more often, however often the switch says something else: it costs system calls for
+/// each queue, and a write to disk.
+const APART: Duration = Duration::from_secs(2);
+
+/// What is lost where workers' CPUs halt.
+const LOST_TO_HALTS: &str =
+    "an idle CPU wakes late, by milliseconds in a virtual machine, and real-time frames wait for it";
+
+/// What is lost where a tap's softirqs stay.
+const LOST_TO_SOFTIRQS: &str = "what the switch writes into these taps runs their stack on the worker, up to 0.4 ms for 64 kB, \
+                    and real-time frames wait for it";
+
+/// What to keep off workers' CPUs, besides the agent's own threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepOff {
+    /// The stack of taps, for what workers write into them.
+    pub softirqs: bool,
+    /// Halts, while real-time frames flow.
+    pub halts: bool,
+}
+
+/// Keeps other work off workers' CPUs.
+pub struct OwnCpus {
+    /// What is not kept off is put back where an agent before this one set it.
+    off: KeepOff,
+    /// Where contracts may name network namespaces.
+    roots: Roots,
+    flow: Flow,
+    record: Record,
+    threads: Threads,
+    /// As last looked at.
+    wanted: BTreeMap<Setting, String>,
+    workers: Cpus,
+    looked: Option<Instant>,
+    /// Since when the switch does not answer.
+    away: Option<Instant>,
+    view: View,
+}
+
+impl OwnCpus {
+    /// What was set before is on record in `state`. The second value is what was damaged.
+    ///
+    /// # Errors
+    /// The record cannot be read, or a newer release wrote it.
+    pub fn new(state: &Path, off: KeepOff, roots: Roots) -> Result<(Self, Option<String>), DurableError> {
+        let (record, damage) = Record::load(state)?;
+        // The agent before this one died while frames flowed.
+        let flow = Flow::new(record.awake().next().map(|_| Instant::now()));
+        let own = Self {
+            off,
+            roots,
+            flow,
+            record,
+            threads: Threads::default(),
+            wanted: BTreeMap::new(),
+            workers: Cpus::new(),
+            looked: None,
+            away: None,
+            view: View::default(),
+        };
+        Ok((own, damage))
+    }
+
+    /// Looks at what the switch has, by the contracts that this agent gave to its ports, and brings about what that asks
+    /// for. Costs little where nothing changed, but for a look every 10 s at what was set.
+    pub fn keep<'a>(&mut self, contracts: impl Iterator<Item = &'a Vnic>, evidence: &Evidence) -> &View {
+        self.away = None;
+        let now = Instant::now();
+        let flows = self.flow.see(now, evidence);
+        let situation = situation::situation(contracts, evidence, &sysfs::machine(), flows);
+        self.settle_at(now, &situation)
+    }
+
+    /// The switch does not answer. Where it stays so, nothing is steered off any more.
+    pub fn without_switch(&mut self) {
+        let now = Instant::now();
+        if now.saturating_duration_since(*self.away.get_or_insert(now)) >= LOOK {
+            self.settle_at(now, &Situation::default());
+        }
+    }
+
+    fn settle_at(&mut self, now: Instant, situation: &Situation) -> &View {
+        let wanted = plan::wanted(situation, self.off);
+        let off = if wanted.is_empty() { Cpus::new() } else { situation.workers.clone() };
+        let changed = wanted != self.wanted || off != self.workers;
+        let pause = if changed { APART } else { LOOK };
+        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < pause) {
+            return &self.view;
+        }
+        (self.wanted, self.workers, self.looked) = (wanted, off, Some(now));
+        let settings = self.wanted.keys().chain(self.record.settings()).cloned().collect();
+        let roots = self.roots.clone();
+        let mut trouble = self.settle(&mut Sysfs::new(&roots), settings);
+        let threads_off = if self.off.softirqs || self.off.halts { &self.workers } else { &Cpus::new() };
+        if let Err(e) = self.threads.keep_off(threads_off) {
+            trouble.push(format!("the agent's threads may run on the workers' CPUs: {e}"));
+        }
+        if situation.deadline && (self.off.softirqs || self.off.halts) {
+            trouble.extend(situation.too_many.clone());
+        }
+        self.tell(trouble);
+        &self.view
+    }
+
+    /// One step for each setting; what went wrong.
+    fn settle(&mut self, files: &mut impl Files, settings: BTreeSet<Setting>) -> Vec<String> {
+        let mut trouble = Vec::new();
+        let mut set = BTreeSet::new();
+        let mut coming = Vec::new();
+        for setting in &settings {
+            let (wanted, kept) = (self.wanted.get(setting).map(String::as_str), self.record.get(setting));
+            let found = match files.read(setting) {
+                // A namespace that is gone has taken its taps with it.
+                Err(_) if wanted.is_none() && files.is_gone(setting) => None,
+                Err(why) => {
+                    trouble.push(why);
+                    continue;
+                }
+                Ok(found) => found,
+            };
+            match (wanted, &found) {
+                (Some(_), Some(_)) => _ = set.insert(setting),
+                (Some(_), None) => trouble.push(format!("{setting}: sysfs has no such file")),
+                (None, _) => {}
+            }
+            match plan::step(wanted, kept, found.as_ref()) {
+                Step::Nothing => {}
+                Step::Set(coming_kept) => coming.push((setting.clone(), kept.cloned(), coming_kept)),
+                Step::PutBack(value) => match files.write(setting, &value) {
+                    Ok(()) => self.record.strike(setting),
+                    Err(why) => trouble.push(why),
+                },
+                Step::Forget => self.record.strike(setting),
+                Step::Leave => {
+                    set.remove(setting);
+                    trouble.push(format!(
+                        "{setting}: somebody else sets it again and again, and it is left to them"
+                    ));
+                }
+            }
+            cut::point();
+        }
+        let entries = coming.iter().map(|(setting, _, kept)| (setting.clone(), kept.clone())).collect();
+        if let Err(e) = self.record.enter(entries) {
+            trouble.push(format!("nothing is set: {e}"));
+            for (setting, ..) in coming.drain(..) {
+                set.remove(&setting);
+            }
+        }
+        for (setting, before, kept) in coming {
+            cut::point();
+            if kept.repairs > 0 {
+                tracing::warn!(%setting, "drift: somebody changed it; set to {} again", kept.ours);
+            }
+            if let Err(why) = files.write(&setting, &kept.ours) {
+                trouble.push(why);
+                set.remove(&setting);
+                // It is as it was, and no drift when it is tried again.
+                self.record.set(&setting, before);
+            }
+        }
+        cut::point();
+        if let Err(e) = self.record.save() {
+            trouble.push(e.to_string());
+        }
+        self.view.steered = set.iter().filter(|setting| matches!(setting, Setting::Rps { .. })).count();
+        self.view.awake = set
+            .iter()
+            .filter_map(|s| if let Setting::Resume { cpu } = s { Some(*cpu) } else { None })
+            .collect();
+        trouble
+    }
+
+    /// Lets CPUs halt again, also those that an agent before this one kept from it; what went wrong.
+    fn let_halt(&mut self, files: &mut impl Files) -> Vec<String> {
+        let awake: BTreeSet<Setting> = self.record.awake().cloned().collect();
+        if awake.is_empty() {
+            return Vec::new();
+        }
+        self.wanted.clear();
+        self.settle(files, awake)
+    }
+
+    /// What readers see; what is missing is logged once.
+    fn tell(&mut self, trouble: Vec<String>) {
+        let queues = self.wanted.keys().filter(|setting| matches!(setting, Setting::Rps { .. })).count();
+        let View { steered, awake, .. } = &self.view;
+        let lost = [
+            (*steered < queues).then_some(LOST_TO_SOFTIRQS),
+            (awake.len() < self.wanted.len() - queues).then_some(LOST_TO_HALTS),
+        ];
+        let missing = trouble.first().map(|first| {
+            let more =
+                if trouble.len() > 1 { format!(" (and {} more)", trouble.len() - 1) } else { String::new() };
+            let lost: String = lost.into_iter().flatten().map(|lost| format!("; {lost}")).collect();
+            format!("{first}{more}{lost}")
+        });
+        if missing != self.view.missing
+            && let Some(missing) = &missing
+        {
+            tracing::warn!("workers' CPUs are not wholly their own: {missing}");
+        }
+        self.view.cpus = self.workers.iter().copied().collect();
+        (self.view.queues, self.view.missing) = (queues, missing);
+    }
+}
+
+/// An agent that ends leaves taps as they are, for the next one; but no CPU goes on without halting while no agent looks
+/// whether frames flow.
+impl Drop for OwnCpus {
+    fn drop(&mut self) {
+        let roots = self.roots.clone();
+        for trouble in self.let_halt(&mut Sysfs::new(&roots)) {
+            tracing::warn!("a CPU goes on without halting: {trouble}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plan::Found;
+    use super::*;
+    use std::mem::ManuallyDrop;
+
+    const BOTH: KeepOff = KeepOff { softirqs: true, halts: true };
+
+    /// Files as they would be in sysfs, and those that cannot be written.
+    #[derive(Default)]
+    struct There {
+        values: BTreeMap<Setting, String>,
+        refused: BTreeSet<Setting>,
+        written: usize,
+    }
+
+    impl Files for There {
+        fn read(&mut self, setting: &Setting) -> Result<Option<Found>, String> {
+            Ok(self.values.get(setting).map(|value| Found { index: 1, value: value.clone() }))
+        }
+
+        fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String> {
+            if self.refused.contains(setting) {
+                return Err(format!("{setting}: not permitted"));
+            }
+            self.written += 1;
+            self.values.insert(setting.clone(), value.into());
+            Ok(())
+        }
+    }
+
+    fn tap(queue: u16) -> Setting {
+        Setting::Rps { netns: None, device: "a".into(), queue }
+    }
+
+    fn there() -> There {
+        let values =
+            [(tap(0), "0".to_owned()), (tap(1), "7".into()), (Setting::Resume { cpu: 1 }, "0".into())];
+        There { values: values.into(), ..There::default() }
+    }
+
+    fn situation() -> Situation {
+        Situation {
+            workers: [1].into(),
+            others: (0..4).collect(),
+            deadline: true,
+            flows: true,
+            taps: vec![(None, "a".into(), 2)],
+            too_many: None,
+        }
+    }
+
+    /// It is not dropped: what is real is not touched.
+    fn agent(state: &Path) -> ManuallyDrop<OwnCpus> {
+        let roots = tidegate_paths::Paths::new(&[], &[]).unwrap().namespaces;
+        ManuallyDrop::new(OwnCpus::new(state, BOTH, roots).unwrap().0)
+    }
+
+    /// A look; what is told then.
+    fn look(own: &mut OwnCpus, there: &mut There, situation: &Situation) -> View {
+        own.wanted = plan::wanted(situation, own.off);
+        own.workers = situation.workers.clone();
+        let settings = own.wanted.keys().chain(own.record.settings()).cloned().collect();
+        let trouble = own.settle(there, settings);
+        own.tell(trouble);
+        own.view.clone()
+    }
+
+    #[test]
+    fn an_agent_that_comes_after_puts_back_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut there, before) = (there(), there().values);
+        let view = look(&mut agent(folder.path()), &mut there, &situation());
+        assert_eq!((view.queues, view.steered, view.awake, view.missing), (2, 2, vec![1], None));
+        assert_eq!(there.values.values().collect::<Vec<_>>(), ["d", "d", plan::NO_LATENCY]);
+
+        let mut next = agent(folder.path());
+        look(&mut next, &mut there, &situation());
+        assert_eq!(there.written, 3, "all was as it shall be");
+        look(&mut next, &mut there, &Situation { flows: false, ..situation() });
+        assert_eq!(there.values[&Setting::Resume { cpu: 1 }], "0");
+        look(&mut next, &mut there, &Situation { deadline: false, ..situation() });
+        assert_eq!(there.values, before);
+        assert_eq!(agent(folder.path()).record.settings().next(), None);
+    }
+
+    #[test]
+    fn what_may_not_be_written_is_told_and_takes_nothing_else_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut there = There { refused: [tap(0)].into(), ..there() };
+        let mut own = agent(folder.path());
+        // However often it is tried, it is no contest with somebody else.
+        for _ in 0..10 {
+            let view = look(&mut own, &mut there, &situation());
+            assert_eq!((view.queues, view.steered), (2, 1));
+            let missing = view.missing.unwrap();
+            assert!(missing.contains("queue 0 of a: not permitted; what the switch writes"), "{missing}");
+        }
+        there.refused.clear();
+        assert_eq!(look(&mut own, &mut there, &situation()).steered, 2);
+    }
+
+    /// By the files of this machine, where there is no such interface, and no such CPU.
+    #[test]
+    fn a_switch_that_says_something_else_each_time_is_not_followed_each_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut own = agent(folder.path());
+        own.off.halts = false;
+        let begin = Instant::now();
+        let mut look = |after: Duration, queues: u16| {
+            let taps = vec![(None, "tidegate-none".into(), queues)];
+            let workers = [8000].into();
+            own.settle_at(begin + after, &Situation { workers, taps, ..situation() }).queues
+        };
+        let moment = Duration::from_millis(1);
+        assert_eq!(look(Duration::ZERO, 1), 1);
+        assert_eq!(look(moment, 2), 1);
+        assert_eq!(look(APART - moment, 3), 1);
+        assert_eq!(look(APART, 2), 2);
+        assert_eq!(look(APART * 2 - moment, 3), 2);
+        assert_eq!(look(APART * 2, 3), 3);
+    }
+
+    #[test]
+    fn too_many_cpus_are_told_while_a_deadline_is_in_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut own = agent(folder.path());
+        let too_many = |deadline| Situation {
+            deadline,
+            too_many: Some("3 of 4 CPUs are workers'".into()),
+            ..Situation::default()
+        };
+        let begin = Instant::now();
+        let view = own.settle_at(begin, &too_many(true)).clone();
+        assert_eq!((view.cpus, view.missing.as_deref()), (vec![], Some("3 of 4 CPUs are workers'")));
+        assert_eq!(own.settle_at(begin + LOOK, &too_many(false)).missing, None);
+    }
+
+    #[test]
+    fn what_is_not_there_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut there = there();
+        there.values.remove(&tap(1));
+        let mut own = agent(folder.path());
+        let view = look(&mut own, &mut there, &situation());
+        assert_eq!((view.queues, view.steered, view.awake), (2, 1, vec![1]));
+        let missing = view.missing.unwrap();
+        assert!(missing.starts_with("rps_cpus of queue 1 of a: sysfs has no such file; what the switch"));
+        assert!(!missing.contains(LOST_TO_HALTS), "{missing}");
+        there.values.remove(&Setting::Resume { cpu: 1 });
+        let view = look(&mut own, &mut there, &situation());
+        assert_eq!((view.steered, view.awake), (1, vec![]));
+        let missing = view.missing.unwrap();
+        assert!(missing.contains("(and 1 more); ") && missing.ends_with(LOST_TO_HALTS), "{missing}");
+        // What nobody wants need not be there.
+        assert_eq!(look(&mut own, &mut there, &Situation::default()).missing, None);
+    }
+
+    #[test]
+    fn an_agent_that_ends_before_its_first_look_lets_cpus_halt() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut there, halts) = (there(), Setting::Resume { cpu: 1 });
+        look(&mut agent(folder.path()), &mut there, &situation());
+        assert_eq!(there.values[&halts], plan::NO_LATENCY);
+        let mut next = agent(folder.path());
+        assert_eq!(next.let_halt(&mut there), Vec::<String>::new());
+        assert_eq!(there.values[&halts], "0");
+        assert_eq!(there.values[&tap(0)], "d", "taps are left to the next agent");
+        assert_eq!(agent(folder.path()).record.awake().next(), None);
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_written_keeps_all_from_being_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut there, mut own) = (there(), agent(folder.path()));
+        // Its new file cannot be made where a folder is.
+        std::fs::create_dir(folder.path().join("own-cpus.json.new")).unwrap();
+        let view = look(&mut own, &mut there, &situation());
+        assert_eq!((view.steered, there.written), (0, 0), "{:?}", view.missing);
+        assert!(view.missing.unwrap().starts_with("nothing is set: "));
+    }
+}

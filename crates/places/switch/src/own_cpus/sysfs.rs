@@ -1,0 +1,162 @@
+//! Settings as files of sysfs. A network namespace has a sysfs of its own view, which is mounted nowhere: a thread that
+//! has entered the namespace opens it (fsopen(2)), and files are reached from there. Where the agent may not do that,
+//! `/sys` is left, for its own namespace.
+
+use super::cpus;
+use super::plan::{Found, Setting};
+use super::situation::Machine;
+use rustix::fs::{Mode, OFlags, open, openat};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use tidegate_paths::{Namespace, NamespaceError, Roots, within};
+
+/// No setting is longer: a mask of 8192 CPUs has 2303 characters.
+const LONGEST: u64 = 4096;
+
+/// Where settings are read and written.
+pub trait Files {
+    /// A setting as it is; `None` where it is no more.
+    ///
+    /// # Errors
+    /// It cannot be read; in words.
+    fn read(&mut self, setting: &Setting) -> Result<Option<Found>, String>;
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// It cannot be written; in words.
+    fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String>;
+
+    /// Whether a setting could not be read since its network namespace is there no more.
+    fn is_gone(&self, _setting: &Setting) -> bool {
+        false
+    }
+}
+
+/// For one look: what a namespace's path leads to may be another one at the next.
+pub struct Sysfs<'a> {
+    /// Where contracts may name network namespaces.
+    roots: &'a Roots,
+    open: HashMap<Option<PathBuf>, Result<OwnedFd, NamespaceError>>,
+}
+
+impl<'a> Sysfs<'a> {
+    /// Nothing is opened yet.
+    pub fn new(roots: &'a Roots) -> Self {
+        Self { roots, open: HashMap::new() }
+    }
+
+    /// The root of the sysfs that a namespace sees, and a file's path below it.
+    fn file(&mut self, setting: &Setting) -> Result<(&OwnedFd, String), String> {
+        let (netns, path) = match setting {
+            Setting::Rps { netns, device, queue } => {
+                (netns.clone(), format!("{}/queues/rx-{queue}/rps_cpus", folder(device)?))
+            }
+            Setting::Resume { cpu } => {
+                (None, format!("devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us"))
+            }
+        };
+        let roots = self.roots;
+        let opened = self.open.entry(netns.clone()).or_insert_with(|| root(roots, netns));
+        opened.as_ref().map(|root| (root, path)).map_err(|e| e.to_string())
+    }
+}
+
+impl Files for Sysfs<'_> {
+    fn read(&mut self, setting: &Setting) -> Result<Option<Found>, String> {
+        let (root, path) = self.file(setting)?;
+        let cannot = |e: io::Error| format!("cannot read {path} of sysfs: {e}");
+        let Some(value) = read(root, &path).map_err(cannot)? else { return Ok(None) };
+        let Setting::Rps { device, .. } = setting else {
+            return Ok(Some(Found { index: 0, value }));
+        };
+        let value =
+            cpus::same_mask(&value).ok_or_else(|| format!("{path} of sysfs is no mask: {value:?}"))?;
+        let index = read(root, &format!("{}/ifindex", folder(device)?)).map_err(cannot)?;
+        Ok(index.and_then(|index| index.parse().ok()).map(|index| Found { index, value }))
+    }
+
+    fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String> {
+        let (root, path) = self.file(setting)?;
+        let file = openat(root, path.as_str(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+        let written =
+            file.map_err(io::Error::from).and_then(|file| File::from(file).write_all(value.as_bytes()));
+        written.map_err(|e| format!("cannot write {value} to {path} of sysfs: {e}{}", advice(&e)))
+    }
+
+    fn is_gone(&self, setting: &Setting) -> bool {
+        let Setting::Rps { netns, .. } = setting else { return false };
+        matches!(self.open.get(netns), Some(Err(NamespaceError::Missing(_))))
+    }
+}
+
+/// The CPUs of the machine, as far as they can be read.
+pub fn machine() -> Machine {
+    let list = |name: &str| {
+        let text = std::fs::read_to_string(Path::new("/sys/devices/system/cpu").join(name));
+        text.ok().and_then(|text| cpus::from_list(&text)).unwrap_or_default()
+    };
+    let apart = list("isolated").union(&list("nohz_full")).copied().collect();
+    Machine { online: list("online"), apart }
+}
+
+/// A tap's; interfaces' names have no slash, which a contract's check sees to, and a record on disk does not.
+fn folder(device: &str) -> Result<String, String> {
+    let good = !device.is_empty() && !device.contains('/') && device != "." && device != "..";
+    if good {
+        Ok(format!("devices/virtual/net/{device}"))
+    } else {
+        Err(format!("{device:?} is no interface's name"))
+    }
+}
+
+fn root(roots: &Roots, netns: Option<PathBuf>) -> Result<OwnedFd, NamespaceError> {
+    let Some(path) = netns else {
+        let mounted = || open("/sys", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let opened = own_view().or_else(|_| mounted());
+        return opened.map_err(|e| NamespaceError::Other(format!("cannot open sysfs: {e}")));
+    };
+    let namespace = Namespace::open(roots, &path)?;
+    let cannot = move |e: io::Error| {
+        format!("cannot open the sysfs of network namespace {}: {e}{}", path.display(), advice(&e))
+    };
+    within(Some(namespace), move || own_view().map_err(|e| cannot(e.into()))).map_err(NamespaceError::Other)
+}
+
+/// The sysfs that the calling thread's network namespace sees.
+fn own_view() -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(context.as_fd())?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// A file's text without white space at its end; `None` where there is no such file or device.
+fn read(root: &OwnedFd, path: &str) -> io::Result<Option<String>> {
+    let file = match openat(root, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NODEV) => return Ok(None),
+        other => File::from(other?),
+    };
+    let mut text = String::new();
+    match file.take(LONGEST).read_to_string(&mut text) {
+        // It went in between.
+        Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        other => other.map(|_| Some(text.trim_end().to_owned())),
+    }
+}
+
+fn advice(e: &io::Error) -> &'static str {
+    match e.kind() {
+        io::ErrorKind::PermissionDenied => {
+            " (it needs CAP_SYS_ADMIN and CAP_NET_ADMIN outside of user namespaces)"
+        }
+        _ => "",
+    }
+}

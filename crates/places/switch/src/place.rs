@@ -1,0 +1,222 @@
+//! The place, as the agent knows it.
+
+use crate::action::SwitchAction;
+use crate::conversation::{Conversation, Wake};
+use crate::culprit::Culprits;
+use crate::duplicate::Duplicate;
+use crate::notes;
+use crate::own_cpus::{KeepOff, OwnCpus};
+use crate::plan::{self, Found};
+use crate::record::Record;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tidegate_contract::{Attach, Vnic};
+use tidegate_durable::{Damage, DurableError};
+use tidegate_paths::{Entry, Inode, Namespace, Paths};
+use tidegate_place::{
+    Capabilities, Capture, ContractChange, Observed, Place, PlaceError, Plan, Refusal, Wanted,
+};
+use tidegate_switch::control::{Client, SwitchError};
+use tidegate_switch::foreign::Budget;
+
+/// The host switch, reached over its control socket.
+pub struct SwitchPlace {
+    pub(crate) switch: Conversation,
+    /// Where contracts may have sockets and taps.
+    pub(crate) paths: Paths,
+    pub(crate) record: Record,
+    pub(crate) duplicates: HashMap<String, Duplicate>,
+    /// Why a front end that we dial is not connected.
+    pub(crate) waiting: HashMap<String, String>,
+    /// What held workers up.
+    pub(crate) culprits: Culprits,
+    /// The descriptors of all vNICs may be more than this process keeps.
+    pub(crate) is_short: bool,
+    /// Keeps other work off its workers' CPUs.
+    pub(crate) own_cpus: Option<OwnCpus>,
+}
+
+/// How the place works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The control socket of the switch.
+    pub socket: PathBuf,
+    /// Whether eBPF programs observe the CPUs of the switch's workers, while a deadline is in force.
+    pub observe_cpu: bool,
+    /// Work that is kept off the CPUs of the workers, while a deadline is in force; `None` leaves their settings alone.
+    pub own_cpus: Option<KeepOff>,
+}
+
+impl SwitchPlace {
+    /// The place; its record is in the folder `state`. `wake` is called when another switch answers at the socket. The second value
+    /// describes damaged records, each with the problem's name.
+    ///
+    /// # Errors
+    /// The record cannot be read, or a newer release wrote it.
+    pub fn new(
+        options: &Options,
+        state: &Path,
+        paths: Paths,
+        wake: Wake,
+    ) -> Result<(Self, Vec<Damage>), DurableError> {
+        tidegate_ebpf::log_by_tracing();
+        let (record, damage) = Record::load(state)?;
+        let (own_cpus, own_cpus_damage) = match options.own_cpus {
+            Some(off) => {
+                let (own_cpus, damage) = OwnCpus::new(state, off, paths.namespaces.clone())?;
+                (Some(own_cpus), damage)
+            }
+            None => (None, None),
+        };
+        let place = Self {
+            switch: Conversation::new(&options.socket, wake),
+            paths,
+            record,
+            duplicates: HashMap::new(),
+            waiting: HashMap::new(),
+            culprits: Culprits::new(options.observe_cpu),
+            is_short: false,
+            own_cpus,
+        };
+        let damage = damage.map(|what| ("switch state", what));
+        let own_cpus_damage = own_cpus_damage.map(|what| ("state of workers' CPUs", what));
+        Ok((place, damage.into_iter().chain(own_cpus_damage).collect()))
+    }
+
+    /// The copying of frames, for the agent's API.
+    pub fn capture(&self) -> Arc<dyn Capture> {
+        Arc::new(SwitchCapture(self.switch.path().to_owned()))
+    }
+
+    /// Descriptors of front ends that it has not closed yet, for tests.
+    pub fn foreign(&self) -> Arc<Budget> {
+        Arc::clone(&self.switch.budget)
+    }
+
+    /// The name of a socket, in its folder, which is held.
+    pub(crate) fn entry(&self, path: &Path) -> Result<Entry, String> {
+        self.paths.sockets.entry(path).map_err(|e| e.to_string())
+    }
+
+    /// The socket that stands at a path; `None` where none does, or it is not to be used.
+    pub(crate) fn socket_at(&self, path: &Path) -> Option<Inode> {
+        self.entry(path).ok()?.look().ok()?.inode()
+    }
+
+    /// The namespace of a tap; `None` where it is the agent's.
+    pub(crate) fn namespace(&self, netns: Option<&Path>) -> Result<Option<Namespace>, String> {
+        let opened = netns.map(|path| Namespace::open(&self.paths.namespaces, path)).transpose();
+        opened.map_err(|e| e.to_string())
+    }
+}
+
+impl Place for SwitchPlace {
+    type Action = SwitchAction;
+    type Facts = Found;
+
+    fn name(&self) -> &'static str {
+        "switch"
+    }
+
+    fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
+        let notes: &[&str] = match attach {
+            Attach::VhostUser { .. } => &[
+                "limits are kept by back-pressure: frames wait in the guest's own ring",
+                "a deadline is promised while the guest's memory is shared and preallocated",
+            ],
+            Attach::Tap { .. } => &[
+                "a tap has no ring to wait in: over its limit frames wait in a bounded pool, then they are \
+                 dropped and counted",
+            ],
+            Attach::Netdev { .. } | Attach::Vf { .. } => return None,
+        };
+        let notes = notes.iter().map(|n| (*n).into()).collect();
+        Some(Capabilities { deadline: true, min: true, uplink: false, notes })
+    }
+
+    fn notes(&self, vnic: &Vnic) -> Vec<String> {
+        let Some(of_all) = self.capabilities(&vnic.attach) else { return vec![] };
+        of_all.notes.into_iter().chain(notes::queueing(vnic)).collect()
+    }
+
+    fn plan(
+        &self,
+        wanted: &Wanted<'_>,
+        observed: &Observed,
+        found: &Found,
+    ) -> Result<Plan<SwitchAction>, Vec<Refusal>> {
+        plan::plan(wanted, observed, found)
+    }
+
+    fn prepare(&mut self, actions: &[&SwitchAction]) -> Result<(), PlaceError> {
+        let coming = actions.iter().filter_map(|action| match action {
+            SwitchAction::Contract(ContractChange::Create(vnic)) => Some(vnic),
+            _ => None,
+        });
+        self.record.reserve(coming).map_err(not_recorded)
+    }
+
+    fn apply(&mut self, action: &SwitchAction) -> Result<(), PlaceError> {
+        use ContractChange::{Change, Create, Remove};
+        match action {
+            SwitchAction::SetHost { to, .. } => {
+                // Not known until the switch has answered.
+                self.switch.host = None;
+                self.switch.ask(|s| s.client.set_host(to)).map_err(switch_failed)?;
+                self.switch.host = Some(to.clone());
+                Ok(())
+            }
+            SwitchAction::Contract(Create(vnic)) => self.create(vnic),
+            SwitchAction::Contract(Change { from, to }) => self.change(from, to),
+            SwitchAction::Contract(Remove(vnic)) => self.remove(vnic),
+            SwitchAction::Adopt(vnic) => self.adopt(vnic),
+            SwitchAction::Release(vnic) => {
+                self.record.remove(&vnic.name);
+                Ok(())
+            }
+            SwitchAction::Reconnect(vnic) => self.reconnect(vnic),
+        }
+    }
+
+    fn accept(&mut self, contracts: &[Vnic]) {
+        contracts.iter().for_each(|vnic| self.record.own(&vnic.name));
+    }
+
+    fn observe(&mut self, coming: &[Vnic]) -> Result<(Observed, Found), PlaceError> {
+        let seen = self.look(coming);
+        if let (Err(_), Some(own_cpus)) = (&seen, &mut self.own_cpus) {
+            own_cpus.without_switch();
+        }
+        seen
+    }
+
+    fn recorded(&self) -> Vec<Vnic> {
+        let ours = self.record.iter().filter(|(_, entry)| entry.found.is_none());
+        ours.map(|(_, entry)| entry.vnic.clone()).collect()
+    }
+}
+
+/// Captures over a connection of its own: a capture and the reconciler do not wait for each other.
+struct SwitchCapture(PathBuf);
+
+impl Capture for SwitchCapture {
+    fn capture(&self, vnic: &str, snaplen: u32, into: OwnedFd) -> Result<(), PlaceError> {
+        let capture = || Client::connect(&self.0)?.apart()?.capture(vnic, snaplen, into.as_fd());
+        capture().map_err(switch_failed)
+    }
+}
+
+/// The error of a record that cannot be written.
+pub fn not_recorded(error: DurableError) -> PlaceError {
+    PlaceError::Failed(format!("{error} (what the agent makes must be on record first)"))
+}
+
+/// The error of a question to the switch.
+pub fn switch_failed(error: SwitchError) -> PlaceError {
+    match error {
+        SwitchError::Refused(why) => PlaceError::Failed(format!("the switch refused: {why}")),
+        other => PlaceError::Unreachable(other.to_string()),
+    }
+}

@@ -1,0 +1,330 @@
+//! The switch's side of the control socket, without any data plane.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use tidegate_contract::Host;
+use tidegate_evidence::Connection;
+use tidegate_switch::control::PortStatus;
+use tidegate_switch::control::channel::{receive, send};
+use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
+use tidegate_switch::stats::{Reader, Region};
+
+/// Answers a request, as it likes; `false` where the honest answer is to be given.
+pub type Lie = Arc<dyn Fn(&UnixStream, &Request, &[OwnedFd]) -> bool + Send + Sync>;
+
+/// The switch's side of the control socket. It has ports, and no frames.
+pub struct FakeSwitch {
+    path: PathBuf,
+    state: Arc<Mutex<State>>,
+    running: Option<Running>,
+}
+
+struct Running {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+/// Its state, which a test may read and change.
+#[derive(Default)]
+pub struct State {
+    /// Number of this start: another one for each.
+    pub started: u64,
+    /// The ports by name.
+    pub ports: BTreeMap<String, PortStatus>,
+    /// Host-wide settings.
+    pub host: Option<Host>,
+    /// What changed anything, such as `set a Listener`.
+    pub log: Vec<String>,
+    /// vNICs whose ports and captures are refused.
+    pub refuse: BTreeSet<String>,
+    /// A limit that is refused.
+    pub refuse_tx: Option<tidegate_contract::Rate>,
+    /// The statistics.
+    pub region: Option<Region>,
+    /// Who is told what it takes to go on without this switch.
+    pub keepers: Vec<OwnedFd>,
+    /// What an attacker with this switch does instead of answering.
+    pub lie: Option<Lie>,
+    /// Connections that it has accepted since it was made.
+    pub accepted: u64,
+    descriptors: BTreeMap<String, Vec<OwnedFd>>,
+    /// Those whose thread still reads them: a thread that ends closes its connection.
+    connections: Vec<Weak<UnixStream>>,
+}
+
+impl State {
+    fn accept(&mut self, stream: &Arc<UnixStream>) {
+        self.accepted += 1;
+        self.connections.retain(|connection| connection.strong_count() > 0);
+        self.connections.push(Arc::downgrade(stream));
+    }
+
+    fn hang_up(&mut self) {
+        for connection in self.connections.drain(..).filter_map(|connection| connection.upgrade()) {
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+static STARTS: AtomicU64 = AtomicU64::new(1);
+
+impl FakeSwitch {
+    /// Starts one that listens at `path`.
+    ///
+    /// # Panics
+    /// It cannot listen there.
+    pub fn start(path: &Path) -> Self {
+        let mut switch =
+            Self { path: path.into(), state: Arc::new(Mutex::new(State::default())), running: None };
+        switch.run();
+        switch
+    }
+
+    fn run(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+        {
+            let mut state = self.state();
+            state.started = STARTS.fetch_add(1, Ordering::Relaxed);
+            state.region = Some(Region::create().unwrap());
+            state.ports.clear();
+            state.descriptors.clear();
+            state.host = None;
+        }
+        let listener = UnixListener::bind(&self.path).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let (state, done) = (Arc::clone(&self.state), Arc::clone(&over));
+        let thread = std::thread::spawn(move || {
+            if let Err(error) = accept(&listener, &state, &done) {
+                // With one descriptor less, those that are open can be counted.
+                drop(listener);
+                let accepted = lock(&state).accepted;
+                panic!(
+                    "the fake switch takes no connection after {accepted}: {error}; open descriptors: {:?}",
+                    open_descriptors()
+                );
+            }
+        });
+        self.running = Some(Running { over, thread });
+    }
+
+    /// As after a kill: every connection and descriptor is gone.
+    ///
+    /// # Panics
+    /// A thread of this switch has panicked; not where the caller panics already, which would abort all tests.
+    pub fn kill(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        running.over.store(true, Ordering::SeqCst);
+        drop(UnixStream::connect(&self.path));
+        let ended = running.thread.join();
+        let mut state = self.state();
+        state.hang_up();
+        state.descriptors.clear();
+        state.keepers.clear();
+        drop(state);
+        let _ = std::fs::remove_file(&self.path);
+        if std::thread::panicking() {
+            return;
+        }
+        if let Err(panic) = ended {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(!self.state.is_poisoned(), "a thread of the fake switch panicked while it answered");
+    }
+
+    /// Kills it and starts it again: every connection and port is gone.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.run();
+    }
+
+    /// Its state, locked.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The names of its ports.
+    pub fn ports(&self) -> Vec<String> {
+        self.state().ports.keys().cloned().collect()
+    }
+
+    /// An attacker takes it over: `lie` answers every question from now on. Conversations begin anew.
+    pub fn taken_over(
+        &self,
+        lie: impl Fn(&UnixStream, &Request, &[OwnedFd]) -> bool + Send + Sync + 'static,
+    ) {
+        let mut state = self.state();
+        state.lie = Some(Arc::new(lie));
+        state.keepers.clear();
+        state.hang_up();
+    }
+
+    /// It is as it was.
+    pub fn given_back(&self) {
+        self.taken_over(|_, _, _| false);
+    }
+
+    /// What was done since the last question.
+    pub fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().log)
+    }
+}
+
+impl Drop for FakeSwitch {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The state, also after a thread has panicked with it: that thread's panic is the one to be read.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The descriptors that this process has open, by what they lead to. The agent of a test runs in it, too.
+pub fn open_descriptors() -> io::Result<BTreeMap<String, usize>> {
+    let mut kinds = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        // One that was closed meanwhile leads nowhere.
+        let Ok(target) = std::fs::read_link(entry?.path()) else { continue };
+        let kind = target.to_string_lossy().split([':', ' ']).next().unwrap_or_default().to_owned();
+        *kinds.entry(kind).or_default() += 1;
+    }
+    Ok(kinds)
+}
+
+/// Gives each connection a thread, until it is over.
+fn accept(listener: &UnixListener, state: &Arc<Mutex<State>>, over: &AtomicBool) -> io::Result<()> {
+    loop {
+        let stream = Arc::new(listener.accept()?.0);
+        if over.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        lock(state).accept(&stream);
+        let state = Arc::clone(state);
+        std::thread::Builder::new().spawn(move || serve(&stream, &state))?;
+    }
+}
+
+fn serve(stream: &UnixStream, state: &Mutex<State>) {
+    while let Ok(Some((request, descriptors))) = receive::<Request>(stream) {
+        let lie = lock(state).lie.clone();
+        if lie.is_some_and(|lie| lie(stream, &request, &descriptors)) {
+            continue;
+        }
+        let mut state = lock(state);
+        let sent = match answer(&mut state, request, descriptors) {
+            Reply::Hello(hello) => {
+                let region = state.region.as_ref().unwrap();
+                send(stream, &Reply::Hello(hello), &[region.file().as_fd()])
+            }
+            reply => send(stream, &reply, &[]),
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether the other end of a stream is still there.
+fn stream_state(stream: &OwnedFd) -> Connection {
+    let stream = UnixStream::from(stream.try_clone().unwrap());
+    stream.set_nonblocking(true).unwrap();
+    match (&stream).read(&mut [0]) {
+        Ok(0) => Connection::Disconnected,
+        _ => Connection::Connected,
+    }
+}
+
+fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Reply {
+    match request {
+        Request::Hello => {
+            return Reply::Hello(Hello {
+                protocol: PROTOCOL,
+                version: "fake".into(),
+                pid: 1,
+                started: state.started,
+                workers: 1,
+            });
+        }
+        Request::SetHost(host) => {
+            state.log.push("host".into());
+            state.host = Some(host);
+        }
+        Request::SetPort { vnic, link } => {
+            let unkept = state.refuse_tx.is_some() && vnic.tx.max == state.refuse_tx;
+            if unkept || state.refuse.contains(&vnic.name) {
+                return Reply::Refused("it does not like this one".into());
+            }
+            let kind = if matches!(link, LinkKind::Restored { .. }) {
+                "Restored".into()
+            } else {
+                format!("{link:?}")
+            };
+            state.log.push(format!("set {} {kind}", vnic.name));
+            let index = state.ports.get(&vnic.name).map_or(state.ports.len(), |p| p.index);
+            let before = state.ports.get(&vnic.name).map(|p| p.connection);
+            let keep = link == LinkKind::Keep;
+            let connection = match (link, before) {
+                (LinkKind::Keep, Some(before)) => before,
+                (LinkKind::Keep, None) => return Reply::Refused("a new port needs a descriptor".into()),
+                (LinkKind::Listener, _) => Connection::Waiting,
+                (LinkKind::Stream, _) => stream_state(&descriptors[0]),
+                (LinkKind::Restored { .. }, _) => Connection::Connected,
+                (LinkKind::Tap, _) => Connection::Up,
+            };
+            if !keep {
+                assert!(!descriptors.is_empty());
+                state.descriptors.insert(vnic.name.clone(), descriptors);
+            }
+            if before.is_none() {
+                state.region.as_ref().unwrap().claim(index, &vnic.name);
+            }
+            let status = PortStatus {
+                index,
+                worker: 0,
+                connection,
+                features: 0,
+                queue_pairs: 1,
+                deadline_suspended: None,
+                last_error: None,
+                shared: vec![],
+                refused_connections: 0,
+                heir: false,
+                thrown_out: Default::default(),
+                held: Default::default(),
+                closing: false,
+                vnic: *vnic,
+            };
+            state.ports.insert(status.vnic.name.clone(), status);
+        }
+        Request::RemovePort { name } => {
+            let Some(port) = state.ports.remove(&name) else {
+                return Reply::Refused(format!("there is no port {name}"));
+            };
+            state.log.push(format!("remove {name}"));
+            state.region.as_ref().unwrap().release(port.index);
+            state.descriptors.remove(&name);
+        }
+        Request::Retire | Request::Release => return Reply::Refused("nobody takes its place".into()),
+        Request::Keep => state.keepers.extend(descriptors),
+        Request::Inherit => {
+            let Some(region) = &state.region else { return Reply::Refused("no region".into()) };
+            region.inherit(&Reader::open(&descriptors[0]).unwrap());
+        }
+        Request::Ports => return Reply::Ports(state.ports.values().cloned().collect()),
+        Request::Capture { name, snaplen } => {
+            if !state.ports.contains_key(&name) || state.refuse.contains(&name) {
+                return Reply::Refused(format!("there is no port {name}"));
+            }
+            let mut pipe = std::fs::File::from(descriptors.into_iter().next().unwrap());
+            write!(pipe, "frames of {name}, {snaplen} bytes each").unwrap();
+        }
+    }
+    Reply::Done
+}

@@ -1,0 +1,135 @@
+//! Namespaces of a test's own: of a process that runs the test once more, or of the calling thread.
+
+use crate::skip::{skipped, unless_skipped};
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::io::{self, Write};
+use std::process::Command;
+
+/// Set in the process that runs the test once more.
+const INSIDE: &str = "TIDEGATE_TEST_NAMESPACE";
+
+/// The namespaces that a test needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind<'a> {
+    /// What is to be had there, for a reason to skip: "network namespace with a veth".
+    pub what: &'a str,
+    /// Options of unshare(1) that make them: `--net`.
+    pub unshare: &'a [&'a str],
+    /// A command that succeeds in them where the test can run.
+    pub probe: &'a [&'a str],
+    /// Without root, a user namespace gives the rights that the test needs.
+    pub user: bool,
+}
+
+impl Kind<'_> {
+    /// unshare(1), to which a command is to be added.
+    fn command(&self) -> Command {
+        let mut command = Command::new("unshare");
+        if self.user && !rustix::process::geteuid().is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        command.args(self.unshare);
+        command
+    }
+
+    /// Why there are none to be had; `None` where there are.
+    fn missing(&self) -> Option<String> {
+        let probe = self.command().args(self.probe).output().expect("unshare (util-linux)");
+        let why = String::from_utf8_lossy(&probe.stderr);
+        (!probe.status.success())
+            .then(|| format!("no {} to be had here ({}): {}", self.what, probe.status, why.trim_end()))
+    }
+}
+
+/// Whether this process is the one that [`in_namespace`] started.
+pub fn is_inside() -> bool {
+    std::env::var_os(INSIDE).is_some()
+}
+
+/// Runs `body` in a process with namespaces of its own: this test once more, by its name. Where there are none to be
+/// had the test is [`skipped`].
+///
+/// # Panics
+/// If the test fails there; if `name` is not the name of this test; in CI, if it would be skipped.
+#[track_caller]
+pub fn in_namespace(name: &str, kind: Kind<'_>, body: impl FnOnce()) {
+    if is_inside() {
+        return body();
+    }
+    if let Some(why) = kind.missing() {
+        return skipped(why);
+    }
+    let test = std::env::current_exe().expect("this program");
+    let mut again = kind.command();
+    again.arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1");
+    let done = again.output().expect("unshare (util-linux)");
+    let [out, err] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
+    // Indented, its "test result" is not one more for scripts/test.
+    let indented = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
+    let both = indented(&out) + &indented(&err);
+    assert!(done.status.success(), "{name} failed in its namespace:\n{both}");
+    assert!(out.contains("1 passed"), "{name} is not the name of this test:\n{both}");
+    for why in err.lines().filter(|line| line.starts_with("skipped: ")) {
+        io::stderr().write_all(format!("{why}\n").as_bytes()).expect("standard error");
+    }
+}
+
+/// Gives the calling thread, and threads and processes that it starts, a network namespace of its own.
+///
+/// # Errors
+/// It has no right to (CAP_SYS_ADMIN).
+pub fn own_network() -> io::Result<()> {
+    // SAFETY: neither descriptors nor directories are unshared.
+    Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?)
+}
+
+/// Gives the calling thread mounts of its own, which no other mount namespace sees.
+///
+/// # Errors
+/// It has no right to (CAP_SYS_ADMIN).
+pub fn own_mounts() -> io::Result<()> {
+    // SAFETY: of what threads share, this takes the working directory from this one, which no test relies on.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+    Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?)
+}
+
+/// Gives the calling thread a network namespace of its own. False, and the test is [`skipped`], if the machine has none to give.
+///
+/// # Panics
+/// In CI, if the test would be skipped.
+pub fn own_network_or_skip() -> bool {
+    unless_skipped(own_network().map_err(|e| format!("no network namespace: {e}"))).is_some()
+}
+
+/// Gives the calling thread mounts of its own. False, and the test is [`skipped`], if the machine has none to give.
+///
+/// # Panics
+/// In CI, if the test would be skipped.
+pub fn own_mounts_or_skip() -> bool {
+    unless_skipped(own_mounts().map_err(|e| format!("no mounts of its own: {e}"))).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NETWORK: Kind<'_> =
+        Kind { what: "network namespace", unshare: &["--net"], probe: &["true"], user: true };
+
+    #[test]
+    fn it_runs_once_more_in_a_namespace_of_its_own() {
+        in_namespace("namespace::tests::it_runs_once_more_in_a_namespace_of_its_own", NETWORK, || {
+            assert!(is_inside());
+            let devices = std::fs::read_to_string("/proc/net/dev").unwrap();
+            assert_eq!(devices.lines().count(), 3, "two lines of titles, and lo: {devices}");
+        });
+    }
+
+    #[test]
+    fn what_is_not_to_be_had_is_said() {
+        assert_eq!(Kind { probe: &["true"], unshare: &[], ..NETWORK }.missing(), None);
+        let why = Kind { probe: &["false"], unshare: &[], ..NETWORK }.missing().unwrap();
+        assert!(why.starts_with("no network namespace to be had here (exit status: 1)"), "{why}");
+    }
+}

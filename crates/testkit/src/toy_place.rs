@@ -1,0 +1,160 @@
+//! A place in less than 150 lines: it "enforces" a contract on a netdev by a file with the contract's text.
+//!
+//! ```text
+//!  Attach::Netdev { name } ──▶ FOLDER/enforced/NAME: TOML       record: FOLDER/state/toy.json
+//! ```
+//!
+//! Each new place has these parts: an action (here [`ContractChange`] suffices), a plan by [`differences`], a record, and the steps in
+//! between, at each of which the process may die ([`cut::point`]).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tidegate_contract::{Attach, Vnic, parse};
+use tidegate_durable::{DurableError, Journal, cut};
+use tidegate_evidence::Connection;
+use tidegate_place::difference::{Difference, differences};
+use tidegate_place::host::Claim;
+use tidegate_place::{
+    Capabilities, ContractChange, Observed, ObservedVnic, Place, PlaceError, Plan, Refusal, Wanted,
+};
+
+/// The place.
+#[derive(Debug)]
+pub struct ToyPlace {
+    enforced: PathBuf,
+    record: Journal<String, Vnic>,
+    /// The host resources that each vNIC takes.
+    pub claims: Vec<Claim>,
+}
+
+impl ToyPlace {
+    /// The place with its files in `folder`, and its record in `folder/state`.
+    ///
+    /// # Errors
+    /// The record cannot be read.
+    ///
+    /// # Panics
+    /// The folder for its files cannot be made.
+    pub fn new(folder: &Path) -> Result<Self, DurableError> {
+        let enforced = folder.join("enforced");
+        fs::create_dir_all(&enforced).expect("a folder of this test");
+        let (record, _) = Journal::load(folder.join("state/toy.json"))?;
+        Ok(Self { enforced, record, claims: vec![] })
+    }
+
+    /// The contracts that the files say, by vNIC.
+    ///
+    /// # Panics
+    /// A file is no contract.
+    pub fn in_force(&self) -> BTreeMap<String, Vnic> {
+        let files = fs::read_dir(&self.enforced).expect("made by new").flatten();
+        let vnics = files.map(|file| {
+            let text = fs::read_to_string(file.path()).expect("a file of this place");
+            parse(&text, "toy").expect("a contract").vnics.remove(0).value
+        });
+        vnics.map(|vnic| (vnic.name.clone(), vnic)).collect()
+    }
+
+    fn file(&self, vnic: &Vnic) -> Option<PathBuf> {
+        if let Attach::Netdev { name } = &vnic.attach { Some(self.enforced.join(name)) } else { None }
+    }
+
+    fn enforce(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
+        let failed = |e: String| PlaceError::Failed(e);
+        self.record.set(vnic.name.clone(), Some(vnic.clone()));
+        self.record.save().map_err(|e| failed(e.to_string()))?;
+        cut::point();
+        let file = self.file(vnic).ok_or_else(|| failed("no netdev".into()))?;
+        // Wholly or not at all: a rename replaces the file.
+        let new = self.enforced.with_extension("new");
+        fs::write(&new, vnic.to_toml())
+            .and_then(|()| fs::rename(&new, file))
+            .map_err(|e| failed(e.to_string()))?;
+        cut::point();
+        Ok(())
+    }
+
+    fn release(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
+        if self.in_force().contains_key(&vnic.name)
+            && let Some(file) = self.file(vnic)
+        {
+            fs::remove_file(file).map_err(|e| PlaceError::Failed(e.to_string()))?;
+        }
+        cut::point();
+        self.record.set(vnic.name.clone(), None);
+        self.record.save().map_err(|e| PlaceError::Failed(e.to_string()))
+    }
+}
+
+impl Place for ToyPlace {
+    type Action = ContractChange;
+    type Facts = ();
+
+    fn name(&self) -> &'static str {
+        "toy"
+    }
+
+    fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
+        let ours = matches!(attach, Attach::Netdev { .. });
+        ours.then(|| Capabilities { deadline: false, min: false, uplink: false, notes: vec![] })
+    }
+
+    fn notes(&self, _: &Vnic) -> Vec<String> {
+        vec![]
+    }
+
+    fn plan(
+        &self,
+        wanted: &Wanted<'_>,
+        observed: &Observed,
+        (): &(),
+    ) -> Result<Plan<ContractChange>, Vec<Refusal>> {
+        let (mut remove, mut rest) = (Vec::new(), Vec::new());
+        for difference in differences(wanted.vnics, &observed.vnics, |from, to| from.attach == to.attach) {
+            match difference {
+                Difference::Missing(vnic) => rest.push(ContractChange::Create(vnic.clone())),
+                Difference::Unwanted(there) => remove.push(ContractChange::Remove(there.vnic.clone())),
+                Difference::Moved { from, to } => {
+                    remove.push(ContractChange::Remove(from.vnic.clone()));
+                    rest.push(ContractChange::Create(to.clone()));
+                }
+                Difference::Changed { from, to } => {
+                    rest.push(ContractChange::Change { from: from.vnic.clone(), to: to.clone() });
+                }
+                Difference::Same(_) => {}
+            }
+        }
+        Ok(Plan { actions: remove.into_iter().chain(rest).collect(), claims: self.claims.clone() })
+    }
+
+    fn prepare(&mut self, _: &[&ContractChange]) -> Result<(), PlaceError> {
+        Ok(())
+    }
+
+    fn apply(&mut self, action: &ContractChange) -> Result<(), PlaceError> {
+        match action {
+            ContractChange::Create(vnic) | ContractChange::Change { to: vnic, .. } => self.enforce(vnic),
+            ContractChange::Remove(vnic) => self.release(vnic),
+        }
+    }
+
+    fn accept(&mut self, _: &[Vnic]) {}
+
+    fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, ()), PlaceError> {
+        let mut observed = Observed::nothing("files");
+        let mut enforced = self.in_force();
+        for (name, recorded) in self.record.entries() {
+            let (vnic, present) =
+                enforced.remove(name).map_or((recorded.clone(), false), |vnic| (vnic, true));
+            observed
+                .vnics
+                .insert(name.clone(), ObservedVnic { present, ..ObservedVnic::of(&vnic, Connection::Up) });
+        }
+        Ok((observed, ()))
+    }
+
+    fn recorded(&self) -> Vec<Vnic> {
+        self.record.entries().values().cloned().collect()
+    }
+}
