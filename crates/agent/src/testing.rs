@@ -147,6 +147,22 @@ fn apply(agent: &mut Reconciler, set: &Set) {
     agent.apply(&text, "test", &Owner::Api, true, Adopt::No, false).unwrap_or_else(|e| panic!("{e}\n{text}"));
 }
 
+/// An agent with these places in `folder`, that applies `contracts` (TOML) once.
+///
+/// # Errors
+/// The contracts are refused, in the agent's words.
+///
+/// # Panics
+/// Its state cannot be read.
+pub fn apply_once(folder: &Path, places: Vec<Box<dyn Installed>>, contracts: &str) -> Result<(), String> {
+    let guests = Paths::new(&[folder.into()], &[]).expect("a folder of this test").guests;
+    let mut agent =
+        Reconciler::new(&folder.join("etc"), &folder.join("state"), guests, places).expect("loads");
+    agent.start();
+    let applied = agent.apply(contracts, "test", &Owner::Api, false, Adopt::No, false);
+    applied.map(drop).map_err(|e| e.to_string())
+}
+
 /// Lets the agent do its work of each half second until nothing is left to do.
 fn settle(agent: &mut Reconciler) {
     let mut plans = Vec::new();

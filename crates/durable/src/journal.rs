@@ -80,12 +80,20 @@ impl<K: Clone + Ord, E: Clone + PartialEq> Journal<K, E> {
         self.now.get(key)
     }
 
+    /// The entry of a key as it was last written; another program may have removed the file since.
+    pub fn saved<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&E>
+    where
+        K: Borrow<Q>,
+    {
+        self.saved.get(key)
+    }
+
     /// The entry of a key as a successor would read it; `None` also if the file is gone.
     pub fn on_disk<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&E>
     where
         K: Borrow<Q>,
     {
-        self.saved.get(key).filter(|_| self.file.exists())
+        self.saved(key).filter(|_| self.file.exists())
     }
 
     /// Sets or removes an entry in memory; returns the previous one.

@@ -6,7 +6,7 @@
 //!  not wanted        Unwanted                -
 //! ```
 
-use crate::ObservedVnic;
+use crate::{ContractChange, ObservedVnic};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_contract::Vnic;
 
@@ -54,4 +54,85 @@ pub fn differences<'a>(
         Some(there) => Difference::Same(there),
     });
     unwanted.map(Difference::Unwanted).chain(of_wanted).collect()
+}
+
+/// The changes that end the differences: removals, which make room, and all others. A broken vNIC is changed to the contract that it
+/// has.
+pub fn changes(differences: &[Difference<'_>]) -> (Vec<ContractChange>, Vec<ContractChange>) {
+    let (mut removals, mut others) = (Vec::new(), Vec::new());
+    let remove = |there: &ObservedVnic| ContractChange::Remove(there.vnic.clone());
+    let create = |vnic: &Vnic| ContractChange::Create(vnic.clone());
+    let change = |from: &Vnic, to: &Vnic| ContractChange::Change { from: from.clone(), to: to.clone() };
+    for difference in differences {
+        match *difference {
+            Difference::Missing(vnic) => others.push(create(vnic)),
+            Difference::Moved { from, to } => {
+                removals.push(remove(from));
+                others.push(create(to));
+            }
+            Difference::Changed { from, to } => others.push(change(&from.vnic, to)),
+            Difference::Same(there) if there.broken.is_some() => {
+                others.push(change(&there.vnic, &there.vnic));
+            }
+            Difference::Same(_) => {}
+            Difference::Unwanted(there) => removals.push(remove(there)),
+        }
+    }
+    (removals, others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tidegate_contract::parse;
+    use tidegate_evidence::Connection;
+
+    fn vnic(name: u8, netdev: u8, weight: u32) -> Vnic {
+        let text = format!(
+            "[vnic.v{name}]\nattach = {{ netdev = \"n{netdev}\" }}\nmac = \"52:54:00:00:00:01\"\nsegment = 0\nweight = {weight}\n"
+        );
+        parse(&text, "test").unwrap().vnics.remove(0).value
+    }
+
+    fn set() -> impl Strategy<Value = BTreeMap<String, Vnic>> {
+        let vnics = prop::collection::vec((0u8..5, 0u8..3, 1u32..3), 0..5);
+        vnics.prop_map(|all| {
+            let vnics = all.into_iter().map(|(name, netdev, weight)| vnic(name, netdev, weight));
+            vnics.map(|vnic| (vnic.name.clone(), vnic)).collect()
+        })
+    }
+
+    proptest! {
+        /// Against a model: a map of contracts, to which the changes are applied.
+        #[test]
+        fn the_changes_lead_from_observed_to_wanted(wanted in set(), there in set(), broken in prop::collection::vec(any::<bool>(), 5)) {
+            let mut observed = BTreeMap::new();
+            for ((name, vnic), broken) in there.iter().zip(broken) {
+                let broken = broken.then(|| "changed by another program".to_owned());
+                observed.insert(name.clone(), ObservedVnic { broken, ..ObservedVnic::of(vnic, Connection::Up) });
+            }
+            let wanted: Vec<Vnic> = wanted.into_values().collect();
+            let differences = differences(&wanted, &observed, |from, to| from.attach == to.attach);
+            let (removals, others) = changes(&differences);
+            let mut model = there;
+            let mut repaired = Vec::new();
+            for change in removals.iter().chain(&others) {
+                match change {
+                    ContractChange::Create(vnic) => prop_assert!(model.insert(vnic.name.clone(), vnic.clone()).is_none()),
+                    ContractChange::Remove(vnic) => prop_assert_eq!(model.remove(&vnic.name), Some(vnic.clone())),
+                    ContractChange::Change { from, to } => {
+                        prop_assert_eq!(&from.attach, &to.attach);
+                        repaired.push(to.name.clone());
+                        prop_assert_eq!(model.insert(to.name.clone(), to.clone()), Some(from.clone()));
+                    }
+                }
+            }
+            prop_assert_eq!(model.into_values().collect::<Vec<_>>(), wanted.clone());
+            for vnic in &wanted {
+                let is_broken = observed.get(&vnic.name).is_some_and(|o| o.broken.is_some() && o.vnic.attach == vnic.attach);
+                prop_assert!(!is_broken || repaired.contains(&vnic.name), "{} is still broken", vnic.name);
+            }
+        }
+    }
 }

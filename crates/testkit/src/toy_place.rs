@@ -4,8 +4,7 @@
 //!  Attach::Netdev { name } ──▶ FOLDER/enforced/NAME: TOML       record: FOLDER/state/toy.json
 //! ```
 //!
-//! Each new place has these parts: an action (here [`ContractChange`] suffices), a plan by [`differences`], a record, and the steps in
-//! between, at each of which the process may die ([`cut::point`]).
+//! Each place has such parts: an action, a plan by [`differences`], a record, steps at which the process may die ([`cut::point`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +12,7 @@ use std::path::{Path, PathBuf};
 use tidegate_contract::{Attach, Vnic, parse};
 use tidegate_durable::{DurableError, Journal, cut};
 use tidegate_evidence::Connection;
-use tidegate_place::difference::{Difference, differences};
+use tidegate_place::difference::{changes, differences};
 use tidegate_place::host::Claim;
 use tidegate_place::{
     Capabilities, ContractChange, Observed, ObservedVnic, Place, PlaceError, Plan, Refusal, Wanted,
@@ -22,17 +21,19 @@ use tidegate_place::{
 /// The place.
 #[derive(Debug)]
 pub struct ToyPlace {
+    /// Its name, for tests with several.
+    pub name: &'static str,
     enforced: PathBuf,
     record: Journal<String, Vnic>,
-    /// The host resources that each vNIC takes.
+    /// The host resources that it takes.
     pub claims: Vec<Claim>,
 }
 
 impl ToyPlace {
-    /// The place with its files in `folder`, and its record in `folder/state`.
+    /// The place with its files in `folder`.
     ///
     /// # Errors
-    /// The record cannot be read.
+    /// Its record cannot be read.
     ///
     /// # Panics
     /// The folder for its files cannot be made.
@@ -40,7 +41,7 @@ impl ToyPlace {
         let enforced = folder.join("enforced");
         fs::create_dir_all(&enforced).expect("a folder of this test");
         let (record, _) = Journal::load(folder.join("state/toy.json"))?;
-        Ok(Self { enforced, record, claims: vec![] })
+        Ok(Self { name: "toy", enforced, record, claims: vec![] })
     }
 
     /// The contracts that the files say, by vNIC.
@@ -61,30 +62,29 @@ impl ToyPlace {
     }
 
     fn enforce(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
-        let failed = |e: String| PlaceError::Failed(e);
         self.record.set(vnic.name.clone(), Some(vnic.clone()));
-        self.record.save().map_err(|e| failed(e.to_string()))?;
+        self.record.save().map_err(failed)?;
         cut::point();
-        let file = self.file(vnic).ok_or_else(|| failed("no netdev".into()))?;
-        // Wholly or not at all: a rename replaces the file.
+        let file = self.file(vnic).ok_or_else(|| failed("no netdev"))?;
         let new = self.enforced.with_extension("new");
-        fs::write(&new, vnic.to_toml())
-            .and_then(|()| fs::rename(&new, file))
-            .map_err(|e| failed(e.to_string()))?;
+        // A rename replaces the file wholly or not at all.
+        fs::write(&new, vnic.to_toml()).and_then(|()| fs::rename(&new, file)).map_err(failed)?;
         cut::point();
         Ok(())
     }
 
     fn release(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
-        if self.in_force().contains_key(&vnic.name)
-            && let Some(file) = self.file(vnic)
-        {
-            fs::remove_file(file).map_err(|e| PlaceError::Failed(e.to_string()))?;
+        if let Some(file) = self.file(vnic).filter(|_| self.in_force().contains_key(&vnic.name)) {
+            fs::remove_file(file).map_err(failed)?;
         }
         cut::point();
         self.record.set(vnic.name.clone(), None);
-        self.record.save().map_err(|e| PlaceError::Failed(e.to_string()))
+        self.record.save().map_err(failed)
     }
+}
+
+fn failed(error: impl ToString) -> PlaceError {
+    PlaceError::Failed(error.to_string())
 }
 
 impl Place for ToyPlace {
@@ -92,7 +92,7 @@ impl Place for ToyPlace {
     type Facts = ();
 
     fn name(&self) -> &'static str {
-        "toy"
+        self.name
     }
 
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
@@ -110,22 +110,9 @@ impl Place for ToyPlace {
         observed: &Observed,
         (): &(),
     ) -> Result<Plan<ContractChange>, Vec<Refusal>> {
-        let (mut remove, mut rest) = (Vec::new(), Vec::new());
-        for difference in differences(wanted.vnics, &observed.vnics, |from, to| from.attach == to.attach) {
-            match difference {
-                Difference::Missing(vnic) => rest.push(ContractChange::Create(vnic.clone())),
-                Difference::Unwanted(there) => remove.push(ContractChange::Remove(there.vnic.clone())),
-                Difference::Moved { from, to } => {
-                    remove.push(ContractChange::Remove(from.vnic.clone()));
-                    rest.push(ContractChange::Create(to.clone()));
-                }
-                Difference::Changed { from, to } => {
-                    rest.push(ContractChange::Change { from: from.vnic.clone(), to: to.clone() });
-                }
-                Difference::Same(_) => {}
-            }
-        }
-        Ok(Plan { actions: remove.into_iter().chain(rest).collect(), claims: self.claims.clone() })
+        let in_place = |from: &Vnic, to: &Vnic| from.attach == to.attach;
+        let (removals, others) = changes(&differences(wanted.vnics, &observed.vnics, in_place));
+        Ok(Plan { actions: [removals, others].concat(), claims: self.claims.clone() })
     }
 
     fn prepare(&mut self, _: &[&ContractChange]) -> Result<(), PlaceError> {

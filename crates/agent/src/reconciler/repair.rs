@@ -119,6 +119,7 @@ impl Reconciler {
             }
             // The others are as they were seen; one that hangs is not waited for again.
             if touched {
+                self.places[index].accept(&checked.by_place[index]);
                 self.look_at(index);
             }
         }

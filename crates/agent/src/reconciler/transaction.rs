@@ -100,12 +100,15 @@ impl Reconciler {
                 self.failed(name.to_owned(), &error.to_string());
                 continue;
             }
-            return Err(self.roll_back(done, &action, error));
+            let error = self.roll_back(done, &action, error);
+            self.accept_at_places();
+            return Err(error);
         }
         if let Err(e) = self.accept(wanted, soft, staged, &checked) {
             for (place, action) in done.iter().rev() {
                 self.take_back(*place, action);
             }
+            self.accept_at_places();
             return Err(e);
         }
         self.accept_at_places();

@@ -75,14 +75,14 @@ impl Record {
     pub fn intend_socket(&mut self, vnic: &Vnic) -> Result<(), DurableError> {
         let before = self.get(&vnic.name).cloned();
         self.put(vnic, None);
-        if self.0.on_disk(&vnic.name).is_some_and(|saved| saved.covers(vnic) && saved.socket.is_none()) {
+        if self.0.saved(&vnic.name).is_some_and(|saved| saved.covers(vnic) && saved.socket.is_none()) {
             return Ok(());
         }
         self.write_unless_on_disk(vnic, before)
     }
 
     fn write_unless_on_disk(&mut self, vnic: &Vnic, before: Option<Entry>) -> Result<(), DurableError> {
-        let saved = self.0.on_disk(&vnic.name);
+        let saved = self.0.saved(&vnic.name);
         let covered = saved.is_some_and(|saved| saved.covers(vnic));
         if covered && saved == self.get(&vnic.name) {
             return Ok(());

@@ -6,7 +6,7 @@ use super::function::{function, same};
 use super::shared_link::SharedLinks;
 use super::terms::{by_nic, refusals};
 use tidegate_contract::Host;
-use tidegate_place::difference::{Difference, differences};
+use tidegate_place::difference::{changes, differences};
 use tidegate_place::{ContractChange, Observed, Refusal, Wanted};
 
 /// See [`tidegate_place::Place::plan`].
@@ -19,27 +19,11 @@ pub fn plan(
     let host = Host { nic: wanted.host.nic.clone(), ..Host::default() };
     let set_host = (observed.host.as_ref() != Some(&host))
         .then(|| NicAction::SetHost { from: observed.host.clone(), to: host });
+    let differences = differences(wanted.vnics, &observed.vnics, |from, to| same(&from.attach, &to.attach));
     // A function may go from one contract to another, and a lowered rate makes room for a raised one: removals come first.
-    let (mut remove, mut rest) = (Vec::new(), Vec::new());
-    for difference in differences(wanted.vnics, &observed.vnics, |from, to| same(&from.attach, &to.attach)) {
-        match difference {
-            Difference::Unwanted(there) => remove.push(ContractChange::Remove(there.vnic.clone())),
-            Difference::Missing(vnic) => rest.push(ContractChange::Create(vnic.clone())),
-            Difference::Moved { from, to } => {
-                remove.push(ContractChange::Remove(from.vnic.clone()));
-                rest.push(ContractChange::Create(to.clone()));
-            }
-            Difference::Changed { from, to } => {
-                rest.push(ContractChange::Change { from: from.vnic.clone(), to: to.clone() });
-            }
-            Difference::Same(there) if there.broken.is_some() => {
-                rest.push(ContractChange::Change { from: there.vnic.clone(), to: there.vnic.clone() });
-            }
-            Difference::Same(_) => {}
-        }
-    }
+    let (removals, others) = changes(&differences);
     let contracts = |changes: Vec<ContractChange>| changes.into_iter().map(NicAction::Contract);
-    Ok(contracts(remove).chain(set_host).chain(contracts(rest)).collect())
+    Ok(contracts(removals).chain(set_host).chain(contracts(others)).collect())
 }
 
 fn refuse(wanted: &Wanted<'_>, observed: &Observed, links: &SharedLinks) -> Result<(), Vec<Refusal>> {
