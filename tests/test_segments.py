@@ -17,7 +17,7 @@ MODULES = ["bridge", "veth", "tun", "ifb", "sch_htb", "sch_ingress", "cls_u32", 
 def test_frames_pass_within_a_segment_only(tmp_path: Path) -> None:
     """As `cargo test` runs it on a kernel whose bridges filter VLANs: drift, restart, take-over, removal."""
     need_commands("cargo", "bridge", "ping")
-    program = integration_test("tidegate-agent", "netdev")
+    program = integration_test("tidegate", "netdev")
     with Guest(tmp_path / "guest", modules=MODULES) as guest:
         # eBPF programs that measure waits take an emulated machine long to load; without these types none is.
         guest.run("mount -t tmpfs none /sys/kernel/btf")

@@ -39,7 +39,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
 def test_what_libvirt_made_comes_back_as_it_was(guest: Guest) -> None:
     """Taken over and given back: what every libvirt makes, and others' policers and queues."""
     need_commands("cargo", "tc")
-    program = integration_test("tidegate-kernel", "theirs")
+    program = integration_test("tidegate-place-kernel", "foreign")
     done = guest.try_run(f"CI=true TIDEGATE_TEST_STOCK_KERNEL=1 {program} stock_kernel 2>&1", timeout=300)
     assert done.status == 0, done.stdout
     assert "test result: ok. 2 passed" in done.stdout
@@ -48,7 +48,7 @@ def test_what_libvirt_made_comes_back_as_it_was(guest: Guest) -> None:
 def test_flows_wait_for_themselves(guest: Guest) -> None:
     """Each qdisc for short queues, kept as it is told, put right, and under traffic."""
     need_commands("cargo", "tc", "ping")
-    program = integration_test("tidegate-kernel", "queueing")
+    program = integration_test("tidegate-place-kernel", "queueing")
     done = guest.try_run(f"CI=true TIDEGATE_TEST_STOCK_KERNEL=1 {program} 2>&1", timeout=300)
     assert done.status == 0, done.stdout
     assert "test result: ok. 3 passed" in done.stdout
@@ -57,7 +57,7 @@ def test_flows_wait_for_themselves(guest: Guest) -> None:
 def test_filters_chains_and_rules_of_others(guest: Guest) -> None:
     """As `cargo test` runs it here: rules that would be gone past, and filters in other chains."""
     need_commands("cargo", "nft")
-    program = integration_test("tidegate-agent", "netdev")
+    program = integration_test("tidegate", "netdev")
     # A policer's program is made with them.
     guest.run("umount /sys/kernel/btf")
     done = guest.try_run(f"CI=true {program} rules:: another_chain 2>&1", timeout=300)

@@ -23,7 +23,7 @@ MODULES = [
 def test_what_is_charged_is_what_leaves(tmp_path: Path) -> None:
     """As `cargo test` runs it, with fewer frames: policed, marked, waiting, and in three tunnels."""
     need_commands("cargo")
-    program = integration_test("tidegate-kernel", "wire")
+    program = integration_test("tidegate-place-kernel", "wire")
     with Guest(tmp_path / "guest", cpus=2, memory_mb=1024, modules=MODULES) as guest:
         for tunnel in "vxlan id 7 dstport 4789", "geneve id 7 remote 10.0.0.1", "gretap remote 10.0.0.1":
             guest.run(f"ip link add tun0 type {tunnel}; ip link del tun0")
