@@ -33,7 +33,7 @@ def program() -> Path:
     path = TARGET / "debug/examples/nic"
     sources = [*ROOT.glob("crates/nic/**/*.rs"), *ROOT.glob("crates/netlink/**/*.rs")]
     if not path.exists() or path.stat().st_mtime < max(source.stat().st_mtime for source in sources):
-        command = ["cargo", "build", "--locked", "--package", "tidegate-nic", "--example", "nic"]
+        command = ["cargo", "build", "--locked", "--package", "tidegate-place-nic", "--example", "nic"]
         subprocess.run(command, cwd=ROOT, check=True)
     return path
 

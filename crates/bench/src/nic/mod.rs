@@ -1,4 +1,4 @@
-//! The traffic-engineering loop of `tidegate-nic`, without a NIC.
+//! The traffic-engineering loop of `tidegate-place-nic`, without a NIC.
 //!
 //! - [`original`]: the figure of the project's first source, simulated
 //! - [`govern`]: the loop on a switch's ports, by [`api`]: a switch stands in for the NIC's own

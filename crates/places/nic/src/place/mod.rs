@@ -1,7 +1,7 @@
 //! NICs as a place: what SR-IOV functions may send, and as whom.
 //!
 //! ```text
-//!  plan (pure) ──▶ NicPlace ── contracts ─▶ function ─▶ tidegate_nic: plan, steps ──▶ NIC
+//!  plan (pure) ──▶ NicPlace ── contracts ─▶ function ─▶ `device`: plan, steps ──▶ NIC
 //!                    │   ▲                                                             │
 //!                    │   ├──────────── observe: what differs, counters ◀───────────────┤
 //!                    │   └── engine: a loop per NIC that needs one ─ limits, counters ─┘
