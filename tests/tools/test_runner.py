@@ -180,6 +180,24 @@ def test_end_to_end(runner: ModuleType, tmp_path: Path) -> None:
     assert counts.unstable == ["test_alone::test_shaky", "test_two::test_shaky"]
 
 
+def test_files_of_one_name_have_reports_of_their_own(runner: ModuleType, tmp_path: Path) -> None:
+    """switch/test_it.py and kernel/test_it.py run at the same time."""
+    for folder in ("switch", "kernel"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "test_it.py").write_text(
+            "import pytest\npytestmark = pytest.mark.abreast\ndef test_good(): pass\n"
+        )
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n    abreast\naddopts = --import-mode=importlib\n"
+    )
+    counts = runner.end_to_end([str(ROOT / ".venv/bin/pytest"), str(tmp_path)])
+    assert (counts.passed, counts.failed) == (2, 1), "the part that runs alone has no test"
+    assert {report.name for report in (tmp_path / "target").glob("*_it.xml")} == {
+        "end-to-end-switch-test_it.xml",
+        "end-to-end-kernel-test_it.xml",
+    }
+
+
 def test_end_to_end_that_cannot_be_read(runner: ModuleType, tmp_path: Path) -> None:
     """Tests that are not found are not passed."""
     (tmp_path / "test_it.py").write_text("def test_good(): pass\n")
