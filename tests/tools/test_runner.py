@@ -206,14 +206,25 @@ def test_end_to_end_that_cannot_be_read(runner: ModuleType, tmp_path: Path) -> N
     assert counts.failed >= 1
 
 
-def test_everything_is_run() -> None:
-    """No test is left out by an option, a marker that is not run, or `#[ignore]`."""
-    command = [str(ROOT / ".venv/bin/pytest"), str(ROOT / "tests"), "--collect-only", "--quiet"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    (last,) = re.findall(r"^(\d+) tests collected", found, re.MULTILINE)
-    assert int(last) > 300
-    assert "deselected" not in found
-    for source in ROOT.glob("crates/*/**/*.rs"):
+def collected(*options: str) -> str:
+    """pytest's list of the tests of this repository."""
+    command = [str(ROOT / ".venv/bin/pytest"), str(ROOT / "tests"), "--collect-only", "--quiet", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_only_nightly_tests_are_left_out() -> None:
+    """Neither an option, nor another marker, nor `#[ignore]` leaves a test out."""
+    (run, total, left_out) = re.findall(
+        r"^(\d+)/(\d+) tests collected \((\d+) deselected", collected(), re.M
+    )[0]
+    nightly = collected("-m", "nightly")
+    assert re.findall(r"^(\d+)/\d+ tests collected", nightly, re.M) == [left_out]
+    assert int(run) > 300
+    assert int(run) + int(left_out) == int(total)
+    for expression in ("lab", "abreast", "not abreast"):
+        names = set(re.findall(r"^\S+::\S+", collected("-m", expression), re.M))
+        assert not names & set(re.findall(r"^\S+::\S+", nightly, re.M)), expression
+    for source in ROOT.glob("crates/**/*.rs"):
         assert not re.search(r"^\s*#\[ignore", source.read_text(), re.MULTILINE), source
 
 
