@@ -290,9 +290,8 @@ def test_only_nightly_tests_are_left_out() -> None:
     assert re.findall(r"^(\d+)/\d+ tests collected", nightly, re.M) == [left_out]
     assert int(run) > 300
     assert int(run) + int(left_out) == int(total)
-    for expression in ("lab", "abreast", "not abreast"):
-        names = set(re.findall(r"^\S+::\S+", collected("-m", expression), re.M))
-        assert not names & set(re.findall(r"^\S+::\S+", nightly, re.M)), expression
+    alone = collected("-m", "not abreast")
+    assert not set(re.findall(r"^\S+::\S+", alone, re.M)) & set(re.findall(r"^\S+::\S+", nightly, re.M))
     for source in ROOT.glob("crates/**/*.rs"):
         assert not re.search(r"^\s*#\[ignore", source.read_text(), re.MULTILINE), source
 
@@ -307,6 +306,22 @@ def test_a_session_that_takes_too_long_ends_and_has_failed(
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    abreast\n")
     counts = runner.end_to_end([str(ROOT / ".venv/bin/pytest"), str(tmp_path)])
     assert (counts.passed, counts.failed, counts.unstable) == (1, 2, [])
+
+
+def test_the_commands_of_nightly_exist() -> None:
+    """Each part names programs, make targets and scenes of this repository."""
+    done = subprocess.run([ROOT / "scripts/nightly", "--list"], capture_output=True, text=True, check=True)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for line in done.stdout.splitlines():
+        for program in re.findall(
+            r"(?<![\w/])(?:bench|scripts|\.venv/bin)/[a-z-]+", line.split(maxsplit=1)[1]
+        ):
+            assert (ROOT / program).is_file(), line
+        for target in re.findall(r"make ([a-z-]+)", line):
+            assert target in targets, line
+    unknown = subprocess.run([ROOT / "scripts/nightly", "x"], capture_output=True, text=True, check=False)
+    assert unknown.returncode == 2
+    assert "no part x: expected earlier-release" in unknown.stderr
 
 
 def test_the_limit_of_descriptors_is_raised(runner: ModuleType) -> None:
