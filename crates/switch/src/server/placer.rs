@@ -12,7 +12,7 @@ use super::placement::{Placer, Seat, Seen};
 use super::table::{End, Entry, Table};
 use crate::clock::clock;
 use crate::fdb::PortIndex;
-use crate::worker::talk::most_said;
+use crate::port::talk::most_said;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;

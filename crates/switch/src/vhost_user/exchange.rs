@@ -7,9 +7,9 @@
 //!
 //! Two obey: a [connection](super::connection), and a front end's [heir](super::heir), which has no port yet.
 
-use super::connection::{Refused, Reply};
 use super::door;
 use super::features;
+use super::reply::{Refused, Reply};
 use super::request::{self, Request};
 use super::service::Service;
 use super::wire::{self, Header, Message};

@@ -90,7 +90,6 @@ mod serve;
 pub mod settle;
 mod shared;
 pub mod sleep;
-pub mod talk;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -99,19 +98,21 @@ pub mod trouble;
 mod turns;
 mod waiting;
 mod watch;
+pub mod work;
 #[cfg(test)]
 mod writing;
 
 pub(crate) use budget::DROPPED;
 pub use handle::{Inbox, WorkerHandle, mailbox};
 
+use crate::capacity::VNICS;
 use crate::claims::{Claims, Named};
 use crate::clock::clock;
 use crate::fdb::{Fdb, PortIndex};
 use crate::link::Scratch;
 use crate::port::{NEVER, Port, PortInfo, PortSet};
 use crate::stats::LoopPart;
-use crate::stats::layout::{VNICS, WorkerSlot};
+use crate::stats::layout::WorkerSlot;
 use crate::virtio::sigbus;
 use between::Between;
 use bill::Bill;

@@ -137,7 +137,7 @@ impl Worker {
         frame.start(&arrival, started);
         frame.deadline = NEVER;
         if let Some(capture) = &mut port.capture {
-            capture.record(frame, crate::capture::Direction::FromVm);
+            capture.record(frame, crate::port::capture::Direction::FromVm);
         }
         match self.destination(port, frame) {
             Some(To::Port(egress)) => {

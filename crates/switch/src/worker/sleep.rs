@@ -14,7 +14,7 @@ use super::handle::Bell;
 use super::{Worker, precise};
 use crate::clock::clock;
 use crate::fdb::PortIndex;
-use crate::link::tap::writer::Hand;
+use crate::link::writer::Hand;
 use crate::port::{NEVER, Port};
 use crate::virtio::sigbus;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};

@@ -3,7 +3,7 @@
 use super::{Worker, budget, testing};
 use crate::clock::test_clock;
 use crate::fdb::PortIndex;
-use crate::link::tap::writer::Writer;
+use crate::link::writer::Writer;
 use crate::port::{NEVER, Slots};
 use rustix::io::read;
 use std::os::fd::OwnedFd;

@@ -36,7 +36,7 @@ pub struct Seen {
     pub busy: Vec<u64>,
     /// By index.
     pub vnics: BTreeMap<PortIndex, Seat>,
-    /// Who sent whom how much, as [cost](crate::worker::talk::Said).
+    /// Who sent whom how much, as [cost](crate::port::talk::Said).
     pub talk: Vec<(PortIndex, PortIndex, u64)>,
 }
 
