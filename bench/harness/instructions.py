@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from . import stages
+from . import report, stages
 
 FEW, MANY = 2_560, 10_240
 """Frames of the two runs of which the difference is taken: start-up is in both."""
@@ -159,13 +159,13 @@ def judge(stored: dict[str, float], seen: dict[str, float], margin: float) -> li
 
 
 def table(stored: dict[str, float], seen: dict[str, float]) -> str:
-    """The counts beside the stored ones."""
-    rows = [f"{'case':32} {'stored':>8} {'now':>8} {'change':>8}"]
+    """The counts beside the stored ones, in Markdown."""
+    rows = []
     for case, now in seen.items():
         then = stored.get(case)
         before, change = (f"{then:.1f}", f"{now / then - 1:+.1%}") if then else ("-", "-")
-        rows.append(f"{case:32} {before:>8} {now:8.1f} {change:>8}")
-    return "\n".join(rows)
+        rows.append((case, before, f"{now:.1f}", change))
+    return report.table(("case", "stored", "now", "change"), rows)
 
 
 def by_port(seen: dict[str, float]) -> list[str]:

@@ -42,11 +42,23 @@ class Machine:
     """The cores of a run. The last two this process may use: interrupts prefer the first."""
 
     def __init__(self) -> None:
-        cpus = sorted(os.sched_getaffinity(0))
-        if len(cpus) < 2:
+        self.cpus = tuple(sorted(os.sched_getaffinity(0)))
+
+    @cached_property
+    def _last_two(self) -> tuple[int, int]:
+        if len(self.cpus) < 2:
             raise Missing("two CPUs are needed: one for the generator, one for the switch")
-        self.cpus = tuple(cpus)
-        self.generator_cpu, self.switch_cpu = cpus[-2:]
+        return self.cpus[-2], self.cpus[-1]
+
+    @property
+    def generator_cpu(self) -> int:
+        """The last but one; `Missing` on a machine with one CPU."""
+        return self._last_two[0]
+
+    @property
+    def switch_cpu(self) -> int:
+        """The last; `Missing` on a machine with one CPU."""
+        return self._last_two[1]
 
     @cached_property
     def _pingpong(self) -> Path:
@@ -62,8 +74,8 @@ class Machine:
         )
         return float(done.stdout)
 
-    def describe(self) -> Json:
-        """What the figures were measured on."""
+    def describe(self, *, distance: bool = True) -> Json:
+        """What the figures were measured on; with `distance` also how far apart the last two CPUs are."""
         cpu = "unknown"
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -81,9 +93,11 @@ class Machine:
             "memory [GiB]": memory,
             "system": release.get("PRETTY_NAME", "").strip('"'),
             "kernel": platform.release(),
-            "ping-pong [ns]": round(self.ping_pong_ns(), 1),
-            "near below [ns]": NEAR_BELOW_NS,
-        }
+        } | (
+            {"ping-pong [ns]": round(self.ping_pong_ns(), 1), "near below [ns]": NEAR_BELOW_NS}
+            if distance
+            else {}
+        )
 
 
 @contextmanager
@@ -135,6 +149,12 @@ def process_cpu_s(pid: int) -> float:
     """CPU time of a whole process, user and kernel, in seconds (all threads, dead ones as well)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def stolen_ticks() -> tuple[int, int]:
+    """CPU time that the host of this machine took away since boot, and all CPU time, in ticks."""
+    words = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return words[7], sum(words)
 
 
 def threads(pid: int) -> dict[int, str]:

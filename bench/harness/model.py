@@ -13,6 +13,7 @@ carries the reason in `disturbed`; what is `filterable` (throughput) is told twi
 with and without such samples. Delays and worst cases are never filtered.
 """
 
+import argparse
 import math
 import statistics
 import time
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 Json = dict[str, Any]
+OptionGroup = argparse._ArgumentGroup
+"""What `ArgumentParser.add_argument_group` returns."""
 
 NEAR_BELOW_NS = 100.0
 """A cache line that takes less from one core to the other and back came by a shared cache."""
@@ -206,6 +209,10 @@ class Result:
     """The raw material, for results.json; may stay empty where the samples say all."""
     tables: list[str] = field(default_factory=list)
     """Markdown, in place of the list of figures: where several of them make one row."""
+    failures: list[str] = field(default_factory=list)
+    """Sentences: which demands of the scene did not hold. They go to stderr, and `bench/run` exits with 1."""
+    data: Json = field(default_factory=dict)
+    """The raw results of a scene that has no figures, for results.json."""
 
 
 class Machine(Protocol):
@@ -276,6 +283,8 @@ class Context:
     """Takes what was measured until now: what DIR has meanwhile, and what a run that is cut short has."""
     end: float = math.inf
     """When no further window is to be begun, by the monotonic clock; for scenes that ask `is_late`."""
+    options: argparse.Namespace = field(default_factory=argparse.Namespace)
+    """The command line, with the scene's own options (`Scene.add_options`)."""
 
     def is_late(self) -> bool:
         """Whether no further window is to be begun."""
@@ -317,6 +326,14 @@ class Scene:
     """It calls `Context.keep` after each window, and asks `Context.is_late` before."""
     choices: tuple[Choice, ...] = ()
     """What `Context.chosen` can be asked for."""
+    default: bool = True
+    """A run that names no scene includes it, and so does docs/performance.md. Other scenes run alone."""
+    add_options: Callable[[OptionGroup], None] | None = None
+    """Declares the scene's own options, which `Context.options` then has; only where `default` is false."""
+    writes_page: bool = False
+    """With `--page` the scene itself writes a page of docs/; only where `default` is false."""
+    programs: tuple[str, ...] = ("tidegate",)
+    """The programs of target/release that have to exist."""
 
     def chosen(self, asked: Mapping[str, str], *, quick: bool) -> dict[str, tuple[str, ...]]:
         """Each choice's values: of `asked`, comma-separated, by name; the usual ones where it has none."""
@@ -328,6 +345,10 @@ class Scene:
             else choice.normally
             for choice in self.choices
         }
+
+
+class Misused(Exception):
+    """Raised by a scene before it measures: what is wrong with its options. `bench/run` exits with 2."""
 
 
 class Missing(Exception):

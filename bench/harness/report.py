@@ -8,6 +8,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .model import Figure, Json, Result, Scene, Spread, Target
@@ -51,6 +52,8 @@ def scene_document(scene: Scene, command: str, result: Result, error: str, secon
         "plots": [_plain(plot) for plot in result.plots],
         "tables": result.tables,
         "notes": result.notes,
+        "failures": result.failures,
+        "data": result.data,
         "windows": [_plain(window) for window in result.windows],
     }
 
@@ -75,6 +78,16 @@ def spread(document: Json | None, unit: str) -> str:
 def row(cells: list[str]) -> str:
     """A row of a Markdown table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table, its columns padded so that it is readable in a terminal, too."""
+    lines = [list(head), *(list(cells) for cells in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        row([cell.ljust(width) for cell, width in zip(line, widths, strict=True)]) for line in lines
+    )
 
 
 def figures_table(figures: list[Json]) -> str:
