@@ -1,219 +1,159 @@
-#!/usr/bin/env python3
-"""Measures the rates that the kernel place keeps, beside libvirt's recipe: set against achieved, on the wire.
+"""The rates that the kernel place keeps, beside libvirt's recipe: set against achieved, on the wire.
 
-bench/kernel-rates [--rates 8,1000] [--seconds 10] [--burst 16kB] [--method police] [--kinds tcp,udp,gso]
-                   [--congestion cubic] [--only tx] [--lab]
-
-As root. The guest is a network namespace behind a veth; its frames are super-frames of up to 64 KiB, as a
-VM's are. What arrives is counted by the receiving program, after the burst, in wire bytes: 1514 for
+The guest is a network namespace behind a veth; its frames are super-frames of up to 64 KiB, as a
+VM's are. The receiving program counts, after the burst, in wire bytes: 1514 for
 each 1448 of TCP (timestamps are on) or 1472 of UDP. `tcp8` is eight connections. Where this kernel lacks
 what libvirt's recipe takes (act_police, sfq, fw), its columns are empty; `--lab` runs it all in an emulated
-guest whose kernel has them. `stolen` is the share of processor time that this machine's host took away:
-tokens that come meanwhile are lost once the bucket is full. Needs `cargo build --release`.
+guest whose kernel has them. `stolen` is the share of CPU time that this machine's host took away:
+tokens that come meanwhile are lost once the bucket is full.
 """
 
-import argparse
 import contextlib
 import json
 import os
-import selectors
-import socket
+import shlex
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+from harness.machine import stolen_ticks
+from harness.model import Context, Json, Missing, OptionGroup, Result, Scene
+from harness.report import table
+from lab.guest import Guest
+from lab.host import Host
+from lab.namespaces import Stack
+from scenes.kernel_place import ends
 
-from lab.guest import Guest  # noqa: E402
-from lab.host import Host  # noqa: E402
-
-INSIDE = "TIDEGATE_BENCH_NETNS"
-HOST, GUEST, PORT = "10.9.0.1", "10.9.0.2", 5001
+HOST, GUEST = "10.9.0.1", "10.9.0.2"
 NETDEV = "vnet3"
 RATES = "8,16,32,64,128,256,512,1000,5000"
-CONGESTION = "TIDEGATE_BENCH_CONGESTION"
-DATAGRAM, SEGMENT, FRAME = 1472, 1448, 1514
-UDP_SEGMENT, UDP_GRO = 103, 104
-WARM_UP = 2.0
+SEGMENT, FRAME = 1448, 1514
 MODULES = "veth ifb sch_htb sch_ingress sch_sfq cls_u32 cls_bpf cls_fw act_mirred act_police"
 
 Row = dict[str, str | float | None]
 
 
-def connections(kind: str) -> int:
-    """Of TCP; 0 of UDP."""
-    return int(kind[3:] or 1) if kind.startswith("tcp") else 0
-
-
-def send_tcp(count: int, to: str, end: float) -> None:
-    """Fills so many connections until then."""
-    piece = bytes(256 * 1024)
-    with selectors.DefaultSelector() as ready:
-        for _ in range(count):
-            stream = socket.socket()
-            if congestion := os.environ.get(CONGESTION):
-                stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
-            stream.connect((to, PORT))
-            stream.setblocking(False)
-            ready.register(stream, selectors.EVENT_WRITE)
-        while time.monotonic() < end:
-            for key, _ in ready.select(0.1):
-                try:
-                    key.fileobj.send(piece)  # type: ignore[union-attr]
-                except BlockingIOError:
-                    continue
-                except OSError:
-                    # The receiver has counted enough.
-                    return
-
-
-def send(kind: str, to: str, seconds: float, rate: float) -> None:
-    """Sends more than `rate`, Mbit/s."""
-    end = time.monotonic() + seconds
-    if count := connections(kind):
-        return send_tcp(count, to, end)
-    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    datagrams.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_SNDBUFFORCE", 32), 64 << 20)
-    datagrams.connect((to, PORT))
-    if kind == "gso":
-        datagrams.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, DATAGRAM)
-    piece = bytes(DATAGRAM * (44 if kind == "gso" else 1))
-    # A third above the limit, so that something waits always and little is dropped; what was missed for
-    # want of a processor is made up for up to 50 ms.
-    ahead = time.monotonic()
-    while (now := time.monotonic()) < end:
-        ahead = max(ahead, now - 0.05)
-        while ahead < now:
-            with contextlib.suppress(OSError):
-                datagrams.send(piece)
-            ahead += len(piece) * 8 / (rate * 1e6 * 4 / 3)
-        time.sleep(0.001)
-
-
-def receive(kind: str, seconds: float) -> None:
-    """Prints how many bytes came within so many seconds, after the warm-up."""
-    buffer = bytearray(1 << 20)
-    if count := connections(kind):
-        listener = socket.create_server(("", PORT))
-        print("ready", flush=True)
-        sources = [listener.accept()[0] for _ in range(count)]
-    else:
-        source = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        source.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_RCVBUFFORCE", 33), 16 << 20)
-        source.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-        source.bind(("", PORT))
-        print("ready", flush=True)
-        source.recv_into(buffer)
-        sources = [source]
-    ready = selectors.DefaultSelector()
-    for source in sources:
-        ready.register(source, selectors.EVENT_READ)
-
-    def until(end: float) -> int:
-        total = 0
-        while time.monotonic() < end:
-            for key, _ in ready.select(0.1):
-                total += key.fileobj.recv_into(buffer)  # type: ignore[union-attr]
-        return total
-
-    until(time.monotonic() + WARM_UP)
-    start = time.monotonic()
-    total = until(start + seconds)
-    print(total, time.monotonic() - start, flush=True)
-
-
-def stolen() -> tuple[int, int]:
-    """Processor time that whoever runs this machine took away, and all of it, ticks."""
-    words = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return words[7], sum(words)
-
-
-def measure(kind: str, seconds: float, to: str, rate: float, guest: list[str]) -> tuple[float, float]:
-    """Mbit/s on the wire, and the share of processor time that was taken away meanwhile."""
-    receiver, sender = ([], guest) if to == HOST else (guest, [])
-    me = [sys.executable, __file__]
-    with subprocess.Popen(
-        [*receiver, *me, "receive", kind, str(seconds)],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as there:
-        assert there.stdout is not None
-        assert there.stdout.readline().strip() == "ready"
-        before = stolen()
-        here = subprocess.Popen([*sender, *me, "send", kind, to, str(seconds + WARM_UP + 1), str(rate)])
-        words = there.stdout.readline().split()
-        here.kill()
-        here.wait()
-        taken, ticks = (now - then for now, then in zip(stolen(), before, strict=True))
-    total, took = int(words[0]), float(words[1])
-    wire = FRAME / (SEGMENT if connections(kind) else DATAGRAM)
-    return total * wire * 8 / took / 1e6, taken / ticks
-
-
-def tc(words: str) -> None:
-    """Run tc; an error where it cannot."""
-    subprocess.run(["tc", *words.split()], check=True, capture_output=True)
-
-
-@contextlib.contextmanager
-def tidegate(host: Host, rate: str, burst: str, method: str) -> Iterator[None]:
-    """A contract of this rate, both ways."""
-    side = f'max = "{rate}mbit"' + (f', burst = "{burst}"' if burst else "")
-    host.apply(
-        f'[vnic.guest]\nattach = {{ netdev = "{NETDEV}" }}\nmac = "52:54:00:00:00:01"\nsegment = 0\n'
-        f'tx = {{ {side}, method = "{method}" }}\nrx = {{ {side} }}\n'
+def add_options(group: OptionGroup) -> None:
+    """Declare this scene's options."""
+    group.add_argument("--rates", default=RATES, metavar="N,N,...", help=f"Mbit/s; {RATES}")
+    group.add_argument(
+        "--seconds", type=float, default=10.0, metavar="N", help="of a line, after a warm-up; 10"
     )
-    yield
-    host.cli("vnic", "rm", "guest")
+    group.add_argument("--burst", default="", help="such as 16kB; the default of a contract")
+    group.add_argument(
+        "--method",
+        default="shape",
+        choices=["shape", "police"],
+        help="how `tx.max` is kept: frames wait, or are dropped; shape",
+    )
+    group.add_argument(
+        "--kinds", default="tcp,udp,gso", help="of tcp, tcp8, udp, gso (UDP in super-frames); tcp,udp,gso"
+    )
+    group.add_argument("--congestion", default="", help="of TCP, such as cubic; this machine's own")
+    group.add_argument(
+        "--lab",
+        action="store_true",
+        help="in an emulated guest, whose kernel has what libvirt's recipe takes",
+    )
 
 
-@contextlib.contextmanager
-def libvirt(rate: str) -> Iterator[None]:
-    """What libvirt makes of a `<bandwidth>` that has averages alone (virnetdevbandwidth.c, libvirt 9.0).
+class Ends:
+    """Two network namespaces: the host's, where the agent is, and the guest's."""
 
-    A burst that is not stated is as many kB as the average has kB/s.
-    """
-    average = round(float(rate) * 1000 / 8)
-    try:
-        tc(f"qdisc add dev {NETDEV} root handle 1: htb default 1")
-        tc(f"class add dev {NETDEV} parent 1: classid 1:1 htb rate {average}kbps quantum 60000")
-        tc(f"qdisc add dev {NETDEV} parent 1:1 handle 2: sfq perturb 10")
-        tc(f"filter add dev {NETDEV} parent 1:0 protocol all prio 1 handle 1 fw flowid 1")
-        tc(f"qdisc add dev {NETDEV} ingress")
-        tc(
-            f"filter add dev {NETDEV} parent ffff: protocol all u32 match u32 0 0 police "
-            f"rate {average}kbps burst {average}kb mtu 64kb drop flowid :1"
+    def __init__(self, context: Context) -> None:
+        self.host, self.guest = (
+            context.cleanup.enter_context(Stack(context.folder / name)) for name in ("host", "guest")
+        )
+        pid = self.guest.path.parent.parent.name
+        self.host.run(f"ip link add {NETDEV} type veth peer name eth0 netns {pid}")
+        self.host.address(NETDEV, f"{HOST}/24")
+        self.guest.address("eth0", f"{GUEST}/24")
+        self.agent = context.cleanup.enter_context(
+            Host(context.folder / "t", agent_wrapper=("nsenter", f"--net={self.host.path}"))
+        )
+
+    def tc(self, words: str) -> None:
+        """Run tc where the agent is; `RuntimeError` if it fails."""
+        self.host.run(["tc", *words.split()])
+
+    def measure(
+        self, kind: str, seconds: float, way: str, rate: float, congestion: str
+    ) -> tuple[float, float]:
+        """Mbit/s on the wire, and the share of CPU time that the machine's host took away meanwhile."""
+        sender, receiver, to = (
+            (self.guest, self.host, HOST) if way == "tx" else (self.host, self.guest, GUEST)
+        )
+        program = [sys.executable, ends.__file__]
+        with subprocess.Popen(
+            ["nsenter", f"--net={receiver.path}", *program, "receive", kind, str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as there:
+            assert there.stdout is not None
+            assert there.stdout.readline().strip() == "ready"
+            before = stolen_ticks()
+            words = ["send", kind, to, str(seconds + ends.WARM_UP + 1), str(rate), congestion]
+            here = subprocess.Popen(["nsenter", f"--net={sender.path}", *program, *words])
+            counted = there.stdout.readline().split()
+            here.kill()
+            here.wait()
+            taken, ticks = (now - then for now, then in zip(stolen_ticks(), before, strict=True))
+        total, took = int(counted[0]), float(counted[1])
+        wire = FRAME / (SEGMENT if ends.connections(kind) else ends.DATAGRAM)
+        return total * wire * 8 / took / 1e6, taken / ticks
+
+    @contextlib.contextmanager
+    def tidegate(self, rate: str, burst: str, method: str) -> Iterator[None]:
+        """A contract of this rate, both ways."""
+        side = f'max = "{rate}mbit"' + (f', burst = "{burst}"' if burst else "")
+        self.agent.apply(
+            f'[vnic.guest]\nattach = {{ netdev = "{NETDEV}" }}\nmac = "52:54:00:00:00:01"\nsegment = 0\n'
+            f'tx = {{ {side}, method = "{method}" }}\nrx = {{ {side} }}\n'
         )
         yield
-    finally:
-        for words in f"qdisc del dev {NETDEV} root", f"qdisc del dev {NETDEV} ingress":
-            with contextlib.suppress(subprocess.CalledProcessError):
-                tc(words)
+        self.agent.cli("vnic", "rm", "guest")
+
+    @contextlib.contextmanager
+    def libvirt(self, rate: str) -> Iterator[None]:
+        """What libvirt makes of a `<bandwidth>` that has averages alone (virnetdevbandwidth.c, libvirt 9.0).
+
+        A burst that is not stated is as many kB as the average has kB/s.
+        """
+        average = round(float(rate) * 1000 / 8)
+        try:
+            self.tc(f"qdisc add dev {NETDEV} root handle 1: htb default 1")
+            self.tc(f"class add dev {NETDEV} parent 1: classid 1:1 htb rate {average}kbps quantum 60000")
+            self.tc(f"qdisc add dev {NETDEV} parent 1:1 handle 2: sfq perturb 10")
+            self.tc(f"filter add dev {NETDEV} parent 1:0 protocol all prio 1 handle 1 fw flowid 1")
+            self.tc(f"qdisc add dev {NETDEV} ingress")
+            self.tc(
+                f"filter add dev {NETDEV} parent ffff: protocol all u32 match u32 0 0 police "
+                f"rate {average}kbps burst {average}kb mtu 64kb drop flowid :1"
+            )
+            yield
+        finally:
+            for words in f"qdisc del dev {NETDEV} root", f"qdisc del dev {NETDEV} ingress":
+                with contextlib.suppress(RuntimeError):
+                    self.tc(words)
 
 
-def rows(arguments: argparse.Namespace, host: Host, guest: list[str]) -> Iterator[Row]:
-    """One row per rate, direction and kind of traffic."""
-    for rate in arguments.rates.split(","):
-        cases = [
-            (way, kind)
-            for way in ("tx", "rx")
-            if arguments.only in ("", way)
-            for kind in arguments.kinds.split(",")
+def rows(context: Context, both: Ends) -> Iterator[Row]:
+    """One row for each rate, direction and kind of traffic."""
+    wanted = context.options
+    cases = [(way, kind) for way in ("tx", "rx") for kind in wanted.kinds.split(",")]
+    cases = [(way, kind) for way, kind in cases if context.wants(f"{way} {kind}")]
+
+    def all_of(rate: str) -> list[tuple[float, float]]:
+        return [
+            both.measure(kind, wanted.seconds, way, float(rate), wanted.congestion) for way, kind in cases
         ]
 
-        def all_of(rate: str = rate, cases: list[tuple[str, str]] = cases) -> list[tuple[float, float]]:
-            ends = {"tx": HOST, "rx": GUEST}
-            return [measure(kind, arguments.seconds, ends[way], float(rate), guest) for way, kind in cases]
-
-        with tidegate(host, rate, arguments.burst, arguments.method):
-            ours = all_of()
+    for rate in wanted.rates.split(","):
+        with both.tidegate(rate, wanted.burst, wanted.method):
+            ours = all_of(rate)
         theirs: list[tuple[float, float]] | None = None
-        with contextlib.suppress(subprocess.CalledProcessError), libvirt(rate):
-            theirs = all_of()
+        with contextlib.suppress(RuntimeError), both.libvirt(rate):
+            theirs = all_of(rate)
         for i, (way, kind) in enumerate(cases):
             yield {
                 "set_mbps": float(rate),
@@ -226,106 +166,60 @@ def rows(arguments: argparse.Namespace, host: Host, guest: list[str]) -> Iterato
             }
 
 
-def cell(row: Row, recipe: str) -> str:
-    """A rate, how far it is off, and the processor time that was taken away meanwhile."""
+def cells(row: Row, recipe: str) -> list[str]:
+    """A rate, how far it is off, and the CPU time that was taken away meanwhile."""
     got, wanted, taken = row[f"{recipe}_mbps"], row["set_mbps"], row[f"{recipe}_stolen"]
     if not isinstance(got, float) or not isinstance(wanted, float) or not isinstance(taken, float):
-        return ""
-    return f"{got:9.2f}  {(got / wanted - 1) * 100:+7.2f}%  {taken:6.1%}"
+        return ["", "", ""]
+    return [f"{got:.2f}", f"{(got / wanted - 1) * 100:+.2f} %", f"{taken:.1%}"]
 
 
-def bench(arguments: argparse.Namespace) -> None:
-    """Within a namespace of its own: the host's."""
-    with (
-        subprocess.Popen(["unshare", "--net", "sleep", "100000"]) as holder,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        try:
-            time.sleep(0.5)
-            guest = ["nsenter", f"--net=/proc/{holder.pid}/ns/net"]
-            subprocess.run(
-                f"ip link add {NETDEV} type veth peer name eth0 netns {holder.pid}\n"
-                f"ip addr add {HOST}/24 dev {NETDEV}; ip link set {NETDEV} up; ip link set lo up\n"
-                f"inside='{' '.join(guest)}'; $inside ip link set lo up\n"
-                f"$inside ip addr add {GUEST}/24 dev eth0; $inside ip link set eth0 up",
-                shell=True,
-                check=True,
-            )
-            with Host(Path(folder), agent_wrapper=()) as host:
-                if not arguments.json:
-                    print(
-                        f"{'Mbit/s':>7}  way  kind  "
-                        f"{'tidegate':>9}  {'off':>8}  {'stolen':>6}  "
-                        f"{'libvirt':>9}  {'off':>8}  {'stolen':>6}",
-                        flush=True,
-                    )
-                for row in rows(arguments, host, guest):
-                    line = f"{row['set_mbps']:>7.0f}  {row['way']:3}  {row['kind']:4}  "
-                    line += f"{cell(row, 'tidegate')}  {cell(row, 'libvirt')}".rstrip()
-                    print(json.dumps(row) if arguments.json else line.rstrip(), flush=True)
-        finally:
-            holder.kill()
-
-
-def in_lab(words: list[str]) -> None:
-    """The same, in a guest with Debian's kernel."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Guest(Path(folder) / "g", memory_mb=1536, modules=MODULES.split()) as guest,
-    ):
-        print(f"in an emulated guest, Linux {guest.run('uname -r').strip()}", flush=True)
-        print(
-            guest.run(f"cd {ROOT} && bench/kernel-rates {' '.join(words)}", timeout=7200),
-            end="",
+def run(context: Context) -> Result:
+    """Here, or with `--lab` in an emulated guest."""
+    if context.options.lab:
+        return in_lab(context)
+    if os.geteuid() != 0:
+        raise Missing("needs root, for network namespaces")
+    both = Ends(context)
+    found, lines = [], []
+    for row in rows(context, both):
+        found.append(row)
+        lines.append(
+            [
+                *(f"{row['set_mbps']:.0f}", f"{row['way']}", f"{row['kind']}"),
+                *cells(row, "tidegate"),
+                *cells(row, "libvirt"),
+            ]
         )
+        context.say(" ".join(lines[-1]))
+    head = ("set [Mbit/s]", "way", "kind", "Tidegate", "off", "stolen", "libvirt", "off", "stolen")
+    return Result(tables=[table(head, lines)], data={"rows": found})
 
 
-def main() -> None:
-    """One of three: the program, its sender, its receiver."""
-    match sys.argv[1:]:
-        case ["send", kind, to, seconds, rate]:
-            return send(kind, to, float(seconds), float(rate))
-        case ["receive", kind, seconds]:
-            return receive(kind, float(seconds))
-    parser = argparse.ArgumentParser(
-        prog="bench/kernel-rates",
-        description="Rates set and achieved, kernel place and libvirt's recipe.",
-    )
-    parser.add_argument("--rates", default=RATES, help="Mbit/s")
-    parser.add_argument("--seconds", type=float, default=10.0, help="measured per line, after a warm-up")
-    parser.add_argument("--burst", default="", help="such as 16kB; otherwise the default of a contract")
-    parser.add_argument(
-        "--method",
-        default="shape",
-        choices=["shape", "police"],
-        help="what becomes of too much that the guest sends",
-    )
-    parser.add_argument(
-        "--kinds",
-        default="tcp,udp,gso",
-        help="of tcp, tcp8, udp, gso (UDP in super-frames)",
-    )
-    parser.add_argument(
-        "--congestion",
-        default="",
-        help="of TCP, such as cubic; otherwise this machine's own",
-    )
-    parser.add_argument("--only", default="", choices=["", "tx", "rx"], help="one direction")
-    parser.add_argument(
-        "--lab",
-        action="store_true",
-        help="in an emulated guest, whose kernel has what libvirt needs",
-    )
-    parser.add_argument("--json", action="store_true", help="one object per line")
-    arguments = parser.parse_args()
-    if arguments.lab:
-        return in_lab([word for word in sys.argv[1:] if word != "--lab"])
-    os.environ[CONGESTION] = arguments.congestion
-    if INSIDE not in os.environ:
-        os.environ[INSIDE] = "1"
-        os.execvp("unshare", ["unshare", "--net", sys.executable, __file__, *sys.argv[1:]])
-    return bench(arguments)
+def in_lab(context: Context) -> Result:
+    """The same, in a guest with Debian's kernel."""
+    wanted = context.options
+    words = ["--rates", wanted.rates, "--seconds", str(wanted.seconds), "--kinds", wanted.kinds]
+    words += ["--method", wanted.method, "--burst", wanted.burst, "--congestion", wanted.congestion]
+    words += ["--only", wanted.only]
+    with Guest(context.folder / "g", memory_mb=1536, modules=MODULES.split()) as guest:
+        note = f"In an emulated guest, Linux {guest.run('uname -r').strip()}."
+        run_there = f"bench/run --scene kernel_rates --out /tmp/bench {shlex.join(words)}"
+        guest.run(f"cd {shlex.quote(str(context.root))} && {run_there}", timeout=7200)
+        scene: Json = json.loads(guest.run("cat /tmp/bench/results.json"))["scenes"][0]
+    return Result(tables=scene["tables"], notes=[note], data=scene["data"])
 
 
-if __name__ == "__main__":
-    main()
+SCENE = Scene(
+    name="kernel_rates",
+    title="Rates of the kernel place",
+    about=(
+        "Rates set and achieved of the kernel place beside libvirt's recipe, both directions, TCP and UDP. "
+        "As root. --only tx measures one direction."
+    ),
+    order=940,
+    run=run,
+    has_cases=True,
+    default=False,
+    add_options=add_options,
+)
