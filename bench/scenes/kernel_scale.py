@@ -139,7 +139,7 @@ SCENE = Scene(
     name="kernel_scale",
     title="The kernel place by the number of vNICs",
     about=(
-        "What the kernel place costs by the number of its vNICs: to apply, to look, and for each frame. Median "
+        "What the kernel place costs by the number of its vNICs: to apply, to look, for each frame. Median "
         "and quartiles. As root."
     ),
     order=942,
