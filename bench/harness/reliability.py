@@ -51,7 +51,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "fuzz": ("make fuzz SECONDS=1800",),
     "neighbours": (_test("neighbours", "neighbours", "--release"),),
     "beside": (f"target/release/tidegate-bench hostile --report {PARTS}/beside.json",),
-    "control-plane": ("bench/control-plane",),
+    "control-plane": ("bench/run --scene control_plane",),
     "soak": ("make soak HOURS=1",),
 }
 """What measures a part, for a shell."""
@@ -201,9 +201,9 @@ def page(parts: Mapping[str, Part]) -> str:
         "Faults that tests caused in the switch, the agent and their guests, and the results. The command",
         "above a table printed its figures; a figure that falls short says **missed**.",
         "",
-        "`bench/reliability --measure` measures all parts in about four hours, or the parts that it names.",
-        "It writes this page and [its data](reliability/results.json). A part that is not measured again",
-        "keeps its figures and their date.",
+        "`bench/run --scene reliability --measure` measures all parts in about four hours, or the parts that",
+        "it names. It writes this page and [its data](reliability/results.json). A part that is not measured",
+        "again keeps its figures and their date.",
         "",
         "| part | measured | as asked | missed |",
         "|---|---|---|---|",
@@ -222,5 +222,6 @@ def page(parts: Mapping[str, Part]) -> str:
         if part:
             lines += _section(title, part)
         else:
-            lines += [f"## {title}", "", f"Not measured. `bench/reliability --measure {name}` does.", ""]
+            command = f"bench/run --scene reliability --measure {name}"
+            lines += [f"## {title}", "", f"Not measured. `{command}` measures it.", ""]
     return "\n".join(lines).rstrip() + "\n"

@@ -146,7 +146,7 @@ SCENE = Scene(
     name="nic_cost",
     title="The NIC place by the number of VFs",
     about=(
-        "CPU time of the NIC place's loop and looks by the number of VFs (netdevsim, in an emulated machine), "
+        "CPU time of the NIC place's loop and looks by the number of VFs (netdevsim in an emulated machine), "
         "and how much slower that machine is."
     ),
     order=952,

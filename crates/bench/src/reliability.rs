@@ -1,4 +1,4 @@
-//! One part of docs/reliability.md, as `bench/reliability` takes it.
+//! One part of docs/reliability.md, as `bench/run --scene reliability` takes it.
 //!
 //! ```text
 //!  a measurement ─▶ rows ─▶ target/reliability/NAME.json ◀─ rows of the same part, measured otherwise
