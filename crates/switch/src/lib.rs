@@ -34,6 +34,7 @@
 
 pub mod capture;
 pub mod claims;
+pub mod clock;
 pub mod confine;
 pub mod control;
 pub mod eventfd;

@@ -18,6 +18,7 @@
 pub mod body;
 pub mod buffers;
 pub mod contract;
+mod leaks;
 pub mod outstanding;
 pub mod slots;
 pub mod waiting;

@@ -263,7 +263,7 @@ impl Switch {
             loop {
                 std::thread::sleep(Duration::from_secs(10));
                 housekeeping::follow();
-                let now = crate::worker::clock() / 1_000_000_000;
+                let now = crate::clock::clock() / 1_000_000_000;
                 ager.fdb.sweep(now.saturating_sub(LEARNED_FOR) as u32);
                 for worker in ager.workers.iter() {
                     // A few at a time: a worker makes new ones in their place.

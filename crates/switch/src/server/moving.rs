@@ -9,9 +9,9 @@
 
 use super::Switch;
 use super::table::{End, Entry, Table};
+use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::vhost_user::kick::Kick;
-use crate::worker::clock;
 use crate::worker::moving::{self, Moved, Outcome};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{MutexGuard, PoisonError};

@@ -9,7 +9,8 @@
 //! that can keep it waiting, and harms that port only.
 
 use super::Switch;
-use crate::worker::{WorkerHandle, clock};
+use crate::clock::clock;
+use crate::worker::WorkerHandle;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

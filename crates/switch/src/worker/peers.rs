@@ -12,7 +12,8 @@
 //! where it sends.
 
 use super::turns::Turns;
-use super::{Worker, budget, clock};
+use super::{Worker, budget};
+use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::port::PortSet;
 use crate::stats::LoopPart;

@@ -2,8 +2,9 @@
 
 use super::between::CHECK;
 use super::crossing::Fate;
-use super::{Worker, budget, clock, parts};
+use super::{Worker, budget, parts};
 use crate::capture::Direction;
+use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::link::delivery::wire_frames_left;
 use crate::link::scratch::staged;

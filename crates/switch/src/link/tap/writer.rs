@@ -11,13 +11,13 @@
 //! a frame that is given up while it is written leaves nothing behind but a write of our own memory.
 
 use super::{RECEIVER, Rx};
+use crate::clock::clock;
 use crate::frame::offload::receiver_hdr;
 use crate::frame::{FRAME_MAX, HEADER_MAX, Payload, VnetHdr};
 use crate::link::receiver::{Form, finished};
 use crate::link::{Completed, Posted};
 use crate::port::Frame;
 use crate::vhost_user::notifier::cpu_time;
-use crate::worker::clock;
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;

@@ -12,6 +12,7 @@ pub mod apart;
 #[cfg(test)]
 mod apart_tests;
 pub mod plan;
+mod role;
 #[cfg(test)]
 mod tests;
 

@@ -38,7 +38,6 @@ use crate::stats::ThrownOut;
 use crate::virtio::Inflight;
 use crate::virtio::memory::{GuestMemory, RegionSpec};
 use counters::Parting;
-pub use memory::MAX_REGIONS;
 use std::sync::Arc;
 use tidegate_contract::Mac;
 use vhost::vhost_user::VhostUserProtocolFeatures;

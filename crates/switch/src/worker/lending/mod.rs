@@ -26,8 +26,9 @@ mod lull;
 mod model;
 mod place;
 
+use super::Worker;
 use super::handle::Call;
-use super::{Worker, clock};
+use crate::clock::clock;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::link::{Link, Rx};
 use crate::port::{Frame, NEVER, Owner, Port, PortSet};

@@ -28,7 +28,8 @@ mod tests;
 
 use super::crossing::{Crossing, Fate, Sent};
 use super::handle::WorkerHandle;
-use super::{Worker, budget, clock};
+use super::{Worker, budget};
+use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::port::{FrameRef, Port};
 use crate::vhost_user::kick::Kick;
