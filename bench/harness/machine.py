@@ -1,4 +1,4 @@
-"""The machine under all of it: which cores, how far apart, hugepages, what a process used.
+"""The machine: its cores and their distance, hugepages, CPU time and threads of a process.
 
 ```text
  sched_getaffinity ─▶ generator_cpu, switch_cpu
@@ -26,7 +26,7 @@ AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 
 
 def build(program: str) -> Path:
-    """A program of `bench/generator`, compiled where it is older than its source."""
+    """A program of `bench/generator`, compiled if it is older than its source."""
     done = subprocess.run(
         ["make", "--no-print-directory", "-C", GENERATOR, f"OUT={BUILT}", BUILT / program],
         capture_output=True,
@@ -39,7 +39,7 @@ def build(program: str) -> Path:
 
 
 class Machine:
-    """The cores of a run. The last two this process may use: interrupts prefer the first."""
+    """The cores of a run: the last two that this process may use, because interrupts prefer the first."""
 
     def __init__(self) -> None:
         self.cpus = tuple(sorted(os.sched_getaffinity(0)))
@@ -102,7 +102,7 @@ class Machine:
 
 @contextmanager
 def hugepages(count: int) -> Iterator[int]:
-    """At least `count` hugepages of 2 MB; afterwards as many as before. Yields how many there are."""
+    """At least `count` hugepages of 2 MB; afterwards as many as before. Yields their number."""
     before = int(HUGEPAGES.read_text())
     try:
         if before < count:
@@ -123,7 +123,7 @@ def hugepages(count: int) -> Iterator[int]:
 def without_autogroup() -> Iterator[None]:
     """Let nice values count among all processes; with autogroups they count within a session alone.
 
-    Nothing where the kernel has none, or the right to it is missing.
+    Without autogroups in the kernel, or without the right to switch them off, nothing changes.
     """
     try:
         before = AUTOGROUP.read_text()
@@ -138,7 +138,7 @@ def without_autogroup() -> Iterator[None]:
 
 
 def enough_descriptors(count: int = 65536) -> None:
-    """As many as the unit of the switch allows, for a thousand ports; without the right to it, as before."""
+    """Raise the limit of descriptors to that of the switch's unit; without the right to, leave it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < count:
         with suppress(ValueError, OSError):

@@ -91,7 +91,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def figures_table(figures: list[Json]) -> str:
-    """The figures of one scene: raw and, where it differs in kind, filtered; near and far where known."""
+    """The figures of one scene: raw; if filterable, filtered too; near and far if known."""
     filterable = any(f["filterable"] for f in figures)
     distances = [d for d in ("near", "far") if any(f[d] for f in figures)]
     distances = distances if len(distances) > 1 else []
@@ -118,7 +118,7 @@ def figures_table(figures: list[Json]) -> str:
 
 
 def figures(scene: Json) -> str:
-    """Of one scene: its own tables, or the list of its figures."""
+    """The tables of one scene: its own ones, or the list of its figures."""
     # Results that were stored by an earlier harness have no `tables`.
     return "\n\n".join(scene.get("tables") or [figures_table(scene["figures"])])
 
@@ -151,7 +151,7 @@ def has_figures(scene: Json) -> bool:
 
 
 def unended(scene: Json) -> str:
-    """What to say before the reason why a scene did not come to its end."""
+    """The words before the reason why a scene did not end."""
     return "Cut short" if has_figures(scene) else "Not measured"
 
 

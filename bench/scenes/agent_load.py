@@ -1,4 +1,4 @@
-"""What load does to the agent: waits of an honest client, time of planning, cost of doing nothing.
+"""The agent under load: waits of an honest client, time of planning, and the cost of an idle agent.
 
 Slow clients say half a request, announce a body that never comes, or ask for much and read none of it. One
 that is disconnected comes back after 0.1 s. As root, they are another user's than the honest one, and then
@@ -26,16 +26,16 @@ from harness.report import table
 STRANGER = 4242
 """The user of the slow clients."""
 QUESTIONS = 20
-"""Asked by the honest client, one after the other, half a second apart."""
+"""Requests of the honest client, one after the other, half a second apart."""
 PATIENCE = 120.0
-"""No further question is asked after this, seconds."""
+"""The honest client sends no request after this, seconds."""
 KINDS = ("half a head", "no body", "reads nothing")
 SETTLED = 5
-"""From when contracts are in force until an agent counts as idle, seconds."""
+"""An agent counts as idle this many seconds after its contracts are in force."""
 IDLE = 20
-"""For how long that is measured, seconds."""
+"""How long an idle agent is measured, seconds."""
 MUCH = 1000
-"""vNICs in a plan whose answer is more than a socket holds."""
+"""vNICs of a plan whose answer is longer than a socket's buffer."""
 
 
 def ask(api: Path, method: str, path: str, body: bytes = b"") -> bytes:
@@ -55,7 +55,7 @@ def took(api: Path, method: str, path: str, body: bytes = b"") -> float:
     """Seconds until a request was answered with 200."""
     began = time.monotonic()
     while not (answer := ask(api, method, path, body)).startswith(b"HTTP/1.1 200"):
-        # It was told that the agent is busy: an honest client tries again.
+        # The agent answered that it is busy: an honest client tries again.
         assert answer[:12] in (b"", b"HTTP/1.1 503"), answer[:200]
         time.sleep(0.01)
     return time.monotonic() - began
@@ -109,7 +109,7 @@ def agent_process(binary: Path) -> Iterator[tuple[Path, int]]:
 
 
 def be_slow(api: Path, count: int, user: int | None) -> None:
-    """`count` slow clients, until the process is ended: of each kind a third."""
+    """Run `count` slow clients, a third of each kind, until the process is ended."""
     if user is not None:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -128,7 +128,7 @@ def be_slow(api: Path, count: int, user: int | None) -> None:
 
 
 def one_slow(api: Path, kind: str, words: bytes) -> None:
-    """One of them, for ever."""
+    """One slow client, without an end."""
     while True:
         with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
             client.connect(str(api))
@@ -140,7 +140,7 @@ def one_slow(api: Path, kind: str, words: bytes) -> None:
                 client.sendall(b"x")
             while client.recv(4096):
                 pass
-        # Told to go at once, it does not come a thousand times a second: it is slow, not many.
+        # If disconnected at once, it does not come back a thousand times a second: it is slow, not many.
         time.sleep(0.1)
 
 
@@ -176,7 +176,7 @@ def slow_clients(context: Context, binary: Path) -> str:
 
 
 def contracts(count: int, promising: bool) -> bytes:
-    """So many contracts on netdevs; with `promising` each promises something to the next."""
+    """`count` contracts on netdevs; with `promising`, each has a minimum towards the next."""
     text = []
     for n in range(count):
         mac = ":".join(f"{byte:02x}" for byte in (2, *n.to_bytes(4, "big"), 1))
@@ -228,10 +228,10 @@ def spent(process: int) -> tuple[float, int]:
 
 
 def idle(context: Context, binary: Path) -> list[str]:
-    """Sentences: what an agent costs that has so many vNICs at the switch, none of which has a VM."""
+    """Sentences: the cost of an agent with `--idle` vNICs at the switch, none of which has a VM."""
     count = context.options.idle
     said = []
-    # The switch keeps room for what each vNIC's front end may share.
+    # The switch keeps descriptors for the memory that each vNIC's front end may share.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if count > (most := hard // 50):
@@ -278,7 +278,7 @@ def add_options(group: OptionGroup) -> None:
 
 
 def run(context: Context) -> Result:
-    """All three parts, but for those that are left out."""
+    """All three parts, except those that are left out."""
     binary = options.binary(context)
     result = Result()
     if context.options.slow:

@@ -23,14 +23,14 @@ from harness.options import add_binary, binary
 from harness.report import table
 
 START = 60.0
-"""Longest wait for the scene, seconds."""
+"""Longest wait for the demo's traffic, seconds."""
 Row = tuple[str, int, int, int, int, int]
 HEAD = ("round", "covers", "host-latency", "loops", "longer", "frames", "later")
 
 
 @contextmanager
 def scene(binary: Path) -> Iterator[Path]:
-    """The demo's scene with its traffic, under contract; the socket of its API."""
+    """The demo's traffic under contracts; yields the socket of its API."""
     command: list[str | Path] = [binary, "demo", "--serve", "--seconds", "1"]
     demo = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
@@ -41,7 +41,7 @@ def scene(binary: Path) -> Iterator[Path]:
 
 
 def started(demo: "subprocess.Popen[str]") -> Path:
-    """Waits until the scene goes on by itself."""
+    """Waits until the demo's traffic runs without end; returns the socket of its API."""
     end = time.monotonic() + START
     assert demo.stderr is not None
     while time.monotonic() < end:
@@ -61,12 +61,12 @@ def counted(api: Path) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def gained(before: dict[int, int], after: dict[int, int]) -> dict[int, int]:
-    """What was added."""
+    """The counts of `after` without those of `before`."""
     return {ns: count - before.get(ns, 0) for ns, count in after.items()}
 
 
 def above(histogram: dict[int, int], ns: int) -> int:
-    """How many took longer; a bucket is 3 % wide."""
+    """Number of entries above `ns`; a bucket is 3 % wide."""
     return sum(count for end, count in histogram.items() if end > ns * 33 // 32)
 
 
