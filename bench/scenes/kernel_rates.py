@@ -167,7 +167,7 @@ def rows(context: Context, both: Ends) -> Iterator[Row]:
 
 
 def cells(row: Row, recipe: str) -> list[str]:
-    """A rate, how far it is off, and the CPU time that was taken away meanwhile."""
+    """A rate, its deviation, and the share of CPU time taken away meanwhile."""
     got, wanted, taken = row[f"{recipe}_mbps"], row["set_mbps"], row[f"{recipe}_stolen"]
     if not isinstance(got, float) or not isinstance(wanted, float) or not isinstance(taken, float):
         return ["", "", ""]

@@ -1,4 +1,4 @@
-"""What the kernel place costs by the number of its vNICs: to apply, to look at, and per frame.
+"""The cost of the kernel place by the number of its vNICs: to apply, to look, and for each frame.
 
 Each count has a network namespace of its own with an agent, a switch and so many veths. Frames
 come in by one of them: the last with a contract (limited); one that is limited without an agent by the last
@@ -24,7 +24,7 @@ HEAD = (
 
 
 class Row(TypedDict):
-    """What one binary cost at one count; ns per frame window by window."""
+    """The figures of one binary at one count; ns per frame of each window."""
 
     binary: str
     vnics: int
@@ -55,7 +55,7 @@ def add_options(group: OptionGroup) -> None:
 
 
 def measure(context: Context, binaries: Sequence[str], count: int, rounds: int) -> list[Row]:
-    """One count; windows of all binaries take turns, with and without contract, there and back."""
+    """Measures one count; windows of all binaries and ways take turns, and every other round is reversed."""
     hosts, rows = [], []
     try:
         for binary in binaries:

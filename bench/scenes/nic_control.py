@@ -62,7 +62,7 @@ class Run:
     """Share of CPU time that the host of this machine took away."""
 
     def row(self) -> dict[str, Any]:
-        """What the table says. What happens in the second in which B joins is the worst, not the median."""
+        """The figures of the table. The second in which B joins shows in the worst, not in the median."""
         join = round(self.joined / BUCKET)
         seconds = [
             (sum(a for a, _ in two) / len(two), sum(b for _, b in two) / len(two))
@@ -114,7 +114,7 @@ def simulated(context: Context) -> list[Run]:
 
 
 def buckets(log: str, start: float, count: int) -> list[float]:
-    """Mbit/s in each bucket from `start` on, by what a receiver printed; between its lines evenly."""
+    """Mbit/s in each bucket from `start` on, from the lines of a receiver; linear between two lines."""
     points = [(float(at), float(total)) for at, total in (line.split() for line in log.splitlines()[1:])]
     points = [(0.0, 0.0), *points] if points else [(0.0, 0.0)]
 
@@ -129,7 +129,7 @@ def buckets(log: str, start: float, count: int) -> list[float]:
 
 
 def ready(process: Process) -> bool:
-    """Whether a receiver can be sent to."""
+    """Whether a receiver is ready."""
     return "ready" in process.output()
 
 
@@ -184,7 +184,7 @@ def real(context: Context, case: str) -> Run:
 
 
 def least_disturbed(context: Context, case: str) -> Run:
-    """One case, again where this machine was taken away for too long; at last the least disturbed of all."""
+    """One case, repeated while the host took too much CPU time away; the least disturbed run."""
     runs: list[Run] = []
     while len(runs) < context.options.tries and not any(run.stolen < DISTURBED for run in runs):
         runs.append(real(context, case))
@@ -200,7 +200,7 @@ def cells(run: Run) -> list[str]:
 
 
 def notes(runs: list[Run], arguments: argparse.Namespace) -> list[str]:
-    """What the loop did in each run, and what was asked for."""
+    """The loop's turns and times in each run, and B's demand."""
     said = []
     for run in runs:
         if not (loop := run.loop) or not loop["turns"]:

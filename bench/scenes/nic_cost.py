@@ -1,4 +1,4 @@
-"""What the NIC place costs by the number of VFs: CPU time of its loop and of its periodic looks.
+"""The cost of the NIC place by the number of VFs: CPU time of its loop and of its periodic looks.
 
 A simulated NIC (netdevsim, switchdev mode: each VF has a representor with counters) in an emulated machine,
 one vNIC per VF, the loop always on. Emulation is slow: how much slower is measured beside it, by the same
@@ -31,7 +31,7 @@ print(time.process_time() - begin)
 
 
 class Row(TypedDict):
-    """One number of VFs; processor time in ms per second."""
+    """One number of VFs; CPU time in ms per second."""
 
     vfs: int
     apply_s: float
@@ -54,7 +54,7 @@ def contracts(nic: Netdevsim, count: int, period: str) -> str:
 
 
 def threads(guest: Guest) -> dict[str, int]:
-    """Processor time of the agent's threads so far, by name, ms."""
+    """CPU time of the agent's threads so far, by name, ms."""
     text = guest.run("cat /proc/$(pgrep -o -f 'api.sock -v [a]gent')/task/*/stat")
     times: dict[str, int] = {}
     for line in text.splitlines():
@@ -65,7 +65,7 @@ def threads(guest: Guest) -> dict[str, int]:
 
 
 def in_force(agent: GuestAgent) -> int:
-    """How many vNICs are; counted in the guest, since the whole list is too long for its way out."""
+    """Number of vNICs in force; counted in the guest, because the control port is too slow for the list."""
     return int(agent.try_run("--json vnic ls | grep -c '\"in force\"'").stdout or 0)
 
 

@@ -1,4 +1,4 @@
-"""What a VM with a VF sends, counted from the host and in the VM, while the NIC's 32-bit counter wraps.
+"""Bytes that a VM with a VF sends, counted from the host and in the VM, while the NIC's 32-bit counter wraps.
 
 A nested VM owns a VF of QEMU's igb (an 82576); in the outer machine an agent counts by the NIC's registers.
 The VM's own figure is of the program that sends: frames times their size. Its sent octets' register is set to

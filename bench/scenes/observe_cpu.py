@@ -1,4 +1,4 @@
-"""What it costs to observe the CPUs of the switch's workers: how often eBPF programs run, and how long.
+"""The cost of observing the CPUs of the switch's workers: how often eBPF programs run, and how long.
 
 Runs the demo (voice beside bulk TCP, which switches tasks all the time) and reads the kernel's own
 statistics of the agent's eBPF programs (sysctl kernel.bpf_stats_enabled, put back afterwards). The share is
@@ -53,7 +53,7 @@ def agents(parent: int) -> list[int]:
 
 
 def programs(agent: int) -> dict[int, tuple[int, int]]:
-    """Of each eBPF program that a process holds: nanoseconds and runs."""
+    """Nanoseconds and runs of each eBPF program that a process holds, by program id."""
     found = {}
     for entry in Path(f"/proc/{agent}/fdinfo").iterdir():
         with suppress(OSError):

@@ -49,7 +49,7 @@ def mac(number: int) -> str:
 
 
 class World:
-    """Agent, switch, and what is around them."""
+    """Agent, switch, and everything around them."""
 
     def __init__(self, context: Context, folder: Path) -> None:
         cleanup = context.cleanup
@@ -83,7 +83,7 @@ class World:
         return process
 
     def follow(self) -> None:
-        """Read what the steady traffic has said since the last time."""
+        """Read the lines of the steady traffic since the last call."""
         with self.steady.log.open() as log:
             log.seek(self.read)
             for line in log:
@@ -95,7 +95,7 @@ class World:
             raise RuntimeError(f"the steady traffic ended:\n{self.steady.output()[-2000:]}")
 
     def attempt(self, what: str, step: Callable[[], object]) -> None:
-        """One step of churn: counted; where it fails, noted, and the soak goes on."""
+        """One step of churn: counted if it succeeds, noted if it fails; the soak goes on."""
         try:
             step()
             self.soak.did(what)
@@ -105,7 +105,7 @@ class World:
             self.say(f"failed: {text}")
 
     def cycle(self) -> None:
-        """Everything comes, changes and goes once."""
+        """Make all ports, change them, and remove them once."""
         number, soak = self.soak.cycles, self.soak
         names = [f"c{n}" for n in range(CHURN)]
         more = "".join(
@@ -150,7 +150,7 @@ class World:
             self.host.cli("vnic", "set", "c2", f"segment={segment}")
 
     def capture(self) -> None:
-        """The steady traffic, recorded for a moment; every other one ends by a kill."""
+        """Capture the steady traffic for a moment; a kill ends about half of the captures."""
         args = ["capture", "p0", "--write", self.folder / "capture.pcapng", "--count", 200]
         words = [str(a) for a in args]
         if self.random.random() < 0.5:
@@ -169,14 +169,14 @@ class World:
         return self.host.switch.args[3]
 
     def kill_agent(self) -> None:
-        """As a crash; a new one takes over."""
+        """Kill the agent, as a crash does; a new one takes over."""
         self.host.kill_agent()
         self.lives["agent"] += 1
         self.agent_holds = "no sockets"
         self.host.start_agent()
 
     def kill_switch(self) -> None:
-        """As a crash; everything connects again."""
+        """Kill the switch, as a crash does; every front end connects again."""
         self.soak.steady.disturbed = 1e12
         self.host.switch.kill()
         self.lives["switch"] += 1
@@ -187,7 +187,7 @@ class World:
         self.soak.steady.disturbed = self.soak.steady.last["seconds"] + 5
 
     def die(self, traffic: Process) -> None:
-        """A pair of front ends dies under load; its ports are free again."""
+        """Kill a pair of front ends under load; wait until its ports are free again."""
         time.sleep(0.3)
         traffic.kill()
         wait_for(
@@ -196,12 +196,12 @@ class World:
         )
 
     def rest(self, cycle: int) -> None:
-        """Wait until nothing is left of the cycle, and look."""
+        """Wait until all traces of the cycle are gone, and take the samples."""
         settled = [self.look(cycle)]
 
         def still() -> bool:
             settled.append(self.look(cycle))
-            # Descriptors that are closed by others may take a moment.
+            # Other processes may take a moment to close descriptors.
             return all(self.usual(s) in {None, (s.fds, s.threads)} for s in settled[-1])
 
         time.sleep(1)
@@ -211,13 +211,13 @@ class World:
         self.follow()
 
     def usual(self, sample: Sample) -> tuple[int, int] | None:
-        """Descriptors and threads as they were at rest when it was first looked, with as much to hold."""
+        """Descriptors and threads of the first counted sample of this process and kind; `None` without one."""
         like = (s for s in self.soak.samples if s.process == sample.process and s.kind == sample.kind)
         first = next((s for s in like if s.cycle >= SETTLE), None)
         return (first.fds, first.threads) if first else None
 
     def look(self, cycle: int) -> list[Sample]:
-        """Everything as it is now."""
+        """The samples of both processes and both folders now."""
         host = self.host
         return [
             soaked.held(cycle, "agent", self.lives["agent"], host.agent.pid, self.agent_holds),

@@ -15,7 +15,7 @@ WARM_UP = 2.0
 
 
 def connections(kind: str) -> int:
-    """Of TCP; 0 of UDP."""
+    """Number of TCP connections of a kind of traffic; 0 for UDP."""
     return int(kind[3:] or 1) if kind.startswith("tcp") else 0
 
 
@@ -37,7 +37,7 @@ def send_tcp(count: int, to: str, end: float, congestion: str) -> None:
                 except BlockingIOError:
                     continue
                 except OSError:
-                    # The receiver has counted enough.
+                    # The receiver has ended.
                     return
 
 
@@ -52,8 +52,8 @@ def send(kind: str, to: str, seconds: float, rate: float, congestion: str) -> No
     if kind == "gso":
         datagrams.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, DATAGRAM)
     piece = bytes(DATAGRAM * (44 if kind == "gso" else 1))
-    # A third above the limit, so that something waits always and little is dropped; what was missed for
-    # want of a processor is made up for up to 50 ms.
+    # A third above the limit: some frames always wait, and few are dropped. Up to 50 ms without a CPU are
+    # made up for.
     ahead = time.monotonic()
     while (now := time.monotonic()) < end:
         ahead = max(ahead, now - 0.05)
@@ -65,7 +65,7 @@ def send(kind: str, to: str, seconds: float, rate: float, congestion: str) -> No
 
 
 def receive(kind: str, seconds: float) -> None:
-    """Prints how many bytes came within so many seconds, after the warm-up."""
+    """Prints the bytes received within `seconds` after the warm-up, and the exact seconds."""
     buffer = bytearray(1 << 20)
     if count := connections(kind):
         listener = socket.create_server(("", PORT))

@@ -49,7 +49,7 @@ class Host:
         self.wait_for(self.api)
 
     def limit_by_u32(self) -> None:
-        """`u32` is limited as the others will be, but by the last of as many u32 filters."""
+        """Limit `u32` as the others will be limited, but by the last of as many u32 filters."""
         self.batch(["link add ifb-u32 up type ifb"])
         lines = ["qdisc add dev ifb-u32 root handle 1: htb"]
         for n, device in enumerate([*(f"tg{n}" for n in range(self.count - 1)), "u32"], 1):
@@ -70,7 +70,7 @@ class Host:
 
     @staticmethod
     def wait_for(path: Path) -> None:
-        """A socket that is listened at."""
+        """Wait until a process listens at the socket."""
         end = time.monotonic() + 30
         while time.monotonic() < end:
             with socket.socket(socket.AF_UNIX) as tried:
@@ -84,7 +84,7 @@ class Host:
         return request(self.api, method, path, body, kind=kind, timeout=900)
 
     def apply(self, vnics: range) -> float:
-        """Contracts for these, in one apply; how long it took, s."""
+        """Apply contracts for these vNICs at once; the seconds it took."""
         text = "".join(
             f'[vnic.vm{n}]\nattach = {{ netdev = "tg{n}" }}\nmac = "52:54:00:00:{n >> 8:02x}:{n & 255:02x}"\n'
             f'segment = 0\ntx = {{ max = "40gbit" }}\nrx = {{ max = "40gbit" }}\n'
@@ -92,7 +92,7 @@ class Host:
         )
         begin = time.monotonic()
         status, answer = self.request("POST", "/v1/apply?origin=bench.toml", text)
-        # The API waits 30 s; the change is finished all the same.
+        # The API answers after 30 s at the latest; the change goes on.
         while status == 408:
             time.sleep(0.2)
             seen, answer = self.request("GET", f"/v1/vnics/vm{vnics[-1]}")
@@ -103,7 +103,7 @@ class Host:
         return took
 
     def change(self, n: int) -> float:
-        """Another limit for one; how long it took, ms."""
+        """Change the limit of one vNIC; the ms it took."""
         begin = time.monotonic()
         body = json.dumps({"set": {"tx.max": f"{39 - n % 2}gbit"}})
         status, answer = self.request("PATCH", f"/v1/vnics/vm{n}", body, "application/json")
@@ -112,7 +112,7 @@ class Host:
         return (time.monotonic() - begin) * 1000
 
     def tick(self, seconds: float) -> float:
-        """Processor time of the agent each time it looks, which is half a second after the last time, ms."""
+        """CPU time of one periodic look of the agent, ms; it looks half a second after the last look."""
 
         def used() -> float:
             fields = Path(f"/proc/{self.agent.pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -125,7 +125,7 @@ class Host:
 
     @staticmethod
     def frames(device: str) -> float:
-        """ns per frame, from the sender's system call to where the host has received it."""
+        """ns per frame, from the sender's system call until the host has received it."""
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as sender:
             sender.bind((device, 0))
             begin = time.monotonic_ns()
@@ -147,18 +147,18 @@ class Host:
 
 
 def serve(binary: str, count: int) -> None:
-    """Within a namespace: prints what applying cost, then what is asked for on standard input."""
+    """Within a namespace: prints the cost of applying, then one figure for each line of standard input."""
     with tempfile.TemporaryDirectory() as folder:
         host = Host(binary, count, Path(folder))
         try:
-            # What is loaded once is loaded before.
+            # The kernel loads its modules with the first contract.
             host.apply(range(1))
             time.sleep(8)
             apply = host.apply(range(1, count)) if count > 1 else 0.0
             change = statistics.median(host.change(n * 7 % count) for n in range(CHANGES))
             time.sleep(1)
             begun = {"apply_s": apply, "change_ms": change, "tick_ms": host.tick(8)}
-            # Limits need no agent, and this one would take a core from them now and then.
+            # Limits need no agent, and its looks would take CPU time from the frames.
             host.agent.send_signal(signal.SIGSTOP)
             print(json.dumps(begun), flush=True)
             for line in sys.stdin:

@@ -14,7 +14,7 @@ DATAGRAM, UDP_SEGMENT, UDP_GRO = 1472, 103, 104
 
 
 def send(kind: str, to: str, start: float, stop: float, mbps: float) -> None:
-    """Sends from one moment of the clock to another: TCP all it can, UDP so much, in super-frames."""
+    """Sends from `start` to `stop`: TCP as fast as it can, UDP at `mbps` in super-frames."""
     time.sleep(max(0.0, start - time.monotonic()))
     if kind == "tcp":
         stream = socket.create_connection((to, PORT))
@@ -30,7 +30,7 @@ def send(kind: str, to: str, start: float, stop: float, mbps: float) -> None:
     piece = bytes(DATAGRAM * 44)
     due = time.monotonic()
     while (now := time.monotonic()) < stop:
-        # What was missed for want of a processor is made up for up to 20 ms.
+        # Up to 20 ms without a CPU are made up for.
         due = max(due, now - 0.02)
         while due < now:
             with suppress(OSError):
@@ -40,7 +40,7 @@ def send(kind: str, to: str, start: float, stop: float, mbps: float) -> None:
 
 
 def receive(kind: str, stop: float) -> None:
-    """Prints when how many wire bytes had come, every 20 ms or so: the clock, and bytes."""
+    """Prints the clock and the wire bytes received so far, about every 20 ms."""
     buffer = bytearray(1 << 20)
     if kind == "tcp":
         listener = socket.create_server(("", PORT))
