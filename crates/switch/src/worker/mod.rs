@@ -56,6 +56,7 @@ mod between;
 mod bill;
 mod budget;
 pub mod change;
+mod count;
 pub mod crossing;
 mod cut;
 mod decide;
