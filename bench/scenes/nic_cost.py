@@ -65,7 +65,7 @@ def threads(guest: Guest) -> dict[str, int]:
 
 
 def in_force(agent: GuestAgent) -> int:
-    """Number of vNICs in force; counted in the guest, because the control port is too slow for the list."""
+    """Number of vNICs in force; counted in the guest: the list is too long for the control port."""
     return int(agent.try_run("--json vnic ls | grep -c '\"in force\"'").stdout or 0)
 
 

@@ -211,7 +211,7 @@ class World:
         self.follow()
 
     def usual(self, sample: Sample) -> tuple[int, int] | None:
-        """Descriptors and threads of the first counted sample of this process and kind; `None` without one."""
+        """Descriptors and threads of the first counted sample of its process and kind; `None` without one."""
         like = (s for s in self.soak.samples if s.process == sample.process and s.kind == sample.kind)
         first = next((s for s in like if s.cycle >= SETTLE), None)
         return (first.fds, first.threads) if first else None
