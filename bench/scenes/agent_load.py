@@ -168,7 +168,7 @@ def slow_clients(context: Context, binary: Path) -> str:
                 time.sleep(2)
             seen = waits(api)
             rows.append((name, f"{statistics.median(seen) * 1e3:.1f}", f"{max(seen) * 1e3:.1f}"))
-            context.say(f"{count} slow clients of {name}: median {rows[-1][1]} ms, worst {rows[-1][2]} ms")
+            context.say(f"slow clients of {name}: median {rows[-1][1]} ms, worst {rows[-1][2]} ms")
             if user != -1:
                 slow.kill()
                 slow.join()
