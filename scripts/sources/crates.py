@@ -102,7 +102,9 @@ def broken_rules(crates: list[Package]) -> list[str]:
             for name, way in sorted(_reached(crate, by_name).items()):
                 if name != crate.name and _named(by_name[name], rule.never):
                     steps = " → ".join(by_name[step].label for step in way)
-                    lines.append(f"{crate.label} must not depend on {by_name[name].label} ({rule.reason}): {steps}")
+                    lines.append(
+                        f"{crate.label} must not depend on {by_name[name].label} ({rule.reason}): {steps}"
+                    )
     return lines
 
 
@@ -164,7 +166,9 @@ def picture(crates: list[Package]) -> str:
         lines.append(left + title + "─" * (inner - len(title)) + right)
         for label in sorted(label for label in links if height[label] == level):
             # A crate that is reached through another one need not be said.
-            direct = [used for used in links[label] if not any(used in below[other] for other in links[label])]
+            direct = [
+                used for used in links[label] if not any(used in below[other] for other in links[label])
+            ]
             text = f" {label:<{column}}" + (f"──▶ {'  '.join(direct)}" if direct else "")
             for at, row in enumerate(_wrapped(text, inner - 1, column + 5)):
                 lines.append(f"│{row:<{inner}}│" if at == 0 else f"│{row:<{inner}}│")

@@ -97,7 +97,9 @@ class Crate:
 
     def _uses(self, scope: Scope) -> Iterator[tuple[Target, int]]:
         paths = list(_paths(scope.code))
-        mentioned = {path[0] for path, _, called in paths if len(path) == 1 and (called or path[0][0].isupper())}
+        mentioned = {
+            path[0] for path, _, called in paths if len(path) == 1 and (called or path[0][0].isupper())
+        }
         for imported in scope.imports:
             targets = self._resolve(scope, imported.path)
             if imported.name == "*":
@@ -183,7 +185,11 @@ class Crate:
 
 def _load(file: Path, parent: Scope | None) -> Scope:
     scope = Scope(file, parent)
-    folder = file.parent if file.name in ("mod.rs", "lib.rs", "main.rs") or parent is None else file.with_suffix("")
+    folder = (
+        file.parent
+        if file.name in ("mod.rs", "lib.rs", "main.rs") or parent is None
+        else file.with_suffix("")
+    )
     _read_items(scope, without_tests(list(tokens(file.read_text()))), folder)
     return scope
 
@@ -226,7 +232,9 @@ def _read_items(scope: Scope, code: list[Token], folder: Path) -> None:
 def _define(scope: Scope, code: list[Token], at: int) -> None:
     keyword = code[at].text
     name_at = at + 1 + (keyword == "macro_rules") + (code[at + 1].text == "mut")
-    if code[name_at].kind != "name" or (keyword == "const" and code[name_at].text in ("fn", "unsafe", "async")):
+    if code[name_at].kind != "name" or (
+        keyword == "const" and code[name_at].text in ("fn", "unsafe", "async")
+    ):
         return
     scope.items.add(code[name_at].text)
     if keyword == "macro_rules":
