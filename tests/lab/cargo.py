@@ -12,5 +12,6 @@ def integration_test(package: str, test: str) -> Path:
     command = f"cargo test --locked --no-run --message-format=json -p {package} --test {test}"
     built = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True, check=True, timeout=900)
     messages = [json.loads(line) for line in built.stdout.splitlines()]
-    (program,) = [m["executable"] for m in messages if m.get("executable")]
+    # A package's own programs are built with its tests.
+    (program,) = [m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == test]
     return Path(program)

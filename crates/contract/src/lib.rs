@@ -24,10 +24,12 @@
 pub mod address;
 pub mod admission;
 pub mod check;
+mod document;
 pub mod error;
 pub mod host;
 pub mod parse;
 pub mod queueing;
+mod suggest;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
@@ -39,9 +41,10 @@ pub use address::{Mac, Prefix, Segment, SharedAddress};
 pub use admission::{Admission, Refusal, admit};
 
 pub use check::{Problem, check_set, merge};
+pub use document::Document;
 pub use error::{Error, Errors, Located};
 pub use host::{Aggregate, Control, Host, Nic};
-pub use parse::{Document, parse};
+pub use parse::parse;
 pub use queueing::{FlowQueueing, Queueing};
 pub use units::{Bytes, Nanos, Rate};
 pub use vnic::{

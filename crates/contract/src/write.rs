@@ -170,7 +170,10 @@ pub fn set_key(vnic: &Vnic, assignments: &[(String, String)]) -> Result<Vnic, Er
 fn assign(contract: &mut dyn TableLike, key: &str, value: &str) -> Result<(), String> {
     let known = keys::vnic_keys();
     if !known.iter().any(|k| k == key) {
-        return Err(format!("unknown key{}", parse::did_you_mean(key, known.iter().map(String::as_str))));
+        return Err(format!(
+            "unknown key{}",
+            crate::suggest::did_you_mean(key, known.iter().map(String::as_str))
+        ));
     }
     let (parent, last) = key.split_once('.').map_or((None, key), |(parent, last)| (Some(parent), last));
     let mut table = contract;

@@ -6,7 +6,6 @@
 //!
 //! Pure: the caller says what time it is.
 
-use crate::line;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tracing::Level;
@@ -139,7 +138,7 @@ impl Limit {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.level = level;
             entry.excerpt.clear();
-            entry.excerpt.push_str(line::beginning(body, EXCERPT));
+            entry.excerpt.push_str(tidegate_visible::beginning(body, EXCERPT));
         }
     }
 

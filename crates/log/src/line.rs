@@ -3,7 +3,7 @@
 use crate::limit::{Key, Suppressed};
 use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use tidegate_visible::visible;
+use tidegate_visible::{beginning, visible};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
 use tracing_subscriber::fmt::format::Writer;
@@ -49,15 +49,6 @@ pub fn cut(mut line: String) -> String {
     }
     line.push('\n');
     line
-}
-
-/// As many whole characters of `text` as fit into `room` bytes.
-pub fn beginning(text: &str, room: usize) -> &str {
-    let mut end = room.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 /// The parts of an event.

@@ -1,7 +1,5 @@
 //! A name in a folder that is held open, and the socket file that stands there.
 
-use crate::roots::trusted;
-use crate::{PathError, Roots};
 use rustix::fs::{
     AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid, chmod, chownat, openat2, renameat_with,
     unlinkat,
@@ -74,11 +72,6 @@ pub struct Entry {
 impl Entry {
     pub(super) fn new(folder: OwnedFd, name: &OsStr, path: &Path) -> Self {
         Self { folder, name: name.into(), path: path.into() }
-    }
-
-    /// By a path of the administrator's own: links on the way are followed.
-    pub fn trusted(path: &Path) -> Result<Self, PathError> {
-        trusted(path)
     }
 
     /// As it was written, for messages.
@@ -186,22 +179,6 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// At `path`, below one of `roots`.
-    ///
-    /// # Errors
-    /// `NotFound` where nothing is there, `Other` with the reason where it is not to be used.
-    pub fn at(roots: &Roots, path: &Path) -> io::Result<Self> {
-        let entry = roots.entry(path).map_err(|e| match e {
-            PathError::Missing { .. } => io::ErrorKind::NotFound.into(),
-            other => io::Error::other(other),
-        })?;
-        match entry.look()? {
-            At::Socket(file) => Ok(file),
-            At::Nothing => Err(io::ErrorKind::NotFound.into()),
-            At::Other(what) => Err(io::Error::other(format!("this is {what}, no socket"))),
-        }
-    }
-
     /// The one that a Unix socket is bound to, or that a connection was accepted at.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The folders below which contracts may name sockets and namespaces.
 
-use crate::Entry;
+use crate::{At, Entry, SocketFile};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -194,13 +194,36 @@ impl Roots {
     }
 }
 
-/// The name that a path of the administrator's own ends with, in its folder. Links on the way are followed.
-pub(super) fn trusted(path: &Path) -> Result<Entry, PathError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or_else(|| failed(path, Errno::ISDIR))?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::openat(CWD, folder, flags, Mode::empty()).map_err(|e| failed(path, e))?;
-    Ok(Entry::new(folder, name, path))
+impl Entry {
+    /// The last name of a path that the administrator wrote, in its folder. Links on the way are followed.
+    ///
+    /// # Errors
+    /// The path has no last name, or its folder cannot be opened.
+    pub fn trusted(path: &Path) -> Result<Self, PathError> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let name = path.file_name().ok_or_else(|| failed(path, Errno::ISDIR))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(CWD, folder, flags, Mode::empty()).map_err(|e| failed(path, e))?;
+        Ok(Self::new(folder, name, path))
+    }
+}
+
+impl SocketFile {
+    /// The socket file at `path`, below one of `roots`.
+    ///
+    /// # Errors
+    /// `NotFound` where no file is there; `Other`, with the reason, where the path is refused or the file is no socket.
+    pub fn at(roots: &Roots, path: &Path) -> io::Result<Self> {
+        let entry = roots.entry(path).map_err(|e| match e {
+            PathError::Missing { .. } => io::ErrorKind::NotFound.into(),
+            other => io::Error::other(other),
+        })?;
+        match entry.look()? {
+            At::Socket(file) => Ok(file),
+            At::Nothing => Err(io::ErrorKind::NotFound.into()),
+            At::Other(what) => Err(io::Error::other(format!("this is {what}, no socket"))),
+        }
+    }
 }
 
 /// Why others than root and this agent's user could put another folder in the place of `folder`: they can exchange

@@ -137,7 +137,7 @@ fn is_live(socket: &SocketFile) -> bool {
     match call(socket) {
         Ok(stream) => {
             // Its front end may have sent descriptors by it.
-            tidegate_switch::foreign::close(stream);
+            tidegate_service::foreign::close(stream);
             true
         }
         Err(e) => e == rustix::io::Errno::AGAIN,

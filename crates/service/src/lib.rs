@@ -1,5 +1,5 @@
-//! What a service and the service manager that started it tell each other (sd_notify(3)), and descriptors that processes
-//! pass each other.
+//! What a service and the service manager that started it tell each other (sd_notify(3)), descriptors that processes
+//! pass each other, and the CPUs of its threads.
 //!
 //! ```text
 //!  service ── READY=1, WATCHDOG=1, MAINPID= ──▶ socket NOTIFY_SOCKET ──▶ systemd
@@ -11,9 +11,13 @@
 //! - [`service_of`]: the service that a process belongs to
 //! - [`raise_descriptors`]: all file descriptors that the service may have
 //! - [`scm`]: descriptors that go with bytes over a Unix socket
+//! - [`foreign`]: descriptors that another process made
+//! - [`housekeeping`]: the CPUs of threads that are no workers
 
 mod descriptors;
+pub mod foreign;
 mod group;
+pub mod housekeeping;
 mod notifier;
 pub mod scm;
 mod watchdog;

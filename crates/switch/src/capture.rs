@@ -5,7 +5,6 @@
 //!                        └ full: counted, not waited for
 //! ```
 
-use crate::aside;
 use crate::port::Frame;
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
@@ -22,6 +21,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tidegate_service::housekeeping;
 
 /// Bytes that may wait for the writing thread.
 const RING: usize = 8 << 20;
@@ -154,7 +154,7 @@ impl Writer {
     /// Writes until the port is gone or the reader is.
     fn run(&mut self) -> io::Result<()> {
         loop {
-            aside::step();
+            housekeeping::follow();
             while self.packet()? {}
             if self.ring.is_abandoned() || self.reader_is_gone()? {
                 return Ok(());

@@ -24,23 +24,20 @@
 //! - [`worker`]: the threads that carry frames
 //! - [`stats`]: counters and histograms in shared memory
 //! - [`eventfd`]: telling drivers, without waiting
-//! - `aside`: threads that are no workers leave workers' CPUs
+//! - `housekeeping`: threads that are no workers leave workers' CPUs
 //! - `prefetch`: telling the processor what is needed soon
 //! - [`quota`]: what front ends may take of what the process has
 //! - [`capture`]: copies of frames, as pcapng
 //! - [`control`]: what the agent asks of the switch
-//! - [`foreign`]: descriptors that others made
 //! - [`confine`]: the rights the process gives up
 //! - [`server`]: the process: workers, ports, the control socket
 
-mod aside;
 pub mod capture;
 pub mod claims;
 pub mod confine;
 pub mod control;
 pub mod eventfd;
 pub mod fdb;
-pub mod foreign;
 pub mod frame;
 pub mod holder;
 pub mod link;

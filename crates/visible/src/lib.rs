@@ -123,6 +123,15 @@ impl fmt::Write for Sieve<'_, '_> {
     }
 }
 
+/// The first bytes of `text`: at most `room`, and whole characters only.
+pub fn beginning(text: &str, room: usize) -> &str {
+    let mut end = room.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

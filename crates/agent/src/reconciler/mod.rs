@@ -23,9 +23,11 @@
 mod change;
 mod check;
 mod diff;
+mod failure;
 mod files;
 mod publish;
 mod rates;
+mod refused_file;
 mod repair;
 mod soft;
 mod transaction;

@@ -1,5 +1,6 @@
 //! What happens twice a second: look, report what differs, put it right.
 
+pub(super) use super::failure::Failure;
 use super::rates::Rates;
 use super::{Reconciler, Seen, check::check};
 use crate::commands::ApplyError;
@@ -15,30 +16,8 @@ use tidegate_place::{Action, Adopt, Effect, Installed, Plan, Refusal, Wanted};
 /// Longest pause between attempts to bring one contract into force.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// A contract that failed in so many processes, one after the other, that its pause is longer has to wait.
-const AT_ONCE: Duration = Duration::from_secs(2);
-
 /// Stands for the host-wide settings among the failures; no vNIC may have this name.
 const HOST: &str = "[host]";
-
-/// A contract that could not be brought into force.
-#[derive(Debug)]
-pub(super) struct Failure {
-    /// Why.
-    pub why: String,
-    pause: Duration,
-    retry_at: Instant,
-}
-
-impl Failure {
-    /// It failed in a process that is gone: in the one that came after it, it is tried without a pause. Not
-    /// for ever, since it may be what ends them.
-    pub fn try_at_once(&mut self) {
-        if self.pause <= AT_ONCE {
-            self.retry_at = Instant::now();
-        }
-    }
-}
 
 impl Reconciler {
     /// Asks every place what is in force.

@@ -34,7 +34,9 @@
 //!
 //! The arithmetic is in integers throughout: a sum that fits by one bit fits.
 
+mod condition;
 mod edf;
+mod egress;
 mod priority;
 mod refusal;
 #[cfg(test)]
@@ -46,7 +48,7 @@ pub use priority::{LEVELS, priorities};
 pub use refusal::{Fit, Refusal, Relation};
 
 use crate::{Attach, Bytes, Discipline, Host, Nanos, Rate, Segment, UPLINK, Vnic};
-use edf::{Egress, Order, Source};
+use egress::{Egress, Order, Source};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -299,14 +301,14 @@ fn egress(
 }
 
 fn bounds(egress: &Egress) -> Vec<DelayBound> {
-    let bound = |(source, (bound, critical)): (&Source, (u64, edf::Point))| DelayBound {
+    let bound = |(source, (bound, critical)): (&Source, (u64, egress::Point))| DelayBound {
         vnic: source.name.clone(),
         egress: egress.name.clone(),
         deadline: Nanos::new(source.deadline),
         bound: Nanos::new(bound),
         critical_t: Nanos::new(critical.t),
-        demand: edf::bytes_up(critical.demand),
-        capacity: edf::rate(egress.capacity),
+        demand: egress::bytes_up(critical.demand),
+        capacity: egress::rate(egress.capacity),
         blocking: Bytes::new(egress.blocking / 8),
         host_latency: Nanos::new(egress.host_latency),
     };
@@ -318,7 +320,7 @@ fn summary(egress: &Egress, senders: &[&Vnic]) -> EgressSummary {
     let guaranteed_bits = egress.minima.iter().map(|(_, min)| min).sum();
     EgressSummary {
         egress: egress.name.clone(),
-        capacity: edf::rate(egress.capacity),
+        capacity: egress::rate(egress.capacity),
         realtime_bits,
         guaranteed_bits,
         remaining_bits: egress.capacity - realtime_bits - guaranteed_bits,

@@ -4,7 +4,7 @@
 //! levels above may send is taken to go first, all of it. This is the "blind" leftover service of network calculus
 //! (Le Boudec and Thiran, Network Calculus, 6.2).
 
-use super::edf::{Egress, Point};
+use super::egress::{Egress, NANO, Point, Source};
 
 /// Levels for real-time traffic; the highest is 0. One more is needed for the rest, and HTB has eight
 /// (`TC_HTB_NUMPRIO`, net/sched/sch_htb.c).
@@ -31,11 +31,11 @@ pub(super) fn points(egress: &Egress) -> Vec<Point> {
     let mut upto = [(0i128, 0i128); LEVELS as usize];
     for (source, level) in egress.sources.iter().zip(&levels) {
         for (bursts, rates) in &mut upto[usize::from(*level)..] {
-            *bursts += over(source.burst) as i128 * super::edf::NANO;
+            *bursts += over(source.burst) as i128 * NANO;
             *rates += i128::from(source.rate);
         }
     }
-    let point = |(source, level): (&super::edf::Source, &u8)| {
+    let point = |(source, level): (&Source, &u8)| {
         let (bursts, rates) = upto[usize::from(*level)];
         let others = rates - i128::from(source.rate);
         egress.point(source.deadline, bursts + others * i128::from(source.deadline))

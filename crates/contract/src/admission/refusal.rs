@@ -1,6 +1,6 @@
 //! Why promises do not fit, and what would make them fit.
 
-use super::edf::{self, Egress};
+use super::egress::{self, Egress};
 use crate::{Bytes, Nanos, Rate};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -191,7 +191,7 @@ fn rate(egress: &Egress) -> Refusal {
         egress: egress.name.clone(),
         vnics,
         needed_bits: u64::try_from(needed_bits).unwrap_or(u64::MAX),
-        available: edf::rate(egress.capacity),
+        available: egress::rate(egress.capacity),
         fits,
     }
 }
@@ -216,11 +216,11 @@ fn deadline(egress: &Egress) -> Option<Refusal> {
         egress: egress.name.clone(),
         vnics,
         t: Nanos::new(worst.t),
-        needed: edf::bytes_up(worst.demand + egress.blocked()),
-        available: edf::bytes_down(egress.served(worst.t)),
-        demand: edf::bytes_up(worst.demand),
+        needed: egress::bytes_up(worst.demand + egress.blocked()),
+        available: egress::bytes_down(egress.served(worst.t)),
+        demand: egress::bytes_up(worst.demand),
         blocking: Bytes::new(egress.blocking / 8),
-        capacity: edf::rate(egress.capacity),
+        capacity: egress::rate(egress.capacity),
         host_latency: Nanos::new(egress.host_latency),
         fits,
     })

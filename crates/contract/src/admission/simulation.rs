@@ -1,6 +1,6 @@
 //! The bounds against packets: a server by deadline or by priority, conforming senders, and a host as slow as it may be.
 
-use super::edf::{Egress, Order, Source};
+use super::egress::{Egress, Order, Source};
 use super::priority::priorities;
 use proptest::{collection::vec, prelude::*};
 use std::{cmp::Reverse, collections::BinaryHeap};

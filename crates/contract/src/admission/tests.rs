@@ -1,6 +1,6 @@
 //! The arithmetic against the formula as written, and against worked examples.
 
-use super::edf::{Egress, Order, Source};
+use super::egress::{Egress, Order, Source};
 use super::*;
 use crate::{Segment, Tx, testing};
 use proptest::{collection::vec, prelude::*};

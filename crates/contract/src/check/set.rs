@@ -76,7 +76,7 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
             match names.0.get(to.as_str()) {
                 None => errors.note(|| {
                     let known = vnics.iter().map(|v| v.value.name.as_str()).filter(|n| *n != vnic.value.name);
-                    let hint = crate::parse::did_you_mean(to, known);
+                    let hint = crate::suggest::did_you_mean(to, known);
                     at(vnic, "to", format!("there is no vNIC {to:?}{hint}"))
                 }),
                 Some(other) if !other.value.hears(vnic.value.segment) => errors.note(|| {

@@ -14,25 +14,13 @@ pub(crate) mod keys;
 mod names;
 mod reader;
 mod source;
-mod suggest;
 mod vnic;
 
 pub use names::names;
-pub(crate) use suggest::did_you_mean;
 
-use crate::{Errors, Host, Located, Vnic};
+use crate::{Document, Errors, Located};
 use reader::{Reader, Table};
-use serde::{Deserialize, Serialize};
 use source::Source;
-
-/// What one file says.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Document {
-    /// The `[host]` table.
-    pub host: Option<Located<Host>>,
-    /// The `[vnic.NAME]` tables, in the order of the file.
-    pub vnics: Vec<Located<Vnic>>,
-}
 
 /// Reads contracts; `origin` is the file's name, for errors.
 ///

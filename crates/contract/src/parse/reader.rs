@@ -4,7 +4,8 @@
 //! stand-in for one whose value cannot be read: the error is noted, and rules
 //! about the key's presence do not report it a second time.
 
-use super::{did_you_mean, source::Source};
+use super::source::Source;
+use crate::suggest::did_you_mean;
 use crate::{Error, check::Problem, error::Found};
 use std::{cell::RefCell, fmt::Display, ops::Range, ops::RangeInclusive, str::FromStr};
 use toml_edit::{Item, TableLike, Value};

@@ -6,6 +6,7 @@ use crate::{
     Allowed, Attach, Bytes, Discipline, FlowQueueing, LinkState, Mac, Nanos, Queueing, Rate, Rx, Segment,
     SocketMode, SocketOwner, Tx, VfOptions,
 };
+use crate::{Host, Vnic};
 
 /// A complete contract, with `line` replaced or added.
 fn with(line: &str) -> String {

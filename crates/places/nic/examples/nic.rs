@@ -12,9 +12,11 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 use tidegate_contract::Rate;
+use tidegate_place_nic::counters::Meter;
 use tidegate_place_nic::device::{
-    Abilities, Function, Group, Nic, Pf, Plan, Step, Vf, plan, plan_groups, probe, undo,
+    Abilities, Function, Group, Nic, Pf, Plan, Step, Vf, plan, plan_groups, undo,
 };
+use tidegate_place_nic::probe;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,12 +27,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     match (*command, rest) {
         ("show", []) => println!("{}", show(&pf)),
         ("abilities", []) => println!("{}", json!(probe(&mut nic, &pf))),
-        ("counters", []) => println!("{}", json!(nic.counters(&pf)?)),
+        ("counters", []) => println!("{}", json!(Meter::default().read(&mut nic, &pf)?)),
         ("counters", [every, count]) => {
             let (every, count) = (Duration::from_millis(every.parse()?), count.parse::<u32>()?);
+            let mut meter = Meter::default();
             for _ in 0..count {
                 let pf = nic.observe(name)?.ok_or("the PF is gone")?;
-                println!("{}", json!(nic.counters(&pf)?));
+                println!("{}", json!(meter.read(&mut nic, &pf)?));
                 std::thread::sleep(every);
             }
         }

@@ -13,11 +13,14 @@
 //! - [`NicPlace`]: the place, as the agent knows it
 //! - [`device`]: NICs and their VFs
 //! - [`counters`]: from registers that wrap to totals
+//! - [`probe()`]: what a NIC can do, found by asking
 //! - [`control`]: the traffic-engineering loop, pure
 
 pub mod control;
 pub mod counters;
 pub mod device;
 mod place;
+mod probe;
 
 pub use place::NicPlace;
+pub use probe::probe;

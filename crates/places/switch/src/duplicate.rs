@@ -1,7 +1,7 @@
 //! Our duplicates of the descriptors that the switch was given.
 
 use std::os::fd::OwnedFd;
-use tidegate_switch::foreign::Foreign;
+use tidegate_service::foreign::Foreign;
 
 /// The duplicate of a port's descriptors.
 pub enum Duplicate {

@@ -18,8 +18,8 @@ use tidegate_paths::{Entry, Inode, Namespace, Paths};
 use tidegate_place::{
     Capabilities, Capture, ContractChange, Observed, Place, PlaceError, Plan, Refusal, Wanted,
 };
+use tidegate_service::foreign::Budget;
 use tidegate_switch::control::{Client, SwitchError};
-use tidegate_switch::foreign::Budget;
 
 /// The host switch, reached over its control socket.
 pub struct SwitchPlace {

@@ -16,8 +16,8 @@ use tidegate_contract::{Attach, SocketMode, Vnic};
 use tidegate_paths::PathError;
 use tidegate_paths::socket::{self, Dialled, Earlier};
 use tidegate_place::PlaceError;
+use tidegate_service::foreign::Foreign;
 use tidegate_switch::control::{Link, SwitchError};
-use tidegate_switch::foreign::Foreign;
 
 impl SwitchPlace {
     pub(crate) fn create(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use tidegate_paths::{Entry, Namespace, SocketFile};
-use tidegate_switch::foreign::Foreign;
+use tidegate_service::foreign::Foreign;
 
 /// Asks a tap for its network namespace (linux/if_tun.h, Linux 5.4).
 const TUNGETDEVNETNS: libc::c_ulong = 0x54e3;
@@ -131,7 +131,7 @@ pub fn check_inherited(told: tidegate_switch::control::told::Told) {
 mod tests {
     use super::*;
     use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
-    use tidegate_switch::foreign::Budget;
+    use tidegate_service::foreign::Budget;
 
     #[test]
     fn a_socket_is_what_it_was_said_to_be() {

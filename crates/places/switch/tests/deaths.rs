@@ -12,8 +12,8 @@ use tidegate_contract::{Attach, Rate, SocketMode, SocketOwner, Vnic};
 use tidegate_paths::Paths;
 use tidegate_place::Installed;
 use tidegate_place_switch::{Options, SwitchPlace};
+use tidegate_service::foreign::Budget;
 use tidegate_switch::control::{Client, Link};
-use tidegate_switch::foreign::Budget;
 use tidegate_testkit::contract::vnic;
 use tidegate_testkit::fake_switch::FakeSwitch;
 

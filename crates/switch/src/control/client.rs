@@ -11,7 +11,6 @@
 use super::answer::{self, Answer, Expected};
 use super::message::{Hello, LinkKind, PortStatus, Reply, Request, Retired};
 use super::{channel, clip, keep};
-use crate::foreign::Foreign;
 use crate::stats::Reader;
 use crate::vhost_user::kept::{Kept, Number};
 use rustix::io::Errno;
@@ -24,6 +23,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tidegate_contract::{Host, Vnic};
+use tidegate_service::foreign::Foreign;
 
 /// Longest wait for an answer, from the begin of the question to its end. The switch answers within milliseconds; one
 /// that has to wait for the CPU that long keeps no promise either.

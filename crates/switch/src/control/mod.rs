@@ -28,12 +28,8 @@ pub mod told;
 pub use client::{Client, Link, SwitchError};
 pub use message::{Hello, PortStatus};
 
-/// As many whole characters of `text` as fit into `room` bytes.
+/// `text`, cut to whole characters within `room` bytes.
 fn clip(mut text: String, room: usize) -> String {
-    let mut end = room.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
+    text.truncate(tidegate_visible::beginning(&text, room).len());
     text
 }

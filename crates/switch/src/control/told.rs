@@ -6,11 +6,11 @@
 //! ```
 
 use super::keep::{Note, What};
-use crate::foreign::Foreign;
 use crate::stats::layout::VNICS;
 use crate::vhost_user::kept::{Kept, Number};
 use std::collections::{BTreeMap, HashMap};
 use tidegate_contract::Vnic;
+use tidegate_service::foreign::Foreign;
 
 /// Most descriptors of one vNIC, of those its connection needs and of those that were not needed yet: three for each
 /// of 256 queues, and memory.
@@ -160,8 +160,8 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::foreign::Budget;
     use std::sync::Arc;
+    use tidegate_service::foreign::Budget;
 
     fn files(count: usize, budget: &Arc<Budget>) -> Vec<Foreign> {
         let null = std::fs::File::open("/dev/null").unwrap();

@@ -46,7 +46,6 @@ mod trouble;
 pub mod watchdog;
 mod writer;
 
-use crate::aside;
 use crate::claims::Claims;
 use crate::confine::{self, Enclosed};
 use crate::eventfd;
@@ -76,6 +75,7 @@ use std::thread::Thread;
 use std::time::Duration;
 use table::Table;
 use tidegate_service::Notifier;
+use tidegate_service::housekeeping;
 use watchdog::Watchdog;
 
 /// A learned MAC that is not seen for this long is forgotten.
@@ -252,7 +252,7 @@ impl Switch {
         let warden = switch.clone();
         let watch = move || {
             while let Ok((index, trouble)) = troubled.recv() {
-                aside::step();
+                housekeeping::follow();
                 warden.troubled(index, trouble);
             }
         };
@@ -262,7 +262,7 @@ impl Switch {
             let mut leaked = 0;
             loop {
                 std::thread::sleep(Duration::from_secs(10));
-                aside::step();
+                housekeeping::follow();
                 let now = crate::worker::clock() / 1_000_000_000;
                 ager.fdb.sweep(now.saturating_sub(LEARNED_FOR) as u32);
                 for worker in ager.workers.iter() {
@@ -375,7 +375,7 @@ pub fn serve(switch: &Arc<Switch>, listener: &UnixListener) {
         let watchdog = switch.watchdog.get();
         let timeout = watchdog.and_then(|it| Timespec::try_from(it.pause()).ok());
         let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], timeout.as_ref());
-        aside::step();
+        housekeeping::follow();
         if let Some(watchdog) = watchdog {
             watchdog.control_thread_turned();
         }

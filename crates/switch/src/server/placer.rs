@@ -10,7 +10,6 @@ use super::placement::apart::Role;
 use super::placement::plan::Step;
 use super::placement::{Placer, Seat, Seen};
 use super::table::{End, Entry, Table};
-use crate::aside;
 use crate::fdb::PortIndex;
 use crate::worker::clock;
 use crate::worker::talk::most_said;
@@ -18,6 +17,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_service::housekeeping;
 
 /// How often it looks.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ pub fn spawn(switch: &Arc<Switch>) -> io::Result<()> {
         let (mut placer, mut looked, mut loops) = (Placer::default(), clock(), 0);
         loop {
             std::thread::sleep(PAUSE);
-            aside::step();
+            housekeeping::follow();
             let now = switch.loops();
             // To ask a worker is one loop of it.
             if now.saturating_sub(std::mem::replace(&mut loops, now)) > 2 * switch.workers.len() as u64 {

@@ -16,7 +16,6 @@ use crate::control::client::{Client, SwitchError};
 use crate::control::keep::Notes;
 use crate::control::message::{PortStatus, Retired};
 use crate::control::told::{Connected, Told};
-use crate::foreign::{Budget, Foreign};
 use crate::vhost_user::kept::Descriptors;
 use crate::vhost_user::listener::{Busy, Gate, Restored};
 use crate::worker::clock;
@@ -31,6 +30,7 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 use tidegate_contract::{Attach, Vnic};
 use tidegate_evidence::Connection;
+use tidegate_service::foreign::{Budget, Foreign};
 use tidegate_service::{Notifier, service_of};
 
 /// How long the running switch may take to tell of its connections.

@@ -3,13 +3,13 @@
 use super::Switch;
 use super::ports::Connect;
 use super::retire;
-use crate::aside;
 use crate::control::channel;
 use crate::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
 use crate::vhost_user::listener::Restored;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use tidegate_service::housekeeping;
 use tidegate_service::scm::too_many_in_flight;
 
 /// What ETOOMANYREFS means, and what helps.
@@ -30,7 +30,7 @@ pub fn spawn(switch: Arc<Switch>, stream: UnixStream) {
 
 fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
     while let Some((request, descriptors)) = channel::receive(stream)? {
-        aside::step();
+        housekeeping::follow();
         match request {
             Request::Hello => {
                 let hello = Hello {

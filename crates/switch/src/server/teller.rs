@@ -8,7 +8,6 @@
 //! It sleeps until it is woken, and looks ten times a second at most.
 
 use super::Switch;
-use crate::aside;
 use crate::confine::violation;
 use crate::fdb::PortIndex;
 use crate::worker::events::{Ear, Event};
@@ -16,6 +15,7 @@ use rtrb::Consumer;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_service::housekeeping;
 
 /// How long it does not look again: to wake it takes no system call meanwhile.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -30,7 +30,7 @@ pub fn spawn(switch: Arc<Switch>, ear: Arc<Ear>, mut events: Vec<Consumer<Event>
         violation::tell_to(&ear);
         let mut lost = vec![0; events.len()];
         loop {
-            aside::step();
+            housekeeping::follow();
             let mut busy = violation::tell();
             for (worker, ring) in events.iter_mut().enumerate() {
                 while let Ok(event) = ring.pop() {

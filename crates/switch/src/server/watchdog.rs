@@ -9,13 +9,13 @@
 //! that can keep it waiting, and harms that port only.
 
 use super::Switch;
-use crate::aside;
 use crate::worker::{WorkerHandle, clock};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidegate_service::Notifier;
+use tidegate_service::housekeeping;
 
 /// How often it is told within the time that it waits.
 const TIMES: u32 = 4;
@@ -68,7 +68,7 @@ pub fn start(switch: &Arc<Switch>, manager: Notifier, interval: Option<Duration>
     let watch = move || {
         let Some(watchdog) = switch.watchdog.get() else { return };
         loop {
-            aside::step();
+            housekeeping::follow();
             if watchdog.control_thread_turns(clock()) {
                 drop(switch.lock());
                 switch.workers.iter().enumerate().for_each(|(id, worker)| answered(id, worker, watchdog));

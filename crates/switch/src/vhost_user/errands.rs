@@ -164,7 +164,7 @@ impl Lane {
             if let Some(work) = state.waiting.pop_front() {
                 state.working = true;
                 drop(state);
-                crate::aside::step();
+                tidegate_service::housekeeping::follow();
                 work();
                 state = self.lock();
                 state.working = false;

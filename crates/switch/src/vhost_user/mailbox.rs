@@ -4,7 +4,6 @@
 //!  owner ── post ─▶ inbox ── eventfd ─▶ [ wait ] ── take ─▶ thread
 //! ```
 
-use crate::aside;
 use crate::stats::ThrownOut;
 use crate::worker::moving::Outcome;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -14,6 +13,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use tidegate_service::housekeeping;
 
 /// Why a port does not move now.
 pub const FROZEN: &str = "another process is about to take the place of this one";
@@ -107,7 +107,7 @@ pub fn wait(
     let pause = pause.map(|pause| Timespec::try_from(pause).expect("a short time"));
     // An interrupted wait is a short wait.
     let _ = poll(&mut fds, pause.as_ref());
-    aside::step();
+    housekeeping::follow();
     let mut polled = fds[1..].iter().map(|fd| fd.revents().contains(PollFlags::HUP));
     streams.map(|stream| stream.is_some() && polled.next().unwrap_or(false))
 }

@@ -19,7 +19,6 @@
 
 use super::conduct::{Event, LONG, Object};
 use super::kept::Numbered;
-use crate::aside;
 use crate::eventfd;
 use crate::worker::clock;
 use rustix::time::{ClockId, clock_gettime};
@@ -28,6 +27,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
+use tidegate_service::housekeeping;
 
 /// Longer than any ordinary signal takes, with the wake-up of an idle CPU, ns.
 const USUAL: u64 = 50_000;
@@ -218,7 +218,7 @@ impl Line {
 
     fn run(&self) {
         while !self.over.load(Ordering::Relaxed) {
-            aside::step();
+            housekeeping::follow();
             let mut called = false;
             for (word, wanted) in self.wanted.iter().enumerate() {
                 let mut bits = wanted.swap(0, Ordering::Acquire);

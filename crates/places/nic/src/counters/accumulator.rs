@@ -9,7 +9,7 @@
 //! A counter that is smaller than before has wrapped or begun anew. Registers are read as they are, so what a NIC cannot have
 //! moved in the meantime tells one from the other. What drivers keep in 64 bits never wraps, and may be some seconds old.
 
-use super::Doubts;
+use super::counted::Doubts;
 use std::time::Duration;
 use tidegate_contract::Rate;
 

@@ -5,9 +5,10 @@
 //! ```
 
 use super::accumulator::{Accumulator, Count, Most, Reading, Value};
+use super::counted::{Counted, Figure, Traffic};
 use super::mapping::Registers;
 use super::window::Layout;
-use super::{Counted, Figure, Source, Traffic};
+use crate::device::Source;
 use crate::device::abilities::Ability;
 use crate::device::nic::Nic;
 use crate::device::pf::{Mode, Pf};
@@ -266,7 +267,7 @@ mod tests {
         let figure = |total| Some(Figure { total, source: Source::VfStatistics });
         assert_eq!((known[&0].tx.frames, known[&0].tx.bytes), (figure(5), figure(500)));
         assert_eq!((known[&1].tx.frames, known[&1].tx.multicast), (figure(0), None));
-        assert_eq!(known[&0].doubts, super::super::Doubts::default());
+        assert_eq!(known[&0].doubts, super::super::counted::Doubts::default());
     }
 
     #[test]

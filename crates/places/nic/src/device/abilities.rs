@@ -1,6 +1,6 @@
-//! What a NIC takes, found by asking ([`crate::device::probe`]).
+//! What a NIC takes, found by asking ([`crate::probe`]).
 
-use crate::counters::Source;
+use super::source::Source;
 use serde::Serialize;
 
 /// What a NIC takes of one kind of request.

@@ -22,8 +22,7 @@
 //! - [`group`]: VFs that share a rate
 //!
 //! With a NIC:
-//! - [`nic`]: observing, applying, counting
-//! - [`mod@probe`]: abilities, found by trying
+//! - [`nic`]: observing, applying
 //! - `sysfs`: facts that only files have
 
 pub mod abilities;
@@ -32,8 +31,8 @@ pub mod group;
 pub mod nic;
 pub mod pf;
 pub mod plan;
-pub mod probe;
 mod request;
+mod source;
 pub mod step;
 pub(crate) mod sysfs;
 pub mod vf;
@@ -44,6 +43,6 @@ pub use group::{Group, GroupPlan, plan_groups};
 pub use nic::{Nic, NicError, StepError};
 pub use pf::{Mode, Node, Pf};
 pub use plan::{Note, Pending, Plan, VfRefusal, plan, undo};
-pub use probe::probe;
+pub use source::Source;
 pub use step::{Set, Step};
 pub use vf::{Leaf, LinkState, Representor, Statistics, Vf};

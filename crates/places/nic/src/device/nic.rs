@@ -1,6 +1,5 @@
 //! The NICs of a network namespace: look at them, and change them step by step.
 
-use crate::counters::{Counted, Counting};
 use crate::device::pf::{Mode, Node, Pf};
 use crate::device::request::{Request, request};
 use crate::device::step::Step;
@@ -41,8 +40,6 @@ pub struct Nic {
     /// Absent where the kernel has no such family.
     devlink: Option<Generic>,
     ethtool: Option<Generic>,
-    /// What was counted, by PF.
-    counting: BTreeMap<String, Counting>,
 }
 
 impl Nic {
@@ -56,7 +53,6 @@ impl Nic {
             route: Socket::route().map_err(NetlinkError::from)?,
             devlink: Generic::open(devlink::FAMILY.0, devlink::FAMILY.1)?,
             ethtool: Generic::open(ethtool::FAMILY.0, ethtool::FAMILY.1)?,
-            counting: BTreeMap::new(),
         })
     }
 
@@ -185,18 +181,6 @@ impl Nic {
             hint: hint(&e),
             errno: e.errno(),
         })
-    }
-
-    /// What the VFs of a PF sent and received since they were first counted, by VF. Has to be asked often enough for the
-    /// link's speed: see [`crate::counters::Doubts`].
-    ///
-    /// # Errors
-    /// The kernel does not answer.
-    pub fn counters(&mut self, pf: &Pf) -> Result<BTreeMap<u16, Counted>, NicError> {
-        let mut counting = self.counting.remove(&pf.name).unwrap_or_default();
-        let counted = counting.read(self, pf);
-        self.counting.insert(pf.name.clone(), counting);
-        Ok(counted?)
     }
 
     /// What every link of the namespace counted, by interface index.

@@ -49,7 +49,7 @@ fn settings(abilities: &Abilities) -> [(&'static str, &Ability); 7] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::Source;
+    use crate::device::Source;
 
     #[test]
     fn a_reader_learns_what_a_nic_takes() {

@@ -1,18 +1,21 @@
 //! The conversation with NICs: begun when there is something to say, and anew when it broke off.
 
+use crate::counters::{Counted, Meter};
 use crate::device::{Nic, NicError, Pf, Step, undo};
+use std::collections::BTreeMap;
 use tidegate_place::PlaceError;
 
-/// One conversation.
+/// One conversation, and the counters that it has read: a new conversation counts from its own first reading.
 #[derive(Debug, Default)]
-pub struct Conversation(Option<Nic>);
+pub struct Conversation(Option<(Nic, Meter)>);
 
 impl Conversation {
-    fn nic(&mut self) -> Result<&mut Nic, NicError> {
-        match &mut self.0 {
-            Some(nic) => Ok(nic),
-            none => Ok(none.insert(Nic::open()?)),
-        }
+    fn open(&mut self) -> Result<(&mut Nic, &mut Meter), NicError> {
+        let (nic, meter) = match &mut self.0 {
+            Some(open) => open,
+            none => none.insert((Nic::open()?, Meter::default())),
+        };
+        Ok((nic, meter))
     }
 
     /// A question.
@@ -20,17 +23,25 @@ impl Conversation {
         &mut self,
         question: impl FnOnce(&mut Nic) -> Result<T, NicError>,
     ) -> Result<T, PlaceError> {
-        let answer = self.nic().and_then(question);
-        answer.map_err(|error| {
-            self.0 = None;
-            PlaceError::Unreachable(format!("cannot talk to NICs' drivers: {error}"))
-        })
+        let answer = self.open().and_then(|(nic, _)| question(nic));
+        answer.map_err(|error| self.broken_off(&error))
+    }
+
+    /// Totals of a PF's VFs, by VF.
+    pub fn counters(&mut self, pf: &Pf) -> Result<BTreeMap<u16, Counted>, PlaceError> {
+        let answer = self.open().and_then(|(nic, meter)| meter.read(nic, pf));
+        answer.map_err(|error| self.broken_off(&error))
+    }
+
+    fn broken_off(&mut self, error: &NicError) -> PlaceError {
+        self.0 = None;
+        PlaceError::Unreachable(format!("cannot talk to NICs' drivers: {error}"))
     }
 
     /// All of them; `pf` is then as they leave it. Where one fails that is `about` this function or about a group, what
     /// was done is taken back; where another's does, it is tried again soon.
     pub fn apply(&mut self, steps: &[Step], pf: &mut Pf, about: Option<u16>) -> Result<(), PlaceError> {
-        let nic = self.nic().map_err(|e| PlaceError::Unreachable(e.to_string()))?;
+        let (nic, _) = self.open().map_err(|e| PlaceError::Unreachable(e.to_string()))?;
         let before = pf.clone();
         let mut done: Vec<Step> = Vec::new();
         for step in steps {

@@ -10,6 +10,7 @@
 
 use super::terms::{self, Terms};
 use crate::control::{Controller, Pace, Standing, Usage};
+use crate::counters::Meter;
 use crate::device::{Abilities, Function, Nic, Pf, plan};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -202,7 +203,7 @@ impl Shared {
 }
 
 impl Loop {
-    fn turn(&mut self, nic: &mut Option<Nic>) {
+    fn turn(&mut self, nic: &mut Option<(Nic, Meter)>) {
         let begin = Instant::now();
         let trouble = self.try_turn(nic).err();
         if trouble != self.trouble {
@@ -215,16 +216,16 @@ impl Loop {
         self.due = begin + self.pace.spent(begin.elapsed());
     }
 
-    fn try_turn(&mut self, nic: &mut Option<Nic>) -> Result<(), String> {
+    fn try_turn(&mut self, nic: &mut Option<(Nic, Meter)>) -> Result<(), String> {
         if !self.task.pf.carrier {
             self.read.clear();
             return Err("there is no link".into());
         }
         if nic.is_none() {
-            *nic = Some(Nic::open().map_err(|e| e.to_string())?);
+            *nic = Some((Nic::open().map_err(|e| e.to_string())?, Meter::default()));
         }
-        let conversation = nic.as_mut().ok_or("no conversation")?;
-        let usage = match self.usage(conversation) {
+        let (conversation, meter) = nic.as_mut().ok_or("no conversation")?;
+        let usage = match self.usage(conversation, meter) {
             Ok(usage) => usage,
             Err(why) => {
                 *nic = None;
@@ -253,8 +254,8 @@ impl Loop {
     }
 
     /// What each member sent since the last look; what others on this link sent makes it the narrower.
-    fn usage(&mut self, nic: &mut Nic) -> Result<Vec<Option<Usage>>, String> {
-        let counted = nic.counters(&self.task.pf).map_err(|e| e.to_string())?;
+    fn usage(&mut self, nic: &mut Nic, meter: &mut Meter) -> Result<Vec<Option<Usage>>, String> {
+        let counted = meter.read(nic, &self.task.pf).map_err(|e| e.to_string())?;
         let at = Instant::now();
         let mut used = BTreeMap::new();
         for (function, counted) in counted {

@@ -31,11 +31,13 @@ mod function;
 mod observe;
 mod plan;
 mod record;
+mod seen;
 mod shared_link;
 mod statistics;
 mod terms;
 
-use crate::device::{Abilities, Function, Mode, Pf, probe::probe};
+use crate::device::{Abilities, Function, Mode, Pf};
+use crate::probe::probe;
 use action::NicAction;
 use conversation::Conversation;
 use engine::Engine;

@@ -3,26 +3,18 @@
 use super::NicPlace;
 use super::engine::{Loops, Task};
 use super::function::{address, function};
+pub(super) use super::seen::Seen;
 use super::shared_link::{SharedLink, SharedLinks};
 use super::statistics;
 use super::terms::{by_nic, groups, terms};
 use crate::counters::Counted;
 use crate::device::group::PREFIX;
-use crate::device::{Abilities, Ability, Function, Pf, Plan, Set, Step, VfRefusal, plan, plan_groups};
+use crate::device::{Ability, Function, Pf, Plan, Set, Step, VfRefusal, plan, plan_groups};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tidegate_contract::{Host, Nic as Settings, Rate, Vnic};
 use tidegate_evidence::Connection;
 use tidegate_place::{Observed, ObservedVnic, PlaceError};
-
-/// One NIC, as seen.
-pub(super) struct Seen {
-    pub pf: Pf,
-    pub abilities: Abilities,
-    pub link: SharedLink,
-    /// When.
-    pub at: Instant,
-}
 
 impl NicPlace {
     /// [`tidegate_place::Place::observe`].
@@ -146,7 +138,7 @@ impl NicPlace {
         if vnics.is_empty() {
             return Ok(());
         }
-        let counted = self.conversation.ask(|nic| nic.counters(&seen.pf))?;
+        let counted = self.conversation.counters(&seen.pf)?;
         let plan = Self::wishes(&self.settings_of(name), vnics, seen, loops);
         let strangers = strangers(&seen.pf, vnics);
         for vnic in vnics {

@@ -85,7 +85,7 @@ fn traffic(counted: &counters::Traffic) -> Option<Traffic> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::Source;
+    use crate::device::Source;
     use tidegate_testkit::contract::vf;
 
     #[test]

@@ -15,10 +15,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use tidegate_service::foreign::{self, Budget, Foreign};
 use tidegate_switch::control::keep::{Note, Notes};
 use tidegate_switch::control::told::{Connected, Told};
 use tidegate_switch::control::{Client, SwitchError};
-use tidegate_switch::foreign::{self, Budget, Foreign};
 use tidegate_switch::stats::Reader;
 
 /// How long the notes of a switch that is gone take to be read at most.

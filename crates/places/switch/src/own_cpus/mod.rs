@@ -15,6 +15,7 @@
 //! - `threads`: the agent's own threads
 
 mod cpus;
+mod keep_off;
 mod plan;
 mod record;
 mod situation;
@@ -22,6 +23,7 @@ mod sysfs;
 mod threads;
 
 use cpus::Cpus;
+pub use keep_off::KeepOff;
 use plan::{Setting, Situation, Step};
 use record::Record;
 use situation::Flow;
@@ -50,15 +52,6 @@ const LOST_TO_HALTS: &str =
 /// What is lost where a tap's softirqs stay.
 const LOST_TO_SOFTIRQS: &str = "what the switch writes into these taps runs their stack on the worker, up to 0.4 ms for 64 kB, \
                     and real-time frames wait for it";
-
-/// What to keep off workers' CPUs, besides the agent's own threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeepOff {
-    /// The stack of taps, for what workers write into them.
-    pub softirqs: bool,
-    /// Halts, while real-time frames flow.
-    pub halts: bool,
-}
 
 /// Keeps other work off workers' CPUs.
 pub struct OwnCpus {

@@ -11,7 +11,6 @@
 //! a frame that is given up while it is written leaves nothing behind but a write of our own memory.
 
 use super::{RECEIVER, Rx};
-use crate::aside;
 use crate::frame::offload::receiver_hdr;
 use crate::frame::{FRAME_MAX, HEADER_MAX, Payload, VnetHdr};
 use crate::link::receiver::{Form, finished};
@@ -27,6 +26,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tidegate_evidence::DropReason;
+use tidegate_service::housekeeping;
 
 /// Frames of one worker that may be with its writer.
 const BUFFERS: usize = 32;
@@ -150,10 +150,10 @@ impl Writer {
     /// Writes what comes, and calls `ring` after each frame, until the worker is gone.
     pub fn run(mut self, ring: impl Fn()) {
         loop {
-            aside::step();
+            housekeeping::follow();
             while self.write_one() {
                 ring();
-                aside::step();
+                housekeeping::follow();
             }
             if self.jobs.is_abandoned() {
                 return;

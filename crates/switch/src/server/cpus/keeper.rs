@@ -7,7 +7,6 @@
 use super::choice::choose;
 use super::load::Load;
 use super::{Cpus, Host, host, list};
-use crate::aside;
 use crate::server::Switch;
 use crate::worker::WorkerHandle;
 use rustix::io::Errno;
@@ -15,6 +14,7 @@ use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_service::housekeeping;
 
 /// How often it looks while a worker has a CPU, or a deadline is in force.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -115,15 +115,15 @@ impl Keeper {
         }
         self.too_few &= none;
         // Before the workers come. The calling thread was set to all that are allowed.
-        aside::leave(&left(allowed, &own, self.host.base()));
-        aside::step_again();
+        housekeeping::set_cpus(&left(allowed, &own, self.host.base()));
+        housekeeping::follow_again();
         own
     }
 
     /// Has a worker on its CPU, or where all other threads are.
     fn place(&mut self, handle: &WorkerHandle, worker: usize, before: Option<usize>) {
         let cpu = self.own[worker];
-        let Some(wanted) = cpu.map(|cpu| host::set([cpu])).or_else(aside::left) else { return };
+        let Some(wanted) = cpu.map(|cpu| host::set([cpu])).or_else(housekeeping::cpus) else { return };
         if cpu == before
             && sched_getaffinity(Some(self.threads[worker])).is_ok_and(|is| self.host.same(&is, &wanted))
         {

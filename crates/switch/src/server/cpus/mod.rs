@@ -8,7 +8,7 @@
 //!    ├─ which workers carry real-time frames ─┐
 //!    ├─ which CPUs may be used now, and are ──┴▶ choice (pure) ─▶ a CPU for each, or none
 //!    ├─ each worker, between two loops: to its CPU, or to those that are left
-//!    └─ `aside`: all other threads, to those that are left
+//!    └─ `housekeeping`: all other threads, to those that are left
 //! ```
 //!
 //! - [`choice`]: which worker gets which CPU. Pure

@@ -1,23 +1,23 @@
-//! Descriptors that another process made: how many are held is bounded, and none is closed where it hurts.
+//! Descriptors that another process made: their number is bounded, and a separate thread closes them.
 //!
 //! ```text
-//!  Foreign ── dropped ──▶ queue ──▶ threads `closing` ──▶ close(2), which takes as long as its maker likes
-//!     └── its part of a Budget, until it is closed
+//!  Foreign ── dropped ──▶ queue ──▶ threads `closing` ──▶ close(2), which takes as long as the maker chooses
+//!     └── counts against a Budget until it is closed
 //! ```
 //!
-//! What a descriptor leads to decides how long it takes to close: a TCP socket with SO_LINGER waits for its peer, a file
-//! of FUSE for its server, a Unix socket for the descriptors in its queue. So a thread that others rely on, such as the
-//! agent's reconciler, closes none of them itself.
+//! The object behind a descriptor decides how long close(2) takes: a TCP socket with SO_LINGER waits for its peer, a file
+//! of FUSE for its server, a Unix socket for the descriptors in its queue. So no thread on which others wait, such as the
+//! agent's reconciler, closes one itself.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// Most threads that close: what one of them does not come back from is left to it, and another one goes on.
+/// Most closing threads: while one is blocked in close(2), another goes on.
 const THREADS: usize = 8;
 
-/// How many descriptors of others may be held.
+/// A bound on the number of foreign descriptors.
 #[derive(Debug)]
 pub struct Budget {
     most: usize,
@@ -25,34 +25,34 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// For at most so many.
+    /// A budget of `most` descriptors.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, used: AtomicUsize::new(0) })
     }
 
-    /// For a part of the descriptors that this process may have (RLIMIT_NOFILE): half of them.
+    /// Half of the descriptors that this process may have (RLIMIT_NOFILE).
     pub fn half_of_all() -> Arc<Self> {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         Self::new(limit.map_or(usize::MAX, |limit| (limit / 2) as usize))
     }
 
-    /// How many are held, or wait to be closed.
+    /// Descriptors that are held or wait to be closed.
     pub fn held(&self) -> usize {
         self.used.load(SeqCst)
     }
 
-    /// How many may be held.
+    /// Most descriptors.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// Whether more are held than may be: no more should be accepted until some are closed.
+    /// Whether [`Self::held`] is above [`Self::most`]: accept no more until some are closed.
     pub fn is_over(&self) -> bool {
         self.held() > self.most
     }
 }
 
-/// Counts as one until it is dropped.
+/// One descriptor of a budget, until it is dropped.
 #[derive(Debug)]
 struct Share(Arc<Budget>);
 
@@ -67,21 +67,21 @@ impl Drop for Share {
 pub struct Foreign(Option<(OwnedFd, Share)>);
 
 impl Foreign {
-    /// Counts `fd` against `budget`, also where that is used up.
+    /// Counts `fd` against `budget`, also above its bound: see [`Budget::is_over`].
     pub fn new(fd: OwnedFd, budget: &Arc<Budget>) -> Self {
         budget.used.fetch_add(1, SeqCst);
         Self(Some((fd, Share(Arc::clone(budget)))))
     }
 
-    /// It is ours from now on, to be closed like any other: what it leads to is known.
+    /// The descriptor, to be closed like any of our own: the caller knows the object behind it.
     pub fn into_own(mut self) -> OwnedFd {
-        self.0.take().expect("it is there until it is dropped").0
+        self.0.take().expect("present until dropped").0
     }
 }
 
 impl AsFd for Foreign {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_ref().expect("it is there until it is dropped").0.as_fd()
+        self.0.as_ref().expect("present until dropped").0.as_fd()
     }
 }
 
@@ -93,17 +93,17 @@ impl Drop for Foreign {
     }
 }
 
-/// Closes a descriptor of our own on a thread that no other thread waits for: what others have put into it may take long.
+/// Closes a descriptor of our own on a closing thread: its queue may hold foreign descriptors, which take long to close.
 pub fn close(fd: OwnedFd) {
     static OURS: LazyLock<Arc<Budget>> = LazyLock::new(|| Budget::new(usize::MAX));
     drop(Foreign::new(fd, &OURS));
 }
 
-/// What is to be closed, and the threads that do.
+/// The queue of descriptors to close, and its threads.
 struct Closing {
     queue: Sender<(OwnedFd, Share)>,
     taken: Arc<Mutex<Receiver<(OwnedFd, Share)>>>,
-    /// What waits to be closed, or is being closed.
+    /// Descriptors in the queue or inside close(2).
     undone: Arc<AtomicUsize>,
     threads: AtomicUsize,
 }
@@ -122,7 +122,7 @@ impl Closing {
     fn close(&self, held: (OwnedFd, Share)) {
         let undone = self.undone.fetch_add(1, SeqCst) + 1;
         let _ = self.queue.send(held);
-        // Each thread has one already, of which perhaps it does not come back.
+        // Every thread may be blocked in close(2).
         if undone > self.threads.load(SeqCst) {
             self.start();
         }
@@ -138,7 +138,7 @@ impl Closing {
             loop {
                 let held = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok((fd, share)) = held else { return };
-                crate::aside::step();
+                crate::housekeeping::follow();
                 drop(fd);
                 undone.fetch_sub(1, SeqCst);
                 drop(share);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_long_to_close_keeps_nobody_waiting() {
+    fn a_slow_close_delays_no_other() {
         let budget = Budget::new(2);
         let (slow, _peer) = lingering(Duration::from_secs(2));
         let began = Instant::now();
@@ -182,21 +182,18 @@ mod tests {
         assert!(began.elapsed() < Duration::from_secs(1), "it waited {:?}", began.elapsed());
         // The quick one is closed while the slow one is not.
         while budget.held() > 1 {
-            assert!(
-                began.elapsed() < Duration::from_secs(1),
-                "a slow one keeps the others from being closed"
-            );
+            assert!(began.elapsed() < Duration::from_secs(1), "a slow close delays the others");
             std::thread::sleep(Duration::from_millis(1));
         }
         while budget.held() > 0 {
-            assert!(began.elapsed() < Duration::from_secs(20), "it is counted for ever");
+            assert!(began.elapsed() < Duration::from_secs(20), "it is never counted as closed");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// The thread that closes the slow one has taken it: nothing waits when the next one comes.
+    /// A closing thread is blocked and the queue is empty: another descriptor starts another thread.
     #[test]
-    fn one_that_comes_later_is_not_behind_a_slow_one() {
+    fn a_later_close_does_not_wait_for_a_slow_one() {
         let budget = Budget::new(2);
         let (slow, _peer) = lingering(Duration::from_secs(4));
         drop(Foreign::new(slow, &budget));
@@ -210,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_is_used_up_says_so() {
+    fn a_budget_above_its_bound_says_so() {
         let budget = Budget::new(1);
         let pipe = std::io::pipe().unwrap();
         let one = Foreign::new(pipe.0.into(), &budget);

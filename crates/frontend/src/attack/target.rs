@@ -1,0 +1,69 @@
+//! The port that an attack is aimed at.
+
+use crate::front_end::{FrontEnd, FrontEndError, Options};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Longest wait for an answer of the switch.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Pause after the switch has refused a connection.
+pub(super) const REFUSED_PAUSE: Duration = Duration::from_millis(5);
+
+/// Whom an attack is for, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The port's socket.
+    pub socket: &'a Path,
+    /// Ends the attack.
+    pub stop: &'a AtomicBool,
+    /// What was done so far.
+    pub steps: &'a AtomicU64,
+}
+
+impl Target<'_> {
+    pub(super) fn dial(&self) -> io::Result<UnixStream> {
+        dial(self.socket)
+    }
+
+    pub(super) fn connect(&self, options: Options) -> Result<FrontEnd, FrontEndError> {
+        FrontEnd::from_stream(self.dial()?, options)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn step(&self) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Does `once` again and again. What the switch refuses is tried again after a pause.
+    pub(super) fn again(&self, mut once: impl FnMut() -> Result<(), FrontEndError>) {
+        while !self.is_over() {
+            if once().is_err() {
+                std::thread::sleep(REFUSED_PAUSE);
+            }
+        }
+    }
+}
+
+/// Connects to a port's socket, and never waits for long: neither for a switch that takes no connection, nor
+/// for its answers.
+///
+/// # Errors
+/// No process listens, or the one that listens takes no connections.
+pub fn dial(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}

@@ -1,0 +1,14 @@
+//! A NIC as the last look showed it.
+
+use super::shared_link::SharedLink;
+use crate::device::{Abilities, Pf};
+use std::time::Instant;
+
+/// One NIC, as seen.
+pub(crate) struct Seen {
+    pub pf: Pf,
+    pub abilities: Abilities,
+    pub link: SharedLink,
+    /// When.
+    pub at: Instant,
+}
