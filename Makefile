@@ -4,7 +4,7 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
-PYTHON := tests scripts/test scripts/fuzz bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane bench/agent-load bench/calibrated bench/observe-cpu bench/kernel-rates bench/kernel-scale bench/kernel-vhost bench/nic-control bench/nic-cost bench/nic-counters
+PYTHON := tests scripts/test scripts/fuzz scripts/modules scripts/prose scripts/sources bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane bench/agent-load bench/calibrated bench/observe-cpu bench/kernel-rates bench/kernel-scale bench/kernel-vhost bench/nic-control bench/nic-cost bench/nic-counters
 BINARY := target/release/tidegate
 
 # What is built is run, tested and packaged from here, wherever cargo puts other projects.
@@ -58,7 +58,7 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 	cd tests && ../.venv/bin/mypy ../bench/nic-control
 	cd tests && ../.venv/bin/mypy ../bench/nic-cost
 	cd tests && ../.venv/bin/mypy ../bench/nic-counters
-	cd tests && ../.venv/bin/mypy ../scripts/fuzz
+	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/modules && ../.venv/bin/mypy ../scripts/prose
 	shellcheck -x scripts/setup scripts/deb scripts/deny scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
 	@scripts/deny

@@ -43,8 +43,14 @@ class Rule:
 
 
 RULES = (
-    Rule(("agent",), ("places/*", "switch"), "the agent knows places by their trait alone"),
-    Rule(("place", "evidence", "contract"), ("agent", "places/*", "switch"), "they are below all places"),
+    Rule(
+        ("agent",), ("places/*", "switch", "netlink", "ebpf"), "the agent knows places by their trait alone"
+    ),
+    Rule(
+        ("place", "evidence", "contract", "netlink"),
+        ("agent", "places/*", "switch"),
+        "they are below all places",
+    ),
     Rule(("places/*",), ("agent", "places/*"), "places stand side by side"),
     Rule(
         ("agent", "places/*", "switch", "tidegate"),
@@ -109,7 +115,7 @@ def broken_rules(crates: list[Package]) -> list[str]:
 
 
 def places_seen_by_agent(crates: list[Package]) -> list[str]:
-    """The places and the switch, as far as normal dependencies of the agent lead to them."""
+    """The places, and the switch, to which normal dependencies of the agent lead."""
     by_name = {crate.name: crate for crate in crates}
     if "agent" not in by_name:
         return []
@@ -137,7 +143,7 @@ def _reached(crate: Package, by_name: Mapping[str, Package]) -> dict[str, list[s
 def crate_graph(crates: list[Package]) -> dict[str, list[str]]:
     """The crates by label, each with those it uses; normal dependencies."""
     by_name = {crate.name: crate for crate in crates}
-    links = {crate.label: [] for crate in crates} | graph(
+    links: dict[str, list[str]] = {crate.label: [] for crate in crates} | graph(
         (crate.label, by_name[used].label) for crate in crates for used in crate.uses
     )
     return {label: links[label] for label in sorted(links)}
@@ -158,7 +164,7 @@ def picture(crates: list[Package]) -> str:
         below[label] = set(links[label]).union(*(below[used] for used in links[label]))
     column = max(len(label) for label in links) + 2
     inner = WIDTH - 2
-    lines = []
+    lines: list[str] = []
     for level in range(max(height.values()), -1, -1):
         title = f" {level} "
         left = "┌" if not lines else "├"
@@ -170,8 +176,7 @@ def picture(crates: list[Package]) -> str:
                 used for used in links[label] if not any(used in below[other] for other in links[label])
             ]
             text = f" {label:<{column}}" + (f"──▶ {'  '.join(direct)}" if direct else "")
-            for at, row in enumerate(_wrapped(text, inner - 1, column + 5)):
-                lines.append(f"│{row:<{inner}}│" if at == 0 else f"│{row:<{inner}}│")
+            lines += [f"│{row:<{inner}}│" for row in _wrapped(text, inner - 1, column + 5)]
     lines.append("└" + "─" * inner + "┘")
     return "\n".join(lines)
 

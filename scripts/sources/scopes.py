@@ -7,14 +7,15 @@ description of `scripts/modules`.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from sources.tokens import Token, group_end, tokens, without_tests
 
-_DEFINING = frozenset("fn struct enum union trait type const static macro_rules".split())
+_DEFINING = frozenset(["fn", "struct", "enum", "union", "trait", "type", "const", "static", "macro_rules"])
 _ATTRIBUTE_PATH = re.compile(r'"((?:\w+::)*\w+)"')
 _PATH_ATTRIBUTES = frozenset(
-    "with default serialize_with deserialize_with skip_serializing_if remote".split(),
+    ["with", "default", "serialize_with", "deserialize_with", "skip_serializing_if", "remote"],
 )
 
 
@@ -232,16 +233,15 @@ def _read_items(scope: Scope, code: list[Token], folder: Path) -> None:
 def _define(scope: Scope, code: list[Token], at: int) -> None:
     keyword = code[at].text
     name_at = at + 1 + (keyword == "macro_rules") + (code[at + 1].text == "mut")
-    if code[name_at].kind != "name" or (
-        keyword == "const" and code[name_at].text in ("fn", "unsafe", "async")
-    ):
+    no_item = keyword == "const" and code[name_at].text in ("fn", "unsafe", "async")
+    if code[name_at].kind != "name" or no_item:
         return
     scope.items.add(code[name_at].text)
     if keyword == "macro_rules":
         scope.macros.add(code[name_at].text)
         # The items that its text defines come into being where it is called, in the same module as a rule.
         body = code[name_at + 1 : group_end(code, name_at + 1)]
-        for before, after in zip(body, body[1:], strict=False):
+        for before, after in pairwise(body):
             if before.kind == "name" and before.text in _DEFINING and after.kind == "name":
                 scope.items.add(after.text)
 

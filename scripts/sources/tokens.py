@@ -167,7 +167,22 @@ def _item_end(code: list[Token], at: int) -> int:
 
 
 ITEMS = frozenset(
-    "fn struct enum union trait impl mod use let const static type macro_rules extern".split(),
+    [
+        "fn",
+        "struct",
+        "enum",
+        "union",
+        "trait",
+        "impl",
+        "mod",
+        "use",
+        "let",
+        "const",
+        "static",
+        "type",
+        "macro_rules",
+        "extern",
+    ],
 )
 _BEFORE_ITEMS = frozenset(["pub", "unsafe", "async", "default"])
 
