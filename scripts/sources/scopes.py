@@ -53,6 +53,13 @@ class Scope:
         """The scope of the crate's root."""
         return self if self.parent is None else self.parent.root()
 
+    def is_part_of(self, item: "Item") -> bool:
+        """Whether this module, below that of a type, adds methods to it: one definition in several files."""
+        above = self.parent
+        while above is not None and above.file != item.file:
+            above = above.parent
+        return above is not None and item.name in _extended(self.code)
+
     def all(self) -> Iterator["Scope"]:
         """This scope and all below."""
         yield self
@@ -92,7 +99,7 @@ class Crate:
         found: dict[tuple[Path, Path], dict[Use, None]] = {}
         for scope in self.scopes:
             for target, line in self._uses(scope):
-                if isinstance(target, Item) and target.file != scope.file:
+                if isinstance(target, Item) and target.file != scope.file and not scope.is_part_of(target):
                     found.setdefault((scope.file, target.file), {})[Use(target.name, line)] = None
         return {pair: sorted(uses, key=lambda use: (use.line, use.item)) for pair, uses in found.items()}
 
@@ -298,6 +305,25 @@ def _imports(tree: list[Token], public: bool) -> list[Import]:
         return at
 
     read(0, ())
+    return found
+
+
+def _extended(code: list[Token]) -> set[str]:
+    """The types that `impl T` blocks add to; not `impl Trait for T`."""
+    found = set()
+    for start, token in enumerate(code):
+        if token.text != "impl" or token.kind != "name":
+            continue
+        depth = 0
+        name = ""
+        for following in code[start + 1 :]:
+            if following.text in ("{", "for", "where", ";", ")"):
+                if following.text in ("{", "where"):
+                    found.add(name)
+                break
+            depth += (following.text == "<") - (following.text == ">")
+            if depth == 0 and following.kind == "name":
+                name = following.text
     return found
 
 

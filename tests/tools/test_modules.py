@@ -206,3 +206,19 @@ def test_the_agent_imports_no_place_and_no_rule_is_broken() -> None:
     """Of this workspace."""
     last = modules(ROOT).stdout.splitlines()[-1]
     assert last.endswith("of crates: 0; imports of a place by the agent: 0; rules broken: 0"), last
+
+
+def test_the_parts_of_a_type_are_one_definition(tmp_path: Path) -> None:
+    """Where a file of the folder adds methods to it; not where it only names it."""
+    files = {
+        "lib.rs": "mod t;\n",
+        "t/mod.rs": "mod part;\nmod user;\npub struct T<A>(A);\nfn f() { part::g(); user::g(); }\n",
+        "t/part.rs": "use super::T;\nimpl<A: Into<B>> T<A> {}\npub fn g() {}\n",
+        "t/user.rs": "use super::T;\nimpl From<u8> for T<u8> {}\npub fn g() {}\n",
+    }
+    workspace(tmp_path, {"one": files})
+    assert edges(tmp_path, "one") == [
+        "t/mod.rs → t/part.rs: g (line 4)",
+        "t/mod.rs → t/user.rs: g (line 4)",
+        "t/user.rs → t/mod.rs: T (line 1)",
+    ]

@@ -56,6 +56,7 @@ mod between;
 mod bill;
 mod budget;
 pub mod change;
+mod count;
 pub mod crossing;
 mod cut;
 mod decide;
@@ -89,9 +90,6 @@ mod serve;
 pub mod settle;
 mod shared;
 pub mod sleep;
-pub mod talk;
-#[cfg(any(test, feature = "test-clock"))]
-pub mod test_clock;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -100,18 +98,21 @@ pub mod trouble;
 mod turns;
 mod waiting;
 mod watch;
+pub mod work;
 #[cfg(test)]
 mod writing;
 
 pub(crate) use budget::DROPPED;
 pub use handle::{Inbox, WorkerHandle, mailbox};
 
+use crate::capacity::VNICS;
 use crate::claims::{Claims, Named};
+use crate::clock::clock;
 use crate::fdb::{Fdb, PortIndex};
 use crate::link::Scratch;
 use crate::port::{NEVER, Port, PortInfo, PortSet};
 use crate::stats::LoopPart;
-use crate::stats::layout::{VNICS, WorkerSlot};
+use crate::stats::layout::WorkerSlot;
 use crate::virtio::sigbus;
 use between::Between;
 use bill::Bill;
@@ -124,7 +125,6 @@ use handle::{Bell, Call};
 use lending::{Lending, Lull};
 use loops::Loops;
 use peers::Senders;
-use rustix::time::{ClockId, clock_gettime};
 use sleep::Sleeper;
 use std::sync::Arc;
 use trouble::Troubles;
@@ -136,17 +136,6 @@ const CROSSINGS: usize = 256;
 
 /// Calls answered per loop, so that front ends that never stop asking do not stop the frames.
 const CALLS: usize = 4;
-
-/// Nanoseconds of CLOCK_MONOTONIC.
-#[inline]
-pub fn clock() -> u64 {
-    #[cfg(any(test, feature = "test-clock"))]
-    if let Some(now) = test_clock::time() {
-        return now;
-    }
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
 
 /// A worker's ends towards the others, by their number; none at its own.
 pub type Peers = Vec<Option<(Peer, Arc<Bell>)>>;

@@ -25,30 +25,21 @@
 mod model;
 #[cfg(test)]
 mod tests;
+mod under_way;
 
 use super::crossing::{Crossing, Fate, Sent};
 use super::handle::WorkerHandle;
-use super::{Worker, budget, clock};
+use super::{Worker, budget};
+use crate::clock::clock;
 use crate::fdb::PortIndex;
+pub use crate::moved::{Moved, Outcome};
 use crate::port::{FrameRef, Port};
 use crate::vhost_user::kick::Kick;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tidegate_evidence::DropReason;
-
-/// For how long a port was not served, ns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// For how long nothing was taken from it.
-    pub sending: u64,
-    /// For how long nothing was delivered to it but what its old worker had.
-    pub receiving: u64,
-}
-
-/// How a move went; or why the port is where it was.
-pub type Outcome = Result<Moved, String>;
+pub use under_way::UnderWay;
 
 /// One move, as the workers pass it on.
 struct Move {
@@ -82,15 +73,6 @@ pub struct Arrival {
     frames: UnderWay,
     /// Of frames that it sent.
     fates: Vec<Fate>,
-}
-
-/// Frames on their way to a port, in order.
-#[derive(Default)]
-pub struct UnderWay {
-    /// With deadlines.
-    pub urgent: VecDeque<FrameRef>,
-    /// Without.
-    pub others: VecDeque<FrameRef>,
 }
 
 /// Begins to move a port from worker `from` to worker `to`; `kicks` are what the queues' drivers kick the new worker by.
