@@ -7,6 +7,8 @@ import pytest
 
 from lab.initramfs import ROOT
 
+pytestmark = pytest.mark.abreast
+
 MARKERS = "# Architecture\n\n<!-- made by `scripts/modules --picture --write` -->\n<!-- end -->\n"
 
 

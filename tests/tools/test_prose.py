@@ -8,6 +8,8 @@ import pytest
 
 from lab.initramfs import ROOT
 
+pytestmark = pytest.mark.abreast
+
 
 def prose(*arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run it."""
