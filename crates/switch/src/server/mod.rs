@@ -312,7 +312,10 @@ fn host_cpus() -> Result<Host, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::priority::short_slice;
+    use super::run::bind;
+
+    use std::path::Path;
 
     #[test]
     fn a_control_socket_in_no_folder_is_refused_with_what_to_do() {

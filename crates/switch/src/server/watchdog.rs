@@ -63,6 +63,7 @@ fn told(result: io::Result<()>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn a_control_thread_turns_as_long_as_it_says_so() {

@@ -9,12 +9,12 @@
 //! ```
 
 use super::awake::Awake;
-use super::gaps;
 use super::handle::Bell;
 use super::{Worker, precise};
 use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::link::writer::Hand;
+use crate::port::gaps;
 use crate::port::{NEVER, Port};
 use crate::virtio::sigbus;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};

@@ -27,7 +27,6 @@ mod model;
 mod place;
 
 use super::Worker;
-use super::handle::Call;
 use crate::capacity::VNICS;
 use crate::fdb::PortIndex;
 use crate::port::Lent;
@@ -224,24 +223,6 @@ impl Worker {
     /// Takes back what an own port lends. `false` while another worker has it.
     pub(super) fn take_back(&mut self, index: PortIndex) -> bool {
         self.ports[usize::from(index)].as_mut().is_none_or(|port| self.lending.take_back(port))
-    }
-
-    /// Does what another thread asks of an own port, as soon as nothing of the port is lent.
-    pub fn when_back(&mut self, index: PortIndex, call: Call) {
-        if self.take_back(index) {
-            call(self);
-        } else {
-            self.put_off.push((index, call));
-        }
-    }
-
-    /// Tries again what was put off. `true` where there was anything: it is not left to a sleep.
-    #[cold]
-    pub(super) fn put_off_calls(&mut self) -> bool {
-        for (index, call) in std::mem::take(&mut self.put_off) {
-            self.when_back(index, call);
-        }
-        true
     }
 
     /// Takes stock of the ports that deadlines hold towards: nothing of them is lent from now on.
