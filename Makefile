@@ -4,7 +4,7 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
-PYTHON := tests scripts/test scripts/nightly scripts/fuzz scripts/modules bench bench/run
+PYTHON := tests scripts/test scripts/nightly scripts/fuzz scripts/modules scripts/prose scripts/sources bench bench/run
 BINARY := target/release/tidegate
 
 # What is built is run, tested and packaged from here, wherever cargo puts other projects.
@@ -58,10 +58,11 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 	.venv/bin/ruff format --config tests/pyproject.toml --check $(PYTHON)
 	cd tests && ../.venv/bin/mypy . ../scripts/test
 	cd tests && ../.venv/bin/mypy ../bench ../bench/run
-	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/nightly && ../.venv/bin/mypy ../scripts/modules
+	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/nightly && ../.venv/bin/mypy ../scripts/modules && ../.venv/bin/mypy ../scripts/prose
 	shellcheck -x scripts/setup scripts/deb scripts/deny scripts/earlier scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
 	@scripts/deny
+	scripts/prose --check
 
 fmt: ## format Rust and Python
 	cargo fmt --all

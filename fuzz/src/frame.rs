@@ -98,7 +98,7 @@ fn complete(frame: &[u8], head: &[u8], vnet: &VnetHdr, headers: &Headers, offloa
     }
     let mut vnet = receiver_hdr(vnet, headers, offload);
     let spans = spans(&frame[head.len()..]);
-    // SAFETY: the spans are of `frame`, which nobody writes.
+    // SAFETY: the spans are of `frame`, which is not written to meanwhile.
     let payload = unsafe { Payload::new(&spans) };
     let mut copy = head.to_vec();
     assert!(finish_checksum(&mut copy, &mut vnet, headers, &payload), "checked, and yet not in the head");
@@ -122,7 +122,7 @@ fn cut(frame: &[u8], head: &[u8], headers: &Headers, offload: Offload, (count, w
         bytes += part.head_len + part.payload_len;
         assert!(at <= body && part.payload_len > 0, "{part:?}");
         let spans = spans(&payload[part.payload_offset..at]);
-        // SAFETY: the spans are of `frame`, which nobody writes.
+        // SAFETY: the spans are of `frame`, which is not written to meanwhile.
         let payload = unsafe { Payload::new(&spans) };
         let one = &mut out[..part.head_len];
         assert!(finish_checksum(one, &mut part.vnet, &part.headers, &payload));

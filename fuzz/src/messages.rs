@@ -54,7 +54,7 @@ struct Device {
 }
 
 impl Device {
-    /// Looks at every ring and gives back what is there.
+    /// Takes up to four available chains of each ring, and gives each back.
     fn work(&mut self) {
         let mut chain = Chain::new();
         let (log, used_logs) = (self.log.as_ref(), &self.used_logs);
@@ -89,7 +89,7 @@ struct Shared(Arc<Mutex<Device>>);
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Device> {
-        self.0.lock().expect("nobody panicked")
+        self.0.lock().expect("no holder of the lock panicked")
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a switch in somebody else's hands says to the agent: answers, notes, and what stands in its statistics.
+//! The messages of a switch under an attacker's control to the agent: answers, notes, and its statistics.
 //!
 //! A first byte says which of the three; what comes of it is shown as the agent shows it.
 

@@ -1,0 +1,1 @@
+"""Reads the project's own sources: what `scripts/modules` and `scripts/prose` share."""

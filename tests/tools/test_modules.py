@@ -1,0 +1,226 @@
+"""`scripts/modules`: edges, circles, rules and the picture, of small workspaces made here."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab.initramfs import ROOT
+
+pytestmark = pytest.mark.abreast
+
+MARKERS = "# Architecture\n\n<!-- made by `scripts/modules --picture --write` -->\n<!-- end -->\n"
+
+
+def workspace(
+    root: Path, crates: dict[str, dict[str, str]], uses: dict[str, list[str]] | None = None
+) -> Path:
+    """Crates with their files below `src`, and with the crates that each one uses."""
+    for crate, files in crates.items():
+        folder = root / "crates" / crate
+        name = "tidegate-" + crate.replace("places/", "place-")
+        needs = "".join(f"tidegate-{use}.workspace = true\n" for use in (uses or {}).get(crate, []))
+        for file, text in {
+            **files,
+            "../Cargo.toml": f'[package]\nname = "{name}"\n[dependencies]\n{needs}',
+        }.items():
+            path = folder / "src" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (folder / "src").mkdir(exist_ok=True)
+            path.write_text(text)
+    (root / "ARCHITECTURE.md").write_text(MARKERS)
+    return root
+
+
+def modules(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it on a workspace."""
+    command = [str(ROOT / "scripts/modules"), "--root", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def edges(root: Path, crate: str) -> list[str]:
+    """The edges of a crate as they are printed."""
+    done = modules(root, "--list", crate)
+    assert done.returncode == 0, done.stderr
+    return [line.strip() for line in done.stdout.splitlines()[1:]]
+
+
+def test_a_circle_of_two_files_is_found_with_items_and_lines(tmp_path: Path) -> None:
+    """Each of its edges says what is used, and where."""
+    files = {
+        "lib.rs": "mod a;\nmod b;\n",
+        "a.rs": "use crate::b::B;\npub struct A(B);\n",
+        "b.rs": "// text\npub struct B;\nfn f(_: &super::a::A) {}\n",
+    }
+    workspace(tmp_path, {"one": files})
+    assert modules(tmp_path, "--picture", "--write").returncode == 0
+    done = modules(tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "one: circle of 2 files: a.rs b.rs",
+        "    a.rs → b.rs: B (line 1)",
+        "    b.rs → a.rs: A (line 3)",
+        "circles of files: 1; of folders: 0; of crates: 0; "
+        "imports of a place by the agent: 0; rules broken: 0",
+    ]
+
+
+def test_no_circle_is_status_0(tmp_path: Path) -> None:
+    """`mod b;` and a re-export are no use: the module file and its children make no circle."""
+    files = {
+        "lib.rs": "mod a;\npub use a::T;\n",
+        "a/mod.rs": "mod b;\npub use b::T;\npub const N: usize = 1;\n",
+        "a/b.rs": "pub struct T([u8; super::N]);\n",
+    }
+    workspace(tmp_path, {"one": files})
+    assert modules(tmp_path, "--picture", "--write").returncode == 0
+    done = modules(tmp_path)
+    assert (done.returncode, edges(tmp_path, "one")) == (0, ["a/b.rs → a/mod.rs: N (line 1)"]), done.stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use crate::a::T;\nfn f(_: T) {}\n",
+        "\nfn f(_: crate::a::T) {}\n",
+        "use super::*;\nfn f(_: T) {}\n",
+        "use crate::{a::{self}, c};\nfn f(_: a::T) {}\n",
+        '\nstruct S { #[serde(with = "crate::a::T")] f: u8 }\n',
+    ],
+)
+def test_a_re_export_is_resolved_to_the_definition(tmp_path: Path, text: str) -> None:
+    """By a name, a path, a glob, a module, an attribute's string."""
+    files = {
+        "lib.rs": "mod a;\nmod c;\nmod d;\nuse a::*;\n",
+        "a/mod.rs": "mod b;\npub use b::*;\n",
+        "a/b.rs": "pub struct T;\n",
+        "c.rs": "",
+        "d.rs": text,
+    }
+    workspace(tmp_path, {"one": files})
+    line = 1 if text.startswith("use crate::a::T") else 2
+    assert edges(tmp_path, "one") == [f"d.rs → a/b.rs: T (line {line})"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#[cfg(test)]\nmod tests {\n    use crate::a::T;\n}\n",
+        "#[cfg(test)]\nuse crate::a::T;\n",
+        '#[cfg(all(test, feature = "x"))]\n#[allow(dead_code)]\nfn f<A, B>(_: crate::a::T) { g() }\n',
+        "#[test]\nfn f() { crate::a::T; }\n",
+        "struct S {\n    #[cfg(test)]\n    f: crate::a::T,\n}\n",
+        "#[cfg(test)]\nmod c;\n",
+        "// crate::a::T\n/* crate::a::T /* */ crate::a::T */\n",
+        'const S: &str = "crate::a::T";\nconst R: &str = r#"" crate::a::T"#;\n',
+    ],
+)
+def test_tests_comments_and_literals_use_nothing(tmp_path: Path, text: str) -> None:
+    """What only a test build compiles is left out, with the files of its modules."""
+    files = {
+        "lib.rs": "mod a;\nmod b;\n",
+        "a.rs": "pub struct T;\n",
+        "b.rs": text,
+        "b/c.rs": "use crate::a::T;\n",
+    }
+    workspace(tmp_path, {"one": files})
+    assert edges(tmp_path, "one") == []
+
+
+@pytest.mark.parametrize("condition", ['any(test, feature = "x")', "not(test)", "unix"])
+def test_code_that_some_build_without_tests_compiles_counts(tmp_path: Path, condition: str) -> None:
+    """Features and targets are unknown, so their code is read."""
+    files = {
+        "lib.rs": "mod a;\nmod b;\n",
+        "a.rs": "pub struct T;\n",
+        "b.rs": f"#[cfg({condition})]\nuse crate::a::T;\n",
+    }
+    workspace(tmp_path, {"one": files})
+    assert edges(tmp_path, "one") == ["b.rs → a.rs: T (line 2)"]
+
+
+def test_a_circle_of_folders_without_a_circle_of_files_is_found(tmp_path: Path) -> None:
+    """At every depth."""
+    files = {
+        "lib.rs": "mod top;\n",
+        "top/mod.rs": "mod a;\nmod b;\n",
+        "top/a/mod.rs": "pub mod one;\npub mod two;\n",
+        "top/a/one.rs": "use crate::top::b::B;\n",
+        "top/a/two.rs": "pub struct Two;\n",
+        "top/b.rs": "pub struct B;\nfn f(_: super::a::two::Two) {}\n",
+    }
+    workspace(tmp_path, {"one": files})
+    done = modules(tmp_path)
+    assert "one: circle of 2 modules: top/a top/b\n" in done.stdout
+    assert "circles of files: 0; of folders: 1;" in done.stdout
+    cuts = modules(tmp_path, "--cuts", "one").stdout
+    assert "1 edges to take away" in cuts
+
+
+def test_a_broken_rule_is_found_through_other_crates(tmp_path: Path) -> None:
+    """With the way from the one to the other."""
+    crates = {name: {"lib.rs": ""} for name in ("agent", "paths", "switch", "places/nic")}
+    workspace(tmp_path, crates, {"agent": ["paths"], "paths": ["switch", "place-nic"]})
+    done = modules(tmp_path)
+    assert done.returncode == 1
+    assert "agent must not depend on switch (" in done.stdout
+    assert "): agent → paths → switch\n" in done.stdout
+    assert "imports of a place by the agent: 2; rules broken: 2" in done.stdout
+
+
+def test_a_circle_of_crates_is_found(tmp_path: Path) -> None:
+    """Cargo refuses it too; the picture of such crates is not drawn."""
+    workspace(tmp_path, {"a": {"lib.rs": ""}, "b": {"lib.rs": ""}}, {"a": ["b"], "b": ["a"]})
+    done = modules(tmp_path)
+    assert (done.returncode, "circle of crates: a → b → …" in done.stdout) == (1, True), done.stdout
+
+
+def test_a_stale_picture_is_found_and_written(tmp_path: Path) -> None:
+    """Written once it is right; a further crate makes it stale."""
+    workspace(tmp_path, {"a": {"lib.rs": ""}, "b": {"lib.rs": ""}}, {"a": ["b"]})
+    done = modules(tmp_path)
+    assert (done.returncode, "--picture --write" in done.stdout) == (1, True)
+    assert modules(tmp_path, "--picture", "--write").returncode == 0
+    assert modules(tmp_path).returncode == 0
+    assert "│ a  ──▶ b" in (tmp_path / "ARCHITECTURE.md").read_text()
+    page = (tmp_path / "ARCHITECTURE.md").read_text()
+    workspace(tmp_path, {"c": {"lib.rs": ""}})
+    (tmp_path / "ARCHITECTURE.md").write_text(page)
+    assert modules(tmp_path).returncode == 1
+
+
+def test_a_page_without_markers_is_refused(tmp_path: Path) -> None:
+    """It is left as it is."""
+    workspace(tmp_path, {"a": {"lib.rs": ""}})
+    (tmp_path / "ARCHITECTURE.md").write_text("# Architecture\n")
+    done = modules(tmp_path, "--picture", "--write")
+    assert (done.returncode, "add both lines" in done.stdout) == (1, True)
+    assert (tmp_path / "ARCHITECTURE.md").read_text() == "# Architecture\n"
+
+
+def test_a_sample_is_the_same_for_the_same_seed() -> None:
+    """Of this workspace."""
+    one, other = (modules(ROOT, "--sample", "5", "--seed", "7").stdout for _ in range(2))
+    assert (one, len(one.splitlines())) == (other, 5)
+
+
+def test_the_agent_imports_no_place_and_no_rule_is_broken() -> None:
+    """Of this workspace."""
+    last = modules(ROOT).stdout.splitlines()[-1]
+    assert last.endswith("of crates: 0; imports of a place by the agent: 0; rules broken: 0"), last
+
+
+def test_the_parts_of_a_type_are_one_definition(tmp_path: Path) -> None:
+    """Where a file of the folder adds methods to it; not where it only names it."""
+    files = {
+        "lib.rs": "mod t;\n",
+        "t/mod.rs": "mod part;\nmod user;\npub struct T<A>(A);\nfn f() { part::g(); user::g(); }\n",
+        "t/part.rs": "use super::T;\nimpl<A: Into<B>> T<A> {}\npub fn g() {}\n",
+        "t/user.rs": "use super::T;\nimpl From<u8> for T<u8> {}\npub fn g() {}\n",
+    }
+    workspace(tmp_path, {"one": files})
+    assert edges(tmp_path, "one") == [
+        "t/mod.rs → t/part.rs: g (line 4)",
+        "t/mod.rs → t/user.rs: g (line 4)",
+        "t/user.rs → t/mod.rs: T (line 1)",
+    ]
