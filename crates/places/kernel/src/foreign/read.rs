@@ -3,7 +3,8 @@
 use super::restore::in_order;
 use super::settings::settings_of;
 use super::{Layer, Object, TakenOver};
-use crate::tc::handle::Handle;
+use crate::handle::Handle;
+use crate::tc::kernel::Kernel;
 use crate::tc::netlink::attribute::{find, u32_at};
 use crate::tc::netlink::constants::*;
 use crate::tc::netlink::{Socket, TrafficControl, header, traffic_control};
@@ -14,11 +15,17 @@ use crate::tc::shaping::Ends;
 const BESIDE: [(u16, &str); 3] =
     [(8, "a size table"), (13, "an ingress block that it shares"), (14, "an egress block that it shares")];
 
-/// What others made at these ends of a device.
-///
-/// # Errors
-/// The kernel does not answer, or there is something that cannot be remembered; the text names it.
-pub fn read(socket: &mut Socket, index: u32, ends: Ends) -> Result<TakenOver, String> {
+impl Kernel {
+    /// The foreign objects at these ends of a device, to be remembered.
+    ///
+    /// # Errors
+    /// The kernel does not answer, or an object cannot be remembered; the text names it.
+    pub fn foreign(&mut self, index: u32, ends: Ends) -> Result<TakenOver, String> {
+        read(&mut self.socket, index, ends)
+    }
+}
+
+fn read(socket: &mut Socket, index: u32, ends: Ends) -> Result<TakenOver, String> {
     let mut dump = |kind, parent, layer, is_one: fn(&TrafficControl<'_>) -> bool| {
         let found = socket.dump(kind, &header(index, Handle::default(), parent, 0).0, |_, body| {
             let message = traffic_control(body).filter(|m| m.index == index && is_one(m))?;

@@ -1,7 +1,8 @@
 //! From what is remembered to steps. Pure.
 
+use super::options::options_for;
 use super::{Layer, Object, TakenOver};
-use crate::tc::handle::Handle;
+use crate::handle::Handle;
 use crate::tc::network::Netdev;
 use crate::tc::shaping::Ends;
 use crate::tc::step::{Device, Step};
@@ -11,7 +12,10 @@ impl TakenOver {
     /// is there still, as after a take-over that was cut short.
     pub fn restore(&self, link: &Netdev, ends: Ends) -> Vec<Step> {
         let device = Device::Netdev { index: self.index, name: link.name.clone() };
-        let make = |object: &Object| Step::Restore { device: device.clone(), object: object.clone() };
+        let make = |object: &Object| {
+            let object = Object { options: options_for(object), ..object.clone() };
+            Step::Restore { device: device.clone(), object }
+        };
         let mut steps = Vec::new();
         if ends.egress && link.root().is_none() {
             steps.extend(self.egress.iter().map(make));

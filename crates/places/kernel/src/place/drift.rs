@@ -1,7 +1,7 @@
 //! What there is to do, and whom it concerns: a plan that should be empty, entry by netdev. Pure.
 
 use crate::ebpf::Classes;
-use crate::tc::handle::Handle;
+use crate::handle::Handle;
 use crate::tc::network::Counters;
 use crate::tc::owner;
 use crate::tc::{Device, Netdev, Network, Plan, Shaping, Step};

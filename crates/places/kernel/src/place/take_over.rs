@@ -1,7 +1,9 @@
 //! What others made at the ends of a netdev: taken over, and given back when no contract limits that end any more.
 
-use super::settle::placed;
-use super::{Beside, KernelPlace, observe, shape, step_failed};
+use super::devices::placed;
+use super::netdev::netdev;
+use super::shape;
+use super::state::{Beside, KernelPlace, step_failed};
 use crate::foreign::{TakenOver, rehearse};
 use crate::tc::{Ends, Network, Shaping, Ways};
 use tidegate_contract::Vnic;
@@ -62,8 +64,7 @@ impl KernelPlace {
         // What was on a netdev that is gone went with it.
         let Some(link) = network.netdevs.get(&theirs.index) else { return Ok(Ends::BOTH) };
         let is_here = |vnic: &Vnic| {
-            observe::netdev(vnic)
-                .is_some_and(|name| name == link.name || self.devices.is_of(name, theirs.index))
+            netdev(vnic).is_some_and(|name| name == link.name || self.devices.is_of(name, theirs.index))
         };
         let here = self.record.iter().filter(|entry| is_here(&entry.vnic));
         let limited = here.map(|entry| shape::limited(&entry.vnic)).fold(Ways::NONE, Ways::or);

@@ -4,9 +4,8 @@ use crate::ebpf::classify::{Classes, Classifier, ClassifyError};
 use crate::ebpf::congestion::{CongestionMarker, Marked, VirtualQueue};
 use crate::ebpf::mark::{Dropped, Marker, Marks};
 use crate::ebpf::police::{Bucket, Policed, Policer};
-use crate::foreign::{self, TakenOver};
+use crate::handle::Handle;
 use crate::tc::foreign_programs;
-use crate::tc::handle::Handle;
 use crate::tc::netlink::attribute::Attributes;
 use crate::tc::netlink::constants::{
     IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER,
@@ -16,9 +15,10 @@ use crate::tc::netlink::{
 };
 use crate::tc::network::{Class, Netdev, Network, Qdisc, Rule};
 use crate::tc::nftables::IngressChains;
+use crate::tc::object::Layer;
 use crate::tc::owner;
 use crate::tc::plan::{Plan, plan};
-use crate::tc::shaping::{Ends, Shaping};
+use crate::tc::shaping::Shaping;
 use crate::tc::step::{Device, Step};
 use crate::tc::vlan::Vlans;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +49,7 @@ pub enum ObserveError {
 /// The kernel, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Kernel {
-    socket: Socket,
+    pub(crate) socket: Socket,
     /// Interface index of our IFB, as last seen.
     ifb: Option<u32>,
     /// The map of the classifier of each device that has one, by interface index, as last seen.
@@ -379,14 +379,6 @@ impl Kernel {
         self.apply_all(&plan.steps)?;
         Ok(plan)
     }
-
-    /// What others made at these ends of a device, to be remembered.
-    ///
-    /// # Errors
-    /// The kernel does not answer, or there is something that cannot be remembered; the text names it.
-    pub fn foreign(&mut self, index: u32, ends: Ends) -> Result<TakenOver, String> {
-        foreign::read(&mut self.socket, index, ends)
-    }
 }
 
 struct KernelNames<'a> {
@@ -490,7 +482,7 @@ fn unless_gone<T: Default>(found: Result<T, NetlinkError>) -> Result<T, NetlinkE
 }
 
 fn is_filter_again(step: &Step) -> bool {
-    matches!(step, Step::Restore { object, .. } if object.layer == foreign::Layer::Filter)
+    matches!(step, Step::Restore { object, .. } if object.layer == Layer::Filter)
 }
 
 const EPERM: i32 = 1;

@@ -3,12 +3,12 @@
 use crate::ebpf::congestion::VirtualQueue;
 use crate::ebpf::mark::Marks;
 use crate::ebpf::police::Bucket;
+use crate::handle::Handle;
 use crate::tc::class::HtbClass;
 use crate::tc::foreign_programs::ForeignProgram;
-use crate::tc::handle::Handle;
-use crate::tc::nftables::IngressChain;
+use crate::tc::ingress_chain::IngressChain;
 use crate::tc::owner::{self, Cookie, Program};
-use crate::tc::queueing::Host;
+pub use crate::tc::qdisc::{Qdisc, Setting};
 use crate::tc::vlan::Vlans;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,78 +62,6 @@ pub struct Bridge {
     pub filters: bool,
     /// The VLAN of a port that has just come (`vlan_default_pvid`).
     pub default_pvid: Option<u16>,
-}
-
-/// A qdisc.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Qdisc {
-    /// Major 0 where the kernel made it by itself.
-    pub handle: Handle,
-    /// Root, clsact, a class, or what cuts below one.
-    pub parent: Handle,
-    /// What it is.
-    pub setting: Setting,
-}
-
-/// Kind of a qdisc, with what the plan cares for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Setting {
-    /// `htb`.
-    Htb {
-        /// Minor of the class for what no filter takes; 0 passes it on without any limit.
-        default: u32,
-    },
-    /// `bfifo`.
-    Bfifo {
-        /// Most bytes that wait.
-        limit: u32,
-    },
-    /// `tbf` that limits nothing: its rate is one that no device has, and says what it cuts.
-    Cut {
-        /// The largest super-frame that is not cut, bytes on the wire; of other frames, a larger one is dropped.
-        largest: u32,
-    },
-    /// `fq_codel`, with ECN and what else it has by itself.
-    FqCodel {
-        /// CoDel's target, units of 1,024 ns.
-        target: u32,
-        /// Its interval, the same.
-        interval: u32,
-        /// Most bytes of memory.
-        memory: u32,
-    },
-    /// `cake` without a rate, best effort only.
-    Cake {
-        /// Target, us.
-        target: u32,
-        /// Interval, us.
-        interval: u32,
-        /// Most bytes of memory.
-        memory: u32,
-        /// Fairness between these hosts first.
-        hosts: Option<Host>,
-        /// Whether super-frames are cut.
-        split: bool,
-    },
-    /// `clsact`.
-    Clsact,
-    /// Any other kind.
-    Other(String),
-}
-
-impl Setting {
-    /// As `tc` names it.
-    pub fn kind(&self) -> &str {
-        match self {
-            Self::Htb { .. } => "htb",
-            Self::Bfifo { .. } => "bfifo",
-            Self::Cut { .. } => "tbf",
-            Self::FqCodel { .. } => "fq_codel",
-            Self::Cake { .. } => "cake",
-            Self::Clsact => "clsact",
-            Self::Other(kind) => kind,
-        }
-    }
 }
 
 /// A class.

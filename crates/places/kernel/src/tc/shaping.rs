@@ -2,7 +2,7 @@
 
 use crate::ebpf::mark::Marks;
 use crate::ebpf::police::Bucket;
-use crate::tc::limit::Limit;
+use crate::limit::Limit;
 use crate::tc::queueing::{Flows, Host, Waiting};
 use serde::{Deserialize, Serialize};
 
@@ -133,6 +133,13 @@ pub struct NetdevRefusal {
     pub reason: String,
     /// The foreign object there, if it is the only obstacle: it can be taken over.
     pub foreign: Option<String>,
+}
+
+impl NetdevRefusal {
+    /// A refusal that no take-over ends.
+    pub fn new(netdev: &str, reason: String) -> Self {
+        Self { netdev: netdev.to_owned(), reason, foreign: None }
+    }
 }
 
 /// The limits of one device, by the device's own view.

@@ -107,7 +107,7 @@ fn sfq(mut options: Vec<u8>) -> Vec<u8> {
 
 /// Times in units of 1024 ns.
 fn fq_codel(options: &[u8]) -> Vec<u8> {
-    foreign::rewrite(options, |kind, value| {
+    foreign::rewrite::rewrite(options, |kind, value| {
         let time = u32_at(value, 0).filter(|_| [TCA_CODEL_TARGET, TCA_CODEL_INTERVAL].contains(&kind));
         let kept = |us: u32| (u64::from(us) * 1000 / 1024 * 1024 / 1000) as u32;
         Some(time.map_or_else(|| value.to_vec(), |us| kept(us).to_ne_bytes().to_vec()))
@@ -142,11 +142,11 @@ fn policed(options: &[u8], actions: u16) -> Result<Vec<u8>, &'static str> {
         failed = failed.and(said.as_ref().map(drop).map_err(|e| *e));
         said.unwrap_or_default()
     };
-    let said = foreign::rewrite(options, |kind, value| {
+    let said = foreign::rewrite::rewrite(options, |kind, value| {
         let list = |value: &[u8], tried: &mut dyn FnMut(&[u8]) -> Vec<u8>| {
-            foreign::rewrite(value, |_, action| {
+            foreign::rewrite::rewrite(value, |_, action| {
                 let is_police = find(action, TCA_ACT_KIND).is_some_and(|kind| string(kind) == "police");
-                Some(foreign::rewrite(action, |attribute, value| {
+                Some(foreign::rewrite::rewrite(action, |attribute, value| {
                     let options = is_police && attribute == TCA_ACT_OPTIONS;
                     Some(if options { tried(value) } else { value.to_vec() })
                 }))
@@ -170,7 +170,7 @@ fn made_again(theirs: &TakenOver) -> TakenOver {
         let mut said = kernel_says(object.layer, &request.body).unwrap_or_else(|why| panic!("{step}: {why}"));
         // Of a class right below its qdisc, it says that it hangs on the root.
         if said.layer == Layer::Class && said.parent.minor() == 0 {
-            said.parent = crate::tc::handle::Handle::ROOT;
+            said.parent = crate::handle::Handle::ROOT;
         }
         said
     });

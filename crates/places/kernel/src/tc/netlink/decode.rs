@@ -2,9 +2,9 @@
 
 use super::attribute::{find, read, string, u16_at, u32_at, u64_at};
 use super::constants::*;
+use crate::handle::Handle;
 use crate::tc::class::HtbClass;
 use crate::tc::foreign_programs::ForeignProgram;
-use crate::tc::handle::Handle;
 use crate::tc::network::{Bridge, Class, Counters, Filter, Netdev, Qdisc, Rule, Setting};
 use crate::tc::owner::{self, Cookie};
 use crate::tc::queueing::{Host, codel_units};

@@ -7,10 +7,10 @@ use super::link_header;
 use crate::ebpf::congestion::VirtualQueue;
 use crate::ebpf::mark::Marks;
 use crate::ebpf::police::Bucket;
-use crate::foreign::{self, Layer};
+use crate::handle::Handle;
 use crate::tc::class::HtbClass;
-use crate::tc::handle::Handle;
 use crate::tc::network::{ANY_PROTOCOL, Filter, Setting};
+use crate::tc::object::Layer;
 use crate::tc::owner;
 use crate::tc::queueing::{Host, codel_micros};
 use crate::tc::step::{Device, Step};
@@ -190,8 +190,8 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Option<Request>, 
             };
             let mut body = header(names.index(device)?, object.handle, object.parent, object.info);
             body.put_str(TCA_KIND, &object.kind);
-            if let Some(options) = foreign::options_for(object) {
-                body.put(TCA_OPTIONS, &options);
+            if let Some(options) = &object.options {
+                body.put(TCA_OPTIONS, options);
             }
             if let Some(chain) = object.chain {
                 body.put_u32(TCA_CHAIN, chain);

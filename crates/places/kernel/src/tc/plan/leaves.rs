@@ -3,8 +3,9 @@
 //!
 //! Which netdev class `7464:m` and its queue are for is what the map of the classifier says.
 
-use super::{Leaf, filters, set_leaf};
-use crate::tc::handle::Handle;
+use super::filters;
+use super::leaf::{Leaf, set_leaf};
+use crate::handle::Handle;
 use crate::tc::network::{Class, Netdev, Network, Qdisc};
 use crate::tc::owner;
 use crate::tc::step::{Device, Step};
