@@ -63,18 +63,18 @@ pub(super) fn sort_out(index: u32, ends: Ends, found: Vec<Object>) -> Result<Tak
     // What has no number of its own the kernel made by itself.
     let found = found.into_iter().filter(|o| o.layer != Layer::Qdisc || o.handle.major() != 0);
     let (ingress, egress): (Vec<_>, Vec<_>) = found.partition(is_at_ingress);
-    let mut theirs = TakenOver { index, ..TakenOver::default() };
+    let mut taken_over = TakenOver { index, ..TakenOver::default() };
     if ends.egress && egress.iter().any(is_others_root) {
-        theirs.egress = settled(egress)?;
+        taken_over.egress = settled(egress)?;
     }
     if ends.ingress {
         let ingress = settled(ingress)?;
         // A qdisc without filters does nothing, and stays.
         if ingress.iter().any(|o| o.layer == Layer::Filter) {
-            theirs.ingress = ingress;
+            taken_over.ingress = ingress;
         }
     }
-    Ok(theirs)
+    Ok(taken_over)
 }
 
 fn is_others_root(object: &Object) -> bool {

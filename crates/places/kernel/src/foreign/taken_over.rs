@@ -5,51 +5,51 @@ use crate::tc::shaping::Ends;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What others made at the ends of a netdev that were taken over.
+/// The foreign objects at the ends of a netdev that were taken over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenOver {
-    /// Interface index: what was on another device of the same name is gone with it.
+    /// Interface index: a later device of the same name had none of these objects.
     pub index: u32,
-    /// The root qdisc with all below it, each after what it hangs on.
+    /// The root qdisc with all below it, each after its parent.
     pub egress: Vec<Object>,
     /// The ingress qdisc, then its filters.
     pub ingress: Vec<Object>,
-    /// What was taken over and is not made again.
+    /// The reasons why an end cannot be restored.
     #[serde(default, skip_serializing_if = "Lost::is_empty")]
     pub lost: Lost,
 }
 
-/// Why what others made at an end cannot be made again, where it cannot.
+/// For each end, the reason why its foreign objects cannot be restored; `None` if they can.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// At the root.
+    /// Of the root qdisc.
     pub egress: Option<String>,
-    /// At the ingress.
+    /// Of the ingress qdisc.
     pub ingress: Option<String>,
 }
 
 impl TakenOver {
-    /// Whether there is nothing to remember.
+    /// Whether it holds neither objects nor reasons.
     pub fn is_empty(&self) -> bool {
         self.egress.is_empty() && self.ingress.is_empty() && self.lost.is_empty()
     }
 
-    /// What others had at these ends, too, where nothing is remembered of an end yet.
+    /// Adds the objects of `other` at `ends`; an end with objects or a reason keeps its own.
     pub fn add(&mut self, other: &Self, ends: Ends) {
         self.index = other.index;
-        let (ours, theirs) = (&mut self.lost, &other.lost);
-        for (ours, theirs, lost, lost_too, is_one) in [
-            (&mut self.egress, &other.egress, &mut ours.egress, &theirs.egress, ends.egress),
-            (&mut self.ingress, &other.ingress, &mut ours.ingress, &theirs.ingress, ends.ingress),
+        let (lost_here, lost_there) = (&mut self.lost, &other.lost);
+        for (objects, added, lost, lost_too, chosen) in [
+            (&mut self.egress, &other.egress, &mut lost_here.egress, &lost_there.egress, ends.egress),
+            (&mut self.ingress, &other.ingress, &mut lost_here.ingress, &lost_there.ingress, ends.ingress),
         ] {
-            if is_one && ours.is_empty() && lost.is_none() {
-                ours.clone_from(theirs);
+            if chosen && objects.is_empty() && lost.is_none() {
+                objects.clone_from(added);
                 lost.clone_from(lost_too);
             }
         }
     }
 
-    /// What others had at these ends is not made again, and why.
+    /// Notes that the objects at `ends` cannot be restored, with the reason.
     pub fn lose(&mut self, ends: Ends, why: &str) {
         for (lost, is_one) in [(&mut self.lost.egress, ends.egress), (&mut self.lost.ingress, ends.ingress)] {
             if is_one {
@@ -58,7 +58,7 @@ impl TakenOver {
         }
     }
 
-    /// Nothing of these ends any more.
+    /// Forgets the objects and reasons of `ends`.
     pub fn remove(&mut self, ends: Ends) {
         if ends.egress {
             self.egress.clear();
@@ -72,7 +72,7 @@ impl TakenOver {
 }
 
 impl Lost {
-    /// Whether nothing is.
+    /// Whether both ends can be restored.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

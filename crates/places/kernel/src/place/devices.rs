@@ -28,7 +28,7 @@ pub struct Devices {
     recalled: bool,
 }
 
-/// Somebody gave a device of a contract another name.
+/// A device of a contract has another name than at the last look.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Renamed {
     /// The contract's.

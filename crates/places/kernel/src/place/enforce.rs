@@ -9,25 +9,25 @@ use tidegate_contract::Vnic;
 use tidegate_place::{Adopt, PlaceError};
 
 impl KernelPlace {
-    /// Enters a contract, and brings the kernel to what the record says then; what others made is taken over as
-    /// `adopt` says. Where that fails, the record is as before, and what was changed in the kernel is undone where it can be.
+    /// Records a contract, and brings the kernel to the state of the record. Foreign objects are taken over as `adopt` allows. On
+    /// an error the record is as before, and changes in the kernel are undone if possible.
     pub(super) fn enforce(&mut self, vnic: &Vnic, adopt: Adopt) -> Result<(), PlaceError> {
         let known = self.record.known(&vnic.attach);
-        let (mut owned, mut theirs, port, devices) = known.map_or_else(Default::default, |entry| {
+        let (mut owned, mut foreign, port, devices) = known.map_or_else(Default::default, |entry| {
             (entry.owned, entry.taken_over, entry.port, entry.devices)
         });
         if adopt != Adopt::No {
             let found = self.find_foreign(vnic, owned, adopt)?;
-            if theirs.index != found.index {
-                theirs = TakenOver::default();
+            if foreign.index != found.index {
+                foreign = TakenOver::default();
             }
-            theirs.add(&found, Ends::BOTH);
+            foreign.add(&found, Ends::BOTH);
             owned = owned.or(shape::limited(vnic));
         }
         let entry = Entry {
             vnic: vnic.clone(),
             owned: shape::limited(vnic),
-            taken_over: theirs.clone(),
+            taken_over: foreign.clone(),
             port: port.clone(),
             devices,
         };
@@ -36,7 +36,7 @@ impl KernelPlace {
         let done = self
             .note(&vnic.name)
             .and_then(|()| self.settle_from(former, Some(vnic), Some(owned)))
-            .and_then(|()| self.restore_foreign(&theirs))
+            .and_then(|()| self.restore_foreign(&foreign))
             .map(|given| self.forget_restored(&vnic.name, given))
             .and_then(|()| self.restore_port(port.as_ref()));
         if done.is_err() {
@@ -44,7 +44,7 @@ impl KernelPlace {
             let port = self.record.set(&vnic.name, before).and_then(|entry| entry.port);
             let undone = self
                 .settle(Some(vnic), None)
-                .and_then(|()| self.restore_foreign(&theirs).map(drop))
+                .and_then(|()| self.restore_foreign(&foreign).map(drop))
                 .and_then(|()| self.restore_port(port.as_ref()));
             if let Err(error) = undone {
                 tracing::warn!(vnic = vnic.name, %error, "cannot take back what was done of it; trying again soon");
@@ -53,15 +53,15 @@ impl KernelPlace {
         done
     }
 
-    /// Strikes a contract out; what others had there before is there again. It is on record until nothing of it is
-    /// left, and on disk until that is accepted.
+    /// Removes a contract, and restores the foreign objects. The contract stays on record until all of its objects are gone,
+    /// and on disk until the removal is accepted.
     pub(super) fn release(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
         let known = self.record.known(&vnic.attach);
-        let (theirs, port) = known.map_or_else(Default::default, |entry| (entry.taken_over, entry.port));
+        let (foreign, port) = known.map_or_else(Default::default, |entry| (entry.taken_over, entry.port));
         let before = self.record.set(&vnic.name, None);
         let gone = self
             .settle(Some(vnic), None)
-            .and_then(|()| self.restore_foreign(&theirs).map(drop))
+            .and_then(|()| self.restore_foreign(&foreign).map(drop))
             .and_then(|()| self.restore_port(port.as_ref()));
         if gone.is_err() {
             self.record.set(&vnic.name, before);

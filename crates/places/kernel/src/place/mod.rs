@@ -4,26 +4,29 @@
 //!  plan (pure) ──▶ KernelPlace ── contracts ─▶ shape: Shaping ─▶ crate: plan, steps ──▶ kernel
 //!                    │    ▲                                                                        │
 //!                    │    └──────────── observe: what differs, counters ◀──────────────────────────┘
-//!                    └─▶ Record: what this place was entry, on disk
+//!                    └─▶ Record: the contracts of this place, on disk
 //! ```
 //!
-//! Nothing has to run for limits to be kept. Whatever action is to be done, all of the namespace is brought to what the record says:
-//! what others changed meanwhile is put right with it. A netdev that is gone keeps its contract, and is shaped when
-//! it is there again.
+//! The kernel enforces the limits without this process. Each action brings the kernel to the state of the record, and so repairs
+//! the changes of other programs. The contract of a netdev that is gone stays, and applies when the netdev is back.
 //!
 //! - `plan`: from wanted and observed to actions
-//! - `settle`: the kernel as the record says
-//! - `observe`: what is in force
-//! - `drift`: what there is to do, and whom it concerns
+//! - `state`: the state between two calls
+//! - `enforce`: one contract comes into force, or ends
+//! - `settle`: steps that bring the kernel to the state of the record
+//! - `observe`: the state in force
+//! - `drift`: steps that are due, by vNIC
 //! - `shape`: from a contract to limits
-//! - `record`: what this place was entry
-//! - `devices`: which devices a contract is about, where somebody renamed one
-//! - `others`: what others made, taken over and given back
-//! - `port`: the VLANs that a bridge port had before
+//! - `record`: the contracts, on disk
+//! - `netdev`: the netdev that a contract names
+//! - `devices`: the devices of a contract, also renamed ones
+//! - `in_the_way`: foreign objects that a contract needs to take over
+//! - `take_over`: foreign objects, taken over and restored
+//! - `bridge_port`: the VLANs that a bridge port had before its contract
 //! - `qdiscs`: the qdiscs for short queues that the kernel has
-//! - `deadlines`: which frames of real-time vNICs were late
-//! - `unknown`: what the kernel does not count
-//! - `waits`: how long frames waited
+//! - `deadlines`: late frames of real-time vNICs
+//! - `unknown`: counters that the kernel does not have
+//! - `waits`: waiting times of frames
 
 mod action;
 mod bridge_port;

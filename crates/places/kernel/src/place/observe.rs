@@ -74,7 +74,7 @@ impl KernelPlace {
                     if differs.is_none() {
                         self.shaped.insert(vnic.name.clone(), index);
                     } else if self.shaped.get(&vnic.name) != Some(&index) {
-                        // A VM that has just started, not somebody who changed something.
+                        // The device of a VM that has just started, not a change by another program.
                         there.connection = Connection::Connected;
                     }
                     there.broken = differs;
@@ -133,10 +133,10 @@ impl KernelPlace {
             tracing::warn!("{note}");
         }
         self.gone_past = gone_past;
-        let left = drift.of_nobody(&shapings, &seen);
+        let left = drift.of_no_netdev(&shapings, &seen);
         self.left_over = left.is_some();
         if let Some(left) = left {
-            // Of a VM that ended where there is one, else put there by somebody.
+            // The leftover is most likely of a VM that ended; if none did, another program made it.
             let whose = observed.vnics.values().find(|o| o.connection == Connection::Disconnected);
             let whose = whose.or(observed.vnics.values().next()).map(|o| o.vnic.name.clone());
             let whose = whose.and_then(|name| observed.vnics.get_mut(&name));

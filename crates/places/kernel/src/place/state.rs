@@ -19,20 +19,20 @@ use tidegate_contract::Vnic;
 use tidegate_durable::DurableError;
 use tidegate_place::PlaceError;
 
-/// How often a plan is made anew because something vanished while it was done.
+/// Attempts at a plan, if a device vanishes while its steps are done.
 pub const ATTEMPTS: usize = 3;
 
-/// What is asked for beside links, qdiscs, classes and filters.
+/// Observations beside links, qdiscs, classes and filters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Beside {
-    /// The VLANs of bridge ports, where some contract says them.
+    /// The VLANs of bridge ports: a contract has a segment.
     pub vlans: bool,
-    /// Others' rules at ingresses, where something may wait for a limit before them.
+    /// Foreign nftables rules at ingresses: frames of a limited vNIC may skip them.
     pub rules: bool,
 }
 
 impl Beside {
-    /// What these contracts ask for.
+    /// The observations that these contracts need.
     pub fn of<'a>(vnics: impl Iterator<Item = &'a Vnic>) -> Self {
         vnics.fold(Self::default(), |all, vnic| {
             let limited = shape::limited(vnic);
@@ -53,15 +53,15 @@ pub struct KernelPlace {
     pub(super) coming: BTreeMap<String, u32>,
     /// The bridge port of each netdev that gets a segment with that change, as it is, by vNIC.
     pub(super) ports: BTreeMap<String, Port>,
-    /// What was logged of rules that are gone past, while it is so.
+    /// Warnings about skipped foreign rules that were logged and still hold.
     pub(super) gone_past: BTreeSet<String>,
-    /// Why others' rules could not be read at the last look.
+    /// The reason why foreign rules could not be read at the last observation.
     pub(super) unread: Option<String>,
     /// Foreign objects in the way of the contracts that the last look was asked about.
     pub(super) in_the_way: InTheWayOf,
-    /// The last look found something of ours that belongs to no netdev with a contract.
+    /// The last observation found an object of ours that belongs to no netdev with a contract.
     pub(super) left_over: bool,
-    /// What the kernel lacks, once somebody wanted to know; `None` where it cannot be tried.
+    /// The features that the kernel lacks, probed at first use; `None` if the probe cannot run.
     pub(super) missing: OnceCell<Option<Missing>>,
     /// The qdiscs for short queues that the kernel has, once something was to wait in one.
     pub(super) qdiscs: KnownQdiscs,
@@ -72,7 +72,7 @@ pub struct KernelPlace {
 }
 
 impl KernelPlace {
-    /// What it was entry is kept in `state`. The second value is what was damaged.
+    /// The place; its record is in the folder `state`. The second value describes a damaged record.
     pub fn new(state: &Path) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
         tidegate_ebpf::log_by_tracing();
@@ -109,7 +109,7 @@ impl KernelPlace {
         self.kernel.as_mut().ok_or_else(|| PlaceError::Unreachable("the kernel is not spoken to".into()))
     }
 
-    /// All of it.
+    /// The whole network, with `beside`.
     pub fn network(&mut self, beside: Beside) -> Result<Network, PlaceError> {
         self.look_with(beside, Kernel::observe)
     }

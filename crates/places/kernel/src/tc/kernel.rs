@@ -1,4 +1,4 @@
-//! The kernel of a network namespace: look at it, and change it step by step.
+//! The kernel of a network namespace: observes it, and changes it step by step.
 
 use crate::ebpf::classify::{Classes, Classifier, ClassifyError};
 use crate::ebpf::congestion::{CongestionMarker, Marked, VirtualQueue};
@@ -25,17 +25,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Why a step failed. It was not done; those before it were.
+/// The failure of a step. It was not done; the steps before it were.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {step}: {why}")]
 pub struct StepError {
-    /// What was to be done.
+    /// The step, in words.
     pub step: String,
     /// What is wrong, and what to do.
     pub why: String,
 }
 
-/// Why the network could not be read.
+/// A failed observation.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     /// The kernel does not answer.
@@ -139,8 +139,8 @@ impl Kernel {
         Ok(network)
     }
 
-    /// As [`Self::observe`], of some interfaces, and what is on our IFB for them and for devices with the indices `before`,
-    /// which may be gone: what a change of few netdevs needs to know, in few requests, however many there are. Of others,
+    /// As [`Self::observe`], for the interfaces `names` and the devices with the indices `before`, which may be gone, with their
+    /// objects on our IFB. The number of requests does not grow with the number of other devices. Of others,
     /// `beside`, of bridges, and of those of `before` that have another name by now only that they are there is asked. Where no other device is on the IFB all of it is looked at, since it may go with
     /// the last one.
     ///
@@ -247,7 +247,7 @@ impl Kernel {
     fn read_classes(&mut self, index: u32, link: &mut Netdev) -> Result<(), NetlinkError> {
         if link.root_is_ours() {
             let class = |_, body: &[u8]| Some(netlink::traffic_control(body)?.class());
-            // Those of the root only: the flows of a queue below are classes, too.
+            // Classes of the root only: the kernel lists the flows of a queue below as classes, too.
             let found = self.socket.dump(RTM_GETTCLASS, &on(index, owner::ROOT_QDISC), class);
             link.classes = unless_gone(found)?;
         }
@@ -361,7 +361,9 @@ impl Kernel {
     }
 
     fn classes_of(&self, index: u32) -> Result<&Classes, String> {
-        self.classifiers.get(&index).ok_or_else(|| "its classifier is gone: somebody deleted it".into())
+        self.classifiers
+            .get(&index)
+            .ok_or_else(|| "its classifier is gone: another program deleted it".into())
     }
 
     /// Observes, and does what leads to `wanted`; what was done.
@@ -444,7 +446,9 @@ impl Names for KernelNames<'_> {
 /// The interface index of a device; `ifb` is that of our IFB.
 fn index_of(ifb: Option<u32>, device: &Device) -> Result<u32, String> {
     match device {
-        Device::Ifb => ifb.ok_or_else(|| format!("interface {} is gone: somebody deleted it", owner::IFB)),
+        Device::Ifb => {
+            ifb.ok_or_else(|| format!("interface {} is gone: another program deleted it", owner::IFB))
+        }
         Device::Netdev { index, .. } => Ok(*index),
     }
 }
@@ -495,7 +499,7 @@ fn explain(error: &NetlinkError) -> String {
     let hint = match error.errno() {
         Some(EPERM) => "; it needs CAP_NET_ADMIN",
         Some(ENODEV) => "; the device is gone",
-        Some(EEXIST) => "; somebody made one since this was looked at",
+        Some(EEXIST) => "; another program made one after our last observation",
         _ => "",
     };
     format!("{error}{hint}")

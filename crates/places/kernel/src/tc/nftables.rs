@@ -68,7 +68,7 @@ impl IngressChains {
         &self.chains
     }
 
-    /// Reads those of this network.
+    /// Reads the chains for the devices of this network.
     ///
     /// # Errors
     /// The kernel does not answer, or does not let us ask: `CAP_NET_ADMIN`.

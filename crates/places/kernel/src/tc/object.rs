@@ -7,23 +7,23 @@ use std::fmt;
 /// A qdisc, a class or a filter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
-    /// Which of them.
+    /// Its kind of object.
     pub layer: Layer,
-    /// Its name; of a filter, its number among those of its preference.
+    /// Its handle; of a filter, its number among the filters of its preference.
     pub handle: Handle,
-    /// What it hangs on.
+    /// Its parent: a qdisc or class, or an end of the device.
     pub parent: Handle,
-    /// Of a filter: preference and protocol, as netlink has them.
+    /// Of a filter: preference and protocol (`tcm_info`).
     pub info: u32,
     /// Such as `htb`.
     pub kind: String,
-    /// Its settings, as netlink has them; those that a kind does not have are absent.
+    /// Its settings (`TCA_OPTIONS`); `None` for a kind without settings.
     pub options: Option<Vec<u8>>,
-    /// Of a filter: the chain it is in.
+    /// Of a filter: its chain; `None` is chain 0.
     pub chain: Option<u32>,
 }
 
-/// What an [`Object`] is.
+/// The kind of an [`Object`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
@@ -36,12 +36,12 @@ pub enum Layer {
 }
 
 impl Object {
-    /// Of a filter: lower ones are asked first.
+    /// Of a filter: the kernel tries lower preferences first.
     pub fn preference(&self) -> u16 {
         (self.info >> 16) as u16
     }
 
-    /// Of a filter: Ethernet protocol.
+    /// Of a filter: Ethernet protocol (`ETH_P_…`).
     pub fn protocol(&self) -> u16 {
         u16::from_be(self.info as u16)
     }

@@ -5,37 +5,37 @@ use crate::handle::Handle;
 /// A qdisc.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Qdisc {
-    /// Major 0 where the kernel made it by itself.
+    /// Major 0 if the kernel made it by itself.
     pub handle: Handle,
-    /// Root, clsact, a class, or what cuts below one.
+    /// Root, clsact, a class, or the qdisc below a class that cuts super-frames.
     pub parent: Handle,
-    /// What it is.
+    /// Its kind and settings.
     pub setting: Setting,
 }
 
-/// Kind of a qdisc, with what the plan cares for.
+/// Kind of a qdisc, with the settings that the plan compares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Setting {
     /// `htb`.
     Htb {
-        /// Minor of the class for what no filter takes; 0 passes it on without any limit.
+        /// Minor of the class for frames that no filter classifies; 0 passes them without a limit.
         default: u32,
     },
     /// `bfifo`.
     Bfifo {
-        /// Most bytes that wait.
+        /// Queue limit, bytes.
         limit: u32,
     },
-    /// `tbf` that limits nothing: its rate is one that no device has, and says what it cuts.
+    /// `tbf` that limits nothing: its rate, which no device reaches, encodes the largest uncut super-frame.
     Cut {
         /// The largest super-frame that is not cut, bytes on the wire; of other frames, a larger one is dropped.
         largest: u32,
     },
-    /// `fq_codel`, with ECN and what else it has by itself.
+    /// `fq_codel`, with ECN and its other defaults.
     FqCodel {
         /// CoDel's target, units of 1,024 ns.
         target: u32,
-        /// Its interval, the same.
+        /// Its interval, units of 1,024 ns.
         interval: u32,
         /// Most bytes of memory.
         memory: u32,
@@ -74,12 +74,12 @@ impl Setting {
     }
 }
 
-/// Which address of a frame says of which host it is.
+/// The address that tells the host of a frame, for fairness between hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Host {
-    /// Source addresses: what a VM sends.
+    /// Source address: for frames that a VM sends.
     #[default]
     Source,
-    /// Destination addresses: what it receives.
+    /// Destination address: for frames that a VM receives.
     Destination,
 }

@@ -33,9 +33,9 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-/// What a request names that only the kernel knows.
+/// Numbers in a request that only the kernel knows.
 pub trait Names {
-    /// Why there is no such thing.
+    /// The reason why a number is not known.
     type Error;
 
     /// The interface index of a device, which for our IFB may be new.
@@ -74,7 +74,7 @@ pub trait Names {
     ) -> Result<(u32, u32), Self::Error>;
 }
 
-/// What to send for a step; nothing for one that changes a map.
+/// The request of a step; `None` for a step that changes a map.
 ///
 /// # Errors
 /// What `names` says.

@@ -15,14 +15,14 @@ pub fn root(device: Device, setting: Setting, replace: bool) -> Step {
     Step::SetQdisc { device, parent: Handle::ROOT, handle: owner::ROOT_QDISC, setting, replace }
 }
 
-/// A class with what waits for it.
+/// A wanted class with its queue.
 pub struct Leaf {
     pub class: HtbClass,
     pub parent: Handle,
     pub waiting: Waiting,
 }
 
-/// A class with its queue; `known`, and the qdisc at a parent, may be there already.
+/// Sets a class with its queue; `known` and `qdisc` are the observed ones.
 pub fn set_leaf<'a>(
     steps: &mut Vec<Step>,
     device: &Device,
@@ -45,7 +45,7 @@ pub fn set_leaf<'a>(
             let named = there(id).filter(|q| q.handle == handle);
             let changed = named.filter(|q| q.setting.kind() == cut.kind());
             if named.is_some() && changed.is_none() {
-                // Somebody gave its name to a qdisc of another kind, which the kernel does not make it of.
+                // Another program gave its handle to a qdisc of another kind, which the kernel cannot change into ours.
                 steps.push(Step::DeleteQdisc { device: device.clone(), parent: id, handle });
             }
             if changed.is_none_or(|q| q.setting != *cut) {
@@ -61,7 +61,7 @@ pub fn set_leaf<'a>(
     }
 }
 
-/// A class; `known` may be there already.
+/// Sets a class; `known` is the observed one.
 pub fn set_class(
     steps: &mut Vec<Step>,
     device: &Device,

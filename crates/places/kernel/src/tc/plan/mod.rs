@@ -38,29 +38,29 @@ use leaves::Leaves;
 use std::collections::{BTreeMap, BTreeSet};
 pub(crate) use vlan::lead;
 
-/// What to do.
+/// The steps from the observed state to the wanted one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In this order.
+    /// In their order.
     pub steps: Vec<Step>,
-    /// What cannot be had.
+    /// The netdevs that are not shaped, with the reason.
     pub refusals: Vec<NetdevRefusal>,
 }
 
-/// One device that is there and may be touched.
+/// An existing device that may be changed.
 struct Target<'a> {
     sides: Sides<'a>,
     segment: Option<u16>,
     owned: Ends,
 }
 
-/// Why those of `wanted` that are refused are, as [`plan`] says it, without one.
+/// The refusals of [`plan`], without planning steps.
 pub fn refusals(wanted: &[Shaping], network: &Network) -> Vec<NetdevRefusal> {
     let names = network.names();
     wanted.iter().filter_map(|shaping| target(shaping, &names, network).err()).collect()
 }
 
-/// What to do so that each netdev of `wanted`, and no other, is shaped.
+/// The steps that shape each netdev of `wanted`, and no other.
 pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
     let mut targets = BTreeMap::new();
     let mut left_alone = BTreeSet::new();
@@ -347,7 +347,7 @@ fn set_clsact(steps: &mut Vec<Step>, device: &Device, link: &Netdev, known: bool
             true
         }
         (Some(_), Some(cookie)) => cookie.made_clsact,
-        // Ended between making it and the filter, or somebody deleted the filter.
+        // Ended between making it and the filter, or another program deleted the filter.
         (Some(q), None) => known && empty && q.setting == Setting::Clsact,
     }
 }
