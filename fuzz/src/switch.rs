@@ -13,10 +13,11 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use tidegate_contract::{Host, Vnic};
 use tidegate_place_switch::check_inherited;
 use tidegate_service::foreign::{Budget, Foreign};
+use tidegate_switch::capacity::VNICS;
 use tidegate_switch::control::keep::Notes;
 use tidegate_switch::control::told::Told;
 use tidegate_switch::control::{Client, PortStatus, SwitchError};
-use tidegate_switch::stats::layout::{Layout, VNICS, VnicSlot, WorkerSlot};
+use tidegate_switch::stats::layout::{Layout, VnicSlot, WorkerSlot};
 use tidegate_switch::stats::{Reader, Region};
 use tidegate_visible::is_hidden;
 

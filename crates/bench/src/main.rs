@@ -30,6 +30,7 @@ mod guest;
 mod host;
 mod kills;
 mod load;
+mod measurement;
 mod neighbours;
 mod nic;
 mod reliability;

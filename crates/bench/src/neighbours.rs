@@ -6,11 +6,11 @@
 //! ```
 
 use crate::clock;
-use crate::commands::Outcome;
 use crate::frames::{Size, UDP_HEADERS, VNET_HDR};
 use crate::guest::Guest;
 use crate::host::Host;
 use crate::load::{Watch, median};
+use crate::measurement::Outcome;
 use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;

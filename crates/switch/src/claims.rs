@@ -15,10 +15,10 @@
 //! hash of segment and address. The hash is keyed with random numbers of this process. Guests
 //! cannot choose addresses that meet at one place, nor two that are taken for one another.
 
+use crate::capacity::VNICS;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::policy::link_local::MOST;
 use crate::frame::policy::prefixes::{Net6, named};
-use crate::stats::layout::VNICS;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};

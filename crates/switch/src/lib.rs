@@ -27,13 +27,13 @@
 //! - `housekeeping`: threads that are no workers leave workers' CPUs
 //! - `prefetch`: telling the processor what is needed soon
 //! - [`quota`]: what front ends may take of what the process has
-//! - [`capture`]: copies of frames, as pcapng
 //! - [`control`]: what the agent asks of the switch
 //! - [`confine`]: the rights the process gives up
 //! - [`server`]: the process: workers, ports, the control socket
 
-pub mod capture;
+pub mod capacity;
 pub mod claims;
+pub mod clock;
 pub mod confine;
 pub mod control;
 pub mod eventfd;
@@ -41,6 +41,7 @@ pub mod fdb;
 pub mod frame;
 pub mod holder;
 pub mod link;
+pub mod moved;
 pub mod port;
 mod prefetch;
 pub mod quota;

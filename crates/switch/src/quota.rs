@@ -20,6 +20,8 @@ const GIB: u64 = 1 << 30;
 pub const PORT_MEMORY: u64 = 1024 * GIB;
 /// Of that, bytes that are there for each of 1024 ports: 32 TiB of the 128 TiB of a process (x86-64).
 const OWN_MEMORY: u64 = 32 * GIB;
+/// Most regions of one memory table. QEMU has at most 509 memory slots, and uses 2 or 3.
+pub const MAX_REGIONS: usize = 64;
 /// What the ports share beyond, bytes.
 const COMMON_MEMORY: u64 = 64 * 1024 * GIB;
 /// Regions that are there for each port; QEMU has two or three.
@@ -215,7 +217,7 @@ impl Ledger {
         books.own_descriptors += wanted;
         drop(books);
         let own = Amounts { bytes: OWN_MEMORY, regions: OWN_REGIONS, descriptors: own };
-        let regions = 2 * crate::virtio::memory::MAX_REGIONS as u64;
+        let regions = 2 * MAX_REGIONS as u64;
         let most = Amounts { bytes: self.port_memory.saturating_mul(2), regions, descriptors: most };
         Ok(Account(Arc::new(Inner { ledger: self.clone(), itself, own, most, used: Mutex::default() })))
     }

@@ -19,6 +19,7 @@ mod cli;
 mod client;
 mod commands;
 mod demo;
+mod dispatch;
 mod exit;
 mod explain;
 mod format;
@@ -34,5 +35,5 @@ fn main() -> ExitCode {
         Err(usage) => return exit::usage(&usage),
     };
     let _log = tidegate_log::init(cli.verbose);
-    exit::finish(commands::run(cli))
+    exit::finish(dispatch::run(cli))
 }

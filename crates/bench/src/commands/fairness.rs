@@ -3,11 +3,11 @@
 //! Every vNIC but the receiver sends as much as it may. What each gets is counted at
 //! the receiver, by a number in the frame.
 
-use super::{Outcome, Windows, ring};
 use crate::clock;
 use crate::frames::Size;
 use crate::guest::Guest;
 use crate::load::{Load, Plan, Watch, median};
+use crate::measurement::{Outcome, Windows, ring};
 use crate::scene::{Scene, SceneError};
 use crate::shares::{jain, weight_error};
 use serde::Serialize;

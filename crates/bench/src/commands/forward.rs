@@ -1,9 +1,9 @@
 //! `tidegate-bench forward`: frames per second, over many ports or addresses.
 
-use super::{Outcome, Windows, ring};
 use crate::frames::Size;
 use crate::guest::{Guest, Rings};
 use crate::load::{Load, Watch, Window, median};
+use crate::measurement::{Outcome, Windows, ring};
 use crate::scene::Scene;
 use clap::ValueEnum;
 use serde::Serialize;

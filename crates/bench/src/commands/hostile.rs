@@ -7,9 +7,9 @@
 //!  visitor: connects and leaves meanwhile     may others still come?
 //! ```
 
-use super::Outcome;
 use crate::clock;
 use crate::host::Host;
+use crate::measurement::Outcome;
 use crate::neighbours::{Neighbours, Seen};
 use crate::reliability::{Part, Verdict};
 use clap::Args as ClapArgs;
@@ -32,7 +32,7 @@ const VISIT_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// How long each attack lasts, and how long the neighbours are measured alone before and after it, s
-    #[arg(long, value_name = "S", default_value = "5", value_parser = super::seconds)]
+    #[arg(long, value_name = "S", default_value = "5", value_parser = crate::measurement::seconds)]
     time: Duration,
     /// Only attacks whose names contain this
     #[arg(long, value_name = "TEXT", default_value = "")]

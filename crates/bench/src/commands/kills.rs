@@ -7,10 +7,10 @@
 //!  tidegate agent       stays: it keeps the descriptors, guests never connect again
 //! ```
 
-use super::Outcome;
 use crate::host::Host;
 use crate::kills::MACS;
 use crate::kills::guests::{Counts, Guests};
+use crate::measurement::Outcome;
 use crate::reliability::{Part, Verdict};
 use clap::Args as ClapArgs;
 use serde::Serialize;
@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     tidegate: Option<PathBuf>,
     /// Entries of each virtqueue
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = super::ring)]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = crate::measurement::ring)]
     ring: u16,
     /// Bytes of each frame
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(64..=1514))]

@@ -14,13 +14,11 @@ pub mod wake;
 pub mod worker_share;
 
 use crate::clock;
-use crate::load::{Plan, Watch};
+use crate::load::Watch;
+use crate::measurement::{Outcome, print};
 use crate::scene::Scene;
 use clap::{Parser, Subcommand};
-use serde::Serialize;
-use std::error::Error;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Load from synthetic vhost-user guests, on a running tidegate switch
 #[derive(Debug, Parser)]
@@ -72,41 +70,6 @@ pub enum Command {
     Nic(nic::Args),
 }
 
-/// How long to measure.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Windows {
-    /// Traffic before the first window, s
-    #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
-    warm_up: Duration,
-    /// Windows
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    windows: u16,
-    /// Length of a window, s
-    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
-    window: Duration,
-}
-
-impl From<Windows> for Plan {
-    fn from(args: Windows) -> Self {
-        Self { warm_up: args.warm_up, windows: args.windows.into(), window: args.window }
-    }
-}
-
-/// Entries of a virtqueue: a power of two, 8 to 32768.
-fn ring(text: &str) -> Result<u16, String> {
-    let entries = text.parse::<u16>().ok().filter(|n| n.is_power_of_two() && (8..=32_768).contains(n));
-    entries.ok_or_else(|| format!("`{text}` is no power of two from 8 to 32768"))
-}
-
-/// A time in seconds, such as `0.5`: up to a day.
-pub fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=86_400.0).contains(s));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}` is no time from 0 to 86400 seconds"))
-}
-
-/// What a measurement returns.
-pub type Outcome<T> = Result<T, Box<dyn Error>>;
-
 /// Does what is asked; returns what is to be printed.
 pub fn run(cli: &Cli) -> Outcome<String> {
     if let Some(cpu) = cli.cpu {
@@ -151,10 +114,6 @@ pub fn run(cli: &Cli) -> Outcome<String> {
     }
 }
 
-fn print<T: Serialize>(json: bool, report: &T, table: fn(&T) -> String) -> Outcome<String> {
-    Ok(if json { serde_json::to_string_pretty(report)? } else { table(report) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,17 +122,5 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn rings_and_times_are_checked() {
-        assert_eq!(ring("256"), Ok(256));
-        for wrong in ["4", "257", "65536", "x"] {
-            assert!(ring(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
-        for wrong in ["-1", "NaN", "inf", "x"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! `tidegate-bench nic`: the loop that shares a NIC's link out, simulated, at work on a switch, and what it costs.
 
-use super::Outcome;
+use crate::measurement::Outcome;
 use crate::nic::{cost, govern, lending, original};
 use clap::{Args as ClapArgs, Subcommand};
 
@@ -28,9 +28,13 @@ enum Command {
 /// Does what is asked; returns what is to be printed.
 pub fn run(json: bool, args: &Args) -> Outcome<String> {
     match &args.command {
-        Command::Simulate(args) => super::print(json, &original::run(args)?, original::Report::table),
-        Command::Lending(args) => super::print(json, &lending::run(args)?, lending::Report::table),
-        Command::Govern(args) => super::print(json, &govern::run(args)?, govern::Report::table),
-        Command::Cost(args) => super::print(json, &cost::run(args)?, cost::Report::table),
+        Command::Simulate(args) => {
+            crate::measurement::print(json, &original::run(args)?, original::Report::table)
+        }
+        Command::Lending(args) => {
+            crate::measurement::print(json, &lending::run(args)?, lending::Report::table)
+        }
+        Command::Govern(args) => crate::measurement::print(json, &govern::run(args)?, govern::Report::table),
+        Command::Cost(args) => crate::measurement::print(json, &cost::run(args)?, cost::Report::table),
     }
 }

@@ -5,10 +5,10 @@
 //!  number ─▶ frame ─▶ transmit ring ══ switch ══▶ receive ring ─▶ number ─▶ Arrivals ─▶ a line of JSON a second
 //! ```
 
-use super::{Outcome, seconds};
 use crate::clock;
 use crate::frames::{Size, UDP_HEADERS, VNET_HDR};
 use crate::guest::GuestError;
+use crate::measurement::{Outcome, seconds};
 use crate::scene::{self, Scene};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;

@@ -9,11 +9,11 @@
 //! The rate is counted from right after one arrival to right after another: a window
 //! that begins and ends between frames would count up to one frame too many or too few.
 
-use super::{Outcome, ring};
 use crate::clock;
 use crate::frames::Size;
 use crate::guest::Guest;
 use crate::load::{Load, Watch};
+use crate::measurement::{Outcome, ring};
 use crate::scene::{Scene, SceneError};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -51,10 +51,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value = "256", value_parser = ring)]
     ring: u16,
     /// Traffic before the rate is measured, s: the burst has to be gone
-    #[arg(long, value_name = "S", default_value = "1", value_parser = super::seconds)]
+    #[arg(long, value_name = "S", default_value = "1", value_parser = crate::measurement::seconds)]
     warm_up: Duration,
     /// How long to measure, s
-    #[arg(long, value_name = "S", default_value = "10", value_parser = super::seconds)]
+    #[arg(long, value_name = "S", default_value = "10", value_parser = crate::measurement::seconds)]
     seconds: Duration,
 }
 

@@ -10,9 +10,9 @@
 //! The flows never react: they are always ready to send, whatever is dropped or marked. Where they leave no
 //! descriptor free, a probe waits for one in the guest, and that counts.
 
-use super::{Outcome, ring, seconds};
 use crate::clock;
 use crate::frames::{SEGMENT, Size, TCP_HEADERS, UDP_HEADERS, VNET_HDR};
+use crate::measurement::{Outcome, ring, seconds};
 use crate::scene::{self, Scene};
 use crate::shares::jain;
 use serde::Serialize;

@@ -11,11 +11,11 @@
 //! What a stall costs while it lasts is its receiver's own affair. What is measured is what the others have
 //! of it, and what it leaves behind: throughput and losses before, during and after it.
 
-use super::{Outcome, ring};
 use crate::clock::{self, Taken};
 use crate::frames::Size;
 use crate::guest::{Guest, Looks, Rings};
 use crate::load::{Count, Counts, Load, Phase, Watch, median};
+use crate::measurement::{Outcome, ring};
 use crate::scene::Scene;
 use serde::Serialize;
 use std::io;
@@ -49,13 +49,13 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     sink_cpu: Option<usize>,
     /// How long the first receiver stalls in each round, s; 0: not at all
-    #[arg(long, value_name = "S", default_value = "0.005", value_parser = super::seconds)]
+    #[arg(long, value_name = "S", default_value = "0.005", value_parser = crate::measurement::seconds)]
     stall: Duration,
     /// Rounds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Length of a round, s
-    #[arg(long, value_name = "S", default_value = "1", value_parser = super::seconds)]
+    #[arg(long, value_name = "S", default_value = "1", value_parser = crate::measurement::seconds)]
     round: Duration,
 }
 

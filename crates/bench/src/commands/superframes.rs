@@ -10,11 +10,11 @@
 //! neither does anybody write a payload or look at one. What the switch does more is all that it does
 //! besides copying.
 
-use super::{Outcome, Windows, ring};
 use crate::clock;
 use crate::frames::{SEGMENTS, Size, VNET_HDR};
 use crate::guest::Guest;
 use crate::load::{Load, Plan, Watch, Window, median};
+use crate::measurement::{Outcome, Windows, ring};
 use crate::scene::Scene;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};

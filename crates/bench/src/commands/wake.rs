@@ -7,10 +7,10 @@
 //! Beside two taps on a kernel bridge, whose ends are applications as well, this is the same without a network stack
 //! at the ends.
 
-use super::{Outcome, seconds};
 use crate::clock;
 use crate::frames::{Size, UDP_HEADERS, VNET_HDR};
 use crate::host::Host;
+use crate::measurement::{Outcome, seconds};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -13,12 +13,12 @@
 //! that is left beside others, what else runs on the machine evicts them. What a frame takes alone at that pace tells the
 //! two apart: what the hostile ports make dearer, and what is dearer because it comes less often.
 
-use super::Outcome;
 use crate::clock;
 use crate::frames::Size;
 use crate::guest::Guest;
 use crate::host::{Host, Work};
 use crate::load::median;
+use crate::measurement::Outcome;
 use crate::neighbours::{Neighbours, Window, quantile, vnic};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     hostile: u16,
     /// How long a window lasts, s
-    #[arg(long, value_name = "S", default_value = "0.2", value_parser = super::seconds)]
+    #[arg(long, value_name = "S", default_value = "0.2", value_parser = crate::measurement::seconds)]
     time: Duration,
     /// How often the honest guests are measured alone, beside the hostile ports, and alone at the pace they had there
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]

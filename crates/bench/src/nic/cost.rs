@@ -1,6 +1,6 @@
 //! CPU time of one step of the loop: a third of the functions idle, a third with what they want, a third that want more.
 
-use crate::commands::Outcome;
+use crate::measurement::Outcome;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Duration;

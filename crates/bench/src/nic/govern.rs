@@ -3,7 +3,7 @@
 
 use super::api::Api;
 use crate::clock;
-use crate::commands::Outcome;
+use crate::measurement::Outcome;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -23,10 +23,10 @@ pub struct Args {
     #[arg(long, value_name = "NAME=RATE", value_parser = promise, required = true)]
     vnic: Vec<(String, Rate)>,
     /// How long, s
-    #[arg(long, value_name = "S", default_value = "30", value_parser = crate::commands::seconds)]
+    #[arg(long, value_name = "S", default_value = "30", value_parser = crate::measurement::seconds)]
     seconds: Duration,
     /// Shortest period, s
-    #[arg(long, value_name = "S", default_value = "0.1", value_parser = crate::commands::seconds)]
+    #[arg(long, value_name = "S", default_value = "0.1", value_parser = crate::measurement::seconds)]
     period: Duration,
     /// One part in so many of the time may be spent on reading and setting
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]

@@ -1,7 +1,7 @@
 //! What lending a minimum that is not used costs its owner, and what it gives the others. Simulated: A sends TCP always, B
 //! UDP at its minimum, half of the link, in bursts.
 
-use crate::commands::Outcome;
+use crate::measurement::Outcome;
 use serde::Serialize;
 use std::time::Duration;
 use tidegate_contract::{Bytes, Rate, Segment};
@@ -12,7 +12,7 @@ use tidegate_testkit::simulation::{self, Activity, Control, Kind, Scenario, Send
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// How long each, s
-    #[arg(long, value_name = "S", default_value = "60", value_parser = crate::commands::seconds)]
+    #[arg(long, value_name = "S", default_value = "60", value_parser = crate::measurement::seconds)]
     seconds: Duration,
 }
 

@@ -1,7 +1,7 @@
 //! A link of 800 Mbit/s: A sends TCP, B joins after a third of the time with UDP and asks for everything. Simulated:
 //! without limits, with a limit that the host set for B, and with the loop and a minimum for both.
 
-use crate::commands::Outcome;
+use crate::measurement::Outcome;
 use serde::Serialize;
 use std::time::Duration;
 use tidegate_contract::{Bytes, Rate, Segment};
@@ -12,7 +12,7 @@ use tidegate_testkit::simulation::{self, Activity, Control, Kind, Scenario, Send
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// How long, s
-    #[arg(long, value_name = "S", default_value = "30", value_parser = crate::commands::seconds)]
+    #[arg(long, value_name = "S", default_value = "30", value_parser = crate::measurement::seconds)]
     seconds: Duration,
     /// What the link carries
     #[arg(long, value_name = "RATE", default_value = "800mbit")]

@@ -16,7 +16,7 @@ use tidegate_place::host::{Claim, Part, Resource};
 use tidegate_place::{ContractChange, Observed, Plan, Refusal, Wanted};
 
 /// Most vNICs of one switch.
-pub const MOST: usize = tidegate_switch::stats::layout::VNICS;
+pub const MOST: usize = tidegate_switch::capacity::VNICS;
 
 /// vNICs that were adopted by a change that is not accepted, with their contracts before it.
 pub type Found = BTreeMap<String, Vnic>;

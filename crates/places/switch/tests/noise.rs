@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread::{Builder, park, sleep};
 use std::time::{Duration, Instant};
 use tidegate_place_switch::noise::{Interval, Noise, NoiseMeter};
-use tidegate_switch::worker::clock;
+use tidegate_switch::clock::clock;
 
 const ROUNDS: usize = 30;
 /// How long the worker runs in a round, and how often the other thread runs while it sleeps.

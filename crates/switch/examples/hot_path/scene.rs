@@ -14,6 +14,7 @@ use crate::tap::Tap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_contract::{Bytes, Host, Rate, Vnic};
+use tidegate_switch::clock::test_clock::set_time;
 use tidegate_switch::fdb::{Fdb, SegmentIndex};
 use tidegate_switch::link::Link;
 use tidegate_switch::port::{Port, PortContract, PortInfo, PortSet};
@@ -21,7 +22,6 @@ use tidegate_switch::stats::Region;
 use tidegate_switch::worker::crossing::Peer;
 use tidegate_switch::worker::events::Events;
 use tidegate_switch::worker::lending::Lending;
-use tidegate_switch::worker::test_clock::set_time;
 use tidegate_switch::worker::{Peers, Worker, mailbox};
 
 /// What a loop takes by the workers' clock, ns: no rate limit holds a frame up, and a worker that is idle

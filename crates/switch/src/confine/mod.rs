@@ -17,44 +17,15 @@
 //! - [`syscalls`]: the list of system calls, and what may stand in their arguments
 //! - [`violation`]: what happens to any other
 
+mod error;
 pub mod filesystem;
 pub mod privileges;
 pub mod syscalls;
 pub mod violation;
 
 use crate::stats::layout::Counter;
+pub use error::Error;
 pub use privileges::User;
-use std::io;
-
-/// Why the process could not be confined.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// There are threads already: they would keep what the calling one gives up.
-    #[error("the process has {0} threads where it is to give up its rights, expected one")]
-    Threads(usize),
-    /// The user to become.
-    #[error("cannot become user {user}: {reason}")]
-    User {
-        /// As it was named.
-        user: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A right could not be given up.
-    #[error("cannot {what}: {source}")]
-    Right {
-        /// What was tried.
-        what: &'static str,
-        /// What happened.
-        source: io::Error,
-    },
-    /// Landlock is there and does not work.
-    #[error("landlock: {0}")]
-    Landlock(String),
-    /// The list of system calls.
-    #[error("cannot limit system calls (seccomp): {0}; --no-confinement runs the switch without")]
-    Seccomp(String),
-}
 
 /// The process as [`enclose`] left it; threads may be started now.
 #[must_use = "system calls are not limited yet: call `seal`"]

@@ -8,7 +8,7 @@
 use super::channel::{self, Bounds, MAX_MESSAGE};
 use super::clip;
 use super::message::{Hello, PROTOCOL, PortStatus, Reply};
-use crate::stats::layout::{VNICS, WORKERS};
+use crate::capacity::{VNICS, WORKERS};
 use crate::stats::{Reader, ThrownOut};
 use crate::vhost_user::conduct;
 use rustix::net::{AddressFamily, sockopt};

@@ -6,7 +6,7 @@
 //! ```
 
 use super::keep::{Note, What};
-use crate::stats::layout::VNICS;
+use crate::capacity::VNICS;
 use crate::vhost_user::kept::{Kept, Number};
 use std::collections::{BTreeMap, HashMap};
 use tidegate_contract::Vnic;

@@ -29,12 +29,15 @@ pub mod arrival;
 #[cfg(test)]
 pub mod deferred;
 pub mod delivery;
+mod posted;
 pub mod receiver;
 pub mod rx;
 pub mod scratch;
+mod taken;
 pub mod tap;
 pub mod tx;
 pub mod vhost;
+pub mod writer;
 
 pub use arrival::Arrival;
 pub use delivery::Delivery;

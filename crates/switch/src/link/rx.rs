@@ -2,9 +2,9 @@
 
 #[cfg(test)]
 use super::deferred;
+pub use super::posted::{Completed, Posted};
 use super::{Delivery, Scratch, tap, vhost};
 use crate::port::Frame;
-use crate::virtio::RingError;
 use tidegate_evidence::DropReason;
 
 /// The receiving half, in the VM's view.
@@ -16,37 +16,6 @@ pub enum Rx {
     /// What a test completes.
     #[cfg(test)]
     Deferred(deferred::Rx),
-}
-
-/// What came of posting one frame.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Posted {
-    /// It is in the receiver's buffers. A link that holds a frame does not answer this, unless this one has a deadline and
-    /// [passes](Rx::lets_pass): the later frame would overtake.
-    Done,
-    /// So many bytes of its payload, whole segments of those that were to be delivered, are in the receiver's buffers. There were
-    /// too few for the next one.
-    Part(u32),
-    /// The link holds it, and [may read](Rx::lends_memory) the sender's memory until the frame is
-    /// [completed](Rx::completed) or [cancelled](Rx::cancel).
-    Later,
-    /// The receiver gave too few buffers, for a single segment of a super-frame even; nothing was written.
-    NoBuffers,
-    /// It can never be delivered.
-    Dropped(DropReason),
-    /// The receiver's ring lies.
-    Broken(RingError),
-}
-
-/// What became of the oldest frame that a link held. It does not say which: no frame can overtake another.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Completed {
-    /// It is with the receiver.
-    Done,
-    /// It was not delivered.
-    Dropped(DropReason),
-    /// The link is gone, with all that it held: why.
-    Broken(String),
 }
 
 impl Rx {
@@ -113,7 +82,7 @@ impl Rx {
     pub fn depth(&self) -> usize {
         match self {
             Self::Vhost(_) => 0,
-            Self::Tap(_) => tap::writer::DEPTH,
+            Self::Tap(_) => super::writer::DEPTH,
             #[cfg(test)]
             Self::Deferred(rx) => rx.depth(),
         }

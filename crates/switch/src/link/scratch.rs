@@ -1,7 +1,7 @@
 //! Memory that a worker reuses for every frame, and copying a frame into it.
 
 use super::Delivery;
-use super::tap::writer::Hand;
+use super::writer::Hand;
 use crate::frame::Payload;
 use crate::port::Frame;
 use crate::virtio::{Chain, Span};

@@ -1,9 +1,9 @@
 //! A contract, compiled: what a worker needs of it per frame.
 
+use crate::capacity::VNICS;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::Policy;
 use crate::sched::{EgressConfig, EgressKind, FlowConfig, SourceConfig, hold_limit};
-use crate::stats::layout::VNICS;
 use tidegate_contract::{Bytes, Discipline, Host, Queueing, Rate, Vnic};
 
 /// Most frames of one source that wait for one egress.

@@ -17,9 +17,14 @@
 
 pub mod body;
 pub mod buffers;
+pub mod capture;
 pub mod contract;
+pub mod gaps;
+mod leaks;
+mod lent;
 pub mod outstanding;
 pub mod slots;
+pub mod talk;
 pub mod waiting;
 
 pub use body::{body_spans, slice_spans};
@@ -28,16 +33,17 @@ pub use outstanding::Outstanding;
 pub use slots::{Frame, FrameRef, NEVER, NOWHERE, Owner, Slots};
 pub use waiting::{Room, RoomConfig};
 
-use crate::capture::CaptureTap;
+use crate::capacity::VNICS;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::Held;
 use crate::link::{Link, Pending};
 use crate::sched::{Scheduler, TokenBucket};
-use crate::stats::layout::{VNICS, VnicSlot};
-use crate::worker::gaps::Gaps;
-use crate::worker::lending::Lent;
-use crate::worker::talk::Talk;
+use crate::stats::layout::VnicSlot;
+use capture::CaptureTap;
+use gaps::Gaps;
+pub use lent::Lent;
 use std::cell::Cell;
+use talk::Talk;
 use tidegate_evidence::DropReason;
 
 /// How soon after one change of a port the next one may follow, ns: a guest that resets its device stops one queue after the

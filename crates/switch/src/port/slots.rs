@@ -11,6 +11,8 @@
 //! bare pointer between workers sound.
 
 use super::buffers::BufferIndex;
+pub use super::leaks::leaked;
+pub(super) use super::leaks::note_leak;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::{FlowKey, HEADER_MAX, Headers, HostEnd, Offload, VnetHdr};
 use crate::link::Arrival;
@@ -19,21 +21,6 @@ use crate::virtio::{MAX_SPANS, Span};
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// Slots that were never given back: a bug, and memory that is lost.
-static LEAKED: AtomicU64 = AtomicU64::new(0);
-
-/// So many frames, or buffers of frames, were in flight when their pool was dropped.
-pub(super) fn note_leak(in_flight: usize) {
-    LEAKED.fetch_add(in_flight as u64, Relaxed);
-    debug_assert!(std::thread::panicking(), "{in_flight} still in flight");
-}
-
-/// How many slots were dropped with their frames in flight, since the process started.
-pub fn leaked() -> u64 {
-    LEAKED.load(Relaxed)
-}
 
 /// No deadline.
 pub const NEVER: u64 = u64::MAX;

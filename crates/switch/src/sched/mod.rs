@@ -52,6 +52,7 @@ mod heap;
 pub mod hold;
 mod minima;
 mod physical;
+mod queued;
 mod run;
 pub mod scheduler;
 mod shares;
@@ -72,6 +73,7 @@ mod sim;
 
 pub use flows::{FlowConfig, Flows, Keyed, Verdict};
 pub use hold::hold_limit;
+pub use queued::{Backlog, Queued};
 pub use scheduler::Scheduler;
 pub use source::{RemoteVnic, SourceId};
 pub use token_bucket::TokenBucket;
@@ -179,20 +181,6 @@ impl SourceConfig {
     }
 }
 
-/// A frame that waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queued<F> {
-    /// The caller's handle.
-    pub frame: F,
-    /// Size on the wire, bytes; of a super-frame, all its segments. Of a frame that was taken in part, the rest.
-    pub bytes: u32,
-    /// When it is due, ns; `u64::MAX` without a deadline. Must not decrease
-    /// from frame to frame of one source.
-    pub deadline: u64,
-    /// Since when it waits, ns. Must not decrease from frame to frame of one source.
-    pub enqueued: u64,
-}
-
 /// Why a frame was given its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
@@ -242,13 +230,4 @@ pub enum Full {
     /// The source was never set, or was removed.
     #[error("the egress has no such source")]
     NoSource,
-}
-
-/// How much waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Backlog {
-    /// Frames.
-    pub frames: u32,
-    /// Their bytes.
-    pub bytes: u64,
 }

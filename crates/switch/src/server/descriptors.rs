@@ -1,9 +1,9 @@
 //! How many file descriptors there are, and how many a port may come to need: a switch that runs out
 //! of them would lose those a front end passes, and its port would not come up, without a word.
 
+use crate::capacity::VNICS;
+use crate::quota::MAX_REGIONS;
 use crate::quota::{Account, Ledger};
-use crate::stats::layout::VNICS;
-use crate::virtio::memory::MAX_REGIONS;
 use std::sync::Arc;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_service::raise_descriptors;

@@ -3,14 +3,15 @@
 use super::Switch;
 use super::pace::Pace;
 use super::retire::DRAIN;
+use crate::clock::clock;
 use crate::fdb::PortIndex;
+use crate::moved::Outcome;
 use crate::vhost_user::errands::Errands;
 use crate::vhost_user::kick::Kick;
 use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{PortControl, VringSetup};
 use crate::virtio::{DirtyLog, GuestMemory};
-use crate::worker::moving::Outcome;
-use crate::worker::{Worker, clock};
+use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_contract::Mac;

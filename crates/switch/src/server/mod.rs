@@ -30,15 +30,19 @@ pub mod cpus;
 pub mod descriptors;
 pub mod keep;
 pub mod link;
+mod liveness;
 pub mod moving;
 pub mod pace;
 pub mod placement;
 pub mod placer;
 pub mod ports;
+mod priority;
 pub mod replace;
 pub mod retire;
+mod run;
 pub mod session;
 mod shares;
+mod sharing;
 mod status;
 pub mod table;
 pub mod teller;
@@ -47,7 +51,7 @@ pub mod watchdog;
 mod writer;
 
 use crate::claims::Claims;
-use crate::confine::{self, Enclosed};
+use crate::confine::{self};
 use crate::eventfd;
 use crate::fdb::Fdb;
 use crate::port::slots;
@@ -55,26 +59,24 @@ use crate::quota::{self, Ledger};
 use crate::stats::Region;
 use crate::virtio::sigbus;
 use crate::worker::crossing::Peer;
-use crate::worker::events::{Ear, Event, Events};
+use crate::worker::events::{Ear, Events};
 use crate::worker::lending::Lending;
 use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
 use busy_poll::Machine;
 use cpus::keeper::{self, Keeper};
 use cpus::{Cpus, Host};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use priority::{prioritise, reprioritise, schedule};
+pub use run::{enclose, run, seal, serve};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 use table::Table;
-use tidegate_service::Notifier;
 use tidegate_service::housekeeping;
 use watchdog::Watchdog;
 
@@ -179,7 +181,7 @@ impl Switch {
         realtime_priority: Option<u8>,
         guest_memory: u64,
     ) -> Result<Arc<Self>, Error> {
-        if !(1..=crate::stats::layout::WORKERS).contains(&workers) {
+        if !(1..=crate::capacity::WORKERS).contains(&workers) {
             return Err(Error::Option(format!("{workers} workers: expected 1 to 64")));
         }
         let fail = worker_error;
@@ -263,7 +265,7 @@ impl Switch {
             loop {
                 std::thread::sleep(Duration::from_secs(10));
                 housekeeping::follow();
-                let now = crate::worker::clock() / 1_000_000_000;
+                let now = crate::clock::clock() / 1_000_000_000;
                 ager.fdb.sweep(now.saturating_sub(LEARNED_FOR) as u32);
                 for worker in ager.workers.iter() {
                     // A few at a time: a worker makes new ones in their place.
@@ -281,148 +283,6 @@ impl Switch {
         // Not before: a thread inherits what the first one has, and that has had a worker's priority.
         tidegate_log::release();
         Ok(switch)
-    }
-}
-
-/// Runs the switch until it is told to end (SIGTERM, SIGINT).
-pub fn run(options: Options) -> Result<(), Error> {
-    // Whatever takes a right is done first.
-    let mut manager = service_manager(&options)?;
-    let host = host_cpus()?;
-    options.cpus.check(&host).map_err(Error::Option)?;
-    let (predecessor, listener) = match (options.replace, inherited_socket()) {
-        (true, _) => (Some(replace::find(&options.socket, manager.is_some())?), None),
-        (false, Some(listener)) => (None, Some(listener)),
-        (false, None) => (None, Some(bind(&options.socket)?)),
-    };
-    let enclosed = enclose(&options)?;
-    let (cpus, priority) = ((options.cpus, host), options.realtime_priority);
-    let switch = Switch::start_with(options.workers, cpus, priority, options.guest_memory)?;
-    let successor = predecessor.map(|client| replace::prepare(&switch, client, manager.as_mut()));
-    let successor = successor.transpose()?;
-    seal(enclosed, &switch)?;
-    let (listener, interval) = match (successor, listener) {
-        (Some(successor), _) => {
-            let interval = successor.watchdog();
-            (successor.take_over()?, interval)
-        }
-        (None, Some(listener)) => (listener, tidegate_service::watchdog()),
-        (None, None) => return Err(Error::Option("no control socket".into())),
-    };
-    match listener.try_clone() {
-        Ok(control) => drop(switch.control.set(control.into())),
-        Err(error) => tracing::warn!(%error, "this switch cannot be replaced while it runs"),
-    }
-    if let Some(manager) = manager {
-        watchdog::start(&switch, manager, interval).map_err(worker_error("start the watchdog"))?;
-    }
-    if !options.fixed {
-        placer::spawn(&switch).map_err(worker_error("start the placer"))?;
-    }
-    tracing::info!(workers = options.workers, socket = %options.socket.display(), "switch is up");
-    serve(&switch, &listener);
-    Ok(())
-}
-
-/// The service manager, where one started this process.
-///
-/// # Errors
-/// It cannot be told of a switch that takes another one's place. A switch that starts runs without.
-fn service_manager(options: &Options) -> Result<Option<Notifier>, Error> {
-    match Notifier::from_environment() {
-        Ok(manager) => Ok(manager),
-        Err(error) if options.replace => Err(replace::ReplaceError::Manager(error).into()),
-        Err(error) => {
-            tracing::warn!(%error, "the service manager (NOTIFY_SOCKET) cannot be told that the switch is up");
-            Ok(None)
-        }
-    }
-}
-
-/// Gives up the rights of a process that has one thread, where `options` say so. Whatever takes one,
-/// such as the control socket, must be open by now.
-///
-/// # Errors
-/// A right cannot be given up.
-pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
-    eventfd::prepare();
-    if !options.confined {
-        tracing::warn!(
-            "not confined (--no-confinement): an attacker who takes the switch over has all its rights"
-        );
-        return Ok(None);
-    }
-    // Threads inherit it, and keep it where the right to take it is gone. A worker without says so.
-    if let Some(priority) = options.realtime_priority {
-        let _ = schedule(libc::SCHED_FIFO, priority);
-    }
-    Ok(Some(confine::enclose(options.user.as_ref())?))
-}
-
-/// Limits what is left to what carrying frames takes.
-///
-/// # Errors
-/// System calls cannot be limited.
-pub fn seal(enclosed: Option<Enclosed>, switch: &Switch) -> Result<(), Error> {
-    // A worker that answers has its CPU and priority, which it may not ask for any more.
-    switch.workers.iter().for_each(|worker| worker.call(|_| ()));
-    enclosed.map_or(Ok(()), |enclosed| Ok(enclosed.seal(&switch.region.layout().denied_calls)?))
-}
-
-/// Takes the agent's connections, for ever.
-pub fn serve(switch: &Arc<Switch>, listener: &UnixListener) {
-    loop {
-        let watchdog = switch.watchdog.get();
-        let timeout = watchdog.and_then(|it| Timespec::try_from(it.pause()).ok());
-        let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], timeout.as_ref());
-        housekeeping::follow();
-        if let Some(watchdog) = watchdog {
-            watchdog.control_thread_turned();
-        }
-        // A connection is there, and no other thread accepts: this does not wait.
-        let stream = match ready {
-            Ok(0) | Err(Errno::INTR) => continue,
-            Ok(_) => listener.accept(),
-            Err(error) => Err(error.into()),
-        };
-        match stream {
-            Ok((stream, _)) => session::spawn(switch.clone(), stream),
-            Err(error) => {
-                tracing::warn!(%error, "control socket: accept failed");
-                std::thread::sleep(Duration::from_millis(100));
-            }
-        }
-    }
-}
-
-/// A socket from the service manager (sd_listen_fds(3)): the first descriptor after stderr.
-fn inherited_socket() -> Option<UnixListener> {
-    let pid: u32 = std::env::var("LISTEN_PID").ok()?.parse().ok()?;
-    let count: u32 = std::env::var("LISTEN_FDS").ok()?.parse().ok()?;
-    if pid != std::process::id() || count == 0 {
-        return None;
-    }
-    // SAFETY: the service manager opened descriptor 3 for this process and nobody else uses it.
-    Some(unsafe { OwnedFd::from_raw_fd(3) }.into())
-}
-
-/// Binds the control socket; a socket file on which no process listens any more is replaced.
-fn bind(path: &Path) -> Result<UnixListener, Error> {
-    let fail = |source| Error::Socket { path: path.into(), source };
-    match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                let taken = "another switch is listening there; stop it, or choose another --socket";
-                return Err(fail(io::Error::new(io::ErrorKind::AddrInUse, taken)));
-            }
-            std::fs::remove_file(path).map_err(fail)?;
-            UnixListener::bind(path).map_err(fail)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let missing = "its folder does not exist; make it, or choose another --socket";
-            Err(fail(io::Error::new(io::ErrorKind::NotFound, missing)))
-        }
-        other => other.map_err(fail),
     }
 }
 
@@ -450,75 +310,12 @@ fn host_cpus() -> Result<Host, Error> {
     Host::look().map_err(|error| Error::Option(format!("cannot tell the CPUs of this process: {error}")))
 }
 
-/// Gives the calling thread, which is `worker`'s, its priority; it says so where that fails.
-fn prioritise(worker: &mut Worker, realtime_priority: Option<u8>) {
-    if let Some(priority) = realtime_priority {
-        if !has_realtime_priority(priority)
-            && let Err(error) = schedule(libc::SCHED_FIFO, priority)
-        {
-            worker.note(Event::NotRealTime { priority, error });
-        }
-    } else {
-        short_slice();
-    }
-}
-
-/// Puts the calling thread under `policy` (sched(7)).
-fn schedule(policy: i32, priority: u8) -> rustix::io::Result<()> {
-    let param = libc::sched_param { sched_priority: i32::from(priority) };
-    // SAFETY: a plain call on the calling thread with a valid parameter.
-    match unsafe { libc::sched_setscheduler(0, policy, &param) } {
-        0 => Ok(()),
-        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
-    }
-}
-
-/// Gives the calling thread another priority under the policy that it has: a thread with a service manager's may lower it.
-fn reprioritise(priority: u8) -> rustix::io::Result<()> {
-    let param = libc::sched_param { sched_priority: i32::from(priority) };
-    // SAFETY: a plain call on the calling thread with a valid parameter.
-    match unsafe { libc::sched_setparam(0, &raw const param) } {
-        0 => Ok(()),
-        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
-    }
-}
-
-/// Whether the calling thread has it already: from a service manager, which gives no right to take it along.
-fn has_realtime_priority(priority: u8) -> bool {
-    let mut param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: plain calls on the calling thread; the parameter is live.
-    let policy = unsafe { libc::sched_getscheduler(0) };
-    // SAFETY: as above.
-    let known = unsafe { libc::sched_getparam(0, &raw mut param) } == 0;
-    known && policy == libc::SCHED_FIFO && param.sched_priority == i32::from(priority)
-}
-
-/// Asks the fair scheduler for a short slice (Linux 6.12): a worker that wakes
-/// up is let in earlier. Unprivileged, and harmless where it is not known.
-fn short_slice() {
-    #[repr(C)]
-    #[derive(Default)]
-    struct SchedAttr {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
-    // The call sets all attributes: the nice value that the switch was started with has to stay.
-    let nice = rustix::process::getpriority_process(None).unwrap_or(0);
-    let attr =
-        SchedAttr { size: size_of::<SchedAttr>() as u32, nice, runtime: 100_000, ..SchedAttr::default() };
-    // SAFETY: sched_setattr reads `size` bytes of the attribute and changes this thread only.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::priority::short_slice;
+    use super::run::bind;
+
+    use std::path::Path;
 
     #[test]
     fn a_control_socket_in_no_folder_is_refused_with_what_to_do() {

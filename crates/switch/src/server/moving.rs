@@ -9,10 +9,11 @@
 
 use super::Switch;
 use super::table::{End, Entry, Table};
+use crate::clock::clock;
 use crate::fdb::PortIndex;
+use crate::moved::{Moved, Outcome};
 use crate::vhost_user::kick::Kick;
-use crate::worker::clock;
-use crate::worker::moving::{self, Moved, Outcome};
+use crate::worker::moving;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@
 //! end that does so again and again would take them from the other ports of that worker. All that an ordinary front end says
 //! when it connects is [free](FREE).
 
-use crate::worker::clock;
+use crate::clock::clock;
 
 /// One part in so many of the workers' time, for ever.
 const SHARE: u64 = 16;

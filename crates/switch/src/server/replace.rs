@@ -12,13 +12,13 @@
 
 use super::Switch;
 use super::ports::Connect;
+use crate::clock::clock;
 use crate::control::client::{Client, SwitchError};
 use crate::control::keep::Notes;
 use crate::control::message::{PortStatus, Retired};
 use crate::control::told::{Connected, Told};
 use crate::vhost_user::kept::Descriptors;
 use crate::vhost_user::listener::{Busy, Gate, Restored};
-use crate::worker::clock;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -9,9 +9,9 @@
 use super::Switch;
 use super::table::{End, Table};
 use super::watchdog::Watchdog;
+use crate::clock::clock;
 use crate::control::channel;
 use crate::control::message::{Reply, Request, Retired};
-use crate::worker::clock;
 use crate::worker::handle::Halted;
 use std::io;
 use std::os::fd::AsFd;

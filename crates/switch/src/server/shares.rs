@@ -7,7 +7,6 @@
 //!
 //! Control threads alone, under the table's lock. A holder is closed only when no port's policy has it any more.
 
-use super::table::{Entry, Table};
 use crate::fdb::{Fdb, PortIndex, SegmentIndex};
 use crate::frame::policy::shared::Shared;
 use crate::holder::Holder;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 use tidegate_contract::{SharedAddress, Vnic};
 
 /// An address of a segment.
-type Key = (SegmentIndex, SharedAddress);
+pub(super) type Key = (SegmentIndex, SharedAddress);
 
 /// The addresses that vNICs share, of all segments.
 #[derive(Default)]
@@ -103,43 +102,6 @@ impl Shares {
 /// What a contract names, in a segment.
 pub fn keys(segment: SegmentIndex, vnic: &Vnic) -> BTreeSet<Key> {
     vnic.allowed.shared.iter().map(|address| (segment, *address)).collect()
-}
-
-impl Table {
-    /// Forgets the addresses that no contract names any more.
-    pub fn close_shares(&mut self, fdb: &Fdb) {
-        let named = self.entries.values().flat_map(|entry| keys(entry.segment, &entry.vnic)).collect();
-        let owners = &self.entries;
-        let owns = |entry: &Entry, (segment, address): &Key| {
-            entry.segment == *segment
-                && super::table::macs(&entry.vnic).any(|mac| *address == SharedAddress::Mac(mac))
-        };
-        self.shares.close(fdb, &named, |key| owners.values().any(|entry| owns(entry, key)));
-    }
-
-    /// Why a contract cannot share what it names, or have what it calls its own, beside those that are there.
-    pub fn refuses_shares(&self, vnic: &Vnic) -> Option<String> {
-        let others =
-            || self.entries.values().filter(|e| e.vnic.name != vnic.name && e.vnic.segment == vnic.segment);
-        let segment = vnic.segment.id();
-        for mac in vnic.allowed.shared.iter().filter_map(|address| address.mac()) {
-            if let Some(owner) = others().find(|e| super::table::macs(&e.vnic).any(|own| own == mac)) {
-                return Some(format!(
-                    "MAC {mac} belongs to {} in segment {segment}: it cannot be shared",
-                    owner.vnic.name
-                ));
-            }
-        }
-        for mac in super::table::macs(vnic) {
-            if let Some(other) = others().find(|e| e.vnic.allowed.shared.contains(&SharedAddress::Mac(mac))) {
-                return Some(format!(
-                    "MAC {mac} is shared by {} in segment {segment}: it is no vNIC's own",
-                    other.vnic.name
-                ));
-            }
-        }
-        None
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! The ports, and what every worker is to know of them.
 
 use super::shares::Shares;
+use crate::capacity::VNICS;
 use crate::claims::Named;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::port::{PortInfo, PortSet};
 use crate::quota::Account;
-use crate::stats::layout::VNICS;
 use crate::vhost_user::listener::PortThread;
 use crate::vhost_user::status::ConnectionStatus;
 use std::collections::{BTreeMap, BTreeSet};

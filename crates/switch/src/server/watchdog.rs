@@ -9,52 +9,14 @@
 //! that can keep it waiting, and harms that port only.
 
 use super::Switch;
-use crate::worker::{WorkerHandle, clock};
+pub use super::liveness::Watchdog;
+use crate::clock::clock;
+use crate::worker::WorkerHandle;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidegate_service::Notifier;
 use tidegate_service::housekeeping;
-
-/// How often it is told within the time that it waits.
-const TIMES: u32 = 4;
-
-/// What the service manager waits for.
-#[derive(Debug)]
-pub struct Watchdog {
-    interval: Duration,
-    /// When the thread that takes connections last did something, ns of CLOCK_MONOTONIC.
-    control: AtomicU64,
-}
-
-impl Watchdog {
-    /// For a service manager that wants to hear of us within each `interval`.
-    fn new(interval: Duration) -> Self {
-        Self { interval, control: AtomicU64::new(clock()) }
-    }
-
-    /// The interval, us.
-    pub fn micros(&self) -> u64 {
-        u64::try_from(self.interval.as_micros()).unwrap_or(u64::MAX)
-    }
-
-    /// How long the control thread may wait for connections without saying that it turns.
-    pub fn pause(&self) -> Duration {
-        self.interval / TIMES
-    }
-
-    /// The control thread is not stuck.
-    pub fn control_thread_turned(&self) {
-        self.control.store(clock(), Ordering::Relaxed);
-    }
-
-    fn control_thread_turns(&self, now: u64) -> bool {
-        let since = now.saturating_sub(self.control.load(Ordering::Relaxed));
-        // It is not always on time.
-        Duration::from_nanos(since) < 2 * self.pause()
-    }
-}
 
 /// Says that the switch is up, and, within each `interval` where there is one, that all turns.
 ///
@@ -101,6 +63,7 @@ fn told(result: io::Result<()>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn a_control_thread_turns_as_long_as_it_says_so() {

@@ -5,7 +5,7 @@
 //! ```
 
 use super::{Switch, reprioritise, schedule};
-use crate::link::tap::writer::{Hand, Writer};
+use crate::link::writer::{Hand, Writer};
 use crate::worker::WorkerHandle;
 use std::io;
 use std::sync::mpsc::channel;

@@ -2,6 +2,7 @@
 //! [`VERSION`], so a reader never misreads another version's region.
 
 use super::shared_histogram::SharedHistogram;
+use crate::capacity::{VNICS, WORKERS};
 use crate::frame::Held;
 use crate::frame::policy::link_local::MOST;
 use std::net::Ipv6Addr;
@@ -12,10 +13,6 @@ use tidegate_evidence::{DropReason, MISSES, MissCause};
 pub const MAGIC: u64 = 0x7467_7374_6174_7300;
 /// Version of this layout.
 pub const VERSION: u64 = 8;
-/// Most vNICs of one switch.
-pub const VNICS: usize = 1024;
-/// Most workers of one switch.
-pub const WORKERS: usize = 64;
 /// Long loops remembered per worker.
 pub const LONG_LOOPS: usize = 64;
 /// Longest vNIC name, bytes.

@@ -384,14 +384,14 @@ mod tests {
         let slot = region.claim(0, "plc1");
         let hour = 3_600_000_000_000;
         let record = &slot.miss_log[0];
-        record.at.set(crate::worker::clock().saturating_sub(hour));
+        record.at.set(crate::clock::clock().saturating_sub(hour));
         record.number.set(1);
         slot.misses_seen.set(1);
         let [miss] = &Reader::open(region.file()).unwrap().misses("plc1")[..] else { panic!("one miss") };
         let now =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
         // A machine that is up for less than an hour has no such moment.
-        let ago = hour.min(crate::worker::clock());
+        let ago = hour.min(crate::clock::clock());
         assert!((now - miss.at).abs_diff(ago) < 10_000_000_000, "{} ns ago", now - miss.at);
     }
 

@@ -7,9 +7,9 @@
 //!
 //! Two obey: a [connection](super::connection), and a front end's [heir](super::heir), which has no port yet.
 
-use super::connection::{MAX_REGIONS, Refused, Reply};
 use super::door;
 use super::features;
+use super::reply::{Refused, Reply};
 use super::request::{self, Request};
 use super::service::Service;
 use super::wire::{self, Header, Message};
@@ -33,6 +33,9 @@ pub trait Obeys {
     /// Why it is refused.
     fn obey(&mut self, request: Request) -> Result<Option<Reply>, Refused>;
 }
+
+/// Regions a memory table may have; also the most descriptors one message can carry.
+pub(super) const MAX_MEM_SLOTS: usize = 32;
 
 /// Takes a message that is there in full, has it obeyed, and answers it.
 ///
@@ -101,7 +104,7 @@ pub fn about_port(request: &Request, queue_pairs: u16, has_deadline: bool) -> Op
         // In virtqueues, two for a pair. QEMU compares it with its queue pairs, and so lets a VM with too many of
         // them start; its first message for one of those is then refused.
         Request::GetQueueNum => 2 * u64::from(queue_pairs),
-        Request::GetMaxMemSlots => MAX_REGIONS as u64,
+        Request::GetMaxMemSlots => MAX_MEM_SLOTS as u64,
         _ => return None,
     };
     Some(Reply::of(&VhostUserU64::new(answer)))

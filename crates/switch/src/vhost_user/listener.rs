@@ -16,6 +16,7 @@ pub use super::config::PortConfig;
 use super::connection::{Connection, Refused};
 use super::entrance::Entrance;
 use super::errands::Errands;
+pub use super::gate::{Busy, Gate};
 use super::heir::{Beginning, Heir};
 use super::kept::{Descriptors, Kept};
 use super::mailbox::{FROZEN, Mailbox, wait};
@@ -25,12 +26,12 @@ use super::session::{End, Session};
 use super::status::{ConnectionStatus, State};
 use super::wire::Parted;
 use super::{Keeper, NoKeeper, PortControl};
+use crate::moved::Outcome;
 use crate::stats::ThrownOut;
-use crate::worker::moving::Outcome;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::mpsc::{Receiver, Sender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -65,19 +66,6 @@ pub struct Restored {
     /// What the queues wait for; nothing without.
     pub gate: Option<Gate>,
 }
-
-/// Between a connection that is restored, and who says when its queues start.
-#[derive(Debug)]
-pub struct Gate {
-    /// Dropped when memory is mapped, or cannot be.
-    pub mapping: Busy,
-    /// Opened by a message, which is dropped when the queues have started. Where this hangs up instead, the
-    /// process that served the connection before goes on.
-    pub opened: Receiver<Busy>,
-}
-
-/// Held while something goes on: a thread that waits for its end waits until every clone is dropped.
-pub type Busy = Sender<()>;
 
 /// A front end could not be attached.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,8 +4,8 @@
 //!  owner ── post ─▶ inbox ── eventfd ─▶ [ wait ] ── take ─▶ thread
 //! ```
 
+use crate::moved::Outcome;
 use crate::stats::ThrownOut;
-use crate::worker::moving::Outcome;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
 use std::os::fd::OwnedFd;

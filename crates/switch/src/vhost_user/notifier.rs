@@ -19,8 +19,8 @@
 
 use super::conduct::{Event, LONG, Object};
 use super::kept::Numbered;
+use crate::clock::clock;
 use crate::eventfd;
-use crate::worker::clock;
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::AsFd;

@@ -8,6 +8,7 @@
 
 use super::Keeper;
 use super::connection::{Connection, Refused};
+pub use super::end::{End, PARTIAL_POLL};
 use super::entrance::Entrance;
 use super::exchange::exchange;
 use super::heir::Beginning;
@@ -27,28 +28,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often a message that has begun is looked for again.
-pub const PARTIAL_POLL: Duration = Duration::from_millis(5);
-
 /// A front end of which more than so many descriptors, memory tables and the like wait to be closed is not listened to.
 const CLOSING: usize = 64;
 
 /// How long until what the keeper could not take is offered to it again.
 const KEEP_AGAIN: Duration = Duration::from_secs(1);
-
-/// Why a connection ended.
-pub enum End {
-    /// The owner wants no more.
-    Stopped,
-    /// The front end left, as it may.
-    Closed,
-    /// The front end is thrown out for this.
-    Wrong(Refused),
-    /// Its guest runs on at the front end that waited.
-    Migrated,
-    /// The process that served it before goes on.
-    NotOurs,
-}
 
 /// One front end's messages, one after the other.
 pub struct Session<'s, 'c> {

@@ -1,8 +1,22 @@
 //! What both layouts of a virtqueue have in common before the first descriptor is read: what was
 //! negotiated, where the parts are, when the other side wants to be told.
 
-use super::inflight::Kind;
 use super::{GuestMemory, RingError, RingPart};
+
+/// Which rings a queue has, and what its driver relies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::virtio) struct Kind {
+    /// VIRTIO_F_RING_PACKED.
+    pub packed: bool,
+    /// VIRTIO_F_IN_ORDER.
+    pub in_order: bool,
+}
+
+impl Kind {
+    pub(super) fn bits(self) -> u32 {
+        u32::from(self.packed) | u32::from(self.in_order) << 1
+    }
+}
 
 /// The negotiated features that change what the rings mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,15 +17,12 @@
 use super::Span;
 use super::backing::{self, Backing, Unfit};
 use super::sigbus::Watch;
-use crate::quota::Charge;
+use crate::quota::{Charge, MAX_REGIONS};
 use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
-
-/// Most regions of one table. QEMU has at most 509 memory slots, and uses 2 or 3.
-pub const MAX_REGIONS: usize = 64;
 
 /// One region of a vhost-user memory table (vhost-user, "Memory region description").
 #[derive(Clone, Debug)]

@@ -35,6 +35,7 @@ pub mod backing;
 mod error;
 mod inflight;
 mod layout;
+mod limits;
 pub mod log;
 pub mod memory;
 mod order;

@@ -27,7 +27,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Mappings watched at once: of every port of a switch the largest table and a dirty log, twice, while
 /// a new one takes the place of an old one. No front end can use up what another one needs.
-const ENTRIES: usize = crate::stats::layout::VNICS * (super::memory::MAX_REGIONS + 1) * 2;
+const ENTRIES: usize = crate::capacity::VNICS * (crate::quota::MAX_REGIONS + 1) * 2;
 
 /// Why a port whose memory was lost is thrown out.
 pub const REASON: &str =

@@ -1,19 +1,8 @@
 //! Pieces of guest memory, as this process addresses them.
 
 use super::RingError;
+pub use super::limits::{MAX_CHAIN_BYTES, MAX_SPANS};
 use super::walker::MAX_DESCRIPTORS;
-
-/// Most pieces one chain may have.
-///
-/// Linux sends at most 17 fragments plus header and linear part, DPDK's default is below that;
-/// 64 leaves room for guests that split at 1 KiB.
-pub const MAX_SPANS: usize = 64;
-
-/// Most bytes one chain may have.
-///
-/// The largest frame is 64 KiB plus headers; receive buffers of a driver without mergeable
-/// buffers are 19 pages, which is 1.2 MiB where pages are 64 KiB.
-pub const MAX_CHAIN_BYTES: u32 = 2 << 20;
 
 /// A piece of guest memory: valid as long as the [`GuestMemory`](super::GuestMemory) it was
 /// translated by is mapped. The guest may change the bytes at any time.

@@ -9,8 +9,9 @@
 //!
 //! A layout says only how a descriptor is read and which one follows it ([`Links`]).
 
+pub(super) use super::limits::MAX_DESCRIPTORS;
 use super::memory::{GuestMemory, Region};
-use super::{Chain, MAX_SPANS, RingError, Span};
+use super::{Chain, RingError, Span};
 use crate::prefetch::{self, LINE};
 use std::sync::Arc;
 
@@ -22,10 +23,6 @@ pub(super) const DESC_WRITE: u16 = 2;
 pub(super) const DESC_INDIRECT: u16 = 4;
 /// Bytes of a descriptor.
 pub(super) const DESC_BYTES: u32 = 16;
-/// Most descriptors one chain may have, the empty ones too: half of them hold as many buffers as
-/// are taken, and a worker must not walk through thousands that hold nothing.
-pub(super) const MAX_DESCRIPTORS: u16 = 2 * MAX_SPANS as u16;
-
 /// The flags by which a chain of one buffer is told from others ...
 pub(super) const SINGLE_MASK: u16 = DESC_NEXT | DESC_WRITE | DESC_INDIRECT;
 

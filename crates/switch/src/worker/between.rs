@@ -10,7 +10,8 @@
 //! may have some of them. So the worker looks for real-time frames after each; what is longer cannot be interrupted: one
 //! write, one copy.
 
-use super::{Worker, clock};
+use super::Worker;
+use crate::clock::clock;
 
 /// Cost of best effort after which the clock is read.
 pub(super) const CHECK: i64 = super::budget::QUANTUM / 4;
@@ -96,10 +97,11 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use crate::clock::test_clock;
     use crate::fdb::PortIndex;
     use crate::port::Slots;
     use crate::stats::layout::VnicSlot;
-    use crate::worker::{budget, test_clock, testing};
+    use crate::worker::{budget, testing};
     use rustix::io::{read, write};
     use std::cell::{Cell, RefCell};
     use std::os::fd::OwnedFd;

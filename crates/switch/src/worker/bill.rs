@@ -9,8 +9,9 @@
 //! The clock is read once for each egress that was served, not for each frame. The time is divided as the
 //! [budget](super::budget) says that its frames cost.
 
+use super::Worker;
 use super::turns::Turns;
-use super::{Worker, clock};
+use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::port::Port;
 

@@ -20,13 +20,12 @@
 //! W counts neither a receiver without buffers nor an egress without tokens: a receiver that does not take its
 //! frames holds up no other port's.
 
+pub(super) use crate::port::talk::DIRECT;
 use crate::sched::Backlog;
 
 /// Cost of the best-effort frames of one loop, as bytes that are copied: a real-time frame that arrives
 /// meanwhile waits for them.
 pub(super) const QUANTUM: i64 = 64 << 10;
-/// What a frame costs besides its bytes where it goes from ring to ring, in bytes copied.
-pub(super) const DIRECT: i64 = 256;
 /// What a frame costs besides its bytes where it goes through a queue.
 const QUEUED: i64 = 1024;
 /// What each of its descriptors costs but the first, at a sender and at a receiver, where a chain may have one more for the

@@ -10,7 +10,7 @@
 //! ring as the [budget](super::budget) of a loop allows; while the ring is full, the sender's frames wait
 //! in their own ring or pool.
 
-use super::moving::UnderWay;
+use super::under_way::UnderWay;
 use crate::fdb::PortIndex;
 use crate::port::FrameRef;
 use rtrb::{Consumer, Producer, RingBuffer};

@@ -5,8 +5,8 @@
 //!                └ full, or enough of that port: counted in its WorkerSlot
 //! ```
 
+use crate::capacity::VNICS;
 use crate::fdb::PortIndex;
-use crate::stats::layout::VNICS;
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::io::Errno;
 use std::sync::{Arc, OnceLock};

@@ -2,11 +2,11 @@
 //! every member of the segment gets a reference to the copy.
 
 use super::Worker;
+use crate::capacity::VNICS;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::{HEADER_MAX, Offload, VnetHdr, parse};
 use crate::port::buffers::{BufferIndex, Buffers};
 use crate::port::{Frame, FrameRef, Owner, Port, Slots};
-use crate::stats::layout::VNICS;
 use tidegate_contract::Mac;
 use tidegate_evidence::DropReason;
 

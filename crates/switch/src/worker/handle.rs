@@ -1,66 +1,16 @@
 //! How other threads reach a worker: they send it a closure and wait until it
 //! ran, between two loops. So the thread that asks knows that the worker has obeyed.
 
-use super::Worker;
+pub use super::bell::Bell;
+pub use super::inbox::Inbox;
+use super::{Call, Worker};
 use crate::fdb::PortIndex;
 use crate::vhost_user::kick::Kick;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
-
-pub(super) type Call = Box<dyn FnOnce(&mut Worker) + Send>;
-
-/// Wakes a sleeping worker.
-pub struct Bell {
-    event: OwnedFd,
-    asleep: AtomicBool,
-    called: AtomicBool,
-}
-
-impl Bell {
-    pub(super) fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            asleep: AtomicBool::new(false),
-            called: AtomicBool::new(false),
-        })
-    }
-
-    /// Wakes the worker if it sleeps. Whatever it is to find must be stored before.
-    #[inline]
-    pub fn ring(&self) {
-        // Pairs with the fence in `about_to_sleep`: either it sees our work, or we see it asleep.
-        fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// The worker announces that it will sleep; it must look for work once more afterwards.
-    pub fn about_to_sleep(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
-    /// The worker is awake.
-    pub fn awake(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
-    }
-
-    /// It was heard: not readable until it is rung again.
-    pub fn heard(&self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.event, &mut count);
-    }
-
-    /// Readable when rung.
-    pub fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-}
 
 /// A running worker, as other threads see it.
 #[derive(Clone)]
@@ -71,17 +21,8 @@ pub struct WorkerHandle {
     epoll: Arc<OwnedFd>,
 }
 
-/// The worker's end.
-pub struct Inbox {
-    /// Calls that go before others.
-    first: Receiver<Call>,
-    calls: Receiver<Call>,
-    bell: Arc<Bell>,
-    epoll: Arc<OwnedFd>,
-}
-
 /// A connected pair.
-pub fn mailbox() -> std::io::Result<(WorkerHandle, Inbox)> {
+pub fn mailbox() -> std::io::Result<(WorkerHandle, Inbox<Call>)> {
     let ((first, first_in), (calls, calls_in)) = (channel(), channel());
     let bell = Arc::new(Bell::new()?);
     let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
@@ -197,38 +138,6 @@ impl WorkerHandle {
 /// A worker stands still while this lives.
 #[must_use = "it goes on when this is dropped"]
 pub struct Halted(#[allow(dead_code, reason = "held, not used")] std::sync::mpsc::SyncSender<()>);
-
-impl Inbox {
-    /// The next call, if there is one. Costs one load where there is none.
-    #[inline]
-    pub fn next(&self) -> Option<Call> {
-        if !self.bell.called.load(Ordering::Relaxed) {
-            return None;
-        }
-        // A read-modify-write: a call sent before it is seen below, one sent after sets the flag again.
-        self.bell.called.swap(false, Ordering::AcqRel);
-        let call = self.first.try_recv().or_else(|_| self.calls.try_recv()).ok();
-        if call.is_some() {
-            self.bell.called.store(true, Ordering::Release);
-        }
-        call
-    }
-
-    /// Whether no call waits.
-    pub fn is_idle(&self) -> bool {
-        !self.bell.called.load(Ordering::Acquire)
-    }
-
-    /// The worker's own bell.
-    pub fn bell(&self) -> &Arc<Bell> {
-        &self.bell
-    }
-
-    /// What the worker sleeps in.
-    pub fn epoll(&self) -> &Arc<OwnedFd> {
-        &self.epoll
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,8 @@
 //!   └▶ what waits by flow: back, or delivered in time ─▶ or dropped      └▶ levels: tokens, by port
 //! ```
 
-use super::{Worker, clock};
+use super::Worker;
+use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::port::Port;
 use crate::sched::TokenBucket;

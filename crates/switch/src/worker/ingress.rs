@@ -10,7 +10,8 @@
 
 use super::send::Sent;
 use super::turns::BATCH;
-use super::{Worker, budget, clock};
+use super::{Worker, budget};
+use crate::clock::clock;
 use crate::link::{Pending, Taken};
 use crate::port::Port;
 use crate::stats::LoopPart;

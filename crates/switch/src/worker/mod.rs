@@ -38,7 +38,7 @@
 //! - [`quiet`]: ports that have nothing to send cost nothing
 //! - `affinity`: which CPUs its thread runs on
 //! - [`sleep`]: notifications and sleep
-//!   - [`gaps`]: when the next real-time frame is to be expected
+//!   - [`gaps`](crate::port::gaps): when the next real-time frame is to be expected
 //!   - `precise`: timers to the nanosecond
 //!   - `awake`: for how much of the time to wait for it awake
 //! - [`talk`]: whom ports send how much to
@@ -52,10 +52,12 @@
 mod addresses;
 mod affinity;
 mod awake;
+mod bell;
 mod between;
 mod bill;
 mod budget;
 pub mod change;
+mod count;
 pub mod crossing;
 mod cut;
 mod decide;
@@ -67,9 +69,9 @@ pub mod events;
 mod fates;
 pub mod flood;
 mod flow_turns;
-pub mod gaps;
 pub mod handle;
 pub mod handover;
+mod inbox;
 mod ingress;
 mod inspect;
 pub mod lending;
@@ -82,6 +84,7 @@ mod overload;
 mod parts;
 mod peers;
 mod precise;
+mod put_off;
 mod quiet;
 mod relief;
 mod send;
@@ -89,42 +92,43 @@ mod serve;
 pub mod settle;
 mod shared;
 pub mod sleep;
-pub mod talk;
-#[cfg(any(test, feature = "test-clock"))]
-pub mod test_clock;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod token_waits;
 pub mod trouble;
 mod turns;
+mod under_way;
 mod waiting;
 mod watch;
+pub mod work;
 #[cfg(test)]
 mod writing;
 
 pub(crate) use budget::DROPPED;
-pub use handle::{Inbox, WorkerHandle, mailbox};
+pub use handle::{WorkerHandle, mailbox};
+use inbox::Inbox;
 
+use crate::capacity::VNICS;
 use crate::claims::{Claims, Named};
+use crate::clock::clock;
 use crate::fdb::{Fdb, PortIndex};
 use crate::link::Scratch;
+use crate::port::gaps::Gaps;
 use crate::port::{NEVER, Port, PortInfo, PortSet};
 use crate::stats::LoopPart;
-use crate::stats::layout::{VNICS, WorkerSlot};
+use crate::stats::layout::WorkerSlot;
 use crate::virtio::sigbus;
+use bell::Bell;
 use between::Between;
 use bill::Bill;
 use crossing::{Crossing, Peer};
 use events::{Event, Events};
 use fates::Fates;
 use flood::FloodPool;
-use gaps::Gaps;
-use handle::{Bell, Call};
 use lending::{Lending, Lull};
 use loops::Loops;
 use peers::Senders;
-use rustix::time::{ClockId, clock_gettime};
 use sleep::Sleeper;
 use std::sync::Arc;
 use trouble::Troubles;
@@ -137,16 +141,8 @@ const CROSSINGS: usize = 256;
 /// Calls answered per loop, so that front ends that never stop asking do not stop the frames.
 const CALLS: usize = 4;
 
-/// Nanoseconds of CLOCK_MONOTONIC.
-#[inline]
-pub fn clock() -> u64 {
-    #[cfg(any(test, feature = "test-clock"))]
-    if let Some(now) = test_clock::time() {
-        return now;
-    }
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
+/// What another thread has a worker do, between two loops.
+type Call = Box<dyn FnOnce(&mut Worker) + Send>;
 
 /// A worker's ends towards the others, by their number; none at its own.
 pub type Peers = Vec<Option<(Peer, Arc<Bell>)>>;
@@ -154,7 +150,7 @@ pub type Peers = Vec<Option<(Peer, Arc<Bell>)>>;
 /// One worker's state.
 pub struct Worker {
     id: u16,
-    inbox: Inbox,
+    inbox: Inbox<Call>,
     /// Ports it owns, by index.
     ports: Vec<Option<Box<Port>>>,
     /// Indices of those.
@@ -246,7 +242,7 @@ impl Worker {
     #[allow(clippy::too_many_arguments, reason = "each is a way to another party")]
     pub fn new(
         id: u16,
-        inbox: Inbox,
+        inbox: Inbox<Call>,
         fdb: Arc<Fdb>,
         claims: Arc<Claims>,
         lending: Arc<Lending>,

@@ -12,11 +12,12 @@
 //! where it sends.
 
 use super::turns::Turns;
-use super::{Worker, budget, clock};
+use super::{Worker, budget};
+use crate::capacity::WORKERS;
+use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::port::PortSet;
 use crate::stats::LoopPart;
-use crate::stats::layout::WORKERS;
 use crate::worker::crossing::Crossing;
 
 /// A port counts for as long after its last frame, to twice that, ns.

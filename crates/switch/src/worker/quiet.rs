@@ -13,7 +13,8 @@
 //! Nor do they cost the frame anything that wakes the worker: it goes over those ports alone that have frames.
 //! Real-time ports and rings without a kick are always polled.
 
-use super::{Worker, clock};
+use super::Worker;
+use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::port::{NEVER, Port};
 
@@ -101,10 +102,11 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::test_clock;
     use crate::link::{Arrival, Link, Scratch, Taken};
     use crate::vhost_user::kept::Numbered;
     use crate::vhost_user::kick::Kick;
-    use crate::worker::{test_clock, testing};
+    use crate::worker::testing;
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::cell::Cell;

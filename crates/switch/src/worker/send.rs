@@ -8,6 +8,7 @@
 //! ```
 
 use super::Worker;
+pub(super) use super::count::{count_sent, note_tokens};
 use super::crossing::{Crossing, Fate};
 use super::cut::{Piece, left};
 use super::decide::{self, To};
@@ -136,7 +137,7 @@ impl Worker {
         frame.start(&arrival, started);
         frame.deadline = NEVER;
         if let Some(capture) = &mut port.capture {
-            capture.record(frame, crate::capture::Direction::FromVm);
+            capture.record(frame, crate::port::capture::Direction::FromVm);
         }
         match self.destination(port, frame) {
             Some(To::Port(egress)) => {
@@ -189,21 +190,6 @@ impl Worker {
     /// Drops a frame that did not reach an egress.
     pub(super) fn drop_frame(&mut self, frame: FrameRef, egress: PortIndex, reason: DropReason) {
         self.fates.push(lost(frame, egress, reason, self.now));
-    }
-}
-
-/// Counts a frame that is sent.
-pub(super) fn count_sent(port: &Port, frame: &Frame) {
-    port.stats.tx.frames.add(1);
-    port.stats.tx.wire_frames.add(u64::from(frame.wire_frames));
-    port.stats.tx.wire_bytes.add(u64::from(frame.wire_bytes));
-}
-
-/// Notes how long a frame that is sent waited for the limit of its sender, if that has one.
-#[inline]
-pub(super) fn note_tokens(port: &Port, arrival: &Arrival, started: u64) {
-    if port.shaper.is_some() {
-        port.stats.note_token_wait_tx(arrival.waited(started), 1);
     }
 }
 

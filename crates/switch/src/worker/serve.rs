@@ -2,12 +2,13 @@
 
 use super::between::CHECK;
 use super::crossing::Fate;
-use super::{Worker, budget, clock, parts};
-use crate::capture::Direction;
+use super::{Worker, budget, parts};
+use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::link::delivery::wire_frames_left;
 use crate::link::scratch::staged;
 use crate::link::{Delivery, Posted};
+use crate::port::capture::Direction;
 use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
 use crate::sched::{Backlog, Head, Queued, Tier};
 use tidegate_evidence::DropReason;

@@ -9,11 +9,12 @@
 //! ```
 
 use super::awake::Awake;
-use super::gaps;
 use super::handle::Bell;
-use super::{Worker, clock, precise};
+use super::{Worker, precise};
+use crate::clock::clock;
 use crate::fdb::PortIndex;
-use crate::link::tap::writer::Hand;
+use crate::link::writer::Hand;
+use crate::port::gaps;
 use crate::port::{NEVER, Port};
 use crate::virtio::sigbus;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -377,7 +378,8 @@ pub(super) fn sharpen_timers() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::{WorkerHandle, test_clock, testing};
+    use crate::clock::test_clock;
+    use crate::worker::{WorkerHandle, testing};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};

@@ -3,9 +3,9 @@
 use super::crossing::Peer;
 use super::events::{Event, Events};
 use super::lending::Lending;
-pub use super::test_clock::set_time;
 use super::{Peers, Worker, WorkerHandle, mailbox};
 use crate::claims::Claims;
+pub use crate::clock::test_clock::set_time;
 use crate::fdb::{Fdb, PortIndex, SegmentIndex};
 use crate::frame::VnetHdr;
 use crate::link::Link;

@@ -18,8 +18,9 @@
 //! all others go on as ever. Guests whose memory is there in full are not watched, unless a file that looks so
 //! has been made to.
 
+use super::Worker;
 use super::trouble::{Trouble, Troubles};
-use super::{Worker, clock};
+use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::port::PortSet;
 use crate::vhost_user::conduct::{Event, LONG, Object};

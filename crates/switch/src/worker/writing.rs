@@ -1,8 +1,9 @@
 //! Best effort into taps by a worker's writer, which these tests run when they like.
 
-use super::{Worker, budget, test_clock, testing};
+use super::{Worker, budget, testing};
+use crate::clock::test_clock;
 use crate::fdb::PortIndex;
-use crate::link::tap::writer::Writer;
+use crate::link::writer::Writer;
 use crate::port::{NEVER, Slots};
 use rustix::io::read;
 use std::os::fd::OwnedFd;

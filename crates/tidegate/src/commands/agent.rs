@@ -87,5 +87,5 @@ pub fn run(args: Args, api: PathBuf) -> Result<(), Failure> {
         socket_roots: args.socket_root,
         netns_roots: args.netns_root,
     };
-    super::wait(async { tidegate_agent::run(options, places).await.map_err(Failure::failed) })
+    super::runtime::wait(async { tidegate_agent::run(options, places).await.map_err(Failure::failed) })
 }

@@ -1,8 +1,6 @@
 //! `tidegate completions SHELL`.
 
-use crate::cli::Cli;
 use crate::exit::{self, Failure};
-use clap::CommandFactory;
 use clap_complete::Shell;
 
 /// Arguments of `completions`.
@@ -13,26 +11,27 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Prints the script.
-pub fn run(args: Args) -> Result<(), Failure> {
-    exit::print(&script(args.shell))
+/// Prints the script for `command`, the definition of the whole command line.
+pub fn run(args: Args, command: clap::Command) -> Result<(), Failure> {
+    exit::print(&script(args.shell, command))
 }
 
-fn script(shell: Shell) -> String {
+fn script(shell: Shell, mut command: clap::Command) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "tidegate", &mut script);
+    clap_complete::generate(shell, &mut command, "tidegate", &mut script);
     String::from_utf8_lossy(&script).into_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::ValueEnum;
+    use crate::cli::Cli;
+    use clap::{CommandFactory, ValueEnum};
 
     #[test]
     fn every_shell_gets_every_command() {
         for shell in Shell::value_variants() {
-            let script = script(*shell);
+            let script = script(*shell, Cli::command());
             for word in ["apply", "vnic", "capture", "--snaplen"] {
                 // Some shells name options without their dashes.
                 assert!(script.contains(word.trim_start_matches('-')), "{shell}: {word}");

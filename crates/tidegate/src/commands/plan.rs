@@ -1,8 +1,8 @@
 //! `tidegate plan -f FILE`, and how changes are shown.
 
 use crate::client::{Client, shown};
-use crate::commands::apply::{How, Source};
 use crate::commands::not_in_force;
+use crate::commands::source::{How, Source};
 use crate::exit::{self, Code, Failure};
 use crate::format::{duration, plural, rate};
 use crate::table::{Align, Table};

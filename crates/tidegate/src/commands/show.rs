@@ -1,6 +1,6 @@
 //! The text of `tidegate vnic show NAME`.
 
-use crate::commands::top::FrameTimes;
+use crate::commands::frame_times::FrameTimes;
 use crate::commands::window;
 use crate::format::{self, count, duration, plural, size};
 use crate::table::{Align, Table};

@@ -1,7 +1,7 @@
 //! The scene of the kernel's place: a Linux bridge, and for each tenant a veth whose one end is a port of it and whose other is
 //! the tenant's `eth0`. To the place, a port is what a VM's tap would be.
 
-use super::contracts::TENANTS;
+use super::contracts::port;
 use super::process::Tenant;
 use super::tenant::INTERFACE;
 use super::{SceneError, interface};
@@ -23,11 +23,6 @@ const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
-
-/// The bridge's port of tenant number `index` of [`TENANTS`].
-pub fn port(index: usize) -> String {
-    format!("tg-{}", TENANTS[index])
-}
 
 /// Makes the bridge and connects the tenants to it.
 pub fn build(tenants: &[Tenant; 4]) -> Result<(), SceneError> {

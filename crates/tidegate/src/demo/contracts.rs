@@ -1,6 +1,5 @@
 //! Where the scene plays, and its contracts: the same four vNICs, under a plain FIFO and under contract.
 
-use super::bridge;
 use clap::ValueEnum;
 use serde::Serialize;
 use std::fmt::Write;
@@ -55,7 +54,7 @@ pub fn toml(place: Where, phase: Phase, namespaces: &[String; 4]) -> String {
         };
         let (attach, segment) = match place {
             Where::Switch => (format!("tap = \"eth0\", netns = \"{namespace}\""), 1),
-            Where::Kernel => (format!("netdev = \"{}\"", bridge::port(index)), 0),
+            Where::Kernel => (format!("netdev = \"{}\"", port(index)), 0),
         };
         let _ = write!(
             text,
@@ -65,6 +64,11 @@ pub fn toml(place: Where, phase: Phase, namespaces: &[String; 4]) -> String {
         );
     }
     text
+}
+
+/// The bridge's port of tenant number `index` of [`TENANTS`].
+pub fn port(index: usize) -> String {
+    format!("tg-{}", TENANTS[index])
 }
 
 #[cfg(test)]

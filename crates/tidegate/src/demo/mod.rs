@@ -33,6 +33,7 @@ pub mod chart;
 pub mod clock;
 pub mod contracts;
 pub mod control;
+mod error;
 pub mod figures;
 pub mod interface;
 pub mod namespace;
@@ -50,6 +51,7 @@ pub mod workers;
 
 use crate::exit::{self, Failure};
 use contracts::{Phase, Where};
+pub use error::SceneError;
 use figures::{Measured, Report, Runs};
 use progress::Progress;
 use scene::Scene;
@@ -76,25 +78,6 @@ pub struct Options {
     pub realtime: bool,
     /// How often; none is once, and told as one run.
     pub runs: Option<u64>,
-}
-
-/// Why the scene could not be made, or broke.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the demo could not be run: {reason}")]
-pub struct SceneError {
-    reason: String,
-}
-
-impl SceneError {
-    /// An error with this reason.
-    pub fn new(reason: String) -> Self {
-        Self { reason }
-    }
-
-    /// What is wrong, and with which part of the scene.
-    pub fn reason(&self) -> &str {
-        &self.reason
-    }
 }
 
 impl From<SceneError> for Failure {

@@ -96,7 +96,7 @@ impl Found {
 impl Culprits {
     /// With nothing found yet; CPUs are observed where `observe` says so, and a deadline is in force.
     pub fn new(observe: bool) -> Self {
-        let since = tidegate_switch::worker::clock();
+        let since = tidegate_switch::clock::clock();
         Self {
             observe,
             pace: Pace::default(),
@@ -130,7 +130,7 @@ impl Culprits {
                      loops are named, and nothing else"
                 );
             });
-            self.since = tidegate_switch::worker::clock();
+            self.since = tidegate_switch::clock::clock();
             self.meter = Some((process, loaded));
         }
     }
@@ -146,7 +146,7 @@ impl Culprits {
 
     /// Names the culprits of misses that are new, of these vNICs; it forgets all others.
     pub fn look<'a>(&mut self, reader: &Reader, vnics: impl Iterator<Item = &'a str>) {
-        let until = tidegate_switch::worker::clock().saturating_sub(SETTLED);
+        let until = tidegate_switch::clock::clock().saturating_sub(SETTLED);
         let waits = |name| reader.late_waits(name).into_iter().take_while(|wait| wait.to <= until).collect();
         let waits: BTreeMap<&str, Vec<LateWait>> = vnics.map(|name| (name, waits(name))).collect();
         self.found.retain(|name, _| waits.contains_key(name.as_str()));

@@ -28,6 +28,7 @@ pub mod link_local;
 pub mod message;
 pub mod prefixes;
 pub mod shared;
+mod verdict;
 
 #[cfg(test)]
 mod properties;
@@ -40,9 +41,11 @@ use crate::frame::headers::{ETHERTYPE_VLAN, Headers, L3, get, is_of_link};
 use link_local::Held;
 use message::{Message, message, plain_v4_is_other, plain_v6_is_other};
 use prefixes::{Prefixes, Use};
-use shared::{Shared, Taking};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use shared::Shared;
+use std::net::{IpAddr, Ipv4Addr};
 use tidegate_contract::{Mac, Prefix, Vnic};
+use verdict::LINK_LAYER_ADDRESSES;
+pub use verdict::{Reason, Verdict};
 
 /// EtherTypes of service VLAN tags: IEEE 802.1ad, and what was used before it.
 const SERVICE_TAGS: [u16; 4] = [0x88a8, 0x9100, 0x9200, 0x9300];
@@ -50,9 +53,6 @@ const SERVICE_TAGS: [u16; 4] = [0x88a8, 0x9100, 0x9200, 0x9300];
 const ETHERTYPE_MIN: u16 = 0x0600;
 /// The LLC service access point of SNAP (RFC 1042), which can carry IP and ARP.
 const LLC_SNAP: u8 = 0xaa;
-/// Options of neighbour discovery: source and target link-layer address (RFC 4861, 4.6.1).
-const LINK_LAYER_ADDRESSES: [u8; 2] = [1, 2];
-
 /// What the contract of one vNIC lets it send.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -69,63 +69,6 @@ pub struct Policy {
     shared: Option<Box<Shared>>,
     /// A plain frame from its own MAC is not enough: there are prefixes, or shared addresses.
     looks_closer: bool,
-}
-
-/// The outcome of [`Policy::check`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The frame may be sent.
-    Pass,
-    /// It may not.
-    Drop(Reason),
-    /// Not yet: the vNIC has to hold this link-local address. Then the frame is to be checked again.
-    Claim(Ipv6Addr),
-    /// Not yet: the vNIC has to take these shared addresses. Then the frame is to be checked again.
-    Take(Taking),
-}
-
-/// Why a frame may not be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Reason {
-    /// Neither the vNIC's own MAC nor in `allowed.macs`, or a group address.
-    #[error("source MAC is not the vNIC's own and not in allowed.macs")]
-    SourceMac,
-    /// To an address that bridges do not forward (IEEE 802.1Q, table 8-1).
-    #[error("a frame for the link itself, without allowed.control")]
-    Control,
-    /// A VID not in `allowed.vlans`, a service tag or a second tag.
-    #[error("VLAN tag is not in allowed.vlans, or a second tag follows it")]
-    Vlan,
-    /// IP source outside `allowed.prefixes`.
-    #[error("source address is not in allowed.prefixes")]
-    SourcePrefix,
-    /// ARP or neighbour discovery that says its address has another's MAC.
-    #[error("ARP or neighbour discovery names a MAC that is not the vNIC's own and not in allowed.macs")]
-    NeighbourMac,
-    /// ARP that claims an address outside `allowed.prefixes`.
-    #[error("ARP sender address is not one the vNIC may use")]
-    ArpSpoof,
-    /// Neighbour advertisement for an address outside `allowed.prefixes`.
-    #[error("IPv6 neighbour advertisement for an address not in allowed.prefixes")]
-    NeighbourSpoof,
-    /// A link-local address that is another vNIC's, or one too many.
-    #[error("link-local address of another vNIC, or a fifth one")]
-    LinkLocal,
-    /// A shared address that another vNIC has, in a frame that does not announce it.
-    #[error("an address that vNICs share, and another one has")]
-    Shared,
-    /// Router advertisement or redirect.
-    #[error("router advertisement or redirect, without allowed.router")]
-    Router,
-    /// From a DHCP server or relay.
-    #[error("from a DHCP server or relay, without allowed.dhcp-server")]
-    DhcpServer,
-    /// LLC/SNAP, in which addresses are not checked.
-    #[error("LLC/SNAP encapsulation hides the addresses to be checked")]
-    Encapsulation,
-    /// Extension headers or fragments behind which it cannot be told what a datagram is for.
-    #[error("IPv6 extension headers or fragments hide what is to be checked")]
-    Hidden,
 }
 
 impl From<&Vnic> for Policy {

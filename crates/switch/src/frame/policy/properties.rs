@@ -19,6 +19,7 @@ use crate::frame::testing::{DST, SRC, hostile};
 use crate::frame::{ParseError, parse};
 use proptest::prelude::*;
 use proptest::sample::select;
+use std::net::Ipv6Addr;
 use tidegate_contract::Allowed;
 
 const FOREIGN: Mac = Mac([0x52, 0x54, 0, 0, 0, 9]);

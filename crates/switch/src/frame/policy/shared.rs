@@ -12,6 +12,7 @@
 //! the master move nothing, and go nowhere.
 
 use super::message::{Message, message};
+pub use super::verdict::Taking;
 use super::{LINK_LAYER_ADDRESSES, Reason, Verdict};
 use crate::fdb::PortIndex;
 use crate::frame::headers::{ETHERTYPE_ARP, Headers, L3, get};
@@ -41,15 +42,6 @@ pub struct Shared {
     all: Arc<[IpAddr]>,
 }
 
-/// Addresses that are to be taken before a frame may be sent: a bit for each of a contract's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taking {
-    /// All of them.
-    own: u64,
-    /// Those that the frame announces: they may be taken from another vNIC.
-    announced: u64,
-}
-
 /// What a frame announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announces {
@@ -58,18 +50,6 @@ enum Announces {
     Macs,
     /// All addresses in it.
     All,
-}
-
-impl Taking {
-    /// The addresses, as numbers in the contract's list, and whether they may be taken from another vNIC.
-    pub fn iter(self) -> impl Iterator<Item = (usize, bool)> {
-        let next = |bits: &u64| Some(bits & (bits - 1)).filter(|rest| *rest != 0);
-        let each = std::iter::successors(Some(self.own).filter(|own| *own != 0), next);
-        each.map(move |bits| {
-            let bit = bits.trailing_zeros() as usize;
-            (bit, self.announced >> bit & 1 == 1)
-        })
-    }
 }
 
 impl Shared {

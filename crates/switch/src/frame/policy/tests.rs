@@ -6,6 +6,7 @@ use crate::frame::parse;
 use crate::frame::testing::{self, DST, Frame, SRC, SRC4, SRC6, V6};
 use Verdict::{Claim, Drop, Pass};
 use std::net::Ipv4Addr;
+use std::net::Ipv6Addr;
 use tidegate_contract::{Allowed, Prefix};
 
 const OTHER: Mac = Mac([0x52, 0x54, 0, 0, 0, 9]);

@@ -13,15 +13,17 @@
 
 pub mod pool;
 pub mod post;
+mod receiver;
 pub mod take;
 pub mod writer;
 
 use super::arrival::Unseen;
-use super::{Arrival, Pending, Receiver};
+use super::{Arrival, Pending};
 use crate::fdb::PortIndex;
 use crate::frame::{FRAME_MAX, VnetHdr};
 use crate::port::{FrameRef, Slots};
 use pool::Pool;
+pub use receiver::RECEIVER;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -30,19 +32,6 @@ use std::sync::Arc;
 const POOL: usize = 4 << 20;
 /// Frames a tap may have in flight.
 const FRAMES: u16 = 2048;
-
-/// What the kernel takes as it is: everything but UDP super-frames, which
-/// kernels before 6.2 refuse.
-pub const RECEIVER: Receiver = Receiver {
-    csum: true,
-    tso4: true,
-    tso6: true,
-    ecn: true,
-    uso4: false,
-    uso6: false,
-    mergeable: true,
-    header_len: VnetHdr::LEN,
-};
 
 /// What the kernel sends into a tap.
 pub struct Tx {

@@ -10,61 +10,29 @@
 //! Each worker has a writer, since a worker waits for no other. A frame is copied, so the writer never reads a VM's memory, and
 //! a frame that is given up while it is written leaves nothing behind but a write of our own memory.
 
-use super::{RECEIVER, Rx};
+use super::Rx;
+use super::receiver::RECEIVER;
+use crate::clock::clock;
 use crate::frame::offload::receiver_hdr;
-use crate::frame::{FRAME_MAX, HEADER_MAX, Payload, VnetHdr};
+use crate::frame::{HEADER_MAX, Payload, VnetHdr};
 use crate::link::receiver::{Form, finished};
+use crate::link::writer::DEPTH;
+use crate::link::writer::Hand;
+use crate::link::writer::Progress;
+use crate::link::writer::{DOWN, Job, PART, WRITTEN};
 use crate::link::{Completed, Posted};
 use crate::port::Frame;
-use crate::vhost_user::notifier::cpu_time;
-use crate::worker::clock;
-use rtrb::{Consumer, Producer, RingBuffer};
-use rustix::io::Errno;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::thread::Thread;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tidegate_evidence::DropReason;
-use tidegate_service::housekeeping;
 
-/// Frames of one worker that may be with its writer.
-const BUFFERS: usize = 32;
-/// Frames of one tap that may be.
-pub(in crate::link) const DEPTH: usize = 8;
-/// What one of them holds.
-const BUFFER: usize = VnetHdr::LEN + FRAME_MAX;
-/// How long a tap's frames may take that are with the writer, ns of CPU time, as its last ones tell; one may be there in any case.
-const PART: u64 = 1_000_000;
 /// A tap with writes longer than that has one part in so many of the writer's time, beside the others.
 const REST: u64 = 4;
 /// For how long a worker writes for a tap itself, ns, after the writer did not come to a frame.
 const ALONE: u64 = 1_000_000_000;
 /// A tap that holds nothing is refused a buffer so often before the worker writes for it.
 const REFUSED_MOST: u32 = 8;
-/// A write is tried again so often where the kernel has no memory for it, and after this time.
-const AGAIN: (u32, Duration) = (5, Duration::from_micros(200));
-
-/// How a write ended.
-const WRITTEN: u8 = 0;
-const DOWN: u8 = 1;
-const REFUSED: u8 = 2;
-
-/// How far the writer is with the frames of one tap. They are counted from 0 on.
-#[derive(Default)]
-pub(super) struct Progress {
-    /// Frames before this one ended.
-    ended: AtomicU64,
-    /// Frames before this one are not to be written any more.
-    given_up: AtomicU64,
-    /// How each of the last ended.
-    outcomes: [AtomicU8; DEPTH],
-    /// How long the last write took, or half of what the one before is known for, ns of CPU time.
-    took: AtomicU64,
-    /// When it ended, ns.
-    at: AtomicU64,
-}
-
 /// What of a tap's frames is with a writer: its link's end.
 #[derive(Default)]
 pub(super) struct Held {
@@ -106,135 +74,6 @@ impl Drop for Held {
     /// Nothing is written for a port that is gone.
     fn drop(&mut self) {
         self.progress.given_up.store(self.posted, Ordering::Relaxed);
-    }
-}
-
-/// One frame to be written.
-struct Job {
-    file: Arc<OwnedFd>,
-    progress: Arc<Progress>,
-    /// Its number at its tap.
-    number: u64,
-    buffer: Box<[u8]>,
-    len: usize,
-}
-
-/// A worker's end.
-pub struct Hand {
-    worker: u16,
-    jobs: Producer<Job>,
-    back: Consumer<Box<[u8]>>,
-    free: Vec<Box<[u8]>>,
-    thread: Thread,
-}
-
-/// The writer of a worker: what its thread [runs](Self::run).
-pub struct Writer {
-    jobs: Consumer<Job>,
-    back: Producer<Box<[u8]>>,
-}
-
-impl Writer {
-    /// One, and what makes its worker's [`Hand`] once its thread is there.
-    pub fn new() -> (Self, impl FnOnce(u16, Thread) -> Hand) {
-        let (jobs, jobs_in) = RingBuffer::new(BUFFERS);
-        let (back, back_in) = RingBuffer::new(BUFFERS);
-        let hand = move |worker, thread| {
-            // Memory that is not written takes no page.
-            let free = (0..BUFFERS).map(|_| vec![0; BUFFER].into_boxed_slice()).collect();
-            Hand { worker, jobs, back: back_in, free, thread }
-        };
-        (Self { jobs: jobs_in, back }, hand)
-    }
-
-    /// Writes what comes, and calls `ring` after each frame, until the worker is gone.
-    pub fn run(mut self, ring: impl Fn()) {
-        loop {
-            housekeeping::follow();
-            while self.write_one() {
-                ring();
-                housekeeping::follow();
-            }
-            if self.jobs.is_abandoned() {
-                return;
-            }
-            std::thread::park();
-        }
-    }
-}
-
-impl Writer {
-    /// Writes the next frame; `false` where there is none.
-    pub fn write_one(&mut self) -> bool {
-        let Ok(job) = self.jobs.pop() else { return false };
-        let buffer = job.write();
-        let fits = self.back.push(buffer).is_ok();
-        debug_assert!(fits, "there is a place for each buffer");
-        true
-    }
-
-    /// The same, and it took so many ns.
-    #[cfg(test)]
-    pub fn write_one_as_if_it_took(&mut self, ns: u64) {
-        let progress = self.jobs.peek().unwrap().progress.clone();
-        assert!(self.write_one());
-        progress.took.store(ns, Ordering::Relaxed);
-        progress.at.store(clock(), Ordering::Relaxed);
-    }
-}
-
-impl Job {
-    fn is_given_up(&self) -> bool {
-        self.number < self.progress.given_up.load(Ordering::Relaxed)
-    }
-
-    /// Returns the buffer.
-    fn write(self) -> Box<[u8]> {
-        let Progress { ended, outcomes, took, at, .. } = &*self.progress;
-        if !self.is_given_up() {
-            let began = cpu_time();
-            let outcome = self.outcome();
-            let last = took.load(Ordering::Relaxed);
-            took.store(cpu_time().saturating_sub(began).max(last / 2), Ordering::Relaxed);
-            at.store(clock(), Ordering::Relaxed);
-            outcomes[self.number as usize % DEPTH].store(outcome, Ordering::Relaxed);
-        }
-        ended.store(self.number + 1, Ordering::Release);
-        self.buffer
-    }
-
-    fn outcome(&self) -> u8 {
-        let (tries, pause) = AGAIN;
-        for _ in 0..tries {
-            match rustix::io::retry_on_intr(|| rustix::io::write(&self.file, &self.buffer[..self.len])) {
-                Ok(_) => return WRITTEN,
-                Err(Errno::AGAIN | Errno::NOBUFS) if !self.is_given_up() => std::thread::sleep(pause),
-                Err(Errno::IO | Errno::BADFD | Errno::NODEV) => return DOWN,
-                Err(_) => return REFUSED,
-            }
-        }
-        REFUSED
-    }
-}
-
-impl Hand {
-    /// A buffer for a tap that has `held`, each of which takes `took` ns: no tap takes all buffers, or all of the time.
-    fn buffer(&mut self, held: u64, took: u64) -> Option<Box<[u8]>> {
-        while let Ok(buffer) = self.back.pop() {
-            self.free.push(buffer);
-        }
-        let has_part = held == 0 || (held + 1).saturating_mul(took) <= PART;
-        let has_share = held < self.free.len().min(DEPTH) as u64;
-        if has_part && has_share { self.free.pop() } else { None }
-    }
-}
-
-impl Drop for Hand {
-    fn drop(&mut self) {
-        // The writer ends where it finds its worker gone.
-        let (gone, _) = RingBuffer::new(1);
-        self.jobs = gone;
-        self.thread.unpark();
     }
 }
 

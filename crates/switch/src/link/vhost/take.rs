@@ -2,11 +2,11 @@
 
 use super::super::{Pending, Taken};
 use super::{Tx, TxQueue};
+use crate::clock::clock;
 use crate::frame::{HEADER_MAX, VnetHdr};
 use crate::port::{Frame, FrameRef, Owner};
 use crate::sched::Queued;
 use crate::virtio::{Chain, DirtyLog, RingError, Span};
-use crate::worker::clock;
 use tidegate_evidence::DropReason;
 
 impl Tx {

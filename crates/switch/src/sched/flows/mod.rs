@@ -31,6 +31,7 @@ mod ages;
 mod codel;
 mod rounds;
 mod turn;
+mod verdict;
 mod ways;
 
 #[cfg(test)]
@@ -50,6 +51,7 @@ use codel::Law;
 use rounds::{Flow, Host, Rounds};
 use tidegate_contract::{FlowQueueing, Rate};
 pub(super) use turn::Turn;
+pub use verdict::Verdict;
 use ways::{Index, NONE, Place, Ways};
 
 /// Largest frame of an ordinary link, bytes.
@@ -106,17 +108,6 @@ pub fn part(rate: Rate) -> u64 {
 pub trait Keyed: Copy {
     /// Its flow and its host.
     fn flow_key(&self) -> FlowKey;
-}
-
-/// What is to become of a frame that is about to leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It leaves as it is.
-    Pass,
-    /// It leaves with the mark CE.
-    Mark,
-    /// It is dropped, and the next is judged.
-    Drop,
 }
 
 /// Flow queues. See the [module](self).

@@ -17,27 +17,12 @@
 //! With one worker, or with real-time vNICs alone, there is nothing to do.
 
 use super::plan::{CANDIDATES, MOST_MOVED, Placement, Step, WHOLE, Why};
+pub use super::role::{Role, TAP_WRITE};
 use crate::fdb::PortIndex;
 use std::cmp::Reverse;
 
 /// A worker that would be busier than this takes no taps of others: they stay, where it is full and their worker is not.
 pub const FULL: u64 = WHOLE / 8 * 7;
-/// What a write of 64 kB into a tap costs, in bytes copied: 412 us were measured, in which a worker copies 2.5 GB/s.
-/// Real-time vNICs come together for as long as the loop that they make is not longer than such a write.
-pub const TAP_WRITE: u64 = 1 << 20;
-
-/// What a vNIC has to do with deadlines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
-    /// It sends or receives frames with a deadline.
-    RealTime,
-    /// It does not, and is a tap: to write into it takes long.
-    BestEffortTap,
-    /// It does not, and what it receives is copied.
-    #[default]
-    BestEffort,
-}
-
 impl Placement {
     /// How many best-effort taps have a worker together with real-time vNICs.
     pub fn sharing(&self) -> usize {

@@ -12,6 +12,7 @@ pub mod apart;
 #[cfg(test)]
 mod apart_tests;
 pub mod plan;
+mod role;
 #[cfg(test)]
 mod tests;
 
@@ -35,7 +36,7 @@ pub struct Seen {
     pub busy: Vec<u64>,
     /// By index.
     pub vnics: BTreeMap<PortIndex, Seat>,
-    /// Who sent whom how much, as [cost](crate::worker::talk::Said).
+    /// Who sent whom how much, as [cost](crate::port::talk::Said).
     pub talk: Vec<(PortIndex, PortIndex, u64)>,
 }
 

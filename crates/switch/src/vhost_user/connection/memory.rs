@@ -6,12 +6,10 @@ use super::super::used_bytes;
 use super::vrings::Vring;
 use super::{Connection, Result, exceeded, refuse};
 use crate::quota::Amounts;
+use crate::vhost_user::exchange::MAX_MEM_SLOTS;
 use crate::virtio::memory::{GuestMemory, RegionSpec};
 use std::sync::Arc;
 use vhost::vhost_user::message::{VhostUserMemoryRegion, VhostUserSingleMemoryRegion};
-
-/// Regions a memory table may have; also the most descriptors one message can carry.
-pub const MAX_REGIONS: usize = 32;
 
 /// Whether two descriptions mean the same bytes at the same addresses.
 fn is_same(a: &RegionSpec<Numbered>, b: &RegionSpec<Numbered>) -> bool {
@@ -40,8 +38,8 @@ impl Connection<'_> {
             return Ok(());
         }
         let mut regions = self.regions.clone();
-        if regions.len() == MAX_REGIONS {
-            return refuse(format!("ADD_MEM_REG: more than {MAX_REGIONS} regions"));
+        if regions.len() == MAX_MEM_SLOTS {
+            return refuse(format!("ADD_MEM_REG: more than {MAX_MEM_SLOTS} regions"));
         }
         regions.push(added);
         self.set_regions("ADD_MEM_REG", regions)

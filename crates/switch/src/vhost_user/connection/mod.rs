@@ -29,66 +29,22 @@ use super::exchange::{self, Obeys};
 use super::kept::{Numbered, Passed};
 use super::logging::Logging;
 use super::notifier::Notifier;
+pub(super) use super::reply::exceeded;
+pub use super::reply::{Refused, Reply};
+use super::reply::{Result, refuse};
 use super::request::Request;
 use super::service::Service;
 use super::status::{ConnectionStatus, State};
 use super::wire::Header;
-use crate::quota::Exceeded;
-use crate::stats::ThrownOut;
 use crate::virtio::Inflight;
 use crate::virtio::memory::{GuestMemory, RegionSpec};
 use counters::Parting;
-pub use memory::MAX_REGIONS;
 use std::sync::Arc;
 use tidegate_contract::Mac;
 use vhost::vhost_user::VhostUserProtocolFeatures;
-use vhost::vhost_user::message::{FrontendReq, VhostUserMsgValidator};
+use vhost::vhost_user::message::FrontendReq;
 use vrings::Vring;
 pub use vrings::no_queue;
-
-/// Why a front end is thrown out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// What it is counted as.
-    pub kind: ThrownOut,
-    /// What it sent or did, and what was expected.
-    pub reason: String,
-}
-
-impl<T: Into<String>> From<T> for Refused {
-    /// For a message.
-    fn from(reason: T) -> Self {
-        Self { kind: ThrownOut::Message, reason: reason.into() }
-    }
-}
-
-/// Of a message that is refused, the reason; it ends the connection.
-type Result<T> = std::result::Result<T, Refused>;
-
-fn refuse<T>(reason: impl Into<Refused>) -> Result<T> {
-    Err(reason.into())
-}
-
-/// Of a message that wants more than the port may have.
-pub(super) fn exceeded(message: &str, exceeded: Exceeded) -> Refused {
-    Refused { kind: ThrownOut::Quota, reason: format!("{message}: {exceeded}") }
-}
-
-/// What a message is answered with, beyond an acknowledgement.
-#[derive(Debug)]
-pub struct Reply {
-    /// The payload.
-    pub payload: Vec<u8>,
-    /// What goes with it.
-    pub descriptor: Option<Numbered>,
-}
-
-impl Reply {
-    /// A payload without padding.
-    pub(super) fn of(body: &impl VhostUserMsgValidator) -> Self {
-        Self { payload: body.as_slice().to_vec(), descriptor: None }
-    }
-}
 
 /// A front end's side of a port, from its first message to its last.
 pub struct Connection<'a> {

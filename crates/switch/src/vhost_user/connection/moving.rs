@@ -8,7 +8,7 @@
 
 use super::super::kick::Kick;
 use super::Connection;
-use crate::worker::moving::Outcome;
+use crate::moved::Outcome;
 
 impl Connection<'_> {
     /// Moves the port, with what its drivers kick by.

@@ -4,8 +4,8 @@ use super::super::features::VHOST_F_LOG_ALL;
 use super::super::kept::{Kept, KeptRegion, KeptVring, Number, Numbered, Passed};
 use super::super::kick::Kick;
 use super::super::notifier::Call;
-use super::memory::MAX_REGIONS;
 use super::{Connection, Result, refuse};
+use crate::vhost_user::exchange::MAX_MEM_SLOTS;
 use std::collections::HashMap;
 use vhost::vhost_user::message::{VhostUserMemoryRegion, VhostUserVringAddr, VhostUserVringAddrFlags};
 
@@ -66,8 +66,8 @@ impl Connection<'_> {
         if has != was {
             return refuse(format!("the port has {has} queues, and had {was}"));
         }
-        if kept.regions.len() > MAX_REGIONS {
-            return refuse(format!("more than {MAX_REGIONS} memory regions"));
+        if kept.regions.len() > MAX_MEM_SLOTS {
+            return refuse(format!("more than {MAX_MEM_SLOTS} memory regions"));
         }
         self.set_protocol_features(kept.protocol_features)?;
         if let Some(features) = kept.features {

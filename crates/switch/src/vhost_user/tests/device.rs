@@ -1,6 +1,7 @@
 //! A device for tests: writes down what it is asked, and sends what a queue
 //! pair transmits back on the same pair.
 
+use crate::moved::{Moved, Outcome};
 use crate::vhost_user::features::{
     F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RING_PACKED, NET_F_MRG_RXBUF, header_len,
 };
@@ -8,7 +9,7 @@ use crate::vhost_user::kick::Kick;
 use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{PortControl, VringSetup};
 use crate::virtio::{Chain, DirtyLog, Features, GuestMemory, Queue as Ring, RingLayout, SpanWriter};
-use crate::worker::moving::{Moved, Outcome};
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tidegate_contract::Mac;

@@ -26,17 +26,18 @@
 
 #[cfg(test)]
 pub(super) mod cut;
+mod memory;
 mod queue;
 
-pub(super) use queue::{Kind, Record, Snapshot, stored};
+use memory::Memory;
 pub use queue::{QueueInflight, Standing};
+pub(super) use queue::{Record, Snapshot, stored};
 
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
 use rustix::io::{Errno, pread, pwrite};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use std::ffi::c_void;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -203,44 +204,6 @@ fn check(queues: u32, entries: u32) -> Result<u64, InflightError> {
 fn size(queues: u16, entries: u16) -> u64 {
     let bytes = HEADER + usize::from(queues) * QueueInflight::bytes(entries);
     bytes.next_multiple_of(rustix::param::page_size()) as u64
-}
-
-/// Where a region is.
-#[derive(Debug)]
-enum Memory {
-    /// Shared with others.
-    Mapped { start: *mut c_void, len: usize },
-    /// This process's own: of a queue that no later process recovers.
-    Private(Box<[std::cell::UnsafeCell<u64>]>),
-}
-
-// SAFETY: plain memory, accessed only through atomics; no thread owns it.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-impl Memory {
-    fn private(bytes: usize) -> Arc<Self> {
-        let words = (0..bytes.div_ceil(8)).map(|_| std::cell::UnsafeCell::new(0));
-        Arc::new(Self::Private(words.collect()))
-    }
-
-    fn start(&self) -> *mut u8 {
-        match self {
-            Self::Mapped { start, .. } => start.cast(),
-            Self::Private(words) => words.as_ptr().cast_mut().cast(),
-        }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if let Self::Mapped { start, len } = *self {
-            // SAFETY: exactly what mmap returned, owned by this value alone; users of its pointers
-            // hold it.
-            let _ = unsafe { munmap(start, len) };
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //! between two places of the ring, and the commit says which.
 
 use super::Memory;
+use crate::virtio::layout::Kind;
 use crate::virtio::{RingError, RingLayout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -54,21 +55,6 @@ struct Fixed {
 /// Bytes of [`Fixed`] and what is left free after it.
 const FIXED: usize = 128;
 const _: () = assert!(size_of::<Fixed>() <= FIXED);
-
-/// Which rings a queue has, and what its driver relies on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::virtio) struct Kind {
-    /// VIRTIO_F_RING_PACKED.
-    pub packed: bool,
-    /// VIRTIO_F_IN_ORDER.
-    pub in_order: bool,
-}
-
-impl Kind {
-    fn bits(self) -> u32 {
-        u32::from(self.packed) | u32::from(self.in_order) << 1
-    }
-}
 
 /// A completed chain of a packed ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

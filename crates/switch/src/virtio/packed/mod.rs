@@ -25,6 +25,7 @@
 //!
 //! Methods are those of [`Queue`](super::Queue), which says what they are for.
 
+mod flags;
 mod left;
 mod parts;
 mod place;
@@ -39,23 +40,17 @@ use super::walker::{
 };
 use super::{Chain, QueueInflight, RingError, RingPart, Single};
 use crate::prefetch;
+use flags::{DESC_AVAIL, DESC_USED, PER_LINE};
 use parts::{EVENTS_AT_PLACE, EVENTS_DISABLE, EVENTS_ENABLE, Parts};
 use place::Place;
 pub(super) use start::FIRST_BASE;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Descriptor flag: with the driver's wrap counter made available (virtio 1.2, 2.8.1).
-const DESC_AVAIL: u16 = 1 << 7;
-/// Descriptor flag: with the device's wrap counter made used.
-const DESC_USED: u16 = 1 << 15;
 /// Largest ring.
 const MAX_SIZE: u16 = 1 << 15;
 /// New descriptors one call of `available` looks at; the rest of a chain comes on top.
 pub(super) const LOOK: u16 = 64;
-/// Descriptors in a cache line.
-const PER_LINE: u16 = 4;
-
 /// Descriptors lie one after the other, in the ring and in tables (virtio 1.2, 2.8.6 and 2.8.7).
 struct InSequence;
 

@@ -7,7 +7,8 @@
 //!   driver goes on ◀── recovery (cut as well) ◀┘
 //! ```
 
-use super::super::inflight::{Kind, Record, cut};
+use super::super::inflight::{Record, cut};
+use super::super::layout::Kind;
 use super::super::{Chain, Features, GuestMemory, Inflight, Queue, RingError, RingLayout, Single, Standing};
 use super::{GUEST_ADDR, layout, of_driver, spec};
 use proptest::prelude::*;

@@ -1,9 +1,10 @@
 //! What a memory table may and may not be, and what translation says at its edges.
 
 use super::super::backing::Unfit;
-use super::super::memory::{GuestMemory, MAX_REGIONS, MapError, RegionSpec};
+use super::super::memory::{GuestMemory, MapError, RegionSpec};
 use super::super::{RingError, Span};
 use super::{GUEST_ADDR, spec};
+use crate::quota::MAX_REGIONS;
 use proptest::prelude::*;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use std::os::fd::OwnedFd;

@@ -5,9 +5,9 @@ use crate::frame::{Headers, Offload, VnetHdr};
 use crate::link::vhost::copy::{COMPLETE, HEAD};
 use crate::link::{Arrival, Receiver};
 use crate::port::FrameRef;
+use crate::port::Lent;
 use crate::virtio::Single;
 use crate::worker::decide::Decision;
-use crate::worker::lending::Lent;
 use crate::worker::turns::BATCH;
 
 /// The queue of a receiver that has one.

@@ -3,10 +3,11 @@
 use super::batch::{Batch, Came, Group, HOME, Sent};
 use super::note_tokens;
 use super::room::rx_ring;
+use crate::clock::clock;
 use crate::link::vhost::copy::write;
 use crate::port::{NEVER, Port};
+use crate::worker::Worker;
 use crate::worker::missed::{Certainty, DelayOf, Miss};
-use crate::worker::{Worker, clock};
 
 impl Worker {
     /// Copies the batch's first `count` frames into their buffers, and accounts for them; returns their bytes.

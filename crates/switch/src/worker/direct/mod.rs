@@ -31,9 +31,10 @@ mod room;
 pub(super) use batch::Batch;
 use batch::{Came, Sent};
 
+use super::Worker;
 use super::budget::DIRECT;
 use super::turns::BATCH;
-use super::{Worker, clock};
+use crate::clock::clock;
 use crate::port::Port;
 
 /// What came of a batch.

@@ -5,9 +5,10 @@ use crate::fdb::PortIndex;
 use crate::frame::flow;
 use crate::link::vhost;
 use crate::link::vhost::copy::HEAD;
+use crate::port::Lent;
 use crate::port::{NEVER, Port};
 use crate::worker::Worker;
-use crate::worker::lending::{Lent, Reach};
+use crate::worker::lending::Reach;
 use tidegate_contract::Discipline;
 
 /// Longest that a port waits for buffers of another worker's receiver, ns: twice as long as a driver takes for a ring of

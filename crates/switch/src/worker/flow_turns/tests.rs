@@ -4,7 +4,7 @@ use super::*;
 use crate::frame::testing::{DST, Frame, SRC, dissect, sum};
 use crate::frame::vnet_hdr::{GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM};
 use crate::frame::{VnetHdr, parse};
-use crate::link::tap::writer::Writer;
+use crate::link::writer::Writer;
 use crate::port::PortContract;
 use crate::stats::layout::VnicSlot;
 use crate::worker::testing::{self, add_tap_with};

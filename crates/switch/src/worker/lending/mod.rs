@@ -26,72 +26,15 @@ mod lull;
 mod model;
 mod place;
 
-use super::handle::Call;
-use super::{Worker, clock};
-use crate::fdb::{PortIndex, SegmentIndex};
-use crate::link::{Link, Rx};
+use super::Worker;
+use crate::capacity::VNICS;
+use crate::fdb::PortIndex;
+use crate::port::Lent;
 use crate::port::{Frame, NEVER, Owner, Port, PortSet};
-use crate::sched::{EgressKind, TokenBucket};
-use crate::stats::layout::{VNICS, VnicSlot};
+use crate::sched::EgressKind;
 pub use lull::Lull;
 use place::Place;
 use std::sync::atomic::{AtomicU8, Ordering};
-
-/// The receiving half of a port, as it is lent.
-pub struct Lent {
-    /// Its rings; an empty half while it is not lent.
-    pub(super) rx: Rx,
-    /// Of its egress; none without a rate.
-    tokens: Option<TokenBucket>,
-    pub(super) segment: SegmentIndex,
-    stats: &'static VnicSlot,
-    /// Who sent last, and when; no time where nobody did.
-    last: (PortIndex, u64),
-    /// Another worker than the owner has used it.
-    by_others: bool,
-}
-
-impl Lent {
-    /// What a port keeps for the time that it lends.
-    pub fn new(stats: &'static VnicSlot) -> Box<Self> {
-        Box::new(Self {
-            rx: Link::vhost_user().rx,
-            tokens: None,
-            segment: SegmentIndex(0),
-            stats,
-            last: (0, 0),
-            by_others: false,
-        })
-    }
-
-    /// Bytes that its egress may carry at `now`.
-    #[inline]
-    pub(super) fn tokens(&self, now: u64) -> i64 {
-        self.tokens.as_ref().map_or(i64::MAX, |bucket| bucket.available(now))
-    }
-
-    /// Accounts for frames of `source` that were put into its rings just before `now`.
-    #[inline]
-    pub(super) fn note(&mut self, source: PortIndex, frames: u64, bytes: u64, now: u64) {
-        self.stats.rx.frames.add(frames);
-        self.stats.rx.wire_frames.add(frames);
-        self.stats.rx.wire_bytes.add(bytes);
-        if let Some(bucket) = &mut self.tokens {
-            bucket.charge(now, bytes);
-            self.stats.note_token_wait_rx(0, frames);
-        }
-        self.last = (source, now);
-    }
-
-    /// Shows the driver what was put into its rings.
-    #[inline]
-    fn flush(&mut self) {
-        self.rx.flush();
-        if let Some(bucket) = &mut self.tokens {
-            bucket.shown(clock());
-        }
-    }
-}
 
 /// Where the receiving half of an own port is.
 pub(super) enum Reach {
@@ -280,24 +223,6 @@ impl Worker {
     /// Takes back what an own port lends. `false` while another worker has it.
     pub(super) fn take_back(&mut self, index: PortIndex) -> bool {
         self.ports[usize::from(index)].as_mut().is_none_or(|port| self.lending.take_back(port))
-    }
-
-    /// Does what another thread asks of an own port, as soon as nothing of the port is lent.
-    pub fn when_back(&mut self, index: PortIndex, call: Call) {
-        if self.take_back(index) {
-            call(self);
-        } else {
-            self.put_off.push((index, call));
-        }
-    }
-
-    /// Tries again what was put off. `true` where there was anything: it is not left to a sleep.
-    #[cold]
-    pub(super) fn put_off_calls(&mut self) -> bool {
-        for (index, call) in std::mem::take(&mut self.put_off) {
-            self.when_back(index, call);
-        }
-        true
     }
 
     /// Takes stock of the ports that deadlines hold towards: nothing of them is lent from now on.

@@ -21,34 +21,26 @@
 //!
 //! The model tries every order of these steps.
 
+mod leaving;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;
 
-use super::crossing::{Crossing, Fate, Sent};
+use super::crossing::{Crossing, Fate};
 use super::handle::WorkerHandle;
-use super::{Worker, budget, clock};
+use super::under_way::UnderWay;
+use super::{Worker, budget};
+use crate::clock::clock;
 use crate::fdb::PortIndex;
+pub use crate::moved::{Moved, Outcome};
 use crate::port::{FrameRef, Port};
 use crate::vhost_user::kick::Kick;
-use std::collections::VecDeque;
+pub use leaving::{Arrival, Leaving};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tidegate_evidence::DropReason;
-
-/// For how long a port was not served, ns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// For how long nothing was taken from it.
-    pub sending: u64,
-    /// For how long nothing was delivered to it but what its old worker had.
-    pub receiving: u64,
-}
-
-/// How a move went; or why the port is where it was.
-pub type Outcome = Result<Moved, String>;
 
 /// One move, as the workers pass it on.
 struct Move {
@@ -62,35 +54,6 @@ struct Move {
     left: AtomicU64,
     expected: AtomicU64,
     done: SyncSender<Outcome>,
-}
-
-/// A port that is about to leave.
-pub struct Leaving {
-    course: Arc<Move>,
-    /// What its driver kicks the new worker by.
-    kicks: Vec<(u16, Kick)>,
-    /// What was sent to each other worker when it was left alone.
-    sent: Vec<Option<Sent>>,
-    /// When it stays after all, because others have not taken that; `None` once they have.
-    until: Option<u64>,
-}
-
-/// A port that is about to arrive, or that has arrived with frames under way to it.
-pub struct Arrival {
-    port: PortIndex,
-    is_here: bool,
-    frames: UnderWay,
-    /// Of frames that it sent.
-    fates: Vec<Fate>,
-}
-
-/// Frames on their way to a port, in order.
-#[derive(Default)]
-pub struct UnderWay {
-    /// With deadlines.
-    pub urgent: VecDeque<FrameRef>,
-    /// Without.
-    pub others: VecDeque<FrameRef>,
 }
 
 /// Begins to move a port from worker `from` to worker `to`; `kicks` are what the queues' drivers kick the new worker by.

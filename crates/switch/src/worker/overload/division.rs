@@ -9,10 +9,11 @@
 //! ```
 
 use super::guests::{Guest, Shape};
+use crate::clock::test_clock;
 use crate::sched::TokenBucket;
 use crate::stats::layout::VnicSlot;
 use crate::worker::turns::BATCH;
-use crate::worker::{Worker, WorkerHandle, test_clock, testing};
+use crate::worker::{Worker, WorkerHandle, testing};
 use std::cell::{Cell, RefCell};
 use tidegate_contract::Bytes;
 

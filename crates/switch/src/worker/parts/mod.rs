@@ -14,9 +14,9 @@
 mod tests;
 
 use super::Worker;
-use crate::capture::Direction;
 use crate::link::Delivery;
 use crate::link::delivery::on_wire;
+use crate::port::capture::Direction;
 use crate::port::{Egress, FrameRef, NEVER, Port};
 use crate::sched::{Backlog, Queued};
 use tidegate_evidence::DropReason;

@@ -29,8 +29,8 @@
 #[cfg(test)]
 mod tests;
 
+use crate::capacity::{VNICS, WORKERS};
 use crate::fdb::PortIndex;
-use crate::stats::layout::{VNICS, WORKERS};
 
 /// The quantum of the heaviest port, ns: some ten turns of small frames.
 const QUANTUM: i64 = 32_000;

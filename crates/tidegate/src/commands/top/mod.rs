@@ -10,17 +10,17 @@
 //! - [`rows`]: what is shown, from two answers; pure
 //! - [`screen`]: the terminal
 
+mod look;
 mod rows;
 mod screen;
 
-use crate::client::{Client, ClientError};
+use crate::client::Client;
 use crate::commands::window::Window;
 use crate::exit::{self, Failure};
-pub use rows::FrameTimes;
-use rows::{Order, Row};
+pub use look::Look;
+use rows::Order;
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
-use tidegate_agent::views::VnicView;
+use std::time::Duration;
 
 /// Arguments of `top`.
 #[derive(Debug, clap::Args)]
@@ -33,34 +33,6 @@ pub struct Args {
     interval: u64,
     #[command(flatten)]
     window: Window,
-}
-
-/// What is looked at.
-const VNICS: &str = "/v1/vnics";
-
-/// All vNICs at one time.
-pub struct Look {
-    at: Instant,
-    vnics: Vec<VnicView>,
-}
-
-impl Look {
-    /// As the agent says it.
-    async fn exact(client: &Client, window: Window) -> Result<Self, ClientError> {
-        let vnics = client.get(&window.of(VNICS)).await?;
-        Ok(Self { at: Instant::now(), vnics })
-    }
-
-    /// To be shown.
-    async fn take(client: &Client, window: Window) -> Result<Self, ClientError> {
-        let vnics = client.get_shown(&window.of(VNICS)).await?;
-        Ok(Self { at: Instant::now(), vnics })
-    }
-
-    /// The rows since an earlier look.
-    fn since(&self, earlier: &Self) -> Vec<Row> {
-        rows::rows(&earlier.vnics, &self.vnics, self.at.duration_since(earlier.at))
-    }
 }
 
 /// Runs until `q`, or once.

@@ -7,8 +7,10 @@
 //! A receiver that gets more than a ninth of all has a counter, which is short of the truth by a ninth of all at most. So
 //! a port that sends to a thousand others costs no more than one that sends to one.
 
-use super::{Worker, budget};
 use crate::fdb::PortIndex;
+
+/// Cost of a frame that goes from ring to ring, besides its bytes, in bytes copied.
+pub const DIRECT: i64 = 256;
 
 /// Receivers that have a counter.
 const COUNTERS: usize = 8;
@@ -21,23 +23,14 @@ pub struct Talk {
     others: Box<[(PortIndex, u64); COUNTERS - 1]>,
 }
 
-/// One pair: who sends, who receives, and the cost of the frames: bytes, and [some](budget::DIRECT) for each frame.
+/// One pair: who sends, who receives, and the cost of the frames: bytes, and [`DIRECT`] for each frame.
 pub type Said = (PortIndex, PortIndex, u64);
-
-/// What a worker did since it was last asked.
-#[derive(Debug, Default)]
-pub struct Work {
-    /// For how long it was busy, ns.
-    pub busy: u64,
-    /// What its ports sent.
-    pub said: Vec<Said>,
-}
 
 impl Talk {
     /// Notes what was sent to a port. The one sent to last is looked at first.
     #[inline]
     pub fn note(&mut self, to: PortIndex, bytes: u64, frames: u64) {
-        let cost = bytes + frames * budget::DIRECT as u64;
+        let cost = bytes + frames * DIRECT as u64;
         let (last, known) = &mut self.last;
         if *last == to {
             *known += cost;
@@ -76,18 +69,6 @@ impl Talk {
     }
 }
 
-impl Worker {
-    /// What it did since this was last asked; `said` has room for all ports.
-    pub fn work_done(&mut self, mut said: Vec<Said>) -> Work {
-        for index in &self.owned {
-            if let Some(port) = &mut self.ports[*index as usize] {
-                said.extend(port.talk.take().map(|(to, cost)| (*index, to, cost)));
-            }
-        }
-        Work { busy: std::mem::take(&mut self.busy), said }
-    }
-}
-
 /// Most pairs that so many ports have counters of.
 pub fn most_said(ports: usize) -> usize {
     ports * COUNTERS
@@ -107,7 +88,7 @@ mod tests {
                 // Most goes to few.
                 let to = to * to / 40;
                 talk.note(to, *bytes, 1);
-                *exact.entry(to).or_default() += bytes + budget::DIRECT as u64;
+                *exact.entry(to).or_default() += bytes + DIRECT as u64;
             }
             let all: u64 = exact.values().sum();
             let seen: BTreeMap<u16, u64> = talk.take().collect();

@@ -33,7 +33,7 @@ pub struct Gaps {
 impl Gaps {
     /// Frames arrived at `now`, ns.
     #[inline]
-    pub(super) fn arrived(&mut self, now: u64) {
+    pub(crate) fn arrived(&mut self, now: u64) {
         let gap = now.saturating_sub(std::mem::replace(&mut self.last, now));
         if !(TOGETHER..=PAUSE).contains(&gap) {
             return;
@@ -56,7 +56,7 @@ impl Gaps {
 /// When to be awake for the next frame of any of these sources, ns: `now`, later, or not at all. Who is to be awake then
 /// sets a timer, which may be `late` ns late.
 #[inline]
-pub(super) fn awaited<'a>(sources: impl Iterator<Item = &'a Gaps>, now: u64, late: u64) -> Option<u64> {
+pub(crate) fn awaited<'a>(sources: impl Iterator<Item = &'a Gaps>, now: u64, late: u64) -> Option<u64> {
     let open = sources.map(Gaps::window).filter(|(_, until)| now <= *until);
     open.map(|(from, _)| from.saturating_sub(late).max(now)).min()
 }

@@ -1,0 +1,6 @@
+//! How large a switch can be.
+
+/// Most vNICs of one switch.
+pub const VNICS: usize = 1024;
+/// Most workers of one switch.
+pub const WORKERS: usize = 64;

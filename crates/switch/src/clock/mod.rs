@@ -1,0 +1,17 @@
+//! The clock of the data plane.
+
+#[cfg(any(test, feature = "test-clock"))]
+pub mod test_clock;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+#[inline]
+pub fn clock() -> u64 {
+    #[cfg(any(test, feature = "test-clock"))]
+    if let Some(now) = test_clock::time() {
+        return now;
+    }
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

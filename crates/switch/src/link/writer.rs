@@ -1,0 +1,179 @@
+//! A thread that writes frames into taps for a worker.
+
+use crate::clock::clock;
+use crate::frame::{FRAME_MAX, VnetHdr};
+use crate::vhost_user::notifier::cpu_time;
+use rtrb::{Consumer, Producer, RingBuffer};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::thread::Thread;
+use std::time::Duration;
+use tidegate_service::housekeeping;
+
+/// Frames of one worker that may be with its writer.
+pub(super) const BUFFERS: usize = 32;
+
+/// Frames of one tap that may be.
+pub(in crate::link) const DEPTH: usize = 8;
+
+/// What one of them holds.
+pub(super) const BUFFER: usize = VnetHdr::LEN + FRAME_MAX;
+
+/// How long a tap's frames may take that are with the writer, ns of CPU time, as its last ones tell; one may be there in any case.
+pub(super) const PART: u64 = 1_000_000;
+
+/// A write is tried again so often where the kernel has no memory for it, and after this time.
+pub(super) const AGAIN: (u32, Duration) = (5, Duration::from_micros(200));
+
+/// How a write ended.
+pub(super) const WRITTEN: u8 = 0;
+
+pub(super) const DOWN: u8 = 1;
+
+pub(super) const REFUSED: u8 = 2;
+
+/// How far the writer is with the frames of one tap. They are counted from 0 on.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// Frames before this one ended.
+    pub(super) ended: AtomicU64,
+    /// Frames before this one are not to be written any more.
+    pub(super) given_up: AtomicU64,
+    /// How each of the last ended.
+    pub(super) outcomes: [AtomicU8; DEPTH],
+    /// How long the last write took, or half of what the one before is known for, ns of CPU time.
+    pub(super) took: AtomicU64,
+    /// When it ended, ns.
+    pub(super) at: AtomicU64,
+}
+
+/// One frame to be written.
+pub(super) struct Job {
+    pub(super) file: Arc<OwnedFd>,
+    pub(super) progress: Arc<Progress>,
+    /// Its number at its tap.
+    pub(super) number: u64,
+    pub(super) buffer: Box<[u8]>,
+    pub(super) len: usize,
+}
+
+/// A worker's end.
+pub struct Hand {
+    pub(super) worker: u16,
+    pub(super) jobs: Producer<Job>,
+    pub(super) back: Consumer<Box<[u8]>>,
+    pub(super) free: Vec<Box<[u8]>>,
+    pub(super) thread: Thread,
+}
+
+/// The writer of a worker: what its thread [runs](Self::run).
+pub struct Writer {
+    pub(super) jobs: Consumer<Job>,
+    pub(super) back: Producer<Box<[u8]>>,
+}
+
+impl Writer {
+    /// One, and what makes its worker's [`Hand`] once its thread is there.
+    pub fn new() -> (Self, impl FnOnce(u16, Thread) -> Hand) {
+        let (jobs, jobs_in) = RingBuffer::new(BUFFERS);
+        let (back, back_in) = RingBuffer::new(BUFFERS);
+        let hand = move |worker, thread| {
+            // Memory that is not written takes no page.
+            let free = (0..BUFFERS).map(|_| vec![0; BUFFER].into_boxed_slice()).collect();
+            Hand { worker, jobs, back: back_in, free, thread }
+        };
+        (Self { jobs: jobs_in, back }, hand)
+    }
+
+    /// Writes what comes, and calls `ring` after each frame, until the worker is gone.
+    pub fn run(mut self, ring: impl Fn()) {
+        loop {
+            housekeeping::follow();
+            while self.write_one() {
+                ring();
+                housekeeping::follow();
+            }
+            if self.jobs.is_abandoned() {
+                return;
+            }
+            std::thread::park();
+        }
+    }
+}
+
+impl Writer {
+    /// Writes the next frame; `false` where there is none.
+    pub fn write_one(&mut self) -> bool {
+        let Ok(job) = self.jobs.pop() else { return false };
+        let buffer = job.write();
+        let fits = self.back.push(buffer).is_ok();
+        debug_assert!(fits, "there is a place for each buffer");
+        true
+    }
+
+    /// The same, and it took so many ns.
+    #[cfg(test)]
+    pub fn write_one_as_if_it_took(&mut self, ns: u64) {
+        let progress = self.jobs.peek().unwrap().progress.clone();
+        assert!(self.write_one());
+        progress.took.store(ns, Ordering::Relaxed);
+        progress.at.store(clock(), Ordering::Relaxed);
+    }
+}
+
+impl Job {
+    pub(super) fn is_given_up(&self) -> bool {
+        self.number < self.progress.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Returns the buffer.
+    pub(super) fn write(self) -> Box<[u8]> {
+        let Progress { ended, outcomes, took, at, .. } = &*self.progress;
+        if !self.is_given_up() {
+            let began = cpu_time();
+            let outcome = self.outcome();
+            let last = took.load(Ordering::Relaxed);
+            took.store(cpu_time().saturating_sub(began).max(last / 2), Ordering::Relaxed);
+            at.store(clock(), Ordering::Relaxed);
+            outcomes[self.number as usize % DEPTH].store(outcome, Ordering::Relaxed);
+        }
+        ended.store(self.number + 1, Ordering::Release);
+        self.buffer
+    }
+
+    pub(super) fn outcome(&self) -> u8 {
+        let (tries, pause) = AGAIN;
+        for _ in 0..tries {
+            match rustix::io::retry_on_intr(|| rustix::io::write(&self.file, &self.buffer[..self.len])) {
+                Ok(_) => return WRITTEN,
+                Err(Errno::AGAIN | Errno::NOBUFS) if !self.is_given_up() => std::thread::sleep(pause),
+                Err(Errno::IO | Errno::BADFD | Errno::NODEV) => return DOWN,
+                Err(_) => return REFUSED,
+            }
+        }
+        REFUSED
+    }
+}
+
+impl Hand {
+    /// A buffer for a tap that has `held`, each of which takes `took` ns: no tap takes all buffers, or all of the time.
+    pub(super) fn buffer(&mut self, held: u64, took: u64) -> Option<Box<[u8]>> {
+        while let Ok(buffer) = self.back.pop() {
+            self.free.push(buffer);
+        }
+        let has_part = held == 0 || (held + 1).saturating_mul(took) <= PART;
+        let has_share = held < self.free.len().min(DEPTH) as u64;
+        if has_part && has_share { self.free.pop() } else { None }
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        // The writer ends where it finds its worker gone.
+        let (gone, _) = RingBuffer::new(1);
+        self.jobs = gone;
+        self.thread.unpark();
+    }
+}

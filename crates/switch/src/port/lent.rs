@@ -1,0 +1,63 @@
+//! A receiving half that another worker has for a batch.
+
+use crate::clock::clock;
+use crate::fdb::{PortIndex, SegmentIndex};
+use crate::link::{Link, Rx};
+use crate::sched::TokenBucket;
+use crate::stats::layout::VnicSlot;
+
+/// The receiving half of a port, as it is lent.
+pub struct Lent {
+    /// Its rings; an empty half while it is not lent.
+    pub(crate) rx: Rx,
+    /// Of its egress; none without a rate.
+    pub(crate) tokens: Option<TokenBucket>,
+    pub(crate) segment: SegmentIndex,
+    pub(crate) stats: &'static VnicSlot,
+    /// Who sent last, and when; no time where nobody did.
+    pub(crate) last: (PortIndex, u64),
+    /// Another worker than the owner has used it.
+    pub(crate) by_others: bool,
+}
+
+impl Lent {
+    /// What a port keeps for the time that it lends.
+    pub fn new(stats: &'static VnicSlot) -> Box<Self> {
+        Box::new(Self {
+            rx: Link::vhost_user().rx,
+            tokens: None,
+            segment: SegmentIndex(0),
+            stats,
+            last: (0, 0),
+            by_others: false,
+        })
+    }
+
+    /// Bytes that its egress may carry at `now`.
+    #[inline]
+    pub(crate) fn tokens(&self, now: u64) -> i64 {
+        self.tokens.as_ref().map_or(i64::MAX, |bucket| bucket.available(now))
+    }
+
+    /// Accounts for frames of `source` that were put into its rings just before `now`.
+    #[inline]
+    pub(crate) fn note(&mut self, source: PortIndex, frames: u64, bytes: u64, now: u64) {
+        self.stats.rx.frames.add(frames);
+        self.stats.rx.wire_frames.add(frames);
+        self.stats.rx.wire_bytes.add(bytes);
+        if let Some(bucket) = &mut self.tokens {
+            bucket.charge(now, bytes);
+            self.stats.note_token_wait_rx(0, frames);
+        }
+        self.last = (source, now);
+    }
+
+    /// Shows the driver what was put into its rings.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        self.rx.flush();
+        if let Some(bucket) = &mut self.tokens {
+            bucket.shown(clock());
+        }
+    }
+}

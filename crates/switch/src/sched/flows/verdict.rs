@@ -1,0 +1,12 @@
+//! What becomes of a frame that waited by flow.
+
+/// What is to become of a frame that is about to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It leaves as it is.
+    Pass,
+    /// It leaves with the mark CE.
+    Mark,
+    /// It is dropped, and the next is judged.
+    Drop,
+}

@@ -1,0 +1,158 @@
+//! From options to a running switch.
+
+use super::priority::schedule;
+use super::{Error, Options, Switch, host_cpus, worker_error};
+use crate::confine::{self, Enclosed};
+use crate::eventfd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_service::Notifier;
+use tidegate_service::housekeeping;
+
+/// Runs the switch until it is told to end (SIGTERM, SIGINT).
+pub fn run(options: Options) -> Result<(), Error> {
+    // Whatever takes a right is done first.
+    let mut manager = service_manager(&options)?;
+    let host = host_cpus()?;
+    options.cpus.check(&host).map_err(Error::Option)?;
+    let (predecessor, listener) = match (options.replace, inherited_socket()) {
+        (true, _) => (Some(super::replace::find(&options.socket, manager.is_some())?), None),
+        (false, Some(listener)) => (None, Some(listener)),
+        (false, None) => (None, Some(bind(&options.socket)?)),
+    };
+    let enclosed = enclose(&options)?;
+    let (cpus, priority) = ((options.cpus, host), options.realtime_priority);
+    let switch = Switch::start_with(options.workers, cpus, priority, options.guest_memory)?;
+    let successor = predecessor.map(|client| super::replace::prepare(&switch, client, manager.as_mut()));
+    let successor = successor.transpose()?;
+    seal(enclosed, &switch)?;
+    let (listener, interval) = match (successor, listener) {
+        (Some(successor), _) => {
+            let interval = successor.watchdog();
+            (successor.take_over()?, interval)
+        }
+        (None, Some(listener)) => (listener, tidegate_service::watchdog()),
+        (None, None) => return Err(Error::Option("no control socket".into())),
+    };
+    match listener.try_clone() {
+        Ok(control) => drop(switch.control.set(control.into())),
+        Err(error) => tracing::warn!(%error, "this switch cannot be replaced while it runs"),
+    }
+    if let Some(manager) = manager {
+        super::watchdog::start(&switch, manager, interval).map_err(worker_error("start the watchdog"))?;
+    }
+    if !options.fixed {
+        super::placer::spawn(&switch).map_err(worker_error("start the placer"))?;
+    }
+    tracing::info!(workers = options.workers, socket = %options.socket.display(), "switch is up");
+    serve(&switch, &listener);
+    Ok(())
+}
+
+/// The service manager, where one started this process.
+///
+/// # Errors
+/// It cannot be told of a switch that takes another one's place. A switch that starts runs without.
+pub(super) fn service_manager(options: &Options) -> Result<Option<Notifier>, Error> {
+    match Notifier::from_environment() {
+        Ok(manager) => Ok(manager),
+        Err(error) if options.replace => Err(super::replace::ReplaceError::Manager(error).into()),
+        Err(error) => {
+            tracing::warn!(%error, "the service manager (NOTIFY_SOCKET) cannot be told that the switch is up");
+            Ok(None)
+        }
+    }
+}
+
+/// Gives up the rights of a process that has one thread, where `options` say so. Whatever takes one,
+/// such as the control socket, must be open by now.
+///
+/// # Errors
+/// A right cannot be given up.
+pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
+    eventfd::prepare();
+    if !options.confined {
+        tracing::warn!(
+            "not confined (--no-confinement): an attacker who takes the switch over has all its rights"
+        );
+        return Ok(None);
+    }
+    // Threads inherit it, and keep it where the right to take it is gone. A worker without says so.
+    if let Some(priority) = options.realtime_priority {
+        let _ = schedule(libc::SCHED_FIFO, priority);
+    }
+    Ok(Some(confine::enclose(options.user.as_ref())?))
+}
+
+/// Limits what is left to what carrying frames takes.
+///
+/// # Errors
+/// System calls cannot be limited.
+pub fn seal(enclosed: Option<Enclosed>, switch: &Switch) -> Result<(), Error> {
+    // A worker that answers has its CPU and priority, which it may not ask for any more.
+    switch.workers.iter().for_each(|worker| worker.call(|_| ()));
+    enclosed.map_or(Ok(()), |enclosed| Ok(enclosed.seal(&switch.region.layout().denied_calls)?))
+}
+
+/// Takes the agent's connections, for ever.
+pub fn serve(switch: &Arc<Switch>, listener: &UnixListener) {
+    loop {
+        let watchdog = switch.watchdog.get();
+        let timeout = watchdog.and_then(|it| Timespec::try_from(it.pause()).ok());
+        let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], timeout.as_ref());
+        housekeeping::follow();
+        if let Some(watchdog) = watchdog {
+            watchdog.control_thread_turned();
+        }
+        // A connection is there, and no other thread accepts: this does not wait.
+        let stream = match ready {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => listener.accept(),
+            Err(error) => Err(error.into()),
+        };
+        match stream {
+            Ok((stream, _)) => super::session::spawn(switch.clone(), stream),
+            Err(error) => {
+                tracing::warn!(%error, "control socket: accept failed");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+/// A socket from the service manager (sd_listen_fds(3)): the first descriptor after stderr.
+pub(super) fn inherited_socket() -> Option<UnixListener> {
+    let pid: u32 = std::env::var("LISTEN_PID").ok()?.parse().ok()?;
+    let count: u32 = std::env::var("LISTEN_FDS").ok()?.parse().ok()?;
+    if pid != std::process::id() || count == 0 {
+        return None;
+    }
+    // SAFETY: the service manager opened descriptor 3 for this process and nobody else uses it.
+    Some(unsafe { OwnedFd::from_raw_fd(3) }.into())
+}
+
+/// Binds the control socket; a socket file on which no process listens any more is replaced.
+pub(super) fn bind(path: &Path) -> Result<UnixListener, Error> {
+    let fail = |source| Error::Socket { path: path.into(), source };
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                let taken = "another switch is listening there; stop it, or choose another --socket";
+                return Err(fail(io::Error::new(io::ErrorKind::AddrInUse, taken)));
+            }
+            std::fs::remove_file(path).map_err(fail)?;
+            UnixListener::bind(path).map_err(fail)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let missing = "its folder does not exist; make it, or choose another --socket";
+            Err(fail(io::Error::new(io::ErrorKind::NotFound, missing)))
+        }
+        other => other.map_err(fail),
+    }
+}

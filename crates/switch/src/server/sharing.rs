@@ -1,0 +1,42 @@
+//! The addresses that the ports of a table share.
+
+use super::shares::{Key, keys};
+use super::table::{Entry, Table, macs};
+use crate::fdb::Fdb;
+use tidegate_contract::{SharedAddress, Vnic};
+
+impl Table {
+    /// Forgets the addresses that no contract names any more.
+    pub fn close_shares(&mut self, fdb: &Fdb) {
+        let named = self.entries.values().flat_map(|entry| keys(entry.segment, &entry.vnic)).collect();
+        let owners = &self.entries;
+        let owns = |entry: &Entry, (segment, address): &Key| {
+            entry.segment == *segment && macs(&entry.vnic).any(|mac| *address == SharedAddress::Mac(mac))
+        };
+        self.shares.close(fdb, &named, |key| owners.values().any(|entry| owns(entry, key)));
+    }
+
+    /// Why a contract cannot share what it names, or have what it calls its own, beside those that are there.
+    pub fn refuses_shares(&self, vnic: &Vnic) -> Option<String> {
+        let others =
+            || self.entries.values().filter(|e| e.vnic.name != vnic.name && e.vnic.segment == vnic.segment);
+        let segment = vnic.segment.id();
+        for mac in vnic.allowed.shared.iter().filter_map(|address| address.mac()) {
+            if let Some(owner) = others().find(|e| macs(&e.vnic).any(|own| own == mac)) {
+                return Some(format!(
+                    "MAC {mac} belongs to {} in segment {segment}: it cannot be shared",
+                    owner.vnic.name
+                ));
+            }
+        }
+        for mac in macs(vnic) {
+            if let Some(other) = others().find(|e| e.vnic.allowed.shared.contains(&SharedAddress::Mac(mac))) {
+                return Some(format!(
+                    "MAC {mac} is shared by {} in segment {segment}: it is no vNIC's own",
+                    other.vnic.name
+                ));
+            }
+        }
+        None
+    }
+}

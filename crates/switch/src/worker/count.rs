@@ -1,0 +1,19 @@
+//! What is counted of a frame that is sent.
+
+use crate::link::Arrival;
+use crate::port::{Frame, Port};
+
+/// Counts a frame that is sent.
+pub(crate) fn count_sent(port: &Port, frame: &Frame) {
+    port.stats.tx.frames.add(1);
+    port.stats.tx.wire_frames.add(u64::from(frame.wire_frames));
+    port.stats.tx.wire_bytes.add(u64::from(frame.wire_bytes));
+}
+
+/// Notes how long a frame that is sent waited for the limit of its sender, if that has one.
+#[inline]
+pub(crate) fn note_tokens(port: &Port, arrival: &Arrival, started: u64) {
+    if port.shaper.is_some() {
+        port.stats.note_token_wait_tx(arrival.waited(started), 1);
+    }
+}
