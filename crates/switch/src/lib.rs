@@ -47,6 +47,7 @@ mod prefetch;
 pub mod quota;
 pub mod sched;
 pub mod server;
+pub mod slots;
 pub mod stats;
 pub mod vhost_user;
 pub mod virtio;

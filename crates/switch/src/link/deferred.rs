@@ -2,7 +2,7 @@
 
 use super::delivery::payload;
 use super::{Completed, Posted};
-use crate::port::Frame;
+use crate::slots::Frame;
 use crate::virtio::RingError;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -11,7 +11,7 @@
 
 use crate::frame::ecn::set_ce;
 use crate::frame::{self, Headers, Offload, Segmenter, parse};
-use crate::port::{Frame, body_spans, slice_spans};
+use crate::slots::{Frame, body_spans, slice_spans};
 
 /// What of a frame is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ mod tests {
     use crate::frame::vnet_hdr::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM};
     use crate::frame::{HEADER_MAX, VnetHdr};
     use crate::link::scratch::staged;
-    use crate::port::Slots;
+    use crate::slots::Slots;
     use crate::virtio::Span;
     use proptest::prelude::*;
 

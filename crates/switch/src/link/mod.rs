@@ -19,13 +19,11 @@
 //! - [`tx`], [`rx`]: the halves, whichever kind they are
 //! - [`vhost`]: rings in a guest's memory
 //! - [`tap`]: a network interface of the kernel
-//! - [`arrival`]: when a frame arrived: an interval
 //! - [`delivery`]: which segments of a frame, and how they are marked
 //! - [`receiver`]: what a receiver takes as it is, and what is finished for it
 //! - [`scratch`]: memory that a worker reuses for every frame
 //! - `deferred`: one for tests, which completes later
 
-pub mod arrival;
 #[cfg(test)]
 pub mod deferred;
 pub mod delivery;
@@ -39,7 +37,6 @@ pub mod tx;
 pub mod vhost;
 pub mod writer;
 
-pub use arrival::Arrival;
 pub use delivery::Delivery;
 pub use receiver::Receiver;
 pub use rx::{Completed, Posted, Rx};

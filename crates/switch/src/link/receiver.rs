@@ -11,7 +11,7 @@
 use crate::frame::offload::receiver_hdr;
 use crate::frame::vnet_hdr::GSO_ECN;
 use crate::frame::{HEADER_MAX, Headers, Offload, Payload, VnetHdr, finish_checksum};
-use crate::port::Frame;
+use crate::slots::Frame;
 use crate::vhost_user::features::{
     NET_F_GUEST_CSUM, NET_F_GUEST_ECN, NET_F_GUEST_TSO4, NET_F_GUEST_TSO6, NET_F_GUEST_USO4,
     NET_F_GUEST_USO6, NET_F_MRG_RXBUF, header_len,
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_receiver_gets_what_it_negotiated() {
-        let mut slots = crate::port::Slots::new(1, 0, 0);
+        let mut slots = crate::slots::Slots::new(1, 0, 0);
         let reference = slots.take().unwrap();
         let frame = reference.get_mut();
         let nothing = Receiver::default();

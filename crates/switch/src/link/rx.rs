@@ -4,7 +4,7 @@
 use super::deferred;
 pub use super::posted::{Completed, Posted};
 use super::{Delivery, Scratch, tap, vhost};
-use crate::port::Frame;
+use crate::slots::Frame;
 use tidegate_evidence::DropReason;
 
 /// The receiving half, in the VM's view.

@@ -3,7 +3,7 @@
 use super::Delivery;
 use super::writer::Hand;
 use crate::frame::Payload;
-use crate::port::Frame;
+use crate::slots::Frame;
 use crate::virtio::{Chain, Span};
 
 /// Most chains one frame may fill.

@@ -1,7 +1,7 @@
 //! Frames as a link was asked for them.
 
-use super::Arrival;
-use crate::port::FrameRef;
+use crate::slots::Arrival;
+use crate::slots::FrameRef;
 use tidegate_evidence::DropReason;
 
 /// A frame that was taken and waits for tokens.

@@ -2,8 +2,8 @@
 
 pub use super::taken::{Absorbed, Pending, Taken};
 use super::{Scratch, tap, vhost};
-use crate::port::{Frame, FrameRef};
 use crate::sched::Queued;
+use crate::slots::{Frame, FrameRef};
 use crate::virtio::RingError;
 use std::os::fd::BorrowedFd;
 

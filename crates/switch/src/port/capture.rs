@@ -5,7 +5,7 @@
 //!                        └ full: counted, not waited for
 //! ```
 
-use super::Frame;
+use crate::slots::Frame;
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};

@@ -8,29 +8,20 @@
 //!       └ egress: sched::Scheduler what waits to be received
 //! ```
 //!
-//! - [`slots`]: frames in flight
-//! - [`body`]: parts of a frame's body
-//! - [`buffers`]: memory of the switch's own that frames in flight lie in
 //! - [`outstanding`]: frames that a link holds
 //! - [`waiting`]: frames that wait for the limit, by flow
 //! - [`contract`]: a contract, compiled
 
-pub mod body;
-pub mod buffers;
 pub mod capture;
 pub mod contract;
 pub mod gaps;
-mod leaks;
 mod lent;
 pub mod outstanding;
-pub mod slots;
 pub mod talk;
 pub mod waiting;
 
-pub use body::{body_spans, slice_spans};
 pub use contract::{PortContract, PortInfo, PortSet};
 pub use outstanding::Outstanding;
-pub use slots::{Frame, FrameRef, NEVER, NOWHERE, Owner, Slots};
 pub use waiting::{Room, RoomConfig};
 
 use crate::capacity::VNICS;
@@ -38,6 +29,7 @@ use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::Held;
 use crate::link::{Link, Pending};
 use crate::sched::{Scheduler, TokenBucket};
+use crate::slots::{Frame, FrameRef, NEVER, NOWHERE};
 use crate::stats::layout::VnicSlot;
 use capture::CaptureTap;
 use gaps::Gaps;

@@ -9,9 +9,9 @@
 //! They have left the scheduler: no deadline, hold time or relief takes them back. Each keeps its slot and its
 //! sender's memory until its fate is settled, so whoever waits for a sender's frames waits for these too.
 
-use super::FrameRef;
 use crate::fdb::PortIndex;
 use crate::sched::Queued;
+use crate::slots::FrameRef;
 use std::collections::VecDeque;
 
 /// Longest that a link may hold a frame, ns, before all that it holds is cancelled: as long as a receiver without

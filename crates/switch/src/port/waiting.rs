@@ -9,11 +9,12 @@
 //! Nothing of a frame is buffered: it is a slot, whose payload stays in the guest's ring or in the tap's pool. It leaves in
 //! parts: a super-frame of 64 kB takes 26 ms at 20 Mbit/s, and a frame of another flow is not to wait for that.
 
-use super::{Frame, PortContract};
+use super::PortContract;
 use crate::frame::{FlowKey, HostEnd, parse};
 use crate::link::Pending;
 use crate::sched::flows::{FlowConfig, Flows, Verdict};
 use crate::sched::{Backlog, Queued};
+use crate::slots::Frame;
 use tidegate_contract::{Queueing, SUPER_FRAME};
 
 /// How many parts a second of the rate has: one is a millisecond of it.

@@ -1,10 +1,6 @@
 //! How a connection ends.
 
 use super::connection::Refused;
-#[cfg(feature = "fuzzing")]
-use super::{errands::Errands, notifier::Notifier};
-#[cfg(feature = "fuzzing")]
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a message that has begun is looked for again.

@@ -99,7 +99,7 @@ impl Worker {
 mod tests {
     use crate::clock::test_clock;
     use crate::fdb::PortIndex;
-    use crate::port::Slots;
+    use crate::slots::Slots;
     use crate::stats::layout::VnicSlot;
     use crate::worker::{budget, testing};
     use rustix::io::{read, write};

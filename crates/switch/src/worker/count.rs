@@ -1,7 +1,8 @@
 //! What is counted of a frame that is sent.
 
-use crate::link::Arrival;
-use crate::port::{Frame, Port};
+use crate::port::Port;
+use crate::slots::Arrival;
+use crate::slots::Frame;
 
 /// Counts a frame that is sent.
 pub(crate) fn count_sent(port: &Port, frame: &Frame) {

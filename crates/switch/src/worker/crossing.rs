@@ -12,7 +12,7 @@
 
 use super::under_way::UnderWay;
 use crate::fdb::PortIndex;
-use crate::port::FrameRef;
+use crate::slots::FrameRef;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::collections::VecDeque;
 use tidegate_evidence::DropReason;
@@ -236,7 +236,7 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::{Owner, Slots};
+    use crate::slots::{Owner, Slots};
 
     const LENT: u16 = 6;
 

@@ -11,7 +11,8 @@ use super::Worker;
 use super::send::{count_sent, note_tokens};
 use crate::frame::{HEADER_MAX, Offload, Segmenter};
 use crate::link::Pending;
-use crate::port::{Frame, FrameRef, NOWHERE, Owner, Port, body_spans, slice_spans};
+use crate::port::Port;
+use crate::slots::{Frame, FrameRef, NOWHERE, Owner, body_spans, slice_spans};
 
 /// What came of sending a piece.
 pub(super) enum Piece {

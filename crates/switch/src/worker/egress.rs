@@ -4,8 +4,9 @@ use super::send::lost;
 use super::serve::fate;
 use super::{Worker, budget};
 use crate::fdb::PortIndex;
-use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
+use crate::port::{Egress, Port};
 use crate::sched::{Full, Head, Queued, Scheduler};
+use crate::slots::{Frame, FrameRef, NEVER};
 use tidegate_evidence::DropReason;
 
 /// Most frames of other flows that are dropped for one that comes: a super-frame of tiny segments is not to cost a loop.
@@ -158,7 +159,7 @@ fn is_stuck(egress: &mut Egress, now: u64) -> bool {
 mod tests {
     use super::{DropReason, NEVER};
     use crate::fdb::SegmentIndex;
-    use crate::port::Slots;
+    use crate::slots::Slots;
     use crate::worker::testing;
 
     #[test]

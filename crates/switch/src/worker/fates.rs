@@ -8,7 +8,7 @@
 
 use super::crossing::Fate;
 use crate::fdb::PortIndex;
-use crate::port::{Frame, FrameRef, Owner};
+use crate::slots::{Frame, FrameRef, Owner};
 
 /// Fates, in order.
 #[derive(Default)]
@@ -146,7 +146,7 @@ fn home(frame: &Frame) -> Option<Home> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::Slots;
+    use crate::slots::Slots;
     use crate::worker::send::lost;
     use proptest::prelude::*;
     use tidegate_evidence::DropReason;

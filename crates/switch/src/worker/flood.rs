@@ -5,8 +5,9 @@ use super::Worker;
 use crate::capacity::VNICS;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::{HEADER_MAX, Offload, VnetHdr, parse};
-use crate::port::buffers::{BufferIndex, Buffers};
-use crate::port::{Frame, FrameRef, Owner, Port, Slots};
+use crate::port::Port;
+use crate::slots::buffers::{BufferIndex, Buffers};
+use crate::slots::{Frame, FrameRef, Owner, Slots};
 use tidegate_contract::Mac;
 use tidegate_evidence::DropReason;
 
@@ -89,7 +90,7 @@ impl FloodPool {
         copy.wire_frames = frame.wire_frames;
         (copy.started, copy.started_by, copy.slept) = (frame.started, frame.started_by, frame.slept);
         copy.waited_for_tokens = 0;
-        copy.deadline = crate::port::NEVER;
+        copy.deadline = crate::slots::NEVER;
         copy.offload = frame.offload;
         copy.vnet = frame.vnet;
         copy.headers = frame.headers;
@@ -224,7 +225,7 @@ impl FloodPool {
         let frame = reference.get_mut();
         (frame.source, frame.segment) = (source, segment);
         (frame.len, frame.wire_bytes, frame.wire_frames) = (LEN as u32, LEN as u32, 1);
-        (frame.started, frame.deadline) = (now, crate::port::NEVER);
+        (frame.started, frame.deadline) = (now, crate::slots::NEVER);
         (frame.offload, frame.vnet, frame.headers) = (Offload::None, VnetHdr::default(), headers);
         (frame.bytes, frame.head_len, frame.span_count) = (bytes, LEN as u16, 0);
         Some(reference)

@@ -3,7 +3,6 @@
 
 pub use super::bell::Bell;
 pub use super::inbox::Inbox;
-use super::{Call, Worker};
 use crate::fdb::PortIndex;
 use crate::vhost_user::kick::Kick;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -12,52 +11,44 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
-/// A running worker, as other threads see it.
-#[derive(Clone)]
-pub struct WorkerHandle {
-    first: Sender<Call>,
-    calls: Sender<Call>,
+/// What another thread has a worker of type `W` do, between two loops.
+pub type Call<W> = Box<dyn FnOnce(&mut W) + Send>;
+
+/// A running worker of type `W`, as other threads see it.
+pub struct Handle<W> {
+    first: Sender<Call<W>>,
+    calls: Sender<Call<W>>,
     bell: Arc<Bell>,
     epoll: Arc<OwnedFd>,
 }
 
+impl<W> Clone for Handle<W> {
+    fn clone(&self) -> Self {
+        let Self { first, calls, bell, epoll } = self;
+        Self { first: first.clone(), calls: calls.clone(), bell: bell.clone(), epoll: epoll.clone() }
+    }
+}
+
 /// A connected pair.
-pub fn mailbox() -> std::io::Result<(WorkerHandle, Inbox<Call>)> {
+pub fn mailbox<W>() -> std::io::Result<(Handle<W>, Inbox<Call<W>>)> {
     let ((first, first_in), (calls, calls_in)) = (channel(), channel());
     let bell = Arc::new(Bell::new()?);
     let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
     let inbox = Inbox { first: first_in, calls: calls_in, bell: bell.clone(), epoll: epoll.clone() };
-    Ok((WorkerHandle { first, calls, bell, epoll }, inbox))
+    Ok((Handle { first, calls, bell, epoll }, inbox))
 }
 
-impl WorkerHandle {
+impl<W: 'static> Handle<W> {
     /// Runs `call` on the worker, between two loops, and returns its result.
     ///
     /// # Panics
     /// If the worker is gone: it only ends with the process.
-    pub fn call<T: Send + 'static>(&self, call: impl FnOnce(&mut Worker) -> T + Send + 'static) -> T {
+    pub fn call<T: Send + 'static>(&self, call: impl FnOnce(&mut W) -> T + Send + 'static) -> T {
         let (reply, answer) = sync_channel(1);
-        let call: Call = Box::new(move |worker| {
+        let call: Call<W> = Box::new(move |worker| {
             let _ = reply.send(call(worker));
         });
         self.send(call);
-        answer.recv().expect("the worker runs as long as the process")
-    }
-
-    /// The same for what `call` changes of a port, as soon as nothing of the port is [lent](super::lending).
-    ///
-    /// # Panics
-    /// As [`call`](Self::call).
-    pub fn call_on<T: Send + 'static>(
-        &self,
-        port: PortIndex,
-        call: impl FnOnce(&mut Worker) -> T + Send + 'static,
-    ) -> T {
-        let (reply, answer) = sync_channel(1);
-        let call: Call = Box::new(move |worker| {
-            let _ = reply.send(call(worker));
-        });
-        self.send(Box::new(move |worker| worker.when_back(port, call)));
         answer.recv().expect("the worker runs as long as the process")
     }
 
@@ -67,7 +58,7 @@ impl WorkerHandle {
     /// As [`call`](Self::call).
     pub fn ask(&self) -> Receiver<()> {
         let (reply, answer) = sync_channel(1);
-        let call: Call = Box::new(move |_| {
+        let call: Call<W> = Box::new(move |_| {
             let _ = reply.send(());
         });
         self.send(call);
@@ -78,12 +69,12 @@ impl WorkerHandle {
     ///
     /// # Panics
     /// As [`call`](Self::call).
-    pub fn call_first(&self, call: impl FnOnce(&mut Worker) + Send + 'static) {
+    pub fn call_first(&self, call: impl FnOnce(&mut W) + Send + 'static) {
         self.first.send(Box::new(call)).expect("the worker runs as long as the process");
         self.ring();
     }
 
-    fn send(&self, call: Call) {
+    pub(super) fn send(&self, call: Call<W>) {
         self.calls.send(call).expect("the worker runs as long as the process");
         self.ring();
     }
@@ -100,7 +91,7 @@ impl WorkerHandle {
     pub fn halt(&self) -> Halted {
         let (halted, dropped) = sync_channel::<()>(1);
         let (obey, obeyed) = sync_channel(1);
-        let call: Call = Box::new(move |_| {
+        let call: Call<W> = Box::new(move |_| {
             let _ = obey.send(());
             // Ends when the other end is dropped: nothing is ever sent.
             let _ = dropped.recv();
@@ -142,7 +133,7 @@ pub struct Halted(#[allow(dead_code, reason = "held, not used")] std::sync::mpsc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::testing;
+    use crate::worker::{Worker, testing};
     use std::sync::atomic::AtomicUsize;
 
     #[test]

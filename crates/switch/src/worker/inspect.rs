@@ -10,7 +10,8 @@
 use super::Worker;
 use super::decide::{Refused, Sender};
 use crate::fdb::NotLearned;
-use crate::port::{Frame, Port};
+use crate::port::Port;
+use crate::slots::Frame;
 use tidegate_contract::Mac;
 use tidegate_evidence::DropReason;
 

@@ -15,7 +15,7 @@
 
 use super::{Worker, budget};
 use crate::fdb::PortIndex;
-use crate::port::NEVER;
+use crate::slots::NEVER;
 use crate::stats::LoopPart;
 use crate::stats::layout::{LONG_LOOPS, NOBODY, WorkerSlot};
 

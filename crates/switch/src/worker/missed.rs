@@ -9,7 +9,8 @@
 
 use super::crossing::Fate;
 use crate::fdb::PortIndex;
-use crate::port::{Frame, Port};
+use crate::port::Port;
+use crate::slots::Frame;
 use crate::stats::layout::{NOBODY, VnicSlot};
 use tidegate_evidence::MISSES;
 use tidegate_evidence::{DropReason, MissCause};
@@ -210,7 +211,7 @@ impl Miss {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::FrameRef;
+    use crate::slots::FrameRef;
     use crate::worker::testing;
     use proptest::prelude::*;
 
@@ -224,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_longest_wait_is_the_cause() {
-        let mut slots = crate::port::Slots::new(1, 0, 0);
+        let mut slots = crate::slots::Slots::new(1, 0, 0);
         let frame = slots.take().unwrap();
         let late = fate(None, frame);
         assert_eq!(waits(5, 2, 1).cause(&late), MissCause::Worker);
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn every_nanosecond_has_one_owner() {
-        let mut slots = crate::port::Slots::new(1, 0, 0);
+        let mut slots = crate::slots::Slots::new(1, 0, 0);
         let reference = slots.take().unwrap();
         let frame = reference.get_mut();
         frame.started = 100;

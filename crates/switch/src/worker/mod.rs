@@ -106,7 +106,7 @@ pub mod work;
 mod writing;
 
 pub(crate) use budget::DROPPED;
-pub use handle::{WorkerHandle, mailbox};
+pub use handle::mailbox;
 use inbox::Inbox;
 
 use crate::capacity::VNICS;
@@ -115,7 +115,8 @@ use crate::clock::clock;
 use crate::fdb::{Fdb, PortIndex};
 use crate::link::Scratch;
 use crate::port::gaps::Gaps;
-use crate::port::{NEVER, Port, PortInfo, PortSet};
+use crate::port::{Port, PortInfo, PortSet};
+use crate::slots::NEVER;
 use crate::stats::LoopPart;
 use crate::stats::layout::WorkerSlot;
 use crate::virtio::sigbus;
@@ -142,7 +143,10 @@ const CROSSINGS: usize = 256;
 const CALLS: usize = 4;
 
 /// What another thread has a worker do, between two loops.
-type Call = Box<dyn FnOnce(&mut Worker) + Send>;
+type Call = handle::Call<Worker>;
+
+/// A running worker, as other threads see it.
+pub type WorkerHandle = handle::Handle<Worker>;
 
 /// A worker's ends towards the others, by their number; none at its own.
 pub type Peers = Vec<Option<(Peer, Arc<Bell>)>>;
@@ -202,7 +206,7 @@ pub struct Worker {
     relief: Vec<(PortIndex, PortIndex, bool)>,
     flood: FloodPool,
     /// A port that is about to go to another worker.
-    leaving: Option<Box<moving::Leaving>>,
+    leaving: Option<Box<moving::Leaving<Worker>>>,
     /// A port that comes from another one, with what was under way to it.
     arrival: Option<Box<moving::Arrival>>,
     /// Fates of this loop, not yet settled.

@@ -16,7 +16,8 @@
 use super::Worker;
 use crate::clock::clock;
 use crate::fdb::PortIndex;
-use crate::port::{NEVER, Port};
+use crate::port::Port;
+use crate::slots::NEVER;
 
 /// Loops without a frame after which a port is quiet: longer than the pauses of a busy sender.
 const IDLE_LOOPS: u16 = 1024;
@@ -103,7 +104,8 @@ impl Worker {
 mod tests {
     use super::*;
     use crate::clock::test_clock;
-    use crate::link::{Arrival, Link, Scratch, Taken};
+    use crate::link::{Link, Scratch, Taken};
+    use crate::slots::Arrival;
     use crate::vhost_user::kept::Numbered;
     use crate::vhost_user::kick::Kick;
     use crate::worker::testing;

@@ -8,7 +8,8 @@
 use super::Worker;
 use super::crossing::Crossing;
 use crate::fdb::PortIndex;
-use crate::port::{NEVER, NOWHERE, Port};
+use crate::port::Port;
+use crate::slots::{NEVER, NOWHERE};
 
 /// After how long a frame is asked again to be dropped where none came back, ns: here, nothing was to be
 /// dropped; another worker may not have come to it.

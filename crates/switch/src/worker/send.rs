@@ -13,8 +13,10 @@ use super::crossing::{Crossing, Fate};
 use super::cut::{Piece, left};
 use super::decide::{self, To};
 use crate::fdb::PortIndex;
-use crate::link::{Arrival, Pending};
-use crate::port::{Frame, FrameRef, NEVER, Port};
+use crate::link::Pending;
+use crate::port::Port;
+use crate::slots::Arrival;
+use crate::slots::{Frame, FrameRef, NEVER};
 use tidegate_evidence::DropReason;
 
 /// Longest that a port waits for a worker that is behind, ns: as long as a frame may be held by a

@@ -9,8 +9,9 @@ use crate::link::delivery::wire_frames_left;
 use crate::link::scratch::staged;
 use crate::link::{Delivery, Posted};
 use crate::port::capture::Direction;
-use crate::port::{Egress, Frame, FrameRef, NEVER, Port};
+use crate::port::{Egress, Port};
 use crate::sched::{Backlog, Head, Queued, Tier};
+use crate::slots::{Frame, FrameRef, NEVER};
 use tidegate_evidence::DropReason;
 
 /// Real-time frames delivered to one receiver per loop.
@@ -466,8 +467,8 @@ pub(super) fn fate(
 
 #[cfg(test)]
 mod tests {
-    use crate::port::{NEVER, Slots};
     use crate::sched::EgressConfig;
+    use crate::slots::{NEVER, Slots};
     use crate::worker::{budget, testing};
     use tidegate_contract::Rate;
 

@@ -4,8 +4,9 @@
 use super::crossing::Fate;
 use super::fates::{Group, Home};
 use super::{Worker, missed};
-use crate::port::buffers::BufferIndex;
-use crate::port::{Frame, FrameRef, NEVER, Owner, Port};
+use crate::port::Port;
+use crate::slots::buffers::BufferIndex;
+use crate::slots::{Frame, FrameRef, NEVER, Owner};
 use tidegate_evidence::DropReason;
 
 impl Worker {

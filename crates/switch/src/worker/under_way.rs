@@ -1,6 +1,6 @@
 //! Frames of a port that are under way while it moves.
 
-use crate::port::FrameRef;
+use crate::slots::FrameRef;
 use std::collections::VecDeque;
 
 /// Frames on their way to a port, in order.

@@ -298,7 +298,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::Slots;
+    use crate::slots::Slots;
     use crate::worker::testing;
     use rustix::fs::{FallocateFlags, fallocate};
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,7 +4,7 @@ use super::{Worker, budget, testing};
 use crate::clock::test_clock;
 use crate::fdb::PortIndex;
 use crate::link::writer::Writer;
-use crate::port::{NEVER, Slots};
+use crate::slots::{NEVER, Slots};
 use rustix::io::read;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -17,11 +17,12 @@ mod receiver;
 pub mod take;
 pub mod writer;
 
-use super::arrival::Unseen;
-use super::{Arrival, Pending};
+use super::Pending;
 use crate::fdb::PortIndex;
 use crate::frame::{FRAME_MAX, VnetHdr};
-use crate::port::{FrameRef, Slots};
+use crate::slots::Arrival;
+use crate::slots::arrival::Unseen;
+use crate::slots::{FrameRef, Slots};
 use pool::Pool;
 pub use receiver::RECEIVER;
 use std::collections::VecDeque;

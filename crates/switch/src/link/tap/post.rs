@@ -6,7 +6,7 @@ use super::super::{Posted, Scratch};
 use super::{RECEIVER, Rx};
 use crate::frame::offload::receiver_hdr;
 use crate::frame::{HEADER_MAX, Segmenter, VnetHdr};
-use crate::port::{Frame, body_spans, slice_spans};
+use crate::slots::{Frame, body_spans, slice_spans};
 use crate::virtio::{MAX_SPANS, Span};
 use rustix::io::Errno;
 use std::io::IoSlice;

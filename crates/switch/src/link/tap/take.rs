@@ -1,12 +1,13 @@
 //! From the kernel, by a read for each frame.
 
-use super::super::arrival::Unseen;
-use super::super::{Absorbed, Arrival, Pending, Taken};
+use super::super::{Absorbed, Pending, Taken};
 use super::Tx;
 use super::pool::CHUNK;
 use crate::clock::clock;
 use crate::frame::{FRAME_MAX, HEADER_MAX, VnetHdr};
-use crate::port::{Frame, FrameRef, Owner};
+use crate::slots::Arrival;
+use crate::slots::arrival::Unseen;
+use crate::slots::{Frame, FrameRef, Owner};
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;

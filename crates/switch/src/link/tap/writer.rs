@@ -21,7 +21,7 @@ use crate::link::writer::Hand;
 use crate::link::writer::Progress;
 use crate::link::writer::{DOWN, Job, PART, WRITTEN};
 use crate::link::{Completed, Posted};
-use crate::port::Frame;
+use crate::slots::Frame;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

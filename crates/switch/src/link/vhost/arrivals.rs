@@ -1,9 +1,9 @@
 //! When the entries of a ring arrived, although only its index is polled.
 //!
 //! A frame arrived between the last poll that did not yet show it and the first that did
-//! ([`arrival`](crate::link::arrival)). Where too many polls showed some to tell them apart, the interval is longer.
+//! ([`arrival`](crate::slots::arrival)). Where too many polls showed some to tell them apart, the interval is longer.
 
-use crate::link::arrival::{Arrival, Unseen};
+use crate::slots::arrival::{Arrival, Unseen};
 use std::collections::VecDeque;
 
 const MARKS: usize = 32;

@@ -4,7 +4,7 @@ use super::arrivals::Arrivals;
 use super::ring::Written;
 use super::{Ahead, Receiver, Ring, Rx, Tx, TxQueue};
 use crate::fdb::PortIndex;
-use crate::port::Slots;
+use crate::slots::Slots;
 use crate::vhost_user::VringSetup;
 use crate::vhost_user::features::{F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RING_PACKED};
 use crate::virtio::{DirtyLog, Features, GuestMemory, Queue, RingError, RingLayout};
@@ -220,7 +220,7 @@ fn rings<'a>(tx: &'a mut Tx, rx: &'a mut Rx) -> impl Iterator<Item = &'a mut Rin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::Frame;
+    use crate::slots::Frame;
 
     #[test]
     fn half_a_ring_is_sent_at_most_and_all_of_it_is_looked_at() {

@@ -8,7 +8,7 @@
 
 use super::Ring;
 use super::copy::{COMPLETE, write_parts};
-use crate::port::Frame;
+use crate::slots::Frame;
 use crate::virtio::{Single, Span};
 
 /// Buffers taken at a time.

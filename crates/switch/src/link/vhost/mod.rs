@@ -27,7 +27,7 @@ pub use control::{Control, Gone};
 pub use ring::Ring;
 
 use super::{Pending, Receiver};
-use crate::port::Slots;
+use crate::slots::Slots;
 use crate::virtio::{DirtyLog, GuestMemory};
 use arrivals::Arrivals;
 use fill::Fill;

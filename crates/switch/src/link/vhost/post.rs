@@ -7,7 +7,7 @@ use super::super::{Posted, Receiver, Scratch};
 use super::{Ring, Rx};
 use crate::frame::offload::receiver_hdr;
 use crate::frame::{HEADER_MAX, Offload, Segmenter, VnetHdr};
-use crate::port::{Frame, body_spans, slice_spans};
+use crate::slots::{Frame, body_spans, slice_spans};
 use crate::virtio::{Chain, DirtyLog, MAX_SPANS, Span, SpanWriter};
 use tidegate_evidence::DropReason;
 

@@ -4,8 +4,8 @@ use super::super::{Pending, Taken};
 use super::{Tx, TxQueue};
 use crate::clock::clock;
 use crate::frame::{HEADER_MAX, VnetHdr};
-use crate::port::{Frame, FrameRef, Owner};
 use crate::sched::Queued;
+use crate::slots::{Frame, FrameRef, Owner};
 use crate::virtio::{Chain, DirtyLog, RingError, Span};
 use tidegate_evidence::DropReason;
 

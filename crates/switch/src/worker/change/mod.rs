@@ -12,8 +12,9 @@ use super::events::Event;
 use super::turns::Party;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::port::capture::CaptureTap;
-use crate::port::{FrameRef, Port, PortContract, PortInfo};
+use crate::port::{Port, PortContract, PortInfo};
 use crate::sched::Queued;
+use crate::slots::FrameRef;
 use tidegate_evidence::DropReason;
 
 impl Worker {

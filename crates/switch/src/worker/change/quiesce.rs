@@ -10,8 +10,9 @@
 
 use super::gone;
 use crate::fdb::PortIndex;
-use crate::port::{NEVER, Port};
+use crate::port::Port;
 use crate::sched::Queued;
+use crate::slots::NEVER;
 use crate::worker::Worker;
 use crate::worker::crossing::{MOST, Peer};
 use tidegate_evidence::DropReason;

@@ -2,10 +2,11 @@
 
 use crate::fdb::PortIndex;
 use crate::frame::{Headers, Offload, VnetHdr};
+use crate::link::Receiver;
 use crate::link::vhost::copy::{COMPLETE, HEAD};
-use crate::link::{Arrival, Receiver};
-use crate::port::FrameRef;
 use crate::port::Lent;
+use crate::slots::Arrival;
+use crate::slots::FrameRef;
 use crate::virtio::Single;
 use crate::worker::decide::Decision;
 use crate::worker::turns::BATCH;

@@ -5,7 +5,8 @@ use super::note_tokens;
 use super::room::rx_ring;
 use crate::clock::clock;
 use crate::link::vhost::copy::write;
-use crate::port::{NEVER, Port};
+use crate::port::Port;
+use crate::slots::NEVER;
 use crate::worker::Worker;
 use crate::worker::missed::{Certainty, DelayOf, Miss};
 

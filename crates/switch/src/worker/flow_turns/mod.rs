@@ -18,8 +18,9 @@ use super::parts::{note_part, record_part};
 use super::serve::{fate, waited_for_rate};
 use crate::link::delivery::{on_wire, understands_marks};
 use crate::link::{Delivery, Posted};
-use crate::port::{Egress, FrameRef, NEVER, Port};
+use crate::port::{Egress, Port};
 use crate::sched::{Backlog, Flows, Queued, Verdict};
+use crate::slots::{FrameRef, NEVER};
 use tidegate_evidence::DropReason;
 
 impl Worker {

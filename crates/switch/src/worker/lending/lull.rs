@@ -13,7 +13,7 @@
 //! other ports, too. So what is waited for is progress.
 
 use crate::fdb::PortIndex;
-use crate::port::NEVER;
+use crate::slots::NEVER;
 use crate::worker::crossing::Sent;
 
 /// Longest without progress, ns: some loops of the other worker.

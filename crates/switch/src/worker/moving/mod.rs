@@ -27,33 +27,31 @@ mod model;
 #[cfg(test)]
 mod tests;
 
+use super::WorkerHandle;
 use super::crossing::{Crossing, Fate};
-use super::handle::WorkerHandle;
 use super::under_way::UnderWay;
 use super::{Worker, budget};
 use crate::clock::clock;
 use crate::fdb::PortIndex;
 pub use crate::moved::{Moved, Outcome};
-use crate::port::{FrameRef, Port};
+use crate::port::Port;
+use crate::slots::FrameRef;
 use crate::vhost_user::kick::Kick;
 pub use leaving::{Arrival, Leaving};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use tidegate_evidence::DropReason;
 
 /// One move, as the workers pass it on.
-struct Move {
-    port: PortIndex,
-    from: usize,
-    to: usize,
-    workers: Arc<[WorkerHandle]>,
-    /// Workers that have yet to be told.
-    untold: AtomicUsize,
-    /// When it was left alone, and when it was expected first, ns.
-    left: AtomicU64,
-    expected: AtomicU64,
-    done: SyncSender<Outcome>,
+type Move = leaving::Move<Worker>;
+
+impl Move {
+    /// All know where it goes: the old worker gives it away.
+    fn all_told(self: &Arc<Self>) {
+        let course = self.clone();
+        self.workers[self.from].call_first(move |worker| worker.hand_over(&course));
+    }
 }
 
 /// Begins to move a port from worker `from` to worker `to`; `kicks` are what the queues' drivers kick the new worker by.
@@ -81,14 +79,6 @@ pub fn begin(
     });
     workers[from].call_first(move |worker| worker.leave(course, kicks, patience));
     outcome
-}
-
-impl Move {
-    /// All know where it goes: the old worker gives it away.
-    fn all_told(self: &Arc<Self>) {
-        let course = self.clone();
-        self.workers[self.from].call_first(move |worker| worker.hand_over(&course));
-    }
 }
 
 impl Worker {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::port::{Owner, Slots};
+use crate::slots::{Owner, Slots};
 use crate::worker::testing;
 
 /// Workers that know each other, each with a port of its number.

@@ -1,6 +1,6 @@
 //! Senders behind taps, and receivers whose links complete later, on workers that take turns.
 
-use super::super::handle::WorkerHandle;
+use super::super::WorkerHandle;
 use super::super::{Worker, moving, testing};
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::link::deferred::{Course, DEPTH};

@@ -17,8 +17,9 @@ use super::Worker;
 use crate::link::Delivery;
 use crate::link::delivery::on_wire;
 use crate::port::capture::Direction;
-use crate::port::{Egress, FrameRef, NEVER, Port};
+use crate::port::{Egress, Port};
 use crate::sched::{Backlog, Queued};
+use crate::slots::{FrameRef, NEVER};
 use tidegate_evidence::DropReason;
 
 /// How long a receiver that takes super-frames in parts may give no buffer, ns: as long as one without buffers keeps a frame

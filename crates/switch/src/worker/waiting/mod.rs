@@ -24,8 +24,9 @@ use super::{Worker, budget};
 use crate::fdb::PortIndex;
 use crate::frame::{ect, set_ce};
 use crate::link::Pending;
-use crate::port::{FrameRef, NEVER, NOWHERE, Port};
+use crate::port::Port;
 use crate::sched::flows::Verdict;
+use crate::slots::{FrameRef, NEVER, NOWHERE};
 use tidegate_evidence::DropReason;
 
 /// So often in a turn a flow that cannot leave lets the others go first.

@@ -1,7 +1,7 @@
 //! Order, counts and slots whatever happens, and how long a frame of a flow with little to send waits.
 
 use super::scene::{Got, HEADERS, Kind, MS, RECEIVER, SEGMENT, Scene, TO_ELSEWHERE, TO_OTHER};
-use crate::port::Slots;
+use crate::slots::Slots;
 use crate::worker::crossing::Crossing;
 use proptest::prelude::*;
 use tidegate_evidence::DropReason;

@@ -1,6 +1,6 @@
 //! Parts of a frame's body: what follows its headers.
 
-use super::slots::Frame;
+use super::slot::Frame;
 use crate::virtio::{MAX_SPANS, Span};
 
 /// All spans of a frame's body; the part that was copied with the headers comes first.

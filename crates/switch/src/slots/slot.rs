@@ -10,12 +10,11 @@
 //! by one worker at a time, until it comes back. That is what makes handing a
 //! bare pointer between workers sound.
 
+use super::arrival::Arrival;
 use super::buffers::BufferIndex;
-pub use super::leaks::leaked;
-pub(super) use super::leaks::note_leak;
+use super::leaks::note_leak;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::{FlowKey, HEADER_MAX, Headers, HostEnd, Offload, VnetHdr};
-use crate::link::Arrival;
 use crate::sched::Keyed;
 use crate::virtio::{MAX_SPANS, Span};
 use std::cell::{Cell, UnsafeCell};
@@ -83,7 +82,7 @@ pub struct Frame {
     pub wire_bytes: u32,
     /// Segments on the wire.
     pub wire_frames: u32,
-    /// When the deadline's clock started (Ts), at the earliest: the later of [arrival](crate::link::Arrival) and
+    /// When the deadline's clock started (Ts), at the earliest: the later of [arrival](crate::slots::Arrival) and
     /// conformance, ns.
     pub started: u64,
     /// When it started at the latest, ns.

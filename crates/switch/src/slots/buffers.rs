@@ -8,7 +8,7 @@
 //! A guest's frame lies in memory of its own. A flooded frame is copied, and its copy has many receivers: which of them
 //! is done last is known when it is. The counts are the owner's alone, on one thread, so they are plain numbers.
 
-use super::slots::note_leak;
+use super::leaks::note_leak;
 use crate::virtio::Span;
 
 /// A buffer that was taken.
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn memory_that_a_frame_refers_to_is_not_freed() {
-        let before = crate::port::slots::leaked();
+        let before = crate::slots::leaked();
         let mut buffers = Buffers::new(2, SIZE);
         let buffer = buffers.take(2).unwrap();
         let kept = bytes(&mut buffers, buffer).as_mut_ptr();
@@ -152,7 +152,7 @@ mod tests {
         // What a release build does; a debug build says so at once.
         let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(buffers)));
         assert_eq!(dropped.is_err(), cfg!(debug_assertions));
-        assert!(crate::port::slots::leaked() > before);
+        assert!(crate::slots::leaked() > before);
         // SAFETY: it was leaked.
         assert_eq!(unsafe { kept.read() }, 0);
     }
