@@ -4,7 +4,7 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
-PYTHON := tests scripts/test scripts/fuzz scripts/modules scripts/prose scripts/sources bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane bench/agent-load bench/calibrated bench/observe-cpu bench/kernel-rates bench/kernel-scale bench/kernel-vhost bench/nic-control bench/nic-cost bench/nic-counters
+PYTHON := tests scripts/test scripts/nightly scripts/fuzz scripts/modules scripts/prose scripts/sources bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane bench/agent-load bench/calibrated bench/observe-cpu bench/kernel-rates bench/kernel-scale bench/kernel-vhost bench/nic-control bench/nic-cost bench/nic-counters
 BINARY := target/release/tidegate
 
 # What is built is run, tested and packaged from here, wherever cargo puts other projects.
@@ -14,7 +14,10 @@ unexport CARGO_TARGET_DIR
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup guest demo test lab lint fmt bench bench-quick instructions soak fuzz miri reliability deb build
+# Files of tests that run nothing but Python.
+QUICK := $(addprefix tests/tools/test_,bench.py bench_stacks.py deny.py rates.py reliability.py soak.py)
+
+.PHONY: help setup guest demo check nightly test lab lint fmt bench bench-quick instructions soak fuzz miri reliability deb build
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -31,7 +34,15 @@ demo: ## voice against bulk traffic on one 1 Gbit/s egress: a plain FIFO, then c
 	cargo build --release --locked
 	$(BINARY) demo $(ARGS)
 
-test: ## everything: unit and property tests, then end to end with guests, DPDK and kernel stacks
+check: ## between two edits, under 3 minutes on a warm build: formatting, ruff, mypy, unit tests of crates and tools
+	@scripts/setup build test
+	cargo fmt --all --check
+	.venv/bin/ruff check --quiet --config tests/pyproject.toml $(PYTHON)
+	cd tests && ../.venv/bin/mypy . ../scripts/test
+	.venv/bin/pytest -q $(QUICK)
+	ulimit -n 16384; PROPTEST_CASES=32 cargo test --workspace --lib --locked
+
+test: ## what CI runs after lint: unit and property tests, then end to end; without tests marked nightly (40 minutes)
 	@scripts/setup build test
 	@scripts/test $(PYTEST)
 
@@ -58,8 +69,9 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 	cd tests && ../.venv/bin/mypy ../bench/nic-control
 	cd tests && ../.venv/bin/mypy ../bench/nic-cost
 	cd tests && ../.venv/bin/mypy ../bench/nic-counters
-	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/modules && ../.venv/bin/mypy ../scripts/prose
-	shellcheck -x scripts/setup scripts/deb scripts/deny scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
+	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/nightly
+	cd tests && ../.venv/bin/mypy ../scripts/modules && ../.venv/bin/mypy ../scripts/prose
+	shellcheck -x scripts/setup scripts/deb scripts/deny scripts/earlier scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
 	@scripts/deny
 	scripts/prose --check
@@ -103,6 +115,10 @@ miri: ## frames between workers, slots, pools, counters under Miri, with a night
 	rustup component add --toolchain nightly miri rust-src
 	PROPTEST_CASES=2 MIRIFLAGS=-Zmiri-disable-isolation \
 		cargo +nightly miri test -p tidegate-switch --lib --target-dir target/miri --locked -- $(MIRI)
+
+nightly: build ## what is too long for test, as root: PARTS="fuzz soak ..." or all (scripts/nightly --list); hours
+	@scripts/setup test bench fuzz
+	AS_ROOT="$(AS_ROOT)" scripts/nightly $(PARTS)
 
 guest: ## the guest's program, static: a path to copy into guests as /usr/bin/tidegate
 	@scripts/setup build

@@ -11,6 +11,16 @@ from lab.initramfs import ROOT
 from lab.need import need, need_commands, need_guests
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `nightly` run where `-m` names them, as `make nightly` does."""
+    if "nightly" in config.getoption("markexpr"):
+        return
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    if nightly:
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if item not in nightly]
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests marked `lab` need guests."""
     if item.get_closest_marker("lab"):

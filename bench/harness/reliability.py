@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     ),
     "migration": (
         f"TIDEGATE_REPORT=$PWD/{PARTS}/migration.json .venv/bin/python -m pytest -c tests/pyproject.toml"
-        " --rootdir tests tests/test_migration.py",
+        " --rootdir tests tests/switch/test_migration.py",
     ),
     "hostile": (_test("hostile", "hostile_table"),),
     "confinement": (_test("confinement", "confine"),),

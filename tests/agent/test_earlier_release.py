@@ -2,9 +2,9 @@
 
     recorded/state-0.1.0/*.json ─▶ a state folder ─▶ this agent: contracts in force, foreign objects restored
 
-`TIDEGATE_EARLIER_BIN=PROGRAM` names the earlier release's program: then its agent and its switch write the
-state here, and this release's agent takes over while the earlier switch runs on. Run as a program with the
-one word `--record`, this file writes the recorded state anew with that program.
+The nightly test needs the earlier release's program, TIDEGATE_EARLIER_BIN=PROGRAM (`make nightly` builds it):
+that program's agent and switch write the state, and this release's agent takes over while the earlier switch
+runs on. `test_earlier_release.py --record` writes the recorded state again, with that program.
 """
 
 import json
@@ -97,10 +97,10 @@ def test_recorded_state_is_taken_over(tmp_path: Path, stack: Stack) -> None:
         check_restored(running, stack)
 
 
-@pytest.mark.skipif(EARLIER is None, reason="nightly: TIDEGATE_EARLIER_BIN names no earlier program")
+@pytest.mark.nightly
 def test_a_running_release_is_taken_over(tmp_path: Path, stack: Stack) -> None:
     """The earlier agent is killed and this one takes over its switch, which this release's then replaces."""
-    assert EARLIER is not None
+    assert EARLIER, "TIDEGATE_EARLIER_BIN names no program; `make nightly` builds it and runs this test"
     with host(tmp_path / "h", stack, Path(EARLIER)) as running:
         running.cli("apply", "--adopt", "-f", running.file(contracts(running.folder)))
         sockets = {name: (running.folder / f"{name}.sock").stat().st_ino for name in ("a", "b")}

@@ -7,8 +7,10 @@ with Booted(folder) as machine:              this machine's /, what is written g
 systemd-nspawn boots it in about two seconds. It needs root: for mounts, control groups, /dev/net/tun.
 """
 
+import contextlib
 import itertools
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from functools import partial
@@ -142,8 +144,14 @@ class Booted:
     def stop(self) -> None:
         """Power off, at once."""
         self._nspawn.stop()
-        for groups in self._groups:
-            wait_for("the container's processes to end", partial(_remove, groups))
+        # systemd-nspawn that was killed, or ended while systemd shut down, leaves processes of the container.
+        try:
+            for groups in self._groups:
+                wait_for("the container's processes to end", partial(_remove, groups))
+        except TimeoutError as error:
+            left = [pid for groups in self._groups for path in _below(groups) for pid in _processes(path)]
+            states = [_status(pid) for pid in sorted(set(left))]
+            raise TimeoutError(f"{error}: {', '.join(states) or 'none is left'}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -154,11 +162,40 @@ class Booted:
         self.stop()
 
 
+def _below(groups: Path) -> list[Path]:
+    """These control groups, the innermost first."""
+    return [Path(path) for path, _, _ in os.walk(groups, topdown=False)]
+
+
+def _processes(group: Path) -> list[int]:
+    """Of one control group: those that have a number here."""
+    try:
+        pids = map(int, (group / "cgroup.procs").read_text().split())
+    except OSError:  # It went meanwhile, or has threads only.
+        return []
+    return [pid for pid in pids if pid > 0]
+
+
+def _status(pid: int) -> str:
+    """Its name and state, as /proc says them."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return f"{pid}, which has ended"
+    return f"{pid} ({', '.join(line for line in lines if line.startswith(('Name:', 'State:')))})"
+
+
 def _remove(groups: Path) -> bool:
-    """Whether these control groups are gone; those that have no process any more are removed."""
-    for path, _, _ in os.walk(groups, topdown=False):
+    """Whether these control groups are gone: kills the processes that are left, removes empty groups."""
+    gone = True
+    for group in _below(groups):
+        for pid in _processes(group):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         try:
-            os.rmdir(path)
-        except OSError:
-            return False
-    return True
+            group.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:  # A killed process needs a moment.
+            gone = False
+    return gone

@@ -66,7 +66,8 @@ log_outputs = "3:stderr"
 
 # What libvirt runs for <bandwidth>, noted. Kernels of test machines may lack what it takes; where the script
 # above finds that, libvirt is told that it is done. The rest is done. On a stock kernel all of it is:
-# tests/test_stock_kernel.py. With the file `odd` the root qdisc has a size table, which cannot be put back.
+# tests/kernel/test_stock_kernel.py. With the file `odd` the root qdisc has a size table, which cannot be put
+# back.
 _TC = """\
 #!/bin/sh
 echo "$*" >>{folder}/tc.log

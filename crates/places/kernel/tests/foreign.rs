@@ -1,6 +1,6 @@
 //! What others made on a netdev is remembered, tried, taken over, and as it was afterwards: as tc shows it.
 //!
-//! Where the kernel has no sfq, fw filters and policers (the kernel of test machines), tests/test_stock_kernel.py runs
+//! Where the kernel has no sfq, fw filters and policers (the kernel of test machines), tests/kernel/test_stock_kernel.py runs
 //! `stock_kernel` in a guest whose kernel has them.
 
 mod netns;

@@ -5,6 +5,7 @@ mod netns;
 use netns::load::{Traffic, under};
 use netns::*;
 use std::time::{Duration, Instant};
+use tidegate_contract::testing::envelope::Envelope;
 use tidegate_contract::{Method, Rate, Tx};
 use tidegate_place_kernel::ebpf::{Bucket, Policed};
 use tidegate_place_kernel::tc::handle::Handle;
@@ -33,15 +34,38 @@ fn policed(netdev: &str) -> Policed {
     Policed::read(map.expect("a policer")).unwrap()
 }
 
-/// What passes in half a second: at most, and at least; bit/s without the burst.
-fn passing(netdev: &str) -> (f64, f64) {
-    let look = || (Instant::now(), policed(netdev), Instant::now());
-    let (t0, before, t1) = look();
-    std::thread::sleep(Duration::from_millis(500));
-    let (t2, after, t3) = look();
-    let bits = (after.bytes - before.bytes) as f64 * 8.0;
-    let over = (BURST + SUPER_FRAME) as f64 * 8.0;
-    ((bits - over) / (t3 - t0).as_secs_f64(), bits / (t2 - t1).as_secs_f64())
+/// What passes a policer, look by look; the look before is that of [`Passing::since`].
+struct Passing {
+    /// When the first look began: zero of the envelope's clock.
+    zero: Instant,
+    /// When the last look began, and what had passed, bytes.
+    last: (Instant, u64),
+    /// At 1.01 times the rate: a rate that is higher by less is not told from it.
+    envelope: Envelope,
+}
+
+impl Passing {
+    fn since(zero: Instant, passed: u64) -> Self {
+        Self { zero, last: (zero, passed), envelope: Envelope::new((1.01 * RATE) as u64) }
+    }
+
+    /// Watches for half a second, with a look each 10 ms. Fails where more passed than burst and rate allow in any window, however
+    /// short. The share of the rate that passed.
+    #[track_caller]
+    fn share(&mut self, netdev: &str) -> f64 {
+        let (began, passed) = self.last;
+        while self.last.0.duration_since(began) < Duration::from_millis(500) {
+            std::thread::sleep(Duration::from_millis(10));
+            let (before, now) = (Instant::now(), policed(netdev).bytes);
+            let nanos = |at: Instant| at.duration_since(self.zero).as_nanos() as u64;
+            // The frames came after the look before began, and before this one ended.
+            self.envelope.observe(nanos(self.last.0), nanos(Instant::now()), now - self.last.1);
+            self.last = (before, now);
+            let (_, beyond) = self.envelope.excess();
+            assert!(beyond <= (BURST + SUPER_FRAME) as f64, "{beyond:.0} bytes beyond the rate");
+        }
+        (self.last.1 - passed) as f64 * 8.0 / self.last.0.duration_since(began).as_secs_f64() / RATE
+    }
 }
 
 #[test]
@@ -55,10 +79,9 @@ fn never_more_than_its_rate_passes_and_no_less_of_datagrams() {
                 let mut seen = Vec::new();
                 // TCP waits for its own timers where a whole window was lost.
                 let least = if matches!(traffic, Traffic::UdpOut) { 0.95 } else { 0.03 };
+                let mut passing = Passing::since(Instant::now(), policed("vnet3").bytes);
                 while !seen.last().is_some_and(|share| *share > least) {
-                    let (surely, perhaps) = passing("vnet3");
-                    assert!(surely <= 1.01 * RATE, "{traffic:?}: {surely} bit/s passed");
-                    seen.push(perhaps / RATE);
+                    seen.push(passing.share("vnet3"));
                     assert!(seen.len() < 20, "{traffic:?}: {seen:?} of the rate passed");
                 }
             });

@@ -1,7 +1,7 @@
 //! A segment of bridge ports: frames pass between its ports and to no other, whatever other programs change; in the end the ports
 //! are as they were.
 //!
-//! Where bridges filter no VLANs (CONFIG_BRIDGE_VLAN_FILTERING), tests/test_segments.py runs this in a guest whose
+//! Where bridges filter no VLANs (CONFIG_BRIDGE_VLAN_FILTERING), tests/kernel/test_segments.py runs this in a guest whose
 //! kernel lets them.
 
 use super::common::{Lab, RunningAgent, until};

@@ -1,6 +1,7 @@
-"""crates/nic against real parts: QEMU's igb, an 82576, and netdevsim; by its example `nic`, run in the guest.
+"""crates/places/nic against real parts, QEMU's igb (82576) and netdevsim; its example `nic` runs in a guest.
 
-What it says is compared with what iproute2 says of the same NIC. test_nic.py goes the same ways by the agent.
+The example's output is compared with iproute2's for the same NIC. test_contracts.py does the same through the
+agent.
 """
 
 import json
@@ -21,7 +22,7 @@ from lab.vf_counters import set_counter
 
 pytestmark = [pytest.mark.lab, pytest.mark.abreast]
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 Answer = dict[str, Any]
 MACS = ["52:54:00:00:00:10", "52:54:00:00:00:11"]

@@ -230,7 +230,7 @@ def report(seen: Seen) -> None:
     document = {
         "name": "migration",
         "command": "TIDEGATE_REPORT=$PWD/target/reliability/migration.json "
-        ".venv/bin/python -m pytest -c tests/pyproject.toml --rootdir tests tests/test_migration.py",
+        ".venv/bin/python -m pytest -c tests/pyproject.toml --rootdir tests tests/switch/test_migration.py",
         "date": said("date", "-u", "+%FT%TZ"),
         "commit": commit + ("+" if said("git", "status", "--porcelain", "-uno") else ""),
         "rows": rows,

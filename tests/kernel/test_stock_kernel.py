@@ -70,7 +70,9 @@ def test_a_domain_with_a_bandwidth_starts(guest: Guest) -> None:
     """The tests of libvirt that have a `<bandwidth>`, with a libvirtd and a VM in the guest."""
     need_commands("libvirtd", "virsh")
     guest.run("mount -t tmpfs none /tmp")
-    pytest_command = f"{ROOT}/.venv/bin/python -m pytest -p no:cacheprovider {ROOT}/tests/test_libvirt.py"
+    pytest_command = (
+        f"{ROOT}/.venv/bin/python -m pytest -p no:cacheprovider {ROOT}/tests/libvirt/test_domains.py"
+    )
     command = f"cd /tmp && CI=true TIDEGATE_BIN={BINARY} {pytest_command} -k bandwidth 2>&1"
     done = guest.try_run(command, timeout=300)
     assert done.status == 0, done.stdout[-8000:]

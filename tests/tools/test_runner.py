@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import importlib.util
+import json
 import os
 import re
 import resource
@@ -25,6 +26,10 @@ case "$*" in
     *--exact*) echo "test result: FAILED. 0 passed; 1 failed; 0 ignored"; exit 101 ;;
     *) echo "test good ... ok"
        for name in {failing}; do echo "test $name ... FAILED"; done
+       echo; echo "failures:"; echo
+       for name in {failing}; do echo "---- $name stdout ----"; echo "why $name failed"; echo; done
+       echo; echo "failures:"
+       for name in {failing}; do echo "    $name"; done
        echo "test result: FAILED. 1 passed; {count} failed; 0 ignored"
        echo 'error: test failed, to rerun pass `-p some --test file`'
        exit 101 ;;
@@ -71,12 +76,71 @@ def test_few_get_a_second_try(
     failed: int,
     unstable: list[str],
     runs: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What fails twice has failed; what passes then is named; many at once are not tried again."""
+    """What fails twice has failed; what passes then is named; many at once are not tried again.
+
+    What the first failure printed stands before the second try.
+    """
     cargo(tmp_path, *failing)
     counts = runner.cargo_test("--workspace")
     assert (counts.passed, counts.failed, counts.unstable) == (passed, failed, unstable)
     assert len((tmp_path / "calls").read_text().splitlines()) == runs
+    printed = capsys.readouterr().out
+    for name in failing if runs > 1 else ():
+        told = f"== -p some --test file {name}: the first failure, before its second try\n"
+        again = printed[printed.index(told) + len(told) :]
+        assert again.startswith(f"---- {name} stdout ----\nwhy {name} failed\n\n== cargo test"), printed
+
+
+def test_the_order_of_cargos_programs(runner: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test program of the workspace runs once, those that measure the kernel first and alone."""
+    monkeypatch.chdir(ROOT)
+    alone, (beside, doc) = runner.cargo_parts()
+    assert alone == ["--workspace", *(f"--test={name}" for name in runner.MEASURES_KERNEL)]
+    folders = [folder for each in ("crates/*/tests", "crates/places/*/tests") for folder in ROOT.glob(each)]
+    files = {path.stem for folder in folders for path in folder.glob("*.rs")}
+    files |= {path.parent.name for folder in folders for path in folder.glob("*/main.rs")}
+    named = [word.removeprefix("--test=") for word in [*alone, *beside] if word.startswith("--test=")]
+    assert len(named) == len(set(named))
+    assert files <= set(named)
+    assert {"--workspace", "--lib", "--bins"} <= set(beside)
+    assert doc == ["--workspace", "--doc"]
+
+
+def test_the_release_build_begins_after_what_measures(
+    runner: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order that the runner's own text says."""
+    order: list[str] = []
+
+    def run(*arguments: str) -> object:
+        order.append(arguments[-1])
+        return runner.Counts(passed=1)
+
+    def build(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        order.append("build")
+        return subprocess.CompletedProcess([], 0)
+
+    monkeypatch.setattr(runner, "cargo_parts", lambda: (["alone"], [["beside"], ["doc"]]))
+    monkeypatch.setattr(runner, "cargo_test", run)
+    monkeypatch.setattr(runner.subprocess, "run", build)
+    assert runner.cargo(lambda: order.append("release")).passed == 3
+    assert order == ["build", "alone", "release", "beside", "doc"]
+
+
+def test_a_second_try_in_two_of_ten_runs_is_told(runner: ModuleType, tmp_path: Path) -> None:
+    """A test is named after its second such run, and no more when ten runs have gone by."""
+    assert runner.record(["a", "b"]) == []
+    assert runner.record([]) == []
+    (told,) = runner.record(["a"])
+    assert told == "needed its second try in 2 of the last 3 runs: a: repair it, or mark it nightly"
+    for run in range(10):
+        assert len(runner.record([])) == (1 if run < 7 else 0), run
+    lines = (tmp_path / "target/second-tries.jsonl").read_text().splitlines()
+    assert len(lines) == 13
+    assert json.loads(lines[0])["tests"] == ["a", "b"]
+    assert json.loads(lines[0])["date"]
 
 
 RESULT = "test result: FAILED. 1 passed; 1 failed; 0 ignored"
@@ -161,7 +225,7 @@ def test_meets_the_other():
 """
 
 
-def test_end_to_end(runner: ModuleType, tmp_path: Path) -> None:
+def test_end_to_end(runner: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What fails gets a second try, by its own list of what failed last; files that may run two at a time."""
     (tmp_path / "test_alone.py").write_text(TESTS)
     (tmp_path / "test_one.py").write_text(
@@ -178,6 +242,29 @@ def test_end_to_end(runner: ModuleType, tmp_path: Path) -> None:
     counts = runner.end_to_end([str(ROOT / ".venv/bin/pytest"), str(tmp_path)])
     assert (counts.passed, counts.failed, counts.skipped) == (2 + 2 + 2, 1, 0)
     assert counts.unstable == ["test_alone::test_shaky", "test_two::test_shaky"]
+    printed = capsys.readouterr().out
+    for name in ("test_alone::test_shaky", "test_alone::test_broken", "test_two::test_shaky"):
+        told = f"== {name}: the first failure, before its second try\n"
+        assert told in printed
+        assert re.search(r"^E +assert ", printed[printed.index(told) :].split("\n== ")[0], re.MULTILINE)
+
+
+def test_files_of_one_name_have_reports_of_their_own(runner: ModuleType, tmp_path: Path) -> None:
+    """switch/test_it.py and kernel/test_it.py run at the same time."""
+    for folder in ("switch", "kernel"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "test_it.py").write_text(
+            "import pytest\npytestmark = pytest.mark.abreast\ndef test_good(): pass\n"
+        )
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n    abreast\naddopts = --import-mode=importlib\n"
+    )
+    counts = runner.end_to_end([str(ROOT / ".venv/bin/pytest"), str(tmp_path)])
+    assert (counts.passed, counts.failed) == (2, 1), "the part that runs alone has no test"
+    assert {report.name for report in (tmp_path / "target").glob("*_it.xml")} == {
+        "end-to-end-switch-test_it.xml",
+        "end-to-end-kernel-test_it.xml",
+    }
 
 
 def test_end_to_end_that_cannot_be_read(runner: ModuleType, tmp_path: Path) -> None:
@@ -188,14 +275,24 @@ def test_end_to_end_that_cannot_be_read(runner: ModuleType, tmp_path: Path) -> N
     assert counts.failed >= 1
 
 
-def test_everything_is_run() -> None:
-    """No test is left out by an option, a marker that is not run, or `#[ignore]`."""
-    command = [str(ROOT / ".venv/bin/pytest"), str(ROOT / "tests"), "--collect-only", "--quiet"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    (last,) = re.findall(r"^(\d+) tests collected", found, re.MULTILINE)
-    assert int(last) > 300
-    assert "deselected" not in found
-    for source in ROOT.glob("crates/*/**/*.rs"):
+def collected(*options: str) -> str:
+    """pytest's list of the tests of this repository."""
+    command = [str(ROOT / ".venv/bin/pytest"), str(ROOT / "tests"), "--collect-only", "--quiet", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_only_nightly_tests_are_left_out() -> None:
+    """Neither an option, nor another marker, nor `#[ignore]` leaves a test out."""
+    (run, total, left_out) = re.findall(
+        r"^(\d+)/(\d+) tests collected \((\d+) deselected", collected(), re.M
+    )[0]
+    nightly = collected("-m", "nightly")
+    assert re.findall(r"^(\d+)/\d+ tests collected", nightly, re.M) == [left_out]
+    assert int(run) > 300
+    assert int(run) + int(left_out) == int(total)
+    alone = collected("-m", "not abreast")
+    assert not set(re.findall(r"^\S+::\S+", alone, re.M)) & set(re.findall(r"^\S+::\S+", nightly, re.M))
+    for source in ROOT.glob("crates/**/*.rs"):
         assert not re.search(r"^\s*#\[ignore", source.read_text(), re.MULTILINE), source
 
 
@@ -209,6 +306,22 @@ def test_a_session_that_takes_too_long_ends_and_has_failed(
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    abreast\n")
     counts = runner.end_to_end([str(ROOT / ".venv/bin/pytest"), str(tmp_path)])
     assert (counts.passed, counts.failed, counts.unstable) == (1, 2, [])
+
+
+def test_the_commands_of_nightly_exist() -> None:
+    """Each part names programs, make targets and scenes of this repository."""
+    done = subprocess.run([ROOT / "scripts/nightly", "--list"], capture_output=True, text=True, check=True)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for line in done.stdout.splitlines():
+        for program in re.findall(
+            r"(?<![\w/])(?:bench|scripts|\.venv/bin)/[a-z-]+", line.split(maxsplit=1)[1]
+        ):
+            assert (ROOT / program).is_file(), line
+        for target in re.findall(r"make ([a-z-]+)", line):
+            assert target in targets, line
+    unknown = subprocess.run([ROOT / "scripts/nightly", "x"], capture_output=True, text=True, check=False)
+    assert unknown.returncode == 2
+    assert "no part x: expected earlier-release" in unknown.stderr
 
 
 def test_the_limit_of_descriptors_is_raised(runner: ModuleType) -> None:

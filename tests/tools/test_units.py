@@ -21,7 +21,7 @@ from lab.testpmd import Testpmd, virtio_user
 
 SERVICES = ("tidegate-switch", "tidegate-agent")
 
-EARLIER = Path(__file__).parent / "lab" / "earlier"
+EARLIER = Path(__file__).resolve().parents[1] / "lab/earlier"
 """Of the release before: units that tell systemd nothing; the folder of all sockets is the switch's.
 
 Without RestrictSUIDSGID= of the agent: the program of today does not run under it.

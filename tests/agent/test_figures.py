@@ -5,7 +5,7 @@ The host switch and the kernel's place at once, because each is looked at by its
  source ─ vhost-user ─▶ sink    a ─ tap ─▶ b    voice ─ tap ─▶ b       (switch)
  k1 ─ veth ─▶ k2                k3 ─ veth ─▶ k2                        (kernel: bridge br0 of namespace `net`)
 
-NICs: test_nic.py, in a guest that has one.
+NICs: ../nic/test_contracts.py, in a guest that has one.
 """
 
 import json
